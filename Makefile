@@ -36,8 +36,8 @@ test-slow: .venv/.stamp $(LOCAL) .local/vendors/.stamp .local/curator/.stamp ## 
 
 LEDGER := tests/integration/shared/ledger tests/integration/shared/pacing tests/journeys/test_main_job.py
 test-second: .venv/.stamp .local/localstack/.stamp ## tests on DynamoDB Local and LocalStack (needs Java 17, npm and python3.13)
-	$(DEV) -m pytest -n 0 -m second tests/second
-	$(DEV) -m pytest -n 0 -p tests.second.dynamodb_local $(LEDGER)
+	$(DEV) -m pytest -n 0 -m second tests/other_aws
+	$(DEV) -m pytest -n 0 -p tests.other_aws.dynamodb_local $(LEDGER)
 
 test-faults: .venv/.stamp $(LOCAL) ## inject faults for some minutes and write the tables in docs/faults.md
 	rm -rf .local/faults
@@ -154,10 +154,10 @@ new_enough = $(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("
 	@touch $@
 
 # LocalStack's core starts with one version of Python.
-.local/localstack/.stamp: tests/second/requirements.txt .venv/.stamp
+.local/localstack/.stamp: tests/other_aws/requirements.txt .venv/.stamp
 	@echo "Installing LocalStack (.local/localstack) ..."
 	@python$(LAMBDA_PYTHON) -m venv .local/localstack
-	@$(call install,.local/localstack,tests/second/requirements.txt)
+	@$(call install,.local/localstack,tests/other_aws/requirements.txt)
 	@touch $@
 
 .local/%/.stamp: requirements-%.txt .venv/.stamp
@@ -185,7 +185,7 @@ lock: .venv/.stamp ## compile the requirements files from pyproject.toml
 	$(COMPILE) --group vendors -o requirements-vendors.txt
 	$(COMPILE) --group curator --override tests/vendors/curator_overrides.txt -o requirements-curator.txt
 	$(COMPILE) tests/policies/requirements.in -o tests/policies/requirements.txt
-	$(filter-out --universal,$(COMPILE:3.11=3.13)) --python-platform linux tests/second/requirements.in -o tests/second/requirements.txt
+	$(filter-out --universal,$(COMPILE:3.11=3.13)) --python-platform linux tests/other_aws/requirements.in -o tests/other_aws/requirements.txt
 
 wheels: .venv/.stamp ## write docs/platforms.md: where the lock files install from wheels alone
 	$(DEV) -m tools.wheels

@@ -25,7 +25,7 @@ from bench.meter import (
     measure,
 )
 from bench.share import memory_of, share_of
-from dropbatch.records.plan import FIRST_BATCH_RECORDS, SplitPlan, max_records
+from dropbatch.core.records.plan import FIRST_BATCH_RECORDS, SplitPlan, max_records
 from functions.poll.schedule.delete_staged import FIRST_SECONDS
 from local.template import default, properties
 from shared.ledger.item_keys import LIFE_SECONDS

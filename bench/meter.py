@@ -21,11 +21,11 @@ import pytest
 from moto import mock_aws
 from moto.core.botocore_stubber import BotocoreStubber
 
-import dropbatch.rules.plan
+import dropbatch.core.plan_upload
 import functions.poll.handler
 import functions.submit.handler
 from bench.timing import AWS_SECONDS, S3_BYTES_A_SECOND
-from dropbatch.rules.names import is_in_results
+from dropbatch.core.keys import is_in_results
 from functions.poll.schedule.delete_staged import FIRST_SECONDS
 from local.template import default
 from local.workers_ai import Behaviour, WorkersAI, transport
@@ -282,7 +282,7 @@ def measure(batches: int, records: int, text: int, latency: float) -> Meter:
     with pytest.MonkeyPatch.context() as patch, mock_aws():
         patch.setattr(botocore.client.BaseClient, "_make_api_call", call)
         patch.setattr(BotocoreStubber, "__call__", stub)
-        patch.setattr(dropbatch.rules.plan, "FIRST_BATCH_RECORDS", records)
+        patch.setattr(dropbatch.core.plan_upload, "FIRST_BATCH_RECORDS", records)
         inner = transport(api)
         making = contextlib.contextmanager(make_world)(_Api(inner, meter), patch, MAX_REQUESTS_PER_BATCH=records)
         with making as made:

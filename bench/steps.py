@@ -18,12 +18,12 @@ from typing import IO, TYPE_CHECKING, Any
 import msgspec
 
 from bench.inputs import MODEL
-from dropbatch.records.cut import Cut, cut
-from dropbatch.records.index import RecordIndex
-from dropbatch.records.plan import FIRST_BATCH_RECORDS, Checkpoint, SplitPlan
-from dropbatch.records.reading import RANGE_BYTES
-from dropbatch.rules.names import JobState
-from dropbatch.rules.plan import StackLimits
+from dropbatch.core.keys import JobState
+from dropbatch.core.plan_upload import StackLimits
+from dropbatch.core.records.cut import Cut, cut
+from dropbatch.core.records.index import RecordIndex
+from dropbatch.core.records.plan import FIRST_BATCH_RECORDS, Checkpoint, SplitPlan
+from dropbatch.core.records.reading import RANGE_BYTES
 from functions.poll.batch.collect import StoredReply, collect
 from shared.models import Batch, BatchState, Job, Upload
 from shared.observability import metrics

@@ -9,14 +9,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dropbatch.client import Client
+    from dropbatch.client.client import Client
+    from dropbatch.client.job import Job
+    from dropbatch.client.results.reading import Record
     from dropbatch.errors import Error, JobFailed, NotFound, NotPermitted, UploadRefused, UsageError
-    from dropbatch.job import Job
-    from dropbatch.results.reading import Record
 
 __all__ = ["Client", "Error", "Job", "JobFailed", "NotFound", "NotPermitted", "Record", "UploadRefused", "UsageError"]
 
-_MODULES = {"Client": "dropbatch.client", "Job": "dropbatch.job", "Record": "dropbatch.results.reading"}
+_MODULES = {
+    "Client": "dropbatch.client.client",
+    "Job": "dropbatch.client.job",
+    "Record": "dropbatch.client.results.reading",
+}
 
 
 def __getattr__(name: str) -> object:

@@ -27,18 +27,18 @@ from typing import TYPE_CHECKING, Any
 
 import botocore
 
-from dropbatch.client import Client
+from dropbatch.client.client import Client
+from dropbatch.client.progress import Progress
+from dropbatch.client.stack import ENVIRONMENT
+from dropbatch.core.keys import FINAL_JOB_STATES
 from dropbatch.errors import Error
-from dropbatch.progress import Progress
-from dropbatch.rules.names import FINAL_JOB_STATES
-from dropbatch.stack import ENVIRONMENT
 from local import aws, worker
 from local.processes import stopped_at_end
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from dropbatch.job import Job
+    from dropbatch.client.job import Job
 
 HOME = aws.Home(aws.ROOT / ".local/demo")
 RESULTS = HOME.state / "results"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dropbatch.rules import names as keys
+from dropbatch.core import keys
 from shared.errors import ObjectNotFoundError
 
 if TYPE_CHECKING:

@@ -14,17 +14,17 @@ EARLY_CLAIMS, MAX_EARLY_CLAIM_SECONDS = 10, 180.0
 """The number of first claims, and the maximum seconds that each of them waits, whatever its usual wait."""
 FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS = 2.0, 60.0
 """Seconds until the next try after a step that failed, doubled for each claim before it."""
-QUIET_CLAIMS = 20
+CLAIMS_BEFORE_ALARM = 20
 SLOW_CLAIM_SECONDS = 3_600.0
 MAX_SECONDS_TO_ACCEPTANCE = 7 * 86_400
 """Seconds after which a batch that the API never accepted ends."""
-MAX_CLAIMS = QUIET_CLAIMS + 72
+MAX_CLAIMS = CLAIMS_BEFORE_ALARM + 72
 """The last claim that is tried: if it has no result either, the item ends."""
 
 
 def claim_seconds(claims: int, usual: float) -> float:
     """Seconds that a claim waits after `claims` others: the usual wait within limits, or an hour."""
-    if claims >= QUIET_CLAIMS:
+    if claims >= CLAIMS_BEFORE_ALARM:
         return SLOW_CLAIM_SECONDS
     return min(usual, MAX_EARLY_CLAIM_SECONDS) if claims < EARLY_CLAIMS else usual
 
@@ -36,6 +36,6 @@ def retry_seconds(claims: int) -> float:
 
 def report_stuck(claims: int, job_id: str, number: str = "") -> None:
     """Log and count an item that is claimed again and again without progress."""
-    if claims > QUIET_CLAIMS:
+    if claims > CLAIMS_BEFORE_ALARM:
         logger.error("item keeps failing", job_id=job_id, number=number, claims=claims)
         count("StuckItems")

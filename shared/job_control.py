@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from dropbatch.rules import names as keys
-from dropbatch.rules.names import JobState
+from dropbatch.core import keys
+from dropbatch.core.keys import JobState
 from shared.errors import ObjectNotFoundError, StorageError
 from shared.models import CANCEL, CANCEL_NOW, Job, JobControl
 from shared.observability import logger

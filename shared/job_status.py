@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dropbatch.rules import names as keys
-from dropbatch.rules.names import FINAL_JOB_STATES, JobState
+from dropbatch.core import keys
+from dropbatch.core.keys import FINAL_JOB_STATES, JobState
 
 if TYPE_CHECKING:
     from shared.bootstrap import Services
@@ -98,7 +98,7 @@ def write_status(services: Services, job: Job, status: dict[str, Any]) -> None:
     if known.ended_at is not None:
         newest = final_status(known)
     else:
-        newest = build_status(known, known.told_succeeded, known.told_failed, None)
+        newest = build_status(known, known.status_succeeded, known.status_failed, None)
     services.store.put(key, encode_status(newest, services.now()), kind=JSON_TYPE)
 
 

@@ -30,8 +30,10 @@ def note_lasting_error(services: Services, job: Job, batch: Batch, code: int, *,
         StorageError: DynamoDB failed.
     """
     now = services.now()
-    since = batch.vain_since or now
-    if now - since > NOTED_AFTER_SECONDS and (job.trouble is None or now - job.trouble.at > NOTED_EVERY_SECONDS):
+    since = batch.calls_fail_since or now
+    if now - since > NOTED_AFTER_SECONDS and (
+        job.lasting_error is None or now - job.lasting_error.at > NOTED_EVERY_SECONDS
+    ):
         services.ledger.note_lasting_error(job.job_id, LastingError(code, since, now, polling))
     return since
 
@@ -42,5 +44,5 @@ def clear_lasting_error(services: Services, job: Job, batch: Batch) -> None:
     Raises:
         StorageError: DynamoDB failed.
     """
-    if batch.vain_since and job.trouble:
+    if batch.calls_fail_since and job.lasting_error:
         services.ledger.note_lasting_error(job.job_id, None)

@@ -34,7 +34,7 @@ METRICS = {
     "RecordsIn": "Count",
     "BatchesCut": "Count",
     "BatchesAccepted": "Count",
-    "BatchesHalved": "Count",
+    "BatchesDivided": "Count",
     "BatchesDone": "Count",
     "RecordsSucceeded": "Count",
     "RecordsUnreadable": "Count",

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dropbatch.records.index import RecordIndex
-from dropbatch.records.plan import Checkpoint
+from dropbatch.core.records.index import RecordIndex
+from dropbatch.core.records.plan import Checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from dropbatch.records.cut import Cut
+    from dropbatch.core.records.cut import Cut
 
 _decode = msgspec.json.Decoder(RecordIndex).decode
 _encode = msgspec.json.Encoder().encode

@@ -33,9 +33,9 @@ settings.register_profile(
 settings.register_profile(QUICK, settings.get_profile("dropbatch"), max_examples=60 // FEWER)
 settings.load_profile("dropbatch")
 
-STACK_OF_A_FILE = ("tests/stack/", "tests/faults/")
+STACK_OF_A_FILE = ("tests/deployed/", "tests/faults/")
 TOGETHER = {
-    "tests/stack/test_stack.py": "builds",
+    "tests/deployed/test_stack.py": "builds",
     "tests/unit/repo/test_artifact.py": "builds",
     "tests/unit/tools/test_release.py": "builds",
     "tests/unit/template/": "template",

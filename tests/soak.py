@@ -220,7 +220,7 @@ def rain(stack: Stack, seconds: float, chance: random.Random, seen: Seen, waitin
 
 def put_unreadable_items(stack: Stack) -> None:
     """Put a job and batches that no version can read, due immediately, before all others."""
-    for sort_key, work in (("META", "v1#job"), ("BATCH#00000000", "v1#submit"), ("BATCH#00000001", "v1#poll")):
+    for sort_key, work in (("META", "v1#status"), ("BATCH#00000000", "v1#submit"), ("BATCH#00000001", "v1#poll")):
         stack.dynamodb.put_item(
             TableName=stack.table,
             Item={

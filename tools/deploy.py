@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-import dropbatch.stack
+import dropbatch.client.stack
 from dropbatch.cli.cloudflare import Api, check_token
 from dropbatch.errors import Error
 from local.processes import LocalAwsError
@@ -307,7 +307,9 @@ def _deploy_and_check() -> None:
     smoke = given.get("SMOKE", "yes") != "no"
     print(closing_words(settings, unconfirmed, smoke=smoke), flush=True)
     if smoke:
-        made = dropbatch.stack.Stack(stack.name, stack.outputs["BucketName"], stack.outputs, session(saved).client)
+        made = dropbatch.client.stack.Stack(
+            stack.name, stack.outputs["BucketName"], stack.outputs, session(saved).client
+        )
         print(smoke_job.run(made), flush=True)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dropbatch.formats.conversion.members import (
+from dropbatch.core.formats.conversion.members import (
     LEFT_OUT,
     LENGTHS,
     NESTED,
@@ -14,13 +14,13 @@ from dropbatch.formats.conversion.members import (
     RENAMED,
     RESPONSES_NAMES,
 )
-from dropbatch.formats.model_catalog import catalog, find_model
-from dropbatch.formats.schemas import SCHEMAS
+from dropbatch.core.formats.model_catalog import catalog, find_model
+from dropbatch.core.formats.schemas import SCHEMAS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from dropbatch.formats.schemas import Limits
+    from dropbatch.core.formats.schemas import Limits
 
 PAGE = Path(__file__).parents[1] / "docs" / "formats.md"
 BEGIN, END = "<!-- members: python -m tools.member_table -->\n", "<!-- end of members -->\n"

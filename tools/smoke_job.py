@@ -12,15 +12,15 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 from dropbatch.cli.doctor import examine
+from dropbatch.client.job import Job
+from dropbatch.client.progress import Progress
+from dropbatch.client.uploads import upload
+from dropbatch.core.keys import FINAL_JOB_STATES
 from dropbatch.errors import Error
-from dropbatch.job import Job
-from dropbatch.progress import Progress
-from dropbatch.rules.names import FINAL_JOB_STATES
-from dropbatch.uploads import upload
 from tools.account_stack import DeployError
 
 if TYPE_CHECKING:
-    from dropbatch.stack import Stack
+    from dropbatch.client.stack import Stack
 
 MODEL = "@cf/baai/bge-small-en-v1.5"
 """The cheapest model that takes batches."""

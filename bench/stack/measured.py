@@ -21,7 +21,7 @@ import msgspec
 
 from bench.inputs import LONG
 from bench.share import cpu_seconds
-from dropbatch.sources import stream_of
+from dropbatch.client.sources import stream_of
 from local import aws
 from local.workers_ai import expected_result
 

@@ -9,10 +9,10 @@ from io import TextIOWrapper
 
 import click
 
-from dropbatch import aws
 from dropbatch.cli.context import stack_options
 from dropbatch.cli.exits import Exit, exit_of, in_options
 from dropbatch.cli.verbs import control, look, operate, put, results, serve
+from dropbatch.client import aws
 from dropbatch.errors import Error
 
 

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from datetime import datetime
 
-    from dropbatch.client import Client
-    from dropbatch.job import Job
-    from dropbatch.stack import Stack
+    from dropbatch.client.client import Client
+    from dropbatch.client.job import Job
+    from dropbatch.client.stack import Stack
 
 Command = TypeVar("Command", bound=click.Command)
 
@@ -37,7 +37,7 @@ class Context:
         Raises:
             Error: the stack does not exist, or the caller may not look it up.
         """
-        from dropbatch.client import Client
+        from dropbatch.client.client import Client
 
         return Client(self.stack_name, local=self.local)
 
@@ -66,7 +66,7 @@ class Context:
 
 def parse_since(_context: click.Context, _option: click.Parameter, value: str) -> datetime:
     """Parse a time in the past."""
-    from dropbatch.jobs import time_of
+    from dropbatch.client.find_jobs import time_of
 
     try:
         return time_of(value)

@@ -8,17 +8,17 @@ from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Literal
 
-from dropbatch import aws
 from dropbatch.cli.operators import DEAD_LETTERS, QUEUE, log_group
+from dropbatch.client import aws
+from dropbatch.client.find_jobs import history
+from dropbatch.core.formats.model_catalog import find_model, is_listed
+from dropbatch.core.keys import FINAL_JOB_STATES
 from dropbatch.errors import Error, NotPermitted
-from dropbatch.formats.model_catalog import find_model, is_listed
-from dropbatch.jobs import history
-from dropbatch.rules.names import FINAL_JOB_STATES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from dropbatch.stack import Stack
+    from dropbatch.client.stack import Stack
 
 Level = Literal["ok", "note", "bad", "unknown"]
 

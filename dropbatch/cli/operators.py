@@ -6,12 +6,12 @@ import json
 import time
 from typing import TYPE_CHECKING, Any
 
-from dropbatch import aws
+from dropbatch.client import aws
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from dropbatch.stack import Stack
+    from dropbatch.client.stack import Stack
 
 DEAD_LETTERS, QUEUE = "DeadLetterQueueUrl", "QueueUrl"
 """The suffixes of the outputs that are queue URLs."""

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dropbatch import aws
 from dropbatch.cli.exits import in_options
+from dropbatch.client import aws
+from dropbatch.client.results.downloads import CHUNK_BYTES, writing
 from dropbatch.errors import NotFound
-from dropbatch.results.downloads import CHUNK_BYTES, writing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from dropbatch.job import Job
+    from dropbatch.client.job import Job
 
 
 def save_report(job: Job, path: Path) -> Path:

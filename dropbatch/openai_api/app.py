@@ -19,8 +19,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from dropbatch.core.formats.model_catalog import catalog
 from dropbatch.errors import Error
-from dropbatch.formats.model_catalog import catalog
 from dropbatch.openai_api import names
 from dropbatch.openai_api.batches import Batches, NewBatch
 from dropbatch.openai_api.errors import ApiError, of_library
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-    from dropbatch.stack import Stack
+    from dropbatch.client.stack import Stack
 
     Out = TypeVar("Out")
 

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from dropbatch.client.find_jobs import job_ids
+from dropbatch.client.job import Job
+from dropbatch.core.formats.vendors.openai import BATCH_ENDPOINTS, model_id
+from dropbatch.core.keys import FINAL_JOB_STATES, INBOX, JobState, job_id
+from dropbatch.core.options import MAX_DEADLINE_HOURS, MAX_TAGS, metadata_of
 from dropbatch.errors import Error, UsageError
-from dropbatch.formats.vendors.openai import BATCH_ENDPOINTS, model_id
-from dropbatch.job import Job
-from dropbatch.jobs import job_ids
 from dropbatch.openai_api import names
 from dropbatch.openai_api.errors import ApiError, no_such
 from dropbatch.openai_api.objects import FINAL_STATUSES, Record, batch_object
 from dropbatch.openai_api.store import MAX_PAGE
-from dropbatch.rules.names import FINAL_JOB_STATES, INBOX, JobState, job_id
-from dropbatch.rules.options import MAX_DEADLINE_HOURS, MAX_TAGS, metadata_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

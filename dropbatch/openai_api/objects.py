@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
+from dropbatch.core.keys import JobState
 from dropbatch.openai_api import names
-from dropbatch.rules.names import JobState
 
 FINAL_STATUSES = frozenset({"completed", "failed", "expired", "cancelled"})
 _STATUSES = {

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from dropbatch.core.keys import INBOX, result
 from dropbatch.openai_api import names
 from dropbatch.openai_api.errors import no_such
 from dropbatch.openai_api.files import BLOCK_BYTES, file_object
 from dropbatch.openai_api.objects import batch_object
-from dropbatch.rules.names import INBOX, result
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

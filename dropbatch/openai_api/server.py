@@ -12,7 +12,7 @@ from dropbatch.errors import UsageError
 from dropbatch.openai_api.app import make_app
 
 if TYPE_CHECKING:
-    from dropbatch.stack import Stack
+    from dropbatch.client.stack import Stack
 
 MAX_CONNECTIONS = 1_000
 """Above these, a request is answered 503."""

@@ -6,15 +6,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from dropbatch import aws
+from dropbatch.client import aws
+from dropbatch.client.uploads import begin, complete, send_part
 from dropbatch.errors import Error, NotFound
-from dropbatch.uploads import begin, complete, send_part
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from datetime import datetime
 
-    from dropbatch.stack import Stack
+    from dropbatch.client.stack import Stack
 
 Out = TypeVar("Out")
 

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dropbatch.rules import names as keys
-from functions.poll.schedule.advance_job import advance_job
+from dropbatch.core import keys
 from functions.poll.schedule.control import follow_stack_control, is_open
 from functions.poll.schedule.due_polls import REPEAT_SECONDS, advance_batches
 from functions.poll.schedule.tick import wake
+from functions.poll.schedule.visit_job import visit_job
 from shared.aws.object_events import parse_notification
-from shared.aws.queues import AdvanceMessage, PollMessage, WakeMessage, decode_message
+from shared.aws.queues import PollMessage, VisitMessage, WakeMessage, decode_message
 from shared.job_control import follow_job_control
 from shared.observability import logger
 
@@ -48,11 +48,11 @@ def process_message(invocation: Invocation, body: str) -> None:
         match message:
             case PollMessage(batches):
                 advance_batches(own, batches)
-            case AdvanceMessage(job_id):
-                if not advance_job(own, job_id):
+            case VisitMessage(job_id):
+                if not visit_job(own, job_id):
                     # The run that holds the job may have read it before the message was sent.
                     own.services.sleep(REPEAT_SECONDS)
-                    advance_job(own, job_id)
+                    visit_job(own, job_id)
             case _:
                 raise msgspec.ValidationError("a message for another function")
 
@@ -64,5 +64,5 @@ def _follow_command(invocation: Invocation, key: str) -> None:
         follow_stack_control(services)
     elif (job_id := keys.controlled_job(key)) is None:
         logger.warning("no control object", key=key[:100])
-    elif is_open(follow_job_control(services, job_id)) and not advance_job(invocation, job_id):
-        services.queues.send(AdvanceMessage(job_id), delay=VISIT_AGAIN_SECONDS)
+    elif is_open(follow_job_control(services, job_id)) and not visit_job(invocation, job_id):
+        services.queues.send(VisitMessage(job_id), delay=VISIT_AGAIN_SECONDS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dropbatch.rules.cost import estimate_cost, output_tokens, to_billionths
+from dropbatch.core.cost import estimate_cost, output_tokens, to_billionths
 from functions.submit.stage_batches import settle
 from shared.aws.queues import FAST_START_BATCHES, SUBMIT_GRACE_SECONDS, PollMessage, SubmitMessage
 from shared.errors import InvariantError

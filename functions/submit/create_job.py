@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dropbatch.core import keys
+from dropbatch.core.cost import to_billionths
+from dropbatch.core.keys import JobState
+from dropbatch.core.options import Options
+from dropbatch.core.plan_upload import first_plan, with_default_model
 from dropbatch.errors import UploadRefused
-from dropbatch.rules import names as keys
-from dropbatch.rules.cost import to_billionths
-from dropbatch.rules.names import JobState
-from dropbatch.rules.options import Options
-from dropbatch.rules.plan import first_plan, with_default_model
 from functions.submit.job_options import find_retried, pin_options, resolve_options
-from functions.submit.plan_upload import limits_of
+from functions.submit.pin_plan import limits_of
 from shared.claims import retry_seconds
 from shared.errors import StorageError
 from shared.job_status import JSON_TYPE, build_status, encode_status

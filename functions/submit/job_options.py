@@ -7,9 +7,8 @@ from urllib.parse import unquote
 
 import msgspec
 
-from dropbatch.errors import UploadRefused
-from dropbatch.rules import names as keys
-from dropbatch.rules.options import (
+from dropbatch.core import keys
+from dropbatch.core.options import (
     MAX_OPTIONS_BYTES,
     OPTIONS_FILE,
     Options,
@@ -22,6 +21,7 @@ from dropbatch.rules.options import (
     path_options,
     resolve,
 )
+from dropbatch.errors import UploadRefused
 from shared.errors import ObjectNotFoundError, UnreadableItemError
 from shared.job_status import JSON_TYPE
 from shared.observability import logger

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dropbatch.rules.names import is_validation
+from dropbatch.core.keys import is_validation
 from functions.submit.create_job import create_job
 from functions.submit.split import split
 from functions.submit.submit_batch import submit_batch

@@ -14,13 +14,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from dropbatch.core.keys import JobState
+from dropbatch.core.records.plan import Checkpoint
 from dropbatch.errors import UploadRefused
-from dropbatch.records.plan import Checkpoint
-from dropbatch.rules.names import JobState
 from functions.submit.create_batches import Outbox, batches_before, create_batch
-from functions.submit.plan_upload import put_job_record
+from functions.submit.pin_plan import put_job_record
 from functions.submit.stage_batches import MAX_PUTS, put_ahead
-from shared.aws.queues import AdvanceMessage
+from shared.aws.queues import VisitMessage
 from shared.claims import MAX_CLAIMS
 from shared.errors import InvariantError, StorageError
 from shared.job_control import obey
@@ -83,7 +83,7 @@ def split(turn: Turn) -> None:
     logger.info("upload read to its end", job_id=job.job_id, records=total)
     services.left.cover(job.job_id)  # Its batches' answers, or the message below, bring the first visit.
     if not staged.is_sent:
-        services.queues.send(AdvanceMessage(job.job_id))  # No answer will, and a tick may be a minute away.
+        services.queues.send(VisitMessage(job.job_id))  # No answer will, and a tick may be a minute away.
 
 
 def _end_of_last(job: Job, last: Batch | None) -> Checkpoint:
@@ -104,7 +104,7 @@ def _after_blank_lines(job: Job, place: Checkpoint) -> Checkpoint:
 
 
 def _write_status(services: Services, job: Job) -> None:
-    write_status(services, job, build_status(job, job.told_succeeded, job.told_failed, None))
+    write_status(services, job, build_status(job, job.status_succeeded, job.status_failed, None))
 
 
 # ── one turn's batches ───────────────────────────────────────────────────────────────────────────────────────────────

@@ -15,9 +15,9 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from dropbatch.core import keys
+from dropbatch.core.records.plan import Checkpoint
 from dropbatch.errors import UploadRefused
-from dropbatch.records.plan import Checkpoint
-from dropbatch.rules import names as keys
 from shared.errors import StorageError
 from shared.staged_batch import StagedInfo, encode_index
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from concurrent.futures import Executor, Future
 
-    from dropbatch.records.cut import Cut
+    from dropbatch.core.records.cut import Cut
     from shared.aws.object_store import ObjectStore
 
 MAX_PUTS = 8

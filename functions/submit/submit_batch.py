@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dropbatch.rules import names as keys
+from dropbatch.core import keys
 from shared.api_messages import attach_api_message
-from shared.aws.queues import FAST_START_BATCHES, MAX_AHEAD_SECONDS, POLL_GRACE_SECONDS, AdvanceMessage, PollMessage
+from shared.aws.queues import FAST_START_BATCHES, MAX_AHEAD_SECONDS, POLL_GRACE_SECONDS, PollMessage, VisitMessage
 from shared.claims import MAX_CLAIMS, MAX_SECONDS_TO_ACCEPTANCE
 from shared.errors import ObjectNotFoundError, StorageError
 from shared.lasting_errors import clear_lasting_error, note_lasting_error
@@ -84,7 +84,7 @@ def _advance_batch(invocation: Invocation, job_id: str, number: str) -> None:
         return
     if batch.state is BatchState.SUBMITTING and now >= batch.fence:
         batch = _Submit(invocation, job, batch).recover()
-    if batch is None or batch.state is not BatchState.READY or batch.ending or batch.halving:
+    if batch is None or batch.state is not BatchState.READY or batch.ending or batch.isolating:
         return
     if batch.due_at is None or batch.due_at > now + MAX_AHEAD_SECONDS:
         return
@@ -327,14 +327,14 @@ class _Submit:
                 words = model_error_message(job.plan.model, code)
                 _end(services, batch, ErrorDetail("rejected", words))
                 if ledger.fail_job(job, ErrorDetail("unknown_model", words), now):
-                    services.queues.send(AdvanceMessage(job.job_id))
+                    services.queues.send(VisitMessage(job.job_id))
             case ErrorClass.REQUEST | ErrorClass.BATCH_FAILED | ErrorClass.UNKNOWN_ID:
                 is_firewall = not reply.enveloped and reply.status == HTTPStatus.FORBIDDEN
                 self._isolate_or_end(code, FIREWALL if is_firewall else reply.message)
             case _:
                 since = note_lasting_error(services, job, batch, code, polling=False)
                 back_off = submit_back_off(batch.refusals)
-                ledger.refuse(batch, now + back_off, refusals=batch.refusals + 1, vain_since=since)
+                ledger.refuse(batch, now + back_off, refusals=batch.refusals + 1, calls_fail_since=since)
 
     def _isolate_or_end(self, code: int | None, message: str) -> None:
         """The API refused the batch's content: the poll function isolates the bad record, so that only it fails."""

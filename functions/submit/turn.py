@@ -6,16 +6,16 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from dropbatch.core.keys import JobState
+from dropbatch.core.plan_upload import check_model, check_path
+from dropbatch.core.records import reading
+from dropbatch.core.records.plan import Checkpoint
+from dropbatch.core.records.reading import gap_error, read_batches
 from dropbatch.errors import UploadRefused
-from dropbatch.records import reading
-from dropbatch.records.plan import Checkpoint
-from dropbatch.records.reading import gap_error, read_batches
-from dropbatch.rules.names import JobState
-from dropbatch.rules.plan import check_model, check_path
 from functions.submit.create_job import TURN_LEASE_SECONDS
-from functions.submit.plan_upload import plan_upload, reader_for
+from functions.submit.pin_plan import plan_upload, reader_for
 from functions.submit.stream import read_decompressed
-from shared.claims import QUIET_CLAIMS, claim_seconds, report_stuck, retry_seconds
+from shared.claims import CLAIMS_BEFORE_ALARM, claim_seconds, report_stuck, retry_seconds
 from shared.errors import LeaseLostError, StorageError
 from shared.observability import logger
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from concurrent.futures import Executor
 
-    from dropbatch.formats.base import Reader
-    from dropbatch.records.cut import Cut
+    from dropbatch.core.formats.base import Reader
+    from dropbatch.core.records.cut import Cut
     from shared.bootstrap import Services
     from shared.invocation import Invocation
     from shared.models import Job
@@ -218,5 +218,5 @@ def _give_back_lease(services: Services, job: Job) -> None:
 
     The claim counts.
     """
-    if job.claims < QUIET_CLAIMS:  # Later the lease is kept: messages that come again must not use up its tries.
+    if job.claims < CLAIMS_BEFORE_ALARM:  # Later the lease is kept: messages that come again must not use up its tries.
         services.ledger.retry_job(job, services.now() + retry_seconds(job.claims), job.claims)

@@ -65,13 +65,13 @@ class SubmitMessage(_Message, frozen=True, tag_field="do", tag="submit"):
     number: str
 
 
-class PollMessage(_Message, frozen=True, tag_field="do", tag="ask"):
+class PollMessage(_Message, frozen=True, tag_field="do", tag="poll"):
     """Poll batches of any jobs, given as pairs of job id and number."""
 
     batches: tuple[tuple[str, str], ...]
 
 
-class AdvanceMessage(_Message, frozen=True, tag_field="do", tag="visit"):
+class VisitMessage(_Message, frozen=True, tag_field="do", tag="visit"):
     """Join the batches of a job that are done, and finish it if all are."""
 
     job_id: str
@@ -83,7 +83,7 @@ class WakeMessage(_Message, frozen=True, tag_field="do", tag="wake"):
     at: int
 
 
-Message = WakeMessage | SplitMessage | SubmitMessage | PollMessage | AdvanceMessage
+Message = WakeMessage | SplitMessage | SubmitMessage | PollMessage | VisitMessage
 
 decode_message = msgspec.json.Decoder(Message).decode
 
@@ -175,7 +175,7 @@ class Queues:
                 return self.submit_url
             case PollMessage() | WakeMessage():
                 return self.poll_url
-            case AdvanceMessage():
+            case VisitMessage():
                 return self.visit_url
 
 
@@ -186,7 +186,7 @@ def _items_of(message: Message) -> Iterable[tuple[str, str]]:
             return batches
         case SubmitMessage(job_id, number):
             return [(job_id, number)]
-        case SplitMessage(job_id) | AdvanceMessage(job_id):
+        case SplitMessage(job_id) | VisitMessage(job_id):
             return [(job_id, "")]
         case WakeMessage():
             return ()

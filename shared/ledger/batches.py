@@ -97,7 +97,7 @@ class Batches(Table):
                 "attempt": batch.attempt,
                 "round": batch.round,  # Its body is of this round.
                 "ending": ABSENT,
-                "halving": ABSENT,
+                "isolating": ABSENT,
             },
             {
                 "state": BatchState.SUBMITTING,
@@ -135,19 +135,21 @@ class Batches(Table):
                 "refusals": 0,
                 "misses": 0,
                 "failures": 0,
-                "vain_since": 0.0,
+                "calls_fail_since": 0.0,
                 "paused": 0.0,
             },
         )
 
-    def keep_polling(self, batch: Batch, last_word: ErrorDetail, now: float, **updates: object) -> Batch | None:
+    def keep_polling(
+        self, batch: Batch, ending_if_unanswered: ErrorDetail, now: float, **updates: object
+    ) -> Batch | None:
         """Back to `queued`: it is no longer submitted, but its ids are still polled."""
         return self._change_batch(
             batch,
             _unchanged(batch),
             {
                 "state": BatchState.QUEUED,
-                "last_word": last_word,
+                "ending_if_unanswered": ending_if_unanswered,
                 "work": DueKind.POLL,
                 "due_at": now,
                 "claims": 0,
@@ -163,7 +165,7 @@ class Batches(Table):
         return self._change_batch(
             batch,
             {"state": BatchState.SUBMITTING, "attempt": batch.attempt},
-            {**_waiting(batch), "due_at": due_at, "claims": 0, "vain_since": 0.0, **updates},
+            {**_waiting(batch), "due_at": due_at, "claims": 0, "calls_fail_since": 0.0, **updates},
         )
 
     def poll_on(self, batch: Batch, due_at: float) -> Batch | None:
@@ -214,7 +216,7 @@ class Batches(Table):
 
     def schedule_poll(self, batch: Batch, due_at: float, **updates: object) -> Batch | None:
         """Schedule the next poll of a batch that is not finished, with updates."""
-        settled = {"due_at": due_at, "claims": 0, "vain_since": 0.0, "polls_settled": batch.polls}
+        settled = {"due_at": due_at, "claims": 0, "calls_fail_since": 0.0, "polls_settled": batch.polls}
         return self._change_batch(batch, _unchanged(batch), {**settled, **updates})
 
     def begin_round(self, batch: Batch, answered: str, size: int, now: float, due_at: float) -> Batch | None:
@@ -230,7 +232,7 @@ class Batches(Table):
                 "work": DueKind.SUBMIT,
                 "due_at": due_at,
                 "claims": 0,
-                "missing_asks": 0,
+                "missing_polls": 0,
                 "misses": 0,
                 "failures": 0,
                 "ready_at": now,
@@ -267,7 +269,7 @@ class Batches(Table):
             _unchanged(batch),
             {
                 "state": BatchState.READY,
-                "halving": reason,
+                "isolating": reason,
                 "cause": cause,
                 "pieces": 0,
                 "work": DueKind.POLL,
@@ -280,11 +282,11 @@ class Batches(Table):
         """Claim a batch in which bad records are to be isolated; moves `due_at` to the claim's end."""
         return self._change_batch(batch, _unchanged(batch), {"due_at": until, "claims": batch.claims + 1})
 
-    def decide_split(self, batch: Batch, pieces: int) -> Batch | None:
+    def decide_pieces(self, batch: Batch, pieces: int) -> Batch | None:
         """Decide into how many pieces a claimed batch is split; from now on it is treated as split."""
         return self._change_batch(batch, {**_unchanged(batch), "pieces": UNSPLIT, "ending": ABSENT}, {"pieces": pieces})
 
-    def undo_split(self, batch: Batch, ending: ErrorDetail, now: float) -> Batch | None:
+    def undo_pieces(self, batch: Batch, ending: ErrorDetail, now: float) -> Batch | None:
         """Decide how all records of a batch end whose split was decided, but of which no piece could be created."""
         return self._change_batch(
             batch,
@@ -292,12 +294,12 @@ class Batches(Table):
             {"pieces": 0, "ending": ending, "due_at": now, "claims": 0},
         )
 
-    def finish_split(self, batch: Batch, now: float) -> Batch | None:
-        """To `halved`, once all pieces exist."""
+    def finish_division(self, batch: Batch, now: float) -> Batch | None:
+        """To `divided`, once all pieces exist."""
         return self._change_batch(
             batch,
             _unchanged(batch),
-            {"state": BatchState.HALVED, "completed_at": now, "ttl": int(now) + LIFE_SECONDS},
+            {"state": BatchState.DIVIDED, "completed_at": now, "ttl": int(now) + LIFE_SECONDS},
             remove=("due_at", "work"),
         )
 

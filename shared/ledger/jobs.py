@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dropbatch.rules.names import JobState
+from dropbatch.core.keys import JobState
 from shared.aws.attribute_values import attribute, attributes, plain, read
 from shared.aws.dynamodb import ABSENT, AtMost, Table, call_dynamodb
 from shared.errors import LeaseLostError, UnreadableItemError
@@ -64,7 +64,7 @@ class Jobs(Table):
 
     def create_job(self, job: Job) -> Job | None:
         """Write a new job; None if an item with its id exists already."""
-        item = {**job_key(job.job_id), **attributes(job), "work": attribute(DueKind.WORK)}
+        item = {**job_key(job.job_id), **attributes(job), "work": attribute(DueKind.JOB)}
         return job if self.create(item) else None
 
     def lease_job(self, job: Job, now: float, until: float) -> Job | None:
@@ -75,7 +75,7 @@ class Jobs(Table):
             {"lease_until": until, "due_at": until, "claims": job.claims + 1},
         )
 
-    def release_job(self, job: Job, due_at: float, work: DueKind = DueKind.WORK, **updates: object) -> Job | None:
+    def release_job(self, job: Job, due_at: float, work: DueKind = DueKind.JOB, **updates: object) -> Job | None:
         """Release a leased job, with updates; `work` is `JOB` if its next visit will not move it on."""
         return self._change_job(
             job.job_id,
@@ -95,7 +95,7 @@ class Jobs(Table):
 
     def pin_plan(self, job: Job) -> Job | None:
         """Pin what was detected about the upload, and make its reading due."""
-        changes = {"plan": job.plan, "work": DueKind.WORK}
+        changes = {"plan": job.plan, "work": DueKind.JOB}
         return self._change_job(job.job_id, {"state": JobState.SPLITTING}, changes)
 
     def end_split(
@@ -116,7 +116,7 @@ class Jobs(Table):
             "has_endings": has_endings,
             "lease_until": 0.0,
             "due_at": due_at,
-            "work": DueKind.WORK,
+            "work": DueKind.JOB,
             "claims": 0,
         }
         if error and not job.error:
@@ -125,7 +125,7 @@ class Jobs(Table):
 
     def fail_job(self, job: Job, fault: ErrorDetail, now: float) -> Job | None:
         """Note a fault of the whole upload, and make the job due; the first fault is kept."""
-        changes = {"error": fault, "due_at": now, "work": DueKind.WORK}
+        changes = {"error": fault, "due_at": now, "work": DueKind.JOB}
         return self._change_job(job.job_id, {"error": ABSENT, "completed_at": ABSENT}, changes)
 
     def record_acceptance(self, job_id: str) -> None:
@@ -140,12 +140,12 @@ class Jobs(Table):
     def note_control(self, job: Job, control: JobControl, due_at: float | None = None) -> Job | None:
         """Store the result of users' commands in an open job, if nothing else changed it since it was read."""
         seen = ABSENT if job.control is None else job.control
-        due = {} if due_at is None else {"due_at": due_at, "work": DueKind.WORK}
+        due = {} if due_at is None else {"due_at": due_at, "work": DueKind.JOB}
         return self._change_job(job.job_id, {"state": job.state, "control": seen}, {"control": control, **due})
 
-    def note_lasting_error(self, job_id: str, trouble: LastingError | None) -> None:
+    def note_lasting_error(self, job_id: str, lasting_error: LastingError | None) -> None:
         """Note that calls for a batch have been failing for a long time; with None, that they no longer do."""
-        self._change_job(job_id, {"completed_at": ABSENT}, {"trouble": trouble})
+        self._change_job(job_id, {"completed_at": ABSENT}, {"lasting_error": lasting_error})
 
     def update_leased_job(self, job: Job, changes: Mapping[str, object]) -> Job | None:
         """Change a leased job."""
@@ -154,17 +154,17 @@ class Jobs(Table):
     def bring_visit_forward(self, job: Job, due_at: float) -> Job | None:
         """Make a job due earlier, unless somebody works on it: a batch of it, perhaps the last one, will be final."""
         expected: dict[str, object] = {"state": JobState.IN_PROGRESS, "due_at": job.due_at}
-        return self._change_job(job.job_id, expected, {"due_at": due_at, "work": DueKind.WORK})
+        return self._change_job(job.job_id, expected, {"due_at": due_at, "work": DueKind.JOB})
 
     def begin_finalizing(self, job: Job, **updates: object) -> Job | None:
         """A leased job to `finalizing`: every batch is final; whoever visits it continues to write its files."""
-        changes = {"state": JobState.FINALIZING, "work": DueKind.WORK, **updates}
+        changes = {"state": JobState.FINALIZING, "work": DueKind.JOB, **updates}
         return self.update_leased_job(job, changes)
 
-    def note_told(self, job: Job, told_at: float, told: Mapping[str, object]) -> Job | None:
+    def note_status(self, job: Job, status_at: float, told: Mapping[str, object]) -> Job | None:
         """Store what a status tells of a job that is being split, unless another run does; the lease stays as it is."""
-        expected: dict[str, object] = {"state": JobState.SPLITTING, "told_at": job.told_at}
-        return self._change_job(job.job_id, expected, {"told_at": told_at, **told})
+        expected: dict[str, object] = {"state": JobState.SPLITTING, "status_at": job.status_at}
+        return self._change_job(job.job_id, expected, {"status_at": status_at, **told})
 
     def note_appended(self, job: Job, changes: Mapping[str, object]) -> Job | None:
         """Store how much of a file is appended: under the lease; or, while split has it, if nobody appended more."""

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from dropbatch.records.plan import Checkpoint  # noqa: TC001 - read at run time, from the fields
+from dropbatch.core.records.plan import Checkpoint  # noqa: TC001 - read at run time, from the fields
 from shared.models.common import BatchState, DueKind, ErrorDetail, Usage
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A batch's part: three sections in one object (`dropbatch.rules.names.part`).
+    """A batch's part: three sections in one object (`dropbatch.core.keys.part`).
 
     Attributes:
         key: the object; empty if no line is written before they are appended to a file. Then the sizes are estimates.
@@ -127,7 +127,7 @@ class Batch:
     """Submits with an unknown outcome."""
     refusals: int = 0
     """Consecutive refusals, for the back-off."""
-    vain_since: float = 0.0
+    calls_fail_since: float = 0.0
     """Time of the first of the consecutive failed calls, submits or polls; 0 if the last call did not fail."""
 
     # Rounds: after the whole batch, records that the service failed are submitted again separately.
@@ -159,17 +159,17 @@ class Batch:
     """Time of the first of these polls."""
     partial_replies: tuple[PartialReply, ...] = ()
     """Replies that lacked items, oldest first; at most two of each round."""
-    missing_asks: int = 0
+    missing_polls: int = 0
     """Times the answer was requested again because items were missing."""
 
     # How it ends.
-    halving: ErrorDetail | None = None
+    isolating: ErrorDetail | None = None
     """Why the API refused the batch as a whole, or failed it; set once bad records in it are to be isolated."""
     cause: str = ""
     """The code of that refusal or failure; a batch and its pieces, or batches of a job, are compared by it."""
     pieces: int = 0
     """How many pieces the batch is split into, decided once; 0 before that."""
-    last_word: ErrorDetail | None = None
+    ending_if_unanswered: ErrorDetail | None = None
     """How its records end if its ids return no answer; nothing more is submitted."""
     ending: ErrorDetail | None = None
     """How all its records end, if no answer will come."""

@@ -15,7 +15,7 @@ class BatchState(StrEnum):
     READY = "ready"
     SUBMITTING = "submitting"
     QUEUED = "queued"
-    HALVED = "halved"
+    DIVIDED = "divided"
     DONE = "done"
 
 
@@ -25,10 +25,10 @@ class DueKind(StrEnum):
     FIRST = f"{SCHEMA}#first"  # A job's first batch, to be submitted: no backlog delays it.
     SUBMIT = f"{SCHEMA}#submit"
     POLL = f"{SCHEMA}#poll"
-    WORK = (
-        f"{SCHEMA}#work"  # A job whose visit moves it on: its upload is read, its batches are swept, its files written.
+    JOB = (
+        f"{SCHEMA}#job"  # A job whose visit moves it on: its upload is read, its batches are swept, its files written.
     )
-    JOB = f"{SCHEMA}#job"  # A job whose visit only shows how far it is: no number of these delays work.
+    STATUS = f"{SCHEMA}#status"  # A job whose visit only shows how far it is: no number of these delays work.
     CLEANUP = f"{SCHEMA}#cleanup"  # Of a job that is over: its staged objects are to be deleted.
 
 

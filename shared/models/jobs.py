@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from dropbatch.records.plan import Checkpoint, SplitPlan  # noqa: TC001 - read at run time, from the fields
-from dropbatch.rules.names import JobState
+from dropbatch.core.keys import JobState
+from dropbatch.core.records.plan import Checkpoint, SplitPlan  # noqa: TC001 - read at run time, from the fields
 from shared.models.common import ErrorDetail, Usage
 
 MAX_JOB_SECONDS = 50 * 86_400
@@ -114,7 +114,7 @@ class Isolation:
     Attributes:
         submits: submits it was granted so far: one for each piece of each batch that was granted a split.
         granted: numbers of batches that were granted a split and may not have recorded it yet.
-        causes: by cause, what this job knows about it (`functions.poll.batch.bisect_batch`).
+        causes: by cause, what this job knows about it (`functions.poll.batch.isolate_batch`).
     """
 
     submits: int = 0
@@ -222,7 +222,7 @@ class Job:
     """Until when an invocation works on it."""
     claims: int = 0
     """Claims since the last change of state."""
-    quiet: int = 0
+    unchanged_visits: int = 0
     """Consecutive visits at which nothing had changed."""
 
     # Reading the upload.
@@ -246,7 +246,7 @@ class Job:
     """The progress of isolating bad records; None before the first batch is split."""
     sweep: Sweep | None = None
     """The progress of the newest sweep over its batches; None before the first."""
-    trouble: LastingError | None = None
+    lasting_error: LastingError | None = None
     """Calls for one of its batches that have been failing for a long time."""
 
     # Why it ends early.
@@ -269,11 +269,11 @@ class Job:
     """Digest of the status.json written last, without its time."""
     fraction: float = 0.0
     """Fraction of its records that had an outcome when its status was last computed, 0 to 1; it never falls."""
-    told_at: float = 0.0
+    status_at: float = 0.0
     """When its status was last computed."""
-    told_succeeded: int = 0
+    status_succeeded: int = 0
     """Records that this status counted as succeeded."""
-    told_failed: int = 0
+    status_failed: int = 0
     """Records that it counted as failed."""
 
     @property

@@ -31,7 +31,7 @@ MIN_GAIN_SECONDS = 5.0
 """Seconds before the next tick from which on nobody is woken."""
 LATE_SECONDS = 10.0
 """Seconds after which a tick that has not come is not waited for."""
-WOKEN_FOR = frozenset({DueKind.FIRST, DueKind.SUBMIT, DueKind.POLL, DueKind.WORK})
+WOKEN_FOR = frozenset({DueKind.FIRST, DueKind.SUBMIT, DueKind.POLL, DueKind.JOB})
 """Kinds of work that move a job on; routine visits and cleanup wait for a tick."""
 
 _KEY = control_key("RATE#OUTSTANDING")

@@ -74,7 +74,7 @@ def test_job_of_another_schema_is_unreadable(world, schema):
     """One that a message or a batch names, not the index."""
     ledger = functions.poll.handler.services().ledger
     key = {"pk": {"S": f"JOB#{JOB.job_id}"}, "sk": {"S": "META"}}
-    world.dynamodb.put_item(TableName="ledger", Item={**key, **attributes(JOB), "work": {"S": f"{SCHEMA}#work"}})
+    world.dynamodb.put_item(TableName="ledger", Item={**key, **attributes(JOB), "work": {"S": f"{SCHEMA}#job"}})
     assert ledger.job(JOB.job_id) == JOB
     world.dynamodb.put_item(TableName="ledger", Item={**key, **attributes(JOB), "work": {"S": f"{schema}#work"}})
 

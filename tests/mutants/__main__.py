@@ -57,10 +57,10 @@ DECIDING = (
     "functions/submit/create_job.py",
     "functions/submit/split.py",
     "functions/submit/turn.py",
-    "dropbatch/records/cut.py",
-    "dropbatch/records/plan.py",
+    "dropbatch/core/records/cut.py",
+    "dropbatch/core/records/plan.py",
     "functions/submit/submit_batch.py",
-    "functions/poll/batch/bisect_batch.py",
+    "functions/poll/batch/isolate_batch.py",
     "functions/poll/schedule/due_jobs.py",
     "functions/poll/schedule/due_polls.py",
     "functions/poll/schedule/tick.py",
@@ -72,7 +72,7 @@ DECIDING = (
     "functions/poll/schedule/sweep.py",
     "functions/poll/schedule/pauses.py",
     "functions/poll/schedule/delete_staged.py",
-    "functions/poll/schedule/advance_job.py",
+    "functions/poll/schedule/visit_job.py",
 )
 """Modules that decide what happens to a job or a batch: each of their guards, bounds and waits is broken too.
 

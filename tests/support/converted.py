@@ -8,8 +8,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from dropbatch.formats.base import BatchFacts, Converted, Outcome, RecordFault, member_of
-from dropbatch.formats.registry import Form, reader_of, target_of, writer_of
+from dropbatch.core.formats.base import BatchFacts, Converted, Outcome, RecordFault, member_of
+from dropbatch.core.formats.registry import Form, reader_of, target_of, writer_of
 from local.workers_ai import Behaviour
 from local.workers_ai.models.schemas import problem
 

@@ -6,10 +6,10 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dropbatch.formats.base import NOT_RETRIED, NULL, BatchFacts, Outcome, RecordFault, encode
-from dropbatch.formats.csv_rows import first_row, read_rows
-from dropbatch.formats.registry import DELIMITERS, Form, describer_of, reader_of, target_of, writer_of
-from dropbatch.results.merging import Files
+from dropbatch.client.results.merging import Files
+from dropbatch.core.formats.base import NOT_RETRIED, NULL, BatchFacts, Outcome, RecordFault, encode
+from dropbatch.core.formats.csv_rows import first_row, read_rows
+from dropbatch.core.formats.registry import DELIMITERS, Form, describer_of, reader_of, target_of, writer_of
 from tests.support.converted import LLAMA
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class FinishedJob:
     """A job that is over.
 
     Attributes:
-        files: as `dropbatch.results.merging` takes them.
+        files: as `dropbatch.client.results.merging` takes them.
         records: as written.
         lines: of the output, without a table's header; line ends included.
         failed: ids of failed records.

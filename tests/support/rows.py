@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from dropbatch.formats.base import Converted, RecordFault
-from dropbatch.formats.registry import Form, reader_of, target_of
+from dropbatch.core.formats.base import Converted, RecordFault
+from dropbatch.core.formats.registry import Form, reader_of, target_of
 
 BGE = "@cf/baai/bge-m3"
 

@@ -1,7 +1,7 @@
 """Reads result lines with curator's own readers; prints how many records each of them took.
 
 Runs in `.local/curator`, which has none of the project's packages. Its argument is the expected results of
-tests/files/wild; it ends with the first line that curator cannot read, or reads as something else.
+tests/files/foreign; it ends with the first line that curator cannot read, or reads as something else.
 """
 
 from __future__ import annotations

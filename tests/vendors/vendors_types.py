@@ -1,8 +1,8 @@
 """Reads requests and result lines with the vendors' own types; prints how many records each of them took.
 
 Runs in `.local/vendors`, which has none of the project's packages. Its arguments are the folder of vendors' files and
-the expected results of tests/files/wild, or a file of result lines, each with its format. It ends with the first record
-that a type refuses.
+the expected results of tests/files/foreign, or a file of result lines, each with its format. It ends with the first
+record that a type refuses.
 """
 
 from __future__ import annotations

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from dropbatch.cli.context import Context, as_json, emit, pass_context
-from dropbatch.rules.names import FINAL_JOB_STATES
+from dropbatch.core.keys import FINAL_JOB_STATES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dropbatch.job import Job
+    from dropbatch.client.job import Job
 
 
 @click.command()

@@ -8,14 +8,14 @@ import click
 
 from dropbatch.cli.context import Context, as_json, emit, parse_since, pass_context, strict
 from dropbatch.cli.exits import Exit, in_options
-from dropbatch.rules.names import JobState
+from dropbatch.core.keys import JobState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
     from decimal import Decimal
 
-    from dropbatch.job import Job
+    from dropbatch.client.job import Job
 
 STATES = tuple(state.value for state in JobState)  # click would take the names of the members.
 
@@ -27,7 +27,7 @@ STATES = tuple(state.value for state in JobState)  # click would take the names 
 @pass_context
 def ls(context: Context, *, state: str | None, since: datetime) -> None:
     """List jobs, oldest first."""
-    from dropbatch.jobs import history
+    from dropbatch.client.find_jobs import history
 
     for job, status in history(context.stack, since):
         if state and status["state"] != state:
@@ -51,7 +51,7 @@ def _row(job: Job, status: dict[str, Any]) -> str:
 @pass_context
 def status(context: Context, *, job: str) -> None:
     """Show a job's status."""
-    from dropbatch.progress import describe
+    from dropbatch.client.progress import describe
 
     found = context.job(job)
     current = found.status()
@@ -65,7 +65,7 @@ def status(context: Context, *, job: str) -> None:
 @pass_context
 def wait(context: Context, *, jobs: Sequence[str], strict: bool) -> None:
     """Wait until jobs are over."""
-    from dropbatch.jobs import wait_for_job
+    from dropbatch.client.find_jobs import wait_for_job
 
     found = [wait_for_job(context.stack, job) for job in jobs]
     raise SystemExit(wait_and_report(found, strict=strict))
@@ -73,8 +73,8 @@ def wait(context: Context, *, jobs: Sequence[str], strict: bool) -> None:
 
 def wait_and_report(jobs: Sequence[Job], *, strict: bool) -> Exit:
     """Wait until jobs are over and print how each ended; return the exit code."""
-    from dropbatch.progress import Progress
-    from dropbatch.waiting import wait_until_over
+    from dropbatch.client.progress import Progress
+    from dropbatch.client.waiting import wait_until_over
 
     manifests = wait_until_over(jobs, Progress())
     code = Exit.DONE
@@ -98,7 +98,7 @@ def wait_and_report(jobs: Sequence[Job], *, strict: bool) -> Exit:
 @as_json
 def models(*, all_: bool) -> None:
     """List models: task, prices per million tokens."""
-    from dropbatch.formats.model_catalog import catalog, find_model
+    from dropbatch.core.formats.model_catalog import catalog, find_model
 
     for model in sorted((find_model(one.id) for one in catalog().models), key=lambda one: one.id):
         prices = (model.input_price, model.output_price)

@@ -16,14 +16,14 @@ from dropbatch.errors import Error, Interrupted, UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from dropbatch.job import Job
+    from dropbatch.client.job import Job
 
 MAX_NAMES = 20
 """At most this many files are named in a message."""
 
 
 def _formats(_context: click.Context, _option: click.Parameter, begun: str) -> list[str]:
-    from dropbatch.formats.registry import FORMATS
+    from dropbatch.core.formats.registry import FORMATS
 
     return [name for name in FORMATS if name.startswith(begun)]
 
@@ -77,7 +77,7 @@ def put(
     """
     from dropbatch.cli.verbs.look import wait_and_report
     from dropbatch.cli.verbs.results import get_files
-    from dropbatch.waiting import wait_until_created
+    from dropbatch.client.waiting import wait_until_created
 
     options = _options(**given)
     uploads = list(_uploads(sources, name))
@@ -107,7 +107,7 @@ def _uploads(sources: Sequence[str], name: str | None) -> Iterator[tuple[str, st
     Raises:
         UsageError: one does not exist, or --name names a file where a folder is needed.
     """
-    from dropbatch.uploads import upload_key
+    from dropbatch.client.uploads import upload_key
 
     many = len(sources) > 1 or any(Path(source).is_dir() for source in sources)
     if name is not None and not name.endswith("/") and many:
@@ -126,7 +126,7 @@ def _uploads(sources: Sequence[str], name: str | None) -> Iterator[tuple[str, st
 
 
 def _files_in(top: Path, name: str) -> Iterator[tuple[str, str]]:
-    from dropbatch.uploads import upload_key
+    from dropbatch.client.uploads import upload_key
 
     for place, folders, files in os.walk(top):
         for one in folders + files:
@@ -192,8 +192,8 @@ def validate(
 def _report(
     context: Context, file: Path, name: str | None, options: dict[str, Any], *, offline: bool
 ) -> dict[str, Any]:
-    from dropbatch.check import check_source
-    from dropbatch.stack import DEFAULT_NAME
+    from dropbatch.client.check import check_source
+    from dropbatch.client.stack import DEFAULT_NAME
 
     if not offline:
         try:
@@ -213,7 +213,7 @@ def _options(*, options: Sequence[str], format_: str | None, **given: str | None
     Raises:
         UsageError: one is unknown or has a wrong value.
     """
-    from dropbatch.rules.options import metadata_of
+    from dropbatch.core.options import metadata_of
 
     pairs = {"format": format_, **given, **parse_options(options)}
     found = {option: value for option, value in pairs.items() if value is not None}

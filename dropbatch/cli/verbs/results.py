@@ -9,15 +9,15 @@ import click
 
 from dropbatch.cli.context import Context, as_json, emit, options, parse_options, pass_context, strict
 from dropbatch.cli.exits import Exit
+from dropbatch.core.keys import EXPORTS
 from dropbatch.errors import Interrupted
-from dropbatch.rules.names import EXPORTS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dropbatch.job import Job
-    from dropbatch.results.delivery import Delivery
-    from dropbatch.results.merging import Merged
+    from dropbatch.client.job import Job
+    from dropbatch.client.results.delivery import Delivery
+    from dropbatch.client.results.merging import Merged
 
 
 @click.command()

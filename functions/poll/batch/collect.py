@@ -14,10 +14,10 @@ from typing import IO, TYPE_CHECKING
 
 import msgspec
 
-from dropbatch.formats.base import REFUSED_CODES
-from dropbatch.records.index import build_body, record_spans
-from dropbatch.rules import names as keys
-from dropbatch.rules.names import JobState
+from dropbatch.core import keys
+from dropbatch.core.formats.base import REFUSED_CODES
+from dropbatch.core.keys import JobState
+from dropbatch.core.records.index import build_body, record_spans
 from functions.poll.batch.join import Answers, add_reply, merge_round, retryable_places, sort_answers
 from functions.poll.batch.result_lines import lines_of, unwritten_part
 from shared.models import Batch, Job, Part, PartialReply, Usage
@@ -26,7 +26,7 @@ from shared.staged_batch import decode_index, decode_ranges, encode_ranges
 from shared.workers_ai.results import Answer, parse_answer
 
 if TYPE_CHECKING:
-    from dropbatch.records.index import RecordIndex
+    from dropbatch.core.records.index import RecordIndex
     from shared.bootstrap import Services
 
 MISSING_ITEM_WAITS = (15.0, 60.0)
@@ -83,7 +83,7 @@ def collect(services: Services, job: Job, batch: Batch, reply: StoredReply | Non
             places = replies.places(batch.round)
             latest = replies.add(latest, reply.answer, batch.round)
             missing = len(places) - len(latest.items)
-            if missing and batch.missing_asks < len(MISSING_ITEM_WAITS):
+            if missing and batch.missing_polls < len(MISSING_ITEM_WAITS):
                 _poll_again(services, batch, reply.key, missing)
                 return False
             _log_odd_items(batch, latest)
@@ -155,8 +155,8 @@ def _poll_again(services: Services, batch: Batch, key: str, missing: int) -> Non
     logger.info("items missing", **batch_log_fields(batch), missing=missing)
     services.ledger.schedule_poll(
         batch,
-        services.now() + MISSING_ITEM_WAITS[batch.missing_asks],
-        missing_asks=batch.missing_asks + 1,
+        services.now() + MISSING_ITEM_WAITS[batch.missing_polls],
+        missing_polls=batch.missing_polls + 1,
         partial_replies=(*batch.partial_replies, PartialReply(key, batch.round)),
     )
 

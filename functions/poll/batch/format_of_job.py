@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from dropbatch.formats.registry import DELIMITERS, Form, file_names
-from dropbatch.rules import names as keys
+from dropbatch.core import keys
+from dropbatch.core.formats.registry import DELIMITERS, Form, file_names
 
 if TYPE_CHECKING:
     from shared.aws.object_store import ObjectStore

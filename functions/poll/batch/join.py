@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from dropbatch.formats.base import one_line
-from dropbatch.records.index import NO_REFERENCE
+from dropbatch.core.formats.base import one_line
+from dropbatch.core.records.index import NO_REFERENCE
 from shared.models import Usage
 from shared.workers_ai.error_codes import RETRYABLE_ITEM_CODES
 from shared.workers_ai.results import Item, decode_member
@@ -23,7 +23,7 @@ from shared.workers_ai.results import Item, decode_member
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from dropbatch.records.index import RecordEntry, RecordIndex
+    from dropbatch.core.records.index import RecordEntry, RecordIndex
     from shared.workers_ai.results import Answer
 
 MAX_ERROR_CHARACTERS = 1_000

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dropbatch.formats.base import NOT_RETRIED, Outcome
-from dropbatch.records.index import NO_REFERENCE
+from dropbatch.core.formats.base import NOT_RETRIED, Outcome
+from dropbatch.core.records.index import NO_REFERENCE
 from functions.poll.batch.join import (
     MAX_ERROR_CHARACTERS,
     Failure,
@@ -23,7 +23,7 @@ from shared.staged_batch import original_spans
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from dropbatch.records.index import RecordEntry
+    from dropbatch.core.records.index import RecordEntry
     from functions.poll.batch.join import Answered
 
 

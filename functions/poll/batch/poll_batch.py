@@ -11,9 +11,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from dropbatch.rules import names as keys
-from functions.poll.batch.bisect_batch import give_up, isolate
+from dropbatch.core import keys
 from functions.poll.batch.collect import StoredReply, collect
+from functions.poll.batch.isolate_batch import give_up, isolate
 from functions.poll.batch.unanswered import end
 from functions.poll.batch.unfinished_polls import UnfinishedPoll
 from shared.claims import MAX_CLAIMS, claim_seconds, report_stuck, retry_seconds
@@ -54,7 +54,7 @@ class PollOutcome:
 def needs_call(job: Job, batch: Batch, now: float) -> bool:
     """Whether the API has to be polled: not for a batch that only waits to be written, split or ended."""
     is_over = job.is_too_old(now) or job.cancelled == CANCEL_NOW
-    return not (batch.ending or batch.halving or is_over) and any(one.request_id for one in batch.pollable)
+    return not (batch.ending or batch.isolating or is_over) and any(one.request_id for one in batch.pollable)
 
 
 def poll_batch(invocation: Invocation, job: Job, batch: Batch, permit: Permit) -> PollOutcome:
@@ -68,7 +68,7 @@ def poll_batch(invocation: Invocation, job: Job, batch: Batch, permit: Permit) -
     if needs_call(job, batch, now) and not invocation.allows(POLL_BEGUN_SECONDS + COLLECT_SECONDS):
         return PollOutcome(job.job_id, done=False)  # it stays due
     until = now + claim_seconds(batch.claims, min(invocation.seconds_left, POLL_SECONDS + COLLECT_SECONDS) + 10)
-    claim = services.ledger.claim_poll if batch.halving is None else services.ledger.claim_isolation
+    claim = services.ledger.claim_poll if batch.isolating is None else services.ledger.claim_isolation
     try:
         claimed = claim(batch, until)
         if claimed is None:
@@ -88,11 +88,11 @@ def _advance_batch(invocation: Invocation, job: Job, batch: Batch, permit: Permi
     services = invocation.services
     if batch.ending is not None:
         return collect(services, job, batch, None)
-    if batch.halving is not None:
+    if batch.isolating is not None:
         ended = isolate(services, batch)
         return ended is not None and collect(services, job, ended, None)
     if job.is_too_old(services.now()):
-        return end(services, job, batch, batch.last_word or TOO_OLD_CODE)
+        return end(services, job, batch, batch.ending_if_unanswered or TOO_OLD_CODE)
     candidates = batch.pollable
     submission = candidates[-1 - (batch.polls - 1) % len(candidates)]
     with ExitStack() as stack:
@@ -130,7 +130,7 @@ def _give_up(services: Services, job: Job, batch: Batch) -> bool:
         give_up(services, batch)
         return False
     if batch.ending is None:
-        return end(services, job, batch, batch.last_word or batch.halving or POLL_FAILED)
+        return end(services, job, batch, batch.ending_if_unanswered or batch.isolating or POLL_FAILED)
     return services.ledger.abandon(batch, services.now()) is not None
 
 
@@ -151,6 +151,6 @@ def _stored_reply(services: Services, batch: Batch, submission: Submission, stac
 
 def _note_completion_time(services: Services, job: Job, batch: Batch, now: float) -> None:
     """Remember how long a batch took, if it was accepted once and its first complete reply is known."""
-    if len(batch.of_round) == 1 and not batch.missing_asks:
+    if len(batch.of_round) == 1 and not batch.missing_polls:
         accepted = batch.of_round[0].at
         services.times.note(job.plan.model, batch.number, max(batch.pending_at - accepted, 0.0), now - accepted, now)

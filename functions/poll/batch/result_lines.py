@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from dropbatch.formats.base import NOT_RETRIED, BatchFacts
-from dropbatch.formats.registry import describer_of, target_of, writer_of
-from dropbatch.records.index import record_spans
-from dropbatch.rules import names as keys
+from dropbatch.core import keys
+from dropbatch.core.formats.base import NOT_RETRIED, BatchFacts
+from dropbatch.core.formats.registry import describer_of, target_of, writer_of
+from dropbatch.core.records.index import record_spans
 from functions.poll.batch.format_of_job import form_of
 from functions.poll.batch.join import Answered, Failure, failed_line, join
 from functions.poll.batch.join_originals import Originals, join_originals
@@ -27,7 +27,7 @@ from shared.staged_batch import decode_index
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from dropbatch.records.index import RecordIndex
+    from dropbatch.core.records.index import RecordIndex
     from functions.poll.batch.join import Answers
     from shared.bootstrap import Services
     from shared.models import Batch, Job

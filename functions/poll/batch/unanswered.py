@@ -42,12 +42,12 @@ def submit_again(services: Services, job: Job, batch: Batch, error: ErrorDetail,
         return end(services, job, batch, PAST_DEADLINE)
     submits = len(batch.of_round) + batch.unknowable
     if (
-        batch.last_word
+        batch.ending_if_unanswered
         or job.ending(now)
         or services.settings.ambiguous_submit == "fail"
         or submits >= MAX_ROUND_SUBMITS
     ):
-        return end(services, job, batch, batch.last_word or error)
+        return end(services, job, batch, batch.ending_if_unanswered or error)
     if job.is_held or not services.budget.can_submit(job.plan.model, now, other_account(services, job)):
         services.ledger.schedule_poll(batch, now + next_poll(services, job, batch), **updates)
     elif services.ledger.resubmit(batch, now):
@@ -60,11 +60,13 @@ def end_missing(services: Services, job: Job, batch: Batch) -> bool:
     """Submit again the records that a reply lacked, or end them; return whether the batch is done."""
     submits = len(batch.submissions) + batch.unknowable
     allowed = (
-        services.settings.ambiguous_submit == "resubmit" and batch.last_word is None and submits < MAX_ROUND_SUBMITS
+        services.settings.ambiguous_submit == "resubmit"
+        and batch.ending_if_unanswered is None
+        and submits < MAX_ROUND_SUBMITS
     )
     if allowed and not job.ending(services.now()) and try_missing_again(services, batch):
         return False
-    return end(services, job, batch, batch.last_word or MISSING)
+    return end(services, job, batch, batch.ending_if_unanswered or MISSING)
 
 
 def end(services: Services, job: Job, batch: Batch, error: ErrorDetail) -> bool:

@@ -140,7 +140,7 @@ class UnfinishedPoll:
         """Process a poll without an answer."""
         wait = poll_back_off(self.services.now() - self.submission.at) if self._is_latest else DOUBTED_SECONDS
         since = note_lasting_error(self.services, self.job, self.batch, code, polling=True)
-        self._poll_again(wait, vain_since=since)
+        self._poll_again(wait, calls_fail_since=since)
 
     def _is_believed(self, code: int, over: float) -> bool:
         """Whether a reply is believed: only if several in a row are the same, over `over` seconds. If not, count it."""

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from dropbatch.formats.vendors.bedrock import manifest_out
-from dropbatch.rules import names as keys
-from dropbatch.rules.cost import Cost, Tokens, cost_of, estimate_cost
-from functions.poll.batch.bisect_batch import MAX_ISOLATION_SUBMITS, UNIFORM
+from dropbatch.core import keys
+from dropbatch.core.cost import Cost, Tokens, cost_of, estimate_cost
+from dropbatch.core.formats.vendors.bedrock import manifest_out
+from functions.poll.batch.isolate_batch import MAX_ISOLATION_SUBMITS, UNIFORM
 from shared.job_status import iso_time
 from shared.models import BatchState, Isolation
 
@@ -62,7 +62,7 @@ def build_manifest(job: Job, batches: Iterable[Batch], files: Sequence[FileEntry
             "total_tokens": usage.total_tokens,
         },
         "cost": cost.to_manifest() if cost else None,
-        "batches": [batch_entry(batch) for batch in batches if batch.state is not BatchState.HALVED],
+        "batches": [batch_entry(batch) for batch in batches if batch.state is not BatchState.DIVIDED],
         "isolation": {
             "submits": isolation.submits,
             "at_most": MAX_ISOLATION_SUBMITS,

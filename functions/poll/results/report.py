@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from dropbatch.rules import names as keys
+from dropbatch.core import keys
 from functions.poll.results.report_data import Failures, Timeline, failures_in
 from functions.poll.results.report_page import job_page
 from functions.poll.results.result_files import readable
@@ -63,7 +63,7 @@ def _batches(invocation: Invocation, job: Job) -> tuple[Timeline, list[dict[str,
             timeline.complete = False
             break
         read += 1
-        if batch.state is BatchState.HALVED:
+        if batch.state is BatchState.DIVIDED:
             continue
         submitted = batch.submissions[0].at if batch.submissions else None
         timeline.add(submitted, batch.completed_at if submitted and batch.ending is None else None)

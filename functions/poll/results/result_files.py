@@ -19,7 +19,7 @@ from typing import IO, TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from dropbatch.rules import names as keys
+from dropbatch.core import keys
 from functions.poll.batch.format_of_job import JSON_LINES, Kind, opening_of, result_file
 from functions.poll.batch.result_lines import unwritten_lines
 from functions.poll.results.file_digests import digest_of, has_digest
@@ -116,7 +116,7 @@ def next_final_batches(
                 covered += batch.requests
                 leaves.append(batch)
                 size += _section(batch, kind)[1]
-        elif batch.state is not BatchState.HALVED:
+        elif batch.state is not BatchState.DIVIDED:
             contiguous = False
             if batch.state is BatchState.QUEUED:
                 pending = pending.plus(batch.api_status, batch.accepted_at)

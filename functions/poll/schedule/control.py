@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dropbatch.rules import names as keys
-from dropbatch.rules.names import FINAL_JOB_STATES
+from dropbatch.core import keys
+from dropbatch.core.keys import FINAL_JOB_STATES
 from shared.errors import StorageError
 from shared.job_control import COMMAND_TRIES, PAUSE, RUN, cancelled, read_command
 from shared.models import CANCEL, Job

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dropbatch.rules import names as keys
+from dropbatch.core import keys
 from functions.poll.schedule.due_items import in_parallel
 from shared.claims import MAX_CLAIMS, claim_seconds
 from shared.errors import UnreadableItemError
@@ -41,10 +41,10 @@ def delete_staged(services: Services, ends: float) -> None:
         StorageError: the table's index could not be read.
     """
     due, _ = services.ledger.due(DueKind.CLEANUP, services.now(), MAX_JOBS_DELETED)
-    in_parallel(lambda one: _delete_isolated(services, one, ends), due)
+    in_parallel(lambda one: _delete_contained(services, one, ends), due)
 
 
-def _delete_isolated(services: Services, due: DueEntry, ends: float) -> None:
+def _delete_contained(services: Services, due: DueEntry, ends: float) -> None:
     """No error of one job delays the others: once it is claimed, it is due again later."""
     try:
         _delete(services, due, ends)

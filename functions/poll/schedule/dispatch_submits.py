@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from functions.poll.schedule.due_items import DueItem, each_isolated, load, postponed
+from functions.poll.schedule.due_items import DueItem, each_contained, load, postponed
 from shared.aws.queues import SubmitMessage
 from shared.models import BatchState
 from shared.pacing.poll_schedule import HELD_POLL_SECONDS
@@ -98,7 +98,7 @@ def send_submits(dues: list[DueEntry], calls: SubmitCalls) -> int:
         size = max(min(calls.left, room - sent), 1)
         chosen, dues = dues[:size], dues[size:]
         go, put_off = _sort(load(services, chosen), calls, services.now())
-        each_isolated(services, [(one[0].due, one) for one in put_off], lambda one: _postpone(services, *one))
+        each_contained(services, [(one[0].due, one) for one in put_off], lambda one: _postpone(services, *one))
         sent += dispatch(services, go)
     return sent
 
@@ -125,7 +125,7 @@ def _sort(
 def needs_no_call(found: DueItem, now: float) -> bool:
     """Whether the submit function processes a batch without calling the API."""
     batch = found.batch
-    return found.job.ending(now) is not None or batch.halving is not None or batch.state is not BatchState.READY
+    return found.job.ending(now) is not None or batch.isolating is not None or batch.state is not BatchState.READY
 
 
 def _postpone(services: Services, found: DueItem, until: float) -> None:

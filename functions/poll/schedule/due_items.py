@@ -45,18 +45,18 @@ def in_parallel(step: Callable[[S], T], items: Sequence[S]) -> list[T]:
         return list(threads.map(step, items))
 
 
-def each_isolated(services: Services, items: Sequence[tuple[DueEntry, S]], step: Callable[[S], T]) -> list[T | None]:
-    """Run a step for each item in threads, as `isolated` does; return the results in the same order."""
-    return in_parallel(lambda one: isolated(services, one[0], lambda: step(one[1])), items)
+def each_contained(services: Services, items: Sequence[tuple[DueEntry, S]], step: Callable[[S], T]) -> list[T | None]:
+    """Run a step for each item in threads, as `contained` does; return the results in the same order."""
+    return in_parallel(lambda one: contained(services, one[0], lambda: step(one[1])), items)
 
 
 def postponed(services: Services, items: Sequence[tuple[DueEntry, S]], postpone: Callable[[S], object]) -> list[S]:
     """Postpone items that are about to be sent, so that the next cycle does not read them; return those that were."""
-    done = each_isolated(services, items, postpone)
+    done = each_contained(services, items, postpone)
     return [item for (_, item), is_done in zip(items, done, strict=True) if is_done]
 
 
-def isolated(services: Services, due: DueEntry, step: Callable[[], T]) -> T | None:
+def contained(services: Services, due: DueEntry, step: Callable[[], T]) -> T | None:
     """Run the step of one item; return None if it failed, which is logged and counts as a claim."""
     try:
         return step()
@@ -104,7 +104,7 @@ def load(services: Services, dues: Iterable[DueEntry]) -> list[DueItem]:
             return None
         return DueItem(due, job, batch)
 
-    return [found for found in in_parallel(lambda due: isolated(services, due, lambda: look(due)), dues) if found]
+    return [found for found in in_parallel(lambda due: contained(services, due, lambda: look(due)), dues) if found]
 
 
 def readable_job(services: Services, job_id: str) -> Job | None:

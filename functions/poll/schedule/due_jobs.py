@@ -6,12 +6,12 @@ import math
 from functools import partial
 from typing import TYPE_CHECKING
 
-from dropbatch.rules.names import JobState
-from functions.poll.schedule.advance_job import advance_job
+from dropbatch.core.keys import JobState
 from functions.poll.schedule.dispatch_submits import DISPATCHED_SECONDS
-from functions.poll.schedule.due_items import each_isolated, postponed
+from functions.poll.schedule.due_items import each_contained, postponed
 from functions.poll.schedule.sweep import next_sweep
-from shared.aws.queues import AdvanceMessage, SplitMessage
+from functions.poll.schedule.visit_job import visit_job
+from shared.aws.queues import SplitMessage, VisitMessage
 from shared.ledger import DueEntry
 from shared.retry import soon_after
 
@@ -39,14 +39,14 @@ def is_large(job: Job, now: float) -> bool:
     return job.upload.size > LARGE_UPLOAD_BYTES or job.total > LARGE_RECORDS
 
 
-def advance_due_jobs(invocation: Invocation, dues: list[DueEntry]) -> int:
+def visit_due_jobs(invocation: Invocation, dues: list[DueEntry]) -> int:
     """Visit due jobs, and send to queues those whose upload is still being read, and large ones; return how many."""
     services = invocation.services
     sent, found = _send_uploads(services, dues)
     large = [one for one in found if is_large(one[1], services.now())]
-    sent += _send_jobs(services, large, AdvanceMessage, services.queues.visit_url, MAX_VISITS_WAITING)
+    sent += _send_jobs(services, large, VisitMessage, services.queues.visit_url, MAX_VISITS_WAITING)
     own = [one for one in found if one not in large]
-    each_isolated(services, own, lambda job: advance_job(invocation, job.job_id))
+    each_contained(services, own, lambda job: visit_job(invocation, job.job_id))
     return sent + len(own)
 
 
@@ -57,22 +57,22 @@ def show_idle_jobs(invocation: Invocation, dues: list[DueEntry]) -> int:
     def visit(job: Job) -> None:
         now = services.now()
         ends = now + IDLE_VISIT_SECONDS if is_large(job, now) else math.inf
-        advance_job(invocation.until(ends), job.job_id)
+        visit_job(invocation.until(ends), job.job_id)
 
     sent, found = _send_uploads(services, dues)
-    each_isolated(services, found, visit)
+    each_contained(services, found, visit)
     return sent + len(found)
 
 
 def advance_jobs(invocation: Invocation, job_ids: Iterable[str]) -> None:
     """Visit jobs, each isolated from the others; a job that fails is due again at its `due_at`."""
     named = [(DueEntry(job_id, "", None), job_id) for job_id in job_ids]
-    each_isolated(invocation.services, named, partial(advance_job, invocation))
+    each_contained(invocation.services, named, partial(visit_job, invocation))
 
 
 def _send_uploads(services: Services, dues: list[DueEntry]) -> tuple[int, list[tuple[DueEntry, Job]]]:
     """Send the uploads that are still being read; return how many, and the other jobs."""
-    read = each_isolated(services, [(due, due.job_id) for due in dues], services.ledger.job)
+    read = each_contained(services, [(due, due.job_id) for due in dues], services.ledger.job)
     found = [(due, job) for due, job in zip(dues, read, strict=True) if job is not None]
     uploads = [one for one in found if one[1].state is JobState.SPLITTING]
     sent = _send_jobs(services, uploads, SplitMessage, services.queues.split_url, MAX_TURNS_WAITING)
@@ -82,7 +82,7 @@ def _send_uploads(services: Services, dues: list[DueEntry]) -> tuple[int, list[t
 def _send_jobs(
     services: Services,
     found: list[tuple[DueEntry, Job]],
-    message: Callable[[str], SplitMessage | AdvanceMessage],
+    message: Callable[[str], SplitMessage | VisitMessage],
     url: str,
     most: int,
 ) -> int:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from functions.poll.batch.poll_batch import COLLECT_SECONDS, POLL_BEGUN_SECONDS, needs_call, poll_batch
-from functions.poll.schedule.advance_job import advance_job
 from functions.poll.schedule.dispatch_submits import DISPATCHED_SECONDS, dispatch
-from functions.poll.schedule.due_items import DueItem, each_isolated, isolated, load, postponed
+from functions.poll.schedule.due_items import DueItem, contained, each_contained, load, postponed
 from functions.poll.schedule.due_jobs import advance_jobs, is_large
+from functions.poll.schedule.visit_job import visit_job
 from shared.aws.queues import PollMessage
 from shared.ledger import DueEntry
 from shared.models import BatchState, DueKind
@@ -115,9 +115,9 @@ def _poll(invocation: Invocation, found: list[DueItem], until: float = math.inf)
         one, permit = chosen
         outcome = poll_batch(polling, one.job, one.batch, permit)
         # Now, not when all polls of this cycle are over: some take a minute.
-        return one.job.job_id if outcome.done and not advance_job(invocation, one.job.job_id) else None
+        return one.job.job_id if outcome.done and not visit_job(invocation, one.job.job_id) else None
 
-    again = each_isolated(services, [(one[0].due, one) for one in chosen], step)
+    again = each_contained(services, [(one[0].due, one) for one in chosen], step)
     if wanted := {job_id for job_id in again if job_id}:
         services.sleep(REPEAT_SECONDS)
         advance_jobs(invocation, sorted(wanted))
@@ -133,7 +133,7 @@ def _postpone(services: Services, found: DueItem, refusal: Denied, now: float) -
             return ledger.wait(batch, until, until - min(batch.due_at or now, now))
         return ledger.postpone(batch, until)
 
-    isolated(services, found.due, postpone)
+    contained(services, found.due, postpone)
 
 
 def _send_polls(services: Services, chosen: list[DueItem]) -> int:

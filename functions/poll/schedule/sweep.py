@@ -21,11 +21,11 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from dropbatch.rules.names import JobState
+from dropbatch.core.keys import JobState
 from functions.poll.batch.collect import collect
 from functions.poll.batch.poll_batch import poll_batch
 from functions.poll.batch.unanswered import end
-from functions.poll.schedule.due_items import each_isolated
+from functions.poll.schedule.due_items import each_contained
 from shared.errors import UnreadableItemError
 from shared.job_status import build_status, write_status
 from shared.ledger import DueEntry, still_leased
@@ -65,7 +65,7 @@ def sweep(invocation: Invocation, job: Job) -> Job:
     while (at := next_sweep(job, now)) is not None and at <= now < ends and (progress := current_sweep(job, now)):
         if progress is not job.sweep and job.error:
             # The sweep may take minutes; the user reads at once why the job ends.
-            write_status(services, job, build_status(job, job.told_succeeded, job.told_failed, None))
+            write_status(services, job, build_status(job, job.status_succeeded, job.status_failed, None))
         page, is_last = _page(services, job, progress)
         adjusted = _adjust_page(invocation, job, progress.goal, page)
         following = _after(services, progress, page, adjusted, is_last=is_last)
@@ -110,7 +110,7 @@ def _page(services: Services, job: Job, progress: Sweep) -> tuple[list[Batch], b
         logger.exception("sweep ends at an unreadable batch", job_id=job.job_id)
         return page, True
     # Of a batch that was never submitted, not a byte of the body is read.
-    is_read = (bool(batch.submissions) and batch.state not in {BatchState.DONE, BatchState.HALVED} for batch in page)
+    is_read = (bool(batch.submissions) and batch.state not in {BatchState.DONE, BatchState.DIVIDED} for batch in page)
     sizes = accumulate(batch.body_size * read for batch, read in zip(page, is_read, strict=True))
     for place, size in enumerate(sizes, 1):
         if size > PAGE_BYTES and place < len(page):
@@ -146,7 +146,7 @@ def _adjust_page(invocation: Invocation, job: Job, goal: SweepGoal, page: list[B
         return None
 
     items = [(DueEntry(batch.job_id, batch.number, None), batch) for batch in page]
-    return sum(map(bool, each_isolated(services, items, adjust)))
+    return sum(map(bool, each_contained(services, items, adjust)))
 
 
 def _slot_seconds(services: Services) -> float:
@@ -156,7 +156,7 @@ def _slot_seconds(services: Services) -> float:
 
 def _waits(batch: Batch) -> bool:
     """Whether a batch waits to be submitted, and for nothing else."""
-    return batch.state is BatchState.READY and not (batch.ending or batch.halving or batch.waits_anew)
+    return batch.state is BatchState.READY and not (batch.ending or batch.isolating or batch.waits_anew)
 
 
 def _is_free(batch: Batch, now: float) -> bool:
@@ -172,7 +172,7 @@ def _end(invocation: Invocation, job: Job, goal: SweepGoal, batch: Batch) -> boo
         return goal is SweepGoal.END_ALL and poll_batch(invocation, job, batch, Permit()).done
     if batch.state is not BatchState.READY or batch.pieces:
         return False
-    if batch.halving:  # The API's reason to refuse it says more than the job's.
+    if batch.isolating:  # The API's reason to refuse it says more than the job's.
         return _is_free(batch, now) and poll_batch(invocation, job, batch, Permit()).done
     ending = job.ending(now) or CANCELLED
     if batch.pollable and goal is not SweepGoal.END_ALL:

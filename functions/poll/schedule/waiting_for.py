@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from dropbatch.rules import names as keys
+from dropbatch.core import keys
 from functions.poll.schedule.control import MAX_HELD_SECONDS
 from shared.job_status import iso_time
 from shared.lasting_errors import NOTED_AFTER_SECONDS
@@ -64,7 +64,7 @@ def waiting_for(services: Services, job: Job) -> Waiting | None:
     now = services.now()
     account = other_account(services, job)
     controls = services.budget.controls(job.plan.model, account)
-    pause, wait, rate, trouble = controls.pause, controls.model_wait, controls.rate, job.trouble
+    pause, wait, rate, lasting_error = controls.pause, controls.model_wait, controls.rate, job.lasting_error
     if job.control and job.control.held_since:
         return _job_is_held(job.job_id, job.control.held_since)
     if controls.stack.held_since:
@@ -86,8 +86,8 @@ def waiting_for(services: Services, job: Job) -> Waiting | None:
             "Dropbatch submits more when some of them are finished."
         )
         return Waiting("model_busy", words, None)
-    if trouble and now - trouble.at < LASTING_ERROR_SECONDS:
-        return _lasting_error(trouble)
+    if lasting_error and now - lasting_error.at < LASTING_ERROR_SECONDS:
+        return _lasting_error(lasting_error)
     return None
 
 
@@ -126,8 +126,12 @@ def _account_is_paused(transport: str, pause: Pause) -> Waiting:
     return Waiting("other_account", words, None, pause.since)
 
 
-def _lasting_error(trouble: LastingError) -> Waiting:
-    code, calls = ("polls_fail", "polls") if trouble.polling else ("submits_fail", "submits")
-    said = f"answered {calls} of a batch with {trouble.code}" if trouble.code else f"not answered {calls} of a batch"
-    words = f"Workers AI has {said} since {iso_time(trouble.since)}; Dropbatch repeats them automatically."
-    return Waiting(code, f"{words} {advice(trouble.code)}", None, trouble.since)
+def _lasting_error(lasting_error: LastingError) -> Waiting:
+    code, calls = ("polls_fail", "polls") if lasting_error.polling else ("submits_fail", "submits")
+    said = (
+        f"answered {calls} of a batch with {lasting_error.code}"
+        if lasting_error.code
+        else f"not answered {calls} of a batch"
+    )
+    words = f"Workers AI has {said} since {iso_time(lasting_error.since)}; Dropbatch repeats them automatically."
+    return Waiting(code, f"{words} {advice(lasting_error.code)}", None, lasting_error.since)

@@ -4,7 +4,7 @@ import openai
 import pytest
 from moto import mock_aws
 
-from dropbatch.stack import Stack
+from dropbatch.client.stack import Stack
 from tests.support.aws.resources import BUCKET, REGION, client, make_resources
 from tests.support.journeys.openai_server import serving
 

@@ -7,7 +7,7 @@ import httpx
 import openai
 import pytest
 
-from dropbatch import aws
+from dropbatch.client import aws
 from dropbatch.errors import Error
 from dropbatch.openai_api import batches as module
 from dropbatch.openai_api.store import Store

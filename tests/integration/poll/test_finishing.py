@@ -3,12 +3,12 @@
 import msgspec
 import pytest
 
-from dropbatch.records.plan import SplitPlan
-from dropbatch.rules import names as keys
-from dropbatch.rules.names import JobState
+from dropbatch.core import keys
+from dropbatch.core.keys import JobState
+from dropbatch.core.records.plan import SplitPlan
 from functions.poll.results import result_files
 from functions.poll.results.result_files import STEP_SECONDS, next_final_batches
-from functions.poll.schedule import advance_job as module
+from functions.poll.schedule import visit_job as module
 from shared.claims import MAX_CLAIMS
 from shared.errors import InvariantError
 from shared.models import Job, JobTotals, ResultFileProgress
@@ -207,7 +207,7 @@ def test_smaller_segment_of_earlier_run_counts(visited, monkeypatch):
 
 
 def stuck(visited, *batches, **changes) -> Job:
-    return visited.hold(*batches, **{"total": 9, "claims": MAX_CLAIMS, "told_at": T, **changes})
+    return visited.hold(*batches, **{"total": 9, "claims": MAX_CLAIMS, "status_at": T, **changes})
 
 
 def test_given_up_job_has_lines_up_to_fault(visited):

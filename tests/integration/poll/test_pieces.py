@@ -5,10 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from dropbatch.records.index import RecordIndex, build_body
-from dropbatch.records.plan import Checkpoint
-from dropbatch.rules import names as keys
-from functions.poll.batch.bisect_batch import give_up, isolate
+from dropbatch.core import keys
+from dropbatch.core.records.index import RecordIndex, build_body
+from dropbatch.core.records.plan import Checkpoint
+from functions.poll.batch.isolate_batch import give_up, isolate
 from shared.aws.object_store import ObjectStore
 from shared.aws.queues import SUBMIT_GRACE_SECONDS
 from shared.ledger import Ledger
@@ -96,7 +96,7 @@ def test_pieces_are_batches_of_their_own(splitting):
     ]
     for piece in pieces:
         assert (piece.state, piece.work, piece.cause) == (BatchState.READY, DueKind.SUBMIT, "")
-    assert splitting.batch().state is BatchState.HALVED
+    assert splitting.batch().state is BatchState.DIVIDED
 
 
 def test_piece_has_message_and_due_time(splitting):
@@ -116,7 +116,7 @@ def test_partly_carried_out_split_is_completed(splitting):
     assert isolate(splitting, BATCH) is None
 
     assert splitting.pieces() == [first, last]
-    assert splitting.batch().state is BatchState.HALVED
+    assert splitting.batch().state is BatchState.DIVIDED
 
 
 def test_batch_that_could_not_be_split_ends(splitting):
@@ -133,5 +133,5 @@ def test_batch_with_piece_does_not_end_too(splitting):
 
     give_up(splitting, BATCH)
 
-    assert splitting.batch().state is BatchState.HALVED
+    assert splitting.batch().state is BatchState.DIVIDED
     assert splitting.batch().ending is None

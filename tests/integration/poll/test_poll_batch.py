@@ -6,7 +6,7 @@ import pytest
 
 import functions.poll.batch.poll_batch
 import functions.poll.batch.unfinished_polls
-from dropbatch.rules import names as keys
+from dropbatch.core import keys
 from functions.poll.batch.poll_batch import POLL_FAILED, needs_call
 from shared.aws.queues import FAST_START_BATCHES, FOLLOWED_POLLS, FOLLOWED_SECONDS, POLL_GRACE_SECONDS, PollMessage
 from shared.claims import MAX_CLAIMS
@@ -52,7 +52,7 @@ PENDING = Pending("running")
         ({}, CANCELLED_NOW, False),
         ({}, TOO_OLD, False),
         ({"ending": REASON}, {}, False),
-        ({"halving": REASON}, {}, False),
+        ({"isolating": REASON}, {}, False),
         ({"submissions": (AT_ONCE,)}, {}, False),
         ({"submissions": (AT_ONCE, LATEST)}, {}, True),
     ],
@@ -114,7 +114,7 @@ def test_batch_that_ends_gets_its_lines(polled):
 
 @pytest.mark.parametrize("ending", [None, OTHER])
 def test_untried_isolation_ends_without_poll(polled, ending):
-    one = polled({"error": OTHER}, halving=REASON, ending=ending, state=BatchState.READY)
+    one = polled({"error": OTHER}, isolating=REASON, ending=ending, state=BatchState.READY)
 
     assert one.polled()
     assert one.now.state is BatchState.DONE
@@ -125,19 +125,19 @@ def test_untried_isolation_ends_without_poll(polled, ending):
 
 
 def test_batch_to_be_isolated_is_split_without_poll(polled):
-    one = polled(halving=REASON, cause="5006", state=BatchState.READY)
+    one = polled(isolating=REASON, cause="5006", state=BatchState.READY)
 
     assert not one.polled()
-    assert (one.now.state, one.now.pieces, one.now.polls) == (BatchState.HALVED, 2, 0)
+    assert (one.now.state, one.now.pieces, one.now.polls) == (BatchState.DIVIDED, 2, 0)
 
 
 @pytest.mark.parametrize(
-    ("job", "last_word", "ending"),
+    ("job", "ending_if_unanswered", "ending"),
     [(TOO_OLD, None, TOO_OLD_CODE), (TOO_OLD, REASON, REASON), (CANCELLED_NOW, None, CANCELLED_ACCEPTED)],
     ids=["too old", "too old, with a last word", "cancelled at once"],
 )
-def test_batch_of_finished_job_ends_without_call(polled, job, last_word, ending):
-    one = polled(job, last_word=last_word)
+def test_batch_of_finished_job_ends_without_call(polled, job, ending_if_unanswered, ending):
+    one = polled(job, ending_if_unanswered=ending_if_unanswered)
 
     assert one.polled(COMPLETE)
     assert (one.now.state, one.now.ending) == (BatchState.DONE, ending)
@@ -160,9 +160,9 @@ def test_ids_of_batch_are_polled_in_turn_latest_first(polled, polls, asked):
     ("batch", "ending"),
     [
         ({}, POLL_FAILED),
-        ({"halving": REASON}, REASON),
-        ({"last_word": OTHER}, OTHER),
-        ({"halving": REASON, "last_word": OTHER}, OTHER),
+        ({"isolating": REASON}, REASON),
+        ({"ending_if_unanswered": OTHER}, OTHER),
+        ({"isolating": REASON, "ending_if_unanswered": OTHER}, OTHER),
     ],
 )
 def test_last_claim_ends_batch_with_known_reason(polled, batch, ending):
@@ -189,7 +189,7 @@ def test_batch_with_unwritable_lines_is_done(polled):
 
 
 def test_batch_that_could_never_be_split_is_to_end(polled):
-    one = polled(claims=MAX_CLAIMS, halving=REASON, pieces=2, state=BatchState.READY)
+    one = polled(claims=MAX_CLAIMS, isolating=REASON, pieces=2, state=BatchState.READY)
 
     assert not one.polled()
     assert (one.now.pieces, one.now.ending.code, one.now.due_at) == (0, "rejected", T)
@@ -249,7 +249,7 @@ def test_answer_of_dead_poll_needs_no_call(polled):
         ({}, [(0.0, 100.0)]),
         ({"pending_at": T - 30}, [(70.0, 100.0)]),
         ({"pending_at": ACCEPTED - 50}, [(0.0, 100.0)]),
-        ({"missing_asks": 1}, []),
+        ({"missing_polls": 1}, []),
         (TWO_IDS, []),
     ],
     ids=["never pending", "pending", "pending before it was accepted anew", "asked for again", "two ids"],
@@ -267,12 +267,12 @@ def test_known_duration_is_remembered(polled, batch, took):
 
 @pytest.mark.parametrize(("reply", "status"), [(PENDING, "running"), (Accepted("id"), "queued")])
 def test_pending_reply_resets_counts(polled, reply, status):
-    one = polled(claims=3, polls=1, misses=2, failures=2, vain_since=T - 50)
+    one = polled(claims=3, polls=1, misses=2, failures=2, calls_fail_since=T - 50)
 
     assert not one.polled(reply)
     now = one.now
     assert (now.due_at, now.claims, now.polls_settled) == (T + NEXT_POLL, 0, 2)
-    assert (now.misses, now.failures, now.vain_since) == (0, 0, 0.0)
+    assert (now.misses, now.failures, now.calls_fail_since) == (0, 0, 0.0)
     assert (now.pending_at, now.api_status) == (T, status)
     assert one.doubles.ages == [100.0]
 

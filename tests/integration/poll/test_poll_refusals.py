@@ -101,7 +101,7 @@ def test_confirmed_failure_is_isolated(polled, reply):
 
     assert not one.polled(reply)
     assert (one.now.state, one.now.cause, one.now.due_at) == (BatchState.READY, str(reply.code), T)
-    assert one.now.halving.message == f"Workers AI accepted this request and then failed it ({reply.code})"
+    assert one.now.isolating.message == f"Workers AI accepted this request and then failed it ({reply.code})"
 
 
 def test_confirmed_unknown_model_fails_job(polled):
@@ -130,7 +130,7 @@ def test_known_cause_is_believed_immediately(polled, reply, cause, believed):
     one.polled(reply)
 
     assert one.now.failures == (0 if believed else 1)
-    assert (one.now.halving is not None) is believed
+    assert (one.now.isolating is not None) is believed
 
 
 @pytest.mark.parametrize("reply", [FAILED, FAILED_AS_REJECTED])
@@ -151,7 +151,7 @@ def test_no_answer_halves_wait_and_counts_claim(polled, reply, age, wait):
 
     assert not one.polled(reply)
     now = one.now
-    assert (now.state, now.due_at, now.claims, now.vain_since) == (BatchState.QUEUED, T + wait, 2, T)
+    assert (now.state, now.due_at, now.claims, now.calls_fail_since) == (BatchState.QUEUED, T + wait, 2, T)
     assert (now.failures, now.misses) == (0, 0)
 
 
@@ -166,11 +166,11 @@ def test_unanswered_earlier_id_is_polled_soon(polled):
 @pytest.mark.parametrize(("reply", "code"), [(NO_ANSWER, 0), (PROXY, 503), (TIMED_OUT, 3008)])
 def test_long_unanswered_calls_are_noted_in_job(polled, reply, code):
     since = T - lasting_errors.NOTED_AFTER_SECONDS - 1
-    one = polled(vain_since=since)
+    one = polled(calls_fail_since=since)
 
     one.polled(reply)
 
-    assert one.services.ledger.job(one.job.job_id).trouble == LastingError(code, since, T, polling=True)
+    assert one.services.ledger.job(one.job.job_id).lasting_error == LastingError(code, since, T, polling=True)
 
 
 @pytest.mark.parametrize(

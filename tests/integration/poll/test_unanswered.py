@@ -33,7 +33,7 @@ HOUR = 3_600.0
 CANCELLED = {"control": JobControl(cancelled=CANCEL)}
 ID = Submission("id", 1, ACCEPTED)
 PARTLY, WHOLLY = PartialReply("staging/partly", 0), PartialReply("staging/wholly", 0)
-PARTLY_ANSWERED = {"partial_replies": (PARTLY,), "missing_asks": 2}
+PARTLY_ANSWERED = {"partial_replies": (PARTLY,), "missing_polls": 2}
 COUNTED = {"misses": 7, "missed_at": T - 60}
 
 
@@ -97,10 +97,10 @@ def test_batch_is_resubmitted_below_three_submits(polled, batch):
     [
         ({}, {"submissions": ids(0, 0, 0)}, LATE),
         ({}, {"submissions": ids(0, 0), "unknowable": 1}, LATE),
-        ({}, {"last_word": REASON}, REASON),
+        ({}, {"ending_if_unanswered": REASON}, REASON),
         (CANCELLED, {}, LATE),
         ({"deadline_at": T}, {}, PAST_DEADLINE),
-        ({"deadline_at": T}, {"last_word": REASON}, PAST_DEADLINE),
+        ({"deadline_at": T}, {"ending_if_unanswered": REASON}, PAST_DEADLINE),
     ],
     ids=["three", "two and an unknowable", "last word", "cancelled", "past its deadline", "last word and deadline"],
 )
@@ -168,7 +168,7 @@ def test_unanswered_records_are_tried_alone(stored, batch):
     [
         ({}, {"submissions": ids(0, 0, 0)}, 1, MISSING),
         ({}, {"submissions": ids(0, 0), "unknowable": 1}, 1, MISSING),
-        ({}, {"last_word": REASON}, 1, REASON),
+        ({}, {"ending_if_unanswered": REASON}, 1, REASON),
         (CANCELLED, {}, 1, MISSING),
         ({}, {"partial_replies": (WHOLLY,)}, 0, MISSING),
     ],
@@ -222,7 +222,7 @@ def test_failed_batch_of_several_records_is_isolated(polled, code, cause, messag
     isolate_or_end(one.services, one.job, one.seen, code, "")
 
     now = one.now
-    assert (now.state, now.halving, now.cause) == (BatchState.READY, ErrorDetail("rejected", message), cause)
+    assert (now.state, now.isolating, now.cause) == (BatchState.READY, ErrorDetail("rejected", message), cause)
     assert (now.ending, now.due_at, now.work) == (None, T, DueKind.POLL)
 
 
@@ -235,7 +235,7 @@ def test_retried_batch_that_fails_ends(polled, batch):
     isolate_or_end(one.services, one.job, one.seen, 5006, "its words")
 
     now = one.now
-    assert (now.ending.code, now.cause, now.halving, now.due_at) == ("rejected", "5006", None, T)
+    assert (now.ending.code, now.cause, now.isolating, now.due_at) == ("rejected", "5006", None, T)
     assert one.services.store.get(now.ending.said) == b"its words"
 
 
@@ -244,4 +244,4 @@ def test_failed_batch_retries_only_unanswered_records(stored):
 
     isolate_or_end(one.services, one.job, one.seen, 5006, "")
 
-    assert (one.now.round, one.now.halving, one.now.ending) == (1, None, None)
+    assert (one.now.round, one.now.isolating, one.now.ending) == (1, None, None)

@@ -5,12 +5,12 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from dropbatch.rules import names as keys
-from dropbatch.rules.names import JobState
+from dropbatch.core import keys
+from dropbatch.core.keys import JobState
 from functions.poll.results import result_files
 from functions.poll.results.result_files import STEP_SECONDS
-from functions.poll.schedule.advance_job import MIN_ANSWERED_RECORDS, STATUS_SECONDS, VISIT_LEASE_SECONDS
-from shared.claims import MAX_CLAIMS, QUIET_CLAIMS
+from functions.poll.schedule.visit_job import MIN_ANSWERED_RECORDS, STATUS_SECONDS, VISIT_LEASE_SECONDS
+from shared.claims import CLAIMS_BEFORE_ALARM, MAX_CLAIMS
 from shared.errors import InvariantError, StorageError
 from shared.models import CANCEL, MAX_JOB_SECONDS, TOO_OLD_CODE, ErrorDetail, JobControl, Sweep, SweepGoal
 from tests.support.doubles.ledger_items import REASON, T
@@ -28,7 +28,7 @@ def short_steps(monkeypatch):
 
 
 def was_visited(job):
-    return job.told_at == T and bool(job.status_sha)
+    return job.status_at == T and bool(job.status_sha)
 
 
 # ── whether it is visited ────────────────────────────────────────────────────────────────────────────────────────────
@@ -88,12 +88,12 @@ def test_job_taken_by_another_run_is_left_to_it(visited):
         ({"error": REASON}, True),
         ({"deadline_at": T}, True),
         ({"deadline_at": T + 1}, False),
-        ({"told_at": T - STATUS_SECONDS}, True),
-        ({"told_at": T - STATUS_SECONDS + 1}, False),
+        ({"status_at": T - STATUS_SECONDS}, True),
+        ({"status_at": T - STATUS_SECONDS + 1}, False),
     ],
 )
 def test_job_is_visited_when_due_or_status_is_old(visited, changes, is_visited):
-    visited.hold((1, 0), None, **{"due_at": LATER, "told_at": T - 1, **changes})
+    visited.hold((1, 0), None, **{"due_at": LATER, "status_at": T - 1, **changes})
 
     assert visited.visit()
 
@@ -101,7 +101,7 @@ def test_job_is_visited_when_due_or_status_is_old(visited, changes, is_visited):
 
 
 def test_job_with_last_part_written_is_visited(visited):
-    visited.hold((1, 0), total=1, due_at=LATER, told_at=T)
+    visited.hold((1, 0), total=1, due_at=LATER, status_at=T)
 
     assert visited.visit()
 
@@ -110,7 +110,7 @@ def test_job_with_last_part_written_is_visited(visited):
 
 @pytest.mark.parametrize(("records", "is_visited"), [(1, False), (2, True)])
 def test_job_with_possible_step_is_visited(visited, short_steps, records, is_visited):
-    visited.hold((records, 0), None, due_at=LATER, told_at=T)
+    visited.hold((records, 0), None, due_at=LATER, status_at=T)
 
     assert visited.visit()
 
@@ -122,7 +122,7 @@ def test_job_with_possible_step_is_visited(visited, short_steps, records, is_vis
 
 @pytest.mark.parametrize(
     ("claims", "remaining", "seconds"),
-    [(0, 60, 70), (0, VISIT_LEASE_SECONDS, VISIT_LEASE_SECONDS), (QUIET_CLAIMS, 60, 3_600)],
+    [(0, 60, 70), (0, VISIT_LEASE_SECONDS, VISIT_LEASE_SECONDS), (CLAIMS_BEFORE_ALARM, 60, 3_600)],
     ids=["until its function's end", "a whole invocation", "after many claims"],
 )
 def test_job_is_held_before_anything_can_fail(visited, claims, remaining, seconds):
@@ -140,7 +140,8 @@ def test_job_is_held_before_anything_can_fail(visited, claims, remaining, second
 
 
 @pytest.mark.parametrize(
-    ("claims", "seconds", "held"), [(0, 2, 0), (4, 32, 0), (QUIET_CLAIMS - 1, 60, 0), (QUIET_CLAIMS, 3_600, 3_600)]
+    ("claims", "seconds", "held"),
+    [(0, 2, 0), (4, 32, 0), (CLAIMS_BEFORE_ALARM - 1, 60, 0), (CLAIMS_BEFORE_ALARM, 3_600, 3_600)],
 )
 def test_failed_visit_is_due_soon_and_counts_claim(visited, claims, seconds, held):
     """Later it stays held: each part that arrives would use up another of its tries."""
@@ -319,21 +320,21 @@ def test_status_counts_what_was_answered(visited):
 
     status = msgspec.json.decode(visited.read("status.json"))
     assert status["counts"] == {"total": 9, "succeeded": 4, "failed": 2}
-    assert (visited.job.told_succeeded, visited.job.told_failed) == (4, 2)
+    assert (visited.job.status_succeeded, visited.job.status_failed) == (4, 2)
 
 
-@pytest.mark.parametrize(("quiet", "wait"), [(0, 20), (1, 40), (3, 160), (4, 180), (9, 180)])
+@pytest.mark.parametrize(("unchanged_visits", "wait"), [(0, 20), (1, 40), (3, 160), (4, 180), (9, 180)])
 def test_next_visit_is_later_without_changes(visited, quiet, wait):
     visited.hold(None)
     visited.visit()
-    assert (visited.job.quiet, visited.job.due_at) == (0, T + 10)  # The status was new.
-    visited.change_job("quiet", quiet)
+    assert (visited.job.unchanged_visits, visited.job.due_at) == (0, T + 10)  # The status was new.
+    visited.change_job("unchanged_visits", quiet)
     visited.change_job("due_at", T)
     visited.store.put = None  # A status that is the same is not written again.
 
     visited.visit()
 
-    assert (visited.job.quiet, visited.job.due_at, visited.job.lease_until) == (quiet + 1, T + wait, 0)
+    assert (visited.job.unchanged_visits, visited.job.due_at, visited.job.lease_until) == (quiet + 1, T + wait, 0)
 
 
 @pytest.mark.parametrize(
@@ -344,7 +345,7 @@ def test_next_visit_is_by_next_page_of_sweep(visited, sweep_due, due_at):
 
     visited.visit(25)  # Too short for a sweep.
 
-    assert (visited.job.due_at, visited.work) == (due_at, "v1#work")
+    assert (visited.job.due_at, visited.work) == (due_at, "v1#job")
 
 
 @pytest.mark.parametrize("records", [1, 2])
@@ -353,7 +354,7 @@ def test_visit_without_time_moves_job_on_next(visited, short_steps, records):
 
     visited.visit(STEP_SECONDS - 0.1)
 
-    assert (visited.job.due_at, visited.work) == ((T, "v1#work") if records == 2 else (T + 10, "v1#job"))
+    assert (visited.job.due_at, visited.work) == ((T, "v1#job") if records == 2 else (T + 10, "v1#status"))
 
 
 def test_job_files_without_time_are_revisited(visited):
@@ -361,4 +362,4 @@ def test_job_files_without_time_are_revisited(visited):
 
     visited.visit(STEP_SECONDS - 1)
 
-    assert (visited.job.state, visited.job.due_at, visited.work) == (JobState.FINALIZING, T, "v1#work")
+    assert (visited.job.state, visited.job.due_at, visited.work) == (JobState.FINALIZING, T, "v1#job")

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from dropbatch.rules.names import JobState
+from dropbatch.core.keys import JobState
 from functions.poll.results import result_files
-from functions.poll.schedule import advance_job as module
-from functions.poll.schedule.advance_job import MIN_ANSWERED_RECORDS, STATUS_SECONDS
+from functions.poll.schedule import visit_job as module
+from functions.poll.schedule.visit_job import MIN_ANSWERED_RECORDS, STATUS_SECONDS
 from shared.claims import MAX_CLAIMS
 from shared.errors import InvariantError
 from shared.models import MAX_JOB_SECONDS, JobControl, Sweep, SweepGoal
@@ -26,11 +26,11 @@ READ = {"state": JobState.SPLITTING, "lease_until": T + 45, "due_at": T + 45}
     ids=["after ten seconds", "sooner", "sooner, with an error"],
 )
 def test_status_of_job_being_read_is_told_every_ten_seconds(visited, told, error, is_told):
-    visited.hold((1, 0), told_at=T - told, error=error, **READ)
+    visited.hold((1, 0), status_at=T - told, error=error, **READ)
 
     assert visited.visit()
 
-    assert (visited.job.told_at == T) is is_told
+    assert (visited.job.status_at == T) is is_told
     assert (visited.job.lease_until, visited.job.claims) == (T + 45, 0)
 
 
@@ -49,7 +49,7 @@ def test_status_told_by_another_run_is_not_told_again(visited, monkeypatch):
     job = visited.hold((1, 0), **READ)
 
     def another_tells(*_):
-        visited.change_job("told_at", T - 1)
+        visited.change_job("status_at", T - 1)
         return job
 
     monkeypatch.setattr(module, "follow_job_control", another_tells)
@@ -76,7 +76,7 @@ def test_job_being_read_fails_once(visited, monkeypatch, error):
 
 def test_visit_says_that_another_run_holds_job(visited):
     """Even if there is nothing new to see: that run may not have seen the batch that was finished last."""
-    visited.hold((1, 0), None, lease_until=T + 1, due_at=T + 1, told_at=T)
+    visited.hold((1, 0), None, lease_until=T + 1, due_at=T + 1, status_at=T)
 
     assert visited.visit() is False
 
@@ -100,7 +100,7 @@ def test_job_that_another_run_failed_goes_on(visited, monkeypatch):
 
     assert visited.visit()
 
-    assert visited.job.told_at == T
+    assert visited.job.status_at == T
 
 
 # ── when the next one is ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -108,7 +108,7 @@ def test_job_that_another_run_failed_goes_on(visited, monkeypatch):
 
 @pytest.mark.parametrize(
     ("deadline", "due_at", "work"),
-    [(T + 9, T + 9, "v1#work"), (T + 10, T + 10, "v1#work"), (T + 11, T + 10, "v1#job")],
+    [(T + 9, T + 9, "v1#job"), (T + 10, T + 10, "v1#job"), (T + 11, T + 10, "v1#status")],
     ids=["sooner", "at the next visit", "later"],
 )
 def test_job_is_visited_at_its_deadline(visited, deadline, due_at, work):
@@ -136,7 +136,7 @@ def test_given_up_job_without_all_files_keeps_what_was_staged(visited, monkeypat
         return real(invocation, job, kind)
 
     monkeypatch.setattr(module, "_write_file", fails)
-    visited.hold((1, 1), total=2, claims=MAX_CLAIMS, told_at=T)
+    visited.hold((1, 1), total=2, claims=MAX_CLAIMS, status_at=T)
 
     visited.visit()
 

@@ -255,7 +255,9 @@ def test_batch_with_id_is_polled_instead_of_ended(begin):
 
     at.run()
 
-    assert at.batch == replace(ANEW, state=BatchState.QUEUED, work=DueKind.POLL, due_at=T, last_word=CANCELLED)
+    assert at.batch == replace(
+        ANEW, state=BatchState.QUEUED, work=DueKind.POLL, due_at=T, ending_if_unanswered=CANCELLED
+    )
     assert at.messages == []
 
 

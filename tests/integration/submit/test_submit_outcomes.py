@@ -22,7 +22,7 @@ from tests.support.doubles.submitting import BODY, Submitting
 OUTAGE, TOKEN, QUOTA = PauseReason.OUTAGE, PauseReason.TOKEN_REFUSED, PauseReason.QUOTA_SPENT
 PERMIT = Permit(Pause(QUOTA, "nonce", T - 60, T, 60.0))
 DUE = replace(READY, body_size=len(BODY), paused=2.0)
-FAILING = replace(DUE, refusals=3, vain_since=T - 9)
+FAILING = replace(DUE, refusals=3, calls_fail_since=T - 9)
 DIED = replace(SUBMITTING, attempt=1, fence=T, due_at=T)
 EARLIER = (Submission("earlier", 1, T - 900),)
 MESSAGE = PollMessage(((JOB.job_id, "00000000"),))
@@ -63,13 +63,13 @@ def sent(batch, **changes):
 @pytest.mark.parametrize(("number", "due_in", "by_message"), [("00000049", 40, True), ("00000050", 30, False)])
 def test_accepted_batch_is_polled(begin, number, due_in, by_message):
     """The tick leaves the message a grace of ten seconds."""
-    batch = replace(DUE, number=number, round=2, round_size=5, refusals=3, vain_since=T - 60)
+    batch = replace(DUE, number=number, round=2, round_size=5, refusals=3, calls_fail_since=T - 60)
     at = begin(batch)
     at.objects[at.key("request-2")] = b"again"
 
     at.run()
 
-    accepted = {"submissions": (Submission("id", 2, T, 2),), "paused": 0.0, "refusals": 0, "vain_since": 0.0}
+    accepted = {"submissions": (Submission("id", 2, T, 2),), "paused": 0.0, "refusals": 0, "calls_fail_since": 0.0}
     queued = {"state": BatchState.QUEUED, "work": DueKind.POLL, "due_at": T + due_in}
     assert at.batch == sent(batch, **queued, **accepted)
     assert at.messages == ([(PollMessage(((JOB.job_id, number),)), 30.0)] if by_message else [])
@@ -91,13 +91,15 @@ def test_immediate_answer_is_collected_in_same_call(begin):
 @pytest.mark.parametrize("reply", [Accepted("id"), Failed(5006, "")])
 def test_answered_probe_lifts_pause(begin, reply):
     """It lifts what it probed and clears a lasting error."""
-    at = begin(replace(DUE, vain_since=T - 60), reply, trouble=LastingError(500, T - 60, T - 9, polling=False))
+    at = begin(
+        replace(DUE, calls_fail_since=T - 60), reply, lasting_error=LastingError(500, T - 60, T - 9, polling=False)
+    )
     at.permit = PERMIT
 
     at.run()
 
     assert at.budget_calls[1:] == [("lift", PERMIT, M2M)]
-    assert at.job.trouble is None
+    assert at.job.lasting_error is None
 
 
 @pytest.fixture
@@ -165,8 +167,8 @@ def test_late_acceptance_leaves_only_receipt(begin, monkeypatch):
         (Rejected(429, None, "", 33.0), DUE, ("limit_rate", T, 33.0), {"due_at": T + 45, "paused": 47.0}),
         (told(400, 3036), DUE, ("pause", QUOTA, T, "3036"), {"due_at": T + 300, "paused": 302.0}),
         (told(401, None), DUE, ("pause", TOKEN, T, "401"), {"due_at": T + 60, "paused": 62.0}),
-        (Rejected(500, None, ""), DUE, None, {"due_at": T + 10, "refusals": 1, "vain_since": T}),
-        (Rejected(0, None, ""), FAILING, None, {"due_at": T + 80, "refusals": 4, "vain_since": T - 9}),
+        (Rejected(500, None, ""), DUE, None, {"due_at": T + 10, "refusals": 1, "calls_fail_since": T}),
+        (Rejected(0, None, ""), FAILING, None, {"due_at": T + 80, "refusals": 4, "calls_fail_since": T - 9}),
     ],
     ids=["the model waits", "all wait", "the quota is spent", "the token is refused", "an error", "no connection"],
 )
@@ -198,11 +200,11 @@ def test_rejection_is_counted_by_its_kind(begin, reply, metric):
 
 
 def test_error_of_15_minutes_is_noted_in_job(begin):
-    at = begin(replace(DUE, vain_since=T - 901), Rejected(503, None, ""))
+    at = begin(replace(DUE, calls_fail_since=T - 901), Rejected(503, None, ""))
 
     at.run()
 
-    assert at.job.trouble == LastingError(503, T - 901, T, polling=False)
+    assert at.job.lasting_error == LastingError(503, T - 901, T, polling=False)
 
 
 @pytest.mark.parametrize(("status", "code", "named"), [(400, 5007, 5007), (410, None, 410)])
@@ -220,7 +222,7 @@ def test_unusable_model_fails_job_and_batch(begin, status, code, named):
 @pytest.mark.parametrize(
     ("batch", "changes"),
     [
-        (DUE, {"halving": ErrorDetail("rejected", f"{REFUSED} (5006)"), "cause": "5006"}),
+        (DUE, {"isolating": ErrorDetail("rejected", f"{REFUSED} (5006)"), "cause": "5006"}),
         (replace(DUE, sendable=1), {"ending": ErrorDetail("rejected", f"{REFUSED} (5006)"), "cause": "5006"}),
         (
             replace(DUE, sendable=1, round=1, round_size=5),
@@ -255,7 +257,7 @@ def test_rejection_has_code_and_sources_message(begin, reply, cause, words, said
 
     at.run()
 
-    assert at.batch.halving == ErrorDetail("rejected", words, at.key("said-2"))
+    assert at.batch.isolating == ErrorDetail("rejected", words, at.key("said-2"))
     assert at.batch.cause == cause
     assert at.objects[at.key("said-2")].decode() == said
 
@@ -320,7 +322,7 @@ def test_batch_with_id_is_polled_after_last_submit(begin):
     at.run()
 
     polled = {"state": BatchState.QUEUED, "work": DueKind.POLL, "due_at": T}
-    assert at.batch == sent(batch, **polled, last_word=UNKNOWN, unknowable=2)
+    assert at.batch == sent(batch, **polled, ending_if_unanswered=UNKNOWN, unknowable=2)
 
 
 # ── what a dead submit left ──────────────────────────────────────────────────────────────────────────────────────────

@@ -8,7 +8,7 @@ import pytest
 
 import functions.poll.batch.poll_batch
 import functions.poll.handler
-import functions.poll.schedule.advance_job
+import functions.poll.schedule.visit_job
 import functions.submit.handler
 from functions.poll.batch import bisect_batch
 from local.workers_ai import Fault

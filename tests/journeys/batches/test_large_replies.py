@@ -2,7 +2,7 @@
 
 import pytest
 
-from dropbatch.formats import model_catalog as limits
+from dropbatch.core.formats import model_catalog as limits
 from local.workers_ai import Fault
 from shared.workers_ai import client as workers_ai
 

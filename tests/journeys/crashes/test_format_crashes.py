@@ -44,7 +44,7 @@ UPLOADS = {
         {"defaults": '{"target_lang":"es"}', "max-cost": "5", "deadline-hours": "20"},
     ),
 }
-"""Path, lines, model and options of an upload of each format. One record of each fails, in a batch that is bisected."""
+"""Path, lines, model and options of an upload of each format. One record of each fails, in a batch that is divided."""
 
 
 def run(name: str, boundaries: Boundaries) -> dict[str, str]:

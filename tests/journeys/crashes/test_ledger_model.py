@@ -26,8 +26,8 @@ from hypothesis.stateful import (
 )
 
 import functions.poll.handler
-from dropbatch.rules.names import FINAL_JOB_STATES
-from functions.poll.batch.bisect_batch import MAX_ISOLATION_SUBMITS
+from dropbatch.core.keys import FINAL_JOB_STATES
+from functions.poll.batch.isolate_batch import MAX_ISOLATION_SUBMITS
 from local.workers_ai import Behaviour, Fault, WorkersAI, expected_result
 from shared.aws.attribute_values import read
 from shared.models import BatchState, Isolation, Job
@@ -39,7 +39,7 @@ from tests.support.journeys.deaths import Boundaries, mortal_world
 M2M = "@cf/meta/m2m100-1.2b"
 OF_STAGING = {"staging", "due_at", "work", "claims"}
 """What changes in a job that is over, as its staged objects are deleted."""
-FINAL = {BatchState.DONE, BatchState.HALVED, *FINAL_JOB_STATES}
+FINAL = {BatchState.DONE, BatchState.DIVIDED, *FINAL_JOB_STATES}
 
 FAULTS = {
     "model without capacity": Fault(kind="3040", on="submit"),
@@ -224,7 +224,7 @@ class Ledger(RuleBasedStateMachine):
                 assert kept == self.final[key], f"a final item changed: {key}"
             elif not open_:
                 self.final[key] = kept
-            if key[1] != "META" and state != "halved":
+            if key[1] != "META" and state != "divided":
                 leaves[key[0]].append(item)
             if key[1] != "META":
                 assert (state == "done") == ("part" in item), f"a part without its state: {item}"
@@ -237,7 +237,7 @@ class Ledger(RuleBasedStateMachine):
         assert set(self.final) <= {(item["pk"]["S"], item["sk"]["S"]) for item in self.items()}
 
     def pieces_tile_what_was_split(self):
-        """All pieces of a batch exist before it is `halved`, and none of a batch whose split was not decided."""
+        """All pieces of a batch exist before it is `divided`, and none of a batch whose split was not decided."""
         batches = {item["pk"]["S"] + item["sk"]["S"]: item for item in self.items() if item["sk"]["S"] != "META"}
         pieces = defaultdict(list)
         for key, item in batches.items():
@@ -245,7 +245,7 @@ class Ledger(RuleBasedStateMachine):
                 pieces[key.rpartition(".")[0]].append((int(item["first_id"]["N"]), int(item["requests"]["N"])))
         assert all(0 < len(of) <= int(batches[key]["pieces"]["N"]) for key, of in pieces.items())
         for key, item in batches.items():
-            if item["state"]["S"] == "halved":
+            if item["state"]["S"] == "divided":
                 first = int(item["first_id"]["N"])
                 assert len(pieces[key]) == int(item["pieces"]["N"])
                 for begin, count in sorted(pieces[key]):

@@ -149,7 +149,7 @@ def test_native_defaults_are_sent_and_not_returned(world, api):
 
 
 def test_originals_limit_batch_size(start, api):
-    """A wide table whose template sends one narrow column; one record is refused, so that the batch is bisected."""
+    """A wide table whose template sends one narrow column; one record is refused, so that the batch is divided."""
     world = start(MAX_BATCH_BYTES=4_000)
     api.inject(Fault(kind="5006", on="submit", contains="hello 1", times=0))
     rows = [f"hello {number},{'w' * 900}" for number in range(6)]

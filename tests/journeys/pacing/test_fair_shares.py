@@ -10,12 +10,12 @@ import pytest
 
 import functions.poll.batch.poll_batch
 import functions.poll.handler
-import functions.poll.schedule.advance_job
 import functions.poll.schedule.due_jobs
 import functions.poll.schedule.tick
+import functions.poll.schedule.visit_job
 import functions.submit.messages
 import functions.submit.submit_batch
-from dropbatch.rules.names import JobState, result
+from dropbatch.core.keys import JobState, result
 from functions.poll.schedule.dispatch_submits import MAX_SUBMITS_WAITING
 from shared.claims import MAX_CLAIMS
 from shared.errors import StorageError
@@ -167,7 +167,7 @@ def test_job_finishes_with_its_last_batch(start, api, monkeypatch):
     monkeypatch.setattr(ThreadPoolExecutor, "submit", REAL_SUBMIT)
     finished = threading.Event()
     waited = []
-    real_collect, real_close = functions.poll.batch.poll_batch.collect, functions.poll.schedule.advance_job._close
+    real_collect, real_close = functions.poll.batch.poll_batch.collect, functions.poll.schedule.visit_job._close
 
     def collect(services, job, batch, reply):
         if "large" in job.upload.key:
@@ -180,7 +180,7 @@ def test_job_finishes_with_its_last_batch(start, api, monkeypatch):
             finished.set()
 
     monkeypatch.setattr(functions.poll.batch.poll_batch, "collect", collect)
-    monkeypatch.setattr(functions.poll.schedule.advance_job, "_close", close)
+    monkeypatch.setattr(functions.poll.schedule.visit_job, "_close", close)
     for name in ("large", "small"):
         world.upload_records(f"{name}.jsonl", texts(1), model=BGE)
         world.deliver("UploadQueue")

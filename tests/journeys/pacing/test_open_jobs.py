@@ -8,8 +8,8 @@ import pytest
 import functions.poll.handler
 import functions.poll.schedule.due_polls
 import functions.poll.schedule.tick
-from dropbatch.records.plan import SplitPlan
-from dropbatch.rules.names import JobState
+from dropbatch.core.keys import JobState
+from dropbatch.core.records.plan import SplitPlan
 from shared.aws.attribute_values import attribute, attributes
 from shared.models import Batch, BatchState, DueKind, Job, Submission, Upload
 from tests.support.aws import quick_dynamodb
@@ -28,8 +28,10 @@ def put_idle(number):
     now, job_id = time.time(), f"20261121T093000Z-{number:08x}"
     upload, plan = Upload(BUCKET, f"inbox/{number}.jsonl", "v", "e", 100), SplitPlan(BGE, 500, 9_500_000, "a", "jsonl")
     times = {"created_at": now - 900, "due_at": now - 4_000}
-    job = Job(job_id=job_id, state=JobState.IN_PROGRESS, upload=upload, plan=plan, total=100_000, told_at=now, **times)
-    put(job_id, "META", job, "v1#job")
+    job = Job(
+        job_id=job_id, state=JobState.IN_PROGRESS, upload=upload, plan=plan, total=100_000, status_at=now, **times
+    )
+    put(job_id, "META", job, "v1#status")
     counts = {"first_id": 0, "requests": 500, "sendable": 500, "body_size": 10, "attempt": 1, "ordinal": 0}
     times["due_at"] = now + 3_600
     batch = Batch(job_id=job_id, number="00000000", state=BatchState.QUEUED, **counts, **times)
@@ -45,12 +47,12 @@ def test_job_of_dead_collector_is_over_in_a_minute(start, api, monkeypatch, due_
     world.deliver("SubmitQueue")
     ledger = functions.poll.handler.services().ledger
     (job_id,) = {item["pk"]["S"].removeprefix("JOB#") for item in world.items() if item["sk"]["S"] == "META"}
-    ledger.release_job(ledger.job(job_id), time.time() + due_in, DueKind.JOB)
+    ledger.release_job(ledger.job(job_id), time.time() + due_in, DueKind.STATUS)
     for number in range(30):
         put_idle(number)
     world.pass_time(30)
     with monkeypatch.context() as dying:
-        dying.setattr(functions.poll.schedule.due_polls, "advance_job", lambda *_: 1 / 0)
+        dying.setattr(functions.poll.schedule.due_polls, "visit_job", lambda *_: 1 / 0)
         world.deliver("PollQueue")
     assert ledger.batch(job_id, "00000000").state is BatchState.DONE
     monkeypatch.setattr(functions.poll.schedule.tick, "MAX_IDLE_VISITS", 0)

@@ -120,7 +120,7 @@ def test_earliest_time_without_message_counts():
         left.note(item(number, due_at), {"due_at"})
     left.cover("a", "4")
     left.note(item("2", None), {"due_at"})
-    left.note(item("5", 5, "v1#job"), {"due_at"})
+    left.note(item("5", 5, "v1#status"), {"due_at"})
     left.note(item("6", 1), {"seen_accepted"})
 
     assert left.earliest() == 30

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from dropbatch.rules import names as keys
-from dropbatch.rules.names import JobState
+from dropbatch.core import keys
+from dropbatch.core.keys import JobState
 from functions.poll.batch.collect import _write_part
 from functions.poll.batch.result_lines import unwritten_lines, unwritten_part
-from functions.poll.schedule.advance_job import STATUS_SECONDS
+from functions.poll.schedule.visit_job import STATUS_SECONDS
 from local.workers_ai import Fault
 from shared.bootstrap import services
 from shared.staged_batch import decode_index
@@ -180,10 +180,10 @@ def test_visit_while_reading_keeps_lease_and_claims(start, monkeypatch):
 
     found = world.item()
     assert {name for name in found if found[name] != seen.get(name)} <= {
-        *("told_at", "told_succeeded", "told_failed", "status_sha", "seen_accepted")
+        *("status_at", "status_succeeded", "status_failed", "status_sha", "seen_accepted")
     }
     assert world.status()["counts"]["succeeded"] == 1
-    assert float(found["told_at"]["N"]) == pytest.approx(world.now(), abs=60)
+    assert float(found["status_at"]["N"]) == pytest.approx(world.now(), abs=60)
 
 
 # ── at once ──────────────────────────────────────────────────────────────────────────────────────────────────────────

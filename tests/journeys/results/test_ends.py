@@ -6,9 +6,9 @@ from collections import Counter
 import pytest
 
 import functions.poll.batch.poll_batch
-import functions.poll.schedule.advance_job
 import functions.poll.schedule.due_jobs
 import functions.poll.schedule.tick
+import functions.poll.schedule.visit_job
 import functions.submit.turn
 from local.workers_ai import Fault
 from shared import observability
@@ -27,7 +27,7 @@ HOUR, DAY = 3_600, 86_400
 def days_pass_quickly(monkeypatch):
     """A tick looks once, and a job at which nothing changes is seldom told of: neither decides about an end."""
     monkeypatch.setattr(functions.poll.schedule.tick, "TICK_SECONDS", 0.0)
-    monkeypatch.setattr(functions.poll.schedule.advance_job, "MAX_VISIT_SECONDS", 6 * HOUR)
+    monkeypatch.setattr(functions.poll.schedule.visit_job, "MAX_VISIT_SECONDS", 6 * HOUR)
 
 
 @pytest.fixture

@@ -95,7 +95,7 @@ def test_untaken_notice_is_repeated(world, event_bus, answer):
 
 def test_job_stays_due_until_event_is_taken(world, event_bus, monkeypatch):
     """Users have their results although nobody takes the event."""
-    monkeypatch.setattr(patience, "QUIET_CLAIMS", 3)
+    monkeypatch.setattr(patience, "CLAIMS_BEFORE_ALARM", 3)
     event_bus += [down() for _ in range(10)]
     world.upload_records("a.jsonl", GREETINGS, model=M2M)
 

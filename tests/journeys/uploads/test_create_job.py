@@ -6,8 +6,8 @@ import pytest
 
 import functions.submit.create_job
 import functions.submit.handler
-from dropbatch.rules import names as keys
-from dropbatch.rules.names import JobState
+from dropbatch.core import keys
+from dropbatch.core.keys import JobState
 from functions.submit.create_job import MAX_EVENT_AGE_SECONDS, TURN_LEASE_SECONDS, create_job
 from shared.aws.object_events import ObjectCreated
 from shared.errors import StorageError
@@ -135,7 +135,7 @@ def test_upload_without_free_id_has_no_job(services, put, monkeypatch, caplog):
 )
 def test_batch_size_is_as_set_and_fits_reply(start, monkeypatch, setting, per_reply, most, first):
     world = start(MAX_REQUESTS_PER_BATCH=setting)
-    monkeypatch.setattr("dropbatch.rules.plan.max_records_per_reply", lambda model, transport: per_reply)
+    monkeypatch.setattr("dropbatch.core.plan_upload.max_records_per_reply", lambda model, transport: per_reply)
     version = world.upload("a.jsonl", "{}\n", model=M2M)
 
     job = create_job(functions.submit.handler.services(), ObjectCreated(BUCKET, KEY, version, None))

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from dropbatch.records import beginning
+from dropbatch.core.records import beginning
 from functions.submit import stream as reading
 from local.workers_ai import expected_result
 from shared.aws.object_store import ObjectStore

@@ -6,13 +6,13 @@ import re
 
 import pytest
 
-from dropbatch.check import check_file
-from dropbatch.records.decompress import zstd_module
-from dropbatch.rules.options import metadata_of
+from dropbatch.client.check import check_file
+from dropbatch.core.options import metadata_of
+from dropbatch.core.records.decompress import zstd_module
 from tests.support.journeys.world import BUCKET
 from tests.support.shipped import ROOT
 
-WILD = ROOT / "tests/files/wild"
+WILD = ROOT / "tests/files/foreign"
 BGE, LLAMA = "@cf/baai/bge-m3", "@cf/meta/llama-3.3-70b-instruct-fp8-fast"
 LINES = b"".join(b'{"text":"hello %d","external_reference":"r%d"}\n' % (n, n % 900) for n in range(1_200))
 MANY = json.dumps({"text": ["hello"] * 101}).encode()

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from dropbatch import aws
+from dropbatch.client import aws
 from tests.support.aws.resources import BUCKET, client
 
 M2M = "@cf/meta/m2m100-1.2b"
@@ -309,7 +309,7 @@ def test_validate_reports_and_sends_nothing(command, api, tmp_path):
 @pytest.mark.parametrize(("megabytes", "ranges"), [(0.1, [None]), (6, ["bytes=0-5242879", "bytes=5242880-6291455"])])
 def test_range_is_copied_only_of_large_object(command, monkeypatch, megabytes, ranges):
     """S3: "You can copy a range only if the source object is greater than 5 MB."."""
-    monkeypatch.setattr("dropbatch.aws.COPY_BYTES", 5 << 20)
+    monkeypatch.setattr("dropbatch.client.aws.COPY_BYTES", 5 << 20)
     s3, content, asked = client("s3"), b"x" * int(megabytes * (1 << 20)), []
     s3.put_object(Bucket=BUCKET, Key="results/small", Body=content)
     s3.meta.events.register("provide-client-params.s3.UploadPartCopy", lambda params, **_: asked.append(params), "seen")

@@ -6,7 +6,7 @@ import botocore.client
 import pytest
 from botocore.exceptions import EndpointConnectionError
 
-from dropbatch.rules.names import MAX_PATH_BYTES
+from dropbatch.core.keys import MAX_PATH_BYTES
 
 M2M = "@cf/meta/m2m100-1.2b"
 GOOD = '{"text":"x","target_lang":"es"}\n'
@@ -80,8 +80,8 @@ def test_commands_for_what_does_not_exist_exit_with_5(command, name):
 
 def test_wait_ends_after_a_minute_without_job(command, monkeypatch):
     command.world.upload("a.jsonl", GOOD, model=M2M)
-    monkeypatch.setattr("dropbatch.waiting.time.sleep", command.world.pass_time)
-    monkeypatch.setattr("dropbatch.waiting.time.monotonic", command.world.now)
+    monkeypatch.setattr("dropbatch.client.waiting.time.sleep", command.world.pass_time)
+    monkeypatch.setattr("dropbatch.client.waiting.time.monotonic", command.world.now)
     began = command.world.now()
 
     done = command.run("wait", "a.jsonl")
@@ -91,7 +91,7 @@ def test_wait_ends_after_a_minute_without_job(command, monkeypatch):
 
 
 def test_wait_for_young_id_lasts_a_minute_from_its_time(command, monkeypatch):
-    monkeypatch.setattr("dropbatch.waiting.time.sleep", command.world.pass_time)
+    monkeypatch.setattr("dropbatch.client.waiting.time.sleep", command.world.pass_time)
     began = command.world.now()
     command.world.pass_time(20)
     name = f"{datetime.fromtimestamp(began, UTC):%Y%m%dT%H%M%SZ}-00000000"

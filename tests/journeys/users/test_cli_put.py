@@ -82,7 +82,7 @@ def test_every_file_is_uploaded_before_any_is_waited_for(command, tmp_path, monk
         file.write_text(GOOD)
     seen = []
     monkeypatch.setattr(
-        "dropbatch.waiting.time.sleep",
+        "dropbatch.client.waiting.time.sleep",
         lambda seconds: (seen.append(len(command.world.objects("inbox/"))), command._sleep(seconds)),
     )
 

@@ -15,11 +15,12 @@ import time
 import click
 import pytest
 
-from dropbatch import cli, waiting
+from dropbatch import cli
 from dropbatch.cli import bars
-from dropbatch.job import Job
-from dropbatch.results import downloads
-from dropbatch.rules.names import JOB_ID
+from dropbatch.client import waiting
+from dropbatch.client.job import Job
+from dropbatch.client.results import downloads
+from dropbatch.core.keys import JOB_ID
 
 M2M = "@cf/meta/m2m100-1.2b"
 GOOD = '{"text":"x","target_lang":"es"}\n'

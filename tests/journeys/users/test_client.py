@@ -13,10 +13,10 @@ import pytest
 from pyarrow import parquet
 
 import dropbatch
-from dropbatch import uploads
-from dropbatch.rules import names
-from dropbatch.rules.names import EXPORTS
-from dropbatch.stack import Stack
+from dropbatch.client import uploads
+from dropbatch.client.stack import Stack
+from dropbatch.core import keys as names
+from dropbatch.core.keys import EXPORTS
 from local.workers_ai import Fault
 from tests.support.aws.resources import BUCKET
 from tests.support.journeys.controlled_jobs import minutes
@@ -180,7 +180,7 @@ def test_interrupted_wait_says_how_to_go_on(command, client, monkeypatch, create
     def interrupt(_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("dropbatch.waiting.time.sleep", interrupt)
+    monkeypatch.setattr("dropbatch.client.waiting.time.sleep", interrupt)
 
     with pytest.raises(
         KeyboardInterrupt, match=rf"{job.id} (continues|will run)\. Wait for it with `job\.wait\(\)`"

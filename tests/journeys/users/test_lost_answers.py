@@ -8,7 +8,7 @@ from botocore.exceptions import ReadTimeoutError
 from moto.core.botocore_stubber import BotocoreStubber
 
 import dropbatch
-from dropbatch.stack import Stack
+from dropbatch.client.stack import Stack
 from local.workers_ai import Fault
 from tests.support.aws.resources import BUCKET, client
 from tests.support.journeys.openai_server import requests, serving

@@ -1,4 +1,4 @@
-"""The walk in docs/python.md runs on moto; tests/stack runs it on a deployed stack."""
+"""The walk in docs/python.md runs on moto; tests/deployed runs it on a deployed stack."""
 
 from tests.support.python_page import printed_and_shown
 

@@ -7,8 +7,8 @@ from collections import defaultdict
 import openai
 import pytest
 
+from dropbatch.client.stack import Stack
 from dropbatch.openai_api.files import PART_BYTES
-from dropbatch.stack import Stack
 from local.workers_ai import Fault
 from tests.support.aws import iam
 from tests.support.aws.resources import AWS_ACCOUNT, BUCKET, client

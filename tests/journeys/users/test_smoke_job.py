@@ -4,7 +4,7 @@ import boto3
 import pytest
 
 from dropbatch.cli.doctor import Finding
-from dropbatch.stack import Stack
+from dropbatch.client.stack import Stack
 from local.workers_ai import Fault
 from tests.support.aws.resources import BUCKET
 from tools import smoke_job

@@ -271,7 +271,7 @@ def late_message(world: World) -> list[Dropped]:
     world.inject(Fault(kind="10000", on="poll", status=401), Fault(kind="971", on="poll", retry_after=600))
     world.run(HOUR, lambda: _calls_wait(world) > 0)
     world.run(_calls_wait(world) - 2 * MINUTE)
-    world.sqs.put("PollQueue", f'{{"do":"ask","batches":[["{dropped[0].upload.job_id}","00000000"]]}}')
+    world.sqs.put("PollQueue", f'{{"do":"poll","batches":[["{dropped[0].upload.job_id}","00000000"]]}}')
     return dropped
 
 
@@ -328,7 +328,7 @@ def of_another_version(world: World) -> list[Dropped]:
     world.run(HOUR, lambda: key in world.dynamodb.items)
     world.run(1.0)
     before = world.dynamodb.items[key]["work"]
-    for work in ({"S": "v2#job"}, before):
+    for work in ({"S": "v2#status"}, before):
         world.dynamodb.put_item(TableName=world.dynamodb.table, Item={**world.dynamodb.items[key], "work": work})
         world.run(2 * MINUTE)
     return dropped

@@ -51,7 +51,7 @@ CUTS = ("dies_at", "lost_at", "fails_at", "refused_at")
 """What can end a call otherwise than by its answer; at most once in a schedule."""
 TOLD = ("state", "attempt", "round", "work", "claims", "pieces")
 """Attributes by which two runs are compared."""
-MOVED = ("state", "attempt", "round", "pieces", "ending", "halving", "control", "error", "isolation", "output")
+MOVED = ("state", "attempt", "round", "pieces", "ending", "isolating", "control", "error", "isolation", "output")
 """Attributes of an item whose change is more than a claim or a time."""
 
 

@@ -29,7 +29,7 @@ def laws_broken(name):
 
 
 def test_split_that_is_decided_anew_by_each_run(monkeypatch):
-    monkeypatch.setattr(Batches, "decide_split", lambda _self, batch, pieces: replace(batch, pieces=pieces))
+    monkeypatch.setattr(Batches, "decide_pieces", lambda _self, batch, pieces: replace(batch, pieces=pieces))
 
     assert "a batch is split or ended, not both" in laws_broken("refused record")
 

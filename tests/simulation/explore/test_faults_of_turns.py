@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from functions.poll.schedule import advance_job, due_jobs, pauses, tick
+from functions.poll.schedule import due_jobs, pauses, tick, visit_job
 from functions.submit import create_batches, turn
 from local.workers_ai import Behaviour, Fault
-from shared.aws.queues import AdvanceMessage, Queues
+from shared.aws.queues import Queues, VisitMessage
 from shared.ledger import jobs
 from shared.ledger.due import DueItems
 from shared.models import DueKind
@@ -76,11 +76,11 @@ def polls_sent():
 def test_visits_in_the_queue_of_polls_shut_them_out(monkeypatch):
     monkeypatch.setattr(due_jobs, "LARGE_RECORDS", 1)
     assert polls_sent() == {"ask": 20}
-    monkeypatch.setattr(tick, "show_idle_jobs", due_jobs.advance_due_jobs)
+    monkeypatch.setattr(tick, "show_idle_jobs", due_jobs.visit_due_jobs)
     monkeypatch.setattr(due_jobs, "MAX_VISITS_WAITING", 10_000)
     real = Queues._url
     monkeypatch.setattr(
-        Queues, "_url", lambda self, one: self.poll_url if isinstance(one, AdvanceMessage) else real(self, one)
+        Queues, "_url", lambda self, one: self.poll_url if isinstance(one, VisitMessage) else real(self, one)
     )
     shut_out = polls_sent()
 
@@ -124,11 +124,11 @@ def test_upload_that_waits_among_visits_is_read_late(monkeypatch):
     real = DueItems.due
 
     def of_one_kind(self, work, now, limit):
-        if work is DueKind.WORK:
+        if work is DueKind.JOB:
             return [], None
         found, following = real(self, work, now, limit)
-        if work is DueKind.JOB:
-            found = sorted([*real(self, DueKind.WORK, now, limit)[0], *found], key=lambda one: one.due_at)[:limit]
+        if work is DueKind.STATUS:
+            found = sorted([*real(self, DueKind.JOB, now, limit)[0], *found], key=lambda one: one.due_at)[:limit]
         return found, following
 
     monkeypatch.setattr(DueItems, "due", of_one_kind)
@@ -164,7 +164,7 @@ def visit_with_lease(invocation, job):
 def test_visits_that_take_the_lease_hold_up_reading(monkeypatch):
     monkeypatch.setattr(turn, "TURN_SECONDS", 2.0)
     assert seconds_to_the_end() < 30
-    monkeypatch.setattr(advance_job, "_watch_split", visit_with_lease)
+    monkeypatch.setattr(visit_job, "_watch_split", visit_with_lease)
 
     assert seconds_to_the_end() > 300
 

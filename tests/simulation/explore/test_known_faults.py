@@ -6,7 +6,7 @@ from math import inf
 import pytest
 
 from functions.poll.batch import collect, poll_batch
-from functions.poll.schedule import advance_job, due_jobs, sweep
+from functions.poll.schedule import due_jobs, sweep, visit_job
 from functions.submit import submit_batch
 from local.workers_ai import Behaviour, Fault
 from shared import job_control
@@ -59,7 +59,7 @@ def test_failure_after_the_write_that_counts_adds_no_claim(monkeypatch):
 @pytest.mark.slow
 def test_without_a_sweep_cancelled_jobs_end_late(monkeypatch):
     assert backlog.play(SMALL).violations == []
-    for module in (advance_job, due_jobs, sweep):
+    for module in (visit_job, due_jobs, sweep):
         monkeypatch.setattr(module, "next_sweep", lambda _job, _now: None)
 
     assert "cancelled jobs end in time" in laws_broken(backlog.play(SMALL).violations)

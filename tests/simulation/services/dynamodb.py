@@ -1,7 +1,7 @@
 """DynamoDB in memory: one table with its index `due`, behind the calls of boto3's client that Dropbatch makes.
 
 The index is eventually consistent; pages end early; writes may be applied and yet answered late. What Dropbatch does
-not use is not here and raises. `test_services.py` compares it with moto, `tests/second` with DynamoDB Local.
+not use is not here and raises. `test_services.py` compares it with moto, `tests/other_aws` with DynamoDB Local.
 
 In one thing it is simpler: a page of the table counts 300 bytes an item, and one of the index 60 and its key, which is
 about what these have.

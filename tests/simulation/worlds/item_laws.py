@@ -30,16 +30,27 @@ if TYPE_CHECKING:
 
 TIMES = frozenset(
     {
-        *("due_at", "work", "claims", "paused", "held", "lease_until", "told_at", "status_sha", "fraction", "quiet"),
         *(
-            "told_succeeded",
-            "told_failed",
+            "due_at",
+            "work",
+            "claims",
+            "paused",
+            "held",
+            "lease_until",
+            "status_at",
+            "status_sha",
+            "fraction",
+            "unchanged_visits",
+        ),
+        *(
+            "status_succeeded",
+            "status_failed",
             "bytes_read",
-            "vain_since",
+            "calls_fail_since",
             "watched_from",
             "watched_until",
             "ticked_at",
-            "trouble",
+            "lasting_error",
             "held_since",  # of waits that two refusals begin at once
         ),
     }
@@ -194,11 +205,11 @@ class ItemLaws:
     def _judge_batch(self, life: Life, key: Key, old: Wire | None, new: Wire) -> None:
         state, was = new["state"]["S"], old["state"]["S"] if old else ""
         is_split, is_ending = number(new, "pieces") > 0, "ending" in new
-        if state == "submitting" and (is_split or is_ending or "halving" in new):
+        if state == "submitting" and (is_split or is_ending or "isolating" in new):
             self.laws.broken("what is ended or split is not submitted", f"{key}")
         if is_split and (is_ending or "part" in new or (submissions(new) and was == "submitting")):
             self.laws.broken("a batch is split or ended, not both", f"{key}: {state}")
-        if state == "halved" and not is_split:
+        if state == "divided" and not is_split:
             self.laws.broken("a batch is split or ended, not both", f"{key}: {state} without pieces")
         if old is not None:
             self._judge_polled(life, key, old, new)
@@ -219,7 +230,7 @@ class ItemLaws:
     def _judge_polled(self, life: Life, key: Key, old: Wire, new: Wire) -> None:
         """Judge that a batch with an id, whose answer may come, is polled as long as it may not be submitted again."""
         law, was = "what has an id is polled while it may not be submitted", old["state"]["S"]
-        is_ended = "ending" in new or "halving" in new
+        is_ended = "ending" in new or "isolating" in new
         if is_ended or new["state"]["S"] != "ready" or number(new, "round") != number(old, "round"):
             return
         if was == "queued":
@@ -240,7 +251,7 @@ class ItemLaws:
         waits = number(new, "due_at") - max([number(new, "ready_at") or number(new, "created_at"), *accepted])
         if is_moved and abs(number(new, "paused") - max(min(number(old, "paused") + moved, waits), 0.0)) > 1:
             self.laws.broken("a paused clock stands still", f"{key}: moved by {moved:g} s")
-        if "halving" in old and old["state"] == new["state"] and "claims" in self.world.dynamodb.named and moved > 0:
+        if "isolating" in old and old["state"] == new["state"] and "claims" in self.world.dynamodb.named and moved > 0:
             is_counted = self.claimed.get(key) is life or number(new, "claims") > number(old, "claims")
             if number(old, "due_at") <= self.world.kernel.now and not is_counted:
                 self.laws.broken("each claim counts", f"{key}: its isolation")
@@ -263,7 +274,7 @@ class ItemLaws:
     # ── permits ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _judge_permit(self, life: Life, key: Key) -> None:
-        """Judge that a submit heeds the control items that its invocation has read."""
+        """Judge that a submit followed the control items that its invocation has read."""
         laws = {
             "STACK": "a paused stack submits nothing",
             "OUTSTANDING": "a model has no more outstanding batches than it may",
@@ -363,7 +374,7 @@ class ItemLaws:
 def _has_ids(batch: Wire) -> bool:
     """Whether a batch was accepted in its round under an id that was not given up, and waits for nothing else."""
     ids = [one for one in submissions(batch) if number(one, "round") == number(batch, "round")]
-    return "ending" not in batch and "halving" not in batch and any("given_up" not in one for one in ids)
+    return "ending" not in batch and "isolating" not in batch and any("given_up" not in one for one in ids)
 
 
 def _lines(job: Wire) -> float:

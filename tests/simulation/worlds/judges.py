@@ -14,7 +14,7 @@ from itertools import chain
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from dropbatch.rules.names import staged
+from dropbatch.core.keys import staged
 from local.workers_ai import expected_result
 from shared.errors import RetryableError
 from tests.simulation.services.dynamodb import MAX_ITEM_BYTES, Key, may_have, size_of
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 NEXT_STATES = {
     None: {"ready", "done"},
-    "ready": {"ready", "submitting", "queued", "done", "halved"},
+    "ready": {"ready", "submitting", "queued", "done", "divided"},
     "submitting": {"submitting", "ready", "queued", "done"},
-    "queued": {"queued", "ready", "done", "halved"},
+    "queued": {"queued", "ready", "done", "divided"},
     "done": set(),
-    "halved": set(),
+    "divided": set(),
 }
 """What may follow a batch's state; a final item never changes again."""
 NEXT_JOB_STATES = {

@@ -36,7 +36,7 @@ LONGEST_STEP = 300.0
 BEFORE_SECONDS = 10.0
 """By how much a batch may be due before it is written that it is: the decision takes some time."""
 
-OURS = {"S": "v1#work"}
+OURS = {"S": "v1#job"}
 SLACK = 2.0
 """Seconds that a decision may take."""
 

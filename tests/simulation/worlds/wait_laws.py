@@ -130,7 +130,7 @@ class WaitLaws:
         batch, job = self.world.dynamodb.items.get(key), self.world.dynamodb.items.get((key[0], "META"))
         if batch is None or job is None or key not in self._put_off.get(life, ()):
             return
-        if batch["state"]["S"] != "ready" or "halving" in batch or self._is_over(job):
+        if batch["state"]["S"] != "ready" or "isolating" in batch or self._is_over(job):
             return  # Nothing is submitted.
         kind = "first" if batch["work"]["S"].endswith("first") else "submit"
         if (looks := self._recent(life)) and all(self._free(one, kind, one.at) < 1 for one in looks):
@@ -213,7 +213,7 @@ class WaitLaws:
     def _is_put_off(self, old: Wire, new: Wire, *, is_claimed: bool) -> bool:
         changed = {name for name in old.keys() | new.keys() if old.get(name) != new.get(name)}
         is_held = old.get("held", {}).get("BOOL", False)
-        if "halving" in old or "ending" in old or is_held or "due_at" not in changed or "due_at" not in new:
+        if "isolating" in old or "ending" in old or is_held or "due_at" not in changed or "due_at" not in new:
             return False
         if is_claimed and old["state"]["S"] == "queued":
             return False  # The claim failed.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from dropbatch.records.plan import SplitPlan
-from dropbatch.rules.names import JobState
+from dropbatch.core.keys import JobState
+from dropbatch.core.records.plan import SplitPlan
 from shared.aws.attribute_values import attribute
 from shared.ledger import Ledger
 from shared.models import Batch, BatchState, DueKind, ErrorDetail, Job, Part, Upload
@@ -40,7 +40,7 @@ BATCH = Batch(
     work=DueKind.POLL,
 )
 READY = replace(BATCH, state=BatchState.READY, work=DueKind.SUBMIT)
-SPLIT = replace(READY, halving=ErrorDetail("rejected", "the reason"), cause="5006", work=DueKind.POLL)
+SPLIT = replace(READY, isolating=ErrorDetail("rejected", "the reason"), cause="5006", work=DueKind.POLL)
 SUBMITTING = replace(READY, state=BatchState.SUBMITTING)
 REASON = ErrorDetail("rejected", "the reason")
 PART = Part("part", 1, 0, 0, 0, 1, 0)

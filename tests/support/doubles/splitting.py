@@ -8,9 +8,9 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from dropbatch.records.index import build_body
-from dropbatch.records.plan import Checkpoint, SplitPlan
-from dropbatch.rules.names import JobState
+from dropbatch.core.keys import JobState
+from dropbatch.core.records.index import build_body
+from dropbatch.core.records.plan import Checkpoint, SplitPlan
 from functions.submit.split import split
 from functions.submit.turn import lease_turn, take_turn
 from shared.aws.object_store import ObjectStore
@@ -23,7 +23,7 @@ from shared.pacing.wakes import LeftDue
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from shared.aws.queues import AdvanceMessage, SubmitMessage
+    from shared.aws.queues import SubmitMessage, VisitMessage
 
 T = TypeVar("T")
 
@@ -214,7 +214,7 @@ class Fake:
 
     # the queue
 
-    def send(self, message: AdvanceMessage) -> None:
+    def send(self, message: VisitMessage) -> None:
         """Send the message that ends a job of which nothing is submitted."""
         self._call("visit", lambda: self.visits.append(message.job_id))
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from dropbatch.rules.names import JobState
+from dropbatch.core.keys import JobState
 from functions.poll.batch.poll_batch import PollOutcome
 from functions.poll.schedule import due_jobs, due_polls, tick
 from shared.invocation import Invocation
@@ -79,8 +79,8 @@ class MemoryLedger:
         """As the real one."""
         self.asked.append((self.clock.at, work, limit))
         found = [DueEntry(one.job_id, one.number, one.due_at) for one in self.batches.values() if one.work is work]
-        if work in {DueKind.WORK, DueKind.JOB}:
-            jobs = [(name, job) for name, job in self.jobs.items() if (name in self.idle) is (work is DueKind.JOB)]
+        if work in {DueKind.JOB, DueKind.STATUS}:
+            jobs = [(name, job) for name, job in self.jobs.items() if (name in self.idle) is (work is DueKind.STATUS)]
             found = [DueEntry(name, "", job.due_at if job else T) for name, job in jobs]
         dues = [(one.due_at, one.job_id, one.number, one) for one in found if one.due_at is not None]
         times = sorted(dues, key=lambda one: one[:3])
@@ -234,8 +234,8 @@ class TickParts:
         self.watched: dict[str, bool] = {}
         for module, names in (
             (tick, ("send_submits", "watch_pause", "count")),
-            (due_polls, ("advance_job", "poll_batch", "dispatch")),
-            (due_jobs, ("advance_job",)),
+            (due_polls, ("visit_job", "poll_batch", "dispatch")),
+            (due_jobs, ("visit_job",)),
         ):
             for name in names:
                 monkeypatch.setattr(module, name, getattr(self, f"_{name}"))

@@ -7,9 +7,9 @@ from itertools import count
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
-from dropbatch.rules import names as keys
-from dropbatch.rules.names import JobState
-from functions.poll.schedule.advance_job import advance_job
+from dropbatch.core import keys
+from dropbatch.core.keys import JobState
+from functions.poll.schedule.visit_job import visit_job
 from shared.aws.attribute_values import attribute
 from shared.aws.object_store import ObjectStore
 from shared.invocation import Invocation
@@ -102,7 +102,7 @@ class Visited:
     def visit(self, remaining: float | Callable[[], float] = PLENTY) -> bool:
         """Visit the job; return whether no other run has leased it."""
         left = remaining if callable(remaining) else lambda: remaining
-        return advance_job(Watched(cast("Any", self), T + left(), left), self.job_id)
+        return visit_job(Watched(cast("Any", self), T + left(), left), self.job_id)
 
     @property
     def job(self) -> Job:

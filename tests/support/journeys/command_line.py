@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import ClientError
 
-import dropbatch.aws
-from dropbatch import cli, jobs, waiting
+import dropbatch.client.aws
+from dropbatch import cli
 from dropbatch.cli import operators
+from dropbatch.client import find_jobs as jobs
+from dropbatch.client import waiting
 from local.template import template
 from tests.support.aws import quick_moto
 from tests.support.aws.resources import BUCKET, client
@@ -65,7 +67,7 @@ class CommandLine:
         }
         self.add_stack("dropbatch", outputs)
         self.monkeypatch.setitem(quick_moto.ANSWERS, "cloudformation", self._describe)
-        self.monkeypatch.setattr(dropbatch.aws, "session", lambda *_, **__: client)
+        self.monkeypatch.setattr(dropbatch.client.aws, "session", lambda *_, **__: client)
         clock = SimpleNamespace(sleep=self._sleep, monotonic=self.world.now, time=self.world.now)
         for module in (waiting, jobs, operators):
             self.monkeypatch.setattr(module, "time", clock)

@@ -11,7 +11,7 @@ from dropbatch.openai_api.server import base_url, listen, make_server
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from dropbatch.stack import Stack
+    from dropbatch.client.stack import Stack
 
 
 @contextmanager

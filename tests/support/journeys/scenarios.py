@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from dropbatch.rules.names import job_id
+from dropbatch.core.keys import job_id
 from local.workers_ai import Behaviour, Fault, WorkersAI, expected_result
 from tests.support.aws.resources import BUCKET, QUEUES
 from tests.support.aws.wire_items import number, submissions

@@ -25,7 +25,7 @@ from moto.sqs.models import sqs_backends
 
 import functions.poll.handler
 import functions.submit.handler
-from dropbatch.rules.names import FINAL_JOB_STATES
+from dropbatch.core.keys import FINAL_JOB_STATES
 from local.template import template
 from shared import bootstrap as composition
 from shared.pacing.wakes import Wakes

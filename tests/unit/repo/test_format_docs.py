@@ -4,9 +4,9 @@ import json
 import re
 from pathlib import Path
 
-from dropbatch.formats.base import BatchFacts, Outcome
-from dropbatch.formats.csv_rows import read_rows
-from dropbatch.formats.registry import FORMATS, Form, file_names, reader_of, target_of, writer_of
+from dropbatch.core.formats.base import BatchFacts, Outcome
+from dropbatch.core.formats.csv_rows import read_rows
+from dropbatch.core.formats.registry import FORMATS, Form, file_names, reader_of, target_of, writer_of
 from tools.member_table import PAGE as WRITTEN
 from tools.member_table import page
 

@@ -5,25 +5,25 @@ import re
 import pytest
 
 from dropbatch.cli.cloudflare import DEFAULT_BASE_URL
-from dropbatch.formats.base import API_BODY_LIMIT
-from dropbatch.formats.model_catalog import MODEL_ID, is_model, max_records_per_reply
-from dropbatch.records.cut import WRAPPER_BYTES
-from dropbatch.records.decompress import MAX_RATIO, MAX_ZSTD_WINDOW_BYTES, RATIO_FROM_BYTES
-from dropbatch.records.plan import FIRST_BATCH_RECORDS
-from dropbatch.records.reading import MAX_BYTES_WITHOUT_BATCH
-from dropbatch.rules.names import INBOX, MAX_PATH_BYTES, VALIDATE, job_control
-from dropbatch.rules.plan import StackLimits
-from functions.poll.batch.bisect_batch import MAX_ISOLATION_SUBMITS, MAX_PIECES
-from functions.poll.schedule.advance_job import MANIFEST_BATCHES
+from dropbatch.core.formats.base import API_BODY_LIMIT
+from dropbatch.core.formats.model_catalog import MODEL_ID, is_model, max_records_per_reply
+from dropbatch.core.keys import INBOX, MAX_PATH_BYTES, VALIDATE, job_control
+from dropbatch.core.plan_upload import StackLimits
+from dropbatch.core.records.cut import WRAPPER_BYTES
+from dropbatch.core.records.decompress import MAX_RATIO, MAX_ZSTD_WINDOW_BYTES, RATIO_FROM_BYTES
+from dropbatch.core.records.plan import FIRST_BATCH_RECORDS
+from dropbatch.core.records.reading import MAX_BYTES_WITHOUT_BATCH
+from functions.poll.batch.isolate_batch import MAX_ISOLATION_SUBMITS, MAX_PIECES
 from functions.poll.schedule.control import MAX_HELD_SECONDS
 from functions.poll.schedule.tick import MAX_IDLE_VISITS
+from functions.poll.schedule.visit_job import MANIFEST_BATCHES
 from functions.submit.create_job import MAX_EVENT_AGE_SECONDS
 from functions.submit.messages import FAILED_AGAIN_SECONDS
 from local.template import defaults, properties, template
 from local.workers_ai import Behaviour
 from local.workers_ai import worker as stand_in
 from shared.aws.queues import FAST_START_BATCHES, MAX_HOPS
-from shared.claims import MAX_CLAIMS, MAX_SECONDS_TO_ACCEPTANCE, QUIET_CLAIMS
+from shared.claims import CLAIMS_BEFORE_ALARM, MAX_CLAIMS, MAX_SECONDS_TO_ACCEPTANCE
 from shared.ledger.item_keys import LIFE_SECONDS
 from shared.models import MAX_JOB_SECONDS
 from shared.spool import MAX_REPLY_BYTES
@@ -58,7 +58,7 @@ SAID = (
     f"listed in `manifest.json` | {MANIFEST_BATCHES:,};",
     f"ends `expired` {MAX_SECONDS_TO_ACCEPTANCE // DAY} days after its turn",
     f"`BatchDeadlineHours` ({defaults()['BatchDeadlineHours']})",
-    f"an alarm after {QUIET_CLAIMS} attempts; {MAX_CLAIMS - QUIET_CLAIMS} hours later",
+    f"an alarm after {CLAIMS_BEFORE_ALARM} attempts; {MAX_CLAIMS - CLAIMS_BEFORE_ALARM} hours later",
     f"| a paused job | is cancelled after {MAX_HELD_SECONDS // DAY} days |",
     f"| a job | ends after {MAX_JOB_SECONDS // DAY} days at the latest",
     f"deleted `StagingRetentionDays` ({defaults()['StagingRetentionDays']}) after",

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dropbatch.records.index import WRAPPER_BYTES, RecordEntry, build_body, index_of, record_spans
-from dropbatch.records.plan import Checkpoint
+from dropbatch.core.records.index import WRAPPER_BYTES, RecordEntry, build_body, index_of, record_spans
+from dropbatch.core.records.plan import Checkpoint
 from shared.staged_batch import StagedInfo, decode_index, encode_index
 
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dropbatch.records.index import RecordEntry, build_body, index_of
+from dropbatch.core.records.index import RecordEntry, build_body, index_of
 from functions.submit import create_batches, turn
 from functions.submit import stage_batches as staging
 from shared.errors import StorageError
@@ -214,7 +214,7 @@ def test_status_is_written_every_ten_seconds(monkeypatch, packing):
     content = gzip.compress(UPLOAD, 0) if packing == "gzip" else UPLOAD
     fake = Fake()
     fake.job = replace(fake.job, plan=replace(fake.job.plan, packing=packing))
-    fake.job = replace(fake.job, upload=replace(fake.job.upload, size=len(content)), told_succeeded=3)
+    fake.job = replace(fake.job, upload=replace(fake.job.upload, size=len(content)), status_succeeded=3)
     fake.read_version = lambda key, version, etag, start, length: content[start : start + length]
     create = fake.create_batch
 

@@ -5,9 +5,9 @@ from itertools import pairwise
 
 import pytest
 
-from dropbatch.records import cut
-from dropbatch.records.plan import Checkpoint
-from dropbatch.rules.names import JobState
+from dropbatch.core.keys import JobState
+from dropbatch.core.records import cut
+from dropbatch.core.records.plan import Checkpoint
 from functions.submit import split, stream, turn
 from shared.errors import StorageError
 from shared.invocation import Invocation

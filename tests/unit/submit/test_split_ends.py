@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from dropbatch.core.keys import JobState
+from dropbatch.core.records.plan import Checkpoint
 from dropbatch.errors import UploadRefused
-from dropbatch.records.plan import Checkpoint
-from dropbatch.rules.names import JobState
 from functions.submit import split, turn
 from shared.claims import MAX_CLAIMS
 from shared.errors import InvariantError

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dropbatch.core.formats.model_catalog import is_model
+from dropbatch.core.options import path_options
+from dropbatch.core.records import beginning
+from dropbatch.core.records.beginning import read_beginning
+from dropbatch.core.records.decompress import zstd_module
+from dropbatch.core.records.detect_form import detect_form
+from dropbatch.core.records.plan import SplitPlan
 from dropbatch.errors import UploadRefused
-from dropbatch.formats.model_catalog import is_model
-from dropbatch.records import beginning
-from dropbatch.records.beginning import read_beginning
-from dropbatch.records.decompress import zstd_module
-from dropbatch.records.detect_form import detect_form
-from dropbatch.records.plan import SplitPlan
-from dropbatch.rules.options import path_options
 from functions.submit import stream as reading
 from functions.submit.stream import read_decompressed, read_stored
 from shared.models import Upload

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from dropbatch.core.keys import JobState
 from dropbatch.errors import UploadRefused
-from dropbatch.rules.names import JobState
 from shared.aws.object_store import ObjectStore
 from shared.models import Isolation, JobControl, LastingError, ResultFileProgress, Staging, Submission
 from tests.support.aws.resources import client
@@ -26,13 +26,13 @@ CHANGED: dict[str, object] = {
     "due_at": T + 1,
     "fence": T + 91,
     "ending": REASON,
-    "halving": REASON,
+    "isolating": REASON,
     "error": REASON,
     "isolation": Isolation(submits=1),
     "pieces": 2,
     "completed_at": T,
     "lease_until": T + 100,
-    "told_at": T + 100,
+    "status_at": T + 100,
     "output": ResultFileProgress("other"),
     "control": JobControl("other", cancelled="cancel"),
     "staging": Staging(T, "mark"),
@@ -43,7 +43,7 @@ TRANSITIONS = {
     "begin_submit": (
         READY,
         lambda at, seen: at.begin_submit(seen, T + 90),
-        ("state", "attempt", "round", "ending", "halving"),
+        ("state", "attempt", "round", "ending", "isolating"),
     ),
     "undo_submit": (
         replace(SUBMITTING, fence=T + 90),
@@ -76,7 +76,7 @@ TRANSITIONS = {
         lambda at, seen: at.bring_visit_forward(seen, T + 9),
         ("state", "due_at"),
     ),
-    "note_told": (JOB, lambda at, seen: at.note_told(seen, T + 9, {"quiet": 1}), ("state", "told_at")),
+    "note_status": (JOB, lambda at, seen: at.note_status(seen, T + 9, {"unchanged_visits": 1}), ("state", "status_at")),
     "note_appended": (
         replace(JOB, state=JobState.IN_PROGRESS),
         lambda at, seen: at.note_appended(seen, {"output": ResultFileProgress("m")}),
@@ -121,19 +121,19 @@ TRANSITIONS = {
         ("state", "attempt", "due_at"),
     ),
     "claim_isolation": (SPLIT, lambda at, seen: at.claim_isolation(seen, T + 9), ("state", "attempt", "due_at")),
-    "decide_split": (
+    "decide_pieces": (
         SPLIT,
-        lambda at, seen: at.decide_split(seen, 4),
+        lambda at, seen: at.decide_pieces(seen, 4),
         ("state", "attempt", "due_at", "pieces", "ending"),
     ),
-    "undo_split": (
+    "undo_pieces": (
         replace(SPLIT, pieces=4),
-        lambda at, seen: at.undo_split(seen, REASON, T),
+        lambda at, seen: at.undo_pieces(seen, REASON, T),
         ("state", "attempt", "due_at", "pieces"),
     ),
-    "finish_split": (
+    "finish_division": (
         replace(SPLIT, pieces=4),
-        lambda at, seen: at.finish_split(seen, T),
+        lambda at, seen: at.finish_division(seen, T),
         ("state", "attempt", "due_at"),
     ),
     "hold": (READY, lambda at, seen: at.hold(seen, T + 9), ("state", "attempt", "due_at")),

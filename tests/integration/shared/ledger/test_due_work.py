@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from dropbatch.rules.names import JobState
+from dropbatch.core.keys import JobState
 from shared.ledger import Ledger
 from shared.ledger.item_keys import DueEntry
 from shared.models import DueKind, JobControl, Submission
@@ -34,7 +34,7 @@ def test_job_that_moves_on_is_due_as_work(table, change, kind):
     """A job that only waits stays what it is."""
     job = replace(JOB, state=JobState.IN_PROGRESS)
     item = OneItem(table, job)
-    idle = item.ledger.release_job(job, T, DueKind.JOB)
+    idle = item.ledger.release_job(job, T, DueKind.STATUS)
 
     change(item.ledger, idle)
 
@@ -44,11 +44,11 @@ def test_job_that_moves_on_is_due_as_work(table, change, kind):
 def test_end_of_split_is_work(table):
     job = JOB
     item = OneItem(table, job)
-    item.ledger.release_job(job, T, DueKind.JOB)
+    item.ledger.release_job(job, T, DueKind.STATUS)
 
     item.ledger.end_split(job, 7, None, T)
 
-    assert item.read()["work"] == {"S": "v1#work"}
+    assert item.read()["work"] == {"S": "v1#job"}
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from dropbatch.rules.names import JobState
+from dropbatch.core.keys import JobState
 from shared.ledger import Ledger
 from shared.ledger.item_keys import DueEntry
 from shared.ledger.jobs import READ_TRIES
@@ -53,7 +53,7 @@ def test_when_all_is_due_nothing_follows(five_polls):
 def test_job_among_what_is_due_has_no_number(table):
     ledger = OneItem(table, JOB).ledger
 
-    assert ledger.due(DueKind.WORK, T, 9) == ([DueEntry(JOB.job_id, "", T)], None)
+    assert ledger.due(DueKind.JOB, T, 9) == ([DueEntry(JOB.job_id, "", T)], None)
 
 
 @pytest.mark.parametrize(("most", "pages"), [(1, 1), (4, 1), (5, 2), (9, 2)])

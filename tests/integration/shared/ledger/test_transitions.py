@@ -4,7 +4,7 @@ from dataclasses import MISSING, replace
 
 import pytest
 
-from dropbatch.rules.names import JobState
+from dropbatch.core.keys import JobState
 from shared.aws.attribute_values import attribute, attributes, defaults_of, plain
 from shared.errors import InvariantError
 from shared.ledger import Ledger
@@ -40,10 +40,10 @@ WRITES = {
         | {"work": "v1#poll", "held": False},
     ),
     "accept": (
-        replace(SUBMITTING, claims=2, refusals=1, misses=1, failures=1, vain_since=T, paused=9.0),
+        replace(SUBMITTING, claims=2, refusals=1, misses=1, failures=1, calls_fail_since=T, paused=9.0),
         lambda at, seen: at.accept(seen, ID, T + 5),
         {"state": "queued", "submissions": [plain(attribute(ID))], "work": "v1#poll", "due_at": T + 5}
-        | {"claims": 0, "refusals": 0, "misses": 0, "failures": 0, "vain_since": 0.0, "paused": 0.0},
+        | {"claims": 0, "refusals": 0, "misses": 0, "failures": 0, "calls_fail_since": 0.0, "paused": 0.0},
     ),
     "accept once more": (
         replace(SUBMITTING, submissions=(ID,)),
@@ -54,13 +54,13 @@ WRITES = {
     "keep_polling": (
         replace(READY, claims=2),
         lambda at, seen: at.keep_polling(seen, REASON, T + 9, misses=4),
-        {"state": "queued", "last_word": plain(attribute(REASON)), "work": "v1#poll", "due_at": T + 9}
+        {"state": "queued", "ending_if_unanswered": plain(attribute(REASON)), "work": "v1#poll", "due_at": T + 9}
         | {"claims": 0, "misses": 4},
     ),
     "refuse": (
-        replace(SUBMITTING, claims=2, vain_since=T, work=DueKind.POLL),
+        replace(SUBMITTING, claims=2, calls_fail_since=T, work=DueKind.POLL),
         lambda at, seen: at.refuse(seen, T + 9, refusals=1),
-        {"state": "ready", "work": "v1#submit", "due_at": T + 9, "claims": 0, "vain_since": 0.0, "refusals": 1},
+        {"state": "ready", "work": "v1#submit", "due_at": T + 9, "claims": 0, "calls_fail_since": 0.0, "refusals": 1},
     ),
     "refuse a job's first batch": (
         replace(FIRST, work=DueKind.POLL),
@@ -138,15 +138,15 @@ WRITES = {
         {"due_at": T + 90, "claims": 3, "polls": 6},
     ),
     "schedule_poll": (
-        replace(BATCH, claims=2, polls=5, vain_since=T),
+        replace(BATCH, claims=2, polls=5, calls_fail_since=T),
         lambda at, seen: at.schedule_poll(seen, T + 9, misses=1),
-        {"due_at": T + 9, "claims": 0, "polls_settled": 5, "vain_since": 0.0, "misses": 1},
+        {"due_at": T + 9, "claims": 0, "polls_settled": 5, "calls_fail_since": 0.0, "misses": 1},
     ),
     "begin_round": (
-        replace(BATCH, claims=2, polls=5, answered=("a",), missing_asks=1, misses=1, failures=1, paused=9.0),
+        replace(BATCH, claims=2, polls=5, answered=("a",), missing_polls=1, misses=1, failures=1, paused=9.0),
         lambda at, seen: at.begin_round(seen, "b", 70, T, T + 9),
         {"state": "ready", "round": 1, "round_size": 70, "answered": ["a", "b"]}
-        | {"work": "v1#submit", "due_at": T + 9, "claims": 0, "missing_asks": 0, "misses": 0, "failures": 0}
+        | {"work": "v1#submit", "due_at": T + 9, "claims": 0, "missing_polls": 0, "misses": 0, "failures": 0}
         | {"ready_at": T, "paused": 0.0, "polls_settled": 5},
     ),
     "resubmit": (
@@ -163,23 +163,23 @@ WRITES = {
     "begin_isolation": (
         replace(BATCH, claims=2),
         lambda at, seen: at.begin_isolation(seen, REASON, "5006", T + 9),
-        {"state": "ready", "halving": plain(attribute(REASON)), "cause": "5006"} | {"due_at": T + 9, "claims": 0},
+        {"state": "ready", "isolating": plain(attribute(REASON)), "cause": "5006"} | {"due_at": T + 9, "claims": 0},
     ),
     "claim_isolation": (
         replace(SPLIT, claims=2),
         lambda at, seen: at.claim_isolation(seen, T + 90),
         {"due_at": T + 90, "claims": 3},
     ),
-    "decide_split": (SPLIT, lambda at, seen: at.decide_split(seen, 4), {"pieces": 4}),
-    "undo_split": (
+    "decide_pieces": (SPLIT, lambda at, seen: at.decide_pieces(seen, 4), {"pieces": 4}),
+    "undo_pieces": (
         replace(SPLIT, pieces=4, claims=2),
-        lambda at, seen: at.undo_split(seen, REASON, T + 9),
+        lambda at, seen: at.undo_pieces(seen, REASON, T + 9),
         {"pieces": 0, "ending": plain(attribute(REASON)), "due_at": T + 9, "claims": 0},
     ),
-    "finish_split": (
+    "finish_division": (
         replace(SPLIT, pieces=4),
-        lambda at, seen: at.finish_split(seen, T),
-        {"state": "halved", **END},
+        lambda at, seen: at.finish_division(seen, T),
+        {"state": "divided", **END},
     ),
     "finish_batch": (
         BATCH,
@@ -200,12 +200,12 @@ WRITES = {
     "release_job": (
         replace(JOB, claims=2, lease_until=T + 90),
         lambda at, seen: at.release_job(seen, T + 9, quiet=1),
-        {"lease_until": 0.0, "due_at": T + 9, "claims": 0, "quiet": 1},
+        {"lease_until": 0.0, "due_at": T + 9, "claims": 0, "unchanged_visits": 1},
     ),
     "release_job to a visit that will not move it on": (
         replace(JOB, lease_until=T + 90),
-        lambda at, seen: at.release_job(seen, T + 9, DueKind.JOB),
-        {"lease_until": 0.0, "due_at": T + 9, "work": "v1#job"},
+        lambda at, seen: at.release_job(seen, T + 9, DueKind.STATUS),
+        {"lease_until": 0.0, "due_at": T + 9, "work": "v1#status"},
     ),
     "retry_job": (
         replace(JOB, claims=2, lease_until=T + 90),
@@ -255,10 +255,10 @@ WRITES = {
         {"error": plain(attribute(REASON)), "due_at": T + 9},
     ),
     "record_acceptance": (JOB, lambda at, seen: at.record_acceptance(seen.job_id), {"seen_accepted": True}),
-    "note_told": (
+    "note_status": (
         replace(JOB, lease_until=T + 40, claims=3),
-        lambda at, seen: at.note_told(seen, T + 9, {"told_failed": 2}),
-        {"told_at": T + 9, "told_failed": 2},
+        lambda at, seen: at.note_status(seen, T + 9, {"status_failed": 2}),
+        {"status_at": T + 9, "status_failed": 2},
     ),
     "note_appended while it is split": (
         replace(JOB, lease_until=T + 40, claims=3),
@@ -288,12 +288,12 @@ WRITES = {
     "note_lasting_error": (
         JOB,
         lambda at, seen: at.note_lasting_error(seen.job_id, LastingError(500, T, T, polling=True)),
-        {"trouble": plain(attribute(LastingError(500, T, T, polling=True)))},
+        {"lasting_error": plain(attribute(LastingError(500, T, T, polling=True)))},
     ),
     "note the end of a lasting error": (
-        replace(JOB, trouble=LastingError(500, T, T, polling=True)),
+        replace(JOB, lasting_error=LastingError(500, T, T, polling=True)),
         lambda at, seen: at.note_lasting_error(seen.job_id, None),
-        {"trouble": GONE},
+        {"lasting_error": GONE},
     ),
     "end_job": (
         replace(JOB, state=JobState.FINALIZING, lease_until=T + 90),
@@ -378,7 +378,7 @@ def test_finished_batch_takes_no_transition(table):
 
 
 def test_batch_is_stored_with_all_it_holds(table):
-    held = replace(BATCH, submissions=(ID,), last_word=REASON)
+    held = replace(BATCH, submissions=(ID,), ending_if_unanswered=REASON)
 
     item = OneItem(table, held).read()
 

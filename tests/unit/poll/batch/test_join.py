@@ -5,7 +5,7 @@ import json
 import msgspec
 import pytest
 
-from dropbatch.records.index import RecordEntry
+from dropbatch.core.records.index import RecordEntry
 from functions.poll.batch.join import add_reply, sort_answers
 from shared.models import Usage
 from shared.workers_ai.results import parse_answer

@@ -1,7 +1,7 @@
 """Finishing jobs of very many batches: the same work for each batch in a job of any size, whoever dies wherever.
 
 The ledger and the store are doubles of these very modules' classes that count what they are asked for: with moto a
-thousand batches take a minute. `tests/journeys/results/test_advance_job.py` has the same path on S3's and
+thousand batches take a minute. `tests/journeys/results/test_visit_job.py` has the same path on S3's and
 DynamoDB's own rules.
 """
 
@@ -13,10 +13,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from dropbatch.records.plan import SplitPlan
-from dropbatch.rules.names import JobState
+from dropbatch.core.keys import JobState
+from dropbatch.core.records.plan import SplitPlan
 from functions.poll.results import result_files as segments
-from functions.poll.schedule import advance_job as finish
+from functions.poll.schedule import visit_job as finish
 from shared.aws.object_store import BLOCK_BYTES, MultipartPart, ObjectInfo, ObjectStore
 from shared.errors import InvariantError, ObjectNotFoundError
 from shared.models import Batch, BatchState, Job, Part, Submission, Upload
@@ -215,7 +215,7 @@ class World:
 
     def visit(self, left=lambda: 150.0):
         self.now += 10
-        finish.advance_job(Watched(self.services, self.now + 150, left), JOB)
+        finish.visit_job(Watched(self.services, self.now + 150, left), JOB)
 
     @property
     def over(self):

@@ -200,7 +200,7 @@ def test_page_ends_after_64_mb_of_bodies(ledger, sizes, ends):
     [
         (READY, True),
         (replace(DONE, submissions=(ID,)), False),
-        (replace(DONE, state=BatchState.HALVED, submissions=(ID,)), False),
+        (replace(DONE, state=BatchState.DIVIDED, submissions=(ID,)), False),
     ],
     ids=["never accepted", "done", "split"],
 )

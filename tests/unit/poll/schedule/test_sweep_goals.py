@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 import functions.poll.schedule.sweep
-from dropbatch.rules.names import JobState
+from dropbatch.core.keys import JobState
 from functions.poll.schedule.sweep import PASSES, current_sweep, next_sweep, sweep
 from shared.invocation import Invocation
 from shared.models import BatchState, JobControl, Sweep, SweepGoal

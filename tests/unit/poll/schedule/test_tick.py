@@ -219,13 +219,13 @@ def test_jobs_are_read_without_tokens(parts):
 
     parts.run(ONE_CYCLE)
 
-    assert parts.ledger.limits(DueKind.WORK) == parts.ledger.limits(DueKind.JOB) == [MAX_JOBS]
+    assert parts.ledger.limits(DueKind.JOB) == parts.ledger.limits(DueKind.STATUS) == [MAX_JOBS]
 
 
 def test_idle_tick_reads_only_uncounted(parts):
     parts.run()
 
-    assert {kind for _, kind, _ in parts.ledger.asked} == {DueKind.WORK, DueKind.JOB, DueKind.CLEANUP}
+    assert {kind for _, kind, _ in parts.ledger.asked} == {DueKind.JOB, DueKind.STATUS, DueKind.CLEANUP}
 
 
 # ── submits ──────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -16,7 +16,7 @@ from functions.poll.schedule.due_jobs import (
     is_large,
 )
 from functions.poll.schedule.tick import MAX_IDLE_VISITS, MAX_JOBS
-from shared.aws.queues import AdvanceMessage, SplitMessage
+from shared.aws.queues import SplitMessage, VisitMessage
 from shared.models import JobControl, Submission, Sweep, SweepGoal, Upload
 from tests.support.doubles.ledger_items import BATCH, JOB, T
 from tests.support.doubles.tick_parts import ONE_CYCLE, SMALL
@@ -52,7 +52,7 @@ def test_job_is_large_by_records_bytes_or_sweep(job, large):
     [
         (SMALL, False, None),
         (SMALL, True, None),
-        (LARGE, False, AdvanceMessage(JOB.job_id)),
+        (LARGE, False, VisitMessage(JOB.job_id)),
         (LARGE, True, None),
         (JOB, False, SplitMessage(JOB.job_id)),
         (replace(JOB, total=3), False, SplitMessage(JOB.job_id)),

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 import functions.poll.schedule.tick
-from dropbatch.rules.names import JobState
+from dropbatch.core.keys import JobState
 from functions.poll.batch.poll_batch import COLLECT_SECONDS, POLL_BEGUN_SECONDS, POLL_SECONDS, PollOutcome
 from functions.poll.schedule.dispatch_submits import DISPATCHED_SECONDS
 from functions.poll.schedule.due_jobs import LARGE_RECORDS

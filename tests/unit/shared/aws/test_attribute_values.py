@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dropbatch.records.plan import Checkpoint, SplitPlan
+from dropbatch.core.records.plan import Checkpoint, SplitPlan
 from shared.aws.attribute_values import attribute, attributes, plain, read
 from shared.errors import InvariantError
 from shared.models import Batch, ErrorDetail, Job, JobTotals, Part, ResultFileProgress, Submission, Upload, Usage

@@ -1,0 +1,1 @@
+"""What a user's program does with a stack: upload, wait, download, read, and command jobs."""

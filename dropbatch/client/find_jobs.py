@@ -1,0 +1,145 @@
+"""Find jobs in the bucket: by id, by path, by upload, or all since a time."""
+
+from __future__ import annotations
+
+import re
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from dropbatch.client import aws
+from dropbatch.client.job import Job
+from dropbatch.client.uploads import uploaded_as
+from dropbatch.client.waiting import MIN_READ_SECONDS, wait_until_created
+from dropbatch.core import keys
+from dropbatch.errors import NotFound, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from datetime import date
+
+    from dropbatch.client.stack import Stack
+
+MAX_PARALLEL_READS = 16
+NAMED_SECONDS = 60.0
+"""Seconds to wait for a job that is only named: for that of an upload, or for one whose id is this young."""
+
+
+def find_job(stack: Stack, name: str) -> Job:
+    """Find the job that a name means.
+
+    A name that begins with `inbox/` is that upload. One with a job id in it is that job: an id, the path of a result.
+    Anything else is the path of an upload under `inbox/`. An upload's job is that of its newest version, whether the
+    stack has created it yet or not.
+
+    Raises:
+        NotFound: there is no such job.
+    """
+    path = name.removeprefix(f"s3://{stack.bucket}/").lstrip("/")
+    ids = [] if path.startswith(keys.INBOX) else _ANY_ID.findall(path)
+    for job_id in reversed(ids):  # The path of a result may have the id of another job in its upload's path.
+        with suppress(NotFound):
+            return Job.recorded(stack, job_id)
+    if ids:
+        soon = " If its file was just uploaded, name it by its path, or wait some seconds." if _may_come(path) else ""
+        raise NotFound(f"There is no job {name} in {stack.bucket}.{soon}")
+    path = path.removeprefix(keys.INBOX).rstrip("/")
+    newest = next(reversed(job_ids(stack, path)), "") if path else ""
+    upload = _uploaded(stack, path) if path else None
+    if upload and upload.id[:_TIME] >= newest[:_TIME] and upload.id != newest:
+        return upload
+    if not newest:
+        raise NotFound(f"No upload {name!r} has a job in {stack.bucket}. `client.jobs()` lists jobs.")
+    return Job.at(stack, path, newest)
+
+
+def wait_for_job(stack: Stack, name: str) -> Job:
+    """Find the job that a name means, once the stack has created it.
+
+    Raises:
+        NotFound: there is no such upload; or no job after a minute, or a minute after the time in the id.
+    """
+    while True:
+        try:
+            job = find_job(stack, name)
+            wait_until_created(job, NAMED_SECONDS)
+        except NotFound:
+            if not _may_come(name):
+                raise
+        else:
+            return job
+        time.sleep(MIN_READ_SECONDS)
+
+
+def _may_come(name: str) -> bool:
+    """Whether a name has an id so young that the stack may still create its job."""
+    ids = [] if name.startswith(keys.INBOX) else keys.JOB_ID.findall(name)
+    return bool(ids) and time.time() <= keys.job_time(ids[-1]).timestamp() + NAMED_SECONDS
+
+
+_ANY_ID = re.compile(rf"(?<![0-9A-Za-z]){keys.JOB_ID.pattern}(?![0-9A-Za-z])")
+_TIME = len("20261121T093000Z")
+
+
+def _uploaded(stack: Stack, path: str) -> Job | None:
+    """The job of what lies at a path now, or will be; None if nothing lies there."""
+    try:
+        return Job.of_upload(stack, uploaded_as(stack, keys.INBOX + path, {}))
+    except NotFound:
+        return None
+
+
+def job_ids(stack: Stack, path: str) -> list[str]:
+    """Ids of the jobs of one path, oldest first."""
+    folder = Job.at(stack, path, "").folder.rstrip("/")
+    with aws.explained():
+        pages = stack.s3.get_paginator("list_objects_v2").paginate(
+            Bucket=stack.bucket, Prefix=f"{folder}/", Delimiter="/"
+        )
+        prefixes = [entry["Prefix"] for page in pages for entry in page.get("CommonPrefixes", [])]
+    names = [prefix.removesuffix("/").rpartition("/")[2] for prefix in prefixes]
+    ids = sorted(name for name in names if keys.JOB_ID.fullmatch(name))
+    if folder.endswith(path):
+        return ids
+    # Jobs of paths that are too long for a folder share one.
+    return [one for one in ids if (stack.read_json(keys.job_record(one)) or {}).get("path") == path]
+
+
+def history(stack: Stack, since: datetime) -> Iterator[tuple[Job, dict[str, Any]]]:
+    """Jobs created since a time, oldest first, each with its status (`state` is `unknown` without one)."""
+    pages = stack.s3.get_paginator("list_objects_v2").paginate(
+        Bucket=stack.bucket,
+        Prefix=keys.JOB_RECORDS,
+        StartAfter=f"{keys.JOB_RECORDS}{since.astimezone(UTC):%Y%m%dT%H%M%SZ}",
+    )
+    with aws.explained(), ThreadPoolExecutor(MAX_PARALLEL_READS) as threads:
+        for page in pages:
+            records = [entry["Key"] for entry in page.get("Contents", [])]
+            yield from threads.map(lambda key: _entry(stack, key), records)
+
+
+_UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+
+def time_of(since: str | date) -> datetime:
+    """A time in the past, in UTC: `30m`, `12h`, `7d` or `2w` before now, or a date or time, here if it names no zone.
+
+    Raises:
+        UsageError: it is none of these.
+    """
+    text = str(since)
+    try:
+        if text[-1:] in _UNITS and text[:-1].isdigit():
+            return datetime.now(UTC) - timedelta(**{_UNITS[text[-1]]: int(text[:-1])})
+        return datetime.fromisoformat(text).astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise UsageError(f"{text!r} is no time. Write 30m, 12h, 7d, 2w, or a date such as 2026-11-21.") from None
+
+
+def _entry(stack: Stack, key: str) -> tuple[Job, dict[str, Any]]:
+    job_id = key.removeprefix(keys.JOB_RECORDS).removesuffix(".json")
+    record = stack.read_json(key) or {}
+    job = Job.at(stack, record.get("path", ""), job_id)
+    return job, record | (stack.read_json(f"{job.folder}status.json") or {"state": "unknown"})

@@ -1,0 +1,167 @@
+"""A job as its user sees it: its handle, and what can be done with it: wait, download, read, command, retry."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, Literal
+
+from dropbatch.client import aws
+from dropbatch.client.job_files import JobFiles
+from dropbatch.core import keys
+from dropbatch.core.options import as_arguments
+from dropbatch.errors import JobFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    from dropbatch.client.results.delivery import Delivery
+    from dropbatch.client.results.reading import Record, ResultFiles
+
+
+class Job(JobFiles):
+    """A job: what its user can do with it."""
+
+    def wait(self, *, check: bool = False, progress: bool = True) -> str:
+        """Wait until the job is over, also while connections are lost.
+
+        Args:
+            check: raise an error unless the job is completed.
+            progress: show it on a terminal (standard error) or in a notebook, if the main thread waits.
+
+        Returns:
+            The final state: `completed`, `failed` or `cancelled`.
+
+        Raises:
+            JobFailed: `check` was given, and the job failed or was cancelled.
+            NotFound: an upload has no job after five minutes.
+        """
+        from dropbatch.client.progress import shown_to_user
+        from dropbatch.client.waiting import wait_until_created, wait_until_over
+
+        wait_until_created(self)
+        manifest = wait_until_over([self], shown_to_user() if progress else None)[self.id]
+        if check and manifest["state"] != keys.JobState.COMPLETED:
+            error = manifest["error"]
+            why = f": {error['code']}: {as_arguments(error['message'])}" if error else "."
+            ended = "failed" if manifest["state"] == keys.JobState.FAILED else "was cancelled"
+            raise JobFailed(f"Job {self.id} {ended}{why}")
+        state: str = manifest["state"]
+        self._state = state
+        return state
+
+    def download(
+        self,
+        folder: str | Path,
+        progress: Callable[[str, int, int], None] = lambda *_: None,
+        *,
+        merged: bool = False,
+        exports: Collection[str] = (),
+        force: bool = False,
+    ) -> Delivery:
+        """Download the finished job's files into a folder, and write what is made of them.
+
+        Args:
+            folder: created if it does not exist.
+            progress: called with a file's name, the bytes on this machine, and its size.
+            merged: also write the output with each record's newest answer, retries included.
+            exports: also write the records as `parquet`, `arrow`, `csv`, `jsonl`, `npy` or `vectorize`; those with the
+                newest answers if `merged` is set. Needs pyarrow (extra `dropbatch[data]`).
+            force: replace files of another job, or of another program, in the folder.
+
+        Raises:
+            NotFound: the job is not over.
+            UsageError: the folder has files of another job or program, or cannot be written; or an export does not
+                exist, or takes embeddings alone.
+            Error: a file does not match the manifest.
+        """
+        from pathlib import Path as LocalPath
+
+        from dropbatch.client.results.delivery import deliver
+
+        return deliver(self, LocalPath(folder), progress, merged=merged, exports=exports, force=force)
+
+    def results(self, *, merged: bool = False) -> Iterator[Record]:
+        """The finished job's records, in input order; streamed.
+
+        Args:
+            merged: each record's newest answer, retries included; they are written to a temporary file first.
+
+        Raises:
+            NotFound: the job is not over, or has no output.
+        """
+        with self._files(merged=merged) as files:
+            yield from files.records()
+
+    def to_arrow(self, *, merged: bool = False) -> Any:  # noqa: ANN401 - pyarrow has no types
+        """The finished job's records as a `pyarrow.Table` (extra `dropbatch[data]`).
+
+        Columns: `id`, `external_reference`, `success`, `embedding` or `answer`, `error_code`, `error_message`.
+
+        Args:
+            merged: each record's newest answer, retries included.
+
+        Raises:
+            NotFound: the job is not over, or has no output.
+            UsageError: pyarrow is not installed.
+            Error: a record has several vectors.
+        """
+        from dropbatch.client.results.columns import record_batches
+
+        with self._files(merged=merged) as files:
+            return record_batches(files).read_all()
+
+    def to_pandas(self, *, merged: bool = False) -> Any:  # noqa: ANN401
+        """The same as a pandas DataFrame."""
+        return self.to_arrow(merged=merged).to_pandas()
+
+    def to_polars(self, *, merged: bool = False) -> Any:  # noqa: ANN401
+        """The same as a polars DataFrame."""
+        import polars as pl
+
+        return pl.from_arrow(self.to_arrow(merged=merged))
+
+    def _files(self, *, merged: bool) -> AbstractContextManager[ResultFiles]:
+        from dropbatch.client.results.downloads import blocks_of
+        from dropbatch.client.results.merging import merged_files
+        from dropbatch.client.results.reading import files_of
+
+        if merged:
+            return merged_files(self)
+        return nullcontext(files_of(self.manifest(), lambda entry: blocks_of(self, entry)))
+
+    def cancel(self, *, now: bool = False) -> None:
+        """Cancel the job. Answers that have arrived are kept.
+
+        Args:
+            now: do not wait for batches that Workers AI has accepted; they may still be billed.
+        """
+        self._command("cancel now" if now else "cancel")
+
+    def pause(self) -> None:
+        """Submit nothing more until the job is resumed; accepted batches are collected."""
+        self._command("pause")
+
+    def resume(self) -> None:
+        """Resume the paused job."""
+        self._command("run")
+
+    def retry(self, **options: object) -> Job:
+        """Try the failed records again, as a new job.
+
+        Args:
+            options: replace the job's own.
+
+        Raises:
+            NotFound: the job is not over, or none of its records can be tried again.
+            UsageError: an option is unknown or has a wrong value.
+        """
+        from dropbatch.client.retries import retry
+
+        return Job.of_upload(self.stack, retry(self, options))
+
+    def _command(self, word: Literal["run", "pause", "cancel", "cancel now"]) -> None:
+        self.exists()
+        with aws.explained():
+            self.stack.s3.put_object(Bucket=self.stack.bucket, Key=keys.job_control(self.id), Body=word.encode())

@@ -1,0 +1,248 @@
+"""A job's records as columns of Arrow. Needs pyarrow.
+
+Records are read some at a time, so that memory does not grow with them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from array import array
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from dropbatch.client.results.reading import is_native, native_records
+from dropbatch.core.formats.answers import vectors_of
+from dropbatch.core.formats.base import encode, members_of, value_of
+from dropbatch.core.formats.tables import answer_text
+from dropbatch.errors import Error, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from dropbatch.client.results.reading import Record, ResultFiles
+
+CHUNK_RECORDS = 4_096
+"""Records of one Arrow batch: 6 MB of embeddings of 384 numbers."""
+JSON_BLOCK_BYTES = 16 << 20
+PARSED_BYTES = 2 << 20
+"""Bytes of a block that one thread of Arrow's JSON reader parses."""
+
+
+def pyarrow() -> Any:  # noqa: ANN401 - pyarrow has no types
+    """The module.
+
+    Raises:
+        UsageError: it is not installed.
+    """
+    try:
+        import pyarrow as pa
+        import pyarrow.compute
+        import pyarrow.ipc
+    except ImportError:
+        raise UsageError("This needs pyarrow: pip install 'dropbatch[data]'.") from None
+    return pa
+
+
+# ── a record's answer ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def vector_of(record: Record) -> list[float] | None:
+    """A record's embedding; None if its answer is no embedding.
+
+    Raises:
+        Error: it has several.
+    """
+    result = record.result
+    if isinstance(result, str):  # A table's cell holds an embedding as the API's JSON.
+        members = members_of(result.encode()) if result.startswith("{") else None
+        result = msgspec.json.decode(result) if members and {"shape", "data"} <= members.keys() else None
+    if not isinstance(result, dict):
+        return None
+    if isinstance(result.get("embedding"), dict):  # Gemini's
+        result = result["embedding"]
+    if isinstance(result.get("embedding"), list):  # Bedrock's Titan
+        return _numbers(result["embedding"])
+    for name in ("values", "embeddings", "float"):
+        inner = result.get(name)
+        if isinstance(inner, dict) and isinstance(inner.get("float"), list):
+            inner = inner["float"]
+        if isinstance(inner, list) and inner:
+            return _only(record, inner) if isinstance(inner[0], list | dict) else _numbers(inner)
+    found = vectors_of(members_of(encode(result)) or {})
+    return _only(record, [value_of(one) for one in found]) if found else None
+
+
+def _only(record: Record, found: list[Any]) -> list[float] | None:
+    if len(found) > 1:
+        raise Error(
+            f"Record {record.id} has {len(found)} vectors. Send one text a record, or read them with `Job.results()`."
+        )
+    one = found[0].get("values") if isinstance(found[0], dict) else found[0]
+    return _numbers(one) if isinstance(one, list) else None
+
+
+def _numbers(found: list[Any]) -> list[float] | None:
+    return found if all(isinstance(one, int | float) for one in found) else None
+
+
+def text_of(record: Record) -> str | None:
+    """A record's answer as text: its text or its tool calls, else the result as JSON; None if it failed."""
+    if record.result is None:
+        return None
+    return record.result if isinstance(record.result, str) else answer_text(encode(record.result))
+
+
+# ── columns ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def width_of(files: ResultFiles) -> int:
+    """How many numbers the first answer's embedding has; 0 if it is none.
+
+    Raises:
+        Error: it has several.
+    """
+    first = next((one for one in files.records() if one.success), None)
+    return len(vector_of(first) or ()) if first else 0
+
+
+def record_batches(files: ResultFiles) -> Any:  # noqa: ANN401
+    """A job's records as a `pyarrow.RecordBatchReader`.
+
+    Columns: `id` int64, `external_reference` string, `success` bool, `embedding` fixed_size_list<float32>[n] or
+    `answer` string, `error_code` and `error_message` string.
+
+    Raises:
+        Error: a record has several vectors, or one of another length.
+    """
+    pa = pyarrow()
+    width = width_of(files)
+    schema = _schema(pa, width)
+    if width and is_native(files.format):
+        batches = _native_batches(pa, files.output(), schema, width)
+    else:
+        batches = (_batch(pa, chunk, schema, width) for chunk in _chunks(files.records()))
+    return pa.RecordBatchReader.from_batches(schema, batches)
+
+
+def _schema(pa: Any, width: int) -> Any:  # noqa: ANN401
+    answer = ("embedding", pa.list_(pa.float32(), width)) if width else ("answer", pa.string())
+    return pa.schema(
+        [
+            ("id", pa.int64()),
+            ("external_reference", pa.string()),
+            ("success", pa.bool_()),
+            answer,
+            ("error_code", pa.string()),
+            ("error_message", pa.string()),
+        ]
+    )
+
+
+def _chunks(records: Iterator[Record]) -> Iterator[list[Record]]:
+    while chunk := list(itertools.islice(records, CHUNK_RECORDS)):
+        yield chunk
+
+
+def _batch(pa: Any, records: list[Record], schema: Any, width: int) -> Any:  # noqa: ANN401
+    if width:
+        answers = _vectors(pa, [vector_of(one) if one.success else None for one in records], width, records)
+    else:
+        answers = pa.array([text_of(one) for one in records], pa.string())
+    columns = [
+        pa.array([one.id for one in records], pa.int64()),
+        pa.array([_reference(one.external_reference) for one in records], pa.string()),
+        pa.array([one.success for one in records], pa.bool_()),
+        answers,
+        pa.array([one.error and one.error.code for one in records], pa.string()),
+        pa.array([one.error and one.error.message for one in records], pa.string()),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _reference(value: Any) -> str | None:  # noqa: ANN401
+    return value if value is None or isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _vectors(pa: Any, vectors: list[list[float] | None], width: int, records: list[Record]) -> Any:  # noqa: ANN401
+    numbers = array("f")
+    blank = array("f", bytes(4 * width))
+    for record, vector in zip(records, vectors, strict=True):
+        if vector is not None and len(vector) != width:
+            raise Error(f"Record {record.id} has a vector of {len(vector)} numbers; the first has {width}.")
+        numbers.extend(blank if vector is None else vector)
+    mask = pa.array([one is None for one in vectors]) if None in vectors else None
+    values = pa.Array.from_buffers(pa.float32(), len(numbers), [None, pa.py_buffer(numbers)])
+    return pa.FixedSizeListArray.from_arrays(values, width, mask=mask)
+
+
+# ── the native format, read by Arrow's JSON reader ───────────────────────────────────────────────────────────────────
+
+
+def _native_batches(pa: Any, output: Iterable[bytes], schema: Any, width: int) -> Iterator[Any]:  # noqa: ANN401
+    """Embeddings are read by Arrow's JSON reader, a block at a time; what it does not take is read line by line."""
+    for block in _whole_lines(output):
+        made = _read_vectors(pa, block, schema, width)
+        if made is not None:
+            yield made
+            continue
+        for chunk in _chunks(native_records([block])):
+            yield _batch(pa, chunk, schema, width)
+
+
+def _whole_lines(blocks: Iterable[bytes]) -> Iterator[bytes]:
+    """Blocks of about `JSON_BLOCK_BYTES` that end with a line."""
+    held = bytearray()
+    for block in blocks:
+        held += block
+        if len(held) >= JSON_BLOCK_BYTES and (end := held.rfind(b"\n") + 1):
+            yield bytes(held[:end])
+            del held[:end]
+    if held:
+        yield bytes(held)
+
+
+def _read_vectors(pa: Any, block: bytes, schema: Any, width: int) -> Any:  # noqa: ANN401
+    """A block's batch, if its records have embeddings in the API's usual shape; else None."""
+    from pyarrow import json as arrow_json
+
+    numbers = pa.list_(pa.list_(pa.float32()))
+    wanted = pa.schema(
+        [
+            *((name, schema.field(name).type) for name in ("id", "external_reference", "success")),
+            ("result", pa.struct([("data", numbers)])),
+            ("error", pa.struct([("code", pa.string()), ("message", pa.string())])),
+        ]
+    )
+    options = arrow_json.ParseOptions(explicit_schema=wanted, unexpected_field_behavior="ignore")
+    reading = arrow_json.ReadOptions(block_size=PARSED_BYTES)
+    try:
+        table = arrow_json.read_json(pa.BufferReader(block), reading, options).combine_chunks()
+    except pa.ArrowInvalid:
+        return None
+    found = table.column("result").chunk(0).field("data") if table.num_rows else None
+    if found is None:
+        return None
+    lengths = found.value_lengths()
+    if not pa.compute.all(pa.compute.equal(lengths.drop_null(), 1)).as_py():
+        return None
+    if lengths.null_count != len(table) - pa.compute.sum(table.column("success")).as_py():
+        return None
+    vectors = found.flatten()
+    values = vectors.flatten()
+    if len(values) != width * len(vectors) or values.null_count:
+        return None
+    errors = table.column("error").chunk(0)
+    answers = with_gaps(pa, pa.FixedSizeListArray.from_arrays(values, width), found)
+    columns = [table.column(name).chunk(0) for name in ("id", "external_reference", "success")]
+    return pa.RecordBatch.from_arrays([*columns, answers, errors.field("code"), errors.field("message")], schema=schema)
+
+
+def with_gaps(pa: Any, vectors: Any, found: Any) -> Any:  # noqa: ANN401
+    """The vectors, with null for each record that has none."""
+    if not found.null_count:
+        return vectors
+    present = found.is_valid()
+    positions = pa.compute.subtract(pa.compute.cumulative_sum(present.cast(pa.int64())), 1)
+    return vectors.take(pa.compute.if_else(present, positions, None))

@@ -1,0 +1,57 @@
+"""What `get` and `Job.download` do: a finished job's files, its merged output, its exports."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from dropbatch.client.results.downloads import download, writing
+from dropbatch.client.results.merging import merge_retries
+from dropbatch.core.keys import EXPORTS
+from dropbatch.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+    from pathlib import Path
+
+    from dropbatch.client.job_files import JobFiles
+    from dropbatch.client.results.downloads import Downloaded
+    from dropbatch.client.results.exports import Exported
+    from dropbatch.client.results.merging import Merged
+
+
+class Delivery(NamedTuple):
+    """What was written.
+
+    Attributes:
+        files: the job's own files, the manifest last.
+        merged: the output with the answers of retries; None if it was not wanted.
+        exports: one file for each export, in their order.
+    """
+
+    files: list[Downloaded]
+    merged: Merged | None
+    exports: list[Exported]
+
+
+def deliver(
+    job: JobFiles,
+    folder: Path,
+    progress: Callable[[str, int, int], None],
+    *,
+    merged: bool = False,
+    exports: Collection[str] = (),
+    force: bool = False,
+) -> Delivery:
+    """Do what `dropbatch.client.job.Job.download` says."""
+    exports = (exports,) if isinstance(exports, str) else exports
+    if unknown := sorted(set(exports) - EXPORTS.keys()):
+        raise UsageError(f"There is no export {unknown[0]!r}. It must be one of {', '.join(EXPORTS)}.")
+    if exports:
+        from dropbatch.client.results.exports import check_exports, export_folder
+
+        check_exports(job, exports, merged=merged)
+    files = download(job, folder, progress, beside=[EXPORTS[kind] for kind in exports], merged=merged, force=force)
+    with writing(folder):
+        newest = merge_retries(job, folder) if merged else None
+        made = [export_folder(folder, kind, newest.files() if newest else None) for kind in exports]
+    return Delivery(files, newest, made)

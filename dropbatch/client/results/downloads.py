@@ -1,0 +1,257 @@
+"""Downloading results. Each file is checked against the manifest's SHA-256; an interrupted download is resumed."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dropbatch.client import aws
+from dropbatch.core.keys import EXPORTS
+from dropbatch.errors import Error, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
+
+    from dropbatch.client.job_files import JobFiles
+
+MANIFEST, BEDROCK_MANIFEST, MERGED_ERRORS = "manifest.json", "manifest.json.out", "errors.merged.jsonl"
+CHUNK_BYTES = 1 << 20
+MAX_ATTEMPTS = 5
+"""Attempts to read a file when the connection is cut off."""
+
+
+@dataclass(frozen=True)
+class Downloaded:
+    """A file on this machine; `fetched` is how many of its bytes were downloaded now."""
+
+    path: Path
+    size: int
+    fetched: int
+
+
+def download(
+    job: JobFiles,
+    folder: Path,
+    progress: Callable[[str, int, int], None],
+    *,
+    beside: Iterable[str] = (),
+    merged: bool = False,
+    force: bool = False,
+) -> list[Downloaded]:
+    """Download a job's files, its manifest last. Until then the manifest is `manifest.json.part`.
+
+    Args:
+        job: must be over.
+        folder: created if it does not exist.
+        progress: called with a file's name, the bytes on this machine, and its size.
+        beside: names of the files that will be written there too.
+        merged: the output with the answers of retries will be written there too.
+        force: replace what another job or program wrote there.
+
+    Raises:
+        NotFound: the job is not over.
+        UsageError: the folder has another job's files, or files of the same names, or cannot be written.
+        Error: a file does not match the manifest.
+    """
+    manifest = job.manifest()
+    entries = [*manifest["files"], *_bedrock_manifest(job, manifest)]
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        outputs = [merged_name(one["name"]) for one in manifest["files"] if merged and one["kind"] == "output"]
+        outputs += [MERGED_ERRORS] if outputs else []
+        written = [*entries, *({"name": name, "sha256": None} for name in (*beside, *outputs))]
+        partial = _claim(folder, manifest, written, force=force)
+        done: list[Downloaded] = []
+        try:
+            done.extend(download_file(job, folder, entry, progress) for entry in entries)
+        except Error:
+            if not done:
+                partial.unlink()
+            raise
+        target = partial.replace(folder / MANIFEST)
+        return [*done, Downloaded(target, target.stat().st_size, 0)]
+
+
+def _bedrock_manifest(job: JobFiles, manifest: dict[str, Any]) -> list[dict[str, Any]]:
+    """Bedrock's own manifest, which is not among a job's files."""
+    if manifest["format"] != "bedrock" or manifest["error"]:
+        return []
+    found = job.stack.ask("head_object", job.folder + BEDROCK_MANIFEST)
+    if found is None:
+        return []
+    return [{"name": BEDROCK_MANIFEST, "kind": "manifest", "bytes": found["ContentLength"], "sha256": None}]
+
+
+def _claim(folder: Path, manifest: dict[str, Any], entries: list[dict[str, Any]], *, force: bool) -> Path:
+    """Make sure that a folder has no other job's files, and write down whose it is.
+
+    Raises:
+        UsageError: it has, or it has files of the same names that this job did not write.
+    """
+    final, partial = folder / MANIFEST, folder / f"{MANIFEST}.part"
+    owners = {one: _read_manifest(one) for one in (final, partial)}
+    for owner in filter(None, owners.values()):
+        if owner["job_id"] == manifest["job_id"]:
+            continue
+        if not force:
+            raise UsageError(
+                f"{folder} has the files of job {owner['job_id']}. Choose another `folder`, or replace them with "
+                "`force=True`."
+            )
+        _remove_files(folder, owner)
+    if not any(owner and owner["job_id"] == manifest["job_id"] for owner in owners.values()):
+        for entry in entries:
+            _refuse_others(folder, entry, force=force)
+        if final.exists() and not force:
+            raise _not_ours(final)
+    partial.write_text(json.dumps(manifest, indent=1) + "\n")
+    return partial
+
+
+def _read_manifest(path: Path) -> dict[str, Any] | None:
+    """The manifest of a job's files; None if there is none."""
+    try:
+        found = json.loads(path.read_bytes())
+    except (FileNotFoundError, ValueError):
+        return None
+    return found if isinstance(found, dict) and isinstance(found.get("job_id"), str) and "files" in found else None
+
+
+def _remove_files(folder: Path, manifest: dict[str, Any]) -> None:
+    """Remove what `get` wrote for a job."""
+    names = [name for entry in manifest["files"] if is_file_name(name := entry["name"])]
+    outputs = [merged_name(entry["name"]) for entry in manifest["files"] if entry["kind"] == "output"]
+    for name in (*names, *outputs, *EXPORTS.values(), MERGED_ERRORS, BEDROCK_MANIFEST, MANIFEST):
+        if is_file_name(name):
+            (folder / name).unlink(missing_ok=True)
+            (folder / f"{name}.part").unlink(missing_ok=True)
+
+
+def _refuse_others(folder: Path, entry: dict[str, Any], *, force: bool) -> None:
+    """Refuse to replace a file that another program wrote."""
+    target = folder / entry["name"]
+    is_same = entry["sha256"] and target.is_file() and _sha256(target).hexdigest() == entry["sha256"]
+    if target.exists() and not is_same:
+        if not force:
+            raise _not_ours(target)
+        target.unlink()
+    if entry["sha256"] is None:  # Nothing would tell whether the beginning of a file is this one's.
+        target.with_name(f"{target.name}.part").unlink(missing_ok=True)
+
+
+def _not_ours(path: Path) -> UsageError:
+    return UsageError(f"{path} exists, and is no file of this job. Choose another `folder`, or use `force=True`.")
+
+
+def merged_name(output: str) -> str:
+    """The name of an output with the answers of retries."""
+    stem, dot, suffix = output.rpartition(".")
+    return f"{stem}.merged{dot}{suffix}"
+
+
+def is_file_name(name: str) -> bool:
+    """Whether a manifest's name of a file is one, and no path."""
+    return "/" not in name and name not in {"", ".", ".."}
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn the errors of writing a file or folder into messages.
+
+    Raises:
+        UsageError: it cannot be written.
+        Error: the disk is full.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or isinstance(error, ConnectionError | TimeoutError):
+            raise
+        kind = Error if error.errno in {errno.ENOSPC, errno.EDQUOT} else UsageError
+        raise kind(f"{error.filename or path} cannot be written: {error.strerror}.") from error
+
+
+def download_file(
+    job: JobFiles, folder: Path, entry: dict[str, Any], progress: Callable[[str, int, int], None]
+) -> Downloaded:
+    """Download one file of a manifest, unless it is there already.
+
+    Raises:
+        Error: it does not match the manifest.
+    """
+    name, size = entry["name"], entry["bytes"]
+    if not is_file_name(name):
+        raise Error(f"The manifest of job {job.id} names a file {name!r}, which is not the name of a result.")
+    target, partial = folder / name, folder / f"{name}.part"
+    if target.is_file() and target.stat().st_size == size and entry["sha256"] in {None, _sha256(target).hexdigest()}:
+        progress(name, size, size)
+        return Downloaded(target, size, 0)
+    there = partial.stat().st_size if partial.exists() else 0
+    if there > size:
+        partial.unlink()
+        there = 0
+    digest = _append(job, entry, partial, progress)
+    if there and entry["sha256"] not in {None, digest}:
+        there = 0  # What was there is not this file's beginning.
+        partial.unlink()
+        digest = _append(job, entry, partial, progress)
+    if entry["sha256"] not in {None, digest}:
+        partial.unlink()
+        raise Error(
+            f"{job.folder}{name} does not match the manifest: its SHA-256 is {digest}, expected {entry['sha256']}. The "
+            "download was deleted. Run the command again; if it fails again, the object was changed."
+        )
+    partial.replace(target)
+    return Downloaded(target, size, size - there)
+
+
+def _append(job: JobFiles, entry: dict[str, Any], partial: Path, progress: Callable[[str, int, int], None]) -> str:
+    """Download what a file lacks; return its SHA-256."""
+    partial.touch()
+    digest = _sha256(partial)
+    held = partial.stat().st_size
+    with partial.open("ab") as file:
+        for block in blocks_of(job, entry, held):
+            file.write(block)
+            digest.update(block)
+            held += len(block)
+            progress(entry["name"], held, entry["bytes"])
+    return str(digest.hexdigest())
+
+
+def blocks_of(job: JobFiles, entry: dict[str, Any], start: int = 0) -> Iterator[bytes]:
+    """The bytes of one file of a manifest; read on where a connection was cut off.
+
+    Args:
+        job: the job.
+        entry: of its manifest's `files`.
+        start: where to begin.
+    """
+    held, size = start, entry["bytes"]
+    for attempt in range(MAX_ATTEMPTS):
+        if held >= size:
+            return
+        with aws.explained(retry=attempt + 1 < MAX_ATTEMPTS):
+            answer = job.stack.s3.get_object(
+                Bucket=job.stack.bucket, Key=job.folder + entry["name"], Range=f"bytes={held}-"
+            )
+            for block in answer["Body"].iter_chunks(CHUNK_BYTES):
+                held += len(block)
+                yield block
+
+
+def blocks_of_file(path: Path) -> Iterator[bytes]:
+    """The bytes of a file on this machine."""
+    with path.open("rb") as file:
+        while block := file.read(CHUNK_BYTES):
+            yield block
+
+
+def _sha256(path: Path) -> Any:  # noqa: ANN401 - hashlib names no type for it
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256")

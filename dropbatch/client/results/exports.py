@@ -1,0 +1,265 @@
+"""A job's columns as files: Parquet, Arrow, CSV, JSON Lines, NumPy's format, Cloudflare Vectorize's. Needs pyarrow.
+
+Records are written some at a time, so that memory does not grow with them.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from array import array
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from dropbatch.client.results.columns import pyarrow, record_batches, width_of, with_gaps
+from dropbatch.client.results.downloads import blocks_of, blocks_of_file
+from dropbatch.client.results.reading import files_of
+from dropbatch.core.formats.base import encode
+from dropbatch.core.keys import EXPORTS
+from dropbatch.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from pathlib import Path
+
+    from dropbatch.client.job_files import JobFiles
+    from dropbatch.client.results.reading import ResultFiles
+
+VECTORS_ONLY = frozenset({"npy", "vectorize"})
+MAX_VECTORIZE_NUMBERS = 1_536
+MAX_VECTORIZE_ID = 64
+"""Bytes of a vector's id. Source of these: https://developers.cloudflare.com/vectorize/platform/limits/."""
+MAX_VECTORIZE_REFERENCE = 10_000
+"""Bytes of a reference in a vector's metadata, which has up to 10 KiB."""
+
+
+class _Written(NamedTuple):
+    """How many records were written, failed ones left out, and given an id because of their reference."""
+
+    records: int
+    left_out: int = 0
+    renamed: int = 0
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A file and what it has.
+
+    Attributes:
+        path: the file.
+        records: in it.
+        left_out: failed records that it leaves out.
+        renamed: of Vectorize's: records whose id is not their reference, because that is missing, long or not unique.
+    """
+
+    path: Path
+    records: int
+    left_out: int
+    renamed: int
+
+
+def check_exports(job: JobFiles, kinds: Iterable[str], *, merged: bool) -> None:
+    """Refuse what cannot be written, before anything is downloaded.
+
+    Args:
+        job: must be over.
+        kinds: some of `dropbatch.core.keys.EXPORTS`.
+        merged: whether the answers of retries count too; then only they may show what an answer is.
+
+    Raises:
+        NotFound: the job is not over, or has no output.
+        UsageError: pyarrow is not installed, or a kind takes embeddings alone and the job's answers are others.
+    """
+    pyarrow()
+    files = files_of(job.manifest(), lambda entry: blocks_of(job, entry))
+    for kind in () if merged else sorted(VECTORS_ONLY.intersection(kinds)):
+        _require_vectors(kind, has_vectors=bool(width_of(files)))
+
+
+def _require_vectors(kind: str, *, has_vectors: bool) -> None:
+    if kind in VECTORS_ONLY and not has_vectors:
+        raise UsageError(f"{kind}: the job's answers are no embeddings. Choose parquet, arrow, csv or jsonl.")
+
+
+def export_folder(folder: Path, kind: str, merged: ResultFiles | None = None) -> Exported:
+    """Write one file beside a job's downloaded results.
+
+    Args:
+        folder: has the job's manifest and files.
+        kind: one of `dropbatch.core.keys.EXPORTS`.
+        merged: the records with the answers of retries, to write these.
+
+    Raises:
+        NotFound: the job has no output.
+        UsageError: `npy` or `vectorize` of records that are no embeddings; nothing is written.
+    """
+    manifest = json.loads((folder / "manifest.json").read_bytes())
+    own = files_of(manifest, lambda entry: blocks_of_file(folder / entry["name"]))
+    return export(kind, merged or own, folder, manifest)
+
+
+def export(kind: str, files: ResultFiles, folder: Path, manifest: Mapping[str, Any]) -> Exported:
+    """Write one file of a job's records.
+
+    Args:
+        kind: one of `dropbatch.core.keys.EXPORTS`.
+        files: the job's.
+        folder: where the file is written.
+        manifest: the job's; its id and model go into Vectorize's ids and metadata.
+
+    Raises:
+        UsageError: `npy` or `vectorize` of records that are no embeddings; nothing is written.
+    """
+    batches = record_batches(files)
+    _require_vectors(kind, has_vectors="embedding" in batches.schema.names)
+    path = folder / EXPORTS[kind]
+    partial = path.with_name(f"{path.name}.part")
+    try:
+        written = _WRITERS[kind](batches, partial, manifest)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+    return Exported(path, *written)
+
+
+def _write_parquet(batches: Any, path: Path, _manifest: Mapping[str, Any]) -> _Written:  # noqa: ANN401
+    from pyarrow import parquet
+
+    with parquet.ParquetWriter(path, batches.schema, compression="zstd") as writer:
+        return _Written(_each(batches, writer.write_batch))
+
+
+def _write_arrow(batches: Any, path: Path, _manifest: Mapping[str, Any]) -> _Written:  # noqa: ANN401
+    pa = pyarrow()
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, batches.schema) as writer:
+        return _Written(_each(batches, writer.write_batch))
+
+
+def _write_csv(batches: Any, path: Path, _manifest: Mapping[str, Any]) -> _Written:  # noqa: ANN401
+    """CSV has no lists: an embedding is written as a JSON array."""
+    pa = pyarrow()
+    from pyarrow import csv
+
+    schema = pa.schema([(one.name, pa.string() if one.name == "embedding" else one.type) for one in batches.schema])
+    with csv.CSVWriter(str(path), schema) as writer:
+        return _Written(_each(batches, lambda batch: writer.write_batch(_as_text(pa, batch, schema))))
+
+
+def _as_text(pa: Any, batch: Any, schema: Any) -> Any:  # noqa: ANN401
+    if "embedding" not in batch.schema.names:
+        return batch
+    texts = _vector_texts(batch)
+    at = batch.schema.names.index("embedding")
+    return pa.RecordBatch.from_arrays([*batch.columns[:at], texts, *batch.columns[at + 1 :]], schema=schema)
+
+
+def _write_jsonl(batches: Any, path: Path, _manifest: Mapping[str, Any]) -> _Written:  # noqa: ANN401
+    with path.open("wb") as file:
+
+        def write(batch: Any) -> None:  # noqa: ANN401
+            if "embedding" not in batch.schema.names:
+                file.writelines(encode(row) + b"\n" for row in batch.to_pylist())
+                return
+            rows = batch.drop_columns("embedding").to_pylist()
+            for row, vector in zip(rows, _vector_texts(batch).to_pylist(), strict=True):
+                file.write(b'%b,"embedding":%b}\n' % (encode(row)[:-1], (vector or "null").encode()))
+
+        return _Written(_each(batches, write))
+
+
+def _vector_texts(batch: Any) -> Any:  # noqa: ANN401
+    """The embeddings as JSON arrays, each number with as few digits as a float32 needs; null for none."""
+    pa = pyarrow()
+    column = batch.column("embedding")
+    vectors, width = column.drop_null(), column.type.list_size
+    numbers = vectors.flatten().cast(pa.string())
+    lists = pa.ListArray.from_arrays(pa.array(range(0, len(numbers) + 1, width), pa.int32()), numbers)
+    joined = pa.compute.binary_join(lists, ",")
+    texts = pa.compute.binary_join_element_wise("[", joined, "]", "")
+    return texts if not column.null_count else with_gaps(pa, texts, column)
+
+
+def _write_npy(batches: Any, path: Path, _manifest: Mapping[str, Any]) -> _Written:  # noqa: ANN401
+    """One row a record, float32, NaN where the record failed; the header is written again when the rows are known."""
+    width = batches.schema.field("embedding").type.list_size
+    gap = array("f", [float("nan")] * width).tobytes()
+    with path.open("wb") as file:
+        file.write(_npy_header(0, width))
+
+        def write(batch: Any) -> None:  # noqa: ANN401
+            column = batch.column("embedding")
+            if not column.null_count:
+                file.write(column.flatten().buffers()[1][4 * column.offset * width :][: 4 * width * len(column)])
+                return
+            for one in column.to_pylist():
+                file.write(gap if one is None else array("f", one).tobytes())
+
+        records = _each(batches, write)
+        file.seek(0)
+        file.write(_npy_header(records, width))
+    return _Written(records)
+
+
+def _npy_header(rows: int, width: int) -> bytes:
+    """The header of NumPy's format, version 1.0, always of 128 bytes."""
+    text = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({rows}, {width}), }}"
+    return b"\x93NUMPY\x01\x00" + (118).to_bytes(2, "little") + text.ljust(117).encode() + b"\n"
+
+
+def _write_vectorize(batches: Any, path: Path, manifest: Mapping[str, Any]) -> _Written:  # noqa: ANN401
+    """Cloudflare Vectorize's lines: https://developers.cloudflare.com/vectorize/best-practices/insert-vectors/.
+
+    A vector's id is its record's reference. Vectorize refuses a file with a long id, and of two vectors with one id it
+    keeps one, so a record whose reference is missing, long or another record's has an id of its own.
+    """
+    if (width := batches.schema.field("embedding").type.list_size) > MAX_VECTORIZE_NUMBERS:
+        raise UsageError(f"vectorize: vectors of {width:,} numbers; Vectorize takes up to {MAX_VECTORIZE_NUMBERS:,}.")
+    written = left_out = renamed = 0
+    with path.open("wb") as file, closing(sqlite3.connect("", isolation_level=None)) as database:
+        database.execute("CREATE TABLE ids (id TEXT PRIMARY KEY) WITHOUT ROWID")
+        database.execute("BEGIN")
+        for batch in batches:
+            names = ("id", "external_reference")
+            ids, references = (batch.column(name).to_pylist() for name in names)
+            for id_, reference, vector in zip(ids, references, _vector_texts(batch).to_pylist(), strict=True):
+                if vector is None:
+                    left_out += 1
+                    continue
+                metadata = {"model": manifest["model"], "record": id_}
+                name = reference
+                if not reference or len(reference.encode()) > MAX_VECTORIZE_ID or not _is_new(database, reference):
+                    name = f"{manifest['job_id']}-{id_}"
+                    metadata |= _kept(reference)
+                    renamed += 1
+                parts = encode(name), vector.encode(), encode(metadata)
+                file.write(b'{"id":%b,"values":%b,"metadata":%b}\n' % parts)
+                written += 1
+    return _Written(written, left_out, renamed)
+
+
+def _is_new(database: sqlite3.Connection, id_: str) -> bool:
+    return database.execute("INSERT OR IGNORE INTO ids VALUES (?)", (id_,)).rowcount == 1
+
+
+def _kept(reference: str | None) -> dict[str, str]:
+    """A reference as metadata, if there is room for it."""
+    return {"external_reference": reference} if reference and len(encode(reference)) < MAX_VECTORIZE_REFERENCE else {}
+
+
+def _each(batches: Any, write: Callable[[Any], None]) -> int:  # noqa: ANN401
+    records = 0
+    for batch in batches:
+        write(batch)
+        records += batch.num_rows
+    return records
+
+
+_WRITERS = {
+    "parquet": _write_parquet,
+    "arrow": _write_arrow,
+    "csv": _write_csv,
+    "jsonl": _write_jsonl,
+    "npy": _write_npy,
+    "vectorize": _write_vectorize,
+}

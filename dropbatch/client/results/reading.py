@@ -1,0 +1,249 @@
+"""Reading a job's results: each record with its answer or its error, in input order, whatever the upload's format.
+
+A record's place in the output is its id, and `errors.jsonl` has the id of each failed record. So the two files, read
+side by side, tell every record's fate in every format.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from dropbatch.core.formats.base import NULL
+from dropbatch.core.formats.csv_rows import LongRow, read_rows, split_row
+from dropbatch.core.formats.registry import DELIMITERS, FORMATS
+from dropbatch.core.formats.tables import IS_ANSWER, REFERENCE_COLUMNS, Columns, read_fields
+from dropbatch.errors import Error, NotFound
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+DEFAULT_FORMAT = "native"
+"""The format of a job that ended before its own was known."""
+MAX_ROW_BYTES = 1 << 30
+"""Bytes of an output's row: a record and its answer."""
+
+
+class RecordError(NamedTuple):
+    """Why a record failed; docs/results.md lists the codes."""
+
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A record's outcome.
+
+    Attributes:
+        id: its position in the upload, from 0.
+        external_reference: the user's own name for it (`custom_id`, `recordId`, `key`, a column); None without one.
+        success: whether it was answered.
+        result: the API's result; in a format of other vendors their body; in a table the answer's text. None if it
+            failed.
+        error: None if it was answered.
+    """
+
+    id: int
+    external_reference: Any
+    success: bool
+    result: Any
+    error: RecordError | None
+
+
+class Failure(msgspec.Struct):
+    """A line of `errors.jsonl`."""
+
+    class Detail(msgspec.Struct):
+        """Code and message."""
+
+        code: str
+        message: str = ""
+
+    id: int
+    error: Detail
+    external_reference: msgspec.Raw = NULL
+
+
+_LAST_COLUMNS = re.compile(rb"([,;\t|])error_code(?:_\d+)?\1error_message(?:_\d+)?\n")
+_failure = msgspec.json.Decoder(Failure).decode
+_decode = msgspec.json.decode
+_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+class ResultFiles(NamedTuple):
+    """A finished job's files, each of which can be read from its beginning more than once.
+
+    Attributes:
+        output: returns the blocks of the output.
+        errors: returns those of `errors.jsonl`; none if no record failed.
+        format: the job's format.
+    """
+
+    output: Callable[[], Iterable[bytes]]
+    errors: Callable[[], Iterable[bytes]]
+    format: str
+
+    def records(self) -> Iterator[Record]:
+        """The job's records, in input order."""
+        return records_of(self.output(), self.errors(), self.format)
+
+
+def files_of(manifest: dict[str, Any], blocks: Callable[[dict[str, Any]], Iterable[bytes]]) -> ResultFiles:
+    """A job's files.
+
+    Args:
+        manifest: the job's.
+        blocks: returns the blocks of one of its files.
+
+    Raises:
+        NotFound: the job has no output.
+    """
+    entries = {entry["kind"]: entry for entry in manifest["files"]}
+    if "output" not in entries:
+        raise NotFound(f"Job {manifest['job_id']} has no output.")
+    output, errors = entries["output"], entries.get("errors")
+    return ResultFiles(
+        lambda: blocks(output), lambda: blocks(errors) if errors else (), manifest["format"] or DEFAULT_FORMAT
+    )
+
+
+def records_of(output: Iterable[bytes], errors: Iterable[bytes], format_: str) -> Iterator[Record]:
+    """The records of an output.
+
+    Args:
+        output: blocks of the output.
+        errors: blocks of `errors.jsonl`; none if no record failed.
+        format_: the job's format.
+    """
+    if is_native(format_):
+        yield from native_records(output)
+        return
+    failures = read_failures(errors)
+    failure = next(failures, None)
+    for id_, (reference, result) in enumerate(_answers(output, format_)):
+        if failure is None or failure.id != id_:
+            yield Record(id_, reference, success=True, result=result, error=None)
+            continue
+        error = RecordError(failure.error.code, failure.error.message)
+        own = reference if reference is not None else _decode(failure.external_reference)
+        yield Record(id_, own, success=False, result=None, error=error)
+        failure = next(failures, None)
+
+
+def read_failures(errors: Iterable[bytes]) -> Iterator[Failure]:
+    """The failed records, in order, of an `errors.jsonl` that is given in blocks."""
+    return map(_failure, lines_of(errors))
+
+
+def is_native(format_: str) -> bool:
+    """Whether a format's output has the lines of the native format."""
+    return format_ not in DELIMITERS and FORMATS[format_].writer is None
+
+
+class _Line(msgspec.Struct):
+    id: int
+    success: bool
+    external_reference: Any = None
+    result: Any = None
+    error: Failure.Detail | None = None
+
+
+_line = msgspec.json.Decoder(_Line).decode
+
+
+def native_records(blocks: Iterable[bytes]) -> Iterator[Record]:
+    """The records of an output in the native format, whose lines say all."""
+    for line in map(_line, lines_of(blocks)):
+        error = RecordError(line.error.code, line.error.message) if line.error else None
+        yield Record(line.id, line.external_reference, line.success, line.result, error)
+
+
+def _answers(output: Iterable[bytes], format_: str) -> Iterator[tuple[Any, Any]]:
+    """Each record's reference, and what its line has as an answer."""
+    if format_ in DELIMITERS:
+        yield from _rows(output)
+        return
+    form = FORMATS[format_]
+    for line in lines_of(output):
+        members = _members(line)
+        value: Any = _decode(members.get(form.answer[0], NULL))
+        for name in form.answer[1:]:
+            value = value.get(name) if isinstance(value, dict) else None
+        yield _decode(form.reference(members)), value
+
+
+def _rows(output: Iterable[bytes]) -> Iterator[tuple[Any, Any]]:
+    rows = table_rows(output)
+    header = next(rows, b"")
+    if not header:  # of an empty file
+        return
+    delimiter = delimiter_of(header + b"\n")
+    columns = Columns(header, delimiter)
+    answer = answer_column(columns)
+    reference = Columns(delimiter.join(split_row(header, delimiter)[:answer]), delimiter).find(REFERENCE_COLUMNS)
+    for row in rows:
+        fields = split_row(row, delimiter)
+        if len(fields) != len(columns.names):
+            raise Error("The output was changed: a row does not fit its header.")
+        own = _field(fields[reference], delimiter) if reference is not None else ""
+        yield own or None, _field(fields[answer], delimiter)
+
+
+def _field(written: bytes, delimiter: bytes) -> str:
+    """A field's value; empty if it cannot be read."""
+    (found,) = read_fields([written], delimiter)
+    return found[0] if isinstance(found, list) and found else ""
+
+
+def answer_column(columns: Columns) -> int:
+    """The position of the answer in an output's row: the last column whose name Dropbatch made for it."""
+    return max(at for at, name in enumerate(columns.names) if IS_ANSWER.fullmatch(name))
+
+
+# ── lines and rows ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def lines_of(blocks: Iterable[bytes]) -> Iterator[bytes]:
+    """The lines of a file that is given in blocks, without line ends; the last needs none."""
+    held: list[bytes] = []
+    for block in blocks:
+        first, *others = block.split(b"\n")
+        held.append(first)
+        for line in others:
+            if whole := b"".join(held):
+                yield whole
+            held = [line]
+    if whole := b"".join(held):
+        yield whole
+
+
+def table_rows(blocks: Iterable[bytes]) -> Iterator[bytes]:
+    """The rows of an output that is a table, its header first, without line ends."""
+    beginning, stream = b"", iter(blocks)
+    while b"\n" not in beginning and (block := next(stream, b"")):
+        beginning += block
+    delimiter = delimiter_of(beginning)
+    for window in read_rows(_chain(beginning, stream), delimiter, limit=MAX_ROW_BYTES):
+        for row in window.rows:
+            if isinstance(row, LongRow):
+                raise Error(f"A row has {row.length:,} bytes, more than {MAX_ROW_BYTES:,}.")
+            yield row
+
+
+def _chain(first: bytes, others: Iterator[bytes]) -> Iterator[bytes]:
+    yield first
+    yield from others
+
+
+def delimiter_of(beginning: bytes) -> bytes:
+    """The delimiter of an output: the byte before its last column, which Dropbatch added.
+
+    Args:
+        beginning: at least the header, with its line end.
+    """
+    found = _LAST_COLUMNS.search(beginning)
+    return found.group(1) if found else b","

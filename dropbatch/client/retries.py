@@ -1,0 +1,89 @@
+"""`retry`: a job's failed records, uploaded again as a new job."""
+
+from __future__ import annotations
+
+import warnings
+from contextlib import suppress
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from dropbatch.client import aws
+from dropbatch.client.uploads import Uploaded, uploaded_as
+from dropbatch.core import keys
+from dropbatch.core.options import metadata_of
+from dropbatch.errors import NotFound
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from dropbatch.client.job_files import JobFiles
+
+
+def retry(job: JobFiles, options: Mapping[str, object]) -> Uploaded:
+    """Copy a job's retry file into `inbox/`, with its metadata. Warns if the job was retried before.
+
+    Args:
+        job: it must be over.
+        options: replace those of the job.
+
+    Raises:
+        NotFound: the job is not over, or none of its records can be tried again.
+        UsageError: an option is unknown or has a wrong value.
+    """
+    given = metadata_of(options)
+    manifest = job.manifest()
+    names = [entry["name"] for entry in manifest["files"] if entry["kind"] == "retry"]
+    if not names:
+        failed = manifest["counts"]["failed"]
+        why = "none of its failed records can be tried again" if failed else "no record failed"
+        raise NotFound(f"Job {job.id} has no retry file: {why}.")
+    stack = job.stack
+    source = {"Bucket": stack.bucket, "Key": job.folder + names[0]}
+    key = keys.INBOX + retry_path(job.path, PurePosixPath(names[0]).suffix)
+    _warn_of_another(job, key)
+    answers: list[dict[str, Any]] = []
+    with aws.explained():
+        # boto3 does not return S3's answer, which has the version.
+        s3 = stack.client("s3")
+        s3.meta.events.register("after-call.s3.CompleteMultipartUpload", lambda parsed, **_: answers.append(parsed))
+        metadata = {"retry-of": job.id} | s3.head_object(**source).get("Metadata", {}) | given
+        aws.copy(s3, source, stack.bucket, key, metadata)
+        return uploaded_as(stack, key, answers[-1])
+
+
+def _warn_of_another(job: JobFiles, key: str) -> None:
+    """Warn if the job was retried, whether that retry is over or not."""
+    others = retry_ids(job)
+    with suppress(NotFound):
+        newest = uploaded_as(job.stack, key, {})
+        if newest.metadata.get("retry-of") == job.id:
+            others.append(newest.job_id(job.stack.bucket))
+    if others:
+        warnings.warn(
+            f"Job {job.id} is retried already, by job {others[-1]}. All its failed records are sent and billed again. "
+            f"A retry of job {others[-1]} sends what that one leaves over.",
+            stacklevel=4,
+        )
+
+
+def retry_ids(job: JobFiles) -> list[str]:
+    """Ids of the finished jobs that tried a job's failed records again."""
+    with aws.explained():
+        pages = job.stack.s3.get_paginator("list_objects_v2").paginate(
+            Bucket=job.stack.bucket, Prefix=f"{job.folder}retries/"
+        )
+        found = [entry["Key"] for page in pages for entry in page.get("Contents", [])]
+    ids = [key.rpartition("/")[2].removesuffix(".json") for key in found]
+    return [one for one in ids if keys.JOB_ID.fullmatch(one)]
+
+
+def retry_path(path: str, suffix: str) -> str:
+    """The path of a retry: the upload's, with `.retry` and the retry file's suffix in place of its own suffixes.
+
+    It is shortened if it would be longer than paths may be.
+    """
+    folder, slash, name = path.rpartition("/")
+    stem = name.removesuffix(".gz").removesuffix(".zst")
+    stem = (stem.rpartition(".")[0] or stem).removesuffix(".retry")
+    room = keys.MAX_PATH_BYTES - len(f"{folder}{slash}.retry{suffix}".encode())
+    return f"{folder}{slash}{stem.encode()[:room].decode(errors='ignore')}.retry{suffix}"

@@ -1,0 +1,132 @@
+"""The stack that a command works on: its name, its outputs, and clients for its services."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from dropbatch.client import aws
+from dropbatch.errors import NotFound, UsageError
+
+DEFAULT_NAME = "dropbatch"
+LOCAL_FILE = Path(".local/stack.json")
+ENVIRONMENT = "DROPBATCH_LOCAL"
+
+
+@dataclass
+class Stack:
+    """A deployed stack.
+
+    Attributes:
+        name: in CloudFormation.
+        bucket: of uploads and results.
+        outputs: the stack's outputs by name.
+        client: creates a client of a service.
+        is_local: whether `make up` runs it on this machine.
+        default_model: of uploads that name none; empty if it has none, None if it is not known.
+    """
+
+    name: str
+    bucket: str
+    outputs: dict[str, str]
+    client: Any = field(repr=False)
+    is_local: bool = False
+    default_model: str | None = None
+
+    @cached_property
+    def s3(self) -> Any:  # noqa: ANN401 - boto3 makes its clients at run time
+        """An S3 client."""
+        return self.client("s3")
+
+    def ask(self, operation: str, key: str, **more: str) -> dict[str, Any] | None:
+        """S3's answer to a read of an object of the bucket; None if the object does not exist.
+
+        Args:
+            operation: `get_object` or `head_object`.
+            key: of the object.
+            more: of the call.
+        """
+        from botocore.exceptions import ClientError
+
+        with aws.explained():
+            try:
+                answer: dict[str, Any] = getattr(self.s3, operation)(Bucket=self.bucket, Key=key, **more)
+            except ClientError as error:
+                if aws.is_missing(self.s3, self.bucket, key, error):
+                    return None
+                raise
+        return answer
+
+    def read(self, key: str) -> bytes | None:
+        """An object of the bucket; None if it does not exist."""
+        with aws.explained():
+            found = self.ask("get_object", key)
+            body: bytes | None = found["Body"].read() if found else None
+        return body
+
+    def read_json(self, key: str) -> dict[str, Any] | None:
+        """A JSON object of the bucket; None if it does not exist."""
+        body = self.read(key)
+        found: dict[str, Any] | None = json.loads(body) if body is not None else None
+        return found
+
+
+def find_stack(name: str, *, local: bool = False, region: str | None = None, profile: str | None = None) -> Stack:
+    """The stack that the options name.
+
+    Args:
+        name: in CloudFormation.
+        local: use the one that `make up` left running instead.
+        region: the AWS region; as boto3 finds it if not given.
+        profile: the AWS profile; as boto3 finds it if not given.
+
+    Raises:
+        Error: it does not exist, or the caller may not look it up.
+    """
+    with aws.explained():
+        client, name = _local_client() if local else (aws.session(region=region, profile=profile), name)
+        described = _describe(client, name)
+    outputs = {one["OutputKey"]: one["OutputValue"] for one in described.get("Outputs", [])}
+    if "BucketName" not in outputs:
+        raise NotFound(f'"{name}" is not a Dropbatch stack: it has no output BucketName.')
+    parameters = {one["ParameterKey"]: one["ParameterValue"] for one in described.get("Parameters", [])}
+    return Stack(name, outputs["BucketName"], outputs, client, local, parameters.get("DefaultModel"))
+
+
+def _describe(client: Any, name: str) -> dict[str, Any]:  # noqa: ANN401
+    from botocore.exceptions import ClientError
+
+    try:
+        (found,) = client("cloudformation").describe_stacks(StackName=name)["Stacks"]
+    except ClientError as error:
+        if error.response["Error"]["Code"] == "ValidationError":
+            raise NotFound(
+                f'There is no stack "{name}" in this account and region. Name it with `stack`.',
+            ) from error
+        raise
+    described: dict[str, Any] = found
+    return described
+
+
+def _local_client() -> tuple[Any, str]:
+    """Clients of the local stack, and its name."""
+    path = Path(os.environ.get(ENVIRONMENT, LOCAL_FILE))
+    if path.is_dir():
+        path /= LOCAL_FILE
+    try:
+        described = json.loads(path.read_text())
+        place = described["endpoint_url"], described["region"]
+    except OSError as error:
+        raise NotFound(
+            f"{path} does not exist: no local stack is running. Start one with `make up`, or name its folder in "
+            f"{ENVIRONMENT}.",
+        ) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise UsageError(
+            f"{path} does not describe a local stack. Write it again with `make down` and `make up`."
+        ) from error
+    return aws.session(place[0], region=place[1]), described.get("stack", DEFAULT_NAME)

@@ -1,0 +1,119 @@
+"""What a job costs: prices from the model catalogue times tokens, as decimals. Pure.
+
+An estimate is made from the size of the requests, before anything is sent. It is not the bill: Workers AI counts
+tokens, and its free daily allocation is not subtracted.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from decimal import ROUND_HALF_UP, Decimal
+from typing import TYPE_CHECKING
+
+from dropbatch.core.formats.base import Task
+from dropbatch.core.formats.model_catalog import find_model
+
+if TYPE_CHECKING:
+    from dropbatch.core.formats.model_catalog import Model
+
+CURRENCY = "USD"
+BYTES_PER_TOKEN = 4
+"""Bytes of a request that count as one token in an estimate: English text has about four letters per token."""
+DEFAULT_OUTPUT_TOKENS = 256
+"""Output tokens that an estimate assumes for a record that sets no limit, as Workers AI does for its chat models."""
+MAX_NAMED_TOKENS = 1_000_000
+"""Most output tokens that an estimate accepts as the limit that a single record names."""
+
+_NAMED_TOKENS = re.compile(rb'"max_(?:completion_|output_)?tokens"\s*:\s*([0-9]{1,9})')
+_MILLION, _BILLION = Decimal(1_000_000), Decimal(1_000_000_000)
+_SMALLEST = Decimal("0.00000001")
+_DECIMALS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """Input and output tokens; None where none were reported."""
+
+    input: int | None
+    output: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """US dollars, the day of the prices, and whether it is an estimate."""
+
+    amount: Decimal
+    priced_at: str
+    estimated: bool
+
+    def to_manifest(self) -> dict[str, str | bool]:
+        """The cost as the manifest shows it."""
+        return {
+            "amount": format_amount(self.amount),
+            "currency": CURRENCY,
+            "priced_at": self.priced_at,
+            "estimated": self.estimated,
+        }
+
+
+def has_price(model_id: str) -> bool:
+    """Whether the model's price is known."""
+    return find_model(model_id).input_price is not None
+
+
+def cost_of(model_id: str, tokens: Tokens, *, estimated: bool = False) -> Cost | None:
+    """The cost of tokens; None for a model without a price, or if no tokens were reported."""
+    model = find_model(model_id)
+    if model.input_price is None or (tokens.input is None and tokens.output is None):
+        return None
+    amount = model.input_price * (tokens.input or 0) + (model.output_price or Decimal(0)) * (tokens.output or 0)
+    return Cost(amount / _MILLION, model.priced_at, estimated)
+
+
+def estimate_tokens(model_id: str, body_bytes: int, records: int, max_tokens: int | None = None) -> Tokens:
+    """Tokens that requests will probably use.
+
+    Args:
+        model_id: the job's model.
+        body_bytes: bytes of all requests.
+        records: number of requests.
+        max_tokens: output tokens of all requests together, if they set limits; None if they set none.
+    """
+    taken = -(-body_bytes // BYTES_PER_TOKEN)
+    return Tokens(taken, _output_tokens(find_model(model_id), taken, records, max_tokens))
+
+
+def _output_tokens(model: Model, input_tokens: int, records: int, max_tokens: int | None) -> int:
+    if model.task in {Task.EMBEDDINGS, Task.TRANSCRIPTION, Task.SPEECH}:
+        return 0
+    if max_tokens is not None:
+        return max_tokens
+    if model.task is Task.TRANSLATION:
+        return input_tokens
+    return records * (model.output_tokens or DEFAULT_OUTPUT_TOKENS)
+
+
+def output_tokens(model: str, body: bytes, records: int) -> int | None:
+    """Output tokens that requests may use; None if none of them names a limit."""
+    named = [min(int(tokens), MAX_NAMED_TOKENS) for tokens in _NAMED_TOKENS.findall(body)]
+    if not named:
+        return None
+    rest = max(records - len(named), 0)
+    return sum(named) + rest * (find_model(model).output_tokens or DEFAULT_OUTPUT_TOKENS)
+
+
+def estimate_cost(model_id: str, body_bytes: int, records: int, max_tokens: int | None = None) -> Cost | None:
+    """What requests will probably cost; None for a model without a price."""
+    return cost_of(model_id, estimate_tokens(model_id, body_bytes, records, max_tokens), estimated=True)
+
+
+def to_billionths(amount: Decimal) -> int:
+    """Dollars as a whole number of billionths, as the ledger holds them."""
+    return int((amount * _BILLION).to_integral_value())
+
+
+def format_amount(amount: Decimal) -> str:
+    """Dollars as text, with four decimals, or more for smaller amounts."""
+    whole, _, decimals = format(amount.quantize(_SMALLEST, ROUND_HALF_UP), "f").partition(".")
+    return f"{whole}.{decimals.rstrip('0').ljust(_DECIMALS, '0')}"

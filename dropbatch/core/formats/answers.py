@@ -1,0 +1,181 @@
+"""What the API answered to one request, whatever the model's shape: a text, tool calls, embeddings, tokens.
+
+Shapes: Workers AI's own (`response`, `translated_text`, `text`), chat and text completions (`choices`), Responses
+objects (`output`), and embeddings (`data`, or `response` of arrays). Texts and numbers stay JSON; nothing here raises.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from dropbatch.core.formats.base import (
+    NULL,
+    Json,
+    begins,
+    elements_of,
+    encode,
+    json_text,
+    members_of,
+    splice_array,
+    value_of,
+    word_of,
+)
+from dropbatch.core.formats.conversion.tools import ToolCall, tool_calls_of
+
+if TYPE_CHECKING:
+    import msgspec
+
+TEXT_MEMBERS = ("response", "translated_text", "output_text", "text", "content", "description", "summary_text")
+"""Members that hold a text, in this order."""
+
+
+REASONING = ("reasoning_content", "reasoning")
+"""Members of a message that hold the text of a model's reasoning."""
+
+
+class Tokens(NamedTuple):
+    """Tokens that one answer reports; 0 where it reports none."""
+
+    input: int = 0
+    output: int = 0
+    total: int = 0
+
+
+class Answer(NamedTuple):
+    """One answer.
+
+    Attributes:
+        text: as a JSON string; None if the answer has none, or none that is known.
+        calls: tool calls that the model requests.
+        finish: why the model stopped, in its own words; empty if it did not say.
+        tokens: as reported.
+        members: the result's members as JSON; empty if it is not an object.
+        is_known: whether the result has a known shape, so that no text means that the model gave none.
+        reasoning: the text of the model's reasoning, as a JSON string; None if it gave none.
+    """
+
+    text: bytes | None
+    calls: list[ToolCall]
+    finish: str
+    tokens: Tokens
+    members: dict[str, msgspec.Raw]
+    is_known: bool = True
+    reasoning: bytes | None = None
+
+
+def read_answer(result: Json) -> Answer:
+    """Read a result of the API; a result of unknown shape has no text."""
+    if begins(result, b'"'):
+        return Answer(bytes(result), [], "", Tokens(), {})
+    members = _unwrapped(result)
+    tokens = _tokens(members)
+    if "choices" in members:
+        return _of_choice(members, tokens)
+    if begins(members.get("output", NULL), b"["):
+        return _of_responses(members, tokens)
+    for name in TEXT_MEMBERS:
+        raw = members.get(name, NULL)
+        if bytes(raw) == b"null" or (name == "response" and vectors_of(members)):
+            continue
+        is_text = begins(raw, b'"')
+        calls = tool_calls_of(members.get("tool_calls", NULL))
+        finish = word_of(members.get("finish_reason", NULL))
+        return Answer(bytes(raw) if is_text else json_text(raw), calls, finish, tokens, members)
+    calls = tool_calls_of(members.get("tool_calls", NULL))
+    is_known = "response" in members and not vectors_of(members)
+    return Answer(None, calls, word_of(members.get("finish_reason", NULL)), tokens, members, is_known=is_known)
+
+
+def _unwrapped(result: Json) -> dict[str, msgspec.Raw]:
+    """A result's members; an object with no member but `result` is unwrapped."""
+    members = members_of(result) or {}
+    for _ in range(4):
+        inner = members_of(members["result"]) if list(members) == ["result"] else None
+        if inner is None:
+            break
+        members = inner
+    return members
+
+
+def _of_choice(members: dict[str, msgspec.Raw], tokens: Tokens) -> Answer:
+    choices = elements_of(members["choices"])
+    choice = members_of(choices[0]) if choices else None
+    message = members_of((choice or {}).get("message", NULL)) or {}
+    content = message.get("content") or (choice or {}).get("text") or NULL
+    calls = tool_calls_of(message.get("tool_calls", NULL))
+    finish = word_of((choice or {}).get("finish_reason", NULL))
+    text = _text_of_content(content)
+    reasoning = next((bytes(message[name]) for name in REASONING if begins(message.get(name, NULL), b'"')), None)
+    return Answer(text, calls, finish, tokens, members, bool(choice), reasoning)
+
+
+def _text_of_content(content: Json) -> bytes | None:
+    """A message's content as a JSON string; parts of text are joined."""
+    if bytes(content) == b"null":
+        return None
+    if begins(content, b'"'):
+        return bytes(content)
+    parts = value_of(content)
+    if isinstance(parts, list):
+        texts = [part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str)]
+        if texts and len(texts) == len(parts):
+            return encode("".join(texts))
+    return json_text(content)
+
+
+def _of_responses(members: dict[str, msgspec.Raw], tokens: Tokens) -> Answer:
+    texts: list[str] = []
+    thoughts: list[str] = []
+    calls: list[ToolCall] = []
+    for raw in elements_of(members["output"]) or []:
+        item = members_of(raw) or {}
+        kind = word_of(item.get("type", NULL))
+        if kind == "function_call":
+            calls += tool_calls_of(splice_array([raw]))
+        elif kind == "reasoning":
+            text = _text_of_content(item.get("content", NULL))
+            thoughts += [text_value(text)] if text is not None else []
+        elif kind in {"message", ""}:
+            text = _text_of_content(item.get("content", NULL))
+            texts += [text_value(text)] if text is not None else []
+    incomplete = members_of(members.get("incomplete_details", NULL)) or {}
+    finish = "length" if word_of(incomplete.get("reason", NULL)) == "max_output_tokens" else ""
+    reasoning = encode("".join(thoughts)) if thoughts else None
+    return Answer(encode("".join(texts)) if texts else None, calls, finish, tokens, members, reasoning=reasoning)
+
+
+def vectors_of(members: dict[str, msgspec.Raw]) -> list[msgspec.Raw]:
+    """Embeddings as JSON arrays, one per text; empty if the result has none."""
+    for name in ("data", "response"):
+        found = elements_of(members[name]) if begins(members.get(name, NULL), b"[") else None
+        if found and all(begins(one, b"[") for one in found):
+            return found
+        if found and name == "data":
+            inner = [(members_of(one) or {}).get("embedding", NULL) for one in found]
+            if all(begins(one, b"[") for one in inner):
+                return inner
+    return []
+
+
+def _tokens(members: dict[str, msgspec.Raw]) -> Tokens:
+    usage = value_of(members.get("usage", NULL))
+    if not isinstance(usage, dict):
+        return Tokens()
+
+    def count_of(*names: str) -> int:
+        return next((usage[name] for name in names if type(usage.get(name)) is int and usage[name] >= 0), 0)
+
+    taken, given = count_of("prompt_tokens", "input_tokens"), count_of("completion_tokens", "output_tokens")
+    return Tokens(taken, given, count_of("total_tokens") or taken + given)
+
+
+def numbers_of(raw: Json) -> dict[str, int]:
+    """The members of an object that are whole numbers."""
+    counts = value_of(raw)
+    return {name: count for name, count in counts.items() if type(count) is int} if isinstance(counts, dict) else {}
+
+
+def text_value(text: Json) -> str:
+    """A JSON string's text; one that cannot be decoded, such as half a surrogate pair, stays as it is written."""
+    value = value_of(text)
+    return value if isinstance(value, str) else bytes(text).decode(errors="replace")

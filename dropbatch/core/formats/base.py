@@ -1,0 +1,319 @@
+"""What all formats share: the interface to the split and to the join, and the splicing of JSON.
+
+A reader turns records as written into requests. A writer turns outcomes into lines of the result files. Both get a
+record's exact bytes; values that do not change are copied as bytes and never decoded.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import msgspec
+
+from dropbatch.core.formats.schemas import Schema
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+NULL = msgspec.Raw(b"null")
+_LF, _CR = b"\n\r"  # Numbers: `in` finds them at a fraction of the cost of bytes.
+UNREADABLE_CODES = frozenset({"invalid_json", "not_an_object", "invalid_utf8"})
+"""Codes of records that no format could read."""
+NOT_RETRIED = UNREADABLE_CODES | {"too_large"}
+"""Codes of records that are not in the retry file: of a row that is too large, only some fields are kept."""
+API_BODY_LIMIT = 10_000_000
+"""A submitted body must have fewer bytes: Cloudflare documents only "under 10 MB"; a MB is taken as 10^6."""
+REFUSED_CODES = UNREADABLE_CODES | {"bad_record", "mismatched_model", "too_large", "rejected"}
+"""Codes of failed records that are the record's own fault."""
+
+encode = msgspec.json.Encoder().encode
+_decode_any = msgspec.json.Decoder().decode
+_decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode_raws = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+UNDECODABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises for bytes that are not JSON, or not of the requested type."""
+
+Json = bytes | msgspec.Raw
+
+
+class Task(StrEnum):
+    """What a model does."""
+
+    EMBEDDINGS = "embeddings"
+    TRANSLATION = "translation"
+    GENERATION = "generation"
+    TRANSCRIPTION = "transcription"
+    SPEECH = "speech"
+    UNKNOWN = ""
+
+
+class Shape(StrEnum):
+    """Which member of a request takes a model's input."""
+
+    TEXT = "text"
+    PROMPT = "prompt"
+    """`prompt` or `messages`."""
+    MESSAGES = "messages"
+    INPUT = "input"
+    """The Responses API's shape."""
+    AUDIO = "audio"
+    UNKNOWN = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What requests are made for.
+
+    Attributes:
+        model: the job's model id.
+        task: what the model does.
+        shape: which member takes its input.
+        images: whether messages may contain images; None if unknown.
+        plain_schema: whether `response_format.json_schema` is the schema itself, without OpenAI's name and wrapper.
+        template: text with `{column}`s; empty for none.
+        system: system prompt for the rows of tables and the lines of text; empty for none.
+        endpoint: that every record must be for, of those that OpenAI's batches have; empty for any.
+        defaults: members for every request that has no member of that name, as JSON.
+        schema: members that the model takes, and their ranges.
+        dimensions: numbers in one of its embeddings; None if unknown.
+    """
+
+    model: str
+    task: Task = Task.UNKNOWN
+    shape: Shape = Shape.UNKNOWN
+    images: bool | None = None
+    plain_schema: bool = False
+    template: str = ""
+    system: str = ""
+    endpoint: str = ""
+    defaults: Mapping[str, Json] = field(default_factory=dict)
+    schema: Schema = field(default_factory=Schema)
+    dimensions: int | None = None
+
+
+class Converted(NamedTuple):
+    """A request as it is sent, and the record's reference as JSON."""
+
+    request: bytes
+    reference: msgspec.Raw
+
+
+class RecordFault(NamedTuple):
+    """Why one record cannot be sent.
+
+    Attributes:
+        code: `bad_record` or `mismatched_model`, or one of `UNREADABLE_CODES`.
+        message: begins with the member at fault and a colon, if there is one; see `member_of`.
+        reference: the record's reference as JSON, if it could be read.
+    """
+
+    code: str
+    message: str
+    reference: msgspec.Raw = NULL
+
+
+@dataclass(frozen=True, slots=True)
+class BatchFacts:
+    """What result lines contain about a batch: its job's id and model, its `request_id`, and when it was accepted.
+
+    Attributes:
+        request_id: empty if the batch was never accepted.
+        accepted_at: Unix seconds; 0 if it was never accepted.
+    """
+
+    job_id: str
+    model: str
+    request_id: str = ""
+    accepted_at: float = 0.0
+
+
+class Outcome(NamedTuple):
+    """How one record ended.
+
+    Attributes:
+        id: the record's id.
+        reference: its reference as JSON.
+        record: its exact bytes; empty if they were not kept, as for a record that is too large.
+        result: the API's result as JSON on one line; None for a failed record.
+        code: error code of a failed record.
+        message: explains the code.
+    """
+
+    id: int
+    reference: Json
+    record: bytes
+    result: Json | None
+    code: str = ""
+    message: str = ""
+
+
+class Reader(Protocol):
+    """Turns records into requests."""
+
+    def convert(self, records: list[bytes]) -> list[Converted | RecordFault]:
+        """One request or fault for each record, in order.
+
+        Args:
+            records: exact bytes without line ends; in JSON formats, each is a valid JSON object.
+        """
+
+
+class LineReader:
+    """A reader that converts each record by itself; a format's own says how in `_convert`."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+
+    def convert(self, records: list[bytes]) -> list[Converted | RecordFault]:
+        """One request or fault for each record, in order."""
+        return [self._convert(record) for record in records]
+
+    def _convert(self, record: bytes) -> Converted | RecordFault:
+        raise NotImplementedError
+
+
+class Writer(Protocol):
+    """Turns outcomes into lines of result files."""
+
+    def line(self, facts: BatchFacts, outcome: Outcome) -> bytes:
+        """The record's line in the output, line feed included; never raises, whatever the API answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileNames:
+    """Names and content types of a format's result files, and the bytes they begin with."""
+
+    output: str = "output.jsonl"
+    output_type: str = "application/jsonl"
+    retry: str = "retry.jsonl"
+    retry_type: str = "application/jsonl"
+    output_opening: bytes = b""
+    retry_opening: bytes = b""
+
+
+class Sign(NamedTuple):
+    """The members by which a record's format is detected.
+
+    Attributes:
+        member: holds an object, the request.
+        beside: members of which the record has one; none if empty.
+        inside: members of which the request has one; none if empty.
+        names_model: whether the request may name the model.
+    """
+
+    member: str
+    beside: tuple[str, ...] = ()
+    inside: tuple[str, ...] = ()
+    names_model: bool = False
+
+
+class BadRecordError(Exception):
+    """A record does not fit its format; it fails alone."""
+
+    def __init__(self, member: str, message: str, code: str = "bad_record") -> None:
+        """Keep the fault that the record's error line will show."""
+        super().__init__(f"{member}: {message}")
+        self.code = code
+        self.message = f"{member}: {message}"
+
+
+_MEMBER = re.compile(r"(?:Line [0-9]+: )?([A-Za-z_][\w.\[\]-]*): ")
+
+
+def member_of(message: str) -> str | None:
+    """The member that a fault's message names."""
+    match = _MEMBER.match(message)
+    return match.group(1) if match else None
+
+
+# ── JSON, spliced ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def splice(members: Iterable[tuple[str, Json]]) -> bytes:
+    """A JSON object of members whose values are already JSON."""
+    return b"{%b}" % b",".join([b"%b:%b" % (_key(name), value) for name, value in members])
+
+
+@lru_cache(1024)
+def _key(name: str) -> bytes:
+    return encode(name)
+
+
+def splice_array(elements: Iterable[Json]) -> bytes:
+    """A JSON array of elements that are already JSON."""
+    return b"[%b]" % b",".join(elements)
+
+
+def members_of(raw: Json) -> dict[str, msgspec.Raw] | None:
+    """An object's members as JSON; None if it is not an object."""
+    try:
+        return _decode_members(raw)
+    except UNDECODABLE:
+        return None
+
+
+def is_object(record: bytes) -> bool:
+    """Whether a record, of which nothing may have been kept, is a JSON object."""
+    return bool(record) and members_of(record) is not None
+
+
+def elements_of(raw: Json) -> list[msgspec.Raw] | None:
+    """An array's elements as JSON; None if it is not an array."""
+    try:
+        return _decode_raws(raw)
+    except UNDECODABLE:
+        return None
+
+
+def value_of(raw: Json) -> Any:  # noqa: ANN401  # whatever a user or the API wrote
+    """A value; None if it cannot be read."""
+    try:
+        return _decode_any(raw)
+    except UNDECODABLE:
+        return None
+
+
+def word_of(raw: Json) -> str:
+    """A string's text; empty for anything else."""
+    value = value_of(raw)
+    return value if isinstance(value, str) else ""
+
+
+def begins(raw: Json, with_byte: bytes) -> bool:
+    """Whether JSON begins with a byte; it distinguishes objects, arrays and strings."""
+    return bytes(memoryview(raw)[:1]) == with_byte
+
+
+def one_line(raw: Json) -> bytes:
+    """JSON on one line, byte for byte unless it has line breaks between its tokens."""
+    json = bytes(raw)
+    return compact(json) if _LF in json or _CR in json else json
+
+
+def compact(raw: Json) -> bytes:
+    """JSON without white space between its tokens; if msgspec cannot read it, it is only put on one line."""
+    json = bytes(raw)
+    try:
+        return msgspec.json.format(json, indent=-1)
+    except UNDECODABLE:
+        return json.replace(b"\n", b" ").replace(b"\r", b" ")  # both occur only between tokens
+
+
+def json_text(raw: Json) -> bytes:
+    """JSON as the content of a JSON string."""
+    return encode(compact(raw).decode(errors="replace"))
+
+
+def with_defaults(request: dict[str, Json], target: Target, reference: Json) -> bytes:
+    """A request with the job's defaults and its reference."""
+    for name, value in target.defaults.items():
+        request.setdefault(name, value)
+    request.pop("external_reference", None)
+    if bytes(reference) != b"null":
+        request["external_reference"] = reference
+    return splice(request.items())

@@ -1,0 +1,286 @@
+"""Chat messages in the form that Workers AI accepts: one text each, images only for vision models.
+
+Content is a string, OpenAI's or Anthropic's typed parts, or Converse's blocks without a type. Parts of text are joined
+with a line feed; calls of tools and their results become messages as OpenAI writes them. Content of any other kind is
+sent as written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from dropbatch.core.formats.base import (
+    NULL,
+    UNDECODABLE,
+    BadRecordError,
+    Json,
+    begins,
+    elements_of,
+    encode,
+    members_of,
+    splice,
+    splice_array,
+    value_of,
+    word_of,
+)
+from dropbatch.core.formats.conversion.tools import function_call, text_of_result
+
+if TYPE_CHECKING:
+    from dropbatch.core.formats.base import Target
+
+    Members = dict[str, msgspec.Raw]
+
+TEXT_TYPES = frozenset({"text", "input_text", "output_text"})
+IMAGE_TYPES = frozenset({"image", "image_url", "input_image"})
+REFUSED_TYPES = frozenset(
+    {"input_audio", "audio", "video", "video_url", "document", "file", "input_file", "document_url", "image_file"}
+)
+"""Types of parts; a Converse block has none, and its only member is named like a type."""
+
+DROPPED_TYPES = frozenset({"thinking", "redacted_thinking", "reasoningContent", "cachePoint", "guardContent"})
+"""Parts that other vendors' models or caches need, and Workers AI's do not."""
+
+CALL_TYPES = frozenset({"tool_use", "toolUse"})
+RESULT_TYPES = frozenset({"tool_result", "toolResult"})
+
+
+class Names(NamedTuple):
+    """What a record calls the messages and the system's text of a chat request, for error messages.
+
+    Attributes:
+        path: the body's name in the record.
+        system: the member with the system's text.
+        places: for each message, the index of the Responses API's item that it is made of; None for a chat request.
+    """
+
+    path: str
+    system: str = "system"
+    places: list[int] | None = None
+
+    def message(self, index: int) -> str:
+        """The name of a message."""
+        return f"{self.path}.messages[{index}]" if self.places is None else f"{self.path}.input[{self.places[index]}]"
+
+
+def chat_messages(messages: Json | None, system: Json | None, target: Target, names: Names) -> Json:
+    """The messages of a chat request, with the system's text as the first one.
+
+    Args:
+        messages: the member as JSON; None if it is missing.
+        system: Anthropic's or Converse's `system` as JSON; None for none.
+        target: what they are sent to.
+        names: what the record calls them.
+
+    Raises:
+        BadRecordError: they are not an array of objects, or contain something that the model does not accept.
+    """
+    if messages is None or not begins(messages, b"["):
+        raise BadRecordError(f"{names.path}.messages", "It must be an array of messages.")
+    first = _system_message(system, f"{names.path}.{names.system}")
+    if not first and _are_plain(messages, target):
+        return messages
+    changed: list[Json] = [first] if first else []
+    for index, raw in enumerate(elements_of(messages) or []):
+        members = members_of(raw)
+        if members is None:
+            raise BadRecordError(names.message(index), "It must be an object.")
+        known = {name: value for name, value in members.items() if name == "content" or value != NULL}
+        if not target.schema.developer and word_of(members.get("role", NULL)) == "developer":
+            known["role"] = msgspec.Raw(b'"system"')
+        if known != members:
+            members, raw = known, msgspec.Raw(splice(known.items()))  # noqa: PLW2901
+        changed += _converted(raw, members, target, f"{names.message(index)}.content")
+    if target.schema.call_ids:
+        changed = [_with_call_ids(one, target.schema.call_ids) for one in changed]
+    return splice_array(changed)
+
+
+def _with_call_ids(message: Json, pattern: str) -> Json:
+    """A message whose ids of tool calls match a pattern: one that does not is replaced, everywhere by the same."""
+    members: dict[str, Json] = {**(members_of(message) or {})}
+    if not {"tool_calls", "tool_call_id"} & members.keys():
+        return message
+    if "tool_call_id" in members:
+        members["tool_call_id"] = _fitting_id(members["tool_call_id"], pattern)
+    calls: list[Json] = []
+    for raw in elements_of(members.get("tool_calls", NULL)) or []:
+        call = members_of(raw)
+        known = {**call, "id": _fitting_id(call["id"], pattern)} if call and "id" in call else None
+        calls.append(splice(known.items()) if known else raw)
+    if calls:
+        members["tool_calls"] = splice_array(calls)
+    return splice(members.items())
+
+
+def _fitting_id(raw: Json, pattern: str) -> Json:
+    text = word_of(raw)
+    return raw if re.search(pattern, text) else encode(hashlib.sha256(text.encode(errors="replace")).hexdigest()[:9])
+
+
+class _Message(msgspec.Struct):
+    content: str
+    role: str = ""
+    tool_call_id: str | None = None
+
+
+_decode_messages = msgspec.json.Decoder(list[_Message]).decode
+
+
+def _are_plain(messages: Json, target: Target) -> bool:
+    """Whether the content of each message is a string, as usual, and no member null: then they are sent as written."""
+    if b"null" in bytes(messages):
+        return False
+    try:
+        found = _decode_messages(messages)
+    except UNDECODABLE:
+        return False
+    if not target.schema.developer and any(one.role == "developer" for one in found):
+        return False
+    return not target.schema.call_ids or all(one.tool_call_id is None for one in found)
+
+
+def _system_message(system: Json | None, path: str) -> bytes:
+    """The system's text as a message; empty if there is none."""
+    if system is None or bytes(system) in {b"null", b"[]"}:
+        return b""
+    text: Json | None = system
+    if begins(system, b"["):
+        blocks = [one for one in elements_of(system) or [] if kind_of(members_of(one) or {}) not in DROPPED_TYPES]
+        texts = [text_of(members_of(one) or {}) for one in blocks]
+        text = encode("\n".join(one or "" for one in texts)) if None not in texts else None
+    if text is None or not begins(text, b'"'):
+        raise BadRecordError(path, "It must be a string or an array of text parts.")
+    return splice([("role", b'"system"'), ("content", text)])
+
+
+# ── one message ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _converted(raw: Json, members: Members, target: Target, path: str) -> list[Json]:
+    """One message as Workers AI takes it: several, if it has the results of several tools."""
+    content = members.get("content", NULL)
+    if bytes(content) == b"null":
+        return [splice({**members, "content": b'""'}.items())]
+    if not begins(content, b"["):
+        return [raw]
+    found = _read(elements_of(content) or [], target, path)
+    if found is None:
+        return [raw]
+    others: dict[str, Json] = {name: value for name, value in members.items() if name != "content"}
+    changed: list[Json] = list(found.results)
+    if found.pieces or found.calls or not found.results:
+        others["content"] = _joined(found.pieces)
+        if found.calls:
+            others["tool_calls"] = splice_array(found.calls)
+        changed.append(splice(others.items()))
+    return changed
+
+
+class _Parts(NamedTuple):
+    """A message's parts: texts, or images as OpenAI's parts; calls of tools; messages with results of tools."""
+
+    pieces: list[str | bytes]
+    calls: list[bytes]
+    results: list[bytes]
+
+
+def _read(parts: list[msgspec.Raw], target: Target, path: str) -> _Parts | None:
+    """The parts of a message; None if one is of an unknown kind.
+
+    Raises:
+        BadRecordError: one is something that the model does not accept.
+    """
+    found = _Parts([], [], [])
+    is_known = True
+    for index, raw in enumerate(parts):
+        members = members_of(raw) or {}
+        kind = kind_of(members)
+        text = text_of(members)
+        if text is not None:
+            found.pieces.append(text)
+        elif kind in IMAGE_TYPES:
+            found.pieces.append(_image(members, target, f"{path}[{index}]"))
+        elif kind in REFUSED_TYPES:
+            message = f"Workers AI takes text here, and images for some models, no {kind}. Write what is in it as text."
+            raise BadRecordError(f"{path}[{index}]", message)
+        elif kind in CALL_TYPES:
+            found.calls.append(function_call(members_of(members.get(kind, NULL)) or members))
+        elif kind in RESULT_TYPES:
+            found.results.append(_result(members_of(members.get(kind, NULL)) or members))
+        elif kind not in DROPPED_TYPES:
+            is_known = False
+    return found if is_known else None
+
+
+def _result(members: Members) -> bytes:
+    """The result of a tool as a message."""
+    call_id = members.get("tool_use_id") or members.get("toolUseId") or b'""'
+    text = text_of_result(members.get("content", msgspec.Raw(b'""')))
+    return splice([("role", b'"tool"'), ("tool_call_id", call_id), ("content", text)])
+
+
+def _joined(pieces: list[str | bytes]) -> Json:
+    """Texts as one string; texts and images as OpenAI's parts."""
+    if all(isinstance(piece, str) for piece in pieces):
+        return encode("\n".join(str(piece) for piece in pieces))
+    return splice_array(
+        splice([("type", b'"text"'), ("text", encode(piece))]) if isinstance(piece, str) else piece for piece in pieces
+    )
+
+
+def kind_of(members: Members) -> str:
+    """A part's type, or the name of a Converse block's only member."""
+    return word_of(members.get("type", NULL)) or next(iter(members), "")
+
+
+def text_of(members: Members) -> str | None:
+    """A part's text; None for a part of another kind."""
+    kind = kind_of(members)
+    name = "text" if kind in TEXT_TYPES else "refusal" if kind == "refusal" else ""
+    text = value_of(members[name]) if name in members else None
+    return text if isinstance(text, str) else None
+
+
+# ── images ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _image(members: Members, target: Target, path: str) -> bytes:
+    """An image as OpenAI's part.
+
+    Raises:
+        BadRecordError: the model takes no images, or not this one.
+    """
+    if target.images is False:
+        raise BadRecordError(path, f"{target.model} takes only text, no images.")
+    url = _data_url(value_of(splice(members.items())))
+    if not url.startswith("data:"):
+        raise BadRecordError(
+            path, "Workers AI takes images as data URLs (data:image/png;base64,…), no links, files or places in S3."
+        )
+    image: dict[str, Json] = {"url": encode(url)}
+    inner = members_of(members.get("image_url", NULL)) or {}
+    if "detail" in inner:
+        image["detail"] = inner["detail"]
+    return splice([("type", b'"image_url"'), ("image_url", splice(image.items()))])
+
+
+def _data_url(part: object) -> str:
+    """The URL of an image in any vendor's part; empty for none."""
+    part = part if isinstance(part, dict) else {}
+    url = part.get("image_url")
+    url = url.get("url") if isinstance(url, dict) else url
+    if isinstance(url, str):
+        return url
+    image = part.get("image")
+    source = part.get("source") or (image.get("source") if isinstance(image, dict) else None)
+    if not isinstance(source, dict):
+        return ""
+    if isinstance(image, dict) and isinstance(source.get("bytes"), str):
+        return f"data:image/{image.get('format', 'png')};base64,{source['bytes']}"
+    if isinstance(source.get("data"), str):
+        return f"data:{source.get('media_type', 'image/png')};base64,{source['data']}"
+    return ""

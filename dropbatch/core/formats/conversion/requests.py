@@ -1,0 +1,224 @@
+"""Converts other vendors' request bodies to Workers AI's, by the table in `dropbatch.core.formats.conversion.members`.
+
+Members that are not in the table are sent as written. Values that do not change are copied as bytes.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from dropbatch.core.formats.base import (
+    BadRecordError,
+    Json,
+    Shape,
+    Target,
+    Task,
+    begins,
+    elements_of,
+    encode,
+    members_of,
+    splice,
+    splice_array,
+    value_of,
+)
+from dropbatch.core.formats.conversion.members import check_limits, renamed, thinking
+from dropbatch.core.formats.conversion.messages import Names, chat_messages
+from dropbatch.core.formats.conversion.responses import response_format, to_chat, to_responses
+from dropbatch.core.formats.conversion.tools import chat_tool_choice, chat_tools
+from dropbatch.errors import UploadRefused
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import msgspec
+
+    Members = dict[str, msgspec.Raw]
+    Request = dict[str, Json]
+    Origins = dict[str, str]
+
+
+class Endpoint(StrEnum):
+    """The endpoint a request body was written for, one of OpenAI's: Bedrock's shapes are close enough to these."""
+
+    CHAT = "chat/completions"
+    COMPLETIONS = "completions"
+    EMBEDDINGS = "embeddings"
+    RESPONSES = "responses"
+    OTHER = ""
+
+
+def convert_body(body: Members, endpoint: Endpoint, target: Target, path: str) -> Request:
+    """A request body in the form that Workers AI accepts.
+
+    Args:
+        body: its members as JSON.
+        endpoint: what it was written for.
+        target: what it is sent to.
+        path: the body's own name in the record, for error messages.
+
+    Raises:
+        BadRecordError: a member requests something that Workers AI does not support, or does not fit the model.
+    """
+    request, origins = renamed(body, target, path)
+    _CONVERTERS[endpoint](request, origins, endpoint, target, path)
+    check_limits(request, origins, target, path)
+    return request
+
+
+# ── one endpoint each ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _chat(
+    request: Request,
+    origins: Origins,
+    endpoint: Endpoint,
+    target: Target,
+    path: str,
+    places: list[int] | None = None,
+) -> None:
+    _require_task(endpoint, Task.GENERATION, target, path)
+    if bytes(request.pop("audio", b"null")) != b"null" or b'"audio"' in bytes(request.pop("modalities", b"")):
+        raise BadRecordError(f"{path}.audio", "Workers AI's batches accept and return text here. Leave audio out.")
+    names = Names(path, origins.get("system", "system"), places)
+    request["messages"] = chat_messages(request.get("messages"), request.pop("system", None), target, names)
+    if "toolConfig" in request and "tools" not in request:
+        config = members_of(request.pop("toolConfig")) or {}
+        request.update((new, config[old]) for old, new in _TOOL_CONFIG.items() if old in config)
+    _chat_options(request, origins, target)
+
+
+def _chat_options(request: Request, origins: Origins, target: Target) -> None:
+    """Everything of a chat request but the content of its messages, as the model takes it."""
+    thinking(request, target)
+    if "truncate" in request:
+        del request["truncate"]
+    if "tools" in request:
+        request["tools"] = chat_tools(request["tools"], full=target.schema.full_tools)
+    if "tool_choice" in request:
+        request["tool_choice"] = chat_tool_choice(request["tool_choice"])
+    if "response_format" in request:
+        format_ = response_format(request.pop("response_format"), target)
+        if format_ is not None:
+            request["response_format"] = format_
+    if target.shape is Shape.INPUT:
+        to_responses(request, origins)
+
+
+_TOOL_CONFIG = {"tools": "tools", "toolChoice": "tool_choice"}
+
+
+def _completions(request: Request, origins: Origins, endpoint: Endpoint, target: Target, path: str) -> None:
+    _require_task(endpoint, Task.GENERATION, target, path)
+    if "text" in request and "prompt" not in request:
+        request["prompt"] = request.pop("text")  # Bedrock's `inputText`
+    prompt: Json = request.get("prompt", b"null")
+    if begins(prompt, b"["):
+        prompts = elements_of(prompt) or []
+        if len(prompts) != 1 or not begins(prompts[0], b'"'):
+            raise BadRecordError(f"{path}.prompt", "It must be one string, not tokens. Write a record for each prompt.")
+        prompt = prompts[0]
+    if not begins(prompt, b'"'):
+        raise BadRecordError(f"{path}.prompt", "It must be a string.")
+    request.pop("prompt", None)
+    request.update(text_input(prompt, target))
+    _chat_options(request, origins, target)
+
+
+def _embeddings(request: Request, _: Origins, endpoint: Endpoint, target: Target, path: str) -> None:
+    _require_task(endpoint, Task.EMBEDDINGS, target, path)
+    name = "text" if "text" in request else "input"
+    texts = request.pop(name, b"null")
+    if begins(texts, b"["):
+        if any(not begins(text, b'"') for text in elements_of(texts) or []):
+            raise BadRecordError(f"{path}.{name}", "Workers AI takes strings, not tokens or other values.")
+    elif not begins(texts, b'"'):
+        raise BadRecordError(f"{path}.{name}", "It must be a string or an array of strings.")
+    request["text"] = texts
+    if "truncate" in request:
+        is_cut = value_of(request.pop("truncate")) in ("END", "START")
+        if is_cut and "truncate_inputs" in target.schema.members:
+            request["truncate_inputs"] = b"true"
+
+
+def _responses(request: Request, origins: Origins, endpoint: Endpoint, target: Target, path: str) -> None:
+    _require_task(endpoint, Task.GENERATION, target, path)
+    if "input" not in request:
+        raise BadRecordError(f"{path}.input", "It is missing.")
+    reasoning = members_of(request.get("reasoning", b"null"))
+    if reasoning and b"null" in map(bytes, reasoning.values()):
+        request["reasoning"] = splice((name, value) for name, value in reasoning.items() if bytes(value) != b"null")
+    if target.shape not in {Shape.INPUT, Shape.UNKNOWN}:
+        places = to_chat(request, origins, target, path)
+        _chat(request, origins, endpoint, target, path, places)
+
+
+def convert_defaults(target: Target) -> Request:
+    """A job's defaults in the form that the model takes them.
+
+    Raises:
+        UploadRefused: `bad_options`: one is not for defaults, or the model does not take its value.
+    """
+    for name in sorted(_INPUTS & target.defaults.keys()):
+        raise UploadRefused("bad_options", f"defaults.{name}: Each record has its own input. Leave it out.")
+    try:
+        request, origins = renamed(target.defaults, target, "defaults")
+        if target.task in {Task.GENERATION, Task.UNKNOWN}:
+            _chat_options(request, origins, target)
+        check_limits(request, origins, target, "defaults")
+    except BadRecordError as error:
+        raise UploadRefused("bad_options", error.message) from error
+    return request
+
+
+_INPUTS = frozenset({"messages", "system", "prompt", "input"})
+
+
+def _as_written(request: Request, _: Origins, endpoint: Endpoint, target: Target, path: str) -> None:
+    pass
+
+
+_CONVERTERS: dict[Endpoint, Callable[[Request, Origins, Endpoint, Target, str], None]] = {
+    Endpoint.CHAT: _chat,
+    Endpoint.COMPLETIONS: _completions,
+    Endpoint.EMBEDDINGS: _embeddings,
+    Endpoint.RESPONSES: _responses,
+    Endpoint.OTHER: _as_written,
+}
+
+
+def _require_task(endpoint: Endpoint, task: Task, target: Target, path: str) -> None:
+    if target.task not in {task, Task.UNKNOWN}:
+        raise BadRecordError(path, f"It is written for {endpoint}, but {target.model} is a model for {target.task}.")
+
+
+# ── shapes of a model's input ────────────────────────────────────────────────────────────────────────────────────────
+
+_USER = b'[{"role":"user","content":%b}]'
+
+
+def text_input(text: Json, target: Target) -> Request:
+    """The members that pass a text, given as a JSON string, to a model."""
+    if target.system and target.shape is Shape.INPUT:
+        return {"instructions": encode(target.system), "input": text}
+    if target.system:
+        system = splice([("role", b'"system"'), ("content", encode(target.system))])
+        return {"messages": splice_array([system, splice([("role", b'"user"'), ("content", text)])])}
+    if target.shape is Shape.MESSAGES:
+        return {"messages": _USER % bytes(text)}
+    return {INPUT_MEMBERS[target.shape]: text}
+
+
+INPUT_MEMBERS: dict[Shape, str] = {
+    Shape.TEXT: "text",
+    Shape.PROMPT: "prompt",
+    Shape.INPUT: "input",
+    Shape.AUDIO: "audio",
+    Shape.UNKNOWN: "prompt",
+}
+"""The member that takes a text, by the model's shape."""
+
+
+def as_array(raw: Json) -> bytes:
+    """An array as it is; any other JSON as the only element of an array."""
+    return bytes(raw) if begins(raw, b"[") else splice_array([raw])

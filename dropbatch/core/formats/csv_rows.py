@@ -1,0 +1,251 @@
+"""Finds the rows of CSV and TSV in a stream of blocks, with the exact bytes of each.
+
+Follows RFC 4180 and Python's `csv`: a quote counts only at the beginning of a field; inside quotes, a line feed belongs
+to the field, and two quotes are one. A row ends at a line feed; a carriage return before it is not part of the row.
+Memory is bounded: a row that is too large for any request is skipped, block by block.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from itertools import repeat
+from typing import TYPE_CHECKING, NamedTuple
+
+from dropbatch.core.formats.base import API_BODY_LIMIT
+from dropbatch.errors import UploadRefused
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+EXCERPT_BYTES = 64 << 10
+"""Bytes kept of a row that is too large."""
+
+ROWS_WINDOW_BYTES = 256 << 10
+"""Approximate bytes of rows that are returned together."""
+
+_LINE_END = b"\r\n"
+_EMPTY_ROWS = re.compile(rb"(?:\r?\n)++")
+_LONG_STRETCH = re.compile(rb"\n(?:\r?\n){16}")
+
+
+class LongRow(NamedTuple):
+    """A row that is too large for any request: its beginning, and its length in bytes."""
+
+    beginning: bytes
+    length: int
+
+
+class RowWindow(NamedTuple):
+    """Consecutive rows.
+
+    Attributes:
+        rows: their bytes, without line ends; an empty line is an empty row, and so are all of a long stretch.
+        steps: bytes from the beginning of each row to that of the next.
+        lines: number of lines of each row.
+    """
+
+    rows: list[bytes | LongRow]
+    steps: list[int]
+    lines: list[int]
+
+
+def read_rows(blocks: Iterable[bytes], delimiter: bytes, line: int = 0, limit: int = 0) -> Iterator[RowWindow]:
+    """All rows, some of them at a time; the last row needs no line end.
+
+    Args:
+        blocks: the stream.
+        delimiter: one byte.
+        line: lines before the stream, for error messages.
+        limit: bytes above which a row is skipped; 0 for what a request may have.
+
+    Raises:
+        UploadRefused: `broken_document`: a quote is never closed.
+    """
+    limit = limit or API_BODY_LIMIT
+    match_row = _patterns(delimiter).row.match
+    held, size, next_scan = [b""], 0, 0
+    stream = iter(blocks)
+    for block in stream:
+        held.append(block)
+        size += len(block)
+        if size < next_scan and size <= limit:
+            continue  # an unfinished row is scanned again only when it has doubled, not for each block
+        buffer, at = b"".join(held), 0
+        while (window := _window(match_row, buffer, at, limit)).rows:
+            yield window
+            at += sum(window.steps)
+            line += sum(window.lines)
+        buffer = buffer[at:]
+        if len(buffer) > limit:
+            window, buffer = _skip_row(buffer, stream, delimiter, line)
+            yield window
+            line += sum(window.lines)
+        held, size, next_scan = [buffer], len(buffer), 2 * len(buffer)
+    yield from _last_rows(b"".join(held), delimiter, line, limit)
+
+
+def _window(match_row: _MatchRow, buffer: bytes, at: int, limit: int) -> RowWindow:
+    """Whole rows from `at` on, about a window of them."""
+    if buffer[at : at + 1] in _LINE_END and (empty := _EMPTY_ROWS.match(buffer, at)):
+        return RowWindow([b""], [empty.end() - at], [buffer.count(b"\n", at, empty.end())])
+    last, end = buffer.rfind(b"\n", at, at + ROWS_WINDOW_BYTES) + 1, at + ROWS_WINDOW_BYTES
+    if stretch := _LONG_STRETCH.search(buffer, at, max(last, at)):
+        last = end = stretch.start() + 1
+    section = buffer[at:last] if last > 0 else b""
+    if section and b'"' not in section:
+        rows = section.split(b"\n")
+        rows.pop()
+        return RowWindow([*map(_row, rows, repeat(limit))], [len(row) + 1 for row in rows], [1] * len(rows))
+    found = RowWindow([], [], [])
+    while at < end and (match := match_row(buffer, at)):
+        row = match.group()
+        found.rows.append(_row(row[:-1], limit))
+        found.steps.append(len(row))
+        found.lines.append(row.count(b"\n"))
+        at = match.end()
+    return found
+
+
+def _row(row: bytes, limit: int) -> bytes | LongRow:
+    row = row.rstrip(b"\r")  # Python on Windows writes CR CR LF where a file was opened without newline=""
+    return LongRow(row[:EXCERPT_BYTES], len(row)) if len(row) > limit else row
+
+
+def _last_rows(buffer: bytes, delimiter: bytes, line: int, limit: int) -> Iterator[RowWindow]:
+    """The rows left at the end of the stream."""
+    at = 0
+    while at < len(buffer):
+        window = _window(_patterns(delimiter).row.match, buffer, at, limit)
+        if not window.rows:
+            break
+        yield window
+        at += sum(window.steps)
+        line += sum(window.lines)
+    rest = buffer[at:]
+    if not rest:
+        return
+    if not _patterns(delimiter).row.match(rest + b"\n"):
+        opening = _patterns(delimiter).fields.match(rest)
+        raise _unclosed(line + 1 + rest.count(b"\n", 0, opening.end() if opening else 0))
+    yield RowWindow([_row(rest, limit)], [len(rest)], [rest.count(b"\n") + 1])
+
+
+def _unclosed(line: int) -> UploadRefused:
+    return UploadRefused(
+        "broken_document",
+        f"The quote opened in line {line:,} is never closed. Close it, or double a quote that belongs to a field, and "
+        "upload the file again.",
+    )
+
+
+# ── rows as expressions ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class _Patterns(NamedTuple):
+    field: re.Pattern[bytes]
+    fields: re.Pattern[bytes]
+    row: re.Pattern[bytes]
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    _MatchRow = Callable[[bytes, int], re.Match[bytes] | None]
+
+
+@cache
+def _patterns(delimiter: bytes) -> _Patterns:
+    """Patterns of a field, of several fields with their delimiters, and of a whole row with its line feed."""
+    d = re.escape(delimiter)
+    quoted = rb'"[^"]*+(?:""[^"]*+)*+"[^%b\n]*+' % d
+    bare = rb'[^"%b\n][^%b\n]*+' % (d, d)
+    field = rb"(?:%b|%b)?+" % (quoted, bare)
+    fields = rb"%b(?:%b%b)*+" % (field, d, field)
+    return _Patterns(re.compile(field), re.compile(fields), re.compile(fields + rb"\n"))
+
+
+def split_row(row: bytes, delimiter: bytes) -> list[bytes]:
+    """A row's fields as written, including the quotes."""
+    match_field = _patterns(delimiter).field.match
+    fields, at = [], 0
+    while True:
+        match = match_field(row, at)
+        end = match.end() if match else at
+        if row[at : at + 1] == b'"' and end == at:
+            end = len(row)  # never closed, which no row of `read_rows` is
+        fields.append(row[at:end])
+        if end >= len(row):
+            return fields
+        at = end + 1
+
+
+def whole_fields(beginning: bytes, delimiter: bytes) -> bytes:
+    """The fields at a row's beginning that are whole, without the last one."""
+    return delimiter.join(split_row(beginning, delimiter)[:-1])
+
+
+def first_row(head: bytes) -> bytes:
+    """A file's first row that is not empty, whatever its delimiter; it may have line breaks in quotes."""
+    match = _FIRST_ROW.match(head)
+    return match.group(1) if match else b""
+
+
+_FIRST_ROW = re.compile(rb'[\r\n]*+((?:[^"\n]|"[^"]*+")*+)')
+_QUOTED_TEXT = re.compile(rb'"[^"]*+"')
+
+
+def delimiters_in(row: bytes) -> list[str]:
+    """The delimiters that a row has outside quotes."""
+    bare = _QUOTED_TEXT.sub(b"", row)
+    return [one for one in KNOWN_DELIMITERS if one.encode() in bare]
+
+
+KNOWN_DELIMITERS = (",", ";", "\t", "|")
+
+
+# ── a row that is too large ──────────────────────────────────────────────────────────────────────────────────────────
+
+_START, _BARE, _QUOTED, _QUOTE = range(4)
+
+
+def _skip_row(buffer: bytes, more: Iterator[bytes], delimiter: bytes, line: int) -> tuple[RowWindow, bytes]:
+    """Skip a row, block by block.
+
+    Returns:
+        A window with this row alone, and what follows it in the block that ends it.
+
+    Raises:
+        UploadRefused: `broken_document`: a quote is never closed.
+    """
+    beginning, length, lines = buffer[:EXCERPT_BYTES], 0, 1
+    opened = line + 1
+    state, at = _START, 0
+    find_end = re.compile(rb"[%b\n]" % re.escape(delimiter)).search
+    while True:
+        if at >= len(buffer):
+            length += len(buffer)
+            at, buffer = 0, next(more, b"")
+            if not buffer:
+                break
+        if state == _QUOTED:
+            end = buffer.find(b'"', at)
+            state, end = (_QUOTE, end) if end >= 0 else (_QUOTED, len(buffer))
+            lines += buffer.count(b"\n", at, end)
+            at = end + 1 if state == _QUOTE else end
+        elif state in {_START, _QUOTE} and buffer[at : at + 1] == b'"':
+            opened = line + lines if state == _START else opened
+            state, at = _QUOTED, at + 1
+        else:
+            match = find_end(buffer, at)
+            if match is None:
+                state, at = _BARE, len(buffer)
+                continue
+            at = match.end()
+            if match.group() == b"\n":
+                length += at
+                return RowWindow([LongRow(beginning, length - 1)], [length], [lines]), buffer[at:]
+            state = _START
+    if state == _QUOTED:
+        raise _unclosed(opened)
+    return RowWindow([LongRow(beginning, length)], [length], [lines]), b""

@@ -1,0 +1,255 @@
+"""Which format a file has: from its options, its key's extension, or the records at its beginning."""
+
+from __future__ import annotations
+
+import re
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from dropbatch.core.formats.base import API_BODY_LIMIT, UNDECODABLE
+from dropbatch.core.formats.registry import FORMATS
+from dropbatch.core.formats.vendors.openai import model_id
+from dropbatch.errors import UploadRefused
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from dropbatch.core.formats.base import Json
+
+LOOKED_AT_LINES = 100
+"""First lines of which at least one must be JSON, unless the file is one of the other formats."""
+
+PACKED = (".gz", ".zst")
+EXTENSIONS = {known.extension: name for name, known in FORMATS.items() if known.extension}
+
+_BOM = b"\xef\xbb\xbf"
+_SPACE = b" \t\r\n"
+_BLANKS = re.compile(rb"[ \t\r\n]*")
+_decode = msgspec.json.Decoder().decode
+
+_NONE = (
+    "None of the first lines is JSON. Upload JSON Lines, one request object per line, as `jq -c` writes them; a table "
+    "under a name that ends in .csv or .tsv; one text per line under a name that ends in .txt; or set "
+    "x-amz-meta-format."
+)
+_OUTPUT = (
+    "{place} is a batch's result, not a request. Upload the file of requests; to try the failed ones again, upload the "
+    "retry file of their job."
+)
+_BARE = (
+    "Each record is the bare body of a request to OpenAI, which does not say what it is for. Write each record as "
+    '{"custom_id": …, "url": "/v1/embeddings", "body": {…}}, or as a request of Workers AI itself.'
+)
+_NO_RECORD = (
+    "None of the first lines is a record of the format {name}, which was named for this file: each must {members}."
+)
+
+
+# What needs no other member is looked for first.
+_SIGNS = sorted(
+    ((name, known.sign) for name, known in FORMATS.items() if known.sign),
+    key=lambda named: bool(named[1].beside or named[1].inside),
+)
+
+
+def _decoder_of(members: Iterable[str]) -> Callable[[Json], Any]:
+    """A decoder of an object's members, each as its bytes, empty for a missing one; others are not decoded."""
+    fields = [(name, msgspec.Raw, msgspec.Raw()) for name in sorted(set(members))]
+    return msgspec.json.Decoder(msgspec.defstruct("Members", fields)).decode
+
+
+_LOOKED_FOR = (
+    *("response", "result", "error", "success", "custom_id", "key", "body", "params", "request", "modelInput"),
+    *("modelOutput", "model", "input", "messages"),
+    *(name for _, sign in _SIGNS for name in (sign.member, *sign.beside)),
+)
+_decode_members = _decoder_of(_LOOKED_FOR)
+_decode_inside = {name: _decoder_of(sign.inside) for name, sign in _SIGNS if sign.inside}
+
+
+class _Seen(NamedTuple):
+    """What a record is, and its place from 1."""
+
+    kind: str
+    place: int
+
+
+def detect_format(key: str, head: bytes, *, complete: bool, form: str, elements: Iterable[bytes] | None) -> str:
+    """The format of a file, if no option names it: that of the first record that has the members of one.
+
+    Args:
+        key: the upload's key.
+        head: its first unpacked bytes.
+        complete: whether these are all of them.
+        form: `jsonl`, or `object` or `array` for a document.
+        elements: the records at the beginning of an array.
+
+    Raises:
+        UploadRefused: `unknown_format`: it has no known format, or two.
+    """
+    if form == "object":
+        return "native"
+    by_extension = extension_format(key) if form == "jsonl" else ""
+    if by_extension and head.removeprefix(_BOM).lstrip(_SPACE)[:1] not in {b"{", b"["}:
+        return by_extension
+    records = _lines(head, complete=complete) if elements is None else enumerate(elements, 1)
+    if not any(mark in head for mark in _MARKS):
+        records = islice(records, LOOKED_AT_LINES)  # no record names a format: the first ones say what the file is
+    first, kinds = _look(records, "Line" if form == "jsonl" else "Element", any_json=bool(by_extension))
+    if first:
+        return first
+    if by_extension and kinds <= _NO_OBJECT:
+        return by_extension
+    if kinds == {"broken"} and form == "jsonl":
+        raise UploadRefused("unknown_format", _NONE)
+    if kinds - {"broken"} == {"bare"}:
+        raise UploadRefused("unknown_format", _BARE)
+    return "native"
+
+
+def check_named(name: str, head: bytes, *, complete: bool, elements: Iterable[bytes] | None = None) -> None:
+    """Check that a format of JSON which is named, not recognized, fits at least one of a file's first records.
+
+    Args:
+        name: of the format.
+        head: the file's first unpacked bytes.
+        complete: whether these are all of them.
+        elements: the records at the beginning of an array.
+
+    Raises:
+        UploadRefused: `unknown_format`.
+    """
+    records = _lines(head, complete=complete) if elements is None else enumerate(elements, 1)
+    kinds = {_kind_of(record) for _, record in islice(records, LOOKED_AT_LINES)}
+    sign = FORMATS[name].sign
+    if sign is None and kinds and kinds <= _NO_OBJECT:
+        raise UploadRefused("unknown_format", _NO_RECORD.format(name=name, members="be a JSON object"))
+    if sign and kinds and name not in kinds:
+        members = (
+            f"be a JSON object with {' and '.join([sign.member, *[' or '.join(sign.beside)] * bool(sign.beside)])}"
+        )
+        raise UploadRefused("unknown_format", _NO_RECORD.format(name=name, members=members))
+
+
+def _look(records: Iterable[tuple[int, bytes]], word: str, *, any_json: bool) -> tuple[str, set[str]]:
+    """The format that records have, empty for none, and all kinds of records there are.
+
+    Args:
+        records: each with its place.
+        word: what is counted by the places.
+        any_json: whether only objects count as JSON among the first lines.
+
+    Raises:
+        UploadRefused: `unknown_format`: they have two formats, or are results.
+    """
+    first: _Seen | None = None
+    kinds: set[str] = set()
+    hopeless = _NO_OBJECT if any_json else {"broken"}
+    for looked_at, (place, record) in enumerate(records, 1):
+        kind = _kind_of(record)
+        kinds.add(kind)
+        if kind in _NAMED:
+            first = first or _Seen(kind, place)
+            if kind != first.kind:
+                raise UploadRefused("unknown_format", _two(word, first, _Seen(kind, place)))
+        if looked_at == LOOKED_AT_LINES and kinds <= hopeless:
+            break
+    if first and first.kind == "output":
+        raise UploadRefused("unknown_format", _OUTPUT.format(place=f"{word} {first.place}"))
+    return first.kind if first else "", kinds
+
+
+_MARKS = tuple(f'"{name}"'.encode() for name in (*(sign.member for _, sign in _SIGNS), "response", "result", "error"))
+"""Members without which no record is of another format than the native one."""
+_NAMED = frozenset({"output", *(name for name, _ in _SIGNS)})
+_NO_OBJECT = frozenset({"broken", "value"})
+
+
+def _two(word: str, *both: _Seen) -> str:
+    one, other = (
+        f"{word} {seen.place} is {'a result' if seen.kind == 'output' else f'of the format {seen.kind}'}"
+        for seen in both
+    )
+    return f"{one}, and {other[0].lower()}{other[1:]}. Upload each format as a file of its own."
+
+
+def _kind_of(record: bytes) -> str:
+    """What a record is: a format, `output`, `bare`, `native`, `value` for JSON that is no object, or `broken`."""
+    try:
+        found = _decode_members(record)
+    except UNDECODABLE:
+        return "value" if _is_json(record) else "broken"
+    if _is_output(found):
+        return "output"
+    for name, sign in _SIGNS:
+        request = getattr(found, sign.member)
+        if not _is_object(request) or (sign.beside and not any(getattr(found, one) for one in sign.beside)):
+            continue
+        if not sign.inside or any(getattr(_decode_inside[name](request), one) for one in sign.inside):
+            return name
+    return "bare" if found.model and found.input and not found.messages else "native"
+
+
+def _is_output(found: Any) -> bool:  # noqa: ANN401 # A type made at run time.
+    """Whether a record is a result of Bedrock's, OpenAI's, Anthropic's, Gemini's or our own."""
+    if found.modelOutput or (found.modelInput and found.error):
+        return True
+    if found.body or found.params or _is_object(found.modelInput):
+        return False
+    if found.response and (found.custom_id or found.key or found.request):
+        return True
+    return bool((found.custom_id or found.key or found.success) and (found.result or found.error))
+
+
+def _is_object(raw: msgspec.Raw) -> bool:
+    return bytes(memoryview(raw)[:1]) == b"{"
+
+
+def _is_json(record: bytes) -> bool:
+    try:
+        _decode(record)
+    except UNDECODABLE:
+        return False
+    return True
+
+
+def extension_format(key: str) -> str:
+    """The format that a key's extension names; empty for none."""
+    name = key.lower()
+    for ending in PACKED:
+        name = name.removesuffix(ending)
+    return next((found for ending, found in EXTENSIONS.items() if name.endswith(ending)), "")
+
+
+def first_model(format_: str, head: bytes, *, complete: bool, elements: Iterable[bytes] | None = None) -> str:
+    """The first model id that a record of a format names; empty if there is none."""
+    sign = FORMATS[format_].sign
+    if sign is None or not sign.names_model:
+        return ""
+    for _, record in _lines(head, complete=complete) if elements is None else enumerate(elements):
+        try:
+            value: Any = _decode(record)
+        except UNDECODABLE:
+            continue
+        body = value.get(sign.member) if isinstance(value, dict) else None
+        model = body.get("model") if isinstance(body, dict) else None
+        if isinstance(model, str) and (found := model_id(model)):
+            return found
+    return ""
+
+
+def _lines(head: bytes, *, complete: bool) -> Iterator[tuple[int, bytes]]:
+    """Each line that is whole and not blank, with its number from 1; lines too long for a record are left out."""
+    at, number = len(_BOM) if head.startswith(_BOM) else 0, 1
+    while (begin := _BLANKS.match(head, at).end()) < len(head):  # type: ignore[union-attr] # It also matches nothing.
+        number += head.count(b"\n", at, begin)
+        end = head.find(b"\n", begin)
+        if end < 0:
+            if not complete:
+                return
+            end = len(head)
+        at = end
+        if end - begin <= API_BODY_LIMIT:
+            yield number, head[begin:end]

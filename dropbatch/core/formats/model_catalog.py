@@ -1,0 +1,129 @@
+"""What is known about Cloudflare's models: task, request shape, limits and prices, from `model_catalog.json`.
+
+A model that is not listed by its id gets the facts of its family; a family is a prefix of the id. Facts without a
+source are not in the file, and unknown here. Pure, apart from reading that file once.
+"""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal  # noqa: TC003 - msgspec reads the annotations
+from functools import cache, lru_cache
+from pathlib import Path
+
+import msgspec
+
+from dropbatch.core.formats.base import Shape, Task
+
+MODEL_ID = re.compile(r"(?!.{201})@(?:cf|hf)/[A-Za-z0-9._-]+/[A-Za-z0-9._-]+")
+WORKER_REPLY_TARGET_BYTES = 12_000_000
+"""`REPLY_TARGET_BYTES` for the transport `worker`: a Worker has 128 MB, and if its AI binding does not return raw
+responses, it keeps several copies of a reply."""
+REPLY_TARGET_BYTES = 200_000_000
+"""Maximum bytes of a typical reply, however many requests a batch may have."""
+
+UNKNOWN_ANSWER_BYTES = 400_000
+"""Bytes assumed for one answer of a model that is not listed: enough for half a minute of speech."""
+
+
+def is_model(model: str) -> bool:
+    """Whether it has the form of a model id."""
+    return MODEL_ID.fullmatch(model) is not None and not {".", ".."} & set(model.split("/"))
+
+
+class ModelFamily(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Models whose ids begin with the same prefix.
+
+    Attributes:
+        answer_bytes: bytes of a typical answer: 1,024 numbers in full precision, some pages of text, or a long text
+            with its reasoning and wrapping.
+        images: whether messages may contain images; None if unknown.
+        schema: the family's schema, as a key of `dropbatch.core.formats.schemas.SCHEMAS`; empty if it is not known.
+    """
+
+    prefix: str
+    task: Task
+    shape: Shape
+    schema: str = ""
+    answer_bytes: int = UNKNOWN_ANSWER_BYTES
+    images: bool | None = None
+
+
+class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One model.
+
+    Attributes:
+        batch: whether the catalogue lists it as supporting batches; None if it is not listed here.
+        dimensions: numbers in one of its embeddings; None if unknown.
+        output_tokens: tokens of an answer if the request sets no limit.
+        input_price: US dollars for a million input tokens; None if no source is known.
+        output_price: the same for output tokens; None if there is no such price, as for embeddings.
+        priced_at: the day on which the source gave these prices, as YYYY-MM-DD.
+        price_source: the source, as a key of the file's `sources`.
+    """
+
+    id: str
+    batch: bool | None = None
+    task: Task = Task.UNKNOWN
+    shape: Shape = Shape.UNKNOWN
+    schema: str = ""
+    answer_bytes: int = 0
+    images: bool | None = None
+    plain_schema: bool = False
+    dimensions: int | None = None
+    output_tokens: int | None = None
+    input_price: Decimal | None = None
+    output_price: Decimal | None = None
+    priced_at: str = ""
+    price_source: str = ""
+
+
+class Catalog(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The file: where its facts come from, families of models, and models."""
+
+    sources: dict[str, str]
+    families: list[ModelFamily]
+    models: list[Model]
+
+
+@cache
+def catalog() -> Catalog:
+    """The whole file.
+
+    Raises:
+        msgspec.ValidationError: the file has the wrong form.
+    """
+    content = Path(__file__).with_name("model_catalog.json").read_bytes()
+    return msgspec.json.decode(content, type=Catalog)
+
+
+@lru_cache(1024)
+def find_model(model_id: str) -> Model:
+    """What is known about a model, including its family's facts; for an unknown model, only its id."""
+    known = next((model for model in catalog().models if model.id == model_id), Model(model_id))
+    family = next((one for one in catalog().families if model_id.startswith(one.prefix)), None)
+    if family is None:
+        return msgspec.structs.replace(known, answer_bytes=known.answer_bytes or UNKNOWN_ANSWER_BYTES)
+    return msgspec.structs.replace(
+        known,
+        task=known.task or family.task,
+        shape=known.shape or family.shape,
+        schema=known.schema or family.schema,
+        answer_bytes=known.answer_bytes or family.answer_bytes,
+        images=family.images if known.images is None else known.images,
+    )
+
+
+def is_listed(model_id: str) -> bool:
+    """Whether the catalogue has the model itself, not only its family."""
+    return any(model.id == model_id for model in catalog().models)
+
+
+def max_records_per_reply(model_id: str, transport: str = "rest") -> int:
+    """Maximum records in a batch of a model, whatever the operator allows.
+
+    The API answers a whole batch in one reply, which has to be stored and joined, and an answer can be far larger than
+    its request.
+    """
+    target = WORKER_REPLY_TARGET_BYTES if transport == "worker" else REPLY_TARGET_BYTES
+    return target // find_model(model_id).answer_bytes

@@ -1,0 +1,298 @@
+"""CSV and TSV: a row is a record, the first row names the columns; answers are added as three columns.
+
+The row itself is copied unchanged wherever possible, both to the output and to the retry file.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from typing import TYPE_CHECKING
+
+from dropbatch.core.formats.answers import read_answer, text_value
+from dropbatch.core.formats.base import (
+    API_BODY_LIMIT,
+    NULL,
+    Converted,
+    RecordFault,
+    begins,
+    compact,
+    encode,
+    members_of,
+    splice,
+    splice_array,
+    value_of,
+    with_defaults,
+)
+from dropbatch.core.formats.conversion.requests import text_input
+from dropbatch.core.formats.conversion.tools import arguments_object
+from dropbatch.core.formats.csv_rows import split_row
+from dropbatch.core.formats.template import Template, listed, position
+from dropbatch.errors import UploadRefused
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    import msgspec
+
+    from dropbatch.core.formats.base import BatchFacts, Json, Outcome, Target
+
+csv.field_size_limit(API_BODY_LIMIT)  # Python's own limit is 128 KB; rows are bounded already.
+
+INPUT_COLUMNS = ("text", "prompt", "input", "question")
+"""Columns used as the input if there is no template; a table's only column is used, whatever its name."""
+
+REFERENCE_COLUMNS = ("external_reference", "custom_id", "recordId", "id")
+"""Columns used as a row's reference: the first one that exists."""
+
+ADDED_COLUMNS = ("answer", "error_code", "error_message")
+IS_ANSWER = re.compile(r"answer(_\d+)?")
+"""Names that the column of the answer may have; the last such column of an output is it."""
+
+_BOM = "\ufeff"
+
+
+class Columns:
+    """A table's header: the names of its columns, each of them unique.
+
+    Attributes:
+        header: its exact bytes, with its BOM, without line end.
+        delimiter: one byte.
+        names: a name that occurs again gets `_2`, `_3`, … as a suffix.
+        answers: columns of an answer's members, in the output.
+        only: the position of the only column that has a name; None if there are several.
+    """
+
+    def __init__(self, header: bytes, delimiter: bytes, answers: Iterable[str] = ()) -> None:
+        """Read a header.
+
+        Raises:
+            UploadRefused: `unknown_format`: it is not text.
+        """
+        self.delimiter = delimiter
+        self.answers = tuple(answers)
+        try:
+            text = header.decode().lstrip(_BOM)
+            (fields,) = csv.reader([text], delimiter=delimiter.decode(), strict=True) if text else ([""],)
+        except (UnicodeDecodeError, csv.Error, ValueError) as error:
+            raise UploadRefused(
+                "unknown_format",
+                f"The first row cannot be read as column names ({error}). Save the file as UTF-8, with LF or CRLF.",
+            ) from error
+        self.header = header
+        self.names = _made_unique(fields)
+        named = [index for index, field in enumerate(fields) if field.strip()]
+        self.only = named[0] if len(named) == 1 else 0 if len(fields) == 1 else None
+
+    def find(self, candidates: Iterable[str]) -> int | None:
+        """The position of the first candidate that exists; None if none does."""
+        found = (position(self.names, name) for name in candidates)
+        return next((index for index in found if index is not None), None)
+
+    def added_header(self) -> bytes:
+        """The header of the output, line feed included."""
+        answer, *ends = ADDED_COLUMNS
+        members = (f"{one}_of_answer" if IS_ANSWER.fullmatch(one) else one for one in self.answers)
+        names = _made_unique([*self.names, answer, *members, *ends])[len(self.names) :]
+        return self.delimiter.join([self.header, *(quoted(name.encode(), self.delimiter) for name in names)]) + b"\n"
+
+
+def _made_unique(names: list[str]) -> list[str]:
+    taken: set[str] = set()
+    unique = []
+    for name in names:
+        choice, number = name, 2
+        while choice in taken:
+            choice, number = f"{name}_{number}", number + 1
+        taken.add(choice)
+        unique.append(choice)
+    return unique
+
+
+_FIX = "Put a field with a quote or a line break in quotes, and double the quotes in it."
+
+
+def read_fields(rows: list[bytes], delimiter: bytes) -> list[list[str] | RecordFault]:
+    """Each row's values, or why it has none."""
+    try:
+        found = list(csv.reader([row.decode() for row in rows], delimiter=delimiter.decode(), strict=True))
+    except (UnicodeDecodeError, csv.Error):
+        found = []
+    if len(found) == len(rows):
+        return [*found]
+    return [_read_row(row, delimiter) for row in rows]
+
+
+def _read_row(row: bytes, delimiter: bytes) -> list[str] | RecordFault:
+    try:
+        (fields,) = csv.reader([row.decode()], delimiter=delimiter.decode(), strict=True)
+    except UnicodeDecodeError as error:
+        message = f"Byte {error.start + 1} of the row is not UTF-8. Save the file as UTF-8."
+        return RecordFault("invalid_utf8", message)
+    except (csv.Error, ValueError) as error:
+        reason = str(error).replace("\t", r"\t")
+        return RecordFault("bad_record", f"The row cannot be read ({reason}). {_FIX}")
+    return fields
+
+
+class TableReader:
+    """Turns rows into requests."""
+
+    def __init__(self, target: Target, columns: Columns) -> None:
+        """Choose the column that is the input, or read the template.
+
+        Raises:
+            UploadRefused: `bad_options`: neither determines which column is the input.
+        """
+        self._target = target
+        self._columns = columns
+        self._template = Template(target.template, columns.names) if target.template else None
+        self._input = 0
+        if not self._template:
+            self._input = _input_column(columns) if columns.only is None else columns.only
+        self._reference = columns.find(REFERENCE_COLUMNS)
+
+    def convert(self, records: list[bytes]) -> list[Converted | RecordFault]:
+        """One request or fault for each row."""
+        found = zip(records, read_fields(records, self._columns.delimiter), strict=True)
+        return [
+            fields._replace(reference=self._readable_reference(row))
+            if isinstance(fields, RecordFault)
+            else self._convert(fields)
+            for row, fields in found
+        ]
+
+    def _convert(self, fields: list[str]) -> Converted | RecordFault:
+        reference = self._reference_of(fields)
+        expected = len(self._columns.names)
+        if len(fields) != expected:
+            message = (
+                f"The row has {len(fields)} fields, but the header has {expected}. Quote a field that contains a comma."
+            )
+            return RecordFault("bad_record", message, reference)
+        text = self._template.fill(fields) if self._template else fields[self._input]
+        return Converted(with_defaults(text_input(encode(text), self._target), self._target, reference), reference)
+
+    def _readable_reference(self, row: bytes) -> msgspec.Raw:
+        """The reference of a row that cannot be read, if that field can be."""
+        written = split_row(row, self._columns.delimiter)
+        if self._reference is None or len(written) != len(self._columns.names):
+            return NULL
+        (field,) = read_fields([written[self._reference]], self._columns.delimiter)
+        return NULL if isinstance(field, RecordFault) or not field else _as_json(field[0])
+
+    def _reference_of(self, fields: list[str]) -> msgspec.Raw:
+        if self._reference is None or self._reference >= len(fields):
+            return NULL
+        return _as_json(fields[self._reference])
+
+
+def _as_json(reference: str) -> msgspec.Raw:
+    return type(NULL)(encode(reference)) if reference else NULL
+
+
+def _input_column(columns: Columns) -> int:
+    found = columns.find(INPUT_COLUMNS)
+    if found is None:
+        raise UploadRefused(
+            "bad_options",
+            f"template: none is given, and no column is named {', '.join(INPUT_COLUMNS)}. Set x-amz-meta-template to a "
+            f"text with columns in braces, such as {{{columns.names[0][:60]}}}. "
+            f"The columns are: {listed(columns.names)}.",
+        )
+    return found
+
+
+class TableWriter:
+    """Writes rows with their answers."""
+
+    def __init__(self, columns: Columns) -> None:
+        self._columns = columns
+
+    def line(self, facts: BatchFacts, outcome: Outcome) -> bytes:  # noqa: ARG002 - every writer gets them
+        """The row as it was, then its answer, or its error's code and message."""
+        answer = "" if outcome.result is None else answer_text(outcome.result)
+        members = _members(answer, self._columns.answers) if self._columns.answers else ()
+        texts = (answer, *members, outcome.code, outcome.message)
+        added = [text.encode(errors="replace") for text in texts]
+        fields = [self.fit(outcome.record), *map(self._quoted, added)]
+        return self._columns.delimiter.join(fields) + b"\n"
+
+    def request(self, record: bytes) -> bytes:
+        """The row as an object of its columns; for a row that is too long or cannot be read, what there is."""
+        fields = _read_row(record, self._columns.delimiter)
+        if isinstance(fields, RecordFault):
+            return encode(record.decode(errors="replace"))
+        names = self._columns.names
+        named = dict(zip(names, fields, strict=False))
+        if len(fields) > len(names):
+            named[""] = self._columns.delimiter.decode().join(fields[len(names) :])
+        return encode(named)
+
+    def fit(self, row: bytes) -> bytes:
+        """A row with as many fields as the header; unchanged if it has that many and can be read again."""
+        columns = len(self._columns.names)
+        fields = split_row(row, self._columns.delimiter)
+        if len(fields) == columns and b"\r" not in row and _is_text(row):
+            return row
+        kept = [self._safe(field) for field in fields[:columns]]
+        return self._columns.delimiter.join(kept + [b""] * (columns - len(kept)))
+
+    def _safe(self, field: bytes) -> bytes:
+        """A field that another reader can read: UTF-8, and in quotes if it holds a carriage return."""
+        field = field if _is_text(field) else field.decode(errors="replace").encode()
+        return field if b"\r" not in field or _QUOTED_FIELD.fullmatch(field) else self._quoted(field)
+
+    def _quoted(self, value: bytes) -> bytes:
+        return quoted(value, self._columns.delimiter)
+
+
+_QUOTED_FIELD = re.compile(rb'"[^"]*+(?:""[^"]*+)*+"')
+
+
+def quoted(value: bytes, delimiter: bytes) -> bytes:
+    """A field, in quotes if it needs them."""
+    if any(special in value for special in (delimiter, b'"', b"\n", b"\r")):
+        return b'"%b"' % value.replace(b'"', b'""')
+    return value
+
+
+def _members(answer: str, names: Sequence[str]) -> list[str]:
+    """The members of an answer that is a JSON object: texts as they are, other values as compact JSON."""
+    members = members_of(answer.encode(errors="replace")) or {}
+    found = (members.get(name, NULL) for name in names)
+    return [
+        "" if raw == NULL else text_value(raw) if begins(raw, b'"') else compact(raw).decode(errors="replace")
+        for raw in found
+    ]
+
+
+def answer_columns(defaults: Mapping[str, Json]) -> list[str]:
+    """The members that a schema in `response_format` gives each answer; empty without one."""
+    format_ = value_of(defaults.get("response_format", NULL))
+    inner = format_.get("json_schema", format_) if isinstance(format_, dict) else None
+    schema = inner.get("schema", inner) if isinstance(inner, dict) else None
+    properties = schema.get("properties") if isinstance(schema, dict) else None
+    return [*properties] if isinstance(properties, dict) else []
+
+
+def _is_text(row: bytes) -> bool:
+    if row.isascii():
+        return True
+    try:
+        row.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def answer_text(result: bytes | msgspec.Raw) -> str:
+    """The text of a text answer, the calls of one that has no text, else the API's result as compact JSON."""
+    answer = read_answer(result)
+    text = "" if answer.text is None else text_value(answer.text)
+    if not text and answer.calls:
+        calls = [splice([("name", encode(call.name)), ("arguments", arguments_object(call))]) for call in answer.calls]
+        return compact(splice_array(calls)).decode(errors="replace")
+    if answer.text is None and not answer.is_known:
+        return compact(result).decode(errors="replace")
+    return text

@@ -1,0 +1,367 @@
+"""Options of a job: read from the object's metadata and from `_options.json`, resolved member by member, then pinned.
+
+Every fault is a fault of the whole upload. Its message names the member, what it may be, and the nearest name. Pure.
+"""
+
+from __future__ import annotations
+
+import base64
+import difflib
+import re
+from decimal import Decimal, InvalidOperation
+from email.errors import HeaderParseError
+from email.header import decode_header, make_header
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from dropbatch.core.formats.base import UNDECODABLE, begins, members_of
+from dropbatch.core.formats.registry import FORMATS
+from dropbatch.core.formats.vendors.openai import BATCH_ENDPOINTS
+from dropbatch.core.keys import upload_path
+from dropbatch.errors import UploadRefused, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+FORMAT_NAMES = tuple(FORMATS)
+OPTIONS_FILE = "_options.json"
+MAX_OPTIONS_BYTES = 64 << 10
+"""Bytes of a job's resolved options as JSON."""
+MAX_METADATA_BYTES = 2_048
+"""S3's limit for the metadata of one object."""
+MAX_DEADLINE_HOURS = 30 * 24
+MAX_DOLLARS = Decimal(1_000_000_000)
+MAX_TAGS = 16
+MAX_TAG_NAME, MAX_TAG_VALUE = 128, 512
+"""Characters of a tag's name and of its value: what AWS allows for its own, and OpenAI for a batch's metadata."""
+
+Json = bytes | msgspec.Raw
+
+
+class Options(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A job's options; None for an option that is not set.
+
+    Attributes:
+        model: as given, valid or not.
+        template: text with `{column}`s.
+        delimiter: between the fields of a table's rows.
+        system: system prompt for the rows of tables and the lines of text.
+        endpoint: that every record of an OpenAI batch file must be for.
+        defaults: members for every request that has no member of that name, as JSON.
+        deadline_hours: from the job's creation.
+        max_failed_fraction: of the answered records, 0 to 1.
+        max_cost: US dollars.
+        tags: the user's own names and values.
+    """
+
+    model: str | None = None
+    format: str | None = None
+    template: str | None = None
+    delimiter: str | None = None
+    system: str | None = None
+    endpoint: str | None = None
+    defaults: dict[str, msgspec.Raw] | None = None
+    deadline_hours: float | None = None
+    max_failed_fraction: float | None = None
+    max_cost: Decimal | None = None
+    tags: dict[str, str] | None = None
+
+
+# ── what each option may be ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+class _WrongValueError(ValueError):
+    """An option's value is invalid; the message says what it may be."""
+
+
+def _text(raw: Json) -> str:
+    value = _decoded(raw, str, "It must be a string.")
+    if not value:
+        raise _WrongValueError("It must not be empty.")
+    return str(value)
+
+
+def _format(raw: Json) -> str:
+    value = _decoded(raw, str, _one_of(FORMAT_NAMES))
+    if value not in FORMAT_NAMES:
+        raise _WrongValueError(f"{_one_of(FORMAT_NAMES)}{_nearest(str(value), FORMAT_NAMES)}")
+    return str(value)
+
+
+def _endpoint(raw: Json) -> str:
+    value = _decoded(raw, str, _one_of(BATCH_ENDPOINTS))
+    if value not in BATCH_ENDPOINTS:
+        raise _WrongValueError(_one_of(BATCH_ENDPOINTS))
+    return str(value)
+
+
+def _delimiter(raw: Json) -> str:
+    words = "It must be one of , ; | tab."
+    value = _decoded(raw, str, words)
+    if value not in _DELIMITERS:
+        raise _WrongValueError(words)
+    return _DELIMITERS[value]
+
+
+_DELIMITERS = {",": ",", ";": ";", "|": "|", "tab": "\t", "\t": "\t"}
+
+
+def _one_of(names: Sequence[str]) -> str:
+    return f"It must be one of {', '.join(names)}."
+
+
+def _number(low: float, high: float, words: str) -> Callable[[Json], float]:
+    def parse(raw: Json) -> float:
+        value = float(_decoded(raw, float, words))
+        if not low <= value <= high:
+            raise _WrongValueError(words)
+        return value
+
+    return parse
+
+
+def _dollars(raw: Json) -> Decimal:
+    words = "It must be a number of US dollars, 0 or more."
+    try:
+        value = Decimal(bytes(raw).decode())
+    except (InvalidOperation, UnicodeDecodeError):
+        raise _WrongValueError(words) from None
+    if not value.is_finite() or not 0 <= value <= MAX_DOLLARS:
+        raise _WrongValueError(words)
+    return value
+
+
+def _defaults(raw: Json) -> dict[str, msgspec.Raw]:
+    members = members_of(raw) if begins(raw, b"{") else None
+    if members is None or _is_undecodable(raw):
+        raise _WrongValueError('It must be a JSON object, such as {"max_tokens":100}.')
+    if "external_reference" in members:
+        raise _WrongValueError("It must not contain external_reference, because each record has its own.")
+    return members
+
+
+def _tags(raw: Json) -> dict[str, str]:
+    words = f"It must be a JSON object of at most {MAX_TAGS} names and string values."
+    value = _decoded(raw, dict[str, str], words)
+    if len(value) > MAX_TAGS:
+        raise _WrongValueError(words)
+    if any(not name or len(name) > MAX_TAG_NAME or len(text) > MAX_TAG_VALUE for name, text in value.items()):
+        raise _WrongValueError(f"Names have 1 to {MAX_TAG_NAME} characters, values up to {MAX_TAG_VALUE}.")
+    return dict(value)
+
+
+def _decoded(raw: Json, kind: Any, words: str) -> Any:  # noqa: ANN401
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except UNDECODABLE:
+        raise _WrongValueError(words) from None
+
+
+def _is_undecodable(raw: Json) -> bool:
+    try:
+        msgspec.json.decode(raw)
+    except UNDECODABLE:
+        return True
+    return False
+
+
+_PARSERS: dict[str, Callable[[Json], object]] = {
+    "model": _text,
+    "format": _format,
+    "template": _text,
+    "delimiter": _delimiter,
+    "system": _text,
+    "endpoint": _endpoint,
+    "defaults": _defaults,
+    "deadline_hours": _number(
+        1 / 60, MAX_DEADLINE_HOURS, f"It must be a number of hours, from 1/60 to {MAX_DEADLINE_HOURS}."
+    ),
+    "max_failed_fraction": _number(0, 1, "It must be a number from 0 to 1."),
+    "max_cost": _dollars,
+    "tags": _tags,
+}
+"""The function that parses each option's JSON."""
+
+OPTIONS = tuple(_PARSERS)
+
+_JSON_IN_METADATA = frozenset({"defaults", "tags", "deadline_hours", "max_failed_fraction", "max_cost"})
+"""Options whose metadata is JSON; that of the others is plain text."""
+
+
+# ── where options come from ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def metadata_options(metadata: Mapping[str, str]) -> dict[str, Any]:
+    """The options in an object's metadata. Metadata with other names is ignored; an empty value sets no option.
+
+    Args:
+        metadata: by lower-case name, without `x-amz-meta-`.
+
+    Raises:
+        UploadRefused: `bad_options`.
+    """
+    found: dict[str, Any] = {}
+    for member, parse in _PARSERS.items():
+        header = member.replace("_", "-")
+        written = metadata.get(header, "").strip()
+        if not written:
+            continue
+        try:
+            text = _unfolded(written)
+            is_json = member in _JSON_IN_METADATA or (member in {"template", "system"} and text.startswith('"'))
+            found[member] = parse(text.encode() if is_json else msgspec.json.encode(text))
+        except (_WrongValueError, UnicodeEncodeError) as error:
+            raise _bad(f"x-amz-meta-{header}", str(error)) from None
+    return found
+
+
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+_ENCODED_WORD = re.compile(r"=\?[A-Za-z0-9_-]+\?[bqBQ]\?[^?]*\?=")
+
+
+def _unfolded(value: str) -> str:
+    """Metadata, decoded: S3 and its tools write non-ASCII text as RFC 2047 encoded words."""
+    if not _ENCODED_WORD.search(value):
+        return value
+    try:
+        return str(make_header(decode_header(value)))
+    except (HeaderParseError, UnicodeDecodeError, LookupError, ValueError):
+        raise _WrongValueError("It cannot be decoded as RFC 2047 text.") from None
+
+
+def metadata_of(options: Mapping[str, object]) -> dict[str, str]:
+    """The metadata of an upload with these options: what `metadata_options` reads back as they were given.
+
+    Text that a header cannot hold as it is becomes an encoded word (RFC 2047), as S3's own tools write it.
+
+    Args:
+        options: by name, with `_` or `-`. Text stays as it is; anything else is written as JSON.
+
+    Raises:
+        UsageError: an option is unknown or has a wrong value, or all of them together are too large.
+    """
+    metadata: dict[str, str] = {}
+    for written, value in options.items():
+        name = written.strip().replace("-", "_")
+        if name not in _PARSERS:
+            raise UsageError(f"There is no option {written!r}. {_one_of(OPTIONS)}{_nearest(name, OPTIONS)}")
+        text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+        if not text.isascii() and _LONE_SURROGATE.search(text):
+            raise UsageError(f"{written}: It has a character that is not Unicode text.")
+        if name in {"template", "system"} and (text.startswith('"') or text != text.strip()):
+            text = msgspec.json.encode(text).decode()  # Otherwise it would be read as JSON, or without its blanks.
+        metadata[name.replace("_", "-")] = _header(text)
+    try:
+        metadata_options(metadata)
+    except UploadRefused as fault:
+        raise UsageError(as_arguments(fault.message)) from None
+    size = sum(len(name) + len(value) for name, value in metadata.items())
+    if size > MAX_METADATA_BYTES:
+        raise UsageError(
+            f"The options take {size:,} bytes, and S3 allows {MAX_METADATA_BYTES:,} for an object. "
+            f"Put them in an {OPTIONS_FILE} in the upload's folder."
+        )
+    return metadata
+
+
+def as_arguments(message: str) -> str:
+    """A message in which options are named as a program's arguments are: `max_cost`, not x-amz-meta-max-cost."""
+    return re.sub("x-amz-meta-([a-z-]+)", lambda found: f"`{found[1].replace('-', '_')}`", message)
+
+
+def _header(text: str) -> str:
+    if text.isascii() and text.isprintable() and text == text.strip() and not _ENCODED_WORD.search(text):
+        return text
+    return f"=?utf-8?b?{base64.b64encode(text.encode()).decode()}?="
+
+
+def file_options(content: bytes) -> dict[str, Any]:
+    """The options in an `_options.json`.
+
+    Raises:
+        UploadRefused: `bad_options`: it is not a JSON object, or a member is unknown or has a wrong value.
+    """
+    members = members_of(content.removeprefix(b"\xef\xbb\xbf").strip())
+    if members is None or len(content) > MAX_OPTIONS_BYTES:
+        raise _bad(OPTIONS_FILE, f"It must be a JSON object of at most {MAX_OPTIONS_BYTES:,} bytes.")
+    found: dict[str, Any] = {}
+    for member, raw in members.items():
+        parse = _PARSERS.get(member)
+        if parse is None:
+            raise _bad(
+                OPTIONS_FILE,
+                f"There is no option {member[:60]!r}. {_one_of([*_PARSERS])}{_nearest(member, [*_PARSERS])}",
+            )
+        try:
+            found[member] = parse(raw)
+        except _WrongValueError as error:
+            raise _bad(f"{OPTIONS_FILE}, {member}", str(error)) from None
+    return found
+
+
+def options_keys(upload_key: str, inbox: str) -> list[str]:
+    """Keys where an upload's `_options.json` may be, nearest first; only the first one that exists is used."""
+    folders = upload_key.removeprefix(inbox).split("/")[:-1]
+    return [f"{inbox}{'/'.join([*folders[:depth], OPTIONS_FILE])}" for depth in range(len(folders), -1, -1)]
+
+
+def path_options(upload_key: str) -> dict[str, Any]:
+    """The model that a path begins with, valid or not."""
+    segments = upload_path(upload_key).split("/")
+    if segments[0] not in {"@cf", "@hf"}:
+        return {}
+    return {"model": "/".join(segments[:_MODEL_SEGMENTS] if len(segments) > _MODEL_SEGMENTS else segments[:-1])}
+
+
+_MODEL_SEGMENTS = 3
+
+
+def resolve(layers: Sequence[Mapping[str, Any]]) -> Options:
+    """The options: each member comes from the first layer that sets it.
+
+    Raises:
+        UploadRefused: `bad_options`: together they are too large.
+    """
+    found: dict[str, Any] = {}
+    for layer in layers:
+        for member, value in layer.items():
+            found.setdefault(member, value)
+    options = Options(**found)
+    size = len(encode_options(options))
+    if size > MAX_OPTIONS_BYTES:
+        raise _bad("options", f"Together they have {size:,} bytes; the maximum is {MAX_OPTIONS_BYTES:,}.")
+    return options
+
+
+_encode = msgspec.json.Encoder(decimal_format="number").encode
+_decode = msgspec.json.Decoder(Options).decode
+
+
+def encode_options(options: Options) -> bytes:
+    """A job's `options.json`."""
+    return _encode(options)
+
+
+def decode_options(content: bytes) -> Options:
+    """A job's options from its `options.json`.
+
+    Raises:
+        msgspec.ValidationError: it is not a valid `options.json`.
+    """
+    return _decode(content)
+
+
+def named_options(options: Options) -> dict[str, Any]:
+    """The options that are set, as a layer for `resolve`."""
+    every = {member: getattr(options, member) for member in Options.__struct_fields__}
+    return {member: value for member, value in every.items() if value is not None}
+
+
+def _nearest(name: str, names: Sequence[str]) -> str:
+    found = difflib.get_close_matches(name, names, 1, 0.5)
+    return f" Did you mean {found[0]}?" if found else ""
+
+
+def _bad(member: str, words: str) -> UploadRefused:
+    return UploadRefused("bad_options", f"{member}: {words}")

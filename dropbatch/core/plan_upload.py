@@ -1,0 +1,271 @@
+"""How an upload is read and cut, decided from its options and first bytes: packing, format, model, a table's header.
+
+The same upload with the same options has the same plan, in a function and on a user's machine. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from dropbatch.core import keys
+from dropbatch.core.cost import has_price
+from dropbatch.core.formats.csv_rows import LongRow, delimiters_in, first_row, read_rows
+from dropbatch.core.formats.detect import check_named, detect_format, first_model
+from dropbatch.core.formats.model_catalog import is_model, max_records_per_reply
+from dropbatch.core.formats.registry import ARRAYS, DELIMITERS, FORMATS, Form, reader_of, target_of
+from dropbatch.core.formats.tables import answer_columns
+from dropbatch.core.records.detect_form import BOM, detect_form
+from dropbatch.core.records.framing import elements
+from dropbatch.core.records.plan import FIRST_BATCH_RECORDS, Checkpoint, SplitPlan
+from dropbatch.errors import UploadRefused
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from dropbatch.core.formats.base import Reader
+    from dropbatch.core.options import Options
+    from dropbatch.core.records.beginning import Beginning
+
+
+@dataclass(frozen=True, slots=True)
+class StackLimits:
+    """What a stack's parameters decide about batches; by default as `template.yaml` has them.
+
+    Attributes:
+        max_requests: maximum records in a batch, of any model.
+        max_bytes: maximum bytes of a batch's body.
+        transport: how the API is called.
+        account: the Cloudflare account.
+        default_model: of uploads that name none; empty if there is none.
+    """
+
+    max_requests: int = 5_000
+    max_bytes: int = 9_500_000
+    transport: str = "rest"
+    account: str = ""
+    default_model: str = ""
+
+    def most(self, model: str) -> int:
+        """Maximum records in a batch for a model."""
+        return min(self.max_requests, max_records_per_reply(model, self.transport))
+
+
+class Planned(NamedTuple):
+    """What is decided about an upload.
+
+    Attributes:
+        plan: how it is cut.
+        options: its options, with the model that the file itself names.
+        header: a table's first row; empty for other formats, and for a table without one.
+    """
+
+    plan: SplitPlan
+    options: Options
+    header: bytes
+
+
+def with_default_model(options: Options, limits: StackLimits) -> Options:
+    """The options with the stack's default model, if they name none."""
+    return msgspec.structs.replace(options, model=options.model or limits.default_model or None)
+
+
+def first_plan(options: Options, limits: StackLimits, *, by_default: bool) -> SplitPlan:
+    """The plan before anything of the upload has been read.
+
+    Args:
+        options: resolved.
+        limits: the stack's.
+        by_default: whether the model, if there is one, is the stack's default.
+    """
+    model = (options.model or limits.default_model).strip()
+    most = limits.most(model)
+    return SplitPlan(
+        model=model,
+        max_requests=most,
+        max_bytes=limits.max_bytes,
+        account=limits.account,
+        first_requests=min(FIRST_BATCH_RECORDS, most),
+        by_default=by_default,
+    )
+
+
+def check_path(key: str) -> None:
+    """Check that a key leaves room for the names of its job's results.
+
+    Raises:
+        UploadRefused: `path_too_long`.
+    """
+    if len(keys.upload_path(key).encode()) > keys.MAX_PATH_BYTES:
+        raise UploadRefused(
+            "path_too_long",
+            f"The path under inbox/ has more than {keys.MAX_PATH_BYTES} bytes. Upload it under a shorter key.",
+        )
+
+
+def plan_upload(
+    first: SplitPlan, options: Options, key: str, beginning: Beginning, limits: StackLimits, *, is_retry: bool = False
+) -> Planned:
+    """Decide how an upload is cut.
+
+    Args:
+        first: as `first_plan` returned it.
+        options: with the stack's default model.
+        key: the upload's.
+        beginning: its first bytes.
+        limits: the stack's.
+        is_retry: whether it retries a job, whose format it has even if no record by itself shows it.
+
+    Raises:
+        UploadRefused: the upload cannot be read, or its options do not fit it.
+    """
+    plan, header = _plan(first, options, key, beginning, limits, is_retry=is_retry)
+    if options.template and plan.format in ARRAYS:
+        takers = ", ".join(name for name in FORMATS if name not in ARRAYS)
+        message = f"template: The upload's format is {plan.format}; only {takers} take a template. Leave it out."
+        raise UploadRefused("bad_options", message)
+    if plan.converts and (header or plan.format not in DELIMITERS):
+        make_reader(plan, options, header)  # raises if the options do not fit the columns
+    if options.max_cost is not None and plan.model and not has_price(plan.model):
+        message = f"max_cost: The price of {plan.model[:100]} is not known. Leave max_cost out."
+        raise UploadRefused("bad_options", message)
+    if plan.model and plan.model != (options.model or "").strip():
+        options = msgspec.structs.replace(options, model=plan.model)
+    return Planned(plan, options, header)
+
+
+def make_reader(plan: SplitPlan, options: Options, header: bytes) -> Reader | None:
+    """The reader that converts an upload's records; None if they are sent as written.
+
+    Raises:
+        UploadRefused: `unknown_format` or `bad_options`: the header, or the template, does not determine what to send.
+    """
+    if not plan.converts:
+        return None
+    if plan.format in DELIMITERS:
+        header = header or b"text"  # a table without a header has no rows either
+    form = Form(plan.format, header, plan.delimiter)
+    target = target_of(
+        plan.model, options.template or "", options.defaults, options.system or "", options.endpoint or ""
+    )
+    return reader_of(form, target)
+
+
+def _plan(
+    first: SplitPlan, options: Options, key: str, beginning: Beginning, limits: StackLimits, *, is_retry: bool
+) -> tuple[SplitPlan, bytes]:
+    """The plan, and a table's header, which is empty for other formats."""
+    head, complete = beginning.head, beginning.complete
+    form, start = detect_form(head, complete=complete)
+    array = list(_elements(head[start:])) if form == "array" else None
+    format_ = options.format or detect_format(key, head, complete=complete, form=form, elements=array)
+    start_line, header, delimiter = 0, b"", ""
+    if format_ not in ARRAYS or (format_ != "native" and form == "object"):
+        array = None
+        form, start = "jsonl", len(BOM) if head.startswith(BOM) else 0
+    if options.format in ARRAYS and form != "object" and not is_retry:
+        check_named(options.format, head, complete=complete, elements=array)
+    if format_ in DELIMITERS:
+        form = "rows"
+        delimiter = options.delimiter or _delimiter(format_, head[start:])
+        row = _first_row(head[start:], delimiter.encode())
+        header = head[:start] + row.text if row.text else b""
+        start, start_line = start + row.size, row.lines
+    plan = replace(
+        first,
+        packing=beginning.packing,
+        form=form,
+        start=start,
+        format=format_,
+        start_line=start_line,
+        delimiter=delimiter,
+        answers=format_ in DELIMITERS and bool(answer_columns(options.defaults or {})),
+        converts=format_ != "native" or bool(options.defaults),
+    )
+    model = first_model(format_, head, complete=complete, elements=array) if plan.by_default else ""
+    if model:
+        most = limits.most(model)
+        plan = replace(plan, model=model, max_requests=most, first_requests=min(FIRST_BATCH_RECORDS, most))
+    return plan, header
+
+
+def _elements(text: bytes) -> Iterator[bytes]:
+    """The whole elements at the beginning of an array, as far as they can be read."""
+    plan = SplitPlan("", 0, 0, "", form="array")
+    try:
+        for window in elements(plan, Checkpoint(), [text]):
+            yield from (record for record in window.records if isinstance(record, bytes))
+    except UploadRefused:
+        return  # The head ends within an element; what is broken, the split finds.
+
+
+def _delimiter(format_: str, text: bytes) -> str:
+    """The delimiter of a table: the one that its header has outside quotes.
+
+    Raises:
+        UploadRefused: `bad_options`: it has several.
+    """
+    if format_ != "csv":
+        return DELIMITERS[format_].decode()
+    found = delimiters_in(first_row(text))
+    if len(found) > 1:
+        names = ", ".join(repr(one) for one in found)
+        raise UploadRefused(
+            "bad_options", f"delimiter: The first row has {names}. Set x-amz-meta-delimiter to the one between columns."
+        )
+    return found[0] if found else DELIMITERS[format_].decode()
+
+
+class FirstRow(NamedTuple):
+    """A table's first row that is not empty, and the bytes and lines up to its end."""
+
+    text: bytes
+    size: int
+    lines: int
+
+
+_FOR_EXCEL = re.compile(rb"sep=[^a-z0-9]", re.IGNORECASE)
+
+
+def _first_row(head: bytes, delimiter: bytes) -> FirstRow:
+    """The first row of a table; an empty one if there is none.
+
+    Raises:
+        UploadRefused: `unknown_format` or `broken_document`: it has no end, is too long, or is Excel's.
+    """
+    size = lines = 0
+    for window in read_rows([head], delimiter):
+        for row, step, taken in zip(window.rows, window.steps, window.lines, strict=True):
+            size, lines = size + step, lines + taken
+            if isinstance(row, LongRow):
+                raise UploadRefused(
+                    "unknown_format", f"The first row has {row.length:,} bytes. It must contain the column names."
+                )
+            if _FOR_EXCEL.fullmatch(row):
+                message = "The first row is Excel's sep=, and not the names of the columns. Delete this line."
+                raise UploadRefused("unknown_format", message)
+            if row:
+                return FirstRow(row, size, lines)
+    return FirstRow(b"", size, lines)
+
+
+def check_model(model: str) -> None:
+    """Check the model; called only if there is a record, because an empty upload needs no model.
+
+    Raises:
+        UploadRefused: `no_model` or `bad_model`.
+    """
+    if not model:
+        raise UploadRefused(
+            "no_model",
+            "No model was named. Set x-amz-meta-model, upload under inbox/@cf/<author>/<model>/…, "
+            "name the model in an _options.json, or set the stack's DefaultModel. Other vendors' names do not count.",
+        )
+    if not is_model(model):
+        raise UploadRefused(
+            "bad_model",
+            f"{model[:100]!r} is not a model id. Write it as @cf/<author>/<model>, for instance @cf/baai/bge-m3.",
+        )

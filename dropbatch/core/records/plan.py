@@ -1,0 +1,72 @@
+"""How an upload is cut, and a place in it. Every run cuts by the same plan, and continues at such a place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+FIRST_BATCH_RECORDS = 500
+"""Records in the first batches of a job, so that a small job is quick and a first error costs little."""
+BATCHES_PER_DOUBLING = 4
+"""Batches of one size before the size doubles. Never change it: jobs that are being split must be cut the same way."""
+
+
+@dataclass(frozen=True, slots=True)
+class SplitPlan:
+    """How an upload is cut; pinned in its job, so that every run cuts in the same way.
+
+    Attributes:
+        model: the model id; empty while none was given.
+        max_requests: maximum records in a batch.
+        max_bytes: maximum bytes of a batch's body.
+        account: the Cloudflare account the job is submitted to.
+        form: `jsonl` (also for lines of text), `rows` (a table), `object` (the API's document) or `array` (one without
+            its wrapper); empty until it is known.
+        packing: `plain`, `gzip` or `zstd`; empty until it is known.
+        start: offset, in the unpacked bytes, of the first record's line, or of the place after the array's bracket.
+        first_requests: maximum records in the first batches; later ones grow up to `max_requests`.
+        format: one of `dropbatch.core.formats.registry.FORMATS`; empty until it is known.
+        start_line: lines before the first record: those of a table's header.
+        converts: whether what is sent differs from the records as written; if so, these are staged too.
+        delimiter: between the fields of a table's rows; empty for other formats.
+        answers: whether a table's answers have more columns than `answer`; their names are in an object of their own.
+        by_default: whether the model is the stack's default: a model that the file names precedes it.
+    """
+
+    model: str
+    max_requests: int
+    max_bytes: int
+    account: str
+    form: str = ""
+    packing: str = ""
+    start: int = 0
+    first_requests: int = FIRST_BATCH_RECORDS
+    format: str = ""
+    start_line: int = 0
+    converts: bool = False
+    by_default: bool = False
+    delimiter: str = ""
+    answers: bool = False
+
+    @property
+    def is_document(self) -> bool:
+        """Whether records are elements of a JSON document instead of lines."""
+        return self.form in {"object", "array"}
+
+
+def max_records(plan: SplitPlan, number: int) -> int:
+    """Records that one batch of a job may have; depends only on the plan and the batch's number.
+
+    The first four batches have up to `first_requests` records, the next four twice as many, and so on up to
+    `max_requests`.
+    """
+    doublings = min(number // BATCHES_PER_DOUBLING, 30)
+    return min(plan.first_requests << doublings, plan.max_requests)
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Where a cut ends: offset in the unpacked bytes, lines read, records read."""
+
+    offset: int = 0
+    line: int = 0
+    record: int = 0

@@ -1,0 +1,219 @@
+"""What a validation finds in an upload, batch by batch, and its report. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from hashlib import blake2b
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from dropbatch.core import keys
+from dropbatch.core.cost import Tokens, cost_of, estimate_tokens, output_tokens
+from dropbatch.core.formats.base import begins
+from dropbatch.core.formats.model_catalog import find_model
+from dropbatch.core.formats.schemas import SCHEMAS
+from dropbatch.core.options import encode_options
+from dropbatch.core.records.index import NO_REFERENCE, record_spans
+from dropbatch.core.records.plan import Checkpoint
+
+if TYPE_CHECKING:
+    from dropbatch.core.options import Options
+    from dropbatch.core.records.cut import Cut
+    from dropbatch.core.records.plan import SplitPlan
+
+MAX_LISTED = 100
+"""Bad records that a report lists."""
+MAX_LISTED_CHARACTERS = 300
+"""Characters that the report keeps of each of their messages."""
+MAX_REFERENCES = 1_000_000
+"""References that are compared with each other."""
+CALLS_PER_BATCH = 3
+"""API calls that a batch usually takes: a submit and two polls."""
+_HASH_BYTES = 8
+
+
+class BadRecord(msgspec.Struct):
+    """A record that cannot be sent."""
+
+    id: int
+    line: int | None
+    code: str
+    message: str
+
+
+class Longest(msgspec.Struct):
+    """The longest record; its line is None in a document."""
+
+    line: int | None = None
+    bytes: int = 0
+
+
+class Progress(msgspec.Struct):
+    """What has been read of an upload.
+
+    Attributes:
+        offset: where to continue in the unpacked bytes; `line` and `record` likewise.
+        cuts: all batches; `batches` are those with a record that can be sent.
+        sent_bytes: bytes of all requests.
+        output_tokens: the most that the requests may use.
+        repeated: records with the same reference as an earlier one.
+        crowded: requests with more texts than the model takes in one.
+        crowded_first: the id of the first of them.
+    """
+
+    offset: int = 0
+    line: int = 0
+    record: int = 0
+    bytes: int = 0
+    cuts: int = 0
+    batches: int = 0
+    sent: int = 0
+    sent_bytes: int = 0
+    output_tokens: int = 0
+    bad: int = 0
+    bad_first: list[BadRecord] = []
+    repeated: int = 0
+    references: int = 0
+    longest: Longest = msgspec.field(default_factory=Longest)
+    crowded: int = 0
+    crowded_first: int = 0
+
+    @property
+    def place(self) -> Checkpoint:
+        """Where to continue."""
+        return Checkpoint(self.offset, self.line, self.record)
+
+
+def add_cut(model: str, progress: Progress, seen: set[int], cut: Cut) -> None:
+    """Add a batch's records to the progress."""
+    rows = cut.rows
+    progress.cuts += 1
+    progress.batches += cut.sendable > 0
+    progress.sent += cut.sendable
+    progress.sent_bytes += len(cut.body)
+    progress.output_tokens += (
+        output_tokens(model, cut.body, cut.sendable) or estimate_tokens(model, len(cut.body), cut.sendable).output or 0
+    )
+    progress.bad += len(rows.faults)
+    for index in islice(rows.faults, MAX_LISTED - len(progress.bad_first)):
+        row = rows[index]
+        bad = BadRecord(cut.first_id + index, row.line, row.code, row.message[:MAX_LISTED_CHARACTERS])
+        progress.bad_first.append(bad)
+    sizes = rows.originals or rows.lengths
+    longest = max(range(len(sizes)), key=sizes.__getitem__)
+    if sizes[longest] > progress.longest.bytes:
+        progress.longest = Longest(rows[longest].line, sizes[longest])
+    _compare_references(progress, seen, rows.references)
+    _count_texts(model, progress, cut)
+
+
+def _compare_references(progress: Progress, seen: set[int], references: list[msgspec.Raw]) -> None:
+    for reference in references:
+        text = bytes(reference)
+        if text == b"null" or progress.references == MAX_REFERENCES:
+            continue
+        progress.references += 1
+        digest = int.from_bytes(blake2b(text, digest_size=_HASH_BYTES).digest())
+        progress.repeated += digest in seen
+        seen.add(digest)
+
+
+class _Request(msgspec.Struct):
+    text: msgspec.Raw = msgspec.Raw(b"null")
+
+
+_decode_request = msgspec.json.Decoder(_Request).decode
+_decode_texts = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+
+def _count_texts(model: str, progress: Progress, cut: Cut) -> None:
+    """Count requests with more texts than the model takes: sent as written, the API would reject them."""
+    most = SCHEMAS[find_model(model).schema].texts
+    if not (most and cut.body):
+        return
+    for index, (begin, length) in enumerate(record_spans(cut.rows)):
+        text = _decode_request(cut.body[begin : begin + length]).text if length else NO_REFERENCE
+        if begins(text, b"[") and len(_decode_texts(text)) > most:
+            progress.crowded_first = progress.crowded_first if progress.crowded else cut.first_id + index
+            progress.crowded += 1
+
+
+# ── the report ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What is validated.
+
+    Attributes:
+        key: the upload's.
+        plan: how it is cut.
+        options: resolved.
+        created_at: ISO 8601.
+        job_id: None without a stack.
+        version: of the upload; None without a stack.
+        estimated: whether the stack's parameters are not known, and `template.yaml`'s are assumed.
+    """
+
+    key: str
+    plan: SplitPlan
+    options: Options
+    created_at: str | None
+    job_id: str | None = None
+    version: str | None = None
+    estimated: bool = False
+
+
+def build_report(subject: Subject, progress: Progress, code: str = "", message: str = "") -> bytes:
+    """`report.json`.
+
+    Args:
+        subject: what was validated.
+        progress: what was read of it.
+        code: why the upload would fail as a whole; empty if it would not.
+        message: the code's message.
+    """
+    model, tokens = subject.plan.model, Tokens(None, None)
+    if model and progress.sent:
+        tokens = Tokens(estimate_tokens(model, progress.sent_bytes, progress.sent).input, progress.output_tokens)
+    cost = cost_of(model, tokens, estimated=True)
+    report: dict[str, Any] = {
+        "job_id": subject.job_id,
+        "path": keys.upload_path(subject.key),
+        "version": subject.version,
+        "error": {"code": code, "message": message} if code else None,
+        "format": subject.plan.format or None,
+        "model": model or None,
+        "options": msgspec.Raw(encode_options(subject.options)),
+        "records": progress.record,
+        "bytes": progress.bytes,
+        "batches": progress.batches,
+        "calls": progress.batches * CALLS_PER_BATCH,
+        "estimated": subject.estimated,
+        "bad": progress.bad,
+        "bad_first": progress.bad_first,
+        "warnings": _warnings(model, progress),
+        "repeated": progress.repeated,
+        "longest": progress.longest if progress.longest.bytes else None,
+        "estimate": {
+            "input_tokens": tokens.input,
+            "output_tokens": tokens.output,
+            "cost": cost.to_manifest() if cost else None,
+        },
+        "created_at": subject.created_at,
+    }
+    return msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n"
+
+
+def _warnings(model: str, progress: Progress) -> list[str]:
+    """What the API would probably reject, though each record is sent."""
+    if not progress.crowded:
+        return []
+    most = SCHEMAS[find_model(model).schema].texts
+    message = (
+        f"{model} takes {most} texts in a request. {progress.crowded:,} records have more, the first with the id "
+        f"{progress.crowded_first:,}: they will be rejected. Divide them."
+    )
+    return [message]

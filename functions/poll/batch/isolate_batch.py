@@ -1,0 +1,280 @@
+"""Isolation of bad records: a batch that the API refused, or failed, is split until each bad record is alone.
+
+A batch that is to be isolated is split into up to 16 pieces. How many is decided once, in one write to the batch. From
+then on every run carries out that decision: it stages and creates the pieces, the last one first, and then makes the
+batch `divided`. A piece is a batch like any other, so a piece that fails is split too.
+
+Before the decision, the job item grants the submits that the pieces will cost, and keeps what is known about each cause
+(the API's code) in `Isolation.causes`:
+
+- `PROVEN`: a batch failed for this cause.
+- the number of a batch, the scout: it was split, and its pieces show whether every record of the job has this fault.
+  Other batches that fail for the same cause wait meanwhile. If all pieces of the scout fail for it too, one of them is
+  the next scout, down to single records: 16 submits per level, instead of 16 times as many at each level.
+- `MIXED`: some piece of a scout did not fail for this cause. Every batch that fails for it is split.
+- `UNIFORM`: all pieces of each scout failed for this cause, down to single records. Batches that fail for it are not
+  split: their records end as `rejected`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from dropbatch.core import keys
+from dropbatch.core.records.index import build_body, record_spans
+from shared.aws.queues import SUBMIT_GRACE_SECONDS, SubmitMessage
+from shared.claims import MAX_SECONDS_TO_ACCEPTANCE
+from shared.errors import InvariantError
+from shared.models import Batch, BatchState, DueKind, ErrorDetail, Isolation
+from shared.observability import batch_log_fields, count, logger
+from shared.retry import jittered
+from shared.staged_batch import StagedInfo, decode_index, encode_index, original_spans
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dropbatch.core.records.index import RecordIndex
+    from shared.bootstrap import Services
+    from shared.models import Job
+
+MAX_PIECES = 16
+"""Pieces of one batch: one hexadecimal digit."""
+MAX_ISOLATION_SUBMITS = 2_000
+"""Submits that isolation may cause in one job. Finding one bad record among 5,000 takes about 50."""
+
+PROVEN, MIXED, UNIFORM = "", "some", "all"
+MAX_CAUSES = 16
+"""Causes that a job keeps; batches that fail for further ones are split without a scout."""
+MAX_GRANTED = 32
+"""Granted batches that a job item lists; before more are listed, those whose split is recorded are dropped."""
+MIN_SCOUT = 8
+"""Requests of the first scout of a cause: fewer show too little about the other records of the job."""
+SCOUT_SECONDS = 3_600.0
+"""How long other batches wait for the pieces of a scout."""
+
+RACE_TRIES = 5
+"""Times a lost race for the job item is tried again immediately."""
+LOOK_SECONDS, LOOK_LATER_SECONDS = 5.0, 60.0
+"""Seconds until a batch that waits for a scout looks again: for a piece of the same batch, and for any other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """The batch is split now. `finding`: what the job item then holds for its cause, as the module's text lists."""
+
+    finding: str
+
+
+@dataclass(frozen=True, slots=True)
+class Conclude:
+    """No batch of its cause is split any more: every record of the job has the fault."""
+
+    finding: str = UNIFORM
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """The batch waits for a scout's pieces."""
+
+
+def isolate(services: Services, batch: Batch) -> Batch | None:
+    """Decide what to do with a claimed batch that is to be isolated, or carry out an earlier decision.
+
+    Returns:
+        The batch if its records end without being tried again; their lines are still to be written. None otherwise.
+
+    Raises:
+        InvariantError: the batch has no job.
+        StorageError: an AWS service failed; the batch is due again at its `due_at`.
+    """
+    if batch.pieces == 0:
+        decided = _decide(services, batch)
+        if decided is None or decided.ending:
+            return decided
+        batch = decided
+    _split(services, batch)
+    return None
+
+
+# ── deciding ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _decide(services: Services, batch: Batch) -> Batch | None:
+    """The batch once it is decided that it is split, or ended; None while it waits, or if another run has it.
+
+    The job is read after the claim. A run that was granted the split before either recorded it before this claim, or
+    the batch is still in the job's list. So a split is never granted twice.
+    """
+    wanted = min(MAX_PIECES, batch.sendable)
+    for _ in range(RACE_TRIES):
+        now = services.now()
+        job = services.ledger.job(batch.job_id)
+        if job is None:
+            raise InvariantError(f"batch {batch.job_id}/{batch.number} has no job")
+        known = job.isolation or Isolation()
+        if batch.number in known.granted:
+            return services.ledger.decide_pieces(batch, wanted)
+        if why := _why_untried(job, known, batch, wanted, now):
+            return services.ledger.end_without_answer(batch, _not_tried(batch, why), now)
+        step = _next_step(services, known, batch, now)
+        granted = _still_granted(services, job, known)
+        if isinstance(step, Wait) or len(granted) >= MAX_GRANTED:
+            _wait(services, known, batch, now)
+            return None
+        if batch.cause in known.causes or len(known.causes) < MAX_CAUSES:
+            known = replace(known, causes={**known.causes, batch.cause: step.finding})
+        if isinstance(step, Conclude):
+            services.ledger.note_isolation(job, known)
+            continue  # The job, read again, now says why the batch is not tried.
+        known = replace(known, submits=known.submits + wanted, granted=(*granted, batch.number))
+        if services.ledger.note_isolation(job, known):
+            return services.ledger.decide_pieces(batch, wanted)
+    services.ledger.postpone(batch, services.now() + LOOK_SECONDS)
+    return None
+
+
+def _wait(services: Services, known: Isolation, batch: Batch, now: float) -> None:
+    root = known.causes.get(batch.cause, "")[:8]
+    wait = LOOK_SECONDS if batch.number.startswith(root) else LOOK_LATER_SECONDS
+    services.ledger.postpone(batch, now + jittered(wait), claims=0)
+
+
+def _why_untried(job: Job, known: Isolation, batch: Batch, wanted: int, now: float) -> str:
+    """Why the records of a batch end without being tried again; empty if they are tried again."""
+    if job.error:
+        return "because the job was stopped"
+    if job.cancelled:
+        return "because the job was cancelled"
+    if batch.ending_if_unanswered:
+        return "because the batch may not be submitted again"
+    if job.is_past_deadline(now):
+        return "because the job's deadline_hours were over"
+    since = batch.submissions[0].at if batch.submissions else batch.waiting_since
+    if now - since > MAX_SECONDS_TO_ACCEPTANCE:
+        return "because it failed more than 7 days after it was to be submitted"
+    if known.causes.get(batch.cause) == UNIFORM:
+        return "because every request of this job that was tried alone failed for the same cause"
+    if known.submits + wanted > MAX_ISOLATION_SUBMITS:
+        return f"because this job has used up its {MAX_ISOLATION_SUBMITS:,} submits for isolating bad requests"
+    return ""
+
+
+def _not_tried(batch: Batch, why: str) -> ErrorDetail:
+    reason = batch.isolating or ErrorDetail("rejected", "Workers AI refused this request")
+    return ErrorDetail("rejected", f"Not tried alone, {why}: {reason.message}", reason.said)
+
+
+def _next_step(services: Services, known: Isolation, batch: Batch, now: float) -> Split | Conclude | Wait:
+    """What is done with a batch that may be tried, from what the job knows about its cause."""
+    finding = known.causes.get(batch.cause, PROVEN)
+    if finding == PROVEN:
+        return Split(batch.number if batch.sendable >= MIN_SCOUT else PROVEN)
+    if finding == MIXED:
+        return Split(MIXED)
+    scout = services.ledger.batch(batch.job_id, finding)
+    pieces = [
+        one
+        for one in services.ledger.batches(batch.job_id, prefix=f"{finding}.")
+        if one.number.count(".") == finding.count(".") + 1
+    ]
+    alike = all_failed_alike(scout, pieces, now)
+    if alike is None:
+        return Wait()
+    if not alike:
+        return Split(MIXED)
+    if all(one.sendable == 1 for one in pieces):
+        return Conclude()
+    return Split(batch.number) if batch.number.rpartition(".")[0] == finding else Wait()
+
+
+def all_failed_alike(scout: Batch | None, pieces: Sequence[Batch], now: float) -> bool | None:
+    """Whether every piece of a batch failed for the batch's own cause; None while that is not known."""
+    if scout is None or scout.ending or scout.state is BatchState.DONE:
+        return False  # It was not split: a batch that is split has no ending.
+    if scout.completed_at and now - scout.completed_at > SCOUT_SECONDS:
+        return False
+    for piece in pieces:
+        failed = bool(piece.cause or piece.ending)
+        answered = piece.state is BatchState.DONE or piece.answered or (piece.submissions and not scout.submissions)
+        if piece.cause != scout.cause and (failed or answered):
+            return False
+    failed_alike = sum(piece.cause == scout.cause for piece in pieces)
+    return True if 0 < scout.pieces == failed_alike else None
+
+
+def _still_granted(services: Services, job: Job, known: Isolation) -> tuple[str, ...]:
+    """Batches that were granted a split and have not recorded it; checked only when the list is full."""
+    if len(known.granted) < MAX_GRANTED:
+        return known.granted
+    found = ((number, services.ledger.batch(job.job_id, number)) for number in known.granted)
+    return tuple(number for number, one in found if one and one.pieces == 0 and not one.ending)
+
+
+# ── carrying out ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _split(services: Services, batch: Batch) -> None:
+    """Stage and create all pieces, then make the batch `divided` and send the pieces' first messages."""
+    ledger, store = services.ledger, services.store
+    key = keys.staged(batch.job_id, batch.number)
+    rows = decode_index(store.get(key, batch.index_offset))
+    places, kept = record_spans(rows), original_spans(rows)
+    bounds = boundaries(rows, batch.pieces)
+    now = services.now()
+    slots = services.budget.isolation_slots(len(bounds), now)
+    numbers = [f"{batch.number}.{index:x}" for index in range(len(bounds))]
+    # The last piece first: it holds the end from which split continues, wherever this function dies.
+    for number, (begin, end), slot in reversed(list(zip(numbers, bounds, slots, strict=True))):
+        sent = [place for place in places[begin:end] if place[1]]
+        # The records of a piece are contiguous in the body, with their commas.
+        body = build_body([store.get(key, sent[0][0], sum(sent[-1]) - sent[0][0])])
+        start, size = kept[begin][0], sum(kept[end - 1]) - kept[begin][0]
+        originals = store.get(key, batch.body_size + start, size)
+        staged = StagedInfo(
+            end - begin, len(sent), len(body), batch.end if end == len(rows) else None, originals_size=size
+        )
+        store.put_if_absent(
+            keys.staged(batch.job_id, number),
+            body + originals + encode_index(rows.section(begin, end)),
+            staged.metadata(),
+        )
+        piece = Batch(
+            job_id=batch.job_id,
+            number=number,
+            state=BatchState.READY,
+            first_id=batch.first_id + begin,
+            requests=staged.requests,
+            sendable=staged.sendable,
+            body_size=staged.body_size,
+            created_at=now,
+            end=staged.end,
+            due_at=slot + SUBMIT_GRACE_SECONDS,
+            work=DueKind.SUBMIT,
+            originals_size=size,
+        )
+        ledger.create_batch(piece)
+    if ledger.finish_division(batch, services.now()):
+        count("BatchesDivided")
+        logger.info("batch split", **batch_log_fields(batch), pieces=len(bounds))
+        messages = [SubmitMessage(batch.job_id, number) for number in numbers]
+        services.queues.send_all(messages, [slot - now for slot in slots])
+
+
+def give_up(services: Services, batch: Batch) -> None:
+    """End the records of a batch that could not be split for days, unless it has pieces; then its job cannot finish.
+
+    No run creates a piece meanwhile: the claims before this one were an hour long, and no function runs that long.
+    """
+    if any(services.ledger.batches(batch.job_id, prefix=f"{batch.number}.", limit=1)):
+        services.ledger.finish_division(batch, services.now())
+    else:
+        reason = _not_tried(batch, "because the batch could not be split (see the poll function's log)")
+        services.ledger.undo_pieces(batch, reason, services.now())
+
+
+def boundaries(rows: RecordIndex, pieces: int) -> list[tuple[int, int]]:
+    """Begin and end of each piece among the rows; each piece has a sendable row, and all have about as many."""
+    sendable = [index for index, length in enumerate(rows.lengths) if length]
+    begins = [0, *(sendable[piece * len(sendable) // pieces] for piece in range(1, pieces))]
+    return list(zip(begins, [*begins[1:], len(rows)], strict=True))

@@ -1,0 +1,375 @@
+"""A job's visits: its result files grow as batches become final, until they and the manifest are complete.
+
+The files grow with the job (`functions.poll.results.result_files`); at the end they are assembled, and the manifest is
+written last. A visit does what its time allows and leaves the rest to the next one: wherever it ends or dies, the job
+item has the progress. Each visit checks that the batches tile the upload: they must cover the records without gap or
+overlap.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from dropbatch.core import keys
+from dropbatch.core.keys import FINAL_JOB_STATES, JobState
+from functions.poll.results.file_digests import seconds_for_digests
+from functions.poll.results.manifest import bedrock_manifest, build_manifest, event_detail, retry_record
+from functions.poll.results.report import write_report
+from functions.poll.results.result_files import (
+    STEP_SECONDS,
+    append_segment,
+    assemble_file,
+    coverage_error,
+    entry_of,
+    next_final_batches,
+    progress_of,
+    readable,
+)
+from functions.poll.schedule.control import end_long_hold
+from functions.poll.schedule.delete_staged import first_deletion
+from functions.poll.schedule.sweep import next_sweep, sweep
+from functions.poll.schedule.waiting_for import report_long_wait, waiting_for
+from shared.claims import CLAIMS_BEFORE_ALARM, MAX_CLAIMS, claim_seconds, report_stuck, retry_seconds
+from shared.errors import InvariantError, LeaseLostError, ObjectNotFoundError, StorageError
+from shared.job_control import follow_job_control
+from shared.job_status import JSON_TYPE, build_status, final_status, status_digest, write_status
+from shared.ledger import still_leased
+from shared.models import TOO_OLD_CODE, DueKind, ErrorDetail, Job, Staging
+from shared.observability import count, logger
+from shared.retry import exponential
+
+if TYPE_CHECKING:
+    from functions.poll.batch.format_of_job import Kind
+    from functions.poll.results.result_files import ReadyBatches
+    from shared.bootstrap import Services
+    from shared.invocation import Invocation
+
+QUICK_LOOK_BATCHES = 10
+"""Batches read when a part arrived shortly after another, to see whether it was the last."""
+MANIFEST_BATCHES = 1_000
+"""Batches that a manifest lists itself; if there are more, `batches.jsonl` lists them."""
+VISIT_LEASE_SECONDS = 140.0
+MIN_VISIT_SECONDS, MAX_VISIT_SECONDS = 10.0, 180.0
+"""Seconds between two visits of a job, while something changes and when nothing does."""
+STATUS_SECONDS = 10.0
+"""Seconds between two statuses even if parts arrive in between."""
+METRIC_OF_STATE = {
+    JobState.COMPLETED: "JobsCompleted",
+    JobState.FAILED: "JobsFailed",
+    JobState.CANCELLED: "JobsCancelled",
+}
+MIN_ANSWERED_RECORDS = 100
+"""Answered records from which a job's `max_failed_fraction` is tested."""
+
+
+def visit_job(invocation: Invocation, job_id: str) -> bool:
+    """Visit a job: append what is final, finish it when everything is, write its status.
+
+    Returns:
+        False if another run holds the job; that run may not have seen the batch that was finished last.
+
+    Raises:
+        StorageError: an AWS service failed; the job is due again at its `due_at`.
+        InvariantError: the batches do not tile the upload; the job does not finish.
+    """
+    services = invocation.services
+    now = services.now()
+    job = services.ledger.job(job_id)
+    if job is None or job.state in FINAL_JOB_STATES:
+        return True
+    if job.state is JobState.SPLITTING:
+        try:
+            _watch_split(invocation, job)
+        except LeaseLostError:
+            logger.info("another run appends", job_id=job_id)
+        return True  # The end of split makes the job due.
+    if job.lease_until > now:
+        return False
+    # A job that is due is leased before anything can fail, so that it counts a claim and is not due again immediately.
+    is_due = any(at <= now for at in (job.due_at, next_sweep(job, now)) if at is not None)
+    if not is_due and now < job.status_at + STATUS_SECONDS:
+        ahead = next_final_batches(services, job, "output", QUICK_LOOK_BATCHES)
+        if not _is_all(job, ahead) and not ahead.fills_a_step(job):
+            return True
+    until = now + claim_seconds(job.claims, min(VISIT_LEASE_SECONDS, invocation.seconds_left + 10))
+    try:
+        return _visit(invocation, job, until)
+    except LeaseLostError:
+        logger.info("lease lost", job_id=job_id)
+        return False
+    except StorageError:
+        # A visit may be repeated, so nobody has to wait for the lease's end. The claim counts, if it was written.
+        if job.claims < CLAIMS_BEFORE_ALARM:  # Later the lease is kept: parts that arrive must not use up its tries.
+            services.ledger.retry_job(
+                replace(job, lease_until=until), services.now() + retry_seconds(job.claims), job.claims + 1
+            )
+        raise
+
+
+def _visit(invocation: Invocation, job: Job, until: float) -> bool:
+    services = invocation.services
+    leased = services.ledger.lease_job(job, services.now(), until)
+    if leased is None:
+        return False
+    count("OldestJobAge", services.now() - leased.created_at)
+    report_stuck(leased.claims, leased.job_id)
+    if leased.claims > MAX_CLAIMS and leased.total is not None:
+        _give_up(invocation, leased)
+    else:
+        _advance(invocation, leased)
+    return True
+
+
+def _advance(invocation: Invocation, job: Job) -> None:
+    services = invocation.services
+    if job.state is not JobState.FINALIZING:
+        job = end_long_hold(services, follow_job_control(services, job.job_id) or job)
+        job = sweep(invocation, job)
+    job, ahead = _append_final(invocation, job)
+    if not _is_all(job, ahead):
+        if job.error is None and (fault := _fault(services, job, ahead)):
+            failed = services.ledger.fail_job(job, fault, services.now())
+            if failed:
+                _advance(invocation, failed)  # Its batches end without a call.
+                return
+        _update_status(services, job, ahead)
+    elif unfinished := _finalize(invocation, job, ahead):
+        services.ledger.release_job(unfinished, services.now())
+
+
+def _append_final(invocation: Invocation, job: Job) -> tuple[Job, ReadyBatches]:
+    """Append what fills a step, as far as time allows; not while a sweep goes on, which makes more of it."""
+    services = invocation.services
+    ahead = next_final_batches(services, job, "output")
+    sweep_at = next_sweep(job, services.now())
+    if sweep_at is not None and sweep_at <= services.now():
+        return job, ahead
+    while not _is_all(job, ahead) and ahead.fills_a_step(job) and invocation.allows(STEP_SECONDS):
+        job = append_segment(services, job, "output", ahead, final=False)
+        ahead = next_final_batches(services, job, "output")
+    return job, ahead
+
+
+def _watch_split(invocation: Invocation, job: Job) -> None:
+    """Visit a job whose upload is still being read: append, judge, write the status; touch neither lease nor claims.
+
+    These belong to split, which would lose its turn. Runs at the same time exclude each other by when the status was
+    told last. A job that has an error is visited in between too: its status tells the error at once.
+    """
+    services = invocation.services
+    if services.now() < job.status_at + STATUS_SECONDS and job.error is None:
+        return
+    watched = follow_job_control(services, job.job_id)
+    if watched is None or watched.state is not JobState.SPLITTING:
+        return
+    ahead = next_final_batches(services, watched, "output")
+    status = _status_of(services, watched, ahead)
+    digest = status_digest(status)
+    noted = services.ledger.note_status(watched, services.now(), _told(ahead, digest))
+    if noted is None:
+        return
+    if digest != watched.status_sha:
+        write_status(services, replace(noted, lease_until=0.0), status)
+    if noted.error is None and (fault := _fault(services, noted, ahead)):
+        services.ledger.fail_job(noted, fault, services.now())
+    _append_final(invocation, noted)
+
+
+def _fault(services: Services, job: Job, ahead: ReadyBatches) -> ErrorDetail | None:
+    """Why nothing more of a job is submitted, although its upload can be read; None if there is no reason."""
+    if job.is_too_old(services.now()):
+        return TOO_OLD_CODE
+    answered = ahead.succeeded + ahead.failed
+    limit = job.max_failed_fraction
+    if limit is None or job.cancelled or answered < MIN_ANSWERED_RECORDS or ahead.failed <= limit * answered:
+        return None
+    message = f"{ahead.failed:,} of the first {answered:,} records failed, more than max_failed_fraction allows."
+    return ErrorDetail("too_many_failures", message)
+
+
+def _is_all(job: Job, ahead: ReadyBatches) -> bool:
+    """Whether these are all the missing batches, and there will be no more.
+
+    Raises:
+        InvariantError: they should be, but are not: the batches do not hold the upload's number of records.
+    """
+    if job.total is None or not ahead.last:
+        return False
+    covered = job.output.next_id + sum(batch.requests for batch in ahead.leaves)
+    if covered != job.total:
+        raise coverage_error(job, f"its batches hold {covered} records, expected {job.total}")
+    return True
+
+
+# ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _finalize(invocation: Invocation, job: Job, ahead: ReadyBatches) -> Job | None:
+    """Every batch is final: write the result files, the manifest last; return the job if there was not enough time."""
+    services = invocation.services
+    if job.state is not JobState.FINALIZING:
+        job = still_leased(services.ledger.begin_finalizing(job), job.job_id)
+    if ahead.leaves:
+        if not invocation.allows(STEP_SECONDS):
+            return job
+        job = append_segment(services, job, "output", ahead, final=True)
+        if job.output.mark != ahead.leaves[-1].number:
+            return job  # An earlier run's segment, of fewer batches, counts; the next visit continues from it.
+    if job.output.lines != job.total or job.sums.succeeded + job.sums.failed != job.total:
+        raise coverage_error(job, f"{job.output.lines} lines for {job.total} records")
+    for kind in _wanted(job):
+        written = _write_file(invocation, job, kind)
+        if written is None:
+            return job
+        job = written
+    if not invocation.allows(seconds_for_digests(progress_of(job, kind) for kind in _wanted(job))):
+        return job
+    _close(invocation, job, _wanted(job))
+    return None
+
+
+def _close(invocation: Invocation, job: Job, kinds: list[Kind]) -> None:
+    """The files exist: write what follows them, the manifest last; then status, notice, and the ledger's final state.
+
+    The end time is pinned first, so that every object has the same one.
+    """
+    services = invocation.services
+    if job.ended_at is None:
+        job = still_leased(services.ledger.update_leased_job(job, {"ended_at": services.now()}), job.job_id)
+    job = replace(job, completed_at=job.ended_at)
+    now = services.now()
+    listed = readable(services.ledger.batches(job.job_id)) if job.sums.batches <= MANIFEST_BATCHES else ()
+    manifest = build_manifest(job, listed, [entry_of(invocation, job, kind) for kind in kinds])
+    write_report(invocation, job, manifest)
+    if job.plan.format == "bedrock" and not job.error:
+        _put_result(services, job, "manifest.json.out", bedrock_manifest(job))
+    _put_result(services, job, "manifest.json", msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n")
+    if job.retry_of:
+        _put_retry_record(services, job, manifest)
+    write_status(services, job, final_status(job))
+    services.notices.publish_job_over(event_detail(services.store.bucket, job, manifest), now)
+    # The ledger comes last: until then the job is due again, and all of the above exists already or is repeated.
+    if _end(services, job, now, is_complete=job.output.lines == job.total and kinds == _wanted(job)):
+        count(METRIC_OF_STATE[job.final_state])
+        logger.info("job over", job_id=job.job_id, state=job.final_state, records=job.total, failed=job.sums.failed)
+
+
+def _end(services: Services, job: Job, now: float, *, is_complete: bool) -> bool:
+    """Write a job's final state. What is staged for it is deleted later, unless its results lack something."""
+    if not is_complete:
+        return services.ledger.end_job(job, job.final_state, now) is not None
+    staging = Staging(now + services.settings.staging_retention_days * 86_400)
+    return services.ledger.end_job(job, job.final_state, now, staging, first_deletion(job, staging, now)) is not None
+
+
+def _put_result(services: Services, job: Job, name: str, body: bytes) -> None:
+    services.store.put_if_absent(keys.result(job.upload.key, job.job_id, name), body, kind=JSON_TYPE)
+
+
+def _put_retry_record(services: Services, job: Job, manifest: dict[str, Any]) -> None:
+    """Record in the folder of the job that was retried that this one has tried its failed records again."""
+    try:
+        parent = msgspec.json.decode(services.store.get(job.retry_of), type=dict[str, Any])
+    except (ObjectNotFoundError, msgspec.MsgspecError):
+        parent = None
+    key = f"{job.retry_of.removesuffix('manifest.json')}retries/{job.job_id}.json"
+    services.store.put_if_absent(key, retry_record(job, manifest, parent), kind=JSON_TYPE)
+
+
+def _give_up(invocation: Invocation, job: Job) -> None:
+    """End a job that could not be finished for days: `failed`, with the lines up to the fault.
+
+    Nothing that was paid for is lost: answers and parts stay in staging until the bucket's lifecycle rule deletes them.
+    """
+    services = invocation.services
+    if services.store.head(keys.result(job.upload.key, job.job_id, "manifest.json")):
+        # Everything is written; only the notice could not be published.
+        _end(services, job, services.now(), is_complete=job.output.lines == job.total)
+        return
+    message = (
+        "Dropbatch could not finish this job; the poll function's log shows why. output.jsonl has the lines up to the "
+        f"fault, and all other answers are kept for 60 days under staging/{job.job_id}/. Please report this."
+    )
+    job = still_leased(services.ledger.begin_finalizing(job, error=ErrorDetail("internal", message)), job.job_id)
+    while invocation.allows(STEP_SECONDS):
+        ahead = next_final_batches(services, job, "output", up_to_fault=True)
+        if not ahead.leaves:
+            break
+        job = append_segment(services, job, "output", ahead, final=False)
+    kinds = []
+    for kind in _wanted(job):
+        try:
+            written = _write_file(invocation, job, kind)
+        except (InvariantError, ObjectNotFoundError):
+            logger.exception("file not written", job_id=job.job_id, kind=kind)
+            continue
+        if written is None:
+            return
+        job = written
+        kinds.append(kind)
+    _close(invocation, job, kinds)
+
+
+def _write_file(invocation: Invocation, job: Job, kind: Kind) -> Job | None:
+    """Complete one result file; return the job as it is afterwards, None if there was not enough time."""
+    while progress_of(job, kind).mark != job.output.mark:
+        if not invocation.allows(STEP_SECONDS):
+            return None
+        behind = next_final_batches(invocation.services, job, kind)
+        job = append_segment(invocation.services, job, kind, behind, final=behind.last)
+    return assemble_file(invocation, job, kind)
+
+
+def _wanted(job: Job) -> list[Kind]:
+    """The files to write: the output of every completed job, the others only if they are not empty."""
+    wanted: dict[Kind, bool] = {
+        "output": job.error is None or job.output.size > 0,
+        "errors": job.sums.errors_size > 0,
+        "retry": job.sums.retry_size > 0,
+        "batches": job.sums.batches > MANIFEST_BATCHES,
+    }
+    return [kind for kind, is_wanted in wanted.items() if is_wanted]
+
+
+# ── status ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _update_status(services: Services, job: Job, ahead: ReadyBatches) -> None:
+    """Write `status.json` if something changed, and release the job."""
+    now = services.now()
+    done = ahead.succeeded + ahead.failed
+    fraction = max(job.fraction, round(done / job.total, 4)) if job.total else job.fraction
+    status = _status_of(services, replace(job, fraction=fraction), ahead)
+    digest = status_digest(status)
+    changed = digest != job.status_sha
+    if changed:
+        write_status(services, job, status)
+    unchanged_visits = 0 if changed else job.unchanged_visits + 1
+    due, work = now + exponential(MIN_VISIT_SECONDS, unchanged_visits, MAX_VISIT_SECONDS), DueKind.STATUS
+    if job.deadline_at is not None and now < job.deadline_at <= due:
+        due, work = job.deadline_at, DueKind.JOB
+    if (sweep_at := next_sweep(job, now)) is not None:
+        due, work = max(min(due, sweep_at), now), DueKind.JOB
+    if ahead.fills_a_step(job):  # This visit had no time for it.
+        due, work = now, DueKind.JOB
+    told = {"status_at": now, **_told(ahead, digest)}
+    released = services.ledger.release_job(job, due, work, fraction=fraction, unchanged_visits=unchanged_visits, **told)
+    if released and (sweep_at := next_sweep(released, now)) is not None and sweep_at < due:
+        # An error or a command came during this visit, and the release has moved what made the job due for it.
+        services.ledger.bring_visit_forward(released, max(sweep_at, now))
+
+
+def _status_of(services: Services, job: Job, ahead: ReadyBatches) -> dict[str, Any]:
+    """The status of a job that is not over, without its time."""
+    waiting = waiting_for(services, job)
+    report_long_wait(waiting, job.job_id, services.now())
+    held_up = waiting.for_status() if waiting else None
+    return build_status(job, ahead.succeeded, ahead.failed, held_up, ahead.pending)
+
+
+def _told(ahead: ReadyBatches, digest: str) -> dict[str, Any]:
+    """What the job item keeps of a status."""
+    return {"status_sha": digest, "status_succeeded": ahead.succeeded, "status_failed": ahead.failed}

@@ -1,0 +1,31 @@
+"""The simulated table answers as DynamoDB Local does: the same random calls, compared one by one."""
+
+import pytest
+
+from tests.other_aws import dynamodb_local
+from tests.simulation.kernel import Kernel
+from tests.simulation.services.awkward import Awkward
+from tests.simulation.services.calls import Calls
+from tests.simulation.services.dynamodb import DynamoDB
+from tests.simulation.services.random_calls import CALLS, compare, make_table
+from tests.support.aws.resources import TABLE
+
+pytestmark = [pytest.mark.second, pytest.mark.timeout(600)]
+
+
+@pytest.fixture
+def amazons():
+    """A client of DynamoDB Local with the template's table."""
+    process, url = dynamodb_local.start(dynamodb_local.install())
+    client = dynamodb_local.client_of(url)
+    make_table(client)
+    yield client
+    process.terminate()
+    process.wait()
+
+
+def test_table_answers_as_dynamodb_local_does(amazons):
+    """Each call has the same answer, in the same pages, or the same error."""
+    outcomes = compare(DynamoDB(Calls(Kernel(1, 0.0), Awkward()), TABLE), amazons, CALLS["DynamoDB Local"], exact=True)
+
+    assert len(outcomes) >= 11, "every operation, and the conditional ones with both outcomes"

@@ -1,0 +1,222 @@
+"""`doctor`: each thing that can be wrong is found, with what to do; what may not be looked at is said."""
+
+import functools
+import io
+import threading
+import time
+from datetime import UTC, datetime
+from email.utils import format_datetime
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import boto3
+import pytest
+from botocore.exceptions import ClientError
+
+from dropbatch.cli import doctor
+from dropbatch.cli.cloudflare import Api
+from dropbatch.cli.doctor import examine
+from dropbatch.client.stack import Stack
+from dropbatch.errors import Error
+
+BGE = "@cf/baai/bge-small-en-v1.5"
+
+
+@functools.cache
+def client(service):
+    return boto3.client(service, "us-east-1", aws_access_key_id="test", aws_secret_access_key="test")
+
+
+class Services:
+    """A stack in good order; each attribute is one thing that may be wrong with it.
+
+    Log events and alarms come in two pages, of which the first is empty.
+    """
+
+    def __init__(self):
+        self.status = "UPDATE_COMPLETE"
+        self.time = datetime.now(UTC)
+        self.created = datetime(2020, 1, 1, tzinfo=UTC)
+        self.function = {"State": "Active", "LastUpdateStatus": "Successful"}
+        self.environment = {"WORKERS_AI_BASE_URL": "https://api", "CLOUDFLARE_ACCOUNT_ID": "a" * 32}
+        self.ticked = time.time() - 20
+        self.dead = 0
+        self.word = None
+        self.jobs = []
+        self.alarms = []
+        self.denied = set()
+
+    def __call__(self, service):
+        return self
+
+    def _may(self, operation):
+        if operation in self.denied:
+            raise ClientError({"Error": {"Code": "AccessDenied", "Message": "no"}}, operation)
+
+    def describe_stacks(self, **_):
+        return {"Stacks": [{"StackStatus": self.status, "CreationTime": self.created}]}
+
+    def list_objects_v2(self, **_):
+        return {"ResponseMetadata": {"HTTPHeaders": {"date": format_datetime(self.time, usegmt=True)}}}
+
+    def get_function_configuration(self, **_):
+        self._may("GetFunctionConfiguration")
+        return self.function | {"Environment": {"Variables": self.environment}}
+
+    def get_paginator(self, operation):
+        paginator = client({"filter_log_events": "logs", "describe_alarms": "cloudwatch"}[operation]).get_paginator(
+            operation
+        )
+        paginator._method = getattr(self, operation)
+        return paginator
+
+    def filter_log_events(self, nextToken=None, **_):  # noqa: N803 - boto3's name
+        if nextToken is None:
+            return {"events": [], "nextToken": "second"}
+        return {"events": [{"timestamp": self.ticked * 1000}] if self.ticked else []}
+
+    def get_queue_attributes(self, QueueUrl, **_):  # noqa: N803 - boto3's name
+        return {"Attributes": {"ApproximateNumberOfMessages": str(self.dead if QueueUrl == "dead" else 3)}}
+
+    def get_object(self, **_):
+        if self.word is None:
+            raise ClientError({"Error": {"Code": "NoSuchKey", "Message": "none"}}, "GetObject")
+        return {"Body": io.BytesIO(self.word)}
+
+    def describe_alarms(self, NextToken=None, **_):  # noqa: N803
+        self._may("DescribeAlarms")
+        return {"MetricAlarms": self.alarms} if NextToken else {"MetricAlarms": [], "NextToken": "second"}
+
+
+@pytest.fixture
+def services(monkeypatch):
+    monkeypatch.delenv("CLOUDFLARE_API_TOKEN", raising=False)
+    found = Services()
+    monkeypatch.setattr(doctor, "history", lambda *_: ((None, status) for status in found.jobs))
+    return found
+
+
+def findings(services):
+    outputs = {
+        "SubmitFunctionName": "submit",
+        "PollFunctionName": "poll",
+        "PollQueueUrl": "queue",
+        "PollDeadLetterQueueUrl": "dead",
+    }
+    return {one.name: one for one in examine(Stack("dropbatch", "bucket", outputs, services))}
+
+
+def test_healthy_stack_has_no_bad_finding(services):
+    found = findings(services)
+
+    assert {one.level for one in found.values()} == {"ok", "note"}
+    assert [name for name, one in found.items() if one.level == "note"] == ["token"]
+
+
+def test_new_stack_may_have_had_no_tick(services):
+    services.ticked, services.created = 0, datetime.now(UTC)
+
+    assert findings(services)["tick"].level == "note"
+
+
+@pytest.mark.parametrize(
+    ("attribute", "value", "name", "says"),
+    [
+        ("status", "UPDATE_ROLLBACK_FAILED", "stack", "make deploy"),
+        ("time", datetime(2020, 1, 1, tzinfo=UTC), "clock", "ahead of"),
+        ("function", {"State": "Failed", "StateReason": "no key"}, "functions", "no key"),
+        ("ticked", 0, "tick", "schedule"),
+        ("ticked", 86_400.0, "tick", "ago"),
+        ("dead", 7, "dead letters", "dropbatch redrive"),
+        ("environment", {"DEFAULT_MODEL": "@cf/baai/bge-reranker-base"}, "models", "reranker"),
+        ("alarms", [{"AlarmName": "dropbatch-Stuck", "AlarmDescription": "Look."}], "alarms", "dropbatch-Stuck: Look."),
+        (
+            "jobs",
+            [{"state": "in_progress", "waiting_for": {"code": "token_refused", "message": "Put a good one."}}],
+            "pauses",
+            "1 jobs are waiting: token_refused: Put a good one.",
+        ),
+    ],
+)
+def test_what_is_wrong_is_found_with_what_to_do(services, attribute, value, name, says):
+    setattr(services, attribute, value)
+
+    found = findings(services)[name]
+
+    assert found.level == ("note" if name == "models" else "bad")
+    assert says in found.message
+
+
+def test_paused_stack_is_reported_as_paused(services):
+    services.word = b"pause\n"
+
+    assert "dropbatch resume" in findings(services)["pauses"].message
+
+
+def test_what_may_not_be_looked_at_does_not_end_visit(services):
+    services.denied = {"DescribeAlarms", "GetFunctionConfiguration"}
+
+    found = findings(services)
+
+    assert {name for name, one in found.items() if one.level == "unknown"} == {"alarms", "functions", "models", "tick"}
+    assert "OperatorPolicyArn" in found["alarms"].message
+    assert found["dead letters"].level == "ok"
+
+
+@pytest.fixture
+def server():
+    """A server whose answers a test sets; it notes what it was sent."""
+    seen = []
+
+    class Handler(BaseHTTPRequestHandler):
+        answer = (200, {}, b"{}")
+
+        def do_GET(self):
+            seen.append((self.path, dict(self.headers)))
+            status, headers, body = Handler.answer
+            self.send_response(status)
+            for name, value in {"Content-Length": str(len(body)), **headers}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            """Print nothing."""
+
+    listening = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=listening.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{listening.server_port}", Handler, seen
+    listening.shutdown()
+    thread.join()
+    listening.server_close()
+
+
+def test_redirect_is_not_followed_with_token(server):
+    url, handler, seen = server
+    handler.answer = (301, {"Location": f"{url}/elsewhere"}, b"")
+
+    assert Api(url, "a" * 32, "secret").get("/x").status == 301
+    assert [path for path, _ in seen] == ["/x"]
+
+
+def test_calls_name_the_program(server):
+    """Cloudflare's Browser Integrity Check refuses urllib's own name: 403, "error code: 1010"."""
+    url, _, seen = server
+
+    Api(url, "a" * 32, "secret").get("/x")
+
+    assert [headers["User-Agent"] for _, headers in seen] == ["dropbatch"]
+
+
+def test_page_without_json_has_no_body(server):
+    url, handler, _ = server
+    handler.answer = (502, {}, b"<html>")
+
+    reply = Api(url, "a" * 32, "secret").get("/x")
+
+    assert (reply.status, reply.body, reply.code) == (502, None, None)
+
+
+def test_token_is_sent_over_https_only():
+    with pytest.raises(Error, match="https"):
+        Api("http://example.com", "a" * 32, "secret").get("/x")

@@ -1,0 +1,218 @@
+"""Results as columns: Arrow's JSON reader and ours read the same, each file is what its readers expect."""
+
+import io
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dropbatch.client.results import columns
+from dropbatch.client.results.columns import record_batches
+from dropbatch.client.results.exports import export
+from dropbatch.client.results.reading import ResultFiles
+from dropbatch.errors import Error, UsageError
+
+
+def native(id_, vector=None, reference=None, code="inference_failed"):
+    line = {"id": id_, "external_reference": reference, "success": vector is not None}
+    if vector is None:
+        line["error"] = {"code": code, "message": "why"}
+    else:
+        line["result"] = {"shape": [1, len(vector)], "data": [vector], "pooling": "mean"}
+    return line
+
+
+def lines(*records):
+    return "".join(json.dumps(one) + "\n" for one in records).encode()
+
+
+def source(output, errors=b"", format_="native"):
+    return ResultFiles(lambda: [output], lambda: [errors], format_)
+
+
+def table_of(output, errors=b"", format_="native"):
+    return record_batches(source(output, errors, format_)).read_all()
+
+
+THREE = lines(native(0, [1, 0.25, 2.5], "a"), native(1, None, 7), native(2, [4, 5, 6]))
+
+
+def test_embeddings_have_fixed_length():
+    table = table_of(THREE)
+
+    assert table.schema.field("embedding").type == pa.list_(pa.float32(), 3)
+    assert [list(row.values()) for row in table.to_pylist()] == [
+        [0, "a", True, [1.0, 0.25, 2.5], None, None],
+        [1, "7", False, None, "inference_failed", "why"],
+        [2, None, True, [4.0, 5.0, 6.0], None, None],
+    ]
+
+
+VECTOR = st.lists(st.floats(-1e3, 1e3, width=32), min_size=3, max_size=3)
+
+
+@given(st.lists(st.one_of(st.none(), VECTOR), min_size=1, max_size=30), st.integers(1, 400))
+def test_both_readers_agree(vectors, size):
+    output = lines(*(native(at, one, f"r{at}") for at, one in enumerate(vectors)))
+    split = ResultFiles(lambda: [output[at : at + size] for at in range(0, len(output), size)], lambda: (), "native")
+    expected = table_of(output).to_pylist()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(columns, "JSON_BLOCK_BYTES", 200)
+        assert record_batches(split).read_all().to_pylist() == expected
+        patch.setattr(columns, "_read_vectors", lambda *_: None)
+        assert record_batches(split).read_all().to_pylist() == expected
+
+
+def test_usual_embeddings_take_fast_path(monkeypatch):
+    monkeypatch.setattr(columns, "_batch", None)
+
+    assert table_of(THREE.replace(b"7", b'"7"')).num_rows == 3
+
+
+@pytest.mark.parametrize(
+    ("result", "answer"),
+    [
+        ({"response": "Hi"}, "Hi"),
+        ({"translated_text": "Salut"}, "Salut"),
+        (
+            {"response": None, "tool_calls": [{"name": "f", "arguments": {"x": 1}}]},
+            '[{"name":"f","arguments":{"x":1}}]',
+        ),
+        ({"something": 1}, '{"something":1}'),
+    ],
+)
+def test_other_answers_are_text(result, answer):
+    table = table_of(lines({"id": 0, "external_reference": None, "success": True, "result": result}))
+
+    assert table.column("answer").to_pylist() == [answer]
+
+
+BODIES = {
+    "openai": {
+        "custom_id": "a",
+        "response": {"status_code": 200, "body": {"data": [{"embedding": [1, 2]}]}},
+        "error": None,
+    },
+    "bedrock": {"modelInput": {}, "modelOutput": {"embedding": [1, 2], "inputTextTokenCount": 1}, "recordId": "a"},
+    "gemini": {"key": "a", "response": {"embedding": {"values": [1, 2]}}},
+}
+
+
+@pytest.mark.parametrize("format_", BODIES)
+def test_embeddings_of_other_formats(format_):
+    table = table_of(lines(BODIES[format_]), format_=format_)
+
+    assert table.column("embedding").to_pylist() == [[1.0, 2.0]]
+    assert table.column("external_reference").to_pylist() == ["a"]
+
+
+def test_failures_come_from_errors_file():
+    output = b'id,text,answer,error_code,error_message\na,"x, ""y""",,,\nb,5" pipe,Hi,,\n'
+    errors = lines({"id": 0, "external_reference": "a", "error": {"code": "rejected", "message": "no"}})
+
+    found = table_of(output, errors, "csv").to_pylist()
+
+    assert [(one["external_reference"], one["success"], one["answer"], one["error_code"]) for one in found] == [
+        ("a", False, None, "rejected"),
+        ("b", True, "Hi", None),
+    ]
+
+
+def test_embedding_in_cell_of_table_is_column():
+    output = b'id,answer,error_code,error_message\na,"{""shape"":[1,2],""data"":[[1,2.5]]}",,\n'
+
+    assert table_of(output, format_="csv").column("embedding").to_pylist() == [[1.0, 2.5]]
+
+
+def test_several_vectors_are_refused():
+    line = {"id": 0, "external_reference": None, "success": True, "result": {"data": [[1], [2]]}}
+
+    with pytest.raises(Error, match="Record 0 has 2 vectors"):
+        table_of(lines(line))
+
+
+# ── files ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def exported(kind, folder, output=THREE):
+    return export(kind, source(output), folder, {"model": "@cf/baai/bge-m3", "job_id": "20261121T093000Z-0a1b2c3d"})
+
+
+def test_npy_is_read_by_numpy(tmp_path):
+    exported("npy", tmp_path)
+
+    rows = np.load(tmp_path / "output.npy")
+    assert rows.dtype == np.float32
+    assert rows.shape == (3, 3)
+    assert np.isnan(rows[1]).all()
+    assert rows[2].tolist() == [4, 5, 6]
+
+
+def test_vectorize_leaves_failures_out(tmp_path):
+    done = exported("vectorize", tmp_path)
+
+    written = [json.loads(line) for line in (tmp_path / "output.vectorize.ndjson").read_text().splitlines()]
+    assert (done.records, done.left_out, done.renamed) == (2, 1, 1)
+    assert written[0] == {"id": "a", "values": [1.0, 0.25, 2.5], "metadata": {"model": "@cf/baai/bge-m3", "record": 0}}
+    assert written[1]["id"] == "20261121T093000Z-0a1b2c3d-2"
+
+
+def test_ids_for_vectorize_are_short_and_unique(tmp_path):
+    """A long id has Vectorize refuse the file; of two vectors with one id it keeps one."""
+    references = ["x", "x", "é" * 32, "é" * 33, None, "", 7, "7", "k" * 11_000]
+    output = lines(*(native(number, [1, 2], one) for number, one in enumerate(references)))
+
+    done = exported("vectorize", tmp_path, output)
+
+    written = [json.loads(line) for line in (tmp_path / "output.vectorize.ndjson").read_text().splitlines()]
+    own = "20261121T093000Z-0a1b2c3d-{}".format
+    assert [one["id"] for one in written] == ["x", own(1), "é" * 32, own(3), own(4), own(5), "7", own(7), own(8)]
+    kept = [one["metadata"].get("external_reference") for one in written]
+    assert kept == [None, "x", None, "é" * 33, None, None, None, "7", None]
+    assert (done.records, done.renamed) == (9, 6)
+    assert max(len(json.dumps(one["metadata"])) for one in written) <= 10_240
+
+
+def test_vectors_too_long_for_vectorize_are_refused(tmp_path):
+    with pytest.raises(UsageError, match="1,537 numbers; Vectorize takes up to 1,536"):
+        exported("vectorize", tmp_path, lines(native(0, [0.5] * 1_537)))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_text_files_have_every_record(tmp_path):
+    exported("csv", tmp_path)
+    exported("jsonl", tmp_path)
+
+    assert pa.csv.read_csv(io.BytesIO((tmp_path / "output.as.csv").read_bytes())).num_rows == 3
+    rows = [json.loads(line) for line in (tmp_path / "output.as.jsonl").read_text().splitlines()]
+    assert rows[0]["embedding"] == [1.0, 0.25, 2.5]
+
+
+@pytest.mark.parametrize("kind", ["npy", "vectorize"])
+def test_answers_that_are_no_embeddings_are_refused(kind, tmp_path):
+    output = lines({"id": 0, "external_reference": None, "success": True, "result": {"response": "Hi"}})
+
+    with pytest.raises(UsageError, match="no embeddings"):
+        exported(kind, tmp_path, output)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("format_", ["native", "openai"])
+def test_first_answer_decides_however_late(format_, monkeypatch):
+    monkeypatch.setattr(columns, "CHUNK_RECORDS", 4)
+    monkeypatch.setattr(columns, "JSON_BLOCK_BYTES", 100)
+    failed = [native(at) for at in range(20)]
+    errors = lines(*failed)
+    good = native(20, [1, 2])
+    if format_ == "openai":
+        failed = [{"custom_id": None, "response": None, "error": {"code": "x", "message": ""}}] * 20
+        good = BODIES["openai"]
+
+    table = table_of(lines(*failed, good), errors, format_)
+
+    assert table.column("embedding").to_pylist() == [*[None] * 20, [1.0, 2.0]]

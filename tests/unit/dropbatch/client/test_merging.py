@@ -1,0 +1,298 @@
+"""`get --merged`: each record's newest answer at its place, in every format; nothing is guessed."""
+
+import json
+import sqlite3
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dropbatch.client.results.merging import Merging
+from dropbatch.core.formats.registry import FORMATS, Form
+from tests.support.finished_jobs import UNREADABLE, finish
+
+ROOT = "20261121T093000Z-00000000"
+
+
+def all_fail(*_):
+    return True
+
+
+def none_fail(*_):
+    return False
+
+
+def fail_marked(_, record):
+    return b"fail" in record
+
+
+def lines_of(*records):
+    return "".join(json.dumps(one) + "\n" for one in records).encode()
+
+
+def merge(tmp_path, first, *retries):
+    merging = Merging(first.files, tmp_path)
+    for retry in retries:
+        merging.add(retry.files, first.files.job_id)
+    merged = merging.write()
+    merging.close()
+    return merged
+
+
+def child(number):
+    return f"20261121T09300{number}Z-0000000{number}"
+
+
+def answers_of(merged):
+    return merged.path.read_bytes().decode().splitlines()
+
+
+# ── tables ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("format_", "delimiter", "content"),
+    [
+        ("csv", "", b'id,text\n1,a 5" pipe\n2,b\n3,a 6" pipe\n4,c\n5,fail me\n6,d\n'),
+        ("csv", "", b'id,text\n1,ok\n2,fail 5" pipe\n3,last\n4,"fail\ntoo"\n5,x\n'),
+        ("csv", ";", b"id;text\n1;ok, fine\n2;fail, me\n3;x,y\n"),
+        ("csv", "", b"id,text\n1,ok\n2,fail " + b"x" * 140_000 + b"\n3,last\n"),
+        ("csv", "", b'id,text\n1,ok\n2,a\rb\n3,fail x\n4,"abc"def\n5,\xff\xfe fail\n'),
+        ("csv", "", b"\xef\xbb\xbfid,text\r\n1,ok\r\n2,fail\r\n"),
+        ("tsv", "", b"id\ttext\n1\tok, fine\n2\tfail, me\n"),
+        ("tsv", "", b'id\ttext\n1\tok "so"\n2\tfail 5"\n3\tfail 6"\n'),
+        ("csv", "|", b'error_message|text\nx|ok\n"y|z"|fail\n'),
+    ],
+)
+def test_rows_are_read_by_the_stacks_rules(tmp_path, format_, delimiter, content):
+    form = Form(format_, delimiter=delimiter)
+    first = finish(tmp_path, ROOT, form, content, fail_marked)
+    retry = finish(tmp_path, child(1), form, first.retry_file, none_fail)
+
+    merged = merge(tmp_path, first, retry)
+
+    expected = list(first.lines)
+    for at, line in zip(first.retried, retry.lines, strict=True):
+        expected[at] = line
+    assert (merged.skipped, merged.retries, merged.replaced) == ([], 1, len(first.retried))
+    header = first.files.output.read_bytes()[: -len(b"".join(first.lines))]
+    assert merged.path.read_bytes() == header + b"".join(expected)
+
+
+def test_columns_that_differ_are_skipped(tmp_path):
+    first = finish(tmp_path, ROOT, Form("csv"), b"id,text\n1,fail\n", all_fail)
+    retry = finish(tmp_path, child(1), Form("csv"), b"text,id\nfail,1\n", none_fail)
+
+    merged = merge(tmp_path, first, retry)
+
+    assert [(one.job_id, "other columns" in one.message) for one in merged.skipped] == [(child(1), True)]
+    assert merged.path.read_bytes() == first.files.output.read_bytes()
+
+
+# ── what is never done ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_merge_that_dies_leaves_no_part_of_errors(tmp_path, monkeypatch):
+    """What an earlier merge wrote is gone, and what this one wrote is not taken for all of it."""
+    first = finish(tmp_path, ROOT, Form("native"), lines_of(*({"prompt": "x"} for _ in range(3))), all_fail)
+    errors = merge(tmp_path, first).errors
+    assert len(errors.read_bytes().splitlines()) == 3
+
+    (tmp_path / "answers.sqlite").unlink()
+    broken = "SELECT place, iif(place > 1, json('broken'), line) FROM failures"
+    monkeypatch.setattr("dropbatch.client.results.merging._STILL_FAILED", broken)
+    with pytest.raises(sqlite3.OperationalError, match="malformed"):
+        merge(tmp_path, first)
+
+    assert not errors.exists()
+
+
+def partly_read(content, records):
+    return b"".join(content.splitlines(keepends=True)[:records])
+
+
+def test_partly_read_retry_without_references_is_named(tmp_path):
+    content = lines_of(*({"prompt": f"fail {n}"} for n in range(4)))
+    first = finish(tmp_path, ROOT, Form("native"), content, all_fail)
+    part = finish(tmp_path, child(1), Form("native"), partly_read(first.retry_file, 2), none_fail)
+    whole = finish(tmp_path, child(2), Form("native"), first.retry_file, none_fail)
+
+    merged = merge(tmp_path, first, part, whole)
+
+    assert [(one.job_id, one.records) for one in merged.skipped] == [(child(1), 2)]
+    assert merged.retries == 1
+    assert all(child(2) in one for one in answers_of(merged))
+
+
+def test_references_place_what_numbers_do_not(tmp_path):
+    content = lines_of(*({"prompt": f"fail {n}", "external_reference": f"r{n}"} for n in range(4)))
+    first = finish(tmp_path, ROOT, Form("native"), content, all_fail)
+    turned = b"".join(reversed(first.retry_file.splitlines(keepends=True)))
+    retry = finish(tmp_path, child(1), Form("native"), turned, none_fail)
+
+    merged = merge(tmp_path, first, retry)
+
+    found = [json.loads(one) for one in answers_of(merged)]
+    assert [(one["id"], one["external_reference"]) for one in found] == [(n, f"r{n}") for n in range(4)]
+    assert [one["result"]["response"].split()[1] for one in found] == ["3", "2", "1", "0"]
+
+
+@pytest.mark.parametrize(
+    ("format_", "record"),
+    [
+        ("openai", r'{"custom_id":"caf\u00e9","body":{"messages":[]}}'),
+        ("anthropic", r'{"custom_id":"a\/b","params":{"messages":[]}}'),
+        ("bedrock", r'{"recordId":"\ud83d\ude00","modelInput":{"prompt":"x","max_gen_len":5}}'),
+        ("native", '{"prompt":"x","external_reference":1e2}'),
+        ("native", '{"prompt":"x","external_reference":{"a": [1, 2]}}'),
+    ],
+)
+def test_spelling_of_references_does_not_count(tmp_path, format_, record):
+    content = f"{record}\n".encode() * 2
+    first = finish(tmp_path, ROOT, Form(format_), content, all_fail)
+    retry = finish(tmp_path, child(1), Form(format_), first.retry_file, none_fail)
+
+    merged = merge(tmp_path, first, retry)
+
+    assert (merged.replaced, merged.skipped) == (2, [])
+
+
+def test_repeated_references_are_not_guessed(tmp_path):
+    content = lines_of(*({"prompt": f"fail {n}", "external_reference": r} for n, r in enumerate("aab")))
+    first = finish(tmp_path, ROOT, Form("native"), content, all_fail)
+    part = finish(
+        tmp_path, child(1), Form("native"), b"".join(first.retry_file.splitlines(keepends=True)[1:]), none_fail
+    )
+
+    merged = merge(tmp_path, first, part)
+
+    assert [(one.job_id, one.records) for one in merged.skipped] == [(child(1), 1)]
+    assert [json.loads(one)["success"] for one in answers_of(merged)] == [False, False, True]
+
+
+def test_retry_of_skipped_retry_is_named(tmp_path):
+    content = lines_of({"prompt": "fail"})
+    first = finish(tmp_path, ROOT, Form("native"), content, all_fail)
+    other = finish(tmp_path, child(1), Form("text"), b"fail\n", all_fail)
+    grandchild = finish(tmp_path, child(2), Form("text"), b"fail\n", none_fail)
+    merging = Merging(first.files, tmp_path)
+    merging.add(other.files, ROOT)
+    merging.add(grandchild.files, child(1))
+
+    assert [one.job_id for one in merging.write().skipped] == [child(1), child(2)]
+    merging.close()
+
+
+# ── any files, any failures, any retries ─────────────────────────────────────────────────────────────────────────────
+
+TEXT = st.text(
+    st.characters(codec="utf-8", exclude_characters="\r\n\x00\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"),
+    min_size=1,
+    max_size=6,
+)
+RECORDS = {
+    "native": lambda text, ref: {"prompt": text, "external_reference": ref},
+    "openai": lambda text, ref: {"custom_id": ref, "body": {"messages": [{"role": "user", "content": text}]}},
+    "anthropic": lambda text, ref: {
+        "custom_id": ref,
+        "params": {"max_tokens": 5, "messages": [{"role": "user", "content": text}]},
+    },
+    "gemini": lambda text, ref: {"key": ref, "request": {"contents": [{"parts": [{"text": text}]}]}},
+    "bedrock": lambda text, ref: {"modelInput": {"prompt": text, "max_gen_len": 5}, "recordId": ref},
+}
+FIELDS = st.one_of(
+    TEXT,
+    st.sampled_from([b'a 5" pipe', b'"q ""x"", y"', b'"two\nlines"', b"a\rb", b'"abc"def', b"\xff", b"a,b;c|d"]),
+)
+
+
+@st.composite
+def uploads(draw):
+    """A format's form, and records with and without references, some of them unreadable."""
+    format_ = draw(st.sampled_from([*FORMATS, "vertex", "semicolons"]))
+    references = draw(st.lists(st.one_of(st.none(), st.sampled_from("abcdeé😀/")), min_size=1, max_size=8))
+    if format_ in {"csv", "tsv", "semicolons"}:
+        delimiter = {"csv": b",", "tsv": b"\t", "semicolons": b";"}[format_]
+        fields = [draw(FIELDS) for _ in references]
+        cells = [one if isinstance(one, bytes) else one.encode().replace(b'"', b"'") for one in fields]
+        rows = [delimiter.join([(ref or "").encode(), cell]) for ref, cell in zip(references, cells, strict=True)]
+        form = Form("tsv" if format_ == "tsv" else "csv", delimiter=delimiter.decode())
+        return form, b"\n".join([delimiter.join([b"id", b"text"]), *rows]) + b"\n"
+    texts = [draw(TEXT) for _ in references]
+    if format_ == "text":
+        return Form("text"), "".join(f"x{text}\n" for text in texts).encode()
+    made = []
+    for text, ref in zip(texts, references, strict=True):
+        if format_ == "vertex":
+            request = RECORDS["gemini"](text, ref)["request"]
+            made.append({"request": request} | ({"id": ref} if ref else {}))
+        else:
+            one = RECORDS[format_](text, ref)
+            made.append({name: value for name, value in one.items() if value is not None})
+    lines = [draw(st.sampled_from([UNREADABLE, *[json.dumps(one).encode()] * 9])) for one in made]
+    return Form("gemini" if format_ == "vertex" else format_), b"".join(line + b"\n" for line in lines)
+
+
+def unique(references):
+    return {one for one in references if one is not None and references.count(one) == 1}
+
+
+def places_by_model(parent, retry, is_changed):
+    """Where a retry's records belong: known by their lines in the retry file, unless it was changed."""
+    if not is_changed:
+        return dict(enumerate(parent.retried))
+    ours, theirs = [parent.references[at] for at in parent.failed], retry.references
+    both = unique(ours) & unique(theirs)
+    return {at: parent.failed[ours.index(one)] for at, one in enumerate(theirs) if one in both}
+
+
+@given(uploads(), st.data())
+def test_merged_equals_model(tmp_path_factory, upload, data):
+    form, content = upload
+    folder = tmp_path_factory.mktemp("merge")
+    fails = lambda *_: data.draw(st.booleans())  # noqa: E731
+    first = finish(folder, ROOT, form, content, fails)
+    jobs, places = [first], {ROOT: {at: at for at in range(len(first.records))}}
+    model = {at: (line, at not in first.failed, ROOT) for at, line in enumerate(first.lines)}
+    merging = Merging(first.files, folder)
+    unplaced = {}
+    for number in range(1, data.draw(st.integers(1, 4)) + 1):
+        parent = data.draw(st.sampled_from(jobs))
+        if not parent.retried:
+            continue
+        is_table = bool(FORMATS[form.format].delimiter)
+        kept = len(parent.retried) - data.draw(st.integers(0, 1))
+        if kept == 0:
+            continue
+        is_changed = kept < len(parent.retried)
+        records = [parent.records[at] for at in parent.retried][:kept]
+        header = parent.retry_file[: -sum(len(parent.records[at]) + 1 for at in parent.retried)] if is_table else b""
+        retry = finish(folder, child(number), form, header + b"".join(one + b"\n" for one in records), fails)
+        assert len(retry.records) == kept
+        merging.add(retry.files, parent.files.job_id)
+        found = places_by_model(parent, retry, is_changed)
+        above = places[parent.files.job_id]
+        places[child(number)] = own = {at: above[place] for at, place in found.items() if place in above}
+        unplaced[child(number)] = kept - len(own)
+        jobs.append(retry)
+        for at, place in own.items():
+            if not model[place][1]:
+                model[place] = (retry.lines[at], at not in retry.failed, child(number))
+
+    merged = merging.write()
+    merging.close()
+
+    written = merged.path.read_bytes()
+    if FORMATS[form.format].delimiter:
+        header = first.files.output.read_bytes()[: -len(b"".join(first.lines))]
+        assert written == header + b"".join(line for line, *_ in model.values())
+    else:
+        expected = [json.loads(line) for line, *_ in model.values()]
+        for own, one in zip(first.lines, expected, strict=True):
+            for name in {"native": ["id"], "text": ["id"], "bedrock": ["recordId"]}.get(form.format, []):
+                one[name] = json.loads(own)[name]
+        assert [json.loads(line) for line in written.splitlines()] == expected
+    assert {one.job_id: one.records for one in merged.skipped} == {job: n for job, n in unplaced.items() if n}
+    failed = [(one.id, one.error.message) for one in merged.files().records() if not one.success]
+    newest = [(place, f'failed in {job}, "again"\nand again') for place, (_, good, job) in model.items() if not good]
+    assert failed == newest

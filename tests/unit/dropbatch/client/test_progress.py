@@ -1,0 +1,182 @@
+"""How progress is shown: what fits on a terminal of any width, what a pipe gets, rates that are true."""
+
+import io
+import os
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+
+import pytest
+
+from dropbatch.client import progress
+from dropbatch.client.progress import Progress, describe, duration, shown_to_user
+
+NAME = "20261121T093000Z-5f3a9c1e"
+RUNNING = {
+    "state": "in_progress",
+    "counts": {"total": 20_000, "succeeded": 7_500, "failed": 12},
+    "fraction_done": 0.3756,
+    "pending": {"batches": 4},
+    "waiting_for": None,
+}
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    return now
+
+
+def on_terminal(monkeypatch, columns, lines=24):
+    monkeypatch.setattr(progress.shutil, "get_terminal_size", lambda: os.terminal_size((columns, lines)))
+    return Progress(io.StringIO(), on_terminal=True)
+
+
+def test_wide_line_says_everything():
+    (line,) = describe(NAME, RUNNING)
+
+    assert line == (
+        f"{NAME}  in_progress  [######..........]  37%  7,512 of 20,000 records  12 failed  4 batches pending"
+    )
+
+
+@pytest.mark.parametrize("width", [24, 30, 40, 60, 71, 72, 80, 120, 200])
+def test_line_fits_terminal_and_has_state(width):
+    (line,) = describe(NAME, RUNNING, width, 65.0)
+
+    assert len(line) <= width
+    assert "in_progress" in line
+
+
+def test_narrow_line_keeps_percentage():
+    assert describe(NAME, RUNNING, 40, 65.0) == ["5f3a9c1e  in_progress   37%  65 s"]
+
+
+def test_upload_that_is_being_read_says_how_far():
+    status = {"state": "splitting", "splitting": {"bytes_read": 250, "bytes": 1000}, "counts": {"total": None}}
+
+    assert describe(NAME, status) == [f"{NAME}  splitting    0 records  25% of the upload read"]
+
+
+def test_what_job_waits_for_has_line_of_its_own():
+    status = RUNNING | {"waiting_for": {"code": "token_refused", "message": "Put a good token in the secret."}}
+
+    assert describe(NAME, status)[1] == "  waiting: token_refused: Put a good token in the secret."
+
+
+def test_rate_counts_from_when_job_was_first_shown(monkeypatch, clock):
+    shown = on_terminal(monkeypatch, 200)
+    shown.show({NAME: RUNNING})
+    clock[0] += 10
+    shown.show(
+        {NAME: RUNNING | {"counts": {"total": 20_000, "succeeded": 8_500, "failed": 12}, "fraction_done": 0.4256}}
+    )
+
+    last = shown.out.getvalue().splitlines()[-2]
+    assert "100/s" in last
+    assert "about 2 min left" in last
+
+
+def test_slow_rate_is_given_by_minute(monkeypatch, clock):
+    shown = on_terminal(monkeypatch, 200)
+    shown.show({NAME: RUNNING})
+    clock[0] += 60
+    shown.show({NAME: RUNNING | {"counts": {"total": 20_000, "succeeded": 7_506, "failed": 12}}})
+
+    assert "6/min" in shown.out.getvalue().splitlines()[-2]
+
+
+def test_finished_job_has_no_rate(monkeypatch, clock):
+    shown = on_terminal(monkeypatch, 200)
+    shown.show({NAME: RUNNING})
+    clock[0] += 60
+    shown.show({NAME: RUNNING | {"state": "completed", "counts": {"total": 20_000, "succeeded": 20_000, "failed": 0}}})
+
+    assert "/s" not in shown.out.getvalue().splitlines()[-2]
+
+
+def test_terminal_shows_seconds_passing(monkeypatch, clock):
+    shown = on_terminal(monkeypatch, 120)
+    shown.show({NAME: RUNNING})
+    before = shown.out.getvalue()
+    clock[0] += 1
+    shown.redraw()
+
+    assert "  0 s" in before
+    assert shown.out.getvalue()[len(before) :].startswith("\x1b[1F")  # The line above is written again.
+    assert "  1 s" in shown.out.getvalue()[len(before) :]
+
+
+def test_pipe_gets_line_for_each_change(clock):
+    shown = Progress(io.StringIO(), on_terminal=False)
+    for seconds in range(0, 62, 2):
+        clock[0] = 100.0 + seconds
+        shown.show({NAME: RUNNING})
+        shown.redraw()
+    shown.show({NAME: RUNNING | {"state": "completed"}})
+
+    lines = shown.out.getvalue().splitlines()
+    assert len(lines) == 4  # At once, after 30 and 60 seconds, and the end.
+    assert "\x1b" not in shown.out.getvalue()
+    assert lines[-1].startswith(f"{NAME}  completed")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.4, "0 s"), (99, "99 s"), (120, "2 min"), (12_000, "3 h 20 min"), (190_000, "2 d 4 h")],
+)
+def test_durations_are_written_as_people_say_them(seconds, text):
+    assert duration(seconds) == text
+
+
+@pytest.mark.parametrize("lines", [3, 10, 24])
+def test_many_jobs_take_no_more_lines_than_terminal(monkeypatch, lines):
+    shown = on_terminal(monkeypatch, 100, lines)
+    over = {"state": "completed", "counts": {"total": 1, "succeeded": 1, "failed": 0}, "fraction_done": 1.0}
+    waiting = RUNNING | {"waiting_for": {"code": "paused", "message": "By a user."}}
+
+    shown.show({f"20261121T093000Z-{number:08x}": (over, RUNNING, waiting)[number % 3] for number in range(30)})
+
+    drawn = shown.out.getvalue().splitlines()
+    assert len(drawn) <= lines
+    assert "10 completed" in drawn[-2]
+    assert all("completed" not in line for line in drawn[:-2])
+
+
+def test_few_jobs_are_shown_in_their_order(monkeypatch):
+    shown = on_terminal(monkeypatch, 100)
+
+    shown.show({"b": RUNNING | {"state": "completed"}, "a": RUNNING})
+
+    assert [line.split()[0] for line in shown.out.getvalue().splitlines()[:2]] == ["b", "a"]
+
+
+def test_notebook_cell_is_replaced(monkeypatch):
+    """Text below the cell, one display that is updated, as IPython's kernel shows it."""
+    cells = []
+    shown = SimpleNamespace(update=lambda data, raw: cells.append(data["text/plain"]))
+    display = SimpleNamespace(display=lambda _data, raw, display_id: shown)
+    kernel = SimpleNamespace(kernel=object())
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: kernel, display=display))
+    monkeypatch.setitem(sys.modules, "IPython.display", display)
+
+    watched = shown_to_user()
+    watched.show({NAME: RUNNING})
+    watched.show({NAME: RUNNING | {"state": "completed", "fraction_done": 1.0}})
+
+    assert ["in_progress" in cells[0], "100%" in cells[1], len(cells)] == [True, True, 2]
+
+
+def test_script_without_terminal_shows_nothing(monkeypatch):
+    monkeypatch.setattr("sys.stderr", io.StringIO())
+
+    assert shown_to_user() is None
+
+
+def test_threads_do_not_share_terminal(monkeypatch):
+    monkeypatch.setattr("sys.stderr", SimpleNamespace(isatty=lambda: True))
+
+    with ThreadPoolExecutor(1) as threads:
+        assert shown_to_user() is not None
+        assert threads.submit(shown_to_user).result() is None

@@ -1,0 +1,296 @@
+"""Images, requests of the Responses API, urls, Bedrock's shapes, and what answers keep."""
+
+import csv
+import json
+
+import pytest
+
+from dropbatch.core.formats.base import BatchFacts, Outcome
+from dropbatch.core.formats.registry import Form, target_of, writer_of
+from tests.support.converted import (
+    BGE,
+    CALL,
+    CHAT,
+    DATA,
+    DEEPSEEK,
+    GPT,
+    HELLO,
+    KIMI,
+    LLAMA,
+    QWEN,
+    SCOUT,
+    body_of,
+    convert,
+    fault,
+    line_of,
+    sent,
+    written,
+)
+
+IMAGE = {"type": "input_image", "image_url": DATA}
+
+# ── images ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("model", [SCOUT, KIMI])
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "image_url", "image_url": {"url": DATA}},
+        {"type": "image_url", "image_url": DATA},
+        {"type": "input_image", "image_url": DATA},
+        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}},
+        {"image": {"format": "png", "source": {"bytes": "AAAA"}}},
+    ],
+)
+def test_image_in_record_is_sent_as_data_url(model, part):
+    (message,) = sent(model, {"messages": [{"role": "user", "content": [part]}]})["messages"]
+    assert message["content"] == [{"type": "image_url", "image_url": {"url": DATA}}]
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}},
+        {"type": "image_url", "image_url": "https://example.com/a.png"},
+        {"type": "image", "source": {"type": "url", "url": "https://example.com/a.png"}},
+        {"type": "image", "source": {"type": "file", "file_id": "file_1"}},
+        {"type": "input_image", "file_id": "file_1"},
+        {"image": {"format": "png", "source": {"s3Location": {"uri": "s3://b/k"}}}},
+        {"image": {"format": "png", "source": {"s3Uri": "s3://b/k"}}},
+    ],
+)
+def test_image_somewhere_else_is_bad(part):
+    path, message = fault(SCOUT, {"messages": [{"role": "user", "content": [part]}]})
+    assert path == "body.messages[0].content[0]"
+    assert "data URLs" in message
+
+
+# ── the Responses API for chat models ────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("model", [one for one in CHAT if one != GPT])
+def test_responses_request_becomes_chat(model):
+    body = {
+        "model": "gpt-5",
+        "instructions": "Be brief.",
+        "input": [
+            {"role": "user", "content": [{"type": "input_text", "text": "How is the tide?"}]},
+            {"type": "reasoning", "summary": []},
+            {"type": "function_call", "call_id": "c", "name": "tide", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "c", "output": "low"},
+        ],
+        "max_output_tokens": 50,
+        "text": {"format": {"type": "json_schema", "name": "s", "schema": {"type": "object"}}},
+        "tools": [{"type": "function", "name": "tide", "parameters": {"type": "object", "properties": {}}}],
+        "reasoning": {"effort": "low"},
+        "store": False,
+    }
+    request = sent(model, body, url="/v1/responses")
+    assert request["max_tokens"] == 50
+    assert [one["role"] for one in request["messages"]] == ["system", "user", "assistant", "tool"]
+    assert request["messages"][1]["content"] == "How is the tide?"
+    assert request["tools"][0]["function"]["name"] == "tide"
+    assert request["response_format"]["type"] == "json_schema"
+    assert sent(model, {"input": "Hi"}, url="/v1/responses")["messages"] == [{"role": "user", "content": "Hi"}]
+
+
+@pytest.mark.parametrize(
+    ("more", "member"),
+    [
+        ({"input": [{"role": "user", "content": "a"}, {"role": "user", "content": [IMAGE]}]}, "input[1].content[0]"),
+        (
+            {
+                "input": [
+                    {"type": "reasoning", "summary": []},
+                    {"type": "function_call", "call_id": "c", "name": "tide", "arguments": "{}"},
+                    {"type": "function_call", "call_id": "d", "name": "tide", "arguments": "{}"},
+                    {"type": "function_call_output", "call_id": "c", "output": "low"},
+                    {"role": "user", "content": [IMAGE]},
+                ]
+            },
+            "input[4].content[0]",
+        ),
+        ({"input": "a", "instructions": 5}, "instructions"),
+    ],
+)
+def test_fault_of_responses_request_is_named_as_record_has_it(more, member):
+    path, _ = fault(LLAMA, {"instructions": "Be brief.", **more}, url="/v1/responses")
+    assert path == f"body.{member}"
+
+
+def test_chat_answer_to_responses_request_is_response():
+    message = {"role": "assistant", "content": "low", "reasoning_content": "hm", "tool_calls": [CALL]}
+    result = {"choices": [{"message": message, "finish_reason": "length"}], "usage": {"prompt_tokens": 2}}
+    body = body_of(KIMI, {"input": "Hi"}, result, "/v1/responses")
+    response = pytest.importorskip("openai.types.responses").Response.model_validate(body, strict=True)
+    assert [item.type for item in response.output] == ["reasoning", "message", "function_call"]
+    assert (response.output_text, response.output[2].call_id, response.status) == ("low", "call_1", "incomplete")
+    assert response.incomplete_details.reason == "max_output_tokens"
+
+
+@pytest.mark.parametrize(
+    ("more", "member"),
+    [
+        ({"previous_response_id": "resp_1"}, "body.previous_response_id"),
+        ({"tools": [{"type": "web_search"}]}, "body.tools[0]"),
+        ({"input": [{"type": "item_reference", "id": "x"}]}, "body.input[0]"),
+    ],
+)
+def test_what_chat_has_no_place_for_is_bad(more, member):
+    assert fault(LLAMA, {"input": "Hi", **more}, url="/v1/responses")[0] == member
+
+
+# ── url, model, and bodies of no endpoint ────────────────────────────────────────────────────────────────────────────
+
+
+def test_unknown_url_is_shown_with_accepted_ones():
+    path, message = fault(LLAMA, {"input": "a"}, url="/v1/rerank")
+    assert (path, '"/v1/rerank"' in message, "/chat/completions" in message) == ("url", True, True)
+
+
+@pytest.mark.parametrize(("model", "member"), [(LLAMA, "messages"), (BGE, "input"), ("@cf/meta/m2m100-1.2b", "text")])
+def test_unknown_body_names_missing_member(model, member):
+    assert fault(model, {"model": "gpt-4o", "max_tokens": 5})[0] == f"body.{member}"
+
+
+def test_model_may_have_litellms_prefix():
+    assert sent(LLAMA, {"messages": [HELLO], "model": f"workers-ai/{LLAMA}"}) == {"messages": [HELLO]}
+    assert convert(LLAMA, {"messages": [HELLO], "model": f"workers-ai/{QWEN}"}).code == "mismatched_model"
+
+
+# ── Bedrock ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def output_of(model_input, result):
+    return line_of(written(model_input, "bedrock"), result, "bedrock")["modelOutput"]
+
+
+@pytest.mark.parametrize("model", CHAT)
+def test_prompt_alone_fits_each_model(model):
+    request = sent(model, {"prompt": "Hi"}, "bedrock")
+    assert request in ({"prompt": "Hi"}, {"input": "Hi"}, {"messages": [{"role": "user", "content": "Hi"}]})
+    assert ("messages" in request) == (model in {KIMI, DEEPSEEK})
+
+
+def test_mistral_and_others_keep_their_shapes():
+    assert output_of({"prompt": "Hi", "max_tokens": 5}, {"response": "Ho"}) == {
+        "outputs": [{"text": "Ho", "stop_reason": "stop"}]
+    }
+    body = output_of({"messages": [HELLO], "max_tokens": 5}, {"response": "Ho"})
+    assert body["choices"][0]["message"]["content"] == "Ho"
+    pytest.importorskip("openai.types.chat").ChatCompletion.model_validate(body, strict=True)
+
+
+def test_additional_members_of_converse_are_unpacked():
+    model_input = {
+        "messages": [{"role": "user", "content": [{"text": "a"}]}],
+        "additionalModelRequestFields": {"top_k": 5, "thinking": {"type": "enabled"}},
+    }
+    assert sent(LLAMA, model_input, "bedrock") == {"messages": [{"role": "user", "content": "a"}], "top_k": 5}
+
+
+# ── what answers keep ────────────────────────────────────────────────────────────────────────────────────────────────
+
+TOKEN = {"token": "Hi", "logprob": -0.5, "bytes": [72, 105], "top_logprobs": []}
+
+
+def test_what_openai_has_place_for_is_kept():
+    choice = {
+        "message": {"role": "assistant", "content": "Hi", "reasoning": "hm"},
+        "logprobs": {"content": [TOKEN]},
+        "finish_reason": "stop",
+    }
+    usage = {
+        "prompt_tokens": 5,
+        "completion_tokens": 4,
+        "total_tokens": 9,
+        "prompt_tokens_details": {"cached_tokens": 3},
+        "completion_tokens_details": {"reasoning_tokens": 2},
+    }
+    body = body_of(KIMI, {"messages": [HELLO]}, {"choices": [choice], "usage": usage, "system_fingerprint": "fp"})
+    parsed = pytest.importorskip("openai.types.chat").ChatCompletion.model_validate(body, strict=True)
+    assert parsed.choices[0].logprobs.content[0].logprob == -0.5
+    assert (parsed.usage.prompt_tokens_details.cached_tokens, parsed.system_fingerprint) == (3, "fp")
+    assert parsed.usage.completion_tokens_details.reasoning_tokens == 2
+    assert body["choices"][0]["message"]["reasoning"] == "hm"
+
+
+CUT_OFF = {
+    "output": [{"type": "reasoning", "content": [{"type": "reasoning_text", "text": "hm"}]}],
+    "incomplete_details": {"reason": "max_output_tokens"},
+    "usage": {"input_tokens": 3, "output_tokens": 9, "output_tokens_details": {"reasoning_tokens": 9}},
+}
+
+
+def test_cut_off_reasoning_gives_no_text():
+    body = body_of(GPT, {"messages": [HELLO]}, CUT_OFF)
+    (choice,) = body["choices"]
+    assert (choice["message"]["content"], choice["finish_reason"]) == (None, "length")
+    assert choice["message"]["reasoning_content"] == "hm"
+    assert body["usage"]["completion_tokens_details"] == {"reasoning_tokens": 9}
+
+
+def test_call_is_answered_by_its_call_id():
+    call = {"type": "function_call", "id": "fc_1", "call_id": "call_1", "name": "tide", "arguments": "{}"}
+    (choice,) = body_of(GPT, {"messages": [HELLO]}, {"output": [call]})["choices"]
+    assert choice["message"]["tool_calls"][0]["id"] == "call_1"
+
+
+def test_tables_answer_shows_calls():
+    writer = writer_of(Form("csv", b"id,text"), target_of(LLAMA))
+    result = json.dumps({"response": "", "tool_calls": [{"name": "tide", "arguments": {"at": 1}}]}).encode()
+    line = writer.line(BatchFacts("j", LLAMA), Outcome(0, b"null", b"1,a", result))
+    assert line == b'1,a,"[{""name"":""tide"",""arguments"":{""at"":1}}]",,\n'
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ('{\n  "at": "noon",\r\n  "days": [\n    1\n  ]\n}', {"at": "noon", "days": [1]}),
+        ('{"at": "noon\nor later"}', {"arguments": '{"at": "noon\nor later"}'}),
+        ("at noon\n", {"arguments": "at noon\n"}),
+        ("[\n1\n]", {"arguments": "[\n1\n]"}),
+    ],
+    ids=["indented", "broken string", "text", "array"],
+)
+@pytest.mark.parametrize("shape", ["own", "chat", "responses"])
+def test_arguments_of_any_text_are_object_on_one_line(arguments, expected, shape):
+    """A model writes its arguments as text: indented, or not as JSON; the result file must keep a line per record."""
+    call = {"name": "tide", "arguments": arguments}
+    choice = {"message": {"content": None, "tool_calls": [{"id": "c", "type": "function", "function": call}]}}
+    answers = {
+        "own": {"response": None, "tool_calls": [call]},
+        "chat": {"choices": [choice]},
+        "responses": {"output": [{"type": "function_call", "call_id": "c", **call}]},
+    }
+    chat = {"messages": HELLO}
+    outcomes = {
+        "anthropic": {"custom_id": "a", "params": chat},
+        "gemini": {"key": "a", "request": {"contents": []}},
+        "bedrock": {"modelInput": {"anthropic_version": "b", **chat}},
+        "csv": {},
+    }
+    made = {}
+    for format_, record in outcomes.items():
+        line = writer_of(Form(format_, b"text"), target_of(LLAMA)).line(
+            BatchFacts("j", LLAMA), Outcome(0, b'"a"', json.dumps(record).encode(), json.dumps(answers[shape]).encode())
+        )
+        assert line.count(b"\n") == 1
+        made[format_] = line
+    converse = output_of({"messages": [{"role": "user", "content": [{"text": "x"}]}]}, answers[shape])
+    parts = json.loads(made["gemini"])["response"]["candidates"][0]["content"]["parts"]
+    (row,) = csv.reader([made["csv"].decode()])
+    found = [
+        json.loads(made["anthropic"])["result"]["message"]["content"][-1]["input"],
+        parts[-1]["functionCall"]["args"],
+        json.loads(made["bedrock"])["modelOutput"]["content"][-1]["input"],
+        converse["output"]["message"]["content"][-1]["toolUse"]["input"],
+        json.loads(row[1])[0]["arguments"],
+    ]
+    assert found == [expected] * 5
+
+
+def test_error_line_of_unaccepted_has_request_id():
+    line = line_of(b"{}", code="bad_record", message="no", facts=BatchFacts("j", LLAMA))
+    assert line["response"]["request_id"] == ""

@@ -1,0 +1,302 @@
+"""Bedrock's batch files: what is sent for a record, and the line that answers it."""
+
+import json
+
+import botocore.session
+import pytest
+from botocore.parsers import create_parser
+from botocore.validate import ParamValidator
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dropbatch.core.formats.base import Outcome, RecordFault, member_of
+from dropbatch.core.formats.registry import Form, file_names, target_of, writer_of
+from dropbatch.core.formats.vendors.bedrock import manifest_out, output_name
+from tests.support import converted
+from tests.support.converted import FACTS, GPT, LLAMA, M3, answers, written
+
+FORM = Form("bedrock")
+
+TEXT = {"response": "Hi", "usage": {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}}
+CUT = {"choices": [{"message": {"content": "Hi"}, "finish_reason": "length"}]}
+CALL = {"response": None, "tool_calls": [{"id": "c", "name": "f", "arguments": {"x": 1}}]}
+VECTORS = {"shape": [2, 2], "data": [[1, 2.5], [3, 4]]}
+
+MESSAGES = {"anthropic_version": "bedrock-2023-05-31", "messages": [{"role": "user", "content": "Hello"}]}
+CONVERSE = {"messages": [{"role": "user", "content": [{"text": "Hello"}]}]}
+IMAGE = {"image": {"format": "jpeg", "source": {"bytes": "AAAA"}}}
+
+
+def convert(model, model_input, **members):
+    return converted.convert(model, model_input, "bedrock", **members)
+
+
+def sent(model, model_input):
+    return converted.sent(model, model_input, "bedrock")
+
+
+def line_of(model_input, result=None, *, id_=5, code="", message="", **members):
+    record = written(model_input, "bedrock", **members)
+    return converted.line_of(record, result, "bedrock", code=code, message=message, id_=id_)
+
+
+def output_of(model_input, result):
+    return line_of(model_input, result)["modelOutput"]
+
+
+# ── what is sent ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_record_id_is_reference():
+    made = convert(LLAMA, MESSAGES, recordId="CALL0000001")
+    assert json.loads(made.request)["external_reference"] == "CALL0000001"
+    assert bytes(made.reference) == b'"CALL0000001"'
+
+
+def test_record_without_id_has_no_reference():
+    made = convert(LLAMA, MESSAGES)
+    assert (b"external_reference" in made.request, bytes(made.reference)) == (False, b"null")
+
+
+def test_anthropic_system_becomes_message():
+    system = [{"type": "text", "text": "Be"}, {"type": "text", "text": "brief."}]
+    assert sent(LLAMA, {**MESSAGES, "system": system, "max_tokens": 9, "stop_sequences": ["."]}) == {
+        "messages": [{"role": "system", "content": "Be\nbrief."}, *MESSAGES["messages"]],
+        "max_tokens": 9,
+        "stop": ["."],
+    }
+
+
+def test_converse_becomes_chat_request():
+    model_input = {
+        **CONVERSE,
+        "system": [{"text": "Be brief."}],
+        "inferenceConfig": {"maxTokens": 9, "temperature": 0.5, "topP": 0.9, "stopSequences": ["."]},
+        "toolConfig": {
+            "tools": [{"toolSpec": {"name": "f", "description": "d", "inputSchema": {"json": {"type": "object"}}}}],
+            "toolChoice": {"any": {}},
+        },
+    }
+    assert sent(LLAMA, model_input) == {
+        "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}],
+        "max_tokens": 9,
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "stop": ["."],
+        "tools": [
+            {
+                "type": "function",
+                "function": {"name": "f", "description": "d", "parameters": {"type": "object", "properties": {}}},
+            }
+        ],
+        "tool_choice": "required",
+    }
+
+
+def test_titan_is_text_or_embeddings_by_models_task():
+    config = {"textGenerationConfig": {"maxTokenCount": 9, "topP": 1}}
+    assert sent(LLAMA, {"inputText": "x", **config}) == {"prompt": "x", "max_tokens": 9, "top_p": 1}
+    assert sent(GPT, {"inputText": "x", **config}) == {"input": "x", "max_output_tokens": 9, "top_p": 1}
+    assert sent(M3, {"inputText": "x"}) == {"text": "x"}
+
+
+def test_coheres_texts_are_text():
+    assert sent(M3, {"texts": ["x", "y"]}) == {"text": ["x", "y"]}
+
+
+def test_llama_prompt_keeps_name_limit_is_renamed():
+    assert sent(LLAMA, {"prompt": "x", "max_gen_len": 9}) == {"prompt": "x", "max_tokens": 9}
+
+
+def test_native_request_is_sent_as_written():
+    own = {"text": "Good morning", "target_lang": "es"}
+    assert sent("@cf/meta/m2m100-1.2b", own) == own
+
+
+@pytest.mark.parametrize(
+    ("model_input", "members", "member"),
+    [
+        ({**MESSAGES, "stream": True}, {}, "modelInput.stream"),
+        ({"inputText": "x", "dimensions": 256}, {}, "modelInput.dimensions"),
+        ({"texts": [1]}, {}, "modelInput.text"),
+        ("x", {}, "modelInput"),
+        (MESSAGES, {"recordId": 5}, "recordId"),
+        ({**MESSAGES, "system": 5}, {}, "modelInput.system"),
+        ({"messages": [{"role": "user", "content": [IMAGE]}]}, {}, "modelInput.messages[0].content[0]"),
+    ],
+)
+def test_record_that_does_not_fit_is_bad(model_input, members, member):
+    fault = convert(M3 if member == "modelInput.text" or "inputText" in model_input else LLAMA, model_input, **members)
+    assert isinstance(fault, RecordFault)
+    assert (fault.code, member_of(fault.message)) == ("bad_record", member)
+
+
+# ── what comes back ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_line_has_bedrocks_members():
+    line = line_of(MESSAGES, TEXT, recordId="CALL0000001")
+    assert (list(line), line["modelInput"], line["recordId"]) == (
+        ["modelInput", "modelOutput", "recordId"],
+        MESSAGES,
+        "CALL0000001",
+    )
+
+
+def test_missing_record_id_is_stable():
+    first, again, other = (line_of(MESSAGES, TEXT, id_=id_)["recordId"] for id_ in (5, 5, 6))
+    assert first == again != other
+    assert len(first) == 11
+    assert first.isalnum()
+
+
+def test_model_input_is_copied_as_it_is_written():
+    record = b'{"modelInput":{"prompt" : "\\u00e9", "max_gen_len": 1.50}}'
+    line = writer_of(FORM, target_of(LLAMA)).line(FACTS, Outcome(0, b"null", record, b'{"response":"Hi"}'))
+    assert b'"modelInput":{"prompt" : "\\u00e9", "max_gen_len": 1.50},' in line
+
+
+def test_titan_answers():
+    assert output_of({"inputText": "x"}, TEXT) == {
+        "inputTextTokenCount": 3,
+        "results": [{"tokenCount": 4, "outputText": "Hi", "completionReason": "FINISH"}],
+    }
+    assert output_of({"inputText": "x"}, CUT)["results"][0]["completionReason"] == "LENGTH"
+    assert output_of({"inputText": "x"}, VECTORS) == {
+        "embedding": [1, 2.5],
+        "embeddingsByType": {"float": [1, 2.5]},
+        "inputTextTokenCount": 0,
+    }
+
+
+def test_cohere_answers():
+    line = output_of({"texts": ["x", "y"]}, VECTORS)
+    assert (line["embeddings"], line["response_type"], line["texts"]) == (
+        [[1, 2.5], [3, 4]],
+        "embeddings_floats",
+        ["x", "y"],
+    )
+    typed = output_of({"texts": ["x", "y"], "embedding_types": ["float"]}, VECTORS)
+    assert (typed["embeddings"], typed["response_type"]) == ({"float": [[1, 2.5], [3, 4]]}, "embeddings_by_type")
+
+
+def test_anthropic_answers():
+    output = output_of(MESSAGES, TEXT)
+    assert output.pop("id").startswith("msg_")
+    assert output == {
+        "type": "message",
+        "role": "assistant",
+        "model": LLAMA,
+        "content": [{"type": "text", "text": "Hi"}],
+        "stop_reason": "end_turn",
+        "stop_sequence": None,
+        "usage": {"input_tokens": 3, "output_tokens": 4},
+    }
+    assert output_of(MESSAGES, CUT)["stop_reason"] == "max_tokens"
+    called = output_of(MESSAGES, CALL)
+    assert called["stop_reason"] == "tool_use"
+    assert called["content"] == [{"type": "tool_use", "id": "c", "name": "f", "input": {"x": 1}}]
+
+
+@pytest.mark.parametrize("result", [TEXT, CUT, CALL], ids=["text", "cut", "call"])
+def test_converse_answers_are_what_botocore_knows(result):
+    output = output_of(CONVERSE, result)
+    operation = botocore.session.get_session().get_service_model("bedrock-runtime").operation_model("Converse")
+    shape = operation.output_shape
+    required = {*shape.required_members}
+    assert output.keys() == required
+    assert not ParamValidator().validate(output, shape).has_errors()
+    body = json.dumps(output).encode()
+    parsed = create_parser("rest-json").parse({"status_code": 200, "headers": {}, "body": body}, shape)
+    del parsed["ResponseMetadata"]
+    assert parsed == output
+    assert output["metrics"] == {"latencyMs": 0}
+    assert output["stopReason"] in shape.members["stopReason"].enum
+
+
+def test_llama_answers():
+    model_input = {"prompt": "x", "max_gen_len": 9}
+    assert output_of(model_input, TEXT) == {
+        "generation": "Hi",
+        "prompt_token_count": 3,
+        "generation_token_count": 4,
+        "stop_reason": "stop",
+    }
+    assert output_of(model_input, CUT)["stop_reason"] == "length"
+
+
+@pytest.mark.parametrize(
+    ("model_input", "result"),
+    [({"prompt": "x"}, TEXT), ({"text": "x"}, {"translated_text": "y"}), ({"texts": ["x"]}, {"response": [{"id": 0}]})],
+)
+def test_other_answers_are_apis_own(model_input, result):
+    assert output_of(model_input, result) == result
+
+
+@pytest.mark.parametrize(
+    ("code", "number"),
+    [
+        ("bad_record", 400),
+        ("rejected", 400),
+        ("too_large", 400),
+        ("expired", 408),
+        ("inference_failed", 500),
+        ("missing_response", 500),
+        ("cancelled", 500),
+        ("internal", 500),
+    ],
+)
+def test_failed_record_has_error_instead_of_output(code, number):
+    line = line_of(MESSAGES, code=code, message="why", recordId="CALL0000001")
+    assert line == {
+        "modelInput": MESSAGES,
+        "error": {"errorCode": number, "errorMessage": "why"},
+        "recordId": "CALL0000001",
+    }
+
+
+@pytest.mark.parametrize("record", [b"", b"{", b"5", b"\xff"])
+def test_unreadable_line_has_no_input(record):
+    line = converted.line_of(record, None, "bedrock", code="invalid_json", message="why")
+    assert (line["modelInput"], line["error"]["errorCode"], len(line["recordId"])) == (None, 400, 11)
+
+
+inputs = st.sampled_from(
+    [{"inputText": "x"}, {"texts": "x"}, MESSAGES, CONVERSE, {"prompt": "x", "max_gen_len": 1}, {}]
+)
+
+
+@given(model_input=inputs, result=answers)
+def test_any_answer_gives_one_line(model_input, result):
+    assert "modelOutput" in line_of(model_input, result)
+
+
+# ── the files ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [
+        ("inbox/a/calls.jsonl", "calls.jsonl.out"),
+        ("inbox/calls.jsonl.gz", "calls.jsonl.out"),
+        ("inbox/calls.jsonl.ZST", "calls.jsonl.out"),
+        ("inbox/" + "x" * 56, "x" * 56 + ".out"),
+        ("inbox/" + "x" * 57, "output.jsonl.out"),
+        ("inbox/" + "ä" * 29, "output.jsonl.out"),
+        ("inbox/manifest.json", "output.jsonl.out"),
+    ],
+)
+def test_output_is_named_after_upload(key, name):
+    assert output_name(key) == name
+    assert file_names(FORM, key).output == name
+
+
+def test_manifest_counts_as_bedrocks_does():
+    assert json.loads(manifest_out(10, 7, 3, 100, None)) == {
+        "totalRecordCount": 10,
+        "processedRecordCount": 10,
+        "successRecordCount": 7,
+        "errorRecordCount": 3,
+        "inputTokenCount": 100,
+        "outputTokenCount": 0,
+    }

@@ -1,0 +1,133 @@
+"""Rows of CSV: where each begins and ends, however the stream is cut into blocks."""
+
+import csv
+import io
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from dropbatch.core.formats import csv_rows
+from dropbatch.core.formats.csv_rows import LongRow, read_rows, split_row
+from dropbatch.errors import UploadRefused
+from tests.support.uploads import in_blocks
+
+LIMIT = 60
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _small_limits():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(csv_rows, "API_BODY_LIMIT", LIMIT)
+        patch.setattr(csv_rows, "EXCERPT_BYTES", 8)
+        patch.setattr(csv_rows, "ROWS_WINDOW_BYTES", 20)
+        yield
+
+
+def rows_of(data, size=1 << 20, delimiter=b","):
+    found = []
+    for window in read_rows(in_blocks(data, size), delimiter):
+        for row, lines in zip(window.rows, window.lines, strict=True):
+            found += [row] * (1 if row else lines)  # an empty row stands for consecutive empty lines
+    return found
+
+
+@pytest.mark.parametrize(
+    ("data", "rows"),
+    [
+        (b"", []),
+        (b"a,b", [b"a,b"]),
+        (b"a,b\n", [b"a,b"]),
+        (b"a\r\nb\r\n", [b"a", b"b"]),
+        (b"a\n\nb\n", [b"a", b"", b"b"]),
+        (b'"a\nb",c\nd\n', [b'"a\nb",c', b"d"]),
+        (b'"a""\n""b"\nc', [b'"a""\n""b"', b"c"]),
+        (b'5" pipe,x\ny\n', [b'5" pipe,x', b"y"]),
+        (b'a, "b\nc"\n', [b'a, "b', b'c"']),
+        (b'"a"b"c\nd\n', [b'"a"b"c', b"d"]),
+        (b'"a\r\nb"\r\n', [b'"a\r\nb"']),
+    ],
+)
+@pytest.mark.parametrize("size", [1, 2, 3, 1000])
+def test_rows_end_where_csv_readers_end_them(data, rows, size):
+    assert rows_of(data, size) == rows
+
+
+def test_tabs_divide_fields_of_tsv():
+    assert rows_of(b'a\t"b\nc"\nd,"e\n', delimiter=b"\t") == [b'a\t"b\nc"', b'd,"e']
+
+
+@pytest.mark.parametrize("size", [1, 5, 1000])
+def test_each_row_says_how_far_next_is(size):
+    data = b'a\r\n"b\nb",c\n\nd'
+    windows = list(read_rows(in_blocks(data, size), b","))
+    assert [step for window in windows for step in window.steps] == [3, 8, 1, 1]
+    assert [line for window in windows for line in window.lines] == [1, 2, 1, 1]
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+@pytest.mark.parametrize(
+    ("data", "line"),
+    [
+        (b'"a', 1),
+        (b'a\nb,"c\nd', 2),
+        (b'a\n"b\nc","d\n\n', 3),
+        (b'a\n"' + b"x\n" * 100, 2),
+        (b'"' + b"x" * 99 + b'","\n', 1),
+    ],
+)
+def test_unclosed_quote_is_named_with_line(data, line, size):
+    with pytest.raises(UploadRefused) as raised:
+        rows_of(data, size)
+    assert raised.value.code == "broken_document"
+    assert f"line {line} " in raised.value.message
+
+
+@pytest.mark.parametrize("size", [1, 9, 1000])
+@pytest.mark.parametrize(
+    "long",
+    [b"x" * 200, b'"' + b"x,\n" * 60 + b'",y', b'a,"' + b'""' * 80 + b'"', b"x" * (LIMIT + 1), b'5"' + b"x" * 100],
+)
+def test_row_that_no_request_can_hold_is_passed_over(long, size):
+    assert rows_of(b"a\n" + long + b"\nb,c\n", size) == [b"a", LongRow(long[:8], len(long)), b"b,c"]
+    lines = [line for window in read_rows(in_blocks(b"a\n" + long, size), b",") for line in window.lines]
+    assert lines == [1, 1 + long.count(b"\n")]
+
+
+def test_row_of_just_limit_is_kept():
+    assert rows_of(b"x" * LIMIT + b"\n") == [b"x" * LIMIT]
+
+
+tables = st.text(st.sampled_from('ab",\n\r\té'), max_size=80).map(str.encode)
+
+
+@given(data=tables, size=st.integers(1, 30))
+@example(data=b'"""",\n"', size=1)
+def test_blocks_make_no_difference(data, size):
+    def read(size):
+        try:
+            return rows_of(data, size)
+        except UploadRefused as error:
+            return error.message
+
+    assert read(size) == read(1 << 20)
+
+
+@given(data=st.text(st.sampled_from('ab",\né'), max_size=50).map(str.encode), size=st.integers(1, 30))
+def test_rows_are_those_of_pythons_csv(data, size):
+    try:
+        rows = rows_of(data, size)
+    except UploadRefused:
+        with pytest.raises(csv.Error):
+            list(csv.reader(io.StringIO(data.decode(), newline=""), strict=True))
+        return
+    expected = list(csv.reader(io.StringIO(data.decode(), newline="")))
+    assert [next(csv.reader([row.decode()]), []) if row else [] for row in rows] == expected
+    assert b"\n".join(rows) == data.removesuffix(b"\n")
+
+
+@given(row=st.text(st.sampled_from('ab",é'), max_size=30).map(str.encode))
+def test_row_is_its_fields_and_what_divides_them(row):
+    fields = split_row(row, b",")
+    assert b",".join(fields) == row
+    assert len(fields) == len(next(csv.reader([row.decode()]), []) or [""])

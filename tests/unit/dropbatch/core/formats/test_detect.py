@@ -1,0 +1,202 @@
+"""Which format a file has."""
+
+import json
+
+import pytest
+
+from dropbatch.core.formats import detect as module
+from dropbatch.core.formats.detect import check_named, detect_format, extension_format, first_model
+from dropbatch.errors import UploadRefused
+
+OPENAI = b'{"custom_id":"a","body":{"model":"gpt-4o"}}\n'
+BEDROCK = b'{"recordId":"a","modelInput":{}}\n'
+ANTHROPIC = b'{"custom_id":"a","params":{}}\n'
+GEMINI = b'{"key":"a","request":{"contents":[]}}\n'
+NATIVE = b'{"text":"a"}\n'
+OPENAI_OUTPUT = b'{"id":"b","custom_id":"a","response":{"status_code":200,"body":{}},"error":null}'
+BGE = "@cf/baai/bge-m3"
+
+
+def detect(head, key="inbox/a.jsonl", *, complete=True, form="jsonl", elements=None):
+    return detect_format(key, head, complete=complete, form=form, elements=elements)
+
+
+def refusal(head, **arguments):
+    with pytest.raises(UploadRefused) as raised:
+        detect(head, **arguments)
+    return raised.value
+
+
+@pytest.mark.parametrize(
+    ("head", "expected"),
+    [
+        (OPENAI, "openai"),
+        (BEDROCK, "bedrock"),
+        (NATIVE, "native"),
+        (b'{"custom_id":"a","body":"b"}', "native"),
+        (b'{"modelInput":"x"}', "native"),
+        (b'{"custom_id":"a"}', "native"),
+        (b"", "native"),
+        (b"\n \n", "native"),
+        (b"\xef\xbb\xbf" + OPENAI, "openai"),
+        (b"\n\r\n" + OPENAI, "openai"),
+        (b'{"broken\n5\n[1]\n' + OPENAI + NATIVE, "openai"),
+        (NATIVE + OPENAI, "openai"),
+        (ANTHROPIC, "anthropic"),
+        (GEMINI, "gemini"),
+        (b'{"request":{"content":{"parts":[]}}}', "gemini"),
+        (b'{"url":"/v1/embeddings","body":{}}', "openai"),
+        (b'{"body":{}}\n' + OPENAI, "openai"),
+        (b'{"model":"a","messages":[]}', "native"),
+        (b'{"model":"a","input":"b"}\n' + NATIVE, "native"),
+        (b'{"request":{"prompt":"a"}}', "native"),
+        (b"5\n", "native"),
+        (b"null\n", "native"),
+    ],
+)
+def test_first_record_that_names_format_decides(head, expected):
+    assert detect(head) == expected
+
+
+def test_document_is_native_array_as_its_elements():
+    assert detect(b'{"requests":[' + OPENAI + b"]}", form="object") == "native"
+    for record, expected in ((BEDROCK, "bedrock"), (OPENAI, "openai"), (NATIVE, "native")):
+        assert detect(b"[" + record + b"]", form="array", elements=[NATIVE, record]) == expected
+    assert detect(b"[]", form="array", elements=[]) == "native"
+
+
+@pytest.mark.parametrize(
+    ("head", "places"),
+    [
+        (NATIVE + b"\n" + OPENAI + ANTHROPIC, ("Line 3 is of the format openai", "line 4 is of the format anthropic")),
+        (OPENAI + OPENAI_OUTPUT, ("Line 1 is of the format openai", "line 2 is a result")),
+    ],
+)
+def test_mixed_file_is_refused_with_both_records(head, places):
+    error = refusal(head)
+    assert error.code == "unknown_format"
+    assert all(place in error.message for place in places)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        OPENAI_OUTPUT,
+        b'{"recordId":"a","modelInput":{},"modelOutput":{}}',
+        b'{"recordId":"a","modelInput":{},"error":{}}',
+        b'{"custom_id":"a","result":{"type":"succeeded"}}',
+        b'{"key":"a","response":{}}',
+        b'{"request":{"contents":[]},"response":{},"status":""}',
+        b'{"id":0,"external_reference":null,"success":true,"result":{}}',
+    ],
+)
+def test_batchs_results_are_refused_with_way_out(head):
+    error = refusal(NATIVE + head)
+    assert (error.code, "Line 2 is a batch's result" in error.message) == ("unknown_format", True)
+    assert "retry file" in error.message
+
+
+def test_few_lines_are_decoded_without_format(monkeypatch):
+    decoded = []
+    monkeypatch.setattr(module, "_kind_of", lambda record: decoded.append(record) or "native")
+    assert detect(NATIVE * 5_000) == "native"
+    assert len(decoded) == 100
+    detect(NATIVE * 500 + OPENAI)
+    assert len(decoded) == 601
+
+
+def test_bare_embedding_bodies_are_refused():
+    error = refusal(b'{"model":"text-embedding-3-small","input":"a"}\n' * 3)
+    assert (error.code, '"body"' in error.message) == ("unknown_format", True)
+
+
+def test_text_that_begins_like_json_is_text():
+    assert detect(b"[Intro] hello\n42\nlast\n", key="inbox/a.txt") == "text"
+    assert detect(b"[id],text\n1,x\n", key="inbox/a.csv") == "csv"
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [
+        ("inbox/a.csv", "csv"),
+        ("inbox/a.CSV", "csv"),
+        ("inbox/a.tsv.gz", "tsv"),
+        ("inbox/a.txt.zst", "text"),
+        ("inbox/a.txt.GZ", "text"),
+        ("inbox/csv", ""),
+        ("inbox/a.csv/b", ""),
+        ("inbox/a.csv.bak", ""),
+    ],
+)
+def test_extension_decides_format(key, expected):
+    assert extension_format(key) == expected
+
+
+@pytest.mark.parametrize("head", [b"id,text\n1,x\n", b"", b"\xef\xbb\xbfid,text\n", b'"{",b\n'])
+def test_table_is_known_by_its_extension(head):
+    assert detect(head, key="inbox/a.csv") == "csv"
+
+
+@pytest.mark.parametrize("head", [NATIVE, b" \n\t" + NATIVE, b"\xef\xbb\xbf[1]\n" + NATIVE])
+def test_json_is_detected_under_any_extension(head):
+    assert detect(head, key="inbox/a.csv") == "native"
+    assert detect(OPENAI, key="inbox/a.txt") == "openai"
+
+
+@pytest.mark.parametrize(
+    "head", [b"It was a dark night.\n", b"id,text\n1,x\n", b"ustar\x00\x00\n\xff\xfe\n", b"{broken"]
+)
+def test_file_of_none_of_them_is_refused(head):
+    error = refusal(head)
+    assert error.code == "unknown_format"
+    assert "x-amz-meta-format" in error.message
+
+
+def test_hundred_lines_without_json_are_enough():
+    assert refusal(b"prose\n" * 100 + OPENAI).code == "unknown_format"
+    assert detect(b"prose\n" * 99 + OPENAI) == "openai"
+
+
+def test_unfinished_line_is_not_judged():
+    assert detect(b'{"text":"' + b"x" * 1000, complete=False) == "native"
+    assert detect(OPENAI + b'{"cust', complete=False) == "openai"
+
+
+def test_first_model_id_in_body_counts():
+    lines = [{"body": {"model": "gpt-4o"}}, {"body": 5}, 7, {"body": {"model": BGE}}, {"body": {"model": "@cf/a/b"}}]
+    head = b"broken\n" + b"\n".join(json.dumps(line).encode() for line in lines)
+    assert first_model("openai", head, complete=True) == BGE
+    assert first_model("native", head, complete=True) == ""
+    assert first_model("openai", OPENAI, complete=True) == ""
+    assert first_model("openai", json.dumps({"body": {"model": BGE}}).encode(), complete=False) == ""
+    named = json.dumps({"params": {"model": f"workers-ai/{BGE}"}}).encode()
+    assert first_model("anthropic", b"", complete=True, elements=[NATIVE, named]) == BGE
+
+
+BROKEN = b"not JSON\n" * 100
+
+
+@pytest.mark.parametrize(
+    ("name", "head"),
+    [
+        ("openai", BROKEN),
+        ("openai", ANTHROPIC * 2),
+        ("openai", NATIVE * 100 + OPENAI),
+        ("anthropic", OPENAI),
+        ("bedrock", BROKEN),
+        ("gemini", BROKEN),
+        ("native", BROKEN),
+    ],
+)
+def test_named_format_needs_a_record_in_100_lines(name, head):
+    with pytest.raises(UploadRefused, match=f"format {name}, which was named") as raised:
+        check_named(name, head, complete=True)
+    assert raised.value.code == "unknown_format"
+
+
+@pytest.mark.parametrize(
+    ("name", "head"),
+    [("openai", BROKEN[9:] + OPENAI), ("native", BROKEN[9:] + NATIVE), ("openai", b""), ("openai", b'{"long":"')],
+)
+def test_named_format_with_one_record_is_read(name, head):
+    check_named(name, head, complete=head != b'{"long":"')

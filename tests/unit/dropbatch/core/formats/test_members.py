@@ -1,0 +1,342 @@
+"""The table of members: each request made from other vendors' bodies is one that the published schema accepts."""
+
+import json
+from itertools import chain
+
+import pytest
+
+from dropbatch.core.formats.base import member_of
+from dropbatch.core.formats.model_catalog import find_model
+from dropbatch.core.formats.registry import Form, reader_of, target_of
+from dropbatch.core.formats.schemas import SCHEMAS
+from dropbatch.errors import UploadRefused
+from local.workers_ai import Behaviour
+from local.workers_ai.models.schemas import alternatives, problem
+from tests.support.converted import (
+    BGE,
+    CALL,
+    CALLED,
+    CHAT,
+    DEEPSEEK,
+    GPT,
+    HELLO,
+    KIMI,
+    LLAMA,
+    M3,
+    QWEN,
+    SCOUT,
+    TOOL,
+    body_of,
+    convert,
+    fault,
+    sent,
+)
+
+# ── the table and the published schemas ──────────────────────────────────────────────────────────────────────────────
+
+PUBLISHED = (*CHAT, BGE, M3, "@cf/meta/m2m100-1.2b")
+
+
+@pytest.mark.parametrize("model", PUBLISHED)
+def test_table_has_members_of_schema(model):
+    known = set(chain.from_iterable(one.known for one in alternatives(model)))
+    assert SCHEMAS[find_model(model).schema].members == known
+
+
+def around(limits):
+    """Values at, and just beyond, a member's limits, and whether each is within them."""
+    if limits.words:
+        return [*((word, True) for word in limits.words), ("minimal?", False)]
+    step = 1 if limits.whole else 0.25
+    if limits.least is None:
+        return [(0, True), (-5, True), ("1", False)]
+    return [(limits.least, True), (limits.most, True), (limits.least - step, False), (limits.most + step, False)]
+
+
+@pytest.mark.parametrize("model", PUBLISHED)
+def test_each_limit_is_that_of_schema(model):
+    base = {"text": "a"} if model in {BGE, M3} else {"input": "a"} if model == GPT else {"messages": [HELLO]}
+    for name, limits in SCHEMAS[find_model(model).schema].limits.items():
+        outer, _, inner = name.partition(".")
+        for value, is_within in around(limits):
+            assert limits.accepts(value) == is_within
+            request = base | {outer: {inner: value} if inner else value}
+            assert (problem(model, request, "", Behaviour()) is None) == is_within, (name, value)
+
+
+# ── null content and tools ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("model", CHAT)
+def test_conversation_with_tools_fits_each_model(model):
+    body = {"messages": CALLED, "tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "tide"}}}
+    request = sent(model, body)
+    if model == GPT:
+        assert request["input"] == [
+            HELLO,
+            {"type": "function_call", "call_id": "call_1", "name": "tide", "arguments": '{"at":"noon"}'},
+            {"type": "function_call_output", "call_id": "call_1", "output": "low"},
+        ]
+        assert request["tool_choice"] == {"type": "function", "name": "tide"}
+        assert request["tools"] == [{"type": "function", "name": "tide"}]
+    else:
+        id_ = "74196fe72" if model == SCOUT else "call_1"
+        assert request["messages"][1] == {"role": "assistant", "content": "", "tool_calls": [CALL | {"id": id_}]}
+        assert request["messages"][2] == {"role": "tool", "tool_call_id": id_, "content": "low"}
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        {},
+        {"parameters": {}},
+        {"parameters": {"type": "object"}},
+        {"description": None, "parameters": None},
+        {"parameters": {"properties": {}, "required": []}},
+    ],
+)
+@pytest.mark.parametrize("vendor", ["openai", "anthropic", "converse"])
+@pytest.mark.parametrize("model", CHAT)
+def test_function_without_arguments_fits_each_model(model, vendor, function):
+    known = {name: value for name, value in function.items() if value is not None}
+    schema = known.get("parameters", {})
+    tool = {
+        "openai": {"type": "function", "function": {"name": "tide", **function}},
+        "anthropic": {"name": "tide", "input_schema": schema},
+        "converse": {"toolSpec": {"name": "tide", "inputSchema": {"json": schema}}},
+    }[vendor]
+    request = sent(model, {"messages": [HELLO], "tools": [tool]}, "openai" if vendor == "openai" else "bedrock")
+    assert request["tools"][0].get("function", request["tools"][0])["name"] == "tide"
+
+
+@pytest.mark.parametrize("content", ["Hello", [{"type": "text", "text": "Hello"}]])
+@pytest.mark.parametrize("model", CHAT)
+def test_null_members_of_message_are_not_sent(model, content):
+    """OpenAI's package writes an earlier answer with all members that it has."""
+    nulls = dict.fromkeys(("refusal", "audio", "function_call", "tool_calls", "name"))
+    messages = [HELLO, {"content": content, "role": "assistant", "annotations": [], **nulls}, HELLO]
+    request = sent(model, {"messages": messages})
+    _, answer, _ = request.get("messages") or request["input"]
+    assert {name: answer[name] for name in answer if name != "annotations"} == {**HELLO, "role": "assistant"}
+
+
+def test_null_members_of_reasoning_are_not_sent():
+    request = sent(GPT, {"input": "x", "reasoning": {"effort": "low", "summary": None}}, url="/v1/responses")
+    assert request["reasoning"] == {"effort": "low"}
+
+
+def test_missing_content_is_empty():
+    assert (
+        sent(QWEN, {"messages": [HELLO, {"role": "assistant", "tool_calls": [CALL]}]})["messages"][1]["content"] == ""
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "role"), [(LLAMA, "system"), (QWEN, "system"), (KIMI, "developer"), (GPT, "developer")]
+)
+def test_developer_becomes_system_if_needed(model, role):
+    request = sent(model, {"messages": [{"role": "developer", "content": "Be brief."}, HELLO]})
+    assert request.get("messages", request.get("input"))[0] == {"role": role, "content": "Be brief."}
+
+
+@pytest.mark.parametrize("model", CHAT)
+@pytest.mark.parametrize("converse", [False, True])
+def test_tool_blocks_become_calls_and_results(model, converse):
+    used = {"toolUseId": "t", "name": "tide", "input": {"at": 1}}
+    result = {"toolUseId": "t", "content": [{"json": {"tide": "low"}}, {"text": "ok"}]}
+    blocks = [{"reasoningContent": {}}, {"text": "Let me see."}, {"toolUse": used}, {"cachePoint": {"type": "default"}}]
+    answer = [{"toolResult": result}, {"text": "And?"}]
+    if not converse:
+        blocks = [
+            {"type": "thinking", "thinking": "hm", "signature": "s"},
+            {"type": "text", "text": "Let me see.", "cache_control": {"type": "ephemeral"}},
+            {"type": "tool_use", "id": "t", "name": "tide", "input": {"at": 1}},
+        ]
+        inner = [{"type": "text", "text": '{"tide":"low"}'}, {"type": "text", "text": "ok"}]
+        answer = [{"type": "tool_result", "tool_use_id": "t", "content": inner}, {"type": "text", "text": "And?"}]
+    messages = [HELLO, {"role": "assistant", "content": blocks}, {"role": "user", "content": answer}]
+    request = sent(model, {"messages": messages, "system": [{"text": "Hi"}, {"cachePoint": {}}]}, "bedrock")
+    if model == GPT:
+        assert [item.get("type", item.get("role")) for item in request["input"]] == [
+            *("system", "user", "assistant", "function_call", "function_call_output", "user")
+        ]
+        return
+    system, _, calling, tool, user = request["messages"]
+    assert (system["content"], calling["content"], user) == ("Hi", "Let me see.", {"role": "user", "content": "And?"})
+    id_ = calling["tool_calls"][0]["id"]
+    assert len(id_) == (9 if model == SCOUT else 1)
+    assert calling["tool_calls"] == [
+        {"id": id_, "type": "function", "function": {"name": "tide", "arguments": '{"at":1}'}}
+    ]
+    assert tool == {"role": "tool", "tool_call_id": id_, "content": '{"tide":"low"}\nok'}
+
+
+# ── members that are null, renamed, left out, or beyond a range ──────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("model", CHAT)
+def test_null_members_are_not_sent(model):
+    nulls = dict.fromkeys(("top_k", "top_p", "seed", "stop", "response_format", "tools", "n", "logprobs"))
+    assert not nulls.keys() & sent(model, {"messages": [HELLO], **nulls}).keys()
+
+
+@pytest.mark.parametrize("model", CHAT)
+def test_plain_text_needs_no_format(model):
+    assert (
+        not {"response_format", "text"} & sent(model, {"messages": [HELLO], "response_format": {"type": "text"}}).keys()
+    )
+
+
+@pytest.mark.parametrize("model", CHAT)
+def test_schema_without_its_type_is_schema(model):
+    schema = {"type": "object", "properties": {}}
+    request = sent(model, {"messages": [HELLO], "response_format": {"name": "s", "schema": schema, "strict": True}})
+    asked = request["text"]["format"] if model == GPT else request["response_format"]
+    assert asked["type"] == "json_schema"
+    inner = asked if model == GPT else asked["json_schema"]
+    assert inner.get("schema", inner) == schema
+
+
+@pytest.mark.parametrize(
+    ("model", "member", "value", "limits"),
+    [
+        (LLAMA, "top_k", 250, "an integer from 1 to 50"),
+        (LLAMA, "seed", 0, "an integer from 1 to 9999999999"),
+        (LLAMA, "frequency_penalty", -0.5, "a number from 0 to 2"),
+        (SCOUT, "presence_penalty", -0.5, "a number from 0 to 2"),
+        (QWEN, "top_p", 0, "a number from 0.001 to 1"),
+        (KIMI, "temperature", 2.5, "a number from 0 to 2"),
+        (KIMI, "reasoning_effort", "minimal", "one of low, medium, high"),
+        (KIMI, "stop", list("abcde"), "at most 4 sequences"),
+        (KIMI, "n", 129, "an integer from 1 to 128"),
+        (KIMI, "max_tokens", "9", "an integer"),
+    ],
+)
+def test_value_beyond_range_is_bad(model, member, value, limits):
+    path, message = fault(model, {"messages": [HELLO], member: value})
+    assert path == f"body.{member}"
+    assert limits in message
+    assert model in message
+
+
+def test_range_is_reported_for_written_member():
+    converse = {"messages": [{"role": "user", "content": [{"text": "a"}]}], "inferenceConfig": {"topK": 250}}
+    assert fault(LLAMA, converse, "bedrock")[0] == "modelInput.inferenceConfig.topK"
+
+
+def test_effort_aliases_are_translated():
+    assert sent(DEEPSEEK, {"messages": [HELLO], "reasoning_effort": "minimal"})["reasoning_effort"] == "low"
+    assert sent(KIMI, {"messages": [HELLO], "reasoning_effort": "low"})["reasoning_effort"] == "low"
+
+
+def test_several_answers_are_asked_for_if_allowed():
+    assert sent(KIMI, {"messages": [HELLO], "n": 3})["n"] == 3
+    assert fault(LLAMA, {"messages": [HELLO], "n": 3})[0] == "body.n"
+    choices = [{"index": i, "message": {"role": "assistant", "content": str(i)}} for i in range(3)]
+    assert [
+        one["message"]["content"] for one in body_of(KIMI, {"messages": [HELLO]}, {"choices": choices})["choices"]
+    ] == [*("0", "1", "2")]
+
+
+@pytest.mark.parametrize("model", CHAT)
+def test_thinking_is_switched_off_if_possible(model):
+    request = sent(model, {"messages": [HELLO], "thinking": {"type": "disabled"}})
+    has_switch = model in {KIMI, DEEPSEEK}
+    assert request.get("chat_template_kwargs") == ({"enable_thinking": False} if has_switch else None)
+    assert "thinking" not in sent(model, {"messages": [HELLO], "thinking": {"type": "enabled", "budget_tokens": 5}})
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"inputText": "a", "dimensions": 384},
+        {"inputText": "a", "dimensions": None, "normalize": True, "embeddingTypes": ["float"]},
+        {"inputText": "a", "embeddingConfig": {"outputEmbeddingLength": 384}},
+        {"texts": ["a"], "input_type": "search_document", "output_dimension": 384, "embedding_types": ["float"]},
+    ],
+)
+def test_models_own_length_may_be_asked_for(body):
+    assert list(sent(BGE, body, "bedrock")) == ["text"]
+
+
+@pytest.mark.parametrize(
+    ("body", "member"),
+    [
+        ({"inputText": "a", "dimensions": 1024}, "dimensions"),
+        (
+            {"inputText": "a", "embeddingConfig": {"outputEmbeddingLength": 256}},
+            "embeddingConfig.outputEmbeddingLength",
+        ),
+        ({"texts": ["a"], "output_dimension": 1536}, "output_dimension"),
+        ({"texts": ["a"], "embedding_types": ["int8"]}, "embedding_types"),
+        ({"texts": ["a"], "embedding_types": ["float", "int8"]}, "embedding_types"),
+        ({"inputText": "a", "embeddingTypes": ["binary"]}, "embeddingTypes"),
+        ({"inputText": "a", "normalize": False}, "normalize"),
+        ({"texts": ["a"] * 101}, "texts"),
+    ],
+)
+def test_another_length_or_kind_of_embedding_is_bad(body, member):
+    path, message = fault(BGE, body, "bedrock")
+    assert path == f"modelInput.{member}"
+    assert "384" in message or "float" in message or "normalized" in message or "100" in message
+
+
+def test_truncation_is_asked_for_if_possible():
+    assert sent(M3, {"texts": ["a"], "truncate": "END"}, "bedrock") == {"text": ["a"], "truncate_inputs": True}
+    assert sent(BGE, {"texts": ["a"], "truncate": "END"}, "bedrock") == {"text": ["a"]}
+
+
+# ── defaults ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_defaults_have_names_that_model_takes():
+    assert sent(GPT, {"messages": [HELLO], "max_tokens": 5}, defaults={"max_tokens": 100})["max_output_tokens"] == 5
+    assert "max_tokens" not in sent(GPT, {"messages": [HELLO]}, defaults={"max_tokens": 100})
+    assert sent(LLAMA, {"messages": [HELLO]}, defaults={"max_gen_len": 7, "stream": False})["max_tokens"] == 7
+
+
+@pytest.mark.parametrize("defaults", [{"stream": True}, {"n": 3}, {"top_k": 250}, {"messages": []}, {"system": "a"}])
+def test_defaults_that_no_request_may_have_end_upload(defaults):
+    with pytest.raises(UploadRefused) as raised:
+        convert(LLAMA, {"messages": [HELLO]}, defaults=defaults)
+    assert raised.value.code == "bad_options"
+    assert f"defaults.{next(iter(defaults))}" in raised.value.message
+
+
+@pytest.mark.parametrize(
+    ("model", "body", "member"),
+    [
+        (LLAMA, {"input": "a", "max_output_tokens": 1.5}, "body.max_output_tokens"),
+        (KIMI, {"input": "a", "reasoning": {"effort": "best"}}, "body.reasoning.effort"),
+        (KIMI, {"messages": [HELLO], "max_completion_tokens": 1.5}, "body.max_completion_tokens"),
+        (GPT, {"messages": [HELLO], "reasoning_effort": "best"}, "body.reasoning_effort"),
+        (
+            GPT,
+            {"messages": [HELLO], "additionalModelRequestFields": {"reasoning": {"effort": "best"}}},
+            "body.additionalModelRequestFields.reasoning.effort",
+        ),
+        (GPT, {"input": "a", "reasoning": {"effort": "best"}}, "body.reasoning.effort"),
+    ],
+)
+def test_value_beyond_range_is_named_as_written(model, body, member):
+    assert fault(model, body)[0] == member
+
+
+def test_anthropic_effort_is_named_as_written():
+    record = {"custom_id": "a", "params": {"messages": [HELLO], "output_config": {"effort": "best"}}}
+    (one,) = reader_of(Form("anthropic"), target_of(KIMI)).convert([json.dumps(record).encode()])
+    assert member_of(one.message) == "params.output_config.effort"
+
+
+@pytest.mark.parametrize(
+    ("model", "defaults", "member"),
+    [
+        (GPT, {"reasoning_effort": "best"}, "defaults.reasoning_effort"),
+        (LLAMA, {"inferenceConfig": {"topP": 9}}, "defaults.inferenceConfig.topP"),
+        (LLAMA, {"max_new_tokens": 1.5}, "defaults.max_new_tokens"),
+    ],
+)
+def test_default_beyond_range_is_named_as_written(model, defaults, member):
+    with pytest.raises(UploadRefused) as caught:
+        convert(model, {"messages": [HELLO]}, defaults=defaults)
+    assert member_of(caught.value.message) == member

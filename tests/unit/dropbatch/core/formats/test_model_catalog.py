@@ -1,0 +1,143 @@
+"""What is known of models, and what their answers cost."""
+
+from datetime import date
+from decimal import Decimal
+
+import pytest
+
+from dropbatch.core.cost import (
+    DEFAULT_OUTPUT_TOKENS,
+    Cost,
+    Tokens,
+    cost_of,
+    estimate_cost,
+    estimate_tokens,
+    format_amount,
+    has_price,
+)
+from dropbatch.core.formats.base import Shape, Task
+from dropbatch.core.formats.model_catalog import MODEL_ID, catalog, find_model, max_records_per_reply
+from dropbatch.core.formats.registry import target_of
+
+BGE = "@cf/baai/bge-small-en-v1.5"
+LLAMA = "@cf/meta/llama-3.3-70b-instruct-fp8-fast"
+M2M = "@cf/meta/m2m100-1.2b"
+
+
+def test_every_price_has_its_day_and_its_source():
+    for model in catalog().models:
+        assert MODEL_ID.fullmatch(model.id)
+        assert (model.input_price is None) == (model.priced_at == "") == (model.price_source == "")
+        assert model.output_price is None or model.input_price is not None
+        if model.priced_at:
+            date.fromisoformat(model.priced_at)
+            assert catalog().sources[model.price_source].startswith("https://developers.cloudflare.com/")
+
+
+def test_model_is_listed_once_with_one_family():
+    ids = [model.id for model in catalog().models]
+    assert len(ids) == len(set(ids))
+    for model in catalog().models:
+        assert sum(model.id.startswith(family.prefix) for family in catalog().families) == 1
+        assert find_model(model.id).task
+        assert find_model(model.id).shape
+
+
+@pytest.mark.parametrize(
+    ("model", "task", "shape"),
+    [
+        (BGE, Task.EMBEDDINGS, Shape.TEXT),
+        (M2M, Task.TRANSLATION, Shape.TEXT),
+        (LLAMA, Task.GENERATION, Shape.PROMPT),
+        ("@cf/openai/gpt-oss-120b", Task.GENERATION, Shape.INPUT),
+        ("@cf/moonshotai/kimi-k9", Task.GENERATION, Shape.MESSAGES),
+        ("@cf/openai/whisper-large-v3-turbo", Task.TRANSCRIPTION, Shape.AUDIO),
+        ("@cf/somebody/something", Task.UNKNOWN, Shape.UNKNOWN),
+    ],
+)
+def test_model_is_known_by_its_id_or_its_family(model, task, shape):
+    target = target_of(model)
+    assert (target.task, target.shape) == (task, shape)
+
+
+@pytest.mark.parametrize(
+    ("model", "records"),
+    [
+        ("@cf/baai/bge-m3", 8_333),
+        (M2M, 25_000),
+        (LLAMA, 10_000),
+        ("@cf/openai/gpt-oss-20b", 10_000),
+        ("@cf/deepgram/aura-2-en", 500),
+        ("@cf/somebody/something", 500),
+        ("", 500),
+    ],
+)
+def test_answers_limit_records_of_batch(model, records):
+    assert max_records_per_reply(model) == records
+
+
+@pytest.mark.parametrize(
+    ("model", "records"), [("@cf/baai/bge-m3", 500), ("@cf/openai/gpt-oss-20b", 600), ("@cf/somebody/something", 30)]
+)
+def test_batch_over_worker_fits_its_memory(model, records):
+    assert max_records_per_reply(model, "worker") == records
+
+
+# ── cost ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_cost_is_its_tokens_times_their_prices():
+    cost = cost_of(LLAMA, Tokens(1_000_000, 2_000_000))
+    assert cost == Cost(Decimal("4.799"), "2026-07-09", estimated=False)
+    assert cost.to_manifest() == {
+        "amount": "4.7990",
+        "currency": "USD",
+        "priced_at": "2026-07-09",
+        "estimated": False,
+    }
+    assert cost_of(BGE, Tokens(3_000_000, None)).amount == Decimal("0.0606")
+
+
+@pytest.mark.parametrize(
+    ("model", "tokens"), [(LLAMA, Tokens(None, None)), ("@cf/deepgram/nova-3", Tokens(1, 1)), ("@cf/a/b", Tokens(1, 1))]
+)
+def test_without_price_or_tokens_there_is_no_cost(model, tokens):
+    assert cost_of(model, tokens) is None
+
+
+def test_model_has_price_or_not():
+    assert has_price(LLAMA)
+    assert not has_price("@cf/openai/whisper-large-v3-turbo")
+
+
+@pytest.mark.parametrize(
+    ("model", "max_tokens", "tokens"),
+    [
+        (BGE, None, Tokens(251, 0)),
+        (M2M, None, Tokens(251, 251)),
+        (LLAMA, None, Tokens(251, 5 * 256)),
+        (LLAMA, 77, Tokens(251, 77)),
+        ("@cf/a/b", None, Tokens(251, 5 * DEFAULT_OUTPUT_TOKENS)),
+    ],
+)
+def test_tokens_are_estimated_from_bytes_and_limits(model, max_tokens, tokens):
+    assert estimate_tokens(model, 1001, 5, max_tokens) == tokens
+
+
+def test_estimate_is_marked_as_one():
+    assert estimate_cost(LLAMA, 4_000_000, 1, 0) == Cost(Decimal("0.293"), "2026-07-09", estimated=True)
+    assert estimate_cost("@cf/a/b", 4, 1) is None
+
+
+@pytest.mark.parametrize(
+    ("amount", "text"),
+    [
+        ("0", "0.0000"),
+        ("1.5", "1.5000"),
+        ("0.00001234", "0.00001234"),
+        ("0.000000001", "0.0000"),
+        ("1234.56789", "1234.56789"),
+    ],
+)
+def test_amount_has_four_decimals_or_more(amount, text):
+    assert format_amount(Decimal(amount)) == text

@@ -1,0 +1,379 @@
+"""CSV, TSV and text files: what is sent for a row, and the row with its answer."""
+
+import csv
+import io
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dropbatch.client.results.reading import records_of
+from dropbatch.core.formats.base import BatchFacts, Converted, Outcome, RecordFault
+from dropbatch.core.formats.csv_rows import delimiters_in, first_row, read_rows, whole_fields
+from dropbatch.core.formats.registry import Form, describer_of, file_names, reader_of, target_of, writer_of
+from dropbatch.core.formats.tables import Columns, answer_columns
+from dropbatch.core.formats.template import Template
+from dropbatch.errors import UploadRefused
+from tests.support.converted import GPT, KIMI, LLAMA
+from tests.support.rows import BGE, convert, sent
+
+FACTS = BatchFacts("j", BGE)
+
+
+def line_of(header, row, result=None, code="", message="", kind="csv"):
+    result = None if result is None else json.dumps(result).encode()
+    writer = writer_of(Form(kind, header), target_of(BGE))
+    return writer.line(FACTS, Outcome(0, b"null", row, result, code, message))
+
+
+def error_of(function, *arguments):
+    with pytest.raises(UploadRefused) as raised:
+        function(*arguments)
+    return raised.value
+
+
+# ── which column ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("header", [b"whatever", b"a,text", b"prompt,b", b"a,input", b"question,b", b"prompt,text"])
+def test_input_is_only_column_or_one_of_known_names(header):
+    row = b",".join(b"x-" + name for name in header.split(b","))
+    assert sent(header, row)["text"] == ("x-text" if b"text" in header else f"x-{known(header)}")
+
+
+def known(header):
+    names = header.decode().split(",")
+    return names[0] if len(names) == 1 else next(name for name in ("prompt", "input", "question") if name in names)
+
+
+@pytest.mark.parametrize(
+    ("row", "reference"),
+    [
+        (b'1\t"Hello," she said.', b'"1"'),
+        (b"1\t\xff", b'"1"'),
+        (b'"1"\t"Hello," she said.', b'"1"'),
+        (b'"1" \tx', b"null"),
+        (b'1\t"Hello," she said.\tx', b"null"),
+        (b"\xff\tx", b"null"),
+    ],
+)
+def test_row_that_cannot_be_read_keeps_its_reference(row, reference):
+    (fault,) = convert(b"id\ttext", [row], kind="tsv")
+    assert (bytes(fault.reference), "\t" in fault.message) == (reference, False)
+
+
+def test_table_without_input_is_refused():
+    error = error_of(convert, b"body,title", [])
+    assert error.code == "bad_options"
+    assert "'body', 'title'" in error.message
+
+
+@pytest.mark.parametrize("header", [b"a\xff", b"a\rb,c"])
+def test_header_that_cannot_be_read_is_refused(header):
+    assert error_of(Columns, header, b",").code == "unknown_format"
+
+
+def test_bom_is_not_part_of_first_name():
+    assert Columns(b"\xef\xbb\xbftext,b", b",").names == ["text", "b"]
+    columns = Columns(b"\xef\xbb\xbftext,b", b",")
+    assert columns.added_header() == b"\xef\xbb\xbftext,b,answer,error_code,error_message\n"
+    assert file_names(Form("csv", columns.header), "inbox/a.csv").retry_opening == b"\xef\xbb\xbftext,b\n"
+
+
+@pytest.mark.parametrize(
+    ("header", "found"),
+    [
+        (b"id\ttext\n1\thello\n", ["\t"]),
+        (b"id|text\n", ["|"]),
+        (b'id;text;"price, EUR"\n1;x;2\n', [";"]),
+        (b'\r\n\n"a,\nb";c\n1,1\n', [";"]),
+        (b"text\na,b\n", []),
+        (b"id,text|x\n", [",", "|"]),
+    ],
+)
+def test_delimiter_is_what_header_has_outside_quotes(header, found):
+    assert delimiters_in(first_row(header)) == found
+
+
+@pytest.mark.parametrize("delimiter", [";", "|", "\t"])
+def test_table_is_written_with_its_own_delimiter(delimiter):
+    form = Form("csv", f"id{delimiter}text".encode(), delimiter)
+    row = f"1{delimiter}x".encode()
+    (converted,) = reader_of(form, target_of(BGE)).convert([row])
+    assert json.loads(converted.request) == {"text": "x", "external_reference": "1"}
+    line = writer_of(form, target_of(BGE)).line(FACTS, Outcome(0, b"null", row, b'{"response":"a,b"}'))
+    assert line.decode() == f"1{delimiter}x{delimiter}a,b{delimiter}{delimiter}\n"
+
+
+def test_column_names_match_in_any_case():
+    assert sent(b"ID, Text", b"1,x") == {"text": "x", "external_reference": "1"}
+    assert sent(b"Title,body", b"x,y", template="{title}") == {"text": "x"}
+    assert sent(b"TEXT,text,b", b"x,y,z") == {"text": "y"}
+    assert error_of(convert, b"TEXT,Text,b", []).code == "bad_options"
+
+
+def test_column_without_name_is_not_counted():
+    assert sent(b",review", b"0,x") == {"text": "x"}
+    assert sent(b",review,", b"0,x,") == {"text": "x"}
+
+
+def test_row_ends_with_any_number_of_carriage_returns():
+    data = b"id,text\r\r\n1,hello\r\r\n2,bye\r\r\n"
+    assert [row for window in read_rows([data], b",") for row in window.rows] == [b"id,text", b"1,hello", b"2,bye"]
+
+
+@pytest.mark.parametrize("row", [b'1\t"Hello," she said.', b'1\t"a" "b"'])
+def test_quotes_that_would_be_lost_make_row_bad(row):
+    (fault,) = convert(b"id\ttext", [row], kind="tsv")
+    assert (fault.code, "double the quotes" in fault.message) == ("bad_record", True)
+    assert line_of(b"id\ttext", row, code="bad_record", message="m", kind="tsv").startswith(row)
+
+
+def test_what_is_whole_at_rows_beginning_can_be_kept():
+    assert whole_fields(b'7,"a,b",ccc', b",") == b'7,"a,b"'
+    assert whole_fields(b'7,"a,b', b",") == b"7"
+    assert whole_fields(b"xxx", b",") == b""
+
+
+@pytest.mark.parametrize(
+    ("model", "request_"),
+    [
+        (LLAMA, {"messages": [{"role": "system", "content": 'Be "brief".'}, {"role": "user", "content": "x"}]}),
+        (KIMI, {"messages": [{"role": "system", "content": 'Be "brief".'}, {"role": "user", "content": "x"}]}),
+        (GPT, {"instructions": 'Be "brief".', "input": "x"}),
+    ],
+)
+@pytest.mark.parametrize("kind", ["csv", "text"])
+def test_system_prompt_goes_before_each_row_and_line(model, request_, kind):
+    target = target_of(model, system='Be "brief".')
+    (converted,) = reader_of(Form(kind, b"text" if kind == "csv" else b""), target).convert([b"x"])
+    assert json.loads(converted.request) == request_
+
+
+def test_model_without_chat_takes_no_system_prompt():
+    error = error_of(reader_of, Form("text"), target_of(BGE, system="Be brief."))
+    assert (error.code, error.message.startswith("system: ")) == ("bad_options", True)
+
+
+def test_repeated_name_gets_number():
+    columns = Columns(b'text,answer,text,"a,b"', b",")
+    assert columns.names == ["text", "answer", "text_2", "a,b"]
+    assert columns.added_header() == b'text,answer,text,"a,b",answer_2,error_code,error_message\n'
+
+
+def test_member_named_answer_is_not_taken_for_answer():
+    columns = Columns(b"text,answer", b",", ("answer", "mood"))
+    header = columns.added_header()
+    assert header == b"text,answer,answer_2,answer_of_answer,mood,error_code,error_message\n"
+    row = b'x,own,"{""answer"":""yes"",""mood"":""good""}",yes,good,,\n'
+    assert [one.result for one in records_of([header + row], [], "csv")] == ['{"answer":"yes","mood":"good"}']
+
+
+@pytest.mark.parametrize(
+    ("model", "request_"),
+    [
+        (LLAMA, {"prompt": "x"}),
+        (GPT, {"input": "x"}),
+        (BGE, {"text": "x"}),
+        (KIMI, {"messages": [{"role": "user", "content": "x"}]}),
+        ("@cf/a/unknown", {"prompt": "x"}),
+    ],
+)
+def test_input_goes_where_models_task_takes_it(model, request_):
+    assert sent(b"text", b"x", model) == request_
+
+
+@pytest.mark.parametrize("name", ["external_reference", "custom_id", "recordId", "id"])
+def test_column_is_reference(name):
+    assert sent(f"text,{name}".encode(), b"x,7") == {"text": "x", "external_reference": "7"}
+    assert sent(f"text,{name}".encode(), b"x,") == {"text": "x"}
+
+
+def test_defaults_are_added():
+    assert sent(b"text", b"x", defaults={"target_lang": b'"es"', "text": b'"never"'}) == {
+        "text": "x",
+        "target_lang": "es",
+    }
+
+
+# ── templates ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_template_is_filled_from_row():
+    assert sent(b"a,b c", b'x,"y\nz"', template="{b c} is {{a}} is {a}")["text"] == "y\nz is {a} is x"
+
+
+def test_values_are_not_looked_into_for_braces():
+    assert Template("{a}-{b}", ["a", "b"]).fill(["{b}", "{{"]) == "{b}-{{"
+
+
+@pytest.mark.parametrize("template", ["{c}", "{a.b}", "{a!r}", "{}", "{a", "a}", "{a{b}}"])
+def test_template_that_cannot_be_filled_is_refused(template):
+    error = error_of(Template, template, ["a", "b"])
+    assert error.code == "bad_options"
+    assert error.message.startswith("template: ")
+
+
+# ── rows ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_ragged_row_fails_alone():
+    converted = convert(b"id,text", [b"1,x", b"2", b"3,y,z", b"4,w"])
+    assert [type(one) for one in converted] == [Converted, RecordFault, RecordFault, Converted]
+    assert [one.code for one in converted[1:3]] == ["bad_record"] * 2
+    assert bytes(converted[2].reference) == b'"3"'
+
+
+def test_row_that_cannot_be_read_fails_alone():
+    converted = convert(b"text,b", [b"x,y", b"\xff,y", b"a\rb,c", b'"q"",",r'])
+    assert [getattr(one, "code", "") for one in converted] == ["", "invalid_utf8", "bad_record", ""]
+
+
+def test_field_may_exceed_pythons_csv_limit():
+    assert len(sent(b"text", b"x" * 200_000)["text"]) == 200_000
+
+
+def test_answer_follows_row_as_it_came():
+    row = b'  1 ,"x ""y""\r\nz",5" pipe'
+    assert line_of(b"id,text,size", row, {"response": "Hi"}) == row + b",Hi,,\n"
+
+
+def test_answer_that_needs_quotes_has_them():
+    assert line_of(b"text", b"x", {"response": 'a,"b"\n\rc'}) == b'x,"a,""b""\n\rc",,\n'
+    assert line_of(b"text", b"x", {"response": "a,b\tc"}, kind="tsv") == b'x\t"a,b\tc"\t\t\n'
+
+
+@pytest.mark.parametrize(
+    ("result", "answer"),
+    [
+        ({"response": "Hi"}, "Hi"),
+        ({"translated_text": "Hola"}, "Hola"),
+        ({"choices": [{"message": {"content": "Hi"}}]}, "Hi"),
+        ({"text": "spoken", "word_count": 1}, "spoken"),
+        ({"response": {"a": [1, 2]}}, '{"a":[1,2]}'),
+        ({"shape": [1, 2], "data": [[0.5, 1]]}, '{"shape":[1,2],"data":[[0.5,1]]}'),
+        ({"response": ""}, ""),
+    ],
+)
+def test_answer_is_its_text_or_compact_json(result, answer):
+    line = line_of(b"text", b"x", result).decode()
+    assert next(csv.reader([line])) == ["x", answer, "", ""]
+
+
+def test_failed_row_has_code_and_no_answer():
+    assert line_of(b"text", b"x", code="rejected", message="Too odd, it said.") == b'x,,rejected,"Too odd, it said."\n'
+
+
+@pytest.mark.parametrize(
+    ("row", "fitted"),
+    [
+        (b"1", b"1,,"),
+        (b"1,2,3,4", b"1,2,3"),
+        (b'"1,\n2"', b'"1,\n2",,'),
+        (b"", b",,"),
+        (b"1,\xff,3", b"1,\xef\xbf\xbd,3"),
+        (b"1,a\rb,3", b'1,"a\rb",3'),
+        (b'1,"a"\rb,3', b'1,"""a""\rb",3'),
+        (b'1,"a\rb",3', b'1,"a\rb",3'),
+        (b"1,\xc3\xa9,3", b"1,\xc3\xa9,3"),
+    ],
+)
+def test_row_is_padded_or_cut_to_header(row, fitted):
+    assert line_of(b"a,b,c", row, code="bad_record", message="m") == fitted + b",,bad_record,m\n"
+
+
+def test_row_is_object_of_its_columns_in_errors():
+    describe = describer_of(Form("csv", b"a,b"))
+    assert json.loads(describe(b'1,"x\ny"')) == {"a": "1", "b": "x\ny"}
+    assert json.loads(describe(b"1")) == {"a": "1"}
+    assert json.loads(describe(b"1,2,3,4")) == {"a": "1", "b": "2", "": "3,4"}
+    assert json.loads(describe(b"\xff")) == "\ufffd"
+
+
+def test_result_files_are_tables():
+    names = file_names(Form("csv", b"id,text"), "inbox/a.csv")
+    assert (names.output, names.retry) == ("output.csv", "retry.csv")
+    assert names.output_opening == b"id,text,answer,error_code,error_message\n"
+    assert names.retry_opening == b"id,text\n"
+    assert file_names(Form("tsv", b"id\ttext"), "inbox/a.tsv").output == "output.tsv"
+
+
+SCHEMA = {"type": "object", "properties": {"mood": {"type": "string"}, "points, 0-5": {}}}
+
+
+@pytest.mark.parametrize(
+    "format_",
+    [
+        {"type": "json_schema", "json_schema": SCHEMA},
+        {"name": "s", "schema": SCHEMA},
+        {"json_schema": {"schema": SCHEMA}},
+    ],
+)
+def test_schema_gives_each_member_of_answer_column(format_):
+    names = answer_columns({"response_format": json.dumps(format_).encode()})
+    form = Form("csv", b"id,mood", ",", tuple(names))
+    opening = file_names(form, "inbox/a.csv").output_opening
+    assert opening == b'id,mood,answer,mood_2,"points, 0-5",error_code,error_message\n'
+    writer = writer_of(form, target_of(BGE))
+    good = writer.line(FACTS, Outcome(0, b"null", b"1,x", b'{"response":{"points, 0-5":[4],"mood":"a,b"}}'))
+    assert next(csv.reader([good.decode()]))[3:] == ["a,b", "[4]", "", ""]
+    text = writer.line(FACTS, Outcome(0, b"null", b"1,x", b'{"response":"no JSON"}'))
+    assert next(csv.reader([text.decode()]))[2:] == ["no JSON", "", "", "", ""]
+    failed = writer.line(FACTS, Outcome(0, b"null", b"1,x", None, "rejected", "no"))
+    assert next(csv.reader([failed.decode()]))[2:] == ["", "", "", "rejected", "no"]
+
+
+def test_without_schema_there_is_one_column():
+    for format_ in (b"null", b'{"type":"json_object"}', b'{"json_schema":{"type":"string"}}', b"5"):
+        assert answer_columns({"response_format": format_}) == []
+    assert answer_columns({}) == []
+
+
+# ── everything at once ───────────────────────────────────────────────────────────────────────────────────────────────
+
+texts = st.text(st.sampled_from("ab\",\n\r\té'{}"), max_size=8)
+lines = st.text(st.sampled_from("ab,é"), max_size=9)
+
+
+@st.composite
+def written_rows(draw):
+    """Rows as any tool may write them: quoted where needed, everywhere, or by hand and wrongly."""
+    out = io.StringIO(newline="")
+    style = draw(st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]))
+    writer = csv.writer(out, quoting=style, lineterminator=draw(st.sampled_from(["\n", "\r\n"])))
+    for _ in range(draw(st.integers(0, 6))):
+        if draw(st.booleans()):
+            writer.writerow(draw(st.lists(texts, min_size=2, max_size=2)))
+        else:
+            out.write(draw(lines) + "\n")
+    return out.getvalue().encode()
+
+
+def rows_in(data, size=1 << 20):
+    blocks = [data[at : at + size] for at in range(0, len(data), size)]
+    return [row for window in read_rows(blocks, b",") for row in window.rows if row]
+
+
+@given(data=written_rows(), size=st.integers(1, 40), results=st.lists(texts, min_size=20, max_size=20))
+def test_rows_out_equal_rows_in(data, size, results):
+    header = b"id,text"
+    rows = rows_in(data, size)
+    converted = convert(header, rows)
+    assert len(converted) == len(rows)
+    writer = writer_of(Form("csv", header), target_of(BGE))
+    output = file_names(Form("csv", header), "inbox/a.csv").output_opening
+    retry = [row for row, one in zip(rows, converted, strict=True) if isinstance(one, RecordFault)]
+    for row, one, text in zip(rows, converted, results, strict=False):
+        failed = isinstance(one, RecordFault)
+        result = None if failed else json.dumps({"response": text}).encode()
+        code, message = (one.code, one.message) if failed else ("", "")
+        output += writer.line(FACTS, Outcome(0, b"null", row, result, code, message))
+    read = list(csv.reader(io.StringIO(output.decode(), newline="")))
+    assert {len(row) for row in read} == {5}
+    assert len(read) == 1 + min(len(rows), 20)
+    for fields, one, text in zip(read[1:], converted, results, strict=False):
+        assert fields[2] == ("" if isinstance(one, RecordFault) else text)
+    again = b"".join(row + b"\n" for row in retry)
+    assert rows_in(again, size) == retry
+    assert convert(header, rows_in(again)) == [one for one in converted if isinstance(one, RecordFault)]

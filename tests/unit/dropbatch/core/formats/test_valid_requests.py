@@ -1,0 +1,162 @@
+"""Requests as the vendors' packages write them: each model's published schema takes what becomes of any of them."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dropbatch.core.formats.base import Converted
+from dropbatch.core.formats.registry import Form, reader_of, target_of
+from local.workers_ai import Behaviour
+from local.workers_ai.models.schemas import problem
+from tests.support.converted import CHAT
+from tests.support.examples import examples
+
+some = st.sampled_from
+maybe = st.fixed_dictionaries
+SCHEMAS = [{}, {"type": "object"}, {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}]
+TEXT_PARTS = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+CALLED = {"id": "call_0", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+NULLS = dict.fromkeys(("refusal", "audio", "function_call", "tool_calls"))
+
+
+def lists(*turns):
+    """Conversations of such turns."""
+    return st.lists(some(turns), min_size=1, max_size=3).map(lambda found: [one for turn in found for one in turn])
+
+
+openai = maybe(
+    {
+        "messages": lists(
+            [{"role": "developer", "content": TEXT_PARTS, "name": "n"}],
+            [{"role": "user", "content": "x"}],
+            [{"role": "user", "content": TEXT_PARTS, "name": None}],
+            [{"role": "assistant", "content": "y", **NULLS}],
+            [
+                {"role": "assistant", "content": None, "tool_calls": [CALLED]},
+                {"role": "tool", "tool_call_id": "call_0", "content": TEXT_PARTS},
+            ],
+        )
+    },
+    optional={
+        "temperature": some([0, 1, None]),
+        "max_completion_tokens": some([5, None]),
+        "n": some([1, None]),
+        "stop": some(["a", ["a", "b"], [], None]),
+        "seed": some([1, None]),
+        "frequency_penalty": some([0, 0.5, None]),
+        "logprobs": some([True, None]),
+        "logit_bias": some([{"5": 1}, None]),
+        "metadata": some([{"a": "b"}, None]),
+        "parallel_tool_calls": st.booleans(),
+        "stream_options": st.none(),
+        "modalities": some([["text"], None]),
+        "reasoning_effort": some(["low", "high", None]),
+        "response_format": some([{"type": "text"}, {"type": "json_object"}, None])
+        | some(SCHEMAS).map(lambda schema: {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}),
+        "tools": maybe(
+            {"name": st.just("f")},
+            optional={
+                "description": some(["d", None]),
+                "parameters": some([*SCHEMAS, None]),
+                "strict": some([True, None]),
+            },
+        ).map(lambda function: [{"type": "function", "function": function}]),
+        "tool_choice": some(["auto", "required", {"type": "function", "function": {"name": "f"}}]),
+    },
+)
+anthropic = maybe(
+    {
+        "max_tokens": st.just(9),
+        "messages": lists(
+            [{"role": "user", "content": [{**TEXT_PARTS[0], "cache_control": {"type": "ephemeral"}}]}],
+            [{"role": "assistant", "content": [{"type": "thinking", "thinking": "x", "signature": "s"}, *TEXT_PARTS]}],
+            [
+                {"role": "assistant", "content": [{"type": "tool_use", "id": "toolu_1", "name": "f", "input": {}}]},
+                {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_1"}, *TEXT_PARTS]},
+            ],
+        ),
+    },
+    optional={
+        "system": some(["s", "", TEXT_PARTS, []]),
+        "top_k": some([5, None]),
+        "stop_sequences": some([["a"], []]),
+        "thinking": some([{"type": "enabled", "budget_tokens": 1024}, {"type": "disabled"}, {"type": "adaptive"}]),
+        "output_config": some([{"effort": "low"}, {"format": {"type": "json_schema", "schema": SCHEMAS[2]}}]),
+        "tools": some(SCHEMAS).map(lambda schema: [{"type": "custom", "name": "f", "input_schema": schema}]),
+        "tool_choice": some([{"type": "any", "disable_parallel_tool_use": True}, {"type": "tool", "name": "f"}]),
+    },
+)
+gemini = maybe(
+    {
+        "contents": lists(
+            [{"parts": [{"text": "x"}, {"text": "y"}]}],
+            [{"role": "model", "parts": [{"text": "t", "thought": True}, {"text": "y"}]}],
+            [
+                {"role": "model", "parts": [{"functionCall": {"name": "f"}, "thoughtSignature": "AA"}]},
+                {"role": "function", "parts": [{"functionResponse": {"name": "f", "response": {"a": 1}}}]},
+            ],
+        )
+    },
+    optional={
+        "systemInstruction": st.just({"role": "system", "parts": [{"text": "s"}]}),
+        "generationConfig": maybe(
+            {},
+            optional={
+                "topK": st.just(5),
+                "stopSequences": some([["a"], []]),
+                "responseMimeType": some(["application/json", "text/plain"]),
+                "responseSchema": st.just({"type": "ARRAY", "items": {"type": "STRING", "nullable": True}}),
+                "thinkingConfig": some([{"thinkingBudget": 0}, {"thinkingLevel": "LOW"}]),
+                "candidateCount": st.just(1),
+            },
+        ),
+        "tools": some([{}, {"parameters": {"type": "OBJECT"}}, {"parametersJsonSchema": SCHEMAS[2]}]).map(
+            lambda function: [{"functionDeclarations": [{"name": "f", **function}]}]
+        ),
+        "toolConfig": st.just({"functionCallingConfig": {"mode": "ANY", "allowedFunctionNames": ["f"]}}),
+    },
+)
+converse = maybe(
+    {
+        "messages": lists(
+            [{"role": "user", "content": [{"text": "x"}, {"cachePoint": {"type": "default"}}]}],
+            [{"role": "assistant", "content": [{"reasoningContent": {"reasoningText": {"text": "h"}}}, {"text": "t"}]}],
+            [
+                {"role": "assistant", "content": [{"toolUse": {"toolUseId": "tooluse_1", "name": "f", "input": {}}}]},
+                {"role": "user", "content": [{"toolResult": {"toolUseId": "tooluse_1", "content": [{"json": {}}]}}]},
+            ],
+        ),
+        "inferenceConfig": some([{}, {"maxTokens": 9, "topP": 0.5, "stopSequences": []}]),
+    },
+    optional={
+        "system": st.just([{"text": "s"}, {"cachePoint": {"type": "default"}}]),
+        "additionalModelRequestFields": some([{"top_k": 5}, {}]),
+        "toolConfig": some([*SCHEMAS]).map(
+            lambda schema: {
+                "tools": [{"toolSpec": {"name": "f", "inputSchema": {"json": schema}}}],
+                "toolChoice": {"any": {}},
+            }
+        ),
+    },
+)
+RECORDS = {
+    "openai": openai.map(lambda body: {"custom_id": "a", "url": "/v1/chat/completions", "body": body}),
+    "anthropic": anthropic.map(lambda params: {"custom_id": "a", "params": params}),
+    "gemini": gemini.map(lambda request: {"key": "a", "request": request}),
+    "bedrock": converse.map(lambda model_input: {"recordId": "a", "modelInput": model_input}),
+}
+
+
+@pytest.mark.parametrize("format_", RECORDS)
+@examples(100)
+@given(data=st.data())
+def test_any_valid_request_fits_models_schemas(format_, data):
+    record = json.dumps(data.draw(RECORDS[format_])).encode()
+    for model in CHAT:
+        (one,) = reader_of(Form(format_), target_of(model)).convert([record])
+        assert isinstance(one, Converted), (model, one)
+        request = json.loads(one.request)
+        assert request.pop("external_reference") == "a"
+        assert problem(model, request, "", Behaviour()) is None, model

@@ -1,0 +1,133 @@
+"""Files as people have them (tests/files/foreign): the request that each record becomes, and the line that answers it.
+
+`python -m tests.unit.dropbatch.core.formats.test_wild_files` writes what is expected anew; look at what has changed.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dropbatch.core.formats.base import BatchFacts, Converted, Outcome
+from dropbatch.core.formats.csv_rows import read_rows
+from dropbatch.core.formats.detect import detect_format
+from dropbatch.core.formats.model_catalog import find_model
+from dropbatch.core.formats.registry import DELIMITERS, Form, reader_of, target_of, writer_of
+from dropbatch.core.formats.tables import TableWriter
+from dropbatch.core.plan_upload import _delimiter, _elements, _first_row
+from dropbatch.core.records.detect_form import detect_form
+from local.workers_ai import Behaviour
+from local.workers_ai.models.schemas import problem
+
+FOLDER = Path(__file__).parents[3] / "files" / "wild"
+EXPECTED = FOLDER / "expected.json"
+ANSWERS = {
+    "embeddings": {"shape": [2, 2], "data": [[0.5, -0.25], [1, 0]]},
+    "chat": {
+        "id": "chatcmpl-1",
+        "choices": [
+            {
+                "index": 0,
+                "message": {"role": "assistant", "content": "Bad.", "reasoning_content": "hm"},
+                "logprobs": {"content": [{"token": "Bad", "logprob": -0.5, "bytes": None, "top_logprobs": []}]},
+                "finish_reason": "stop",
+            }
+        ],
+        "usage": {
+            "prompt_tokens": 9,
+            "completion_tokens": 4,
+            "total_tokens": 13,
+            "completion_tokens_details": {"reasoning_tokens": 2},
+        },
+    },
+    "input": {
+        "id": "resp_1",
+        "output": [
+            {"type": "reasoning", "id": "rs_1", "content": [{"type": "reasoning_text", "text": "hm"}]},
+            {"type": "message", "id": "msg_1", "content": [{"type": "output_text", "text": "Bad."}]},
+        ],
+        "usage": {"input_tokens": 9, "output_tokens": 4, "total_tokens": 13},
+    },
+    "text": {"response": "Bad.", "usage": {"prompt_tokens": 9, "completion_tokens": 2, "total_tokens": 11}},
+}
+"""Answers of Workers AI, by what the model is."""
+
+
+def answer_of(model):
+    known = find_model(model)
+    if known.task == "embeddings":
+        return ANSWERS["embeddings"]
+    if known.shape == "input":
+        return ANSWERS["input"]
+    return ANSWERS["chat" if known.schema in {"chat", "deepseek", "qwen3"} else "text"]
+
+
+def read(path):
+    """The form of a file, and its records."""
+    content = path.read_bytes()
+    form, start = detect_form(content, complete=True)
+    elements = list(_elements(content[start:])) if form == "array" else None
+    format_ = detect_format(f"inbox/{path.name}", content, complete=True, form=form, elements=elements)
+    if elements:
+        return Form(format_), [json.dumps(json.loads(one)).encode() for one in elements]
+    if format_ not in DELIMITERS:
+        return Form(format_), content.splitlines()
+    bom = b"\xef\xbb\xbf" if content.startswith(b"\xef\xbb\xbf") else b""
+    content = content.removeprefix(bom)
+    delimiter = _delimiter(format_, content)
+    header, size, _ = _first_row(content, delimiter.encode())
+    rows = [row for window in read_rows([content[size:]], delimiter.encode()) for row in window.rows if row]
+    return Form(format_, bom + header, delimiter), rows
+
+
+def made_of(path, model):
+    """What a file's records become: its format, requests or faults, and lines of answers."""
+    form, records = read(path)
+    target, facts = target_of(model), BatchFacts("20261121T093000Z-5f3a9c1e", model, "req-1", 1_795_253_400)
+    writer = writer_of(form, target)
+    made = []
+    for id_, (record, one) in enumerate(zip(records, reader_of(form, target).convert(records), strict=True)):
+        if isinstance(one, Converted):
+            outcome = Outcome(id_, one.reference, record, json.dumps(answer_of(model)).encode())
+            shown = {"request": json.loads(one.request)}
+        else:
+            outcome = Outcome(id_, one.reference, record, None, one.code, one.message)
+            shown = {"fault": [one.code, one.message]}
+        line = writer.line(facts, outcome) if writer else None
+        if line is not None:
+            shown["line"] = line.decode() if isinstance(writer, TableWriter) else json.loads(line)
+        made.append(shown)
+    return {"model": model, "format": form.format, "records": made}
+
+
+def expected():
+    return json.loads(EXPECTED.read_text("utf-8"))
+
+
+def files():
+    return sorted(path for path in FOLDER.iterdir() if path != EXPECTED)
+
+
+def test_every_file_is_expected():
+    assert sorted(expected()) == [path.name for path in files()]
+    assert len(files()) >= 40
+
+
+@pytest.mark.parametrize("path", files(), ids=lambda path: path.name)
+def test_files_records_become_what_is_expected(path):
+    wanted = expected()[path.name]
+    assert made_of(path, wanted["model"]) == wanted
+
+
+@pytest.mark.parametrize("path", files(), ids=lambda path: path.name)
+def test_each_request_fits_published_schema(path):
+    wanted = expected()[path.name]
+    for record in wanted["records"]:
+        if "request" in record:
+            assert problem(wanted["model"], record["request"], "", Behaviour()) is None
+
+
+if __name__ == "__main__":
+    models = {name: one["model"] for name, one in expected().items()}
+    written = {path.name: made_of(path, models[path.name]) for path in files()}
+    EXPECTED.write_text(json.dumps(written, indent=1, ensure_ascii=False) + "\n", "utf-8")

@@ -1,0 +1,266 @@
+"""Options: where they come from, what they may be, and what is said of those that are wrong."""
+
+import base64
+import json
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dropbatch.core.formats.native import merge_defaults
+from dropbatch.core.options import (
+    MAX_OPTIONS_BYTES,
+    Options,
+    decode_options,
+    encode_options,
+    file_options,
+    metadata_of,
+    metadata_options,
+    named_options,
+    options_keys,
+    resolve,
+)
+from dropbatch.errors import UploadRefused, UsageError
+
+EVERYTHING = {
+    "model": "@cf/baai/bge-m3",
+    "format": "csv",
+    "template": "Say {text}.",
+    "defaults": {"max_tokens": 100, "stop": ["."]},
+    "deadline_hours": 1.5,
+    "max_failed_fraction": 0.25,
+    "max_cost": 12.30,
+    "tags": {"team": "é"},
+}
+
+
+def refused(function, *arguments):
+    with pytest.raises(UploadRefused) as raised:
+        function(*arguments)
+    assert raised.value.code == "bad_options"
+    return raised.value.message
+
+
+def in_file(**members):
+    return file_options(json.dumps(members).encode())
+
+
+# ── _options.json ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_file_may_name_every_option():
+    options = resolve([in_file(**EVERYTHING)])
+    assert json.loads(encode_options(options)) == EVERYTHING
+    assert options.max_cost == Decimal("12.3")
+    assert {name: bytes(raw) for name, raw in options.defaults.items()} == {"max_tokens": b"100", "stop": b'["."]'}
+
+
+def test_unknown_member_is_named_with_nearest():
+    message = refused(file_options, b'{"dead_line_hours":5}')
+    assert message.startswith("_options.json: There is no option 'dead_line_hours'.")
+    assert "max_failed_fraction" in message
+    assert message.endswith("Did you mean deadline_hours?")
+
+
+@pytest.mark.parametrize(
+    ("member", "value"),
+    [
+        ("model", 5),
+        ("model", ""),
+        ("format", "cvs"),
+        ("format", 5),
+        ("template", None),
+        ("defaults", []),
+        ("defaults", {"external_reference": "x"}),
+        ("endpoint", "/v1/moderations"),
+        ("deadline_hours", 0),
+        ("deadline_hours", 721),
+        ("deadline_hours", "5"),
+        ("max_failed_fraction", 1.1),
+        ("max_failed_fraction", -0.1),
+        ("max_failed_fraction", True),
+        ("max_cost", -1),
+        ("max_cost", "5"),
+        ("max_cost", 1e12),
+        ("tags", {"a": 5}),
+        ("tags", {str(n): "" for n in range(17)}),
+        ("tags", {"": "x"}),
+        ("tags", {"a": "x" * 513}),
+    ],
+)
+def test_wrong_value_is_refused_with_its_member(member, value):
+    message = refused(file_options, json.dumps({member: value}).encode())
+    assert message.startswith((f"_options.json, {member}: It must ", f"_options.json, {member}: Names have "))
+
+
+def test_misspelt_format_is_named():
+    assert refused(file_options, b'{"format":"opneai"}').endswith("Did you mean openai?")
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{", b"\xff", b'{"model":"' + b"x" * MAX_OPTIONS_BYTES + b'"}'])
+def test_file_without_object_is_rejected(content):
+    assert refused(file_options, content).startswith("_options.json: It must be a JSON object")
+
+
+def test_file_may_begin_with_bom():
+    assert file_options(b'\xef\xbb\xbf\n{"format":"csv"}\n') == {"format": "csv"}
+
+
+def test_nearest_file_is_looked_for_first():
+    assert options_keys("inbox/a/b/c.csv", "inbox/") == [
+        "inbox/a/b/_options.json",
+        "inbox/a/_options.json",
+        "inbox/_options.json",
+    ]
+    assert options_keys("inbox/c.csv", "inbox/") == ["inbox/_options.json"]
+
+
+# ── metadata ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_metadata_may_name_every_option():
+    metadata = {name.replace("_", "-"): v if isinstance(v, str) else json.dumps(v) for name, v in EVERYTHING.items()}
+    assert json.loads(encode_options(resolve([metadata_options(metadata)]))) == EVERYTHING
+
+
+def test_other_metadata_is_not_ours():
+    assert metadata_options({"mtime": "1.5", "deadline_hours": "x", "retry-of": "y", "tags2": "z"}) == {}
+
+
+def test_empty_metadata_names_nothing():
+    assert metadata_options({"model": "", "tags": " "}) == {}
+
+
+@pytest.mark.parametrize(
+    ("written", "template"),
+    [
+        ("Say {text}", "Say {text}"),
+        ('"one\\ntwo"', "one\ntwo"),
+        ('{"a": 1}', '{"a": 1}'),
+        ("=?UTF-8?Q?=C3=A9_{text}?=", "é {text}"),
+        ("=?UTF-8?B?" + base64.b64encode("é\n{text}".encode()).decode() + "?=", "é\n{text}"),
+        ("=?UTF-8?B?" + base64.b64encode(b'"a\\nb"').decode() + "?=", "a\nb"),
+        ("2 =? 3", "2 =? 3"),
+    ],
+)
+def test_template_is_literal_unless_it_is_json_string(written, template):
+    assert metadata_options({"template": written}) == {"template": template}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("template", '"open'),
+        ("deadline-hours", "soon"),
+        ("max-failed-fraction", "2"),
+        ("max-cost", "NaN"),
+        ("max-cost", "$5"),
+        ("tags", "a=b"),
+        ("defaults", "[1]"),
+        ("format", "JSON"),
+        ("template", "=?UTF-9?B?YQ==?="),
+        ("template", "=?UTF-8?B?/w==?="),
+    ],
+)
+def test_wrong_metadata_value_is_refused_by_name(name, value):
+    assert refused(metadata_options, {name: value}).startswith(f"x-amz-meta-{name}: It ")
+
+
+# ── resolved ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_option_is_from_first_layer_naming_it():
+    layers = [{"model": "a"}, {"model": "b", "format": "csv"}, {"format": "text", "template": "t"}]
+    assert resolve(layers) == Options(model="a", format="csv", template="t")
+
+
+def test_zero_is_value():
+    assert resolve([in_file(max_cost=0, max_failed_fraction=0), in_file(max_cost=5, max_failed_fraction=1)]) == Options(
+        max_cost=Decimal(0), max_failed_fraction=0.0
+    )
+
+
+def test_options_together_are_bounded():
+    half = "x" * (MAX_OPTIONS_BYTES * 2 // 3)
+    assert "the maximum is 65,536" in refused(resolve, [{"template": half}, in_file(defaults={"system": half})])
+
+
+def test_pinned_options_are_read_again_as_they_were():
+    options = resolve([in_file(**EVERYTHING)])
+    again = decode_options(encode_options(options))
+    assert encode_options(again) == encode_options(options)
+    assert resolve([named_options(again)]) == again
+
+
+def test_cost_keeps_its_decimals():
+    options = resolve([file_options(b'{"max_cost":0.10000000000000001}')])
+    assert decode_options(encode_options(options)).max_cost == Decimal("0.10000000000000001")
+
+
+# ── defaults ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+names = st.text(max_size=3)
+members = st.dictionaries(names, st.one_of(st.none(), st.integers(), st.text(max_size=5)), max_size=4)
+
+
+@pytest.mark.parametrize(
+    ("request_", "merged"),
+    [
+        (b"{}", b'{"seed":1}'),
+        (b'{"a" : 1.50 }', b'{"a" : 1.50 ,"seed":1}'),
+        (b'{"seed":null}', b'{"seed":null}'),
+        (b'{"a":{"seed":2}}', b'{"a":{"seed":2},"seed":1}'),
+        (b'{"a":"}"} ', b'{"a":"}","seed":1} '),
+    ],
+)
+def test_default_follows_members_and_changes_none(request_, merged):
+    assert merge_defaults(request_, {"seed": b"1"}) == merged
+
+
+@given(request=members, defaults=members)
+def test_own_members_precede_defaults(request, defaults):
+    raw = json.dumps(request).encode()
+    merged = merge_defaults(raw, {name: json.dumps(value).encode() for name, value in defaults.items()})
+    assert json.loads(merged) == {**defaults, **request}
+    assert merged.startswith(raw[:-1])
+
+
+# ── what a user gives arrives ────────────────────────────────────────────────────────────────────────────────────────
+
+AWKWARD = st.one_of(
+    st.text(min_size=1, max_size=200),
+    st.text(alphabet=" \t\r\n\"\\'{}=?b\x00\x85\u2028é", min_size=1, max_size=40),
+    st.sampled_from(['"x" {a}', "About {policy}:\n{content}", " x ", "=?utf-8?b?YQ==?=", "x" * 1_900, "é" * 700]),
+)
+
+
+@given(AWKWARD, st.sampled_from(["template", "system"]))
+def test_text_arrives_as_given(text, name):
+    (header,) = metadata_of({name: text}).values()
+
+    assert header.isascii()
+    assert header.isprintable()
+    assert header == header.strip()
+    assert metadata_options({name: header}) == {name: text}
+
+
+@pytest.mark.parametrize("given", [EVERYTHING, {"deadline-hours": "1.5", "tags": '{"team":"é"}', "delimiter": "tab"}])
+def test_options_arrive_as_given(given):
+    found = resolve([metadata_options(metadata_of(given))])
+
+    assert found == resolve([in_file(**given)]) if given is EVERYTHING else found.tags == {"team": "é"}
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"modle": "x"}, "Did you mean model?"),
+        ({"max_cost": "much"}, "`max_cost`: It must be a number of US dollars"),
+        ({"system": "x" * 2_100}, "Put them in an _options.json"),
+        ({"template": "\ud800"}, "not Unicode text"),
+    ],
+)
+def test_wrong_option_is_refused_at_call(given, says):
+    with pytest.raises(UsageError, match=says.replace("?", r"\?")):
+        metadata_of(given)
