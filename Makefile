@@ -191,14 +191,12 @@ wheels: .venv/.stamp ## write docs/platforms.md: where the lock files install fr
 	$(DEV) -m tools.wheels
 
 # ---------------------------------------------------------------------------------------------------------------------
-# `sam build` calls build-SubmitFunction and build-PollFunction: functions/, shared/, the rules in dropbatch/ and the
-# locked packages.
+# `sam build` calls build-SubmitFunction and build-PollFunction: functions/, shared/, dropbatch/core and the locked
+# packages.
 # DROPBATCH_BUILD chooses the target: arm64 (the default) or x86_64 in Lambda, or local: this Python, this processor.
 # ---------------------------------------------------------------------------------------------------------------------
 
 DROPBATCH_BUILD ?= arm64
-# What the functions use of the library; it imports nothing but the standard library and msgspec.
-RULES := __init__.py errors.py rules formats records
 LAMBDA_PYTHON := 3.13
 # These runtimes are Amazon Linux 2023 (glibc 2.34); pip accepts only the tags listed here.
 TAGS_arm64  := manylinux_2_28_aarch64 manylinux2014_aarch64 manylinux_2_17_aarch64
@@ -223,7 +221,7 @@ build-%Function:
 	  --only-binary=:all: $(TARGET_$(DROPBATCH_BUILD)) --target "$(ARTIFACTS_DIR)" -r "$(ARTIFACTS_DIR)/locked.txt"
 	cp -R functions shared "$(ARTIFACTS_DIR)"
 	mkdir "$(ARTIFACTS_DIR)/dropbatch"
-	cp -R $(RULES:%=dropbatch/%) "$(ARTIFACTS_DIR)/dropbatch"
+	cp -R dropbatch/__init__.py dropbatch/core "$(ARTIFACTS_DIR)/dropbatch"
 	@# Scripts name this machine's Python, RECORD lists them, and byte code may be for another version.
 	rm -rf "$(ARTIFACTS_DIR)/bin" "$(ARTIFACTS_DIR)/locked.txt"
 	find "$(ARTIFACTS_DIR)" \( -name __pycache__ -o -path '*.dist-info/RECORD' -o -path '*.dist-info/INSTALLER' \

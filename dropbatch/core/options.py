@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from dropbatch.core.errors import UploadRefused, UsageError
 from dropbatch.core.formats.base import UNDECODABLE, begins, members_of
 from dropbatch.core.formats.registry import FORMATS
 from dropbatch.core.formats.vendors.openai import BATCH_ENDPOINTS
 from dropbatch.core.keys import upload_path
-from dropbatch.errors import UploadRefused, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

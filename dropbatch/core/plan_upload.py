@@ -13,6 +13,7 @@ import msgspec
 
 from dropbatch.core import keys
 from dropbatch.core.cost import has_price
+from dropbatch.core.errors import UploadRefused
 from dropbatch.core.formats.csv_rows import LongRow, delimiters_in, first_row, read_rows
 from dropbatch.core.formats.detect import check_named, detect_format, first_model
 from dropbatch.core.formats.model_catalog import is_model, max_records_per_reply
@@ -21,7 +22,6 @@ from dropbatch.core.formats.tables import answer_columns
 from dropbatch.core.records.detect_form import BOM, detect_form
 from dropbatch.core.records.framing import elements
 from dropbatch.core.records.plan import FIRST_BATCH_RECORDS, Checkpoint, SplitPlan
-from dropbatch.errors import UploadRefused
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from dropbatch.core import keys
 from dropbatch.core.cost import to_billionths
+from dropbatch.core.errors import UploadRefused
 from dropbatch.core.keys import JobState
 from dropbatch.core.options import Options
 from dropbatch.core.plan_upload import first_plan, with_default_model
-from dropbatch.errors import UploadRefused
 from functions.submit.job_options import find_retried, pin_options, resolve_options
 from functions.submit.pin_plan import limits_of
 from shared.claims import retry_seconds

@@ -8,6 +8,7 @@ from urllib.parse import unquote
 import msgspec
 
 from dropbatch.core import keys
+from dropbatch.core.errors import UploadRefused
 from dropbatch.core.options import (
     MAX_OPTIONS_BYTES,
     OPTIONS_FILE,
@@ -21,7 +22,6 @@ from dropbatch.core.options import (
     path_options,
     resolve,
 )
-from dropbatch.errors import UploadRefused
 from shared.errors import ObjectNotFoundError, UnreadableItemError
 from shared.job_status import JSON_TYPE
 from shared.observability import logger

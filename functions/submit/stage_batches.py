@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dropbatch.core import keys
+from dropbatch.core.errors import UploadRefused
 from dropbatch.core.records.plan import Checkpoint
-from dropbatch.errors import UploadRefused
 from shared.errors import StorageError
 from shared.staged_batch import StagedInfo, encode_index
 

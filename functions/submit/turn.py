@@ -6,12 +6,12 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from dropbatch.core.errors import UploadRefused
 from dropbatch.core.keys import JobState
 from dropbatch.core.plan_upload import check_model, check_path
 from dropbatch.core.records import reading
 from dropbatch.core.records.plan import Checkpoint
 from dropbatch.core.records.reading import gap_error, read_batches
-from dropbatch.errors import UploadRefused
 from functions.submit.create_job import TURN_LEASE_SECONDS
 from functions.submit.pin_plan import plan_upload, reader_for
 from functions.submit.stream import read_decompressed

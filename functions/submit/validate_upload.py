@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dropbatch.core import keys
+from dropbatch.core.errors import UploadRefused
 from dropbatch.core.keys import JobState
 from dropbatch.core.options import Options
 from dropbatch.core.records.plan import Checkpoint
 from dropbatch.core.validation import Progress, Subject, add_cut, build_report
-from dropbatch.errors import UploadRefused
 from functions.submit.job_options import pinned_options
 from functions.submit.validation_page import validation_page
 from shared.claims import MAX_CLAIMS

@@ -19,7 +19,7 @@ from botocore.exceptions import (
     ReadTimeoutError,
 )
 
-from dropbatch.errors import UploadRefused
+from dropbatch.core.errors import UploadRefused
 from shared.aws.client_errors import storage_errors
 from shared.errors import ObjectNotFoundError, StorageError, WriteConflictError
 from shared.spool import spool

@@ -12,8 +12,8 @@ from functools import cache
 from itertools import repeat
 from typing import TYPE_CHECKING, NamedTuple
 
+from dropbatch.core.errors import UploadRefused
 from dropbatch.core.formats.base import API_BODY_LIMIT
-from dropbatch.errors import UploadRefused
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

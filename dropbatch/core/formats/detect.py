@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from dropbatch.core.errors import UploadRefused
 from dropbatch.core.formats.base import API_BODY_LIMIT, UNDECODABLE
 from dropbatch.core.formats.registry import FORMATS
 from dropbatch.core.formats.vendors.openai import model_id
-from dropbatch.errors import UploadRefused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from dropbatch.core.errors import UploadRefused
 from dropbatch.core.formats.base import NULL, FileNames, Sign, Target, Task, one_line
 from dropbatch.core.formats.conversion.requests import convert_defaults
 from dropbatch.core.formats.model_catalog import find_model
@@ -16,7 +17,6 @@ from dropbatch.core.formats.vendors.anthropic import AnthropicReader, AnthropicW
 from dropbatch.core.formats.vendors.bedrock import BedrockReader, BedrockWriter, output_name
 from dropbatch.core.formats.vendors.gemini import GeminiReader, GeminiWriter, reference_of
 from dropbatch.core.formats.vendors.openai import OpenAIReader, OpenAIWriter
-from dropbatch.errors import UploadRefused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -9,6 +9,7 @@ import csv
 import re
 from typing import TYPE_CHECKING
 
+from dropbatch.core.errors import UploadRefused
 from dropbatch.core.formats.answers import read_answer, text_value
 from dropbatch.core.formats.base import (
     API_BODY_LIMIT,
@@ -28,7 +29,6 @@ from dropbatch.core.formats.conversion.requests import text_input
 from dropbatch.core.formats.conversion.tools import arguments_object
 from dropbatch.core.formats.csv_rows import split_row
 from dropbatch.core.formats.template import Template, listed, position
-from dropbatch.errors import UploadRefused
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

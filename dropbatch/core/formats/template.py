@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from dropbatch.errors import UploadRefused
+from dropbatch.core.errors import UploadRefused
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from dropbatch.core.errors import UploadRefused
 from dropbatch.core.formats.base import API_BODY_LIMIT, UNREADABLE_CODES, RecordFault, compact
 from dropbatch.core.formats.csv_rows import EXCERPT_BYTES, LongRow, read_rows, whole_fields
 from dropbatch.core.formats.registry import DELIMITERS, TEXTS
@@ -25,7 +26,6 @@ from dropbatch.core.records.detect_form import whole_members
 from dropbatch.core.records.framing import OverlongRecord, elements, lines
 from dropbatch.core.records.index import NO_REFERENCE, WRAPPER_BYTES, RecordIndex, UnsendableRecord, build_body
 from dropbatch.core.records.plan import Checkpoint, max_records
-from dropbatch.errors import UploadRefused
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from dropbatch.core.errors import UploadRefused
 from dropbatch.core.formats.base import API_BODY_LIMIT, one_line
 from dropbatch.core.records.detect_form import whole_members
 from dropbatch.core.records.framing import EXCERPT_BYTES, OverlongRecord, Window, elements, excerpt_of, lines
 from dropbatch.core.records.index import NO_REFERENCE, WRAPPER_BYTES, RecordIndex, UnsendableRecord, build_body
 from dropbatch.core.records.plan import Checkpoint, max_records
-from dropbatch.errors import UploadRefused
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

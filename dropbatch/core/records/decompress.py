@@ -7,7 +7,7 @@ import sys
 import zlib
 from typing import TYPE_CHECKING
 
-from dropbatch.errors import UploadRefused, UsageError
+from dropbatch.core.errors import UploadRefused, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

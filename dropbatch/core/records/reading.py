@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dropbatch.core.errors import UploadRefused
 from dropbatch.core.records.convert import cut_converted
 from dropbatch.core.records.cut import cut
-from dropbatch.errors import UploadRefused
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

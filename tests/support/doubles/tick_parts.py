@@ -245,7 +245,7 @@ class TickParts:
         """Run one tick of an invocation that has this many seconds."""
         tick.tick(Invocation(self.services, T + remaining))
 
-    def _advance_job(self, invocation: Invocation, job_id: str) -> bool:
+    def _visit_job(self, invocation: Invocation, job_id: str) -> bool:
         self.visits.append((self.clock.at, job_id))
         self.clock.at += self.seconds_per_visit
         self.visit_seconds.append(invocation.seconds_left)

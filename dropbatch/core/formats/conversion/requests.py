@@ -8,6 +8,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from dropbatch.core.errors import UploadRefused
 from dropbatch.core.formats.base import (
     BadRecordError,
     Json,
@@ -26,7 +27,6 @@ from dropbatch.core.formats.conversion.members import check_limits, renamed, thi
 from dropbatch.core.formats.conversion.messages import Names, chat_messages
 from dropbatch.core.formats.conversion.responses import response_format, to_chat, to_responses
 from dropbatch.core.formats.conversion.tools import chat_tool_choice, chat_tools
-from dropbatch.errors import UploadRefused
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,8 +15,8 @@ from openai.types.responses import Response
 
 from tests.support.vendors import run
 
-FILES = Path(__file__).parents[3] / "files"
-EXPECTED = json.loads((FILES / "wild/expected.json").read_text("utf-8"))
+FILES = Path(__file__).parents[4] / "files"
+EXPECTED = json.loads((FILES / "foreign/expected.json").read_text("utf-8"))
 
 
 def records_of(format_):
@@ -45,7 +45,7 @@ def test_openai_package_reads_each_body():
 
 @pytest.mark.slow
 def test_vendors_types_and_litellm_read_results():
-    read = run("vendors", "vendors_types.py", FILES, FILES / "wild/expected.json")
+    read = run("vendors", "vendors_types.py", FILES, FILES / "foreign/expected.json")
 
     requests = Counter(
         path.stem.partition("-")[0] for path in FILES.glob("*.jsonl") for _ in path.read_text("utf-8").splitlines()
@@ -67,7 +67,7 @@ def test_vendors_types_and_litellm_read_results():
 
 @pytest.mark.slow
 def test_curator_reads_answers():
-    read = run("curator", "curator_reads.py", FILES / "wild/expected.json")
+    read = run("curator", "curator_reads.py", FILES / "foreign/expected.json")
 
     objects = Counter(body["object"] for body in bodies())
     answered = ["request" in record for record in records_of("anthropic")]

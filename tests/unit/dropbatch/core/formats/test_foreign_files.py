@@ -1,6 +1,6 @@
 """Files as people have them (tests/files/foreign): the request that each record becomes, and the line that answers it.
 
-`python -m tests.unit.dropbatch.core.formats.test_wild_files` writes what is expected anew; look at what has changed.
+`python -m tests.unit.dropbatch.core.formats.test_foreign_files` writes what is expected anew; look at what has changed.
 """
 
 import json
@@ -19,7 +19,7 @@ from dropbatch.core.records.detect_form import detect_form
 from local.workers_ai import Behaviour
 from local.workers_ai.models.schemas import problem
 
-FOLDER = Path(__file__).parents[3] / "files" / "wild"
+FOLDER = Path(__file__).parents[4] / "files" / "foreign"
 EXPECTED = FOLDER / "expected.json"
 ANSWERS = {
     "embeddings": {"shape": [2, 2], "data": [[0.5, -0.25], [1, 0]]},
