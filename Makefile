@@ -9,7 +9,7 @@ export PYTHONDONTWRITEBYTECODE :=
 DEV   := .venv/bin/python
 LOCAL := .local/aws/.stamp .local/sam/.stamp
 
-.PHONY: deploy-worker release help demo try check test test-second test-slow test-faults coverage mutants simulate operate soak lint bench up down build sbom deploy destroy lock wheels clean
+.PHONY: deploy-worker release help demo try check test test-second test-slow test-faults coverage mutants simulate operate soak lint bench up down build sbom deploy destroy lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -31,7 +31,7 @@ check: .venv/.stamp ## the everyday checks: style, types, unit tests with fewer 
 test: .venv/.stamp $(LOCAL) ## unit tests, the whole path on moto, and the stack on a local AWS
 	$(DEV) -m pytest
 
-test-slow: .venv/.stamp $(LOCAL) .local/vendors/.stamp .local/curator/.stamp ## the tests that take minutes: deaths at every boundary, functions killed at random
+test-slow: .venv/.stamp $(LOCAL) .local/vendors/.stamp ## the tests that take minutes: deaths at every boundary, functions killed at random
 	$(DEV) -m pytest -m slow
 
 LEDGER := tests/integration/shared/ledger tests/integration/shared/pacing tests/journeys/test_main_job.py
@@ -61,7 +61,7 @@ operate: .venv/.stamp ## a large world and a year on simulated AWS; writes bench
 soak: .venv/.stamp $(LOCAL) ## SOAK_MINUTES (30) of uploads, faults and killed functions on a stack; checks every line
 	$(DEV) -m tests.soak
 
-lint: .venv/.stamp $(LOCAL) .local/checkov/.stamp .local/parliament/.stamp ## style, types, the template and its policies
+lint: .venv/.stamp $(LOCAL) .local/parliament/.stamp ## style, types, the template and its policies
 	.venv/bin/ruff check
 	.venv/bin/ruff format --check
 	.venv/bin/mypy
@@ -70,7 +70,6 @@ lint: .venv/.stamp $(LOCAL) .local/checkov/.stamp .local/parliament/.stamp ## st
 	  > .local/lint/release.yaml
 	.venv/bin/cfn-lint template.yaml .local/lint/release.yaml
 	.local/sam/bin/sam validate --lint
-	.local/checkov/bin/checkov --file template.yaml --framework cloudformation --skip-download --compact --quiet
 	$(DEV) -m tests.policies.render | .local/parliament/bin/python -W ignore tests/policies/judge.py
 
 bench: .venv/.stamp $(LOCAL) ## measurements, each beside a baseline in the same run
@@ -93,7 +92,7 @@ SBOM := .aws-sam/sbom.json
 sbom: ## write the functions' bill of materials (CycloneDX) to .aws-sam/sbom.json
 	@mkdir -p $(dir $(SBOM))
 	@$(or $(wildcard $(DEV)),.local/sam/bin/python) -W ignore -m cyclonedx_py requirements --pyproject pyproject.toml --output-reproducible \
-	  --output-file $(SBOM) requirements.txt
+	  --output-file $(SBOM) requirements/functions.txt
 
 deploy: .local/sam/.stamp ## build, deploy to your AWS account, check the Cloudflare token
 	.local/sam/bin/python -m tools.deploy
@@ -124,71 +123,59 @@ install = { [ -x .venv/bin/uv ] && \
 
 new_enough = $(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Dropbatch needs Python 3.11 or later; this is " + sys.version)'
 
-.venv/.stamp: requirements-dev.txt
+.venv/.stamp: requirements/dev.txt
 	@$(new_enough)
 	@echo "Installing the project's environment (.venv) ..."
 	@$(PYTHON) -m venv .venv
-	@sed -n '/^uv==/,/[^\\]$$/p' requirements-dev.txt > .venv/uv.txt
+	@sed -n '/^uv==/,/[^\\]$$/p' requirements/dev.txt > .venv/uv.txt
 	@.venv/bin/python -m pip install -qq --disable-pip-version-check --no-deps --require-hashes -r .venv/uv.txt || true
-	@$(call install,.venv,requirements-dev.txt)
+	@$(call install,.venv,requirements/dev.txt)
 	@touch $@
 
-.local/aws/.stamp: requirements-local.txt .venv/.stamp
+.local/aws/.stamp: requirements/local.txt .venv/.stamp
 	@echo "Installing the local AWS (.local/aws) ..."
 	@$(call environment,.local/aws)
-	@$(call install,.local/aws,requirements-local.txt)
+	@$(call install,.local/aws,requirements/local.txt)
 	@touch $@
 
 # Needs no other environment, for those who only build and deploy.
-.local/sam/.stamp: requirements-sam.txt
+.local/sam/.stamp: requirements/sam.txt
 	@$(new_enough)
 	@echo "Installing the SAM CLI (.local/sam) ..."
 	@$(call environment,.local/sam)
-	@$(call install,.local/sam,requirements-sam.txt)
-	@touch $@
-
-.local/parliament/.stamp: tests/policies/requirements.txt .venv/.stamp
-	@echo "Installing parliament (.local/parliament) ..."
-	@$(PYTHON) -m venv .local/parliament
-	@$(call install,.local/parliament,tests/policies/requirements.txt)
+	@$(call install,.local/sam,requirements/sam.txt)
 	@touch $@
 
 # LocalStack's core starts with one version of Python.
-.local/localstack/.stamp: tests/other_aws/requirements.txt .venv/.stamp
+.local/localstack/.stamp: requirements/localstack.txt .venv/.stamp
 	@echo "Installing LocalStack (.local/localstack) ..."
 	@python$(LAMBDA_PYTHON) -m venv .local/localstack
-	@$(call install,.local/localstack,tests/other_aws/requirements.txt)
+	@$(call install,.local/localstack,requirements/localstack.txt)
 	@touch $@
 
-.local/%/.stamp: requirements-%.txt .venv/.stamp
+.local/%/.stamp: requirements/%.txt .venv/.stamp
 	@echo "Installing $(INSTALLS_$*) (.local/$*) ..."
 	@$(PYTHON) -m venv .local/$*
 	@$(call install,.local/$*,$<)
 	@touch $@
 
-INSTALLS_checkov := the policy scanner
+INSTALLS_parliament := the judge of policies
 INSTALLS_vendors := the vendors' own packages
-INSTALLS_curator := curator
 
 # The lock files have names, versions and hashes for every platform, and no URL. Only `make lock UPGRADE=--upgrade`
-# takes newer versions. boto3's packages are not in requirements.txt: the Lambda runtime has them.
+# takes newer versions. boto3's packages are not in functions.txt: the Lambda runtime has them.
 COMPILE = .venv/bin/uv pip compile --quiet --python-version 3.11 --universal --generate-hashes --no-config \
 	--no-header --no-annotate --no-emit-index-url --no-emit-find-links $(UPGRADE)
 RUNTIME_BRINGS := boto3 botocore s3transfer urllib3 python-dateutil six
 
 lock: .venv/.stamp ## compile the requirements files from pyproject.toml
-	$(COMPILE) --group functions $(RUNTIME_BRINGS:%=--no-emit-package %) -o requirements.txt
-	$(COMPILE) pyproject.toml --group dev -c requirements.txt -o requirements-dev.txt
-	$(COMPILE) --group aws -o requirements-local.txt
-	$(COMPILE) --group sam -o requirements-sam.txt
-	$(COMPILE) --group checkov -o requirements-checkov.txt
-	$(COMPILE) --group vendors -o requirements-vendors.txt
-	$(COMPILE) --group curator --override tests/vendors/curator_overrides.txt -o requirements-curator.txt
-	$(COMPILE) tests/policies/requirements.in -o tests/policies/requirements.txt
-	$(filter-out --universal,$(COMPILE:3.11=3.13)) --python-platform linux tests/other_aws/requirements.in -o tests/other_aws/requirements.txt
-
-wheels: .venv/.stamp ## write docs/platforms.md: where the lock files install from wheels alone
-	$(DEV) -m tools.wheels
+	$(COMPILE) --group functions $(RUNTIME_BRINGS:%=--no-emit-package %) -o requirements/functions.txt
+	$(COMPILE) pyproject.toml --group dev -c requirements/functions.txt -o requirements/dev.txt
+	$(COMPILE) --group aws -o requirements/local.txt
+	$(COMPILE) --group sam -o requirements/sam.txt
+	$(COMPILE) --group vendors -o requirements/vendors.txt
+	$(COMPILE) requirements/parliament.in -o requirements/parliament.txt
+	$(filter-out --universal,$(COMPILE:3.11=3.13)) --python-platform linux requirements/localstack.in -o requirements/localstack.txt
 
 # ---------------------------------------------------------------------------------------------------------------------
 # `sam build` calls build-SubmitFunction and build-PollFunction: functions/, shared/, dropbatch/core and the locked
@@ -216,7 +203,7 @@ VERSION_OF = -c 'import sys; print("%d.%d" % sys.version_info[:2])'
 build-%Function:
 	@mkdir -p "$(ARTIFACTS_DIR)"
 	@# pip evaluates markers for this machine's Python; for Lambda all lines apply (a test checks that).
-	@sed $(LINES_$(DROPBATCH_BUILD)) requirements.txt > "$(ARTIFACTS_DIR)/locked.txt"
+	@sed $(LINES_$(DROPBATCH_BUILD)) requirements/functions.txt > "$(ARTIFACTS_DIR)/locked.txt"
 	$(PACKER) -m pip install -qq --disable-pip-version-check --no-compile --no-deps --require-hashes \
 	  --only-binary=:all: $(TARGET_$(DROPBATCH_BUILD)) --target "$(ARTIFACTS_DIR)" -r "$(ARTIFACTS_DIR)/locked.txt"
 	cp -R functions shared "$(ARTIFACTS_DIR)"

@@ -53,10 +53,13 @@ CREDENTIALS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AW
 LOCAL_TOKEN = "local-token"  # noqa: S105 - the token that the local Workers AI accepts
 LOCAL_ACCOUNT = "0123456789abcdef0123456789abcdef"
 
-BUILD_SOURCES = ("functions", "shared", "dropbatch", "Makefile", "requirements.txt", "samconfig.toml", "template.yaml")
+BUILD_SOURCES = (
+    *("functions", "shared", "dropbatch/__init__.py", "dropbatch/core"),
+    *("Makefile", "requirements/functions.txt", "samconfig.toml", "template.yaml"),
+)
 """A change in one of these triggers a new build."""
 SERVICES = {
-    "aws": ("local AWS", ("local/emulator.py", "requirements-local.txt")),
+    "aws": ("local AWS", ("local/emulator.py", "requirements/local.txt")),
     "workers_ai": ("local Workers AI", ("local/workers_ai",)),
     "proxy": ("fault proxy", ("local/fault_proxy.py",)),
 }

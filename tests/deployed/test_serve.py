@@ -65,11 +65,6 @@ def test_litellm_runs_its_batches(stack):
         assert vendors.run("vendors", "litellm_serves.py", url, LLAMA) == {"completed": 3, "listed": 1, "tokens": True}
 
 
-def test_curator_runs_its_batches(stack):
-    with served() as (_, url):
-        assert vendors.run("curator", "curator_serves.py", url, LLAMA) == {"answers": 3}
-
-
 def test_curl_of_openais_guide_runs(stack, tmp_path):
     file = tmp_path / "requests.jsonl"
     (line,) = requests(EMBEDDINGS, {"model": BGE, "input": "hello"})

@@ -72,7 +72,9 @@ def test_handler_imports_from_artifact_alone(here, lambda_runtime, room):
 
 @pytest.mark.build
 def test_artifact_holds_code_and_locked_packages(here):
-    lines = re.findall(r"^([a-z0-9-]+)==([^ ]+)(?: ; (.+))? ", (ROOT / "requirements.txt").read_text(), re.MULTILINE)
+    lines = re.findall(
+        r"^([a-z0-9-]+)==([^ ]+)(?: ; (.+))? ", (ROOT / "requirements/functions.txt").read_text(), re.MULTILINE
+    )
     locked = [(name, version) for name, version, marker in lines if not marker or Marker(marker).evaluate()]
     metadata = {tuple(path.name.removesuffix(".dist-info").rsplit("-", 1)) for path in here.glob("*.dist-info")}
 
@@ -110,7 +112,7 @@ def test_artifact_is_for_arm64_and_its_python(arm64):
 
 def test_every_line_of_runtime_lock_is_for_lambda():
     """The Makefile drops the markers: `pip install --platform` would ask this machine what they mean."""
-    lock = (ROOT / "requirements.txt").read_text()
+    lock = (ROOT / "requirements/functions.txt").read_text()
     there = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix"}
     there |= {"python_version": "3.13", "python_full_version": "3.13.0", "platform_machine": "aarch64"}
     there |= {"implementation_name": "cpython", "platform_python_implementation": "CPython"}
@@ -120,7 +122,7 @@ def test_every_line_of_runtime_lock_is_for_lambda():
 
 
 def test_locks_hold_hashes_and_no_address():
-    locks = list(ROOT.glob("requirements*.txt"))
+    locks = list(ROOT.glob("requirements/*.txt"))
 
     assert len(locks) == 7
     for lock in locks:

@@ -17,7 +17,7 @@ def test_queues_functions_and_counts_have_alarms(of_type):
     }
     dead_letters = {name for name in of_type("AWS::SQS::Queue") if name.endswith("DeadLetterQueue")}
 
-    assert len(dead_letters) == 7
+    assert len(dead_letters) == 6
     assert {("ApproximateNumberOfMessagesVisible", name) for name in dead_letters} <= watched
     for function in of_type("AWS::Lambda::Function"):
         assert {("Errors", function), ("Throttles", function)} <= watched
@@ -111,19 +111,5 @@ def test_failed_job_is_mailed_if_address_is_given(template, of_type):
     publishers = [statement["Principal"]["Service"] for statement in allowed]
     assert publishers == ["cloudwatch.amazonaws.com", "events.amazonaws.com"]
     assert (denied["Effect"], denied["Condition"]) == ("Deny", {"Bool": {"aws:SecureTransport": "false"}})
-    for name in ("Notifications", "FailedJobRule", "NotificationsPolicy", "FailedJobDeadLetterAlarm"):
+    for name in ("Notifications", "FailedJobRule", "NotificationsPolicy"):
         assert template["Resources"][name]["Condition"] == "Notifies"
-
-
-def test_mail_that_cannot_be_sent_raises_alarm(template, of_type):
-    rule = of_type("AWS::Events::Rule")["FailedJobRule"]
-    alarm = of_type("AWS::CloudWatch::Alarm")["FailedJobDeadLetterAlarm"]
-    policy = of_type("AWS::SQS::QueuePolicy")["FailedJobDeadLetterQueuePolicy"]
-
-    queue = "FailedJobDeadLetterQueue"
-    assert rule["Targets"][0]["DeadLetterConfig"] == {"Arn": {"Fn::GetAtt": [queue, "Arn"]}}
-    assert alarm["Dimensions"] == [{"Name": "QueueName", "Value": {"Fn::GetAtt": [queue, "QueueName"]}}]
-    (sends,) = [one for one in policy["PolicyDocument"]["Statement"] if one["Effect"] == "Allow"]
-    assert sends["Principal"] == {"Service": "events.amazonaws.com"}
-    assert sends["Condition"] == {"ArnEquals": {"aws:SourceArn": {"Fn::GetAtt": ["FailedJobRule", "Arn"]}}}
-    assert template["Resources"][queue]["Condition"] == "Notifies"

@@ -1,4 +1,4 @@
-"""What other programs read in the lines that tests/files/foreign expects: the vendors' own types, LiteLLM, curator.
+"""What other programs read in the lines that tests/files/foreign expects: the vendors' own types, LiteLLM.
 
 Most of their packages are not among the tests' own: scripts in tests/vendors read the lines in environments of theirs,
 which `make test-slow` installs.
@@ -63,16 +63,3 @@ def test_vendors_types_and_litellm_read_results():
     litellm = sum(count for name, count in read.items() if name.startswith("litellm"))
     assert litellm == sum(len(records_of(name)) for name in ("openai", "anthropic", "bedrock"))
     assert min(read["litellm completions"], read["litellm failures"], read["litellm tokens"]) > 5
-
-
-@pytest.mark.slow
-def test_curator_reads_answers():
-    read = run("curator", "curator_reads.py", FILES / "foreign/expected.json")
-
-    objects = Counter(body["object"] for body in bodies())
-    answered = ["request" in record for record in records_of("anthropic")]
-    assert read["openai answers"] == objects["chat.completion"]
-    assert read["openai failures"] == sum("fault" in record for record in records_of("openai"))
-    assert (read["anthropic answers"], read["anthropic failures"]) == (answered.count(True), answered.count(False))
-    assert read["gemini answers"] > 0
-    assert read["gemini failures"] > 0
