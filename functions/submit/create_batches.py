@@ -92,7 +92,7 @@ class Before:
 
 
 def batches_before(services: Services, last: Batch | None) -> Before:
-    """Totals of the batches up to the last one, whether or not it was split into pieces."""
+    """Totals of the batches up to the last one, whether or not it was divided into pieces."""
     if last is None:
         return Before()
     number = last.number[:8]

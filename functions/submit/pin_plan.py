@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dropbatch.core import keys
-from dropbatch.core import plan_upload as planning
 from dropbatch.core.formats.registry import DELIMITERS
 from dropbatch.core.formats.tables import answer_columns
-from dropbatch.core.plan_upload import StackLimits, make_reader
+from dropbatch.core.plan_upload import StackLimits, make_reader, plan_upload
 from dropbatch.core.records.beginning import read_beginning
 from functions.submit.job_options import keep_options, pinned_options
 from functions.submit.stream import read_stored
@@ -41,7 +40,7 @@ def limits_of(settings: Settings) -> StackLimits:
     )
 
 
-def plan_upload(services: Services, job: Job, check: Callable[[], None]) -> Job:
+def pin_plan(services: Services, job: Job, check: Callable[[], None]) -> Job:
     """The job with its plan pinned.
 
     Args:
@@ -57,7 +56,7 @@ def plan_upload(services: Services, job: Job, check: Callable[[], None]) -> Job:
         return job
     options = pinned_options(services, job)
     beginning = read_beginning(read_stored(services.store, job.upload), check)
-    planned = planning.plan_upload(
+    planned = plan_upload(
         job.plan, options, job.upload.key, beginning, limits_of(services.settings), is_retry=bool(job.retry_of)
     )
     if planned.plan.format in DELIMITERS:

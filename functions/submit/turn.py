@@ -13,7 +13,7 @@ from dropbatch.core.records import reading
 from dropbatch.core.records.plan import Checkpoint
 from dropbatch.core.records.reading import gap_error, read_batches
 from functions.submit.create_job import TURN_LEASE_SECONDS
-from functions.submit.pin_plan import plan_upload, reader_for
+from functions.submit.pin_plan import pin_plan, reader_for
 from functions.submit.stream import read_decompressed
 from shared.claims import CLAIMS_BEFORE_ALARM, claim_seconds, report_stuck, retry_seconds
 from shared.errors import LeaseLostError, StorageError
@@ -82,10 +82,10 @@ class Turn:
         """Pin the job's plan.
 
         Raises:
-            UploadRefused: `path_too_long`, or as `plan_upload` raises it.
+            UploadRefused: `path_too_long`, or as `pin_plan` raises it.
         """
         check_path(self.job.upload.key)
-        self.job = plan_upload(self.services, self.job, lambda: self._check_time(DETECT_RESERVE_SECONDS))
+        self.job = pin_plan(self.services, self.job, lambda: self._check_time(DETECT_RESERVE_SECONDS))
 
     def begin(self, place: Checkpoint) -> None:
         """Begin to read at a place; the turn's time runs from now on."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 HELD_BATCH_SECONDS = 86_400.0
 """Seconds by which a batch is postponed while its job is paused."""
 UNSPLIT = AtMost("<=", 0)
-"""As expected `pieces`: the batch is not split."""
+"""As expected `pieces`: the batch is not divided."""
 
 
 class Batches(Table):
@@ -199,7 +199,7 @@ class Batches(Table):
         return self._change_batch(batch, _unchanged(batch), {**_moved(batch, due_at), "held": None})
 
     def end_without_answer(self, batch: Batch, ending: ErrorDetail, now: float, **updates: object) -> Batch | None:
-        """Decide how all records of a batch end without an answer; never applies to a batch that is split."""
+        """Decide how all records of a batch end without an answer; never applies to a batch that is divided."""
         return self._change_batch(
             batch,
             {**_unchanged(batch), "pieces": UNSPLIT},
@@ -283,11 +283,11 @@ class Batches(Table):
         return self._change_batch(batch, _unchanged(batch), {"due_at": until, "claims": batch.claims + 1})
 
     def decide_pieces(self, batch: Batch, pieces: int) -> Batch | None:
-        """Decide into how many pieces a claimed batch is split; from now on it is treated as split."""
+        """Decide into how many pieces a claimed batch is divided; from now on it is treated as divided."""
         return self._change_batch(batch, {**_unchanged(batch), "pieces": UNSPLIT, "ending": ABSENT}, {"pieces": pieces})
 
     def undo_pieces(self, batch: Batch, ending: ErrorDetail, now: float) -> Batch | None:
-        """Decide how all records of a batch end whose split was decided, but of which no piece could be created."""
+        """Decide how all records of a batch end whose division was decided, but of which no piece could be created."""
         return self._change_batch(
             batch,
             {**_unchanged(batch), "pieces": batch.pieces},

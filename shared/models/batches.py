@@ -1,6 +1,6 @@
 """A batch as it is stored in its item.
 
-A batch's number is 8 digits. When a batch is split to isolate bad records, the number of each piece is that of the
+A batch's number is 8 digits. When a batch is divided to isolate bad records, the number of each piece is that of the
 batch followed by `.` and one hexadecimal digit (`00000003.a`, and again `00000003.a.0`). Numbers sort as text in the
 order of their first record, because `.` sorts before every digit.
 """
@@ -168,7 +168,7 @@ class Batch:
     cause: str = ""
     """The code of that refusal or failure; a batch and its pieces, or batches of a job, are compared by it."""
     pieces: int = 0
-    """How many pieces the batch is split into, decided once; 0 before that."""
+    """How many pieces the batch is divided into, decided once; 0 before that."""
     ending_if_unanswered: ErrorDetail | None = None
     """How its records end if its ids return no answer; nothing more is submitted."""
     ending: ErrorDetail | None = None

@@ -77,7 +77,7 @@ class JobTotals:
     """Totals of the batches up to the output's mark.
 
     Attributes:
-        batches: a split batch counts as its pieces.
+        batches: a divided batch counts as its pieces.
         body_size: bytes of the bodies of batches with an answer.
     """
 
@@ -112,8 +112,8 @@ class Isolation:
     """The progress of isolating bad records in a job. Its size is bounded, however large the job is.
 
     Attributes:
-        submits: submits it was granted so far: one for each piece of each batch that was granted a split.
-        granted: numbers of batches that were granted a split and may not have recorded it yet.
+        submits: submits it was granted so far: one for each piece of each batch that was granted a division.
+        granted: numbers of batches that were granted a division and may not have recorded it yet.
         causes: by cause, what this job knows about it (`functions.poll.batch.isolate_batch`).
     """
 
@@ -243,7 +243,7 @@ class Job:
     seen_accepted: bool = False
     """Whether any batch was ever accepted."""
     isolation: Isolation | None = None
-    """The progress of isolating bad records; None before the first batch is split."""
+    """The progress of isolating bad records; None before the first batch is divided."""
     sweep: Sweep | None = None
     """The progress of the newest sweep over its batches; None before the first."""
     lasting_error: LastingError | None = None

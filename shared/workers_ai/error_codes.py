@@ -34,10 +34,10 @@ class ErrorClass(StrEnum):
     MODEL = "model"
     """The model cannot be used: the job fails, others continue. On a poll several such replies are required."""
     REQUEST = "request"
-    """The request itself is refused: the batch is split until the bad record is alone. On a poll it is a code that only
-    a submit should get, or an unknown one: after several such replies the batch counts as failed."""
+    """The request itself is refused: the batch is divided until the bad record is alone. On a poll it is a code that
+    only a submit should get, or an unknown one: after several such replies the batch counts as failed."""
     BATCH_FAILED = "batch_failed"
-    """Accepted, then failed as a whole: split likewise."""
+    """Accepted, then failed as a whole: divided likewise."""
     UNKNOWN_ID = "unknown_id"
     """The API does not know the request_id (on a poll only): several such replies are required."""
     TRY_LATER = "try_later"

@@ -141,7 +141,7 @@ CASES = {
         codes=frozenset({"rejected"}),
         extra=2 * 18,
         why="pieces of batches that failed after acceptance",
-        observed="split until the bad record is alone; only it fails",
+        observed="divided until the bad record is alone; only it fails",
     ),
     "5006 for 2 records": Case(
         faults=tuple(Fault(kind="5006", on="submit", contains=f"hello {bad}.", times=0) for bad in (7, 50)),
@@ -149,7 +149,7 @@ CASES = {
         codes=frozenset({"rejected"}),
         extra=2 * 18,
         why="pieces of batches that were refused",
-        observed="split until the bad record is alone; only it fails",
+        observed="divided until the bad record is alone; only it fails",
     ),
     "unknown id, in every third poll": Case(
         rates={"poll:10404": 0.33}, switches={"unknown_id_code": 10404}, observed="polled again, billed once"

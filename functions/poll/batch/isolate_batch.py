@@ -1,19 +1,19 @@
-"""Isolation of bad records: a batch that the API refused, or failed, is split until each bad record is alone.
+"""Isolation of bad records: a batch that the API refused, or failed, is divided until each bad record is alone.
 
-A batch that is to be isolated is split into up to 16 pieces. How many is decided once, in one write to the batch. From
-then on every run carries out that decision: it stages and creates the pieces, the last one first, and then makes the
-batch `divided`. A piece is a batch like any other, so a piece that fails is split too.
+A batch that is to be isolated is divided into up to 16 pieces. How many is decided once, in one write to the batch.
+From then on every run carries out that decision: it stages and creates the pieces, the last one first, and then makes
+the batch `divided`. A piece is a batch like any other, so a piece that fails is divided too.
 
 Before the decision, the job item grants the submits that the pieces will cost, and keeps what is known about each cause
 (the API's code) in `Isolation.causes`:
 
 - `PROVEN`: a batch failed for this cause.
-- the number of a batch, the scout: it was split, and its pieces show whether every record of the job has this fault.
+- the number of a batch, the scout: it was divided, and its pieces show whether every record of the job has this fault.
   Other batches that fail for the same cause wait meanwhile. If all pieces of the scout fail for it too, one of them is
   the next scout, down to single records: 16 submits per level, instead of 16 times as many at each level.
-- `MIXED`: some piece of a scout did not fail for this cause. Every batch that fails for it is split.
+- `MIXED`: some piece of a scout did not fail for this cause. Every batch that fails for it is divided.
 - `UNIFORM`: all pieces of each scout failed for this cause, down to single records. Batches that fail for it are not
-  split: their records end as `rejected`.
+  divided: their records end as `rejected`.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ MAX_ISOLATION_SUBMITS = 2_000
 
 PROVEN, MIXED, UNIFORM = "", "some", "all"
 MAX_CAUSES = 16
-"""Causes that a job keeps; batches that fail for further ones are split without a scout."""
+"""Causes that a job keeps; batches that fail for further ones are divided without a scout."""
 MAX_GRANTED = 32
-"""Granted batches that a job item lists; before more are listed, those whose split is recorded are dropped."""
+"""Granted batches that a job item lists; before more are listed, those whose division is recorded are dropped."""
 MIN_SCOUT = 8
 """Requests of the first scout of a cause: fewer show too little about the other records of the job."""
 SCOUT_SECONDS = 3_600.0
@@ -61,14 +61,14 @@ LOOK_SECONDS, LOOK_LATER_SECONDS = 5.0, 60.0
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """The batch is split now. `finding`: what the job item then holds for its cause, as the module's text lists."""
+    """The batch is divided now. `finding`: what the job item then holds for its cause, as the module's text lists."""
 
     finding: str
 
 
 @dataclass(frozen=True, slots=True)
 class Conclude:
-    """No batch of its cause is split any more: every record of the job has the fault."""
+    """No batch of its cause is divided any more: every record of the job has the fault."""
 
     finding: str = UNIFORM
 
@@ -101,10 +101,10 @@ def isolate(services: Services, batch: Batch) -> Batch | None:
 
 
 def _decide(services: Services, batch: Batch) -> Batch | None:
-    """The batch once it is decided that it is split, or ended; None while it waits, or if another run has it.
+    """The batch once it is decided that it is divided, or ended; None while it waits, or if another run has it.
 
-    The job is read after the claim. A run that was granted the split before either recorded it before this claim, or
-    the batch is still in the job's list. So a split is never granted twice.
+    The job is read after the claim. A run that was granted the division before either recorded it before this claim, or
+    the batch is still in the job's list. So a division is never granted twice.
     """
     wanted = min(MAX_PIECES, batch.sendable)
     for _ in range(RACE_TRIES):
@@ -191,7 +191,7 @@ def _next_step(services: Services, known: Isolation, batch: Batch, now: float) -
 def all_failed_alike(scout: Batch | None, pieces: Sequence[Batch], now: float) -> bool | None:
     """Whether every piece of a batch failed for the batch's own cause; None while that is not known."""
     if scout is None or scout.ending or scout.state is BatchState.DONE:
-        return False  # It was not split: a batch that is split has no ending.
+        return False  # It was not divided: a batch that is divided has no ending.
     if scout.completed_at and now - scout.completed_at > SCOUT_SECONDS:
         return False
     for piece in pieces:
@@ -204,7 +204,7 @@ def all_failed_alike(scout: Batch | None, pieces: Sequence[Batch], now: float) -
 
 
 def _still_granted(services: Services, job: Job, known: Isolation) -> tuple[str, ...]:
-    """Batches that were granted a split and have not recorded it; checked only when the list is full."""
+    """Batches that were granted a division and have not recorded it; checked only when the list is full."""
     if len(known.granted) < MAX_GRANTED:
         return known.granted
     found = ((number, services.ledger.batch(job.job_id, number)) for number in known.granted)
@@ -256,20 +256,20 @@ def _split(services: Services, batch: Batch) -> None:
         ledger.create_batch(piece)
     if ledger.finish_division(batch, services.now()):
         count("BatchesDivided")
-        logger.info("batch split", **batch_log_fields(batch), pieces=len(bounds))
+        logger.info("batch divided", **batch_log_fields(batch), pieces=len(bounds))
         messages = [SubmitMessage(batch.job_id, number) for number in numbers]
         services.queues.send_all(messages, [slot - now for slot in slots])
 
 
 def give_up(services: Services, batch: Batch) -> None:
-    """End the records of a batch that could not be split for days, unless it has pieces; then its job cannot finish.
+    """End the records of a batch that could not be divided for days, unless it has pieces; then its job cannot finish.
 
     No run creates a piece meanwhile: the claims before this one were an hour long, and no function runs that long.
     """
     if any(services.ledger.batches(batch.job_id, prefix=f"{batch.number}.", limit=1)):
         services.ledger.finish_division(batch, services.now())
     else:
-        reason = _not_tried(batch, "because the batch could not be split (see the poll function's log)")
+        reason = _not_tried(batch, "because the batch could not be divided (see the poll function's log)")
         services.ledger.undo_pieces(batch, reason, services.now())
 
 

@@ -52,7 +52,7 @@ class PollOutcome:
 
 
 def needs_call(job: Job, batch: Batch, now: float) -> bool:
-    """Whether the API has to be polled: not for a batch that only waits to be written, split or ended."""
+    """Whether the API has to be polled: not for a batch that only waits to be written, divided or ended."""
     is_over = job.is_too_old(now) or job.cancelled == CANCEL_NOW
     return not (batch.ending or batch.isolating or is_over) and any(one.request_id for one in batch.pollable)
 

@@ -165,7 +165,7 @@ def _is_free(batch: Batch, now: float) -> bool:
 
 
 def _end(invocation: Invocation, job: Job, goal: SweepGoal, batch: Batch) -> bool:
-    """End a batch if it may end now; one that is being submitted or split becomes due automatically."""
+    """End a batch if it may end now; one that is being submitted or divided becomes due automatically."""
     services = invocation.services
     now = services.now()
     if batch.state is BatchState.QUEUED:

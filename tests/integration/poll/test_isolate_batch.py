@@ -78,7 +78,7 @@ def services(table, monkeypatch):
 
 
 def scout_of(*pieces, **changes):
-    """A scout that was split into these pieces, and they."""
+    """A scout that was divided into these pieces, and they."""
     scout = replace(SMALL, number=SCOUT, state=BatchState.DIVIDED, pieces=len(pieces), completed_at=T - 60.0, work=None)
     return replace(scout, **changes), *(replace(one, number=f"{SCOUT}.{at:x}") for at, one in enumerate(pieces))
 

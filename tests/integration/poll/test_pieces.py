@@ -123,7 +123,7 @@ def test_batch_that_could_not_be_split_ends(splitting):
     give_up(splitting, BATCH)
 
     found = splitting.batch()
-    why = "because the batch could not be split (see the poll function's log)"
+    why = "because the batch could not be divided (see the poll function's log)"
     assert found.ending == ErrorDetail("rejected", f"Not tried alone, {why}: the reason")
     assert (found.state, found.pieces) == (BatchState.READY, 0)
 

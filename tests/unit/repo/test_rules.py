@@ -49,7 +49,7 @@ SAID = (
     f"The first {FAST_START_BATCHES} batches of a job are polled by message",
     f"ends after {MAX_HOPS} invocations",
     f"each tick visits {MAX_IDLE_VISITS} to",
-    f"split into up to {MAX_PIECES} pieces",
+    f"divided into up to {MAX_PIECES} pieces",
     f"at most {MAX_ISOLATION_SUBMITS:,} submits per job",
     f"over {RATIO_FROM_BYTES >> 20} MB and over {MAX_RATIO:,} times their size",
     f"zstd windows above {MAX_ZSTD_WINDOW_BYTES >> 20} MB",
