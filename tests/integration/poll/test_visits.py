@@ -323,18 +323,18 @@ def test_status_counts_what_was_answered(visited):
     assert (visited.job.status_succeeded, visited.job.status_failed) == (4, 2)
 
 
-@pytest.mark.parametrize(("unchanged_visits", "wait"), [(0, 20), (1, 40), (3, 160), (4, 180), (9, 180)])
-def test_next_visit_is_later_without_changes(visited, quiet, wait):
+@pytest.mark.parametrize(("unchanged", "wait"), [(0, 20), (1, 40), (3, 160), (4, 180), (9, 180)])
+def test_next_visit_is_later_without_changes(visited, unchanged, wait):
     visited.hold(None)
     visited.visit()
     assert (visited.job.unchanged_visits, visited.job.due_at) == (0, T + 10)  # The status was new.
-    visited.change_job("unchanged_visits", quiet)
+    visited.change_job("unchanged_visits", unchanged)
     visited.change_job("due_at", T)
     visited.store.put = None  # A status that is the same is not written again.
 
     visited.visit()
 
-    assert (visited.job.unchanged_visits, visited.job.due_at, visited.job.lease_until) == (quiet + 1, T + wait, 0)
+    assert (visited.job.unchanged_visits, visited.job.due_at, visited.job.lease_until) == (unchanged + 1, T + wait, 0)
 
 
 @pytest.mark.parametrize(

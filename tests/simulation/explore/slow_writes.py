@@ -193,7 +193,7 @@ def lease_refused(world: World) -> list[Dropped]:
     dropped = drop(world, "a.jsonl", 2, may_fail=True)
     world.run(30.0)
     Slow(world, "META", "#lease_until = :to_lease_until, #due_at = :to_due_at, #claims", seconds=2.0, fails=True)
-    Slow(world, "META", "#quiet", seconds=5.0)
+    Slow(world, "META", "#unchanged_visits", seconds=5.0)
     message = f'{{"do":"visit","job_id":"{dropped.upload.job_id}"}}'
     for delay in (0.0, 0.5):
         world.sqs.put("VisitQueue", message, delay)
@@ -273,7 +273,7 @@ SLOW_WORLDS = (
     SmallWorld("polls fail, and then do not", answers_refused, (Fault(kind="html", on="poll", times=0),)),
     SmallWorld("read twice", read_twice),
     SmallWorld(
-        "visited twice", partial(visited_twice, words=("#quiet",), then=8.0), (Fault(kind="stuck", seconds=600),)
+        "visited twice", partial(visited_twice, words=("#unchanged_visits",), then=8.0), (Fault(kind="stuck", seconds=600),)
     ),
     SmallWorld("ended twice", partial(visited_twice, words=("#completed_at = :to_completed_at",))),
     SmallWorld("refused lease", lease_refused, (Fault(kind="stuck", seconds=600),), calls_fail=True),

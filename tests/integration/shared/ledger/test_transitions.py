@@ -199,7 +199,7 @@ WRITES = {
     ),
     "release_job": (
         replace(JOB, claims=2, lease_until=T + 90),
-        lambda at, seen: at.release_job(seen, T + 9, quiet=1),
+        lambda at, seen: at.release_job(seen, T + 9, unchanged_visits=1),
         {"lease_until": 0.0, "due_at": T + 9, "claims": 0, "unchanged_visits": 1},
     ),
     "release_job to a visit that will not move it on": (
