@@ -2,11 +2,11 @@
 
 import pytest
 
+from simulation.kernel import Kernel
+from simulation.services.awkward import Awkward
+from simulation.services.calls import Calls
+from simulation.services.dynamodb import DynamoDB
 from tests.other_aws import dynamodb_local
-from tests.simulation.kernel import Kernel
-from tests.simulation.services.awkward import Awkward
-from tests.simulation.services.calls import Calls
-from tests.simulation.services.dynamodb import DynamoDB
 from tests.simulation.services.random_calls import CALLS, compare, make_table
 from tests.support.aws.resources import TABLE
 

@@ -11,8 +11,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from local.workers_ai import Fault
+from simulation.services.errors import refused
 from tests.simulation.explore.schedules import SmallWorld
-from tests.simulation.services.errors import refused
 from tests.simulation.worlds.users import Dropped, drop
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from local.workers_ai.api import WorkersAI
-    from tests.simulation.services.calls import Calls
+    from simulation.services.calls import Calls
 
 READ_SECONDS = 60.0
 """Patience of a call that names none."""

@@ -12,15 +12,15 @@ from botocore.exceptions import ClientError
 from moto import mock_aws
 from moto.s3 import models as moto_s3
 
-from tests.simulation.kernel import Kernel
-from tests.simulation.services import s3
-from tests.simulation.services.awkward import Awkward
-from tests.simulation.services.calls import Calls
-from tests.simulation.services.dynamodb import DynamoDB
-from tests.simulation.services.events import Events
-from tests.simulation.services.expressions import NotSimulatedError, condition
+from simulation.kernel import Kernel
+from simulation.services import s3
+from simulation.services.awkward import Awkward
+from simulation.services.calls import Calls
+from simulation.services.dynamodb import DynamoDB
+from simulation.services.events import Events
+from simulation.services.expressions import NotSimulatedError, condition
+from simulation.services.s3 import S3
 from tests.simulation.services.random_calls import CALLS, compare, make_table
-from tests.simulation.services.s3 import S3
 from tests.support.aws import quick_moto
 from tests.support.aws.resources import BUCKET, REGION, TABLE
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from dropbatch.core.keys import staged
 from local.workers_ai import expected_result
 from shared.errors import RetryableError
-from tests.simulation.services.dynamodb import MAX_ITEM_BYTES, Key, may_have, size_of
+from simulation.services.dynamodb import MAX_ITEM_BYTES, Key, may_have, size_of
 from tests.simulation.worlds.world import FINAL, World
 from tests.support.aws.wire_items import number, submissions
 

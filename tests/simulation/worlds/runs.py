@@ -14,7 +14,7 @@ from tests.simulation.worlds.users import drop
 from tests.simulation.worlds.world import simulated
 
 if TYPE_CHECKING:
-    from tests.simulation.kernel import Life
+    from simulation.kernel import Life
 
 SETTLE_SECONDS = 60 * 86_400.0
 """Every job ends within 50 days."""

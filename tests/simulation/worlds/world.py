@@ -34,22 +34,22 @@ from shared.ledger import batches, jobs
 from shared.pacing import budget, controls
 from shared.workers_ai import client as api_client
 from shared.workers_ai.transports import Credentials
-from tests.simulation.kernel import DiedError, Kernel, Life
+from simulation.invocations import EventSource, Function, Invocation
+from simulation.kernel import DiedError, Kernel, Life
+from simulation.services.awkward import Awkward
+from simulation.services.calls import Calls
+from simulation.services.dynamodb import DynamoDB
+from simulation.services.events import Events
+from simulation.services.s3 import S3, Version
+from simulation.services.sqs import SQS, Queue
 from tests.simulation.services.api import Http, Meta
-from tests.simulation.services.awkward import Awkward
-from tests.simulation.services.calls import Calls
-from tests.simulation.services.dynamodb import DynamoDB
-from tests.simulation.services.events import Events
-from tests.simulation.services.s3 import S3, Version
-from tests.simulation.services.sqs import SQS, Queue
-from tests.simulation.worlds.lambdas import EventSource, Function, Invocation
 from tests.support.aws.resources import BUCKET, QUEUES, TABLE, TOKEN, variables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from shared.bootstrap import Services
-    from tests.simulation.services.dynamodb import Key, Wire
+    from simulation.services.dynamodb import Key, Wire
 
 START = 1_795_253_407.0
 """Unix seconds at which every world begins: 2026-11-21, 09:30:07 UTC."""

@@ -14,10 +14,10 @@ from moto.core.utils import camelcase_to_underscores
 from moto.dynamodb.models import dynamodb_backends
 from moto.dynamodb.responses import DynamoHandler
 
-from tests.simulation.kernel import Kernel
-from tests.simulation.services.awkward import Awkward
-from tests.simulation.services.calls import Calls
-from tests.simulation.services.dynamodb import DynamoDB
+from simulation.kernel import Kernel
+from simulation.services.awkward import Awkward
+from simulation.services.calls import Calls
+from simulation.services.dynamodb import DynamoDB
 from tests.support.aws.resources import AWS_ACCOUNT, REGION, TABLE
 
 OPERATIONS = {

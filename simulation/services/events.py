@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tests.simulation.services.errors import EXCEPTIONS
+from simulation.services.errors import EXCEPTIONS
 
 if TYPE_CHECKING:
-    from tests.simulation.services.calls import Calls
+    from simulation.services.calls import Calls
 
 
 class Events:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tests.simulation.kernel import Life
+from simulation.kernel import Life
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from shared.bootstrap import Services
-    from tests.simulation.services.calls import Calls
-    from tests.simulation.services.sqs import Message, Queue
+    from simulation.services.calls import Calls
+    from simulation.services.sqs import Message, Queue
 
 POLL_SECONDS = (0.005, 0.05)
 """How long a message waits for one of Lambda's pollers."""

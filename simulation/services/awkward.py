@@ -9,6 +9,10 @@ if TYPE_CHECKING:
     from random import Random
 
 
+HALF = 0.5
+"""Share of the awkward things that `drawn` takes."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Awkward:
     """Chances are per call or per message; seconds are the longest that something may take."""
@@ -51,5 +55,5 @@ class Awkward:
             death=0.02,
             clock_behind_seconds=25.0,
         )
-        chosen = [one.name for one in fields(cls) if getattr(worst, one.name) != one.default and random.random() < 0.5]
+        chosen = [one.name for one in fields(cls) if getattr(worst, one.name) != one.default and random.random() < HALF]
         return replace(cls(), **{name: getattr(worst, name) for name in chosen})

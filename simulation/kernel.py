@@ -214,7 +214,7 @@ class Kernel:
 
     def _next_thread(self, pool: ThreadPoolExecutor, life: Life) -> None:
         threads = _threads(pool)
-        while threads.waiting and threads.running < pool._max_workers:
+        while threads.waiting and threads.running < pool._max_workers:  # noqa: SLF001 - it stands for the pool
             threads.running += 1
             self.begin(life, threads.waiting.pop(0)[1])
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from tests.simulation.kernel import DiedError
-from tests.simulation.services.errors import refused
+from simulation.kernel import DiedError
+from simulation.services.errors import refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from random import Random
 
-    from tests.simulation.kernel import Kernel, Life
-    from tests.simulation.services.awkward import Awkward
+    from simulation.kernel import Kernel, Life
+    from simulation.services.awkward import Awkward
 
 T = TypeVar("T")
 

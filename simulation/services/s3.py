@@ -13,13 +13,13 @@ from hashlib import md5
 from itertools import count
 from typing import IO, TYPE_CHECKING, Any
 
-from tests.simulation.services.errors import EXCEPTIONS, refused
-from tests.simulation.services.expressions import NotSimulatedError
+from simulation.services.errors import EXCEPTIONS, refused
+from simulation.services.expressions import NotSimulatedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.simulation.services.calls import Calls
+    from simulation.services.calls import Calls
 
 MAX_KEY_BYTES, MAX_METADATA_BYTES = 1_024, 2_048
 MIN_PART_BYTES, MAX_PARTS = 5 << 20, 10_000

@@ -107,7 +107,7 @@ class _Parser:
 
     def single(self) -> Condition:
         token = self.peek()
-        if token == "(":
+        if token == "(":  # noqa: S105 - of an expression
             self.take()
             inner = self.either()
             self.take(")")

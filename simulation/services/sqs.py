@@ -7,14 +7,14 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from tests.simulation.services.errors import EXCEPTIONS, refused
-from tests.simulation.services.expressions import NotSimulatedError
+from simulation.services.errors import EXCEPTIONS, refused
+from simulation.services.expressions import NotSimulatedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from random import Random
 
-    from tests.simulation.services.calls import Calls
+    from simulation.services.calls import Calls
 
 MAX_DELAY_SECONDS = 900
 MAX_ENTRIES = 10

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from sortedcontainers import SortedDict
 
-from tests.simulation.services import expressions
-from tests.simulation.services.errors import EXCEPTIONS, refused
-from tests.simulation.services.expressions import NotSimulatedError
-from tests.simulation.services.table_index import Index, shown
+from simulation.services import expressions
+from simulation.services.errors import EXCEPTIONS, refused
+from simulation.services.expressions import NotSimulatedError
+from simulation.services.table_index import Index, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from tests.simulation.services.calls import Calls
+    from simulation.services.calls import Calls
 
 Wire = dict[str, Any]
 Key = tuple[str, str]
@@ -101,7 +101,8 @@ class DynamoDB:
     # ── the operations ───────────────────────────────────────────────────────────────────────────────────────────
 
     def get_item(self, *, TableName: str, Key: Wire, ConsistentRead: bool = False) -> Wire:
-        """Read one item."""
+        """Read one item; it is read consistently, whatever was asked for."""
+        del ConsistentRead
         return self.calls.read("dynamodb.get_item", lambda: self._get(TableName, Key))
 
     def _get(self, table: str, key: Wire) -> Wire:
@@ -222,7 +223,7 @@ class DynamoDB:
 
         return self.calls.write("dynamodb.delete_item", write)
 
-    def query(
+    def query(  # noqa: PLR0913 - AWS has that many arguments
         self,
         *,
         TableName: str,
