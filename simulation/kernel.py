@@ -1,7 +1,7 @@
 """The clock and the tasks of a simulated world: what runs, in which order, and what dies.
 
 Each invocation of a function is a greenlet, and so is each thread that it starts. A task gives way only in `wait` and
-`sleep_until_done`, which every simulated call uses, so one seed gives one order. Knows nothing about AWS or Dropbatch.
+`sleep_until_done`, which every simulated call uses, so one seed gives one order. Knows nothing about AWS.
 """
 
 from __future__ import annotations

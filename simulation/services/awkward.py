@@ -17,7 +17,7 @@ HALF = 0.5
 class Awkward:
     """Chances are per call or per message; seconds are the longest that something may take."""
 
-    #: The `due` index shows a write this much later.
+    #: The index of the table shows a write this much later.
     index_lag_seconds: float = 0.0
     #: A query ends a page after this many bytes, not only after the service's 1 MB.
     page_bytes: int = 1 << 20

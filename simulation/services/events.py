@@ -1,4 +1,4 @@
-"""EventBridge in memory: the events that jobs are announced with."""
+"""EventBridge in memory: the events that were put."""
 
 from __future__ import annotations
 

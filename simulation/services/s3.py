@@ -1,7 +1,7 @@
-"""S3 in memory: one versioned bucket behind the calls of boto3's client that Dropbatch makes, with its limits.
+"""S3 in memory: one versioned bucket behind the calls of boto3's client, with its limits.
 
-Writes may be conditional; objects are joined by multipart copies; times have whole seconds. What Dropbatch does not use
-is not here and raises.
+Writes may be conditional; objects are joined by multipart copies; times have whole seconds. What is not simulated
+raises.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import count
@@ -42,19 +43,21 @@ class Message:
 
 
 class Queue:
-    """One queue, as the template describes it.
+    """One queue.
 
     Attributes:
-        name: logical name in the template.
+        name: also its URL.
         messages: by id, those that were not deleted.
         dead: messages that became dead letters.
     """
 
-    def __init__(self, name: str, visibility: float, retention: float, most_receives: int) -> None:
+    def __init__(
+        self, name: str, visibility: float = 30.0, retention: float = 345_600.0, most_receives: float = math.inf
+    ) -> None:
         """Describe an empty queue.
 
         Args:
-            name: logical name in the template.
+            name: also its URL.
             visibility: seconds that a received message is hidden.
             retention: seconds that a message is kept.
             most_receives: deliveries before a message is a dead letter.

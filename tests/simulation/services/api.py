@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import httpx
@@ -88,14 +88,3 @@ class Http:
 
 def _broken(cut: Cut) -> Exception:
     return httpx.ReadError("simulated") if cut is Cut.RESET else httpx.RemoteProtocolError("simulated")
-
-
-class Meta:
-    """A boto3 client's `meta`, as far as the functions use it at their start."""
-
-    class events:  # noqa: N801 - boto3's own name
-        """Hooks of the SDK, which is not simulated."""
-
-        @staticmethod
-        def register(*_: Any) -> None:
-            """Take no notice."""

@@ -22,7 +22,8 @@ from simulation.services.expressions import NotSimulatedError, condition
 from simulation.services.s3 import S3
 from tests.simulation.services.random_calls import CALLS, compare, make_table
 from tests.support.aws import quick_moto
-from tests.support.aws.resources import BUCKET, REGION, TABLE
+from tests.support.aws.ledger_table import ledger_table
+from tests.support.aws.resources import BUCKET, REGION
 
 JOINS = 60
 
@@ -57,7 +58,7 @@ def test_table_answers_as_moto_does(moto, calls):
     """Each call has the same answer or the same error."""
     make_table(moto.dynamodb)
 
-    outcomes = compare(DynamoDB(calls, TABLE), moto.dynamodb, CALLS["moto"], exact=False)
+    outcomes = compare(DynamoDB(calls, ledger_table()), moto.dynamodb, CALLS["moto"], exact=False)
 
     assert len(outcomes) == 10, "every operation, and the conditional ones with both outcomes"
 

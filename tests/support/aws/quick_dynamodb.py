@@ -18,6 +18,7 @@ from simulation.kernel import Kernel
 from simulation.services.awkward import Awkward
 from simulation.services.calls import Calls
 from simulation.services.dynamodb import DynamoDB
+from tests.support.aws.ledger_table import ledger_table
 from tests.support.aws.resources import AWS_ACCOUNT, REGION, TABLE
 
 OPERATIONS = {
@@ -32,7 +33,10 @@ def stored(name: str = TABLE, region: str = REGION) -> DynamoDB | None:
     table = dynamodb_backends[AWS_ACCOUNT][region].tables.get(name)
     if table is None or [index.name for index in table.global_indexes] != ["due"]:
         return None
-    found: DynamoDB = vars(table).setdefault("simulated", DynamoDB(Calls(Kernel(1, 0.0), Awkward()), name))
+    found: DynamoDB | None = vars(table).get("simulated")
+    if found is None:
+        made = DynamoDB(Calls(Kernel(1, 0.0), Awkward()), ledger_table(name))
+        found = vars(table).setdefault("simulated", made)  # Unless another thread was quicker.
     return found
 
 

@@ -26,7 +26,7 @@ ROOMS = {
 """Who alone may import what; `json` because msgspec is what reads and writes JSON here."""
 
 FORBIDDEN = {
-    "": ("tests", "local", "tools", "bench", "moto", "pytest"),
+    "": ("simulation", "tests", "local", "tools", "bench", "moto", "pytest"),
     "shared": ("functions",),
     "functions.submit": ("functions.poll",),
     "functions.poll": ("functions.submit",),
@@ -131,6 +131,18 @@ def test_rules_of_library_import_only_each_other_and_msgspec():
     assert breaches(rule) == {}
 
 
+def test_simulator_knows_nothing_of_dropbatch():
+    ours = ("dropbatch", "functions", "shared", "local", "tests", "tools", "bench")
+    paths = sorted((ROOT / "simulation").rglob("*.py"))
+
+    def rule(_, path):
+        named = re.findall("(?i)dropbatch", path.read_text("utf-8"))
+        return [*named, *(one for one in imports_of(path) if any(is_in(one, other) for other in ours))]
+
+    assert len(paths) > 10
+    assert breaches(rule, paths) == {}
+
+
 def test_nothing_shipped_imports_rest_of_library():
     rules = {name_of(path) for path in RULES}
 
@@ -174,7 +186,7 @@ def test_no_modules_import_each_other_in_circle():
 @pytest.fixture
 def written():
     """Each module that somebody wrote: the product, its tools and its tests."""
-    folders = ("bench", "dropbatch", "functions", "local", "shared", "tests", "tools")
+    folders = ("bench", "dropbatch", "functions", "local", "shared", "simulation", "tests", "tools")
     return [path.relative_to(ROOT) for folder in folders for path in (ROOT / folder).rglob("*.py")]
 
 
