@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from simulation.services.errors import EXCEPTIONS
+from simulation.services.errors import Client
 
 if TYPE_CHECKING:
     from simulation.services.calls import Calls
 
 
-class Events:
+class Events(Client):
     """A client; keeps what was put."""
-
-    exceptions = EXCEPTIONS
 
     def __init__(self, calls: Calls) -> None:
         """Begin without events."""

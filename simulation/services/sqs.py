@@ -8,7 +8,7 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from simulation.services.errors import EXCEPTIONS, refused
+from simulation.services.errors import Client, refused
 from simulation.services.expressions import NotSimulatedError
 
 if TYPE_CHECKING:
@@ -110,10 +110,8 @@ class Queue:
         return None
 
 
-class SQS:
+class SQS(Client):
     """A client for some queues, whose URLs are their names."""
-
-    exceptions = EXCEPTIONS
 
     def __init__(self, calls: Calls, queues: dict[str, Queue], sent: Callable[[Queue, float], None]) -> None:
         """`sent` is called with a queue and the time at which a message of it becomes visible."""
@@ -124,7 +122,7 @@ class SQS:
 
     def send_message_batch(self, *, QueueUrl: str, Entries: list[dict[str, Any]]) -> dict[str, Any]:
         """Send up to ten messages."""
-        if any(one["DelaySeconds"] > MAX_DELAY_SECONDS for one in Entries):
+        if any(one.get("DelaySeconds", 0) > MAX_DELAY_SECONDS for one in Entries):
             raise NotSimulatedError("an entry that is refused alone, for its delay")
         if not 0 < len(Entries) <= MAX_ENTRIES:
             raise refused("AWS.SimpleQueueService.TooManyEntriesInBatchRequest", "SendMessageBatch")

@@ -181,6 +181,12 @@ def test_numbers_of_compared_calls_are_documented():
     assert len(rows) == 4
 
 
+def test_unsimulated_operation_raises(calls):
+    """Something that no handler takes for an error of AWS."""
+    with pytest.raises(NotSimulatedError, match=r"S3\.copy_object"):
+        S3(calls, BUCKET).copy_object(Bucket=BUCKET, Key="a", CopySource="b")
+
+
 def test_unsimulated_expression_raises():
     with pytest.raises(NotSimulatedError):
         condition("contains(tags, :one)")
