@@ -26,7 +26,7 @@ check: .venv/.stamp ## the everyday checks: style, types, unit tests with fewer 
 	.venv/bin/ruff check
 	.venv/bin/ruff format --check
 	.venv/bin/mypy
-	$(DEV) -m pytest -m "$(EVERYDAY)" --hypothesis-profile=quick tests/unit tests/journeys/test_main_job.py
+	$(DEV) -m pytest -m "$(EVERYDAY)" --hypothesis-profile=quick simulation tests/unit tests/journeys/test_main_job.py
 
 test: .venv/.stamp $(LOCAL) ## unit tests, the whole path on moto, and the stack on a local AWS
 	$(DEV) -m pytest

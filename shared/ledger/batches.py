@@ -143,7 +143,7 @@ class Batches(Table):
     def keep_polling(
         self, batch: Batch, ending_if_unanswered: ErrorDetail, now: float, **updates: object
     ) -> Batch | None:
-        """Back to `queued`: it is no longer submitted, but its ids are still polled."""
+        """`ready` back to `queued`: it is no longer submitted, but its ids are still polled."""
         return self._change_batch(
             batch,
             _unchanged(batch),
@@ -199,7 +199,7 @@ class Batches(Table):
         return self._change_batch(batch, _unchanged(batch), {**_moved(batch, due_at), "held": None})
 
     def end_without_answer(self, batch: Batch, ending: ErrorDetail, now: float, **updates: object) -> Batch | None:
-        """Decide how all records of a batch end without an answer; never applies to a batch that is divided."""
+        """Back to `ready`, with how all records end without an answer; never applies to a batch that is divided."""
         return self._change_batch(
             batch,
             {**_unchanged(batch), "pieces": UNSPLIT},
@@ -295,7 +295,7 @@ class Batches(Table):
         )
 
     def finish_division(self, batch: Batch, now: float) -> Batch | None:
-        """To `divided`, once all pieces exist."""
+        """`ready` to `divided`, once all pieces exist."""
         return self._change_batch(
             batch,
             _unchanged(batch),
@@ -304,7 +304,7 @@ class Batches(Table):
         )
 
     def finish_batch(self, batch: Batch, part: Part, now: float) -> Batch | None:
-        """To `done`: the part is written, and this item names it."""
+        """`queued` or `ready` to `done`: the part is written, and this item names it."""
         changes = {"state": BatchState.DONE, "part": part, "completed_at": now, "ttl": int(now) + LIFE_SECONDS}
         if batch.ending:
             changes["ending"] = batch.ending  # A sweep decides it with this write.
@@ -316,7 +316,7 @@ class Batches(Table):
         )
 
     def abandon(self, batch: Batch, now: float) -> Batch | None:
-        """To `done` without a part: not even its failed lines could be written; its job cannot finish."""
+        """`ready` to `done` without a part: not even its failed lines could be written; its job cannot finish."""
         return self._change_batch(
             batch,
             _unchanged(batch),

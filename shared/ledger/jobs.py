@@ -157,7 +157,7 @@ class Jobs(Table):
         return self._change_job(job.job_id, expected, {"due_at": due_at, "work": DueKind.JOB})
 
     def begin_finalizing(self, job: Job, **updates: object) -> Job | None:
-        """A leased job to `finalizing`: every batch is final; whoever visits it continues to write its files."""
+        """`in_progress` to `finalizing`, under the lease: all batches are final; each visit goes on with its files."""
         changes = {"state": JobState.FINALIZING, "work": DueKind.JOB, **updates}
         return self.update_leased_job(job, changes)
 
@@ -175,7 +175,7 @@ class Jobs(Table):
     def end_job(
         self, job: Job, state: JobState, now: float, staging: Staging | None = None, clean_at: float = 0.0
     ) -> Job | None:
-        """`finalizing` to a final state; the item is a tombstone from now on.
+        """`finalizing` to `completed`, `failed` or `cancelled`; the item is a tombstone from now on.
 
         Args:
             job: the job.
@@ -187,7 +187,7 @@ class Jobs(Table):
         return self._end(job, {"state": state}, now, staging, clean_at)
 
     def end_validation(self, job: Job, state: JobState, total: int, now: float, staging: Staging) -> Job | None:
-        """`splitting` to a final state: the report of an upload that was only validated is written."""
+        """`splitting` to `completed` or `failed`: the report of an upload that was only validated is written."""
         return self._end(job, {"state": state, "total": total}, now, staging, staging.until, JobState.SPLITTING)
 
     def _end(

@@ -2,7 +2,7 @@
 
 The coverage of the everyday tests shows which of them reach the line of a defect, and how long each takes. They are
 run with that defect, the quickest first, until one fails. Each defect has its own process: its module is changed when
-it is imported, and no file is changed. A defect that survives needs a reason in `tests/mutants/survivors.toml`; the
+it is imported, and no file is changed. A defect that survives needs a reason in `tests/mutants/reasons.toml`; the
 outcome is written to docs/faults.md.
 """
 
@@ -10,108 +10,35 @@ from __future__ import annotations
 
 import argparse
 import ast
-import importlib
-import importlib.abc
-import importlib.util
 import json
 import os
 import signal
 import sys
 import tempfile
 import time
-import tomllib
 from collections import Counter
-from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import coverage
 import pytest
 
-from tests.mutants.mutations import Mutation, mutations
+from tests.mutants.defects import ROOT, Mutant, all_mutants, begin, cell, load_libraries, reasons
 from tests.support.everyday_runs import DATA, SECONDS
-from tests.support.shipped import SHIPPED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from importlib.machinery import ModuleSpec
 
-ROOT = Path(__file__).resolve().parents[2]
-REASONS = ROOT / "tests/mutants/survivors.toml"
 OUTCOMES = ROOT / ".local/mutants.json"
 DOCUMENT = ROOT / "docs/faults.md"
 MARK = "<!-- mutants -->"
-DECIDING = (
-    "shared/aws/dynamodb.py",
-    "shared/ledger/jobs.py",
-    "shared/ledger/batches.py",
-    "shared/ledger/due.py",
-    "shared/pacing/budget.py",
-    "shared/pacing/controls.py",
-    "shared/aws/object_store.py",
-    "shared/workers_ai/other_account.py",
-    "shared/claims.py",
-    "shared/invocation.py",
-    "shared/retry.py",
-    "shared/workers_ai/error_codes.py",
-    "functions/submit/create_job.py",
-    "functions/submit/split.py",
-    "functions/submit/turn.py",
-    "dropbatch/core/records/cut.py",
-    "dropbatch/core/records/plan.py",
-    "functions/submit/submit_batch.py",
-    "functions/poll/batch/isolate_batch.py",
-    "functions/poll/schedule/due_jobs.py",
-    "functions/poll/schedule/due_polls.py",
-    "functions/poll/schedule/tick.py",
-    "functions/poll/batch/poll_batch.py",
-    "functions/poll/batch/unfinished_polls.py",
-    "functions/poll/batch/unanswered.py",
-    "functions/poll/schedule/control.py",
-    "shared/job_control.py",
-    "functions/poll/schedule/sweep.py",
-    "functions/poll/schedule/pauses.py",
-    "functions/poll/schedule/delete_staged.py",
-    "functions/poll/schedule/visit_job.py",
-)
-"""Modules that decide what happens to a job or a batch: each of their guards, bounds and waits is broken too.
-
-In all other modules only conditions of writes and rows of tables are.
-"""
 TURNS = ((10.0, False), (60.0, True))
 """Seconds of tests that a defect gets at first, and if it survives them; and whether they are spread over files."""
 HANGS_AFTER = 60
 """Seconds after which a test under a defect counts as failed."""
 LINES_BACK = 12
 """How far back to look for a statement's first line: a line within the statement is reached when that line is."""
-HEAVY = (
-    *("boto3", "hypothesis", "httpx", "msgspec", "time_machine", "werkzeug", "responses", "yaml", "xdist", "uvicorn"),
-    *("aws_lambda_powertools.utilities.batch", "aws_lambda_powertools.utilities.parameters"),
-    *(f"moto.{name}.responses" for name in ("s3", "sqs", "dynamodb", "events", "secretsmanager")),
-)
-"""What every test process needs; imported once, before the processes are forked."""
-
-
-@dataclass
-class Mutant:
-    """One defect and its outcome."""
-
-    path: Path
-    mutation: Mutation
-    tests: list[str] = field(default_factory=list)
-    """Everyday tests that reach it, the quickest first."""
-    outcome: str = ""
-    """`noticed`, `survived` or `not reached`."""
-
-    @property
-    def name(self) -> str:
-        """Its name, which the list of reasons uses too; without a line number."""
-        return f"{self.path.relative_to(ROOT)} {self.mutation.scope}: {self.mutation.what}"
-
-    @property
-    def module(self) -> str:
-        """Dotted name of its module."""
-        return ".".join(self.path.relative_to(ROOT).with_suffix("").parts)
 
 
 class Reach:
@@ -184,55 +111,17 @@ class Reach:
         return chosen
 
 
-class Changed(importlib.abc.MetaPathFinder, importlib.abc.SourceLoader):  # type: ignore[misc] # typeshed: its bases differ
-    """Imports one module with a defect in it."""
-
-    def __init__(self, mutant: Mutant) -> None:
-        self.mutant = mutant
-
-    def find_spec(self, fullname: str, path: object, target: object = None) -> ModuleSpec | None:
-        del path, target
-        if fullname != self.mutant.module:
-            return None
-        return importlib.util.spec_from_file_location(fullname, self.mutant.path, loader=self)
-
-    def get_filename(self, fullname: str) -> str:
-        del fullname
-        return str(self.mutant.path)
-
-    def get_data(self, path: object) -> bytes:
-        del path
-        return self.mutant.mutation.applied_to(self.mutant.path.read_text()).encode()
-
-    def path_stats(self, path: object) -> dict[str, object]:
-        raise OSError(path)  # no byte code of it is read or kept
-
-
-def all_mutants() -> list[Mutant]:
-    """Every defect of every module that is shipped in the functions."""
-    paths = [path for path in SHIPPED if path.suffix == ".py"]
-    deciding = [ROOT / name for name in DECIDING]
-    if missing := set(deciding) - set(paths):
-        raise SystemExit(f"Modules have moved: {', '.join(str(one.relative_to(ROOT)) for one in sorted(missing))}")
-    return [Mutant(path, one) for path in paths for one in mutations(path.read_text(), guards=path in deciding)]
-
-
-def begin(mutant: Mutant, tests: list[str], log: Path) -> int:
-    """Start a process that runs tests with a defect; return its id."""
-    process = os.fork()
-    if process:
-        return process
+def run_tests(tests: list[str], log: Path) -> int:
+    """Run tests in this process, a new one; return pytest's status."""
     os.setsid()
     with log.open("wb") as out:
         os.dup2(out.fileno(), 1)
         os.dup2(out.fileno(), 2)
     chosen = log.with_suffix(".tests")
     chosen.write_text("".join(f"{test}\n" for test in tests))
-    sys.meta_path.insert(0, Changed(mutant))
     options = ["-o", "addopts=", "--import-mode=importlib", "--allow-hosts=127.0.0.1,::1", "--allow-unix-socket"]
     quiet = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
-    code = pytest.main([*options, *quiet, f"--timeout={HANGS_AFTER}", f"@{chosen}"])
-    os._exit(code)
+    return pytest.main([*options, *quiet, f"--timeout={HANGS_AFTER}", f"@{chosen}"])
 
 
 def run(mutants: list[Mutant], reach: Reach, seconds: float, *, spread: bool) -> None:
@@ -247,7 +136,10 @@ def run(mutants: list[Mutant], reach: Reach, seconds: float, *, spread: bool) ->
                     continue
                 tests = reach.within(mutant.tests, seconds, spread=spread)
                 log = Path(folder) / f"{len(left)}.log"
-                at_work[begin(mutant, tests, log)] = mutant, time.monotonic() + 10 * seconds + 2 * HANGS_AFTER
+                at_work[begin(mutant, partial(run_tests, tests, log))] = (
+                    mutant,
+                    time.monotonic() + 10 * seconds + 2 * HANGS_AFTER,
+                )
             for process, (mutant, ends) in list(at_work.items()):
                 ended, status = os.waitpid(process, os.WNOHANG)
                 if not ended and time.monotonic() > ends:
@@ -271,7 +163,7 @@ def _listed(paths: list[Path]) -> str:
     return ", ".join(f"`{path.relative_to(ROOT)}`" for path in paths)
 
 
-def report(everything: list[Mutant], reasons: dict[str, str]) -> Iterator[str]:
+def report(everything: list[Mutant], known: dict[str, str]) -> Iterator[str]:
     """The section of docs/faults.md: the modules whose defects were all tried."""
     unfinished = {one.path for one in everything if not one.outcome}
     mutants = [one for one in everything if one.path not in unfinished]
@@ -295,7 +187,7 @@ def report(everything: list[Mutant], reasons: dict[str, str]) -> Iterator[str]:
     yield "| --- | --- |"
     for one in mutants:
         if one.outcome != "noticed":
-            yield f"| {one.name.replace('|', chr(92) + '|')} | {reasons.get(one.name, '')} |"
+            yield f"| {cell(one.name)} | {known.get(one.name, '')} |"
 
 
 def main() -> int:
@@ -316,8 +208,7 @@ def main() -> int:
     if wanted.list:
         print("\n".join(one.name for one in chosen))
         return 0
-    for name in HEAVY:
-        importlib.import_module(name)
+    load_libraries()
     reach = Reach()
     for one in chosen:
         one.tests = wanted.also if wanted.alone else [*wanted.also, *reach.tests(one.path, one.mutation.line)]
@@ -327,12 +218,12 @@ def main() -> int:
     for one in mutants:
         one.outcome = one.outcome or before.get(one.name, "")
     OUTCOMES.write_text(json.dumps({one.name: one.outcome for one in mutants}, indent=0))
-    reasons: dict[str, str] = tomllib.loads(REASONS.read_text())
-    lines = list(report(mutants, reasons))
+    known = reasons("tests")
+    lines = list(report(mutants, known))
     head, _, _ = DOCUMENT.read_text().partition(MARK)
     DOCUMENT.write_text("\n".join([head + MARK, "", *lines, ""]))
-    unexplained = [one.name for one in mutants if one.outcome not in {"", "noticed"} and one.name not in reasons]
-    idle = sorted(set(reasons) - {one.name for one in mutants if one.outcome != "noticed"})
+    unexplained = [one.name for one in mutants if one.outcome not in {"", "noticed"} and one.name not in known]
+    idle = sorted(set(known) - {one.name for one in mutants if one.outcome != "noticed"})
     print(f"{len(chosen)} defects in {time.monotonic() - began:.0f} s; without a reason survive {len(unexplained)}:")
     print("\n".join(unexplained))
     if idle:

@@ -2,13 +2,13 @@
 
 import pytest
 
+from simulation.kernel import Kernel
+from simulation.services.awkward import Awkward
+from simulation.services.calls import Calls
+from simulation.services.dynamodb import DynamoDB
 from tests.other_aws import dynamodb_local
-from tests.simulation.kernel import Kernel
-from tests.simulation.services.awkward import Awkward
-from tests.simulation.services.calls import Calls
-from tests.simulation.services.dynamodb import DynamoDB
 from tests.simulation.services.random_calls import CALLS, compare, make_table
-from tests.support.aws.resources import TABLE
+from tests.support.aws.ledger_table import ledger_table
 
 pytestmark = [pytest.mark.second, pytest.mark.timeout(600)]
 
@@ -26,6 +26,8 @@ def amazons():
 
 def test_table_answers_as_dynamodb_local_does(amazons):
     """Each call has the same answer, in the same pages, or the same error."""
-    outcomes = compare(DynamoDB(Calls(Kernel(1, 0.0), Awkward()), TABLE), amazons, CALLS["DynamoDB Local"], exact=True)
+    ours = DynamoDB(Calls(Kernel(1, 0.0), Awkward()), ledger_table())
+
+    outcomes = compare(ours, amazons, CALLS["DynamoDB Local"], exact=True)
 
     assert len(outcomes) >= 11, "every operation, and the conditional ones with both outcomes"

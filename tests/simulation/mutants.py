@@ -3,7 +3,7 @@
 Each defect of `make mutants` whose name contains an argument gets SECONDS (300) of one processor. A world that breaks a
 law, that fails or that does not end has found the defect. Before that the code as it is gets TELLING (120) seconds, to
 find the schedules that are run first. LEFT=1 leaves out what was found before or has a reason. Writes
-`bench/explored.md`, with the reasons of `tests/simulation/explore/reasons.toml` for what is not found; rows of defects
+`bench/explored.md`, with the reasons of `tests/mutants/reasons.toml` for what is not found; rows of defects
 that were not tried stay as they were.
 """
 
@@ -16,19 +16,15 @@ import re
 import signal
 import sys
 import time
-import tomllib
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from local.template import powertools_variables
-from tests.mutants.__main__ import HEAVY, Changed, Mutant, all_mutants
+from tests.mutants.defects import ROOT, Mutant, all_mutants, begin, cell, load_libraries, reasons
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-ROOT = Path(__file__).parents[2]
-REASONS = Path(__file__).with_name("explore") / "reasons.toml"
 DOCUMENT = ROOT / "bench" / "explored.md"
 SEARCH = "tests.simulation.explore.search"
 CELL = re.compile(r"(?<!\\) ?\| ?")
@@ -40,21 +36,24 @@ HANGS_AFTER = 30
 """Seconds of the processor after which a world counts as one that does not end."""
 
 
-def in_a_process(work: Callable[[Callable[[Any], None]], Any]) -> Any:
-    """What work returns in a process of its own, which has imported nothing of what is judged.
+def in_a_process(mutant: Mutant | None, work: Callable[[Callable[[Any], None]], Any]) -> Any:
+    """What work returns in a process of its own, with a defect, which has imported nothing of what is judged.
 
     Work gets a function that ends the process at once with another result.
     """
     reader, writer = os.pipe()
-    if not (process := os.fork()):
+
+    def tell(found: Any) -> None:
+        with os.fdopen(writer, "w") as out:
+            json.dump(found, out)
+        os._exit(0)
+
+    def run() -> int:
         os.close(reader)
-
-        def tell(found: Any) -> None:
-            with os.fdopen(writer, "w") as out:
-                json.dump(found, out)
-            os._exit(0)
-
         tell(work(tell))
+        return 0
+
+    process = begin(mutant, run)
     os.close(writer)
     with os.fdopen(reader) as found:
         text = found.read()
@@ -62,9 +61,8 @@ def in_a_process(work: Callable[[Callable[[Any], None]], Any]) -> Any:
     return json.loads(text)
 
 
-def judge(mutant: Mutant, seconds: float, known: Sequence[Any], tell: Callable[[Any], None]) -> dict[str, Any]:
-    """Search with a defect; return what was found, and how far the search got."""
-    sys.meta_path.insert(0, Changed(mutant))
+def judge(seconds: float, known: Sequence[Any], tell: Callable[[Any], None]) -> dict[str, Any]:
+    """Search for a defect; return what was found, and how far the search got."""
     search = importlib.import_module(SEARCH).Search(known=known)
 
     def outcome() -> dict[str, Any]:
@@ -91,7 +89,7 @@ def outcomes_of(document: str) -> dict[str, dict[str, Any]]:
     for line in document.splitlines():
         if line.startswith("## "):
             module = line.strip("# `")
-        cells = [cell.replace("\\|", "|") for cell in CELL.split(line)[1:-1]]
+        cells = [one.replace("\\|", "|") for one in CELL.split(line)[1:-1]]
         if len(cells) == len(COLUMNS) and cells[-1][:1].isdigit():
             scope, what, world, law, schedules, seconds = cells
             told = {"world": world, "law": "" if world in NOT_FOUND else law}
@@ -99,11 +97,11 @@ def outcomes_of(document: str) -> dict[str, dict[str, Any]]:
     return outcomes
 
 
-def table(mutants: list[Mutant], outcomes: dict[str, dict[str, Any]], reasons: dict[str, str]) -> Iterator[str]:
+def table(mutants: list[Mutant], outcomes: dict[str, dict[str, Any]], known: dict[str, str]) -> Iterator[str]:
     """The document's lines: each defect of the ledger and of pacing, what found it, or why nothing does."""
     ran = [one for one in mutants if one.name in outcomes]
     found = [one for one in ran if outcomes[one.name]["law"]]
-    explained = [one for one in ran if one not in found and one.name in reasons]
+    explained = [one for one in ran if one not in found and one.name in known]
     yield "# Defects that exploration alone finds"
     yield ""
     yield "Written by `python -m tests.simulation.mutants shared/ledger shared/pacing`; do not edit. One condition,"
@@ -119,32 +117,31 @@ def table(mutants: list[Mutant], outcomes: dict[str, dict[str, Any]], reasons: d
         yield from (f"| {' | '.join(COLUMNS)} |", f"|{' --- |' * len(COLUMNS)}")
         for one in (one for one in ran if one.path == module):
             told = outcomes[one.name]
-            law = told["law"] or reasons.get(one.name, "")
-            world = told["world"] if told["law"] else NOT_FOUND[one.name not in reasons]
+            law = told["law"] or known.get(one.name, "")
+            world = told["world"] if told["law"] else NOT_FOUND[one.name not in known]
             cells = (one.mutation.scope, one.mutation.what, world, law, told["schedules"], told["seconds"])
-            yield f"| {' | '.join(str(cell).replace('|', chr(92) + '|') for cell in cells)} |"
+            yield f"| {' | '.join(map(cell, cells))} |"
 
 
 def main(wanted: list[str]) -> int:
     """Try the defects one after the other; write the document."""
     os.environ |= powertools_variables()
-    for name in HEAVY:
-        importlib.import_module(name)
+    load_libraries()
     mutants = all_mutants()
     outcomes: dict[str, dict[str, Any]] = outcomes_of(DOCUMENT.read_text())
     chosen = [one for one in mutants if any(part in one.name for part in wanted)]
-    reasons = tomllib.loads(REASONS.read_text())
+    explained = reasons("worlds")
     if os.environ.get("LEFT"):
-        chosen = [one for one in chosen if one.name not in reasons and not outcomes.get(one.name, {}).get("law")]
+        chosen = [one for one in chosen if one.name not in explained and not outcomes.get(one.name, {}).get("law")]
 
     def write() -> None:
-        DOCUMENT.write_text("\n".join([*table(mutants, outcomes, reasons), ""]))
+        DOCUMENT.write_text("\n".join([*table(mutants, outcomes, explained), ""]))
 
     telling = float(os.environ.get("TELLING", "120"))
-    known = in_a_process(lambda _: list(importlib.import_module(SEARCH).telling(telling))) if chosen else []
+    known = in_a_process(None, lambda _: list(importlib.import_module(SEARCH).telling(telling))) if chosen else []
     for mutant in chosen:
         seconds = float(os.environ.get("SECONDS", "300"))
-        told = outcomes[mutant.name] = in_a_process(partial(judge, mutant, seconds, known))
+        told = outcomes[mutant.name] = in_a_process(mutant, partial(judge, seconds, known))
         write()
         sys.stdout.write(f"{mutant.name}: {told['law'] or 'not found'}: {told['world']}\n")
         sys.stdout.flush()

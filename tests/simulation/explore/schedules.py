@@ -23,7 +23,7 @@ from weakref import WeakKeyDictionary
 from greenlet import getcurrent
 
 from local.workers_ai import Behaviour, Fault
-from tests.simulation.services.awkward import Awkward
+from simulation.services.awkward import Awkward
 from tests.simulation.worlds.item_laws import ItemLaws
 from tests.simulation.worlds.judges import Ending, Laws, Violation
 from tests.simulation.worlds.world import simulated
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import ModuleType
 
-    from tests.simulation.kernel import Life
-    from tests.simulation.services.dynamodb import Key, Wire
+    from simulation.kernel import Life
+    from simulation.services.dynamodb import Key, Wire
     from tests.simulation.worlds.users import Dropped
     from tests.simulation.worlds.world import World
 

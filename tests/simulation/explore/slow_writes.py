@@ -11,8 +11,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from local.workers_ai import Fault
+from simulation.services.errors import refused
 from tests.simulation.explore.schedules import SmallWorld
-from tests.simulation.services.errors import refused
 from tests.simulation.worlds.users import Dropped, drop
 
 if TYPE_CHECKING:
@@ -273,7 +273,9 @@ SLOW_WORLDS = (
     SmallWorld("polls fail, and then do not", answers_refused, (Fault(kind="html", on="poll", times=0),)),
     SmallWorld("read twice", read_twice),
     SmallWorld(
-        "visited twice", partial(visited_twice, words=("#unchanged_visits",), then=8.0), (Fault(kind="stuck", seconds=600),)
+        "visited twice",
+        partial(visited_twice, words=("#unchanged_visits",), then=8.0),
+        (Fault(kind="stuck", seconds=600),),
     ),
     SmallWorld("ended twice", partial(visited_twice, words=("#completed_at = :to_completed_at",))),
     SmallWorld("refused lease", lease_refused, (Fault(kind="stuck", seconds=600),), calls_fail=True),

@@ -7,18 +7,18 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from local.workers_ai import Fault
+from simulation.services.errors import refused
 from tests.simulation.explore.crowded_worlds import CROWDED_WORLDS
 from tests.simulation.explore.paused_worlds import PAUSED_WORLDS
 from tests.simulation.explore.schedules import SmallWorld
 from tests.simulation.explore.slow_writes import SLOW_WORLDS
 from tests.simulation.explore.waiting_worlds import WAITING_WORLDS
-from tests.simulation.services.errors import refused
 from tests.simulation.worlds.users import MODELS, Dropped, drop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tests.simulation.services.s3 import Version
+    from simulation.services.s3 import Version
     from tests.simulation.worlds.world import World
 
 MINUTE, HOUR, DAY = 60.0, 3_600.0, 86_400.0

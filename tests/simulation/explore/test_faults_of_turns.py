@@ -14,7 +14,7 @@ from shared.aws.queues import Queues, VisitMessage
 from shared.ledger import jobs
 from shared.ledger.due import DueItems
 from shared.models import DueKind
-from tests.simulation.services.awkward import Awkward
+from simulation.services.awkward import Awkward
 from tests.simulation.worlds.judges import Laws, Promises
 from tests.simulation.worlds.users import MODELS, drop
 from tests.simulation.worlds.world import simulated

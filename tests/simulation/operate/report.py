@@ -17,7 +17,7 @@ from tests.simulation.worlds.judges import CALLS_IN_FIVE_MINUTES
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tests.simulation.services.dynamodb import Key, Wire
+    from simulation.services.dynamodb import Key, Wire
     from tests.simulation.worlds.judges import Violation
     from tests.simulation.worlds.world import World
 

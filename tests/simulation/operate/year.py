@@ -13,6 +13,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from local.workers_ai import Behaviour, Fault
+from simulation.services.awkward import Awkward
 from tests.simulation.operate.alarms import Alarms, Cause
 from tests.simulation.operate.report import (
     DAY,
@@ -25,7 +26,6 @@ from tests.simulation.operate.report import (
     publish,
     told,
 )
-from tests.simulation.services.awkward import Awkward
 from tests.simulation.worlds.judges import Ending, Laws, Promises
 from tests.simulation.worlds.users import MODELS, Dropped, drop
 from tests.simulation.worlds.world import FINAL, START, TICK_SECONDS, World, simulated

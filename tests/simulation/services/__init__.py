@@ -1,1 +1,1 @@
-"""AWS and the API in memory, behind the calls that the functions make."""
+"""The API in memory, and tests that compare the simulated services with other implementations."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import httpx
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from local.workers_ai.api import WorkersAI
-    from tests.simulation.services.calls import Calls
+    from simulation.services.calls import Calls
 
 READ_SECONDS = 60.0
 """Patience of a call that names none."""
@@ -88,14 +88,3 @@ class Http:
 
 def _broken(cut: Cut) -> Exception:
     return httpx.ReadError("simulated") if cut is Cut.RESET else httpx.RemoteProtocolError("simulated")
-
-
-class Meta:
-    """A boto3 client's `meta`, as far as the functions use it at their start."""
-
-    class events:  # noqa: N801 - boto3's own name
-        """Hooks of the SDK, which is not simulated."""
-
-        @staticmethod
-        def register(*_: Any) -> None:
-            """Take no notice."""

@@ -10,11 +10,11 @@ import time_machine
 from botocore.exceptions import ClientError
 from moto import mock_aws
 
-from tests.simulation.kernel import Kernel
-from tests.simulation.services.awkward import Awkward
-from tests.simulation.services.calls import Calls
+from simulation.kernel import Kernel
+from simulation.services.awkward import Awkward
+from simulation.services.calls import Calls
+from simulation.services.sqs import SQS, Queue
 from tests.simulation.services.random_calls import CALLS
-from tests.simulation.services.sqs import SQS, Queue
 from tests.simulation.worlds.world import START
 from tests.support.aws.resources import REGION
 

@@ -12,17 +12,18 @@ from botocore.exceptions import ClientError
 from moto import mock_aws
 from moto.s3 import models as moto_s3
 
-from tests.simulation.kernel import Kernel
-from tests.simulation.services import s3
-from tests.simulation.services.awkward import Awkward
-from tests.simulation.services.calls import Calls
-from tests.simulation.services.dynamodb import DynamoDB
-from tests.simulation.services.events import Events
-from tests.simulation.services.expressions import NotSimulatedError, condition
+from simulation.kernel import Kernel
+from simulation.services import s3
+from simulation.services.awkward import Awkward
+from simulation.services.calls import Calls
+from simulation.services.dynamodb import DynamoDB
+from simulation.services.events import Events
+from simulation.services.expressions import NotSimulatedError, condition
+from simulation.services.s3 import S3
 from tests.simulation.services.random_calls import CALLS, compare, make_table
-from tests.simulation.services.s3 import S3
 from tests.support.aws import quick_moto
-from tests.support.aws.resources import BUCKET, REGION, TABLE
+from tests.support.aws.ledger_table import ledger_table
+from tests.support.aws.resources import BUCKET, REGION
 
 JOINS = 60
 
@@ -57,7 +58,7 @@ def test_table_answers_as_moto_does(moto, calls):
     """Each call has the same answer or the same error."""
     make_table(moto.dynamodb)
 
-    outcomes = compare(DynamoDB(calls, TABLE), moto.dynamodb, CALLS["moto"], exact=False)
+    outcomes = compare(DynamoDB(calls, ledger_table()), moto.dynamodb, CALLS["moto"], exact=False)
 
     assert len(outcomes) == 10, "every operation, and the conditional ones with both outcomes"
 
@@ -178,6 +179,12 @@ def test_numbers_of_compared_calls_are_documented():
 
     assert [calls for _, _, calls in rows] == [f"{CALLS[other]:,}" for _, other, _ in rows]
     assert len(rows) == 4
+
+
+def test_unsimulated_operation_raises(calls):
+    """Something that no handler takes for an error of AWS."""
+    with pytest.raises(NotSimulatedError, match=r"S3\.copy_object"):
+        S3(calls, BUCKET).copy_object(Bucket=BUCKET, Key="a", CopySource="b")
 
 
 def test_unsimulated_expression_raises():

@@ -24,8 +24,8 @@ from tests.support.aws.wire_items import number, submissions
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.simulation.kernel import Life
-    from tests.simulation.services.dynamodb import Key, Wire
+    from simulation.kernel import Life
+    from simulation.services.dynamodb import Key, Wire
     from tests.simulation.worlds.judges import Laws
 
 TIMES = frozenset(

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from dropbatch.core.keys import staged
 from local.workers_ai import expected_result
 from shared.errors import RetryableError
-from tests.simulation.services.dynamodb import MAX_ITEM_BYTES, Key, may_have, size_of
+from simulation.services.dynamodb import MAX_ITEM_BYTES, Key, may_have, size_of
 from tests.simulation.worlds.world import FINAL, World
 from tests.support.aws.wire_items import number, submissions
 
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
     Item = dict[str, Any]
 
 NEXT_STATES = {
-    None: {"ready", "done"},
+    None: {"ready"},
     "ready": {"ready", "submitting", "queued", "done", "divided"},
-    "submitting": {"submitting", "ready", "queued", "done"},
-    "queued": {"queued", "ready", "done", "divided"},
+    "submitting": {"submitting", "ready", "queued"},
+    "queued": {"queued", "ready", "done"},
     "done": set(),
     "divided": set(),
 }
-"""What may follow a batch's state; a final item never changes again."""
+"""What may follow a batch's state; a final item never changes again. docs/architecture.md draws the same."""
 NEXT_JOB_STATES = {
     None: {"splitting"},
-    "splitting": {"splitting", "in_progress", *FINAL},
+    "splitting": {"splitting", "in_progress", "completed", "failed"},
     "in_progress": {"in_progress", "finalizing"},
     "finalizing": {"finalizing", *FINAL},
     "completed": set(),

@@ -13,7 +13,7 @@ from tests.support.aws.wire_items import number
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.simulation.services.dynamodb import Wire
+    from simulation.services.dynamodb import Wire
 
 PROBED_AFTER = {"token_refused": 60.0, "quota_spent": 1_800.0, "outage": 15.0}
 """Seconds from a pause's beginning to its first probe, by its reason."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from local.workers_ai import Fault
-from tests.simulation.services.awkward import Awkward
+from simulation.services.awkward import Awkward
 from tests.simulation.worlds.users import MODELS
 
 if TYPE_CHECKING:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from local.workers_ai import Behaviour
 from tests.simulation.worlds.item_laws import ItemLaws
@@ -12,9 +11,6 @@ from tests.simulation.worlds.judges import Ending, Laws, Promises, Violation
 from tests.simulation.worlds.plans import Drop, Plan, draw, smaller
 from tests.simulation.worlds.users import drop
 from tests.simulation.worlds.world import simulated
-
-if TYPE_CHECKING:
-    from tests.simulation.kernel import Life
 
 SETTLE_SECONDS = 60 * 86_400.0
 """Every job ends within 50 days."""
@@ -45,14 +41,12 @@ def run(plan: Plan, events: list[str] | None = None, settle_seconds: float = SET
     with simulated(plan.seed, plan.awkward, behaviour, **dict(plan.settings)) as world:
         digest = hashlib.sha256()
 
-        def note(life: Life, operation: str) -> None:
-            line = f"{world.kernel.now - world.began:10.3f} {life.name} {operation}"
+        def note(line: str) -> None:
             digest.update(line.encode())
             if events is not None:
                 events.append(line)
-            world.may_die(life)
 
-        world.calls.before = note
+        world.trace = note
         laws = Laws(world, events)
         ItemLaws(laws)
         promises = Promises(laws)

@@ -18,8 +18,8 @@ from shared.aws.queues import SUBMIT_GRACE_SECONDS
 from tests.support.aws.wire_items import number, submissions
 
 if TYPE_CHECKING:
-    from tests.simulation.kernel import Life
-    from tests.simulation.services.dynamodb import Key, Wire
+    from simulation.kernel import Life
+    from simulation.services.dynamodb import Key, Wire
     from tests.simulation.worlds.item_laws import ItemLaws
 
 MINUTES, LEAST = 15, 2

@@ -10,7 +10,7 @@ import pytest
 from local.workers_ai import Fault
 from shared.aws import attribute_values
 from shared.ledger.batches import Batches
-from tests.simulation.services.awkward import Awkward
+from simulation.services.awkward import Awkward
 from tests.simulation.worlds.plans import Command, Drop, Plan, draw
 from tests.simulation.worlds.runs import random_world, run, smallest
 from tests.simulation.worlds.users import MODELS

@@ -21,8 +21,8 @@ from tests.support.aws.wire_items import number
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.simulation.kernel import Life
-    from tests.simulation.services.dynamodb import Key, Wire
+    from simulation.kernel import Life
+    from simulation.services.dynamodb import Key, Wire
     from tests.simulation.worlds.item_laws import ItemLaws
 
 RECENT_SECONDS = 20.0

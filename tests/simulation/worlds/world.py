@@ -1,26 +1,21 @@
 """A simulated world: `template.yaml`'s queues, table, bucket and functions, users, and a clock, decided by one seed.
 
-The functions are the real ones, entered by their handlers. What they import is replaced at the outermost edge: boto3's
-session, the HTTP client, the thread pool, time and chance.
+The functions are the real ones, entered by their handlers. What they import is replaced at the outermost edge: by
+`simulation` boto3's session, the thread pool and chance, and here the HTTP client and time.
 """
 
 from __future__ import annotations
 
-import gc
 import inspect
-import json
 import os
 import random
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
-from urllib.parse import quote_plus
 
-import boto3
 from aws_lambda_powertools.utilities.batch import BatchProcessor
 
 import functions.poll.handler
@@ -34,28 +29,25 @@ from shared.ledger import batches, jobs
 from shared.pacing import budget, controls
 from shared.workers_ai import client as api_client
 from shared.workers_ai.transports import Credentials
-from tests.simulation.kernel import DiedError, Kernel, Life
-from tests.simulation.services.api import Http, Meta
-from tests.simulation.services.awkward import Awkward
-from tests.simulation.services.calls import Calls
-from tests.simulation.services.dynamodb import DynamoDB
-from tests.simulation.services.events import Events
-from tests.simulation.services.s3 import S3, Version
-from tests.simulation.services.sqs import SQS, Queue
-from tests.simulation.worlds.lambdas import EventSource, Function, Invocation
-from tests.support.aws.resources import BUCKET, QUEUES, TABLE, TOKEN, variables
+from simulation import Account, Awkward, Queue
+from tests.simulation.services.api import Http
+from tests.support.aws.ledger_table import ledger_table
+from tests.support.aws.resources import BUCKET, QUEUES, TOKEN, variables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from shared.bootstrap import Services
-    from tests.simulation.services.dynamodb import Key, Wire
+    from simulation.services.dynamodb import DynamoDB, Key, Wire
 
 START = 1_795_253_407.0
 """Unix seconds at which every world begins: 2026-11-21, 09:30:07 UTC."""
 TICK_SECONDS = 60.0
 LATE_TICK_SECONDS = 600.0
 """Seconds between ticks when everything is over; each is as long as a small job for the simulation."""
+API_SECONDS = (0.08, 0.4)
+"""Shortest and longest usual duration of a call of the API, beside what it takes for a batch."""
+HANDLERS: dict[str, Any] = {"SubmitFunction": functions.submit.handler, "PollFunction": functions.poll.handler}
 FINAL = frozenset({"completed", "failed", "cancelled"})
 
 
@@ -92,27 +84,28 @@ class Reader:
         self._read.pop(id(old), None)
 
 
-class World:
+class World(Account):
     """Everything of one seed."""
 
     def __init__(self, seed: int, awkward: Awkward | None = None, behaviour: Behaviour | None = None) -> None:
         """Make empty services; `simulated` also installs them."""
-        self.seed = seed
-        self.began = START
+        super().__init__(
+            seed,
+            awkward,
+            start=START,
+            table=ledger_table(),
+            bucket=BUCKET,
+            queues=map(_queue, QUEUES),
+        )
+        self.calls.seconds["api"] = API_SECONDS
         self.has_faults = False
         self.calls_per_minute = int(os.environ["API_CALLS_PER_MINUTE"])
         self.call_times: list[float] = []
         self.token = TOKEN
-        self.tick_seconds = TICK_SECONDS
-        self.kernel = Kernel(seed, START)
-        self.calls = Calls(self.kernel, awkward or Awkward())
-        self.calls.before = lambda life, _operation: self.may_die(life)
         self.api = WorkersAI(behaviour or Behaviour(embedder="hash", latency=20.0), now=lambda: self.kernel.now)
-        self.dynamodb = DynamoDB(self.calls, TABLE)
-        self.s3 = S3(self.calls, BUCKET)
-        self.s3.watchers.append(self._notify)
-        self.events = Events(self.calls)
-        self.sqs = SQS(self.calls, {name: _queue(name) for name in QUEUES}, self._message_sent)
+        for one in properties("Bucket")["NotificationConfiguration"]["QueueConfigurations"]:
+            (rule,) = one["Filter"]["S3Key"]["Rules"]
+            self.notifications.append((rule["Value"], _resource(one["Queue"])))
         self.metrics: dict[str, float] = {}
         self.measured: list[Callable[[str, float], None]] = []
         """Called with each metric and its value."""
@@ -122,11 +115,10 @@ class World:
         self._open: set[str] = set()
         """Keys of the items of jobs that are not over."""
         self.dynamodb.watchers.append(self._note_over)
-        self.sources: dict[str, EventSource] = {}
-        self.functions: dict[str, Function] = {}
-        for name, module in (("Submit", functions.submit.handler), ("Poll", functions.poll.handler)):
-            self._make_function(f"{name}Function", module)
-        self.kernel.at(START + self.kernel.random.uniform(0, TICK_SECONDS), self._tick)
+        for name, module in HANDLERS.items():
+            self._make_function(name, module)
+        first = START + self.kernel.random.uniform(0, TICK_SECONDS)
+        self._ticks = self.schedule(self.functions["PollFunction"], TICK_SECONDS, first)
 
     # ── users ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -145,7 +137,7 @@ class World:
 
     def notify_again(self, upload: Upload) -> None:
         """S3 sends the event of an upload a second time."""
-        self._notify(self.s3.objects[upload.key])
+        self.notify(self.s3.objects[upload.key])
 
     def command(self, name: str, word: str) -> None:
         """Write a command: `name` is a job's id, or `stack`."""
@@ -159,9 +151,14 @@ class World:
         for function in self.functions.values():
             function.replace_processes()
 
-    def run(self, seconds: float, done: Callable[[], bool] | None = None) -> None:
-        """Let time pass."""
-        self.kernel.run(self.kernel.now + seconds, done)
+    @property
+    def tick_seconds(self) -> float:
+        """Seconds from one tick to the next."""
+        return self._ticks.seconds
+
+    @tick_seconds.setter
+    def tick_seconds(self, seconds: float) -> None:
+        self._ticks.seconds = seconds
 
     def settle(self, seconds: float) -> bool:
         """Let time pass until every upload's job is over; return whether they are."""
@@ -198,87 +195,38 @@ class World:
         described = template()["Resources"][name]["Properties"]
         timeout = template()["Globals"]["Function"]["Timeout"]
         reserved = _number(described["ReservedConcurrentExecutions"])
-        function = self.functions[name] = Function(name, module, timeout, reserved, self.calls, self._build)
+
+        def handle(event: dict[str, Any], context: Any) -> Any:
+            module.processor = type(module.processor)()  # As in a process of its own.
+            return module.lambda_handler(event, context)
+
+        function = self.add_function(name, handle, timeout=timeout, most=reserved, build=self._build)
         for event in described["Events"].values():
             if event["Type"] != "SQS":
                 continue
             queue = _resource(event["Properties"]["Queue"])
             most = _number(event["Properties"]["ScalingConfig"]["MaximumConcurrency"])
-            self.sources[queue] = EventSource(self.sqs.queues[queue], function, most, self.calls)
+            self.connect(queue, function, most)
 
     def _build(self) -> Services:
         """Services of a new process."""
         return replace(bootstrap.services.__wrapped__(), now=self.clock, sleep=self.kernel.wait)
-
-    def clock(self) -> float:
-        """Unix seconds by the clock of the running invocation."""
-        life = self.kernel.life()
-        return self.kernel.now - (life.owner.clock_behind if life else 0.0)
-
-    def client(self, name: str, config: object = None) -> Any:
-        """A client of a simulated service."""
-        del config
-        found: Any = {"dynamodb": self.dynamodb, "s3": self.s3, "sqs": self.sqs, "events": self.events}[name]
-        found.meta = Meta
-        return found
-
-    def _tick(self) -> None:
-        self.functions["PollFunction"].invoke({}, lambda _: None)
-        self.kernel.at(self.kernel.now + self.tick_seconds, self._tick)
-
-    def _message_sent(self, queue: Queue, visible_at: float) -> None:
-        self.sources[queue.name].wake(visible_at)
-
-    def _notify(self, version: Version) -> None:
-        for one in properties("Bucket")["NotificationConfiguration"]["QueueConfigurations"]:
-            (rule,) = one["Filter"]["S3Key"]["Rules"]
-            if version.key.startswith(rule["Value"]):
-                self._send_notification(version, _resource(one["Queue"]))
-
-    def _send_notification(self, version: Version, queue: str) -> None:
-        described = {"key": quote_plus(version.key), "versionId": version.id, "eTag": version.etag}
-        at = version.modified.strftime("%Y-%m-%dT%H:%M:%S.000Z")
-        record = {
-            "eventName": "ObjectCreated:Put",
-            "eventTime": at,
-            "s3": {"bucket": {"name": BUCKET}, "object": described},
-        }
-        body = json.dumps({"Records": [record]})
-        times = 1 + (self.kernel.random.random() < self.calls.awkward.notified_twice)
-        for _ in range(times):
-            late = self.kernel.random.uniform(0, self.calls.awkward.notified_late_seconds)
-            moment = self.kernel.now + self.kernel.random.uniform(0.1, 0.5) + late
-            self.kernel.at(moment, lambda: self.sqs.put(queue, body))
 
     def inject(self, *faults: Fault) -> None:
         """Let the API do something to its next calls."""
         self.has_faults = self.has_faults or bool(faults)
         self.api.inject(*faults)
 
-    def may_die(self, life: Life) -> None:
-        """Kill the running invocation if its seed has chosen this call."""
-        invocation: Invocation = life.owner
-        if invocation.dies_at and life.calls >= invocation.dies_at:
-            self.kernel.kill(life)
-            raise DiedError
-
     def services(self) -> Services:
         """The services of the running invocation's process, for the handlers."""
-        life = self.kernel.life()
-        assert life is not None
-        invocation: Invocation = life.owner
-        return invocation.process.services
+        found: Services = self.invocation().process.state
+        return found
 
     def message_failed(self, record: Any, exception: Any) -> Any:
         """In place of the processor's handler of a failed message, which Lambda delivers again."""
         self.failures.append(exception[1])
-        processor = self._handler().processor
+        processor = HANDLERS[self.invocation().function_name].processor
         return BatchProcessor.failure_handler(processor, record, exception)
-
-    def _handler(self) -> Any:
-        life = self.kernel.life()
-        assert life is not None
-        return self.functions[life.name.partition("-")[0]].handler
 
     def count(self, name: str, unit: str, value: float = 1) -> None:
         """Add to a metric."""
@@ -297,14 +245,10 @@ def simulated(
         stack.enter_context(patch.dict(os.environ, _environment(settings)))
         world = World(seed, awkward, behaviour)
         clock = SimpleNamespace(time=world.clock, monotonic=world.clock)
-        session = SimpleNamespace(client=world.client)
         chance = random.Random(seed)
         reader = Reader(world.dynamodb)
         for target, name, replacement in (
             *((module, "read", reader) for module in (budget, controls, dynamodb, batches, jobs)),
-            (ThreadPoolExecutor, "submit", _as_method(world.kernel.submit)),
-            (ThreadPoolExecutor, "shutdown", _as_method(world.kernel.shut_down)),
-            (boto3.session, "Session", lambda: session),
             (bootstrap, "http_client", lambda: Http(world.calls, world.api, world.call_times)),
             (bootstrap, "_credentials_reader", lambda *_: lambda _fresh: Credentials(world.token)),
             (api_client, "time", clock),
@@ -318,21 +262,10 @@ def simulated(
             (inspect, "signature", cache(inspect.signature)),  # Powertools asks for a handler's with each message.
         ):
             stack.enter_context(patch.object(target, name, replacement))
-        thresholds = gc.get_threshold()
-        gc.set_threshold(50_000, 50, 1_000)  # A world has many objects and few circles.
-        stack.callback(gc.set_threshold, *thresholds)
-        before, level = random.getstate(), observability.logger.log_level
-        stack.callback(random.setstate, before)
-        stack.callback(observability.logger.setLevel, level)
-        random.seed(seed)
+        stack.callback(observability.logger.setLevel, observability.logger.log_level)
         observability.logger.setLevel("CRITICAL")
-        stack.callback(world.kernel.close)
+        stack.enter_context(world.installed())
         yield world
-
-
-def _as_method(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that a class passes its instance to; a bound method would not get it."""
-    return lambda *given, **named: function(*given, **named)  # noqa: PLW0108 - see above
 
 
 @contextmanager

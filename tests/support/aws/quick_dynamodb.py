@@ -14,10 +14,11 @@ from moto.core.utils import camelcase_to_underscores
 from moto.dynamodb.models import dynamodb_backends
 from moto.dynamodb.responses import DynamoHandler
 
-from tests.simulation.kernel import Kernel
-from tests.simulation.services.awkward import Awkward
-from tests.simulation.services.calls import Calls
-from tests.simulation.services.dynamodb import DynamoDB
+from simulation.kernel import Kernel
+from simulation.services.awkward import Awkward
+from simulation.services.calls import Calls
+from simulation.services.dynamodb import DynamoDB
+from tests.support.aws.ledger_table import ledger_table
 from tests.support.aws.resources import AWS_ACCOUNT, REGION, TABLE
 
 OPERATIONS = {
@@ -32,7 +33,10 @@ def stored(name: str = TABLE, region: str = REGION) -> DynamoDB | None:
     table = dynamodb_backends[AWS_ACCOUNT][region].tables.get(name)
     if table is None or [index.name for index in table.global_indexes] != ["due"]:
         return None
-    found: DynamoDB = vars(table).setdefault("simulated", DynamoDB(Calls(Kernel(1, 0.0), Awkward()), name))
+    found: DynamoDB | None = vars(table).get("simulated")
+    if found is None:
+        made = DynamoDB(Calls(Kernel(1, 0.0), Awkward()), ledger_table(name))
+        found = vars(table).setdefault("simulated", made)  # Unless another thread was quicker.
     return found
 
 

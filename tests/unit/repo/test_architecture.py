@@ -27,7 +27,7 @@ ROOMS = {
 
 FLAT = tuple(f"dropbatch.core.{name}" for name in ("cost", "options", "plan_upload", "validation"))
 FORBIDDEN = {
-    "": ("tests", "local", "tools", "bench", "moto", "pytest"),
+    "": ("simulation", "tests", "local", "tools", "bench", "moto", "pytest"),
     "shared": ("functions",),
     "functions.submit": ("functions.poll",),
     "functions.poll": ("functions.submit",),
@@ -120,6 +120,18 @@ def test_package_knows_nothing_above_it(package):
     assert breaches(rule, {*SHIPPED, *LIBRARY}) == {}
 
 
+def test_simulator_knows_nothing_of_dropbatch():
+    ours = ("dropbatch", "functions", "shared", "local", "tests", "tools", "bench")
+    paths = sorted((ROOT / "simulation").rglob("*.py"))
+
+    def rule(_, path):
+        named = re.findall("(?i)dropbatch", path.read_text("utf-8"))
+        return [*named, *(one for one in imports_of(path) if any(is_in(one, other) for other in ours))]
+
+    assert len(paths) > 10
+    assert breaches(rule, paths) == {}
+
+
 def test_core_imports_only_itself_and_msgspec():
     def rule(_, path):
         known = {one.partition(".")[0] for one in imports_of(path, types=False) if not is_in(one, "dropbatch.core")}
@@ -172,7 +184,7 @@ def test_no_modules_import_each_other_in_circle():
 @pytest.fixture
 def written():
     """Each module that somebody wrote: the product, its tools and its tests."""
-    folders = ("bench", "dropbatch", "functions", "local", "shared", "tests", "tools")
+    folders = ("bench", "dropbatch", "functions", "local", "shared", "simulation", "tests", "tools")
     return [path.relative_to(ROOT) for folder in folders for path in (ROOT / folder).rglob("*.py")]
 
 

@@ -14,8 +14,22 @@ from shared.pacing.controls import PauseReason
 from tests.support.shipped import ROOT, SHIPPED
 from tools.plan import dollars
 
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "bench").glob("*.md")])
-FOLDERS = {"functions", "shared", "local", "bench", "tests", "docs", "events", "worker", "dropbatch", "examples"}
+PAGES = sorted(
+    [*ROOT.glob("*.md"), ROOT / "simulation/README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "bench").glob("*.md")]
+)
+FOLDERS = {
+    "functions",
+    "shared",
+    "local",
+    "bench",
+    "tests",
+    "docs",
+    "events",
+    "worker",
+    "dropbatch",
+    "examples",
+    "simulation",
+}
 OTHER_CODES = {"Waiting"}
 """Classes whose `code` is no error of a record or an upload: what a job waits for has a table of its own."""
 

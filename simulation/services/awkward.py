@@ -9,11 +9,15 @@ if TYPE_CHECKING:
     from random import Random
 
 
+HALF = 0.5
+"""Share of the awkward things that `drawn` takes."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Awkward:
     """Chances are per call or per message; seconds are the longest that something may take."""
 
-    #: The `due` index shows a write this much later.
+    #: The index of the table shows a write this much later.
     index_lag_seconds: float = 0.0
     #: A query ends a page after this many bytes, not only after the service's 1 MB.
     page_bytes: int = 1 << 20
@@ -51,5 +55,5 @@ class Awkward:
             death=0.02,
             clock_behind_seconds=25.0,
         )
-        chosen = [one.name for one in fields(cls) if getattr(worst, one.name) != one.default and random.random() < 0.5]
+        chosen = [one.name for one in fields(cls) if getattr(worst, one.name) != one.default and random.random() < HALF]
         return replace(cls(), **{name: getattr(worst, name) for name in chosen})

@@ -1,4 +1,4 @@
-"""DynamoDB's expressions, as far as Dropbatch writes them: conditions, updates, key conditions. Others raise.
+"""DynamoDB's expressions, the most usual of them: conditions, updates, key conditions. Others raise.
 
 An expression is compiled once, by its text, into functions of an item and the names and values of a call. Items are in
 wire form and are never changed: an update makes a new one.
@@ -35,8 +35,27 @@ _COMPARE = {
 }
 
 
+_KEY_CONDITION = re.compile(
+    r"(?P<name>#?\w+) = (?P<partition>:\w+)"
+    r"( AND (begins_with\(#?\w+, (?P<prefix>:\w+)\)|#?\w+ BETWEEN (?P<low>:\w+) AND (?P<high>:\w+)))?"
+)
+
+
 class NotSimulatedError(BaseException):
-    """Dropbatch uses something of AWS that the simulation does not have: add it there. No code may handle it."""
+    """Something of AWS was used that the simulation does not have: add it there. No code may handle it."""
+
+
+@cache
+def key_condition(text: str) -> dict[str, str]:
+    """What a key condition names: the partition key, its value, and the bounds of the sort key.
+
+    Raises:
+        NotSimulatedError: it is of another kind.
+    """
+    found = _KEY_CONDITION.fullmatch(text)
+    if found is None:
+        raise NotSimulatedError(text)
+    return found.groupdict("")
 
 
 def value_of(wire: Any) -> Any:
@@ -107,7 +126,7 @@ class _Parser:
 
     def single(self) -> Condition:
         token = self.peek()
-        if token == "(":
+        if token == "(":  # noqa: S105 - of an expression
             self.take()
             inner = self.either()
             self.take(")")
@@ -249,7 +268,7 @@ def condition(text: str) -> Condition:
     """A compiled condition; a key condition is one too.
 
     Raises:
-        NotSimulatedError: Dropbatch did not write such expressions before.
+        NotSimulatedError: expressions of that kind are not simulated.
     """
     parser = _Parser(text)
     compiled = parser.either()

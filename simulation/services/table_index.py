@@ -1,4 +1,4 @@
-"""The index `due` of the simulated table: sparse, in order of `due_at`, and a little behind the table."""
+"""The index of the simulated table: sparse, in order of a number, and a little behind the table."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from sortedcontainers import SortedList
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from simulation.services.table import Table
+
 _NO_ENTRIES = SortedList()
 
 
-def shown(work: str, due_at: float, pk: str, sk: str) -> dict[str, Any]:
-    """An entry of the index in wire form."""
-    at = str(int(due_at)) if due_at.is_integer() else repr(due_at)
-    return {"pk": {"S": pk}, "sk": {"S": sk}, "work": {"S": work}, "due_at": {"N": at}}
-
-
 class Index:
-    """The sparse index: by kind of work, in order of `due_at`. It shows a write only some time later."""
+    """The sparse index: by its partition key, in order of its sort key. It shows a write only some time later."""
 
-    def __init__(self) -> None:
-        """Begin empty."""
+    def __init__(self, table: Table) -> None:
+        """Begin empty; the index of a table that has none stays so."""
+        self._keys = table.keys
+        self._partition_key, self._sort_key = (
+            (table.index.partition_key, table.index.sort_key) if table.index else ("", "")
+        )
         self.entries: dict[str, SortedList] = {}
         self._shown: dict[tuple[str, str], tuple[str, float]] = {}
         self._coming: list[tuple[float, int, tuple[str, str], tuple[str, float] | None]] = []
@@ -36,14 +36,30 @@ class Index:
     def note(self, key: tuple[str, str], item: dict[str, Any] | None, shown_at: float) -> None:
         """A write, which the index shows from `shown_at` on."""
         entry = None
-        if item is not None and "work" in item and "due_at" in item:
-            entry = (item["work"]["S"], float(item["due_at"]["N"]))
+        if item is not None and self._partition_key in item and self._sort_key in item:
+            entry = (item[self._partition_key]["S"], float(item[self._sort_key]["N"]))
         number = next(self._order)
         self._pending[key] += 1
         heappush(self._coming, (shown_at, number, key, entry))
 
-    def query(self, work: str, now: float, after: tuple[float, str, str] | None) -> Iterator[tuple[float, str, str]]:
-        """Entries of one kind: due time and key, in order."""
+    def shown(self, partition: str, number: float, *key: str) -> dict[str, Any]:
+        """An entry in wire form."""
+        text = str(int(number)) if number.is_integer() else repr(number)
+        names = zip(self._keys, key, strict=False)  # A table without a sort key has an empty one.
+        return {
+            **{name: {"S": value} for name, value in names},
+            self._partition_key: {"S": partition},
+            self._sort_key: {"N": text},
+        }
+
+    def position(self, key: dict[str, Any]) -> float:
+        """The number in an entry in wire form."""
+        return float(key[self._sort_key]["N"])
+
+    def query(
+        self, partition: str, now: float, after: tuple[float, str, str] | None
+    ) -> Iterator[tuple[float, str, str]]:
+        """Entries of one partition: number and key, in order."""
         while self._coming and self._coming[0][0] <= now:
             _, number, key, entry = heappop(self._coming)
             is_old = number < self._latest.get(key, -1)
@@ -62,5 +78,5 @@ class Index:
                 if (entries := self.entries.get(entry[0])) is None:
                     entries = self.entries[entry[0]] = SortedList()
                 entries.add((entry[1], *key))
-        found = self.entries.get(work, _NO_ENTRIES)
+        found = self.entries.get(partition, _NO_ENTRIES)
         return found.irange(after, inclusive=(False, True))  # type: ignore[no-any-return]

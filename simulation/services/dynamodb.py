@@ -1,7 +1,7 @@
-"""DynamoDB in memory: one table with its index `due`, behind the calls of boto3's client that Dropbatch makes.
+"""DynamoDB in memory: one table, perhaps with an index, behind the calls of boto3's client.
 
-The index is eventually consistent; pages end early; writes may be applied and yet answered late. What Dropbatch does
-not use is not here and raises. `test_services.py` compares it with moto, `tests/other_aws` with DynamoDB Local.
+The index is eventually consistent; pages end early; writes may be applied and yet answered late. What is not simulated
+raises.
 
 In one thing it is simpler: a page of the table counts 300 bytes an item, and one of the index 60 and its key, which is
 about what these have.
@@ -14,15 +14,17 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from sortedcontainers import SortedDict
 
-from tests.simulation.services import expressions
-from tests.simulation.services.errors import EXCEPTIONS, refused
-from tests.simulation.services.expressions import NotSimulatedError
-from tests.simulation.services.table_index import Index, shown
+from simulation.services import expressions
+from simulation.services.errors import Client, refused
+from simulation.services.expressions import NotSimulatedError
+from simulation.services.table import keyed
+from simulation.services.table_index import Index
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from tests.simulation.services.calls import Calls
+    from simulation.services.calls import Calls
+    from simulation.services.table import Table
 
 Wire = dict[str, Any]
 Key = tuple[str, str]
@@ -33,11 +35,6 @@ LARGE_VALUE_BYTES = 8 << 10
 MAX_KEYS = 100
 """Keys of one batch read."""
 _NO_ITEMS = SortedDict()
-
-
-def key_of(item: Wire) -> Key:
-    """The key of an item, or a key in wire form, as two strings."""
-    return item["pk"]["S"], item["sk"]["S"]
 
 
 def size_of(item: Wire) -> int:
@@ -67,7 +64,7 @@ def may_have(wires: Wire, most: int) -> bool:
     return len(msgspec.json.encode(wires)) > most
 
 
-class DynamoDB:
+class DynamoDB(Client):
     """A client for the one table.
 
     Attributes:
@@ -75,15 +72,16 @@ class DynamoDB:
         expired: what time to live has deleted.
     """
 
-    exceptions = EXCEPTIONS
-
-    def __init__(self, calls: Calls, table: str) -> None:
+    def __init__(self, calls: Calls, table: Table) -> None:
         """Begin with an empty table."""
         self.calls = calls
-        self.table = table
+        self.described = table
+        self.table = table.name
+        self.key_of = keyed(table)
+        """The key of an item, or a key in wire form, as two strings."""
         self.items: dict[Key, Wire] = {}
         self.expired: dict[Key, Wire] = {}
-        self.index = Index()
+        self.index = Index(table)
         self._partitions: dict[str, SortedDict] = {}
         self.watchers: list[Callable[[Key, Wire | None, Wire | None], None]] = []
         """Called with each write: its key, the item before it, and the item after it."""
@@ -101,12 +99,13 @@ class DynamoDB:
     # ── the operations ───────────────────────────────────────────────────────────────────────────────────────────
 
     def get_item(self, *, TableName: str, Key: Wire, ConsistentRead: bool = False) -> Wire:
-        """Read one item."""
+        """Read one item; it is read consistently, whatever was asked for."""
+        del ConsistentRead
         return self.calls.read("dynamodb.get_item", lambda: self._get(TableName, Key))
 
     def _get(self, table: str, key: Wire) -> Wire:
         self._check(table)
-        item = self._read(key_of(key))
+        item = self._read(self.key_of(key))
         return {} if item is None else {"Item": item}
 
     def batch_get_item(self, *, RequestItems: dict[str, Any]) -> Wire:
@@ -125,12 +124,12 @@ class DynamoDB:
 
         def read() -> Wire:
             self._check(table)
-            if len({key_of(key) for key in keys}) < len(keys):
+            if len({self.key_of(key) for key in keys}) < len(keys):
                 raise refused("ValidationException", "BatchGetItem")
             left = [key for key in keys if self.calls.happens("unprocessed")]
-            found = [item for key in keys if key not in left and (item := self._read(key_of(key))) is not None]
+            found = [item for key in keys if key not in left and (item := self._read(self.key_of(key))) is not None]
             for look in self.lookers:
-                look([key_of(key) for key in keys], not left)
+                look([self.key_of(key) for key in keys], not left)
             if wanted:
                 found = [expressions.projected(item, wanted, names) for item in found]
             rest = {"UnprocessedKeys": {table: {**asked, "Keys": left}}} if left else {}
@@ -155,14 +154,14 @@ class DynamoDB:
             if may_have(item, MAX_ITEM_BYTES) and size_of(item) > MAX_ITEM_BYTES:
                 raise refused("ValidationException", "PutItem")
             self._test(
-                f"PutItem {key_of(item)[1]}",
-                key_of(item),
+                f"PutItem {self.key_of(item)[1]}",
+                self.key_of(item),
                 ConditionExpression,
                 ExpressionAttributeNames,
                 ExpressionAttributeValues,
                 retries,
             )
-            self._store(key_of(item), item)
+            self._store(self.key_of(item), item)
             return {}
 
         return self.calls.write("dynamodb.put_item", write)
@@ -184,7 +183,7 @@ class DynamoDB:
 
         def write(retries: int) -> Wire:
             self._check(TableName)
-            key = key_of(Key)
+            key = self.key_of(Key)
             names, values = ExpressionAttributeNames or {}, ExpressionAttributeValues or {}
             largest = max(map(_size, values.values())) if may_have(values, LARGE_VALUE_BYTES) else 0
             if largest > MAX_ITEM_BYTES:
@@ -213,7 +212,7 @@ class DynamoDB:
 
         def write(retries: int) -> Wire:
             self._check(TableName)
-            key = key_of(Key)
+            key = self.key_of(Key)
             self._test(
                 "DeleteItem", key, ConditionExpression, ExpressionAttributeNames, ExpressionAttributeValues, retries
             )
@@ -222,7 +221,7 @@ class DynamoDB:
 
         return self.calls.write("dynamodb.delete_item", write)
 
-    def query(
+    def query(  # noqa: PLR0913 - AWS has that many arguments
         self,
         *,
         TableName: str,
@@ -244,12 +243,13 @@ class DynamoDB:
 
         def read() -> Wire:
             self._check(TableName)
+            asked = KeyConditionExpression, names, ExpressionAttributeValues
             if IndexName:
+                if self.described.index is None or IndexName != self.described.index.name:
+                    raise refused("ValidationException", "Query")
                 if ConsistentRead or not ScanIndexForward:
                     raise NotSimulatedError("a consistent or backward read of the index")
-                answer = self._query_index(
-                    (KeyConditionExpression, ExpressionAttributeValues), Limit, ExclusiveStartKey, counts=bool(Select)
-                )
+                answer = self._query_index(asked, Limit, ExclusiveStartKey, counts=bool(Select))
                 if ProjectionExpression and not Select:
                     answer["Items"] = [
                         expressions.projected(item, ProjectionExpression, names) for item in answer["Items"]
@@ -257,38 +257,50 @@ class DynamoDB:
                 return answer
             if not ConsistentRead or Select or ProjectionExpression:
                 raise NotSimulatedError("an inconsistent or projected query of the table")
-            asked = KeyConditionExpression, names, ExpressionAttributeValues
             return self._query_table(asked, Limit, ExclusiveStartKey, forward=ScanIndexForward)
 
         return self.calls.read("dynamodb.query", read)
 
     def expire(self) -> None:
         """Delete the items whose time to live is over."""
-        now = self.calls.now()
+        now, expires = self.calls.now(), self.described.time_to_live
         for key, item in list(self.items.items()):
-            if "ttl" in item and float(item["ttl"]["N"]) < now:
+            if expires in item and float(item[expires]["N"]) < now:
                 self.expired[key] = item
                 self._store(key, None)
 
     # ── how ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _query_index(self, asked: tuple[str, Wire], limit: int | None, position: Wire | None, *, counts: bool) -> Wire:
-        text, values = asked
-        if text != "#work = :work":
+    def _query_index(
+        self,
+        asked: tuple[str, dict[str, str], Wire],
+        limit: int | None,
+        position: Wire | None,
+        *,
+        counts: bool,
+    ) -> Wire:
+        text, names, values = asked
+        assert self.described.index is not None
+        named = expressions.key_condition(text)
+        if (
+            named["prefix"]
+            or named["low"]
+            or names.get(named["name"], named["name"]) != self.described.index.partition_key
+        ):
             raise NotSimulatedError(text)
-        work = values[":work"]["S"]
-        after = (float(position["due_at"]["N"]), *key_of(position)) if position else None
+        partition = values[named["partition"]]["S"]
+        after = (self.index.position(position), *self.key_of(position)) if position else None
         most = self.calls.awkward.page_bytes
         page: list[Wire] = []
         number = size = 0
         rest: Wire = {}
-        for entry in self.index.query(work, self.calls.now(), after):
+        for entry in self.index.query(partition, self.calls.now(), after):
             number += 1
             size += 60 + len(entry[1]) + len(entry[2])
             if not counts:
-                page.append(shown(work, *entry))
+                page.append(self.index.shown(partition, *entry))
             if number == limit or size >= most:
-                rest = {"LastEvaluatedKey": shown(work, *entry)}  # Perhaps nothing is behind it.
+                rest = {"LastEvaluatedKey": self.index.shown(partition, *entry)}  # Perhaps nothing is behind it.
                 break
         return {"Count": number, **({} if counts else {"Items": page}), **rest}
 
@@ -301,24 +313,26 @@ class DynamoDB:
         forward: bool,
     ) -> Wire:
         text, names, values = asked
-        partition: SortedDict = self._partitions.get(values[":pk"]["S"], _NO_ITEMS)
-        first: Wire = values.get(":start") or values.get(":prefix") or {"S": ""}
-        last: Wire = values.get(":stop") or {"S": first["S"] + "\U0010ffff"}
+        named = expressions.key_condition(text)
+        partition: SortedDict = self._partitions.get(values[named["partition"]]["S"], _NO_ITEMS)
+        first: Wire = values.get(named["low"]) or values.get(named["prefix"]) or {"S": ""}
+        last: Wire = values.get(named["high"]) or {"S": first["S"] + "\U0010ffff"}
         low, high = first["S"], last["S"]
-        if position:
-            low, high = (position["sk"]["S"], high) if forward else (low, position["sk"]["S"])
+        behind = self.key_of(position)[1] if position else None
+        if behind is not None:
+            low, high = (behind, high) if forward else (low, behind)
         holds = expressions.condition(text)
         page: list[Wire] = []
         size = 0
         for sk in partition.irange(low, high, reverse=not forward):
             item = partition[sk]
-            if (position and sk == position["sk"]["S"]) or not holds(item, names, values):
+            if sk == behind or not holds(item, names, values):
                 continue
             page.append(item)
             size += 300
-            self._read((item["pk"]["S"], sk))
+            self._read(self.key_of(item))
             if len(page) == limit or size >= self.calls.awkward.page_bytes:
-                last_key = {name: item[name] for name in ("pk", "sk")}
+                last_key = {name: item[name] for name in self.described.keys}
                 return {"Items": page, "Count": len(page), "LastEvaluatedKey": last_key}
         return {"Items": page, "Count": len(page)}
 

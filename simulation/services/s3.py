@@ -1,7 +1,7 @@
-"""S3 in memory: one versioned bucket behind the calls of boto3's client that Dropbatch makes, with its limits.
+"""S3 in memory: one versioned bucket behind the calls of boto3's client, with its limits.
 
-Writes may be conditional; objects are joined by multipart copies; times have whole seconds. What Dropbatch does not use
-is not here and raises.
+Writes may be conditional; objects are joined by multipart copies; times have whole seconds. What is not simulated
+raises.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from hashlib import md5
 from itertools import count
 from typing import IO, TYPE_CHECKING, Any
 
-from tests.simulation.services.errors import EXCEPTIONS, refused
-from tests.simulation.services.expressions import NotSimulatedError
+from simulation.services.errors import Client, refused
+from simulation.services.expressions import NotSimulatedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.simulation.services.calls import Calls
+    from simulation.services.calls import Calls
 
 MAX_KEY_BYTES, MAX_METADATA_BYTES = 1_024, 2_048
 MIN_PART_BYTES, MAX_PARTS = 5 << 20, 10_000
@@ -68,14 +68,12 @@ class _Body:
         return self.content
 
 
-class S3:
+class S3(Client):
     """A client for one bucket.
 
     Attributes:
         objects: every object's newest version; None where it was deleted.
     """
-
-    exceptions = EXCEPTIONS
 
     def __init__(self, calls: Calls, bucket: str) -> None:
         """Begin with an empty bucket."""

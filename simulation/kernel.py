@@ -1,7 +1,7 @@
 """The clock and the tasks of a simulated world: what runs, in which order, and what dies.
 
 Each invocation of a function is a greenlet, and so is each thread that it starts. A task gives way only in `wait` and
-`sleep_until_done`, which every simulated call uses, so one seed gives one order. Knows nothing about AWS or Dropbatch.
+`sleep_until_done`, which every simulated call uses, so one seed gives one order. Knows nothing about AWS.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ class Kernel:
 
     def _next_thread(self, pool: ThreadPoolExecutor, life: Life) -> None:
         threads = _threads(pool)
-        while threads.waiting and threads.running < pool._max_workers:
+        while threads.waiting and threads.running < pool._max_workers:  # noqa: SLF001 - it stands for the pool
             threads.running += 1
             self.begin(life, threads.waiting.pop(0)[1])
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from tests.simulation.services.errors import EXCEPTIONS, refused
-from tests.simulation.services.expressions import NotSimulatedError
+from simulation.services.errors import Client, refused
+from simulation.services.expressions import NotSimulatedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from random import Random
 
-    from tests.simulation.services.calls import Calls
+    from simulation.services.calls import Calls
 
 MAX_DELAY_SECONDS = 900
 MAX_ENTRIES = 10
@@ -42,19 +43,21 @@ class Message:
 
 
 class Queue:
-    """One queue, as the template describes it.
+    """One queue.
 
     Attributes:
-        name: logical name in the template.
+        name: also its URL.
         messages: by id, those that were not deleted.
         dead: messages that became dead letters.
     """
 
-    def __init__(self, name: str, visibility: float, retention: float, most_receives: int) -> None:
+    def __init__(
+        self, name: str, visibility: float = 30.0, retention: float = 345_600.0, most_receives: float = math.inf
+    ) -> None:
         """Describe an empty queue.
 
         Args:
-            name: logical name in the template.
+            name: also its URL.
             visibility: seconds that a received message is hidden.
             retention: seconds that a message is kept.
             most_receives: deliveries before a message is a dead letter.
@@ -107,10 +110,8 @@ class Queue:
         return None
 
 
-class SQS:
+class SQS(Client):
     """A client for some queues, whose URLs are their names."""
-
-    exceptions = EXCEPTIONS
 
     def __init__(self, calls: Calls, queues: dict[str, Queue], sent: Callable[[Queue, float], None]) -> None:
         """`sent` is called with a queue and the time at which a message of it becomes visible."""
@@ -121,7 +122,7 @@ class SQS:
 
     def send_message_batch(self, *, QueueUrl: str, Entries: list[dict[str, Any]]) -> dict[str, Any]:
         """Send up to ten messages."""
-        if any(one["DelaySeconds"] > MAX_DELAY_SECONDS for one in Entries):
+        if any(one.get("DelaySeconds", 0) > MAX_DELAY_SECONDS for one in Entries):
             raise NotSimulatedError("an entry that is refused alone, for its delay")
         if not 0 < len(Entries) <= MAX_ENTRIES:
             raise refused("AWS.SimpleQueueService.TooManyEntriesInBatchRequest", "SendMessageBatch")

@@ -1,18 +1,17 @@
-"""Lambda: functions, their processes, and the queues that call them."""
+"""Lambda: functions, their processes, and what invokes them: queues and schedules."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tests.simulation.kernel import Life
+from simulation.kernel import Life
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shared.bootstrap import Services
-    from tests.simulation.services.calls import Calls
-    from tests.simulation.services.sqs import Message, Queue
+    from simulation.services.calls import Calls
+    from simulation.services.sqs import Message, Queue
 
 POLL_SECONDS = (0.005, 0.05)
 """How long a message waits for one of Lambda's pollers."""
@@ -24,7 +23,8 @@ THROTTLED_SECONDS = 5.0
 class Process:
     """A process of a function; a later invocation may find it as an earlier one left it."""
 
-    services: Services
+    state: Any
+    """What the function's `build` made when the process began: what a module keeps between invocations."""
     version: int
     """Of the function, which a deployment replaces."""
 
@@ -41,10 +41,18 @@ class Invocation:
     """The number of the simulated call at which it dies; 0: at none."""
     clock_behind: float = 0.0
     """Seconds by which its clock is behind that of the services."""
-    function_name: str = "dropbatch"
     memory_limit_in_mb: int = 512
-    invoked_function_arn: str = "arn:aws:lambda:eu-west-1:123456789012:function:dropbatch"
     aws_request_id: str = "11111111-2222-3333-4444-555555555555"
+
+    @property
+    def function_name(self) -> str:
+        """As Lambda's context."""
+        return self.name.rpartition("-")[0]
+
+    @property
+    def invoked_function_arn(self) -> str:
+        """As Lambda's context."""
+        return f"arn:aws:lambda:eu-west-1:123456789012:function:{self.function_name}"
 
     def get_remaining_time_in_millis(self) -> int:
         """As Lambda's context."""
@@ -56,16 +64,18 @@ class Function:
     """A function.
 
     Attributes:
+        handler: called with an event and a context, an `Invocation`.
         most: invocations at the same time.
+        build: called when a process begins; what it returns is the process's `state`.
         errors: what its invocations raised, which no handler should.
     """
 
     name: str
-    handler: Any
+    handler: Callable[[dict[str, Any], Any], Any]
     timeout: float
     most: int
     calls: Calls
-    build: Callable[[], Services]
+    build: Callable[[], Any]
     running: int = 0
     invocations: int = 0
     throttles: int = 0
@@ -97,8 +107,7 @@ class Function:
             failed = None
             try:
                 kernel.wait(delay)
-                self.handler.processor = type(self.handler.processor)()  # As in a process of its own.
-                answer = self.handler.lambda_handler(event, invocation)
+                answer = self.handler(event, invocation) or {}
                 failed = {one["itemIdentifier"] for one in answer.get("batchItemFailures", [])}
             except Exception as error:  # noqa: BLE001 - a failed invocation is one of Lambda's outcomes
                 self.errors.append(error)
@@ -174,3 +183,22 @@ class EventSource:
             self.running -= 1
             self.queue.show(message, self.calls.now() + THROTTLED_SECONDS)
             self.wake(message.visible_at)
+
+
+class Schedule:
+    """A rule of EventBridge that invokes a function again and again.
+
+    Attributes:
+        seconds: from one invocation to the next.
+    """
+
+    def __init__(self, function: Function, seconds: float, first: float, calls: Calls) -> None:
+        """Invoke it for the first time at `first`, Unix seconds."""
+        self.function = function
+        self.seconds = seconds
+        self.calls = calls
+        calls.kernel.at(first, self._invoke)
+
+    def _invoke(self) -> None:
+        self.function.invoke({}, lambda _: None)
+        self.calls.kernel.at(self.calls.now() + self.seconds, self._invoke)

@@ -1,19 +1,17 @@
-"""EventBridge in memory: the events that jobs are announced with."""
+"""EventBridge in memory: the events that were put."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tests.simulation.services.errors import EXCEPTIONS
+from simulation.services.errors import Client
 
 if TYPE_CHECKING:
-    from tests.simulation.services.calls import Calls
+    from simulation.services.calls import Calls
 
 
-class Events:
+class Events(Client):
     """A client; keeps what was put."""
-
-    exceptions = EXCEPTIONS
 
     def __init__(self, calls: Calls) -> None:
         """Begin without events."""

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from tests.simulation.kernel import DiedError
-from tests.simulation.services.errors import refused
+from simulation.kernel import DiedError
+from simulation.services.errors import refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from random import Random
 
-    from tests.simulation.kernel import Kernel, Life
-    from tests.simulation.services.awkward import Awkward
+    from simulation.kernel import Kernel, Life
+    from simulation.services.awkward import Awkward
 
 T = TypeVar("T")
 
@@ -21,9 +21,8 @@ SECONDS = {
     "s3": (0.02, 0.08),
     "sqs": (0.005, 0.02),
     "events": (0.01, 0.03),
-    "api": (0.08, 0.4),
 }
-"""Shortest and longest usual duration of a call, seconds: the latencies of `bench/latency.py`."""
+"""Shortest and longest usual duration of a call of each service, seconds."""
 
 
 class Calls:
@@ -34,6 +33,8 @@ class Calls:
         self.kernel = kernel
         self.awkward = awkward
         self.random: Random = kernel.random
+        self.seconds = dict(SECONDS)
+        """Shortest and longest duration of a call, seconds, by the first word of its operation."""
         self.total = 0
         self.by_operation: dict[str, int] = {}
         self.before: Callable[[Life, str], None] | None = None
@@ -104,5 +105,5 @@ class Calls:
         if self.places == self.dies_at:
             self.kernel.kill(life)
             raise DiedError
-        low, high = SECONDS[operation.partition(".")[0]]
+        low, high = self.seconds[operation.partition(".")[0]]
         self.kernel.wait(share * self.random.uniform(low, high) + self.held_up.get(self.places, 0.0))

@@ -1,0 +1,1 @@
+"""AWS's services in memory, behind the calls of boto3's clients."""

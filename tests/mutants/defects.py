@@ -1,0 +1,150 @@
+"""Defects: each condition of the code broken in turn, without a change of any file; and why one is not noticed.
+
+Two judges look for them: tests (`make mutants`) and simulated worlds (`python -m tests.simulation.mutants`).
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.abc
+import importlib.util
+import os
+import sys
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.mutants.mutations import Mutation, mutations
+from tests.support.shipped import SHIPPED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from importlib.machinery import ModuleSpec
+
+ROOT = Path(__file__).resolve().parents[2]
+REASONS = Path(__file__).with_name("reasons.toml")
+DECIDING = (
+    "shared/aws/dynamodb.py",
+    "shared/ledger/jobs.py",
+    "shared/ledger/batches.py",
+    "shared/ledger/due.py",
+    "shared/pacing/budget.py",
+    "shared/pacing/controls.py",
+    "shared/aws/object_store.py",
+    "shared/workers_ai/other_account.py",
+    "shared/claims.py",
+    "shared/invocation.py",
+    "shared/retry.py",
+    "shared/workers_ai/error_codes.py",
+    "functions/submit/create_job.py",
+    "functions/submit/split.py",
+    "functions/submit/turn.py",
+    "dropbatch/core/records/cut.py",
+    "dropbatch/core/records/plan.py",
+    "functions/submit/submit_batch.py",
+    "functions/poll/batch/isolate_batch.py",
+    "functions/poll/schedule/due_jobs.py",
+    "functions/poll/schedule/due_polls.py",
+    "functions/poll/schedule/tick.py",
+    "functions/poll/batch/poll_batch.py",
+    "functions/poll/batch/unfinished_polls.py",
+    "functions/poll/batch/unanswered.py",
+    "functions/poll/schedule/control.py",
+    "shared/job_control.py",
+    "functions/poll/schedule/sweep.py",
+    "functions/poll/schedule/pauses.py",
+    "functions/poll/schedule/delete_staged.py",
+    "functions/poll/schedule/visit_job.py",
+)
+"""Modules that decide what happens to a job or a batch: each of their guards, bounds and waits is broken too.
+
+In all other modules only conditions of writes and rows of tables are.
+"""
+HEAVY = (
+    *("boto3", "hypothesis", "httpx", "msgspec", "time_machine", "werkzeug", "responses", "yaml", "xdist", "uvicorn"),
+    *("aws_lambda_powertools.utilities.batch", "aws_lambda_powertools.utilities.parameters"),
+    *(f"moto.{name}.responses" for name in ("s3", "sqs", "dynamodb", "events", "secretsmanager")),
+)
+"""What every test process needs; imported once, before the processes are forked."""
+
+
+@dataclass
+class Mutant:
+    """One defect and its outcome."""
+
+    path: Path
+    mutation: Mutation
+    tests: list[str] = field(default_factory=list)
+    """Everyday tests that reach it, the quickest first."""
+    outcome: str = ""
+    """`noticed`, `survived` or `not reached`, by tests."""
+
+    @property
+    def name(self) -> str:
+        """Its name, which the list of reasons uses too; without a line number."""
+        return f"{self.path.relative_to(ROOT)} {self.mutation.scope}: {self.mutation.what}"
+
+    @property
+    def module(self) -> str:
+        """Dotted name of its module."""
+        return ".".join(self.path.relative_to(ROOT).with_suffix("").parts)
+
+
+class Changed(importlib.abc.MetaPathFinder, importlib.abc.SourceLoader):  # type: ignore[misc] # typeshed: its bases differ
+    """Imports one module with a defect in it."""
+
+    def __init__(self, mutant: Mutant) -> None:
+        self.mutant = mutant
+
+    def find_spec(self, fullname: str, path: object, target: object = None) -> ModuleSpec | None:
+        del path, target
+        if fullname != self.mutant.module:
+            return None
+        return importlib.util.spec_from_file_location(fullname, self.mutant.path, loader=self)
+
+    def get_filename(self, fullname: str) -> str:
+        del fullname
+        return str(self.mutant.path)
+
+    def get_data(self, path: object) -> bytes:
+        del path
+        return self.mutant.mutation.applied_to(self.mutant.path.read_text()).encode()
+
+    def path_stats(self, path: object) -> dict[str, object]:
+        raise OSError(path)  # no byte code of it is read or kept
+
+
+def all_mutants() -> list[Mutant]:
+    """Every defect of every module that is shipped in the functions."""
+    paths = [path for path in SHIPPED if path.suffix == ".py"]
+    deciding = [ROOT / name for name in DECIDING]
+    if missing := set(deciding) - set(paths):
+        raise SystemExit(f"Modules have moved: {', '.join(str(one.relative_to(ROOT)) for one in sorted(missing))}")
+    return [Mutant(path, one) for path in paths for one in mutations(path.read_text(), guards=path in deciding)]
+
+
+def load_libraries() -> None:
+    """Import what every process needs, once, before the processes are forked."""
+    for name in HEAVY:
+        importlib.import_module(name)
+
+
+def begin(mutant: Mutant | None, work: Callable[[], int]) -> int:
+    """Start a process that does work with a defect, which ends it with its status; return the process's id."""
+    if process := os.fork():
+        return process
+    if mutant is not None:
+        sys.meta_path.insert(0, Changed(mutant))
+    os._exit(work())
+
+
+def reasons(judge: str) -> dict[str, str]:
+    """Why a judge, `tests` or `worlds`, does not notice a defect, by the defect's name."""
+    found: dict[str, str] = tomllib.loads(REASONS.read_text())[judge]
+    return found
+
+
+def cell(text: object) -> str:
+    """A text as a cell of a table."""
+    return str(text).replace("|", "\\|")
