@@ -167,9 +167,7 @@ class Account:
         services: dict[str, Any] = {"dynamodb": self.dynamodb, "s3": self.s3, "sqs": self.sqs, "events": self.events}
         if name not in services:
             raise NotSimulatedError(f"the service {name}")
-        found = services[name]
-        found.meta = Meta
-        return found
+        return Client(services[name])
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -199,6 +197,25 @@ class Account:
 def _as_method(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function that a class passes its instance to; a bound method would not get it."""
     return lambda *given, **named: function(*given, **named)  # noqa: PLW0108 - see above
+
+
+class Client:
+    """A service as boto3's client shows it; a call that it does not have raises what no handler takes for AWS's."""
+
+    def __init__(self, service: object) -> None:
+        """Look each operation up when it is called: somebody may have replaced it."""
+        self.meta = Meta
+        self._service = service
+
+    def __getattr__(self, name: str) -> Any:
+        """An operation.
+
+        Raises:
+            NotSimulatedError: there is none of this name.
+        """
+        if hasattr(self._service, name):
+            return getattr(self._service, name)
+        raise NotSimulatedError(f"{type(self._service).__name__}.{name}")
 
 
 class Meta:

@@ -15,7 +15,7 @@ import msgspec
 from sortedcontainers import SortedDict
 
 from simulation.services import expressions
-from simulation.services.errors import Client, refused
+from simulation.services.errors import EXCEPTIONS, refused
 from simulation.services.expressions import NotSimulatedError
 from simulation.services.table import keyed
 from simulation.services.table_index import Index
@@ -64,13 +64,15 @@ def may_have(wires: Wire, most: int) -> bool:
     return len(msgspec.json.encode(wires)) > most
 
 
-class DynamoDB(Client):
+class DynamoDB:
     """A client for the one table.
 
     Attributes:
         items: every item by its key, in wire form; a write replaces it, nothing changes it.
         expired: what time to live has deleted.
     """
+
+    exceptions = EXCEPTIONS
 
     def __init__(self, calls: Calls, table: Table) -> None:
         """Begin with an empty table."""

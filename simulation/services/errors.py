@@ -1,4 +1,4 @@
-"""What the clients of all services have: boto3's errors, and no operations but those that are simulated."""
+"""Errors of simulated AWS services, as boto3 raises them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 from botocore.exceptions import ClientError
-
-from simulation.services.expressions import NotSimulatedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,20 +17,6 @@ class ConditionalCheckFailedError(ClientError):
 
 
 EXCEPTIONS = SimpleNamespace(ConditionalCheckFailedException=ConditionalCheckFailedError)
-
-
-class Client:
-    """A client of a service, with the operations that its class has."""
-
-    exceptions = EXCEPTIONS
-
-    if not TYPE_CHECKING:  # Otherwise no attribute would be unknown to a type checker.
-
-        def __getattr__(self, name: str) -> object:
-            """Raise an error that no handler takes for one of AWS's."""
-            if name.startswith("_"):
-                raise AttributeError(name)
-            raise NotSimulatedError(f"{type(self).__name__}.{name}")
 
 
 def refused(code: str, operation: str, status: int = 400, retries: int = 0) -> ClientError:

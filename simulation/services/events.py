@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from simulation.services.errors import Client
+from simulation.services.errors import EXCEPTIONS
 
 if TYPE_CHECKING:
     from simulation.services.calls import Calls
 
 
-class Events(Client):
+class Events:
     """A client; keeps what was put."""
+
+    exceptions = EXCEPTIONS
 
     def __init__(self, calls: Calls) -> None:
         """Begin without events."""

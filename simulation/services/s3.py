@@ -13,7 +13,7 @@ from hashlib import md5
 from itertools import count
 from typing import IO, TYPE_CHECKING, Any
 
-from simulation.services.errors import Client, refused
+from simulation.services.errors import EXCEPTIONS, refused
 from simulation.services.expressions import NotSimulatedError
 
 if TYPE_CHECKING:
@@ -68,12 +68,14 @@ class _Body:
         return self.content
 
 
-class S3(Client):
+class S3:
     """A client for one bucket.
 
     Attributes:
         objects: every object's newest version; None where it was deleted.
     """
+
+    exceptions = EXCEPTIONS
 
     def __init__(self, calls: Calls, bucket: str) -> None:
         """Begin with an empty bucket."""

@@ -8,7 +8,7 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from simulation.services.errors import Client, refused
+from simulation.services.errors import EXCEPTIONS, refused
 from simulation.services.expressions import NotSimulatedError
 
 if TYPE_CHECKING:
@@ -110,8 +110,10 @@ class Queue:
         return None
 
 
-class SQS(Client):
+class SQS:
     """A client for some queues, whose URLs are their names."""
+
+    exceptions = EXCEPTIONS
 
     def __init__(self, calls: Calls, queues: dict[str, Queue], sent: Callable[[Queue, float], None]) -> None:
         """`sent` is called with a queue and the time at which a message of it becomes visible."""

@@ -45,12 +45,10 @@ class Index:
     def shown(self, partition: str, number: float, *key: str) -> dict[str, Any]:
         """An entry in wire form."""
         text = str(int(number)) if number.is_integer() else repr(number)
-        names = zip(self._keys, key, strict=False)  # A table without a sort key has an empty one.
-        return {
-            **{name: {"S": value} for name, value in names},
-            self._partition_key: {"S": partition},
-            self._sort_key: {"N": text},
-        }
+        found = {self._partition_key: {"S": partition}, self._sort_key: {"N": text}}
+        for name, value in zip(self._keys, key, strict=False):  # A table without a sort key has an empty one.
+            found[name] = {"S": value}
+        return found
 
     def position(self, key: dict[str, Any]) -> float:
         """The number in an entry in wire form."""

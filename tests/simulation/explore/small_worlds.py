@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any
 from local.workers_ai import Fault
 from simulation.services.errors import refused
 from tests.simulation.explore.crowded_worlds import CROWDED_WORLDS
-from tests.simulation.explore.paused_worlds import PAUSED_WORLDS
 from tests.simulation.explore.schedules import SmallWorld
 from tests.simulation.explore.slow_writes import SLOW_WORLDS
-from tests.simulation.explore.waiting_worlds import WAITING_WORLDS
 from tests.simulation.worlds.users import MODELS, Dropped, drop
 
 if TYPE_CHECKING:
@@ -269,6 +267,101 @@ _WORLDS = (
         (Fault(kind="stuck", seconds=HOUR / 2, times=0),),
         ONE_CALL,
     ),
+)
+
+# ── calls have to wait for tokens, pauses and models in unusual ways ─────────────────────────────────────────────────
+
+
+def _dropped_together(world: World, names: str, size: int = 1, model: str = MODELS[0]) -> list[Dropped]:
+    return [drop(world, f"{name}.jsonl", size, model, may_fail=True) for name in names]
+
+
+def firsts_at_once(world: World) -> list[Dropped]:
+    """The first batches of some jobs use all tokens, those that polls leave to them too."""
+    return _dropped_together(world, "abcdefghijkl")
+
+
+def refused_account(world: World) -> list[Dropped]:
+    """A job's account is refused, which is not the stack's any more, while the stack's own jobs go on."""
+    dropped = _dropped_together(world, "a", 8)
+    world.run(1.0)
+    world.redeploy(CLOUDFLARE_ACCOUNT_ID="f" * 32)
+    world.run(HOUR)
+    world.api.clear_faults()
+    return dropped
+
+
+def held_polls(world: World) -> list[Dropped]:
+    """All polls have to wait; then they are due together, and find a full bucket."""
+    dropped = _dropped_together(world, "abcdef")
+    world.run(3 * MINUTE)
+    world.inject(Fault(kind="971", on="poll", retry_after=300))
+    return dropped
+
+
+def quota_without_tokens(world: World) -> list[Dropped]:
+    """The allocation is used up while the polls of a stalled model use all tokens."""
+    dropped = _dropped_together(world, "a", 8)
+    world.run(20 * MINUTE)
+    world.inject(Fault(kind="3036", on="submit", times=0))
+    dropped += _dropped_together(world, "b", 6, MODELS[1])
+    world.run(2 * HOUR)
+    world.api.clear_faults()
+    return dropped
+
+
+TWENTY = (("MAX_REQUESTS_PER_BATCH", 1), ("API_CALLS_PER_MINUTE", 20))
+STUCK = Fault(kind="stuck", model=MODELS[0], seconds=3 * HOUR, times=0)
+REFUSED = Fault(kind="10000", on="submit", status=401, times=0)
+
+WAITING_WORLDS = (
+    SmallWorld("first batches at once", firsts_at_once, (), TWENTY),
+    SmallWorld("another account is refused", refused_account, (REFUSED,), SLOW),
+    SmallWorld("polls after a long wait", held_polls, (), SLOW, latency=400.0),
+    SmallWorld("no quota and no tokens", quota_without_tokens, (STUCK,), ONE_CALL),
+)
+
+
+def before_the_first_submit(world: World) -> list[Dropped]:
+    """An operator has paused the stack when a file comes."""
+    world.command("stack", "pause")
+    world.run(5.0)
+    dropped = [drop(world, "a.jsonl", 2, may_fail=True)]
+    world.run(10 * MINUTE)
+    world.command("stack", "run")
+    return dropped
+
+
+def before_a_second_round(world: World) -> list[Dropped]:
+    """An operator pauses the stack while a batch is outstanding, of which a record is then to be submitted again."""
+    dropped = [drop(world, "a.jsonl", 2, may_fail=True)]
+    world.run(1.0)
+    world.command("stack", "pause")
+    world.run(20 * MINUTE)
+    world.command("stack", "run")
+    return dropped
+
+
+def before_a_poll(world: World) -> list[Dropped]:
+    """The token is refused as soon as batches are accepted that have waited for ten minutes."""
+    dropped = before_the_first_submit(world)
+    world.run(MINUTE, lambda: bool(world.api.accepted))
+    world.api.switch(tokens=("second-token",))
+    world.run(10 * MINUTE)
+    world.token = "second-token"
+    return dropped
+
+
+ROUND = Fault(kind="item_fails", first=1)
+SINGLE = (("MAX_REQUESTS_PER_BATCH", 1),)
+
+APART = 2.0
+"""Seconds between two deliveries of a message while a batch waits: both find it, but its clock stands still once."""
+
+PAUSED_WORLDS = (
+    SmallWorld("put off twice before the first submit", twice(before_the_first_submit, APART)),
+    SmallWorld("put off twice before a second round", twice(before_a_second_round, APART), (ROUND,), latency=300.0),
+    SmallWorld("put off twice before a poll", twice(before_a_poll, APART), (), SINGLE),
 )
 
 MOST = {

@@ -12,6 +12,7 @@ from botocore.exceptions import ClientError
 from moto import mock_aws
 from moto.s3 import models as moto_s3
 
+from simulation import Account
 from simulation.kernel import Kernel
 from simulation.services import s3
 from simulation.services.awkward import Awkward
@@ -181,10 +182,10 @@ def test_numbers_of_compared_calls_are_documented():
     assert len(rows) == 4
 
 
-def test_unsimulated_operation_raises(calls):
+def test_unsimulated_operation_raises():
     """Something that no handler takes for an error of AWS."""
     with pytest.raises(NotSimulatedError, match=r"S3\.copy_object"):
-        S3(calls, BUCKET).copy_object(Bucket=BUCKET, Key="a", CopySource="b")
+        Account(1).client("s3").copy_object(Bucket="bucket", Key="a", CopySource="b")
 
 
 def test_unsimulated_expression_raises():

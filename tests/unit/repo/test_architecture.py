@@ -188,9 +188,16 @@ def written():
     return [path.relative_to(ROOT) for folder in folders for path in (ROOT / folder).rglob("*.py")]
 
 
-def test_no_module_is_longer_than_400_lines(written):
-    lines = {str(path): len((ROOT / path).read_text("utf-8").splitlines()) for path in written}
-    assert {path: number for path, number in lines.items() if number > 400} == {}
+LONGER = set[str]()
+"""Modules of the product that may have more lines than others, each with its reason."""
+
+
+def test_no_module_of_product_is_longer_than_400_lines(written):
+    """Most longer ones do two things. Tests may be longer: they are read a case at a time."""
+    lines = {
+        str(path): len((ROOT / path).read_text("utf-8").splitlines()) for path in written if "tests" not in path.parts
+    }
+    assert {path for path, number in lines.items() if number > 400} == LONGER
 
 
 def test_no_folder_has_more_than_15_modules(written):
