@@ -42,9 +42,7 @@ KINDS = {
     "accept_then_truncate": Kind("after", "submit", "carried out, the connection ends `at` a byte of the body"),
     "accept_then_html": Kind("after", "submit", "carried out, answered with an HTML page, `status` (502)"),
     "accept_then_error": Kind(
-        "after",
-        "submit",
-        "carried out, answered with an error envelope with `code` (and `status`); without, one is drawn",
+        "after", "submit", "carried out, answered with an error envelope with `code` (one is drawn) and `status`"
     ),
     "accept_no_request_id": Kind("after", "submit", "carried out, answered `success:true, result:{}`"),
     "sync_answer": Kind("after", "submit", "not queued: the results are in the reply, and are billed"),

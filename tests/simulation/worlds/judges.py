@@ -119,13 +119,13 @@ class Laws:
 
     def _judge_given_up(self, key: Key, old: Item, new: Item) -> None:
         """Judge that a poll makes a batch fail only by the API's word for it, or by a code that blames the request."""
-        ending, before = (item.get("ending", item.get("ending_if_unanswered", {})) for item in (new, old))
+        word: Item = new.get("ending", {})
         is_over = "isolating" in new and "isolating" not in old
-        if ending != before and ending.get("M", {}).get("code", {}).get("S") == "rejected":
-            is_over = True
+        if word and word not in (old.get("ending"), old.get("ending_if_unanswered")):
+            is_over = is_over or word["M"]["code"]["S"] == "rejected"
         cause = new.get("cause", {}).get("S", "")
         if old["state"]["S"] == "queued" and is_over and cause not in FAILED_BY_CODE:
-            self.broken("no paid answer is given up for a code that says nothing of it", f"{key}: {cause or ending}")
+            self.broken("no paid answer is given up for a code that says nothing of it", f"{key}: {cause or word}")
 
     def _note(self, key: Key, old: Item, new: Item) -> None:
         if self.events is not None:
