@@ -64,8 +64,8 @@ def test_pieces_do_not_hide_what_their_batch_cost(start, api):
 
 
 @pytest.mark.parametrize("status", [410, *only_slowly(400, 422, 404, 405)])
-def test_page_is_no_verdict_on_records(start, api, status):
-    world = start(MAX_REQUESTS_PER_BATCH=2)
+def test_page_is_no_verdict_on_records(way, start, api, status):
+    world = start(MAX_REQUESTS_PER_BATCH=2, **way)
     api.inject(Fault(kind="html", on="submit", status=status, times=0))
     world.upload_records("a.jsonl", greetings(6), model=M2M)
     began = time.time()

@@ -240,11 +240,23 @@ class Ending:
             if not is_right:
                 self.laws.broken("each line answers its record", f"{name}: {line}")
                 return
+        self._judge_uncertain(one, manifest)
         good = sum(line["success"] for line in lines)
         if manifest["counts"] != {"total": len(lines), "succeeded": good, "failed": len(lines) - good}:
             self.laws.broken("the manifest counts its lines", f"{name}: {manifest['counts']}")
         if item["state"]["S"] != manifest["state"]:
             self.laws.broken("ledger and manifest agree", f"{name}: {item['state']['S']}, {manifest['state']}")
+
+    def _judge_uncertain(self, one: Dropped, manifest: dict[str, Any]) -> None:
+        """Judge that a manifest counts each submit that may have been billed, those of batches that were split too."""
+        if manifest["error"]:
+            return
+        items = [item for key, item in self.world.dynamodb.items.items() if key[0] == f"JOB#{one.upload.job_id}"]
+        for name in ("unknowable", "doubtful"):
+            counted = sum(int(number(item, name)) for item in items)
+            if manifest[f"{name}_submits"] != counted:
+                told = f"{one.upload.key}: {manifest[f'{name}_submits']} {name}, {counted} in the ledger"
+                self.laws.broken("the manifest counts what may be billed again", told)
 
     def judge_bill(self) -> None:
         """Judge that what the API billed is what the items of batches tell, deleted ones too."""
