@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shared.models import LastingError
+from shared.workers_ai.replies import Rejected
 
 if TYPE_CHECKING:
     from shared.bootstrap import Services
     from shared.models import Batch, Job
+    from shared.workers_ai.replies import OutcomeUnknown
 
 NOTED_AFTER_SECONDS = 900.0
 """Seconds of failing calls after which `status.json` reports them."""
@@ -16,14 +18,16 @@ NOTED_EVERY_SECONDS = 240.0
 """Minimum seconds between two such notes of one job."""
 
 
-def note_lasting_error(services: Services, job: Job, batch: Batch, code: int, *, polling: bool) -> float:
+def note_lasting_error(
+    services: Services, job: Job, batch: Batch, reply: Rejected | OutcomeUnknown, *, polling: bool
+) -> float:
     """Note one more failed call for a batch; return since when its calls have been failing.
 
     Args:
         services: the process's clients and settings.
         job: the batch's job.
         batch: as claimed.
-        code: the API's code or the HTTP status; 0 for no connection or no answer.
+        reply: to that call.
         polling: whether the batch was polled, not submitted.
 
     Raises:
@@ -34,7 +38,11 @@ def note_lasting_error(services: Services, job: Job, batch: Batch, code: int, *,
     if now - since > NOTED_AFTER_SECONDS and (
         job.lasting_error is None or now - job.lasting_error.at > NOTED_EVERY_SECONDS
     ):
-        services.ledger.note_lasting_error(job.job_id, LastingError(code, since, now, polling))
+        code, refused, message = 0, False, ""
+        if isinstance(reply, Rejected):
+            code, refused = reply.code or reply.status, reply.enveloped
+            message = reply.message if refused and polling else ""  # What a submit is answered may quote a prompt.
+        services.ledger.note_lasting_error(job.job_id, LastingError(code, since, now, polling, refused, message))
     return since
 
 

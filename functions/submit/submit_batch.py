@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dropbatch.core import keys
+from functions.submit.pause_of_reply import UNPAID_REASONS, closes_pause
 from shared.api_messages import attach_api_message
 from shared.aws.queues import FAST_START_BATCHES, MAX_AHEAD_SECONDS, POLL_GRACE_SECONDS, PollMessage, VisitMessage
 from shared.claims import MAX_CLAIMS, MAX_SECONDS_TO_ACCEPTANCE
@@ -29,11 +30,18 @@ from shared.models import (
     cause_of,
 )
 from shared.observability import batch_log_fields, count, logger
-from shared.pacing.controls import MAX_OUTAGE_WAIT_SECONDS, Denied, Pause, PauseReason, Permit
+from shared.pacing.controls import MAX_OUTAGE_WAIT_SECONDS, Denied, PauseReason, Permit
 from shared.pacing.poll_schedule import HELD_POLL_SECONDS
 from shared.retry import soon_after, submit_back_off
 from shared.workers_ai.client import TokenState
-from shared.workers_ai.error_codes import FIREWALL, METRIC_OF_CLASS, ErrorClass, model_error_message
+from shared.workers_ai.error_codes import (
+    FIREWALL,
+    METRIC_OF_CLASS,
+    ErrorClass,
+    is_doubtful,
+    is_like_lost,
+    model_error_message,
+)
 from shared.workers_ai.other_account import api_of, other_account
 from shared.workers_ai.rejections import classify_rejection, token_state
 from shared.workers_ai.replies import Accepted, Failed, OutcomeUnknown, Rejected, Reply
@@ -54,6 +62,8 @@ POLLED_AFTER_SECONDS = 300.0
 SUBMIT_FAILED = ErrorDetail("internal", "Dropbatch could not submit this batch; see the submit function's log.")
 MAX_AMBIGUOUS_SUBMITS = 2
 """Submits of one batch with an unknown outcome; the last of them ends the batch."""
+MAX_DOUBTS = 2
+"""Submits of one batch, between two acceptances, that may have been refused; one more is of unknown outcome."""
 
 
 def submit_batch(invocation: Invocation, job_id: str, number: str) -> None:
@@ -226,7 +236,7 @@ class _Submit:
                 )
                 count(METRIC_OF_CLASS[verdict])
                 retry(lambda: self._reject(reply, verdict))
-                if permit.pause and _closes_pause(permit.pause, verdict, reached=reply.status > 0):
+                if permit.pause and closes_pause(permit.pause, verdict, reply):
                     self.services.budget.lift(Permit(pause=permit.pause), model)
                 return
             case _:  # `OutcomeUnknown`, or `Pending`, which is not an answer to a submit
@@ -317,8 +327,8 @@ class _Submit:
             case ErrorClass.RATE_LIMIT:
                 until = soon_after(budget.limit_rate(now, reply.retry_after), 10)
                 ledger.refuse(batch, until, paused=batch.paused + until - now)
-            case ErrorClass.QUOTA:
-                budget.pause(PauseReason.QUOTA_SPENT, now, str(code), permit, account)
+            case ErrorClass.QUOTA | ErrorClass.CREDITS | ErrorClass.SPEND_LIMIT:
+                budget.pause(UNPAID_REASONS[verdict], now, str(code), permit, account)
                 ledger.refuse(batch, now + 300, paused=batch.paused + 300)
             case ErrorClass.ACCOUNT:
                 budget.pause(PauseReason.TOKEN_REFUSED, now, str(code), permit, account)
@@ -332,9 +342,25 @@ class _Submit:
                 is_firewall = not reply.enveloped and reply.status == HTTPStatus.FORBIDDEN
                 self._isolate_or_end(code, FIREWALL if is_firewall else reply.message)
             case _:
-                since = note_lasting_error(services, job, batch, code, polling=False)
-                back_off = submit_back_off(batch.refusals)
-                ledger.refuse(batch, now + back_off, refusals=batch.refusals + 1, calls_fail_since=since)
+                self._try_later(reply)
+
+    def _try_later(self, reply: Rejected) -> None:
+        """Try the batch later, and count it if the API may have accepted it all the same."""
+        services, batch, now = self.services, self.batch, self.services.now()
+        like_lost, code = is_like_lost(reply), str(reply.code or reply.status)
+        if like_lost and batch.doubts >= MAX_DOUBTS:
+            self._end_ambiguous(now, code)
+            return
+        if like_lost and self.permit.pause and self.permit.pause.reason is PauseReason.OUTAGE:
+            services.budget.pause(PauseReason.OUTAGE, now, code, self.permit, other_account(services, self.job))
+        services.ledger.refuse(
+            batch,
+            now + submit_back_off(batch.refusals),
+            refusals=batch.refusals + 1,
+            doubtful=batch.doubtful + is_doubtful(reply),
+            doubts=batch.doubts + like_lost,
+            calls_fail_since=note_lasting_error(services, self.job, batch, reply, polling=False),
+        )
 
     def _isolate_or_end(self, code: int | None, message: str) -> None:
         """The API refused the batch's content: the poll function isolates the bad record, so that only it fails."""
@@ -349,12 +375,12 @@ class _Submit:
         else:
             services.ledger.begin_isolation(batch, reason, cause_of(code), services.now())
 
-    def _end_ambiguous(self, since: float) -> Batch | None:
+    def _end_ambiguous(self, since: float, code: str = "no answer") -> Batch | None:
         """It is unknown whether the API accepted the batch: apply `AmbiguousSubmit`; return the batch as it is then."""
         services, batch = self.services, self.batch
         now = services.now()
         count("AmbiguousSubmits")
-        services.budget.pause(PauseReason.OUTAGE, since, "no answer", self.permit, other_account(services, self.job))
+        services.budget.pause(PauseReason.OUTAGE, since, code, self.permit, other_account(services, self.job))
         times = batch.unknowable + 1
         if services.settings.ambiguous_submit == "fail" or times >= MAX_AMBIGUOUS_SUBMITS:
             ending = ErrorDetail(
@@ -363,14 +389,3 @@ class _Submit:
             )
             return _end(services, batch, ending, unknowable=times)
         return services.ledger.refuse(batch, now + submit_back_off(0), unknowable=times)
-
-
-def _closes_pause(pause: Pause, verdict: ErrorClass, *, reached: bool) -> bool:
-    """Whether a rejected probe still shows that the pause's reason is over."""
-    if pause.reason is PauseReason.TOKEN_REFUSED:
-        return verdict not in {
-            ErrorClass.ACCOUNT,
-            ErrorClass.RATE_LIMIT,
-            ErrorClass.TRY_LATER,
-        }  # the last if not reached
-    return pause.reason is PauseReason.OUTAGE and reached

@@ -41,7 +41,9 @@ KINDS = {
     "accept_then_hang": Kind("after", "submit", "carried out, then silence for `seconds`"),
     "accept_then_truncate": Kind("after", "submit", "carried out, the connection ends `at` a byte of the body"),
     "accept_then_html": Kind("after", "submit", "carried out, answered with an HTML page, `status` (502)"),
-    "accept_then_json_500": Kind("after", "submit", "carried out, answered with a JSON error, 500/10013"),
+    "accept_then_error": Kind(
+        "after", "submit", "carried out, answered with an error envelope with `code` (one is drawn) and `status`"
+    ),
     "accept_no_request_id": Kind("after", "submit", "carried out, answered `success:true, result:{}`"),
     "sync_answer": Kind("after", "submit", "not queued: the results are in the reply, and are billed"),
     "truncated_json": Kind("after", "poll", "a whole HTTP reply whose JSON stops `at` a byte (half)"),

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from local.workers_ai.behaviour import Behaviour
-from local.workers_ai.codes import ApiError, error
-from local.workers_ai.faults import Fault
+from local.workers_ai.codes import GATEWAYS_OWN, STATUS_WHEN_TAKEN, TAKEN_ALL_THE_SAME, ApiError, error
+from local.workers_ai.faults import Fault, chance
 
 JSON = ("content-type", "application/json")
 HTML = ("content-type", "text/html; charset=UTF-8")
@@ -73,8 +73,17 @@ def success(result: object, behaviour: Behaviour, status: int = 200, **beside: o
 
 def failure(problem: ApiError, behaviour: Behaviour, retry_after: int = -1, *more: ApiError) -> Reply:
     """A reply that holds errors, with `retry-after` unless that is negative."""
-    if behaviour.envelope:
-        body: dict[str, Any] = {}
+    if problem.code in GATEWAYS_OWN:
+        body: dict[str, Any] = {
+            "success": False,
+            "error": [{"code": problem.code, "message": problem.message}],
+            "name": "AiGatewayError",
+            "httpCode": problem.status,
+            "internalCode": problem.code,
+            "message": problem.message,
+        }
+    elif behaviour.envelope:
+        body = {}
         if behaviour.error_result != "absent":
             body["result"] = None if behaviour.error_result == "null" else {}
         body["success"] = False
@@ -141,8 +150,8 @@ def after(reply: Reply, fault: Fault, behaviour: Behaviour) -> Reply:  # One for
             return replace(reply, cut=Cut.CLOSE, cut_after=at)
         case "accept_then_html":
             return page(fault.status or 502)
-        case "accept_then_json_500":
-            return failure(error(10013), behaviour)
+        case "accept_then_error":
+            return failure(_error_when_taken(reply, fault, behaviour), behaviour)
         case "accept_no_request_id" | "no_answers":
             return success(_WITHOUT[fault.kind], behaviour)
         case "slow_body":
@@ -151,3 +160,10 @@ def after(reply: Reply, fault: Fault, behaviour: Behaviour) -> Reply:  # One for
             return replace(reply, delay=max(fault.seconds, 0.0))
         case _:
             return reply
+
+
+def _error_when_taken(reply: Reply, fault: Fault, behaviour: Behaviour) -> ApiError:
+    """The error that answers a submit that was carried out; a fault that names none draws it by the batch's id."""
+    draw = int(chance(fault.kind, behaviour.seed, reply.body) * len(TAKEN_ALL_THE_SAME))
+    code = fault.code or TAKEN_ALL_THE_SAME[draw]
+    return error(code, fault.message, fault.status or STATUS_WHEN_TAKEN.get(code, 0))

@@ -133,6 +133,7 @@ class Batches(Table):
                 "due_at": due_at,
                 "claims": 0,
                 "refusals": 0,
+                "doubts": 0,
                 "misses": 0,
                 "failures": 0,
                 "calls_fail_since": 0.0,

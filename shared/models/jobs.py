@@ -79,6 +79,8 @@ class JobTotals:
     Attributes:
         batches: a divided batch counts as its pieces.
         body_size: bytes of the bodies of batches with an answer.
+        unknowable: their submits with an unknown outcome, and those of batches that were divided into them.
+        doubtful: likewise, submits that were refused in a way that does not prove it.
     """
 
     batches: int = 0
@@ -88,6 +90,8 @@ class JobTotals:
     retry_size: int = 0
     usage: Usage = field(default_factory=Usage)
     body_size: int = 0
+    unknowable: int = 0
+    doubtful: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +103,16 @@ class LastingError:
         since: Unix seconds of the first try.
         at: Unix seconds of the last try.
         polling: whether the batch was polled, not submitted.
+        refused: whether the API's own JSON refused it.
+        message: the API's words, truncated.
     """
 
     code: int
     since: float
     at: float
     polling: bool
+    refused: bool = False
+    message: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,19 +45,26 @@ class PauseReason(StrEnum):
 
     TOKEN_REFUSED = "token_refused"  # noqa: S105 - a reason, not a secret
     QUOTA_SPENT = "quota_spent"
+    CREDITS_SPENT = "credits_spent"
+    SPEND_LIMIT = "spend_limit"
     OUTAGE = "outage"
 
 
 FIRST_PROBE_SECONDS = {
     PauseReason.TOKEN_REFUSED: 60.0,
     PauseReason.QUOTA_SPENT: 1_800.0,
+    PauseReason.CREDITS_SPENT: 300.0,
+    PauseReason.SPEND_LIMIT: 300.0,
     PauseReason.OUTAGE: FIRST_OUTAGE_WAIT_SECONDS,
 }
 """Seconds from the beginning of a pause to its first probe."""
 
+UNPAID = frozenset({PauseReason.QUOTA_SPENT, PauseReason.CREDITS_SPENT, PauseReason.SPEND_LIMIT})
+"""Reasons that something must be paid, raised or waited for; such a pause ends at midnight at the latest."""
+
 REPLACED = {
-    PauseReason.TOKEN_REFUSED: {PauseReason.QUOTA_SPENT, PauseReason.OUTAGE},
-    PauseReason.QUOTA_SPENT: {PauseReason.QUOTA_SPENT, PauseReason.OUTAGE},
+    PauseReason.TOKEN_REFUSED: {*UNPAID, PauseReason.OUTAGE},
+    **{reason: {*UNPAID, PauseReason.OUTAGE} for reason in UNPAID},
     PauseReason.OUTAGE: set[PauseReason](),
 }
 """By the reason of a new pause, the pauses in force that it replaces: a refused token pauses more than a spent quota,
@@ -68,7 +75,12 @@ PAUSE_MESSAGES = {
     "Manager, its Workers AI permission and the account id; a changed secret is used within minutes.",
     PauseReason.QUOTA_SPENT: "The account's daily allocation is used up. Submits resume after 00:00 UTC, or sooner on "
     "a paid plan.",
-    PauseReason.OUTAGE: "The API does not answer submits; Dropbatch tries one batch at a time.",
+    PauseReason.CREDITS_SPENT: "AI Gateway says that the account has no credits left. Add credits in Cloudflare's "
+    "dashboard; submits resume within minutes.",
+    PauseReason.SPEND_LIMIT: "The spend limit of AI Gateway is reached. Raise it in Cloudflare's dashboard, or wait "
+    "for the end of its window; submits resume within minutes.",
+    PauseReason.OUTAGE: "The API does not answer submits, or with errors that prove nothing; Dropbatch tries one batch "
+    "at a time.",
 }
 
 
@@ -226,7 +238,7 @@ class ControlItems(Table):
         if in_force and in_force.reason not in REPLACED[reason] and not longer_outage:
             return
         step = min(2 * longer_outage.step, MAX_OUTAGE_WAIT_SECONDS) if longer_outage else FIRST_PROBE_SECONDS[reason]
-        until = _next_midnight(now) if reason is PauseReason.QUOTA_SPENT else None
+        until = _next_midnight(now) if reason in UNPAID else None
         since = same.since if same else now
         new = Pause(reason, secrets.token_hex(8), since, now + step, step, until, code, account)
         self._write(new.sk, old, new)

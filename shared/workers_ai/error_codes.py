@@ -27,21 +27,26 @@ class ErrorClass(StrEnum):
     """Too many calls: every function waits."""
     QUOTA = "quota"
     """The day's allocation is used up: submits pause until 00:00 UTC."""
+    CREDITS = "credits"
+    """AI Gateway: the account has no credits left. Submits pause."""
+    SPEND_LIMIT = "spend_limit"
+    """AI Gateway: its spend limit is reached. Submits pause."""
     ACCOUNT = "account"
     """Token or account refused: everything pauses until a probe succeeds."""
     CHECK_TOKEN = "check_token"  # noqa: S105 - a word, not a secret
     """Undecided: the free call decides, see `shared.workers_ai.rejections`."""
     MODEL = "model"
-    """The model cannot be used: the job fails, others continue. On a poll several such replies are required."""
+    """The model cannot be used: the job fails, others continue. On a submit only."""
     REQUEST = "request"
-    """The request itself is refused: the batch is divided until the bad record is alone. On a poll it is a code that
-    only a submit should get, or an unknown one: after several such replies the batch counts as failed."""
+    """The request itself is refused: the batch is divided until the bad record is alone. On a poll several such replies
+    are required."""
     BATCH_FAILED = "batch_failed"
     """Accepted, then failed as a whole: divided likewise."""
     UNKNOWN_ID = "unknown_id"
     """The API does not know the request_id (on a poll only): several such replies are required."""
     TRY_LATER = "try_later"
-    """Another error: back off. On a poll it counts as no answer."""
+    """Another error: back off. A submit may have been carried out all the same (`is_doubtful`); on a poll it counts as
+    no answer."""
 
 
 _CODES: dict[int, ErrorClass] = {
@@ -60,6 +65,12 @@ _CODES: dict[int, ErrorClass] = {
     2001: ErrorClass.ACCOUNT,  # AI Gateway, observed: no gateway of this name
     2009: ErrorClass.ACCOUNT,  # AI Gateway, observed: its token is missing or wrong
     2003: ErrorClass.RATE_LIMIT,  # AI Gateway, observed: its own rate limit
+    2021: ErrorClass.CREDITS,  # AI Gateway
+    2041: ErrorClass.SPEND_LIMIT,  # AI Gateway, observed
+    2016: ErrorClass.REQUEST,  # AI Gateway: 2016 to 2030 are its guardrails and its data loss prevention
+    2017: ErrorClass.REQUEST,
+    2029: ErrorClass.REQUEST,
+    2030: ErrorClass.REQUEST,
     5007: ErrorClass.MODEL,
     3042: ErrorClass.MODEL,
     5016: ErrorClass.MODEL,
@@ -76,7 +87,20 @@ _CODES: dict[int, ErrorClass] = {
     3030: ErrorClass.BATCH_FAILED,  # observed
     3007: ErrorClass.TRY_LATER,
     3008: ErrorClass.TRY_LATER,
+    3046: ErrorClass.TRY_LATER,  # observed
+    5001: ErrorClass.TRY_LATER,
+    7010: ErrorClass.TRY_LATER,  # observed
+    7013: ErrorClass.TRY_LATER,  # AI Gateway
+    10013: ErrorClass.TRY_LATER,  # observed
 }
+
+_CODES_ON_A_POLL: dict[int, ErrorClass] = {
+    5001: ErrorClass.REQUEST,  # the code of Cloudflare's event of a failed batch
+}
+"""What a code means on a poll, where that differs."""
+
+BLOCKED_CODES = frozenset({2016, 2017, 2029, 2030})
+"""Codes of AI Gateway for content that it blocks: they say nothing of other batches of the job."""
 
 _STATUSES: dict[int, ErrorClass] = {
     HTTPStatus.UNAUTHORIZED: ErrorClass.CHECK_TOKEN,
@@ -93,6 +117,9 @@ _BARE: dict[int, ErrorClass] = {
     HTTPStatus.FORBIDDEN: ErrorClass.ACCOUNT,
 }
 """For the API's own JSON without a code, by HTTP status."""
+
+_NO_VERDICT_AS_A_PAGE = {HTTPStatus.BAD_REQUEST, HTTPStatus.GONE, HTTPStatus.UNPROCESSABLE_ENTITY}
+"""Statuses that say nothing of a submit's content or model if a proxy or firewall answers with them."""
 
 _PAGES_ON_A_POLL: dict[ErrorClass, ErrorClass] = {
     ErrorClass.ACCOUNT: ErrorClass.CHECK_TOKEN,  # a redirect
@@ -130,6 +157,8 @@ _OTHER_MODEL = "Choose a model with the Batch property."
 _ADVICE = {
     0: "No connection could be made. Check WorkersAiBaseUrl, AiGatewayBaseUrl or WorkerUrl, and Cloudflare's status.",
     402: "Check the account's billing and plan in Cloudflare's dashboard.",
+    2021: "Add credits to the account in Cloudflare's dashboard (AI Gateway).",
+    2041: "Raise the spend limit of the gateway in Cloudflare's dashboard, or wait until its window is over.",
     403: "Check the token's permissions and the account's firewall rules in Cloudflare's dashboard.",
     404: "Check the parameters WorkersAiBaseUrl and CloudflareAccountId, or AiGatewayBaseUrl, or WorkerUrl.",
     405: "Check the parameters WorkersAiBaseUrl and CloudflareAccountId.",
@@ -140,20 +169,46 @@ _ADVICE = {
 
 def classify_submit_error(reply: Rejected) -> ErrorClass:
     """What an error reply to a submit means, or to the free call."""
+    if not reply.enveloped and reply.status in _NO_VERDICT_AS_A_PAGE:
+        return ErrorClass.TRY_LATER
     return _by_code(reply) or _by_status(reply.status)
 
 
+def is_doubtful(reply: Rejected) -> bool:
+    """Whether a submit that is to be tried later may have been carried out all the same.
+
+    Surely refused is only what could not be sent, what a code says of itself, and what the API's own JSON answers with
+    a status from 400 to 499 other than 408.
+    """
+    if reply.status == 0 or (_by_code(reply) or ErrorClass.TRY_LATER) is not ErrorClass.TRY_LATER:
+        return False
+    return not reply.enveloped or not _is_refusal(reply.status)
+
+
+def is_like_lost(reply: Rejected) -> bool:
+    """Whether a doubtful reply proves as little as none: not a page with a status from 400 to 499 other than 408."""
+    return is_doubtful(reply) and not _is_refusal(reply.status)
+
+
+def _is_refusal(status: int) -> bool:
+    is_clients = HTTPStatus.BAD_REQUEST <= status < HTTPStatus.INTERNAL_SERVER_ERROR
+    return is_clients and status != HTTPStatus.REQUEST_TIMEOUT
+
+
 def classify_poll_error(reply: Rejected) -> ErrorClass:
-    """What an error reply to a poll means. Of `MODEL`, `REQUEST` and `UNKNOWN_ID` several are required."""
+    """What an error reply to a poll means. Of `REQUEST` and `UNKNOWN_ID` several are required; never `MODEL`.
+
+    The answer of an accepted batch is paid for. So no status and no code makes it fail, but for those that blame the
+    request.
+    """
     verdict = _by_status(reply.status)
     if not reply.enveloped:
         return _PAGES_ON_A_POLL.get(verdict, ErrorClass.TRY_LATER)
-    if by_code := _by_code(reply):
-        return by_code
+    if by_code := _CODES_ON_A_POLL.get(reply.code or 0) or _by_code(reply):
+        return ErrorClass.TRY_LATER if by_code is ErrorClass.MODEL else by_code
     if reply.status == HTTPStatus.NOT_FOUND:
         return ErrorClass.UNKNOWN_ID
-    is_unknown_code = reply.code is not None and reply.status < HTTPStatus.INTERNAL_SERVER_ERROR
-    return ErrorClass.REQUEST if verdict is ErrorClass.TRY_LATER and is_unknown_code else verdict
+    return ErrorClass.TRY_LATER if verdict in {ErrorClass.REQUEST, ErrorClass.MODEL} else verdict
 
 
 def _by_code(reply: Rejected) -> ErrorClass | None:
@@ -173,11 +228,12 @@ def _by_status(status: int) -> ErrorClass:
 
 def classify_with_valid_token(reply: Rejected, *, polling: bool) -> ErrorClass:
     """What an error of class `CHECK_TOKEN` means once the free call accepted the token."""
+    if polling:
+        return ErrorClass.TRY_LATER
     if reply.enveloped and reply.code == UNKNOWN_MODEL_OR_PATH:
         return ErrorClass.MODEL
-    if not reply.enveloped and not polling and reply.status == HTTPStatus.FORBIDDEN:
-        return ErrorClass.REQUEST
-    return ErrorClass.TRY_LATER
+    is_firewall = not reply.enveloped and reply.status == HTTPStatus.FORBIDDEN
+    return ErrorClass.REQUEST if is_firewall else ErrorClass.TRY_LATER
 
 
 def model_error_message(model: str, code: int) -> str:

@@ -57,7 +57,7 @@ class NoAnswers:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """Certainly not carried out: an HTTP error, or no connection (status 0).
+    """An HTTP error, or no connection (status 0). What it proves: `shared.workers_ai.error_codes.is_doubtful`.
 
     Attributes:
         status: HTTP status.

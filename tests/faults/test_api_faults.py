@@ -124,7 +124,31 @@ CASES = {
     "connection refused, every third call": Case(
         rates={"refuse": 0.33}, observed="certainly not accepted: retried, billed once"
     ),
-    "JSON 500 to every third submit": Case(rates={"submit:json_500": 0.33}, observed="certainly not accepted: retried"),
+    "JSON 500 to every third submit": Case(
+        rates={"submit:json_500": 0.33}, observed="doubtful: retried, counted in the manifest"
+    ),
+    "an error with a code to 6 accepted submits": Case(
+        faults=tuple(Fault(kind="accept_then_error", contains=f"hello {number}.", times=2) for number in (3, 43, 83)),
+        extra=6,
+        why="one for each acceptance that was answered with an error",
+        observed="doubtful: submitted again, counted in the manifest",
+    ),
+    "410 page to 12 submits": Case(
+        faults=(Fault(kind="html", status=410, on="submit", times=12),), observed="no verdict on the model: retried"
+    ),
+    "2021 no credits, on submits, for an hour": Case(
+        faults=(Fault(kind="2021", on="submit", nth=3, times=0),),
+        until_fixed=3600,
+        observed="submits pause, one tries every five minutes",
+    ),
+    "2021 no credits, on polls, for two hours": Case(
+        faults=(Fault(kind="2021", on="poll", nth=3, times=0),),
+        until_fixed=7200,
+        observed="polled on, shown, billed once",
+    ),
+    "unknown code to 60 polls": Case(
+        faults=(Fault(kind="424242", status=409, on="poll", times=60),), observed="polled on, shown, billed once"
+    ),
     "HTML 502 to 3 submits, not accepted": ambiguous("html", accepted=False),
     "reset of 3 submits before acceptance": ambiguous("reset", accepted=False),
     "no reply to 3 submits, not accepted": ambiguous("hang", accepted=False),
@@ -142,6 +166,14 @@ CASES = {
         extra=2 * 18,
         why="pieces of batches that failed after acceptance",
         observed="divided until the bad record is alone; only it fails",
+    ),
+    "2016 guardrail blocks 2 records": Case(
+        faults=tuple(Fault(kind="2016", on="submit", contains=f"hello {bad}.", times=0) for bad in (7, 50)),
+        failing=frozenset({7, 50}),
+        codes=frozenset({"rejected"}),
+        extra=2 * 18,
+        why="pieces of batches that were refused",
+        observed="split until the bad record is alone; only it fails",
     ),
     "5006 for 2 records": Case(
         faults=tuple(Fault(kind="5006", on="submit", contains=f"hello {bad}.", times=0) for bad in (7, 50)),

@@ -1,5 +1,5 @@
 // Errors as the REST API returns them: a code, a text and the HTTP status for the code. The runtime drops the status of
-// what the binding throws, so this table restores it. Source: Cloudflare's table of Workers AI errors.
+// what the binding throws, so this table restores it. Sources: Cloudflare's tables of errors of Workers AI and AI Gateway.
 
 export interface ApiError {
   /** The API's own code; null if it gave none, and so it is unknown what was done. */
@@ -9,6 +9,15 @@ export interface ApiError {
 
 const STATUS_OF_CODE: Record<number, number> = {
   971: 429,
+  2001: 400,
+  2003: 429,
+  2009: 401,
+  2016: 424,
+  2017: 424,
+  2021: 402,
+  2029: 424,
+  2030: 424,
+  2041: 429,
   3003: 400,
   3006: 413,
   3007: 408,
@@ -20,6 +29,7 @@ const STATUS_OF_CODE: Record<number, number> = {
   3040: 429,
   3041: 403,
   3042: 404,
+  3046: 408,
   4006: 429,
   5004: 400,
   5005: 405,
@@ -28,8 +38,11 @@ const STATUS_OF_CODE: Record<number, number> = {
   5016: 403,
   5018: 403,
   5019: 405,
+  5025: 400,
   5035: 403,
   7000: 400,
+  7010: 503,
+  7013: 503,
   8007: 400,
   10000: 401,
 };

@@ -6,10 +6,9 @@ A reply that may be wrong is believed only when several in a row are the same.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from functions.poll.batch.unanswered import LATE, end, is_overdue, isolate_or_end, next_poll, overdue_at, submit_again
+from functions.poll.batch.unanswered import LATE, is_overdue, isolate_or_end, next_poll, overdue_at, submit_again
 from shared.aws.queues import FAST_START_BATCHES, FOLLOWED_POLLS, FOLLOWED_SECONDS, POLL_GRACE_SECONDS, PollMessage
 from shared.claims import claim_seconds
 from shared.lasting_errors import clear_lasting_error, note_lasting_error
@@ -17,7 +16,7 @@ from shared.models import Batch, ErrorDetail, Job, Submission, cause_of
 from shared.observability import batch_log_fields, count, logger
 from shared.pacing.controls import PauseReason, Permit
 from shared.retry import poll_back_off, soon_after
-from shared.workers_ai.error_codes import METRIC_OF_CLASS, ErrorClass, model_error_message
+from shared.workers_ai.error_codes import BLOCKED_CODES, METRIC_OF_CLASS, ErrorClass
 from shared.workers_ai.other_account import other_account
 from shared.workers_ai.replies import Accepted, Failed, NoAnswers, OutcomeUnknown, Pending, Rejected, Reply
 
@@ -27,8 +26,8 @@ if TYPE_CHECKING:
 MISSES, MISSES_OVER = 5, 60.0
 """Polls in a row for which the API must not know an id, or have no answers for it though it calls the batch completed,
 over at least that many seconds, before the answers count as lost."""
-FAILURES, FAILURES_OVER = 5, 30.0
-"""The same for polls answered with the same 5xx code; for any other code the seconds are `MISSES_OVER`."""
+FAILURES = 5
+"""The same for polls answered with the same code that blames the request."""
 DOUBTED_SECONDS = 15.0
 """Seconds to the next poll after a reply that is believed only when several are the same."""
 LOST = ErrorDetail("expired", "Workers AI no longer knew the batch.")
@@ -71,12 +70,12 @@ class UnfinishedPoll:
             case NoAnswers():
                 return self._missed(NO_ANSWERS)
             case Failed(code, message, enveloped):
-                if enveloped or self._is_believed(code or 0, MISSES_OVER):
+                if enveloped or self._is_believed(code or 0):
                     self._failed(code, message)
             case OutcomeUnknown(reason):
                 logger.info("no answer to a poll", **batch_log_fields(self.batch), reason=reason)
                 count("ApiErrors")
-                self._unanswered(0)
+                self._unanswered(reply)
             case Rejected() if verdict is not None:
                 return self._rejected(reply, verdict)
         return False
@@ -86,9 +85,8 @@ class UnfinishedPoll:
         code = reply.code or reply.status
         logger.info("poll refused", **batch_log_fields(batch), code=code, verdict=verdict)
         count(METRIC_OF_CLASS[verdict])
-        over = _confirm_doubted(reply, verdict)
-        is_known = verdict is not ErrorClass.MODEL and reply.code is not None and job.believes(cause_of(reply.code))
-        if over is not None and not is_known and not self._is_believed(code, over):
+        is_seen = reply.code is not None and reply.code not in BLOCKED_CODES and job.believes(cause_of(reply.code))
+        if verdict is ErrorClass.REQUEST and not is_seen and not self._is_believed(code):
             return False
         match verdict:
             case ErrorClass.ACCOUNT:
@@ -100,16 +98,10 @@ class UnfinishedPoll:
                 services.ledger.schedule_poll(batch, until, paused=batch.paused + until - now)
             case ErrorClass.UNKNOWN_ID:
                 return self._missed(LOST)
-            case ErrorClass.MODEL:
-                words = model_error_message(job.plan.model, code)
-                services.ledger.fail_job(job, ErrorDetail("unknown_model", words), now)
-                return end(services, job, batch, ErrorDetail("rejected", words))
-            case _ if verdict is ErrorClass.BATCH_FAILED or over is not None:
+            case ErrorClass.REQUEST | ErrorClass.BATCH_FAILED:
                 self._failed(reply.code, reply.message)
             case _:
-                if reply.enveloped and is_overdue(services, batch, now):
-                    return submit_again(services, job, batch, LATE, {})
-                self._unanswered(code)
+                return self._unanswered(reply)
         return False
 
     def _still_pending(self, status: str) -> bool:
@@ -136,21 +128,28 @@ class UnfinishedPoll:
             services.queues.send(PollMessage(((job.job_id, batch.number),)), delay=due_at - now)
         return False
 
-    def _unanswered(self, code: int) -> None:
-        """Process a poll without an answer."""
-        wait = poll_back_off(self.services.now() - self.submission.at) if self._is_latest else DOUBTED_SECONDS
-        since = note_lasting_error(self.services, self.job, self.batch, code, polling=True)
-        self._poll_again(wait, calls_fail_since=since)
+    def _unanswered(self, reply: Rejected | OutcomeUnknown) -> bool:
+        """Process a poll without an answer. One that the API itself refuses may be refused until the deadline."""
+        services, job, batch, now = self.services, self.job, self.batch, self.services.now()
+        since = note_lasting_error(services, job, batch, reply, polling=True)
+        wait = poll_back_off(now - self.submission.at) if self._is_latest else DOUBTED_SECONDS
+        if not isinstance(reply, Rejected) or not reply.enveloped:
+            self._poll_again(wait, calls_fail_since=since)
+        elif is_overdue(services, batch, now) or job.is_past_deadline(now):
+            return submit_again(services, job, batch, LATE, {"calls_fail_since": since})
+        else:
+            services.ledger.schedule_poll(batch, now + wait, calls_fail_since=since)
+        return False
 
-    def _is_believed(self, code: int, over: float) -> bool:
-        """Whether a reply is believed: only if several in a row are the same, over `over` seconds. If not, count it."""
+    def _is_believed(self, code: int) -> bool:
+        """Whether a reply is believed: only if several in a row are the same, over a minute. If not, count it."""
         batch, now = self.batch, self.services.now()
         if not self._is_latest:
             self._give_up_earlier(certain=False)
             return False
         same = batch.failures > 0 and batch.failing_code == code
         since, times = (batch.failing_at, batch.failures + 1) if same else (now, 1)
-        if times >= FAILURES and now - since >= over:
+        if times >= FAILURES and now - since >= MISSES_OVER:
             return True
         self._poll_again(DOUBTED_SECONDS, failures=times, failing_code=code, failing_at=since, misses=0)
         return False
@@ -203,11 +202,3 @@ class UnfinishedPoll:
     def _with(self, changed: Submission) -> tuple[Submission, ...]:
         """The batch's submissions, the polled one changed."""
         return tuple(changed if one is self.submission else one for one in self.batch.submissions)
-
-
-def _confirm_doubted(reply: Rejected, verdict: ErrorClass) -> float | None:
-    """Seconds over which several polls must get this reply; None if one is enough, or no number is."""
-    if verdict in {ErrorClass.REQUEST, ErrorClass.MODEL}:
-        return MISSES_OVER
-    is_server_error = reply.code is not None and reply.status >= HTTPStatus.INTERNAL_SERVER_ERROR
-    return FAILURES_OVER if verdict is ErrorClass.TRY_LATER and is_server_error else None

@@ -62,6 +62,8 @@ def build_manifest(job: Job, batches: Iterable[Batch], files: Sequence[FileEntry
             "total_tokens": usage.total_tokens,
         },
         "cost": cost.to_manifest() if cost else None,
+        "unknowable_submits": job.sums.unknowable,
+        "doubtful_submits": job.sums.doubtful,
         "batches": [batch_entry(batch) for batch in batches if batch.state is not BatchState.DIVIDED],
         "isolation": {
             "submits": isolation.submits,
@@ -85,8 +87,9 @@ def batch_entry(batch: Batch) -> dict[str, Any]:
         "submitted_at": iso_time(last.at) if last else None,
         "completed_at": iso_time(batch.completed_at),
         "polls": batch.polls,
-        "attempts": max(len(batch.submissions) + batch.unknowable, min(batch.attempt, 1)),
+        "attempts": max(len(batch.submissions) + batch.unknowable + batch.doubtful, min(batch.attempt, 1)),
         "unknowable_submits": batch.unknowable,
+        "doubtful_submits": batch.doubtful,
     }
 
 

@@ -24,7 +24,7 @@ MAX_ERRORS_BYTES = 16_000_000
 MAX_BATCHES = 20_000
 """Batches whose times are read."""
 MAX_AMBIGUOUS = 200
-"""Batches with submits of unknown outcome that are listed."""
+"""Batches with submits of unknown or doubtful outcome that are listed."""
 MANIFEST_RESERVE_SECONDS = 20.0
 """Seconds left to the invocation below which no more batches are read."""
 
@@ -67,12 +67,12 @@ def _batches(invocation: Invocation, job: Job) -> tuple[Timeline, list[dict[str,
             continue
         submitted = batch.submissions[0].at if batch.submissions else None
         timeline.add(submitted, batch.completed_at if submitted and batch.ending is None else None)
-        if batch.unknowable and len(ambiguous) < MAX_AMBIGUOUS:
+        if (uncertain := batch.unknowable + batch.doubtful) and len(ambiguous) < MAX_AMBIGUOUS:
             ambiguous.append(
                 {
                     "number": batch.number,
                     "requests": batch.requests,
-                    "ambiguous": batch.unknowable,
+                    "ambiguous": uncertain,
                     "request_id": batch.submissions[-1].request_id if batch.submissions else "",
                 }
             )

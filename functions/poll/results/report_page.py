@@ -85,8 +85,8 @@ def job_page(
         manifest: the job's.
         timeline: of its batches.
         failures: of its records.
-        ambiguous: batches with submits of unknown outcome: `number`, `requests`, `ambiguous` (how many such submits),
-            `request_id`.
+        ambiguous: batches with submits of unknown or doubtful outcome: `number`, `requests`, `ambiguous` (how many such
+            submits), `request_id`.
     """
     path = manifest["source"]["key"].removeprefix("inbox/")
     ran = f"{_time(manifest['created_at'])} to {_time(manifest['completed_at'])} UTC"
@@ -111,7 +111,7 @@ def job_page(
     if ambiguous:
         body += [
             "<h2>May be billed twice</h2>",
-            "<p>The outcome of these submits is unknown: the batch was sent, but its request_id was not recorded.</p>",
+            "<p>The batch was sent, but no request_id was recorded: whether it was accepted is unknown.</p>",
             table(
                 ["batch", "records", "ambiguous submits", "request_id"],
                 [(b["number"], b["requests"], b["ambiguous"], b["request_id"]) for b in ambiguous],

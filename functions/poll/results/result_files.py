@@ -64,6 +64,8 @@ class ReadyBatches:
         failed: records that failed, likewise.
         last: whether no other batch follows them.
         pending: those of the batches that were read that the API has not finished.
+        unknowable: submits with an unknown outcome, of the final batches and of those that were divided into them.
+        doubtful: likewise, submits that were refused in a way that does not prove it.
     """
 
     leaves: list[Batch]
@@ -72,6 +74,8 @@ class ReadyBatches:
     failed: int
     last: bool
     pending: PendingBatches = field(default_factory=PendingBatches)
+    unknowable: int = 0
+    doubtful: int = 0
 
     def fills_a_step(self, job: Job) -> bool:
         """Whether they are enough for a step, although more will come."""
@@ -101,6 +105,9 @@ def next_final_batches(
     progress = progress_of(job, kind)
     succeeded, failed, size, covered = job.sums.succeeded, job.sums.failed, 0, progress.next_id
     leaves: list[Batch] = []
+    split: list[Batch] = []
+    """Batches that were divided into those that follow them, not all of which are final yet."""
+    unknowable = doubtful = 0
     contiguous, pending = True, PendingBatches()
     batches = services.ledger.batches(job.job_id, after=progress.mark, page_size=page)
     for seen, batch in enumerate(readable(batches) if up_to_fault else batches, 1):
@@ -116,7 +123,12 @@ def next_final_batches(
                 covered += batch.requests
                 leaves.append(batch)
                 size += _section(batch, kind)[1]
-        elif batch.state is not BatchState.DIVIDED:
+                unknowable += sum(one.unknowable for one in (batch, *split))
+                doubtful += sum(one.doubtful for one in (batch, *split))
+                split.clear()
+        elif batch.state is BatchState.DIVIDED:
+            split.append(batch)
+        else:
             contiguous = False
             if batch.state is BatchState.QUEUED:
                 pending = pending.plus(batch.api_status, batch.accepted_at)
@@ -128,8 +140,9 @@ def next_final_batches(
             or size >= _grown(SEGMENT_BYTES, progress)
             or (seen >= page and not contiguous)
         ):
-            return ReadyBatches(leaves, size, succeeded, failed, last=False, pending=pending)
-    return ReadyBatches(leaves, size, succeeded, failed, last=contiguous, pending=pending)
+            contiguous = False
+            break
+    return ReadyBatches(leaves, size, succeeded, failed, contiguous, pending, unknowable, doubtful)
 
 
 def readable(batches: Iterator[Batch]) -> Iterator[Batch]:
@@ -239,7 +252,12 @@ def _after(job: Job, kind: Kind, ahead: ReadyBatches) -> Step:
                 sums.retry_size + part.retry,
                 sums.usage.plus(part.usage),
                 sums.body_size + (batch.body_size if part.succeeded else 0),
+                sums.unknowable,
+                sums.doubtful,
             )
+    if kind == "output":
+        unknowable, doubtful = sums.unknowable + ahead.unknowable, sums.doubtful + ahead.doubtful
+        sums = replace(sums, unknowable=unknowable, doubtful=doubtful)
     return Step(replace(progress, mark=ahead.leaves[-1].number, next_id=next_id, lines=lines), sums)
 
 

@@ -8,7 +8,7 @@ from functions.poll.schedule.due_items import readable_job
 from shared.job_status import iso_time
 from shared.models import DueKind
 from shared.observability import count, logger
-from shared.pacing.controls import PAUSED_LOOK_SECONDS, PauseReason, Permit
+from shared.pacing.controls import PAUSED_LOOK_SECONDS, UNPAID, PauseReason, Permit
 from shared.workers_ai.client import TokenState
 from shared.workers_ai.other_account import other_account
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 METRIC_OF_REASON = {
     PauseReason.TOKEN_REFUSED: "TokenRefused",
-    PauseReason.QUOTA_SPENT: "QuotaSpent",
+    **dict.fromkeys(UNPAID, "QuotaSpent"),
     PauseReason.OUTAGE: "Outage",
 }
 """The metric that counts the ticks of a pause."""
@@ -56,7 +56,7 @@ def watch_pause(services: Services, now: float, *, submits_wait: bool, polls_wai
 def _is_over(services: Services, pause: Pause, now: float, *, submits_wait: bool, polls_wait: bool) -> bool:
     if pause.reason is PauseReason.OUTAGE and not submits_wait:
         return True  # The next submit shows whether it still lasts.
-    if pause.reason is PauseReason.QUOTA_SPENT or _may_submit(services, now):
+    if pause.reason in UNPAID or _may_submit(services, now):
         return False
     if pause.reason is PauseReason.TOKEN_REFUSED and polls_wait and _waits_soon(services, now, DueKind.POLL):
         return False

@@ -43,16 +43,19 @@ class Waiting:
         message: for people: what it is, and what to do.
         until: Unix seconds when it is over or tested again; None: unknown.
         since: Unix seconds of its beginning; None if it has its own alarm.
+        said: the API's own words, which may quote a request: never logged.
     """
 
     code: str
     message: str
     until: float | None
     since: float | None = None
+    said: str = ""
 
     def for_status(self) -> dict[str, Any]:
         """The member `waiting_for` of `status.json`."""
-        return {"code": self.code, "message": self.message, "until": iso_time(self.until)}
+        message = f"{self.message} Its words: {self.said}" if self.said else self.message
+        return {"code": self.code, "message": message, "until": iso_time(self.until)}
 
 
 def waiting_for(services: Services, job: Job) -> Waiting | None:
@@ -111,7 +114,7 @@ def _job_is_held(job_id: str, since: float) -> Waiting:
 
 def _paused(pause: Pause) -> Waiting:
     words = f"{PAUSE_MESSAGES[pause.reason]} (API response: {pause.code}.)"
-    return Waiting(pause.reason.value, words, pause.until)
+    return Waiting(pause.reason.value, words, pause.until if pause.reason is PauseReason.QUOTA_SPENT else None)
 
 
 def _account_is_paused(transport: str, pause: Pause) -> Waiting:
@@ -128,10 +131,12 @@ def _account_is_paused(transport: str, pause: Pause) -> Waiting:
 
 def _lasting_error(lasting_error: LastingError) -> Waiting:
     code, calls = ("polls_fail", "polls") if lasting_error.polling else ("submits_fail", "submits")
+    if lasting_error.polling and lasting_error.refused:
+        code = "polls_refused"
     said = (
         f"answered {calls} of a batch with {lasting_error.code}"
         if lasting_error.code
         else f"not answered {calls} of a batch"
     )
     words = f"Workers AI has {said} since {iso_time(lasting_error.since)}; Dropbatch repeats them automatically."
-    return Waiting(code, f"{words} {advice(lasting_error.code)}", None, lasting_error.since)
+    return Waiting(code, f"{words} {advice(lasting_error.code)}", None, lasting_error.since, lasting_error.message)

@@ -1,60 +1,37 @@
 """What the reply to a submit leads to, for the batch, for its job and for later calls; and what a dead submit left.
 
-Which batch is submitted at all: test_submit_batch.py.
+Which batch is submitted at all: test_submit_batch.py. Outcomes that are unknown or doubtful: test_uncertain_submits.py.
 """
 
 from dataclasses import replace
+from functools import partial
 
 import msgspec
 import pytest
 
-import functions.submit.submit_batch
 from shared.aws.queues import PollMessage
 from shared.errors import StorageError
 from shared.models import BatchState, DueKind, ErrorDetail, LastingError, Submission
 from shared.pacing.controls import Pause, PauseReason, Permit
 from shared.workers_ai.error_codes import FIREWALL
-from shared.workers_ai.replies import Accepted, Failed, OutcomeUnknown, Pending, Rejected
+from shared.workers_ai.replies import Accepted, Failed, Rejected
 from shared.workers_ai.results import Answer
-from tests.support.doubles.ledger_items import JOB, M2M, READY, SUBMITTING, T
-from tests.support.doubles.submitting import BODY, Submitting
+from tests.support.doubles.ledger_items import JOB, M2M, SUBMITTING, T
+from tests.support.doubles.submitting import DUE, UNKNOWN, begun, sent, told
 
 OUTAGE, TOKEN, QUOTA = PauseReason.OUTAGE, PauseReason.TOKEN_REFUSED, PauseReason.QUOTA_SPENT
+CREDITS, SPEND = PauseReason.CREDITS_SPENT, PauseReason.SPEND_LIMIT
 PERMIT = Permit(Pause(QUOTA, "nonce", T - 60, T, 60.0))
-DUE = replace(READY, body_size=len(BODY), paused=2.0)
 FAILING = replace(DUE, refusals=3, calls_fail_since=T - 9)
 DIED = replace(SUBMITTING, attempt=1, fence=T, due_at=T)
-EARLIER = (Submission("earlier", 1, T - 900),)
 MESSAGE = PollMessage(((JOB.job_id, "00000000"),))
 REFUSED = "Workers AI refused this request"
-UNKNOWN = ErrorDetail(
-    "submit_unknown", "It is unknown whether Workers AI accepted this request, so it was not sent again."
-)
 
 
 @pytest.fixture
 def begin(table, monkeypatch):
     """The submit function with a job and a batch to work on; a time within bounds is always their middle."""
-    monkeypatch.setattr("random.uniform", lambda least, most: (least + most) / 2)
-
-    def make(batch=DUE, reply=None, **job):
-        at = Submitting(table)
-        at.begin_with(replace(JOB, **job), batch)
-        at.reply, at.counted = reply or at.reply, []
-        monkeypatch.setattr(functions.submit.submit_batch, "count", at.counted.append)
-        return at
-
-    return make
-
-
-def told(status, code, message=""):
-    """A rejection in the API's own JSON."""
-    return Rejected(status, code, message, enveloped=True)
-
-
-def sent(batch, **changes):
-    """A batch as it is after its submit was settled with no answer: what differs from before is given."""
-    return replace(batch, attempt=batch.attempt + 1, fence=T + 230, claims=0, **changes)
+    return partial(begun, table, monkeypatch)
 
 
 # ── accepted ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -167,10 +144,27 @@ def test_late_acceptance_leaves_only_receipt(begin, monkeypatch):
         (Rejected(429, None, "", 33.0), DUE, ("limit_rate", T, 33.0), {"due_at": T + 45, "paused": 47.0}),
         (told(400, 3036), DUE, ("pause", QUOTA, T, "3036"), {"due_at": T + 300, "paused": 302.0}),
         (told(401, None), DUE, ("pause", TOKEN, T, "401"), {"due_at": T + 60, "paused": 62.0}),
-        (Rejected(500, None, ""), DUE, None, {"due_at": T + 10, "refusals": 1, "calls_fail_since": T}),
+        (told(402, 2021), DUE, ("pause", CREDITS, T, "2021"), {"due_at": T + 300, "paused": 302.0}),
+        (told(429, 2041), DUE, ("pause", SPEND, T, "2041"), {"due_at": T + 300, "paused": 302.0}),
+        (told(404, 424242), DUE, None, {"due_at": T + 10, "refusals": 1, "calls_fail_since": T}),
+        (
+            told(500, 10013),
+            DUE,
+            None,
+            {"due_at": T + 10, "refusals": 1, "calls_fail_since": T, "doubtful": 1, "doubts": 1},
+        ),
+        (
+            Rejected(410, None, ""),
+            FAILING,
+            None,
+            {"due_at": T + 80, "refusals": 4, "calls_fail_since": T - 9, "doubtful": 1},
+        ),
         (Rejected(0, None, ""), FAILING, None, {"due_at": T + 80, "refusals": 4, "calls_fail_since": T - 9}),
     ],
-    ids=["the model waits", "all wait", "the quota is spent", "the token is refused", "an error", "no connection"],
+    ids=[
+        *("the model waits", "all wait", "the quota is spent", "the token is refused", "no credits", "a spend limit"),
+        *("an error", "a server's error", "a page", "no connection"),
+    ],
 )
 def test_rejected_batch_waits_as_its_rejection_says(begin, reply, batch, budget_call, changes):
     at = begin(batch, reply)
@@ -188,7 +182,7 @@ def test_rejected_batch_waits_as_its_rejection_says(begin, reply, batch, budget_
     [
         (Rejected(429, None, ""), "ApiThrottles"),
         (told(400, 3036), "ApiRefusals"),
-        (Rejected(500, None, ""), "ApiErrors"),
+        (told(500, 10013), "ApiErrors"),
     ],
 )
 def test_rejection_is_counted_by_its_kind(begin, reply, metric):
@@ -200,11 +194,12 @@ def test_rejection_is_counted_by_its_kind(begin, reply, metric):
 
 
 def test_error_of_15_minutes_is_noted_in_job(begin):
-    at = begin(replace(DUE, calls_fail_since=T - 901), Rejected(503, None, ""))
+    at = begin(replace(DUE, calls_fail_since=T - 901), told(402, 424242, "its words"))
 
     at.run()
 
-    assert at.job.lasting_error == LastingError(503, T - 901, T, polling=False)
+    lasting = LastingError(424242, T - 901, T, polling=False, refused=True, message="its words")
+    assert at.job.lasting_error == lasting
 
 
 @pytest.mark.parametrize(("status", "code", "named"), [(400, 5007, 5007), (410, None, 410)])
@@ -244,13 +239,14 @@ def test_refused_content_is_isolated(begin, batch, changes):
     ("reply", "cause", "words", "said"),
     [
         (told(400, None, "its words"), "400", f"{REFUSED} (400)", "its words"),
-        (Rejected(400, None, "a proxy's words"), "400", f"{REFUSED} (400)", "a proxy's words"),
+        (Rejected(413, None, "a proxy's words"), "413", f"{REFUSED} (413)", "a proxy's words"),
+        (told(424, 2016, "its words"), "2016", f"{REFUSED} (2016)", "its words"),
         (told(403, 5006, "its words"), "5006", f"{REFUSED} (5006)", "its words"),
         (Rejected(403, None, "a page"), "403", f"{REFUSED} (403)", FIREWALL),
         (Failed(None, "its words"), "failed", REFUSED, "its words"),
         (Failed(3030, "its words"), "3030", f"{REFUSED} (3030)", "its words"),
     ],
-    ids=["by status", "a proxy's", "by code", "the firewall's", "failed", "failed with a code"],
+    ids=["by status", "a proxy's", "a guardrail's", "by code", "the firewall's", "failed", "failed with a code"],
 )
 def test_rejection_has_code_and_sources_message(begin, reply, cause, words, said):
     at = begin(reply=reply)
@@ -266,7 +262,9 @@ def test_rejection_has_code_and_sources_message(begin, reply, cause, words, said
     ("reason", "status", "code", "is_over"),
     [
         (OUTAGE, 400, 5006, True),
-        (OUTAGE, 500, 3007, True),
+        (OUTAGE, 404, 424242, True),
+        (OUTAGE, 500, 3007, False),
+        (OUTAGE, 408, None, False),
         (OUTAGE, 401, 10000, True),
         (OUTAGE, 0, None, False),
         (TOKEN, 400, 5006, True),
@@ -278,6 +276,7 @@ def test_rejection_has_code_and_sources_message(begin, reply, cause, words, said
         (TOKEN, 500, 3007, False),
         (QUOTA, 400, 5006, False),
         (QUOTA, 500, 3007, False),
+        (CREDITS, 400, 5006, False),
     ],
 )
 def test_rejected_probe_may_end_pause(begin, reason, status, code, is_over):
@@ -289,40 +288,6 @@ def test_rejected_probe_may_end_pause(begin, reason, status, code, is_over):
 
     lifts = [words for words in at.budget_calls if words[0] == "lift"]
     assert lifts == ([("lift", Permit(pause), M2M)] if is_over else [])
-
-
-# ── of unknown outcome ───────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize("reply", [OutcomeUnknown("broken off"), Pending("queued")])
-@pytest.mark.parametrize(
-    ("setting", "before", "changes"),
-    [
-        ("resubmit", 0, {"due_at": T + 10, "unknowable": 1}),
-        ("resubmit", 1, {"ending": UNKNOWN, "work": DueKind.POLL, "due_at": T, "unknowable": 2}),
-        ("fail", 0, {"ending": UNKNOWN, "work": DueKind.POLL, "due_at": T, "unknowable": 1}),
-    ],
-)
-def test_unknown_outcome_is_resubmitted_once(begin, reply, setting, before, changes):
-    batch = replace(DUE, unknowable=before)
-    at = begin(batch, reply)
-    at.services.settings.ambiguous_submit, at.permit = setting, PERMIT
-
-    at.run()
-
-    assert at.batch == sent(batch, **changes)
-    assert at.budget_calls[1:] == [("pause", OUTAGE, T, "no answer", PERMIT)]
-    assert at.counted == ["SubmitCalls", "AmbiguousSubmits"]
-
-
-def test_batch_with_id_is_polled_after_last_submit(begin):
-    batch = replace(DUE, submissions=EARLIER, ready_at=T - 60, unknowable=1)
-    at = begin(batch, OutcomeUnknown("broken off"))
-
-    at.run()
-
-    polled = {"state": BatchState.QUEUED, "work": DueKind.POLL, "due_at": T}
-    assert at.batch == sent(batch, **polled, ending_if_unanswered=UNKNOWN, unknowable=2)
 
 
 # ── what a dead submit left ──────────────────────────────────────────────────────────────────────────────────────────

@@ -38,7 +38,7 @@ def test_credential_error_pauses_and_resumes_automatically(world, api, fault):
         *({"kind": code, "status": 400} for code in ("5007", "7000")),
         *only_slowly(*({"kind": code, "status": 400} for code in ("3042", "5016", "5018", "3041", "5035", "5005"))),
         {"kind": "error", "code": 8007, "status": 400, "message": "Model does not support request queuing"},
-        {"kind": "bare", "status": 410},
+        {"kind": "error", "code": 424242, "status": 410},
     ],
     ids=lambda fault: f"{fault['kind']}-{fault.get('code', '')}",
 )

@@ -63,8 +63,8 @@ def test_retryable_records_join_missing_ones(start, api):
 
 
 def test_early_end_keeps_incomplete_reply(start, api):
-    """The model is refused for good on the next poll: nothing more is sent, and what was paid for counts."""
-    world = run(start, api, NO_MODEL)
+    """The model is refused for good from the next poll on: what was paid for counts when the deadline is over."""
+    world = run(start, api, NO_MODEL, BATCH_DEADLINE_HOURS=1, AMBIGUOUS_SUBMIT="fail")
 
     lines = world.lines()
     assert [line["id"] for line in lines if not line["success"]] == list(MISSING)

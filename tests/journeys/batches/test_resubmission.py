@@ -20,7 +20,7 @@ def world(start):
     "obstacle",
     [
         pytest.param({"kind": "3036"}, id="3036"),
-        pytest.param({"kind": "json_500"}, id="json_500"),
+        pytest.param({"kind": "402402", "status": 402}, id="402"),
         pytest.param({"kind": "3040"}, id="3040", marks=pytest.mark.slow),
         pytest.param({"kind": "971", "retry_after": 900}, id="971", marks=pytest.mark.slow),
     ],

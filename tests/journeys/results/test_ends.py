@@ -199,9 +199,13 @@ def test_unreadable_upload_ends_failed(start, monkeypatch, counted):
 # ── what is never accepted, and what is never answered ───────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("kind", ["3040", "json_500", "refuse"])
-def test_unaccepted_batch_expires_after_7_days(world, api, kind):
-    api.inject(Fault(kind=kind, on="submit", times=0))
+@pytest.mark.parametrize(
+    "fault",
+    [{"kind": "3040"}, {"kind": "402402", "status": 402}, {"kind": "html", "status": 410}, {"kind": "refuse"}],
+    ids=lambda fault: fault["kind"],
+)
+def test_unaccepted_batch_expires_after_7_days(world, api, fault):
+    api.inject(Fault(on="submit", times=0, **fault))
     world.upload_records("a.jsonl", greetings(3), model=M2M)
     began = time.time()
     hours(world, 2)

@@ -36,6 +36,15 @@ PENDING = (
     Event(0.5 * HOURS, partial(year.inject, Fault(kind="stuck", seconds=8 * HOUR))),
     Event(6.5 * HOURS, year.nothing, "OldestPendingAlarm", 9 * HOURS),
 )
+NO_CREDITS = (
+    Event(1 * HOURS, partial(year.inject, Fault(kind="2021", on="submit", times=0)), "QuotaSpentAlarm", 2.4 * HOURS),
+    Event(2 * HOURS, year.recover),
+)
+REFUSED_POLLS = (
+    Event(1 * HOURS, partial(year.inject, Fault(kind="424242", on="poll", status=402, times=0))),
+    Event(2 * HOURS, year.nothing, "StuckItemsAlarm", 3.6 * HOURS),
+    Event(3 * HOURS, year.recover),
+)
 OTHERS = (
     Event(1 * HOURS, year.change_account),
     Event(2 * HOURS, year.change_limits),
@@ -51,6 +60,8 @@ OTHERS = (
         pytest.param(UNREACHABLE, 5, id="no connection", marks=pytest.mark.slow),
         pytest.param(TOKEN, 4, id="token"),
         pytest.param(UNKNOWN, 3, id="unknown outcome"),
+        pytest.param(REFUSED_POLLS, 5, id="refused polls"),
+        pytest.param(NO_CREDITS, 4, id="no credits", marks=pytest.mark.slow),
         pytest.param(QUOTA, 6, id="quota", marks=pytest.mark.slow),
         pytest.param(PENDING, 10, id="pending", marks=pytest.mark.slow),
         pytest.param(OTHERS, 5, id="no alarm", marks=pytest.mark.slow),

@@ -60,7 +60,7 @@ ATOMIC = frozenset({"filled_at", "hold_until"})
 """What is increased by a write, whatever it is."""
 UNREAD = ("RATE#TIMES", "RATE#OUTSTANDING", "RATE#ISOLATION", "STACK")
 """Control items whose writers replace them without having read them, as the modules of `shared.pacing` explain."""
-GROWING = {"attempt": 1, "round": 1, "polls": 1, "unknowable": 1, "claims": 1}
+GROWING = {"attempt": 1, "round": 1, "polls": 1, "unknowable": 1, "doubtful": 1, "claims": 1}
 """Counts of a batch, and by how much one write may increase each; none but claims ever falls."""
 LEASED = frozenset({"state", "output", "errors", "retry", "batches", "sums", "sweep", "lease_until"})
 """What only the invocation changes that has a job's lease, once its upload is read."""

@@ -52,6 +52,9 @@ CODES = frozenset(
     {"rejected", "inference_failed", "missing_response", "expired", "submit_unknown", "cancelled", "internal"}
 )
 """Codes with which a good record may end, if faults were injected."""
+FAILED_BY_CODE = frozenset({"failed", "3003", "3006", "3030", "5001", "5004", "5006", "8007"})
+"""With which an accepted batch may fail: the API's word for it, and the codes that blame the request. The gateway's
+2016, 2017, 2029 and 2030 too, which no world plays on polls."""
 ENDED_RECORDS = ("RecordsSucceeded", "RecordsUnreadable", "RecordsRefused", "RecordsUnanswered")
 CALLS_IN_FIVE_MINUTES = 1_200
 FIVE_MINUTES = 295.0
@@ -112,6 +115,17 @@ class Laws:
             kept = [one["request_id"] for one in submissions(old)]
             if [one["request_id"] for one in submissions(new)][: len(kept)] != kept:
                 self.broken("every id that a batch had is kept", f"{key}")
+            self._judge_given_up(key, old, new)
+
+    def _judge_given_up(self, key: Key, old: Item, new: Item) -> None:
+        """Judge that a poll makes a batch fail only by the API's word for it, or by a code that blames the request."""
+        word: Item = new.get("ending", {})
+        is_over = "isolating" in new and "isolating" not in old
+        if word and word not in (old.get("ending"), old.get("ending_if_unanswered")):
+            is_over = is_over or word["M"]["code"]["S"] == "rejected"
+        cause = new.get("cause", {}).get("S", "")
+        if old["state"]["S"] == "queued" and is_over and cause not in FAILED_BY_CODE:
+            self.broken("no paid answer is given up for a code that says nothing of it", f"{key}: {cause or word}")
 
     def _note(self, key: Key, old: Item, new: Item) -> None:
         if self.events is not None:
@@ -226,31 +240,43 @@ class Ending:
             if not is_right:
                 self.laws.broken("each line answers its record", f"{name}: {line}")
                 return
+        self._judge_uncertain(one, manifest)
         good = sum(line["success"] for line in lines)
         if manifest["counts"] != {"total": len(lines), "succeeded": good, "failed": len(lines) - good}:
             self.laws.broken("the manifest counts its lines", f"{name}: {manifest['counts']}")
         if item["state"]["S"] != manifest["state"]:
             self.laws.broken("ledger and manifest agree", f"{name}: {item['state']['S']}, {manifest['state']}")
 
+    def _judge_uncertain(self, one: Dropped, manifest: dict[str, Any]) -> None:
+        """Judge that a manifest counts each submit that may have been billed, those of batches that were split too."""
+        if manifest["error"]:
+            return
+        items = [item for key, item in self.world.dynamodb.items.items() if key[0] == f"JOB#{one.upload.job_id}"]
+        for name in ("unknowable", "doubtful"):
+            counted = sum(int(number(item, name)) for item in items)
+            if manifest[f"{name}_submits"] != counted:
+                told = f"{one.upload.key}: {manifest[f'{name}_submits']} {name}, {counted} in the ledger"
+                self.laws.broken("the manifest counts what may be billed again", told)
+
     def judge_bill(self) -> None:
         """Judge that what the API billed is what the items of batches tell, deleted ones too."""
         owner: dict[str, Key] = {}
-        told = unknowable = 0
+        told = unknowable = doubtful = 0
         dynamodb = self.world.dynamodb
         for key, item in chain(dynamodb.items.items(), dynamodb.expired.items()):
             if not key[1].startswith("BATCH#"):
                 continue
             unknowable += int(number(item, "unknowable"))
+            doubtful += int(number(item, "doubtful"))
             told += len(submissions(item))
             for one in submissions(item):
                 request_id = one["request_id"]["S"]
                 if request_id and owner.setdefault(request_id, key) != key:
                     self.laws.broken("an id belongs to one batch", f"{request_id}: {owner[request_id]}, {key}")
         billed = [one["request_id"] for one in self.world.api.accepted]
-        if not set(owner) <= set(billed) or not told <= len(billed) <= told + unknowable:
-            self.laws.broken(
-                "the bill is what the ledger tells", f"{len(billed)} billed, {told} told, {unknowable} unknowable"
-            )
+        if not set(owner) <= set(billed) or not told <= len(billed) <= told + unknowable + doubtful:
+            counted = f"{told} told, {unknowable} unknowable, {doubtful} doubtful"
+            self.laws.broken("the bill is what the ledger tells", f"{len(billed)} billed, {counted}")
         self._judge_bodies()
         again = sum(1 for _ in self._accepted_again())
         if again and not self.world.has_faults and unknowable == 0:

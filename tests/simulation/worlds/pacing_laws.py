@@ -15,11 +15,18 @@ if TYPE_CHECKING:
 
     from simulation.services.dynamodb import Wire
 
-PROBED_AFTER = {"token_refused": 60.0, "quota_spent": 1_800.0, "outage": 15.0}
+UNPAID = {"quota_spent", "credits_spent", "spend_limit"}
+PROBED_AFTER = {
+    "token_refused": 60.0,
+    "quota_spent": 1_800.0,
+    "credits_spent": 300.0,
+    "spend_limit": 300.0,
+    "outage": 15.0,
+}
 """Seconds from a pause's beginning to its first probe, by its reason."""
 MAY_REPLACE = {
-    "token_refused": {"quota_spent", "outage"},
-    "quota_spent": {"quota_spent", "outage"},
+    "token_refused": {*UNPAID, "outage"},
+    **{reason: {*UNPAID, "outage"} for reason in UNPAID},
     "outage": {"outage"},
 }
 """Reasons of the pauses in force that a pause replaces; one for an outage only after a probe."""

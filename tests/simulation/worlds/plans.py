@@ -36,6 +36,25 @@ FAULTS = (
     Fault(kind="item_fails", code=5001),
     Fault(kind="10000", status=401),
 )
+DOUBTS = (
+    Fault(kind="accept_then_error"),
+    Fault(kind="accept_then_error", times=4),
+    Fault(kind="accept_then_error", times=12),
+    Fault(kind="accept_then_html", status=404),
+    Fault(kind="accept_then_html", status=410),
+    Fault(kind="html", on="submit", status=400, times=4),
+    Fault(kind="10013", on="submit", times=3),
+    Fault(kind="2021", times=8),
+    Fault(kind="2041", on="submit", times=2),
+    Fault(kind="2021", on="poll", times=8),
+    Fault(kind="10013", on="poll", times=8),
+    Fault(kind="424242", on="poll", status=409, times=8),
+    Fault(kind="424242", on="poll", status=400, times=8),
+    Fault(kind="5007", on="poll", times=8),
+)
+"""Replies that prove nothing: a submit may have been taken all the same, and the answer to a poll may still come."""
+DOUBTS_SHARE = 0.4
+"""Share of the other worlds in which some of them are added."""
 CALM_SHARE = 0.2
 """Share of worlds in which nothing goes wrong, so that promises of speed can be judged."""
 
@@ -119,9 +138,15 @@ def draw(seed: int) -> Plan:
         awkward=Awkward() if is_calm else Awkward.drawn(random),
         latency=random.choice((0.0, 3.0, 40.0, 600.0)),
         settings=tuple(settings.items()),
-        faults=() if is_calm else tuple(random.sample(FAULTS, random.randint(0, 4))),
+        faults=() if is_calm else (*random.sample(FAULTS, random.randint(0, 4)), *_doubts(seed)),
         acts=(*drops, *(() if is_calm else _commands(random, drops))),
     )
+
+
+def _doubts(seed: int) -> list[Fault]:
+    """Some replies that prove nothing; drawn apart, so that everything else of a seed's plan stays as it was."""
+    random = Random(f"doubts {seed}")
+    return random.sample(DOUBTS, random.randint(1, 3)) if random.random() < DOUBTS_SHARE else []
 
 
 def _commands(random: Random, drops: list[Drop]) -> Iterator[Command]:

@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import functions.submit.submit_batch
 from functions.submit.submit_batch import submit_batch
 from shared.errors import ObjectNotFoundError
 from shared.invocation import Invocation
 from shared.ledger import Ledger
-from shared.models import Batch, BatchState, Job
+from shared.models import Batch, BatchState, ErrorDetail, Job
 from shared.pacing.controls import Denied, Permit
 from shared.workers_ai.client import TokenState
-from shared.workers_ai.replies import Accepted, Reply
-from tests.support.doubles.ledger_items import JOB, OneItem, T
+from shared.workers_ai.replies import Accepted, Rejected, Reply
+from tests.support.doubles.ledger_items import JOB, READY, OneItem, T
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import pytest
     from mypy_boto3_dynamodb import DynamoDBClient
 
 BODY = b'{"requests":[]}'
+DUE = replace(READY, body_size=len(BODY), paused=2.0)
+UNKNOWN = ErrorDetail(
+    "submit_unknown", "It is unknown whether Workers AI accepted this request, so it was not sent again."
+)
 FIRST_ASK = 30.0
 """Seconds from each acceptance to the first poll, according to the completion times."""
 MODEL_WAITS_SECONDS, RATE_LIMIT_SECONDS = 20.0, 40.0
@@ -33,6 +40,7 @@ class Submitting:
 
     def __init__(self, dynamodb: DynamoDBClient) -> None:
         self.dynamodb, self.clock, self.ends = dynamodb, T, T + 200
+        self.counted: list[str] = []
         self.reply: Reply = Accepted("id")
         self.permit: Permit | Denied = Permit()
         self.token = TokenState.GOOD
@@ -133,3 +141,29 @@ class Submitting:
     def _limit_rate(self, *words: object) -> float:
         self.budget_calls.append(("limit_rate", *words))
         return self.clock + RATE_LIMIT_SECONDS
+
+
+def begun(
+    dynamodb: DynamoDBClient,
+    monkeypatch: pytest.MonkeyPatch,
+    batch: Batch = DUE,
+    reply: Reply | None = None,
+    **job: Any,
+) -> Submitting:
+    """A job and a batch whose submit gets a reply; a time within bounds is always their middle."""
+    monkeypatch.setattr("random.uniform", lambda least, most: (least + most) / 2)
+    at = Submitting(dynamodb)
+    at.begin_with(replace(JOB, **job), batch)
+    at.reply = reply or at.reply
+    monkeypatch.setattr(functions.submit.submit_batch, "count", at.counted.append)
+    return at
+
+
+def told(status: int, code: int | None, message: str = "") -> Rejected:
+    """A rejection in the API's own JSON."""
+    return Rejected(status, code, message, enveloped=True)
+
+
+def sent(batch: Batch, **changes: Any) -> Batch:
+    """A batch as it is after its submit was settled with no answer: what differs from before is given."""
+    return replace(batch, attempt=batch.attempt + 1, fence=T + 230, claims=0, **changes)

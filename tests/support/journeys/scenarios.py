@@ -142,18 +142,19 @@ def check_bill(world: World, api: WorkersAI) -> None:
     """Check that the ledger's submits are those that the API accepted, except those whose outcome nobody can know."""
     batches = [item for item in world.items() if item["sk"]["S"].startswith("BATCH#")]
     told = [one["request_id"]["S"] for item in batches for one in submissions(item)]
-    unknowable = sum(int(number(item, "unknowable")) for item in batches)
+    uncertain = sum(int(number(item, name)) for item in batches for name in ("unknowable", "doubtful"))
     billed = {one["request_id"] for one in api.accepted}
     named = [request_id for request_id in told if request_id]
     assert len(named) == len(set(named))
     assert set(named) <= billed
-    assert len(told) <= len(billed) <= len(told) + unknowable
+    assert len(told) <= len(billed) <= len(told) + uncertain
     leaves = {item["sk"]["S"].removeprefix("BATCH#"): item for item in batches if item["state"]["S"] == "done"}
     for entry in world.manifest()["batches"]:
         item = leaves.pop(entry["number"])
         accepted = submissions(item)
-        assert entry["unknowable_submits"] == number(item, "unknowable")
-        assert entry["attempts"] - entry["unknowable_submits"] == len(accepted) or not accepted
+        counted = entry["unknowable_submits"], entry["doubtful_submits"]
+        assert counted == (number(item, "unknowable"), number(item, "doubtful"))
+        assert entry["attempts"] - sum(counted) == len(accepted) or not accepted
         assert not accepted or entry["request_id"] == (accepted[-1]["request_id"]["S"] or None)
     assert leaves == {}
 

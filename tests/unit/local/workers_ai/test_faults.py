@@ -65,6 +65,15 @@ def test_codes_have_status_and_accept_nothing(code, status):
     assert world.submit().is_success
 
 
+@pytest.mark.parametrize(("code", "status"), [(2016, 424), (2017, 424), (2021, 402), (2041, 429)])
+@pytest.mark.parametrize("on", ["submit", "poll"])
+def test_gateway_reports_errors_in_its_own_form(code, status, on):
+    world = World(Fault(kind=str(code), on=on))
+    reply = world.submit() if on == "submit" else (world.submit(), world.poll())[1]
+    assert (reply.status_code, reply.json()["error"][0]["code"], reply.json()["internalCode"]) == (status, code, code)
+    assert "errors" not in reply.json()
+
+
 @pytest.mark.parametrize(
     ("fault", "status", "start"),
     [
@@ -106,11 +115,30 @@ def test_broken_connections_are_billed_as_accepted(kind, error, accepted):
 # ── after the call ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(("kind", "status"), [("accept_then_html", 502), ("accept_then_json_500", 500)])
-def test_accepted_batches_whose_reply_denies_it(kind, status):
-    world = World(Fault(kind=kind))
+@pytest.mark.parametrize(
+    ("fault", "status"),
+    [
+        (Fault(kind="accept_then_html"), 502),
+        (Fault(kind="accept_then_error", code=10013), 500),
+        (Fault(kind="accept_then_error", code=5001), 504),
+        (Fault(kind="accept_then_error", code=3007), 408),
+        (Fault(kind="accept_then_error", code=7010, status=599), 599),
+    ],
+)
+def test_accepted_batches_whose_reply_denies_it(fault, status):
+    world = World(fault)
     assert world.submit().status_code == status
     assert len(world.items()) == 8
+
+
+def test_error_of_an_accepted_batch_is_drawn():
+    seen = set()
+    for seed in range(40):
+        world = World(Fault(kind="accept_then_error"), seed=seed)
+        reply = world.submit()
+        seen.add((reply.status_code, reply.json()["errors"][0]["code"]))
+        assert len(world.api.accepted) == 1
+    assert seen == {(500, 10013), (504, 5001), (408, 3007), (502, 3046), (503, 7010)}
 
 
 def test_accepted_without_request_id():

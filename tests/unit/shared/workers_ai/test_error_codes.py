@@ -12,6 +12,8 @@ from shared.workers_ai.error_codes import (
     classify_poll_error,
     classify_submit_error,
     classify_with_valid_token,
+    is_doubtful,
+    is_like_lost,
     model_error_message,
 )
 from shared.workers_ai.replies import Rejected
@@ -26,19 +28,31 @@ CODES = {
     ErrorClass.CHECK_TOKEN: {7000},
     ErrorClass.REQUEST: {5006, 5004, 3003, 3006, 8007},
     ErrorClass.BATCH_FAILED: {3030},
-    ErrorClass.TRY_LATER: {3007, 3008},
+    ErrorClass.TRY_LATER: {3007, 3008, 3046, 5001, 7010, 10013},
 }
 OBSERVED_ONLY = {
     3050: ErrorClass.MODEL_WAITS,
     2001: ErrorClass.ACCOUNT,  # 2001, 2009 and 2003 are AI Gateway's own.
     2009: ErrorClass.ACCOUNT,
     2003: ErrorClass.RATE_LIMIT,
+    2016: ErrorClass.REQUEST,  # From here on AI Gateway's too, documented but for 2041.
+    2017: ErrorClass.REQUEST,
+    2029: ErrorClass.REQUEST,
+    2030: ErrorClass.REQUEST,
+    2021: ErrorClass.CREDITS,
+    2041: ErrorClass.SPEND_LIMIT,
+    7013: ErrorClass.TRY_LATER,
 }
-"""Seen in the field, and not in the design's table."""
+"""Not in the design's table."""
 
 CLASSIFY = (classify_submit_error, classify_poll_error)
 
-EVERY = [(code, verdict) for verdict, codes in CODES.items() for code in sorted(codes)]
+EVERY = [
+    *((code, verdict) for verdict, codes in CODES.items() for code in sorted(codes)),
+    *OBSERVED_ONLY.items(),
+]
+ON_A_POLL = {ErrorClass.MODEL: ErrorClass.TRY_LATER}
+"""What differs on a poll: a paid answer is not given up because the model cannot be used for more."""
 
 
 def reply(status, code, message="words"):
@@ -55,33 +69,35 @@ def test_code_decides_on_submit(code, verdict):
 
 
 def test_no_other_code_has_verdict():
-    assert {**dict(EVERY), **OBSERVED_ONLY} == verdicts._CODES
+    assert dict(EVERY) == verdicts._CODES
 
 
 @pytest.mark.parametrize(("code", "verdict"), EVERY)
 def test_on_poll_code_decides_likewise(code, verdict):
     for status in (200, 400, 401, 403, 404, 410, 500):
-        assert classify_poll_error(reply(status, code)) is verdict, status
+        expected = ErrorClass.REQUEST if code == 5001 else ON_A_POLL.get(verdict, verdict)
+        assert classify_poll_error(reply(status, code)) is expected, status
 
 
 # Status, then what it means on a submit and on a poll: without a code in the API's own JSON, with an unknown code
 # there, and as a page.
 STATUSES = {
-    0: ("try_later try_later", "try_later request", "try_later try_later"),
-    200: ("try_later try_later", "try_later request", "try_later try_later"),
+    0: ("try_later try_later", "try_later try_later", "try_later try_later"),
+    200: ("try_later try_later", "try_later try_later", "try_later try_later"),
     300: ("account account", "account account", "account check_token"),
     301: ("account account", "account account", "account check_token"),
     308: ("account account", "account account", "account check_token"),
-    400: ("request request", "request request", "request try_later"),
+    400: ("request try_later", "request try_later", "try_later try_later"),
     401: ("account account", "check_token check_token", "check_token check_token"),
-    402: ("try_later try_later", "try_later request", "try_later try_later"),
+    402: ("try_later try_later", "try_later try_later", "try_later try_later"),
     403: ("account account", "check_token check_token", "check_token check_token"),
     404: ("try_later unknown_id", "try_later unknown_id", "try_later try_later"),
-    405: ("try_later try_later", "try_later request", "try_later try_later"),
-    408: ("try_later try_later", "try_later request", "try_later try_later"),
-    410: ("model model", "model model", "model try_later"),
-    413: ("request request", "request request", "request try_later"),
-    422: ("request request", "request request", "request try_later"),
+    405: ("try_later try_later", "try_later try_later", "try_later try_later"),
+    408: ("try_later try_later", "try_later try_later", "try_later try_later"),
+    410: ("model try_later", "model try_later", "try_later try_later"),
+    413: ("request try_later", "request try_later", "request try_later"),
+    422: ("request try_later", "request try_later", "try_later try_later"),
+    424: ("try_later try_later", "try_later try_later", "try_later try_later"),
     429: ("rate_limit rate_limit", "rate_limit rate_limit", "rate_limit rate_limit"),
     500: ("try_later try_later", "try_later try_later", "try_later try_later"),
     503: ("try_later try_later", "try_later try_later", "try_later try_later"),
@@ -100,8 +116,8 @@ def test_status_decides_without_known_code(status, form):
 @pytest.mark.parametrize(
     ("status", "code", "enveloped", "submitting", "polling"),
     [
-        (400, 7000, True, ErrorClass.MODEL, ErrorClass.MODEL),
-        (403, 7000, True, ErrorClass.MODEL, ErrorClass.MODEL),
+        (400, 7000, True, ErrorClass.MODEL, ErrorClass.TRY_LATER),
+        (403, 7000, True, ErrorClass.MODEL, ErrorClass.TRY_LATER),
         (403, None, False, ErrorClass.REQUEST, ErrorClass.TRY_LATER),
         (401, None, False, ErrorClass.TRY_LATER, ErrorClass.TRY_LATER),
         (302, None, False, ErrorClass.TRY_LATER, ErrorClass.TRY_LATER),
@@ -115,10 +131,45 @@ def test_what_token_decides_once_it_is_good(status, code, enveloped, submitting,
 
 
 @pytest.mark.parametrize("code", [8007, None, 5006, 3040])
-@pytest.mark.parametrize("classify", CLASSIFY)
 @pytest.mark.parametrize("words", ["does not support request queuing", "DOES NOT Support Request Queuing"])
-def test_model_without_queue_is_models_fault(code, classify, words):
-    assert classify(reply(400, code, f"AiError: Model {words}.")) is ErrorClass.MODEL
+def test_model_without_queue_is_models_fault(code, words):
+    told = reply(400, code, f"AiError: Model {words}.")
+    assert classify_submit_error(told) is ErrorClass.MODEL
+    assert classify_poll_error(told) is ErrorClass.TRY_LATER
+
+
+# Status, then whether a submit is surely refused (-), doubtful (?) or as doubtful as a lost reply (!): without a code
+# in the API's own JSON, with an unknown code there, with 10013, with 3040, and as a page.
+DOUBTS = {
+    0: "- - - - -",
+    200: "! ! ! - !",
+    400: "- - - - ?",
+    402: "- - - - ?",
+    404: "- - - - ?",
+    408: "! ! ! - !",
+    410: "- - - - ?",
+    422: "- - - - ?",
+    424: "- - - - ?",
+    499: "- - - - ?",
+    500: "! ! ! - !",
+    502: "! ! ! - !",
+    503: "! ! ! - !",
+    599: "! ! ! - !",
+}
+
+
+@pytest.mark.parametrize("status", DOUBTS)
+def test_submit_is_refused_for_sure_only_by_api_itself(status):
+    forms = ((None, True), (123456, True), (10013, True), (3040, True), (None, False))
+    told = [Rejected(status, code, "", enveloped=enveloped) for code, enveloped in forms]
+    assert " ".join("!" if is_like_lost(one) else "?" if is_doubtful(one) else "-" for one in told) == DOUBTS[status]
+
+
+@pytest.mark.parametrize(("code", "verdict"), EVERY)
+def test_code_that_says_what_it_refuses_leaves_no_doubt(code, verdict):
+    for status in (200, 400, 408, 500, 504):
+        is_known = verdict is not ErrorClass.TRY_LATER or status == 400
+        assert is_doubtful(reply(status, code)) is is_like_lost(reply(status, code)) is not is_known
 
 
 def test_page_is_not_believed_of_model_without_queue():
@@ -148,5 +199,5 @@ def test_codes_of_failed_items_that_are_tried_again():
 @given(status=st.integers(0, 999), code=st.one_of(st.none(), st.integers()), message=st.text())
 def test_every_reply_is_classified(status, code, message):
     said = reply(status, code, message)
-    assert classify_poll_error(said) in ErrorClass
+    assert classify_poll_error(said) in set(ErrorClass) - {ErrorClass.MODEL}
     assert classify_submit_error(said) in set(ErrorClass) - {ErrorClass.UNKNOWN_ID}

@@ -1,0 +1,155 @@
+"""Replies that prove nothing: a submit that was taken all the same, a poll whose code says nothing of its batch."""
+
+import time
+
+import pytest
+
+from local.workers_ai import Fault
+from tests.support.translations import M2M, all_good, codes, greetings, only_slowly, referenced, submits
+
+HOUR = 3_600
+PAID = [("2021", "credits_spent", "Add credits"), ("2041", "spend_limit", "Raise it")]
+TAKEN = [{"code": 10013}, {"code": 5001}, {"code": 3007}, {"code": 3046, "status": 502}, {"code": 7010}]
+
+
+# ── submits ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("fault", [TAKEN[0], *only_slowly(*TAKEN[1:])], ids=lambda fault: fault["code"])
+def test_batch_taken_in_spite_of_an_error_is_counted(way, start, api, fault):
+    world = start(**way)
+    api.inject(Fault(kind="accept_then_error", times=2, **fault))
+    world.upload_records("a.jsonl", referenced(3), model=M2M)
+
+    world.settle()
+
+    assert all_good(world, 3)
+    assert len(api.accepted) == 3
+    manifest = world.manifest()
+    (batch,) = manifest["batches"]
+    assert (batch["attempts"], batch["doubtful_submits"], batch["unknowable_submits"]) == (3, 2, 0)
+    assert (manifest["doubtful_submits"], manifest["unknowable_submits"]) == (2, 0)
+
+
+def test_error_of_an_hour_is_billed_four_times_at_most(world, api):
+    """It took eleven batches an hour, and none of them was counted."""
+    api.inject(Fault(kind="accept_then_error", code=10013, times=0))
+    world.upload_records("a.jsonl", referenced(3), model=M2M)
+    began = time.time()
+
+    world.settle(minutes=60, until=lambda: bool(world.pauses()))
+    assert world.pauses() == ["outage"]
+    world.settle()
+
+    assert codes(world) == ["submit_unknown"] * 3
+    assert len(api.accepted) == 4
+    assert (world.manifest()["doubtful_submits"], world.manifest()["unknowable_submits"]) == (2, 2)
+    assert time.time() - began < HOUR
+
+
+def test_pieces_do_not_hide_what_their_batch_cost(start, api):
+    """A batch that was split is not listed; what was uncertain about it is in the sums."""
+    world = start(MAX_REQUESTS_PER_BATCH=4)
+    api.inject(
+        Fault(kind="accept_then_error", code=10013), Fault(kind="5006", on="submit", contains="hello 2", times=0)
+    )
+    world.upload_records("a.jsonl", greetings(4), model=M2M)
+
+    world.settle()
+
+    assert codes(world) == [None, None, "rejected", None]
+    assert [batch["doubtful_submits"] for batch in world.manifest()["batches"]] == [0] * 4
+    assert world.manifest()["doubtful_submits"] == 1
+    assert len(api.accepted) == 1 + 3
+
+
+@pytest.mark.parametrize("status", [410, *only_slowly(400, 422, 404, 405)])
+def test_page_is_no_verdict_on_records(way, start, api, status):
+    world = start(MAX_REQUESTS_PER_BATCH=2, **way)
+    api.inject(Fault(kind="html", on="submit", status=status, times=0))
+    world.upload_records("a.jsonl", greetings(6), model=M2M)
+    began = time.time()
+    world.settle(minutes=20, until=lambda: time.time() > began + 900)
+
+    api.clear_faults()
+    world.settle()
+
+    assert all_good(world, 6)
+    assert len(api.accepted) == 3
+    assert world.manifest()["unknowable_submits"] == 0
+    assert world.manifest()["doubtful_submits"] == submits(api) - 3
+
+
+@pytest.mark.parametrize(("code", "reason", "words"), PAID)
+def test_gateway_that_is_not_paid_pauses_submits(way, start, api, code, reason, words):
+    world = start(**way)
+    api.inject(Fault(kind=code, on="submit", times=0))
+    world.upload_records("a.jsonl", greetings(3), model=M2M)
+    world.deliver_all()
+    world.tick()
+    assert world.pauses() == [reason]
+    assert world.status()["waiting_for"]["code"] == reason
+    assert words in world.status()["waiting_for"]["message"]
+    began = time.time()
+
+    world.settle(minutes=120, until=lambda: time.time() > began + HOUR)
+    assert submits(api) <= 14, "one each five minutes"
+    api.clear_faults()
+    world.settle(minutes=7)
+
+    assert all_good(world, 3)
+    assert len(api.accepted) == 1
+
+
+@pytest.mark.parametrize("code", ["2016", *only_slowly("2017", "2029", "2030")])
+def test_blocked_record_fails_alone(way, start, api, code):
+    world = start(MAX_REQUESTS_PER_BATCH=4, **way)
+    api.inject(Fault(kind=code, on="submit", contains="hello 2", times=0))
+    world.upload_records("a.jsonl", greetings(8), model=M2M)
+
+    world.settle()
+
+    assert codes(world) == [None, None, "rejected"] + [None] * 5
+
+
+# ── polls ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"kind": "2021"},
+        *only_slowly({"kind": "2041"}, {"kind": "7013"}, {"kind": "10013"}, {"kind": "3046"}, {"kind": "5007"}),
+        *only_slowly(*({"kind": "424242", "status": status} for status in (400, 402, 409, 410, 422, 451, 503))),
+    ],
+    ids=lambda fault: "-".join(map(str, fault.values())),
+)
+def test_refused_polls_cost_no_answer(way, start, api, fault):
+    """For two hours: they show, raise an alarm and end nothing."""
+    world = start(MAX_REQUESTS_PER_BATCH=2, **way)
+    api.inject(Fault(on="poll", times=0, message="its words", **fault))
+    world.upload_records("a.jsonl", greetings(6), model=M2M)
+    began = time.time()
+    world.settle(minutes=150, until=lambda: time.time() > began + 2 * HOUR)
+
+    waiting = world.status()["waiting_for"]
+    assert waiting["code"] == "polls_refused"
+    assert fault["kind"] in waiting["message"]
+    assert "its words" in waiting["message"]
+    api.clear_faults()
+    world.settle(minutes=20)
+
+    assert all_good(world, 6)
+    assert len(api.accepted) == 3
+    assert world.manifest()["state"] == "completed"
+
+
+def test_blocked_polls_fail_only_their_batch(start, api):
+    world = start(MAX_REQUESTS_PER_BATCH=2)
+    api.inject(Fault(kind="2017", on="poll", contains="hello 2", times=0))
+    world.upload_records("a.jsonl", greetings(6), model=M2M)
+
+    world.settle()
+
+    assert codes(world) == [None, None, "rejected", None, None, None]
+    assert len(api.accepted) == 3 + 2
