@@ -78,7 +78,9 @@ class JobTotals:
 
     Attributes:
         batches: a split batch counts as its pieces.
-        body_size: bytes of the bodies of batches with an answer.
+        unmetered_size: bytes of accepted bodies for which the API reported no tokens.
+        unmetered_records: requests in these bodies.
+        uncollected: accepted submits whose answer was not collected; their bodies are among these.
     """
 
     batches: int = 0
@@ -87,7 +89,9 @@ class JobTotals:
     errors_size: int = 0
     retry_size: int = 0
     usage: Usage = field(default_factory=Usage)
-    body_size: int = 0
+    unmetered_size: int = 0
+    unmetered_records: int = 0
+    uncollected: int = 0
 
 
 @dataclass(frozen=True, slots=True)
