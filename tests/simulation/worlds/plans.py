@@ -36,6 +36,15 @@ FAULTS = (
     Fault(kind="item_fails", code=5001),
     Fault(kind="10000", status=401),
 )
+ANSWER_FAULTS = (
+    Fault(kind="partial", times=0),
+    Fault(kind="unnumbered", times=0),
+    Fault(kind="flood", message="items", factor=1, times=3),
+    Fault(kind="flood", message="errors", factor=1, times=3),
+)
+"""Odd answers, drawn apart from the other faults: a world without one is what it was before these were known."""
+ANSWER_SHARE = 0.25
+"""Share of the worlds with faults that have one of them."""
 CALM_SHARE = 0.2
 """Share of worlds in which nothing goes wrong, so that promises of speed can be judged."""
 
@@ -119,9 +128,14 @@ def draw(seed: int) -> Plan:
         awkward=Awkward() if is_calm else Awkward.drawn(random),
         latency=random.choice((0.0, 3.0, 40.0, 600.0)),
         settings=tuple(settings.items()),
-        faults=() if is_calm else tuple(random.sample(FAULTS, random.randint(0, 4))),
+        faults=() if is_calm else (*random.sample(FAULTS, random.randint(0, 4)), *_odd_answers(seed)),
         acts=(*drops, *(() if is_calm else _commands(random, drops))),
     )
+
+
+def _odd_answers(seed: int) -> list[Fault]:
+    apart = Random(f"{seed} answers")
+    return [apart.choice(ANSWER_FAULTS)] if apart.random() < ANSWER_SHARE else []
 
 
 def _commands(random: Random, drops: list[Drop]) -> Iterator[Command]:
