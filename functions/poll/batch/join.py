@@ -21,7 +21,7 @@ from dropbatch.core.records.index import NO_REFERENCE
 from shared.models import Usage
 from shared.workers_ai.error_codes import RETRYABLE_ITEM_CODES
 from shared.workers_ai.results import Item, decode_member
-from shared.workers_ai.usage import usage_of, usage_of_item
+from shared.workers_ai.usage import usage_of, usage_of_items
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -91,8 +91,7 @@ def sort_answers(answer: Answer, references: list[msgspec.Raw]) -> Answers:
         sorted_.pop(place, None)
     if answers.usage == Usage():
         answers.itemized = True
-        for item in sorted_.values():
-            answers.usage = answers.usage.plus(usage_of_item(item))
+        answers.usage = usage_of_items(sorted_.values())
     return answers
 
 
@@ -107,8 +106,7 @@ def add_reply(answers: Answers, later: Answers) -> None:
     answers.foreign += later.foreign
     answers.repeated += later.repeated
     if answers.itemized and later.itemized:
-        for item in added.values():
-            answers.usage = answers.usage.plus(usage_of_item(item))
+        answers.usage = answers.usage.plus(usage_of_items(added.values()))
     else:
         answers.usage = max(answers.usage, later.usage, key=lambda usage: usage.sum)
         answers.itemized = False

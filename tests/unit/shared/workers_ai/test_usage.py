@@ -29,6 +29,6 @@ def test_usage_is_read(told, read):
 
 
 def test_usage_that_is_too_large_is_not_read():
-    told = {"prompt_tokens": 3, "more": "x" * 1_000_000}
+    told = {"prompt_tokens": "x" * 1_000_000, "input_tokens": 3}
 
     assert usage_of(msgspec.Raw(msgspec.json.encode(told))) == Usage()
