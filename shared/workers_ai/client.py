@@ -20,7 +20,7 @@ import msgspec
 from shared.errors import StorageError
 from shared.spool import MAX_REPLY_BYTES, TooLargeError, spool
 from shared.workers_ai.error_codes import ErrorClass, classify_submit_error
-from shared.workers_ai.replies import Failed, OutcomeUnknown, Rejected, Reply, parse_reply, says_success
+from shared.workers_ai.replies import LARGEST_BATCH, Failed, OutcomeUnknown, Rejected, Reply, parse_reply, says_success
 
 if TYPE_CHECKING:
     import mmap
@@ -62,20 +62,20 @@ class WorkersAI:
         self.credentials = credentials
 
     @contextlib.contextmanager
-    def submit(self, model: str, body: bytes, seconds: float, sent: int | None = None) -> Iterator[Reply]:
+    def submit(self, model: str, body: bytes, seconds: float, sent: int = LARGEST_BATCH) -> Iterator[Reply]:
         """Submit a batch with one POST; a second follows only if the first was refused for its token and that changed.
 
         Args:
             model: model id.
             body: the exact body.
             seconds: time in which the reply must have been read.
-            sent: how many requests it has; a reply with many more items is no answer. None if that is unknown.
+            sent: how many requests it has; a reply with many more items is no answer.
         """
         with self._post(model, body, seconds, sent, submitting=True) as reply:
             yield reply
 
     @contextlib.contextmanager
-    def poll(self, model: str, request_id: str, seconds: float, sent: int | None = None) -> Iterator[Reply]:
+    def poll(self, model: str, request_id: str, seconds: float, sent: int = LARGEST_BATCH) -> Iterator[Reply]:
         """Poll a batch of `sent` requests. A large answer stays on disk until the context ends."""
         body = msgspec.json.encode({"request_id": request_id})
         with self._post(model, body, seconds, sent, submitting=False) as reply:
@@ -117,7 +117,7 @@ class WorkersAI:
         return TokenState.REFUSED if refused else TokenState.UNKNOWN
 
     @contextlib.contextmanager
-    def _post(self, model: str, body: bytes, seconds: float, sent: int | None, *, submitting: bool) -> Iterator[Reply]:
+    def _post(self, model: str, body: bytes, seconds: float, sent: int, *, submitting: bool) -> Iterator[Reply]:
         deadline = time.monotonic() + seconds
         try:
             credentials = self.credentials(False)  # noqa: FBT003 - its only argument
@@ -142,7 +142,7 @@ class WorkersAI:
 
     @contextlib.contextmanager
     def _exchange(
-        self, model: str, body: bytes, credentials: Credentials, deadline: float, sent: int | None, *, submitting: bool
+        self, model: str, body: bytes, credentials: Credentials, deadline: float, sent: int, *, submitting: bool
     ) -> Iterator[Reply]:
         """One POST and its reply."""
         if not self.transport.run_url:

@@ -44,6 +44,8 @@ MAX_ERROR_BYTES = 1_000_000
 """Maximum bytes of a reply without results; a larger one is not read."""
 MAX_ITEMS_FOR_EACH = 2
 """Maximum items of a reply for each request that was sent; with more it is no answer."""
+LARGEST_BATCH = 100_000
+"""Requests of the largest batch that `MaxRequestsPerBatch` allows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +132,7 @@ _decode = msgspec.json.Decoder(_Body).decode
 
 
 def parse_reply(
-    status: int, retry_after: str | None, content: bytes | mmap.mmap, *, submitting: bool, sent: int | None = None
+    status: int, retry_after: str | None, content: bytes | mmap.mmap, *, submitting: bool, sent: int = LARGEST_BATCH
 ) -> Reply:
     """Turn a complete HTTP reply into data.
 
@@ -139,11 +141,11 @@ def parse_reply(
         retry_after: the header of that name.
         content: the whole body.
         submitting: whether it answers a submit; only then does a `request_id` mean acceptance.
-        sent: how many requests the batch has; None if that is unknown.
+        sent: how many requests the batch has.
     """
     wait = _seconds(retry_after)
     good = HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES
-    most = None if sent is None else MAX_ITEMS_FOR_EACH * sent
+    most = MAX_ITEMS_FOR_EACH * sent
     try:
         answer = _answer_in(content, most) if good else None
         if good and answer is None and len(content) > MAX_ERROR_BYTES:
@@ -227,7 +229,7 @@ def says_success(content: bytes | mmap.mmap) -> bool:
         return False
 
 
-def _answer_in(content: bytes | mmap.mmap, most: int | None) -> Answer | None:
+def _answer_in(content: bytes | mmap.mmap, most: int) -> Answer | None:
     """A batch's results, if it holds any. Tried first, because such replies are the large ones."""
     try:
         return parse_answer(content, most)
