@@ -33,10 +33,11 @@ _DECIMALS = 4
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Input and output tokens; None where none were reported."""
+    """Input and output tokens; None where none were reported. `cached` are those of the input read from a cache."""
 
     input: int | None
     output: int | None
+    cached: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,12 @@ class Cost:
     amount: Decimal
     priced_at: str
     estimated: bool
+
+    def plus(self, other: Cost | None) -> Cost:
+        """The cost of both, at the prices of the same day; estimated if one of them is."""
+        if other is None:
+            return self
+        return Cost(self.amount + other.amount, self.priced_at, self.estimated or other.estimated)
 
     def to_manifest(self) -> dict[str, str | bool]:
         """The cost as the manifest shows it."""
@@ -67,7 +74,10 @@ def cost_of(model_id: str, tokens: Tokens, *, estimated: bool = False) -> Cost |
     model = find_model(model_id)
     if model.input_price is None or (tokens.input is None and tokens.output is None):
         return None
-    amount = model.input_price * (tokens.input or 0) + (model.output_price or Decimal(0)) * (tokens.output or 0)
+    cached = min(tokens.cached, tokens.input or 0)
+    cached_price = model.input_price if model.cached_price is None else model.cached_price
+    amount = model.input_price * ((tokens.input or 0) - cached) + cached_price * cached
+    amount += (model.output_price or Decimal(0)) * (tokens.output or 0)
     return Cost(amount / _MILLION, model.priced_at, estimated)
 
 

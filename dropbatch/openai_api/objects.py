@@ -123,7 +123,7 @@ def _usage(counted: dict[str, int | None]) -> dict[str, Any] | None:
     read, written = counted.get("prompt_tokens") or 0, counted.get("completion_tokens") or 0
     return {
         "input_tokens": read,
-        "input_tokens_details": {"cached_tokens": 0},
+        "input_tokens_details": {"cached_tokens": counted.get("cached_tokens") or 0},
         "output_tokens": written,
         "output_tokens_details": {"reasoning_tokens": 0},
         "total_tokens": counted.get("total_tokens") or read + written,

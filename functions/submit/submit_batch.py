@@ -212,7 +212,8 @@ class _Submit:
             return
         self.batch = claimed
         seconds = min(POST_SECONDS, self.invocation.seconds_left - SETTLE_SECONDS)
-        with api_of(self.services, self.job).submit(self.job.plan.model, body, seconds) as reply:
+        batch = self.batch
+        with api_of(self.services, self.job).submit(self.job.plan.model, body, seconds, batch.sendable) as reply:
             self.settle(reply)
 
     def settle(self, reply: Reply) -> None:

@@ -16,7 +16,7 @@ from local.workers_ai import edge, replies
 from local.workers_ai.batches import Batch, Batches, SearchedBodies
 from local.workers_ai.behaviour import Behaviour
 from local.workers_ai.codes import ApiError, error
-from local.workers_ai.complete import completed
+from local.workers_ai.complete import answers, completed
 from local.workers_ai.edge import Verdict, Windows
 from local.workers_ai.faults import Call, Fault, Faults, by_chance
 from local.workers_ai.models.answers import answer_all
@@ -359,7 +359,19 @@ class WorkersAI:
             result[behaviour.empty_array] = []
         if behaviour.pending_model:
             result["model"] = batch.model
+        if behaviour.partial_items or any(fault.kind == "partial" for fault in batch.faults):
+            done, _ = completed(batch, self._sent_requests(batch), behaviour, batch.faults, batch.answers, now)
+            result = done | result
         return replies.success({} if behaviour.pending_empty else result, behaviour, behaviour.pending_status)
+
+    def would_answer(self, request_id: str, request: object) -> bool:
+        """Whether a poll for this id would now bring an item for each time a request was sent; it counts as no poll."""
+        with self._lock:
+            now = self._now()
+            batch = self._batches.find(request_id, self._behaviour, now)
+            if batch is None or batch.failure is not None or now < batch.completes_at:
+                return False
+            return answers(batch, self._sent_requests(batch), self._behaviour, request)
 
     def _failed(self, batch: Batch, failure: ApiError) -> Reply:
         behaviour = self._behaviour

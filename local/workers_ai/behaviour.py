@@ -109,6 +109,9 @@ class Behaviour:
     empty_array: Literal["", "responses", "results"] = _switch(
         "", "invented", "name of an empty array in the replies for a pending batch"
     )
+    partial_items: bool = _switch(
+        False, "unknown", "while a batch runs, the items that are finished are beside `status`"
+    )
     queued_word: str = _switch("queued", "documented", "status before the batch runs")
     running_word: str = _switch("running", "documented", "status while it runs")
     unknown_id_status: int = _switch(404, "unknown", "HTTP status of a poll for an unknown or expired id")
@@ -132,6 +135,17 @@ class Behaviour:
         "null", "documented", "`external_reference` of an item whose request had none"
     )
     nested_result: bool = _switch(False, "documented", "launch form: the item's `result` within a `result`")
+    item_ids: Literal["number", "text", "absent"] = _switch(
+        "number", "documented", "`id` or `index` of an item; absent: only its `external_reference` names its request"
+    )
+    usage_names: Literal["prompt", "input", "both"] = _switch(
+        "prompt",
+        "observed",
+        "`usage` as `prompt_tokens` and `completion_tokens`, as `input_tokens` and `output_tokens`, or both",
+    )
+    cached_share: float = _switch(
+        0.0, "observed", "share of the input tokens that `prompt_tokens_details.cached_tokens` reports"
+    )
     shape_b_usage: bool = _switch(False, "unknown", "`usage` at the top of shape B too")
     answered_by: bool = _switch(True, "invented", "`answered_by` beside the items: what really made the answers")
     item_error: Literal["object", "message", "string", "errors", "text", "none"] = _switch(

@@ -4,6 +4,7 @@ How long a batch takes, and whether it fails as a whole, is decided earlier.
 """
 
 import random
+from math import inf
 from typing import Any
 
 import msgspec
@@ -23,6 +24,7 @@ def completed(
     behaviour: Behaviour,
     faults: tuple[Fault, ...] = (),
     earlier: int = 0,
+    now: float = inf,
 ) -> tuple[dict[str, Any], str]:
     """The `result` of a finished batch, and what made the answers.
 
@@ -32,11 +34,12 @@ def completed(
         behaviour: The switches.
         faults: The batch's own and those that strike this poll.
         earlier: Complete answers given before this one.
+        now: When it is asked for; before it is finished, the result holds the items that are.
     """
     model = MODELS[batch.model]
     embed = embedder(behaviour.embedder)
     good = [index for index in range(len(requests)) if index not in batch.failing]
-    answers = dict(
+    answers_of = dict(
         zip(
             good,
             answer_all(model, [requests[index] for index in good], embed),
@@ -44,12 +47,14 @@ def completed(
         )
     )
     items = [
-        _item(index, request, answers.get(index), batch.failing.get(index), behaviour)
+        _item(index, request, answers_of.get(index), batch.failing.get(index), behaviour)
         for index, request in enumerate(requests)
     ]
+    items = items[: _done(batch, now)]
     for fault in faults:
         if not fault.first or earlier < fault.first:
             items = _spoilt(items, fault, requests, batch.request_id)
+    items = [_named(item, faults, behaviour) for item in items]
     if behaviour.shuffle:
         random.Random(f"{behaviour.seed} {batch.request_id}").shuffle(items)
     shape = behaviour.shapes.get(model.name) or behaviour.shapes.get("*") or model.shape
@@ -59,20 +64,69 @@ def completed(
     if shape == "B":
         result["results"] = items
     else:
-        result["responses"] = [{"id": item.pop("index"), **item} for item in items]
+        result["responses"] = [_with_id(item) for item in items]
     if shape == "A" or behaviour.shape_b_usage:
-        prompt = sum(answer.prompt_tokens for answer in answers.values())
-        completion = sum(answer.completion_tokens for answer in answers.values())
-        result["usage"] = {
-            "prompt_tokens": prompt,
-            "completion_tokens": completion,
-            "total_tokens": prompt + completion,
-        }
+        told = [answer for index, answer in answers_of.items() if index < _done(batch, now)]
+        prompt, completion = sum(one.prompt_tokens for one in told), sum(one.completion_tokens for one in told)
+        result["usage"] = usage(prompt, completion, behaviour)
     vectors = bool(model.dimension) or model.family == "reranker"
     answered_by = embed.name if vectors else "deterministic-echo"
     if behaviour.answered_by:
         result["answered_by"] = answered_by
     return result, answered_by
+
+
+def usage(prompt: int, completion: int, behaviour: Behaviour) -> dict[str, Any]:
+    """Tokens under the names that the switches choose."""
+    counts: dict[str, Any] = {}
+    if behaviour.usage_names != "input":
+        counts |= {"prompt_tokens": prompt, "completion_tokens": completion}
+    if behaviour.usage_names != "prompt":
+        counts |= {"input_tokens": prompt, "output_tokens": completion}
+    counts["total_tokens"] = prompt + completion
+    if behaviour.cached_share:
+        name = "input_tokens_details" if behaviour.usage_names == "input" else "prompt_tokens_details"
+        counts[name] = {"cached_tokens": int(prompt * behaviour.cached_share)}
+    return counts
+
+
+def _with_usage(answer: Answer, behaviour: Behaviour) -> bytes:
+    """An answer's result; a usage in it has the names that the switches choose, if they choose any."""
+    chosen = behaviour.usage_names != "prompt" or behaviour.cached_share
+    if not chosen or b'"usage":' not in answer.result:
+        return answer.result
+    told = usage(answer.prompt_tokens, answer.completion_tokens, behaviour)
+    return msgspec.json.encode({**msgspec.json.decode(answer.result), "usage": told})
+
+
+def answers(batch: Batch, requests: list[dict[str, Any]], behaviour: Behaviour, request: object) -> bool:
+    """Whether the next complete answer of a batch has one item for each time that it holds a request."""
+    result, _ = completed(batch, requests, behaviour, batch.faults, batch.answers)
+    places = {index for index, one in enumerate(requests) if one == request}
+    items = result.get("responses") or result.get("results") or []
+    found = [int(item.get("id", item.get("index", -1))) for item in items]
+    return bool(places) and (found.count(-1) == len(items) or all(found.count(at) == 1 for at in places))
+
+
+def _named(item: dict[str, Any], faults: tuple[Fault, ...], behaviour: Behaviour) -> dict[str, Any]:
+    """An item with its index as the switches give it."""
+    index = item.pop("index")
+    if behaviour.item_ids == "absent" or any(fault.kind == "unnumbered" for fault in faults):
+        return item
+    return {"index": str(index) if behaviour.item_ids == "text" else index, **item}
+
+
+def _with_id(item: dict[str, Any]) -> dict[str, Any]:
+    """An item of shape A."""
+    return {"id": item.pop("index"), **item} if "index" in item else item
+
+
+def _done(batch: Batch, now: float) -> int:
+    """How many items are finished: none before the batch runs, all but one or more until its end."""
+    if now >= batch.completes_at:
+        return batch.count
+    took = min(batch.completes_at - batch.running_at, 60.0)
+    return min(int(batch.count * max(now - batch.running_at, 0.0) / took), batch.count - 1) if took else 0
 
 
 def _item(
@@ -83,7 +137,7 @@ def _item(
         item["success"] = False
         item |= _failure(failure, behaviour)
     elif answer is not None:
-        result = msgspec.Raw(answer.result)
+        result = msgspec.Raw(_with_usage(answer, behaviour))
         item["result"] = {"result": result} if behaviour.nested_result else result
         item["success"] = True
     reference = request.get("external_reference")

@@ -128,12 +128,34 @@ def instead(fault: Fault, behaviour: Behaviour) -> Reply:  # One for each kind.
             return Reply(status=0, cut=Cut.RESET)
         case "hang":
             return replace(page(504), delay=fault.seconds if fault.seconds >= 0 else behaviour.hang)
+        case "flood":
+            return Reply(status=fault.status or 200, headers=(JSON,), body=flood(fault.message, fault.factor))
         case _:
             refusal = error(fault.error_code, fault.message, fault.status)
             retry_after = fault.retry_after
             if retry_after < 0 and refusal.code == 971:
                 retry_after = behaviour.retry_after
             return failure(refusal, behaviour, retry_after)
+
+
+_FLOODS = {
+    "items": (b'{"result":{"responses":[', b"{},", b'{}]},"success":true,"errors":[]}'),
+    "errors": (b'{"result":null,"success":false,"errors":[', b"[],", b"[]]}"),
+    "unknown": (b'{"result":{"responses":[', b'{"a":1},', b'{}]},"success":true}'),
+    "wide": (b'{"result":{"responses":[{"id":0,"result":{},', b"", b'"z":1}]},"success":true}'),
+    "deep": (b'{"result":{"responses":[{"id":0,"result":', b"[", b""),
+    "page": (b"<html>", b"<p>", b"</html>"),
+}
+"""Replies without end: beginning, what is repeated, end."""
+
+
+def flood(what: str, megabytes: int) -> bytes:
+    """A body of so many megabytes that holds nothing of use."""
+    head, one, tail = _FLOODS[what]
+    size = megabytes * 1_000_000
+    if what == "wide":
+        return head + b"".join(b'"%07x":1,' % number for number in range(size // 12)) + tail
+    return head + one * (size // len(one)) + tail
 
 
 def after(reply: Reply, fault: Fault, behaviour: Behaviour) -> Reply:  # One for each kind.

@@ -49,11 +49,26 @@ class ErrorDetail:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens as the API reported them; None where it reported none."""
+    """Tokens as the API reported them; None where it reported none.
+
+    Attributes:
+        cached_tokens: those of the prompt that were read from a cache, at a lower price.
+    """
 
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     total_tokens: int | None = None
+    cached_tokens: int | None = None
+
+    @property
+    def is_reported(self) -> bool:
+        """Whether any tokens were reported that have a price."""
+        return self.prompt_tokens is not None or self.completion_tokens is not None
+
+    @property
+    def sum(self) -> int:
+        """All tokens, as far as they are known."""
+        return self.total_tokens or (self.prompt_tokens or 0) + (self.completion_tokens or 0)
 
     def plus(self, other: Usage) -> Usage:
         """Sum two usages; what both lack stays unknown."""
@@ -65,4 +80,5 @@ class Usage:
             add(self.prompt_tokens, other.prompt_tokens),
             add(self.completion_tokens, other.completion_tokens),
             add(self.total_tokens, other.total_tokens),
+            add(self.cached_tokens, other.cached_tokens),
         )

@@ -78,7 +78,9 @@ class JobTotals:
 
     Attributes:
         batches: a divided batch counts as its pieces.
-        body_size: bytes of the bodies of batches with an answer.
+        unmetered_size: bytes of accepted bodies for which the API reported no tokens.
+        unmetered_records: requests in these bodies.
+        uncollected: accepted submits whose answer was not collected; their bodies are among these.
         unknowable: their submits with an unknown outcome, and those of batches that were divided into them.
         doubtful: likewise, submits that were refused in a way that does not prove it.
     """
@@ -89,7 +91,9 @@ class JobTotals:
     errors_size: int = 0
     retry_size: int = 0
     usage: Usage = field(default_factory=Usage)
-    body_size: int = 0
+    unmetered_size: int = 0
+    unmetered_records: int = 0
+    uncollected: int = 0
     unknowable: int = 0
     doubtful: int = 0
 

@@ -20,7 +20,7 @@ import msgspec
 from shared.errors import StorageError
 from shared.spool import MAX_REPLY_BYTES, TooLargeError, spool
 from shared.workers_ai.error_codes import ErrorClass, classify_submit_error
-from shared.workers_ai.replies import Failed, OutcomeUnknown, Rejected, Reply, parse_reply, says_success
+from shared.workers_ai.replies import LARGEST_BATCH, Failed, OutcomeUnknown, Rejected, Reply, parse_reply, says_success
 
 if TYPE_CHECKING:
     import mmap
@@ -62,21 +62,23 @@ class WorkersAI:
         self.credentials = credentials
 
     @contextlib.contextmanager
-    def submit(self, model: str, body: bytes, seconds: float) -> Iterator[Reply]:
+    def submit(self, model: str, body: bytes, seconds: float, sent: int = LARGEST_BATCH) -> Iterator[Reply]:
         """Submit a batch with one POST; a second follows only if the first was refused for its token and that changed.
 
         Args:
             model: model id.
             body: the exact body.
             seconds: time in which the reply must have been read.
+            sent: how many requests it has; a reply with many more items is no answer.
         """
-        with self._post(model, body, seconds, submitting=True) as reply:
+        with self._post(model, body, seconds, sent, submitting=True) as reply:
             yield reply
 
     @contextlib.contextmanager
-    def poll(self, model: str, request_id: str, seconds: float) -> Iterator[Reply]:
-        """Poll a batch. A large answer stays on disk until the context ends."""
-        with self._post(model, msgspec.json.encode({"request_id": request_id}), seconds, submitting=False) as reply:
+    def poll(self, model: str, request_id: str, seconds: float, sent: int = LARGEST_BATCH) -> Iterator[Reply]:
+        """Poll a batch of `sent` requests. A large answer stays on disk until the context ends."""
+        body = msgspec.json.encode({"request_id": request_id})
+        with self._post(model, body, seconds, sent, submitting=False) as reply:
             yield reply
 
     def check_token(self) -> TokenState:
@@ -115,19 +117,19 @@ class WorkersAI:
         return TokenState.REFUSED if refused else TokenState.UNKNOWN
 
     @contextlib.contextmanager
-    def _post(self, model: str, body: bytes, seconds: float, *, submitting: bool) -> Iterator[Reply]:
+    def _post(self, model: str, body: bytes, seconds: float, sent: int, *, submitting: bool) -> Iterator[Reply]:
         deadline = time.monotonic() + seconds
         try:
             credentials = self.credentials(False)  # noqa: FBT003 - its only argument
         except StorageError as error:
             yield Rejected(0, None, f"no token: {error}")
             return
-        with self._exchange(model, body, credentials, deadline, submitting=submitting) as reply:
+        with self._exchange(model, body, credentials, deadline, sent, submitting=submitting) as reply:
             changed = self._changed(credentials) if _is_token_refused(reply) else None
             if changed is None:
                 yield reply
                 return
-        with self._exchange(model, body, changed, deadline, submitting=submitting) as reply:
+        with self._exchange(model, body, changed, deadline, sent, submitting=submitting) as reply:
             yield reply
 
     def _changed(self, refused: Credentials) -> Credentials | None:
@@ -140,7 +142,7 @@ class WorkersAI:
 
     @contextlib.contextmanager
     def _exchange(
-        self, model: str, body: bytes, credentials: Credentials, deadline: float, *, submitting: bool
+        self, model: str, body: bytes, credentials: Credentials, deadline: float, sent: int, *, submitting: bool
     ) -> Iterator[Reply]:
         """One POST and its reply."""
         if not self.transport.run_url:
@@ -183,7 +185,8 @@ class WorkersAI:
             except TooLargeError:
                 yield Failed(None, f"its answer has over {MAX_REPLY_BYTES:,} bytes, more than Dropbatch can hold")
                 return
-            yield parse_reply(response.status_code, response.headers.get("retry-after"), content, submitting=submitting)
+            wait = response.headers.get("retry-after")
+            yield parse_reply(response.status_code, wait, content, submitting=submitting, sent=sent)
 
 
 @contextlib.contextmanager

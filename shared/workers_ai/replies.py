@@ -9,14 +9,23 @@ from __future__ import annotations
 
 import re
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from shared.workers_ai.results import Answer, begins, only_object, parse_answer
+from shared.workers_ai.results import (
+    COMPLETED_WORDS,
+    FAILED_WORDS,
+    Answer,
+    TooManyItemsError,
+    begins,
+    decode_member,
+    only_object,
+    parse_answer,
+)
 from shared.workers_ai.surrogates import without_lone_surrogates
 
 if TYPE_CHECKING:
@@ -31,9 +40,12 @@ MAX_REQUEST_ID_CHARACTERS = 1_024
 """Characters of a request_id; documented ones have 36."""
 MAX_CODE = 999_999_999
 
-_FAILED_WORDS = frozenset({"failed", "error", "errored", "cancelled", "canceled"})
-_COMPLETED_WORDS = frozenset({"", "completed", "complete", "succeeded", "success", "done", "finished"})
-"""Status words with which an array without items is an answer; with any other the batch is pending."""
+MAX_ERROR_BYTES = 1_000_000
+"""Maximum bytes of a reply without results; a larger one is not read."""
+MAX_ITEMS_FOR_EACH = 2
+"""Maximum items of a reply for each request that was sent; with more it is no answer."""
+LARGEST_BATCH = 100_000
+"""Requests of the largest batch that `MaxRequestsPerBatch` allows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +131,9 @@ class _Body(msgspec.Struct):
 _decode = msgspec.json.Decoder(_Body).decode
 
 
-def parse_reply(status: int, retry_after: str | None, content: bytes | mmap.mmap, *, submitting: bool) -> Reply:
+def parse_reply(
+    status: int, retry_after: str | None, content: bytes | mmap.mmap, *, submitting: bool, sent: int = LARGEST_BATCH
+) -> Reply:
     """Turn a complete HTTP reply into data.
 
     Args:
@@ -127,31 +141,53 @@ def parse_reply(status: int, retry_after: str | None, content: bytes | mmap.mmap
         retry_after: the header of that name.
         content: the whole body.
         submitting: whether it answers a submit; only then does a `request_id` mean acceptance.
+        sent: how many requests the batch has.
     """
     wait = _seconds(retry_after)
     good = HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES
-    answer = _answer_in(content) if good else None
-    if answer and answer.items:
-        return answer
+    most = MAX_ITEMS_FOR_EACH * sent
     try:
-        content, outer, inner = _decoded(content)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return _no_answer(status, wait, None)
-    if not good or outer.success is False:
-        return _no_answer(status, wait, outer)
-    answer = answer or _answer_in(content)  # now without lone surrogates
+        answer = _answer_in(content, most) if good else None
+        if good and answer is None and len(content) > MAX_ERROR_BYTES:
+            answer = _answer_in(without_lone_surrogates(content), most)
+        if answer and answer.items:
+            return _with_items(status, answer, submitting=submitting)
+        if len(content) > MAX_ERROR_BYTES:
+            return _no_answer(status, wait, None)
+        try:
+            content, outer, inner = _decoded(content)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return _no_answer(status, wait, None)
+        if not good or outer.success is False:
+            return _no_answer(status, wait, outer)
+        answer = answer or _answer_in(content, most)  # now without lone surrogates
+    except TooManyItemsError:
+        return OutcomeUnknown(f"HTTP {status} with more than {MAX_ITEMS_FOR_EACH} items for each request")
     word = inner.status.lower() if isinstance(inner.status, str) else ""
-    accepted = submitting and _id_of(inner.request_id)
-    if answer and (answer.items or (word in _COMPLETED_WORDS and not accepted)):
+    if answer and answer.items:
+        return _with_items(status, answer, submitting=submitting)
+    if answer and word in COMPLETED_WORDS and not (submitting and _id_of(inner.request_id)):
         return answer
     return _unfinished(status, wait, outer, inner, word, submitting=submitting)
+
+
+def _with_items(status: int, answer: Answer, *, submitting: bool) -> Reply:
+    """What a reply with items means: an answer, or a part of one.
+
+    A batch that may still run is not finished because some of its items are there. The status 202 says so, too, unless
+    a word says otherwise.
+    """
+    if status in {HTTPStatus.ACCEPTED, HTTPStatus.PARTIAL_CONTENT} and not answer.status:
+        answer = replace(answer, unfinished=True)
+    request_id = _id_of(decode_member(answer.request_id)) if submitting and answer.unfinished else ""
+    return Accepted(request_id) if request_id else answer
 
 
 def _unfinished(status: int, wait: float | None, outer: _Body, inner: _Body, word: str, *, submitting: bool) -> Reply:
     """What a successful reply without results means."""
     # A body without the envelope may be the API's or a proxy's: it must name the batch.
     enveloped = outer.success is not None or inner is not outer or bool(inner.request_id)
-    if word in _FAILED_WORDS:
+    if word in FAILED_WORDS:
         problem = _problem(inner if inner is not outer and _problem(inner) != (None, "") else outer)
         if submitting and not enveloped:
             return OutcomeUnknown(f"HTTP {status} with a body that is not the API's JSON")
@@ -160,7 +196,7 @@ def _unfinished(status: int, wait: float | None, outer: _Body, inner: _Body, wor
     if code is not None and not word and not inner.request_id:
         return Rejected(status, code, message, wait, enveloped=True)
     if not submitting:
-        if word == "completed" or (enveloped and word and word in _COMPLETED_WORDS):
+        if word == "completed" or (enveloped and word and word in COMPLETED_WORDS):
             return NoAnswers()
         known = enveloped or word or outer.result is not msgspec.UNSET
         return Pending(word[:32]) if known else OutcomeUnknown(f"HTTP {status} with a body that is not the API's JSON")
@@ -188,15 +224,15 @@ def _no_answer(status: int, wait: float | None, body: _Body | None) -> Reply:
 def says_success(content: bytes | mmap.mmap) -> bool:
     """Whether a body is the API's own JSON and contains `"success":true`."""
     try:
-        return _decode(content).success is True
+        return len(content) <= MAX_ERROR_BYTES and _decode(content).success is True
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return False
 
 
-def _answer_in(content: bytes | mmap.mmap) -> Answer | None:
-    """A completed batch's results, if it holds any. Tried first, because such replies are the large ones."""
+def _answer_in(content: bytes | mmap.mmap, most: int) -> Answer | None:
+    """A batch's results, if it holds any. Tried first, because such replies are the large ones."""
     try:
-        return parse_answer(content)
+        return parse_answer(content, most)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None  # parsed in other ways next
 

@@ -1,28 +1,49 @@
-"""A completed batch's reply, parsed to its end in one pass. Pure: knows no HTTP and no batch.
+"""A batch's results, parsed to their end in one pass. Pure: knows no HTTP and no batch.
 
 Either shape (`responses`, `results`), with or without the envelope. Members whose form depends on the model stay bytes.
+Objects take far more memory than the bytes they are read from, 30 times as much in the worst case. So the items of a
+large reply are counted while they are read, and nothing else that is large is decoded.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import msgspec
 
 if TYPE_CHECKING:
     import mmap
+    from collections.abc import Callable
 
 NULL = msgspec.Raw(b"null")
+
+SMALL_REPLY_BYTES = 3_000_000
+"""A reply up to this size is decoded without counting: whatever it holds takes 120 MB at most."""
+MAX_MEMBER_BYTES = 1_000_000
+"""A single member, such as an item's error, is decoded up to this size; a larger one counts as absent."""
+MAX_UNKNOWN_BYTES = 3_000_000
+"""Bytes of members with unknown names that are kept of one large reply."""
+
+COMPLETED_WORDS = frozenset({"", "completed", "complete", "succeeded", "success", "done", "finished"})
+"""Status words beside which an array is the whole answer, even one without items."""
+FAILED_WORDS = frozenset({"failed", "error", "errored", "cancelled", "canceled"})
+
+Scalar = int | float | str | bool | None
+
+
+class TooManyItemsError(Exception):
+    """A reply has more items than any answer to what was sent."""
 
 
 class Item(msgspec.Struct, gc=False, forbid_unknown_fields=True):
     """The API's answer to one request: the known members; absent ones have their defaults."""
 
-    id: Any = None
-    index: Any = None
+    id: Scalar = None
+    index: Scalar = None
     external_reference: msgspec.Raw = NULL
-    success: Any = True
+    success: Scalar = True
     result: msgspec.Raw = NULL
     error: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     errors: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
@@ -34,6 +55,48 @@ class Item(msgspec.Struct, gc=False, forbid_unknown_fields=True):
             return {}  # nearly always
         present = {"error": self.error, "errors": self.errors, "message": self.message}
         return {name: raw for name, raw in present.items() if raw is not msgspec.UNSET}
+
+
+class _CountedItem(Item):
+    """An item of a large reply."""
+
+    def __post_init__(self) -> None:
+        """Count it.
+
+        Raises:
+            TooManyItemsError: no more items are expected.
+        """
+        _counter.count()
+
+
+class _Counted(msgspec.Struct):
+    """Any object, of which nothing is read."""
+
+    def __post_init__(self) -> None:
+        """Count it, as `_CountedItem`."""
+        _counter.count()
+
+
+class _Counter:
+    """Counts what a decoder makes. One at a time: a decoder knows nothing of its caller."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._left = 0
+
+    def count(self) -> None:
+        self._left -= 1
+        if self._left < 0:
+            raise TooManyItemsError
+
+    def decode(self, decode: Callable[[Any], Decoded], content: Any, most: int) -> Decoded:  # noqa: ANN401
+        """Decode content that holds at most so many items."""
+        with self._lock:  # A decoder holds the interpreter nearly all the time anyway.
+            self._left = most
+            return decode(content)
+
+
+_counter = _Counter()
 
 
 class UnusualItem(Item):
@@ -48,50 +111,77 @@ class UnusualItem(Item):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A batch's results: a complete reply, parsed to its end as JSON with `responses` or `results`.
+    """A batch's results: a reply, parsed to its end as JSON with `responses` or `results`.
 
     Attributes:
         body: the reply as it came.
         items: its `responses` or `results`; an element that is not an object is an item that names no record.
         usage: as the API reports it.
+        status: the API's own word for the batch's state, in lower case; empty if there is none.
+        request_id: as in the reply.
+        unfinished: whether the reply does not say that the batch is finished. Then the items are its answer only if
+            they answer every record.
     """
 
     body: bytes | mmap.mmap
     items: list[Item]
     usage: msgspec.Raw | msgspec.UnsetType
+    status: str = ""
+    request_id: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    unfinished: bool = False
 
 
 Members = dict[str, msgspec.Raw]
-Array = TypeVar("Array", list[Item], list[Members])
+Array = TypeVar("Array", list[Item], list[_CountedItem], list[Members])
+Decoded = TypeVar("Decoded")
 
 
-class _Inner(msgspec.Struct, Generic[Array]):
+class _Facts(msgspec.Struct):
+    usage: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    status: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    request_id: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+class _Inner(_Facts, Generic[Array]):
     responses: Array | msgspec.UnsetType = msgspec.UNSET
     results: Array | msgspec.UnsetType = msgspec.UNSET
-    usage: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
 class _Reply(_Inner[Array], Generic[Array]):
     result: _Inner[Array] | msgspec.UnsetType = msgspec.UNSET
-    success: Any = None
+    success: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
-class _UnusualInner(msgspec.Struct):
+class _UnusualInner(_Facts):
     responses: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     results: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    usage: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
 class _UnusualReply(_UnusualInner):
     result: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    success: Any = None
+    success: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+class _KnownMembers(msgspec.Struct):
+    id: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    index: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    success: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    external_reference: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    result: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    error: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    errors: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    message: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
 _decode_plain = msgspec.json.Decoder(_Reply[list[Item]]).decode
+_decode_counted = msgspec.json.Decoder(_Reply[list[_CountedItem]]).decode
 _decode_members = msgspec.json.Decoder(_Reply[list[Members]]).decode
 _decode_unusual = msgspec.json.Decoder(_UnusualReply).decode
 _decode_unusual_inner = msgspec.json.Decoder(_UnusualInner).decode
 _decode_raws = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_decode_only = msgspec.json.Decoder(tuple[msgspec.Raw]).decode  # It stops at a second element.
+_count_objects = msgspec.json.Decoder(list[_Counted | None]).decode
+_decode_known = msgspec.json.Decoder(_KnownMembers).decode
 _decode_one = msgspec.json.Decoder(Members).decode
 _decode_any = msgspec.json.Decoder().decode
 
@@ -99,36 +189,57 @@ _UNREADABLE = (msgspec.ValidationError, UnicodeDecodeError)
 """Something has an unexpected type; it may still be JSON."""
 
 
-def parse_answer(body: bytes | mmap.mmap) -> Answer:
-    """Parse a completed batch's reply to its end.
+def parse_answer(body: bytes | mmap.mmap, most: int | None = None) -> Answer:
+    """Parse a batch's results to their end.
+
+    Args:
+        body: the reply.
+        most: how many items it may have; None for a reply that was accepted before.
 
     Raises:
+        TooManyItemsError: it has more.
         msgspec.MsgspecError: not JSON, or without `responses` and `results`, or with `"success":false`.
         UnicodeDecodeError: its keys are not valid text.
         RecursionError: nested too deeply.
     """
+    items, facts = _items_of(body, most)
+    if most is not None and len(items) > most:
+        raise TooManyItemsError
+    said = decode_member(facts.status) if begins(facts.status, b'"') else ""
+    word = said.lower() if isinstance(said, str) else ""
+    unfinished = word not in COMPLETED_WORDS and word not in FAILED_WORDS
+    return Answer(body, items, facts.usage, word, facts.request_id, unfinished)
+
+
+def _items_of(body: bytes | mmap.mmap, most: int | None) -> tuple[list[Item], _Facts]:
+    """A reply's items, and what it says beside them."""
+    if most is not None and len(body) > SMALL_REPLY_BYTES:
+        try:
+            counted, facts = _array_of(_counter.decode(_decode_counted, body, most))
+        except _UNREADABLE:
+            return _unusual_array_of(body, most)
+        return cast("list[Item]", counted), facts
     try:
-        items, usage = _array_of(_decode_plain(body))
-        return Answer(body, items, usage)
+        return _array_of(_decode_plain(body))
     except _UNREADABLE:
         pass
     try:
-        every, usage = _array_of(_decode_members(body))
+        every, facts = _array_of(_decode_members(body))
     except _UNREADABLE:
-        every, usage = _unusual_array_of(body)
-    return Answer(body, list(map(_item_of, every)), usage)
+        return _unusual_array_of(body, None)
+    return list(map(_item_of, every)), facts
 
 
-def _array_of(outer: _Reply[Array]) -> tuple[Array, msgspec.Raw | msgspec.UnsetType]:
+def _array_of(outer: _Reply[Array]) -> tuple[Array, _Facts]:
     bare = outer.responses is not msgspec.UNSET or outer.results is not msgspec.UNSET
     inner = outer if bare or outer.result is msgspec.UNSET else outer.result
     array = inner.results if inner.responses is msgspec.UNSET else inner.responses
-    if array is msgspec.UNSET or outer.success is False:
+    if array is msgspec.UNSET or begins(outer.success, b"f"):
         raise msgspec.ValidationError("a reply without responses or results")
-    return array, inner.usage
+    return array, _with_status(inner, outer)
 
 
-def _unusual_array_of(body: bytes | mmap.mmap) -> tuple[list[Members], msgspec.Raw | msgspec.UnsetType]:
+def _unusual_array_of(body: bytes | mmap.mmap, most: int | None) -> tuple[list[Item], _Facts]:
     """The same for replies in which something has an unexpected type, such as an item that is not an object."""
     outer = _decode_unusual(body)
     inner: _UnusualInner = outer
@@ -136,16 +247,39 @@ def _unusual_array_of(body: bytes | mmap.mmap) -> tuple[list[Members], msgspec.R
     if not bare and (result := only_object(outer.result)) is not None:
         inner = _decode_unusual_inner(result)
     array = inner.responses if begins(inner.responses, b"[") else inner.results
-    if not begins(array, b"[") or outer.success is False:
+    if not isinstance(array, msgspec.Raw) or not begins(array, b"[") or begins(outer.success, b"f"):
         raise msgspec.ValidationError("a reply without responses or results")
-    return [_members_of(raw) for raw in _decode_raws(array)], inner.usage  # type: ignore[arg-type]
+    if most is not None:
+        # Of a large reply only objects (and nulls) can be counted before they take memory.
+        _counter.decode(_count_objects, array, most)
+    left = MAX_UNKNOWN_BYTES if len(body) > SMALL_REPLY_BYTES else len(body)
+    items = []
+    for raw in _decode_raws(array):
+        known, more = _members_of(raw, left)
+        left -= more
+        items.append(_item_of(known))
+    return items, _with_status(inner, outer)
 
 
-def _members_of(raw: msgspec.Raw) -> Members:
+def _with_status(inner: _Facts, outer: _Facts) -> _Facts:
+    """What is said beside the items; the status may stand outside, beside the envelope's own members."""
+    if inner.status is msgspec.UNSET:
+        inner.status = outer.status
+    return inner
+
+
+def _members_of(raw: msgspec.Raw, left: int) -> tuple[Members, int]:
+    """An item's members, and how many of its bytes are unknown ones; these are left out if they are more than `left`.
+
+    Without a member if it is not an object, or its keys are not valid text: it answers no record.
+    """
     try:
-        return _decode_one(raw)
+        known = _decode_known(raw)
+        members = {name: value for name, value in msgspec.structs.asdict(known).items() if value is not msgspec.UNSET}
+        unknown = len(memoryview(raw)) - sum(len(memoryview(value)) for value in members.values())
+        return (_decode_one(raw), unknown) if unknown <= left else (members, 0)
     except _UNREADABLE:
-        return {}  # not an object, or its keys are not valid text: it answers no record
+        return {}, 0
 
 
 def _item_of(members: Members) -> Item:
@@ -168,13 +302,17 @@ def begins(raw: msgspec.Raw | msgspec.UnsetType, with_byte: bytes) -> bool:
 def only_object(raw: msgspec.Raw | msgspec.UnsetType) -> msgspec.Raw | None:
     """The object that a member is, or that is the only element of its array; None if there is none."""
     if begins(raw, b"["):
-        elements = _decode_raws(raw)  # type: ignore[arg-type]  # a Raw is bytes to msgspec
-        raw = elements[0] if len(elements) == 1 else msgspec.UNSET
+        try:
+            (raw,) = _decode_only(raw)  # type: ignore[arg-type]  # a Raw is bytes to msgspec
+        except msgspec.ValidationError:
+            return None
     return raw if isinstance(raw, msgspec.Raw) and begins(raw, b"{") else None
 
 
-def decode_member(raw: msgspec.Raw | bytes) -> Any:  # noqa: ANN401  # any JSON value
-    """A member's value; None if it is not valid text, or a number out of range."""
+def decode_member(raw: msgspec.Raw | bytes | msgspec.UnsetType) -> Any:  # noqa: ANN401  # any JSON value
+    """A member's value; None if it is absent, too large, not valid text, or a number out of range."""
+    if raw is msgspec.UNSET or len(memoryview(raw)) > MAX_MEMBER_BYTES:
+        return None
     try:
         return _decode_any(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

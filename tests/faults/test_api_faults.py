@@ -211,6 +211,23 @@ CASES = {
         codes=frozenset({"missing_response"}),
         observed="polled twice more, then only they fail",
     ),
+    "items beside running": Case(
+        switches={"partial_items": True, "latency": 900.0}, observed="pending until all are there"
+    ),
+    "items beside running for ever, 2 batches": Case(
+        faults=tuple(
+            Fault(kind=kind, contains=f"hello {number}.") for number in (3, 43) for kind in ("stuck", "partial")
+        ),
+        settings={"BATCH_DEADLINE_HOURS": 1},
+        extra=2,
+        why="one after each deadline, with the missing items alone",
+        observed="used at the deadline, the others submitted again",
+    ),
+    "items without id and index": Case(switches={"item_ids": "absent"}, observed="joined by external_reference"),
+    "megabytes of items and errors": Case(
+        faults=tuple(Fault(kind="flood", message=what, factor=4, times=2) for what in ("items", "errors", "unknown")),
+        observed="no answer, polled again",
+    ),
     "items that contradict each other": Case(
         faults=(Fault(kind="contradicting", marker="hello 33.", times=0),),
         failing=frozenset({33}),

@@ -58,6 +58,7 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         output_tokens: tokens of an answer if the request sets no limit.
         input_price: US dollars for a million input tokens; None if no source is known.
         output_price: the same for output tokens; None if there is no such price, as for embeddings.
+        cached_price: the same for input tokens that were read from a cache; None if they have no price of their own.
         priced_at: the day on which the source gave these prices, as YYYY-MM-DD.
         price_source: the source, as a key of the file's `sources`.
     """
@@ -74,6 +75,7 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     output_tokens: int | None = None
     input_price: Decimal | None = None
     output_price: Decimal | None = None
+    cached_price: Decimal | None = None
     priced_at: str = ""
     price_source: str = ""
 

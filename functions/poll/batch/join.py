@@ -1,13 +1,15 @@
 """The join: a batch's records and the API's items become result lines, in record order.
 
 Bytes are spliced: an item's members are located and passed on. Nothing is guessed: an item counts only for the record
-its `id` (or `index`) names, and only if it does not contradict the record's `external_reference`. The lines of formats
+its `id` (or `index`) names, and only if it does not contradict the record's `external_reference`. An item with neither
+counts for the only record that has its `external_reference`. The lines of formats
 that keep records as written are made in `functions.poll.batch.join_originals`. Pure: no S3, no ledger.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass, field
 from itertools import repeat
 from typing import TYPE_CHECKING, NamedTuple
@@ -19,6 +21,7 @@ from dropbatch.core.records.index import NO_REFERENCE
 from shared.models import Usage
 from shared.workers_ai.error_codes import RETRYABLE_ITEM_CODES
 from shared.workers_ai.results import Item, decode_member
+from shared.workers_ai.usage import usage_of, usage_of_items
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,8 +31,6 @@ if TYPE_CHECKING:
 
 MAX_ERROR_CHARACTERS = 1_000
 """Characters of the API's message in an error line."""
-MAX_TOKENS = 2**53 - 1
-"""A larger usage is ignored: JSON readers could not distinguish it from neighbouring numbers."""
 
 _NULL = b"null"
 _LF, _CR = b"\n\r"  # Numbers: `in` finds them at a fraction of the cost of bytes.
@@ -67,10 +68,14 @@ def sort_answers(answer: Answer, references: list[msgspec.Raw]) -> Answers:
         answer: the reply.
         references: each submitted record's `external_reference`, in the order of submission.
     """
-    answers = Answers(usage=_usage(answer.usage))
+    answers = Answers(usage=usage_of(answer.usage))
     sent, sorted_ = len(references), answers.items
+    places: dict[object, int] | None = None
     for item in answer.items:
         place = item.id if type(item.id) is int else _place(item)
+        if place is None:
+            places = _places_by_reference(references) if places is None else places
+            place = places.get(_reference(item.external_reference))
         if place is None or not 0 <= place < sent:
             answers.foreign += 1
         elif place in sorted_:
@@ -86,8 +91,7 @@ def sort_answers(answer: Answer, references: list[msgspec.Raw]) -> Answers:
         sorted_.pop(place, None)
     if answers.usage == Usage():
         answers.itemized = True
-        for item in sorted_.values():
-            answers.usage = answers.usage.plus(_item_usage(item))
+        answers.usage = usage_of_items(sorted_.values())
     return answers
 
 
@@ -102,10 +106,9 @@ def add_reply(answers: Answers, later: Answers) -> None:
     answers.foreign += later.foreign
     answers.repeated += later.repeated
     if answers.itemized and later.itemized:
-        for item in added.values():
-            answers.usage = answers.usage.plus(_item_usage(item))
+        answers.usage = answers.usage.plus(usage_of_items(added.values()))
     else:
-        answers.usage = max(answers.usage, later.usage, key=lambda usage: usage.total_tokens or 0)
+        answers.usage = max(answers.usage, later.usage, key=lambda usage: usage.sum)
         answers.itemized = False
 
 
@@ -215,13 +218,26 @@ def _rest(item: Item) -> bytes:
 
 
 def _place(item: Item) -> int | None:
-    """The place of the record that an item names."""
+    """The place of the record that an item names; -1 if that can be none, None if it has neither `id` nor `index`."""
     for name in (item.id, item.index):
         if type(name) is int:
             return name
         if type(name) is str and name.isascii() and name.isdigit() and len(name) <= _MAX_ID_CHARACTERS:
             return int(name)
-    return None
+    return None if item.id is None and item.index is None else -1
+
+
+def _places_by_reference(references: list[msgspec.Raw]) -> dict[object, int]:
+    """The place of each record whose `external_reference` no other record has."""
+    keys = [_reference(one) for one in references]
+    times = Counter(keys)
+    return {key: place for place, key in enumerate(keys) if times[key] == 1 and key != _NULL}
+
+
+def _reference(raw: msgspec.Raw) -> object:
+    """A reference that can be compared: its text, however it is escaped; of anything else its JSON."""
+    json = bytes(raw)
+    return decode_member(json) if json.startswith(b'"') else json
 
 
 def _contradicts(item: Item, ours: msgspec.Raw) -> bool:
@@ -267,27 +283,3 @@ def error_text(item: Item) -> str:
         if isinstance(value, str) and value:
             return value
     return ""
-
-
-def _usage(raw: msgspec.Raw | msgspec.UnsetType) -> Usage:
-    if raw is msgspec.UNSET:
-        return Usage()
-    value = decode_member(raw)
-    if not isinstance(value, dict):
-        return Usage()
-    reported = {name: value[name] for name in Usage.__slots__ if type(value.get(name)) is int}
-    return Usage(**{name: tokens for name, tokens in reported.items() if 0 <= tokens <= MAX_TOKENS})
-
-
-class _ResultUsage(msgspec.Struct):
-    usage: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-
-
-_decode_result_usage = msgspec.json.Decoder(_ResultUsage).decode
-
-
-def _item_usage(item: Item) -> Usage:
-    """Usage inside one item's result, as chat models report it."""
-    if bytes(memoryview(item.result)[:1]) != b"{":
-        return Usage()
-    return _usage(_decode_result_usage(item.result).usage)

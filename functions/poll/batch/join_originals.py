@@ -27,6 +27,11 @@ if TYPE_CHECKING:
     from functions.poll.batch.join import Answered
 
 
+LARGE_RESULT_BYTES, MAX_PARTS = 1 << 20, 500_000
+"""Results from this size on are converted only if they have at most so many parts: each may take 200 bytes."""
+TOO_MANY_PARTS = ("rejected", f"Its answer has more than {MAX_PARTS:,} parts, too many for this format.")
+
+
 @dataclass(frozen=True, slots=True)
 class Originals:
     """A batch's records as the user wrote them.
@@ -59,18 +64,25 @@ def join_originals(
         else:
             place += 1
             item = batch.answers.items.get(place) if batch.answers else None
-            if item is not None and (result := result_of(item)) is not None:
-                if write:
-                    yield write(Outcome(id_, row.reference, record, result))
-                else:
+            result = None if item is None else result_of(item)
+            if item is not None and result is not None:
+                if write is None:
                     yield answered_line(id_, row.reference, item, result)
-                continue
-            code, message = batch.why_failed(place)
+                    continue
+                if _is_convertible(result):
+                    yield write(Outcome(id_, row.reference, record, result))
+                    continue
+            code, message = TOO_MANY_PARTS if result is not None else batch.why_failed(place)
         message = message[:MAX_ERROR_CHARACTERS]
         native = failed_line(id_, row, code, message)
         output = write(Outcome(id_, row.reference, record, None, code, message)) if write else native
         retry = record + b"\n" if record and code not in NOT_RETRIED else b""
         yield Failure(output, error_line(native, row, _request(row, record, originals)), retry, code)
+
+
+def _is_convertible(result: bytes) -> bool:
+    """Whether a result can be decoded in little memory."""
+    return len(result) < LARGE_RESULT_BYTES or sum(map(result.count, (b"{", b"[", b","))) <= MAX_PARTS
 
 
 def _request(row: RecordEntry, record: bytes, originals: Originals) -> bytes:

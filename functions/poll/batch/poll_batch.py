@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from dropbatch.core import keys
 from functions.poll.batch.collect import StoredReply, collect
 from functions.poll.batch.isolate_batch import give_up, isolate
+from functions.poll.batch.partial_answers import is_partial, use_partial, waits_for_more
 from functions.poll.batch.unanswered import end
 from functions.poll.batch.unfinished_polls import UnfinishedPoll
 from shared.claims import MAX_CLAIMS, claim_seconds, report_stuck, retry_seconds
@@ -24,7 +25,7 @@ from shared.observability import count
 from shared.workers_ai.error_codes import ErrorClass
 from shared.workers_ai.other_account import api_of
 from shared.workers_ai.rejections import classify_rejection
-from shared.workers_ai.replies import OutcomeUnknown, Rejected
+from shared.workers_ai.replies import OutcomeUnknown, Pending, Rejected
 from shared.workers_ai.results import Answer, parse_answer
 
 if TYPE_CHECKING:
@@ -98,27 +99,39 @@ def _advance_batch(invocation: Invocation, job: Job, batch: Batch, permit: Permi
     with ExitStack() as stack:
         stored = _stored_reply(services, batch, submission, stack)
         if stored is not None:
-            return collect(services, job, batch, stored)
+            return _collect(services, job, batch, stored)
     if job.cancelled == CANCEL_NOW:
         return end(services, job, batch, CANCELLED_ACCEPTED)
     now = services.now()
     count("PollCalls")
     with api_of(services, job).poll(
-        job.plan.model, submission.request_id, min(POLL_SECONDS, invocation.seconds_left - COLLECT_SECONDS)
+        job.plan.model,
+        submission.request_id,
+        min(POLL_SECONDS, invocation.seconds_left - COLLECT_SECONDS),
+        batch.sendable,
     ) as reply:
         verdict = classify_rejection(services, job, batch, reply, polling=True) if isinstance(reply, Rejected) else None
-        if isinstance(reply, Answer):
+        if isinstance(reply, Answer) and waits_for_more(services, job, batch, reply):
+            done = UnfinishedPoll(services, job, batch, submission, permit).process(Pending(reply.status[:32]), None)
+        elif isinstance(reply, Answer):
             key = keys.raw(job.job_id, batch.number, submission.attempt, batch.polls)
             # The API may never give this answer again, so S3 is tried for as long as this invocation lasts.
             invocation.retry(lambda: services.store.put_if_absent(key, reply.body))
             clear_lasting_error(services, job, batch)
-            done = collect(services, job, batch, StoredReply(key, reply))
+            done = _collect(services, job, batch, StoredReply(key, reply))
             _note_completion_time(services, job, batch, now)
         else:
             done = UnfinishedPoll(services, job, batch, submission, permit).process(reply, verdict)
         if not isinstance(reply, OutcomeUnknown) and verdict not in SAYS_NOTHING_OF_TOKEN:
             services.budget.lift(permit, job.plan.model)
     return done
+
+
+def _collect(services: Services, job: Job, batch: Batch, stored: StoredReply) -> bool:
+    """Collect a stored reply; one that is only a part of the answer counts, but ends nothing."""
+    if batch.pollable[-1].request_id and is_partial(services, batch, stored.answer):
+        return use_partial(services, job, batch, stored.key)
+    return collect(services, job, batch, stored)
 
 
 def _give_up(services: Services, job: Job, batch: Batch) -> bool:

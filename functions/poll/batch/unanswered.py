@@ -35,10 +35,11 @@ def submit_again(services: Services, job: Job, batch: Batch, error: ErrorDetail,
 
     While no submit can be sent, its ids are still polled, and `updates` are written.
     """
-    if batch.is_partly_answered:
-        return end_missing(services, job, batch)
     now = services.now()
-    if job.is_past_deadline(now):
+    is_past = job.is_past_deadline(now)
+    if batch.is_partly_answered:
+        return end_missing(services, job, batch, PAST_DEADLINE if is_past else error)
+    if is_past:
         return end(services, job, batch, PAST_DEADLINE)
     submits = len(batch.of_round) + batch.unknowable
     if (
@@ -56,7 +57,7 @@ def submit_again(services: Services, job: Job, batch: Batch, error: ErrorDetail,
     return False
 
 
-def end_missing(services: Services, job: Job, batch: Batch) -> bool:
+def end_missing(services: Services, job: Job, batch: Batch, error: ErrorDetail = MISSING) -> bool:
     """Submit again the records that a reply lacked, or end them; return whether the batch is done."""
     submits = len(batch.submissions) + batch.unknowable
     allowed = (
@@ -66,7 +67,7 @@ def end_missing(services: Services, job: Job, batch: Batch) -> bool:
     )
     if allowed and not job.ending(services.now()) and try_missing_again(services, batch):
         return False
-    return end(services, job, batch, batch.ending_if_unanswered or MISSING)
+    return end(services, job, batch, batch.ending_if_unanswered or error)
 
 
 def end(services: Services, job: Job, batch: Batch, error: ErrorDetail) -> bool:

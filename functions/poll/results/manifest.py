@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from dropbatch.core import keys
-from dropbatch.core.cost import Cost, Tokens, cost_of, estimate_cost
+from dropbatch.core.cost import Tokens, cost_of, estimate_cost
 from dropbatch.core.formats.vendors.bedrock import manifest_out
 from functions.poll.batch.isolate_batch import MAX_ISOLATION_SUBMITS, UNIFORM
 from shared.job_status import iso_time
@@ -39,7 +39,6 @@ def build_manifest(job: Job, batches: Iterable[Batch], files: Sequence[FileEntry
         files: its result files.
     """
     usage, isolation = job.sums.usage, job.isolation or Isolation()
-    cost = _cost(job)
     return {
         "job_id": job.job_id,
         "state": job.final_state.value,
@@ -60,8 +59,9 @@ def build_manifest(job: Job, batches: Iterable[Batch], files: Sequence[FileEntry
             "prompt_tokens": usage.prompt_tokens,
             "completion_tokens": usage.completion_tokens,
             "total_tokens": usage.total_tokens,
+            "cached_tokens": usage.cached_tokens,
         },
-        "cost": cost.to_manifest() if cost else None,
+        "cost": _cost(job),
         "unknowable_submits": job.sums.unknowable,
         "doubtful_submits": job.sums.doubtful,
         "batches": [batch_entry(batch) for batch in batches if batch.state is not BatchState.DIVIDED],
@@ -93,13 +93,18 @@ def batch_entry(batch: Batch) -> dict[str, Any]:
     }
 
 
-def _cost(job: Job) -> Cost | None:
-    """What a job cost, from the tokens reported; estimated if none were; None for a model without a price."""
-    usage, sums = job.sums.usage, job.sums
-    tokens = Tokens(usage.prompt_tokens, usage.completion_tokens)
-    if tokens == Tokens(None, None) and sums.body_size:
-        return estimate_cost(job.plan.model, sums.body_size, sums.succeeded)
-    return cost_of(job.plan.model, tokens if sums.succeeded else Tokens(tokens.input or 0, tokens.output or 0))
+def _cost(job: Job) -> dict[str, Any] | None:
+    """What a job cost; None for a model without a price.
+
+    Of what was accepted without tokens being reported, the answer that was not collected included, it is an estimate.
+    """
+    usage, sums, model = job.sums.usage, job.sums, job.plan.model
+    cost = cost_of(model, Tokens(usage.prompt_tokens or 0, usage.completion_tokens or 0, usage.cached_tokens or 0))
+    if cost and sums.unmetered_size:
+        cost = cost.plus(estimate_cost(model, sums.unmetered_size, sums.unmetered_records))
+    if cost is None or (sums.succeeded and cost.amount == 0 and not usage.is_reported):
+        return None
+    return {**cost.to_manifest(), "uncollected_batches": sums.uncollected}
 
 
 def event_detail(bucket: str, job: Job, manifest: dict[str, Any]) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from functions.poll.batch.result_lines import unwritten_lines
 from functions.poll.results.file_digests import digest_of, has_digest
 from functions.poll.results.manifest import FileEntry, batch_entry
 from functions.poll.results.running_sha256 import RunningSha256, unfinished_bytes
+from functions.poll.results.unmetered import unmetered
 from shared.errors import InvariantError, ObjectNotFoundError, UnreadableItemError
 from shared.job_status import PendingBatches
 from shared.ledger import still_leased
@@ -244,6 +245,7 @@ def _after(job: Job, kind: Kind, ahead: ReadyBatches) -> Step:
         next_id += batch.requests
         lines += {"output": batch.requests, "errors": part.failed, "retry": part.retry_lines, "batches": 1}[kind]
         if kind == "output":
+            more = unmetered(batch, part)
             sums = JobTotals(
                 sums.batches + 1,
                 sums.succeeded + part.succeeded,
@@ -251,7 +253,9 @@ def _after(job: Job, kind: Kind, ahead: ReadyBatches) -> Step:
                 sums.errors_size + part.errors,
                 sums.retry_size + part.retry,
                 sums.usage.plus(part.usage),
-                sums.body_size + (batch.body_size if part.succeeded else 0),
+                sums.unmetered_size + more.size,
+                sums.unmetered_records + more.records,
+                sums.uncollected + more.uncollected,
                 sums.unknowable,
                 sums.doubtful,
             )

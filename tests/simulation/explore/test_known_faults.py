@@ -6,6 +6,8 @@ from math import inf
 import pytest
 
 from functions.poll.batch import collect, poll_batch
+from functions.poll.results import result_files
+from functions.poll.results.unmetered import Unmetered
 from functions.poll.schedule import due_jobs, sweep, visit_job
 from functions.submit import submit_batch
 from local.workers_ai import Behaviour, Fault
@@ -16,8 +18,9 @@ from shared.pacing.wakes import Wakes
 from tests.simulation.operate import backlog, year
 from tests.simulation.operate.test_promptness import seconds_of
 from tests.simulation.operate.year import Event
+from tests.simulation.worlds import answer_laws
 from tests.simulation.worlds.judges import Laws, Promises
-from tests.simulation.worlds.plans import Drop, Plan
+from tests.simulation.worlds.plans import Command, Drop, Plan
 from tests.simulation.worlds.runs import random_world, run
 from tests.simulation.worlds.users import MODELS, drop
 from tests.simulation.worlds.world import simulated
@@ -115,3 +118,21 @@ def test_stalled_model_without_its_limit_starves_others(monkeypatch):
     monkeypatch.setattr(Budget, "full_models", lambda *_: [])
 
     assert seconds_beside_a_stalled_model() == inf
+
+
+def test_partial_answers_taken_as_whole_are_detected(monkeypatch):
+    plan = Plan(1, latency=3_000.0, faults=(Fault(kind="partial", times=0),), acts=(Drop(0.0, "a.jsonl", 5),))
+    assert run(plan).violations == ()
+    monkeypatch.setattr(poll_batch, "waits_for_more", lambda *_: False)
+    monkeypatch.setattr(poll_batch, "is_partial", lambda *_: False)
+
+    assert answer_laws.GIVEN_UP in laws_broken(run(plan).violations)
+
+
+def test_accepted_batches_without_a_cost_are_detected(monkeypatch):
+    acts = (Drop(0.0, "a.jsonl", 5), Command(60.0, "a.jsonl", "cancel now"))
+    plan = Plan(1, latency=3_000.0, acts=acts)
+    assert run(plan).violations == ()
+    monkeypatch.setattr(result_files, "unmetered", lambda *_: Unmetered(0, 0, 0))
+
+    assert laws_broken(run(plan).violations) == {answer_laws.COSTS}

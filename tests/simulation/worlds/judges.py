@@ -18,6 +18,7 @@ from dropbatch.core.keys import staged
 from local.workers_ai import expected_result
 from shared.errors import RetryableError
 from simulation.services.dynamodb import MAX_ITEM_BYTES, Key, may_have, size_of
+from tests.simulation.worlds.answer_laws import judge_cost, judge_given_up
 from tests.simulation.worlds.world import FINAL, World
 from tests.support.aws.wire_items import number, submissions
 
@@ -241,6 +242,8 @@ class Ending:
                 self.laws.broken("each line answers its record", f"{name}: {line}")
                 return
         self._judge_uncertain(one, manifest)
+        judge_given_up(self.laws, one.upload, lines, expected)
+        judge_cost(self.laws, one.upload, manifest)
         good = sum(line["success"] for line in lines)
         if manifest["counts"] != {"total": len(lines), "succeeded": good, "failed": len(lines) - good}:
             self.laws.broken("the manifest counts its lines", f"{name}: {manifest['counts']}")

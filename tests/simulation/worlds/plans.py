@@ -55,6 +55,15 @@ DOUBTS = (
 """Replies that prove nothing: a submit may have been taken all the same, and the answer to a poll may still come."""
 DOUBTS_SHARE = 0.4
 """Share of the other worlds in which some of them are added."""
+ANSWER_FAULTS = (
+    Fault(kind="partial", times=0),
+    Fault(kind="unnumbered", times=0),
+    Fault(kind="flood", message="items", factor=1, times=3),
+    Fault(kind="flood", message="errors", factor=1, times=3),
+)
+"""Odd answers, drawn apart from the other faults: a world without one is what it was before these were known."""
+ANSWER_SHARE = 0.25
+"""Share of the worlds with faults that have one of them."""
 CALM_SHARE = 0.2
 """Share of worlds in which nothing goes wrong, so that promises of speed can be judged."""
 
@@ -138,7 +147,7 @@ def draw(seed: int) -> Plan:
         awkward=Awkward() if is_calm else Awkward.drawn(random),
         latency=random.choice((0.0, 3.0, 40.0, 600.0)),
         settings=tuple(settings.items()),
-        faults=() if is_calm else (*random.sample(FAULTS, random.randint(0, 4)), *_doubts(seed)),
+        faults=() if is_calm else (*random.sample(FAULTS, random.randint(0, 4)), *_doubts(seed), *_odd_answers(seed)),
         acts=(*drops, *(() if is_calm else _commands(random, drops))),
     )
 
@@ -147,6 +156,11 @@ def _doubts(seed: int) -> list[Fault]:
     """Some replies that prove nothing; drawn apart, so that everything else of a seed's plan stays as it was."""
     random = Random(f"doubts {seed}")
     return random.sample(DOUBTS, random.randint(1, 3)) if random.random() < DOUBTS_SHARE else []
+
+
+def _odd_answers(seed: int) -> list[Fault]:
+    apart = Random(f"{seed} answers")
+    return [apart.choice(ANSWER_FAULTS)] if apart.random() < ANSWER_SHARE else []
 
 
 def _commands(random: Random, drops: list[Drop]) -> Iterator[Command]:

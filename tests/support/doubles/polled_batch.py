@@ -65,7 +65,7 @@ class Doubles:
     """For each batch that was finished: its age when it was last pending, and now."""
 
     @contextmanager
-    def poll(self, model: str, request_id: str, seconds: float) -> Iterator[Reply]:
+    def poll(self, model: str, request_id: str, seconds: float, sent: int) -> Iterator[Reply]:
         self.asked.append((request_id, seconds))
         if isinstance(self.reply, Exception):
             raise self.reply

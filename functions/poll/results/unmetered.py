@@ -1,0 +1,63 @@
+"""What a batch may have cost although the API reported no tokens for it. Pure.
+
+The API bills what it accepts. So an accepted submit counts whose answer was never collected, because the job was
+cancelled, because its time was over, or because the batch was submitted again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from shared.models import Batch, Part
+
+
+class Unmetered(NamedTuple):
+    """Accepted work without reported tokens.
+
+    Attributes:
+        size: bytes of the bodies.
+        records: requests in them.
+        uncollected: accepted submits whose answer was not collected.
+    """
+
+    size: int
+    records: int
+    uncollected: int
+
+
+def unmetered(batch: Batch, part: Part) -> Unmetered:
+    """What a final batch adds.
+
+    Args:
+        batch: with the submits that were accepted.
+        part: its result lines, and the tokens that its replies reported.
+    """
+    size = records = uncollected = 0
+    for round_ in range(batch.round + 1):
+        accepted = sum(1 for one in batch.submissions if one.round == round_)
+        collected = min(accepted, int(_has_reply(batch, round_)))
+        without_tokens = accepted - (collected if part.usage.is_reported else 0)
+        uncollected += accepted - collected
+        size += without_tokens * _size(batch, round_)
+        records += without_tokens * _records(batch, round_)
+    return Unmetered(size, records, uncollected)
+
+
+def _has_reply(batch: Batch, round_: int) -> bool:
+    """Whether the API's reply to a round was collected: an answer, a part of one, or the failure of the whole."""
+    if any(one.round == round_ for one in batch.partial_replies):
+        return True
+    if round_ < batch.round:
+        return round_ < len(batch.answered) and bool(batch.answered[round_])
+    return batch.ending is None or bool(batch.cause)
+
+
+def _size(batch: Batch, round_: int) -> int:
+    """Bytes of a round's body; of an earlier round of a few records, those of the last one."""
+    return batch.round_size if round_ else batch.body_size
+
+
+def _records(batch: Batch, round_: int) -> int:
+    """About how many requests a round's body holds."""
+    return -(-batch.sendable * _size(batch, round_) // max(batch.body_size, 1))

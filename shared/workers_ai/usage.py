@@ -1,0 +1,131 @@
+"""Tokens as replies report them, for a batch as a whole or in an item's result. Pure.
+
+Chat completions call them `prompt_tokens` and `completion_tokens`, the Responses API of gpt-oss `input_tokens` and
+`output_tokens`. Of the input, some may have been read from a cache.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from shared.models import Usage
+from shared.workers_ai.results import decode_member
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from shared.workers_ai.results import Item
+
+MAX_TOKENS = 2**53 - 1
+"""A larger usage is ignored: JSON readers could not distinguish it from neighbouring numbers."""
+
+_DETAILS = ("prompt_tokens_details", "input_tokens_details")
+
+
+class _Cached(msgspec.Struct, gc=False):
+    cached_tokens: int | None = None
+
+
+class _Told(msgspec.Struct, gc=False):
+    """A usage as nearly all replies report it."""
+
+    prompt_tokens: int | None = None
+    input_tokens: int | None = None
+    completion_tokens: int | None = None
+    output_tokens: int | None = None
+    total_tokens: int | None = None
+    prompt_tokens_details: _Cached | None = None
+    input_tokens_details: _Cached | None = None
+
+
+class _Result(msgspec.Struct, gc=False):
+    usage: _Told | None = None
+
+
+class _UnusualResult(msgspec.Struct):
+    usage: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+class _Counts(NamedTuple):
+    prompt: int | None
+    completion: int | None
+    total: int | None
+    cached: int | None
+
+
+_NOTHING = _Counts(None, None, None, None)
+
+_decode_told = msgspec.json.Decoder(_Told).decode
+_decode_result = msgspec.json.Decoder(_Result).decode
+_decode_unusual_result = msgspec.json.Decoder(_UnusualResult).decode
+
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+def usage_of(raw: msgspec.Raw | msgspec.UnsetType) -> Usage:
+    """A `usage` member; numbers that are missing, or no count of tokens, are None.
+
+    One of nothing but zeros reports nothing: no request without tokens is accepted.
+    """
+    return Usage(*_counts_of(raw))
+
+
+def usage_of_items(items: Iterable[Item]) -> Usage:
+    """The sum of the usages inside items' results, as chat models report them."""
+    sums: list[int | None] = [None] * len(_NOTHING)
+    for item in items:
+        counts = _counts_of_item(item)
+        if counts is _NOTHING:
+            continue
+        for at, count in enumerate(counts):
+            if count is not None:
+                sums[at] = (sums[at] or 0) + count
+    return Usage(*sums)
+
+
+def _counts_of_item(item: Item) -> _Counts:
+    if bytes(memoryview(item.result)[:1]) != b"{":
+        return _NOTHING
+    try:
+        told = _decode_result(item.result).usage
+    except _UNREADABLE:
+        return _counts_of(_decode_unusual_result(item.result).usage)
+    return _NOTHING if told is None else _counts(told)
+
+
+def _counts_of(raw: msgspec.Raw | msgspec.UnsetType) -> _Counts:
+    if raw is msgspec.UNSET:
+        return _NOTHING
+    try:
+        return _counts(_decode_told(raw))
+    except _UNREADABLE:
+        pass
+    value = decode_member(raw)
+    if not isinstance(value, dict):
+        return _NOTHING
+    told = _Told(**{name: value[name] for name in _Told.__struct_fields__ if type(value.get(name)) is int})
+    for name in _DETAILS:
+        cached = value[name].get("cached_tokens") if isinstance(value.get(name), dict) else None
+        setattr(told, name, _Cached(cached if type(cached) is int else None))
+    return _counts(told)
+
+
+def _counts(told: _Told) -> _Counts:
+    prompt, completion = (
+        _first(told.prompt_tokens, told.input_tokens),
+        _first(told.completion_tokens, told.output_tokens),
+    )
+    total = _first(told.total_tokens, None)
+    if not (prompt or completion or total):
+        return _NOTHING
+    details = told.prompt_tokens_details or told.input_tokens_details
+    return _Counts(prompt, completion, total, _first(details.cached_tokens, None) if details else None)
+
+
+def _first(count: int | None, other: int | None) -> int | None:
+    """The first that is a count of tokens."""
+    if count is not None and 0 <= count <= MAX_TOKENS:
+        return count
+    return other if other is not None and 0 <= other <= MAX_TOKENS else None

@@ -1,0 +1,90 @@
+"""What a manifest says that a job cost: tokens under every name, and what was accepted and never collected."""
+
+from decimal import Decimal
+
+import pytest
+
+from dropbatch.core.cost import Tokens, cost_of
+from local.workers_ai import Fault
+from tests.support.translations import M2M, referenced
+
+GPT = "@cf/openai/gpt-oss-120b"
+KIMI = "@cf/moonshotai/kimi-k2.6"
+INPUTS = [{"input": "Why is the sky blue? " * 20} for _ in range(3)]
+CHATS = [{"messages": [{"role": "user", "content": "Why is the sky blue? " * 20}]} for _ in range(3)]
+
+
+def amount(world):
+    return Decimal(world.manifest()["cost"]["amount"])
+
+
+def exact(model, tokens):
+    return cost_of(model, tokens).to_manifest()["amount"]
+
+
+@pytest.mark.parametrize(("model", "records"), [(GPT, INPUTS), (KIMI, CHATS)])
+@pytest.mark.parametrize("names", ["prompt", "input", "both"])
+def test_tokens_count_under_every_name(world, api, model, records, names):
+    api.switch(usage_names=names)
+    world.upload_records("a.jsonl", records, model=model)
+
+    world.settle()
+
+    usage, cost = world.manifest()["usage"], world.manifest()["cost"]
+    assert usage["prompt_tokens"] > 0
+    assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
+    assert cost["amount"] == exact(model, Tokens(usage["prompt_tokens"], usage["completion_tokens"]))
+    assert (cost["estimated"], cost["uncollected_batches"]) == (False, 0)
+
+
+def test_cached_tokens_have_their_own_price(world, api):
+    api.switch(cached_share=0.5)
+    world.upload_records("a.jsonl", CHATS, model=KIMI)
+
+    world.settle()
+
+    usage = world.manifest()["usage"]
+    tokens = Tokens(usage["prompt_tokens"], usage["completion_tokens"], usage["cached_tokens"])
+    assert 0 < usage["cached_tokens"] < usage["prompt_tokens"]
+    assert world.manifest()["cost"]["amount"] == exact(KIMI, tokens)
+    assert amount(world) < Decimal(exact(KIMI, Tokens(tokens.input, tokens.output)))
+
+
+def test_batches_cancelled_after_acceptance_cost_something(start, api):
+    api.switch(latency=3_600)
+    world = start(MAX_REQUESTS_PER_BATCH=10)
+    world.upload_records("a.jsonl", referenced(40), model=M2M)
+    world.deliver_all()
+    accepted = len(api.accepted)
+
+    world.control(world.job_id(), "cancel now")
+    world.settle()
+
+    cost = world.manifest()["cost"]
+    assert accepted > 0
+    assert (cost["estimated"], cost["uncollected_batches"]) == (True, accepted)
+    assert Decimal(cost["amount"]) > 0
+
+
+def test_batch_that_expires_costs_each_submit(start, api):
+    api.inject(Fault(kind="stuck", times=0))
+    world = start(BATCH_DEADLINE_HOURS=1)
+    world.upload_records("a.jsonl", referenced(5), model=M2M)
+
+    world.settle(minutes=300)
+
+    cost = world.manifest()["cost"]
+    assert (cost["estimated"], cost["uncollected_batches"]) == (True, len(api.accepted))
+    assert Decimal(cost["amount"]) > 0
+
+
+def test_batch_answered_at_its_second_submit_costs_both(start, api):
+    api.inject(Fault(kind="stuck"))
+    world = start(BATCH_DEADLINE_HOURS=1)
+    world.upload_records("a.jsonl", referenced(5), model=M2M)
+
+    world.settle(minutes=300)
+
+    usage, cost = world.manifest()["usage"], world.manifest()["cost"]
+    assert (cost["estimated"], cost["uncollected_batches"]) == (True, 1)
+    assert amount(world) > Decimal(exact(M2M, Tokens(usage["prompt_tokens"], usage["completion_tokens"])))

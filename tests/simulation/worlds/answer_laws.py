@@ -1,0 +1,56 @@
+"""Laws of what was paid: no answer that the API still has is given up, and what was accepted has a cost."""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from tests.support.aws.wire_items import submissions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from tests.simulation.worlds.judges import Laws
+    from tests.simulation.worlds.world import Upload
+
+GIVEN_UP = "no answer that the API has is given up"
+COSTS = "what was accepted has a cost"
+
+
+def judge_given_up(laws: Laws, upload: Upload, lines: Sequence[dict[str, Any]], records: Sequence[Any]) -> None:
+    """Judge that the API would not answer now what ended without an answer from it."""
+    missing = [
+        record
+        for line, record in zip(lines, records, strict=True)
+        if not line["success"] and line["error"]["code"] == "missing_response"
+    ]
+    for record in missing:
+        for item in _batches(laws, upload) if record is not None else ():
+            for request_id in _ids(item):
+                if laws.world.api.would_answer(request_id, record):
+                    laws.broken(GIVEN_UP, f"{upload.key}: {record}, in {request_id}")
+
+
+def judge_cost(laws: Laws, upload: Upload, manifest: dict[str, Any]) -> None:
+    """Judge that accepted batches for which the API never gave an answer are estimated, if the model has a price."""
+    if (cost := manifest["cost"]) is None:
+        return
+    unanswered = {
+        one["request_id"] for one in laws.world.api.accepted if not (one["answers"] or one["failed"] or one["inline"])
+    }
+    done = [item for item in _batches(laws, upload) if item["state"]["S"] == "done"]
+    never = sum(request_id in unanswered for item in done for request_id in _ids(item))
+    if cost["uncollected_batches"] < never or (never and not cost["estimated"]):
+        laws.broken(COSTS, f"{upload.key}: {never} batches without an answer, {cost}")
+
+
+def _batches(laws: Laws, upload: Upload) -> Iterator[dict[str, Any]]:
+    """The items of a job's batches, deleted ones too."""
+    dynamodb = laws.world.dynamodb
+    for key, item in chain(dynamodb.items.items(), dynamodb.expired.items()):
+        if key[0] == f"JOB#{upload.job_id}" and key[1].startswith("BATCH#"):
+            yield item
+
+
+def _ids(item: dict[str, Any]) -> list[str]:
+    return [one["request_id"]["S"] for one in submissions(item) if one["request_id"]["S"]]

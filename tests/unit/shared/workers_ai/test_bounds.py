@@ -1,0 +1,141 @@
+"""Replies that hold more objects than any answer, and items beside a status: what they count as, and what they cost."""
+
+import json
+import mmap
+import tempfile
+import tracemalloc
+
+import pytest
+
+from local.workers_ai.replies import flood
+from shared.workers_ai.replies import Accepted, Answer, OutcomeUnknown, Rejected, parse_reply
+
+MEGABYTES = 4
+ITEM = {"id": 0, "success": True, "result": {"translated_text": "x"}}
+TWO = {"responses": [ITEM, {**ITEM, "id": 1}]}
+
+
+def mapped(content):
+    with tempfile.TemporaryFile() as file:
+        file.write(content)
+        file.flush()
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+def parsed(content, status=200, sent=5, *, submitting=False):
+    content = content if isinstance(content, mmap.mmap) else json.dumps(content).encode()
+    return parse_reply(status, None, content, submitting=submitting, sent=sent)
+
+
+def peak_of(content, **more):
+    """Megabytes that the reply takes while it is parsed, and the reply."""
+    content = mapped(content)
+    tracemalloc.start()
+    try:
+        reply = parsed(content, **more)
+        return tracemalloc.get_traced_memory()[1] / 1_000_000, reply
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("what", ["items", "errors", "unknown", "deep", "page"])
+def test_reply_without_end_is_no_answer_and_takes_little(what):
+    peak, reply = peak_of(flood(what, MEGABYTES))
+
+    assert isinstance(reply, OutcomeUnknown)
+    assert peak < 2.5 * MEGABYTES, "the worst takes some 30 times its size, if it is decoded"
+
+
+def test_wide_item_takes_little_and_is_an_answer():
+    peak, reply = peak_of(flood("wide", MEGABYTES))
+
+    assert isinstance(reply, Answer)
+    assert peak < 2.5 * MEGABYTES
+
+
+@pytest.mark.parametrize("member", ["id", "index", "success", "error", "external_reference", "result"])
+def test_wide_member_of_item_takes_little(member):
+    wide = b"[" + b"[]," * (MEGABYTES * 333_333) + b"[]]"
+    peak, _ = peak_of(b'{"result":{"responses":[{"%b":%b}]},"success":true}' % (member.encode(), wide))
+
+    assert peak < 2.5 * MEGABYTES
+
+
+@pytest.mark.parametrize("member", ["success", "status", "request_id", "usage", "errors", "messages", "code"])
+def test_wide_member_beside_items_takes_little(member):
+    wide = b"[" + b"[]," * (MEGABYTES * 333_333) + b"[]]"
+    peak, _ = peak_of(b'{"result":{"responses":[{"id":0}],"%b":%b}}' % (member.encode(), wide))
+
+    assert peak < 2.5 * MEGABYTES
+
+
+@pytest.mark.parametrize(("items", "is_answer"), [(10, True), (11, False)])
+@pytest.mark.parametrize("bytes_of_each", [1, 400_000], ids=["small", "large"])
+def test_twice_the_items_sent_are_an_answer(items, is_answer, bytes_of_each):
+    body = json.dumps({"result": {"results": [{"index": 0, "result": "x" * bytes_of_each}] * items}})
+
+    assert isinstance(parsed(mapped(body.encode())), Answer) == is_answer
+
+
+@pytest.mark.parametrize("unusual", [{"latency": 1}, {"id": [1]}], ids=["unknown member", "unexpected type"])
+def test_large_reply_with_unusual_items_is_an_answer(unusual):
+    items = [{"index": at, "result": "x" * 1_000_000} | unusual for at in range(5)]
+
+    reply = parsed(mapped(json.dumps({"results": [*items, None]}).encode()))
+
+    assert isinstance(reply, Answer)
+    assert [item.index for item in reply.items] == [0, 1, 2, 3, 4, None]
+    assert [bytes(item.extra_members().get("latency", b"")) for item in reply.items[:5]] == [
+        b"1" if "latency" in unusual else b""
+    ] * 5
+
+
+def test_large_reply_with_a_lone_surrogate_is_an_answer():
+    body = b'{"results":[{"index":0,"\\ud800":1,"result":"%b"}]}' % (b"x" * 4_000_000)
+
+    assert isinstance(parsed(mapped(body)), Answer)
+
+
+@pytest.mark.parametrize(("status", "kind"), [(400, Rejected), (500, OutcomeUnknown)])
+def test_large_error_is_read_as_a_page(status, kind):
+    reply = parsed(mapped(json.dumps({"success": False, "errors": [{"code": 5006}] * 70_000}).encode()), status)
+
+    assert isinstance(reply, kind)
+    assert getattr(reply, "code", None) is None
+
+
+@pytest.mark.parametrize(
+    ("beside", "status", "unfinished"),
+    [
+        ({"status": "running"}, 200, True),
+        ({"status": "Queued"}, 200, True),
+        ({"status": "cooking"}, 200, True),
+        ({"status": "completed"}, 200, False),
+        ({"status": "completed"}, 202, False),
+        ({"status": "failed"}, 200, False),
+        ({"status": ["running"]}, 200, False),
+        ({}, 200, False),
+        ({}, 202, True),
+        ({}, 206, True),
+    ],
+)
+@pytest.mark.parametrize("enveloped", [True, False])
+def test_status_beside_items_says_whether_more_come(beside, status, unfinished, enveloped):
+    reply = parsed({"result": TWO | beside, "success": True} if enveloped else TWO | beside, status)
+
+    assert isinstance(reply, Answer)
+    assert reply.unfinished is unfinished
+
+
+def test_status_may_stand_beside_the_result():
+    reply = parsed({"status": "running", "result": TWO, "success": True})
+
+    assert isinstance(reply, Answer)
+    assert reply.unfinished
+
+
+@pytest.mark.parametrize(("status", "reply"), [("running", Accepted("id-1")), ("completed", Answer)])
+def test_submit_that_shows_some_items_and_an_id_is_accepted(status, reply):
+    found = parsed({"result": {**TWO, "status": status, "request_id": "id-1"}, "success": True}, submitting=True)
+
+    assert found == reply or isinstance(found, reply if isinstance(reply, type) else ())
