@@ -121,7 +121,7 @@ class Services:
         """Have the poll function look at what is due at a time, Unix seconds, unless it will anyway."""
         now = self.now()
         try:
-            if self.queues.can_send and (planned := self.wakes.plan(at, now)) is not None:
+            if self.queues.can_wake and (planned := self.wakes.plan(at, now)) is not None:
                 self.queues.send(WakeMessage(planned), delay=planned - now)
         except StorageError as error:
             logger.warning("next tick not anticipated", reason=str(error))
