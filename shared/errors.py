@@ -8,6 +8,7 @@
     └── RetryableError              nobody's fault: a service did not answer; the message or the schedule tries again
         ├── StorageError            S3, DynamoDB, SQS or Secrets Manager rejected the call or the connection failed
         │   ├── ObjectNotFoundError nothing is stored under the key
+        │   ├── RefusedError        S3 refuses the call, and will until somebody changes something
         │   └── WriteConflictError  two conditional writes of one object collided
         └── LeaseLostError          another invocation works on the item now; stop
 
@@ -48,6 +49,20 @@ class StorageError(RetryableError):
 
 class ObjectNotFoundError(StorageError):
     """Nothing is stored under the key, or no longer that version."""
+
+
+class RefusedError(StorageError):
+    """S3 refuses a call about an object, and will until somebody changes a policy, a key or the object.
+
+    Attributes:
+        code: S3's own, or the HTTP status where it sent none.
+        said: S3's message; empty where it sent none.
+    """
+
+    def __init__(self, call: str, code: str, said: str) -> None:
+        super().__init__(f"{call}: {code} {said}")
+        self.code = code
+        self.said = said
 
 
 class WriteConflictError(StorageError):

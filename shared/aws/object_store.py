@@ -20,8 +20,8 @@ from botocore.exceptions import (
 )
 
 from dropbatch.errors import UploadRefused
-from shared.aws.client_errors import storage_errors
-from shared.errors import ObjectNotFoundError, StorageError, WriteConflictError
+from shared.aws.client_errors import is_refusal, storage_errors
+from shared.errors import ObjectNotFoundError, RefusedError, StorageError, WriteConflictError
 from shared.spool import spool
 
 if TYPE_CHECKING:
@@ -250,12 +250,16 @@ class ObjectStore:
         """Delete versions for good, at most 1,000; those that no longer exist count as deleted.
 
         Raises:
+            RefusedError: S3 refuses to delete some of them: they are locked, or a policy forbids it.
             StorageError: S3 rejected the call, or did not delete some of them.
         """
         wanted = [{"Key": one.key, "VersionId": one.version} for one in versions]
         answer = self._call("delete_objects", Delete={"Objects": wanted, "Quiet": True})
         if errors := answer.get("Errors"):
-            raise StorageError(f"S3 delete_objects: {len(errors)} not deleted, the first with {errors[0].get('Code')}")
+            call, code = f"S3 delete_objects: {len(errors)} not deleted, the first", errors[0].get("Code", "")
+            if all(is_refusal(one.get("Code", "")) for one in errors):
+                raise RefusedError(call, code, errors[0].get("Message", ""))
+            raise StorageError(f"{call}: {code}")
 
     # ── assembling objects by server-side copy ──────────────────────────────────────────────────────────────────────
 

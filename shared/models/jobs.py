@@ -182,10 +182,12 @@ class Staging:
     Attributes:
         until: when the last of them are deleted, Unix seconds.
         mark: the key up to which the pass that deletes the first of them has come; empty at its beginning.
+        refused: tries at which S3 refused to delete some of them.
     """
 
     until: float
     mark: str = ""
+    refused: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

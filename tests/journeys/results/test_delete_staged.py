@@ -209,17 +209,22 @@ def test_without_time_deletion_continues_at_next_tick(start, large, small_pages,
     assert is_forgotten(world)
 
 
-def test_undeleted_page_is_retried_then_given_up(world):
-    """S3 does not delete a page of objects."""
-    finish(world)
+def failing_deletions(world, code):
+    """Times at which S3 did not delete a page of objects, with this error; filled as it happens."""
     tries = []
 
     def deny(operation, arguments):
         if operation == "DeleteObjects":
             tries.append(world.now())
-            raise ClientError({"Error": {"Code": "AccessDenied", "Message": "no"}}, operation)
+            raise ClientError({"Error": {"Code": code, "Message": "no"}}, operation)
 
     world.permissions.before = deny
+    return tries
+
+
+def test_undeleted_page_is_retried_then_given_up(world):
+    finish(world)
+    tries = failing_deletions(world, "InternalError")
     world.pass_time(3 * DAY)
     hours = 0
     while not is_forgotten(world):
@@ -232,6 +237,68 @@ def test_undeleted_page_is_retried_then_given_up(world):
     assert len(tries) == MAX_CLAIMS + 1
     assert world.item()["state"]["S"] == "completed"
     assert staged(world)
+
+
+def refused_for_days(world, capsys, caplog):
+    """Let nine days pass, a tick every half; return what was logged of deletions, none of it as an error."""
+    capsys.readouterr()
+    caplog.clear()
+    for _ in range(2 * 9):
+        world.tick()
+        world.pass_time(DAY / 2)
+    assert not [one for one in caplog.records if one.exc_info]
+    assert '"Errors"' not in capsys.readouterr().out
+    return [one.getMessage() for one in caplog.records if "staged objects" in one.getMessage()]
+
+
+def test_refused_deletion_is_tried_five_times_and_logged_once(world, large, capsys, caplog):
+    """A policy denies the call, as MFA delete does."""
+    finish(world)
+    tries = failing_deletions(world, "AccessDenied")
+
+    assert refused_for_days(world, capsys, caplog) == ["staged objects left to the lifecycle rule"]
+
+    assert len(tries) == 5
+    assert tries[1] - tries[0] > 2 * DAY  # After the first hour, only when everything is due.
+    assert is_forgotten(world)
+    assert staged(world)
+
+
+def test_locked_object_holds_up_deletion_of_no_other(world, small_pages, monkeypatch, capsys, caplog):
+    """One of the first page is under a legal hold; S3 lists two versions at a time."""
+    finish(world)
+    locked, *others = staged(world)
+    assert len(others) >= 2
+    client = functions.poll.handler.services().store.client
+    real, tries = client.delete_objects, []
+
+    def delete(*, Bucket, Delete):
+        kept = [one for one in Delete["Objects"] if one["Key"] == locked]
+        free = [one for one in Delete["Objects"] if one not in kept]
+        answer = real(Bucket=Bucket, Delete={**Delete, "Objects": free}) if free else {}
+        tries.extend(kept)
+        return {**answer, "Errors": [{**one, "Code": "AccessDenied", "Message": "legal hold"} for one in kept]}
+
+    monkeypatch.setattr(client, "delete_objects", delete)
+    assert refused_for_days(world, capsys, caplog) == ["staged objects left to the lifecycle rule"]
+
+    assert staged(world) == [locked]
+    assert len(tries) == 5
+    assert is_forgotten(world)
+
+
+def test_object_that_is_free_again_is_deleted(world):
+    finish(world)
+    tries = failing_deletions(world, "AccessDenied")
+    world.pass_time(3 * DAY)
+    world.tick()
+    world.permissions.before = lambda *_: None
+    world.pass_time(DAY)
+    world.tick()
+
+    assert len(tries) == 1
+    assert staged(world) == []
+    assert is_forgotten(world)
 
 
 def test_undeleted_objects_are_tried_again(world, monkeypatch):
