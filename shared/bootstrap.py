@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from aws_lambda_powertools.utilities.parameters import SecretsProvider
     from mypy_boto3_secretsmanager import SecretsManagerClient
 
+    from shared.pacing.controls import Permit
+
 SECRET_SECONDS = 300
 """Seconds after which a secret is read again. A secret that the API refuses is read again immediately."""
 
@@ -116,6 +118,12 @@ class Services:
         finally:
             if (at := left.earliest()) is not None:
                 own.wake(at)
+
+    def lift(self, permit: Permit, model: str) -> None:
+        """End the pause and the wait that a good call has probed; have what waited for the pause's end looked at."""
+        self.budget.lift(permit, model)
+        if permit.pause:
+            self.wake(self.now())
 
     def wake(self, at: float) -> None:
         """Have the poll function look at what is due at a time, Unix seconds, unless it will anyway."""

@@ -29,7 +29,16 @@ from shared.models import (
     cause_of,
 )
 from shared.observability import batch_log_fields, count, logger
-from shared.pacing.controls import MAX_OUTAGE_WAIT_SECONDS, Denied, Pause, PauseReason, Permit
+from shared.pacing.controls import (
+    MAX_OUTAGE_WAIT_SECONDS,
+    PAUSED_LOOK_SECONDS,
+    PUT_OFF_SECONDS,
+    Denied,
+    Pause,
+    PauseReason,
+    Permit,
+    put_off,
+)
 from shared.pacing.poll_schedule import HELD_POLL_SECONDS
 from shared.retry import soon_after, submit_back_off
 from shared.workers_ai.client import TokenState
@@ -125,10 +134,12 @@ def _wait(services: Services, batch: Batch, refusal: Denied) -> None:
     """Postpone a submit. A batch that is submitted again has ids that may return its answer during a long wait."""
     now = services.now()
     if batch.waits_anew and (refusal.paused or now - batch.ready_at > POLLED_AFTER_SECONDS):
-        services.ledger.poll_on(batch, refusal.until)
+        services.ledger.poll_on(batch, max(refusal.until, min(refusal.wake_at, now + HELD_POLL_SECONDS)))
         return
     if refusal.paused:
         services.ledger.wait(batch, refusal.until, refusal.until - now)
+        if refusal.wake_at:
+            services.left.put_off(batch.job_id, batch.number, refusal.wake_at)
     else:
         services.ledger.postpone(batch, refusal.until)
 
@@ -145,7 +156,7 @@ def _submit_if_permitted(invocation: Invocation, job: Job, batch: Batch) -> None
         # An API that does not answer the free call would not answer a submit either: one more unknown outcome.
         # If the budget has no call left for it (None), the submit is the probe; one call a minute would never suffice.
         services.budget.pause(PauseReason.OUTAGE, now, "no answer", permit, account)
-        _wait(services, batch, Denied(now + min(2 * pause.step, MAX_OUTAGE_WAIT_SECONDS), paused=True))
+        _wait(services, batch, put_off(now, now + min(2 * pause.step, MAX_OUTAGE_WAIT_SECONDS)))
         return
     # Read before the claim, so that nothing comes between the claim and the POST, or the request_id and the table.
     first_poll = services.times.first_poll(job.plan.model, batch.number, now)
@@ -227,14 +238,14 @@ class _Submit:
                 count(METRIC_OF_CLASS[verdict])
                 retry(lambda: self._reject(reply, verdict))
                 if permit.pause and _closes_pause(permit.pause, verdict, reached=reply.status > 0):
-                    self.services.budget.lift(Permit(pause=permit.pause), model)
+                    self.services.lift(Permit(pause=permit.pause), model)
                 return
             case _:  # `OutcomeUnknown`, or `Pending`, which is not an answer to a submit
                 if isinstance(reply, OutcomeUnknown):
                     logger.warning("submit outcome unknown", **batch_log_fields(batch), reason=reply.reason)
                 retry(lambda: self._end_ambiguous(self.services.now()))
                 return
-        self.services.budget.lift(permit, model)
+        self.services.lift(permit, model)
         clear_lasting_error(self.services, self.job, batch)
 
     def record(self, request_id: str) -> None:
@@ -319,10 +330,10 @@ class _Submit:
                 ledger.refuse(batch, until, paused=batch.paused + until - now)
             case ErrorClass.QUOTA:
                 budget.pause(PauseReason.QUOTA_SPENT, now, str(code), permit, account)
-                ledger.refuse(batch, now + 300, paused=batch.paused + 300)
+                self._wait_for_end_of_pause()
             case ErrorClass.ACCOUNT:
                 budget.pause(PauseReason.TOKEN_REFUSED, now, str(code), permit, account)
-                ledger.refuse(batch, now + 60, paused=batch.paused + 60)
+                self._wait_for_end_of_pause()
             case ErrorClass.MODEL:
                 words = model_error_message(job.plan.model, code)
                 _end(services, batch, ErrorDetail("rejected", words))
@@ -335,6 +346,13 @@ class _Submit:
                 since = note_lasting_error(services, job, batch, code, polling=False)
                 back_off = submit_back_off(batch.refusals)
                 ledger.refuse(batch, now + back_off, refusals=batch.refusals + 1, calls_fail_since=since)
+
+    def _wait_for_end_of_pause(self) -> None:
+        """Put the batch off; one that still has ids is polled meanwhile, not at once."""
+        batch = self.batch
+        seconds = PAUSED_LOOK_SECONDS if batch.pollable else PUT_OFF_SECONDS
+        self.services.ledger.refuse(batch, self.services.now() + seconds, paused=batch.paused + seconds)
+        self.services.left.cover(batch.job_id, batch.number)  # Whoever lifts the pause has it looked at.
 
     def _isolate_or_end(self, code: int | None, message: str) -> None:
         """The API refused the batch's content: the poll function isolates the bad record, so that only it fails."""

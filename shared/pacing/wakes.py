@@ -58,9 +58,15 @@ class LeftDue:
         """A message for this item is on its way, or those for its batches are."""
         self._times.pop((f"JOB#{job_id}", f"BATCH#{number}" if number else "META"), None)
 
+    def put_off(self, job_id: str, number: str, at: float) -> None:
+        """Nobody has to look at a batch before this time, Unix seconds, although it is due."""
+        key = f"JOB#{job_id}", f"BATCH#{number}"
+        if key in self._times:
+            self._times[key] = at
+
     def earliest(self) -> float | None:
-        """When the first of them is due, Unix seconds; None if there is none."""
-        return min(self._times.values(), default=None)
+        """When somebody has to look at the first of them, Unix seconds; None if nobody has to."""
+        return min((at for at in self._times.values() if at < math.inf), default=None)
 
 
 class Wakes(Table):

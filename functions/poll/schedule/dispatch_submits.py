@@ -2,8 +2,9 @@
 
 A batch that cannot be submitted now is postponed, so that it hides no other. This is so if its job is paused, its model
 waits, or its model has as many batches outstanding as it may. During a pause of the account, only a few batches are
-read in each cycle, and those that need no call, because their job was stopped, are sent. The time for which a batch was
-due but not read, or was postponed, does not count towards its expiry.
+read in each cycle, and those that need no call, because their job was stopped, are sent. The others are put off by
+seconds, so that all are due when the pause ends, whoever ends it. The time for which a batch was due but not read, or
+was postponed, does not count towards its expiry.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 from functions.poll.schedule.due_items import DueItem, each_contained, load, postponed
 from shared.aws.queues import SubmitMessage
 from shared.models import BatchState
+from shared.pacing.controls import PUT_OFF_SECONDS
 from shared.pacing.poll_schedule import HELD_POLL_SECONDS
 from shared.retry import soon_after
 from shared.workers_ai.other_account import other_account
@@ -45,26 +47,26 @@ class SubmitCalls:
     Attributes:
         services: the process's services.
         left: calls that get a token; during a pause that is its probe, if one is due.
-        look_at: during a pause, when to read again what waits for its end, Unix seconds; None: there is no pause.
+        probed_at: during a pause, when it may be probed or ends, Unix seconds; None: there is no pause.
         rooms: each model's room, by model and by account if that is not the stack's.
         taken: calls taken, likewise.
     """
 
     services: Services
     left: int
-    look_at: float | None
+    probed_at: float | None
     rooms: dict[tuple[str, str], ModelRoom] = field(default_factory=dict)
     taken: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     @property
     def are_used_up(self) -> bool:
         """Whether no more batches are read; during a pause they are, because some need no call."""
-        return self.left <= 0 and self.look_at is None
+        return self.left <= 0 and self.probed_at is None
 
     def blocked_until(self, found: DueItem, now: float) -> float | None:
         """When to read a batch again; None if it may be submitted now."""
-        if self.look_at is not None and self.left <= 0:
-            return self.look_at
+        if self.probed_at is not None and self.left <= 0:
+            return min(self.probed_at, now + (HELD_POLL_SECONDS if found.batch.waits_anew else PUT_OFF_SECONDS))
         target = self._target(found.job)
         if target not in self.rooms:
             model, account = target
