@@ -66,16 +66,16 @@ class Free:
         submits: all submits, including these.
         polls: polls.
         paused: whether a pause prevents submits from using the available tokens.
+        look_at: when the pause may be probed or ends, Unix seconds; infinite while an operator has paused the stack.
         polls_paused: whether it prevents polls, too.
-        probed_at: when the pause may be probed or ends, Unix seconds; infinite while an operator has paused the stack.
     """
 
     first: int = 0
     submits: int = 0
     polls: int = 0
     paused: bool = False
+    look_at: float = 0.0
     polls_paused: bool = False
-    probed_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,7 @@ class Budget(ControlItems):
             pause = None
         no_polls = pause is not None and pause.reason is PauseReason.TOKEN_REFUSED
         if controls.stack.held_since:
-            return Free(polls=polls, paused=True, polls_paused=no_polls, probed_at=math.inf)
+            return Free(polls=polls, paused=True, look_at=math.inf, polls_paused=no_polls)
         if pause is None:
             return Free(first, submits, polls)
         probes = 1 if now >= pause.next_probe else 0
@@ -163,8 +163,8 @@ class Budget(ControlItems):
             min(submits, probes),
             polls,
             paused=True,
+            look_at=pause.probed_at(now),
             polls_paused=no_polls,
-            probed_at=pause.probed_at(now),
         )
 
     def polls_wait_for_first(self, now: float) -> bool:

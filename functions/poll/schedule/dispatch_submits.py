@@ -47,26 +47,26 @@ class SubmitCalls:
     Attributes:
         services: the process's services.
         left: calls that get a token; during a pause that is its probe, if one is due.
-        probed_at: during a pause, when it may be probed or ends, Unix seconds; None: there is no pause.
+        look_at: during a pause, when it may be probed or ends, Unix seconds; None: there is no pause.
         rooms: each model's room, by model and by account if that is not the stack's.
         taken: calls taken, likewise.
     """
 
     services: Services
     left: int
-    probed_at: float | None
+    look_at: float | None
     rooms: dict[tuple[str, str], ModelRoom] = field(default_factory=dict)
     taken: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     @property
     def are_used_up(self) -> bool:
         """Whether no more batches are read; during a pause they are, because some need no call."""
-        return self.left <= 0 and self.probed_at is None
+        return self.left <= 0 and self.look_at is None
 
     def blocked_until(self, found: DueItem, now: float) -> float | None:
         """When to read a batch again; None if it may be submitted now."""
-        if self.probed_at is not None and self.left <= 0:
-            return min(self.probed_at, now + (HELD_POLL_SECONDS if found.batch.waits_anew else PUT_OFF_SECONDS))
+        if self.look_at is not None and self.left <= 0:
+            return min(self.look_at, now + (HELD_POLL_SECONDS if found.batch.waits_anew else PUT_OFF_SECONDS))
         target = self._target(found.job)
         if target not in self.rooms:
             model, account = target

@@ -12,6 +12,7 @@ from shared.invocation import Invocation
 from shared.ledger import Ledger
 from shared.models import Batch, BatchState, Job
 from shared.pacing.controls import Denied, Permit
+from shared.pacing.wakes import LeftDue
 from shared.workers_ai.client import TokenState
 from shared.workers_ai.replies import Accepted, Reply
 from tests.support.doubles.ledger_items import JOB, OneItem, T
@@ -44,7 +45,8 @@ class Submitting:
         self.objects: dict[str, bytes] = {}
         self.put_fails = 0
         self.puts: list[str] = []
-        self.ledger = Ledger(dynamodb, "table")
+        self.left = LeftDue()
+        self.ledger = Ledger(dynamodb, "table", self.left.note)
         self.services: Any = SimpleNamespace(
             settings=SimpleNamespace(ambiguous_submit="resubmit", cloudflare_account_id=JOB.plan.account),
             ledger=self.ledger,
@@ -55,10 +57,11 @@ class Submitting:
                 permit_submit=self._permit_submit,
                 permit_check=lambda now: True,
                 pause=lambda *words: self.budget_calls.append(("pause", *words[:4])),
-                lift=lambda *words: self.budget_calls.append(("lift", *words)),
                 delay_model=self._delay_model,
                 limit_rate=self._limit_rate,
             ),
+            lift=lambda *words: self.budget_calls.append(("lift", *words)),
+            left=self.left,
             times=SimpleNamespace(first_poll=lambda model, number, now: FIRST_ASK),
             now=lambda: self.clock,
             sleep=self.pass_time,
