@@ -37,6 +37,12 @@ SECRET_SECONDS = 300
 """Seconds after which a secret is read again. A secret that the API refuses is read again immediately."""
 
 
+NO_SECRET = frozenset(
+    {"AccessDeniedException", "DecryptionFailure", "InvalidRequestException", "ResourceNotFoundException"}
+)
+"""Error codes of a secret that nobody can read until somebody changes a policy, a key or the secret."""
+
+
 class Waits(NamedTuple):
     """Limits of one kind of AWS call: seconds to connect, seconds without data, and tries.
 
@@ -210,8 +216,10 @@ def _credentials_reader(
             return str(provider().get(arn, max_age=SECRET_SECONDS, force_fetch=fresh)).strip()
         except GetParameterError as error:
             cause = error.__context__  # botocore's own error.
-            if isinstance(cause, ClientError) and cause.response["Error"]["Code"] == "ResourceNotFoundException":
-                return ""  # A new stack's secret has no value yet: the calls wait as they do with a refused token.
+            if isinstance(cause, ClientError) and (code := cause.response["Error"]["Code"]) in NO_SECRET:
+                # The calls wait as they do with a refused token. A new stack's secret has no value yet.
+                logger.warning("no token can be read", code=code)
+                return ""
             raise StorageError(f"Secrets Manager: {error}") from error
 
     def credentials(fresh: bool) -> Credentials:  # noqa: FBT001 - its only argument

@@ -20,8 +20,8 @@ from botocore.exceptions import (
 )
 
 from dropbatch.errors import UploadRefused
-from shared.aws.client_errors import is_refusal, storage_errors
-from shared.errors import ObjectNotFoundError, RefusedError, StorageError, WriteConflictError
+from shared.aws.client_errors import ARCHIVED, is_refusal, storage_errors
+from shared.errors import ObjectNotFoundError, RefusedError, StorageError, UploadDeniedError, WriteConflictError
 from shared.spool import spool
 
 if TYPE_CHECKING:
@@ -130,7 +130,8 @@ class ObjectStore:
         """Bytes of one version of an upload, from `start`, at most `length`.
 
         Raises:
-            UploadRefused: `source_gone`: the version no longer exists.
+            UploadRefused: `source_gone`: the version no longer exists; `source_archived`: it cannot be read.
+            UploadDeniedError: S3 refuses to hand it out.
             StorageError: S3 rejected the call, or the connection failed several times.
         """
         arguments = {
@@ -145,6 +146,14 @@ class ObjectStore:
                 "source_gone",
                 f"s3://{self.bucket}/{key} (version {version}) was removed or overwritten while it was being read. "
                 "Upload it again.",
+            ) from error
+        except RefusedError as error:
+            if error.code != ARCHIVED:
+                raise UploadDeniedError(f"{error.code}: {error.said}") from error
+            raise UploadRefused(
+                "source_archived",
+                f"s3://{self.bucket}/{key} (version {version}) is in an archive storage class, from which S3 reads "
+                "nothing before it is restored. Restore it, then upload a copy of it.",
             ) from error
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:

@@ -114,7 +114,7 @@ class Queues:
 
     @property
     def can_wake(self) -> bool:
-        """Whether an invocation may follow that may send messages itself: one that cannot only postpones what is due."""
+        """Whether an invocation may follow that may send messages: one that may not would only postpone what is due."""
         return self.hops < MAX_HOPS - 1
 
     def send(self, message: Message, delay: float = 0) -> None:

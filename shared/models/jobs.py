@@ -91,6 +91,19 @@ class JobTotals:
 
 
 @dataclass(frozen=True, slots=True)
+class UploadDenial:
+    """An upload that S3 does not hand out.
+
+    Attributes:
+        since: Unix seconds of the first try.
+        said: what S3 said at the last one.
+    """
+
+    since: float
+    said: str
+
+
+@dataclass(frozen=True, slots=True)
 class LastingError:
     """Calls for one batch of a job that have failed for a quarter of an hour or longer.
 
@@ -238,6 +251,8 @@ class Job:
     """Whether its upload was read to its end, or still is being read."""
     has_endings: bool = False
     """Whether split created many batches that are never submitted."""
+    denied: UploadDenial | None = None
+    """Why its upload could not be read at the last turn; None if it could."""
     validated_turns: int = 0
     """Turns spent reading the upload, if it is only validated."""
 

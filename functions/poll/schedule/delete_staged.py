@@ -72,26 +72,32 @@ def _delete(services: Services, due: DueEntry, ends: float) -> None:
     if claimed is None or claimed.staging is None:
         return
     staging, everything = claimed.staging, now >= claimed.staging.until
-    mark, more, refusal = staging.mark, True, None
-    while more:
-        # What was deleted is not listed again: a pass over everything begins anew with each page.
-        found, mark = services.store.versions(keys.staging(job.job_id), "" if everything and not refusal else mark)
-        if unwanted := [one for one in found if everything or keys.is_in_results(one.key)]:
-            try:
-                services.store.delete(unwanted)
-            except RefusedError as error:  # The other pages are deleted all the same.
-                refusal = error
-        more = mark != ""
-        if more and services.now() >= ends:
-            break
+    mark, refusal = _delete_pages(services, job.job_id, staging.mark, ends, everything=everything)
     if refusal:
         _put_off(services, claimed, staging, refusal, now)
-    elif more:
+    elif mark:
         services.ledger.continue_cleanup(claimed, replace(staging, mark=mark), now)
     elif everything:
         services.ledger.end_cleanup(claimed)
     else:
         services.ledger.continue_cleanup(claimed, replace(staging, mark=""), staging.until)
+
+
+def _delete_pages(
+    services: Services, job_id: str, mark: str, ends: float, *, everything: bool
+) -> tuple[str, RefusedError | None]:
+    """Delete one page at least; return the key up to which this came, empty at the end, and what S3 refused."""
+    refusal = None
+    while True:
+        # What was deleted is not listed again: a pass over everything begins anew with each page.
+        found, mark = services.store.versions(keys.staging(job_id), "" if everything and not refusal else mark)
+        if unwanted := [one for one in found if everything or keys.is_in_results(one.key)]:
+            try:
+                services.store.delete(unwanted)
+            except RefusedError as error:  # The other pages are deleted all the same.
+                refusal = error
+        if not mark or services.now() >= ends:
+            return mark, refusal
 
 
 def _put_off(services: Services, job: Job, staging: Staging, refusal: RefusedError, now: float) -> None:

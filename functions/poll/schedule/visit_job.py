@@ -33,7 +33,7 @@ from functions.poll.schedule.delete_staged import first_deletion
 from functions.poll.schedule.sweep import next_sweep, sweep
 from functions.poll.schedule.waiting_for import report_long_wait, waiting_for
 from shared.claims import CLAIMS_BEFORE_ALARM, MAX_CLAIMS, claim_seconds, report_stuck, retry_seconds
-from shared.errors import InvariantError, LeaseLostError, ObjectNotFoundError, StorageError
+from shared.errors import InvariantError, LeaseLostError, ObjectNotFoundError, RefusedError, StorageError
 from shared.job_control import follow_job_control
 from shared.job_status import JSON_TYPE, build_status, final_status, status_digest, write_status
 from shared.ledger import still_leased
@@ -273,7 +273,7 @@ def _put_retry_record(services: Services, job: Job, manifest: dict[str, Any]) ->
     """Record in the folder of the job that was retried that this one has tried its failed records again."""
     try:
         parent = msgspec.json.decode(services.store.get(job.retry_of), type=dict[str, Any])
-    except (ObjectNotFoundError, msgspec.MsgspecError):
+    except (ObjectNotFoundError, RefusedError, msgspec.MsgspecError):
         parent = None
     key = f"{job.retry_of.removesuffix('manifest.json')}retries/{job.job_id}.json"
     services.store.put_if_absent(key, retry_record(job, manifest, parent), kind=JSON_TYPE)

@@ -272,10 +272,10 @@ def test_locked_object_holds_up_deletion_of_no_other(world, small_pages, monkeyp
     client = functions.poll.handler.services().store.client
     real, tries = client.delete_objects, []
 
-    def delete(*, Bucket, Delete):
-        kept = [one for one in Delete["Objects"] if one["Key"] == locked]
-        free = [one for one in Delete["Objects"] if one not in kept]
-        answer = real(Bucket=Bucket, Delete={**Delete, "Objects": free}) if free else {}
+    def delete(**named):
+        kept = [one for one in named["Delete"]["Objects"] if one["Key"] == locked]
+        free = [one for one in named["Delete"]["Objects"] if one not in kept]
+        answer = real(**{**named, "Delete": {"Objects": free, "Quiet": True}}) if free else {}
         tries.extend(kept)
         return {**answer, "Errors": [{**one, "Code": "AccessDenied", "Message": "legal hold"} for one in kept]}
 

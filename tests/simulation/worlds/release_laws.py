@@ -60,7 +60,7 @@ class ReleaseLaws:
         rate = items.get(("CONTROL", "RATE"), {})
         has_no_token = number(rate, "filled_at") / 1_000 > now or number(rate, "hold_until") > now
         stops = ("CONTROL", "PAUSE") in items or number(items.get(("CONTROL", "STACK")), "held_since") > 0
-        waits = any(sk.startswith("RATE#MODEL#") or sk.startswith("PAUSE") for pk, sk in items if pk == "CONTROL")
+        waits = any(sk.startswith(("RATE#MODEL#", "PAUSE")) for pk, sk in items if pk == "CONTROL")
         if has_no_token or stops or waits or "full_models" in items.get(("CONTROL", "RATE#OUTSTANDING"), {}):
             return {}
         return {key: items[key] for key in waiting if key in items and self._waits(key, items[key])}

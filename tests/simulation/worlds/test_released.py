@@ -1,4 +1,4 @@
-"""What waits for the end of a pause is submitted as soon as it is lifted, whoever lifts it, at the rate of the budget."""
+"""What waits for the end of a pause is submitted as soon as it is lifted, by whomever, at the rate of the budget."""
 
 import pytest
 

@@ -32,7 +32,7 @@ PERMIT_SECONDS = 1.0
 DISPATCHED = (88.0, 91.0)
 """Seconds by which a batch is put off that is sent to be submitted or polled."""
 PUT_OFF, LOOK_SECONDS = 2.0, 45.0
-"""Longest time between two looks at what waits for the end of a pause: a submit; a poll, or a batch of another account."""
+"""Longest time between two looks at what waits for the end of a pause: a submit; a poll or another account's batch."""
 
 SENT = "what is sent to be submitted may be submitted"
 DUE = "what waits is due when what stops it ends"
