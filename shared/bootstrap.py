@@ -129,13 +129,13 @@ class Services:
         """End the pause and the wait that a good call has probed; have what waited for the pause's end looked at."""
         self.budget.lift(permit, model)
         if permit.pause:
-            self.wake(self.now())
+            self.wake(self.now(), at_once=True)
 
-    def wake(self, at: float) -> None:
-        """Have the poll function look at what is due at a time, Unix seconds, unless it will anyway."""
+    def wake(self, at: float, *, at_once: bool = False) -> None:
+        """Have the poll function look at what is due at a time, Unix seconds, unless it will anyway or `at_once`."""
         now = self.now()
         try:
-            if self.queues.can_wake and (planned := self.wakes.plan(at, now)) is not None:
+            if self.queues.can_wake and (planned := self.wakes.plan(at, now, at_once=at_once)) is not None:
                 self.queues.send(WakeMessage(planned), delay=planned - now)
         except StorageError as error:
             logger.warning("next tick not anticipated", reason=str(error))

@@ -6,7 +6,8 @@ wake-up, at the earliest of these times: a delayed message, which runs cycles as
 
 One control item says from when until when somebody looks at what is due: the tick that runs, or the wake-up that is
 planned or runs. Whoever finds its time in it sends nothing, so a thousand batches send one message. Each tick replaces
-the item. So a lost message, or a function that dies, delays work to the next tick and no further.
+the item. So a lost message, or a function that dies, delays work to the next tick and no further. Only whoever lifts a
+pause replaces who looks now: that one may be asleep between two cycles.
 """
 
 from __future__ import annotations
@@ -72,12 +73,13 @@ class LeftDue:
 class Wakes(Table):
     """The control item that says who looks at what is due, and until when."""
 
-    def plan(self, at: float, now: float) -> int | None:
+    def plan(self, at: float, now: float, *, at_once: bool = False) -> int | None:
         """Plan a wake-up, unless somebody will look soon after that time anyway.
 
         Args:
             at: when something is due, Unix seconds.
             now: Unix seconds.
+            at_once: whether it takes the place of whoever looks now, who may be asleep for seconds.
 
         Returns:
             The time of the wake-up, for which the caller sends the message; None if none is needed.
@@ -89,14 +91,19 @@ class Wakes(Table):
             ":gone": now - TICK_EVERY_SECONDS - LATE_SECONDS,
             ":before": planned - TICK_EVERY_SECONDS + MIN_GAIN_SECONDS,
         }
+        condition = {
+            "ConditionExpression": "(attribute_not_exists(ticked_at) OR ticked_at < :gone OR ticked_at > :before) AND "
+            "(attribute_not_exists(watched_from) OR watched_from > :at OR watched_until < :at)"
+        }
+        if at_once:
+            values, condition = {name: values[name] for name in (":at", ":until")}, {}
         try:
             self.call(
                 "update_item",
                 Key=_KEY,
                 UpdateExpression="SET watched_from = :at, watched_until = :until",
-                ConditionExpression="(attribute_not_exists(ticked_at) OR ticked_at < :gone OR ticked_at > :before) AND "
-                "(attribute_not_exists(watched_from) OR watched_from > :at OR watched_until < :at)",
                 ExpressionAttributeValues={name: attribute(value) for name, value in values.items()},
+                **condition,
             )
         except ConditionFailedError:
             return None

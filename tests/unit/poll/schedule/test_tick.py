@@ -81,16 +81,15 @@ def test_tick_waits_for_no_submit_that_pause_forbids(parts, kind, paused, slept)
     assert parts.clock.slept == slept
 
 
-@pytest.mark.parametrize(("at", "look_at", "slept"), [(-1, 7, [2, 2, 2, 1]), (5, 7, [2, 2, 2, 1]), (11, 7, [])])
-def test_tick_waits_for_probe_of_what_will_be_due(parts, monkeypatch, at, look_at, slept):
-    """Anybody may lift the pause meanwhile, so it looks every two seconds."""
+@pytest.mark.parametrize(("at", "look_at", "slept"), [(-1, 7, [7]), (-1, 17, [10, 7]), (5, 7, [])])
+def test_tick_waits_for_probe_of_what_is_due(parts, monkeypatch, at, look_at, slept):
     pause = Free(polls=1, paused=True, look_at=T + look_at)
     monkeypatch.setattr(parts.budget, "free", lambda now: pause if now < T + look_at else Free())
     parts.ledger.add(turn(0, DueKind.SUBMIT, at=at))
 
     parts.run()
 
-    assert parts.clock.slept[:4] == slept
+    assert parts.clock.slept[: max(len(slept), 1)] == slept
 
 
 def test_tick_waits_for_jobs_during_pause(parts):
