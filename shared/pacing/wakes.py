@@ -30,6 +30,8 @@ LOOKED_SECONDS = 52.0
 """Seconds that one invocation looks at most."""
 MIN_GAIN_SECONDS = 5.0
 """Seconds before the next tick from which on nobody is woken."""
+MIN_GAIN_AT_ONCE_SECONDS = 2.0
+"""The same if what is due has waited long enough: the first submit after a pause follows within five seconds."""
 LATE_SECONDS = 10.0
 """Seconds after which a tick that has not come is not waited for."""
 WOKEN_FOR = frozenset({DueKind.FIRST, DueKind.SUBMIT, DueKind.POLL, DueKind.JOB})
@@ -85,25 +87,22 @@ class Wakes(Table):
             The time of the wake-up, for which the caller sends the message; None if none is needed.
         """
         planned = math.ceil(max(at, now))
+        gain = MIN_GAIN_AT_ONCE_SECONDS if at_once else MIN_GAIN_SECONDS
+        nobody_looks = "(attribute_not_exists(watched_from) OR watched_from > :at OR watched_until < :at)"
+        no_tick_comes = "(attribute_not_exists(ticked_at) OR ticked_at < :gone OR ticked_at > :before)"
         values = {
             ":at": planned,
             ":until": planned + LOOKED_SECONDS,
             ":gone": now - TICK_EVERY_SECONDS - LATE_SECONDS,
-            ":before": planned - TICK_EVERY_SECONDS + MIN_GAIN_SECONDS,
+            ":before": planned - TICK_EVERY_SECONDS + gain,
         }
-        condition = {
-            "ConditionExpression": "(attribute_not_exists(ticked_at) OR ticked_at < :gone OR ticked_at > :before) AND "
-            "(attribute_not_exists(watched_from) OR watched_from > :at OR watched_until < :at)"
-        }
-        if at_once:
-            values, condition = {name: values[name] for name in (":at", ":until")}, {}
         try:
             self.call(
                 "update_item",
                 Key=_KEY,
                 UpdateExpression="SET watched_from = :at, watched_until = :until",
+                ConditionExpression=no_tick_comes if at_once else f"{no_tick_comes} AND {nobody_looks}",
                 ExpressionAttributeValues={name: attribute(value) for name, value in values.items()},
-                **condition,
             )
         except ConditionFailedError:
             return None

@@ -5,6 +5,8 @@ import pytest
 from local.workers_ai import Fault
 from tests.support.translations import M2M, all_good, greetings
 
+pytestmark = pytest.mark.slow  # Half an hour of ticks each.
+
 MINUTE = 60.0
 
 

@@ -54,6 +54,17 @@ def test_thousand_batches_plan_one_wake_up(plan):
     assert [plan(now + 5 + number / 1_000, now) for number in range(1_000)].count(None) == 999
 
 
+def test_whoever_lifts_a_pause_replaces_who_looks(plan, wakes, services):
+    now = time.time()
+    services.budget.note_outstanding(0, (), now, now + 52)
+
+    assert plan(now + 5, now + 5) is None
+    planned = plan(now + 5, now + 5, at_once=True)
+    assert wakes.begin(planned, now + 6) == now + 58
+    assert plan(now + 57, now + 57, at_once=True) is not None
+    assert plan(now + 59, now + 59, at_once=True) is None  # The tick itself comes.
+
+
 def test_earlier_wake_replaces_later(plan, wakes):
     now = time.time()
     later, earlier = plan(now + 20, now), plan(now + 5, now)
@@ -160,7 +171,7 @@ def test_wake_up_postpones_only_what_it_sends(services, wakes, world, hops, sent
 
 
 def test_wake_up_that_cannot_be_planned_fails_nothing(services, world, monkeypatch):
-    def fail(*_):
+    def fail(*_, **_named):
         raise StorageError("no table")
 
     monkeypatch.setattr(Wakes, "plan", fail)

@@ -131,7 +131,7 @@ def test_upload_of_which_nothing_is_known_is_shown(world, refuse, denial, caplog
     assert (told["state"], told["waiting_for"]["code"]) == ("waiting", "upload_denied")
     assert denial[2] in told["waiting_for"]["message"]
     assert world.items() == [] or not [one for one in world.items() if one["sk"]["S"] == "META"]
-    pass_hours(world, 20, 10 * MINUTE)
+    pass_hours(world, 20, HOUR / 2)
     assert notice(world)["state"] == "waiting"
     assert not [one for one in caplog.records if one.levelname == "ERROR"]
 
@@ -146,7 +146,7 @@ def test_upload_of_which_nothing_is_known_is_shown(world, refuse, denial, caplog
 def test_unknown_upload_is_given_up_after_a_day(world, refuse):
     refuse(*HEADS["policy"])
     world.upload_records("a.jsonl", greetings(3), model=M2M)
-    pass_hours(world, 26, 10 * MINUTE)
+    pass_hours(world, 26, HOUR / 2)
 
     told = notice(world)
     assert (told["state"], told["error"]["code"], told["waiting_for"]) == ("failed", "upload_denied", None)

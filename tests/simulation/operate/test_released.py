@@ -63,12 +63,13 @@ class Played:
             self.violations = laws.violations
 
 
-ONE, JOB, JOBS = [1], [40], [1] * 30
+ONE = [1]
+MANY = [pytest.param(files, marks=pytest.mark.slow) for files in ([40], [1] * 30)]
 LONG = [pytest.param(seconds, marks=pytest.mark.slow) for seconds in (64.0, 95.0, 118.0, 200.0, 400.0, 3_000.0)]
 
 
 @pytest.mark.parametrize("seconds", [70.0, *LONG])
-@pytest.mark.parametrize("files", [ONE, JOB, JOBS], ids=["one", "a job", "jobs"])
+@pytest.mark.parametrize("files", [ONE, *MANY], ids=["one", "a job", "jobs"])
 @pytest.mark.parametrize("begin", [no_quota, refused_token, held])
 def test_command_releases_what_waited(begin, files, seconds):
     played = Played(begin, resumed, files, seconds)
@@ -79,7 +80,8 @@ def test_command_releases_what_waited(begin, files, seconds):
     assert played.violations == []
 
 
-@pytest.mark.parametrize("files", [JOB, JOBS], ids=["a job", "jobs"])
+@pytest.mark.slow
+@pytest.mark.parametrize("files", [[40], [1] * 30], ids=["a job", "jobs"])
 @pytest.mark.parametrize("begin", [no_quota, refused_token, no_answers])
 def test_probe_releases_what_waited(begin, files):
     played = Played(begin, over, files, 70.0)
