@@ -72,7 +72,7 @@ def show_denied_event(services: Services, event: ObjectCreated, upload_key: str,
     now = services.now()
     age = now - (event.at or now)
     said = f"HEAD of s3://{event.bucket}/{event.key}: {refusal.code} {refusal.said}".strip()
-    logger.warning("upload denied", version=event.version, reason=str(refusal))
+    logger.warning("denied upload has no job", version=event.version, reason=str(refusal))
     if age >= MAX_DENIED_SECONDS:
         error = {
             "code": UPLOAD_DENIED,

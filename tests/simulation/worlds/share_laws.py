@@ -264,7 +264,7 @@ class ShareLaws:
             self.laws.broken(OWN_WATCH, f"{life.name}")
 
     def _gain(self) -> float:
-        """Seconds before the next tick within which nobody is woken; an operator may have lifted a pause at any time."""
+        """Seconds before the next tick within which nobody is woken; an operator may lift a pause at any time."""
         is_lifted = self.world.kernel.now - self.lifted_at < LIFTED_GAIN_SECONDS
         return LIFTED_GAIN_SECONDS if is_lifted or ("CONTROL", "STACK") in self.world.dynamodb.items else GAIN_SECONDS
 
