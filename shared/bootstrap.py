@@ -31,8 +31,16 @@ if TYPE_CHECKING:
     from aws_lambda_powertools.utilities.parameters import SecretsProvider
     from mypy_boto3_secretsmanager import SecretsManagerClient
 
+    from shared.pacing.controls import Permit
+
 SECRET_SECONDS = 300
 """Seconds after which a secret is read again. A secret that the API refuses is read again immediately."""
+
+
+NO_SECRET = frozenset(
+    {"AccessDeniedException", "DecryptionFailure", "InvalidRequestException", "ResourceNotFoundException"}
+)
+"""Error codes of a secret that nobody can read until somebody changes a policy, a key or the secret."""
 
 
 class Waits(NamedTuple):
@@ -117,11 +125,17 @@ class Services:
             if (at := left.earliest()) is not None:
                 own.wake(at)
 
-    def wake(self, at: float) -> None:
-        """Have the poll function look at what is due at a time, Unix seconds, unless it will anyway."""
+    def lift(self, permit: Permit, model: str) -> None:
+        """End the pause and the wait that a good call has probed; have what waited for the pause's end looked at."""
+        self.budget.lift(permit, model)
+        if permit.pause:
+            self.wake(self.now(), at_once=True)
+
+    def wake(self, at: float, *, at_once: bool = False) -> None:
+        """Have the poll function look at what is due at a time, Unix seconds, unless it will anyway or `at_once`."""
         now = self.now()
         try:
-            if self.queues.can_send and (planned := self.wakes.plan(at, now)) is not None:
+            if self.queues.can_wake and (planned := self.wakes.plan(at, now, at_once=at_once)) is not None:
                 self.queues.send(WakeMessage(planned), delay=planned - now)
         except StorageError as error:
             logger.warning("next tick not anticipated", reason=str(error))
@@ -202,8 +216,10 @@ def _credentials_reader(
             return str(provider().get(arn, max_age=SECRET_SECONDS, force_fetch=fresh)).strip()
         except GetParameterError as error:
             cause = error.__context__  # botocore's own error.
-            if isinstance(cause, ClientError) and cause.response["Error"]["Code"] == "ResourceNotFoundException":
-                return ""  # A new stack's secret has no value yet: the calls wait as they do with a refused token.
+            if isinstance(cause, ClientError) and (code := cause.response["Error"]["Code"]) in NO_SECRET:
+                # The calls wait as they do with a refused token. A new stack's secret has no value yet.
+                logger.warning("no token can be read", code=code)
+                return ""
             raise StorageError(f"Secrets Manager: {error}") from error
 
     def credentials(fresh: bool) -> Credentials:  # noqa: FBT001 - its only argument

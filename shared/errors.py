@@ -6,8 +6,10 @@
     │   └── InvariantError          Dropbatch's fault: the ledger contradicts itself; raise an alarm, do not finish
     │       └── UnreadableItemError an item does not match its schema
     └── RetryableError              nobody's fault: a service did not answer; the message or the schedule tries again
+        ├── UploadDeniedError       S3 does not hand out an upload; tried for a day, and shown to its user
         ├── StorageError            S3, DynamoDB, SQS or Secrets Manager rejected the call or the connection failed
         │   ├── ObjectNotFoundError nothing is stored under the key
+        │   ├── RefusedError        S3 refuses the call, and will until somebody changes something
         │   └── WriteConflictError  two conditional writes of one object collided
         └── LeaseLostError          another invocation works on the item now; stop
 
@@ -50,8 +52,36 @@ class ObjectNotFoundError(StorageError):
     """Nothing is stored under the key, or no longer that version."""
 
 
+class RefusedError(StorageError):
+    """S3 refuses a call about an object, and will until somebody changes a policy, a key or the object.
+
+    Attributes:
+        code: S3's own, or the HTTP status where it sent none.
+        said: S3's message; empty where it sent none.
+    """
+
+    def __init__(self, call: str, code: str, said: str) -> None:
+        super().__init__(f"{call}: {code} {said}")
+        self.code = code
+        self.said = said
+
+
 class WriteConflictError(StorageError):
     """Two conditional writes of one object collided (409)."""
+
+
+class UploadDeniedError(RetryableError):
+    """S3 does not hand out an upload, and perhaps never will: it is tried again later, not at once.
+
+    Attributes:
+        said: what S3 said, for the user.
+        wait: seconds until its message is to be delivered again, if it has no job.
+    """
+
+    def __init__(self, said: str, wait: float = 0.0) -> None:
+        super().__init__(said)
+        self.said = said
+        self.wait = wait
 
 
 class LeaseLostError(RetryableError):

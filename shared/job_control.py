@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from dropbatch.core import keys
 from dropbatch.core.keys import JobState
-from shared.errors import ObjectNotFoundError, StorageError
+from shared.errors import ObjectNotFoundError, RefusedError, StorageError
 from shared.models import CANCEL, CANCEL_NOW, Job, JobControl
 from shared.observability import logger
 
@@ -48,12 +48,16 @@ def read_command(services: Services, key: str, known: str = "") -> Command | Non
         known: the version that was carried out last.
 
     Returns:
-        None if the object does not exist or is still the known version.
+        None if the object does not exist, is still the known version, or is refused: it delays no job.
 
     Raises:
         StorageError: S3 failed.
     """
-    info = services.store.head(key)
+    try:
+        info = services.store.head(key)
+    except RefusedError as refusal:
+        logger.warning("command not read", key=key, reason=str(refusal))
+        return None
     if info is None:
         return None
     version = f"{info.version} {info.etag}"  # Without versioning every version is `null`.
@@ -65,6 +69,8 @@ def read_command(services: Services, key: str, known: str = "") -> Command | Non
             body = services.store.get(key)
         except ObjectNotFoundError:
             return None
+        except RefusedError as refusal:  # It is noted as a command that nobody knows.
+            logger.warning("command not read", key=key, reason=str(refusal))
     word = " ".join(body.decode(errors="replace").lower().split())
     return Command(word, version)
 

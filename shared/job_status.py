@@ -14,9 +14,11 @@ from dropbatch.core.keys import FINAL_JOB_STATES, JobState
 
 if TYPE_CHECKING:
     from shared.bootstrap import Services
-    from shared.models import Job
+    from shared.models import Job, UploadDenial
 
 JSON_TYPE = "application/json"
+UPLOAD_DENIED = "upload_denied"
+"""Code of an upload that S3 lists but does not hand out."""
 
 
 def iso_time(at: float | None) -> str | None:
@@ -60,6 +62,8 @@ def build_status(
     """The status as users read it, without its time."""
     splitting = job.state is JobState.SPLITTING
     over = job.state in FINAL_JOB_STATES
+    if splitting and job.denied:
+        waiting_for = _denial_for_status(job.denied)
     return {
         "job_id": job.job_id,
         "state": job.state.value,
@@ -71,6 +75,14 @@ def build_status(
         "pending": None if over else (pending or PendingBatches()).for_status(),
         "waiting_for": None if over else waiting_for,
     }
+
+
+def _denial_for_status(denial: UploadDenial) -> dict[str, Any]:
+    words = (
+        f"S3 does not hand out the upload: {denial.said} Check the bucket's policy and the key that encrypts it. It is "
+        f"tried again every few minutes; if it is still denied 24 hours after {iso_time(denial.since)}, the job fails."
+    )
+    return {"code": UPLOAD_DENIED, "message": words, "until": None}
 
 
 def final_status(job: Job) -> dict[str, Any]:

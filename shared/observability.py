@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 from aws_lambda_powertools import Logger, Metrics
 from aws_lambda_powertools.utilities.batch import BatchProcessor, EventType
 
+from shared.errors import UploadDeniedError
+
 if TYPE_CHECKING:
     from types import TracebackType
 
@@ -97,6 +99,8 @@ class LoggingBatchProcessor(BatchProcessor):
         exception: tuple[type[BaseException] | None, BaseException | None, TracebackType | None],
     ) -> tuple[str, str, Any]:
         """Log the failure: Powertools does not, and the dead-letter queue gets the message only an hour later."""
+        if isinstance(exception[1], UploadDeniedError):  # It is no error of Dropbatch, and was logged.
+            return super().failure_handler(record, exception)
         asked = record.body if record.body.startswith('{"do":') else None  # S3's messages name the user's files.
         logger.error("message failed", message_id=record.message_id, asked=asked, exc_info=exception[1])
         count("Errors")

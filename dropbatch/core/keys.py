@@ -116,6 +116,11 @@ def result(upload_key: str, job: str, name: str) -> str:
     return f"{folder}/{'_long' if len(path.encode()) > MAX_PATH_BYTES else path}/{job}/{name}"
 
 
+def denied_notice(upload_key: str) -> str:
+    """Key of the object that shows an upload of which S3 tells nothing, so that it has no job."""
+    return result(upload_key, "status.json", "").removesuffix("/")
+
+
 def job_record(job: str) -> str:
     """Key of the object that gives the path of a job's upload; listing these objects gives the history of jobs."""
     return f"{JOB_RECORDS}{job}.json"

@@ -62,6 +62,7 @@ def _follow_command(invocation: Invocation, key: str) -> None:
     services = invocation.services
     if key == keys.STACK_CONTROL:
         follow_stack_control(services)
+        services.wake(services.now(), at_once=True)  # The command may have ended what others wait for.
     elif (job_id := keys.controlled_job(key)) is None:
         logger.warning("no control object", key=key[:100])
     elif is_open(follow_job_control(services, job_id)) and not visit_job(invocation, job_id):

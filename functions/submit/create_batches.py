@@ -38,7 +38,7 @@ class Outbox:
         self._services = services
         self._messages: list[SubmitMessage] = []
         self._since = 0.0
-        self._room, self._room_until, self._look_at = 0, 0.0, 0.0
+        self._room, self._room_until = 0, 0.0
 
     def room_at(self, now: float) -> float:
         """When to send the next message: now, unless the rate budget would have no call for it.
@@ -48,9 +48,8 @@ class Outbox:
         if self._room < 1 and now >= self._room_until:
             free = self._services.budget.free(now)
             self._room, self._room_until = 0 if free.paused else free.submits, now + ROOM_SECONDS
-            self._look_at = free.look_at
         if self._room < 1:
-            return max(self._look_at, now + jittered(NO_TOKEN_SECONDS))
+            return now + jittered(NO_TOKEN_SECONDS)
         self._room -= 1
         return now
 

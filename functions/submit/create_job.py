@@ -10,10 +10,11 @@ from dropbatch.core.errors import UploadRefused
 from dropbatch.core.keys import JobState
 from dropbatch.core.options import Options
 from dropbatch.core.plan_upload import first_plan, with_default_model
+from functions.submit.denied_uploads import end_notice, show_denied_event
 from functions.submit.job_options import find_retried, pin_options, resolve_options
 from functions.submit.pin_plan import limits_of
 from shared.claims import retry_seconds
-from shared.errors import StorageError
+from shared.errors import RefusedError, StorageError
 from shared.job_status import JSON_TYPE, build_status, encode_status
 from shared.models import ErrorDetail, Job, Upload
 from shared.observability import count, logger
@@ -37,6 +38,7 @@ def create_job(services: Services, event: ObjectCreated) -> Job | None:
     One that exists is due at its time, whatever became of its creator.
 
     Raises:
+        UploadDeniedError: S3 tells nothing of the upload; the message is delivered again.
         StorageError: an AWS service failed; the message is delivered again.
     """
     now = services.now()
@@ -47,7 +49,11 @@ def create_job(services: Services, event: ObjectCreated) -> Job | None:
     if event.at is not None and now - event.at > MAX_EVENT_AGE_SECONDS:
         logger.warning("event refused: too old", bucket=event.bucket)
         return None
-    stored = services.store.in_bucket(event.bucket).head(event.key, event.version)
+    try:
+        stored = services.store.in_bucket(event.bucket).head(event.key, event.version)
+    except RefusedError as refusal:
+        show_denied_event(services, event, key, refusal)
+        return None
     if stored is None:
         logger.warning("upload deleted before its job was created", version=event.version)
         return None
@@ -63,6 +69,7 @@ def create_job(services: Services, event: ObjectCreated) -> Job | None:
                 return None
             job = _new_job(services, job_id, upload, stored.metadata, now)
             if _create(services, job):
+                end_notice(services, event, job)
                 return job
             known = services.ledger.job(job_id)
         if known and known.upload == upload:
@@ -111,11 +118,14 @@ def _new_job(services: Services, job_id: str, upload: Upload, metadata: Mapping[
     options = Options()
     by_default = True
     limits = limits_of(services.settings)
-    retried = find_retried(services, metadata)
+    retried = None
     try:
+        retried = find_retried(services, metadata)
         options = resolve_options(services, upload.key, metadata, retried)
     except UploadRefused as fault:
         error = ErrorDetail(fault.code, fault.message)
+    except RefusedError as refusal:  # Without its options, the job would send what nobody wants.
+        error = ErrorDetail("bad_options", f"S3 does not hand out what the options are read from: {refusal}")
     else:
         by_default = options.model is None
         options = pin_options(services, upload.key, job_id, with_default_model(options, limits))

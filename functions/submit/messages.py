@@ -21,7 +21,7 @@ from functions.submit.validate_upload import validate
 from shared.aws.object_events import parse_notification
 from shared.aws.queues import SplitMessage, SubmitMessage, decode_message
 from shared.claims import report_stuck, retry_seconds
-from shared.errors import StorageError
+from shared.errors import StorageError, UploadDeniedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -103,7 +103,8 @@ def _retry_soon_after_death(invocation: Invocation, receipt: str) -> Iterator[No
         queues.hide(queues.upload_url, receipt, invocation.seconds_left + DEATH_MARGIN_SECONDS)
     try:
         yield
-    except Exception:
+    except Exception as error:
         with suppress(StorageError):
-            queues.hide(queues.upload_url, receipt, FAILED_AGAIN_SECONDS)
+            wait = error.wait if isinstance(error, UploadDeniedError) else FAILED_AGAIN_SECONDS
+            queues.hide(queues.upload_url, receipt, wait)
         raise

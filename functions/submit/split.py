@@ -22,7 +22,7 @@ from functions.submit.pin_plan import put_job_record
 from functions.submit.stage_batches import MAX_PUTS, put_ahead
 from shared.aws.queues import VisitMessage
 from shared.claims import MAX_CLAIMS
-from shared.errors import InvariantError, StorageError
+from shared.errors import InvariantError, StorageError, UploadDeniedError
 from shared.job_control import obey
 from shared.job_status import build_status, write_status
 from shared.ledger import still_leased
@@ -61,7 +61,7 @@ def split(turn: Turn) -> None:
             staged = _stage(turn)
             error = turn.job.error
             if not staged.is_read and not (turn.job.cancelled or error):
-                services.ledger.release_job(turn.job, services.now(), blank_until=staged.place)
+                services.ledger.release_job(turn.job, services.now(), blank_until=staged.place, denied=None)
                 return
     except UploadRefused as fault:
         logger.warning("upload failed", job_id=job.job_id, code=fault.code)
@@ -141,7 +141,7 @@ def _stage(turn: Turn) -> Staged:
         try:
             while (staged := staging.stage(puts, reads)) is None:
                 pass  # what is stored counts: the rest is cut from its end
-        except (UploadRefused, StorageError):
+        except (UploadRefused, UploadDeniedError, StorageError):
             staging.outbox.send()
             raise
         staging.outbox.send()
@@ -207,7 +207,9 @@ class _Staging:
         turn, now = self.turn, self.turn.services.now()
         until, bytes_read = now + LEASE_RENEWAL_SECONDS, max(turn.job.bytes_read, turn.bytes_read)
         changes = {"lease_until": until, "due_at": until, "claims": 0, "bytes_read": bytes_read}
-        kept = turn.services.ledger.update_leased_job(turn.job, {**changes, "blank_until": self.read_to})
+        kept = turn.services.ledger.update_leased_job(
+            turn.job, {**changes, "blank_until": self.read_to, "denied": None}
+        )
         turn.job, self.renewed_at = still_leased(kept, turn.job.job_id), now
         if now >= self.status_at + STATUS_EVERY_SECONDS:
             self.status_at = now

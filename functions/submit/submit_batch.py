@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dropbatch.core import keys
-from functions.submit.pause_of_reply import UNPAID_REASONS, closes_pause
+from functions.submit.submit_waits import UNPAID_REASONS, closes_pause, hold, wait
 from shared.api_messages import attach_api_message
 from shared.aws.queues import FAST_START_BATCHES, MAX_AHEAD_SECONDS, POLL_GRACE_SECONDS, PollMessage, VisitMessage
 from shared.claims import MAX_CLAIMS, MAX_SECONDS_TO_ACCEPTANCE
@@ -30,8 +30,15 @@ from shared.models import (
     cause_of,
 )
 from shared.observability import batch_log_fields, count, logger
-from shared.pacing.controls import MAX_OUTAGE_WAIT_SECONDS, Denied, PauseReason, Permit
-from shared.pacing.poll_schedule import HELD_POLL_SECONDS
+from shared.pacing.controls import (
+    LIFT_LOOK_SECONDS,
+    MAX_OUTAGE_WAIT_SECONDS,
+    PAUSED_LOOK_SECONDS,
+    Denied,
+    PauseReason,
+    Permit,
+    wait_for_lift,
+)
 from shared.retry import soon_after, submit_back_off
 from shared.workers_ai.client import TokenState
 from shared.workers_ai.error_codes import (
@@ -57,8 +64,6 @@ SETTLE_SECONDS = 45.0
 """Seconds kept after the POST to record its outcome, in the table or else as a receipt in S3."""
 SUBMIT_LEASE_MARGIN_SECONDS = 30.0
 """Seconds by which clocks of two functions may differ."""
-POLLED_AFTER_SECONDS = 300.0
-"""Seconds that a batch which is submitted again waits for the rate budget before its ids are polled again."""
 SUBMIT_FAILED = ErrorDetail("internal", "Dropbatch could not submit this batch; see the submit function's log.")
 MAX_AMBIGUOUS_SUBMITS = 2
 """Submits of one batch with an unknown outcome; the last of them ends the batch."""
@@ -101,7 +106,7 @@ def _advance_batch(invocation: Invocation, job_id: str, number: str) -> None:
     if (ending := _reason_to_end(job, batch, now)) is not None:
         _end(services, batch, ending)
     elif job.is_held:
-        _hold(services, job, batch, now)
+        hold(services, job, batch, now)
     elif invocation.seconds_left > POST_SECONDS + SETTLE_SECONDS:
         _submit_if_permitted(invocation, job, batch)
 
@@ -123,39 +128,19 @@ def _end(services: Services, batch: Batch, ending: ErrorDetail, **updates: objec
     return settle(batch, ending, services.now(), **updates)
 
 
-def _hold(services: Services, job: Job, batch: Batch, now: float) -> None:
-    """The job is paused: postpone the batch, or poll it meanwhile if it is to be submitted again."""
-    if batch.waits_anew:
-        services.ledger.poll_on(batch, now + HELD_POLL_SECONDS)
-    else:
-        services.ledger.hold(batch, now, job.deadline_at)
-
-
-def _wait(services: Services, batch: Batch, refusal: Denied) -> None:
-    """Postpone a submit. A batch that is submitted again has ids that may return its answer during a long wait."""
-    now = services.now()
-    if batch.waits_anew and (refusal.paused or now - batch.ready_at > POLLED_AFTER_SECONDS):
-        services.ledger.poll_on(batch, refusal.until)
-        return
-    if refusal.paused:
-        services.ledger.wait(batch, refusal.until, refusal.until - now)
-    else:
-        services.ledger.postpone(batch, refusal.until)
-
-
 def _submit_if_permitted(invocation: Invocation, job: Job, batch: Batch) -> None:
     """Submit a batch if the budget permits it now."""
     services, now, account = invocation.services, invocation.services.now(), other_account(invocation.services, job)
     permit = services.budget.permit_submit(job.plan.model, now, first=batch.work is DueKind.FIRST, account=account)
     if isinstance(permit, Denied):
-        _wait(services, batch, permit)
+        wait(services, batch, permit)
         return
     api, pause = api_of(services, job), permit.pause
     if pause and pause.reason is PauseReason.OUTAGE and token_state(services, api) is TokenState.UNKNOWN:
         # An API that does not answer the free call would not answer a submit either: one more unknown outcome.
         # If the budget has no call left for it (None), the submit is the probe; one call a minute would never suffice.
         services.budget.pause(PauseReason.OUTAGE, now, "no answer", permit, account)
-        _wait(services, batch, Denied(now + min(2 * pause.step, MAX_OUTAGE_WAIT_SECONDS), paused=True))
+        wait(services, batch, wait_for_lift(now, now + min(2 * pause.step, MAX_OUTAGE_WAIT_SECONDS)))
         return
     # Read before the claim, so that nothing comes between the claim and the POST, or the request_id and the table.
     first_poll = services.times.first_poll(job.plan.model, batch.number, now)
@@ -238,14 +223,14 @@ class _Submit:
                 count(METRIC_OF_CLASS[verdict])
                 retry(lambda: self._reject(reply, verdict))
                 if permit.pause and closes_pause(permit.pause, verdict, reply):
-                    self.services.budget.lift(Permit(pause=permit.pause), model)
+                    self.services.lift(Permit(pause=permit.pause), model)
                 return
             case _:  # `OutcomeUnknown`, or `Pending`, which is not an answer to a submit
                 if isinstance(reply, OutcomeUnknown):
                     logger.warning("submit outcome unknown", **batch_log_fields(batch), reason=reply.reason)
                 retry(lambda: self._end_ambiguous(self.services.now()))
                 return
-        self.services.budget.lift(permit, model)
+        self.services.lift(permit, model)
         clear_lasting_error(self.services, self.job, batch)
 
     def record(self, request_id: str) -> None:
@@ -330,10 +315,10 @@ class _Submit:
                 ledger.refuse(batch, until, paused=batch.paused + until - now)
             case ErrorClass.QUOTA | ErrorClass.CREDITS | ErrorClass.SPEND_LIMIT:
                 budget.pause(UNPAID_REASONS[verdict], now, str(code), permit, account)
-                ledger.refuse(batch, now + 300, paused=batch.paused + 300)
+                self._wait_for_end_of_pause()
             case ErrorClass.ACCOUNT:
                 budget.pause(PauseReason.TOKEN_REFUSED, now, str(code), permit, account)
-                ledger.refuse(batch, now + 60, paused=batch.paused + 60)
+                self._wait_for_end_of_pause()
             case ErrorClass.MODEL:
                 words = model_error_message(job.plan.model, code)
                 _end(services, batch, ErrorDetail("rejected", words))
@@ -362,6 +347,13 @@ class _Submit:
             doubts=batch.doubts + like_lost,
             calls_fail_since=note_lasting_error(services, self.job, batch, reply, polling=False),
         )
+
+    def _wait_for_end_of_pause(self) -> None:
+        """Put the batch off; one that still has ids is polled meanwhile, not at once."""
+        batch = self.batch
+        seconds = PAUSED_LOOK_SECONDS if batch.pollable else LIFT_LOOK_SECONDS
+        self.services.ledger.refuse(batch, self.services.now() + seconds, paused=batch.paused + seconds)
+        self.services.left.cover(batch.job_id, batch.number)  # Whoever lifts the pause has it looked at.
 
     def _isolate_or_end(self, code: int | None, message: str) -> None:
         """The API refused the batch's content: the poll function isolates the bad record, so that only it fails."""

@@ -13,10 +13,11 @@ from dropbatch.core.records import reading
 from dropbatch.core.records.plan import Checkpoint
 from dropbatch.core.records.reading import gap_error, read_batches
 from functions.submit.create_job import TURN_LEASE_SECONDS
+from functions.submit.denied_uploads import wait_or_fail
 from functions.submit.pin_plan import pin_plan, reader_for
 from functions.submit.stream import read_decompressed
 from shared.claims import CLAIMS_BEFORE_ALARM, claim_seconds, report_stuck, retry_seconds
-from shared.errors import LeaseLostError, StorageError
+from shared.errors import LeaseLostError, StorageError, UploadDeniedError
 from shared.observability import logger
 
 if TYPE_CHECKING:
@@ -185,7 +186,12 @@ def take_turn(invocation: Invocation, job: Job, read: Callable[[Turn], None]) ->
     """
     turn = Turn(invocation, job)
     try:
-        read(turn)
+        try:
+            read(turn)
+        except UploadDeniedError as denied:
+            if failed := wait_or_fail(invocation.services, turn.job, denied):
+                turn = Turn(invocation, failed)
+                read(turn)
     except LeaseLostError:
         logger.info("lease lost", job_id=job.job_id)
     except StorageError:

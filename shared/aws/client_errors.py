@@ -7,10 +7,26 @@ from typing import TYPE_CHECKING
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from shared.errors import StorageError
+from shared.errors import RefusedError, StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+ARCHIVED = "InvalidObjectState"
+"""Code of a read of an object that has to be restored from an archive first."""
+REFUSALS = frozenset(
+    {
+        *("AccessDenied", "AccountProblem", "AllAccessDisabled", "InvalidRequest", "NoSuchBucket", ARCHIVED),
+        *("400", "403"),  # HEAD, whose errors have no body.
+    }
+)
+"""Codes of calls about an object that S3 will refuse until somebody changes something."""
+_PASSING_KMS = ("DependencyTimeoutException", "InternalException", "KeyUnavailableException", "ThrottlingException")
+
+
+def is_refusal(code: str) -> bool:
+    """Whether an error code of S3 says that the same call will be refused again: a policy, a key, an archive."""
+    return code in REFUSALS or (code.startswith("KMS.") and not code.endswith(_PASSING_KMS))
 
 
 @contextmanager
@@ -21,9 +37,12 @@ def storage_errors(call: str) -> Iterator[None]:
         call: the service and its operation, for the message.
 
     Raises:
+        RefusedError: the service refuses this call, and will again.
         StorageError: the service failed, after the client's own retries.
     """
     try:
         yield
     except (ClientError, BotoCoreError) as error:
+        if isinstance(error, ClientError) and is_refusal(code := error.response["Error"]["Code"]):
+            raise RefusedError(call, code, error.response["Error"].get("Message", "")) from error
         raise StorageError(f"{call}: {error}") from error

@@ -20,8 +20,8 @@ from botocore.exceptions import (
 )
 
 from dropbatch.core.errors import UploadRefused
-from shared.aws.client_errors import storage_errors
-from shared.errors import ObjectNotFoundError, StorageError, WriteConflictError
+from shared.aws.client_errors import ARCHIVED, is_refusal, storage_errors
+from shared.errors import ObjectNotFoundError, RefusedError, StorageError, UploadDeniedError, WriteConflictError
 from shared.spool import spool
 
 if TYPE_CHECKING:
@@ -130,7 +130,8 @@ class ObjectStore:
         """Bytes of one version of an upload, from `start`, at most `length`.
 
         Raises:
-            UploadRefused: `source_gone`: the version no longer exists.
+            UploadRefused: `source_gone`: the version no longer exists; `source_archived`: it cannot be read.
+            UploadDeniedError: S3 refuses to hand it out.
             StorageError: S3 rejected the call, or the connection failed several times.
         """
         arguments = {
@@ -145,6 +146,14 @@ class ObjectStore:
                 "source_gone",
                 f"s3://{self.bucket}/{key} (version {version}) was removed or overwritten while it was being read. "
                 "Upload it again.",
+            ) from error
+        except RefusedError as error:
+            if error.code != ARCHIVED:
+                raise UploadDeniedError(f"{error.code}: {error.said}") from error
+            raise UploadRefused(
+                "source_archived",
+                f"s3://{self.bucket}/{key} (version {version}) is in an archive storage class, from which S3 reads "
+                "nothing before it is restored. Restore it, then upload a copy of it.",
             ) from error
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
@@ -250,12 +259,16 @@ class ObjectStore:
         """Delete versions for good, at most 1,000; those that no longer exist count as deleted.
 
         Raises:
+            RefusedError: S3 refuses to delete some of them: they are locked, or a policy forbids it.
             StorageError: S3 rejected the call, or did not delete some of them.
         """
         wanted = [{"Key": one.key, "VersionId": one.version} for one in versions]
         answer = self._call("delete_objects", Delete={"Objects": wanted, "Quiet": True})
         if errors := answer.get("Errors"):
-            raise StorageError(f"S3 delete_objects: {len(errors)} not deleted, the first with {errors[0].get('Code')}")
+            call, code = f"S3 delete_objects: {len(errors)} not deleted, the first", errors[0].get("Code", "")
+            if all(is_refusal(one.get("Code", "")) for one in errors):
+                raise RefusedError(call, code, errors[0].get("Message", ""))
+            raise StorageError(f"{call}: {code}")
 
     # ── assembling objects by server-side copy ──────────────────────────────────────────────────────────────────────
 

@@ -112,6 +112,11 @@ class Queues:
         """Whether another invocation may follow."""
         return self.hops < MAX_HOPS
 
+    @property
+    def can_wake(self) -> bool:
+        """Whether an invocation may follow that may send messages: one that may not would only postpone what is due."""
+        return self.hops < MAX_HOPS - 1
+
     def send(self, message: Message, delay: float = 0) -> None:
         """Send one message to the queue its kind belongs to, `delay` seconds from now."""
         self.send_all([message], [delay])

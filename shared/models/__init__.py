@@ -26,6 +26,7 @@ from shared.models.jobs import (
     Sweep,
     SweepGoal,
     Upload,
+    UploadDenial,
 )
 
 __all__ = [
@@ -54,6 +55,7 @@ __all__ = [
     "Sweep",
     "SweepGoal",
     "Upload",
+    "UploadDenial",
     "Usage",
     "cause_of",
 ]

@@ -99,6 +99,19 @@ class JobTotals:
 
 
 @dataclass(frozen=True, slots=True)
+class UploadDenial:
+    """An upload that S3 does not hand out.
+
+    Attributes:
+        since: Unix seconds of the first try.
+        said: what S3 said at the last one.
+    """
+
+    since: float
+    said: str
+
+
+@dataclass(frozen=True, slots=True)
 class LastingError:
     """Calls for one batch of a job that have failed for a quarter of an hour or longer.
 
@@ -194,10 +207,12 @@ class Staging:
     Attributes:
         until: when the last of them are deleted, Unix seconds.
         mark: the key up to which the pass that deletes the first of them has come; empty at its beginning.
+        refused: tries at which S3 refused to delete some of them.
     """
 
     until: float
     mark: str = ""
+    refused: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,6 +263,8 @@ class Job:
     """Whether its upload was read to its end, or still is being read."""
     has_endings: bool = False
     """Whether split created many batches that are never submitted."""
+    denied: UploadDenial | None = None
+    """Why its upload could not be read at the last turn; None if it could."""
     validated_turns: int = 0
     """Turns spent reading the upload, if it is only validated."""
 

@@ -11,6 +11,7 @@ batches of jobs, which may use all of it. Where a tenth is less than a token, po
 
 from __future__ import annotations
 
+import math
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -23,9 +24,11 @@ from shared.pacing.controls import (
     CallKind,
     ControlItems,
     Denied,
+    PauseReason,
     Permit,
     Rate,
     control_key,
+    wait_for_lift,
 )
 from shared.retry import jittered, soon_after
 
@@ -34,8 +37,6 @@ if TYPE_CHECKING:
 
     from mypy_boto3_dynamodb import DynamoDBClient
 
-STACK_LOOK_SECONDS = 60.0
-"""Seconds until the next look while an operator has paused the stack: submits continue this soon after `run`."""
 NO_TOKEN_SECONDS = 5.0
 """Approximate seconds until the next look after an empty bucket."""
 RATE_LIMIT_SECONDS, MAX_RATE_LIMIT_SECONDS = 60.0, 900.0
@@ -65,7 +66,8 @@ class Free:
         submits: all submits, including these.
         polls: polls.
         paused: whether a pause prevents submits from using the available tokens.
-        look_at: when to look again at a batch that waits for the end of a pause.
+        look_at: when the pause may be probed or ends, Unix seconds; infinite while an operator has paused the stack.
+        polls_paused: whether it prevents polls, too.
     """
 
     first: int = 0
@@ -73,6 +75,7 @@ class Free:
     polls: int = 0
     paused: bool = False
     look_at: float = 0.0
+    polls_paused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +130,7 @@ class Budget(ControlItems):
         if (denied := self._denied(controls.rate, burst, now)) is not None:
             return denied
         if controls.stack.held_since:
-            return Denied(soon_after(now + STACK_LOOK_SECONDS, 10), paused=True)
+            return wait_for_lift(now)
         paused = self.pass_pause(controls.pause, CallKind.SUBMIT, now)
         if isinstance(paused, Denied):
             return paused
@@ -146,13 +149,23 @@ class Budget(ControlItems):
         first, submits, polls = (
             max(self._free(controls.rate, burst, now), 0) for burst in (self.burst, self.submit_burst, self.poll_burst)
         )
-        if controls.stack.held_since:
-            return Free(polls=polls, paused=True, look_at=now + STACK_LOOK_SECONDS)
         pause = controls.pause
-        if pause is None or pause.is_over(now):
+        if pause is not None and pause.is_over(now):
+            pause = None
+        no_polls = pause is not None and pause.reason is PauseReason.TOKEN_REFUSED
+        if controls.stack.held_since:
+            return Free(polls=polls, paused=True, look_at=math.inf, polls_paused=no_polls)
+        if pause is None:
             return Free(first, submits, polls)
         probes = 1 if now >= pause.next_probe else 0
-        return Free(min(first, probes), min(submits, probes), polls, paused=True, look_at=pause.look_at(now))
+        return Free(
+            min(first, probes),
+            min(submits, probes),
+            polls,
+            paused=True,
+            look_at=pause.probed_at(now),
+            polls_paused=no_polls,
+        )
 
     def polls_wait_for_first(self, now: float) -> bool:
         """Whether polls do not use the tokens of first batches that are being sent: they have no share of their own."""

@@ -24,8 +24,10 @@ from shared.aws.attribute_values import attribute, attributes, read
 from shared.aws.dynamodb import ConditionFailedError, Table, call_dynamodb
 from shared.retry import jittered, soon_after
 
-PAUSED_LOOK_SECONDS = 300.0
-"""Maximum seconds between two looks of a paused item, so that it notices when the pause is deleted."""
+LIFT_LOOK_SECONDS = 2.0
+"""Seconds by which a submit is put off during a pause: it goes behind others that are due, and is due when it ends."""
+PAUSED_LOOK_SECONDS = 45.0
+"""Maximum seconds between two looks of a poll, or of a batch of another account: due within a minute of its end."""
 
 FIRST_MODEL_WAIT_SECONDS, MAX_MODEL_WAIT_SECONDS = 15.0, 900.0
 MODEL_PROBE_SECONDS = 90.0
@@ -117,9 +119,13 @@ class Pause:
         """Whether it has ended automatically."""
         return self.until is not None and now >= self.until
 
+    def probed_at(self, now: float) -> float:
+        """When a call may show that it is over, or it ends automatically, Unix seconds."""
+        return min(max(self.next_probe, now), self.until or math.inf)
+
     def look_at(self, now: float) -> float:
-        """When paused items look again, Unix seconds: at its probe or its end, or soon enough if it is deleted."""
-        return min(max(self.next_probe, now), now + PAUSED_LOOK_SECONDS, self.until or math.inf)
+        """When paused polls look again, Unix seconds: at its probe or its end, or soon enough if it is lifted."""
+        return min(self.probed_at(now), now + PAUSED_LOOK_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,10 +189,17 @@ class Permit:
 
 @dataclass(frozen=True, slots=True)
 class Denied:
-    """No call now: when to look again, and whether the wait stops a batch's clock, as pauses do."""
+    """No call now.
+
+    Attributes:
+        until: when the item is due again, Unix seconds.
+        paused: whether the wait stops a batch's clock, as pauses do.
+        wake_at: when the poll function has to look at it if nobody lifts the pause before; 0: when it is due.
+    """
 
     until: float
     paused: bool
+    wake_at: float = 0.0
 
 
 class ControlItems(Table):
@@ -288,7 +301,9 @@ class ControlItems(Table):
             return None
         if probing := self.claim_probe(pause, now):
             return probing
-        return Denied(soon_after(pause.look_at(now) + 1, 9), paused=True)
+        if call_for is CallKind.POLL:
+            return Denied(soon_after(pause.look_at(now) + 1, 9), paused=True)
+        return wait_for_lift(now, pause.probed_at(now))
 
     def pass_model(self, model: str, wait: ModelWait | None, now: float) -> ModelWait | Denied | None:
         """Check for a wait of a model. None: no wait prevents the call; a wait: the call is its probe."""
@@ -328,6 +343,11 @@ class ControlItems(Table):
         except ConditionFailedError:
             return False
         return True
+
+
+def wait_for_lift(now: float, wake_at: float = math.inf) -> Denied:
+    """No submit now, but as soon as a pause is lifted; `wake_at` is when to look if nobody lifts it."""
+    return Denied(soon_after(now + LIFT_LOOK_SECONDS, 1), paused=True, wake_at=wake_at)
 
 
 def pause_sk(account: str) -> str:

@@ -6,7 +6,8 @@ wake-up, at the earliest of these times: a delayed message, which runs cycles as
 
 One control item says from when until when somebody looks at what is due: the tick that runs, or the wake-up that is
 planned or runs. Whoever finds its time in it sends nothing, so a thousand batches send one message. Each tick replaces
-the item. So a lost message, or a function that dies, delays work to the next tick and no further.
+the item. So a lost message, or a function that dies, delays work to the next tick and no further. Only whoever lifts a
+pause replaces who looks now: that one may be asleep between two cycles.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ LOOKED_SECONDS = 52.0
 """Seconds that one invocation looks at most."""
 MIN_GAIN_SECONDS = 5.0
 """Seconds before the next tick from which on nobody is woken."""
+MIN_GAIN_AT_ONCE_SECONDS = 2.0
+"""The same if what is due has waited long enough: the first submit after a pause follows within five seconds."""
 LATE_SECONDS = 10.0
 """Seconds after which a tick that has not come is not waited for."""
 WOKEN_FOR = frozenset({DueKind.FIRST, DueKind.SUBMIT, DueKind.POLL, DueKind.JOB})
@@ -58,38 +61,47 @@ class LeftDue:
         """A message for this item is on its way, or those for its batches are."""
         self._times.pop((f"JOB#{job_id}", f"BATCH#{number}" if number else "META"), None)
 
+    def note_postponed(self, job_id: str, number: str, at: float) -> None:
+        """Nobody has to look at a batch before this time, Unix seconds, although it is due."""
+        key = f"JOB#{job_id}", f"BATCH#{number}"
+        if key in self._times:
+            self._times[key] = at
+
     def earliest(self) -> float | None:
-        """When the first of them is due, Unix seconds; None if there is none."""
-        return min(self._times.values(), default=None)
+        """When somebody has to look at the first of them, Unix seconds; None if nobody has to."""
+        return min((at for at in self._times.values() if at < math.inf), default=None)
 
 
 class Wakes(Table):
     """The control item that says who looks at what is due, and until when."""
 
-    def plan(self, at: float, now: float) -> int | None:
+    def plan(self, at: float, now: float, *, at_once: bool = False) -> int | None:
         """Plan a wake-up, unless somebody will look soon after that time anyway.
 
         Args:
             at: when something is due, Unix seconds.
             now: Unix seconds.
+            at_once: whether it takes the place of whoever looks now, who may be asleep for seconds.
 
         Returns:
             The time of the wake-up, for which the caller sends the message; None if none is needed.
         """
         planned = math.ceil(max(at, now))
+        gain = MIN_GAIN_AT_ONCE_SECONDS if at_once else MIN_GAIN_SECONDS
+        nobody_looks = "(attribute_not_exists(watched_from) OR watched_from > :at OR watched_until < :at)"
+        no_tick_comes = "(attribute_not_exists(ticked_at) OR ticked_at < :gone OR ticked_at > :before)"
         values = {
             ":at": planned,
             ":until": planned + LOOKED_SECONDS,
             ":gone": now - TICK_EVERY_SECONDS - LATE_SECONDS,
-            ":before": planned - TICK_EVERY_SECONDS + MIN_GAIN_SECONDS,
+            ":before": planned - TICK_EVERY_SECONDS + gain,
         }
         try:
             self.call(
                 "update_item",
                 Key=_KEY,
                 UpdateExpression="SET watched_from = :at, watched_until = :until",
-                ConditionExpression="(attribute_not_exists(ticked_at) OR ticked_at < :gone OR ticked_at > :before) AND "
-                "(attribute_not_exists(watched_from) OR watched_from > :at OR watched_until < :at)",
+                ConditionExpression=no_tick_comes if at_once else f"{no_tick_comes} AND {nobody_looks}",
                 ExpressionAttributeValues={name: attribute(value) for name, value in values.items()},
             )
         except ConditionFailedError:

@@ -73,6 +73,7 @@ class S3:
 
     Attributes:
         objects: every object's newest version; None where it was deleted.
+        refuses: the code with which a call about an object is refused, by operation and key; empty where it is not.
     """
 
     exceptions = EXCEPTIONS
@@ -86,6 +87,7 @@ class S3:
         self._uploads: dict[str, _Upload] = {}
         self._ids = count(1)
         self.watchers: list[Callable[[Version], None]] = []
+        self.refuses: Callable[[str, str], str] = lambda _operation, _key: ""
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -96,6 +98,8 @@ class S3:
             found = self._find(Bucket, Key, VersionId)
             if found is None:
                 raise refused("404", "HeadObject", 404)
+            if self.refuses("HeadObject", Key):
+                raise refused("403", "HeadObject", 403)  # HEAD has no body that could say more.
             return found.described()
 
         return self.calls.read("s3.head_object", read)
@@ -117,6 +121,8 @@ class S3:
                 raise refused("NoSuchVersion" if VersionId else "NoSuchKey", "GetObject", 404)
             if IfMatch and IfMatch.strip('"') != found.etag:
                 raise refused("PreconditionFailed", "GetObject", 412)
+            if code := self.refuses("GetObject", Key):
+                raise refused(code, "GetObject", 403)
             content = found.body
             if Range:
                 first, _, last = Range.removeprefix("bytes=").partition("-")
@@ -228,15 +234,19 @@ class S3:
         def write(_retries: int) -> dict[str, Any]:
             if not 0 < len(Delete["Objects"]) <= MAX_LISTED:
                 raise refused("MalformedXML", "DeleteObjects")
+            errors = []
             for one in Delete["Objects"]:
                 self._check(Bucket, one["Key"])
+                if code := self.refuses("DeleteObjects", one["Key"]):
+                    errors.append({**one, "Code": code, "Message": "simulated"})
+                    continue
                 gone = self._versions.pop((one["Key"], one["VersionId"]), None)
                 if gone is not None and self.objects.get(gone.key) is gone:
                     del self.objects[gone.key]
                     older = [kept for (key, _), kept in self._versions.items() if key == gone.key]
                     if older:
                         self.objects[gone.key] = older[-1]
-            return {}
+            return {"Errors": errors} if errors else {}
 
         return self.calls.write("s3.delete_objects", write)
 

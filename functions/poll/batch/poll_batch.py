@@ -123,7 +123,7 @@ def _advance_batch(invocation: Invocation, job: Job, batch: Batch, permit: Permi
         else:
             done = UnfinishedPoll(services, job, batch, submission, permit).process(reply, verdict)
         if not isinstance(reply, OutcomeUnknown) and verdict not in SAYS_NOTHING_OF_TOKEN:
-            services.budget.lift(permit, job.plan.model)
+            services.lift(permit, job.plan.model)
     return done
 
 

@@ -1,7 +1,8 @@
 """The staged objects of jobs that are over: an hour later those that the results hold too, after some days the others.
 
 A job that is over stays in the `due` index until they are deleted. A function that dies leaves the rest to the next
-one: what was deleted is not listed again. What is left after all tries, the bucket's lifecycle rule deletes.
+one: what was deleted is not listed again. What is left after all tries, the bucket's lifecycle rule deletes. These are
+few where S3 refuses to delete an object, because it is locked or a policy forbids it: that will not change soon.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 from dropbatch.core import keys
 from functions.poll.schedule.due_items import in_parallel
 from shared.claims import MAX_CLAIMS, claim_seconds
-from shared.errors import UnreadableItemError
+from shared.errors import RefusedError, UnreadableItemError
 from shared.models import DueKind, Job, Staging
 from shared.observability import count, logger
 
@@ -27,6 +28,8 @@ FIRST_SECONDS = 3_600.0
 MIN_FIRST_BYTES = 4 << 20
 """Bytes of results below which all objects are deleted together: keeping their parts costs less than another pass."""
 CLAIM_SECONDS = 180.0
+MAX_REFUSED_TRIES, REFUSED_SECONDS = 5, 86_400.0
+"""Tries for each job whose objects S3 refuses to delete, and seconds between two of them."""
 
 
 def first_deletion(job: Job, staging: Staging, now: float) -> float:
@@ -69,17 +72,40 @@ def _delete(services: Services, due: DueEntry, ends: float) -> None:
     if claimed is None or claimed.staging is None:
         return
     staging, everything = claimed.staging, now >= claimed.staging.until
-    mark, more = staging.mark, True
-    while more:
-        # What was deleted is not listed again: a pass over everything begins anew with each page.
-        found, mark = services.store.versions(keys.staging(job.job_id), "" if everything else mark)
-        if unwanted := [one for one in found if everything or keys.is_in_results(one.key)]:
-            services.store.delete(unwanted)
-        more = mark != ""
-        if more and services.now() >= ends:
-            services.ledger.continue_cleanup(claimed, replace(staging, mark=mark), now)
-            return
-    if everything:
+    mark, refusal = _delete_pages(services, job.job_id, staging.mark, ends, everything=everything)
+    if refusal:
+        _retry_later(services, claimed, staging, refusal, now)
+    elif mark:
+        services.ledger.continue_cleanup(claimed, replace(staging, mark=mark), now)
+    elif everything:
         services.ledger.end_cleanup(claimed)
     else:
         services.ledger.continue_cleanup(claimed, replace(staging, mark=""), staging.until)
+
+
+def _delete_pages(
+    services: Services, job_id: str, mark: str, ends: float, *, everything: bool
+) -> tuple[str, RefusedError | None]:
+    """Delete one page at least; return the key up to which this came, empty at the end, and what S3 refused."""
+    refusal = None
+    while True:
+        # What was deleted is not listed again: a pass over everything begins anew with each page.
+        found, mark = services.store.versions(keys.staging(job_id), "" if everything and not refusal else mark)
+        if unwanted := [one for one in found if everything or keys.is_in_results(one.key)]:
+            try:
+                services.store.delete(unwanted)
+            except RefusedError as error:  # The other pages are deleted all the same.
+                refusal = error
+        if not mark or services.now() >= ends:
+            return mark, refusal
+
+
+def _retry_later(services: Services, job: Job, staging: Staging, refusal: RefusedError, now: float) -> None:
+    """Try to delete everything again a day later; after the last try, leave it to the lifecycle rule."""
+    tries = staging.refused + 1
+    if tries < MAX_REFUSED_TRIES:
+        due_at = max(staging.until, now + REFUSED_SECONDS)
+        services.ledger.continue_cleanup(job, replace(staging, mark="", refused=tries), due_at)
+        return
+    services.ledger.end_cleanup(job)
+    logger.warning("staged objects left to the lifecycle rule", job_id=job.job_id, reason=str(refusal))

@@ -2,8 +2,9 @@
 
 A batch that cannot be submitted now is postponed, so that it hides no other. This is so if its job is paused, its model
 waits, or its model has as many batches outstanding as it may. During a pause of the account, only a few batches are
-read in each cycle, and those that need no call, because their job was stopped, are sent. The time for which a batch was
-due but not read, or was postponed, does not count towards its expiry.
+read in each cycle, and those that need no call, because their job was stopped, are sent. The others are put off by
+seconds, so that all are due when the pause ends, whoever ends it. The time for which a batch was due but not read, or
+was postponed, does not count towards its expiry.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 from functions.poll.schedule.due_items import DueItem, each_contained, load, postponed
 from shared.aws.queues import SubmitMessage
 from shared.models import BatchState
+from shared.pacing.controls import LIFT_LOOK_SECONDS
 from shared.pacing.poll_schedule import HELD_POLL_SECONDS
 from shared.retry import soon_after
 from shared.workers_ai.other_account import other_account
@@ -45,7 +47,7 @@ class SubmitCalls:
     Attributes:
         services: the process's services.
         left: calls that get a token; during a pause that is its probe, if one is due.
-        look_at: during a pause, when to read again what waits for its end, Unix seconds; None: there is no pause.
+        look_at: during a pause, when it may be probed or ends, Unix seconds; None: there is no pause.
         rooms: each model's room, by model and by account if that is not the stack's.
         taken: calls taken, likewise.
     """
@@ -64,7 +66,7 @@ class SubmitCalls:
     def blocked_until(self, found: DueItem, now: float) -> float | None:
         """When to read a batch again; None if it may be submitted now."""
         if self.look_at is not None and self.left <= 0:
-            return self.look_at
+            return min(self.look_at, now + (HELD_POLL_SECONDS if found.batch.waits_anew else LIFT_LOOK_SECONDS))
         target = self._target(found.job)
         if target not in self.rooms:
             model, account = target
@@ -97,8 +99,8 @@ def send_submits(dues: list[DueEntry], calls: SubmitCalls) -> int:
     while dues and sent < room and not calls.are_used_up:
         size = max(min(calls.left, room - sent), 1)
         chosen, dues = dues[:size], dues[size:]
-        go, put_off = _sort(load(services, chosen), calls, services.now())
-        each_contained(services, [(one[0].due, one) for one in put_off], lambda one: _postpone(services, *one))
+        go, to_postpone = _sort(load(services, chosen), calls, services.now())
+        each_contained(services, [(one[0].due, one) for one in to_postpone], lambda one: _postpone(services, *one))
         sent += dispatch(services, go)
     return sent
 
@@ -108,18 +110,18 @@ def _sort(
 ) -> tuple[list[DueItem], list[tuple[DueItem, float]]]:
     """The batches to send, and those to postpone, each with the time until when."""
     go: list[DueItem] = []
-    put_off: list[tuple[DueItem, float]] = []
+    to_postpone: list[tuple[DueItem, float]] = []
     for one in found:
         if needs_no_call(one, now):
             go.append(one)
         elif one.job.is_held:
-            put_off.append((one, now + HELD_POLL_SECONDS))
+            to_postpone.append((one, now + HELD_POLL_SECONDS))
         elif (until := calls.blocked_until(one, now)) is not None:
-            put_off.append((one, until))
+            to_postpone.append((one, until))
         elif calls.left > 0:
             calls.take(one.job)
             go.append(one)
-    return go, put_off
+    return go, to_postpone
 
 
 def needs_no_call(found: DueItem, now: float) -> bool:

@@ -8,7 +8,7 @@ from functions.poll.schedule.due_items import readable_job
 from shared.job_status import iso_time
 from shared.models import DueKind
 from shared.observability import count, logger
-from shared.pacing.controls import PAUSED_LOOK_SECONDS, UNPAID, PauseReason, Permit
+from shared.pacing.controls import UNPAID, PauseReason, Permit
 from shared.workers_ai.client import TokenState
 from shared.workers_ai.other_account import other_account
 
@@ -24,7 +24,7 @@ METRIC_OF_REASON = {
 """The metric that counts the ticks of a pause."""
 
 
-SOON_SECONDS = 2 * PAUSED_LOOK_SECONDS
+SOON_SECONDS = 600.0
 """Seconds within which a batch is due that may be submitted; those of a paused job are due a day later."""
 MAX_PROBES_EXAMINED = 20
 """Batches of which one has to be of the stack's account; if none is, the free call probes instead."""

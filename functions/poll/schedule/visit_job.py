@@ -33,7 +33,7 @@ from functions.poll.schedule.delete_staged import first_deletion
 from functions.poll.schedule.sweep import next_sweep, sweep
 from functions.poll.schedule.waiting_for import report_long_wait, waiting_for
 from shared.claims import CLAIMS_BEFORE_ALARM, MAX_CLAIMS, claim_seconds, report_stuck, retry_seconds
-from shared.errors import InvariantError, LeaseLostError, ObjectNotFoundError, StorageError
+from shared.errors import InvariantError, LeaseLostError, ObjectNotFoundError, RefusedError, StorageError
 from shared.job_control import follow_job_control
 from shared.job_status import JSON_TYPE, build_status, final_status, status_digest, write_status
 from shared.ledger import still_leased
@@ -44,6 +44,7 @@ from shared.retry import exponential
 if TYPE_CHECKING:
     from functions.poll.batch.format_of_job import Kind
     from functions.poll.results.result_files import ReadyBatches
+    from functions.poll.schedule.waiting_for import Waiting
     from shared.bootstrap import Services
     from shared.invocation import Invocation
 
@@ -166,7 +167,7 @@ def _watch_split(invocation: Invocation, job: Job) -> None:
     if watched is None or watched.state is not JobState.SPLITTING:
         return
     ahead = next_final_batches(services, watched, "output")
-    status = _status_of(services, watched, ahead)
+    status = _status_of(services, watched, ahead, waiting_for(services, watched))
     digest = status_digest(status)
     noted = services.ledger.note_status(watched, services.now(), _told(ahead, digest))
     if noted is None:
@@ -273,7 +274,7 @@ def _put_retry_record(services: Services, job: Job, manifest: dict[str, Any]) ->
     """Record in the folder of the job that was retried that this one has tried its failed records again."""
     try:
         parent = msgspec.json.decode(services.store.get(job.retry_of), type=dict[str, Any])
-    except (ObjectNotFoundError, msgspec.MsgspecError):
+    except (ObjectNotFoundError, RefusedError, msgspec.MsgspecError):
         parent = None
     key = f"{job.retry_of.removesuffix('manifest.json')}retries/{job.job_id}.json"
     services.store.put_if_absent(key, retry_record(job, manifest, parent), kind=JSON_TYPE)
@@ -342,13 +343,16 @@ def _update_status(services: Services, job: Job, ahead: ReadyBatches) -> None:
     now = services.now()
     done = ahead.succeeded + ahead.failed
     fraction = max(job.fraction, round(done / job.total, 4)) if job.total else job.fraction
-    status = _status_of(services, replace(job, fraction=fraction), ahead)
+    waiting = waiting_for(services, job)
+    status = _status_of(services, replace(job, fraction=fraction), ahead, waiting)
     digest = status_digest(status)
     changed = digest != job.status_sha
     if changed:
         write_status(services, job, status)
     unchanged_visits = 0 if changed else job.unchanged_visits + 1
     due, work = now + exponential(MIN_VISIT_SECONDS, unchanged_visits, MAX_VISIT_SECONDS), DueKind.STATUS
+    if waiting and waiting.shown_from > now:
+        due = min(due, waiting.shown_from)
     if job.deadline_at is not None and now < job.deadline_at <= due:
         due, work = job.deadline_at, DueKind.JOB
     if (sweep_at := next_sweep(job, now)) is not None:
@@ -362,11 +366,10 @@ def _update_status(services: Services, job: Job, ahead: ReadyBatches) -> None:
         services.ledger.bring_visit_forward(released, max(sweep_at, now))
 
 
-def _status_of(services: Services, job: Job, ahead: ReadyBatches) -> dict[str, Any]:
+def _status_of(services: Services, job: Job, ahead: ReadyBatches, waiting: Waiting | None) -> dict[str, Any]:
     """The status of a job that is not over, without its time."""
-    waiting = waiting_for(services, job)
     report_long_wait(waiting, job.job_id, services.now())
-    held_up = waiting.for_status() if waiting else None
+    held_up = waiting.for_status() if waiting and waiting.shown_from <= services.now() else None
     return build_status(job, ahead.succeeded, ahead.failed, held_up, ahead.pending)
 
 

@@ -17,7 +17,7 @@ from shared.workers_ai.other_account import other_account
 if TYPE_CHECKING:
     from shared.bootstrap import Services
     from shared.models import Job, LastingError
-    from shared.pacing.controls import Pause
+    from shared.pacing.controls import Pause, Rate
 
 ALARM_AFTER_SECONDS = 3_600.0
 """Seconds of waiting for something without its own alarm, after which the alarm for stuck items is raised."""
@@ -34,6 +34,10 @@ LASTING_ERROR_SECONDS = 4_500.0
 """Seconds for which a lasting error is reported after its last try; a batch is tried at least hourly."""
 
 
+TRIED_AGAIN_SECONDS = 120.0
+"""Seconds after a rate limit's wait within which the next call is made, which waits until a tick or a wake-up."""
+
+
 @dataclass(frozen=True, slots=True)
 class Waiting:
     """What a job waits for.
@@ -44,6 +48,7 @@ class Waiting:
         until: Unix seconds when it is over or tested again; None: unknown.
         since: Unix seconds of its beginning; None if it has its own alarm.
         said: the API's own words, which may quote a request: never logged.
+        shown_from: Unix seconds from when a status shows it: what is over soon is not worth it.
     """
 
     code: str
@@ -51,6 +56,7 @@ class Waiting:
     until: float | None
     since: float | None = None
     said: str = ""
+    shown_from: float = 0.0
 
     def for_status(self) -> dict[str, Any]:
         """The member `waiting_for` of `status.json`."""
@@ -60,6 +66,8 @@ class Waiting:
 
 def waiting_for(services: Services, job: Job) -> Waiting | None:
     """What a job waits for: its user, an operator, a pause, a rate limit, its model, or calls that fail.
+
+    A status does not show all of it yet.
 
     Raises:
         StorageError: DynamoDB failed.
@@ -74,12 +82,9 @@ def waiting_for(services: Services, job: Job) -> Waiting | None:
         return Waiting("paused", STACK_MESSAGE, None)
     if pause and not pause.is_over(now):
         return _account_is_paused(services.settings.transport, pause) if account else _paused(pause)
-    if rate.hold_until > now and now - rate.held_since > NOTED_AFTER_SECONDS:
-        words = (
-            f"Cloudflare has answered 'too many calls' since {iso_time(rate.held_since)}; every call waits. Check "
-            "whether other programs use the same token. Lower ApiCallsPerMinute, or give Dropbatch its own token."
-        )
-        return Waiting("too_many_calls", words, rate.hold_until, rate.held_since)
+    limited = _rate_limited(rate, now)
+    if limited and limited.shown_from <= now:
+        return limited
     if wait and wait.until > now:
         words = f"Workers AI has no capacity for {job.plan.model} now (code {wait.code}); submits resume automatically."
         return Waiting("model_waits", words, wait.until, wait.since or None)
@@ -91,7 +96,7 @@ def waiting_for(services: Services, job: Job) -> Waiting | None:
         return Waiting("model_busy", words, None)
     if lasting_error and now - lasting_error.at < LASTING_ERROR_SECONDS:
         return _lasting_error(lasting_error)
-    return None
+    return limited
 
 
 def report_long_wait(waiting: Waiting | None, job_id: str, now: float) -> None:
@@ -127,6 +132,18 @@ def _account_is_paused(transport: str, pause: Pause) -> Waiting:
         "continue within minutes; nothing of them is lost."
     )
     return Waiting("other_account", words, None, pause.since)
+
+
+def _rate_limited(rate: Rate, now: float) -> Waiting | None:
+    """The wait that Cloudflare asked for; also between two of them, until a call has shown that there is no third."""
+    if rate.hold_until <= now - TRIED_AGAIN_SECONDS or not rate.held_since:
+        return None
+    words = (
+        f"Cloudflare has answered 'too many calls' since {iso_time(rate.held_since)}; every call waits. Check "
+        "whether other programs use the same token. Lower ApiCallsPerMinute, or give Dropbatch its own token."
+    )
+    until = rate.hold_until if rate.hold_until > now else None
+    return Waiting("too_many_calls", words, until, rate.held_since, shown_from=rate.held_since + NOTED_AFTER_SECONDS)
 
 
 def _lasting_error(lasting_error: LastingError) -> Waiting:

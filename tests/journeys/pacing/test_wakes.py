@@ -4,13 +4,16 @@ import dataclasses
 import json
 import time
 
+import msgspec
 import pytest
 
 import functions.poll.handler
 import functions.submit.handler
+from functions.poll.messages import process_message
 from functions.poll.schedule.tick import TICK_SECONDS
-from shared.aws.queues import MAX_HOPS, PollMessage
+from shared.aws.queues import MAX_HOPS, PollMessage, WakeMessage
 from shared.errors import StorageError
+from shared.invocation import Invocation
 from shared.pacing.controls import control_key
 from shared.pacing.wakes import LeftDue, Wakes
 from tests.support.aws.resources import TABLE
@@ -49,6 +52,17 @@ def test_thousand_batches_plan_one_wake_up(plan):
     now = time.time()
 
     assert [plan(now + 5 + number / 1_000, now) for number in range(1_000)].count(None) == 999
+
+
+def test_whoever_lifts_a_pause_replaces_who_looks(plan, wakes, services):
+    now = time.time()
+    services.budget.note_outstanding(0, (), now, now + 52)
+
+    assert plan(now + 5, now + 5) is None
+    planned = plan(now + 5, now + 5, at_once=True)
+    assert wakes.begin(planned, now + 6) == now + 58
+    assert plan(now + 57, now + 57, at_once=True) is not None
+    assert plan(now + 59, now + 59, at_once=True) is None  # The tick itself comes.
 
 
 def test_earlier_wake_replaces_later(plan, wakes):
@@ -135,11 +149,29 @@ def test_end_of_chain_of_messages_sends_nothing(services, world):
 
     world.wakes = True
     assert sent(MAX_HOPS) == []
-    assert sorted(sent(MAX_HOPS - 1)) == [("ask", MAX_HOPS), ("wake", MAX_HOPS)]
+    assert sent(MAX_HOPS - 1) == [("ask", MAX_HOPS)]  # A wake-up could send nothing.
+    assert sorted(sent(MAX_HOPS - 2)) == [("ask", MAX_HOPS - 1), ("wake", MAX_HOPS - 1)]
+
+
+@pytest.mark.parametrize(("hops", "sent"), [(MAX_HOPS - 1, 1), (MAX_HOPS, 0)])
+def test_wake_up_postpones_only_what_it_sends(services, wakes, world, hops, sent):
+    """The message of the only batch is lost; a wake-up finds it due."""
+    world.wakes = True
+    world.upload_records("a.jsonl", [{"text": "hello"}], model=BGE)
+    world.deliver("UploadQueue")
+    world.sqs.purge_queue(QueueUrl=world.queues["SubmitQueue"])
+    world.pass_time(61)
+    before, now = world.item("BATCH"), time.time()
+    message = WakeMessage(wakes.plan(now, now), hops=hops)
+
+    process_message(Invocation(services, now + 150), msgspec.json.encode(message).decode())
+
+    assert len(messages(world, "SubmitQueue")) == sent
+    assert (world.item("BATCH")["due_at"] != before["due_at"]) is bool(sent)
 
 
 def test_wake_up_that_cannot_be_planned_fails_nothing(services, world, monkeypatch):
-    def fail(*_):
+    def fail(*_, **_named):
         raise StorageError("no table")
 
     monkeypatch.setattr(Wakes, "plan", fail)

@@ -209,17 +209,22 @@ def test_without_time_deletion_continues_at_next_tick(start, large, small_pages,
     assert is_forgotten(world)
 
 
-def test_undeleted_page_is_retried_then_given_up(world):
-    """S3 does not delete a page of objects."""
-    finish(world)
+def failing_deletions(world, code):
+    """Times at which S3 did not delete a page of objects, with this error; filled as it happens."""
     tries = []
 
     def deny(operation, arguments):
         if operation == "DeleteObjects":
             tries.append(world.now())
-            raise ClientError({"Error": {"Code": "AccessDenied", "Message": "no"}}, operation)
+            raise ClientError({"Error": {"Code": code, "Message": "no"}}, operation)
 
     world.permissions.before = deny
+    return tries
+
+
+def test_undeleted_page_is_retried_then_given_up(world):
+    finish(world)
+    tries = failing_deletions(world, "InternalError")
     world.pass_time(3 * DAY)
     hours = 0
     while not is_forgotten(world):

@@ -72,7 +72,7 @@ def test_without_a_sweep_cancelled_jobs_end_late(monkeypatch):
 def test_wake_ups_without_their_condition_are_many(monkeypatch):
     most = 50 + 5  # A message for each of the first 50 batches, and few wake-ups and ticks for the others.
     assert seconds_of(1, [140], 0.0)[1] <= most
-    monkeypatch.setattr(Wakes, "plan", lambda _self, at, now: int(max(at, now)) + 1)
+    monkeypatch.setattr(Wakes, "plan", lambda _self, at, now, **_: int(max(at, now)) + 1)
 
     assert seconds_of(1, [140], 0.0)[1] > most
 

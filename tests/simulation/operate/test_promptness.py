@@ -41,7 +41,7 @@ def test_small_drops_are_over_soon(seed):
 def test_what_is_left_due_does_not_wait_for_next_tick(sizes, most, monkeypatch):
     """70 or 150 batches of a job, or 100 jobs together: more than the burst of the rate budget."""
     seconds, *_ = seconds_of(1, sizes, 0.0)
-    monkeypatch.setattr(Wakes, "plan", lambda *_: None)
+    monkeypatch.setattr(Wakes, "plan", lambda *_, **_named: None)
     unwoken, *_ = seconds_of(1, sizes, 0.0)
 
     assert seconds[-1] <= most < unwoken[-1]

@@ -16,6 +16,7 @@ from greenlet import getcurrent
 from shared.pacing.controls import pause_sk
 from tests.simulation.worlds import pacing_laws
 from tests.simulation.worlds.judges import CALLS_IN_FIVE_MINUTES
+from tests.simulation.worlds.release_laws import ReleaseLaws
 from tests.simulation.worlds.share_laws import ShareLaws
 from tests.simulation.worlds.wait_laws import WaitLaws
 from tests.simulation.worlds.world import FINAL
@@ -124,6 +125,7 @@ class ItemLaws:
         self.world.calls.before = call
         WaitLaws(self)
         ShareLaws(self)
+        ReleaseLaws(laws, self.burst)
         self.world.dynamodb.readers.append(self._read)
         self.world.dynamodb.missed.append(self._miss)
         self.world.dynamodb.watchers.append(self._judge)

@@ -28,6 +28,8 @@ COUNTED_SECONDS = 15.0
 """Before a tick begins, from when on what was outstanding is remembered: the index may lag."""
 TICK_SECONDS, GAIN_SECONDS, GONE_SECONDS = 60.0, 5.0, 70.0
 """Seconds between two ticks, before the next one within which nobody is woken, and after which a tick has not come."""
+LIFTED_GAIN_SECONDS = 2.0
+"""The second of them where somebody has lifted a pause."""
 OVERDUE_SECONDS, MOST_FIRSTS = 60.0, 8
 """Submits of first batches in a row while a poll has been due for so long."""
 MOST_TRIES = 6
@@ -119,6 +121,8 @@ class ShareLaws:
         submits = max(1, items.burst // 2)
         self.turns = Turns(8 * items.interval / 1_000, max(submits // 4, 1))
         self.polls_have_a_share = items.burst // 10 > 0
+        self.lifted_at = 0.0
+        """When a pause was lifted last."""
         self.firsts = 0
         """First batches that were submitted since the last poll."""
         self._polls: dict[Key, float] = {}
@@ -158,6 +162,8 @@ class ShareLaws:
             self._watched.setdefault(life, item["watched_from"]["N"])
 
     def _judge(self, key: Key, old: Wire | None, new: Wire | None) -> None:
+        if key[1].startswith("PAUSE") and new is None:
+            self.lifted_at = self.world.kernel.now
         if key[1].startswith("BATCH#"):
             self._note_batch(key, old, new)
         life = self.world.kernel.life()
@@ -247,7 +253,7 @@ class ShareLaws:
             if (
                 ticked
                 and now - ticked < GONE_SECONDS
-                and number(new, "watched_from") > ticked + TICK_SECONDS - GAIN_SECONDS
+                and number(new, "watched_from") > ticked + TICK_SECONDS - self._gain()
             ):
                 self.laws.broken(WOKEN, f"{number(new, 'watched_from') - ticked:.0f} s after a tick began")
         elif (
@@ -256,6 +262,11 @@ class ShareLaws:
             and number(new, "watched_until") <= self.world.kernel.now  # Otherwise it plans for the same second again.
         ):
             self.laws.broken(OWN_WATCH, f"{life.name}")
+
+    def _gain(self) -> float:
+        """Seconds before the next tick within which nobody is woken; an operator may lift a pause at any time."""
+        is_lifted = self.world.kernel.now - self.lifted_at < LIFTED_GAIN_SECONDS
+        return LIFTED_GAIN_SECONDS if is_lifted or ("CONTROL", "STACK") in self.world.dynamodb.items else GAIN_SECONDS
 
     # ── pages ────────────────────────────────────────────────────────────────────────────────────────────────────
 

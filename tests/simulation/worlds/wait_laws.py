@@ -31,8 +31,8 @@ PERMIT_SECONDS = 1.0
 """The same for polls of one account, whose permits come from one look."""
 DISPATCHED = (88.0, 91.0)
 """Seconds by which a batch is put off that is sent to be submitted or polled."""
-LOOK_SECONDS = 300.0
-"""Longest time between two looks at what waits for the end of a pause."""
+PUT_OFF, LOOK_SECONDS = 2.0, 45.0
+"""Longest time between two looks at what waits for the end of a pause: a submit; a poll or another account's batch."""
 
 SENT = "what is sent to be submitted may be submitted"
 DUE = "what waits is due when what stops it ends"
@@ -235,29 +235,28 @@ class WaitLaws:
             if name == "RATE" and number(item, "hold_until") > early:
                 yield _after(number(item, "hold_until"), number(item, "hold_until"), early, 10)
             if name == "STACK" and number(item, "held_since"):
-                yield _after(early + 60, now + 60, early, 10)
+                yield _after(early + PUT_OFF, now + PUT_OFF, early, 1)
             if name == "RATE#OUTSTANDING" and self._stops(name, look, job):
                 yield _after(early + 48, now + 1_800, early, 24)
             is_tick = life.name.startswith("Poll") and kind != "poll"
             if name.startswith("PAUSE") and _lasts(item, early):
-                yield from self._spans_of_pause(life, name, item, early, is_tick=is_tick)
+                if kind == "poll" or (is_tick and name != "PAUSE"):
+                    yield from self._spans_of_pause(name, item, early, is_tick=is_tick)
+                else:
+                    yield _after(early + 1, now + PUT_OFF, early, 1)
             if name.startswith("RATE#MODEL#"):
                 yield from self._spans_of_wait(item, early, is_tick=is_tick)
         is_contested = self.contested.get(life, 0.0) >= early
         if is_contested or self._free(look, kind, early) < 1:
             yield early + 4, now + 6
 
-    def _spans_of_pause(
-        self, life: Life, name: str, pause: Wire, early: float, *, is_tick: bool
-    ) -> Iterator[tuple[float, float]]:
+    def _spans_of_pause(self, name: str, pause: Wire, early: float, *, is_tick: bool) -> Iterator[tuple[float, float]]:
         now, probe, until = self.world.clock(), number(pause, "next_probe"), number(pause, "until") or inf
         if is_tick and name != "PAUSE" and probe <= early:
             yield _after(early + PROBED_SECONDS, now + PROBED_SECONDS, early, 0)
             return
         low = min(max(probe, early + 1), early + LOOK_SECONDS, until)
         yield _after(low, min(max(probe, now + 1), now + LOOK_SECONDS, until), early, 10)
-        if name in self.items.probes.get(life, ()):
-            yield early + 15, now + LOOK_SECONDS  # The free call has shown that it lasts.
 
     def _spans_of_wait(self, wait: Wire, early: float, *, is_tick: bool) -> Iterator[tuple[float, float]]:
         now, until = self.world.clock(), number(wait, "until")

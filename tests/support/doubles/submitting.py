@@ -14,6 +14,7 @@ from shared.invocation import Invocation
 from shared.ledger import Ledger
 from shared.models import Batch, BatchState, ErrorDetail, Job
 from shared.pacing.controls import Denied, Permit
+from shared.pacing.wakes import LeftDue
 from shared.workers_ai.client import TokenState
 from shared.workers_ai.replies import Accepted, Rejected, Reply
 from tests.support.doubles.ledger_items import JOB, READY, OneItem, T
@@ -52,7 +53,8 @@ class Submitting:
         self.objects: dict[str, bytes] = {}
         self.put_fails = 0
         self.puts: list[str] = []
-        self.ledger = Ledger(dynamodb, "table")
+        self.left = LeftDue()
+        self.ledger = Ledger(dynamodb, "table", self.left.note)
         self.services: Any = SimpleNamespace(
             settings=SimpleNamespace(ambiguous_submit="resubmit", cloudflare_account_id=JOB.plan.account),
             ledger=self.ledger,
@@ -63,10 +65,11 @@ class Submitting:
                 permit_submit=self._permit_submit,
                 permit_check=lambda now: True,
                 pause=lambda *words: self.budget_calls.append(("pause", *words[:4])),
-                lift=lambda *words: self.budget_calls.append(("lift", *words)),
                 delay_model=self._delay_model,
                 limit_rate=self._limit_rate,
             ),
+            lift=lambda *words: self.budget_calls.append(("lift", *words)),
+            left=self.left,
             times=SimpleNamespace(first_poll=lambda model, number, now: FIRST_ASK),
             now=lambda: self.clock,
             sleep=self.pass_time,
@@ -124,7 +127,7 @@ class Submitting:
         return True
 
     @contextmanager
-    def _submit(self, model: str, body: bytes, seconds: float) -> Iterator[Reply]:
+    def _submit(self, model: str, body: bytes, seconds: float, requests: int) -> Iterator[Reply]:
         self.posts.append((model, body, seconds))
         self.at_post = self.batch
         yield self.reply

@@ -185,6 +185,7 @@ class SentMessages:
     submit_url: str = "submit"
     poll_url: str = "poll"
     visit_url: str = "visit"
+    can_send: bool = True
     waiting_messages: Counter[str] = field(default_factory=Counter)
     """By queue."""
     sent: list[object] = field(default_factory=list)

@@ -342,7 +342,7 @@ def make_world(transport: httpx.BaseTransport, monkeypatch: Any, **settings: obj
         s3, sqs, dynamodb, secrets = (client(name) for name in ("s3", "sqs", "dynamodb", "secretsmanager"))
         world = World(traveller, s3, sqs, dynamodb, secrets, urls, permissions)
         plan = Wakes.plan
-        monkeypatch.setattr(Wakes, "plan", lambda *given: plan(*given) if world.wakes else None)
+        monkeypatch.setattr(Wakes, "plan", lambda *given, **named: plan(*given, **named) if world.wakes else None)
         yield world
     composition.services.cache_clear()
     assert permissions.refused == []

@@ -28,6 +28,9 @@ WITHOUT_A_JOB = {
     "stack's command not read",
     "no control object",
     "next tick not anticipated",
+    "no token can be read",
+    "denied upload has no job",
+    "command not read",
 }
 """Lines about what is no job, or not yet."""
 

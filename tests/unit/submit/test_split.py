@@ -162,7 +162,7 @@ def test_messages_are_sent_ten_at_a_time():
     [
         (Free(100, 3, 90), 4, 4.0, 6.0),
         (Free(100, 0, 90), 1, 4.0, 6.0),
-        (Free(1, 1, 90, paused=True, look_at=1_300.0), 1, 300.0, 300.0),
+        (Free(1, 1, 90, paused=True, look_at=1_300.0), 1, 4.0, 6.0),
     ],
     ids=["three calls", "none", "paused"],
 )

@@ -228,6 +228,7 @@ def test_lease_is_renewed_after_first_batch():
         "claims": 0,
         "bytes_read": len(UPLOAD),
         "blank_until": place(1),
+        "denied": None,
     }
 
 

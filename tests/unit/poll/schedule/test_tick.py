@@ -73,12 +73,23 @@ def test_tick_ignores_what_is_due_after_its_end(parts):
 @pytest.mark.parametrize("kind", [DueKind.FIRST, DueKind.SUBMIT])
 @pytest.mark.parametrize(("paused", "slept"), [(False, [5]), (True, [])])
 def test_tick_waits_for_no_submit_that_pause_forbids(parts, kind, paused, slept):
-    parts.budget.available = Free(first=1, submits=1, polls=1, paused=paused, look_at=T + 9)
+    parts.budget.available = Free(first=1, submits=1, polls=1, paused=paused, look_at=T + 90)
     parts.ledger.add(turn(0, kind, at=5))
 
     parts.run()
 
     assert parts.clock.slept == slept
+
+
+@pytest.mark.parametrize(("at", "look_at", "slept"), [(-1, 7, [7]), (-1, 17, [10, 7]), (5, 7, [])])
+def test_tick_waits_for_probe_of_what_is_due(parts, monkeypatch, at, look_at, slept):
+    pause = Free(polls=1, paused=True, look_at=T + look_at)
+    monkeypatch.setattr(parts.budget, "free", lambda now: pause if now < T + look_at else Free())
+    parts.ledger.add(turn(0, DueKind.SUBMIT, at=at))
+
+    parts.run()
+
+    assert parts.clock.slept[: max(len(slept), 1)] == slept
 
 
 def test_tick_waits_for_jobs_during_pause(parts):

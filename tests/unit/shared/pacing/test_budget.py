@@ -3,6 +3,8 @@
 Random waits return their midpoint.
 """
 
+import math
+
 import pytest
 
 from shared import retry
@@ -195,8 +197,8 @@ def test_full_model_rechecks_after_a_minute():
 
 def test_paused_stack_lets_only_polls_through():
     budget = GivenBudget(held_since=NOW - 10)
-    assert budget.permit_submit(MODEL, NOW) == Denied(NOW + 65, paused=True)
-    assert budget.free(NOW) == Free(polls=90, paused=True, look_at=NOW + 60)
+    assert budget.permit_submit(MODEL, NOW) == Denied(NOW + 2.5, paused=True, wake_at=math.inf)
+    assert budget.free(NOW) == Free(polls=90, paused=True, look_at=math.inf)
     assert budget.permit_polls(3, NOW) == (3, Permit())
 
 
@@ -271,11 +273,10 @@ def test_due_probe_frees_one_submit(next_probe, already, first, submits):
         (NOW, None, 0),
         (NOW - 50, None, 0),
         (NOW + 250, NOW + 200, 200),
-        (NOW + 1_800, NOW + 2_000, 300),
+        (NOW + 1_800, NOW + 2_000, 1_800),
     ],
 )
-def test_paused_batch_rechecks_at_probe_or_end(next_probe, until, after):
-    """Or after five minutes: as any work, see `test_paused_work_rechecks_after_probe_end_or_five_minutes`."""
+def test_tick_looks_again_at_probe_or_end(next_probe, until, after):
     assert GivenBudget(pause=pause_of(QUOTA, next_probe=next_probe, until=until)).free(NOW).look_at == NOW + after
 
 

@@ -175,25 +175,34 @@ def test_unaffected_call_is_not_a_probe(pause, kind):
 @pytest.mark.parametrize(
     ("next_probe", "until", "after"),
     [
-        (NOW + 100, None, 100),
+        (NOW + 30, None, 30),
         (NOW + 0.5, None, 0.5),
-        (NOW + 299, None, 299),
-        (NOW + 301, None, 300),
-        (NOW + 900, None, 300),
-        (NOW + 900, NOW + 1_000, 300),
-        (NOW + 250, NOW + 200, 200),
-        (NOW + 100, NOW + 200, 100),
+        (NOW + 44, None, 44),
+        (NOW + 46, None, 45),
+        (NOW + 900, None, 45),
+        (NOW + 900, NOW + 1_000, 45),
+        (NOW + 25, NOW + 20, 20),
+        (NOW + 10, NOW + 20, 10),
     ],
 )
-def test_paused_work_rechecks_after_probe_end_or_five_minutes(next_probe, until, after):
-    pause = pause_of(OUTAGE, next_probe=next_probe, until=until)
+def test_paused_poll_rechecks_after_probe_end_or_45_seconds(next_probe, until, after):
+    pause = pause_of(TOKEN, next_probe=next_probe, until=until)
     items = GivenBudget(pause=pause)
-    assert items.pass_pause(pause, SUBMIT, NOW) == Denied(NOW + after + 1 + 4.5, paused=True)
+    assert items.pass_pause(pause, POLL, NOW) == Denied(NOW + after + 1 + 4.5, paused=True)
     assert items.written == []
 
 
-@pytest.mark.parametrize(("place", "after"), [(0, 101), (1, 110)])
-def test_paused_work_resumes_spread_over_nine_seconds(spread, place, after):
+@pytest.mark.parametrize(
+    ("next_probe", "until", "wake_at"),
+    [(NOW + 900, None, NOW + 900), (NOW + 900, NOW + 800, NOW + 800), (NOW + 1, None, NOW + 1)],
+)
+def test_paused_submit_is_due_whenever_pause_is_lifted(next_probe, until, wake_at):
+    pause = pause_of(OUTAGE, next_probe=next_probe, until=until)
+    assert GivenBudget().pass_pause(pause, SUBMIT, NOW) == Denied(NOW + 2.5, paused=True, wake_at=wake_at)
+
+
+@pytest.mark.parametrize(("place", "after"), [(0, 46), (1, 55)])
+def test_paused_polls_resume_spread_over_nine_seconds(spread, place, after):
     spread(place)
     pause = pause_of(TOKEN)
     assert GivenBudget().pass_pause(pause, POLL, NOW) == Denied(NOW + after, paused=True)

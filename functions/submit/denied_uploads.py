@@ -1,0 +1,108 @@
+"""Uploads that S3 lists but does not hand out: a policy, a key or the bucket's owner denies it.
+
+It is shown at once and tried again, because somebody may be about to correct it; after a day the upload ends. A job
+shows it in its own status. If even HEAD is refused, nothing is known of the upload but its name, so there is no job:
+then an object in the folder of its results shows it, and the event's message is delivered again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from dropbatch.core import keys
+from shared.errors import RefusedError, UploadDeniedError
+from shared.job_status import JSON_TYPE, UPLOAD_DENIED, build_status, iso_time, write_status
+from shared.models import ErrorDetail, UploadDenial
+from shared.observability import logger
+
+if TYPE_CHECKING:
+    from shared.aws.object_events import ObjectCreated
+    from shared.bootstrap import Services
+    from shared.models import Job
+
+MAX_DENIED_SECONDS = 86_400.0
+"""Seconds for which an upload is tried that S3 does not hand out."""
+MIN_WAIT_SECONDS, MAX_WAIT_SECONDS = 15.0, 300.0
+"""Seconds between two tries of a job: half of the time for which its upload has been denied, within these."""
+MIN_EVENT_SECONDS, MAX_EVENT_SECONDS = 60.0, 1_800.0
+"""The same of an event without a job: each try uses up one of the 100 deliveries of its message."""
+PUNCTUAL_SECONDS = 45.0
+"""Age of an event in seconds up to which no delivery of its message has failed because the upload was denied."""
+
+
+def wait_or_fail(services: Services, job: Job, denied: UploadDeniedError) -> Job | None:
+    """Show why the upload of a leased job cannot be read, and try again later.
+
+    Returns:
+        The job with an error, if its upload has been denied for too long; else None.
+
+    Raises:
+        StorageError: an AWS service failed; the next turn finds the upload denied, too.
+    """
+    now = services.now()
+    since = job.denied.since if job.denied else now
+    logger.warning("upload denied", job_id=job.job_id, since=iso_time(since), reason=str(denied))
+    # A validation has no status to show it, and sends nothing: it is soon repeated.
+    if keys.is_validation(job.upload.key) or now - since >= MAX_DENIED_SECONDS:
+        message = f"S3 does not hand out the upload: {denied.said} Correct this, and upload it again."
+        return services.ledger.fail_job(job, ErrorDetail(UPLOAD_DENIED, message), now)
+    shown = replace(job, denied=UploadDenial(since, denied.said))
+    write_status(services, shown, build_status(shown, job.status_succeeded, job.status_failed, None))
+    services.ledger.release_job(job, now + _wait(now - since, MIN_WAIT_SECONDS, MAX_WAIT_SECONDS), denied=shown.denied)
+    return None
+
+
+def _wait(seconds: float, shortest: float, longest: float) -> float:
+    return min(max(seconds / 2, shortest), longest)
+
+
+# ── without a job ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def show_denied_event(services: Services, event: ObjectCreated, upload_key: str, refusal: RefusedError) -> None:
+    """Show that HEAD of an upload is refused.
+
+    Raises:
+        UploadDeniedError: the event is to be tried again.
+        StorageError: S3 failed.
+    """
+    now = services.now()
+    age = now - (event.at or now)
+    said = f"HEAD of s3://{event.bucket}/{event.key}: {refusal.code} {refusal.said}".strip()
+    logger.warning("denied upload has no job", version=event.version, reason=str(refusal))
+    if age >= MAX_DENIED_SECONDS:
+        error = {
+            "code": UPLOAD_DENIED,
+            "message": f"S3 told nothing of the upload for 24 hours: {said}. Upload it again.",
+        }
+        _put_notice(services, upload_key, {"state": "failed", "error": error, "version": event.version})
+        return
+    until = None if event.at is None else event.at + MAX_DENIED_SECONDS
+    words = (
+        f"S3 refuses to tell anything of the upload to Dropbatch: {said}. Check the bucket's policy and the object's "
+        "encryption. It is tried again, at least every half an hour."
+    )
+    waiting = {"code": UPLOAD_DENIED, "message": words, "until": iso_time(until)}
+    _put_notice(services, upload_key, {"state": "waiting", "waiting_for": waiting, "version": event.version})
+    raise UploadDeniedError(said, _wait(age, MIN_EVENT_SECONDS, MAX_EVENT_SECONDS))
+
+
+def end_notice(services: Services, event: ObjectCreated, job: Job) -> None:
+    """If an upload was shown as denied before it got its job, show that it has one.
+
+    Raises:
+        StorageError: S3 failed.
+    """
+    is_late = event.at is not None and services.now() - event.at > PUNCTUAL_SECONDS
+    if is_late and services.store.head(keys.denied_notice(job.upload.key)):
+        _put_notice(services, job.upload.key, {"state": "read", "job_id": job.job_id, "version": event.version})
+
+
+def _put_notice(services: Services, upload_key: str, told: dict[str, Any]) -> None:
+    empty = {"job_id": None, "error": None, "waiting_for": None}
+    notice = {**empty, **told, "updated_at": iso_time(services.now())}
+    body = msgspec.json.format(msgspec.json.encode(notice), indent=1) + b"\n"
+    services.store.put(keys.denied_notice(upload_key), body, kind=JSON_TYPE)

@@ -1,0 +1,57 @@
+"""Batches that may not be submitted now: how they wait, which pause a refusal begins, and which it shows to be over."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from shared.pacing.controls import PauseReason
+from shared.pacing.poll_schedule import HELD_POLL_SECONDS
+from shared.workers_ai.error_codes import ErrorClass, is_like_lost
+
+if TYPE_CHECKING:
+    from shared.bootstrap import Services
+    from shared.models import Batch, Job
+    from shared.pacing.controls import Denied, Pause
+    from shared.workers_ai.replies import Rejected
+
+POLLED_AFTER_SECONDS = 300.0
+"""Seconds that a batch which is submitted again waits for the rate budget before its ids are polled again."""
+UNPAID_REASONS = {
+    ErrorClass.QUOTA: PauseReason.QUOTA_SPENT,
+    ErrorClass.CREDITS: PauseReason.CREDITS_SPENT,
+    ErrorClass.SPEND_LIMIT: PauseReason.SPEND_LIMIT,
+}
+"""Why submits pause that cannot be paid for, by what the reply means."""
+
+
+def closes_pause(pause: Pause, verdict: ErrorClass, reply: Rejected) -> bool:
+    """Whether a rejected probe still shows that the pause's reason is over."""
+    if pause.reason is PauseReason.TOKEN_REFUSED:
+        return verdict not in {
+            ErrorClass.ACCOUNT,
+            ErrorClass.RATE_LIMIT,
+            ErrorClass.TRY_LATER,
+        }  # the last if not reached
+    return pause.reason is PauseReason.OUTAGE and reply.status > 0 and not is_like_lost(reply)
+
+
+def hold(services: Services, job: Job, batch: Batch, now: float) -> None:
+    """The job is paused: postpone the batch, or poll it meanwhile if it is to be submitted again."""
+    if batch.waits_anew:
+        services.ledger.poll_on(batch, now + HELD_POLL_SECONDS)
+    else:
+        services.ledger.hold(batch, now, job.deadline_at)
+
+
+def wait(services: Services, batch: Batch, refusal: Denied) -> None:
+    """Postpone a submit. A batch that is submitted again has ids that may return its answer during a long wait."""
+    now = services.now()
+    if batch.waits_anew and (refusal.paused or now - batch.ready_at > POLLED_AFTER_SECONDS):
+        services.ledger.poll_on(batch, max(refusal.until, min(refusal.wake_at, now + HELD_POLL_SECONDS)))
+        return
+    if refusal.paused:
+        services.ledger.wait(batch, refusal.until, refusal.until - now)
+        if refusal.wake_at:
+            services.left.note_postponed(batch.job_id, batch.number, refusal.wake_at)
+    else:
+        services.ledger.postpone(batch, refusal.until)
