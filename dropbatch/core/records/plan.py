@@ -39,7 +39,7 @@ class SplitPlan:
     form: str = ""
     packing: str = ""
     start: int = 0
-    first_requests: int = FIRST_BATCH_RECORDS
+    first_requests: int = 500  # Of items that leave it out, whatever a new job's is.
     format: str = ""
     start_line: int = 0
     converts: bool = False

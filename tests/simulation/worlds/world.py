@@ -14,7 +14,7 @@ import random
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
@@ -44,9 +44,10 @@ from tests.simulation.services.s3 import S3, Version
 from tests.simulation.services.sqs import SQS, Queue
 from tests.simulation.worlds.lambdas import EventSource, Function, Invocation
 from tests.support.aws.resources import BUCKET, QUEUES, TABLE, TOKEN, variables
+from tests.support.doubles import other_versions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from shared.bootstrap import Services
     from tests.simulation.services.dynamodb import Key, Wire
@@ -116,6 +117,9 @@ class World:
         self.metrics: dict[str, float] = {}
         self.measured: list[Callable[[str, float], None]] = []
         """Called with each metric and its value."""
+        self.versions: dict[str, other_versions.Version] = {}
+        """The functions of which new processes are another version."""
+        self._building: other_versions.Version | None = None
         self.failures: list[BaseException] = []
         """What messages failed with."""
         self.uploads: list[Upload] = []
@@ -152,8 +156,14 @@ class World:
         key = "control/stack" if name == "stack" else f"control/jobs/{name}"
         self.s3.put_object(Bucket=BUCKET, Key=key, Body=word.encode())
 
-    def redeploy(self, **settings: object) -> None:
-        """Deploy the stack with other parameters, given as the functions' variables; `simulated` restores them."""
+    def redeploy(self, versions: Mapping[str, other_versions.Version] | None = None, **settings: object) -> None:
+        """Deploy the stack: functions of other versions, or with other parameters, which `simulated` restores.
+
+        Args:
+            versions: by function; one that is not here becomes this version.
+            settings: the functions' variables.
+        """
+        self.versions = dict(versions or {})
         os.environ.update({name: str(value) for name, value in settings.items()})
         self.calls_per_minute = int(os.environ["API_CALLS_PER_MINUTE"])
         for function in self.functions.values():
@@ -198,7 +208,9 @@ class World:
         described = template()["Resources"][name]["Properties"]
         timeout = template()["Globals"]["Function"]["Timeout"]
         reserved = _number(described["ReservedConcurrentExecutions"])
-        function = self.functions[name] = Function(name, module, timeout, reserved, self.calls, self._build)
+        function = self.functions[name] = Function(
+            name, module, timeout, reserved, self.calls, partial(self._build, name)
+        )
         for event in described["Events"].values():
             if event["Type"] != "SQS":
                 continue
@@ -206,8 +218,9 @@ class World:
             most = _number(event["Properties"]["ScalingConfig"]["MaximumConcurrency"])
             self.sources[queue] = EventSource(self.sqs.queues[queue], function, most, self.calls)
 
-    def _build(self) -> Services:
-        """Services of a new process."""
+    def _build(self, function: str) -> Services:
+        """Services of a new process of a function."""
+        self._building = self.versions.get(function)
         return replace(bootstrap.services.__wrapped__(), now=self.clock, sleep=self.kernel.wait)
 
     def clock(self) -> float:
@@ -220,7 +233,7 @@ class World:
         del config
         found: Any = {"dynamodb": self.dynamodb, "s3": self.s3, "sqs": self.sqs, "events": self.events}[name]
         found.meta = Meta
-        return found
+        return other_versions.OtherVersion(found, self._building) if name == "dynamodb" and self._building else found
 
     def _tick(self) -> None:
         self.functions["PollFunction"].invoke({}, lambda _: None)
