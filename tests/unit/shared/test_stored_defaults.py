@@ -121,6 +121,7 @@ DEFAULTS: dict[str, dict[str, object]] = {
         "by_default": False,
         "delimiter": "",
         "answers": False,
+        "inputs": "",
     },
     "Checkpoint": {"offset": 0, "line": 0, "record": 0},
     "Isolation": {"submits": 0, "granted": (), "causes": {}, "writes": 0},
