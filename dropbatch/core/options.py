@@ -32,6 +32,8 @@ MAX_METADATA_BYTES = 2_048
 """S3's limit for the metadata of one object."""
 MAX_DEADLINE_HOURS = 30 * 24
 MAX_DOLLARS = Decimal(1_000_000_000)
+SMALLEST = 1e-9
+"""Smaller numbers count as 0: DynamoDB stores none below 1e-130."""
 MAX_TAGS = 16
 MAX_TAG_NAME, MAX_TAG_VALUE = 128, 512
 """Characters of a tag's name and of its value: what AWS allows for its own, and OpenAI for a batch's metadata."""
@@ -53,6 +55,7 @@ class Options(msgspec.Struct, frozen=True, omit_defaults=True):
         max_failed_fraction: of the answered records, 0 to 1.
         max_cost: US dollars.
         tags: the user's own names and values.
+        ignored: metadata that begins like an option and is none, each with the option that has the nearest name.
     """
 
     model: str | None = None
@@ -66,6 +69,7 @@ class Options(msgspec.Struct, frozen=True, omit_defaults=True):
     max_failed_fraction: float | None = None
     max_cost: Decimal | None = None
     tags: dict[str, str] | None = None
+    ignored: dict[str, str] | None = None
 
 
 # ── what each option may be ──────────────────────────────────────────────────────────────────────────────────────────
@@ -116,7 +120,7 @@ def _number(low: float, high: float, words: str) -> Callable[[Json], float]:
         value = float(_decoded(raw, float, words))
         if not low <= value <= high:
             raise _WrongValueError(words)
-        return value
+        return value if value >= SMALLEST else 0.0
 
     return parse
 
@@ -129,13 +133,15 @@ def _dollars(raw: Json) -> Decimal:
         raise _WrongValueError(words) from None
     if not value.is_finite() or not 0 <= value <= MAX_DOLLARS:
         raise _WrongValueError(words)
-    return value
+    return value if value >= SMALLEST else Decimal(0)
 
 
 def _defaults(raw: Json) -> dict[str, msgspec.Raw]:
+    words = 'It must be a JSON object, such as {"max_tokens":100}.'
     members = members_of(raw) if begins(raw, b"{") else None
-    if members is None or _is_undecodable(raw):
-        raise _WrongValueError('It must be a JSON object, such as {"max_tokens":100}.')
+    if members is None:
+        raise _WrongValueError(words)
+    _decoded(raw, object, words)
     if "external_reference" in members:
         raise _WrongValueError("It must not contain external_reference, because each record has its own.")
     return members
@@ -156,14 +162,6 @@ def _decoded(raw: Json, kind: Any, words: str) -> Any:  # noqa: ANN401
         return msgspec.json.decode(raw, type=kind)
     except UNDECODABLE:
         raise _WrongValueError(words) from None
-
-
-def _is_undecodable(raw: Json) -> bool:
-    try:
-        msgspec.json.decode(raw)
-    except UNDECODABLE:
-        return True
-    return False
 
 
 _PARSERS: dict[str, Callable[[Json], object]] = {
@@ -192,28 +190,61 @@ _JSON_IN_METADATA = frozenset({"defaults", "tags", "deadline_hours", "max_failed
 # ── where options come from ──────────────────────────────────────────────────────────────────────────────────────────
 
 
+def option_name(written: str) -> str:
+    """The name of the option that is written so, if it is one: `max_cost` for `max-cost` and `Max_Cost`."""
+    return written.strip().lower().replace("-", "_")
+
+
 def metadata_options(metadata: Mapping[str, str]) -> dict[str, Any]:
-    """The options in an object's metadata. Metadata with other names is ignored; an empty value sets no option.
+    """The options in an object's metadata, in any spelling, and what it has `ignored`. An empty value sets no option.
 
     Args:
-        metadata: by lower-case name, without `x-amz-meta-`.
+        metadata: by name, without `x-amz-meta-`.
 
     Raises:
         UploadRefused: `bad_options`.
     """
-    found: dict[str, Any] = {}
-    for member, parse in _PARSERS.items():
-        header = member.replace("_", "-")
-        written = metadata.get(header, "").strip()
-        if not written:
+    found, ignored = _Found("x-amz-meta-"), dict[str, str]()
+    for header, written in sorted(metadata.items()):
+        member = option_name(header)
+        if member not in _PARSERS:
+            if nearest := _begins_like(member):
+                ignored[header] = nearest
+            continue
+        if not written.strip():
             continue
         try:
-            text = _unfolded(written)
+            text = _unfolded(written.strip())
             is_json = member in _JSON_IN_METADATA or (member in {"template", "system"} and text.startswith('"'))
-            found[member] = parse(text.encode() if is_json else msgspec.json.encode(text))
+            found.take(header, text.encode() if is_json else msgspec.json.encode(text))
         except (_WrongValueError, UnicodeEncodeError) as error:
             raise _bad(f"x-amz-meta-{header}", str(error)) from None
-    return found
+    return found.options | ({"ignored": ignored} if ignored else {})
+
+
+class _Found:
+    """The options of one place: each may be written in several spellings, if they agree."""
+
+    def __init__(self, prefix: str) -> None:
+        self.options: dict[str, Any] = {}
+        self._prefix = prefix
+        self._spellings: dict[str, str] = {}
+
+    def take(self, written: str, raw: Json) -> None:
+        """Parse the value of an option; its name is as it was written."""
+        member = option_name(written)
+        value = _PARSERS[member](raw)
+        other = self._spellings.setdefault(member, written)
+        if other != written and value != self.options[member]:
+            raise _WrongValueError(f"It differs from {self._prefix}{other}, which is the same option. Write it once.")
+        self.options[member] = value
+
+
+def _begins_like(name: str) -> str:
+    """The option that a name was probably meant to be; empty if it is not like any."""
+    alike = [member for member in OPTIONS if name.startswith(member.partition("_")[0])]
+    found = difflib.get_close_matches(name, alike, 1, 0.0) or difflib.get_close_matches(name, OPTIONS, 1, 0.75)
+    return found[0] if found else ""
 
 
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
@@ -236,14 +267,14 @@ def metadata_of(options: Mapping[str, object]) -> dict[str, str]:
     Text that a header cannot hold as it is becomes an encoded word (RFC 2047), as S3's own tools write it.
 
     Args:
-        options: by name, with `_` or `-`. Text stays as it is; anything else is written as JSON.
+        options: by name, in any spelling. Text stays as it is; anything else is written as JSON.
 
     Raises:
         UsageError: an option is unknown or has a wrong value, or all of them together are too large.
     """
     metadata: dict[str, str] = {}
     for written, value in options.items():
-        name = written.strip().replace("-", "_")
+        name = option_name(written)
         if name not in _PARSERS:
             raise UsageError(f"There is no option {written!r}. {_one_of(OPTIONS)}{_nearest(name, OPTIONS)}")
         text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
@@ -251,7 +282,9 @@ def metadata_of(options: Mapping[str, object]) -> dict[str, str]:
             raise UsageError(f"{written}: It has a character that is not Unicode text.")
         if name in {"template", "system"} and (text.startswith('"') or text != text.strip()):
             text = msgspec.json.encode(text).decode()  # Otherwise it would be read as JSON, or without its blanks.
-        metadata[name.replace("_", "-")] = _header(text)
+        header = name.replace("_", "-")
+        if metadata.setdefault(header, _header(text)) != _header(text):
+            raise UsageError(f"{written}: It is given twice, with different values.")
     try:
         metadata_options(metadata)
     except UploadRefused as fault:
@@ -267,7 +300,7 @@ def metadata_of(options: Mapping[str, object]) -> dict[str, str]:
 
 def as_arguments(message: str) -> str:
     """A message in which options are named as a program's arguments are: `max_cost`, not x-amz-meta-max-cost."""
-    return re.sub("x-amz-meta-([a-z-]+)", lambda found: f"`{found[1].replace('-', '_')}`", message)
+    return re.sub("x-amz-meta-([a-z_-]+)", lambda found: f"`{found[1].replace('-', '_')}`", message)
 
 
 def _header(text: str) -> str:
@@ -285,19 +318,16 @@ def file_options(content: bytes) -> dict[str, Any]:
     members = members_of(content.removeprefix(b"\xef\xbb\xbf").strip())
     if members is None or len(content) > MAX_OPTIONS_BYTES:
         raise _bad(OPTIONS_FILE, f"It must be a JSON object of at most {MAX_OPTIONS_BYTES:,} bytes.")
-    found: dict[str, Any] = {}
+    found = _Found("")
     for member, raw in members.items():
-        parse = _PARSERS.get(member)
-        if parse is None:
-            raise _bad(
-                OPTIONS_FILE,
-                f"There is no option {member[:60]!r}. {_one_of([*_PARSERS])}{_nearest(member, [*_PARSERS])}",
-            )
+        if option_name(member) not in _PARSERS:
+            nearest = _nearest(option_name(member), OPTIONS)
+            raise _bad(OPTIONS_FILE, f"There is no option {member[:60]!r}. {_one_of(OPTIONS)}{nearest}")
         try:
-            found[member] = parse(raw)
+            found.take(member, raw)
         except _WrongValueError as error:
             raise _bad(f"{OPTIONS_FILE}, {member}", str(error)) from None
-    return found
+    return found.options
 
 
 def options_keys(upload_key: str, inbox: str) -> list[str]:
@@ -354,7 +384,7 @@ def decode_options(content: bytes) -> Options:
 
 def named_options(options: Options) -> dict[str, Any]:
     """The options that are set, as a layer for `resolve`."""
-    every = {member: getattr(options, member) for member in Options.__struct_fields__}
+    every = {member: getattr(options, member) for member in OPTIONS}
     return {member: value for member, value in every.items() if value is not None}
 
 

@@ -16,7 +16,7 @@ from dropbatch.core.cost import has_price
 from dropbatch.core.errors import UploadRefused
 from dropbatch.core.formats.csv_rows import LongRow, delimiters_in, first_row, read_rows
 from dropbatch.core.formats.detect import check_named, detect_format, first_model
-from dropbatch.core.formats.model_catalog import is_model, max_records_per_reply
+from dropbatch.core.formats.model_catalog import find_model, is_model, max_records_per_reply
 from dropbatch.core.formats.registry import ARRAYS, DELIMITERS, FORMATS, Form, reader_of, target_of
 from dropbatch.core.formats.tables import answer_columns
 from dropbatch.core.records.detect_form import BOM, detect_form
@@ -123,6 +123,7 @@ def plan_upload(
         UploadRefused: the upload cannot be read, or its options do not fit it.
     """
     plan, header = _plan(first, options, key, beginning, limits, is_retry=is_retry)
+    plan = replace(plan, inputs=find_model(plan.model).schema)
     if options.template and plan.format in ARRAYS:
         takers = ", ".join(name for name in FORMATS if name not in ARRAYS)
         message = f"template: The upload's format is {plan.format}; only {takers} take a template. Leave it out."

@@ -18,6 +18,7 @@ from dropbatch.core.options import (
     file_options,
     metadata_options,
     named_options,
+    option_name,
     options_keys,
     path_options,
     resolve,
@@ -33,8 +34,8 @@ if TYPE_CHECKING:
     from shared.bootstrap import Services
     from shared.models import Job
 
-RETRY_OF = "retry-of"
-"""Metadata of a retry file: its job's id, or the percent-encoded key of its job's manifest."""
+RETRY_OF = "retry_of"
+"""Metadata of a retry file, in any spelling: its job's id, or the percent-encoded key of its job's manifest."""
 
 
 class Retried(msgspec.Struct, frozen=True):
@@ -84,7 +85,8 @@ def find_retried(services: Services, metadata: Mapping[str, str]) -> Retried | N
     Raises:
         StorageError: an AWS service failed.
     """
-    job_id = keys.named_job(unquote(metadata.get(RETRY_OF, "").strip()))
+    given = next((value for name, value in metadata.items() if option_name(name) == RETRY_OF), "")
+    job_id = keys.named_job(unquote(given.strip()))
     found = _upload_of(services, job_id) if job_id else None
     if job_id is None or found is None or keys.is_validation(found[0]):
         return None

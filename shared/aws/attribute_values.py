@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+LARGEST_NUMBER, SMALLEST_NUMBER = 10**38 - 1, 1e-130
+"""A number from outside, such as a record's `max_tokens`, may be beyond these, and DynamoDB refuses such an item."""
+
 
 def attribute(value: object) -> dict[str, Any]:
     """One value in DynamoDB's wire form. Members of maps that are None are left out.
@@ -30,7 +33,7 @@ def attribute(value: object) -> dict[str, Any]:
         case str():
             return {"S": str(value)}
         case int() | float():
-            return {"N": repr(value)}
+            return {"N": repr(_storable(value))}
         case list() | tuple():
             return {"L": [attribute(member) for member in value]}
         case dict():
@@ -38,6 +41,13 @@ def attribute(value: object) -> dict[str, Any]:
     if is_dataclass(value):
         return {"M": attributes(value)}
     raise TypeError(f"no attribute form for {type(value).__name__}")
+
+
+def _storable(value: float) -> float:
+    """The number nearest to this one that DynamoDB stores: of at most 38 digits, and not too near to 0."""
+    if 0 < abs(value) < SMALLEST_NUMBER:
+        return 0.0
+    return max(-LARGEST_NUMBER, min(value, LARGEST_NUMBER))
 
 
 def attributes(value: object) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from shared.aws.attribute_values import attribute, defaults_of, plain, read
 from shared.aws.client_errors import storage_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from mypy_boto3_dynamodb import DynamoDBClient
 
@@ -32,6 +32,21 @@ class AtMost:
 
     operator: str
     value: float
+
+
+@dataclass(frozen=True, slots=True)
+class SameMembers:
+    """As an expected value: the attribute is a map in which these members are as they were read.
+
+    The others are not compared: another version may store fewer or more of them.
+
+    Attributes:
+        seen: the data class that was read; None if the attribute did not exist, and must not.
+        names: the members, each a number or a text.
+    """
+
+    seen: object | None
+    names: tuple[str, ...]
 
 
 class ConditionFailedError(Exception):
@@ -82,7 +97,7 @@ class Table:
         Args:
             key: the item's key, in wire form.
             expected: what the item's attributes must hold: a value (one that is absent has the default of `kind`),
-                `ABSENT`, or `AtMost`.
+                `ABSENT`, `AtMost`, or `SameMembers`. A map or a list is never compared as a whole.
             changes: what they hold afterwards; None, or the default of `kind`, removes an attribute.
             kind: the data class that the item is read as.
             remove: further attributes to remove.
@@ -94,15 +109,16 @@ class Table:
         values: dict[str, Any] = {}
 
         def name(of: str) -> str:
-            names[f"#{of}"] = of
-            return f"#{of}"
+            parts = of.split(".")
+            names.update({f"#{part}": part for part in parts})
+            return ".".join(f"#{part}" for part in parts)
 
         def value(of: str, prefix: str, given: object) -> str:
-            values[f":{prefix}{of}"] = attribute(given)
-            return f":{prefix}{of}"
+            values[given_as := f":{prefix}{of.replace('.', '_')}"] = attribute(given)
+            return given_as
 
         conditions, defaults = ["attribute_exists(#pk)"], defaults_of(kind)
-        for of, wanted in expected.items():
+        for of, wanted, default in _compared(expected, defaults):
             if wanted is ABSENT:
                 conditions.append(f"attribute_not_exists({name(of)})")
             elif isinstance(wanted, AtMost):
@@ -110,8 +126,7 @@ class Table:
                 conditions.append(f"(attribute_not_exists({name(of)}) OR {compared})")
             else:
                 same = f"{name(of)} = {value(of, 'if_', wanted)}"
-                is_default = wanted == defaults.get(of, ABSENT)
-                conditions.append(f"(attribute_not_exists({name(of)}) OR {same})" if is_default else same)
+                conditions.append(f"(attribute_not_exists({name(of)}) OR {same})" if wanted == default else same)
         written = {of: new for of, new in changes.items() if new is not None and new != defaults.get(of, ABSENT)}
         removed = [*remove, *(of for of in changes if of not in written)]
         clauses = []
@@ -147,6 +162,26 @@ class Table:
         if wanted and _holds(item, wanted) and not any(of in item for of in removed):
             return read(item, kind)
         return None
+
+
+def _compared(expected: Mapping[str, object], defaults: Mapping[str, object]) -> Iterator[tuple[str, object, object]]:
+    """The attributes and members that a condition compares: name or path, expected value, and default.
+
+    Raises:
+        TypeError: a map or a list would be compared as a whole.
+    """
+    for of, wanted in expected.items():
+        if not isinstance(wanted, SameMembers):
+            members = {of: (wanted, defaults.get(of, ABSENT))}
+        elif wanted.seen is None:
+            members = {of: (ABSENT, ABSENT)}
+        else:
+            inner = defaults_of(type(wanted.seen))
+            members = {f"{of}.{name}": (getattr(wanted.seen, name), inner[name]) for name in wanted.names}
+        for path, (value, default) in members.items():
+            if value is not ABSENT and not isinstance(value, str | int | float | AtMost):
+                raise TypeError(f"{path} would be compared as a whole, and never be equal to that of another version")
+            yield path, value, default
 
 
 def _holds(item: Mapping[str, Any] | None, wanted: Mapping[str, Any]) -> TypeGuard[Mapping[str, Any]]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from shared.aws.attribute_values import attributes, read
 from shared.aws.dynamodb import ABSENT, AtMost, Table
-from shared.errors import InvariantError
+from shared.errors import InvariantError, UnreadableItemError
 from shared.ledger.item_keys import LIFE_SECONDS, batch_key
 from shared.models import Batch, BatchState, DueKind, ErrorDetail, Part, Submission
 
@@ -35,6 +35,7 @@ class Batches(Table):
         limit: int | None = None,
         prefix: str = "",
         page_size: int | None = None,
+        unreadable: list[str] | None = None,
     ) -> Iterator[Batch]:
         """Batches of a job in the order of their first record, read consistently, a page at a time.
 
@@ -44,6 +45,10 @@ class Batches(Table):
             limit: maximum items to read; None for all.
             prefix: only numbers that begin with this.
             page_size: items to read at a time, if the caller may stop early.
+            unreadable: gets the numbers of the batches that cannot be read, which are left out then.
+
+        Raises:
+            UnreadableItemError: a batch cannot be read, and `unreadable` is None.
         """
         start = f"BATCH#{after}\x00" if after else f"BATCH#{prefix}"
         condition = {
@@ -65,7 +70,14 @@ class Batches(Table):
                 ConsistentRead=True,
             )
             for item in page["Items"]:
-                yield read(item, Batch)
+                try:
+                    batch = read(item, Batch)
+                except UnreadableItemError:
+                    if unreadable is None:
+                        raise
+                    unreadable.append(item["sk"]["S"].removeprefix("BATCH#"))
+                    continue
+                yield batch
             if "LastEvaluatedKey" not in page:
                 return
             position = {"ExclusiveStartKey": page["LastEvaluatedKey"]}

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dropbatch.core.keys import JobState
 from shared.aws.attribute_values import attribute, attributes, plain, read
-from shared.aws.dynamodb import ABSENT, AtMost, Table, call_dynamodb
+from shared.aws.dynamodb import ABSENT, AtMost, SameMembers, Table, call_dynamodb
 from shared.errors import LeaseLostError, UnreadableItemError
 from shared.ledger.item_keys import LIFE_SECONDS, job_key
 from shared.models import SCHEMA, DueKind, ErrorDetail, Isolation, Job, JobControl, LastingError, Staging
@@ -134,12 +135,13 @@ class Jobs(Table):
 
     def note_isolation(self, job: Job, isolation: Isolation) -> Job | None:
         """Store the progress of isolation in a job, if it is unchanged since it was read."""
-        seen = ABSENT if job.isolation is None else job.isolation
-        return self._change_job(job.job_id, {"isolation": seen, "completed_at": ABSENT}, {"isolation": isolation})
+        seen = SameMembers(job.isolation, ("writes", "submits"))
+        counted = replace(isolation, writes=isolation.writes + 1)
+        return self._change_job(job.job_id, {"isolation": seen, "completed_at": ABSENT}, {"isolation": counted})
 
     def note_control(self, job: Job, control: JobControl, due_at: float | None = None) -> Job | None:
         """Store the result of users' commands in an open job, if nothing else changed it since it was read."""
-        seen = ABSENT if job.control is None else job.control
+        seen = SameMembers(job.control, ("version", "cancelled"))
         due = {} if due_at is None else {"due_at": due_at, "work": DueKind.JOB}
         return self._change_job(job.job_id, {"state": job.state, "control": seen}, {"control": control, **due})
 
@@ -170,7 +172,8 @@ class Jobs(Table):
         """Store how much of a file is appended: under the lease; or, while split has it, if nobody appended more."""
         if job.state is not JobState.SPLITTING:
             return self.update_leased_job(job, changes)
-        return self._change_job(job.job_id, {"state": JobState.SPLITTING, "output": job.output}, dict(changes))
+        seen = SameMembers(job.output, ("mark",))
+        return self._change_job(job.job_id, {"state": JobState.SPLITTING, "output": seen}, dict(changes))
 
     def end_job(
         self, job: Job, state: JobState, now: float, staging: Staging | None = None, clean_at: float = 0.0
@@ -220,7 +223,7 @@ class Jobs(Table):
         return self._change_staging(job, {"claims": 0}, remove=("staging", "due_at", "work"))
 
     def _change_staging(self, job: Job, changes: Mapping[str, object], remove: Sequence[str] = ()) -> Job | None:
-        seen = ABSENT if job.staging is None else job.staging
+        seen = SameMembers(job.staging, ("mark",))
         return self._change_job(job.job_id, {"due_at": job.due_at, "staging": seen}, changes, remove=remove)
 
     def _change_job(

@@ -140,11 +140,13 @@ class Isolation:
         submits: submits it was granted so far: one for each piece of each batch that was granted a division.
         granted: numbers of batches that were granted a division and may not have recorded it yet.
         causes: by cause, what this job knows about it (`functions.poll.batch.isolate_batch`).
+        writes: how often it was stored.
     """
 
     submits: int = 0
     granted: tuple[str, ...] = ()
     causes: dict[str, str] = field(default_factory=dict)
+    writes: int = 0
 
 
 CANCEL, CANCEL_NOW = "cancel", "cancel now"

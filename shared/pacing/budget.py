@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from shared.aws.attribute_values import attribute, read
+from shared.aws.attribute_values import attribute
 from shared.aws.dynamodb import ConditionFailedError
 from shared.observability import count
 from shared.pacing.controls import (
@@ -222,7 +222,7 @@ class Budget(ControlItems):
         """
         interval, burst = 8 * self.interval, max(self.submit_burst // 4, 1)
         for _ in range(3):
-            seen = read(self.get(control_key("RATE#ISOLATION")) or {}, Rate).filled_at
+            seen = (self.readable(self.get(control_key("RATE#ISOLATION")), Rate) or Rate()).filled_at
             begin = max(seen, int(now * 1000))
             try:
                 self.call(
@@ -291,7 +291,7 @@ class Budget(ControlItems):
                     ReturnValues="UPDATED_NEW",
                 )
             except ConditionFailedError:
-                rate = read(self.get(control_key("RATE")) or {}, Rate)
+                rate = self.readable(self.get(control_key("RATE")), Rate) or Rate()
             else:
                 moved = int(answer["Attributes"]["filled_at"]["N"])
                 count("RateBudgetLeft", self._free(replace(rate, filled_at=moved), self.burst, now))

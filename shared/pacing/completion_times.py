@@ -8,7 +8,7 @@ table, the last known times are used, or those assumed for an unknown model.
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -20,6 +20,8 @@ from shared.pacing import poll_schedule
 from shared.pacing.controls import control_key
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from mypy_boto3_dynamodb import DynamoDBClient
 
 READ_EVERY, READ_UNKNOWN_EVERY = 30.0, 1.0
@@ -74,12 +76,21 @@ class CompletionTimes:
             return spread
         try:
             item = call_dynamodb(self.client, "get_item", TableName=self.table, Key=_key(model)).get("Item", {})
-            slots = [plain(wire) for name, wire in item.items() if name.startswith("b")]
-            spread = poll_schedule.distribution(msgspec.convert(slots, tuple[poll_schedule.Bound, ...]), now)
-        except (StorageError, msgspec.ValidationError) as error:
+            bounds = (_bound(wire) for name, wire in item.items() if name.startswith("b"))
+            spread = poll_schedule.distribution(tuple(bound for bound in bounds if bound), now)
+        except StorageError as error:
             logger.warning("completion times not read", reason=str(error))
         self.known[model] = (now, spread)
         return spread
+
+
+def _bound(wire: Mapping[str, Any]) -> poll_schedule.Bound | None:
+    """A stored bound; None for one that cannot be read."""
+    try:
+        bound: poll_schedule.Bound = msgspec.convert(plain(wire), poll_schedule.Bound)
+    except msgspec.ValidationError:
+        return None
+    return bound
 
 
 def _key(model: str) -> dict[str, dict[str, str]]:

@@ -16,13 +16,18 @@ from __future__ import annotations
 
 import math
 import secrets
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeVar
 
 from shared.aws.attribute_values import attribute, attributes, read
 from shared.aws.dynamodb import ConditionFailedError, Table, call_dynamodb
+from shared.errors import UnreadableItemError
+from shared.observability import count, logger
 from shared.retry import jittered, soon_after
+
+T = TypeVar("T")
 
 LIFT_LOOK_SECONDS = 2.0
 """Seconds by which a submit is put off during a pause: it goes behind others that are due, and is due when it ends."""
@@ -223,12 +228,31 @@ class ControlItems(Table):
             found = {sk: item for key in keys if (sk := key["sk"]["S"]) and (item := self.get(key))}
         pause, wait = found.get(pause_sk(account)), found.get(f"RATE#MODEL#{model}")
         return Controls(
-            read(pause, Pause) if pause else None,
-            read(wait, ModelWait) if wait else None,
-            read(found.get("RATE", {}), Rate),
+            self.readable(pause, Pause) if pause else None,
+            self.readable(wait, ModelWait) if wait else None,
+            self.readable(found.get("RATE"), Rate) or Rate(),
             frozenset(found.get("RATE#OUTSTANDING", {}).get("full_models", {}).get("SS", ())),
-            read(found.get("STACK", {}), StackControl),
+            self.readable(found.get("STACK"), StackControl) or StackControl(),
         )
+
+    def readable(self, item: dict[str, Any] | None, kind: type[T]) -> T | None:
+        """A control item; None if there is none. One that cannot be read is deleted, so that it stops no call.
+
+        Nothing is lost for long: what refuses calls refuses the next one, and the command for the stack is read again.
+        """
+        if item is None:
+            return None
+        try:
+            return read(item, kind)
+        except UnreadableItemError:
+            logger.exception("control item deleted, because it cannot be read", sk=item["sk"]["S"])
+            count("LawsBroken")
+        same: dict[str, Any] = {"ConditionExpression": "attribute_not_exists(nonce)"}
+        if "nonce" in item:
+            same = {"ConditionExpression": "nonce = :nonce", "ExpressionAttributeValues": {":nonce": item["nonce"]}}
+        with suppress(ConditionFailedError):  # Another one was written meanwhile.
+            self.call("delete_item", Key={name: item[name] for name in ("pk", "sk")}, **same)
+        return None
 
     def note_stack(self, stack: StackControl) -> None:
         """Store the result of operators' commands; the caller reads the object again afterwards."""

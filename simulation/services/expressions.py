@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import operator
 import re
-from decimal import Decimal
+from decimal import Decimal, DecimalException
 from functools import cache
 from typing import TYPE_CHECKING, Any
+
+from boto3.dynamodb.types import DYNAMODB_CONTEXT
+
+from simulation.services.errors import refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -287,8 +291,11 @@ def normal(wire: Any) -> Any:
     ((kind, value),) = wire.items()
     match kind:
         case "N":
-            if not _NORMAL.fullmatch(value):
-                text = f"{Decimal(value):f}"
+            if not _NORMAL.fullmatch(value) or len(value) > MAX_DIGITS:
+                try:
+                    text = f"{DYNAMODB_CONTEXT.create_decimal(value):f}"
+                except DecimalException:
+                    raise refused("ValidationException", "DynamoDB") from None
                 wire = {"N": (text.rstrip("0").rstrip(".") or "0") if "." in text else text}
             return wire if len(value) > SHORT else shared(wire, kind, value)
         case "S":
@@ -301,6 +308,7 @@ def normal(wire: Any) -> Any:
             return wire
 
 
+MAX_DIGITS = 38
 SHORT, MOST_SHARED = 40, 100_000
 """Characters of values that are kept once, and how many of these."""
 _shared: dict[tuple[str, str], Any] = {}

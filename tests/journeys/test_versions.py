@@ -4,11 +4,13 @@ import msgspec
 import pytest
 
 import functions.poll.handler
+from local.workers_ai import Fault
 from shared.aws.attribute_values import attributes, read
 from shared.aws.queues import PollMessage, SplitMessage, SubmitMessage, decode_message
 from shared.errors import UnreadableItemError
 from shared.models import SCHEMA, Batch, DueKind
 from tests.support.doubles.ledger_items import BATCH, JOB
+from tests.support.doubles.other_versions import Version, item_by
 
 M2M = "@cf/meta/m2m100-1.2b"
 OTHERS = ["v0", "v2"]
@@ -27,24 +29,46 @@ def test_kinds_of_work_name_schema():
     assert {work.value for work in DueKind} == {f"{SCHEMA}#{work.name.lower()}" for work in DueKind}
 
 
-def test_items_of_later_version_are_finished(start):
-    """Each item has an attribute of a later version, of the same schema."""
-    world = start(MAX_REQUESTS_PER_BATCH=2)
-    records = [{"text": f"hello {number}", "target_lang": "es"} for number in range(5)]
+@pytest.mark.slow
+@pytest.mark.parametrize("version", Version)
+def test_items_of_another_version_are_finished(start, api, version):
+    """Whatever was just written was written by the other version: jobs, batches, pauses, and every map in them."""
+    world = start(MAX_REQUESTS_PER_BATCH=3)
+    met: set[tuple[str, ...]] = set()
+
+    def rewrite():
+        for item in world.items():
+            world.dynamodb.put_item(TableName="ledger", Item=item_by(version, item))
+            kind = "control" if item["pk"]["S"] == "CONTROL" else item["sk"]["S"].partition("#")[0]
+            met.update((kind, name) for name, wire in item.items() if {"M", "L"} & set(wire))
+            met.add((kind, item["sk"]["S"]))
+
+    def pass_minutes(until):
+        for _ in range(30):
+            for step in (world.deliver_all, world.tick):
+                rewrite()
+                step()
+            if until():
+                return
+            world.pass_time(60)
+        raise AssertionError("never")
+
+    api.inject(Fault(kind="3036", on="submit", times=1))
+    records = [{"text": f"hello {number}", "target_lang": "es" if number else 7} for number in range(5)]
     world.upload_records("a.jsonl", records, model=M2M)
-    world.deliver("UploadQueue")
-    world.deliver("SubmitQueue", most=2)
-    states = set()
-    for item in world.items():
-        if item["pk"]["S"].startswith("JOB#"):
-            states.add(item["state"]["S"])
-            world.dynamodb.put_item(TableName="ledger", Item=item | {"later": {"S": "something"}})
-    assert states == {"in_progress", "queued", "ready"}
+    pass_minutes(world.pauses)
+    for name, command, done in (
+        (world.job_id(), "pause", lambda: world.item()["control"]["M"].get("held_since")),
+        (world.job_id(), "run", lambda: world.item()["control"]["M"].get("resumed_at")),
+        ("stack", "run", world.manifests),
+    ):
+        world.control(name, command)
+        pass_minutes(done)
 
-    world.settle()
-
-    assert world.manifest()["counts"] == {"total": 5, "succeeded": 5, "failed": 0}
-    assert [batch["attempts"] for batch in world.manifest()["batches"]] == [1, 1, 1]
+    assert world.manifest()["counts"] == {"total": 5, "succeeded": 4, "failed": 1}
+    assert {("control", "PAUSE"), ("control", "STACK"), ("META", "control"), ("META", "isolation")} <= met
+    world.pass_time(4 * 86_400)
+    pass_minutes(lambda: not world.objects("staging/"))
 
 
 def test_items_of_another_schema_are_left_alone(world):

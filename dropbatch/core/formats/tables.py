@@ -170,7 +170,11 @@ class TableReader:
                 f"The row has {len(fields)} fields, but the header has {expected}. Quote a field that contains a comma."
             )
             return RecordFault("bad_record", message, reference)
+        if self._template and self._template.is_blank(fields):
+            return RecordFault("bad_record", "template: All cells that it names are empty in this row.", reference)
         text = self._template.fill(fields) if self._template else fields[self._input]
+        if not text:
+            return RecordFault("bad_record", f"{self._columns.names[self._input]}: The cell is empty.", reference)
         return Converted(with_defaults(text_input(encode(text), self._target), self._target, reference), reference)
 
     def _readable_reference(self, row: bytes) -> msgspec.Raw:

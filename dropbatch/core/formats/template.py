@@ -49,6 +49,10 @@ class Template:
                 self._texts[-1] += token.group()[0]
         self._texts[-1] += template[at:]
 
+    def is_blank(self, values: Sequence[str]) -> bool:
+        """Whether every value that would be filled in is empty."""
+        return bool(self._columns) and not any(values[column] for column in self._columns)
+
     def fill(self, values: Sequence[str]) -> str:
         """The text for one row's values."""
         pieces = [self._texts[0]]

@@ -25,6 +25,7 @@ from dropbatch.core.records.cut import (
 from dropbatch.core.records.detect_form import whole_members
 from dropbatch.core.records.framing import OverlongRecord, elements, lines
 from dropbatch.core.records.index import NO_REFERENCE, WRAPPER_BYTES, RecordIndex, UnsendableRecord, build_body
+from dropbatch.core.records.inputs import Inputs
 from dropbatch.core.records.plan import Checkpoint, max_records
 
 if TYPE_CHECKING:
@@ -183,6 +184,7 @@ def _records(
 ) -> Iterator[_Record | Checkpoint]:
     """The records, and places after windows of blank lines."""
     judge = validate_row if plan.format in DELIMITERS else validate_line if plan.format in TEXTS else validate_json
+    inputs = Inputs(plan.inputs)
     place = start
     for window in windows(plan, start, blocks):
         judged: list[bytes | UnsendableRecord | None] = []
@@ -199,7 +201,7 @@ def _records(
                 reference = _normal(reader.convert([kept])[0].reference) if kept else NO_REFERENCE
                 yield _Record(b"", kept, reference, line_number, place, end, one)
             elif one is not None:
-                yield _converted(plan, next(converted), one, line_number, place, end)
+                yield _converted(plan, inputs, next(converted), one, line_number, place, end)
             place = end
         if judged == [None]:
             yield place
@@ -217,6 +219,7 @@ def _kept(plan: SplitPlan, fault: UnsendableRecord, raw: bytes | OverlongRecord)
 
 def _converted(
     plan: SplitPlan,
+    inputs: Inputs,
     found: tuple[bytes, msgspec.Raw] | RecordFault,
     raw: bytes,
     line: int | None,
@@ -228,6 +231,9 @@ def _converted(
         fault = UnsendableRecord(found.code, located(line, found.message), request)
         return _Record(b"", raw, _normal(found.reference), line, begin, end, fault)
     sent, reference = found
+    if message := inputs.fault(sent):
+        fault = UnsendableRecord("bad_record", located(line, message), NO_REFERENCE)
+        return _Record(b"", raw, _normal(reference), line, begin, end, fault)
     if len(sent) >= API_BODY_LIMIT - WRAPPER_BYTES:
         fault = too_large(len(sent), line, excerpt_json(raw))
         return _Record(b"", _kept(plan, fault, raw), _normal(reference), line, begin, end, fault)

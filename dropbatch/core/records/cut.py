@@ -20,6 +20,7 @@ from dropbatch.core.formats.base import API_BODY_LIMIT, one_line
 from dropbatch.core.records.detect_form import whole_members
 from dropbatch.core.records.framing import EXCERPT_BYTES, OverlongRecord, Window, elements, excerpt_of, lines
 from dropbatch.core.records.index import NO_REFERENCE, WRAPPER_BYTES, RecordIndex, UnsendableRecord, build_body
+from dropbatch.core.records.inputs import Inputs
 from dropbatch.core.records.plan import Checkpoint, max_records
 
 if TYPE_CHECKING:
@@ -186,6 +187,7 @@ def _rest_of(start: Checkpoint, steps: list[int], gap: int, records: int) -> Che
 def _runs(plan: SplitPlan, start: Checkpoint, blocks: Iterable[bytes]) -> Iterator[_Run]:
     """All records of an upload: valid ones together; a run with an invalid one is divided, down to single records."""
     place, gap = start, 0 if plan.is_document else 1
+    inputs = Inputs(plan.inputs) if plan.inputs else None
     for window in elements(plan, start, blocks) if plan.is_document else lines(blocks):
         if window.blank_bytes:
             place = after_blank(place, window)
@@ -196,7 +198,7 @@ def _runs(plan: SplitPlan, start: Checkpoint, blocks: Iterable[bytes]) -> Iterat
             begin, end = spans.pop()
             records = window.records[begin:end]
             steps = window.steps[begin:end] if window.steps else list(map(len, records))
-            valid = _valid(window, records)
+            valid = _valid(window, records, inputs)
             if valid:
                 raws, references = valid
                 weights = list(map(len, raws)) if window.returns or plan.is_document else steps
@@ -209,7 +211,7 @@ def _runs(plan: SplitPlan, start: Checkpoint, blocks: Iterable[bytes]) -> Iterat
             else:
                 for raw, step in zip(records, steps, strict=True):
                     line = None if plan.is_document else place.line + 1
-                    judged = validate_record(raw, line)
+                    judged = validate_record(raw, line, inputs)
                     if isinstance(judged, UnsendableRecord):
                         yield _Run.unsendable(judged, _reference_kept(raw, judged), line, place, step, gap)
                     elif judged:
@@ -222,7 +224,9 @@ def after_blank(place: Checkpoint, window: Window) -> Checkpoint:
     return Checkpoint(place.offset + window.blank_bytes, place.line + window.blank_lines, place.record)
 
 
-def _valid(window: Window, records: list[bytes | OverlongRecord]) -> tuple[list[bytes], list[msgspec.Raw]] | None:
+def _valid(
+    window: Window, records: list[bytes | OverlongRecord], inputs: Inputs | None
+) -> tuple[list[bytes], list[msgspec.Raw]] | None:
     """Records that can all be sent, without the CR of a CRLF, and their references; None if perhaps one cannot be.
 
     Each is decoded separately, with the same outcome as `validate_record`. Lists and `map` cost a fraction of a loop,
@@ -231,18 +235,23 @@ def _valid(window: Window, records: list[bytes | OverlongRecord]) -> tuple[list[
     if sum(map(len, records)) >= API_BODY_LIMIT - WRAPPER_BYTES:
         return None  # One may be too large; an OverlongRecord is.
     raws: list[bytes] = records  # type: ignore[assignment]
-    references: list[msgspec.Raw] = []
+    found = inputs.references(raws, wanted=window.referring) if inputs else _references(raws, wanted=window.referring)
+    if found is None:
+        return None
+    references = list(map(_reference, found, raws)) if found.count(None) < len(found) else []
+    return [raw.removesuffix(b"\r") for raw in raws] if window.returns else raws, references
+
+
+def _references(raws: list[bytes], *, wanted: bool) -> list[Any] | None:
+    """The references of records that are all JSON objects; none unless they are wanted; None if one is no object."""
     try:
         values = map(_decode_object, raws)
-        if window.referring:
-            found = [value.get("external_reference") for value in values]
-            if found.count(None) < len(found):
-                references = list(map(_reference, found, raws))
-        else:
-            deque(values, maxlen=0)
+        if wanted:
+            return [value.get("external_reference") for value in values]
+        deque(values, maxlen=0)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
-    return [raw.removesuffix(b"\r") for raw in raws] if window.returns else raws, references
+    return []
 
 
 # ── one record ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -255,18 +264,23 @@ class _Sendable(NamedTuple):
     reference: msgspec.Raw
 
 
-def validate_record(raw: bytes | OverlongRecord, line: int | None) -> _Sendable | UnsendableRecord | None:
+def validate_record(
+    raw: bytes | OverlongRecord, line: int | None, inputs: Inputs | None = None
+) -> _Sendable | UnsendableRecord | None:
     """A record that can be sent, or why it cannot be; None for a blank line.
 
     Args:
         raw: the record's bytes, without the line feed.
         line: its 1-based line; None for a document's element.
+        inputs: what it must have, if it is sent as written and that is known.
     """
     if not raw:
         return None
     if isinstance(raw, OverlongRecord) or len(raw) - raw.endswith(b"\r") >= API_BODY_LIMIT - WRAPPER_BYTES:
         beginning = beginning_of(raw)
         return too_large(len(raw), line, excerpt_json(beginning)) if beginning else None
+    if inputs and (read := inputs.read(raw)):
+        return _Sendable(raw.removesuffix(b"\r"), _reference(read.external_reference, raw))
     try:
         value = _decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -274,6 +288,8 @@ def validate_record(raw: bytes | OverlongRecord, line: int | None) -> _Sendable 
     if type(value) is not dict:
         message = "The record is JSON, but not an object. Write one request object."
         return UnsendableRecord("not_an_object", located(line, message), msgspec.Raw(one_line(raw)))
+    if inputs and (message := inputs.fault(raw)):
+        return UnsendableRecord("bad_record", located(line, message), msgspec.Raw(one_line(raw)))
     return _Sendable(raw.removesuffix(b"\r"), _reference(value.get("external_reference"), raw))
 
 
@@ -289,6 +305,8 @@ def _reference(reference: object, raw: bytes) -> msgspec.Raw:
 def _reference_kept(raw: bytes | OverlongRecord, fault: UnsendableRecord) -> msgspec.Raw:
     """The reference of a record that cannot be sent: of one that is too large, if its beginning has it."""
     found = whole_members(beginning_of(raw)) if fault.code == "too_large" else b""
+    if fault.code == "bad_record":
+        found = bytes(fault.request)
     return _reference(_decode_object(found).get("external_reference"), found) if found else NO_REFERENCE
 
 

@@ -29,6 +29,7 @@ class SplitPlan:
         converts: whether what is sent differs from the records as written; if so, these are staged too.
         delimiter: between the fields of a table's rows; empty for other formats.
         answers: whether a table's answers have more columns than `answer`; their names are in an object of their own.
+        inputs: name of the schema by which requests without an input are found; empty: they are sent.
         by_default: whether the model is the stack's default: a model that the file names precedes it.
     """
 
@@ -39,13 +40,14 @@ class SplitPlan:
     form: str = ""
     packing: str = ""
     start: int = 0
-    first_requests: int = FIRST_BATCH_RECORDS
+    first_requests: int = 500  # Of items that leave it out, whatever a new job's is.
     format: str = ""
     start_line: int = 0
     converts: bool = False
     by_default: bool = False
     delimiter: str = ""
     answers: bool = False
+    inputs: str = ""
 
     @property
     def is_document(self) -> bool:

@@ -25,7 +25,7 @@ from dropbatch.core import keys
 from dropbatch.core.records.index import build_body, record_spans
 from shared.aws.queues import SUBMIT_GRACE_SECONDS, SubmitMessage
 from shared.claims import MAX_SECONDS_TO_ACCEPTANCE
-from shared.errors import InvariantError
+from shared.errors import InvariantError, UnreadableItemError
 from shared.models import Batch, BatchState, DueKind, ErrorDetail, Isolation
 from shared.observability import batch_log_fields, count, logger
 from shared.retry import jittered
@@ -172,10 +172,10 @@ def _next_step(services: Services, known: Isolation, batch: Batch, now: float) -
         return Split(batch.number if batch.sendable >= MIN_SCOUT else PROVEN)
     if finding == MIXED:
         return Split(MIXED)
-    scout = services.ledger.batch(batch.job_id, finding)
+    scout = _readable(services, batch.job_id, finding)
     pieces = [
         one
-        for one in services.ledger.batches(batch.job_id, prefix=f"{finding}.")
+        for one in services.ledger.batches(batch.job_id, prefix=f"{finding}.", unreadable=[])
         if one.number.count(".") == finding.count(".") + 1
     ]
     alike = all_failed_alike(scout, pieces, now)
@@ -207,8 +207,17 @@ def _still_granted(services: Services, job: Job, known: Isolation) -> tuple[str,
     """Batches that were granted a division and have not recorded it; checked only when the list is full."""
     if len(known.granted) < MAX_GRANTED:
         return known.granted
-    found = ((number, services.ledger.batch(job.job_id, number)) for number in known.granted)
+    found = ((number, _readable(services, job.job_id, number)) for number in known.granted)
     return tuple(number for number, one in found if one and one.pieces == 0 and not one.ending)
+
+
+def _readable(services: Services, job_id: str, number: str) -> Batch | None:
+    """Another batch of the job; None too if it cannot be read: it tells nothing then, and holds up no other."""
+    try:
+        return services.ledger.batch(job_id, number)
+    except UnreadableItemError:
+        logger.exception("batch not readable", job_id=job_id, number=number)
+        return None
 
 
 # ── carrying out ─────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -48,15 +48,25 @@ def delete_staged(services: Services, ends: float) -> None:
 
 
 def _delete_contained(services: Services, due: DueEntry, ends: float) -> None:
-    """No error of one job delays the others: once it is claimed, it is due again later."""
+    """No error of one job delays the others: it is due again later, whether it was claimed or not."""
     try:
         _delete(services, due, ends)
-    except UnreadableItemError:
-        services.ledger.forget_cleanup(due)
-        logger.exception("staged objects left to the lifecycle rule", job_id=due.job_id)
-    except Exception:  # noqa: BLE001 - see above
+    except Exception as error:  # noqa: BLE001 - see above
         logger.exception("staged objects not deleted", job_id=due.job_id)
         count("Errors")
+        _put_off(services, due, is_readable=not isinstance(error, UnreadableItemError))
+
+
+def _put_off(services: Services, due: DueEntry, *, is_readable: bool) -> None:
+    """Count a claim of a job that could not be claimed; after the last one, the lifecycle rule deletes its objects."""
+    try:
+        claims = services.ledger.claims_of(due) + 1
+        if not is_readable or claims > MAX_CLAIMS:
+            services.ledger.forget_cleanup(due)
+        else:
+            services.ledger.set_aside(due, claims, services.now() + claim_seconds(claims - 1, CLAIM_SECONDS))
+    except Exception:  # noqa: BLE001 - the table itself fails: the job is due in the next tick
+        logger.exception("clean-up not put off", job_id=due.job_id)
 
 
 def _delete(services: Services, due: DueEntry, ends: float) -> None:

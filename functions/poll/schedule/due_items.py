@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from shared.aws.queues import MAX_AHEAD_SECONDS
 from shared.claims import MAX_CLAIMS, claim_seconds, report_stuck
-from shared.errors import UnreadableItemError
+from shared.errors import StorageError, UnreadableItemError
 from shared.observability import count, logger
 
 if TYPE_CHECKING:
@@ -88,7 +88,14 @@ def load(services: Services, dues: Iterable[DueEntry]) -> list[DueItem]:
     """Read due batches and their jobs, without those that are no longer due or cannot be read."""
     dues = list(dues)
     job_ids = list(dict.fromkeys(due.job_id for due in dues))
-    jobs = dict(zip(job_ids, in_parallel(lambda job_id: readable_job(services, job_id), job_ids), strict=True))
+
+    def read(job_id: str) -> Job | StorageError | None:
+        try:
+            return readable_job(services, job_id)
+        except StorageError as error:
+            return error  # Of its own batches; others are read.
+
+    jobs = dict(zip(job_ids, in_parallel(read, job_ids), strict=True))
 
     def look(due: DueEntry) -> DueItem | None:
         batch = services.ledger.batch(due.job_id, due.number)
@@ -97,6 +104,8 @@ def load(services: Services, dues: Iterable[DueEntry]) -> list[DueItem]:
         if batch.due_at > services.now() + (MAX_AHEAD_SECONDS if due.due_at is None else 0.0):
             return None  # The index was out of date, or a message.
         job = jobs[due.job_id]
+        if isinstance(job, StorageError):
+            raise job
         if job is None:
             logger.error("batch without a readable job", job_id=due.job_id, number=due.number)
             count("LawsBroken")

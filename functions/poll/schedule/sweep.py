@@ -26,7 +26,6 @@ from functions.poll.batch.collect import collect
 from functions.poll.batch.poll_batch import poll_batch
 from functions.poll.batch.unanswered import end
 from functions.poll.schedule.due_items import each_contained
-from shared.errors import UnreadableItemError
 from shared.job_status import build_status, write_status
 from shared.ledger import DueEntry, still_leased
 from shared.models import CANCEL_NOW, CANCELLED, Batch, BatchState, Job, JobControl, Sweep, SweepGoal
@@ -66,9 +65,9 @@ def sweep(invocation: Invocation, job: Job) -> Job:
         if progress is not job.sweep and job.error:
             # The sweep may take minutes; the user reads at once why the job ends.
             write_status(services, job, build_status(job, job.status_succeeded, job.status_failed, None))
-        page, is_last = _page(services, job, progress)
+        page, last = _page(services, job, progress)
         adjusted = _adjust_page(invocation, job, progress.goal, page)
-        following = _after(services, progress, page, adjusted, is_last=is_last)
+        following = _after(services, progress, last, adjusted)
         job = still_leased(services.ledger.update_leased_job(job, {"sweep": following}), job.job_id)
         now = services.now()
     return job
@@ -101,29 +100,31 @@ def current_sweep(job: Job, now: float) -> Sweep | None:
     return Sweep(goal, since, PASSES[goal])
 
 
-def _page(services: Services, job: Job, progress: Sweep) -> tuple[list[Batch], bool]:
-    """The next batches, and whether they are the last that can be read."""
-    page: list[Batch] = []
-    try:
-        page.extend(services.ledger.batches(job.job_id, after=progress.after, limit=PAGE_BATCHES))
-    except UnreadableItemError:
-        logger.exception("sweep ends at an unreadable batch", job_id=job.job_id)
-        return page, True
+def _page(services: Services, job: Job, progress: Sweep) -> tuple[list[Batch], str]:
+    """The next batches, and the number after which the next page begins; empty if there is none.
+
+    Batches that cannot be read are left out: each ends by its own entry in the index.
+    """
+    lost: list[str] = []
+    page = list(services.ledger.batches(job.job_id, after=progress.after, limit=PAGE_BATCHES, unreadable=lost))
+    if lost:
+        logger.error("sweep passes over unreadable batches", job_id=job.job_id, numbers=lost[:10])
     # Of a batch that was never submitted, not a byte of the body is read.
     is_read = (bool(batch.submissions) and batch.state not in {BatchState.DONE, BatchState.DIVIDED} for batch in page)
     sizes = accumulate(batch.body_size * read for batch, read in zip(page, is_read, strict=True))
     for place, size in enumerate(sizes, 1):
         if size > PAGE_BYTES and place < len(page):
-            return page[:place], False
-    return page, len(page) < PAGE_BATCHES
+            return page[:place], page[place - 1].number
+    numbers = [batch.number for batch in page] + lost
+    return page, "" if len(numbers) < PAGE_BATCHES else max(numbers)
 
 
-def _after(services: Services, progress: Sweep, page: list[Batch], adjusted: int, *, is_last: bool) -> Sweep:
-    """The progress after a page: the next page, the next pass, or none."""
+def _after(services: Services, progress: Sweep, last: str, adjusted: int) -> Sweep:
+    """The progress after a page: the next page, which begins after the number `last`, the next pass, or none."""
     now = services.now()
-    if not is_last:
+    if last:
         pace = adjusted * _slot_seconds(services) if progress.goal is SweepGoal.RELEASE else 0.0
-        return replace(progress, after=page[-1].number, due=now + pace)
+        return replace(progress, after=last, due=now + pace)
     return replace(progress, passes=progress.passes - 1, after="", due=now + SLOW_HOLD_SECONDS)
 
 

@@ -24,6 +24,7 @@ from functions.poll.batch.isolate_batch import (
 from shared.claims import MAX_SECONDS_TO_ACCEPTANCE
 from shared.errors import InvariantError
 from shared.ledger import Ledger
+from shared.ledger.item_keys import batch_key
 from shared.models import CANCEL, BatchState, ErrorDetail, Isolation, JobControl, Submission
 from tests.support.doubles.ledger_items import JOB, REASON, SPLIT, T
 
@@ -56,6 +57,15 @@ class Services(SimpleNamespace):
         for batch in batches:
             self.ledger.create_batch(batch)
 
+    def spoil(self, number):
+        """Make a batch's item one that cannot be read."""
+        self.ledger.client.update_item(
+            TableName="table",
+            Key=batch_key(JOB.job_id, number),
+            UpdateExpression="SET requests = :many",
+            ExpressionAttributeValues={":many": {"S": "many"}},
+        )
+
     def decided(self, batch, *others, job=OPEN, **isolation):
         """What becomes of a batch, as its item has it; the job's isolation as given."""
         held = replace(job, isolation=Isolation(**isolation)) if isolation else job
@@ -65,8 +75,8 @@ class Services(SimpleNamespace):
 
     @property
     def isolation(self):
-        """What the job item keeps."""
-        return self.ledger.job(JOB.job_id).isolation
+        """What the job item keeps, but for how often it was stored."""
+        return replace(self.ledger.job(JOB.job_id).isolation, writes=0)
 
 
 @pytest.fixture
@@ -204,6 +214,16 @@ def test_pieces_of_scout_are_waited_for_for_hour(services, ago, status):
     assert services.isolation.causes == {CAUSE: status}
 
 
+@pytest.mark.parametrize(("lost", "finding"), [(SCOUT, MIXED), (f"{SCOUT}.1", SCOUT)], ids=["the scout", "a piece"])
+def test_unreadable_scout_stops_no_other_batch(services, lost, finding):
+    services.hold(LARGE, *scout_of(FAILED, FAILED), job=replace(OPEN, isolation=Isolation(causes={CAUSE: SCOUT})))
+    services.spoil(lost)
+
+    isolate(services, LARGE)
+
+    assert services.isolation.causes == {CAUSE: finding}
+
+
 # ── grants ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 GRANTED = ("10000000", "10000001", "10000002")
@@ -232,6 +252,15 @@ def test_batch_waits_while_grant_list_is_full(services, three_grants):
 def test_recorded_splits_leave_grant_list(services, three_grants, changes):
     assert services.decided(SMALL, *granted(**changes), granted=GRANTED).pieces == 3
     assert services.isolation.granted == (*GRANTED[1:], NUMBER)
+
+
+def test_unreadable_batch_leaves_grant_list(services, three_grants):
+    services.hold(SMALL, *granted(), job=replace(OPEN, isolation=Isolation(granted=GRANTED)))
+    services.spoil(GRANTED[1])
+
+    isolate(services, SMALL)
+
+    assert services.isolation.granted == (GRANTED[0], GRANTED[2], NUMBER)
 
 
 def test_list_with_room_is_kept_unread(services, three_grants):

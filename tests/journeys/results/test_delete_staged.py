@@ -273,6 +273,25 @@ def test_unreadable_job_is_left_to_lifecycle(world):
     assert job["state"]["S"] == "completed"
 
 
+def test_jobs_that_cannot_be_claimed_hold_up_no_other(world, monkeypatch):
+    """They are the oldest, and more than one tick takes."""
+    finish(world)
+    real, good = Ledger.claim_cleanup, world.item()
+    monkeypatch.setattr(functions.poll.schedule.delete_staged, "MAX_JOBS_DELETED", 2)
+    monkeypatch.setattr(
+        Ledger, "claim_cleanup", lambda self, job, until: real(self, job, until) if job.tags == {} else 1 / 0
+    )
+    for number in range(4):
+        bad = {**good, "pk": {"S": f"JOB#{number}"}, "job_id": {"S": f"{number}"}, "tags": {"M": {"bad": {"S": ""}}}}
+        world.dynamodb.put_item(TableName=TABLE, Item={**bad, "due_at": {"N": str(world.now() + number)}})
+    world.pass_time(3 * DAY)
+
+    for _ in range(3):
+        world.tick()
+
+    assert staged(world) == []
+
+
 @pytest.mark.parametrize(
     "change",
     ["DELETE", "REMOVE staging", "REMOVE due_at", "SET due_at = :later"],

@@ -48,6 +48,8 @@ def test_options_are_layered_and_pinned(start, api):
         ({"max-failed-fraction": "2"}, None, "from 0 to 1"),
         ({"format": "csw"}, None, "Did you mean csv"),
         ({}, {"modle": BGE}, "Did you mean model"),
+        ({"max_cost": "1", "max-cost": "2"}, None, "Write it once"),
+        ({}, {"max_cost": 1, "max-cost": 2}, "Write it once"),
         ({"max-cost": "1", "model": "@cf/somebody/something"}, None, "max_cost"),
     ],
 )
@@ -62,10 +64,11 @@ def test_wrong_option_fails_upload_immediately(world, body, metadata, options, w
     assert world.read(f"results/_jobs/{world.manifest()['job_id']}.json")
 
 
-def test_batch_beyond_highest_cost_is_not_submitted(start, api):
+@pytest.mark.parametrize("written", ["max-cost", "max_cost", "Max_Cost"])
+def test_batch_beyond_highest_cost_is_not_submitted(start, api, written):
     world = start(MAX_REQUESTS_PER_BATCH=2)
     prompts = [{"prompt": f"hello {n}", "max_tokens": 1_000} for n in range(6)]
-    world.upload_records("a.jsonl", prompts, model=LLAMA, **{"max-cost": "0.01"})
+    world.upload_records("a.jsonl", prompts, model=LLAMA, **{written: "0.01"})
     world.settle()
 
     assert codes(world) == [None, None, None, None, "cost_limit", "cost_limit"]
@@ -73,6 +76,24 @@ def test_batch_beyond_highest_cost_is_not_submitted(start, api):
     assert len(world.lines("retry.jsonl")) == 2
     cost = world.manifest()["cost"]
     assert (cost["currency"], float(cost["amount"]) > 0, cost["priced_at"] != "") == ("USD", True, True)
+
+
+@pytest.mark.parametrize("metadata", [{"max-failed-fraction": "1e-200"}, {"max-cost": "1e-200"}, {"max-cost": "1"}])
+def test_numbers_that_no_item_holds_stop_no_job(start, metadata):
+    """Neither an option next to nothing, nor a record that wants more tokens than there are."""
+    world = start()
+    world.upload_records("a.jsonl", [{"prompt": "hello", "max_tokens": 10**140}], model=LLAMA, **metadata)
+    world.settle()
+
+    assert codes(world) == ["cost_limit" if "max-cost" in metadata else None]
+
+
+def test_metadata_like_an_option_is_told_as_ignored(world):
+    world.upload_records("a.jsonl", [{"text": "hello"}], model=BGE, **{"max-costs": "1"})
+    world.settle()
+
+    options = json.loads(world.read(f"{world.only_folder()}/options.json"))
+    assert options == {"model": BGE, "ignored": {"max-costs": "max_cost"}}
 
 
 LARGE = "@cf/baai/bge-large-en-v1.5"

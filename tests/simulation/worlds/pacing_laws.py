@@ -154,5 +154,9 @@ def broken_by_wait(read: Wire | None, new: Wire, now: float) -> Iterator[str]:
 
 
 def _others(old: Wire, new: Wire, *names: str) -> bool:
-    """Whether anything else than these attributes has changed."""
-    return any(old.get(name) != new.get(name) for name in (old.keys() | new.keys()) - set(names))
+    """Whether anything else than these attributes has changed; another version may store what this one leaves out."""
+    return any(_said(old, name) != _said(new, name) for name in (old.keys() | new.keys()) - {*names, "later"})
+
+
+def _said(item: Wire, name: str) -> Wire | None:
+    return None if item.get(name) == {"S": ""} else item.get(name)

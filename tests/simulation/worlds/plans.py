@@ -11,6 +11,7 @@ import msgspec
 from local.workers_ai import Fault
 from simulation.services.awkward import Awkward
 from tests.simulation.worlds.users import MODELS
+from tests.support.doubles.other_versions import Version
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -89,6 +90,21 @@ class Command:
 
 
 @dataclass(frozen=True, slots=True)
+class Deploy:
+    """The stack is deployed: each function becomes another version (`Version`), or this one if it is empty."""
+
+    at: float
+    submit: str = ""
+    poll: str = ""
+
+    @property
+    def versions(self) -> dict[str, Version]:
+        """The functions of another version."""
+        named = {"SubmitFunction": self.submit, "PollFunction": self.poll}
+        return {name: Version(value) for name, value in named.items() if value}
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """A whole world.
 
@@ -102,13 +118,12 @@ class Plan:
     latency: float = 3.0
     settings: tuple[tuple[str, object], ...] = ()
     faults: tuple[Fault, ...] = ()
-    acts: tuple[Drop | Command, ...] = ()
+    acts: tuple[Drop | Command | Deploy, ...] = ()
 
     @property
     def is_calm(self) -> bool:
         """Whether nothing goes wrong, so that the promises hold."""
-        is_commanded = any(isinstance(act, Command) for act in self.acts)
-        return self.awkward == Awkward() and not self.faults and not is_commanded
+        return self.awkward == Awkward() and not self.faults and all(isinstance(act, Drop) for act in self.acts)
 
     def lines(self) -> Iterator[str]:
         """The plan for people, a line each."""
@@ -142,14 +157,17 @@ def draw(seed: int) -> Plan:
         )
         for place in range(random.randint(1, 4))
     ]
-    return Plan(
+    plan = Plan(
         seed,
         awkward=Awkward() if is_calm else Awkward.drawn(random),
         latency=random.choice((0.0, 3.0, 40.0, 600.0)),
         settings=tuple(settings.items()),
         faults=() if is_calm else (*random.sample(FAULTS, random.randint(0, 4)), *_doubts(seed), *_odd_answers(seed)),
-        acts=(*drops, *(() if is_calm else _commands(random, drops))),
+        acts=tuple(drops),
     )
+    if is_calm:
+        return plan
+    return replace(plan, acts=(*drops, *_commands(random, drops), *_deploys(Random(f"{seed} deploys"))))
 
 
 def _doubts(seed: int) -> list[Fault]:
@@ -175,6 +193,15 @@ def _commands(random: Random, drops: list[Drop]) -> Iterator[Command]:
         at += random.choice((0.5, 20.0, 300.0))
     for target in sorted(paused):
         yield Command(at, target, "run")
+
+
+def _deploys(random: Random) -> Iterator[Deploy]:
+    """In every second world the functions' versions differ, until the newest is deployed, or another one back."""
+    if random.random() < 0.5:
+        return
+    versions = ("", *Version)
+    yield Deploy(0.0, random.choice(versions), random.choice(versions))
+    yield Deploy(random.choice((0.5, 20.0, 300.0)), random.choice(versions), random.choice(versions))
 
 
 def smaller(plan: Plan) -> Iterator[Plan]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from local.workers_ai import Behaviour
 from tests.simulation.worlds.item_laws import ItemLaws
 from tests.simulation.worlds.judges import Ending, Laws, Promises, Violation
-from tests.simulation.worlds.plans import Drop, Plan, draw, smaller
+from tests.simulation.worlds.plans import Deploy, Drop, Plan, draw, smaller
 from tests.simulation.worlds.users import drop
 from tests.simulation.worlds.world import simulated
 
@@ -57,6 +57,9 @@ def run(plan: Plan, events: list[str] | None = None, settle_seconds: float = SET
             if isinstance(act, Drop):
                 one = drop(world, act.name, act.size, act.model, bad=act.bad, may_fail=not plan.is_calm)
                 dropped.append(one)
+                continue
+            if isinstance(act, Deploy):
+                world.redeploy(act.versions)
                 continue
             jobs = {one.upload.key: one.upload.job_id for one in dropped}
             if target := jobs.get(f"inbox/{act.name}") if act.name else "stack":

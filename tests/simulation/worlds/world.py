@@ -11,7 +11,7 @@ import os
 import random
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
@@ -33,9 +33,10 @@ from simulation import Account, Awkward, Queue
 from tests.simulation.services.api import Http
 from tests.support.aws.ledger_table import ledger_table
 from tests.support.aws.resources import BUCKET, QUEUES, TOKEN, variables
+from tests.support.doubles import other_versions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from shared.bootstrap import Services
     from simulation.services.dynamodb import DynamoDB, Key, Wire
@@ -109,6 +110,9 @@ class World(Account):
         self.metrics: dict[str, float] = {}
         self.measured: list[Callable[[str, float], None]] = []
         """Called with each metric and its value."""
+        self.versions: dict[str, other_versions.Version] = {}
+        """The functions of which new processes are another version."""
+        self._building: other_versions.Version | None = None
         self.failures: list[BaseException] = []
         """What messages failed with."""
         self.uploads: list[Upload] = []
@@ -144,8 +148,14 @@ class World(Account):
         key = "control/stack" if name == "stack" else f"control/jobs/{name}"
         self.s3.put_object(Bucket=BUCKET, Key=key, Body=word.encode())
 
-    def redeploy(self, **settings: object) -> None:
-        """Deploy the stack with other parameters, given as the functions' variables; `simulated` restores them."""
+    def redeploy(self, versions: Mapping[str, other_versions.Version] | None = None, **settings: object) -> None:
+        """Deploy the stack: functions of other versions, or with other parameters, which `simulated` restores.
+
+        Args:
+            versions: by function; one that is not here becomes this version.
+            settings: the functions' variables.
+        """
+        self.versions = dict(versions or {})
         os.environ.update({name: str(value) for name, value in settings.items()})
         self.calls_per_minute = int(os.environ["API_CALLS_PER_MINUTE"])
         for function in self.functions.values():
@@ -200,7 +210,7 @@ class World(Account):
             module.processor = type(module.processor)()  # As in a process of its own.
             return module.lambda_handler(event, context)
 
-        function = self.add_function(name, handle, timeout=timeout, most=reserved, build=self._build)
+        function = self.add_function(name, handle, timeout=timeout, most=reserved, build=partial(self._build, name))
         for event in described["Events"].values():
             if event["Type"] != "SQS":
                 continue
@@ -208,9 +218,15 @@ class World(Account):
             most = _number(event["Properties"]["ScalingConfig"]["MaximumConcurrency"])
             self.connect(queue, function, most)
 
-    def _build(self) -> Services:
-        """Services of a new process."""
+    def _build(self, function: str) -> Services:
+        """Services of a new process of a function."""
+        self._building = self.versions.get(function)
         return replace(bootstrap.services.__wrapped__(), now=self.clock, sleep=self.kernel.wait)
+
+    def client(self, name: str, *_: object, **_options: object) -> Any:
+        """A client of a simulated service; one of the table as a process of another version sees it."""
+        found = super().client(name)
+        return other_versions.OtherVersion(found, self._building) if name == "dynamodb" and self._building else found
 
     def inject(self, *faults: Fault) -> None:
         """Let the API do something to its next calls."""

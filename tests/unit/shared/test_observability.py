@@ -23,6 +23,7 @@ WITHOUT_A_JOB = {
     "message failed",
     "completion time not remembered",
     "completion times not read",
+    "control item deleted, because it cannot be read",
     "stack controlled",
     "unknown command for the stack",
     "stack's command not read",

@@ -10,9 +10,10 @@ import pytest
 from dropbatch.core.keys import JobState
 from dropbatch.errors import UploadRefused
 from shared.aws.object_store import ObjectStore
-from shared.models import Isolation, JobControl, LastingError, ResultFileProgress, Staging, Submission
+from shared.models import Isolation, Job, JobControl, LastingError, ResultFileProgress, Staging, Submission
 from tests.support.aws.resources import client
 from tests.support.doubles.ledger_items import BATCH, JOB, PART, READY, REASON, SPLIT, SUBMITTING, OneItem, T
+from tests.support.doubles.other_versions import Version, item_by
 
 # ── every transition and what it must not overlook ───────────────────────────────────────────────────────────────────
 
@@ -180,6 +181,77 @@ def test_changed_item_is_left_alone(table, transition, name):
     assert change(items.ledger, held) is None
 
     assert items.read() == before
+
+
+BEGUN = replace(JOB, state=JobState.IN_PROGRESS)
+INSIDE = {
+    "a command": (
+        replace(BEGUN, control=JobControl("v")),
+        lambda at, seen: at.note_control(seen, JobControl("w")),
+        JobControl("other"),
+    ),
+    "a cancellation without a command": (
+        replace(BEGUN, control=JobControl("v", held_since=T)),
+        lambda at, seen: at.note_control(seen, JobControl("w")),
+        JobControl("v", cancelled="cancel"),
+    ),
+    "a finding": (
+        replace(BEGUN, isolation=Isolation(16, writes=1)),
+        lambda at, seen: at.note_isolation(seen, Isolation(16)),
+        Isolation(16, causes={"5006": "all"}, writes=2),
+    ),
+    "a grant of a version that does not count": (
+        replace(BEGUN, isolation=Isolation(16, writes=1)),
+        lambda at, seen: at.note_isolation(seen, Isolation(16)),
+        Isolation(32, writes=1),
+    ),
+    "an appended segment": (
+        replace(JOB, output=ResultFileProgress("00000001", 5)),
+        lambda at, seen: at.note_appended(seen, {"output": ResultFileProgress("00000003", 9)}),
+        ResultFileProgress("00000002", 7),
+    ),
+    "a page of deletions": (
+        replace(OVER, staging=Staging(T, "a")),
+        lambda at, seen: at.claim_cleanup(seen, T + 9),
+        Staging(T, "b"),
+    ),
+}
+"""Maps of which some members are compared: the item, the call, and what somebody else wrote meanwhile."""
+MAPS = {"control": JobControl, "isolation": Isolation, "output": ResultFileProgress, "staging": Staging}
+
+
+@pytest.mark.parametrize("inside", INSIDE)
+def test_changed_map_is_left_alone(table, inside):
+    held, change, other = INSIDE[inside]
+    (name,) = [name for name, kind in MAPS.items() if isinstance(other, kind)]
+    items = OneItem(table, held)
+    items.change(name, other)
+    before = items.read()
+
+    assert change(items.ledger, held) is None
+
+    assert items.read() == before
+
+
+@pytest.mark.parametrize("version", Version)
+@pytest.mark.parametrize("transition", {**TRANSITIONS, **INSIDE})
+def test_item_of_another_version_is_changed(table, transition, version):
+    held, change, _ = {**TRANSITIONS, **INSIDE}[transition]
+    items = OneItem(table, held)
+    table.put_item(TableName="table", Item=item_by(version, items.read()))
+    before = items.read()
+
+    change(items.ledger, held)
+
+    assert items.read() != before
+
+
+@pytest.mark.parametrize("whole", [Isolation(), (1, 2), {"a": 1}], ids=["map", "list", "dict"])
+def test_whole_map_is_not_compared(table, whole):
+    items = OneItem(table, JOB)
+
+    with pytest.raises(TypeError, match="as a whole"):
+        items.ledger.update(items.key, {"isolation": whole}, {"claims": 1}, Job)
 
 
 @pytest.mark.parametrize("transition", TRANSITIONS)

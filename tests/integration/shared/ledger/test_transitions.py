@@ -268,12 +268,12 @@ WRITES = {
     "note_isolation": (
         JOB,
         lambda at, seen: at.note_isolation(seen, Isolation(submits=2)),
-        {"isolation": plain(attribute(Isolation(submits=2)))},
+        {"isolation": plain(attribute(Isolation(submits=2, writes=1)))},
     ),
     "note_isolation again": (
-        replace(JOB, isolation=Isolation(submits=2)),
-        lambda at, seen: at.note_isolation(seen, Isolation(submits=3)),
-        {"isolation": plain(attribute(Isolation(submits=3)))},
+        replace(JOB, isolation=Isolation(submits=2, writes=1)),
+        lambda at, seen: at.note_isolation(seen, replace(seen.isolation, submits=3)),
+        {"isolation": plain(attribute(Isolation(submits=3, writes=2)))},
     ),
     "note_control": (
         JOB,

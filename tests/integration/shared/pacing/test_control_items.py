@@ -117,3 +117,40 @@ def test_refused_token_lets_one_probe_through_at_a_time(budget, submits):
     found = probes_in(budget, NOW, 1_800, submits=submits)
 
     assert found[:13] == [*range(60, 661, 60), 960, 1_260]
+
+
+UNREADABLE = {
+    "a pause of a later reason": ("PAUSE", {**attributes(ITEM[0]), "reason": {"S": "later"}}),
+    "a pause without anything": ("PAUSE", {"later": {"S": "x"}}),
+    "a wait of a model": (WAIT, {**attributes(ITEM[1]), "until": {"S": "?"}}),
+    "the rate": ("RATE", {"filled_at": {"S": "?"}}),
+    "the stack's command": ("STACK", {"held_since": {"S": "?"}}),
+    "the rate of isolation": ("RATE#ISOLATION", {"filled_at": {"S": "?"}}),
+}
+"""Control items that cannot be read, by their sort keys."""
+
+
+@pytest.mark.parametrize("which", UNREADABLE)
+def test_unreadable_control_item_stops_no_call(items, which):
+    sk, attributes_ = UNREADABLE[which]
+    items.client.put_item(TableName="table", Item={**control_key(sk), **attributes_})
+
+    assert isinstance(items.permit_submit(MODEL, NOW), Permit)
+    assert items.permit_polls(1, NOW)[0] == 1
+    assert items.isolation_slots(1, NOW) == [NOW]
+
+    items.pause(PauseReason.OUTAGE, NOW, "new", Permit())
+    items.delay_model(MODEL, NOW, "new", Permit())
+    assert None not in read(items), "the next refusal is stored again"
+    for one in ("PAUSE", WAIT, "RATE", "STACK", "RATE#ISOLATION"):
+        items.client.delete_item(TableName="table", Key=control_key(one))
+
+
+def test_good_pause_is_not_deleted_as_unreadable(items):
+    """Somebody wrote it after the unreadable one was read."""
+    put(items, ITEM)
+
+    assert items.readable({**control_key("PAUSE"), "nonce": {"S": "earlier"}}, type(ITEM[0])) is None
+
+    assert read(items) == ITEM
+    put(items, NO_ITEM)

@@ -125,7 +125,60 @@ def test_metadata_may_name_every_option():
 
 
 def test_other_metadata_is_not_ours():
-    assert metadata_options({"mtime": "1.5", "deadline_hours": "x", "retry-of": "y", "tags2": "z"}) == {}
+    assert metadata_options({"mtime": "1.5", "s3cmd-attrs": "x", "retry-of": "y", "cost": "z"}) == {}
+
+
+@pytest.mark.parametrize("written", ["max_cost", "max-cost", "MAX-COST", "Max_Cost"])
+def test_option_is_read_in_every_spelling(written):
+    found = {"max_cost": Decimal("0.5")}
+
+    assert metadata_options({written: "0.5"}) == found
+    assert in_file(**{written: 0.5}) == found
+    assert metadata_of({written: 0.5}) == {"max-cost": "0.5"}
+
+
+@pytest.mark.parametrize("other", ["0.5", "0.50", " ", "5e-1"])
+def test_spellings_that_agree_are_one_option(other):
+    assert metadata_options({"max-cost": "0.5", "max_cost": other}) == {"max_cost": Decimal("0.5")}
+
+
+def test_spellings_that_differ_are_refused():
+    assert refused(metadata_options, {"max_cost": "5", "max-cost": "6"}) == (
+        "x-amz-meta-max_cost: It differs from x-amz-meta-max-cost, which is the same option. Write it once."
+    )
+    assert refused(file_options, b'{"max_cost":5,"Max-Cost":6}') == (
+        "_options.json, Max-Cost: It differs from max_cost, which is the same option. Write it once."
+    )
+    with pytest.raises(UsageError, match="max-cost: It is given twice"):
+        metadata_of({"max_cost": 5, "max-cost": 6})
+
+
+@pytest.mark.parametrize(
+    ("written", "nearest"),
+    [
+        ("max-costs", "max_cost"),
+        ("maxcost", "max_cost"),
+        ("max_failure", "max_failed_fraction"),
+        ("deadline", "deadline_hours"),
+        ("modelname", "model"),
+        ("modle", "model"),
+        ("tags2", "tags"),
+        ("tag", "tags"),
+    ],
+)
+def test_metadata_like_an_option_is_told_as_ignored(written, nearest):
+    options = resolve([metadata_options({written: "5", "max_cost": "1"})])
+
+    assert json.loads(encode_options(options)) == {"max_cost": 1, "ignored": {written: nearest}}
+    assert resolve([named_options(options)]).ignored is None, "a retry has metadata of its own"
+
+
+@pytest.mark.parametrize("member", ["max_failed_fraction", "max_cost"])
+@pytest.mark.parametrize("text", ["1e-200", "1e-999999", "0.0", "-0"])
+def test_number_next_to_nothing_is_nothing(member, text):
+    (value,) = metadata_options({member: text}).values()
+
+    assert str(value) in {"0", "0.0", "-0", "-0.0"}
 
 
 def test_empty_metadata_names_nothing():

@@ -9,7 +9,7 @@ from functions.poll.batch.poll_batch import PollOutcome
 from functions.poll.schedule import due_items
 from functions.poll.schedule import sweep as module
 from functions.poll.schedule.sweep import SLOW_HOLD_SECONDS, sweep
-from shared.errors import LeaseLostError, UnreadableItemError
+from shared.errors import LeaseLostError
 from shared.invocation import Invocation
 from shared.models import (
     CANCEL,
@@ -52,7 +52,7 @@ class SweptLedger:
         self.now = T
         self.page_seconds = 0.0
         self.held = []
-        self.is_readable = True
+        self.unreadable = set()
         self.is_lost = False
         self.changes = {}
         self.done = []
@@ -60,12 +60,12 @@ class SweptLedger:
         self.sweeps = []
         self.statuses = []
 
-    def batches(self, job_id, after, limit):
+    def batches(self, job_id, after, limit, unreadable):
         assert (job_id, limit) == (JOB.job_id, PAGE)
         self.now += self.page_seconds
-        yield from [batch for batch in self.held if batch.number > after][:limit]
-        if not self.is_readable:
-            raise UnreadableItemError("edited")
+        page = [batch for batch in self.held if batch.number > after][:limit]
+        unreadable.extend(batch.number for batch in page if batch.number in self.unreadable)
+        yield from [batch for batch in page if batch.number not in self.unreadable]
 
     def update_leased_job(self, job, changes):
         self.sweeps.append(changes["sweep"])
@@ -240,13 +240,15 @@ def test_second_pass_waits_for_earlier_runs(ledger):
     assert len(ledger.sweeps) == 1
 
 
-def test_unreadable_batch_ends_pass(ledger):
-    ledger.is_readable = False
+@pytest.mark.parametrize("lost", [range(1), range(1, 2), range(2, 3), range(PAGE), range(3, 5)])
+def test_unreadable_batches_are_passed_over(ledger, lost):
+    ledger.unreadable = {f"{number:08d}" for number in lost}
 
-    job = swept(ledger, PAUSED, READY)
+    job = swept(ledger, PAUSED, *[READY] * 5)
 
     assert job.sweep.passes == 0
-    assert ledger.done == [("held", "00000000", T, None)]
+    others = {f"{number:08d}" for number in range(5)} - ledger.unreadable
+    assert {number for _, number, *_ in ledger.done} == others
 
 
 # ── what a page's batches come to ────────────────────────────────────────────────────────────────────────────────────

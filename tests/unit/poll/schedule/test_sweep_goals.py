@@ -109,7 +109,7 @@ def test_twenty_thousand_batches_end_in_10_minutes(monkeypatch):
     batches = {f"{number:08d}": replace(large, number=f"{number:08d}") for number in range(20_000)}
     visits = pages = 0
 
-    def page_of(_job_id, after, limit):
+    def page_of(_job_id, after, limit, **_):
         nonlocal pages
         pages += 1
         first = int(after) + 1 if after else 0

@@ -3,6 +3,7 @@
 from decimal import Decimal
 
 import pytest
+from boto3.dynamodb.types import DYNAMODB_CONTEXT
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,7 +12,7 @@ from shared.aws.attribute_values import attribute, attributes, plain, read
 from shared.errors import InvariantError
 from shared.models import Batch, ErrorDetail, Job, JobTotals, Part, ResultFileProgress, Submission, Upload, Usage
 
-times = st.one_of(st.just(0.0), st.integers(0, 2**33).map(float), st.floats(0, 1e11, allow_subnormal=False))
+times = st.one_of(st.just(0.0), st.integers(0, 2**33).map(float), st.floats(1e-9, 1e11))
 numbers = st.integers(0, 2**53)
 texts = st.text(st.characters(blacklist_categories=["Cs"]), max_size=20)
 
@@ -79,6 +80,13 @@ def test_item_that_breaks_its_promise_is_refused():
 )
 def test_value_has_one_wire_form(value, wire):
     assert attribute(value) == wire
+
+
+@given(value=st.one_of(st.floats(allow_nan=False), st.integers(), st.integers(-(10**60), 10**60)))
+def test_every_number_is_one_that_dynamodb_stores(value):
+    stored = DYNAMODB_CONTEXT.create_decimal(attribute(value)["N"])
+
+    assert float(stored) == pytest.approx(min(max(value, -1e38), 1e38), abs=1e-130)
 
 
 @pytest.mark.parametrize("value", [None, b"bytes", object(), Decimal(1), {1}])

@@ -232,6 +232,6 @@ def test_reference_stands_at_its_place():
 def test_faulty_run_is_divided(monkeypatch):
     judged = []
     true_validate = module.validate_record
-    monkeypatch.setattr(module, "validate_record", lambda raw, line: judged.append(line) or true_validate(raw, line))
+    monkeypatch.setattr(module, "validate_record", lambda raw, line, _: judged.append(line) or true_validate(raw, line))
     cuts_of(plan_of((10, LIMIT)), b"{}\n{}\n{}\n{}\n1\n{}\n{}\n{}\n")
     assert judged == [5, 6]
