@@ -199,7 +199,7 @@ def test_error_of_15_minutes_is_noted_in_job(begin):
 
     at.run()
 
-    lasting = LastingError(424242, T - 901, T, polling=False, refused=True, message="its words")
+    lasting = LastingError(424242, T - 901, T, polling=False, refused=True)
     assert at.job.lasting_error == lasting
 
 

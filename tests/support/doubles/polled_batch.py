@@ -50,6 +50,7 @@ _ids = count(1)
 class Doubles:
     """The API, the queues, the times and the settings for the batch, and the calls that each received."""
 
+    can_wake: bool = False
     batch_deadline_hours: float = 24
     ambiguous_submit: str = "resubmit"
     cloudflare_account_id: str = JOB.plan.account

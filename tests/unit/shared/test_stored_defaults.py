@@ -22,7 +22,7 @@ NO_PROGRESS = {
     "sha": "",
     "upload": "",
 }
-NO_TOKENS = {"prompt_tokens": None, "completion_tokens": None, "total_tokens": None}
+NO_TOKENS = {"prompt_tokens": None, "completion_tokens": None, "total_tokens": None, "cached_tokens": None}
 NO_TOTALS = {
     "batches": 0,
     "succeeded": 0,
@@ -30,7 +30,11 @@ NO_TOTALS = {
     "errors_size": 0,
     "retry_size": 0,
     "usage": NO_TOKENS,
-    "body_size": 0,
+    "unmetered_size": 0,
+    "unmetered_records": 0,
+    "uncollected": 0,
+    "unknowable": 0,
+    "doubtful": 0,
 }
 DEFAULTS: dict[str, dict[str, object]] = {
     "Job": {
@@ -57,6 +61,7 @@ DEFAULTS: dict[str, dict[str, object]] = {
         "lasting_error": None,
         "error": None,
         "control": None,
+        "denied": None,
         "output": NO_PROGRESS,
         "errors": NO_PROGRESS,
         "retry": NO_PROGRESS,
@@ -86,6 +91,8 @@ DEFAULTS: dict[str, dict[str, object]] = {
         "attempt": 0,
         "submissions": (),
         "unknowable": 0,
+        "doubtful": 0,
+        "doubts": 0,
         "refusals": 0,
         "calls_fail_since": 0.0,
         "round": 0,
@@ -126,13 +133,14 @@ DEFAULTS: dict[str, dict[str, object]] = {
     "Checkpoint": {"offset": 0, "line": 0, "record": 0},
     "Isolation": {"submits": 0, "granted": (), "causes": {}, "writes": 0},
     "Sweep": {"due": 0.0, "after": ""},
-    "LastingError": {},
+    "LastingError": {"refused": False, "message": ""},
     "ErrorDetail": {"said": ""},
     "JobControl": {"version": "", "held_since": 0.0, "resumed_at": 0.0, "cancelled": ""},
     "ResultFileProgress": NO_PROGRESS,
     "JobTotals": NO_TOTALS,
     "Usage": NO_TOKENS,
-    "Staging": {"mark": ""},
+    "Staging": {"mark": "", "refused": 0},
+    "UploadDenial": {},
     "Part": {"usage": NO_TOKENS},
     "Submission": {"round": 0, "misses": 0, "missed_at": 0.0, "given_up": False},
     "PartialReply": {},
