@@ -3,7 +3,6 @@
 import json
 from datetime import UTC, datetime, timedelta
 
-import boto3
 import pytest
 from moto import mock_aws
 
@@ -90,22 +89,20 @@ def test_end_of_another_file_is_not_about_codes():
         raise EOFError("Compressed file ended before the end-of-stream marker was reached")
 
 
-TEMPLATE = """{"Parameters": {"KmsKeyArn": {"Type": "String"}}, "Resources": {"Bucket": {"Type": "AWS::S3::Bucket"}},
-"Outputs": {"BucketName": {"Value": {"Ref": "Bucket"}}}}"""
-
-
 @pytest.mark.parametrize("key", ["", "arn:aws:kms:eu-west-1:123456789012:key/1a2b"])
 def test_writes_say_how_they_are_encrypted(monkeypatch, key):
     """As the bucket would encrypt them anyway; organizations refuse writes that do not say it."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
+    described = {
+        "Outputs": [{"OutputKey": "BucketName", "OutputValue": "files"}],
+        "Parameters": [{"ParameterKey": "KmsKeyArn", "ParameterValue": key}],
+    }
+    monkeypatch.setattr("dropbatch.client.stack._describe", lambda client, name: described)
     with mock_aws():
-        given = [{"ParameterKey": "KmsKeyArn", "ParameterValue": key}]
-        boto3.client("cloudformation", "eu-west-1").create_stack(
-            StackName="dropbatch", TemplateBody=TEMPLATE, Parameters=given
-        )
         stack, sent = find_stack("dropbatch", region="eu-west-1"), {}
         stack.s3.meta.events.register("before-call.s3", lambda params, model, **_: sent.update({model.name: params}))
+        stack.s3.create_bucket(Bucket="files", CreateBucketConfiguration={"LocationConstraint": "eu-west-1"})
         place = {"Bucket": stack.bucket, "Key": "inbox/a"}
 
         stack.s3.put_object(**place, Body=b"x")
