@@ -59,7 +59,12 @@ _WRITES = ("PutObject", "CreateMultipartUpload", "CopyObject")
 """S3's operations that decide how an object is encrypted."""
 
 
-def sign_in(*, region: str | None = None, profile: str | None = None) -> boto3.Session:
+def sign_in(
+    *,
+    region: str | None = None,
+    profile: str | None = None,
+    copy: Any = None,  # noqa: ANN401 - a dictionary, on disk or not
+) -> boto3.Session:
     """A session that finds region and credentials as the AWS CLI does.
 
     A role is remembered where the AWS CLI remembers it, so that both ask for a code (MFA) once an hour.
@@ -67,6 +72,7 @@ def sign_in(*, region: str | None = None, profile: str | None = None) -> boto3.S
     Args:
         region: None for the configured one: as the AWS CLI, and unlike boto3, AWS_REGION comes first.
         profile: None for the configured one.
+        copy: where another program looks for roles.
     """
     import boto3
     from botocore.session import get_session
@@ -74,17 +80,26 @@ def sign_in(*, region: str | None = None, profile: str | None = None) -> boto3.S
     region = region or os.environ.get("AWS_REGION") or None
     core = get_session()
     made = boto3.session.Session(region_name=region, profile_name=profile, botocore_session=core)
-    core.get_component("credential_provider").get_provider("assume-role").cache = _remembered_roles()
+    core.get_component("credential_provider").get_provider("assume-role").cache = _remembered_roles(
+        {} if copy is None else copy
+    )
     return made
 
 
-def _remembered_roles() -> Any:  # noqa: ANN401 - a dictionary on disk
+def _remembered_roles(copy: Any) -> Any:  # noqa: ANN401 - dictionaries, on disk or not
     from botocore.utils import JSONFileCache
 
     class Remembered(JSONFileCache):
+        def __getitem__(self, key: str) -> Any:  # noqa: ANN401 - JSON
+            found = super().__getitem__(key)
+            with suppress(OSError):
+                copy[key] = found
+            return found
+
         def __setitem__(self, key: str, value: object) -> None:
             with suppress(OSError):  # A home that cannot be written to: the role is assumed again.
                 super().__setitem__(key, value)
+                copy[key] = value
 
     return Remembered(str(Path("~/.aws/cli/cache").expanduser()))
 

@@ -85,8 +85,17 @@ def test_deployment_names_secret_or_address(answered):
     assert "the stack's secret" in deploy._what_is_wrong(None, settings, TOKEN)
     answered(search=200)
     assert deploy._what_is_wrong(None, settings, TOKEN) == ""
+
+
+@pytest.mark.parametrize(("base", "blamed"), [(BASE, False), ("https://proxy.example.com", True)])
+def test_only_address_of_ones_own_is_blamed(answered, base, blamed):
+    settings = {"TRANSPORT": "rest", "WORKERS_AI_BASE_URL": f"{base}/", "CLOUDFLARE_ACCOUNT_ID": ACCOUNT}
     answered()
-    assert f"WorkersAiBaseUrl ({BASE})" in deploy._what_is_wrong(None, settings, TOKEN)
+
+    wrong, unchecked = deploy._checked(None, settings, TOKEN)
+
+    assert (wrong, "no route" in unchecked) == ("", True)
+    assert (f"WorkersAiBaseUrl ({base})" in unchecked) == blamed
 
 
 @pytest.mark.parametrize(
