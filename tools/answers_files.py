@@ -59,8 +59,7 @@ def choose(given: Mapping[str, str], region_of: Callable[[Mapping[str, Any]], st
     explicit = _explicit(given)
     first = _read(FOLDER / "samconfig.local.toml")
     wanted = {"stack_name": first["stack_name"], **({} if "stack_name" in explicit else _place(first)), **explicit}
-    fitting = [file for file in _files() if _fits(file, wanted, given)]
-    fitting = [one for one in fitting if "aws_account" in one.settings] or fitting
+    fitting = _fitting(wanted, explicit, given)
     if len(fitting) > 1:
         listed = ", ".join(f"{one.path.name} ({one.settings.get('region')})" for one in fitting)
         raise DeployError(
@@ -90,8 +89,10 @@ def save(file: AnswersFile, parameters: Mapping[str, str]) -> None:
     for name, value in wanted.items():
         if value and before.get(name) != value:
             text = _changed(text, TABLES.get(name, DEPLOY), name, str(value))
-    if any(value and _settings(text).get(name) != value for name, value in wanted.items()):
-        raise DeployError(f"{file.path.name} has a form that cannot be changed here. Set in it yourself: {wanted}")
+    named = {name: str(value) for name, value in wanted.items() if value}
+    if not _is_whole(text) or _settings(text) != before | named:
+        lines = "\n  ".join(f"{name} = {toml(value)}" for name, value in named.items())
+        raise DeployError(f"{file.path.name} has a form that cannot be changed here. Put in it yourself:\n  {lines}")
     file.path.write_text(text, "utf-8")
 
 
@@ -125,6 +126,20 @@ def _place(settings: Mapping[str, Any]) -> dict[str, str]:
     return {"region": settings["region"]} if settings.get("region") else {}
 
 
+def _fitting(wanted: Mapping[str, str], explicit: Mapping[str, str], given: Mapping[str, str]) -> list[AnswersFile]:
+    """The files of the stack that is wanted, of which there should be one.
+
+    Without a variable it is the first stack's. A file with a profile is looked at last: its credentials may have ended.
+    """
+    paths = [FOLDER / "samconfig.local.toml", *sorted(FOLDER.glob("samconfig.*.local.toml"))]
+    files = [AnswersFile(path, _read(path)) for path in paths if path.exists()]
+    plain = [one for one in files if "profile" not in one.settings or "profile" in explicit]
+    for group in ([] if explicit else files[:1], plain, [one for one in files if one not in plain]):
+        if found := [one for one in group if _fits(one, wanted, given)]:
+            return [one for one in found if "aws_account" in one.settings] or found
+    return []
+
+
 def _fits(file: AnswersFile, wanted: Mapping[str, str], given: Mapping[str, str]) -> bool:
     """Whether a file belongs to the stack of this name, in this region and in the account of the credentials.
 
@@ -141,11 +156,6 @@ def _fits(file: AnswersFile, wanted: Mapping[str, str], given: Mapping[str, str]
             "variable, or remove the line."
         )
     return settings.get("aws_account") in {None, account_of({**settings, **wanted})}
-
-
-def _files() -> list[AnswersFile]:
-    paths = [FOLDER / "samconfig.local.toml", *sorted(FOLDER.glob("samconfig.*.local.toml"))]
-    return [AnswersFile(path, _read(path)) for path in paths if path.exists()]
 
 
 def _unused(settings: Mapping[str, Any]) -> Path:

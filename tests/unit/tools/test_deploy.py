@@ -248,7 +248,7 @@ def test_environment_that_lambda_refuses_is_not_built(account):
     parameters = " ".join(f"{name}={value}" for name, value in values.items())
     given = GIVEN | {"PARAMETERS": parameters, "STACK_NAME": "x" * 128}
 
-    with pytest.raises(DeployError, match=r"would have 4,\d+ bytes, and Lambda takes 4,096.*SecretArn \(559\)"):
+    with pytest.raises(DeployError, match=r"would have 4,\d+ bytes, and Lambda takes 4,096.*SecretArn \(560\)"):
         deploy.deploy(given)
 
     assert account.sam_calls == []
