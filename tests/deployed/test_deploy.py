@@ -1,6 +1,7 @@
 """`make deploy` in a pseudo-terminal, on the local AWS."""
 
 import os
+import shutil
 
 import pytest
 
@@ -38,7 +39,6 @@ def environment():
             "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
             "DROPBATCH_BUILD": "local",
             "PARAMETERS": f"{api} Architecture={aws._machine_architecture()}",
-            "PYTHONPATH": str(ROOT),
             "SAM_CLI_POLL_DELAY": "0.2",
             "SAM_CLI_TELEMETRY": "0",
         }
@@ -46,18 +46,25 @@ def environment():
         aws.down(HOME)
 
 
-DEPLOY = """
-import sys
-from pathlib import Path
-from tools import account_stack, answers, deploy
-
-for module in (account_stack, answers, deploy):
-    module.ANSWERS = Path(sys.argv[1])
-sys.exit(deploy.main())
-"""
+CHECKOUT = ("Makefile", "pyproject.toml", "samconfig.toml", "docs/cost.md", ".local", ".venv")
+SOURCES = ("dropbatch", "functions", "local", "shared", "tools")
+MAKE = ("/usr/bin/env", "make", "--no-print-directory", "--assume-old=.local/sam/.stamp", "deploy")
 
 
-def test_person_answers_questions_and_sees_job_end(environment, tmp_path):
+@pytest.fixture
+def checkout(tmp_path):
+    """A checkout in which nobody has deployed yet."""
+    folder = tmp_path / "checkout"
+    (folder / "docs").mkdir(parents=True)
+    for name in (*CHECKOUT, *(path.name for path in ROOT.glob("requirements*.txt"))):
+        (folder / name).symlink_to(ROOT / name)
+    for name in SOURCES:
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "template.yaml", folder)  # SAM follows links: it would build where this one leads.
+    return folder
+
+
+def test_person_answers_questions_and_sees_job_end(environment, checkout):
     asked = []
 
     def answer(line):
@@ -68,10 +75,9 @@ def test_person_answers_questions_and_sees_job_end(environment, tmp_path):
         return None
 
     del environment["AWS_DEFAULT_REGION"]
-    saved = tmp_path / "answers.toml"
-    command = [str(ROOT / ".local/sam/bin/python"), "-c", DEPLOY, str(saved)]
+    saved = checkout / "samconfig.local.toml"
 
-    code, shown = converse(command, answer, ROOT, environment, seconds=240)
+    code, shown = converse(MAKE, answer, checkout, environment, seconds=240)
 
     assert code == 0, shown
     assert asked == list(ANSWERS)
@@ -81,7 +87,7 @@ def test_person_answers_questions_and_sees_job_end(environment, tmp_path):
         assert words in shown
     assert "its bad line is in retry.jsonl" in shown
 
-    code, shown = converse(command, answer, ROOT, {**environment, "SMOKE": "no"}, seconds=240)
+    code, shown = converse(MAKE, answer, checkout, {**environment, "SMOKE": "no"}, seconds=240)
 
     assert code == 0, shown
     assert asked == list(ANSWERS), "an update asks nothing"
