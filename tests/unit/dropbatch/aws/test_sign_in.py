@@ -9,6 +9,7 @@ from moto import mock_aws
 from dropbatch.client import aws
 from dropbatch.client.stack import find_stack
 from dropbatch.errors import NotPermitted
+from tests.support.aws import quick_moto
 
 CONFIG = """[profile base]
 aws_access_key_id = x
@@ -98,6 +99,7 @@ def test_writes_say_how_they_are_encrypted(monkeypatch, key):
         "Outputs": [{"OutputKey": "BucketName", "OutputValue": "files"}],
         "Parameters": [{"ParameterKey": "KmsKeyArn", "ParameterValue": key}],
     }
+    monkeypatch.setattr(quick_moto, "DIRECT", {})  # Over HTTP, of which there are headers.
     monkeypatch.setattr("dropbatch.client.stack._describe", lambda client, name: described)
     with mock_aws():
         stack, sent = find_stack("dropbatch", region="eu-west-1"), {}
