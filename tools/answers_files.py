@@ -86,12 +86,11 @@ def save(file: AnswersFile, parameters: Mapping[str, str]) -> None:
     wanted = {name: file.settings.get(name) for name in names}
     if parameters_of(before) != dict(parameters):
         wanted["parameter_overrides"] = write_parameters(dict(parameters))
-    for name, value in wanted.items():
-        if value and before.get(name) != value:
-            text = _changed(text, TABLES.get(name, DEPLOY), name, str(value))
-    named = {name: str(value) for name, value in wanted.items() if value}
-    if not _is_whole(text) or _settings(text) != before | named:
-        lines = "\n  ".join(f"{name} = {toml(value)}" for name, value in named.items())
+    changed = {name: str(value) for name, value in wanted.items() if value and before.get(name) != value}
+    for name, value in changed.items():
+        text = _changed(text, TABLES.get(name, DEPLOY), name, value)
+    if not _is_whole(text) or _settings(text) != before | changed:
+        lines = "\n  ".join(f"{name} = {toml(value)}" for name, value in changed.items())
         raise DeployError(f"{file.path.name} has a form that cannot be changed here. Put in it yourself:\n  {lines}")
     file.path.write_text(text, "utf-8")
 

@@ -101,7 +101,10 @@ def _remembered_roles(copy: Any) -> Any:  # noqa: ANN401 - dictionaries, on disk
                 super().__setitem__(key, value)
                 copy[key] = value
 
-    return Remembered(str(Path("~/.aws/cli/cache").expanduser()))
+    try:
+        return Remembered(str(Path.home() / ".aws/cli/cache"))
+    except RuntimeError:  # A container's user without a home.
+        return copy
 
 
 def encrypting(client: Callable[..., Any], kms_key: str) -> Callable[..., Any]:
@@ -267,7 +270,7 @@ def _of_client(error: Any, advice: str) -> Error:  # noqa: ANN401
         return NotPermitted(f"AWS denied {operation} because this machine's clock is {wrong}. Set it.")
     if code in _EXPIRED:
         return NotPermitted(f"The AWS credentials have expired. {HOW_TO_SIGN_IN}")
-    if code in _UNKNOWN_KEY or operation in _SIGN_IN:
+    if code in _UNKNOWN_KEY or (operation in _SIGN_IN and not _fitting(message, "")):
         return NotPermitted(f"AWS does not accept these credentials ({code}: {says}) {HOW_TO_SIGN_IN}")
     if code in _DENIED:
         return NotPermitted(f"AWS denied {operation}: {says} {_fitting(message, advice)}")

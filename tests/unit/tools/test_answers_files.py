@@ -188,6 +188,17 @@ def test_parameters_in_list_of_lines_are_changed(cloud, added):
     assert "tail = true" in added.read_text()
 
 
+def test_tags_in_other_form_stay(cloud, added):
+    """The SAM CLI reads a list too."""
+    added.write_text(
+        added.read_text().replace('tags = "CostCenter=42 Owner=data"', 'tags = ["CostCenter=42", "Owner=x"]')
+    )
+
+    deploy.deploy({"PARAMETERS": "LogLevel=DEBUG"})
+
+    assert cloud.deployed[-1][1].tags == ["CostCenter=42", "Owner=x"]
+
+
 def test_tags_and_role_are_taken_from_variables(cloud):
     role = "arn:aws:iam::111122223333:role/cfn"
     deploy.deploy(FIRST | {"STACK_TAGS": "CostCenter=42 Owner=data", "STACK_ROLE_ARN": role})

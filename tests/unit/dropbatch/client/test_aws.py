@@ -147,6 +147,15 @@ def test_answers_of_aws_say_what_to_do(code, operation, kind, says):
         raise ClientError({"Error": {"Code": code, "Message": "no"}}, operation)
 
 
+def test_role_that_organization_refuses_needs_no_new_sign_in():
+    said = "User: x is not authorized to perform: sts:AssumeRole with an explicit deny in a service control policy"
+
+    with pytest.raises(NotPermitted, match="of your organization") as raised, aws.explained():
+        raise ClientError({"Error": {"Code": "AccessDenied", "Message": said}}, "AssumeRole")
+
+    assert "aws sso login" not in str(raised.value)
+
+
 EXPIRED = "Signature expired: 20261125T194512Z is now earlier than 20261125T214012Z (20261125T214512Z - 5 min.)"
 EARLY = "Signature not yet current: 20261125T234512Z is still later than 20261125T214512Z (20261125T214012Z + 5 min.)"
 
@@ -208,6 +217,7 @@ def test_advice_fits_refusal(because, advice):
         raise ClientError({"Error": {"Code": "AccessDenied", "Message": said}}, "PutObject")
 
     assert advice in str(raised.value)
+    assert "aws sso login" not in str(raised.value)
     assert ("UserPolicyArn" in str(raised.value)) == (advice == "UserPolicyArn")
 
 
