@@ -169,7 +169,12 @@ def services() -> Services:
     return Services(
         settings,
         Ledger(dynamodb, settings.table_name),
-        ObjectStore(client("s3", OBJECT_CALLS), settings.bucket_name, cache(lambda: client("s3", COPY_CALLS))),
+        ObjectStore(
+            client("s3", OBJECT_CALLS),
+            settings.bucket_name,
+            cache(lambda: client("s3", COPY_CALLS)),
+            settings.kms_key_arn,
+        ),
         Queues(
             client("sqs", QUICK_CALLS),
             upload_url=settings.upload_queue_url,

@@ -36,6 +36,7 @@ class Settings:
         ai_gateway_token_secret_arn: empty unless the gateway requires its own token.
         source_bucket_name: bucket outside the stack whose objects are uploads too; empty for none.
         source_prefix: prefix of their keys.
+        kms_key_arn: the key with which the bucket encrypts; empty if S3's own key does.
     """
 
     bucket_name: str
@@ -63,6 +64,7 @@ class Settings:
     worker_secret_arn: str = ""
     source_bucket_name: str = ""
     source_prefix: str = ""
+    kms_key_arn: str = ""
 
 
 ENVIRONMENT = frozenset(field.name.upper() for field in fields(Settings))
@@ -154,6 +156,7 @@ _PARSERS: dict[str, Callable[[str], object]] = {
     "worker_secret_arn": str,
     "source_bucket_name": str,
     "source_prefix": str,
+    "kms_key_arn": str,
 }
 
 _NEEDS = {

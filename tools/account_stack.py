@@ -1,26 +1,26 @@
-"""The stack in a real AWS account: find it, decide what its status in CloudFormation requires, delete it.
-
-The answers of the first deployment are in samconfig.local.toml, which git ignores; samconfig.toml holds the project's
-defaults and is never written. The token is in neither.
-"""
+"""The stack in a real AWS account: find it, decide what its status in CloudFormation requires, delete it."""
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import boto3
 from botocore.exceptions import ClientError, WaiterError
+from botocore.utils import JSONFileCache
+
+from dropbatch.client import aws
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import boto3
     from mypy_boto3_secretsmanager import SecretsManagerClient
 
 ROOT = Path(__file__).resolve().parent.parent
-DEFAULTS = ROOT / "samconfig.toml"
-ANSWERS = ROOT / "samconfig.local.toml"
+ADVICE = "docs/accounts.md says what whoever deploys must be allowed to do."
 
 
 class DeployError(Exception):
@@ -90,15 +90,25 @@ class Stack:
     outputs: dict[str, str]
 
 
-def saved_answers() -> dict[str, Any]:
-    """The settings of `sam deploy`: the project's defaults, then the user's answers if there are any."""
-    config = tomllib.loads((ANSWERS if ANSWERS.exists() else DEFAULTS).read_text())["default"]
-    return {**config["global"]["parameters"], **config["deploy"]["parameters"]}
+def session(saved: Mapping[str, Any]) -> boto3.Session:
+    """The session of a profile and a region, one for all calls; those that are not saved are the environment's."""
+    return _session(saved.get("profile"), saved.get("region"))
 
 
-def session(saved: dict[str, Any]) -> boto3.Session:
-    """A session with the saved profile and region, else with those of the environment."""
-    return boto3.Session(profile_name=saved.get("profile"), region_name=saved.get("region"))
+@cache
+def _session(profile: str | None, region: str | None) -> boto3.Session:
+    return aws.sign_in(region=region, profile=profile, copy=JSONFileCache())  # Where the SAM CLI looks.
+
+
+def account_of(saved: Mapping[str, Any]) -> str:
+    """The AWS account of the credentials."""
+    return _account(saved.get("profile"), saved.get("region"))
+
+
+@cache
+def _account(profile: str | None, region: str | None) -> str:
+    account: str = _session(profile, region).client("sts").get_caller_identity()["Account"]
+    return account
 
 
 def find_stack(saved: dict[str, Any]) -> Stack | None:

@@ -1,6 +1,6 @@
 """What `make deploy` needs to know: from variables, from a file of them, or from a person at the terminal.
 
-The API token is never among what is saved. The rest is in samconfig.local.toml, where `sam deploy` reads it too.
+What is saved, and where, is in `tools.answers_files`. The API token is never among it.
 """
 
 from __future__ import annotations
@@ -12,37 +12,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import boto3
-
-from local.aws import toml
-from local.template import parse_parameters, template, write_parameters
-from tools.account_stack import ANSWERS, DEFAULTS, DeployError
+from local.template import parse_parameters, template
+from tools.account_stack import DeployError, session
+from tools.answers_files import REGION, REGIONS, parameters_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 ACCOUNT, TOKEN, EMAIL = "CLOUDFLARE_ACCOUNT_ID", "CLOUDFLARE_API_TOKEN", "NOTIFICATION_EMAIL"
-REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
-HEADER = """# From `make deploy`: the defaults of samconfig.toml, and your answers. Git ignores this file.
-version = 0.1
-
-"""
-REGION = r"^[a-z]{2,4}(-[a-z]+)+-[0-9]$"
 
 
 @dataclass(frozen=True)
 class Answers:
-    """What a first deployment needs.
+    """What a first deployment needs beside name and region.
 
     Attributes:
-        stack_name: in CloudFormation.
-        region: of AWS.
         parameters: of the template; those not named have their defaults.
         token: the API token; empty if the stack needs none, or has it already.
     """
 
-    stack_name: str
-    region: str
     parameters: dict[str, str]
     token: str = field(default="", repr=False)
 
@@ -70,14 +58,6 @@ def variables(environment: Mapping[str, str]) -> dict[str, str]:
     return found | dict(environment)
 
 
-def parameters_of(saved: Mapping[str, Any]) -> dict[str, str]:
-    """The template's parameters in saved answers, in each form that the SAM CLI reads."""
-    overrides = saved.get("parameter_overrides", "")
-    if isinstance(overrides, dict):
-        return {name: str(value) for name, value in overrides.items()}
-    return parse_parameters(overrides if isinstance(overrides, str) else " ".join(overrides))
-
-
 def given_parameters(given: Mapping[str, str]) -> dict[str, str]:
     """The template's parameters in the variable PARAMETERS.
 
@@ -93,6 +73,21 @@ def given_parameters(given: Mapping[str, str]) -> dict[str, str]:
             raise DeployError(f"The template has no parameter {name}; docs/configuration.md lists all.")
         if wrong := _wrong(name, value):
             raise DeployError(f"{name} {wrong}")
+    return parameters
+
+
+def named_parameters(given: Mapping[str, str]) -> dict[str, str]:
+    """The template's parameters in all variables: PARAMETERS, and those that answer questions.
+
+    Raises:
+        DeployError: as for `given_parameters`.
+    """
+    parameters = given_parameters(given)
+    for variable, parameter in ((ACCOUNT, "CloudflareAccountId"), (EMAIL, "NotificationEmail")):
+        if value := given.get(variable, "").strip():
+            if wrong := _wrong(parameter, value):
+                raise DeployError(f"{variable} {wrong}")
+            parameters[parameter] = value
     return parameters
 
 
@@ -175,7 +170,7 @@ def ask(given: Mapping[str, str], saved: Mapping[str, Any]) -> Answers:
 
     Args:
         given: `variables`.
-        saved: the stack's name and region; answers of an earlier attempt become defaults.
+        saved: answers of an earlier attempt, which become defaults.
 
     Raises:
         DeployError: an answer is missing or wrong.
@@ -197,19 +192,18 @@ def ask(given: Mapping[str, str], saved: Mapping[str, Any]) -> Answers:
         optional=True,
     ).answer(given)
     parameters |= {"CloudflareAccountId": account} | ({"NotificationEmail": email} if email else {})
-    return Answers(saved["stack_name"], saved["region"], parameters, token)
+    return Answers(parameters, token)
 
 
 def ask_region(given: Mapping[str, str], saved: Mapping[str, Any]) -> str:
-    """The AWS region; the one that is configured for the AWS CLI is the default.
+    """The AWS region; the first stack's is the default, else the one that is configured for the AWS CLI.
 
     Raises:
         DeployError: there is none, or it is none.
     """
-    configured = boto3.Session(profile_name=saved.get("profile")).region_name or ""
-    return _Question(
-        "AWS region", REGIONS, configured, lambda value: "" if re.match(REGION, value) else "must be a region's name."
-    ).answer(given)
+    known = saved.get("region") or session(saved).region_name or ""
+    wrong: Callable[[str], str] = lambda value: "" if re.fullmatch(REGION, value) else "must be a region's name."  # noqa: E731
+    return _Question("AWS region", REGIONS, known, wrong).answer(given)
 
 
 def ask_token(given: Mapping[str, str]) -> str:
@@ -220,12 +214,3 @@ def ask_token(given: Mapping[str, str]) -> str:
     """
     text = "Cloudflare API token (Workers AI - Read and Edit), not shown"
     return _Question(text, (TOKEN,), "", _wrong_token, secret=True).answer(given)
-
-
-def save(answers: Answers) -> None:
-    """Write samconfig.local.toml: the project's defaults and the answers, without the token."""
-    text = DEFAULTS.read_text("utf-8").partition("\n\n")[2]
-    text = re.sub(r"^stack_name = .*$", f"stack_name = {toml(answers.stack_name)}", text, flags=re.MULTILINE)
-    more = {"region": answers.region, "parameter_overrides": write_parameters(answers.parameters)}
-    lines = "".join(f"{name} = {toml(value)}\n" for name, value in more.items() if value)  # In [default.deploy].
-    ANSWERS.write_text(f"{HEADER}{text.rstrip()}\n{lines}", "utf-8")

@@ -11,29 +11,31 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
 import dropbatch.client.stack
-from dropbatch.cli.cloudflare import Api, check_token
+from dropbatch.cli.cloudflare import DEFAULT_BASE_URL, Api, check_token
+from dropbatch.client import aws
 from dropbatch.errors import Error
 from local.processes import LocalAwsError
-from tools import answers, deploy_worker, plan, smoke_job
+from tools import answers, answers_files, deploy_worker, plan, smoke_job
 from tools.account_stack import (
-    ANSWERS,
+    ADVICE,
     NEVER_RAN,
     ROOT,
     DeployError,
     Stack,
     Step,
+    account_of,
     confirmed,
     delete,
     find_stack,
     next_step,
     not_now,
     physical_ids,
-    saved_answers,
     secret_value,
     session,
 )
@@ -41,6 +43,8 @@ from tools.worker_check import check_worker
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from tools.answers_files import AnswersFile
 
 SAM = ROOT / ".local/sam/bin/sam"
 
@@ -100,21 +104,35 @@ def _limit(saved: dict[str, Any], *, reserve: bool) -> str:
     return meaning
 
 
-def _prepare(given: Mapping[str, str], saved: dict[str, Any]) -> answers.Answers:
+def _prepare(given: Mapping[str, str], file: AnswersFile) -> answers.Answers:
     """Ask what is not given, show what will be created, and save the answers.
 
     Raises:
         DeployError: an answer is missing or wrong, or the user declined.
     """
-    chosen = answers.ask(given, saved)
-    account = session(saved).client("sts").get_caller_identity()["Account"]
-    limit = _limit(saved, reserve=chosen.parameters.get("ReserveConcurrency") == "yes")
-    print(plan.describe(chosen, account, limit), flush=True)
+    chosen = answers.ask(given, file.settings)
+    _check_size(chosen.parameters, file.settings)
+    limit = _limit(file.settings, reserve=chosen.parameters.get("ReserveConcurrency") == "yes")
+    print(plan.describe(chosen, file.settings, limit), flush=True)
     if sys.stdin.isatty() and not confirmed("Create it?"):
         raise DeployError("Nothing was created and nothing is billed.")
-    chosen.parameters.update(_worker_url(chosen.parameters, saved))
-    answers.save(chosen)
+    chosen.parameters.update(_worker_url(chosen.parameters, file.settings))
+    answers_files.save(file, chosen.parameters)
     return chosen
+
+
+def _check_size(parameters: Mapping[str, str], saved: Mapping[str, Any]) -> None:
+    """Check that Lambda takes the functions' environment.
+
+    Raises:
+        DeployError: it is too large, with what makes it so.
+    """
+    size, longest = plan.environment(parameters, saved)
+    if size > plan.MAX_ENVIRONMENT_BYTES:
+        raise DeployError(
+            f"The functions' environment would have {size:,} bytes, and Lambda takes {plan.MAX_ENVIRONMENT_BYTES:,}. "
+            f"Use shorter values; the longest are {longest}."
+        )
 
 
 def _worker_url(parameters: Mapping[str, str], saved: dict[str, Any]) -> dict[str, str]:
@@ -135,51 +153,51 @@ def deploy(given: Mapping[str, str]) -> tuple[dict[str, Any], Stack]:
         DeployError: no stack is deployed.
         CalledProcessError: the SAM CLI failed and printed why.
     """
-    saved = _named(given)
+    file = answers_files.choose(given, lambda saved: _asked_region(given, saved))
+    file = replace(file, settings={**file.settings, "aws_account": account_of(file.settings)})
+    saved = file.settings
     stack = find_stack(saved)
     step = next_step(stack)
     if stack and step in {Step.WAIT, Step.REPAIR}:
         raise not_now(stack)
     token = ""
     if stack and step is Step.UPDATE:
-        chosen = _changed(given, saved, stack)
+        chosen = _changed(given, file, stack)
     else:
-        prepared = _prepare(given, saved)
+        prepared = _prepare(given, file)
         token, chosen = prepared.token, prepared.parameters
-        saved = saved_answers()
         if stack and step is Step.RECREATE:
             _recreate(saved, stack)
     _sam("build", DROPBATCH_BUILD=os.environ.get("DROPBATCH_BUILD") or chosen.get("Architecture", "arm64"))
-    _sam("deploy", "--no-fail-on-empty-changeset", "--config-file", str(ANSWERS))
-    stack = _deployed(saved, find_stack(saved))
+    place = ["--config-file", str(file.path), "--region", saved["region"]]
+    profile = ["--profile", saved["profile"]] if "profile" in saved else []
+    _sam("deploy", "--no-fail-on-empty-changeset", *place, *profile)
+    stack = _deployed(file, find_stack(saved))
     _put_token(given, saved, stack, token)
     return saved, stack
 
 
-def _named(given: Mapping[str, str]) -> dict[str, Any]:
-    """The saved answers; where none are saved, the project's defaults with the stack's name and region.
-
-    Raises:
-        DeployError: no region is known.
-    """
-    saved = saved_answers()
-    if "region" in saved:
-        return saved
-    name = given.get("STACK_NAME") or saved["stack_name"]
+def _asked_region(given: Mapping[str, str], saved: Mapping[str, Any]) -> str:
     if sys.stdin.isatty():
         print("A few questions; everything else has a default.", flush=True)
-    return {**saved, "stack_name": name, "region": answers.ask_region(given, saved)}
+    return answers.ask_region(given, saved)
 
 
-def _changed(given: Mapping[str, str], saved: dict[str, Any], stack: Stack) -> dict[str, str]:
+def _changed(given: Mapping[str, str], file: AnswersFile, stack: Stack) -> dict[str, str]:
     """The parameters of a stack that is updated, after saving those that are given; the others keep their values."""
-    more = answers.given_parameters(given)
-    kept = answers.parameters_of(saved)
-    parameters = {**stack.parameters, **kept, **more}
-    more |= _worker_url(parameters, saved)
+    saved, kept = file.settings, answers_files.parameters_of(file.settings)
+    wanted = kept | answers.named_parameters(given)
+    if given.get(answers.TOKEN):
+        answers.ask_token(given)  # One of a wrong form is refused before anything is built.
+    wanted |= _worker_url({**stack.parameters, **wanted}, saved)
+    parameters = {**stack.parameters, **wanted}
+    _check_size(parameters, saved)
+    print(f'Updating the stack "{stack.name}" in {saved["region"]}, AWS account {saved["aws_account"]}.')
+    for name, value in wanted.items():
+        if (before := stack.parameters.get(name, "")) != value:
+            print(f"  {name}: {before or '(empty)'} -> {value or '(empty)'}")
     print(_limit(saved, reserve=parameters.get("ReserveConcurrency") == "yes"), flush=True)
-    if more or not ANSWERS.exists():
-        answers.save(answers.Answers(stack.name, saved["region"], kept | more))
+    answers_files.save(file, wanted)
     return parameters
 
 
@@ -200,7 +218,7 @@ def _put_token(given: Mapping[str, str], saved: dict[str, Any], stack: Stack, to
         client.put_secret_value(SecretId=secret, SecretString=token)
 
 
-def _deployed(saved: dict[str, Any], stack: Stack | None) -> Stack:
+def _deployed(file: AnswersFile, stack: Stack | None) -> Stack:
     """The stack, if it is deployed.
 
     Raises:
@@ -208,8 +226,8 @@ def _deployed(saved: dict[str, Any], stack: Stack | None) -> Stack:
     """
     if stack is None:
         raise DeployError(
-            f'There is no stack "{saved["stack_name"]}" whose token can be checked. If you deployed under another name '
-            f"or in another region without saving the answers, put stack_name and region in {ANSWERS.name}."
+            f'There is no stack "{file.settings["stack_name"]}" whose token can be checked. If you deployed under '
+            f"another name or in another region, put stack_name and region in {file.path.name}."
         )
     if stack.status == "REVIEW_IN_PROGRESS":
         raise DeployError(
@@ -231,13 +249,18 @@ def _deployed_settings(saved: dict[str, Any], stack: Stack) -> tuple[dict[str, s
 
 
 def _what_is_wrong(stack: Stack, settings: dict[str, str], token: str) -> str:
-    """What the free call finds wrong with the token or the Worker's secret; empty if nothing is."""
+    """What the free call finds wrong with the token or the Worker's secret; empty if nothing is.
+
+    Raises:
+        Error: the token could not be checked.
+    """
     if settings["TRANSPORT"] != "worker":
         base_url = settings["WORKERS_AI_BASE_URL"].rstrip("/")
         try:
             wrong = check_token(Api(base_url, settings["CLOUDFLARE_ACCOUNT_ID"], token))
         except Error as error:
-            return f"{error}. Is WorkersAiBaseUrl ({base_url}) right?"
+            is_own = base_url != DEFAULT_BASE_URL
+            raise Error(f"{error}{f' Is WorkersAiBaseUrl ({base_url}) right?' if is_own else ''}") from error
         return wrong and f"{wrong} The bare token belongs in the stack's secret; the functions read it immediately."
     url = settings["WORKER_URL"].rstrip("/")
     if not check_worker(url, token):
@@ -248,19 +271,31 @@ def _what_is_wrong(stack: Stack, settings: dict[str, str], token: str) -> str:
     return deploy_worker.wait_until_accepted(url, token)
 
 
-def closing_words(settings: dict[str, str], unconfirmed_email: str, *, smoke: bool) -> str:
+def _checked(stack: Stack, settings: dict[str, str], token: str) -> tuple[str, str]:
+    """What is wrong with the token, and why it could not be checked; empty if nothing is."""
+    try:
+        return _what_is_wrong(stack, settings, token), ""
+    except Error as error:
+        return "", str(error)
+
+
+def closing_words(settings: dict[str, str], unconfirmed_email: str, *, smoke: bool, unchecked: str = "") -> str:
     """The closing text: what the check proved, what it did not, and what to do next.
 
     Args:
         settings: the submit function's environment.
         unconfirmed_email: the address whose subscription is not confirmed yet; empty if none.
         smoke: whether a smoke job follows, which proves more.
+        unchecked: why the token could not be checked; empty if it was.
     """
     account = settings["CLOUDFLARE_ACCOUNT_ID"]
     checked = f"""Checked with one free call: the token is valid, and it may read Workers AI in account
 {account}."""
     if settings["TRANSPORT"] == "worker":
         checked = "Checked with one free call: the Worker accepts the shared secret."
+    elif unchecked:
+        checked = f"""Its token could not be checked: {unchecked}
+{"The smoke job shows whether it works." if smoke else "The first job shows whether it works."}"""
     elif not smoke:
         checked += """ Not checked: that it may run models (permission "Workers AI - Edit"). Only a
 submit would show that, and it is billed. If it may not, status.json of the first job waits for token_refused."""
@@ -297,34 +332,41 @@ def _deploy_and_check() -> None:
         unconfirmed = _unconfirmed_email(saved, stack)
     except (BotoCoreError, ClientError) as error:
         raise DeployError(f"The stack is up, but its token could not be read to check it: {error}") from error
-    while wrong := _what_is_wrong(stack, settings, token):
-        other = given.get(answers.TOKEN, "") not in {"", token}
-        if "ApiTokenSecretArn" not in stack.outputs or not (other or sys.stdin.isatty()):
+    wrong, unchecked = _checked(stack, settings, token)
+    offered = given.get(answers.TOKEN, "").strip()
+    if "ApiTokenSecretArn" in stack.outputs and offered not in {"", token}:
+        kept_wrong, (wrong, unchecked) = wrong, _checked(stack, settings, offered)
+        if wrong and not kept_wrong:
+            raise DeployError(f"The stack is up and keeps its token; {answers.TOKEN} was not put in its place. {wrong}")
+        token = offered if not wrong else token
+        _put_token(given, saved, stack, token)
+    while wrong:
+        if "ApiTokenSecretArn" not in stack.outputs or not sys.stdin.isatty():
             raise DeployError(f"The stack is up, but the check of the token failed. {wrong}")
         print(wrong, file=sys.stderr)
-        token = answers.ask_token(given if other else {})
+        token = answers.ask_token({})
         _put_token(given, saved, stack, token)
+        wrong, unchecked = _checked(stack, settings, token)
     smoke = given.get("SMOKE", "yes") != "no"
-    print(closing_words(settings, unconfirmed, smoke=smoke), flush=True)
+    print(closing_words(settings, unconfirmed, smoke=smoke, unchecked=unchecked), flush=True)
+    if stack.name != dropbatch.client.stack.DEFAULT_NAME:
+        print(f"For the command line: export DROPBATCH_STACK={stack.name} AWS_REGION={saved['region']}", flush=True)
     if smoke:
-        made = dropbatch.client.stack.Stack(
-            stack.name, stack.outputs["BucketName"], stack.outputs, session(saved).client
-        )
+        client = aws.encrypting(session(saved).client, stack.parameters.get("KmsKeyArn", ""))
+        made = dropbatch.client.stack.Stack(stack.name, stack.outputs["BucketName"], stack.outputs, client)
         print(smoke_job.run(made), flush=True)
 
 
 def main() -> int:
     """Deploy and check; return the exit code."""
     try:
-        _deploy_and_check()
+        with aws.explained(advice=ADVICE):
+            _deploy_and_check()
     except KeyboardInterrupt:
         print("\nInterrupted. Run make deploy again to go on.", file=sys.stderr)
         return 130
     except (DeployError, LocalAwsError, Error) as error:
         print(error, file=sys.stderr)
-        return 1
-    except (BotoCoreError, ClientError) as error:
-        print(f"AWS rejected a call or could not be reached: {error}", file=sys.stderr)
         return 1
     except subprocess.CalledProcessError as error:
         print("It was not deployed. When the cause is fixed, run make deploy again.", file=sys.stderr)

@@ -17,17 +17,17 @@ import tempfile
 import time
 from pathlib import Path
 
-import httpx
-from botocore.exceptions import BotoCoreError, ClientError
-
+from dropbatch.client import aws
+from dropbatch.errors import Error
 from local import worker
 from local.processes import LocalAwsError
+from tools import answers, answers_files
 from tools.account_stack import (
+    ADVICE,
     DeployError,
     Step,
     find_stack,
     next_step,
-    saved_answers,
     secret_value,
     session,
 )
@@ -138,20 +138,21 @@ def deploy_worker() -> str:
         DeployError: what failed.
         LocalAwsError: Node.js is missing.
     """
-    saved = saved_answers()
-    aws = session(saved)
+    given = answers.variables(os.environ)
+    saved = answers_files.choose(given, lambda saved: answers.ask_region(given, saved)).settings
+    client = session(saved).client
     stack = find_stack(saved)
-    account = stack.parameters.get("CloudflareAccountId", "") if stack else os.environ.get("CLOUDFLARE_ACCOUNT_ID", "")
-    name = worker_name(saved["stack_name"], aws.region_name or "")
+    account = given.get(answers.ACCOUNT) or (stack.parameters.get("CloudflareAccountId", "") if stack else "")
+    name = worker_name(saved["stack_name"], saved["region"])
     address = deploy_code(name, account)
     if stack is None or next_step(stack) is not Step.UPDATE or stack.parameters.get("Transport") != "worker":
         return (
             f'The Worker {name} is up. To use it:\n  make deploy PARAMETERS="Transport=worker WorkerUrl={address}"\n'
             "which also gives it the stack's secret. Until then it rejects every call."
         )
-    function = aws.client("lambda").get_function_configuration(FunctionName=stack.outputs["SubmitFunctionName"])
+    function = client("lambda").get_function_configuration(FunctionName=stack.outputs["SubmitFunctionName"])
     settings = function["Environment"]["Variables"]
-    value = secret_value(aws.client("secretsmanager"), settings["WORKER_SECRET_ARN"])
+    value = secret_value(client("secretsmanager"), settings["WORKER_SECRET_ARN"])
     give_secret(name, account, value)
     if settings["WORKER_URL"].rstrip("/") != address:
         return (
@@ -166,12 +167,10 @@ def deploy_worker() -> str:
 def main() -> int:
     """Deploy; return the exit code."""
     try:
-        said = deploy_worker()
-    except (DeployError, LocalAwsError) as error:
+        with aws.explained(advice=ADVICE):
+            said = deploy_worker()
+    except (DeployError, LocalAwsError, Error) as error:
         print(error, file=sys.stderr)
-        return 1
-    except (BotoCoreError, ClientError, httpx.HTTPError) as error:
-        print(f"AWS rejected a call or could not be reached: {error}", file=sys.stderr)
         return 1
     print(f"\n{said}")
     return 0

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from typing import TYPE_CHECKING
 
-from botocore.exceptions import BotoCoreError, ClientError
-
+from dropbatch.client import aws
+from dropbatch.errors import Error
+from tools import answers, answers_files
 from tools.account_stack import (
-    ANSWERS,
+    ADVICE,
     DeployError,
     Stack,
     Step,
@@ -17,37 +20,45 @@ from tools.account_stack import (
     next_step,
     not_now,
     physical_ids,
-    saved_answers,
 )
 from tools.deploy_worker import worker_name
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
-def destroy() -> None:
+
+def destroy(given: Mapping[str, str]) -> None:
     """List what is deleted and what stays, ask, and delete the stack.
+
+    Args:
+        given: the variables that name it.
 
     Raises:
         DeployError: there is nothing to delete, or it was not deleted.
     """
-    saved = saved_answers()
+    file = answers_files.choose(given, lambda saved: answers.ask_region(given, saved))
+    saved = file.settings
     stack = find_stack(saved)
     if stack is None:
-        raise DeployError(f'There is no stack "{saved["stack_name"]}" in this account and region.')
+        where = f"in {saved.get('region') or 'this region'} of this account"
+        raise DeployError(f'There is no stack "{saved["stack_name"]}" {where}. STACK_NAME and AWS_REGION name another.')
     if next_step(stack) is Step.WAIT:
         raise not_now(stack)
     names = physical_ids(saved, stack, "Bucket", "Table", "ApiToken")
-    print(what_stays(stack, names))
+    print(what_stays(stack, names, file.path.name))
     if not confirmed(f'Delete the stack "{stack.name}" ({stack.id})?'):
         raise DeployError("Nothing was deleted.")
     delete(saved, stack)
     print("Deleted. The list above shows what stays and how to remove it.")
 
 
-def what_stays(stack: Stack, names: dict[str, str]) -> str:
+def what_stays(stack: Stack, names: dict[str, str], answers_file: str) -> str:
     """List what deleting the stack removes, and what it leaves with how to remove that.
 
     Args:
         stack: the stack.
         names: the names of its bucket, table and secret, by their logical ids.
+        answers_file: the name of the file of its answers.
     """
     region = stack.id.split(":")[3]
     lines = [
@@ -82,7 +93,7 @@ def what_stays(stack: Stack, names: dict[str, str]) -> str:
     lines += [
         "- packages of the functions in the SAM CLI's own bucket (stack aws-sam-cli-managed-default), which other SAM",
         "  projects of the account use too; traces for 30 days and metrics for 15 months, neither of them billed;",
-        f"- {ANSWERS.name} on this machine, with your answers.",
+        f"- {answers_file} on this machine, with your answers.",
         "",
     ]
     return "\n".join(lines)
@@ -91,12 +102,10 @@ def what_stays(stack: Stack, names: dict[str, str]) -> str:
 def main() -> int:
     """Delete; return the exit code."""
     try:
-        destroy()
-    except DeployError as error:
+        with aws.explained(advice=ADVICE):
+            destroy(answers.variables(os.environ))
+    except (DeployError, Error) as error:
         print(error, file=sys.stderr)
-        return 1
-    except (BotoCoreError, ClientError) as error:
-        print(f"AWS rejected a call or could not be reached: {error}", file=sys.stderr)
         return 1
     return 0
 

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from local.template import template
+from local.template import defaults, template
 from tools.account_stack import ROOT
 
 if TYPE_CHECKING:
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 UNRESERVED = 100
 """Lambda leaves at least as many concurrent executions of an account unreserved."""
+MAX_ENVIRONMENT_BYTES = 4_096
+"""Lambda's limit of all names and values of a function's environment."""
 KINDS = {
     "AWS::S3::Bucket": "bucket",
     "AWS::DynamoDB::Table": "table",
@@ -106,12 +108,48 @@ def about_limit(limit: Limit, region: str, *, reserve: bool) -> tuple[bool, str]
     return True, f"Lambda: this account may run {limit.unreserved:,} functions at once, this stack up to {used}."
 
 
-def describe(answers: Answers, account: str, limit: str) -> str:
+def environment(parameters: Mapping[str, str], saved: Mapping[str, Any]) -> tuple[int, str]:
+    """Bytes of a function's environment, at most; and the parameters with the longest values.
+
+    Args:
+        parameters: those that are given; the others have their defaults.
+        saved: name, region and account of the stack.
+    """
+    given = defaults() | dict(parameters)
+    values = {
+        name: _at_most(name, value, given, saved)
+        for name, value in template()["Globals"]["Function"]["Environment"]["Variables"].items()
+    }
+    longest = sorted(parameters, key=lambda name: -len(parameters[name]))[:3]
+    size = sum(len(name) + len(value.encode()) for name, value in values.items())
+    return size, ", ".join(f"{name} ({len(parameters[name])})" for name in longest)
+
+
+def _at_most(name: str, value: Any, given: Mapping[str, str], saved: Mapping[str, Any]) -> str:  # noqa: ANN401 - a part of the template
+    """A variable's value, as long as it can get: CloudFormation ends the names that it makes with 12 characters."""
+    if isinstance(value, str):
+        return value
+    if "Fn::If" in value:
+        _, made, named = value["Fn::If"]
+        arn = f"arn:aws-us-gov:secretsmanager:{saved['region']}:{'0' * 12}:secret:{made['Fn::GetAtt']}-{'x' * 19}"
+        return given[named["Ref"]] or arn
+    referenced = value["Ref"]
+    if referenced in template()["Parameters"]:
+        return given.get(referenced, "")
+    if referenced == "AWS::StackName":
+        return str(saved["stack_name"])
+    made = f"{saved['stack_name']}-{referenced}-{'x' * 12}"
+    if name.endswith("_QUEUE_URL"):
+        return f"https://sqs.{saved['region']}.amazonaws.com.cn/{'0' * 12}/{made[:80]}"
+    return given["BucketName"] or "dropbatch-" + "x" * 36 if referenced == "Bucket" else made
+
+
+def describe(answers: Answers, saved: Mapping[str, Any], limit: str) -> str:
     """What is shown before a first deployment."""
     idle, job = dollars()
     token = "The token goes into the stack's secret and nowhere else.\n" if answers.token else ""
     return f"""
-This creates the stack "{answers.stack_name}" in {answers.region}, AWS account {account}:
+This creates the stack "{saved["stack_name"]}" in {saved["region"]}, AWS account {saved["aws_account"]}:
   {resources(answers.parameters)}.
 AWS bills about {idle} a month while it is idle (an account has 10 alarms and 3 dashboards free),
 and about {job} for a job of a million records (docs/cost.md). Cloudflare bills the tokens that models use.

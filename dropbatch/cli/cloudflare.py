@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import ssl
 import urllib.error
 import urllib.request
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any
 
 from dropbatch.errors import Error, UsageError
@@ -90,7 +92,8 @@ class Api:
         if request.type != "https" and request.host.partition(":")[0] not in {"127.0.0.1", "localhost"}:
             raise UsageError(f"{url}: a token is sent over https only.")
         try:
-            with urllib.request.build_opener(_NoRedirects).open(request, timeout=TIMEOUT_SECONDS) as answer:
+            secure = urllib.request.HTTPSHandler(context=_trust()) if request.type == "https" else _NoRedirects
+            with urllib.request.build_opener(_NoRedirects, secure).open(request, timeout=TIMEOUT_SECONDS) as answer:
                 return _reply(answer.status, answer.headers, answer.read(MAX_REPLY_BYTES))
         except urllib.error.HTTPError as error:
             with error:
@@ -98,6 +101,26 @@ class Api:
         except OSError as error:
             reason = getattr(error, "reason", error)
             raise Error(f"{request.host} cannot be reached: {reason}") from error
+
+
+def _trust() -> ssl.SSLContext:
+    """Certificates that this machine or boto3 trusts: python.org's Python on a Mac knows none, a proxy has its own.
+
+    Raises:
+        Error: a file that a variable names cannot be read.
+    """
+    from dropbatch.client.aws import trusted_bundles
+
+    context = ssl.create_default_context()
+    # Python 3.13 sets it. boto3 does not, and many proxies' certificates do not meet it.
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    for bundle in trusted_bundles():
+        folder = Path(bundle).is_dir()
+        try:
+            context.load_verify_locations(None if folder else bundle, bundle if folder else None)
+        except OSError as error:
+            raise Error(f"The certificates of AWS_CA_BUNDLE or REQUESTS_CA_BUNDLE, {bundle}: {error}") from error
+    return context
 
 
 def _reply(status: int, headers: Any, body: bytes) -> Reply:  # noqa: ANN401 - urllib's
@@ -125,7 +148,7 @@ def check_token(api: Api) -> str:
     would prove that it may run models.
 
     Raises:
-        Error: no reply arrived.
+        Error: no reply arrived, or one that says nothing about the token.
     """
     if not api.token or api.token != api.token.strip():
         return "The token is empty, or has a space or a line break before or after it."
@@ -134,7 +157,7 @@ def check_token(api: Api) -> str:
     if reply.status == HTTPStatus.OK:
         return ""
     if reply.status not in _REFUSALS:
-        return f"Cloudflare cannot check the token now ({said}). Try again later."
+        raise Error(f"Cloudflare cannot check the token now ({said}). Try again later.")
     verified = ("/user/tokens/verify", f"/accounts/{api.account}/tokens/verify")
     if any(_is_active(api.get(path)) for path in verified):
         return (

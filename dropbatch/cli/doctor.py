@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -13,7 +14,7 @@ from dropbatch.client import aws
 from dropbatch.client.find_jobs import history
 from dropbatch.core.formats.model_catalog import find_model, is_listed
 from dropbatch.core.keys import FINAL_JOB_STATES
-from dropbatch.errors import Error, NotPermitted
+from dropbatch.errors import Error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -22,10 +23,9 @@ if TYPE_CHECKING:
 
 Level = Literal["ok", "note", "bad", "unknown"]
 
-MAX_CLOCK_SECONDS = 300.0
-"""AWS denies requests that are signed with a clock that differs by more than five minutes."""
 TICK_SECONDS = 180.0
 """A tick runs every minute. Logs arrive some seconds later."""
+_ADVICE = "The policy in the stack's output OperatorPolicyArn permits it."
 MAX_JOBS = 1_000
 """At most this many unfinished jobs of the last week are checked."""
 
@@ -49,13 +49,10 @@ def examine(stack: Stack) -> Iterator[Finding]:
     """Run the checks one after another. A check that is not permitted is a finding too."""
     for name, look in CHECKS.items():
         try:
-            with aws.explained():
+            with aws.explained(advice=_ADVICE):
                 yield from (Finding(name, level, message) for level, message in look(stack))
         except Error as error:
-            denied = isinstance(error, NotPermitted)
-            yield Finding(
-                name, "unknown", f"Not permitted; OperatorPolicyArn permits it. {error}" if denied else str(error)
-            )
+            yield Finding(name, "unknown", str(error))
 
 
 def _stack(stack: Stack) -> Iterator[tuple[Level, str]]:
@@ -80,7 +77,7 @@ def _clock(stack: Stack) -> Iterator[tuple[Level, str]]:
         yield "unknown", "AWS returned no time."
         return
     ahead = time.time() - parsedate_to_datetime(date).timestamp()
-    if abs(ahead) < MAX_CLOCK_SECONDS / 5:
+    if abs(ahead) < aws.MAX_CLOCK_SECONDS / 5:
         yield "ok", "this machine's clock agrees with AWS"
     else:
         where = "ahead of" if ahead > 0 else "behind"
@@ -183,8 +180,9 @@ def _pauses(stack: Stack) -> Iterator[tuple[Level, str]]:
 def _alarms(stack: Stack) -> Iterator[tuple[Level, str]]:
     pages = stack.client("cloudwatch").get_paginator("describe_alarms")
     raised = pages.paginate(AlarmNamePrefix=f"{stack.name}-", StateValue="ALARM").search("MetricAlarms[]")
+    ours = re.compile(rf"{re.escape(stack.name)}-[A-Za-z0-9]+Alarm-[A-Za-z0-9]+")  # Not of "NAME-staging".
     alarm = None
-    for alarm in raised:
+    for alarm in filter(lambda one: ours.fullmatch(one["AlarmName"]), raised):
         yield "bad", f"{alarm['AlarmName']}: {alarm.get('AlarmDescription') or alarm['StateReason']}"
     if alarm is None:
         yield "ok", "none raised"

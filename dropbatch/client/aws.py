@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
+import time
 from contextlib import contextmanager, suppress
+from email.utils import parsedate_to_datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dropbatch.core.encryption import encryption
 from dropbatch.errors import ConnectionLost, Error, NotFound, NotPermitted, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+    import boto3
 
 _DENIED = {"AccessDenied", "AccessDeniedException", "403", "AccessDeniedFault", "UnauthorizedOperation", "Forbidden"}
 _EXPIRED = {"ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired"}
@@ -20,6 +27,10 @@ _UNKNOWN_KEY = {
 _SIGN_IN = {"AssumeRole", "AssumeRoleWithWebIdentity", "AssumeRoleWithSAML", "GetRoleCredentials", "GetSessionToken"}
 """Operations by which credentials are obtained."""
 _SKEWED = {"RequestTimeTooSkewed", "RequestInTheFuture"}
+_SKEW_WORDS = re.compile("Signature expired|Signature not yet current", re.IGNORECASE)
+"""In the message of a service whose code for a wrong clock is the one for a wrong key."""
+MAX_CLOCK_SECONDS = 300.0
+"""AWS denies requests that are signed with a clock that differs by more than five minutes."""
 _BUSY = {"SlowDown", "ServiceUnavailable", "InternalError", "Throttling", "ThrottlingException", "500", "503"}
 _NOT_FOUND = {"NoSuchKey", "404", "NoSuchBucket", "NotFound", "ResourceNotFoundException"}
 
@@ -27,9 +38,103 @@ COPY_BYTES = 256 << 20
 """Bytes of a part of a copy."""
 
 HOW_TO_SIGN_IN = (
-    "Sign in as for the AWS CLI: `aws sso login`, with `--profile NAME` if AWS_PROFILE names one, or `aws configure` "
-    "for access keys. `aws sts get-caller-identity` shows whether it worked."
+    "Sign in as for the AWS CLI: `aws login` or `aws sso login`, with `--profile NAME` if AWS_PROFILE names one, or "
+    "`aws configure` for access keys. `aws sts get-caller-identity` shows whether it worked."
 )
+USERS_ADVICE = "Attach the policy in the stack's output UserPolicyArn; operator commands need OperatorPolicyArn."
+_REFUSERS = {
+    "service control policy": "A policy of your organization refuses it; only who administers the organization can "
+    "change that.",
+    "resource control policy": "A policy of your organization refuses it; only who administers the organization can "
+    "change that.",
+    "permissions boundary": "The permissions boundary of your user or role refuses it, whatever policy is attached: "
+    "the boundary must allow it too.",
+    "session policy": "The policy of your session refuses it: sign in with another role or permission set.",
+    "VPC endpoint policy": "The policy of the VPC endpoint that the call went through refuses it.",
+}
+"""What to do, by the kind of policy that AWS's message names, if it is not one that UserPolicyArn adds to."""
+_REFUSED_BY = re.compile(f"(?:explicit deny in an?|because no) ({'|'.join(_REFUSERS)})")
+_OTHER_DENY = "A policy denies it explicitly: it must be changed, because no other policy can allow it."
+_WRITES = ("PutObject", "CreateMultipartUpload", "CopyObject")
+"""S3's operations that decide how an object is encrypted."""
+
+
+def sign_in(
+    *,
+    region: str | None = None,
+    profile: str | None = None,
+    copy: Any = None,  # noqa: ANN401 - a dictionary, on disk or not
+) -> boto3.Session:
+    """A session that finds region and credentials as the AWS CLI does.
+
+    A role is remembered where the AWS CLI remembers it, so that both ask for a code (MFA) once an hour.
+
+    Args:
+        region: None for the configured one: as the AWS CLI, and unlike boto3, AWS_REGION comes first.
+        profile: None for the configured one.
+        copy: where another program looks for roles.
+    """
+    import boto3
+    from botocore.session import get_session
+
+    region = region or os.environ.get("AWS_REGION") or None
+    core = get_session()
+    made = boto3.session.Session(region_name=region, profile_name=profile, botocore_session=core)
+    core.get_component("credential_provider").get_provider("assume-role").cache = _remembered_roles(
+        {} if copy is None else copy
+    )
+    return made
+
+
+def _remembered_roles(copy: Any) -> Any:  # noqa: ANN401 - dictionaries, on disk or not
+    from botocore.utils import JSONFileCache
+
+    class Remembered(JSONFileCache):
+        def __getitem__(self, key: str) -> Any:  # noqa: ANN401 - JSON
+            found = super().__getitem__(key)
+            with suppress(OSError):
+                copy[key] = found
+            return found
+
+        def __setitem__(self, key: str, value: object) -> None:
+            with suppress(OSError):  # A home that cannot be written to: the role is assumed again.
+                super().__setitem__(key, value)
+                copy[key] = value
+
+    try:
+        return Remembered(str(Path.home() / ".aws/cli/cache"))
+    except RuntimeError:  # A container's user without a home.
+        return copy
+
+
+def encrypting(client: Callable[..., Any], kms_key: str) -> Callable[..., Any]:
+    """A factory of clients of which those of S3 say how each object is encrypted that they write.
+
+    Args:
+        client: the factory without that.
+        kms_key: the ARN of the stack's KMS key; empty if it has none.
+    """
+
+    def add(params: dict[str, Any], **_: object) -> None:
+        for name, value in encryption(kms_key).items():
+            params.setdefault(name, value)
+
+    def make(service: str, **more: object) -> Any:  # noqa: ANN401 - boto3 makes its clients at run time
+        made = client(service, **more)
+        for operation in _WRITES if service == "s3" else ():
+            made.meta.events.register(f"before-parameter-build.s3.{operation}", add)
+        return made
+
+    return make
+
+
+def trusted_bundles() -> list[str]:
+    """Files of certificates that boto3 trusts: those of AWS_CA_BUNDLE, `ca_bundle` and REQUESTS_CA_BUNDLE, its own."""
+    from botocore.httpsession import where
+    from botocore.session import get_session
+
+    configured = get_session().get_config_variable("ca_bundle"), os.environ.get("REQUESTS_CA_BUNDLE")
+    return [*filter(None, configured), where()]
 
 
 def session(endpoint_url: str = "", *, region: str | None = None, profile: str | None = None) -> Any:  # noqa: ANN401 - boto3 makes its clients at run time
@@ -37,15 +142,13 @@ def session(endpoint_url: str = "", *, region: str | None = None, profile: str |
 
     Args:
         endpoint_url: of a local AWS, which takes any access key; empty for AWS itself.
-        region: None for the configured one: as the AWS CLI, and unlike boto3, AWS_REGION comes first.
-        profile: None for the configured one.
+        region: as for `sign_in`.
+        profile: as for `sign_in`.
     """
+    if not endpoint_url:
+        return sign_in(region=region, profile=profile).client
     import boto3
 
-    if not endpoint_url:
-        region = region or os.environ.get("AWS_REGION") or None
-        made = boto3.session.Session(region_name=region, profile_name=profile)
-        return made.client
     made = boto3.session.Session("test", "test", region_name=region)
     return lambda service, **more: made.client(service, endpoint_url=endpoint_url, **more)
 
@@ -92,11 +195,12 @@ def _copy_whole(
 
 
 @contextmanager
-def explained(*, retry: bool = False) -> Iterator[None]:
+def explained(*, retry: bool = False, advice: str = USERS_ADVICE) -> Iterator[None]:
     """Turn botocore's errors into messages that say what to do.
 
     Args:
         retry: suppress the errors of a connection that was cut off, because the caller tries again.
+        advice: what to do about a call that is denied because nothing allows it.
 
     Raises:
         Error: for every other botocore error.
@@ -104,15 +208,20 @@ def explained(*, retry: bool = False) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        explanation = _explanation(error)
+        explanation = _explanation(error, advice)
         if explanation is None:
             raise
         if not (retry and isinstance(explanation, ConnectionLost)):
             raise explanation from error
 
 
-def _explanation(error: Exception) -> Error | None:
+def _explanation(error: Exception, advice: str) -> Error | None:
     """What an error of boto3 or botocore means; None for any other error. Loads them only if one of them is raised."""
+    if type(error) is EOFError and not error.args:  # As `getpass` raises it, with which botocore asks for a code.
+        return NotPermitted(
+            "AWS wants a code (MFA), and there is no terminal on which to type it. "
+            "Run `aws sts get-caller-identity` on one first: what it signs in to is remembered for an hour."
+        )
     if not {"boto3", "botocore"} & {one.__module__.partition(".")[0] for one in type(error).__mro__}:
         # botocore raises ValueError for an endpoint that is no URL.
         return UsageError(f"{error}. Correct AWS_ENDPOINT_URL.") if str(error).startswith(_BAD_ENDPOINT) else None
@@ -123,7 +232,7 @@ def _explanation(error: Exception) -> Error | None:
     if isinstance(error, Boto3Error) and isinstance(error.__context__, botocore.ClientError):
         error = error.__context__  # Copies wrap the error of AWS.
     if isinstance(error, botocore.ClientError):
-        return _of_client(error)
+        return _of_client(error, advice)
     no_login = (botocore.SSOError, botocore.LoginError, botocore.TokenRetrievalError, botocore.CredentialRetrievalError)
     no_token = (botocore.RefreshWithMFAUnsupportedError, botocore.NoAuthTokenError, botocore.MetadataRetrievalError)
     lost = (botocore.ConnectionError, botocore.HTTPClientError, botocore.IncompleteReadError)
@@ -152,22 +261,39 @@ def _explanation(error: Exception) -> Error | None:
 _BAD_ENDPOINT = ("Invalid endpoint: ", "Invalid endpoint URL")
 
 
-def _of_client(error: Any) -> Error:  # noqa: ANN401
+def _of_client(error: Any, advice: str) -> Error:  # noqa: ANN401
     code, message = error.response["Error"].get("Code", ""), error.response["Error"].get("Message", "")
     operation, says = error.operation_name, f"{message.rstrip('.')}."
+    ahead = _ahead(error) if code in _DENIED | _EXPIRED | _UNKNOWN_KEY | _SKEWED else 0.0
+    if code in _SKEWED or _SKEW_WORDS.search(message) or abs(ahead) > MAX_CLOCK_SECONDS:
+        wrong = f"{abs(ahead):,.0f} s {'ahead of' if ahead > 0 else 'behind'} AWS's" if abs(ahead) > 1 else "wrong"
+        return NotPermitted(f"AWS denied {operation} because this machine's clock is {wrong}. Set it.")
     if code in _EXPIRED:
         return NotPermitted(f"The AWS credentials have expired. {HOW_TO_SIGN_IN}")
-    if code in _UNKNOWN_KEY or operation in _SIGN_IN:
+    if code in _UNKNOWN_KEY or (operation in _SIGN_IN and not _fitting(message, "")):
         return NotPermitted(f"AWS does not accept these credentials ({code}: {says}) {HOW_TO_SIGN_IN}")
     if code in _DENIED:
-        advice = "Attach the policy in the stack's output UserPolicyArn; operator commands need OperatorPolicyArn."
-        return NotPermitted(f"AWS denied {operation}: {says} {advice}")
-    if code in _SKEWED:
-        return NotPermitted(f"AWS denied {operation} because this machine's clock is wrong. Set it.")
+        return NotPermitted(f"AWS denied {operation}: {says} {_fitting(message, advice)}")
     if code in _NOT_FOUND:
         return NotFound(f"{operation}: {message or code}")
     refused = f"AWS refused {operation}: {code}: {message}"
     return ConnectionLost(refused) if code in _BUSY else Error(refused)
+
+
+def _ahead(error: Any) -> float:  # noqa: ANN401
+    """Seconds by which this machine's clock is ahead of AWS's, as the answer's headers say; 0 if they do not say."""
+    date = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date", "")
+    try:
+        return time.time() - parsedate_to_datetime(date).timestamp()
+    except ValueError:
+        return 0.0
+
+
+def _fitting(message: str, advice: str) -> str:
+    """What to do about a call that was denied with this message: no policy helps against one that denies."""
+    if found := _REFUSED_BY.search(message):
+        return _REFUSERS[found[1]]
+    return _OTHER_DENY if "explicit deny" in message else advice
 
 
 def is_missing(s3: Any, bucket: str, key: str, error: Any) -> bool:  # noqa: ANN401 - boto3 makes its clients at run time

@@ -94,6 +94,7 @@ def find_stack(name: str, *, local: bool = False, region: str | None = None, pro
     if "BucketName" not in outputs:
         raise NotFound(f'"{name}" is not a Dropbatch stack: it has no output BucketName.')
     parameters = {one["ParameterKey"]: one["ParameterValue"] for one in described.get("Parameters", [])}
+    client = aws.encrypting(client, parameters.get("KmsKeyArn", ""))
     return Stack(name, outputs["BucketName"], outputs, client, local, parameters.get("DefaultModel"))
 
 

@@ -19,6 +19,7 @@ from botocore.exceptions import (
     ReadTimeoutError,
 )
 
+from dropbatch.core.encryption import encryption
 from dropbatch.core.errors import UploadRefused
 from shared.aws.client_errors import ARCHIVED, is_refusal, storage_errors
 from shared.errors import ObjectNotFoundError, RefusedError, StorageError, UploadDeniedError, WriteConflictError
@@ -42,6 +43,8 @@ MAX_PARALLEL_READS = 8
 _MAX_TRIES = 3
 _COPYING = frozenset({"upload_part_copy", "complete_multipart_upload"})
 """Operations that S3 answers only when all bytes are in place."""
+_ENCRYPTING = frozenset({"put_object", "create_multipart_upload"})
+"""Operations that decide how an object is encrypted."""
 _GONE = frozenset(
     {"404", "NoSuchKey", "NoSuchVersion", "NoSuchUpload", "MethodNotAllowed", "405", "412", "PreconditionFailed"}
 )
@@ -85,21 +88,25 @@ class ObjectVersion(NamedTuple):
 class ObjectStore:
     """One bucket."""
 
-    def __init__(self, client: S3Client, bucket: str, copying: Callable[[], S3Client] | None = None) -> None:
+    def __init__(
+        self, client: S3Client, bucket: str, copying: Callable[[], S3Client] | None = None, kms_key: str = ""
+    ) -> None:
         """Use a ready client.
 
         Args:
             client: for all calls that S3 answers quickly.
             bucket: its name.
             copying: returns a client that waits longer, for server-side copies; without it, `client` is used.
+            kms_key: the ARN of the key with which the bucket encrypts; empty if S3's own key does.
         """
         self.client = client
         self.bucket = bucket
         self.copying = copying or (lambda: client)
+        self.kms_key = kms_key
 
     def in_bucket(self, bucket: str) -> ObjectStore:
         """The objects of another bucket, with the same clients."""
-        return ObjectStore(self.client, bucket, self.copying)
+        return ObjectStore(self.client, bucket, self.copying, self.kms_key)
 
     def head(self, key: str, version: str = "") -> ObjectInfo | None:
         """What HEAD returns about the object under a key; None if there is no object."""
@@ -354,6 +361,8 @@ class ObjectStore:
     def _call(self, operation: str, **arguments: Any) -> dict[str, Any]:  # noqa: ANN401 - boto3's own arguments
         client = self.copying() if operation in _COPYING else self.client
         call = f"S3 {operation} {arguments.get('Key', '')}"
+        if operation in _ENCRYPTING:
+            arguments |= encryption(self.kms_key)
         with storage_errors(call):
             try:
                 answer: dict[str, Any] = getattr(client, operation)(Bucket=self.bucket, **arguments)

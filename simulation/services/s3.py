@@ -149,9 +149,10 @@ class S3:
         ContentType: str = "",
         IfNoneMatch: str = "",
         IfMatch: str = "",
+        ServerSideEncryption: str = "",
     ) -> dict[str, Any]:
         """Write a new version of an object."""
-        del ContentType
+        del ContentType, ServerSideEncryption
         content = Body if isinstance(Body, bytes) else bytes(Body.read())
 
         def write(_retries: int) -> dict[str, Any]:
@@ -180,9 +181,10 @@ class S3:
         Key: str,
         Metadata: dict[str, str] | None = None,
         ContentType: str = "",
+        ServerSideEncryption: str = "",
     ) -> dict[str, Any]:
         """Begin to join objects."""
-        del ContentType
+        del ContentType, ServerSideEncryption
 
         def write(_retries: int) -> dict[str, Any]:
             self._check(Bucket, Key)

@@ -1,17 +1,24 @@
 """`make deploy` in a pseudo-terminal, on the local AWS."""
 
 import os
+import shutil
 
+import boto3
 import pytest
+from botocore.exceptions import ClientError
 
 from local import aws
 from local.processes import ROOT, bare_environment
 from local.template import template
+from tests.support.aws.sts import security_tokens
 from tests.support.terminal import converse
 
-pytestmark = [pytest.mark.stack, pytest.mark.slow]
+pytestmark = [pytest.mark.stack, pytest.mark.slow, pytest.mark.timeout(1800)]
 
+SECONDS = 600
+"""Of one deployment, which takes a minute on a machine that does nothing else."""
 HOME = aws.Home(ROOT / ".local/test-deploy")
+KEYS = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
 ANSWERS = {
     "AWS region": "us-east-1",
     "Cloudflare account id": aws.LOCAL_ACCOUNT,
@@ -38,7 +45,6 @@ def environment():
             "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
             "DROPBATCH_BUILD": "local",
             "PARAMETERS": f"{api} Architecture={aws._machine_architecture()}",
-            "PYTHONPATH": str(ROOT),
             "SAM_CLI_POLL_DELAY": "0.2",
             "SAM_CLI_TELEMETRY": "0",
         }
@@ -46,18 +52,25 @@ def environment():
         aws.down(HOME)
 
 
-DEPLOY = """
-import sys
-from pathlib import Path
-from tools import account_stack, answers, deploy
-
-for module in (account_stack, answers, deploy):
-    module.ANSWERS = Path(sys.argv[1])
-sys.exit(deploy.main())
-"""
+CHECKOUT = ("Makefile", "pyproject.toml", "samconfig.toml", "docs/cost.md", ".local", ".venv")
+SOURCES = ("dropbatch", "functions", "local", "shared", "tools")
+MAKE = ("/usr/bin/env", "make", "--no-print-directory", "--assume-old=.local/sam/.stamp", "deploy")
 
 
-def test_person_answers_questions_and_sees_job_end(environment, tmp_path):
+@pytest.fixture
+def checkout(tmp_path):
+    """A checkout in which nobody has deployed yet."""
+    folder = tmp_path / "checkout"
+    (folder / "docs").mkdir(parents=True)
+    for name in (*CHECKOUT, *(path.name for path in ROOT.glob("requirements*.txt"))):
+        (folder / name).symlink_to(ROOT / name)
+    for name in SOURCES:
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "template.yaml", folder)  # SAM follows links: it would build where this one leads.
+    return folder
+
+
+def test_person_answers_questions_and_sees_job_end(environment, checkout):
     asked = []
 
     def answer(line):
@@ -68,10 +81,9 @@ def test_person_answers_questions_and_sees_job_end(environment, tmp_path):
         return None
 
     del environment["AWS_DEFAULT_REGION"]
-    saved = tmp_path / "answers.toml"
-    command = [str(ROOT / ".local/sam/bin/python"), "-c", DEPLOY, str(saved)]
+    saved = checkout / "samconfig.local.toml"
 
-    code, shown = converse(command, answer, ROOT, environment, seconds=240)
+    code, shown = converse(MAKE, answer, checkout, environment, seconds=SECONDS)
 
     assert code == 0, shown
     assert asked == list(ANSWERS)
@@ -81,11 +93,75 @@ def test_person_answers_questions_and_sees_job_end(environment, tmp_path):
         assert words in shown
     assert "its bad line is in retry.jsonl" in shown
 
-    code, shown = converse(command, answer, ROOT, {**environment, "SMOKE": "no"}, seconds=240)
+    code, shown = converse(MAKE, answer, checkout, {**environment, "SMOKE": "no"}, seconds=SECONDS)
 
     assert code == 0, shown
     assert asked == list(ANSWERS), "an update asks nothing"
     assert "smoke job:" not in shown
+
+
+ROLE = """[profile base]
+aws_access_key_id = test
+aws_secret_access_key = test
+[profile work]
+role_arn = arn:aws:iam::000000000000:role/deployer
+source_profile = base
+mfa_serial = arn:aws:iam::000000000000:mfa/ada
+"""
+
+
+def parameters(environment, region, stack):
+    """A stack's parameters; None if there is no such stack."""
+    client = boto3.client("cloudformation", region, endpoint_url=environment["AWS_ENDPOINT_URL"], **KEYS)
+    try:
+        (found,) = client.describe_stacks(StackName=stack)["Stacks"]
+    except ClientError:
+        return None
+    if found["StackStatus"] == "DELETE_COMPLETE":
+        return None
+    return {one["ParameterKey"]: one["ParameterValue"] for one in found["Parameters"]}
+
+
+def test_second_stack_and_one_code_for_role(environment, checkout, tmp_path):
+    """A role that wants a code signs in once for the tool, the SAM CLI and the next command, in two regions."""
+    asked = []
+    answers = {"E-mail address": "", "Create it?": "y", "Delete the stack": "y"}
+
+    def answer(line):
+        if line.startswith("Enter MFA code"):
+            asked.append(line)
+            return f"{len(asked):06}"
+        return next((typed for question, typed in answers.items() if line.startswith(question)), None)
+
+    (tmp_path / "config").write_text(ROLE)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION"):
+        del environment[name]
+    with security_tokens() as (url, codes):
+        environment |= {"AWS_CONFIG_FILE": str(tmp_path / "config"), "HOME": str(tmp_path), "SMOKE": "no"}
+        environment |= {"AWS_ENDPOINT_URL_STS": url, "AWS_PROFILE": "work"}
+        given = {"CLOUDFLARE_ACCOUNT_ID": aws.LOCAL_ACCOUNT, "CLOUDFLARE_API_TOKEN": aws.LOCAL_TOKEN}
+        first, second = {"AWS_REGION": "us-east-1"}, {"STACK_NAME": "team-b", "AWS_REGION": "eu-west-1"}
+
+        for more in (first, second):
+            code, shown = converse(MAKE, answer, checkout, environment | given | more, seconds=SECONDS)
+            assert code == 0, shown
+        assert "export DROPBATCH_STACK=team-b AWS_REGION=eu-west-1" in shown
+        before = parameters(environment, "us-east-1", "dropbatch")
+        assert parameters(environment, "eu-west-1", "team-b") == before
+        assert parameters(environment, "us-east-1", "team-b") is None
+
+        del environment["AWS_PROFILE"]  # Each stack's file remembers it.
+        destroy = [*MAKE[:-1], "destroy", "STACK_NAME=team-b"]
+        code, shown = converse(destroy, answer, checkout, environment, seconds=SECONDS)
+
+        assert code == 0, shown
+        assert parameters(environment, "eu-west-1", "team-b") is None
+        assert parameters(environment, "us-east-1", "dropbatch") == before
+    assert codes == ["000001"], asked
+    assert sorted(path.name for path in checkout.glob("*.local.toml")) == [
+        "samconfig.local.toml",
+        "samconfig.team-b.eu-west-1.local.toml",
+    ]
 
 
 def test_sam_deploys_with_defaults(environment, tmp_path):
@@ -104,7 +180,7 @@ def test_sam_deploys_with_defaults(environment, tmp_path):
         asked.append(line)
         return aws.LOCAL_ACCOUNT if line.startswith("Parameter CloudflareAccountId") else ""
 
-    code, shown = converse(command, answer, tmp_path, environment, seconds=240)
+    code, shown = converse(command, answer, tmp_path, environment, seconds=SECONDS)
 
     assert code == 0, shown
     assert "Successfully created/updated stack" in shown

@@ -17,6 +17,7 @@ PUTS = (
     {"Key": "a", "Body": b"0123456789"},
     {"Key": "a", "Body": b"", "Metadata": {"Model": "@cf/m", "retry-of": "x y"}},
     {"Key": "é /+%", "Body": b"x" * 70_000, "ContentType": "application/json", "IfNoneMatch": "*"},
+    {"Key": "e", "Body": b"secret", "ServerSideEncryption": "AES256"},
     {"Key": "a", "Body": b"again", "IfNoneMatch": "*"},
     {"Key": "b", "Body": b"b", "Metadata": {"model": " padded "}},
     {"Key": "c", "Body": "text"},

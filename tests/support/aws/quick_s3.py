@@ -30,7 +30,7 @@ ARGUMENTS = {
     "ListObjectsV2": {"Bucket", "Prefix"},
     "PutBucketNotificationConfiguration": {"Bucket", "NotificationConfiguration"},
     "PutBucketVersioning": {"Bucket", "VersioningConfiguration"},
-    "PutObject": {"Bucket", "Key", "Body", "Metadata", "ContentType", "IfNoneMatch"},
+    "PutObject": {"Bucket", "Key", "Body", "Metadata", "ContentType", "IfNoneMatch", "ServerSideEncryption"},
 }
 """The operations, and the arguments that are usual."""
 _PREFIX = "x-amz-meta-"
@@ -77,11 +77,16 @@ def _put(backend: Any, bucket: Any, arguments: Mapping[str, Any]) -> dict[str, A
     if not is_usual or not arguments["Key"] or isinstance(body, str):
         return None
     content = body if isinstance(body, bytes) else bytes(body) if isinstance(body, bytearray) else body.read()
-    stored = backend.put_object(bucket.name, arguments["Key"], content, storage="STANDARD")
+    encryption = arguments.get("ServerSideEncryption")
+    stored = backend.put_object(bucket.name, arguments["Key"], content, storage="STANDARD", encryption=encryption)
     kind = {"Content-Type": arguments.get("ContentType", "binary/octet-stream")}
     stored.set_metadata({**{f"{_PREFIX}{name.lower()}": text for name, text in metadata.items()}, **kind})
     stored.set_acl(bucket.acl)
-    return {"ETag": stored.etag, **_version(stored)}
+    return {"ETag": stored.etag, **_version(stored), **_encryption(stored)}
+
+
+def _encryption(key: FakeKey) -> dict[str, str]:
+    return {"ServerSideEncryption": key.encryption} if key.encryption else {}
 
 
 def _versioning(bucket: Any, _arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -182,6 +187,7 @@ def _described(found: Any) -> dict[str, Any]:
         "ContentType": next(text for name, text in metadata.items() if name.lower() == "content-type"),
         "Metadata": {name.removeprefix(_PREFIX): text for name, text in metadata.items() if name.startswith(_PREFIX)},
         **_version(found),
+        **_encryption(found),
     }
 
 

@@ -24,7 +24,7 @@ def imports(path):
 
 def test_it_needs_three_packages():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    declared = {line.partition(">")[0] for line in project["dependencies"]}
+    declared = {re.split(r"[\[>]", line)[0] for line in project["dependencies"]}
 
     found = [path for path in MODULES if path.parent.name != "openai_api"]
     needed = {name for path in found for name in imports(path)} - sys.stdlib_module_names - {"dropbatch"}

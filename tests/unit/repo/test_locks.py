@@ -72,6 +72,13 @@ def test_zstd_backport_is_only_before_3_14(machine):
         assert ("backports-zstd" in installed(lock, machine)) == (machine[2] != "3.14")
 
 
+@pytest.mark.parametrize("machine", MACHINES, ids=NAMES)
+@pytest.mark.parametrize("lock", ["requirements-dev.txt", "requirements-sam.txt"])
+def test_what_aws_login_needs_is_everywhere(lock, machine):
+    """Without it boto3 cannot use the credentials that `aws login` leaves."""
+    assert "awscrt" in installed(lock, machine)
+
+
 def test_deploy_environment_is_small():
     there = installed("sam", ("linux", "x86_64", "3.13"))
 

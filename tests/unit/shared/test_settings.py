@@ -15,6 +15,7 @@ OPTIONAL = {
     "WORKER_SECRET_ARN",
     "SOURCE_BUCKET_NAME",
     "SOURCE_PREFIX",
+    "KMS_KEY_ARN",
 }
 GOOD = {name: value for name, value in EXAMPLE_SETTINGS.items() if name in ENVIRONMENT - OPTIONAL}
 WORKER = {

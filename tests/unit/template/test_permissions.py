@@ -26,10 +26,11 @@ def test_owners_key_is_used_through_services_alone(of_type):
         assert granted_on(role, "kms:Decrypt", UsesOwnKey=True) == {"<KmsKeyArn>"}
         (condition,) = {grant.condition for grant in grants(role, UsesOwnKey=True) if grant.action.startswith("kms:")}
         ((operator, key, services),) = condition
-        assert (operator, key) == ("StringEquals", "kms:ViaService")
+        assert (operator, key) == ("StringLike", "kms:ViaService")
         assert [service.partition(".")[0] for service in services] == ["s3", "sqs", "dynamodb", "secretsmanager"]
+        assert {service.partition(".")[2] for service in services} == {"<AWS::Region>.amazonaws.*"}, "China has two"
     (use,) = [one for one in statements(of_type, "UserPolicy", UsesOwnKey=True) if one["Sid"] == "UseKey"]
-    assert use["Condition"]["StringEquals"]["kms:ViaService"].startswith("s3.")
+    assert use["Condition"]["StringLike"]["kms:ViaService"].startswith("s3.")
 
 
 @pytest.mark.parametrize("own_key", [False, True])

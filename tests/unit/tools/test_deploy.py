@@ -6,7 +6,7 @@ import botocore.session
 import pytest
 from botocore.exceptions import ClientError
 
-from tools import account_stack, answers, deploy, destroy
+from tools import account_stack, answers_files, deploy, destroy
 from tools.account_stack import NEVER_RAN, STEPS, DeployError, Stack, Step, next_step
 
 STACK_ID = "arn:aws:cloudformation:eu-west-1:111122223333:stack/dropbatch/5f3a9c1e"
@@ -63,10 +63,9 @@ class Account:
         self.questions = []
         self.tokens = []
         (tmp_path / "samconfig.toml").write_text("# The project's.\nversion = 0.1\n\n" + ANSWERED)
-        for module in (account_stack, answers):
-            monkeypatch.setattr(module, "DEFAULTS", tmp_path / "samconfig.toml")
-        for module in (account_stack, answers, deploy):
-            monkeypatch.setattr(module, "ANSWERS", tmp_path / "samconfig.local.toml")
+        monkeypatch.setattr(answers_files, "FOLDER", tmp_path)
+        for module in (answers_files, deploy):
+            monkeypatch.setattr(module, "account_of", lambda saved: "111122223333")
         for module in (deploy, destroy):
             monkeypatch.setattr(module, "find_stack", lambda saved: self.stack)
             monkeypatch.setattr(module, "confirmed", self._confirmed)
@@ -74,7 +73,6 @@ class Account:
             monkeypatch.setattr(module, "physical_ids", lambda saved, stack, *names: {})
         monkeypatch.setattr(deploy, "_sam", self._sam)
         monkeypatch.setattr(deploy, "_limit", lambda saved, **_: "Lambda: enough.")
-        monkeypatch.setattr(deploy, "session", lambda saved: Caller())
         monkeypatch.setattr(deploy, "_put_token", lambda given, saved, stack, token: self.tokens.append(token))
         self.folder = tmp_path
 
@@ -92,18 +90,12 @@ class Account:
             self.stack = self.after_deploy
 
     @property
+    def saved(self):
+        return answers_files._read(self.folder / "samconfig.local.toml")
+
+    @property
     def created(self):
         return self.sam_calls == [("build", "arm64"), DEPLOYED] and self.tokens == [GIVEN["CLOUDFLARE_API_TOKEN"]]
-
-
-class Caller:
-    """STS, as far as the account of the credentials."""
-
-    def client(self, service):
-        return self
-
-    def get_caller_identity(self):
-        return {"Account": "111122223333"}
 
 
 @pytest.fixture
@@ -197,14 +189,14 @@ def test_answers_are_saved_without_token(account):
     text = (account.folder / "samconfig.local.toml").read_text()
     assert "The project's" not in text
     assert "the-token" not in text
-    saved = account_stack.saved_answers()
+    saved = account.saved
     assert (saved["stack_name"], saved["region"], saved["resolve_s3"]) == ("second", "eu-west-1", True)
-    assert answers.parameters_of(saved) == {
+    assert answers_files.parameters_of(saved) == {
         "CloudflareAccountId": GIVEN["CLOUDFLARE_ACCOUNT_ID"],
         "NotificationEmail": "team@example.org",
     }
     ignored = (account_stack.ROOT / ".gitignore").read_text().splitlines()
-    assert "samconfig.local.toml" in ignored
+    assert {"samconfig.local.toml", "samconfig.*.local.toml"} <= set(ignored)
 
 
 def test_functions_are_packed_for_given_processor(account):
@@ -214,11 +206,53 @@ def test_functions_are_packed_for_given_processor(account):
 
 def test_later_parameter_is_saved_too(account):
     deploy.deploy(GIVEN)
-    deploy.deploy({"PARAMETERS": "LogLevel=DEBUG", "CLOUDFLARE_ACCOUNT_ID": "f" * 32})
-    assert answers.parameters_of(account_stack.saved_answers()) == {
+    deploy.deploy({"PARAMETERS": "LogLevel=DEBUG"})
+    assert answers_files.parameters_of(account.saved) == {
         "CloudflareAccountId": GIVEN["CLOUDFLARE_ACCOUNT_ID"],
         "LogLevel": "DEBUG",
     }
+
+
+def test_variable_beats_what_is_remembered(account, capsys):
+    deploy.deploy(GIVEN | {"NOTIFICATION_EMAIL": "old@example.org"})
+    before = capsys.readouterr()
+    account.stack = stack_in("CREATE_COMPLETE", CloudflareAccountId=GIVEN["CLOUDFLARE_ACCOUNT_ID"])
+
+    deploy.deploy({"CLOUDFLARE_ACCOUNT_ID": "f" * 32, "NOTIFICATION_EMAIL": "new@example.org"})
+
+    assert answers_files.parameters_of(account.saved) == {
+        "CloudflareAccountId": "f" * 32,
+        "NotificationEmail": "new@example.org",
+    }
+    assert f"CloudflareAccountId: {GIVEN['CLOUDFLARE_ACCOUNT_ID']} -> {'f' * 32}" in capsys.readouterr().out
+    assert "->" not in before.out
+
+
+@pytest.mark.parametrize("given", [{"CLOUDFLARE_ACCOUNT_ID": "mine"}, {"CLOUDFLARE_API_TOKEN": "two words"}])
+def test_wrong_variable_is_refused_before_build(account, given):
+    account.stack = stack_in("UPDATE_COMPLETE")
+
+    with pytest.raises(DeployError, match="must be"):
+        deploy.deploy({"AWS_REGION": "eu-west-1"} | given)
+
+    assert account.sam_calls == []
+
+
+def test_environment_that_lambda_refuses_is_not_built(account):
+    secret = f"arn:aws:secretsmanager:eu-west-1:111122223333:secret:{'s' * 500}-AbCdEf"
+    values = {
+        **dict.fromkeys(("CloudflareApiTokenSecretArn", "AiGatewayTokenSecretArn", "WorkerSecretArn"), secret),
+        **dict.fromkeys(("WorkersAiBaseUrl", "AiGatewayBaseUrl", "WorkerUrl"), f"https://{'a' * 200}"),
+        "SourcePrefix": "p" * 512,
+    }
+    parameters = " ".join(f"{name}={value}" for name, value in values.items())
+    given = GIVEN | {"PARAMETERS": parameters, "STACK_NAME": "x" * 128}
+
+    with pytest.raises(DeployError, match=r"would have 4,\d+ bytes, and Lambda takes 4,096.*SecretArn \(560\)"):
+        deploy.deploy(given)
+
+    assert account.sam_calls == []
+    assert not (account.folder / "samconfig.local.toml").exists()
 
 
 def test_update_keeps_stacks_processor(account):
@@ -319,31 +353,32 @@ def test_unconfirmed_subscription_is_named(monkeypatch, subscription_arn, unconf
 
 
 def test_destroy_says_what_stays():
-    said = destroy.what_stays(stack_in("UPDATE_COMPLETE"), {"Bucket": "files", "Table": "ledger", "ApiToken": "secret"})
+    names = {"Bucket": "files", "Table": "ledger", "ApiToken": "secret"}
+    said = destroy.what_stays(stack_in("UPDATE_COMPLETE"), names, "samconfig.local.toml")
 
     for words in ('Bucket("files")', "--table-name ledger", "recovery window", "eu-west-1", "no-deletion-protection"):
         assert words in said
 
 
 def test_destroy_names_worker_where_there_is_one():
-    assert "wrangler" not in destroy.what_stays(stack_in("UPDATE_COMPLETE", Transport="rest"), {})
-    said = destroy.what_stays(stack_in("UPDATE_COMPLETE", Transport="worker"), {})
+    assert "wrangler" not in destroy.what_stays(stack_in("UPDATE_COMPLETE", Transport="rest"), {}, "")
+    said = destroy.what_stays(stack_in("UPDATE_COMPLETE", Transport="worker"), {}, "")
     assert "npx wrangler delete --name dropbatch-eu-west-1" in said
 
 
 def test_destroy_names_no_secret_that_is_users_own():
-    assert "secret" not in destroy.what_stays(stack_in("UPDATE_COMPLETE"), {"Bucket": "files"})
+    assert "secret" not in destroy.what_stays(stack_in("UPDATE_COMPLETE"), {"Bucket": "files"}, "")
 
 
 def test_destroy_asks_first(account):
     account.stack, account.says_yes = stack_in("UPDATE_COMPLETE"), False
 
     with pytest.raises(DeployError, match="Nothing was deleted"):
-        destroy.destroy()
+        destroy.destroy(GIVEN)
     assert account.deleted == []
 
     account.says_yes = True
-    destroy.destroy()
+    destroy.destroy(GIVEN)
     assert account.deleted == ["UPDATE_COMPLETE"]
     assert "dropbatch" in account.questions[-1]
 
@@ -353,5 +388,5 @@ def test_destroy_without_idle_stack_ends_with_advice(account, status):
     account.stack = stack_in(status) if status else None
 
     with pytest.raises(DeployError):
-        destroy.destroy()
+        destroy.destroy(GIVEN)
     assert account.questions == []

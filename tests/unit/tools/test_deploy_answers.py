@@ -6,13 +6,13 @@ import boto3
 import pytest
 
 from local.template import properties
-from tools import answers, plan
+from tools import answers, answers_files, plan
 from tools.account_stack import DeployError
 from tools.plan import Limit, about_limit
 
 ACCOUNT = "0123456789abcdef0123456789abcdef"
 GIVEN = {"CLOUDFLARE_ACCOUNT_ID": ACCOUNT, "CLOUDFLARE_API_TOKEN": "the-token"}
-SAVED = {"stack_name": "dropbatch", "region": "eu-west-1"}
+SAVED = {"stack_name": "dropbatch", "region": "eu-west-1", "aws_account": "111122223333"}
 SECRET = "arn:aws:secretsmanager:eu-west-1:123456789012:secret:cf-AbCdEf"
 
 
@@ -55,6 +55,7 @@ def test_missing_or_wrong_is_named_by_variable(given, named):
 def test_every_region_is_accepted(partition):
     for region in boto3.Session().get_available_regions("lambda", partition):
         assert answers.ask_region({"AWS_REGION": region}, {}) == region
+        assert answers_files._explicit({"AWS_REGION": region}) == {"region": region}
 
 
 def test_environment_precedes_file(tmp_path):
@@ -75,7 +76,7 @@ def test_bad_line_is_not_quoted(tmp_path):
 
 
 def test_plan_names_account_resources_and_costs():
-    text = plan.describe(answers.ask(GIVEN, SAVED), "111122223333", "Lambda: enough.")
+    text = plan.describe(answers.ask(GIVEN, SAVED), SAVED, "Lambda: enough.")
     for words in (
         "eu-west-1, AWS account 111122223333",
         "1 bucket, 1 table",
@@ -109,6 +110,39 @@ def test_unreservable_concurrency_is_refused_first():
     assert not about_limit(Limit(10, 10), "eu-west-1", reserve=True)[0]
     assert not about_limit(Limit(1000, 99 + reserved), "eu-west-1", reserve=True)[0]
     assert about_limit(Limit(1000, 100 + reserved), "eu-west-1", reserve=True)[0]
+
+
+PLAUSIBLE = {
+    "CloudflareAccountId": "0" * 32,
+    "CloudflareApiTokenSecretArn": f"arn:aws:secretsmanager:ap-southeast-2:111122223333:secret:{'s' * 64}-AbCdEf",
+    "WorkersAiBaseUrl": f"https://{'a' * 80}.example.com/client/v4",
+    "DefaultModel": "@cf/meta/llama-3.3-70b-instruct-fp8-fast",
+    "AiGatewayId": "g" * 64,
+    "AiGatewayTokenSecretArn": f"arn:aws:secretsmanager:ap-southeast-2:111122223333:secret:{'s' * 64}-AbCdEf",
+    "AiGatewayBaseUrl": f"https://{'a' * 80}.example.com/v1",
+    "WorkerUrl": f"https://{'w' * 63}.{'a' * 30}.workers.dev",
+    "WorkerSecretArn": f"arn:aws:secretsmanager:ap-southeast-2:111122223333:secret:{'s' * 64}-AbCdEf",
+    "SourceBucketName": "b" * 63,
+    "SourcePrefix": "p" * 100,
+    "BucketName": "b" * 63,
+    "KmsKeyArn": f"arn:aws:kms:ap-southeast-2:111122223333:key/mrk-{'0' * 32}",
+    "PollSchedule": "cron(0/5 * * * ? *)",
+}
+
+
+def test_environment_is_small_with_every_parameter():
+    """Lambda takes 4,096 bytes: a quarter is left for what a stack may need one day."""
+    size, _ = plan.environment(PLAUSIBLE, {"stack_name": "x" * 40, "region": "ap-southeast-2"})
+    assert size < 3_000
+    usual, _ = plan.environment({"CloudflareAccountId": "0" * 32}, SAVED)
+    assert usual < 2_000
+
+
+def test_environment_is_not_larger_than_said():
+    """What the template's expressions come to, with the names that CloudFormation makes."""
+    made = plan.environment({"BucketName": "files", "KmsKeyArn": "k" * 75}, SAVED)[0]
+    without = plan.environment({"BucketName": "files"}, SAVED)[0]
+    assert made - without == 75
 
 
 def test_number_follows_reservation():

@@ -1,11 +1,13 @@
 """`make deploy`: where the token goes, and what happens to one that is refused."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import boto3
 import pytest
 from moto import mock_aws
 
+from dropbatch.errors import Error
 from tools import answers, deploy, deploy_worker
 from tools.account_stack import DeployError, Stack
 
@@ -99,6 +101,45 @@ def test_refused_token_is_replaced_before_smoke_job(monkeypatch, secrets, stack,
     shown = "".join(capsys.readouterr())
     assert ("The smoke job was fine." in shown) is ran
     assert "good" not in shown
+
+
+@pytest.mark.usefixtures("deployed")
+def test_refused_variable_leaves_good_token_in_place(monkeypatch, secrets, stack, capsys):
+    deploy._put_token({}, SAVED, stack, "good")
+    monkeypatch.setenv(answers.TOKEN, "of-another-tool")
+
+    assert deploy.main() == 1
+    assert kept(secrets, stack) == "good"
+    assert "keeps its token; CLOUDFLARE_API_TOKEN was not put" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("deployed")
+@pytest.mark.parametrize("smoke", ["yes", "no"])
+def test_unchecked_token_does_not_end_deployment(monkeypatch, secrets, stack, capsys, smoke):
+    def fail(api):
+        raise Error("api.cloudflare.com cannot be reached: certificate verify failed.")
+
+    monkeypatch.setattr(deploy, "check_token", fail)
+    monkeypatch.setenv(answers.TOKEN, "new")
+    monkeypatch.setenv("SMOKE", smoke)
+
+    assert deploy.main() == 0
+    assert kept(secrets, stack) == "new"
+    shown = capsys.readouterr().out
+    assert "Its token could not be checked: api.cloudflare.com cannot be reached" in shown
+    assert ("The smoke job was fine." in shown) == (smoke == "yes")
+    assert "the token is valid" not in shown
+
+
+@pytest.mark.parametrize(("name", "said"), [("dropbatch", False), ("team-b", True)])
+@pytest.mark.usefixtures("deployed")
+def test_second_stacks_name_is_said(monkeypatch, stack, secrets, capsys, name, said):
+    deploy._put_token({}, SAVED, stack, "good")
+    monkeypatch.setattr(deploy, "deploy", lambda given: (SAVED, replace(stack, name=name)))
+
+    assert deploy.main() == 0
+    words = "export DROPBATCH_STACK=team-b AWS_REGION=eu-west-1"
+    assert (words in capsys.readouterr().out) == said
 
 
 def test_worker_is_deployed_with_stacks_secret(monkeypatch, stack):

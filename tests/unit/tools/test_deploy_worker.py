@@ -10,8 +10,9 @@ from moto import mock_aws
 
 from local import worker
 from local.processes import LocalAwsError
-from tools import account_stack, deploy_worker
+from tools import account_stack, answers_files, deploy_worker
 from tools.account_stack import Stack
+from tools.answers_files import AnswersFile
 from tools.deploy_worker import address_in, worker_name
 
 HOST = "dropbatch-eu-west-1.team.workers.dev"
@@ -52,13 +53,14 @@ def cloudflare(monkeypatch, tmp_path):
     monkeypatch.setattr(worker, "install", lambda: None)
     monkeypatch.setattr(worker, "WORKER", tmp_path)
     monkeypatch.setattr(deploy_worker, "CHECK_SECONDS", 0.0)
-    monkeypatch.setattr(deploy_worker, "saved_answers", lambda: {"stack_name": "dropbatch"})
+    chosen = AnswersFile(tmp_path / "samconfig.local.toml", {"stack_name": "dropbatch", "region": "eu-west-1"})
+    monkeypatch.setattr(answers_files, "choose", lambda given, region_of: chosen)
+    monkeypatch.delenv("CLOUDFLARE_ACCOUNT_ID", raising=False)
     monkeypatch.setattr(deploy_worker, "find_stack", lambda saved: made.stack)
     monkeypatch.setattr(deploy_worker, "check_worker", lambda url, secret: "")
     with mock_aws():
         made.secrets = boto3.client("secretsmanager", "eu-west-1")
         made.arn = made.secrets.create_secret(Name="SharedSecret-1", SecretString="of-the-stack")["ARN"]
-        real = boto3.Session(region_name="eu-west-1")
 
         class Functions:
             def get_function_configuration(self, FunctionName):  # noqa: N803 - boto3's name
@@ -68,7 +70,7 @@ def cloudflare(monkeypatch, tmp_path):
         monkeypatch.setattr(
             deploy_worker,
             "session",
-            lambda saved: SimpleNamespace(region_name=real.region_name, client=clients.__getitem__),
+            lambda saved: SimpleNamespace(client=clients.__getitem__),
         )
         yield made
 
@@ -88,6 +90,13 @@ def test_worker_gets_stacks_secret_unprinted(cloudflare, capfd):
         f"{ACCOUNT} --no-install wrangler deploy --name dropbatch-eu-west-1",
         f"{ACCOUNT} --no-install wrangler secret put SHARED_SECRET --name dropbatch-eu-west-1",
     ]
+
+
+def test_account_of_variable_beats_stacks(cloudflare, monkeypatch):
+    monkeypatch.setenv("CLOUDFLARE_ACCOUNT_ID", "f" * 32)
+
+    assert deploy_worker.main() == 0
+    assert {one.partition(" ")[0] for one in calls(cloudflare)} == {"f" * 32}
 
 
 def test_two_stacks_have_two_workers():

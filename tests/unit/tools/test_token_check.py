@@ -38,8 +38,6 @@ def answered(monkeypatch):
         (200, 401, ""),
         (403, 200, "Workers AI - Edit"),
         (401, 401, "does not accept this token"),
-        (302, 401, "cannot check the token now"),
-        (500, 401, "cannot check the token now"),
     ],
 )
 def test_says_what_is_wrong(answered, models, verify, words):
@@ -51,6 +49,14 @@ def test_says_what_is_wrong(answered, models, verify, words):
     assert bool(told) == bool(words)
     assert TOKEN not in told
     assert asked[0] == ("GET", f"{BASE}/accounts/{ACCOUNT}/ai/models/search?per_page=1", TOKEN)
+
+
+@pytest.mark.parametrize("status", [302, 500])
+def test_reply_about_something_else_proves_nothing(answered, status):
+    answered(search=status, verify=401)
+
+    with pytest.raises(Error, match="cannot check the token now"):
+        check_token(Api(BASE, ACCOUNT, TOKEN))
 
 
 @pytest.mark.parametrize("status", ["disabled", "expired"])
@@ -79,8 +85,17 @@ def test_deployment_names_secret_or_address(answered):
     assert "the stack's secret" in deploy._what_is_wrong(None, settings, TOKEN)
     answered(search=200)
     assert deploy._what_is_wrong(None, settings, TOKEN) == ""
+
+
+@pytest.mark.parametrize(("base", "blamed"), [(BASE, False), ("https://proxy.example.com", True)])
+def test_only_address_of_ones_own_is_blamed(answered, base, blamed):
+    settings = {"TRANSPORT": "rest", "WORKERS_AI_BASE_URL": f"{base}/", "CLOUDFLARE_ACCOUNT_ID": ACCOUNT}
     answered()
-    assert f"WorkersAiBaseUrl ({BASE})" in deploy._what_is_wrong(None, settings, TOKEN)
+
+    wrong, unchecked = deploy._checked(None, settings, TOKEN)
+
+    assert (wrong, "no route" in unchecked) == ("", True)
+    assert (f"WorkersAiBaseUrl ({base})" in unchecked) == blamed
 
 
 @pytest.mark.parametrize(

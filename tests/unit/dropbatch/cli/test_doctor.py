@@ -17,8 +17,10 @@ from dropbatch.cli.cloudflare import Api
 from dropbatch.cli.doctor import examine
 from dropbatch.client.stack import Stack
 from dropbatch.errors import Error
+from local.template import template
 
 BGE = "@cf/baai/bge-small-en-v1.5"
+ALARM = "dropbatch-StuckItemsAlarm-1A2B3C4D5E6F"
 
 
 @functools.cache
@@ -128,7 +130,7 @@ def test_new_stack_may_have_had_no_tick(services):
         ("ticked", 86_400.0, "tick", "ago"),
         ("dead", 7, "dead letters", "dropbatch redrive"),
         ("environment", {"DEFAULT_MODEL": "@cf/baai/bge-reranker-base"}, "models", "reranker"),
-        ("alarms", [{"AlarmName": "dropbatch-Stuck", "AlarmDescription": "Look."}], "alarms", "dropbatch-Stuck: Look."),
+        ("alarms", [{"AlarmName": ALARM, "AlarmDescription": "Look."}], "alarms", f"{ALARM}: Look."),
         (
             "jobs",
             [{"state": "in_progress", "waiting_for": {"code": "token_refused", "message": "Put a good one."}}],
@@ -144,6 +146,20 @@ def test_what_is_wrong_is_found_with_what_to_do(services, attribute, value, name
 
     assert found.level == ("note" if name == "models" else "bad")
     assert says in found.message
+
+
+def test_alarms_of_other_stacks_are_not_shown(services):
+    names = ("dropbatch-staging-TokenRefusedAlarm-1A2B3C4D5E6F", "dropbatch-web-api-5xx")
+    services.alarms = [{"AlarmName": name, "AlarmDescription": "Not ours."} for name in names]
+
+    assert findings(services)["alarms"].level == "ok"
+
+
+def test_every_alarm_of_template_is_shown():
+    """CloudFormation names them after stack and resource; the check knows them by the end of the resource's name."""
+    alarms = [name for name, one in template()["Resources"].items() if one["Type"] == "AWS::CloudWatch::Alarm"]
+
+    assert [name for name in alarms if not name.endswith("Alarm")] == []
 
 
 def test_paused_stack_is_reported_as_paused(services):

@@ -1,0 +1,230 @@
+"""One file of answers a stack: what the variables name is looked at and deployed; what a user added to a file stays."""
+
+import tomllib
+
+import pytest
+
+from tools import deploy, destroy
+from tools.account_stack import DeployError
+
+GIVEN = {"CLOUDFLARE_ACCOUNT_ID": "0" * 32, "CLOUDFLARE_API_TOKEN": "token"}
+FIRST = GIVEN | {"AWS_REGION": "eu-west-1"}
+ADDED = """profile = "prod" # Ours.
+tags = "CostCenter=42 Owner=data"
+role_arn = "arn:aws:iam::111122223333:role/cfn"
+s3_bucket = "packages"
+confirm_changeset = true
+
+[default.logs.parameters]
+tail = true
+
+[staging.deploy.parameters]
+stack_name = "not ours"
+"""
+
+
+def files(cloud):
+    return sorted(path.name for path in cloud.folder.glob("*.local.toml"))
+
+
+@pytest.mark.parametrize(
+    ("more", "place", "file"),
+    [
+        (
+            {"STACK_NAME": "team-b", "AWS_REGION": "us-east-1"},
+            ("111111111111", "us-east-1", "team-b"),
+            "samconfig.team-b.us-east-1.local.toml",
+        ),
+        ({"STACK_NAME": "team-b"}, ("111111111111", "eu-west-1", "team-b"), "samconfig.team-b.eu-west-1.local.toml"),
+        (
+            {"AWS_REGION": "us-east-1"},
+            ("111111111111", "us-east-1", "dropbatch"),
+            "samconfig.dropbatch.us-east-1.local.toml",
+        ),
+        (
+            {"AWS_DEFAULT_REGION": "us-east-1"},
+            ("111111111111", "us-east-1", "dropbatch"),
+            "samconfig.dropbatch.us-east-1.local.toml",
+        ),
+        (
+            {"AWS_PROFILE": "prod"},
+            ("222222222222", "eu-west-1", "dropbatch"),
+            "samconfig.dropbatch.eu-west-1.local.toml",
+        ),
+    ],
+    ids=["name and region", "name", "region", "default region", "profile"],
+)
+def test_second_stack_is_created_beside_first(cloud, more, place, file):
+    deploy.deploy(FIRST)
+    first = (cloud.folder / "samconfig.local.toml").read_text()
+    (deployed,) = cloud.stacks
+
+    deploy.deploy(GIVEN | {"CLOUDFLARE_ACCOUNT_ID": "f" * 32} | more)
+
+    assert list(cloud.stacks) == [deployed, place]
+    assert cloud.stacks[deployed] == {"CloudflareAccountId": "0" * 32}
+    assert (cloud.folder / "samconfig.local.toml").read_text() == first
+    assert files(cloud) == sorted(["samconfig.local.toml", file])
+
+    deploy.deploy(more | {"PARAMETERS": "LogLevel=DEBUG"})
+    deploy.deploy({})
+
+    assert [where for where, _ in cloud.deployed[2:]] == [place, deployed]
+    assert cloud.stacks[place] == {"CloudflareAccountId": "f" * 32, "LogLevel": "DEBUG"}
+    destroy.destroy(more)
+    destroy.destroy({})
+    assert cloud.deleted == [place, deployed]
+
+
+def test_remembered_region_and_profile_are_the_named_stacks(cloud):
+    deploy.deploy(FIRST)
+    deploy.deploy(GIVEN | {"STACK_NAME": "team-b", "AWS_REGION": "us-east-1", "AWS_PROFILE": "dev"})
+
+    deploy.deploy({"STACK_NAME": "team-b"})
+
+    assert cloud.deployed[-1][0] == ("333333333333", "us-east-1", "team-b")
+
+
+def test_other_stacks_profile_may_have_ended(cloud):
+    deploy.deploy(FIRST)
+    deploy.deploy(GIVEN | {"AWS_PROFILE": "prod"})
+    del cloud.accounts["prod"]
+
+    deploy.deploy({})
+
+    assert cloud.deployed[-1][0] == ("111111111111", "eu-west-1", "dropbatch")
+
+
+def test_name_of_two_stacks_is_not_enough(cloud):
+    for region in ("eu-west-1", "us-east-1"):
+        deploy.deploy(GIVEN | {"STACK_NAME": "team-b", "AWS_REGION": region})
+
+    with pytest.raises(DeployError, match=r"samconfig\.team-b\.us-east-1\.local\.toml.*Set AWS_REGION"):
+        deploy.deploy({"STACK_NAME": "team-b"})
+
+
+def test_credentials_of_another_account_create_another_stack(cloud):
+    """The same command after `aws sso login` elsewhere updates nothing with the first account's answers."""
+    deploy.deploy(FIRST | {"PARAMETERS": "LogLevel=DEBUG"})
+    cloud.accounts[None] = "999999999999"
+
+    with pytest.raises(DeployError, match="CLOUDFLARE_ACCOUNT_ID"):
+        deploy.deploy({})
+    deploy.deploy(GIVEN)
+
+    assert cloud.stacks["999999999999", "eu-west-1", "dropbatch"] == {"CloudflareAccountId": "0" * 32}
+
+
+def test_keys_and_profile_of_file_are_not_mixed(cloud, added):
+    with pytest.raises(DeployError, match=r"AWS_ACCESS_KEY_ID is set, and samconfig\.local\.toml names .* prod"):
+        deploy.deploy({"AWS_ACCESS_KEY_ID": "x"})
+
+
+@pytest.mark.parametrize("name", ["my_stack", "9lives", "my stack", "x" * 129, "-a", "büro"])
+@pytest.mark.parametrize("command", [deploy.deploy, destroy.destroy])
+def test_name_that_cloudformation_refuses_is_refused_first(cloud, name, command):
+    with pytest.raises(DeployError, match=r"STACK_NAME is .* must begin with a letter"):
+        command(FIRST | {"STACK_NAME": name})
+
+    assert (cloud.deployed, files(cloud)) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [("AWS_REGION", "the moon"), ("STACK_ROLE_ARN", "cfn"), ("STACK_TAGS", "CostCenter")],
+)
+def test_other_wrong_variable_is_named(cloud, variable, value):
+    with pytest.raises(DeployError, match=f"{variable} is '{value}'"):
+        deploy.deploy(FIRST | {variable: value})
+
+
+@pytest.fixture
+def added(cloud):
+    """The first stack's file, to which a user added what `sam deploy` takes."""
+    deploy.deploy(FIRST)
+    path = cloud.folder / "samconfig.local.toml"
+    own, table, rest = path.read_text().partition("[default.dropbatch.parameters]")
+    path.write_text(own.rstrip() + "\n" + ADDED + "\n" + table + rest.replace("111111111111", "222222222222"))
+    cloud.stacks = {("222222222222", "eu-west-1", "dropbatch"): {"CloudflareAccountId": "0" * 32}}
+    return path
+
+
+def test_what_user_added_stays(cloud, added):
+    before = tomllib.loads(added.read_text())
+
+    deploy.deploy({"PARAMETERS": "LogLevel=DEBUG"})
+
+    after = tomllib.loads(added.read_text())
+    changed = after["default"]["deploy"]["parameters"].pop("parameter_overrides")
+    before["default"]["deploy"]["parameters"].pop("parameter_overrides")
+    assert after == before
+    assert changed == f'CloudflareAccountId="{"0" * 32}" LogLevel="DEBUG"'
+    assert 'profile = "prod" # Ours.\n' in added.read_text()
+    assert "# One role for each function" in added.read_text()
+
+
+def test_sam_and_tool_use_same_profile(cloud, added):
+    deploy.deploy({"PARAMETERS": "LogLevel=DEBUG"})
+
+    ((place, read),) = cloud.deployed[1:]
+    assert place == ("222222222222", "eu-west-1", "dropbatch")
+    assert (read.profile, read.tags, read.role_arn, read.s3_bucket) == (
+        "prod",
+        "CostCenter=42 Owner=data",
+        "arn:aws:iam::111122223333:role/cfn",
+        "packages",
+    )
+
+
+def test_parameters_in_list_of_lines_are_changed(cloud, added):
+    """The SAM CLI reads them in this form too."""
+    lines = f'parameter_overrides = [\n  "CloudflareAccountId={"0" * 32}", # [ours]\n  "LogLevel=INFO",\n]\n'
+    text = added.read_text().splitlines(keepends=True)
+    added.write_text("".join(lines if one.startswith("parameter_overrides") else one for one in text))
+
+    deploy.deploy({"PARAMETERS": "LogLevel=DEBUG"})
+
+    assert cloud.stacks["222222222222", "eu-west-1", "dropbatch"]["LogLevel"] == "DEBUG"
+    assert "tail = true" in added.read_text()
+
+
+def test_tags_in_other_form_stay(cloud, added):
+    """The SAM CLI reads a list too."""
+    added.write_text(
+        added.read_text().replace('tags = "CostCenter=42 Owner=data"', 'tags = ["CostCenter=42", "Owner=x"]')
+    )
+
+    deploy.deploy({"PARAMETERS": "LogLevel=DEBUG"})
+
+    assert cloud.deployed[-1][1].tags == ["CostCenter=42", "Owner=x"]
+
+
+def test_tags_and_role_are_taken_from_variables(cloud):
+    role = "arn:aws:iam::111122223333:role/cfn"
+    deploy.deploy(FIRST | {"STACK_TAGS": "CostCenter=42 Owner=data", "STACK_ROLE_ARN": role})
+    deploy.deploy({})
+    deploy.deploy({"STACK_TAGS": "CostCenter=43"})
+
+    assert [(read.tags, read.role_arn) for _, read in cloud.deployed] == [
+        ("CostCenter=42 Owner=data", role),
+        ("CostCenter=42 Owner=data", role),
+        ("CostCenter=43", role),
+    ]
+
+
+def test_file_of_odd_form_is_not_rewritten(cloud, added):
+    odd = "[default]\nglobal.parameters = {stack_name = 'dropbatch'}\ndeploy.parameters = {region = 'eu-west-1'}\n"
+    added.write_text(odd)
+    cloud.stacks["111111111111", "eu-west-1", "dropbatch"] = {}
+
+    with pytest.raises(DeployError, match=r"cannot be changed here"):
+        deploy.deploy({"PARAMETERS": "LogLevel=DEBUG"})
+
+    assert added.read_text() == odd
+
+
+def test_broken_file_is_named(cloud, added):
+    added.write_text("[default\n")
+
+    with pytest.raises(DeployError, match=r"samconfig\.local\.toml: "):
+        deploy.deploy({})
