@@ -14,15 +14,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from dropbatch.core.formats.base import one_line
+from dropbatch.core.formats.base import escape_line_breaks, one_line
 from dropbatch.core.records.index import NO_REFERENCE
 from shared.models import Usage
 from shared.workers_ai.error_codes import RETRYABLE_ITEM_CODES
 from shared.workers_ai.results import Item, decode_member
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
+    from dropbatch.core.formats.base import Json
     from dropbatch.core.records.index import RecordEntry, RecordIndex
     from shared.workers_ai.results import Answer
 
@@ -170,7 +171,7 @@ def join(batch: Answered, request_of: Callable[[int], bytes]) -> Iterator[bytes 
     place = -1
     rows, first_id = batch.rows, batch.first_id
     items = batch.answers.items if batch.answers else {}
-    for index, reference in zip(range(len(rows)), rows.references or repeat(NO_REFERENCE)):  # noqa: B905 - endless
+    for index, reference in zip(range(len(rows)), _written(rows.references)):  # noqa: B905 - may be endless
         if index in rows.faults:
             row = rows[index]
             output = failed_line(first_id + index, row, row.code, row.message)
@@ -187,7 +188,14 @@ def join(batch: Answered, request_of: Callable[[int], bytes]) -> Iterator[bytes 
         yield Failure(output, error_line(output, row, request), request + b"\n", code)
 
 
-def answered_line(id_: int, reference: msgspec.Raw, item: Item, result: bytes) -> bytes:
+def _written(references: list[msgspec.Raw]) -> Iterable[Json]:
+    """The records' references as lines have them; mostly none needs a change, which all together show at once."""
+    if not references:
+        return repeat(NO_REFERENCE)
+    return references if b"".join(references).isascii() else map(escape_line_breaks, references)
+
+
+def answered_line(id_: int, reference: Json, item: Item, result: bytes) -> bytes:
     """The native output line of a record with a good answer."""
     head = b'{"id":%d,"external_reference":' % id_
     return b"".join((head, reference, b',"success":true,"result":', result, _rest(item), b"}\n"))
@@ -196,13 +204,14 @@ def answered_line(id_: int, reference: msgspec.Raw, item: Item, result: bytes) -
 def failed_line(id_: int, row: RecordEntry, code: str, message: str) -> bytes:
     """The native output line of a failed record."""
     error = _encode({"code": code, "message": message[:MAX_ERROR_CHARACTERS]})
-    return b'{"id":%d,"external_reference":%b,"success":false,"error":%b}\n' % (id_, row.reference, error)
+    line = b'{"id":%d,"external_reference":%b,"success":false,"error":%b}\n' % (id_, row.reference, error)
+    return escape_line_breaks(line)
 
 
 def error_line(output: bytes, row: RecordEntry, request: bytes) -> bytes:
     """The line of `errors.jsonl` for a native output line, with the record's line and its request as JSON."""
     line = _NULL if row.line is None else b"%d" % row.line
-    return b'%b,"line":%b,"request":%b}\n' % (output[:-2], line, request)
+    return b'%b,"line":%b,"request":%b}\n' % (output[:-2], line, escape_line_breaks(request))
 
 
 def _rest(item: Item) -> bytes:
@@ -243,14 +252,16 @@ def result_of(item: Item) -> bytes | None:
 
 
 def _text(raw: msgspec.Raw | bytes) -> bytes | None:
-    """A member on one line; None if it is not UTF-8, which msgspec checks only in what it decodes."""
+    """A member on one line for every reader; None if it is not UTF-8, which msgspec checks only in what it decodes."""
     json = one_line(raw)
-    if not json.isascii():
-        try:
-            json.decode()
-        except UnicodeDecodeError:
-            return None
-    return json
+    if json.isascii():
+        return json
+    try:
+        text = json.decode()
+    except UnicodeDecodeError:
+        return None
+    # Found in text at a fraction of the cost of bytes.
+    return escape_line_breaks(json) if "\u2028" in text or "\u2029" in text or "\x85" in text else json
 
 
 def error_text(item: Item) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dropbatch.core.formats.base import NOT_RETRIED, Outcome
+from dropbatch.core.formats.base import NOT_RETRIED, Outcome, escape_line_breaks
 from dropbatch.core.records.index import NO_REFERENCE
 from functions.poll.batch.join import (
     MAX_ERROR_CHARACTERS,
@@ -63,7 +63,7 @@ def join_originals(
                 if write:
                     yield write(Outcome(id_, row.reference, record, result))
                 else:
-                    yield answered_line(id_, row.reference, item, result)
+                    yield answered_line(id_, escape_line_breaks(row.reference), item, result)
                 continue
             code, message = batch.why_failed(place)
         message = message[:MAX_ERROR_CHARACTERS]
