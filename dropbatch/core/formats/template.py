@@ -49,6 +49,11 @@ class Template:
                 self._texts[-1] += token.group()[0]
         self._texts[-1] += template[at:]
 
+    @property
+    def columns(self) -> list[int]:
+        """The positions of the columns that it names."""
+        return self._columns
+
     def fill(self, values: Sequence[str]) -> str:
         """The text for one row's values."""
         pieces = [self._texts[0]]

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dropbatch.core.formats.registry import FORMATS
-from tests.support.collected import result_files
 from tests.support.converted import LLAMA
+from tests.support.doubles.collected import result_files
 from tests.support.examples import examples
 
 BREAKS = "\x85\u2028\u2029\x0b\x0c\x1c\x1d\x1e\x1f"
