@@ -9,10 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from dropbatch.core.formats.base import API_BODY_LIMIT, UNREADABLE_CODES, RecordFault, compact
+from dropbatch.core.formats.base import API_BODY_LIMIT, UNREADABLE_CODES, RecordFault, compact, one_line
 from dropbatch.core.formats.csv_rows import EXCERPT_BYTES, LongRow, read_rows, whole_fields
 from dropbatch.core.formats.registry import DELIMITERS, TEXTS
 from dropbatch.core.records.cut import (
+    LONE_SURROGATE,
     MAX_BLANK_BYTES,
     Cut,
     beginning_of,
@@ -25,6 +26,7 @@ from dropbatch.core.records.detect_form import whole_members
 from dropbatch.core.records.framing import OverlongRecord, elements, lines
 from dropbatch.core.records.index import NO_REFERENCE, WRAPPER_BYTES, RecordIndex, UnsendableRecord, build_body
 from dropbatch.core.records.plan import Checkpoint, max_records
+from dropbatch.core.records.surrogates import without_lone_surrogates
 from dropbatch.errors import UploadRefused
 
 if TYPE_CHECKING:
@@ -195,8 +197,8 @@ def _records(
             line_number = None if plan.is_document else place.line + 1
             end = Checkpoint(place.offset + step, place.line + taken, place.record + (one is not None))
             if isinstance(one, UnsendableRecord):
-                kept = _kept(plan, one, raw)
-                reference = _normal(reader.convert([kept])[0].reference) if kept else NO_REFERENCE
+                kept, readable = _kept(plan, one, raw)
+                reference = _normal(reader.convert([readable])[0].reference) if kept else NO_REFERENCE
                 yield _Record(b"", kept, reference, line_number, place, end, one)
             elif one is not None:
                 yield _converted(plan, next(converted), one, line_number, place, end)
@@ -205,14 +207,21 @@ def _records(
             yield place
 
 
-def _kept(plan: SplitPlan, fault: UnsendableRecord, raw: bytes | OverlongRecord) -> bytes:
-    """What is kept of a record that is too large: the members, or a row's fields, that are whole in its beginning."""
+def _kept(plan: SplitPlan, fault: UnsendableRecord, raw: bytes | OverlongRecord) -> tuple[bytes, bytes]:
+    """What is kept of a record that cannot be sent, and the same as a reader can read it.
+
+    Of one that is too large: the members, or a row's fields, that are whole in its beginning.
+    """
+    if fault.code == LONE_SURROGATE and isinstance(raw, bytes):
+        return one_line(raw.removesuffix(b"\r")), without_lone_surrogates(raw)
     if fault.code != "too_large" or plan.format in TEXTS:
-        return b""
+        return b"", b""
     if plan.format not in DELIMITERS:
-        return whole_members(beginning_of(raw))
+        found = whole_members(beginning_of(raw))
+        return found, found
     beginning = raw.beginning if isinstance(raw, OverlongRecord) else raw[:EXCERPT_BYTES]
-    return whole_fields(beginning, _delimiter(plan))
+    found = whole_fields(beginning, _delimiter(plan))
+    return found, found
 
 
 def _converted(
@@ -230,7 +239,7 @@ def _converted(
     sent, reference = found
     if len(sent) >= API_BODY_LIMIT - WRAPPER_BYTES:
         fault = too_large(len(sent), line, excerpt_json(raw))
-        return _Record(b"", _kept(plan, fault, raw), _normal(reference), line, begin, end, fault)
+        return _Record(b"", _kept(plan, fault, raw)[0], _normal(reference), line, begin, end, fault)
     return _Record(sent, raw, _normal(reference), line, begin, end)
 
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from dropbatch.core.formats.base import escape_line_breaks, one_line
+from dropbatch.core.formats.answers import unwrapped
+from dropbatch.core.formats.base import NOT_RETRIED, escape_line_breaks, one_line
 from dropbatch.core.records.index import NO_REFERENCE
 from shared.models import Usage
 from shared.workers_ai.error_codes import RETRYABLE_ITEM_CODES
@@ -33,9 +34,10 @@ MAX_TOKENS = 2**53 - 1
 """A larger usage is ignored: JSON readers could not distinguish it from neighbouring numbers."""
 
 _NULL = b"null"
-_LF, _CR = b"\n\r"  # Numbers: `in` finds them at a fraction of the cost of bytes.
+_LF, _CR, _U = b"\n\ru"  # Numbers: `in` finds them at a fraction of the cost of bytes.
 _RETRYABLE = frozenset(map(str, RETRYABLE_ITEM_CODES))
 _MAX_ID_CHARACTERS = 18
+NULL_VECTORS = "Workers AI's embedding has null in place of numbers."
 
 _encode = msgspec.json.Encoder().encode
 
@@ -144,18 +146,26 @@ class Answered:
         first_id: id of the first record.
         answers: what the API answered; None if no answer will come.
         ending: code and message for records without an answer.
+        vectors: whether the model makes embeddings, of which those that hold null are none.
     """
 
     rows: RecordIndex
     first_id: int
     answers: Answers | None
     ending: tuple[str, str] | None = None
+    vectors: bool = False
+
+    def result_of(self, item: Item) -> bytes | None:
+        """A good item's result on one line; None for a failed item."""
+        result = result_of(item)
+        return None if result is None or (self.vectors and _has_nulls(result)) else result
 
     def why_failed(self, place: int) -> tuple[str, str]:
         """Code and message of a record that was sent and has no good answer."""
         item = self.answers.items.get(place) if self.answers else None
         if item is not None:
-            return "inference_failed", error_text(item) or "Workers AI gave no reason."
+            why = NULL_VECTORS if result_of(item) is not None else "Workers AI gave no reason."
+            return "inference_failed", error_text(item) or why
         if self.answers and place in self.answers.contradicted:
             return "missing_response", "Workers AI sent answers that contradict each other."
         return self.ending or ("missing_response", "Workers AI sent no answer for this record.")
@@ -171,15 +181,16 @@ def join(batch: Answered, request_of: Callable[[int], bytes]) -> Iterator[bytes 
     place = -1
     rows, first_id = batch.rows, batch.first_id
     items = batch.answers.items if batch.answers else {}
+    good_result = batch.result_of if batch.vectors else result_of  # It saves a call for each text.
     for index, reference in zip(range(len(rows)), _written(rows.references)):  # noqa: B905 - may be endless
         if index in rows.faults:
             row = rows[index]
             output = failed_line(first_id + index, row, row.code, row.message)
-            yield Failure(output, error_line(output, row, bytes(row.request)), b"", row.code)
+            yield Failure(output, error_line(output, row, bytes(row.request)), retry_line(row), row.code)
             continue
         place += 1
         item = items.get(place)
-        if item is not None and (result := result_of(item)) is not None:
+        if item is not None and (result := good_result(item)) is not None:
             yield answered_line(first_id + index, reference, item, result)
             continue
         code, message = batch.why_failed(place)
@@ -212,6 +223,11 @@ def error_line(output: bytes, row: RecordEntry, request: bytes) -> bytes:
     """The line of `errors.jsonl` for a native output line, with the record's line and its request as JSON."""
     line = _NULL if row.line is None else b"%d" % row.line
     return b'%b,"line":%b,"request":%b}\n' % (output[:-2], line, escape_line_breaks(request))
+
+
+def retry_line(row: RecordEntry) -> bytes:
+    """The retry line of a native record that could not be sent: its text, if only its author can change it."""
+    return b"" if row.code in NOT_RETRIED else b"%b\n" % one_line(str(decode_member(row.request)).encode())
 
 
 def _rest(item: Item) -> bytes:
@@ -249,6 +265,14 @@ def result_of(item: Item) -> bytes | None:
     if not result.isascii() or _LF in result or _CR in result:
         return _text(result)
     return None if result == _NULL else result
+
+
+def _has_nulls(result: bytes) -> bool:
+    """Whether an embedding has null in place of numbers, as JSON writes NaN."""
+    if _U not in result or _NULL not in result:  # A single byte is found at a fraction of the cost of four.
+        return False
+    members = unwrapped(result)
+    return any(_NULL in bytes(members[name]) for name in ("data", "response") if name in members)
 
 
 def _text(raw: msgspec.Raw | bytes) -> bytes | None:

@@ -9,14 +9,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dropbatch.core.formats.base import NOT_RETRIED, Outcome, escape_line_breaks
+from dropbatch.core.records.cut import LONE_SURROGATE
 from dropbatch.core.records.index import NO_REFERENCE
+from dropbatch.core.records.surrogates import without_lone_surrogates
 from functions.poll.batch.join import (
     MAX_ERROR_CHARACTERS,
     Failure,
     answered_line,
     error_line,
     failed_line,
-    result_of,
 )
 from shared.staged_batch import original_spans
 
@@ -59,7 +60,7 @@ def join_originals(
         else:
             place += 1
             item = batch.answers.items.get(place) if batch.answers else None
-            if item is not None and (result := result_of(item)) is not None:
+            if item is not None and (result := batch.result_of(item)) is not None:
                 if write:
                     yield write(Outcome(id_, row.reference, record, result))
                 else:
@@ -68,7 +69,10 @@ def join_originals(
             code, message = batch.why_failed(place)
         message = message[:MAX_ERROR_CHARACTERS]
         native = failed_line(id_, row, code, message)
-        output = write(Outcome(id_, row.reference, record, None, code, message)) if write else native
+        readable = record
+        if row.code == LONE_SURROGATE and row.request != NO_REFERENCE:
+            readable = without_lone_surrogates(record)
+        output = write(Outcome(id_, row.reference, readable, None, code, message)) if write else native
         retry = record + b"\n" if record and code not in NOT_RETRIED else b""
         yield Failure(output, error_line(native, row, _request(row, record, originals)), retry, code)
 
