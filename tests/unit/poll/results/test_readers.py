@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import random
 
 import httpx
 import pandas as pd
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dropbatch.core.formats.registry import FORMATS
+from tests.support import vendors
 from tests.support.converted import LLAMA
 from tests.support.doubles.collected import result_files
 from tests.support.examples import examples
@@ -115,3 +117,28 @@ def test_rows_survive_every_reader(format_, written):
         assert [row["text"] for row in found] == whole
         assert [row["answer"] for row in found] == answers
     assert len(list(JSON_READERS["splitlines"](errors))) == len(whole) - len([text for text in answers if text])
+
+
+@pytest.mark.slow
+def test_duckdb_and_jq_read_every_file(tmp_path):
+    dice = random.Random("readers")
+    letters = [*BREAKS, *'ab \n\r\t"\\,é', *map(chr, (0x7F, 0x80, 0xA0, 0xFEFF, 0xFFFD, 0x1F600, 0x10FFFF))]
+    words = ["".join(dice.choices(letters, k=dice.randrange(9))) for _ in range(300)]
+    expected = {}
+    for format_ in sorted(FORMATS):
+        whole = [f"{FAILS if number % 3 == 0 else 'says '}{word}." for number, word in enumerate(words)]
+        if format_ == "text":
+            whole = [text.replace("\n", " ").replace("\r", " ") for text in whole]
+        output, errors, _ = files_of(format_, whole)
+        for kind, content in (("output", output), ("errors", errors)):
+            is_table = format_ in TABLES and kind == "output"
+            name = f"{format_}.{kind}.{format_ if is_table else 'jsonl'}"
+            (tmp_path / name).write_bytes(content)
+            expected[name] = whole if is_table else [json.loads(line) for line in content.split(b"\n") if line]
+
+    found = vendors.run("readers", "readers_read.py", tmp_path)
+
+    assert found.keys() == expected.keys()
+    for name, readers in found.items():
+        for reader, lines in readers.items():
+            assert lines == expected[name], (name, reader)
