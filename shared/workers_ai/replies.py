@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from shared.workers_ai.results import Answer, begins, only_object, parse_answer
+from dropbatch.core.formats.base import begins
+from shared.workers_ai.results import Answer, only_object, parse_answer
 from shared.workers_ai.surrogates import without_lone_surrogates
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
+from dropbatch.core.formats.base import NULL, begins
+
 if TYPE_CHECKING:
     import mmap
-
-NULL = msgspec.Raw(b"null")
 
 
 class Item(msgspec.Struct, gc=False, forbid_unknown_fields=True):
@@ -158,11 +158,6 @@ def _item_of(members: Members) -> Item:
         if name in members:
             setattr(item, name, members.pop(name))
     return item
-
-
-def begins(raw: msgspec.Raw | msgspec.UnsetType, with_byte: bytes) -> bool:
-    """Whether a member is there and its JSON begins with a byte; it distinguishes objects, arrays and strings."""
-    return raw is not msgspec.UNSET and bytes(memoryview(raw)[:1]) == with_byte
 
 
 def only_object(raw: msgspec.Raw | msgspec.UnsetType) -> msgspec.Raw | None:

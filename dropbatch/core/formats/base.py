@@ -302,9 +302,9 @@ def word_of(raw: Json) -> str:
     return value if isinstance(value, str) else ""
 
 
-def begins(raw: Json, with_byte: bytes) -> bool:
-    """Whether JSON begins with a byte; it distinguishes objects, arrays and strings."""
-    return bytes(memoryview(raw)[:1]) == with_byte
+def begins(raw: Json | msgspec.UnsetType, with_byte: bytes) -> bool:
+    """Whether JSON is there and begins with a byte; it distinguishes objects, arrays and strings."""
+    return raw is not msgspec.UNSET and bytes(memoryview(raw)[:1]) == with_byte
 
 
 def one_line(raw: Json) -> bytes:

@@ -23,7 +23,7 @@ from dropbatch.core.records.cut import (
     validate_record,
 )
 from dropbatch.core.records.detect_form import whole_members
-from dropbatch.core.records.framing import OverlongRecord, elements, lines
+from dropbatch.core.records.framing import LINE_SPACE, OverlongRecord, elements, lines
 from dropbatch.core.records.index import NO_REFERENCE, WRAPPER_BYTES, RecordIndex, UnsendableRecord, build_body
 from dropbatch.core.records.plan import Checkpoint, max_records
 from dropbatch.core.records.surrogates import without_lone_surrogates
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
     from dropbatch.core.formats.base import Reader
     from dropbatch.core.records.plan import SplitPlan
-
-_LINE_SPACE = b" \t\r"
 
 
 class _Record(NamedTuple):
@@ -141,7 +139,7 @@ def cut_converted(
 # ── records, several at a time ───────────────────────────────────────────────────────────────────────────────────────
 
 
-class Window(NamedTuple):
+class RecordWindow(NamedTuple):
     """Consecutive records.
 
     Attributes:
@@ -155,7 +153,7 @@ class Window(NamedTuple):
     lines: list[int]
 
 
-def windows(plan: SplitPlan, start: Checkpoint, blocks: Iterable[bytes]) -> Iterator[Window]:
+def windows(plan: SplitPlan, start: Checkpoint, blocks: Iterable[bytes]) -> Iterator[RecordWindow]:
     """An upload's records, several at a time, not validated yet; any form.
 
     Raises:
@@ -164,16 +162,16 @@ def windows(plan: SplitPlan, start: Checkpoint, blocks: Iterable[bytes]) -> Iter
     if plan.format in DELIMITERS:
         for rows in read_rows(blocks, _delimiter(plan), start.line):
             records = [OverlongRecord(*row) if isinstance(row, LongRow) else row for row in rows.rows]
-            yield Window(records, rows.steps, rows.lines)
+            yield RecordWindow(records, rows.steps, rows.lines)
     elif plan.is_document:
         for window in elements(plan, start, blocks):
-            yield Window(window.records, window.steps, [0] * len(window.records))
+            yield RecordWindow(window.records, window.steps, [0] * len(window.records))
     else:
         for window in lines(blocks):
             if window.blank_bytes:
-                yield Window([b""], [window.blank_bytes], [window.blank_lines])
+                yield RecordWindow([b""], [window.blank_bytes], [window.blank_lines])
                 continue
-            yield Window(window.records, [len(one) + 1 for one in window.records], [1] * len(window.records))
+            yield RecordWindow(window.records, [len(one) + 1 for one in window.records], [1] * len(window.records))
 
 
 def _delimiter(plan: SplitPlan) -> bytes:
@@ -270,4 +268,4 @@ def validate_line(raw: bytes | OverlongRecord, line: int | None) -> bytes | Unse
     """A line of text as it was written; None for a blank one."""
     if isinstance(raw, OverlongRecord):
         return too_large(len(raw), line, excerpt_json(raw.beginning)) if raw.beginning else None
-    return raw.removesuffix(b"\r") if raw.strip(_LINE_SPACE) else None
+    return raw.removesuffix(b"\r") if raw.strip(LINE_SPACE) else None

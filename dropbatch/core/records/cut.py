@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from dropbatch.core.formats.base import API_BODY_LIMIT, one_line
+from dropbatch.core.formats.csv_rows import EXCERPT_BYTES
 from dropbatch.core.records.detect_form import whole_members
-from dropbatch.core.records.framing import EXCERPT_BYTES, OverlongRecord, Window, elements, excerpt_of, lines
+from dropbatch.core.records.framing import LINE_SPACE, OverlongRecord, Window, elements, excerpt_of, lines
 from dropbatch.core.records.index import NO_REFERENCE, WRAPPER_BYTES, RecordIndex, UnsendableRecord, build_body
 from dropbatch.core.records.plan import Checkpoint, max_records
 from dropbatch.core.records.surrogates import first_lone_surrogate, without_lone_surrogates
@@ -40,7 +41,6 @@ LONE_SURROGATE = "bad_record"
 _decode = msgspec.json.Decoder().decode
 _decode_object = msgspec.json.Decoder(dict[str, Any]).decode
 _encode = msgspec.json.Encoder().encode
-_LINE_SPACE = b" \t\r"
 
 
 class _Reference(msgspec.Struct):
@@ -312,7 +312,7 @@ def too_large(length: int, line: int | None, request: msgspec.Raw) -> Unsendable
 
 
 def _unreadable(raw: bytes, line: int | None, error: Exception) -> UnsendableRecord | None:
-    if not raw.strip(_LINE_SPACE):
+    if not raw.strip(LINE_SPACE):
         return None
     try:
         raw.decode()

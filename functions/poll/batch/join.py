@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from dropbatch.core.formats.answers import unwrapped
-from dropbatch.core.formats.base import NOT_RETRIED, escape_line_breaks, one_line
+from dropbatch.core.formats.base import NOT_RETRIED, NULL, escape_line_breaks, one_line
 from dropbatch.core.records.index import NO_REFERENCE
 from shared.models import Usage
 from shared.workers_ai.error_codes import RETRYABLE_ITEM_CODES
@@ -33,7 +33,7 @@ MAX_ERROR_CHARACTERS = 1_000
 MAX_TOKENS = 2**53 - 1
 """A larger usage is ignored: JSON readers could not distinguish it from neighbouring numbers."""
 
-_NULL = b"null"
+_NULL = bytes(NULL)
 _LF, _CR, _U = b"\n\ru"  # Numbers: `in` finds them at a fraction of the cost of bytes.
 _RETRYABLE = frozenset(map(str, RETRYABLE_ITEM_CODES))
 _MAX_ID_CHARACTERS = 18
