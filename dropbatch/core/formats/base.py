@@ -262,6 +262,11 @@ def json_line(members: Iterable[tuple[str, Json]]) -> bytes:
     return escape_line_breaks(splice(members)) + b"\n"
 
 
+def encode_line(value: object) -> bytes:
+    """A value as JSON that every reader takes for one line, or for a part of one."""
+    return escape_line_breaks(encode(value))
+
+
 def splice_array(elements: Iterable[Json]) -> bytes:
     """A JSON array of elements that are already JSON."""
     return b"[%b]" % b",".join(elements)
