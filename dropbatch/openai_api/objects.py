@@ -19,7 +19,7 @@ _STATUSES = {
 
 
 NO_MODEL = (
-    "No model was named. Start the server with --model, or with DROPBATCH_MODEL; or name a model of Workers AI (@cf/…) "
+    "No model was named. Start the server with a model, as in DROPBATCH_MODEL; or name one of Workers AI's (@cf/…) "
     "in metadata.model or in the file; or set the stack's DefaultModel. Other vendors' names do not count."
 )
 

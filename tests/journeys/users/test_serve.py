@@ -142,7 +142,7 @@ def test_batch_without_model_says_how_to_name_one(ai, world):
     batch = batch_of(ai, requests(CHAT, GPT))
     world.settle()
     (error,) = ai.batches.retrieve(batch.id).errors.data
-    assert (error.code, "dropbatch serve" in error.message or "--model" in error.message) == ("no_model", True)
+    assert (error.code, "DROPBATCH_MODEL" in error.message) == ("no_model", True)
 
 
 def test_lines_of_curl_in_page_run_on_default_stack(stack, world, tmp_path):
