@@ -108,7 +108,7 @@ def check_source(source: object, name: str | None, options: Mapping[str, object]
     from dropbatch.client.sources import open_source
     from dropbatch.client.uploads import upload_key
 
-    opened = open_source(source)
+    opened = open_source(source, options.get("template"))
     with opened.stream as stream, tempfile.TemporaryFile() as copy:
         key = upload_key(name, opened.name)
         given = {one: value for one, value in options.items() if value is not None}

@@ -97,7 +97,7 @@ class Client:
         *,
         check: bool = False,
     ) -> Job:
-        opened = open_source(source)
+        opened = open_source(source, options.get("template"))
         with nullcontext() if opened.stream is source else opened.stream:
             key = upload_key(name, opened.name, folder)
             given = {one: value for one, value in options.items() if value is not None}

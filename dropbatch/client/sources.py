@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import io
+import json
+import math
 import secrets
-from collections import Counter
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 
 from dropbatch.errors import UsageError
+from dropbatch.tables.frames import SUFFIXES, beginning_of, csv_chunks, is_table, table_of_file, table_of_frame
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Iterator, Mapping
 
-ARROW_SUFFIXES = (".parquet", ".arrow", ".feather")
-CHUNK_BYTES = 1 << 20
+    from dropbatch.tables.frames import Table
 
 
 @dataclass(frozen=True)
@@ -39,20 +41,27 @@ class Source:
     options: Mapping[str, str] = field(default_factory=dict)
 
 
-def open_source(source: str | os.PathLike[str] | BinaryIO | Iterable[Mapping[str, Any]] | object) -> Source:
+def open_source(
+    source: str | os.PathLike[str] | BinaryIO | Iterable[Mapping[str, Any]] | object, template: object = None
+) -> Source:
     """Open what a user submits.
 
     Args:
         source: a path (of a file, a named pipe, a Parquet or Arrow file); a binary stream; an iterable of records; or
             a frame: anything with Arrow's stream interface, such as a DataFrame of pandas or polars, or a Table.
+        template: the option, if it is given: which columns of a table are needed.
 
     Raises:
         UsageError: it cannot be read, or is none of these.
     """
+    named = template if isinstance(template, str) else ""
     if isinstance(source, str) or hasattr(source, "__fspath__"):
-        return _file(Path(source))
+        return _file(Path(source), named)
     if hasattr(source, "__arrow_c_stream__"):
-        return Source(_unnamed(".csv"), _csv_stream(_batches_of(source)), None, _TABLE)
+        try:
+            return _table(table_of_frame(source), _unnamed(".csv"), named)
+        except TypeError:  # a series
+            raise _no_source(source) from None
     if isinstance(source, io.TextIOBase):
         raise UsageError("A file that is submitted must be open for bytes: open(path, 'rb').")
     if hasattr(source, "read"):
@@ -60,7 +69,12 @@ def open_source(source: str | os.PathLike[str] | BinaryIO | Iterable[Mapping[str
         given = Path(name).name if isinstance(name, str) else ""
         if given == "<stdin>":
             return Source(_unnamed("", "stdin-"), source)  # type: ignore[arg-type]
-        return Source(given if given.strip("<>") == given and given else _unnamed(".jsonl"), source)  # type: ignore[arg-type]
+        given = given if given.strip("<>") == given else ""
+        if hasattr(source, "seekable") and source.seekable() and is_table(beginning_of(source)):  # type: ignore[arg-type]
+            return _table(
+                table_of_file(source), Path(given).with_suffix(".csv").name if given else _unnamed(".csv"), named
+            )
+        return Source(given or _unnamed(".jsonl"), source)  # type: ignore[arg-type]
     if isinstance(source, dict | bytes) or not hasattr(source, "__iter__"):
         raise _no_source(source)
     return Source(_unnamed(".jsonl"), stream_of(_lines(source)))
@@ -73,20 +87,26 @@ def _no_source(source: object) -> UsageError:
     )
 
 
+CHUNK_BYTES = 1 << 20
 _TABLE = {"format": "csv"}
 
 
-def _file(path: Path) -> Source:
+def _file(path: Path, template: str) -> Source:
     try:
-        if path.suffix in ARROW_SUFFIXES:
-            return Source(path.with_suffix(".csv").name, _csv_stream(_arrow_batches(path)), None, _TABLE)
         size = path.stat().st_size if path.is_file() else None
+        if path.suffix.lower() in SUFFIXES or (size and _is_table(path)):
+            return _table(table_of_file(path), path.with_suffix(".csv").name, template)
         return Source(path.name if size is not None else _unnamed("", "stdin-"), path.open("rb"), size)
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}.") from error
     except UsageError as error:
         error.args = (f"{path}: {error}",)
         raise
+
+
+def _is_table(path: Path) -> bool:
+    with path.open("rb") as file:
+        return is_table(beginning_of(file))
 
 
 def _unnamed(suffix: str, prefix: str = "") -> str:
@@ -97,115 +117,87 @@ def _unnamed(suffix: str, prefix: str = "") -> str:
 
 
 def _lines(records: Iterable[Mapping[str, Any]]) -> Iterator[bytes]:
-    encode = msgspec.json.Encoder().encode
+    """Records as JSON Lines.
+
+    Half of a surrogate pair stays as it is, escaped: the stack fails that record alone, as in any file.
+    """
     for number, record in enumerate(records, 1):
         if not isinstance(record, dict):
             raise UsageError(f"Record {number:,} must be a dict, such as {{'text': …}}, not {type(record).__name__}.")
+        if None in record:  # As `csv.DictReader` names the fields that a header does not.
+            raise UsageError(f"Record {number:,} has a member without a name: {record[None]!r:.60}.")
         try:
-            yield encode(record) + b"\n"
-        except (TypeError, ValueError, OverflowError) as error:
-            raise UsageError(f"Record {number:,} cannot be written as JSON: {error}.") from error
+            yield _encode(record).encode() + b"\n"
+        except UnicodeEncodeError:
+            yield json.dumps(record, default=_plain, separators=(",", ":")).encode() + b"\n"
+        except (TypeError, ValueError, RecursionError) as error:
+            why = _fault_in(record, "") or f"It cannot be written as JSON: {error}."
+            raise UsageError(f"Record {number:,}: {why}") from error
 
 
-# ── frames ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+_REFUSED: dict[type, str] = {
+    Decimal: "is a Decimal. Write float(…), or str(…) for its exact digits",
+    **dict.fromkeys((bytes, bytearray, memoryview), "has bytes. Write their text, or base64"),
+    **dict.fromkeys((set, frozenset), "is a set, which has no order. Write a list"),
+    timedelta: "is a timedelta. Write its total_seconds(), or text",
+}
+"""Types that JSON does not have, and that could become several things."""
 
 
-def _arrow() -> Any:  # noqa: ANN401 - pyarrow has no types
-    try:
-        import pyarrow as pa
-    except ImportError:
-        raise UsageError("Frames, Parquet and Arrow files need pyarrow: pip install 'dropbatch[data]'.") from None
-    return pa
+def _plain(value: Any) -> Any:  # noqa: ANN401
+    """A value that JSON lacks, as one that it has: NumPy's as Python's; a time, a UUID, an Enum, a data class as usual.
 
-
-def _batches_of(frame: Any) -> Any:  # noqa: ANN401
-    """The record batches of a frame. Of a series, which is no frame, there are none."""
-    pa = _arrow()
-    try:
-        return pa.RecordBatchReader.from_stream(frame)
-    except (pa.ArrowException, OverflowError) as error:
-        if "non-struct type" in str(error):
-            raise _no_source(frame) from None
-        why = ". ".join(map(str, error.args))
-        raise UsageError(f"The frame cannot be read: {why}. Give each column one type: text or numbers.") from error
-
-
-def _arrow_batches(path: Path) -> Any:  # noqa: ANN401
-    """The record batches of a file, read one after another."""
-    pa = _arrow()
-    try:
-        if path.suffix == ".parquet":
-            from pyarrow import parquet
-
-            file = parquet.ParquetFile(path)
-            return pa.RecordBatchReader.from_batches(file.schema_arrow, file.iter_batches())
-        opened = pa.ipc.open_file(path)
-        batches = (opened.get_batch(index) for index in range(opened.num_record_batches))
-        return pa.RecordBatchReader.from_batches(opened.schema, batches)
-    except pa.ArrowInvalid as error:
-        raise UsageError(f"It cannot be read: {error}") from error
-
-
-def _csv_stream(batches: Any) -> BinaryIO:  # noqa: ANN401
-    """Record batches as a CSV upload: Arrow's own CSV writer, a header, and null as the empty cell.
-
-    A null of an only column would be a blank line, which is no row; it is written as "".
+    Raises:
+        TypeError: what it should become is not certain.
     """
-    pa = _arrow()
-    from pyarrow import csv
+    if _why_refused(value):
+        raise TypeError
+    if callable(getattr(value, "tolist", None)):
+        return value.tolist()
+    return value.isoformat() if type(value) is not datetime and isinstance(value, date) else msgspec.to_builtins(value)
 
-    kept = [name for name in batches.schema.names if not name.startswith("__index_level_")]
-    if nested := [one.name for one in batches.schema if pa.types.is_nested(one.type)]:
-        raise UsageError(f"Column {nested[0]!r} is nested; a table's cells are text or numbers. Write it as JSON text.")
-    if twice := [name for name, count in Counter(kept).items() if count > 1]:
-        raise UsageError(f"Two columns have the name {twice[0]!r}. Rename one.")
 
-    def chunks() -> Iterator[bytes]:
-        written = io.BytesIO()
-        only = len(kept) == 1
-        kinds = [pa.string() if only else _plain(batches.schema.field(name).type) for name in kept]
-        schema = pa.schema(list(zip(kept, kinds, strict=True)))
+_encode = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":"), default=_plain).encode
+
+
+def _why_refused(value: object) -> str:
+    """Why a value is not written; empty if it is, or if nobody knows."""
+    kind = type(value).__name__
+    if kind in {"NAType", "NaTType"} or (isinstance(value, float) and not math.isfinite(value)):
+        missing = "None" if kind in {"NAType", "NaTType"} or math.isnan(value) else "a number"  # type: ignore[arg-type]
+        return f"is {value}, which JSON does not have. Write {missing}, or leave it out; or submit the frame itself"
+    return next((why for refused, why in _REFUSED.items() if isinstance(value, refused)), "")
+
+
+def _fault_in(value: object, path: str) -> str:
+    """Where in a record a value is that cannot be written, and what to do; empty if there is none."""
+    if path.count(".") + path.count("[") > _MAX_DEPTH:
+        return ""
+    if why := _why_refused(value):
+        return f"{path} {why}."
+    inner: Iterable[tuple[str, object]] = ()
+    if isinstance(value, dict):
+        inner = ((f"{path}.{name}" if path else str(name), one) for name, one in value.items())
+    elif isinstance(value, list | tuple):
+        inner = ((f"{path}[{index}]", one) for index, one in enumerate(value))
+    elif value is not None and not isinstance(value, str | int | float):
         try:
-            writer = csv.CSVWriter(written, schema)
-            for batch in batches:
-                for rows in _slices(batch):
-                    columns = map(_with_plain_categories, rows.select(kept).columns)
-                    cells = pa.record_batch([*columns], kept).cast(schema)
-                    if only:
-                        cells = pa.record_batch([cells.column(0).fill_null("")], schema)
-                    writer.write_batch(cells)
-                    yield written.getvalue()
-                    written.seek(0)
-                    written.truncate()
-            writer.close()
-        except pa.ArrowException as error:
-            raise UsageError(f"The frame cannot be written as CSV: {error}") from error
-        yield written.getvalue()
-
-    return stream_of(chunks())
+            return _fault_in(_plain(value), f"{path}.")
+        except (TypeError, ValueError):
+            return f"{path} is a {type(value).__name__}, which cannot be written as JSON."
+    return next((found for name, one in inner if (found := _fault_in(one, name))), "")
 
 
-def _slices(batch: Any) -> Iterator[Any]:  # noqa: ANN401
-    """Rows of about `CHUNK_BYTES`, without a copy: a frame is often one batch."""
-    rows = max(1, batch.num_rows * CHUNK_BYTES // max(batch.nbytes, 1))
-    for start in range(0, batch.num_rows, rows):
-        yield batch.slice(start, rows)
+_MAX_DEPTH = 50
+"""Levels of a record that are searched for a value that cannot be written."""
 
 
-def _plain(kind: Any) -> Any:  # noqa: ANN401
-    """A column's type as Arrow's CSV writer takes it."""
-    types = _arrow().types
-    if types.is_dictionary(kind):
-        return _plain(kind.value_type)
-    return _arrow().string() if types.is_string_view(kind) else kind
+# ── tables ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _with_plain_categories(column: Any) -> Any:  # noqa: ANN401
-    """A column; polars has views as categories, which Arrow cannot write."""
-    pa = _arrow()
-    if not pa.types.is_dictionary(column.type) or not pa.types.is_string_view(column.type.value_type):
-        return column
-    return pa.DictionaryArray.from_arrays(column.indices, column.dictionary.cast(pa.string()))
+def _table(table: Table, name: str, template: str) -> Source:
+    """A table as a CSV upload."""
+    return Source(name, stream_of(csv_chunks(table, template)), None, _TABLE)
 
 
 class _Chunks(io.RawIOBase):

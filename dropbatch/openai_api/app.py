@@ -9,6 +9,7 @@ from __future__ import annotations
 import hmac
 import logging
 import re
+import time
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -47,31 +48,40 @@ IDLE_SECONDS = 120.0
 MAX_BATCHES, MAX_FILES = 100, 10_000
 DEFAULT_BATCHES = 20
 """Entries in one answer, as OpenAI's document bounds them."""
+MAX_REQUESTS = 1_000
+"""Requests at the same time; above these, one is answered 503."""
 CALL_THREADS, TRANSFER_THREADS = 32, 32
+PREFIXES = ("/v1", "/openai", "/openai/v1")
+"""What paths begin with: OpenAI's, and Azure's two."""
+HEALTH = "/health"
 _MAX_DIGITS = 10
+_MAX_PARTS = 8
 _LOOPBACK = re.compile(r"(?:127\.0\.0\.1|localhost|\[::1\])(?::\d+)?")
 
 
-def make_app(stack: Stack, key: str) -> Starlette:
+def make_app(stack: Stack, key: str, model: str = "") -> Starlette:
     """The application over a stack.
 
     Args:
         stack: whose bucket holds everything.
         key: that each request must have; empty for none, if only this machine can call.
+        model: of batches that name none of Workers AI's; empty for the stack's.
     """
-    api = _Api(Store(stack))
-    routes = [
-        Route("/v1/files", api.create_file, methods=["POST"]),
-        Route("/v1/files", api.list_files, methods=["GET"]),
-        Route("/v1/files/{id}", api.retrieve_file, methods=["GET"]),
-        Route("/v1/files/{id}", api.delete_file, methods=["DELETE"]),
-        Route("/v1/files/{id}/content", api.file_content, methods=["GET"]),
-        Route("/v1/batches", api.create_batch, methods=["POST"]),
-        Route("/v1/batches", api.list_batches, methods=["GET"]),
-        Route("/v1/batches/{id}", api.retrieve_batch, methods=["GET"]),
-        Route("/v1/batches/{id}/cancel", api.cancel_batch, methods=["POST"]),
-        Route("/v1/models", api.list_models, methods=["GET"]),
+    api = _Api(Store(stack), model)
+    calls = [
+        ("/files", api.create_file, "POST"),
+        ("/files", api.list_files, "GET"),
+        ("/files/{id}", api.retrieve_file, "GET"),
+        ("/files/{id}", api.delete_file, "DELETE"),
+        ("/files/{id}/content", api.file_content, "GET"),
+        ("/batches", api.create_batch, "POST"),
+        ("/batches", api.list_batches, "GET"),
+        ("/batches/{id}", api.retrieve_batch, "GET"),
+        ("/batches/{id}/cancel", api.cancel_batch, "POST"),
+        ("/models", api.list_models, "GET"),
     ]
+    routes = [Route(prefix + path, call, methods=[method]) for prefix in PREFIXES for path, call, method in calls]
+    routes.append(Route(HEALTH, _health, methods=["GET"]))
     for route in routes:
         (route.methods or set()).discard("HEAD")  # It would read a whole file.
     handlers: dict[Any, Any] = {
@@ -90,50 +100,77 @@ def make_app(stack: Stack, key: str) -> Starlette:
 class _Guard:
     """Checks each request before anything reads it: its key or, without one, that it comes from this machine.
 
-    It also answers a request that fails unexpectedly: Starlette's own way to do so breaks the connection.
+    It also writes a log line for each, and answers one that fails unexpectedly: Starlette's own way to do so breaks the
+    connection.
     """
 
     def __init__(self, app: ASGIApp, key: str) -> None:
         self._app, self._key = app, key
+        self._running = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         error = self._error(Request(scope)) if scope["type"] == "http" else None
-        has_begun = False
+        status, begun = 0, time.monotonic()
 
         async def send_on(message: Message) -> None:
-            nonlocal has_begun
-            has_begun = True
+            nonlocal status
+            status = message.get("status", status)
             await send(message)
 
+        self._running += 1
         try:
             await (_answer_error(error) if error else self._app)(scope, receive, send_on)
         except Exception:
-            if has_begun:
+            if status:
                 raise
             logger.exception("request failed")
-            await _answer_error(ApiError(500, "The server had an error. Its log says more."))(scope, receive, send)
+            answer = _answer_error(ApiError(500, "The server had an error. Its log says more."))
+            await answer(scope, receive, send_on)
+        finally:
+            self._running -= 1
+            seconds = time.monotonic() - begun
+            logger.info("%s %s %d %.3f s", scope.get("method"), _shown(scope.get("path", "")), status, seconds)
 
     def _error(self, request: Request) -> ApiError | None:
+        if self._running >= MAX_REQUESTS:
+            return ApiError(503, f"The server has {MAX_REQUESTS:,} requests. Try again.", None, "service_unavailable")
+        if request.url.path == HEALTH:
+            return None
         if not self._key:
             # A browser adds Origin, and names a host of its own choice: a page must not reach this API.
             if "origin" in request.headers or not _LOOPBACK.fullmatch(request.headers.get("host", "")):
                 return ApiError(403, "Without a key, only programs on this machine may call.", None, "forbidden")
             return None
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
-        right = hmac.compare_digest(given.strip().encode("latin-1", "replace"), self._key.encode())
-        if scheme.lower() == "bearer" and right:
+        if scheme.lower() != "bearer":
+            given = request.headers.get("api-key", "")  # Azure's
+        if hmac.compare_digest(given.strip().encode("latin-1", "replace"), self._key.encode()):
             return None
         return ApiError(
             401, "Incorrect API key provided: it is not this server's DROPBATCH_API_KEY.", None, "invalid_api_key"
         )
 
 
+_WORDS = frozenset({"", "v1", "openai", "files", "batches", "content", "cancel", "models", "health"})
+
+
+def _shown(path: str) -> str:
+    """A path for the log: what is neither a word of this API nor an id of ours may be anything."""
+    parts = path.split("/")[:_MAX_PARTS]
+    return "/".join(one if one in _WORDS or names.is_any(one) else "…" for one in parts)
+
+
+async def _health(_: Request) -> Response:
+    """Whether the server answers; it calls nothing."""
+    return _answer({"status": "ok"})
+
+
 class _Api:
     """The handlers."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, model: str) -> None:
         self._files = Files(store)
-        self._batches = Batches(store, self._files)
+        self._batches = Batches(store, self._files, model)
         self._results = Results(self._batches)
         self._calls = anyio.CapacityLimiter(CALL_THREADS)
         self._transfers = anyio.CapacityLimiter(TRANSFER_THREADS)

@@ -6,6 +6,7 @@ import re
 import time
 from functools import lru_cache
 from itertools import islice
+from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -14,8 +15,10 @@ from dropbatch.client.find_jobs import job_ids
 from dropbatch.client.job import Job
 from dropbatch.core.formats.vendors.openai import BATCH_ENDPOINTS, model_id
 from dropbatch.core.keys import FINAL_JOB_STATES, INBOX, JobState, job_id
-from dropbatch.core.options import MAX_DEADLINE_HOURS, MAX_TAGS, metadata_of
-from dropbatch.errors import Error, UsageError
+from dropbatch.core.options import MAX_DEADLINE_HOURS, MAX_TAGS, Options, metadata_of
+from dropbatch.core.plan_upload import StackLimits, first_plan, plan_upload, with_default_model
+from dropbatch.core.records.beginning import read_beginning
+from dropbatch.errors import Error, UploadRefused, UsageError
 from dropbatch.openai_api import names
 from dropbatch.openai_api.errors import ApiError, no_such
 from dropbatch.openai_api.objects import FINAL_STATUSES, Record, batch_object
@@ -69,8 +72,17 @@ class Found(NamedTuple):
 class Batches:
     """The batches of a bucket."""
 
-    def __init__(self, store: Store, files: Files) -> None:
-        self.store, self.files = store, files
+    def __init__(self, store: Store, files: Files, model: str = "") -> None:
+        """Keep nothing but what does not change.
+
+        Args:
+            store: the bucket.
+            files: its files.
+            model: of batches that name none of Workers AI's; empty for the stack's.
+        """
+        self.store, self.files, self._model = store, files, model
+        self._reading = Lock()
+        """A beginning has up to 12 MB in memory: one at a time."""
         self._final = dict[str, Found]()
         self._jobs = lru_cache(_KNOWN_BATCHES)(self._existing_job)
 
@@ -99,6 +111,8 @@ class Batches:
         except ApiError as error:
             error.param = "input_file_id"
             raise
+        if self._model and not record.model:
+            options["model"] = self._model_of(asked.input_file_id)
         # The record first: a server that dies in between leaves a batch that failed, not a job that nobody knows.
         self.store.put(names.batch_key(record.id), msgspec.json.encode(record), {}, IfNoneMatch="*")
         source, target = names.file_key(asked.input_file_id), INBOX + names.upload_path(record.id)
@@ -109,6 +123,17 @@ class Batches:
                 self._change(record.id, Record.never_started)
                 raise
         return batch_object(record, None, None)
+
+    def _model_of(self, file_id: str) -> str:
+        """The model that a file names, as the stack finds it; the server's if it names none of Workers AI's."""
+        limits, options = StackLimits(default_model=self._model), Options(format="openai")
+        first = first_plan(with_default_model(options, limits), limits, by_default=True)
+        try:
+            with self._reading:
+                beginning = read_beginning(self.files.blocks(file_id))
+                return plan_upload(first, options, INBOX, beginning, limits).plan.model
+        except (UploadRefused, UsageError):  # The stack says what is wrong with the file.
+            return self._model
 
     def _created_by(self, wanted: Record) -> str | None:
         """The id of the batch that the same request created lately; None if it created none."""
@@ -294,7 +319,8 @@ def _checked(asked: NewBatch) -> tuple[Record, dict[str, str]]:
     Raises:
         ApiError: something is asked for that there is not.
     """
-    if asked.endpoint not in BATCH_ENDPOINTS:
+    endpoint = f"/v1/{asked.endpoint.strip('/').removeprefix('v1/')}"  # Azure's have no version.
+    if endpoint not in BATCH_ENDPOINTS:
         raise ApiError(400, f"It must be one of {', '.join(BATCH_ENDPOINTS)}.", "endpoint", "invalid_endpoint")
     matched = _WINDOW.fullmatch(asked.completion_window)
     if matched is None or int(matched[1]) > MAX_DEADLINE_HOURS:
@@ -319,7 +345,7 @@ def _checked(asked: NewBatch) -> tuple[Record, dict[str, str]]:
         model=model_id(metadata.get("model", "")) or None,
         metadata=asked.metadata,
     )
-    options: dict[str, object] = {"format": "openai", "endpoint": asked.endpoint, "deadline_hours": int(matched[1])}
+    options: dict[str, object] = {"format": "openai", "endpoint": endpoint, "deadline_hours": int(matched[1])}
     if record.model:
         options["model"] = record.model
     if tags := {name: text for name, text in metadata.items() if name != "model" or not record.model}:

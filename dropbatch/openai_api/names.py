@@ -49,6 +49,11 @@ def is_batch(batch_id: str) -> bool:
     return _BATCH_ID.fullmatch(batch_id) is not None
 
 
+def is_any(given: str) -> bool:
+    """Whether this is the id of a file, of a file of results, or of a batch."""
+    return is_file(given) or is_batch(given) or batch_of_result(given) is not None
+
+
 def file_key(file_id: str) -> str:
     """The key of an uploaded file."""
     return f"files/{file_id}"

@@ -18,6 +18,12 @@ _STATUSES = {
 }
 
 
+NO_MODEL = (
+    "No model was named. Start the server with a model, as in DROPBATCH_MODEL; or name one of Workers AI's (@cf/…) "
+    "in metadata.model or in the file; or set the stack's DefaultModel. Other vendors' names do not count."
+)
+
+
 class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     """A batch as it is stored.
 
@@ -100,6 +106,8 @@ def batch_object(record: Record, status: dict[str, Any] | None, manifest: dict[s
 def _error(error: dict[str, str]) -> dict[str, str | None]:
     """A job's error, which names an upload's metadata, in the words of this API."""
     message = error["message"].replace("x-amz-meta-model", "metadata.model")
+    if error["code"] == "no_model":
+        message = NO_MODEL
     return {"code": error["code"], "message": message, "param": None, "line": None}
 
 

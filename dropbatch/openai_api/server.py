@@ -10,12 +10,11 @@ import uvicorn
 
 from dropbatch.errors import UsageError
 from dropbatch.openai_api.app import make_app
+from dropbatch.openai_api.connections import protocol
 
 if TYPE_CHECKING:
     from dropbatch.client.stack import Stack
 
-MAX_CONNECTIONS = 1_000
-"""Above these, a request is answered 503."""
 MAX_HEADER_BYTES = 64 << 10
 BACKLOG = 512
 SHUTDOWN_SECONDS = 1
@@ -41,22 +40,22 @@ def base_url(listening: socket.socket) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"
 
 
-def make_server(stack: Stack, key: str) -> uvicorn.Server:
+def make_server(stack: Stack, key: str, model: str = "") -> uvicorn.Server:
     """A server; run it with `run(sockets=[listen(...)])`.
 
     Args:
         stack: whose bucket holds everything.
         key: that each request must have; empty for none.
+        model: of batches that name none of Workers AI's; empty for the stack's.
     """
     logging.getLogger("python_multipart").setLevel(logging.ERROR)  # It quotes what is wrong in a form.
     return uvicorn.Server(
         uvicorn.Config(
-            make_app(stack, key),
-            http="h11",  # It bounds the size of headers.
+            make_app(stack, key, model),
+            http=protocol(),
             h11_max_incomplete_event_size=MAX_HEADER_BYTES,
             ws="none",
             lifespan="off",
-            limit_concurrency=MAX_CONNECTIONS,
             timeout_graceful_shutdown=SHUTDOWN_SECONDS,
             access_log=False,
             log_level="warning",

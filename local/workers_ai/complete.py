@@ -200,6 +200,18 @@ def _swapped_reference(items: list[dict[str, Any]], struck: set[int], _: Fault) 
     return items
 
 
+def _null_vectors(items: list[dict[str, Any]], struck: set[int], _: Fault) -> list[dict[str, Any]]:
+    return [_with_nulls(item) if item["index"] in struck and "result" in item else item for item in items]
+
+
+def _with_nulls(item: dict[str, Any]) -> dict[str, Any]:
+    """An item whose vectors are what JSON makes of NaN."""
+    result = msgspec.json.decode(msgspec.json.encode(item["result"]))
+    inner = result.get("result", result)
+    inner["data"] = [[None] * len(vector) for vector in inner.get("data", [])]
+    return {**item, "result": result}
+
+
 def _null_reference(items: list[dict[str, Any]], struck: set[int], _: Fault) -> list[dict[str, Any]]:
     for item in items:
         if item["index"] in struck:
@@ -223,5 +235,6 @@ _SPOILERS = {
     "foreign": _foreign,
     "swapped_reference": _swapped_reference,
     "null_reference": _null_reference,
+    "null_vectors": _null_vectors,
     "giant": _giant,
 }

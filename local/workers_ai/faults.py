@@ -63,6 +63,7 @@ KINDS = {
     "swapped_reference": Kind("batch", "submit", "two items have each other's `external_reference`"),
     "null_reference": Kind("batch", "submit", "items lose their `external_reference`"),
     "item_fails": Kind("batch", "submit", "items fail with `code` (3040) in their `first` attempts, or always"),
+    "null_vectors": Kind("batch", "submit", "embeddings have null in place of each number, and success is true"),
     "giant": Kind("batch", "submit", "results are `factor` times as long"),
 }
 

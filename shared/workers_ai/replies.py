@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from dropbatch.core.formats.base import begins
 from shared.workers_ai.results import (
     COMPLETED_WORDS,
     FAILED_WORDS,
     Answer,
     TooManyItemsError,
-    begins,
     decode_member,
     only_object,
     parse_answer,

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import msgspec
 
+from dropbatch.core.formats.base import NULL, begins
+
 if TYPE_CHECKING:
     import mmap
     from collections.abc import Callable
-
-NULL = msgspec.Raw(b"null")
 
 SMALL_REPLY_BYTES = 3_000_000
 """A reply up to this size is decoded without counting: whatever it holds takes 120 MB at most."""
@@ -292,11 +292,6 @@ def _item_of(members: Members) -> Item:
         if name in members:
             setattr(item, name, members.pop(name))
     return item
-
-
-def begins(raw: msgspec.Raw | msgspec.UnsetType, with_byte: bytes) -> bool:
-    """Whether a member is there and its JSON begins with a byte; it distinguishes objects, arrays and strings."""
-    return raw is not msgspec.UNSET and bytes(memoryview(raw)[:1]) == with_byte
 
 
 def only_object(raw: msgspec.Raw | msgspec.UnsetType) -> msgspec.Raw | None:

@@ -3,18 +3,16 @@ r"""Lone surrogates in JSON, such as `\ud83d` without its second half where a te
 from __future__ import annotations
 
 import mmap
-import re
 import tempfile
 from typing import TYPE_CHECKING
+
+from dropbatch.core.records.surrogates import REPLACEMENT, SURROGATES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 CHUNK_BYTES = 1 << 20
 """Bytes copied at a time."""
-
-_SURROGATES = re.compile(rb"\\\\|\\u[dD][89abAB]..\\u[dD][c-fC-F]..|(\\u[dD][89a-fA-F]..)")
-"""An escaped backslash, a surrogate pair, or a lone surrogate: only the last is a group."""
 
 
 def without_lone_surrogates(content: bytes | mmap.mmap) -> bytes | mmap.mmap:
@@ -32,10 +30,10 @@ def without_lone_surrogates(content: bytes | mmap.mmap) -> bytes | mmap.mmap:
 
 def _pieces(content: bytes | mmap.mmap) -> Iterator[bytes]:
     done = 0
-    for match in _SURROGATES.finditer(content):
+    for match in SURROGATES.finditer(content):
         if match[1] is not None:
             yield from _slices(content, done, match.start())
-            yield b"\\ufffd"
+            yield REPLACEMENT
             done = match.end()
     yield from _slices(content, done, len(content))
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from dropbatch.client.results.columns import pyarrow, record_batches, width_of, with_gaps
 from dropbatch.client.results.downloads import blocks_of, blocks_of_file
 from dropbatch.client.results.reading import files_of
-from dropbatch.core.formats.base import encode
+from dropbatch.core.formats.base import encode_line as encode
 from dropbatch.core.keys import EXPORTS
 from dropbatch.errors import UsageError
 

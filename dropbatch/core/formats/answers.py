@@ -67,7 +67,7 @@ def read_answer(result: Json) -> Answer:
     """Read a result of the API; a result of unknown shape has no text."""
     if begins(result, b'"'):
         return Answer(bytes(result), [], "", Tokens(), {})
-    members = _unwrapped(result)
+    members = unwrapped(result)
     tokens = _tokens(members)
     if "choices" in members:
         return _of_choice(members, tokens)
@@ -86,7 +86,7 @@ def read_answer(result: Json) -> Answer:
     return Answer(None, calls, word_of(members.get("finish_reason", NULL)), tokens, members, is_known=is_known)
 
 
-def _unwrapped(result: Json) -> dict[str, msgspec.Raw]:
+def unwrapped(result: Json) -> dict[str, msgspec.Raw]:
     """A result's members; an object with no member but `result` is unwrapped."""
     members = members_of(result) or {}
     for _ in range(4):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 EXCERPT_BYTES = 64 << 10
-"""Bytes kept of a row that is too large."""
+"""Bytes kept of a row that is too large, and of a record that cannot be read."""
 
 ROWS_WINDOW_BYTES = 256 << 10
 """Approximate bytes of rows that are returned together."""

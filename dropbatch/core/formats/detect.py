@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from dropbatch.core.errors import UploadRefused
-from dropbatch.core.formats.base import API_BODY_LIMIT, UNDECODABLE
+from dropbatch.core.formats.base import API_BODY_LIMIT, UNDECODABLE, begins
 from dropbatch.core.formats.registry import FORMATS
 from dropbatch.core.formats.vendors.openai import model_id
 
@@ -185,7 +185,7 @@ def _kind_of(record: bytes) -> str:
         return "output"
     for name, sign in _SIGNS:
         request = getattr(found, sign.member)
-        if not _is_object(request) or (sign.beside and not any(getattr(found, one) for one in sign.beside)):
+        if not begins(request, b"{") or (sign.beside and not any(getattr(found, one) for one in sign.beside)):
             continue
         if not sign.inside or any(getattr(_decode_inside[name](request), one) for one in sign.inside):
             return name
@@ -196,15 +196,11 @@ def _is_output(found: Any) -> bool:  # noqa: ANN401 # A type made at run time.
     """Whether a record is a result of Bedrock's, OpenAI's, Anthropic's, Gemini's or our own."""
     if found.modelOutput or (found.modelInput and found.error):
         return True
-    if found.body or found.params or _is_object(found.modelInput):
+    if found.body or found.params or begins(found.modelInput, b"{"):
         return False
     if found.response and (found.custom_id or found.key or found.request):
         return True
     return bool((found.custom_id or found.key or found.success) and (found.result or found.error))
-
-
-def _is_object(raw: msgspec.Raw) -> bool:
-    return bytes(memoryview(raw)[:1]) == b"{"
 
 
 def _is_json(record: bytes) -> bool:

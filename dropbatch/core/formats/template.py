@@ -53,6 +53,11 @@ class Template:
         """Whether every value that would be filled in is empty."""
         return bool(self._columns) and not any(values[column] for column in self._columns)
 
+    @property
+    def columns(self) -> list[int]:
+        """The positions of the columns that it names."""
+        return self._columns
+
     def fill(self, values: Sequence[str]) -> str:
         """The text for one row's values."""
         pieces = [self._texts[0]]

@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from dropbatch.core.errors import UploadRefused
-from dropbatch.core.formats.base import API_BODY_LIMIT, UNREADABLE_CODES, RecordFault, compact
+from dropbatch.core.formats.base import API_BODY_LIMIT, UNREADABLE_CODES, RecordFault, compact, one_line
 from dropbatch.core.formats.csv_rows import EXCERPT_BYTES, LongRow, read_rows, whole_fields
 from dropbatch.core.formats.registry import DELIMITERS, TEXTS
 from dropbatch.core.records.cut import (
+    LONE_SURROGATE,
     MAX_BLANK_BYTES,
     Cut,
     beginning_of,
@@ -23,10 +24,11 @@ from dropbatch.core.records.cut import (
     validate_record,
 )
 from dropbatch.core.records.detect_form import whole_members
-from dropbatch.core.records.framing import OverlongRecord, elements, lines
+from dropbatch.core.records.framing import LINE_SPACE, OverlongRecord, elements, lines
 from dropbatch.core.records.index import NO_REFERENCE, WRAPPER_BYTES, RecordIndex, UnsendableRecord, build_body
 from dropbatch.core.records.inputs import Inputs
 from dropbatch.core.records.plan import Checkpoint, max_records
+from dropbatch.core.records.surrogates import without_lone_surrogates
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -35,8 +37,6 @@ if TYPE_CHECKING:
 
     from dropbatch.core.formats.base import Reader
     from dropbatch.core.records.plan import SplitPlan
-
-_LINE_SPACE = b" \t\r"
 
 
 class _Record(NamedTuple):
@@ -140,7 +140,7 @@ def cut_converted(
 # ── records, several at a time ───────────────────────────────────────────────────────────────────────────────────────
 
 
-class Window(NamedTuple):
+class RecordWindow(NamedTuple):
     """Consecutive records.
 
     Attributes:
@@ -154,7 +154,7 @@ class Window(NamedTuple):
     lines: list[int]
 
 
-def windows(plan: SplitPlan, start: Checkpoint, blocks: Iterable[bytes]) -> Iterator[Window]:
+def windows(plan: SplitPlan, start: Checkpoint, blocks: Iterable[bytes]) -> Iterator[RecordWindow]:
     """An upload's records, several at a time, not validated yet; any form.
 
     Raises:
@@ -163,16 +163,16 @@ def windows(plan: SplitPlan, start: Checkpoint, blocks: Iterable[bytes]) -> Iter
     if plan.format in DELIMITERS:
         for rows in read_rows(blocks, _delimiter(plan), start.line):
             records = [OverlongRecord(*row) if isinstance(row, LongRow) else row for row in rows.rows]
-            yield Window(records, rows.steps, rows.lines)
+            yield RecordWindow(records, rows.steps, rows.lines)
     elif plan.is_document:
         for window in elements(plan, start, blocks):
-            yield Window(window.records, window.steps, [0] * len(window.records))
+            yield RecordWindow(window.records, window.steps, [0] * len(window.records))
     else:
         for window in lines(blocks):
             if window.blank_bytes:
-                yield Window([b""], [window.blank_bytes], [window.blank_lines])
+                yield RecordWindow([b""], [window.blank_bytes], [window.blank_lines])
                 continue
-            yield Window(window.records, [len(one) + 1 for one in window.records], [1] * len(window.records))
+            yield RecordWindow(window.records, [len(one) + 1 for one in window.records], [1] * len(window.records))
 
 
 def _delimiter(plan: SplitPlan) -> bytes:
@@ -197,8 +197,8 @@ def _records(
             line_number = None if plan.is_document else place.line + 1
             end = Checkpoint(place.offset + step, place.line + taken, place.record + (one is not None))
             if isinstance(one, UnsendableRecord):
-                kept = _kept(plan, one, raw)
-                reference = _normal(reader.convert([kept])[0].reference) if kept else NO_REFERENCE
+                kept, readable = _kept(plan, one, raw)
+                reference = _normal(reader.convert([readable])[0].reference) if kept else NO_REFERENCE
                 yield _Record(b"", kept, reference, line_number, place, end, one)
             elif one is not None:
                 yield _converted(plan, inputs, next(converted), one, line_number, place, end)
@@ -207,14 +207,21 @@ def _records(
             yield place
 
 
-def _kept(plan: SplitPlan, fault: UnsendableRecord, raw: bytes | OverlongRecord) -> bytes:
-    """What is kept of a record that is too large: the members, or a row's fields, that are whole in its beginning."""
+def _kept(plan: SplitPlan, fault: UnsendableRecord, raw: bytes | OverlongRecord) -> tuple[bytes, bytes]:
+    """What is kept of a record that cannot be sent, and the same as a reader can read it.
+
+    Of one that is too large: the members, or a row's fields, that are whole in its beginning.
+    """
+    if fault.code == LONE_SURROGATE and isinstance(raw, bytes):
+        return one_line(raw.removesuffix(b"\r")), without_lone_surrogates(raw)
     if fault.code != "too_large" or plan.format in TEXTS:
-        return b""
+        return b"", b""
     if plan.format not in DELIMITERS:
-        return whole_members(beginning_of(raw))
+        found = whole_members(beginning_of(raw))
+        return found, found
     beginning = raw.beginning if isinstance(raw, OverlongRecord) else raw[:EXCERPT_BYTES]
-    return whole_fields(beginning, _delimiter(plan))
+    found = whole_fields(beginning, _delimiter(plan))
+    return found, found
 
 
 def _converted(
@@ -236,7 +243,7 @@ def _converted(
         return _Record(b"", raw, _normal(reference), line, begin, end, fault)
     if len(sent) >= API_BODY_LIMIT - WRAPPER_BYTES:
         fault = too_large(len(sent), line, excerpt_json(raw))
-        return _Record(b"", _kept(plan, fault, raw), _normal(reference), line, begin, end, fault)
+        return _Record(b"", _kept(plan, fault, raw)[0], _normal(reference), line, begin, end, fault)
     return _Record(sent, raw, _normal(reference), line, begin, end)
 
 
@@ -267,4 +274,4 @@ def validate_line(raw: bytes | OverlongRecord, line: int | None) -> bytes | Unse
     """A line of text as it was written; None for a blank one."""
     if isinstance(raw, OverlongRecord):
         return too_large(len(raw), line, excerpt_json(raw.beginning)) if raw.beginning else None
-    return raw.removesuffix(b"\r") if raw.strip(_LINE_SPACE) else None
+    return raw.removesuffix(b"\r") if raw.strip(LINE_SPACE) else None

@@ -17,11 +17,13 @@ import msgspec
 
 from dropbatch.core.errors import UploadRefused
 from dropbatch.core.formats.base import API_BODY_LIMIT, one_line
+from dropbatch.core.formats.csv_rows import EXCERPT_BYTES
 from dropbatch.core.records.detect_form import whole_members
-from dropbatch.core.records.framing import EXCERPT_BYTES, OverlongRecord, Window, elements, excerpt_of, lines
+from dropbatch.core.records.framing import LINE_SPACE, OverlongRecord, Window, elements, excerpt_of, lines
 from dropbatch.core.records.index import NO_REFERENCE, WRAPPER_BYTES, RecordIndex, UnsendableRecord, build_body
 from dropbatch.core.records.inputs import Inputs
 from dropbatch.core.records.plan import Checkpoint, max_records
+from dropbatch.core.records.surrogates import first_lone_surrogate, without_lone_surrogates
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -34,10 +36,12 @@ MAX_BLANK_BYTES = 16 << 20
 MIN_RECORDS = 16
 """Records up to which a run that has an invalid one is validated one by one, not divided again."""
 
+LONE_SURROGATE = "bad_record"
+"""The code of a record with half of a surrogate pair, the only one of those of `validate_record` that is retried."""
+
 _decode = msgspec.json.Decoder().decode
 _decode_object = msgspec.json.Decoder(dict[str, Any]).decode
 _encode = msgspec.json.Encoder().encode
-_LINE_SPACE = b" \t\r"
 
 
 class _Reference(msgspec.Struct):
@@ -304,9 +308,11 @@ def _reference(reference: object, raw: bytes) -> msgspec.Raw:
 
 def _reference_kept(raw: bytes | OverlongRecord, fault: UnsendableRecord) -> msgspec.Raw:
     """The reference of a record that cannot be sent: of one that is too large, if its beginning has it."""
-    found = whole_members(beginning_of(raw)) if fault.code == "too_large" else b""
-    if fault.code == "bad_record":
-        found = bytes(fault.request)
+    found = b""
+    if fault.code == "too_large":
+        found = whole_members(beginning_of(raw))
+    elif fault.code == "bad_record" and isinstance(raw, bytes):
+        found = without_lone_surrogates(raw)
     return _reference(_decode_object(found).get("external_reference"), found) if found else NO_REFERENCE
 
 
@@ -322,16 +328,33 @@ def too_large(length: int, line: int | None, request: msgspec.Raw) -> Unsendable
 
 
 def _unreadable(raw: bytes, line: int | None, error: Exception) -> UnsendableRecord | None:
-    if not raw.strip(_LINE_SPACE):
+    if not raw.strip(LINE_SPACE):
         return None
     try:
         raw.decode()
     except UnicodeDecodeError as wrong:
         code, message = "invalid_utf8", f"Byte {wrong.start + 1} of the record is not UTF-8. Save the file as UTF-8."
     else:
+        if found := _lone_surrogate(raw, line):
+            return found
         reason = "too deeply nested" if isinstance(error, RecursionError) else str(error)
         code, message = "invalid_json", f"The record is not valid JSON ({reason}). Write one JSON object per line."
     return UnsendableRecord(code, located(line, message), excerpt_json(raw))
+
+
+def _lone_surrogate(raw: bytes, line: int | None) -> UnsendableRecord | None:
+    """A record that is an object but for half of a surrogate pair, with its whole text as a JSON string."""
+    try:
+        _decode_object(without_lone_surrogates(raw))
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    member, half = first_lone_surrogate(raw)
+    message = (
+        f"{member}: It has half of a surrogate pair ({half}), as where a text is cut in the middle of an emoji. Cut it "
+        "elsewhere, or replace that character."
+    )
+    text = raw.removesuffix(b"\r").decode()
+    return UnsendableRecord(LONE_SURROGATE, located(line, message), msgspec.Raw(_encode(text)))
 
 
 def excerpt_json(text: bytes) -> msgspec.Raw:

@@ -14,15 +14,13 @@ import msgspec
 
 from dropbatch.core.errors import UploadRefused
 from dropbatch.core.formats.base import API_BODY_LIMIT
+from dropbatch.core.formats.csv_rows import EXCERPT_BYTES
 from dropbatch.core.records.detect_form import end_of_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from dropbatch.core.records.plan import Checkpoint, SplitPlan
-
-EXCERPT_BYTES = 64 << 10
-"""Bytes of an unreadable record that are kept for `errors.jsonl`."""
 
 WINDOW_BYTES = 64 << 10
 """Bytes of lines that are decoded together: their values fit in a processor's cache, which doubles the speed."""
@@ -33,7 +31,7 @@ MIN_ELEMENTS = 16
 _decode_raws = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _CR, _BRACKET = b"\r]"
 _SPACE = b" \t\r\n"
-_LINE_SPACE = b" \t\r"
+LINE_SPACE = b" \t\r"
 _BLANKS = re.compile(rb"[ \t\r\n]*+")
 _LONG_BLANK = re.compile(rb"\n[ \t\r\n]{16}")
 _FEW_BYTES = 8
@@ -54,7 +52,7 @@ class OverlongRecord:
 
 def excerpt_of(text: bytes) -> bytes:
     """The beginning of a record that is too large; empty if all of it is blank."""
-    return text.lstrip(_LINE_SPACE)[:EXCERPT_BYTES]
+    return text.lstrip(LINE_SPACE)[:EXCERPT_BYTES]
 
 
 class Window(NamedTuple):

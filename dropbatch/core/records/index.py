@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from dropbatch.core.formats.base import NULL
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
@@ -16,7 +18,7 @@ CLOSING = b"]}"
 WRAPPER_BYTES = len(OPENING) + len(CLOSING)
 """Bytes of a body besides its records and the commas between them."""
 
-NO_REFERENCE = msgspec.Raw(b"null")
+NO_REFERENCE = NULL
 
 
 class RecordEntry(msgspec.Struct, array_like=True, frozen=True, gc=False):

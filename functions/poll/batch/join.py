@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from dropbatch.core.formats.base import one_line
+from dropbatch.core.formats.answers import unwrapped
+from dropbatch.core.formats.base import NOT_RETRIED, NULL, escape_line_breaks, one_line
 from dropbatch.core.records.index import NO_REFERENCE
 from shared.models import Usage
 from shared.workers_ai.error_codes import RETRYABLE_ITEM_CODES
@@ -24,18 +25,20 @@ from shared.workers_ai.results import Item, decode_member
 from shared.workers_ai.usage import usage_of, usage_of_items
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
+    from dropbatch.core.formats.base import Json
     from dropbatch.core.records.index import RecordEntry, RecordIndex
     from shared.workers_ai.results import Answer
 
 MAX_ERROR_CHARACTERS = 1_000
 """Characters of the API's message in an error line."""
 
-_NULL = b"null"
-_LF, _CR = b"\n\r"  # Numbers: `in` finds them at a fraction of the cost of bytes.
+_NULL = bytes(NULL)
+_LF, _CR, _U, _OPEN = b"\n\ru["  # Numbers: `in` finds them at a fraction of the cost of bytes.
 _RETRYABLE = frozenset(map(str, RETRYABLE_ITEM_CODES))
 _MAX_ID_CHARACTERS = 18
+NULL_VECTORS = "Workers AI's embedding has null in place of numbers."
 
 _encode = msgspec.json.Encoder().encode
 
@@ -146,18 +149,26 @@ class Answered:
         first_id: id of the first record.
         answers: what the API answered; None if no answer will come.
         ending: code and message for records without an answer.
+        vectors: whether the model makes embeddings, of which those that hold null are none.
     """
 
     rows: RecordIndex
     first_id: int
     answers: Answers | None
     ending: tuple[str, str] | None = None
+    vectors: bool = False
+
+    def result_of(self, item: Item) -> bytes | None:
+        """A good item's result on one line; None for a failed item."""
+        result = result_of(item)
+        return None if result is None or (self.vectors and _has_nulls(result)) else result
 
     def why_failed(self, place: int) -> tuple[str, str]:
         """Code and message of a record that was sent and has no good answer."""
         item = self.answers.items.get(place) if self.answers else None
         if item is not None:
-            return "inference_failed", error_text(item) or "Workers AI gave no reason."
+            why = NULL_VECTORS if result_of(item) is not None else "Workers AI gave no reason."
+            return "inference_failed", error_text(item) or why
         if self.answers and place in self.answers.contradicted:
             return "missing_response", "Workers AI sent answers that contradict each other."
         return self.ending or ("missing_response", "Workers AI sent no answer for this record.")
@@ -173,15 +184,16 @@ def join(batch: Answered, request_of: Callable[[int], bytes]) -> Iterator[bytes 
     place = -1
     rows, first_id = batch.rows, batch.first_id
     items = batch.answers.items if batch.answers else {}
-    for index, reference in zip(range(len(rows)), rows.references or repeat(NO_REFERENCE)):  # noqa: B905 - endless
+    good_result = batch.result_of if batch.vectors else result_of  # It saves a call for each text.
+    for index, reference in zip(range(len(rows)), _written(rows.references)):  # noqa: B905 - may be endless
         if index in rows.faults:
             row = rows[index]
             output = failed_line(first_id + index, row, row.code, row.message)
-            yield Failure(output, error_line(output, row, bytes(row.request)), b"", row.code)
+            yield Failure(output, error_line(output, row, bytes(row.request)), retry_line(row), row.code)
             continue
         place += 1
         item = items.get(place)
-        if item is not None and (result := result_of(item)) is not None:
+        if item is not None and (result := good_result(item)) is not None:
             yield answered_line(first_id + index, reference, item, result)
             continue
         code, message = batch.why_failed(place)
@@ -190,7 +202,14 @@ def join(batch: Answered, request_of: Callable[[int], bytes]) -> Iterator[bytes 
         yield Failure(output, error_line(output, row, request), request + b"\n", code)
 
 
-def answered_line(id_: int, reference: msgspec.Raw, item: Item, result: bytes) -> bytes:
+def _written(references: list[msgspec.Raw]) -> Iterable[Json]:
+    """The records' references as lines have them; mostly none needs a change, which all together show at once."""
+    if not references:
+        return repeat(NO_REFERENCE)
+    return references if b"".join(references).isascii() else map(escape_line_breaks, references)
+
+
+def answered_line(id_: int, reference: Json, item: Item, result: bytes) -> bytes:
     """The native output line of a record with a good answer."""
     head = b'{"id":%d,"external_reference":' % id_
     return b"".join((head, reference, b',"success":true,"result":', result, _rest(item), b"}\n"))
@@ -199,13 +218,19 @@ def answered_line(id_: int, reference: msgspec.Raw, item: Item, result: bytes) -
 def failed_line(id_: int, row: RecordEntry, code: str, message: str) -> bytes:
     """The native output line of a failed record."""
     error = _encode({"code": code, "message": message[:MAX_ERROR_CHARACTERS]})
-    return b'{"id":%d,"external_reference":%b,"success":false,"error":%b}\n' % (id_, row.reference, error)
+    line = b'{"id":%d,"external_reference":%b,"success":false,"error":%b}\n' % (id_, row.reference, error)
+    return escape_line_breaks(line)
 
 
 def error_line(output: bytes, row: RecordEntry, request: bytes) -> bytes:
     """The line of `errors.jsonl` for a native output line, with the record's line and its request as JSON."""
     line = _NULL if row.line is None else b"%d" % row.line
-    return b'%b,"line":%b,"request":%b}\n' % (output[:-2], line, request)
+    return b'%b,"line":%b,"request":%b}\n' % (output[:-2], line, escape_line_breaks(request))
+
+
+def retry_line(row: RecordEntry) -> bytes:
+    """The retry line of a native record that could not be sent: its text, if only its author can change it."""
+    return b"" if row.code in NOT_RETRIED else b"%b\n" % one_line(str(decode_member(row.request)).encode())
 
 
 def _rest(item: Item) -> bytes:
@@ -258,15 +283,26 @@ def result_of(item: Item) -> bytes | None:
     return None if result == _NULL else result
 
 
+def _has_nulls(result: bytes) -> bool:
+    """Whether an embedding has null in place of numbers, as JSON writes NaN."""
+    # A single byte is found at a fraction of the cost of four; a text has no bracket, an embedding no u.
+    if _OPEN not in result or _U not in result or _NULL not in result:
+        return False
+    members = unwrapped(result)
+    return any(_NULL in bytes(members[name]) for name in ("data", "response") if name in members)
+
+
 def _text(raw: msgspec.Raw | bytes) -> bytes | None:
-    """A member on one line; None if it is not UTF-8, which msgspec checks only in what it decodes."""
+    """A member on one line for every reader; None if it is not UTF-8, which msgspec checks only in what it decodes."""
     json = one_line(raw)
-    if not json.isascii():
-        try:
-            json.decode()
-        except UnicodeDecodeError:
-            return None
-    return json
+    if json.isascii():
+        return json
+    try:
+        text = json.decode()
+    except UnicodeDecodeError:
+        return None
+    # Found in text at a fraction of the cost of bytes.
+    return escape_line_breaks(json) if "\u2028" in text or "\u2029" in text or "\x85" in text else json
 
 
 def error_text(item: Item) -> str:

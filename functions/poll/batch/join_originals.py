@@ -8,15 +8,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dropbatch.core.formats.base import NOT_RETRIED, Outcome
+from dropbatch.core.formats.base import NOT_RETRIED, Outcome, escape_line_breaks
+from dropbatch.core.records.cut import LONE_SURROGATE
 from dropbatch.core.records.index import NO_REFERENCE
+from dropbatch.core.records.surrogates import without_lone_surrogates
 from functions.poll.batch.join import (
     MAX_ERROR_CHARACTERS,
     Failure,
     answered_line,
     error_line,
     failed_line,
-    result_of,
 )
 from shared.staged_batch import original_spans
 
@@ -64,10 +65,10 @@ def join_originals(
         else:
             place += 1
             item = batch.answers.items.get(place) if batch.answers else None
-            result = None if item is None else result_of(item)
+            result = None if item is None else batch.result_of(item)
             if item is not None and result is not None:
                 if write is None:
-                    yield answered_line(id_, row.reference, item, result)
+                    yield answered_line(id_, escape_line_breaks(row.reference), item, result)
                     continue
                 if _is_convertible(result):
                     yield write(Outcome(id_, row.reference, record, result))
@@ -75,7 +76,10 @@ def join_originals(
             code, message = TOO_MANY_PARTS if result is not None else batch.why_failed(place)
         message = message[:MAX_ERROR_CHARACTERS]
         native = failed_line(id_, row, code, message)
-        output = write(Outcome(id_, row.reference, record, None, code, message)) if write else native
+        readable = record
+        if row.code == LONE_SURROGATE and row.request != NO_REFERENCE:
+            readable = without_lone_surrogates(record)
+        output = write(Outcome(id_, row.reference, readable, None, code, message)) if write else native
         retry = record + b"\n" if record and code not in NOT_RETRIED else b""
         yield Failure(output, error_line(native, row, _request(row, record, originals)), retry, code)
 

@@ -10,12 +10,12 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from dropbatch.core import keys
+from dropbatch.core.formats.base import NULL
 from functions.poll.batch.collect import Replies
 from functions.poll.batch.unanswered import LATE, is_overdue, submit_again
 from shared.models import PartialReply
 from shared.observability import batch_log_fields, logger
 from shared.staged_batch import decode_index
-from shared.workers_ai.results import NULL
 
 if TYPE_CHECKING:
     from shared.bootstrap import Services

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from dropbatch.core import keys
-from dropbatch.core.formats.base import NOT_RETRIED, BatchFacts
+from dropbatch.core.formats.base import NOT_RETRIED, BatchFacts, Task
+from dropbatch.core.formats.model_catalog import find_model
 from dropbatch.core.formats.registry import describer_of, target_of, writer_of
 from dropbatch.core.records.index import record_spans
 from functions.poll.batch.format_of_job import form_of
-from functions.poll.batch.join import Answered, Failure, failed_line, join
+from functions.poll.batch.join import Answered, Failure, failed_line, join, retry_line
 from functions.poll.batch.join_originals import Originals, join_originals
 from shared.api_messages import full_message
 from shared.models import Part
@@ -44,12 +45,13 @@ def lines_of(
     services: Services, job: Job, batch: Batch, rows: RecordIndex, answers: Answers | None
 ) -> Iterator[bytes | Failure]:
     """The batch's result lines, in the upload's format; what is staged is read if they need it."""
-    key, answered = keys.staged(job.job_id, batch.number), _answered(services, batch, rows, answers)
+    key, answered = keys.staged(job.job_id, batch.number), _answered(services, job, batch, rows, answers)
     return _lines(services, job, batch, answered, lambda *section: services.store.get(key, *section))
 
 
-def _answered(services: Services, batch: Batch, rows: RecordIndex, answers: Answers | None) -> Answered:
-    return Answered(rows, batch.first_id, answers, _ending(services, batch))
+def _answered(services: Services, job: Job, batch: Batch, rows: RecordIndex, answers: Answers | None) -> Answered:
+    vectors = find_model(job.plan.model).task is Task.EMBEDDINGS
+    return Answered(rows, batch.first_id, answers, _ending(services, batch), vectors)
 
 
 def _lines(
@@ -106,11 +108,12 @@ def unwritten_part(services: Services, job: Job, batch: Batch) -> tuple[Part, Co
     failed = Counter(fault.code for fault in rows.faults.values())
     if sendable := len(rows) - failed.total():
         failed[code] += sendable
-    retried = [
-        size
-        for index, size in enumerate(rows.originals if job.plan.converts else rows.lengths)
-        if size and (index not in rows.faults or rows.faults[index].code not in NOT_RETRIED)
-    ]
+    if job.plan.converts:
+        may_be = [(size, rows.faults.get(index)) for index, size in enumerate(rows.originals)]
+        retried = [size for size, fault in may_be if size and not (fault and fault.code in NOT_RETRIED)]
+    else:
+        retried = [length for length in rows.lengths if length]
+        retried += [len(retry_line(row)) - 1 for index in rows.faults if retry_line(row := rows[index])]
     faults = sum(len(fault.message) + len(bytes(fault.request)) for fault in rows.faults.values())
     references = sum(len(bytes(one)) for one in rows.references)
     output = len(rows) * (LINE_BYTES + len(message)) + references + faults + batch.originals_size
@@ -138,7 +141,7 @@ def unwritten_lines(
                 for index, row in enumerate(rows)
             )
         else:
-            answered = _answered(services, batch, rows, None)
+            answered = _answered(services, job, batch, rows, None)
             lines = _lines(services, job, batch, answered, partial(_section, staged))
             yield b"".join(getattr(line, FIELDS[kind]) for line in lines)
 

@@ -1,6 +1,8 @@
 """Who may call the server, what else it answers, and what it says when AWS denies a call."""
 
 import socket
+import time
+from contextlib import ExitStack, suppress
 from urllib.parse import urlsplit
 
 import botocore.client
@@ -10,6 +12,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from dropbatch.core.formats.model_catalog import catalog
+from dropbatch.openai_api import connections
 from dropbatch.openai_api.server import MAX_HEADER_BYTES
 from tests.support.journeys.openai_server import serving
 from tests.support.terminal import run_alone
@@ -83,8 +86,113 @@ def test_large_headers_are_refused(url):
         assert line.recv(1_000).startswith(b"HTTP/1.1 400 ")
 
 
+def test_azures_client_has_paths_and_header_of_its_own(guarded):
+    root = guarded.removesuffix("/v1")
+    with openai.AzureOpenAI(azure_endpoint=root, api_key=KEY, api_version="2025-03-01-preview") as ai:
+        assert ai.files.list().data == ai.batches.list().data == []
+    with openai.OpenAI(base_url=f"{root}/openai/v1", api_key=KEY) as ai:
+        assert ai.files.list().data == []
+    answer = httpx.get(f"{root}/openai/files", headers={"api-key": "wrong"})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (401, "invalid_api_key")
+
+
+def test_health_needs_no_key(guarded, url):
+    for root in (guarded, url):
+        answer = httpx.get(f"{root.removesuffix('/v1')}/health", headers={"Host": "10.0.0.7"})
+        assert (answer.status_code, answer.json()) == (200, {"status": "ok"})
+
+
+def test_each_request_has_a_log_line(url, caplog):
+    caplog.set_level("INFO", "dropbatch.openai_api")
+    httpx.get(f"{url}/models")
+    httpx.get(f"{url}/files/x%1b%0ay?after=file-secret")
+    httpx.get(f"{url}/batches/batch_{'0' * 27}")
+    httpx.get(f"{url}/models", headers={"Origin": "https://evil.example"})
+
+    def lines():
+        return [one.getMessage() for one in caplog.records if one.name.startswith("dropbatch.openai_api")]
+
+    until = time.monotonic() + 10  # A line is written after its answer.
+    while len(lines()) < 4 and time.monotonic() < until:
+        time.sleep(0.01)
+    assert [line.rpartition(" ")[0].rpartition(" ")[0] for line in lines()] == [
+        "GET /v1/models 200",
+        "GET /v1/files/… 404",
+        f"GET /v1/batches/batch_{'0' * 27} 404",
+        "GET /v1/models 403",
+    ]
+
+
+# ── connections without a request ────────────────────────────────────────────────────────────────────────────────────
+
+
+def connect(url):
+    host, port = urlsplit(url).netloc.split(":")
+    return socket.create_connection((host, int(port)), timeout=5)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"GET /v1/models HTTP/1.1\r\nHost: local",
+        b"GET /health HTTP/1.1\r\nHost: x\r\n\r\nGET /health HTTP/1.1\r\nHost:",
+    ],
+    ids=["nothing", "a part", "a part after a request"],
+)
+def test_connection_without_whole_header_is_dropped(url, monkeypatch, sent):
+    monkeypatch.setattr(connections, "HEADER_SECONDS", 0.3)
+    with connect(url) as line:
+        line.sendall(sent)
+        answers = b""
+        try:
+            while received := line.recv(1_000):
+                answers += received
+        except ConnectionResetError:
+            pass
+        assert answers.count(b"HTTP/1.1 200") == sent.count(b"\r\n\r\n")
+
+
+def test_header_in_pieces_gains_no_time(url, monkeypatch):
+    monkeypatch.setattr(connections, "HEADER_SECONDS", 0.3)
+    begun = time.monotonic()
+    with connect(url) as line, suppress(BrokenPipeError, ConnectionResetError):
+        for letter in b"GET /health HTTP/1.1\r\nX: " + b"y" * 100:
+            line.sendall(bytes([letter]))
+            time.sleep(0.05)
+    assert time.monotonic() - begun < 4
+
+
+def test_slow_body_is_no_slow_header(url, monkeypatch):
+    monkeypatch.setattr(connections, "HEADER_SECONDS", 0.2)
+    with connect(url) as line:
+        line.sendall(b"POST /v1/batches HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{")
+        time.sleep(0.5)
+        line.sendall(b"}")
+        assert line.recv(1_000).startswith(b"HTTP/1.1 400 ")
+
+
+def test_idle_connections_shut_nobody_out(url, monkeypatch):
+    monkeypatch.setattr(connections, "MAX_WAITING", 20)
+    with ExitStack() as stack:
+        idle = [stack.enter_context(connect(url)) for _ in range(60)]
+        assert httpx.get(f"{url}/models").status_code == 200
+        # Those that waited longest are gone, the last ones are not.
+        with suppress(ConnectionResetError):
+            assert idle[0].recv(1) == b""
+        idle[-1].sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert idle[-1].recv(1_000).startswith(b"HTTP/1.1 200 ")
+
+
 def test_other_machines_need_a_key():
     done = run_alone("serve", "--host", "0.0.0.0", "--port", "0", DROPBATCH_API_KEY="")
 
     assert (done.returncode, done.stdout) == (2, "")
     assert "DROPBATCH_API_KEY" in done.stderr
+
+
+def test_default_model_is_a_model_id():
+    done = run_alone("serve", "--port", "0", DROPBATCH_MODEL="gpt-4o-mini")
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--model: 'gpt-4o-mini' is not a model id, such as @cf/baai/bge-m3." in done.stderr

@@ -95,3 +95,17 @@ def test_retry_that_is_refused_leaves_first_answers(world, api):
 
     assert codes(world) == [None, "inference_failed", None]
     assert "3040" in world.lines()[1]["error"]["message"]
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_embedding_of_nulls_is_failure(world, api, nested):
+    api.switch(nested_result=nested)
+    api.inject(Fault(kind="null_vectors", items=(1,)))
+    world.upload_records("a.jsonl", [{"text": f"u{number}"} for number in range(3)], model="@cf/baai/bge-m3")
+
+    world.settle()
+
+    assert codes(world) == [None, "inference_failed", None]
+    (error,) = world.lines("errors.jsonl")
+    assert error["error"]["message"] == "Workers AI's embedding has null in place of numbers."
+    assert world.lines("retry.jsonl") == [{"text": "u1"}]

@@ -120,7 +120,7 @@ def test_batches_end_without_byte_of_their_bodies(start):
 
 
 FILES = {
-    "native": ("a.jsonl", '{"text":"b","external_reference":"r"}\n{broken\n{"text":"c"}\n'),
+    "native": ("a.jsonl", '{"text":"b","external_reference":"r\u2028"}\n{broken\n{"text":"\\ud83d"}\n{"text":"c"}\n'),
     "document": ("a.json", '{"requests": [{"text" : "b"},\n 7, {"text":"c"}]}'),
     "openai": (
         "a.jsonl",

@@ -2,6 +2,10 @@
 
 import asyncio
 import json
+import os
+import re
+import subprocess
+from base64 import b64decode
 from collections import defaultdict
 
 import openai
@@ -14,6 +18,7 @@ from tests.support.aws import iam
 from tests.support.aws.resources import AWS_ACCOUNT, BUCKET, client
 from tests.support.journeys.command_line import LOGS
 from tests.support.journeys.openai_server import requests, serving
+from tests.support.shipped import ROOT
 
 LLAMA = "@cf/meta/llama-3.3-70b-instruct-fp8-fast"
 BGE = "@cf/baai/bge-m3"
@@ -88,6 +93,114 @@ def test_script_for_openai_runs_unchanged(ai, world):
     assert [line["custom_id"] for line in lines] == ["r0", "r1"]
     for line in lines:
         openai.types.chat.ChatCompletion.model_validate(line["response"]["body"], strict=True)
+
+
+# ── files that name other vendors' models ────────────────────────────────────────────────────────────────────────────
+
+GPT = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "Hello"}]}
+PAGE = (ROOT / "docs/openai.md").read_text("utf-8")
+
+
+@pytest.fixture
+def ai_with_model(stack):
+    with (
+        serving(stack, model=LLAMA) as url,
+        openai.OpenAI(base_url=url, api_key="none", max_retries=0) as client,
+    ):
+        yield client
+
+
+def test_file_for_openai_runs_on_servers_model(ai_with_model, world):
+    batch = batch_of(ai_with_model, requests(CHAT, GPT, GPT))
+
+    world.settle()
+
+    batch = ai_with_model.batches.retrieve(batch.id)
+    assert (batch.status, batch.model, batch.request_counts.completed) == ("completed", LLAMA, 2)
+
+
+@pytest.mark.parametrize("named", ["file", "metadata"])
+def test_model_that_is_named_precedes_servers(ai_with_model, world, named):
+    bodies = [{"model": "gpt-4o-mini", "input": "a"}, {"model": BGE if named == "file" else "gpt-4o", "input": "b"}]
+    more = {"metadata": {"model": BGE}} if named == "metadata" else {}
+    batch = batch_of(ai_with_model, requests("/v1/embeddings", *bodies), "/v1/embeddings", **more)
+
+    world.settle()
+
+    batch = ai_with_model.batches.retrieve(batch.id)
+    assert (batch.model, batch.request_counts.completed) == (BGE, 2)
+
+
+def test_file_that_is_none_fails_as_ever(ai_with_model, world):
+    file = ai_with_model.files.create(file=("a.jsonl", b"PK\x03\x04" + bytes(50)), purpose="batch")
+    batch = ai_with_model.batches.create(input_file_id=file.id, endpoint=CHAT, completion_window="24h")
+    world.settle()
+    assert ai_with_model.batches.retrieve(batch.id).errors.data[0].code == "unknown_format"
+
+
+def test_batch_without_model_says_how_to_name_one(ai, world):
+    batch = batch_of(ai, requests(CHAT, GPT))
+    world.settle()
+    (error,) = ai.batches.retrieve(batch.id).errors.data
+    assert (error.code, "DROPBATCH_MODEL" in error.message) == ("no_model", True)
+
+
+def test_lines_of_curl_in_page_run_on_default_stack(stack, world, tmp_path):
+    (served,) = re.findall(r"^\$ dropbatch serve(.*)$", PAGE, re.MULTILINE)[:1]
+    commands = re.findall(r"^\$ (curl (?:.*\\\n)?.*)$", PAGE, re.MULTILINE)
+    lines = "".join(json.dumps(line) + "\n" for line in requests(CHAT, GPT, GPT))
+    (tmp_path / "requests.jsonl").write_text(lines, "utf-8")
+    ids = {}
+
+    with serving(stack, model=served.removeprefix(" --model ")) as url:
+        for number, command in enumerate(commands):
+            for name, its_id in ids.items():
+                command = command.replace(name, its_id)  # noqa: PLW2901
+            done = subprocess.run(
+                ["sh", "-c", command.replace("curl ", "curl -sS --fail-with-body ")],
+                cwd=tmp_path,
+                env={**os.environ, "OPENAI_BASE_URL": url},
+                capture_output=True,
+                check=True,
+                timeout=30,
+            )
+            if number == 1:
+                world.settle()
+            if number < 3:
+                shown = json.loads(done.stdout)
+                name = "file-…" if number == 0 else "file-output-…"
+                ids[name] = shown["id"] if number == 0 else shown["output_file_id"] or ""
+                ids["batch_…"] = shown["id"]
+
+    assert (len(commands), shown["status"]) == (4, "completed")
+    answers = [json.loads(line) for line in (tmp_path / "answers.jsonl").read_text("utf-8").splitlines()]
+    assert [one["response"]["status_code"] for one in answers] == [200, 200]
+
+
+def test_embeddings_are_base64_where_asked_and_never_null(ai, world, api):
+    api.inject(Fault(kind="null_vectors", items=(1,)))
+    body = {"model": BGE, "input": ["a", "b"], "encoding_format": "base64"}
+    batch = batch_of(ai, requests("/v1/embeddings", body, body), "/v1/embeddings")
+    world.settle()
+
+    batch = ai.batches.retrieve(batch.id)
+
+    (line,) = lines_of(ai, batch.output_file_id)
+    assert [len(b64decode(one["embedding"])) for one in line["response"]["body"]["data"]] == [4_096, 4_096]
+    (failed,) = lines_of(ai, batch.error_file_id)
+    assert (failed["custom_id"], failed["response"]["body"]["error"]["code"]) == ("r1", "inference_failed")
+
+
+def test_azures_client_and_endpoint(url, world):
+    with openai.AzureOpenAI(
+        azure_endpoint=url.removesuffix("/v1"), api_key="none", api_version="2025-03-01-preview", max_retries=0
+    ) as ai:
+        batch = batch_of(ai, requests("/chat/completions", HELLO), "/chat/completions")
+        assert batch.endpoint == "/chat/completions"
+        world.settle()
+        batch = ai.batches.retrieve(batch.id)
+        assert (batch.status, batch.request_counts.completed) == ("completed", 1)
+        assert lines_of(ai, batch.output_file_id)[0]["response"]["status_code"] == 200
 
 
 def test_async_client_sees_the_same(url, ai, world):

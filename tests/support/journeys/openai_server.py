@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def serving(stack: Stack, key: str = "") -> Iterator[str]:
+def serving(stack: Stack, key: str = "", model: str = "") -> Iterator[str]:
     """Serve a stack; the context's value is the base URL."""
-    server = make_server(stack, key)
+    server = make_server(stack, key, model)
     with listen("127.0.0.1", 0) as listening:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()

@@ -73,7 +73,7 @@ def test_zstd_backport_is_only_before_3_14(machine):
 
 
 @pytest.mark.parametrize("machine", MACHINES, ids=NAMES)
-@pytest.mark.parametrize("lock", ["requirements-dev.txt", "requirements-sam.txt"])
+@pytest.mark.parametrize("lock", ["dev", "sam"])
 def test_what_aws_login_needs_is_everywhere(lock, machine):
     """Without it boto3 cannot use the credentials that `aws login` leaves."""
     assert "awscrt" in installed(lock, machine)

@@ -18,6 +18,7 @@ from dropbatch.core.formats.base import (
     begins,
     encode,
     is_object,
+    json_line,
     json_text,
     members_of,
     one_line,
@@ -72,7 +73,7 @@ class AnthropicWriter:
         line = _decode_line(outcome.record) if is_object(outcome.record) else _Line()
         reference = line.custom_id if outcome.record else outcome.reference
         custom_id = one_line(reference) if begins(reference, b'"') else b'""'
-        return splice([("custom_id", custom_id), ("result", _result(facts, outcome))]) + b"\n"
+        return json_line([("custom_id", custom_id), ("result", _result(facts, outcome))])
 
 
 def _result(facts: BatchFacts, outcome: Outcome) -> Json:

@@ -19,9 +19,9 @@ from dropbatch.core.formats.base import (
     begins,
     encode,
     is_object,
+    json_line,
     members_of,
     one_line,
-    splice,
     with_defaults,
 )
 from dropbatch.core.formats.conversion.requests import Endpoint, convert_body
@@ -102,7 +102,7 @@ class BedrockWriter:
             error = {"errorCode": error_code(outcome.code), "errorMessage": outcome.message}
             last = ("error", encode(error))
         record_id = one_line(line.record_id) if begins(line.record_id, b'"') else encode(made_up_id(facts, outcome.id))
-        return splice([("modelInput", model_input), last, ("recordId", record_id)]) + b"\n"
+        return json_line([("modelInput", model_input), last, ("recordId", record_id)])
 
 
 def error_code(code: str) -> int:

@@ -20,9 +20,9 @@ from dropbatch.core.formats.base import (
     RecordFault,
     begins,
     encode,
+    json_line,
     members_of,
     one_line,
-    splice,
     with_defaults,
 )
 from dropbatch.core.formats.vendors.gemini_objects import response_object
@@ -78,7 +78,7 @@ class GeminiWriter:
             error = {"code": code, "message": outcome.message, "status": status}
         if "key" in record:
             last: tuple[str, Json] = ("error", encode(error)) if response is None else ("response", response)
-            return splice([("key", one_line(record["key"])), last]) + b"\n"
+            return json_line([("key", one_line(record["key"])), last])
         own = [(name, one_line(raw)) for name, raw in record.items() if name not in _RESULT_MEMBERS]
         moment = datetime.fromtimestamp(facts.accepted_at, UTC).isoformat(timespec="milliseconds")
         processed = moment if facts.accepted_at else ""
@@ -89,4 +89,4 @@ class GeminiWriter:
             ("status", encode(error["message"] if error else "")),
             ("processed_time", encode(processed)),
         ]
-        return splice(members) + b"\n"
+        return json_line(members)

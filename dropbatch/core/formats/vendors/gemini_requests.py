@@ -139,16 +139,65 @@ def _config(config: object) -> dict[str, Any]:
 
 
 def json_schema(schema: Any) -> Any:  # noqa: ANN401 # Whatever the user wrote.
-    """A schema as Gemini writes it, with types in capitals, as JSON Schema."""
+    """A schema as Gemini writes it, as JSON Schema.
+
+    Gemini's has types in capitals, `nullable`, whole numbers as strings, names in either case, and an underscore after
+    those that Python has too (`type_`).
+    """
     if isinstance(schema, list):
         return [json_schema(one) for one in schema]
     if not isinstance(schema, dict):
         return schema
-    return {
-        name: value.lower() if name == "type" and isinstance(value, str) else json_schema(value)
-        for name, value in schema.items()
-        if name not in {"propertyOrdering", "property_ordering"}
-    }
+    found: dict[str, Any] = {}
+    for name, value in schema.items():
+        keyword = _keyword(name)
+        if keyword in _NAMED_SCHEMAS and isinstance(value, dict):
+            found[keyword] = {own: json_schema(one) for own, one in value.items()}
+        elif keyword == "type":
+            found[keyword] = _lower(value)
+        elif keyword in _COUNTS and isinstance(value, str) and value.isascii() and value.isdigit():
+            found[keyword] = int(value)
+        elif keyword == "$ref" and isinstance(value, str):
+            found[keyword] = value.replace("#/defs/", "#/$defs/")
+        elif keyword not in _SCHEMA_LEFT_OUT:
+            found[keyword] = value if keyword in _VALUES else json_schema(value)
+    if found.get("type") == "type_unspecified":
+        del found["type"]
+    return _with_null(found) if schema.get("nullable") is True else found
+
+
+_NAMED_SCHEMAS = frozenset({"properties", "patternProperties", "$defs", "definitions"})
+"""Keywords of schemas by names that users choose."""
+_COUNTS = frozenset({"minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties"})
+_VALUES = frozenset({"enum", "const", "default", "example", "examples", "required"})
+"""Keywords with values in which no keyword is."""
+_SCHEMA_LEFT_OUT = frozenset({"propertyOrdering", "nullable"})
+
+
+_VERTEX = {"defs": "$defs", "ref": "$ref"}
+"""Keywords as Vertex AI writes them."""
+
+
+def _keyword(name: str) -> str:
+    return _VERTEX.get(name, name if name.startswith("$") else _camel(name.removesuffix("_")))
+
+
+def _lower(kind: object) -> Any:  # noqa: ANN401
+    if isinstance(kind, list):
+        return [_lower(one) for one in kind]
+    return kind.lower() if isinstance(kind, str) else kind
+
+
+def _with_null(schema: dict[str, Any]) -> dict[str, Any]:
+    """The same schema, which null fits too."""
+    kind = schema.get("type")
+    if isinstance(kind, str) and kind != "null":
+        schema["type"] = [kind, "null"]
+    if isinstance(schema.get("enum"), list) and None not in schema["enum"]:
+        schema["enum"] = [*schema["enum"], None]
+    if isinstance(schema.get("anyOf"), list):
+        schema["anyOf"] = [*schema["anyOf"], {"type": "null"}]
+    return schema
 
 
 def _tools(tool: object, index: int) -> list[dict[str, Any]]:

@@ -17,6 +17,7 @@ from dropbatch.core.formats.base import (
     begins,
     encode,
     is_object,
+    json_line,
     member_of,
     members_of,
     one_line,
@@ -187,7 +188,7 @@ class OpenAIWriter:
             ("response", response),
             ("error", error),
         ]
-        return splice(members) + b"\n"
+        return json_line(members)
 
     def _body(self, facts: BatchFacts, outcome: Outcome, line: _Line) -> bytes:
         body = members_of(line.body) or {}

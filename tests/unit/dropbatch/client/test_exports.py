@@ -164,17 +164,26 @@ def test_vectorize_leaves_failures_out(tmp_path):
 
 def test_ids_for_vectorize_are_short_and_unique(tmp_path):
     """A long id has Vectorize refuse the file; of two vectors with one id it keeps one."""
-    references = ["x", "x", "é" * 32, "é" * 33, None, "", 7, "7", "k" * 11_000]
+    references = ["x", "x", "é" * 32, "é" * 33, None, "", 7, "7", "k" * 11_000, "\u2028\x85"]
     output = lines(*(native(number, [1, 2], one) for number, one in enumerate(references)))
 
     done = exported("vectorize", tmp_path, output)
 
     written = [json.loads(line) for line in (tmp_path / "output.vectorize.ndjson").read_text().splitlines()]
     own = "20261121T093000Z-0a1b2c3d-{}".format
-    assert [one["id"] for one in written] == ["x", own(1), "é" * 32, own(3), own(4), own(5), "7", own(7), own(8)]
+    assert [one["id"] for one in written] == [
+        "x",
+        own(1),
+        "é" * 32,
+        *map(own, (3, 4, 5)),
+        "7",
+        own(7),
+        own(8),
+        "\u2028\x85",
+    ]
     kept = [one["metadata"].get("external_reference") for one in written]
-    assert kept == [None, "x", None, "é" * 33, None, None, None, "7", None]
-    assert (done.records, done.renamed) == (9, 6)
+    assert kept == [None, "x", None, "é" * 33, None, None, None, "7", None, None]
+    assert (done.records, done.renamed) == (10, 6)
     assert max(len(json.dumps(one["metadata"])) for one in written) <= 10_240
 
 
@@ -185,12 +194,13 @@ def test_vectors_too_long_for_vectorize_are_refused(tmp_path):
 
 
 def test_text_files_have_every_record(tmp_path):
-    exported("csv", tmp_path)
-    exported("jsonl", tmp_path)
+    three = THREE.replace(b'"a"', rb'"a\u2028"')
+    exported("csv", tmp_path, three)
+    exported("jsonl", tmp_path, three)
 
     assert pa.csv.read_csv(io.BytesIO((tmp_path / "output.as.csv").read_bytes())).num_rows == 3
     rows = [json.loads(line) for line in (tmp_path / "output.as.jsonl").read_text().splitlines()]
-    assert rows[0]["embedding"] == [1.0, 0.25, 2.5]
+    assert (rows[0]["external_reference"], rows[0]["embedding"]) == ("a\u2028", [1.0, 0.25, 2.5])
 
 
 @pytest.mark.parametrize("kind", ["npy", "vectorize"])

@@ -1,10 +1,13 @@
 """What can be submitted, as bytes: frames of every type of column, and how much is held in memory."""
 
 import io
+import json
 import tracemalloc
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
+from uuid import UUID
 
+import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
@@ -69,10 +72,16 @@ def test_polars_categories_are_texts(kind):
 
 
 @pytest.mark.parametrize(
-    ("cells", "says"), [(["a", 3], "column text"), ([1, "a"], "column text"), ([1j, 2], "column text"), ([2**70], "")]
+    ("cells", "says"),
+    [
+        (["a", None, 3], "row 3 has a int, a row before it a str"),
+        ([1, "a"], "row 2 has a str, a row before it a int"),
+        ([1j, 2], "Unsupported numpy type"),
+        ([2**70], "too large"),
+    ],
 )
 def test_column_that_is_no_column_is_named(cells, says):
-    with pytest.raises(UsageError, match=f"The frame cannot be read: .*{says}.*Give each column one type"):
+    with pytest.raises(UsageError, match=f"Column 'text' cannot be sent: .*{says}.*Give it one type"):
         open_source(pd.DataFrame({"text": cells}))
 
 
@@ -97,7 +106,7 @@ def test_index_is_sent_if_it_has_a_name():
     [
         ({"text": "x"}, "A dict cannot be submitted"),
         ("no-such-file.jsonl", "no-such-file.jsonl cannot be read"),
-        (pa.table({"a": [[1]]}), "Column 'a' is nested"),
+        (pa.table({"a": [[1]]}), "Column 'a' cannot be sent: it is nested"),
         (pa.table([[1], [2]], names=["a", "a"]), "Two columns have the name 'a'"),
         (io.StringIO("{}"), "must be open for bytes"),
         (pd.Series(["a"]), "A Series cannot be submitted. Give a path"),
@@ -113,13 +122,219 @@ def test_what_cannot_be_sent_is_refused(source, says):
     ("source", "says"),
     [
         ([{"text": "x"}, "x"], "Record 2 must be a dict, such as .*, not str"),
-        ([{"text": object()}], "Record 1 cannot be written as JSON"),
-        (pa.table({"a": pa.array([b"\xff"], pa.binary_view())}), "cannot be written as CSV"),
+        ([{"text": "x"}, {"a": [{"b": object()}]}], r"Record 2: a\[0\].b is a object, which cannot be written as JSON"),
+        ([{"text": float("nan")}], "Record 1: text is nan, .* Write None, or leave it out; or submit the frame itself"),
+        ([{"text": "x", "top_p": float("inf")}], "Record 1: top_p is inf, .* Write a number"),
+        ([{"text": pd.NaT}], "Record 1: text is NaT"),
+        ([{"text": pd.NA}], "Record 1: text is <NA>"),
+        ([{"max_tokens": Decimal(3)}], r"Record 1: max_tokens is a Decimal. Write float"),
+        ([{"text": [b"x"]}], r"Record 1: text\[0\] has bytes. Write their text, or base64"),
+        ([{"stop": {"a"}}], "Record 1: stop is a set, which has no order. Write a list"),
+        ([{"text": timedelta(1)}], "Record 1: text is a timedelta"),
+        ([{"text": "x", None: ["y"]}], r"Record 1 has a member without a name: \['y'\]"),
     ],
 )
 def test_what_cannot_be_written_is_refused(source, says):
     with pytest.raises(UsageError, match=says):
         content(source)
+
+
+def test_numbers_of_numpy_and_times_are_written_as_usual():
+    record = {
+        "n": np.int64(3),
+        "x": np.float32(1.5),
+        "list": np.array([1, 2]),
+        "text": np.str_("a"),
+        "at": AT,
+        "day": date(2026, 11, 21),
+        "time": time(9, 30),
+        "stamp": pd.Timestamp("2026-11-21"),
+        "id": UUID(int=5),
+        7: None,
+    }
+    assert json.loads(content([record])) == {
+        "n": 3,
+        "x": 1.5,
+        "list": [1, 2],
+        "text": "a",
+        "at": "2026-11-21T09:30:00Z",
+        "day": "2026-11-21",
+        "time": "09:30:00",
+        "stamp": "2026-11-21T00:00:00",
+        "id": "00000000-0000-0000-0000-000000000005",
+        "7": None,
+    }
+
+
+def test_half_of_pair_of_surrogates_does_not_end_upload():
+    assert content([{"text": "cut \ud83d", "é": 1}, {"text": "é"}]) == (
+        '{"text":"cut \\ud83d","\\u00e9":1}\n{"text":"é"}\n'
+    )
+    frame = pd.DataFrame({"id": [1, 2, 3], "text": pd.Series(["cut \ud83d", "é", None], dtype=object)})
+    sent = open_source(frame).stream.read()
+    assert sent == b'"id","text"\n1,"cut \xed\xa0\xbd"\n2,"\xc3\xa9"\n3,\n'
+
+
+# ── whole numbers ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("column", "cells"),
+    [
+        (pd.Series([98765432101, None]), ["98765432101", ""]),
+        (pd.Series([98765432101, None], dtype="Int64"), ["98765432101", ""]),
+        (pd.Series([9007199254740993, 2]), ["9007199254740993", "2"]),
+        (pd.Series([12345678901.0, 0.5]), ['"12345678901"', '"0.5"']),
+        (pd.Series([1.25, None], dtype="float32"), ["1.25", ""]),
+        (pd.Series([3, 4], dtype="float16"), ["3", "4"]),
+        (pd.arrays.SparseArray([30_000_000_000, 0]), ["30000000000", "0"]),
+        (pl.Series([float("nan"), 1e15]), ["", "1000000000000000"]),
+        (pl.Series([float("inf"), 1e20]), ["inf", "1e+20"]),
+        (pl.Series([None, None], dtype=pl.Float64), ["", ""]),
+    ],
+    ids=lambda value: "" if isinstance(value, list) else str(value.dtype),
+)
+def test_whole_numbers_stay_whole(column, cells):
+    make = pl.DataFrame if isinstance(column, pl.Series) else pd.DataFrame
+    assert content(make({"text": ["a", "b"], "id": column})).split("\n")[1:-1] == [
+        f'"a",{cells[0]}',
+        f'"b",{cells[1]}',
+    ]
+
+
+# ── columns that are no cells ────────────────────────────────────────────────────────────────────────────────────────
+
+ODD = {
+    "list": pa.array([[1], []]),
+    "struct": pa.array([{"a": 1}, None]),
+    "map": pa.array([[("a", 1)], None], pa.map_(pa.string(), pa.int64())),
+    "duration": pa.array([timedelta(1), None]),
+    "interval": pa.array([pa.MonthDayNano([1, 1, 1]), None]),
+    "uuid": pa.ExtensionArray.from_storage(pa.uuid(), pa.array([b"0" * 16, None], pa.binary(16))),
+    "bytes": pa.array([b"\xff", None]),
+    "pixels": pa.array([b"\xff", None], pa.binary(1)),
+}
+
+
+@pytest.mark.parametrize("kind", ODD)
+def test_column_that_is_no_cell_is_left_out_unless_needed(kind, tmp_path):
+    table = pa.table({"id": [1, 2], "text": ["a", "b"], "odd": ODD[kind]})
+    parquet.write_table(table, tmp_path / "a.pq") if kind != "interval" else None
+
+    with pytest.warns(UserWarning, match="Column 'odd' is left out: .* a cell is text or a number"):
+        assert content(table) == '"id","text"\n1,"a"\n2,"b"\n'
+    if (tmp_path / "a.pq").exists():
+        with pytest.warns(UserWarning, match="Column 'odd' is left out"):
+            assert content(tmp_path / "a.pq") == '"id","text"\n1,"a"\n2,"b"\n'
+    if kind != "bytes":
+        with pytest.raises(UsageError, match=r"cannot be sent: .* a cell is text or a number"):
+            open_source(table, "{text} {odd}")
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        pd.DataFrame({"text": ["a"], "odd": pd.period_range("2026-01", periods=1, freq="M")}),
+        pd.DataFrame({"text": ["a"], "odd": [UUID(int=5)]}),
+        pd.DataFrame({"text": ["a"], "odd": [1j]}),
+        pd.DataFrame({"text": ["a"], "odd": pd.Series([object()], dtype=object)}),
+        pl.DataFrame({"text": ["a"], "odd": pl.Series([1], dtype=pl.Int128)}),
+        pl.DataFrame({"text": ["a"], "odd": pl.Series([object()], dtype=pl.Object)}),
+    ],
+    ids=["period", "uuid", "complex", "object", "int128", "polars object"],
+)
+def test_odd_column_of_frame_is_left_out_unless_needed(frame):
+    with pytest.warns(UserWarning, match="Column 'odd' is left out"):
+        assert content(frame) == '"text"\n"a"\n'
+    with pytest.raises(UsageError, match="Column 'odd' cannot be sent"):
+        open_source(frame, "{odd}")
+
+
+def test_bytes_that_are_needed_are_text():
+    table = pa.table({"id": [1, 2], "text": pa.array([b"caf\xc3\xa9", b"\xff"], pa.large_binary())})
+    assert open_source(table).stream.read() == b'"id","text"\n1,"caf\xc3\xa9"\n2,"\xff"\n'
+
+
+def test_stored_in_another_way_is_the_same_cell():
+    ends = pa.RunEndEncodedArray.from_arrays([2], ["x"])
+    json_type = pa.ExtensionArray.from_storage(pa.json_(), pa.array(['{"a":1}', None]))
+    table = pa.table({"n": [1, 2], "ends": ends, "json": json_type})
+    assert content(table) == '"n","ends","json"\n1,"x","{""a"":1}"\n2,"x",\n'
+
+
+# ── files of Parquet and Arrow ───────────────────────────────────────────────────────────────────────────────────────
+
+TABLE = pa.table({"id": [1, 2], "text": ["a", "b"], "odd": [[1], [2]]})
+
+
+def stream_of(table):
+    file = io.BytesIO()
+    with pa.ipc.new_stream(file, table.schema) as writer:
+        writer.write_table(table, max_chunksize=1)
+    return file.getvalue()
+
+
+def file_of(table):
+    file = io.BytesIO()
+    with pa.ipc.new_file(file, table.schema) as writer:
+        writer.write_table(table, max_chunksize=1)
+    return file.getvalue()
+
+
+def parquet_of(table):
+    file = io.BytesIO()
+    parquet.write_table(table, file)
+    return file.getvalue()
+
+
+@pytest.mark.filterwarnings("ignore:Column 'odd' is left out")
+@pytest.mark.parametrize("make", [stream_of, file_of, parquet_of])
+@pytest.mark.parametrize("name", ["data-00000-of-00001.arrow", "a.pq", "a.PARQUET", "a.feather", "a.bin"])
+def test_file_is_known_by_its_first_bytes(tmp_path, make, name):
+    (tmp_path / name).write_bytes(make(TABLE))
+
+    opened = open_source(tmp_path / name)
+
+    assert (opened.name, dict(opened.options)) == (name.rpartition(".")[0] + ".csv", {"format": "csv"})
+    assert opened.stream.read() == b'"id","text"\n1,"a"\n2,"b"\n'
+    with (tmp_path / name).open("rb") as file:
+        assert open_source(file).stream.read() == b'"id","text"\n1,"a"\n2,"b"\n'
+        file.seek(0)
+        assert open_source(file).name == opened.name
+    unnamed = open_source(io.BytesIO(make(TABLE)))
+    assert (unnamed.name[-4:], unnamed.stream.read()) == (".csv", b'"id","text"\n1,"a"\n2,"b"\n')
+
+
+def test_only_needed_columns_of_parquet_are_read(tmp_path, monkeypatch):
+    asked = []
+    read = parquet.ParquetFile.iter_batches
+    monkeypatch.setattr(
+        parquet.ParquetFile,
+        "iter_batches",
+        lambda self, columns=None: asked.append(columns) or read(self, columns=columns),
+    )
+    (tmp_path / "a.parquet").write_bytes(parquet_of(TABLE))
+
+    with pytest.warns(UserWarning, match="left out"):
+        content(tmp_path / "a.parquet")
+
+    assert asked == [["id", "text"]]
+
+
+@pytest.mark.parametrize(
+    ("name", "written", "says"),
+    [
+        ("a.parquet", b"no table", "a.parquet: It cannot be read"),
+        ("a.arrow", b"no table", "a.arrow: It cannot be read"),
+        ("a.feather", b"FEA1" + b"\0" * 40, "It is Feather's first version"),
+        ("a.arrow", stream_of(TABLE)[:-200], "cannot be read after row 1"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Column 'odd' is left out")
+def test_file_that_is_damaged_is_refused(tmp_path, name, written, says):
+    (tmp_path / name).write_bytes(written)
+    with pytest.raises(UsageError, match=says):
+        open_source(tmp_path / name).stream.read()
 
 
 def big(tmp_path, kind):

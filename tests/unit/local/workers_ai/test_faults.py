@@ -253,6 +253,15 @@ def test_swapped_and_null_references():
     assert references == ["row-1", "row-0", None, *(f"row-{index}" for index in range(3, 8))]
 
 
+def test_null_vectors():
+    world = LocalApi(latency=0, shuffle=False)
+    world.api.inject(Fault(kind="null_vectors", items=(1,)))
+    world.run("@cf/baai/bge-m3", {"requests": [{"text": "a"}, {"text": "b"}]})
+    items = world.run("@cf/baai/bge-m3", {"request_id": world.api.accepted[-1]["request_id"]}, "").json()["result"]
+    assert [item["success"] for item in items["responses"]] == [True, True]
+    assert [set(item["result"]["data"][0]) == {None} for item in items["responses"]] == [False, True]
+
+
 def test_giant_results():
     world = World(Fault(kind="giant", share=1, factor=100))
     world.submit()

@@ -109,6 +109,45 @@ def test_response_schema_is_json_schema():
     assert sent({"contents": CONTENTS, "generationConfig": config})["response_format"] == {"type": "json_object"}
 
 
+@pytest.mark.parametrize(
+    ("written", "schema"),
+    [
+        ({"type": "STRING", "nullable": True}, {"type": ["string", "null"]}),
+        ({"type": "STRING", "nullable": False}, {"type": "string"}),
+        ({"type": "STRING", "enum": ["A"], "nullable": True}, {"type": ["string", "null"], "enum": ["A", None]}),
+        ({"anyOf": [{"type": "INTEGER"}], "nullable": True}, {"anyOf": [{"type": "integer"}, {"type": "null"}]}),
+        ({"any_of": [{"type": "NULL"}, {"type": "INTEGER"}]}, {"anyOf": [{"type": "null"}, {"type": "integer"}]}),
+        ({"type": "ARRAY", "maxItems": "3", "min_items": "1"}, {"type": "array", "maxItems": 3, "minItems": 1}),
+        ({"type": "STRING", "max_length": 9, "minLength": "٣"}, {"type": "string", "maxLength": 9, "minLength": "٣"}),
+        ({"type_": "NUMBER", "format_": "double"}, {"type": "number", "format": "double"}),
+        ({"type": "TYPE_UNSPECIFIED", "title": "T"}, {"title": "T"}),
+        ({"type": ["STRING", "NULL"]}, {"type": ["string", "null"]}),
+        ({"type": "OBJECT", "additional_properties": False}, {"type": "object", "additionalProperties": False}),
+        (
+            {"type": "OBJECT", "properties": {"type": {"type": "STRING"}, "max_items": {"type": "INTEGER"}}},
+            {"type": "object", "properties": {"type": {"type": "string"}, "max_items": {"type": "integer"}}},
+        ),
+        (
+            {"properties": {"propertyOrdering": {"type": "STRING"}}, "property_ordering": ["propertyOrdering"]},
+            {"properties": {"propertyOrdering": {"type": "string"}}},
+        ),
+        ({"default": {"type": "A", "max_items": "1"}}, {"default": {"type": "A", "max_items": "1"}}),
+        (
+            {"$defs": {"a_b": {"type": "STRING"}}, "$ref": "#/$defs/a_b"},
+            {"$defs": {"a_b": {"type": "string"}}, "$ref": "#/$defs/a_b"},
+        ),
+    ],
+    ids=str,
+)
+def test_schema_is_translated_whole(written, schema):
+    for name in ("responseSchema", "response_schema"):
+        config = {"responseMimeType": "application/json", name: written}
+        asked = sent({"contents": CONTENTS, "generationConfig": config})["response_format"]
+        assert asked == {"type": "json_schema", "json_schema": schema}
+    tools = [{"function_declarations": [{"name": "f", "description": "d", "parameters": written}]}]
+    assert sent({"contents": CONTENTS, "tools": tools}, KIMI)["tools"][0]["function"]["parameters"] == schema
+
+
 def test_candidates_are_asked_for_if_allowed():
     request = {"contents": CONTENTS, "generationConfig": {"candidateCount": 2}}
     assert sent(request, KIMI)["n"] == 2

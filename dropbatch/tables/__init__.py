@@ -1,0 +1,1 @@
+"""Tables that are submitted: frames, Parquet, Arrow."""

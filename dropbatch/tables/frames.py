@@ -1,0 +1,359 @@
+"""Frames, and Parquet and Arrow files, as the CSV that is uploaded. Needs pyarrow.
+
+A column that cannot be a cell, such as a list, is left out with a warning unless it is needed: it is the input, the
+reference, or in the template. Whole numbers are written as such, also where missing values made floats of them.
+"""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from dropbatch.errors import UploadRefused, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+CHUNK_BYTES = 1 << 20
+SUFFIXES = (".parquet", ".pq", ".arrow", ".arrows", ".ipc", ".feather")
+PARQUET, ARROW_FILE, ARROW_STREAM, OLD_FEATHER = b"PAR1", b"ARROW1", b"\xff\xff\xff\xff", b"FEA1"
+"""What the files begin with; a stream of Arrow is what `Dataset.save_to_disk` of Hugging Face writes."""
+MAGIC_BYTES = 6
+MAX_WHOLE = float(1 << 63)
+SCIENTIFIC = 1e10
+"""From here on, Arrow writes a float with an exponent."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """What is read as a table.
+
+    Attributes:
+        schema: of Arrow.
+        batches: the record batches with at least the named columns.
+        unreadable: columns that are not in the schema, each with the reason.
+    """
+
+    schema: Any
+    batches: Callable[[Sequence[str]], Iterable[Any]]
+    unreadable: Mapping[str, str] = field(default_factory=dict)
+
+
+def arrow() -> Any:  # noqa: ANN401 - pyarrow has no types
+    """The module.
+
+    Raises:
+        UsageError: it is not installed.
+    """
+    try:
+        import pyarrow as pa
+        import pyarrow.compute
+        import pyarrow.ipc
+    except ImportError:
+        raise UsageError("Frames, Parquet and Arrow files need pyarrow: pip install 'dropbatch[data]'.") from None
+    return pa
+
+
+def is_table(beginning: bytes) -> bool:
+    """Whether a file that begins so is one of Parquet's or Arrow's."""
+    return beginning.startswith((PARQUET, ARROW_FILE, ARROW_STREAM, OLD_FEATHER))
+
+
+# ── files ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def table_of_file(file: Any) -> Table:  # noqa: ANN401 - a path, or a binary file that can be read again
+    """The table in a Parquet or Arrow file, of which only the columns that are needed are read.
+
+    Raises:
+        UsageError: it is none, or damaged.
+    """
+    pa = arrow()
+    try:
+        beginning = _beginning_of(file)
+        if beginning.startswith(OLD_FEATHER):
+            raise UsageError("It is Feather's first version. Write it again as version 2, or as Parquet.")
+        if beginning.startswith(ARROW_FILE):
+            return _arrow_table(pa, pa.ipc.open_file, file)
+        if beginning.startswith(ARROW_STREAM):
+            return _arrow_table(pa, pa.ipc.open_stream, file)
+        from pyarrow import parquet
+
+        opened = parquet.ParquetFile(file)
+        schema = opened.schema_arrow
+        return Table(
+            schema,
+            lambda names: opened.iter_batches(columns=None if len(names) == len(schema) else names),
+        )
+    except pa.ArrowException as error:
+        raise UsageError(f"It cannot be read: {error}") from error
+
+
+def beginning_of(file: BinaryIO) -> bytes:
+    """The first bytes of a file that can be read again from there."""
+    at = file.tell()
+    beginning = file.read(MAGIC_BYTES)
+    file.seek(at)
+    return beginning
+
+
+def _beginning_of(file: Any) -> bytes:  # noqa: ANN401
+    if hasattr(file, "read"):
+        return beginning_of(file)
+    with open(file, "rb") as opened:  # noqa: PTH123 - whatever names a file
+        return opened.read(MAGIC_BYTES)
+
+
+def _arrow_table(pa: Any, reader: Any, file: Any) -> Table:  # noqa: ANN401
+    """The table in a file or a stream of Arrow, read one batch after another."""
+    source = file if hasattr(file, "read") else pa.OSFile(str(file), "rb")
+    start = source.tell()
+    opened = reader(source)
+
+    def batches(names: Sequence[str]) -> Iterator[Any]:
+        fields = [opened.schema.get_field_index(name) for name in names]
+        source.seek(start)
+        again = reader(source, options=pa.ipc.IpcReadOptions(included_fields=fields))
+        if reader is pa.ipc.open_stream:
+            yield from again
+        else:
+            yield from (again.get_batch(index) for index in range(again.num_record_batches))
+
+    return Table(opened.schema, batches)
+
+
+# ── frames ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+_UNREADABLE = (TypeError, ValueError, OverflowError)
+"""What pandas and pyarrow raise for values that make no column; a `UnicodeEncodeError` is one, and Arrow's own are."""
+
+
+def table_of_frame(frame: Any) -> Table:  # noqa: ANN401
+    """The table that a frame is: anything with Arrow's stream interface.
+
+    Raises:
+        TypeError: it is a series, or chunks of one.
+        UsageError: it cannot be read.
+    """
+    pa = arrow()
+    why: dict[str, str] = {}
+    try:
+        reader = pa.RecordBatchReader.from_stream(frame)
+    except (*_UNREADABLE, pa.ArrowException) as error:
+        if "non-struct type" in str(error):
+            raise TypeError from error
+        if not hasattr(frame, "columns"):
+            raise UsageError(f"The frame cannot be read: {_words(error)}.") from error
+        _check_names(list(map(str, frame.columns)))
+        is_pandas = hasattr(frame, "iloc")
+        readable, why = (_pandas if is_pandas else _others)(pa, frame)
+        reader = pa.RecordBatchReader.from_stream(readable)
+    return Table(reader.schema, lambda _: reader, why)
+
+
+def _pandas(pa: Any, frame: Any) -> tuple[Any, dict[str, str]]:  # noqa: ANN401
+    """A frame of the columns that Arrow can read, and why it cannot read the others."""
+    columns, why = {}, dict[str, str]()
+    for name in frame.columns:
+        column = frame[name]
+        if type(column.dtype).__name__ == "SparseDtype":
+            column = column.sparse.to_dense()
+        try:
+            pa.array(column, from_pandas=True)
+        except UnicodeEncodeError:
+            # Half of a surrogate pair: the bytes are no UTF-8, so this row fails alone, as in any file.
+            column = column.astype(object).map(
+                lambda one: one.encode("utf-8", "surrogatepass") if isinstance(one, str) else one
+            )
+        except (*_UNREADABLE, pa.ArrowException) as error:
+            why[str(name)] = f"{_first_other(column) or _words(error)}. Give it one type: text or numbers"
+            continue
+        columns[name] = column
+    return type(frame)(columns, index=frame.index), why
+
+
+def _first_other(column: Any) -> str:  # noqa: ANN401
+    """Where a column's values are not all of one type; empty if they are."""
+    first: type | None = None
+    for row, value in enumerate(column, 1):
+        kind = None if value is None or value != value else type(value)  # noqa: PLR0124 - NaN is not
+        if first is None:
+            first = kind
+        elif kind not in {None, first}:
+            return f"row {row:,} has a {kind.__name__}, a row before it a {first.__name__}"
+    return ""
+
+
+def _others(pa: Any, frame: Any) -> tuple[Any, dict[str, str]]:  # noqa: ANN401
+    """The same for a frame of polars."""
+    why = {}
+    for name in frame.columns:
+        try:
+            pa.RecordBatchReader.from_stream(frame.select(name))
+        except (*_UNREADABLE, pa.ArrowException) as error:
+            why[name] = f"{_words(error)}. Give it another type: text or numbers"
+    return frame.drop(list(why)), why
+
+
+def _words(error: Exception) -> str:
+    return ". ".join(str(one).rstrip(".") for one in error.args)
+
+
+# ── columns ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def csv_chunks(table: Table, template: str = "") -> Iterator[bytes]:
+    """A table as CSV, some rows at a time: a header, then a row a record; null and NaN are the empty cell.
+
+    A null of an only column would be a blank line, which is no row; it is written as "".
+
+    Args:
+        table: the table.
+        template: the option, which names columns; empty if it is not given here.
+
+    Raises:
+        UsageError: a column that is needed cannot be written; two have one name; later, the file is damaged.
+    """
+    pa = arrow()
+    names = [one for one in table.schema.names if not one.startswith("__index_level_")]
+    _check_names(names)
+    left_out = {**table.unreadable}
+    needed = _needed([*names, *table.unreadable], template)
+    for name in names:
+        if why := _no_cell(pa, table.schema.field(name).type, is_needed=name in needed):
+            left_out[name] = why
+    kept = [name for name in names if name not in left_out]
+    for name, why in left_out.items():
+        if name in needed or not kept:
+            raise UsageError(f"Column {name!r} cannot be sent: {why}.")
+    for name, why in left_out.items():
+        warnings.warn(f"Column {name!r} is left out: {why}.", stacklevel=5)
+    return _chunks(pa, table, kept)
+
+
+def _check_names(names: list[str]) -> None:
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise UsageError(f"Two columns have the name {twice[0]!r}. Rename one.")
+
+
+def _needed(names: list[str], template: str) -> set[str]:
+    """The columns that requests are made of."""
+    from dropbatch.core.formats.tables import INPUT_COLUMNS, REFERENCE_COLUMNS
+    from dropbatch.core.formats.template import Template, position
+
+    def first(candidates: Sequence[str]) -> list[int]:
+        found = (position(names, name) for name in candidates)
+        return [index for index in found if index is not None][:1]
+
+    try:
+        wanted = Template(template, names).columns if template else first(INPUT_COLUMNS)
+    except UploadRefused:  # The check of the upload says so.
+        wanted = []
+    return {names[index] for index in (*wanted, *first(REFERENCE_COLUMNS))}
+
+
+_AS_TEXT = "a cell is text or a number. Write it as text"
+
+
+def _no_cell(pa: Any, kind: Any, *, is_needed: bool) -> str:  # noqa: ANN401
+    """Why a column of this type cannot be written as cells; empty if it can."""
+    kind, types = _plain(kind), pa.types
+    if types.is_nested(kind):
+        return f"it is nested, and {_AS_TEXT}, such as JSON"
+    if types.is_duration(kind) or types.is_interval(kind):
+        return f"it has durations, and {_AS_TEXT}, or as a number of seconds"
+    if isinstance(kind, pa.BaseExtensionType):
+        return f"its type is {kind}, and {_AS_TEXT}"
+    if types.is_fixed_size_binary(kind) or (_is_binary(pa, kind) and not is_needed):
+        return f"it has bytes, and {_AS_TEXT}"
+    return ""
+
+
+def _is_binary(pa: Any, kind: Any) -> bool:  # noqa: ANN401
+    types = pa.types
+    return bool(types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind))
+
+
+def _plain(kind: Any) -> Any:  # noqa: ANN401
+    """The type of a column's values, without what only stores them in another way."""
+    pa = arrow()
+    if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
+        return _plain(kind.value_type)
+    is_text = isinstance(kind, pa.BaseExtensionType) and (
+        pa.types.is_string(kind.storage_type) or pa.types.is_large_string(kind.storage_type)
+    )
+    return kind.storage_type if is_text else kind
+
+
+# ── rows ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _chunks(pa: Any, table: Table, kept: list[str]) -> Iterator[bytes]:  # noqa: ANN401
+    from pyarrow import csv
+
+    written, row = io.BytesIO(), 0
+    empty = pa.record_batch([pa.array([], pa.string())] * len(kept), kept)
+    csv.CSVWriter(written, empty.schema).close()  # the header
+    try:
+        for batch in table.batches(kept):
+            for rows in _slices(batch):
+                columns = [_cells(pa, rows.column(name), name, row, only=len(kept) == 1) for name in kept]
+                cells = pa.record_batch(columns, kept)
+                options = csv.WriteOptions(include_header=False)
+                with csv.CSVWriter(written, cells.schema, write_options=options) as writer:
+                    writer.write_batch(cells)
+                row += rows.num_rows
+                yield written.getvalue()
+                written.seek(0)
+                written.truncate()
+    except (pa.ArrowException, OSError) as error:
+        raise UsageError(f"The table cannot be read after row {row:,}: {error}") from error
+    yield written.getvalue()
+
+
+def _slices(batch: Any) -> Iterator[Any]:  # noqa: ANN401
+    """Rows of about `CHUNK_BYTES`, without a copy: a frame is often one batch."""
+    rows = max(1, batch.num_rows * CHUNK_BYTES // max(batch.nbytes, 1))
+    for start in range(0, batch.num_rows, rows):
+        yield batch.slice(start, rows)
+
+
+def _cells(pa: Any, column: Any, name: str, row: int, *, only: bool) -> Any:  # noqa: ANN401
+    """A column as Arrow's CSV writer takes it."""
+    compute, types = pa.compute, pa.types
+    try:
+        if isinstance(column.type, pa.BaseExtensionType):
+            column = column.storage
+        if types.is_run_end_encoded(column.type):
+            column = compute.run_end_decode(column)
+        if types.is_dictionary(column.type):
+            column = _cells(pa, column.dictionary, name, row, only=False).take(column.indices)
+        kind = column.type
+        if types.is_floating(kind):
+            column = _numbers(pa, column)
+        elif types.is_string_view(kind):
+            column = column.cast(pa.string())
+        elif _is_binary(pa, kind):
+            column = column.cast(pa.binary()).cast(pa.string(), safe=False)
+        return column.cast(pa.string()).fill_null("") if only else column
+    except pa.ArrowException as error:
+        last = row + len(column)
+        raise UsageError(f"Rows {row + 1:,} to {last:,} of column {name!r} cannot be written: {error}") from error
+
+
+def _numbers(pa: Any, column: Any) -> Any:  # noqa: ANN401
+    """Floats, of which whole ones are written without a fraction and an exponent, and NaN is null."""
+    compute = pa.compute
+    column = column.cast(pa.float32()) if pa.types.is_float16(column.type) else column
+    column = compute.if_else(compute.is_nan(column), pa.scalar(None, column.type), column)
+    size = compute.abs(column)
+    is_whole = compute.and_(compute.less(size, MAX_WHOLE), compute.equal(compute.floor(column), column))
+    if compute.all(is_whole, min_count=0).as_py():
+        return column.cast(pa.int64())
+    if not compute.any(compute.and_(is_whole, compute.greater_equal(size, SCIENTIFIC))).as_py():
+        return column
+    whole = compute.if_else(is_whole, column, pa.scalar(0, column.type)).cast(pa.int64()).cast(pa.string())
+    return compute.if_else(is_whole, whole, column.cast(pa.string()))

@@ -1,0 +1,144 @@
+"""Every line of a result file survives the readers that people use, whatever characters users and models write."""
+
+import csv
+import io
+import json
+import random
+
+import httpx
+import pandas as pd
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dropbatch.core.formats.registry import FORMATS
+from tests.support import vendors
+from tests.support.converted import LLAMA
+from tests.support.doubles.collected import result_files
+from tests.support.examples import examples
+
+BREAKS = "\x85\u2028\u2029\x0b\x0c\x1c\x1d\x1e\x1f"
+"""What `str.splitlines` takes for the end of a line besides LF and CR, and one that it does not."""
+FAILS = "fails"
+
+letters = st.sampled_from([*BREAKS, *'ab \n\r\t"\\,é']) | st.characters(codec="utf-8")
+texts = st.lists(letters, max_size=9).map("".join)
+JSON_LINES = sorted(name for name, known in FORMATS.items() if not known.delimiter)
+TABLES = sorted(FORMATS.keys() - JSON_LINES)
+
+
+def record_of(format_, text):
+    messages = [{"role": "user", "content": text}]
+    return {
+        "native": {"prompt": text, "external_reference": text},
+        "openai": {"custom_id": text, "url": "/v1/chat/completions", "body": {"messages": messages}},
+        "anthropic": {"custom_id": text, "params": {"messages": messages, "max_tokens": 9}},
+        "gemini": {"label": text, "request": {"contents": [{"parts": [{"text": text}]}]}},
+        "bedrock": {"recordId": text, "modelInput": {"messages": messages, "max_tokens": 9}},
+    }[format_]
+
+
+def answer_of(request):
+    """An answer that repeats the text, or a failure that quotes it."""
+    text = request["prompt"] if "prompt" in request else request["messages"][-1]["content"]
+    if text.startswith(FAILS):
+        return {"success": False, "error": {"code": 5006, "message": f"bad: {text}"}}
+    return {"success": True, "result": {"response": text}}
+
+
+def files_of(format_, written):
+    """The result files of records with these texts, written as JSON that escapes nothing, or as rows or lines."""
+    if format_ == "text":
+        content = "".join(f"{text}\n" for text in written).encode()
+    elif format_ in TABLES:
+        rows = io.StringIO(newline="")
+        delimiter = FORMATS[format_].delimiter.decode()
+        csv.writer(rows, delimiter=delimiter, quoting=csv.QUOTE_ALL, lineterminator="\n").writerows(enumerate(written))
+        content = rows.getvalue().encode()
+    else:
+        lines = (json.dumps(record_of(format_, text), ensure_ascii=False) for text in written)
+        content = "".join(f"{line}\n" for line in lines).encode()
+    header = FORMATS[format_].delimiter.join([b"id", b"text"]) if format_ in TABLES else b""
+    return result_files(format_, header, content, LLAMA, answer_of)
+
+
+def lines_of_response(content, size=7):
+    """As OpenAI's users read a file: `client.files.content(…).iter_lines()`."""
+    blocks = (content[at : at + size] for at in range(0, len(content), size))
+    return [line for line in httpx.Response(200, content=blocks).iter_lines() if line]
+
+
+JSON_READERS = {
+    "splitlines": lambda content: map(json.loads, content.decode().splitlines()),
+    "iter_lines": lambda content: map(json.loads, lines_of_response(content)),
+    "open": lambda content: map(json.loads, io.TextIOWrapper(io.BytesIO(content), "utf-8")),
+    "pandas": lambda content: pd.read_json(io.BytesIO(content), lines=True, dtype=False).to_dict("records"),
+    "polars": lambda content: pl.read_ndjson(content, infer_schema_length=None).to_dicts(),
+}
+
+
+@pytest.mark.parametrize("format_", JSON_LINES)
+@examples(40)
+@given(written=st.lists(st.tuples(st.booleans(), texts), min_size=1, max_size=5))
+def test_json_lines_survive_every_reader(format_, written):
+    whole = [f"{FAILS if fails else 'says '}{text}." for fails, text in written]
+    if format_ == "text":
+        whole = [text.replace("\n", " ").replace("\r", " ") for text in whole]
+
+    output, errors, _ = files_of(format_, whole)
+
+    for content, count in ((output, len(whole)), (errors, sum(fails for fails, _ in written))):
+        lines = [json.loads(line) for line in content.split(b"\n") if line]
+        assert len(lines) == count
+        for name, read in JSON_READERS.items() if count else ():
+            found = list(read(content))
+            assert len(found) == count, name
+            if name in {"splitlines", "iter_lines", "open"}:
+                assert found == lines, name
+    if format_ == "native":
+        assert [line["external_reference"] for line in JSON_READERS["splitlines"](output)] == whole
+
+
+@pytest.mark.parametrize("format_", TABLES)
+@examples(40)
+@given(written=st.lists(st.tuples(st.booleans(), texts), min_size=1, max_size=5))
+def test_rows_survive_every_reader(format_, written):
+    whole = [f"{FAILS if fails else 'says '}{text}." for fails, text in written]
+    delimiter = FORMATS[format_].delimiter.decode()
+
+    output, errors, _ = files_of(format_, whole)
+
+    answers = ["" if text.startswith(FAILS) else text for text in whole]
+    rows = list(csv.DictReader(io.StringIO(output.decode(), newline=""), delimiter=delimiter))
+    frame = pd.read_csv(io.BytesIO(output), sep=delimiter, dtype=str, keep_default_na=False, lineterminator="\n")
+    table = pl.read_csv(output, separator=delimiter, infer_schema=False).fill_null("")
+    for found in (rows, frame.to_dict("records"), table.to_dicts()):
+        assert [row["text"] for row in found] == whole
+        assert [row["answer"] for row in found] == answers
+    assert len(list(JSON_READERS["splitlines"](errors))) == len(whole) - len([text for text in answers if text])
+
+
+@pytest.mark.slow
+def test_duckdb_and_jq_read_every_file(tmp_path):
+    dice = random.Random("readers")
+    letters = [*BREAKS, *'ab \n\r\t"\\,é', *map(chr, (0x7F, 0x80, 0xA0, 0xFEFF, 0xFFFD, 0x1F600, 0x10FFFF))]
+    words = ["".join(dice.choices(letters, k=dice.randrange(9))) for _ in range(300)]
+    expected = {}
+    for format_ in sorted(FORMATS):
+        whole = [f"{FAILS if number % 3 == 0 else 'says '}{word}." for number, word in enumerate(words)]
+        if format_ == "text":
+            whole = [text.replace("\n", " ").replace("\r", " ") for text in whole]
+        output, errors, _ = files_of(format_, whole)
+        for kind, content in (("output", output), ("errors", errors)):
+            is_table = format_ in TABLES and kind == "output"
+            name = f"{format_}.{kind}.{format_ if is_table else 'jsonl'}"
+            (tmp_path / name).write_bytes(content)
+            expected[name] = whole if is_table else [json.loads(line) for line in content.split(b"\n") if line]
+
+    found = vendors.run("readers", "readers_read.py", tmp_path)
+
+    assert found.keys() == expected.keys()
+    for name, readers in found.items():
+        for reader, lines in readers.items():
+            assert lines == expected[name], (name, reader)
