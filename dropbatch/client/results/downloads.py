@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dropbatch.client import aws
+from dropbatch.client.objects import CHUNK_BYTES, blocks
 from dropbatch.core.keys import EXPORTS
 from dropbatch.errors import Error, UsageError
 
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from dropbatch.client.job_files import JobFiles
 
 MANIFEST, BEDROCK_MANIFEST, MERGED_ERRORS = "manifest.json", "manifest.json.out", "errors.merged.jsonl"
-CHUNK_BYTES = 1 << 20
-MAX_ATTEMPTS = 5
-"""Attempts to read a file when the connection is cut off."""
 
 
 @dataclass(frozen=True)
@@ -232,17 +229,8 @@ def blocks_of(job: JobFiles, entry: dict[str, Any], start: int = 0) -> Iterator[
         entry: of its manifest's `files`.
         start: where to begin.
     """
-    held, size = start, entry["bytes"]
-    for attempt in range(MAX_ATTEMPTS):
-        if held >= size:
-            return
-        with aws.explained(retry=attempt + 1 < MAX_ATTEMPTS):
-            answer = job.stack.s3.get_object(
-                Bucket=job.stack.bucket, Key=job.folder + entry["name"], Range=f"bytes={held}-"
-            )
-            for block in answer["Body"].iter_chunks(CHUNK_BYTES):
-                held += len(block)
-                yield block
+    place = {"Bucket": job.stack.bucket, "Key": job.folder + entry["name"]}
+    yield from blocks(job.stack.s3, place, entry["bytes"], start)
 
 
 def blocks_of_file(path: Path) -> Iterator[bytes]:

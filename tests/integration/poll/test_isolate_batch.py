@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from dropbatch.core.keys import JobState
-from functions.poll.batch import bisect_batch
+from functions.poll.batch import isolate_batch
 from functions.poll.batch.isolate_batch import (
     LOOK_LATER_SECONDS,
     LOOK_SECONDS,
@@ -72,8 +72,8 @@ class Services(SimpleNamespace):
 @pytest.fixture
 def services(table, monkeypatch):
     """Batches whose split is decided are not split as well."""
-    monkeypatch.setattr(bisect_batch, "_split", lambda services, batch: None)
-    monkeypatch.setattr(bisect_batch, "jittered", lambda seconds: seconds)
+    monkeypatch.setattr(isolate_batch, "_split", lambda services, batch: None)
+    monkeypatch.setattr(isolate_batch, "jittered", lambda seconds: seconds)
     return Services(table, None)
 
 
@@ -212,7 +212,7 @@ GRANTED = ("10000000", "10000001", "10000002")
 @pytest.fixture
 def three_grants(monkeypatch):
     """A job lists three granted batches."""
-    monkeypatch.setattr(bisect_batch, "MAX_GRANTED", len(GRANTED))
+    monkeypatch.setattr(isolate_batch, "MAX_GRANTED", len(GRANTED))
 
 
 def granted(**changes):

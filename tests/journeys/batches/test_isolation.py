@@ -10,7 +10,7 @@ import functions.poll.batch.poll_batch
 import functions.poll.handler
 import functions.poll.schedule.visit_job
 import functions.submit.handler
-from functions.poll.batch import bisect_batch
+from functions.poll.batch import isolate_batch
 from local.workers_ai import Fault
 from shared.aws import queues
 
@@ -64,7 +64,7 @@ SIZES = [
 @pytest.mark.parametrize("later", [False, True], ids=["refused", "failed after acceptance"])
 @pytest.mark.parametrize(("count", "at_once"), SIZES)
 def test_one_bad_record_is_found_in_three_levels(start, api, monkeypatch, count, at_once, later):
-    monkeypatch.setattr(bisect_batch, "MAX_PIECES", at_once)
+    monkeypatch.setattr(isolate_batch, "MAX_PIECES", at_once)
     world = start()
     api.inject(*fails_later(*([33] if later else [])))
     world.upload_records("a.jsonl", greetings(count, *([] if later else [33])), model=M2M)
@@ -100,7 +100,7 @@ def test_pieces_go_before_later_batches(start, api):
 @pytest.mark.parametrize("later", [False, True], ids=["refused", "failed after acceptance"])
 @pytest.mark.parametrize(("count", "at_once"), SIZES)
 def test_records_failing_alike_are_not_tried_alone(start, api, monkeypatch, count, at_once, later):
-    monkeypatch.setattr(bisect_batch, "MAX_PIECES", at_once)
+    monkeypatch.setattr(isolate_batch, "MAX_PIECES", at_once)
     world = start()
     api.inject(Fault(kind="batch_fails", times=0, code=3030) if later else Fault(kind="5006", on="submit", times=0))
     world.upload_records("a.jsonl", greetings(count), model=M2M)
@@ -123,7 +123,7 @@ def test_records_failing_alike_are_not_tried_alone(start, api, monkeypatch, coun
 @pytest.mark.parametrize(("count", "at_once"), [(60, 2), pytest.param(8_000, 16, marks=pytest.mark.slow)])
 def test_no_chain_of_invocations_grows_with_depth(start, api, monkeypatch, count, at_once, later):
     """AWS stops a function that a chain of messages leads back to 16 times; a tick begins a new chain."""
-    monkeypatch.setattr(bisect_batch, "MAX_PIECES", at_once)
+    monkeypatch.setattr(isolate_batch, "MAX_PIECES", at_once)
     world = start(MAX_REQUESTS_PER_BATCH=count)
     api.inject(*fails_later(*([count - 1] if later else [])))
     led_to: dict[str, Counter[str]] = {}

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from dropbatch.client import aws
+from dropbatch.client import uploads
+from dropbatch.client.stack import Stack
 from tests.support.aws.resources import BUCKET, client
 
 M2M = "@cf/meta/m2m100-1.2b"
@@ -309,12 +310,13 @@ def test_validate_reports_and_sends_nothing(command, api, tmp_path):
 @pytest.mark.parametrize(("megabytes", "ranges"), [(0.1, [None]), (6, ["bytes=0-5242879", "bytes=5242880-6291455"])])
 def test_range_is_copied_only_of_large_object(command, monkeypatch, megabytes, ranges):
     """S3: "You can copy a range only if the source object is greater than 5 MB."."""
-    monkeypatch.setattr("dropbatch.client.aws.COPY_BYTES", 5 << 20)
+    monkeypatch.setattr(uploads, "COPY_BYTES", 5 << 20)
     s3, content, asked = client("s3"), b"x" * int(megabytes * (1 << 20)), []
     s3.put_object(Bucket=BUCKET, Key="results/small", Body=content)
     s3.meta.events.register("provide-client-params.s3.UploadPartCopy", lambda params, **_: asked.append(params), "seen")
 
-    aws.copy(s3, {"Bucket": BUCKET, "Key": "results/small"}, BUCKET, "inbox/copy", {"model": M2M})
+    source = {"Bucket": BUCKET, "Key": "results/small"}
+    uploads.copy(Stack("dropbatch", BUCKET, {}, client), source, len(content), "inbox/copy", {"model": M2M})
 
     s3.meta.events.unregister("provide-client-params.s3.UploadPartCopy", unique_id="seen")
     assert sorted(one.get("CopySourceRange") for one in asked) == ranges
@@ -330,8 +332,9 @@ def test_copy_that_fails_leaves_no_parts(command, moment):
     s3 = client("s3")
     s3.put_object(Bucket=BUCKET, Key="results/small", Body=b"x")
     s3.meta.events.register(f"{moment}-call.s3.CompleteMultipartUpload", refuse, "refuse")
+    source = {"Bucket": BUCKET, "Key": "results/small"}
     with pytest.raises(KeyboardInterrupt):
-        aws.copy(s3, {"Bucket": BUCKET, "Key": "results/small"}, BUCKET, "inbox/copy", {})
+        uploads.copy(Stack("dropbatch", BUCKET, {}, client), source, 1, "inbox/copy", {})
 
     s3.meta.events.unregister(f"{moment}-call.s3.CompleteMultipartUpload", unique_id="refuse")
     assert "Uploads" not in s3.list_multipart_uploads(Bucket=BUCKET)
