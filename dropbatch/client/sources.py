@@ -1,21 +1,26 @@
-"""What can be submitted: files, pipes, streams, records, frames. Each becomes a stream of bytes with a name."""
+"""What can be submitted: files, pipes, objects of S3, streams, records, texts, frames.
+
+Each becomes a stream of bytes with a name.
+"""
 
 from __future__ import annotations
 
 import io
+import os
 import secrets
+import stat
 from collections import Counter
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 
-from dropbatch.errors import UsageError
+from dropbatch.errors import Error, UsageError
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Iterable, Iterator, Mapping
 
 ARROW_SUFFIXES = (".parquet", ".arrow", ".feather")
@@ -31,20 +36,25 @@ class Source:
         stream: its bytes; closed after the upload unless it is the user's own.
         size: in bytes; None if it is not known before the end.
         options: that follow from what it is.
+        stored: its bucket, key and version, if it lies in S3: then it is copied, and the stream is only for the check.
+        metadata: its own, if it lies in S3.
     """
 
     name: str
     stream: BinaryIO
     size: int | None = None
     options: Mapping[str, str] = field(default_factory=dict)
+    stored: Mapping[str, str] | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
 
 
 def open_source(source: str | os.PathLike[str] | BinaryIO | Iterable[Mapping[str, Any]] | object) -> Source:
     """Open what a user submits.
 
     Args:
-        source: a path (of a file, a named pipe, a Parquet or Arrow file); a binary stream; an iterable of records; or
-            a frame: anything with Arrow's stream interface, such as a DataFrame of pandas or polars, or a Table.
+        source: a path (of a file, a named pipe, a Parquet or Arrow file); a binary stream; an iterable of records or
+            of texts; or a frame: anything with Arrow's stream interface, such as a DataFrame of pandas or polars, or a
+            Table; or a series of texts.
 
     Raises:
         UsageError: it cannot be read, or is none of these.
@@ -58,35 +68,98 @@ def open_source(source: str | os.PathLike[str] | BinaryIO | Iterable[Mapping[str
     if hasattr(source, "read"):
         name = getattr(source, "name", None)
         given = Path(name).name if isinstance(name, str) else ""
+        stream = _steady(source, given)
         if given == "<stdin>":
-            return Source(_unnamed("", "stdin-"), source)  # type: ignore[arg-type]
-        return Source(given if given.strip("<>") == given and given else _unnamed(".jsonl"), source)  # type: ignore[arg-type]
+            return Source(_unnamed("", "stdin-"), stream)
+        return Source(given if given.strip("<>") == given and given else _unnamed(".jsonl"), stream)
     if isinstance(source, dict | bytes) or not hasattr(source, "__iter__"):
         raise _no_source(source)
-    return Source(_unnamed(".jsonl"), stream_of(_lines(source)))
+    records = iter(source)
+    first = list(islice(records, 1))
+    if first and isinstance(first[0], str):
+        return Source(_unnamed(".csv"), stream_of(_text_rows(chain(first, records))), None, _TABLE)
+    return Source(_unnamed(".jsonl"), stream_of(_lines(chain(first, records))))
 
 
 def _no_source(source: object) -> UsageError:
     return UsageError(
-        f"A {type(source).__name__} cannot be submitted. Give a path, a binary file, an iterable of dicts, or a "
-        "frame of pandas, polars or pyarrow."
+        f"A {type(source).__name__} cannot be submitted. Give a path, a binary file, an iterable of dicts or of "
+        "texts, or a frame of pandas, polars or pyarrow."
     )
 
 
 _TABLE = {"format": "csv"}
 
 
+def upload_name(path: Path) -> str:
+    """The name of a file's upload: its own, or that of the table which is made of it; empty if it is a pipe."""
+    if path.suffix in ARROW_SUFFIXES:
+        return path.with_suffix(".csv").name
+    return path.name if path.is_file() else ""
+
+
 def _file(path: Path) -> Source:
     try:
+        name = upload_name(path)
         if path.suffix in ARROW_SUFFIXES:
-            return Source(path.with_suffix(".csv").name, _csv_stream(_arrow_batches(path)), None, _TABLE)
-        size = path.stat().st_size if path.is_file() else None
-        return Source(path.name if size is not None else _unnamed("", "stdin-"), path.open("rb"), size)
+            return Source(name, _csv_stream(_arrow_batches(path)), None, _TABLE)
+        if not name:
+            return Source(_unnamed("", "stdin-"), path.open("rb"))
+        return Source(name, io.BufferedReader(_Steady(path.open("rb", buffering=0), path, owned=True)), _size_of(path))
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}.") from error
     except UsageError as error:
-        error.args = (f"{path}: {error}",)
+        error.source = str(path)
         raise
+
+
+def _size_of(path: Path) -> int:
+    return path.stat().st_size
+
+
+def _steady(stream: Any, name: str) -> BinaryIO:  # noqa: ANN401
+    """A user's own stream; if it is a regular file, one that must not become shorter while it is read."""
+    if not isinstance(stream, io.BufferedReader | io.BufferedRandom | io.FileIO):
+        return stream  # type: ignore[no-any-return] # It has `read`.
+    try:
+        is_file = stat.S_ISREG(os.fstat(stream.fileno()).st_mode)
+    except OSError:
+        return stream
+    return io.BufferedReader(_Steady(stream, name, owned=False)) if is_file else stream
+
+
+class _Steady(io.RawIOBase):
+    """A regular file that is read. Half of a file that another program writes anew must not become a job."""
+
+    def __init__(self, file: io.FileIO | io.BufferedReader | io.BufferedRandom, name: object, *, owned: bool) -> None:
+        self._file, self._name, self._owned = file, name, owned
+        self._size = os.fstat(file.fileno()).st_size
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return self._file.seekable()
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def readinto(self, buffer: Any) -> int | None:  # noqa: ANN401
+        count = self._file.readinto(buffer)
+        if not count and (held := self._file.tell()) < self._size:
+            raise Error(
+                f"{self._name} became shorter while it was read: it had {self._size:,} bytes, and ends after {held:,}. "
+                "It is not uploaded."
+            )
+        return count
+
+    def close(self) -> None:
+        if self._owned:
+            self._file.close()
+        super().close()
 
 
 def _unnamed(suffix: str, prefix: str = "") -> str:
@@ -107,6 +180,18 @@ def _lines(records: Iterable[Mapping[str, Any]]) -> Iterator[bytes]:
             raise UsageError(f"Record {number:,} cannot be written as JSON: {error}.") from error
 
 
+def _text_rows(texts: Iterable[Any]) -> Iterator[bytes]:
+    """Texts as a table of one column; in it, a text may have line ends."""
+    yield b"text\n"
+    for number, text in enumerate(texts, 1):
+        if not isinstance(text, str):
+            raise UsageError(f"Record {number:,} must be a text, as the first one, not {type(text).__name__}.")
+        try:
+            yield b'"%b"\n' % text.replace('"', '""').encode()
+        except UnicodeEncodeError as error:
+            raise UsageError(f"Record {number:,} has a character that is not Unicode text: {error.reason}.") from error
+
+
 # ── frames ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -119,15 +204,25 @@ def _arrow() -> Any:  # noqa: ANN401 - pyarrow has no types
 
 
 def _batches_of(frame: Any) -> Any:  # noqa: ANN401
-    """The record batches of a frame. Of a series, which is no frame, there are none."""
+    """The record batches of a frame, or of a series of texts."""
     pa = _arrow()
     try:
         return pa.RecordBatchReader.from_stream(frame)
     except (pa.ArrowException, OverflowError) as error:
         if "non-struct type" in str(error):
-            raise _no_source(frame) from None
+            return _series_batches(pa, frame)
         why = ". ".join(map(str, error.args))
         raise UsageError(f"The frame cannot be read: {why}. Give each column one type: text or numbers.") from error
+
+
+def _series_batches(pa: Any, series: Any) -> Any:  # noqa: ANN401
+    """A series of texts as the only column of a frame, with its name."""
+    column = pa.chunked_array(series)
+    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    if not any(is_text(kind) for is_text in (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)):
+        raise UsageError(f"A {type(series).__name__} of {kind} cannot be submitted. Give one of texts, or a frame.")
+    name = getattr(series, "name", None)
+    return pa.table({name if isinstance(name, str) and name else "text": column}).to_reader()
 
 
 def _arrow_batches(path: Path) -> Any:  # noqa: ANN401
