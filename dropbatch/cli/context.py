@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
+from dropbatch.client.printable import printable
 from dropbatch.errors import UsageError
 
 if TYPE_CHECKING:
@@ -133,9 +134,21 @@ def parse_options(pairs: Iterable[str]) -> dict[str, str]:
     return found
 
 
+def is_json() -> bool:
+    """Whether `--json` was given."""
+    return bool(click.get_current_context().meta[_AS_JSON])
+
+
 def emit(value: object, *lines: object) -> None:
     """Print what a command found: with `--json` as one line of JSON, else as these lines."""
-    if click.get_current_context().meta[_AS_JSON]:
-        lines = (json.dumps(value),)
+    if is_json():
+        click.echo(json.dumps(value))
+        return
     for line in lines:
-        click.echo(line)
+        click.echo(printable(str(line)))
+
+
+def note(message: str) -> None:
+    """Print a message on standard error. It may begin with a line end."""
+    begins = "\n" if message.startswith("\n") else ""
+    click.echo(begins + printable(message[len(begins) :]), err=True)

@@ -1,4 +1,4 @@
-"""Objects of S3: what S3 knows of one, and its bytes although connections break."""
+"""Objects of S3: what S3 knows of one, its bytes although connections break, listings."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from dropbatch.errors import NotFound
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from datetime import datetime
+
+    from dropbatch.client.stack import Stack
 
 CHUNK_BYTES = 1 << 20
 MAX_ATTEMPTS = 5
@@ -82,3 +84,27 @@ def blocks(s3: Any, place: Mapping[str, str], size: int, start: int = 0) -> Iter
                 held += len(block)
                 yield block
             return
+
+
+def pages_of(stack: Stack, prefix: str, after: str = "") -> Iterator[list[dict[str, Any]]]:
+    """The objects of the bucket under a prefix, a page of a listing at a time.
+
+    Args:
+        stack: the stack.
+        prefix: of their keys.
+        after: they come after this key.
+    """
+    where = {"Bucket": stack.bucket, "Prefix": prefix} | ({"StartAfter": after} if after else {})
+    pages = iter(stack.s3.get_paginator("list_objects_v2").paginate(**where))
+    while True:
+        with aws.explained():
+            page = next(pages, None)
+        if page is None:
+            return
+        yield page.get("Contents", [])
+
+
+def common_prefix(first: str, last: str) -> str:
+    """The prefix that the first and the last of sorted keys have, and so all between them."""
+    same = next((at for at, (one, other) in enumerate(zip(first, last, strict=False)) if one != other), None)
+    return first[:same] if same is not None else min(first, last, key=len)

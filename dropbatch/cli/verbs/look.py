@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dropbatch.cli.context import Context, as_json, emit, parse_since, pass_context, strict
-from dropbatch.cli.exits import Exit, in_options
 from dropbatch.core.keys import JobState
 
 if TYPE_CHECKING:
@@ -65,32 +64,11 @@ def status(context: Context, *, job: str) -> None:
 @pass_context
 def wait(context: Context, *, jobs: Sequence[str], strict: bool) -> None:
     """Wait until jobs are over."""
+    from dropbatch.cli.following import Following
     from dropbatch.client.find_jobs import wait_for_job
 
     found = [wait_for_job(context.stack, job) for job in jobs]
-    raise SystemExit(wait_and_report(found, strict=strict))
-
-
-def wait_and_report(jobs: Sequence[Job], *, strict: bool) -> Exit:
-    """Wait until jobs are over and print how each ended; return the exit code."""
-    from dropbatch.client.progress import Progress
-    from dropbatch.client.waiting import wait_until_over
-
-    manifests = wait_until_over(jobs, Progress())
-    code = Exit.DONE
-    for job_id, manifest in manifests.items():
-        emit(manifest)
-        if error := manifest["error"]:
-            click.echo(f"{job_id}  {manifest['state']}: {error['code']}: {in_options(error['message'])}", err=True)
-        elif manifest["counts"]["failed"]:
-            can_retry = any(entry["kind"] == "retry" for entry in manifest["files"])
-            again = f", `dropbatch retry {job_id}` tries them again" if can_retry else ""
-            click.echo(f"`dropbatch report {job_id}` shows why records failed{again}.", err=True)
-        if manifest["state"] != "completed":
-            code = Exit.JOB_FAILED
-        elif strict and manifest["counts"]["failed"] and code is Exit.DONE:
-            code = Exit.SOME_FAILED
-    return code
+    raise SystemExit(Following(strict=strict).follow(found))
 
 
 @click.command()

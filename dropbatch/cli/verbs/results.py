@@ -117,12 +117,12 @@ def _show_merged(done: Merged) -> None:
 @pass_context
 def retry(context: Context, *, job: str, options: Sequence[str], wait: bool, strict: bool) -> None:
     """Try a job's failed records again, as a new job with the same options."""
-    from dropbatch.cli.verbs.look import wait_and_report
+    from dropbatch.cli.following import Following
 
     made = context.job(job).retry(**parse_options(options))
     emit({"path": made.path, "job_id": made.id}, f"s3://{context.stack.bucket}/inbox/{made.path}  job {made.id}")
     if wait:
-        raise SystemExit(wait_and_report([made], strict=strict))
+        raise SystemExit(Following(strict=strict).follow([made]))
 
 
 @click.command()

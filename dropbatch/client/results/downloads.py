@@ -91,7 +91,7 @@ def _claim(folder: Path, manifest: dict[str, Any], entries: list[dict[str, Any]]
         UsageError: it has, or it has files of the same names that this job did not write.
     """
     final, partial = folder / MANIFEST, folder / f"{MANIFEST}.part"
-    owners = {one: _read_manifest(one) for one in (final, partial)}
+    owners = {one: read_manifest(one) for one in (final, partial)}
     for owner in filter(None, owners.values()):
         if owner["job_id"] == manifest["job_id"]:
             continue
@@ -110,7 +110,7 @@ def _claim(folder: Path, manifest: dict[str, Any], entries: list[dict[str, Any]]
     return partial
 
 
-def _read_manifest(path: Path) -> dict[str, Any] | None:
+def read_manifest(path: Path) -> dict[str, Any] | None:
     """The manifest of a job's files; None if there is none."""
     try:
         found = json.loads(path.read_bytes())

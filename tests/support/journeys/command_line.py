@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from botocore.exceptions import ClientError
 
 import dropbatch.client.aws
-from dropbatch import cli
+from dropbatch import cli, watching
 from dropbatch.cli import operators
 from dropbatch.client import find_jobs as jobs
 from dropbatch.client import waiting
@@ -69,7 +69,7 @@ class CommandLine:
         self.monkeypatch.setitem(quick_moto.ANSWERS, "cloudformation", self._describe)
         self.monkeypatch.setattr(dropbatch.client.aws, "session", lambda *_, **__: client)
         clock = SimpleNamespace(sleep=self._sleep, monotonic=self.world.now, time=self.world.now)
-        for module in (waiting, jobs, operators):
+        for module in (waiting, watching, jobs, operators):
             self.monkeypatch.setattr(module, "time", clock)
         self._ticked = 0.0
 

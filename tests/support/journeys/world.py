@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import random
+import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -353,6 +354,8 @@ def _judge_calls(permissions: Permissions, monkeypatch: Any) -> None:
     real = botocore.client.BaseClient._make_api_call  # type: ignore[attr-defined] # Private: not in the stubs.
 
     def call(client: Any, operation: str, arguments: dict[str, Any]) -> Any:
+        if threading.current_thread().daemon:  # Of a command, which works while the functions do.
+            return real(client, operation, arguments)
         service = client.meta.service_model.service_name
         return permissions.call(service, operation, arguments, lambda: real(client, operation, arguments))
 
