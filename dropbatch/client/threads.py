@@ -27,7 +27,7 @@ def at_once(function: Callable[[In], Out], items: Iterable[In], most: int) -> It
     Raises:
         Exception: what a call has raised, or the items; the calls that are under way have ended.
     """
-    calls = _Calls(function)
+    calls = Calls(function)
     try:
         for item in items:
             if calls.under_way == most:
@@ -42,8 +42,15 @@ def at_once(function: Callable[[In], Out], items: Iterable[In], most: int) -> It
         calls.end()
 
 
-class _Calls(Generic[In, Out]):
+class Calls(Generic[In, Out]):
+    """Calls of a function that are made at the same time.
+
+    Attributes:
+        under_way: how many have begun whose results were not taken.
+    """
+
     def __init__(self, function: Callable[[In], Out]) -> None:
+        """Start nothing yet."""
         self._function = function
         self._asked: SimpleQueue[tuple[In] | None] = SimpleQueue()
         self._ended: SimpleQueue[tuple[In, list[Out], Exception | None]] = SimpleQueue()
@@ -51,13 +58,26 @@ class _Calls(Generic[In, Out]):
         self.under_way = 0
 
     def begin(self, item: In) -> None:
+        """Begin a call."""
+        self.start(item)
+        self.under_way += 1
+
+    def start(self, item: In) -> None:
+        """Let a thread make a call: one that has none, or a new one."""
         if self._threads == self.under_way:
             Thread(target=self._work, daemon=True).start()
             self._threads += 1
         self._asked.put((item,))
-        self.under_way += 1
+
+    def make(self, item: In) -> None:
+        """Make a call."""
+        try:
+            self._ended.put((item, [self._function(item)], None))
+        except Exception as error:  # noqa: BLE001 - raised by the caller's thread
+            self._ended.put((item, [], error))
 
     def result(self) -> tuple[In, Out]:
+        """Wait for the next call that ends; return its item and result, or raise what it has raised."""
         item, found, error = self._ended.get()
         self.under_way -= 1
         if error is not None:
@@ -65,17 +85,16 @@ class _Calls(Generic[In, Out]):
         return item, found[0]
 
     def drain(self) -> None:
+        """Wait for all calls."""
         while self.under_way:
             self._ended.get()
             self.under_way -= 1
 
     def end(self) -> None:
+        """End the threads once they have nothing to do."""
         for _ in range(self._threads):
             self._asked.put(None)
 
     def _work(self) -> None:
         while (one := self._asked.get()) is not None:
-            try:
-                self._ended.put((one[0], [self._function(one[0])], None))
-            except Exception as error:  # noqa: BLE001 - raised by the caller's thread
-                self._ended.put((one[0], [], error))
+            self.make(one[0])

@@ -3,7 +3,6 @@
 import json
 import os
 import socket
-import threading
 
 import botocore.client
 import pytest
@@ -91,7 +90,6 @@ def test_same_command_goes_on(command, folder, tmp_path, monkeypatch):
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(sending, "FILES_AT_ONCE", 1)
         patched.setattr(sending.Sending, "_show", interrupt)
         first = put(command, folder, "--get", out)
     assert (first.code, "The same command goes on." in first.err) == (130, True)
@@ -279,24 +277,3 @@ def test_file_that_becomes_shorter_leaves_nothing(command, tmp_path, monkeypatch
     assert (done.code, "became shorter while it was read" in done.err) == (1, True)
     assert versions(command) == []
     assert "Uploads" not in command.world.s3.list_multipart_uploads(Bucket=BUCKET)
-
-
-def test_eight_files_are_sent_at_once(command, folder, monkeypatch):
-    real, at_once, most, lock = uploads.upload, set(), [], threading.Lock()
-    all_there = threading.Barrier(sending.FILES_AT_ONCE, timeout=10)
-
-    def upload(stack, stream, key, *more):
-        with lock:
-            at_once.add(key)
-            most.append(len(at_once))
-        if int(key[-8:-6]) < sending.FILES_AT_ONCE:
-            all_there.wait()
-        made = real(stack, stream, key, *more)
-        with lock:
-            at_once.discard(key)
-        return made
-
-    monkeypatch.setattr("dropbatch.client.submitting.upload", upload)
-
-    assert put(command, folder).code == 0
-    assert max(most) == sending.FILES_AT_ONCE

@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import random
-import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -26,6 +25,7 @@ from moto.sqs.models import sqs_backends
 
 import functions.poll.handler
 import functions.submit.handler
+from dropbatch import threads
 from dropbatch.core.keys import FINAL_JOB_STATES
 from local.template import template
 from shared import bootstrap as composition
@@ -337,6 +337,7 @@ def make_world(transport: httpx.BaseTransport, monkeypatch: Any, **settings: obj
     permissions = permissions_of(environment)
     _judge_calls(permissions, monkeypatch)
     monkeypatch.setattr(ThreadPoolExecutor, "submit", _run_at_once)
+    monkeypatch.setattr(threads.Calls, "start", threads.Calls.make)
     with time_machine.travel(START, tick=False) as traveller:
         random.seed(0)
         _install_services(transport, traveller, monkeypatch)
@@ -354,8 +355,6 @@ def _judge_calls(permissions: Permissions, monkeypatch: Any) -> None:
     real = botocore.client.BaseClient._make_api_call  # type: ignore[attr-defined] # Private: not in the stubs.
 
     def call(client: Any, operation: str, arguments: dict[str, Any]) -> Any:
-        if threading.current_thread().daemon:  # Of a command, which works while the functions do.
-            return real(client, operation, arguments)
         service = client.meta.service_model.service_name
         return permissions.call(service, operation, arguments, lambda: real(client, operation, arguments))
 
