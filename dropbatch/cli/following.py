@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dropbatch.cli.context import emit, is_json, note
-from dropbatch.cli.exits import Exit, exit_of, in_options
+from dropbatch.cli.exits import Exit, exit_of, in_options, worst
 from dropbatch.client.job import Job
 from dropbatch.client.progress import Progress
 from dropbatch.client.results.downloads import MANIFEST, read_manifest
@@ -16,7 +17,7 @@ from dropbatch.client.waiting import FEW_JOBS, Total, each_over, wait_until_crea
 from dropbatch.errors import Error, NotFound
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
 DOWNLOADS_AT_ONCE = 8
@@ -67,6 +68,8 @@ class Following:
     go_on: str = ""
     replaces: bool = False
     download: dict[str, Any] = field(default_factory=dict)
+    twice: set[str] = field(default_factory=set, init=False)
+    """Paths of several of the jobs: each has a folder of its id below its path's."""
 
     def follow(self, jobs: Sequence[Job]) -> Exit:
         """Wait until jobs are over, download what is wanted, print how each ended; return the worst exit code.
@@ -76,6 +79,7 @@ class Following:
             TimedOut: some are not over in time.
             Interrupted: the user interrupted it.
         """
+        self._note_twice(jobs)
         if len(jobs) <= FEW_JOBS:
             for job in jobs:
                 wait_until_created(job)
@@ -83,11 +87,35 @@ class Following:
         if not self.many and len(jobs) == 1:
             (only,) = ended
             return self._one(*only)
+        return self._many(jobs, at_once(lambda one: self._download(*one), ended, DOWNLOADS_AT_ONCE))
+
+    def collect(self, jobs: Sequence[Job]) -> Exit:
+        """Download the files of many finished jobs, print a line for each; return the worst exit code."""
+        self._note_twice(jobs)
+
+        def read(job: Job) -> tuple[Job, dict[str, Any] | NotFound]:
+            try:
+                return job, job.manifest()
+            except NotFound as error:
+                return job, error
+
+        def get(job: Job) -> tuple[tuple[Job, dict[str, Any] | NotFound], Error | None]:
+            ended = read(job)
+            return ended, self._download(*ended)
+
+        return self._many(jobs, (found for _, found in at_once(get, jobs, DOWNLOADS_AT_ONCE)))
+
+    def _many(
+        self,
+        jobs: Sequence[Job],
+        ended: Iterable[tuple[tuple[Job, dict[str, Any] | NotFound], Error | None]],
+    ) -> Exit:
+        """Show how many jobs ended: with `--json` each one's manifest at once, else a table at the end."""
         total, rows, code = Total(len(jobs)), dict[Job, Row](), Exit.DONE
         cost = Decimal(0)
-        for (job, found), problem in at_once(lambda one: self._download(*one), ended, DOWNLOADS_AT_ONCE):
+        for (job, found), problem in ended:
             total.add(found)
-            code = max(code, self._exit(found, problem))
+            code = worst(code, self._exit(found, problem))
             if isinstance(found, dict):
                 cost += Decimal((found["cost"] or {}).get("amount", 0))
             if not is_json():
@@ -99,6 +127,9 @@ class Following:
                 note(f"{job.id}  {in_options(str(problem))}")
         self._table([rows[job] for job in jobs if job in rows], total, cost)
         return code
+
+    def _note_twice(self, jobs: Sequence[Job]) -> None:
+        self.twice = {path for path, count in Counter(job.path for job in jobs).items() if count > 1}
 
     def _one(self, job: Job, manifest: dict[str, Any] | NotFound) -> Exit:
         """Say how the only job ended, and download its files."""
@@ -122,6 +153,8 @@ class Following:
         if self.folder is None or isinstance(found, NotFound):
             return found if isinstance(found, NotFound) else None
         folder = path_in(self.folder, job.path)
+        if job.path in self.twice:
+            folder /= job.id
         try:
             job.download(folder, **self._arguments(folder, found))
         except Error as error:

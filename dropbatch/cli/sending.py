@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from dropbatch.cli.bars import StatusLine, bytes_bar
 from dropbatch.cli.context import emit, note
-from dropbatch.cli.exits import Exit, exit_of, in_options
+from dropbatch.cli.exits import Exit, exit_of, in_options, worst
 from dropbatch.cli.planning import MAX_NAMES, some
 from dropbatch.client.existing import EVER, find_existing
 from dropbatch.client.job import Job
@@ -115,7 +115,7 @@ class Sending:
             f"{len(errors):,} of {len(self.planned):,} files would be refused, so nothing was sent. --skip-bad leaves "
             "them out."
         )
-        raise SystemExit(max(map(exit_of, errors)))
+        raise SystemExit(worst(*map(exit_of, errors)))
 
     def send(self, submissions: Sequence[Submission]) -> list[Job]:
         """Send the files; print each one's job; return the jobs in the files' order.

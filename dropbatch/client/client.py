@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 from dropbatch.client import aws
 from dropbatch.client.find_jobs import find_job, history, time_of
+from dropbatch.client.finding import jobs_under
 from dropbatch.client.stack import find_stack
 from dropbatch.client.submitting import prepare
 from dropbatch.core import keys
@@ -110,16 +111,21 @@ class Client:
         """
         return find_job(self.stack, name)
 
-    def jobs(self, since: str | date = "7d") -> Iterator[Job]:
-        """Jobs created since a time, oldest first.
+    def jobs(self, since: str | date | None = None, *, prefix: str = "") -> Iterator[Job]:
+        """Jobs, oldest first; with a prefix, by path, those of one path oldest first.
 
         Args:
-            since: a date or datetime, or text such as `30m`, `12h`, `7d`, `2w` or `2026-11-21`.
+            since: only jobs created since then: a date or datetime, or text such as `30m`, `12h`, `7d`, `2w` or
+                `2026-11-21`. The last seven days if neither this nor a prefix is given.
+            prefix: only jobs whose path begins with it, such as `reviews/`.
 
         Raises:
             UsageError: it is no time.
         """
-        return (job for job, _ in history(self.stack, time_of(since)))
+        if not prefix:
+            return (job for job, _ in history(self.stack, time_of("7d" if since is None else since)))
+        after = "" if since is None else f"{time_of(since):%Y%m%dT%H%M%SZ}"
+        return (job for job in jobs_under(self.stack, prefix) if job.id >= after)
 
     def pause(self) -> None:
         """Submit nothing more, for all jobs; accepted batches are collected. Only operators may do this."""

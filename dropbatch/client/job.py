@@ -9,7 +9,7 @@ from dropbatch.client import aws
 from dropbatch.client.job_files import JobFiles
 from dropbatch.core import keys
 from dropbatch.core.options import as_arguments
-from dropbatch.errors import JobFailed
+from dropbatch.errors import JobFailed, NotFound
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -23,10 +23,11 @@ if TYPE_CHECKING:
 class Job(JobFiles):
     """A job: what its user can do with it."""
 
-    def wait(self, *, check: bool = False, progress: bool = True) -> str:
+    def wait(self, *, timeout: float | None = None, check: bool = False, progress: bool = True) -> str:
         """Wait until the job is over, also while connections are lost.
 
         Args:
+            timeout: seconds after which to give up.
             check: raise an error unless the job is completed.
             progress: show it on a terminal (standard error) or in a notebook, if the main thread waits.
 
@@ -34,22 +35,36 @@ class Job(JobFiles):
             The final state: `completed`, `failed` or `cancelled`.
 
         Raises:
+            TimedOut: it is not over after these seconds; it continues.
             JobFailed: `check` was given, and the job failed or was cancelled.
             NotFound: an upload has no job after five minutes.
         """
         from dropbatch.client.progress import shown_to_user
-        from dropbatch.client.waiting import wait_until_created, wait_until_over
+        from dropbatch.client.waiting import each_over, wait_until_created
 
         wait_until_created(self)
-        manifest = wait_until_over([self], shown_to_user() if progress else None)[self.id]
+        ((_, manifest),) = each_over([self], shown_to_user() if progress else None, timeout)
+        if isinstance(manifest, NotFound):
+            raise manifest
+        return self.ended(manifest, check=check)
+
+    def ended(self, manifest: dict[str, Any], *, check: bool) -> str:
+        """Note how the job ended, and return it.
+
+        Args:
+            manifest: the job's.
+            check: raise an error unless the job is completed.
+
+        Raises:
+            JobFailed: `check` was given, and the job failed or was cancelled.
+        """
+        self._state = manifest["state"]
         if check and manifest["state"] != keys.JobState.COMPLETED:
             error = manifest["error"]
             why = f": {error['code']}: {as_arguments(error['message'])}" if error else "."
-            ended = "failed" if manifest["state"] == keys.JobState.FAILED else "was cancelled"
-            raise JobFailed(f"Job {self.id} {ended}{why}")
-        state: str = manifest["state"]
-        self._state = state
-        return state
+            how = "failed" if manifest["state"] == keys.JobState.FAILED else "was cancelled"
+            raise JobFailed(f"Job {self.id} {how}{why}")
+        return self._state
 
     def download(
         self,

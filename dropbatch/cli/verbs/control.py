@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 @pass_context
 def cancel(context: Context, *, jobs: Sequence[str], now: bool) -> None:
     """Cancel jobs. Answers that have arrived are kept."""
-    for job in context.jobs(jobs):
+    found, _ = context.jobs(jobs)
+    for job in found:
         if _is_over(job):
             continue
         job.cancel(now=now)

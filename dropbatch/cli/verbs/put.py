@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dropbatch.cli.context import Context, as_json, emit, note, options, parse_options, pass_context, strict
-from dropbatch.cli.exits import Exit, in_options
+from dropbatch.cli.exits import Exit, in_options, worst
 from dropbatch.errors import Error
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def put(
         sending.begin(folder, [path_in(folder, one) for one in paths] if many else [folder])
     jobs = files.send(submissions)
     code = following.follow(jobs) if jobs and (wait or folder) else Exit.DONE
-    raise SystemExit(max(code, files.report_refused()))
+    raise SystemExit(worst(code, files.report_refused()))
 
 
 @click.command()
