@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Literal
 
 import click
 
 from dropbatch.cli.context import Context, as_json, emit, pass_context
+from dropbatch.cli.exits import Exit
 from dropbatch.core.keys import FINAL_JOB_STATES
+from dropbatch.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,11 +46,21 @@ def _is_over(job: Job) -> bool:
 
 @click.command()
 @click.argument("job", required=False)
+@click.option("--yes", is_flag=True, help="Do not ask before the whole stack is paused.")
 @as_json
 @pass_context
-def pause(context: Context, *, job: str | None) -> None:
+def pause(context: Context, *, job: str | None, yes: bool) -> None:
     """Pause a job's submits, or the whole stack's."""
+    if not job and not yes:
+        _ask(context.stack.name)
     _control(context, job, "pause", "paused: nothing more is submitted, accepted batches are collected")
+
+
+def _ask(stack: str) -> None:
+    if not sys.stdin.isatty():
+        raise UsageError(f"Without a job, all jobs of stack {stack} are paused. Add --yes if you mean that.")
+    if not click.confirm(f"Pause all jobs of stack {stack}?", err=True):
+        raise SystemExit(Exit.DONE)
 
 
 @click.command()

@@ -16,6 +16,7 @@ from dropbatch.errors import Error, UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
+    from typing import TypeGuard
 
     from dropbatch.client.job_files import JobFiles
 
@@ -56,6 +57,7 @@ def download(
         Error: a file does not match the manifest.
     """
     manifest = job.manifest()
+    refuse_paths(manifest)
     entries = [*manifest["files"], *_bedrock_manifest(job, manifest)]
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -110,6 +112,20 @@ def _claim(folder: Path, manifest: dict[str, Any], entries: list[dict[str, Any]]
     return partial
 
 
+def refuse_paths(manifest: dict[str, Any]) -> None:
+    """Make sure that no name in a manifest leads out of the folder, before anything there is touched.
+
+    Raises:
+        Error: one does.
+    """
+    for entry in manifest["files"]:
+        if not is_file_name(entry["name"]):
+            raise Error(
+                f"The manifest of job {manifest['job_id']} names a file {entry['name']!r}, which is not the name of a "
+                "result."
+            )
+
+
 def read_manifest(path: Path) -> dict[str, Any] | None:
     """The manifest of a job's files; None if there is none."""
     try:
@@ -121,12 +137,11 @@ def read_manifest(path: Path) -> dict[str, Any] | None:
 
 def _remove_files(folder: Path, manifest: dict[str, Any]) -> None:
     """Remove what `get` wrote for a job."""
-    names = [name for entry in manifest["files"] if is_file_name(name := entry["name"])]
-    outputs = [merged_name(entry["name"]) for entry in manifest["files"] if entry["kind"] == "output"]
+    names = [name for entry in manifest["files"] if is_file_name(name := entry.get("name"))]
+    outputs = [merged_name(name) for name in names]
     for name in (*names, *outputs, *EXPORTS.values(), MERGED_ERRORS, BEDROCK_MANIFEST, MANIFEST):
-        if is_file_name(name):
-            (folder / name).unlink(missing_ok=True)
-            (folder / f"{name}.part").unlink(missing_ok=True)
+        (folder / name).unlink(missing_ok=True)
+        (folder / f"{name}.part").unlink(missing_ok=True)
 
 
 def _refuse_others(folder: Path, entry: dict[str, Any], *, force: bool) -> None:
@@ -151,9 +166,9 @@ def merged_name(output: str) -> str:
     return f"{stem}.merged{dot}{suffix}"
 
 
-def is_file_name(name: str) -> bool:
-    """Whether a manifest's name of a file is one, and no path."""
-    return "/" not in name and name not in {"", ".", ".."}
+def is_file_name(name: object) -> TypeGuard[str]:
+    """Whether a manifest's name of a file is one, and no path on any system."""
+    return isinstance(name, str) and not set("/\\:\0") & set(name) and name not in {"", ".", ".."}
 
 
 @contextmanager
@@ -182,8 +197,6 @@ def download_file(
         Error: it does not match the manifest.
     """
     name, size = entry["name"], entry["bytes"]
-    if not is_file_name(name):
-        raise Error(f"The manifest of job {job.id} names a file {name!r}, which is not the name of a result.")
     target, partial = folder / name, folder / f"{name}.part"
     if target.is_file() and target.stat().st_size == size and entry["sha256"] in {None, _sha256(target).hexdigest()}:
         progress(name, size, size)

@@ -1,6 +1,7 @@
 """The command line on a whole Dropbatch: what each verb does, prints and exits with."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -218,7 +219,7 @@ def test_running_job_has_no_files_yet(command):
         (("cancel", "{id}", "--now"), "control/jobs/{id}", b"cancel now"),
         (("pause", "{id}"), "control/jobs/{id}", b"pause"),
         (("resume", "{id}"), "control/jobs/{id}", b"run"),
-        (("pause",), "control/stack", b"pause"),
+        (("pause", "--yes"), "control/stack", b"pause"),
         (("resume",), "control/stack", b"run"),
     ],
 )
@@ -230,6 +231,17 @@ def test_control_verbs_write_one_word_in_one_object(command, tmp_path, arguments
     assert done.code == 0
     assert command.world.objects("control/") == [key.format(id=put["job_id"])]
     assert command.world.read(key.format(id=put["job_id"])) == word
+
+
+def test_whole_stack_is_not_paused_unasked(command, monkeypatch):
+    done = command.run("pause")
+
+    assert (done.code, "all jobs of stack dropbatch are paused. Add --yes" in done.err) == (2, True)
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
+    for answer, written in ((False, []), (True, ["control/stack"])):
+        monkeypatch.setattr("click.confirm", lambda *_, answer=answer, **__: answer)
+        assert command.run("pause").code == 0
+        assert command.world.objects("control/") == written
 
 
 @pytest.mark.parametrize("verb", ["cancel", "pause", "resume"])

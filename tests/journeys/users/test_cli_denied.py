@@ -42,7 +42,7 @@ def deny(monkeypatch, *operations):
         ["retry", "a.jsonl"],
         ["cancel", "a.jsonl"],
         ["pause", "a.jsonl"],
-        ["pause"],
+        ["pause", "--yes"],
         ["resume"],
         ["redrive"],
         ["tail", "--no-follow"],
