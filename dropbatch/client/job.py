@@ -73,6 +73,7 @@ class Job(JobFiles):
         *,
         merged: bool = False,
         exports: Collection[str] = (),
+        columns: bool = True,
         force: bool = False,
     ) -> Delivery:
         """Download the finished job's files into a folder, and write what is made of them.
@@ -83,6 +84,7 @@ class Job(JobFiles):
             merged: also write the output with each record's newest answer, retries included.
             exports: also write the records as `parquet`, `arrow`, `csv`, `jsonl`, `npy` or `vectorize`; those with the
                 newest answers if `merged` is set. Needs pyarrow (extra `dropbatch[data]`).
+            columns: in these, give a table's own columns before the answers, instead of `id` and `external_reference`.
             force: replace files of another job, or of another program, in the folder.
 
         Raises:
@@ -95,7 +97,7 @@ class Job(JobFiles):
 
         from dropbatch.client.results.delivery import deliver
 
-        return deliver(self, LocalPath(folder), progress, merged=merged, exports=exports, force=force)
+        return deliver(self, LocalPath(folder), progress, merged=merged, exports=exports, columns=columns, force=force)
 
     def results(self, *, merged: bool = False) -> Iterator[Record]:
         """The finished job's records, in input order; streamed.
@@ -109,13 +111,16 @@ class Job(JobFiles):
         with self._files(merged=merged) as files:
             yield from files.records()
 
-    def to_arrow(self, *, merged: bool = False) -> Any:  # noqa: ANN401 - pyarrow has no types
+    def to_arrow(self, *, merged: bool = False, columns: bool = True) -> Any:  # noqa: ANN401 - pyarrow has no types
         """The finished job's records as a `pyarrow.Table` (extra `dropbatch[data]`).
 
-        Columns: `id`, `external_reference`, `success`, `embedding` or `answer`, `error_code`, `error_message`.
+        Of a table or a frame: its own columns, then `success`, `embedding` or `answer`, `error_code`, `error_message`;
+        if it has a column of such a name, the answer's is `answer_2`. Of other uploads: `id`, `external_reference`,
+        then the same.
 
         Args:
             merged: each record's newest answer, retries included.
+            columns: give a table's own columns; else `id` and `external_reference`, as for other uploads.
 
         Raises:
             NotFound: the job is not over, or has no output.
@@ -125,17 +130,17 @@ class Job(JobFiles):
         from dropbatch.client.results.columns import record_batches
 
         with self._files(merged=merged) as files:
-            return record_batches(files).read_all()
+            return record_batches(files, columns=columns).read_all()
 
-    def to_pandas(self, *, merged: bool = False) -> Any:  # noqa: ANN401
+    def to_pandas(self, *, merged: bool = False, columns: bool = True) -> Any:  # noqa: ANN401
         """The same as a pandas DataFrame."""
-        return self.to_arrow(merged=merged).to_pandas()
+        return self.to_arrow(merged=merged, columns=columns).to_pandas()
 
-    def to_polars(self, *, merged: bool = False) -> Any:  # noqa: ANN401
+    def to_polars(self, *, merged: bool = False, columns: bool = True) -> Any:  # noqa: ANN401
         """The same as a polars DataFrame."""
         import polars as pl
 
-        return pl.from_arrow(self.to_arrow(merged=merged))
+        return pl.from_arrow(self.to_arrow(merged=merged, columns=columns))
 
     def _files(self, *, merged: bool) -> AbstractContextManager[ResultFiles]:
         from dropbatch.client.results.downloads import blocks_of

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     "--merged", is_flag=True, help="Also write the output with each record's newest answer, retries included."
 )
 @click.option("--as", "kinds", type=click.Choice(tuple(EXPORTS)), multiple=True, help="Also write the records so.")
+@click.option("--no-columns", is_flag=True, help="With --as: leave out the columns of the table that was uploaded.")
 @click.option("--force", is_flag=True, help="Replace what another job or program wrote in the folder.")
 @click.option("--strict", is_flag=True, help="Exit with 3 if answers of a retry cannot be merged.")
 @as_json
@@ -45,6 +46,7 @@ def get(
     folder: Path | None,
     merged: bool,
     kinds: Sequence[str],
+    no_columns: bool,
     force: bool,
     strict: bool,
 ) -> None:
@@ -52,7 +54,7 @@ def get(
     from dropbatch.cli.following import Following
 
     found, many = context.jobs(jobs)
-    wanted: dict[str, Any] = {"merged": merged, "exports": kinds, "force": force}
+    wanted: dict[str, Any] = {"merged": merged, "exports": kinds, "columns": not no_columns, "force": force}
     if many:
         raise SystemExit(Following(folder=folder or Path(), many=True, download=wanted).collect(found))
     (job,) = found
@@ -67,6 +69,7 @@ def get_files(
     *,
     merged: bool = False,
     exports: Sequence[str] = (),
+    columns: bool = True,
     force: bool = False,
 ) -> Delivery:
     """Do what `Job.download` does, with a bar on a terminal; print what was written.
@@ -78,7 +81,7 @@ def get_files(
 
     bar = FilesBar()
     try:
-        done = job.download(folder, bar.show, merged=merged, exports=exports, force=force)
+        done = job.download(folder, bar.show, merged=merged, exports=exports, columns=columns, force=force)
     except KeyboardInterrupt:
         raise Interrupted("\nInterrupted. The same command resumes the download.") from None
     finally:

@@ -236,7 +236,8 @@ def test_results_are_streamed_in_order(command, client):
     assert [(one.id, one.external_reference, one.success) for one in found] == [(0, "a", True), (1, "b", True)]
     assert job.to_arrow().column("answer").to_pylist() == [one.result for one in found]
     assert job.to_pandas()["success"].tolist() == [True, True]
-    assert job.to_polars()["external_reference"].to_list() == ["a", "b"]
+    assert job.to_polars(columns=False)["external_reference"].to_list() == ["a", "b"]
+    assert job.to_pandas()[["id", "text"]].to_numpy().tolist() == [["a", "one"], ["b", '5" pipe']]
 
 
 def test_exports_have_merged_answers(command, client, api, tmp_path):
