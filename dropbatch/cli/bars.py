@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dropbatch.client.printable import cut, printable
+from dropbatch.client.watch.printable import cut, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from dropbatch.client.finding import is_many, newest_jobs
 from dropbatch.client.job import Job
-from dropbatch.client.printable import printable
+from dropbatch.client.watch.finding import is_many, newest_jobs
+from dropbatch.client.watch.printable import printable
 from dropbatch.core.keys import JOB_ID
 from dropbatch.errors import NotFound, UsageError
 

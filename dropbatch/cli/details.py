@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dropbatch.cli.exits import in_options
-from dropbatch.client.objects import blocks
 from dropbatch.client.progress import duration
 from dropbatch.client.results.reading import read_failures
+from dropbatch.client.transfer.objects import blocks
 from dropbatch.core.keys import FINAL_JOB_STATES, JOB_ID, job_record, job_time
 
 if TYPE_CHECKING:

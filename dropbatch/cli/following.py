@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dropbatch.cli.context import emit, is_json, note
 from dropbatch.cli.exits import Exit, exit_of, in_options, worst
+from dropbatch.cli.fetching import get_files
 from dropbatch.client.job import Job
 from dropbatch.client.progress import Progress
 from dropbatch.client.results.downloads import MANIFEST, read_manifest
-from dropbatch.client.threads import at_once
+from dropbatch.client.transfer.threads import at_once
 from dropbatch.client.waiting import FEW_JOBS, Total, each_over, wait_until_created
 from dropbatch.errors import Error, NotFound
 
@@ -133,8 +134,6 @@ class Following:
 
     def _one(self, job: Job, manifest: dict[str, Any] | NotFound) -> Exit:
         """Say how the only job ended, and download its files."""
-        from dropbatch.cli.verbs.results import get_files
-
         if isinstance(manifest, NotFound):
             raise manifest
         emit(manifest)

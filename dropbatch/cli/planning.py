@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from dropbatch.cli.context import note
 from dropbatch.client import aws
 from dropbatch.client.sources import upload_name
-from dropbatch.client.submitting import S3, is_stored
+from dropbatch.client.transfer.submitting import S3, is_stored
 from dropbatch.client.uploads import upload_key
 from dropbatch.errors import UsageError
 

@@ -15,11 +15,11 @@ from dropbatch.cli.bars import StatusLine, bytes_bar
 from dropbatch.cli.context import emit, note
 from dropbatch.cli.exits import Exit, exit_of, in_options, worst
 from dropbatch.cli.planning import MAX_NAMES, some
-from dropbatch.client.existing import EVER, find_existing
 from dropbatch.client.job import Job
 from dropbatch.client.results.downloads import MANIFEST, writing
-from dropbatch.client.submitting import prepare
-from dropbatch.client.threads import at_once
+from dropbatch.client.transfer.existing import EVER, find_existing
+from dropbatch.client.transfer.submitting import prepare
+from dropbatch.client.transfer.threads import at_once
 from dropbatch.client.uploads import PART_BYTES, abort_under_way
 from dropbatch.errors import Error, Interrupted, NotFound, NotPermitted, UploadRefused, UsageError
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from dropbatch.cli.planning import Planned
     from dropbatch.client.stack import Stack
-    from dropbatch.client.submitting import Submission
+    from dropbatch.client.transfer.submitting import Submission
     from dropbatch.client.uploads import Uploaded
 
 FILES_AT_ONCE = 8

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 from dropbatch.client import aws
 from dropbatch.client.find_jobs import find_job, history, time_of
-from dropbatch.client.finding import jobs_under
 from dropbatch.client.stack import find_stack
-from dropbatch.client.submitting import prepare
+from dropbatch.client.transfer.submitting import prepare
+from dropbatch.client.watch.finding import jobs_under
 from dropbatch.core import keys
 
 if TYPE_CHECKING:

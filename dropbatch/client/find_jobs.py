@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from dropbatch.client import aws
 from dropbatch.client.job import Job
-from dropbatch.client.objects import pages_of
+from dropbatch.client.transfer.objects import pages_of
 from dropbatch.client.uploads import uploaded_as
 from dropbatch.client.waiting import MIN_READ_SECONDS, wait_until_created
 from dropbatch.core import keys

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
-from dropbatch.client.printable import columns_of, cut, printable, shortened
+from dropbatch.client.watch.printable import columns_of, cut, printable, shortened
 from dropbatch.core.keys import FINAL_JOB_STATES, JOB_ID
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from dropbatch.client import aws
-from dropbatch.client.objects import CONDITION_FAILED, head_of
-from dropbatch.client.threads import at_once
+from dropbatch.client.transfer.objects import CONDITION_FAILED, head_of
+from dropbatch.client.transfer.threads import at_once
 from dropbatch.core import keys
 from dropbatch.errors import Error, NotFound, UsageError
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dropbatch.client.job_files import JobFiles
-from dropbatch.client.watching import FewJobs, ManyJobs, connection_lost
+from dropbatch.client.watch.watching import FewJobs, ManyJobs, connection_lost
 from dropbatch.core.keys import JobState
 from dropbatch.errors import ConnectionLost, Error, Interrupted, NotFound, TimedOut
 

@@ -17,7 +17,7 @@ from dropbatch.openai_api.store import MAX_PAGE, PartedObject
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from dropbatch.client.objects import ObjectHead
+    from dropbatch.client.transfer.objects import ObjectHead
     from dropbatch.openai_api.forms import FileForm
     from dropbatch.openai_api.store import Store
 

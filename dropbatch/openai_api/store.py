@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dropbatch.client import aws
-from dropbatch.client.objects import CONDITION_FAILED, ObjectHead, blocks, head_of
+from dropbatch.client.transfer.objects import CONDITION_FAILED, ObjectHead, blocks, head_of
 from dropbatch.client.uploads import begin, complete, copy_parts, send_part
 
 if TYPE_CHECKING:

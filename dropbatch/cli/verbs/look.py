@@ -8,7 +8,7 @@ import click
 
 from dropbatch.cli.context import Context, as_json, emit, is_json, parse_seconds, parse_since, pass_context, strict
 from dropbatch.cli.details import row
-from dropbatch.client.finding import is_many
+from dropbatch.client.watch.finding import is_many
 from dropbatch.core.keys import JobState
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def status(context: Context, *, jobs: Sequence[str]) -> None:
     """Show the status of a job, or a line each of several."""
     from dropbatch.cli.details import details
     from dropbatch.client.progress import describe
-    from dropbatch.client.threads import at_once
+    from dropbatch.client.transfer.threads import at_once
 
     found, many = context.jobs(jobs)
     if many:

@@ -11,13 +11,10 @@ from dropbatch.cli.context import Context, as_json, emit, note, options, parse_o
 from dropbatch.cli.exits import Exit, in_options
 from dropbatch.client.job import Job
 from dropbatch.core.keys import EXPORTS
-from dropbatch.errors import Interrupted, NotFound
+from dropbatch.errors import NotFound
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from dropbatch.client.results.delivery import Delivery
-    from dropbatch.client.results.merging import Merged
 
 
 @click.command()
@@ -51,6 +48,7 @@ def get(
     strict: bool,
 ) -> None:
     """Download the files of finished jobs. Resumes an interrupted download."""
+    from dropbatch.cli.fetching import get_files
     from dropbatch.cli.following import Following
 
     found, many = context.jobs(jobs)
@@ -61,59 +59,6 @@ def get(
     done = get_files(job, folder or Path(job.id), **wanted)
     if done.merged and done.merged.skipped and strict:
         raise SystemExit(Exit.SOME_FAILED)
-
-
-def get_files(
-    job: Job,
-    folder: Path,
-    *,
-    merged: bool = False,
-    exports: Sequence[str] = (),
-    columns: bool = True,
-    force: bool = False,
-) -> Delivery:
-    """Do what `Job.download` does, with a bar on a terminal; print what was written.
-
-    Raises:
-        Interrupted: the user interrupted it.
-    """
-    from dropbatch.cli.bars import FilesBar
-
-    bar = FilesBar()
-    try:
-        done = job.download(folder, bar.show, merged=merged, exports=exports, columns=columns, force=force)
-    except KeyboardInterrupt:
-        raise Interrupted("\nInterrupted. The same command resumes the download.") from None
-    finally:
-        bar.close()
-    for file in done.files:
-        emit({"path": str(file.path), "bytes": file.size, "fetched": file.fetched}, str(file.path))
-    if done.merged:
-        _show_merged(done.merged)
-    for one in done.exports:
-        emit({**vars(one), "path": str(one.path)}, one.path)
-        if one.left_out:
-            note(f"{one.left_out:,} failed records are left out of {one.path.name}.")
-        if one.renamed:
-            note(
-                f"{one.path.name}: {one.renamed:,} of {one.records:,} ids are made of the job's id and the record's, "
-                "whose reference is missing, longer than 64 bytes, or another record's."
-            )
-    return done
-
-
-def _show_merged(done: Merged) -> None:
-    for one in done.skipped:
-        note(f"Retry {one.job_id} is skipped: {one.message}")
-    shown = {
-        "path": str(done.path),
-        "errors": done.errors and str(done.errors),
-        "replaced": done.replaced,
-        "retries": done.retries,
-        "skipped": [one._asdict() for one in done.skipped],
-    }
-    line = f"{done.path}  answers replaced: {done.replaced:,}, retries: {done.retries:,}"
-    emit(shown, *filter(None, (line, done.errors)))
 
 
 @click.command()

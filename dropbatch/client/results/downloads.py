@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dropbatch.client.objects import CHUNK_BYTES, blocks
+from dropbatch.client.transfer.objects import CHUNK_BYTES, blocks
 from dropbatch.core.keys import EXPORTS
 from dropbatch.errors import Error, UsageError
 

@@ -15,10 +15,11 @@ import time
 import click
 import pytest
 
-from dropbatch import cli, objects
+from dropbatch import cli
 from dropbatch.cli import bars
 from dropbatch.client import waiting
 from dropbatch.client.job import Job
+from dropbatch.client.transfer import objects
 from dropbatch.core.keys import JOB_ID
 
 M2M = "@cf/meta/m2m100-1.2b"

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 from botocore.exceptions import ClientError
 
 import dropbatch.client.aws
-from dropbatch import cli, watching
+from dropbatch import cli
 from dropbatch.cli import operators
 from dropbatch.client import find_jobs as jobs
 from dropbatch.client import waiting
+from dropbatch.client.watch import watching
 from local.template import template
 from tests.support.aws import quick_moto
 from tests.support.aws.resources import BUCKET, client

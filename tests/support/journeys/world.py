@@ -25,7 +25,7 @@ from moto.sqs.models import sqs_backends
 
 import functions.poll.handler
 import functions.submit.handler
-from dropbatch import threads
+from dropbatch.client.transfer import threads
 from dropbatch.core.keys import FINAL_JOB_STATES
 from local.template import template
 from shared import bootstrap as composition

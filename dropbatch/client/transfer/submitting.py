@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from dropbatch.client.check import check_beginning
 from dropbatch.client.job import Job
-from dropbatch.client.objects import blocks, head_of
 from dropbatch.client.sources import CHUNK_BYTES, Source, open_source, stream_of
+from dropbatch.client.transfer.objects import blocks, head_of
 from dropbatch.client.uploads import copy, upload, upload_key
 from dropbatch.core import keys
 from dropbatch.core.options import metadata_of, options_keys
@@ -22,8 +22,8 @@ from dropbatch.errors import NotFound, NotPermitted, UploadRefused, UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from dropbatch.client.objects import ObjectHead
     from dropbatch.client.stack import Stack
+    from dropbatch.client.transfer.objects import ObjectHead
 
 S3 = "s3://"
 

@@ -7,8 +7,8 @@ import botocore.client
 import pytest
 
 import dropbatch
-from dropbatch import watching
 from dropbatch.client import waiting
+from dropbatch.client.watch import watching
 from dropbatch.core import keys as names
 from tests.support.aws.resources import BUCKET
 
@@ -148,7 +148,7 @@ def test_jobs_among_many_others_are_read_one_by_one(command, monkeypatch, calls)
 def test_upload_without_job_ends_the_wait_of_many(command, monkeypatch):
     monkeypatch.setattr(command, "_sleep", command.world.pass_time)
     monkeypatch.setattr("dropbatch.client.waiting.time.sleep", command.world.pass_time)
-    monkeypatch.setattr("dropbatch.client.watching.time.monotonic", command.world.now)
+    monkeypatch.setattr("dropbatch.client.watch.watching.time.monotonic", command.world.now)
     client = dropbatch.Client("dropbatch")
     jobs = [client.submit([{"text": "x"}], name=f"{number}.jsonl", model=M2M) for number in range(JOBS)]
 

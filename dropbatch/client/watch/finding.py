@@ -7,7 +7,7 @@ from fnmatch import translate
 from typing import TYPE_CHECKING
 
 from dropbatch.client.job import Job
-from dropbatch.client.objects import pages_of
+from dropbatch.client.transfer.objects import pages_of
 from dropbatch.core import keys
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from dropbatch.client.objects import common_prefix, pages_of
-from dropbatch.client.threads import at_once
+from dropbatch.client.transfer.objects import common_prefix, pages_of
+from dropbatch.client.transfer.threads import at_once
 from dropbatch.core.keys import FINAL_JOB_STATES
 from dropbatch.errors import ConnectionLost, NotFound
 

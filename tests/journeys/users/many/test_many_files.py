@@ -172,7 +172,7 @@ def test_checksum_tells_what_an_etag_does_not(command, tmp_path, monkeypatch):
         return answer
 
     monkeypatch.setattr(botocore.client.BaseClient, "_make_api_call", call)
-    monkeypatch.setattr("dropbatch.client.existing.zlib.crc32", lambda *_: 0x6468269C)
+    monkeypatch.setattr("dropbatch.client.transfer.existing.zlib.crc32", lambda *_: 0x6468269C)
 
     assert put(command, tmp_path / "a.jsonl", "--skip-existing", "--json").json() != stored
     assert len(versions(command)) == 1

@@ -8,17 +8,17 @@ import zlib
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from dropbatch.client.objects import common_prefix, head_of, pages_of
-from dropbatch.client.threads import at_once
+from dropbatch.client.transfer.objects import common_prefix, head_of, pages_of
+from dropbatch.client.transfer.threads import at_once
 from dropbatch.client.uploads import PART_BYTES, Uploaded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import BinaryIO
 
-    from dropbatch.client.objects import ObjectHead
     from dropbatch.client.stack import Stack
-    from dropbatch.client.submitting import Submission
+    from dropbatch.client.transfer.objects import ObjectHead
+    from dropbatch.client.transfer.submitting import Submission
 
 READS_AT_ONCE = 16
 EVER = datetime.min.replace(tzinfo=UTC)
@@ -79,7 +79,7 @@ def _same(stack: Stack, submission: Submission, since: datetime) -> Uploaded | N
 
 def _is_copy(stack: Stack, submission: Submission, head: ObjectHead) -> bool:
     """Whether an object of the same size was written after the one that it may be a copy of."""
-    from dropbatch.client.submitting import find_object
+    from dropbatch.client.transfer.submitting import find_object
 
     return find_object(stack, str(submission.source))[1].modified <= head.modified
 
