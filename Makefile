@@ -31,7 +31,7 @@ check: .venv/.stamp ## the everyday checks: style, types, unit tests with fewer 
 test: .venv/.stamp $(LOCAL) ## unit tests, the whole path on moto, and the stack on a local AWS
 	$(DEV) -m pytest
 
-test-slow: .venv/.stamp $(LOCAL) .local/vendors/.stamp .local/curator/.stamp ## the tests that take minutes: deaths at every boundary, functions killed at random
+test-slow: .venv/.stamp $(LOCAL) .local/vendors/.stamp .local/curator/.stamp .local/awscli/.stamp ## the tests that take minutes: deaths at every boundary, functions killed at random
 	$(DEV) -m pytest -m slow
 
 LEDGER := tests/integration/shared/ledger tests/integration/shared/pacing tests/journeys/test_main_job.py
@@ -160,6 +160,12 @@ new_enough = $(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("
 	@$(call install,.local/localstack,tests/other_aws/requirements.txt)
 	@touch $@
 
+.local/awscli/.stamp: tests/awscli/requirements.txt .venv/.stamp
+	@echo "Installing the AWS CLI (.local/awscli) ..."
+	@$(PYTHON) -m venv .local/awscli
+	@$(call install,.local/awscli,$<)
+	@touch $@
+
 .local/%/.stamp: requirements-%.txt .venv/.stamp
 	@echo "Installing $(INSTALLS_$*) (.local/$*) ..."
 	@$(PYTHON) -m venv .local/$*
@@ -185,6 +191,7 @@ lock: .venv/.stamp ## compile the requirements files from pyproject.toml
 	$(COMPILE) --group vendors -o requirements-vendors.txt
 	$(COMPILE) --group curator --override tests/vendors/curator_overrides.txt -o requirements-curator.txt
 	$(COMPILE) tests/policies/requirements.in -o tests/policies/requirements.txt
+	$(COMPILE) tests/awscli/requirements.in -o tests/awscli/requirements.txt
 	$(filter-out --universal,$(COMPILE:3.11=3.13)) --python-platform linux tests/other_aws/requirements.in -o tests/other_aws/requirements.txt
 
 wheels: .venv/.stamp ## write docs/platforms.md: where the lock files install from wheels alone
