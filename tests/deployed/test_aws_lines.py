@@ -8,8 +8,8 @@ import subprocess
 import pytest
 
 from local import aws
+from tests.support.aws.documented import aws_lines, names
 from tests.support.aws.stack import running_stack
-from tests.support.aws_lines import aws_lines, names
 from tests.support.shipped import ROOT
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow, pytest.mark.timeout(900)]
