@@ -10,11 +10,14 @@ import click
 from dropbatch.cli.context import Context, as_json, emit, note, options, parse_options, pass_context, strict
 from dropbatch.cli.exits import Exit, in_options
 from dropbatch.client.job import Job
+from dropbatch.client.transfer.threads import at_once
 from dropbatch.core.keys import EXPORTS
 from dropbatch.errors import NotFound
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+RETRIES_AT_ONCE = 8
 
 
 @click.command()
@@ -74,13 +77,18 @@ def retry(context: Context, *, jobs: Sequence[str], options: Sequence[str], wait
 
     found, many = context.jobs(jobs)
     given, made = parse_options(options), list[Job]()
-    for job in found:
+
+    def retried(job: Job) -> Job | NotFound:
         try:
-            again = job.retry(**given)
+            return job.retry(**given)
         except NotFound as error:
+            return error
+
+    for _, again in at_once(retried, found, RETRIES_AT_ONCE):
+        if isinstance(again, NotFound):
             if not many:
-                raise
-            note(in_options(str(error)))
+                raise again
+            note(in_options(str(again)))
             continue
         made.append(again)
         line = f"s3://{context.stack.bucket}/inbox/{again.path}  job {again.id}"
