@@ -16,7 +16,7 @@ from dropbatch.cli.context import emit, note
 from dropbatch.cli.exits import Exit, exit_of, in_options, worst
 from dropbatch.cli.planning import MAX_NAMES, some
 from dropbatch.client.job import Job
-from dropbatch.client.results.downloads import MANIFEST, writing
+from dropbatch.client.results.downloads import MANIFEST, read_manifest, writing
 from dropbatch.client.transfer.existing import EVER, find_existing
 from dropbatch.client.transfer.submitting import prepare
 from dropbatch.client.transfer.threads import at_once
@@ -244,21 +244,25 @@ def begun(folder: Path) -> datetime | None:
         raise UsageError(f"{folder / BEGUN} was changed. Delete it, or choose another folder.") from None
 
 
-def begin(folder: Path, places: Sequence[Path]) -> None:
-    """Note in a new folder of results that a `put` begins; nothing of it is sent yet.
+def begin(folder: Path, places: Mapping[str, Path]) -> None:
+    """Note in a folder of results that a `put` begins; nothing of it is sent yet.
 
     Args:
         folder: created if it does not exist.
-        places: where each job's files will lie.
+        places: where each job's files will lie, by the key of its upload.
 
     Raises:
-        UsageError: one has a job's files already, or the folder cannot be written.
+        UsageError: one has a job's files already, and not those of an earlier `put` of the same upload; or the folder
+            cannot be written.
     """
-    if (folder / BEGUN).exists():
-        return
-    for place in places:
-        if (place / MANIFEST).exists():
+    has_begun = (folder / BEGUN).exists()
+    for key, place in places.items():
+        older = read_manifest(place / MANIFEST) or {}
+        is_ours = has_begun and older.get("source", {}).get("key") == key
+        if (place / MANIFEST).exists() and not is_ours:
             raise UsageError(f"{place} has the files of another job. Choose another folder with --get.")
+    if has_begun:
+        return
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         (folder / BEGUN).write_text(json.dumps({"began": f"{datetime.now(UTC).isoformat()}"}) + "\n")

@@ -87,8 +87,8 @@ def put(
         files.resumes = following.go_on = "The same command goes on."
     submissions = files.check(records=not no_check)
     if folder:
-        paths = [upload_path(one.key) for one in submissions]
-        sending.begin(folder, [path_in(folder, one) for one in paths] if many else [folder])
+        keys = [one.key for one in submissions]
+        sending.begin(folder, {key: path_in(folder, upload_path(key)) if many else folder for key in keys})
     jobs = files.send(submissions)
     code = following.follow(jobs) if jobs and (wait or folder) else Exit.DONE
     raise SystemExit(worst(code, files.report_refused()))

@@ -129,6 +129,14 @@ def test_results_of_others_are_seen_before_anything_is_sent(command, folder, tmp
     assert f"{place} has the files of another job." in done.err
 
 
+def test_another_file_needs_another_folder(command, folder, tmp_path):
+    assert put(command, folder / "july/00.jsonl", "--get", tmp_path / "out").code == 0
+
+    done = put(command, folder / "july/01.jsonl", "--get", tmp_path / "out")
+
+    assert (done.code, len(versions(command))) == (2, 1)
+
+
 @pytest.mark.parametrize(
     ("path", "place"),
     [
