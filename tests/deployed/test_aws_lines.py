@@ -23,6 +23,7 @@ LOST = "inbox/dead/letter.jsonl"
 SOURCE = "team-exports"
 INSTEAD = {
     "results/<...>/retry.jsonl": "$RETRY",
+    '\\"BATCH#00000000\\"': '\\"META\\"',  # Of the batch of a job that is over, nothing is due.
     "$(out SourceDeadLetterQueueUrl)": "$(out ControlDeadLetterQueueUrl)",  # That of a stack with a source bucket.
 }
 """What stands for something else in the documents, or needs another stack."""
