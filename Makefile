@@ -31,7 +31,7 @@ check: .venv/.stamp ## the everyday checks: style, types, unit tests with fewer 
 test: .venv/.stamp $(LOCAL) ## unit tests, the whole path on moto, and the stack on a local AWS
 	$(DEV) -m pytest
 
-test-slow: .venv/.stamp $(LOCAL) .local/vendors/.stamp .local/readers/.stamp ## the tests that take minutes: deaths at every boundary, functions killed at random
+test-slow: .venv/.stamp $(LOCAL) .local/vendors/.stamp .local/readers/.stamp .local/awscli/.stamp ## the tests that take minutes: deaths at every boundary, functions killed at random
 	$(DEV) -m pytest -m slow
 
 LEDGER := tests/integration/shared/ledger tests/integration/shared/pacing tests/journeys/test_main_job.py
@@ -159,6 +159,7 @@ new_enough = $(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("
 	@$(call install,.local/$*,$<)
 	@touch $@
 
+INSTALLS_awscli := the AWS CLI
 INSTALLS_parliament := the judge of policies
 INSTALLS_readers := readers of result files
 INSTALLS_vendors := the vendors' own packages
@@ -176,6 +177,7 @@ lock: .venv/.stamp ## compile the requirements files from pyproject.toml
 	$(COMPILE) --group sam -o requirements/sam.txt
 	$(COMPILE) --group vendors -o requirements/vendors.txt
 	$(COMPILE) requirements/readers.in -o requirements/readers.txt
+	$(COMPILE) requirements/awscli.in -o requirements/awscli.txt
 	$(COMPILE) requirements/parliament.in -o requirements/parliament.txt
 	$(filter-out --universal,$(COMPILE:3.11=3.13)) --python-platform linux requirements/localstack.in -o requirements/localstack.txt
 

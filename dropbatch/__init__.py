@@ -12,14 +12,28 @@ if TYPE_CHECKING:
     from dropbatch.client.client import Client
     from dropbatch.client.job import Job
     from dropbatch.client.results.reading import Record
-    from dropbatch.errors import Error, JobFailed, NotFound, NotPermitted, UploadRefused, UsageError
+    from dropbatch.client.waiting import wait
+    from dropbatch.errors import Error, JobFailed, NotFound, NotPermitted, TimedOut, UploadRefused, UsageError
 
-__all__ = ["Client", "Error", "Job", "JobFailed", "NotFound", "NotPermitted", "Record", "UploadRefused", "UsageError"]
+__all__ = [
+    "Client",
+    "Error",
+    "Job",
+    "JobFailed",
+    "NotFound",
+    "NotPermitted",
+    "Record",
+    "TimedOut",
+    "UploadRefused",
+    "UsageError",
+    "wait",
+]
 
 _MODULES = {
     "Client": "dropbatch.client.client",
     "Job": "dropbatch.client.job",
     "Record": "dropbatch.client.results.reading",
+    "wait": "dropbatch.client.waiting",
 }
 
 

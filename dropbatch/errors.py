@@ -6,6 +6,7 @@ Error:
 ├── JobFailed       a job ended without its answers
 ├── NotPermitted    AWS denied the call, or has no valid credentials
 ├── NotFound        there is no such stack, job, upload or file
+├── TimedOut        jobs are not over after the time that was given
 └── ConnectionLost  AWS could not be reached, or was busy; the same call may work later
 """
 
@@ -27,6 +28,10 @@ __all__ = [
 
 class JobFailed(Error):  # noqa: N818
     """A job ended without its answers."""
+
+
+class TimedOut(Error):  # noqa: N818
+    """Jobs are not over after the time that was given to wait; they continue."""
 
 
 class NotPermitted(Error):  # noqa: N818

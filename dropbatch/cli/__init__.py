@@ -9,7 +9,7 @@ from io import TextIOWrapper
 
 import click
 
-from dropbatch.cli.context import stack_options
+from dropbatch.cli.context import note, stack_options
 from dropbatch.cli.exits import Exit, exit_of, in_options
 from dropbatch.cli.verbs import control, look, operate, put, results, serve
 from dropbatch.client import aws
@@ -54,20 +54,20 @@ def main() -> None:
     try:
         with aws.explained(), warnings.catch_warnings():
             warnings.simplefilter("always", UserWarning)
-            warnings.showwarning = lambda text, *_, **__: click.echo(in_options(str(text)), err=True)
+            warnings.showwarning = lambda text, *_, **__: note(in_options(str(text)))
             sys.exit(cli.main(prog_name="dropbatch", standalone_mode=False))
     except click.ClickException as error:
         error.show()
         sys.exit(Exit.USAGE)
     except Error as error:
-        click.echo(in_options(str(error)), err=True)
+        note(in_options(str(error)))
         sys.exit(exit_of(error))
     except BrokenPipeError:  # The reader, such as `head`, has what it wants. Python writes the rest when it ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(Exit.JOB_FAILED)
     except OSError as error:
-        click.echo(str(error), err=True)
+        note(str(error))
         sys.exit(Exit.JOB_FAILED)
     except (click.Abort, KeyboardInterrupt) as interrupt:
-        click.echo(in_options(str(interrupt.__cause__ or "")) or "\nInterrupted.", err=True)
+        note(in_options(str(interrupt.__cause__ or "")) or "\nInterrupted.")
         sys.exit(Exit.INTERRUPTED)

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
+import time
 from contextlib import contextmanager
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from dropbatch.client.watch.printable import cut, printable
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from typing import Self
 
 MIN_BAR_BYTES = 8 << 20
 """Smaller uploads have no bar."""
+REDRAW_SECONDS = 0.1
 
 
 @contextmanager
@@ -23,13 +29,52 @@ def bytes_bar(label: str, size: int) -> Iterator[Callable[[int], None]]:
         yield lambda _: None
         return
     lock = Lock()
-    with click.progressbar(length=size, label=label, file=sys.stderr) as bar:
+    with click.progressbar(length=size, label=printable(label), file=sys.stderr) as bar:
 
         def advance(count: int) -> None:
             with lock:
                 bar.update(count)
 
         yield advance
+
+
+class StatusLine:
+    """One line on a terminal that says what a command does; it is removed when that is done."""
+
+    def __init__(self, *, shown: bool = True) -> None:
+        self._on = shown and sys.stderr.isatty()
+        self._text, self._at = "", 0.0
+        self._lock = Lock()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._write("")
+            self._on = False
+
+    def show(self, text: str) -> None:
+        """Show a text instead of the last one; may be called from several threads, however often."""
+        with self._lock:
+            self._text = text
+            if time.monotonic() - self._at >= REDRAW_SECONDS:
+                self._at = time.monotonic()
+                self._write(text)
+
+    @contextmanager
+    def hidden(self) -> Iterator[None]:
+        """Hide the line while something else is printed."""
+        with self._lock:
+            self._write("")
+            yield
+            self._write(self._text)
+
+    def _write(self, text: str) -> None:
+        if self._on:
+            width = shutil.get_terminal_size().columns - 1
+            sys.stderr.write(f"\r{cut(printable(text), width)}\x1b[K")
+            sys.stderr.flush()
 
 
 class FilesBar:
@@ -46,7 +91,7 @@ class FilesBar:
         if name != self._name:
             self.close()
             self._name, self._held = name, 0
-            self._bar = click.progressbar(length=max(size, 1), label=name, file=sys.stderr).__enter__()
+            self._bar = click.progressbar(length=max(size, 1), label=printable(name), file=sys.stderr).__enter__()
         self._bar.update(held - self._held)
         self._held = held
 

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import sys
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from dropbatch.errors import UsageError
+from dropbatch.client.job import Job
+from dropbatch.client.watch.finding import is_many, newest_jobs
+from dropbatch.client.watch.printable import printable
+from dropbatch.core.keys import JOB_ID
+from dropbatch.errors import NotFound, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from datetime import datetime
 
     from dropbatch.client.client import Client
-    from dropbatch.client.job import Job
     from dropbatch.client.stack import Stack
 
 Command = TypeVar("Command", bound=click.Command)
@@ -46,13 +51,52 @@ class Context:
         """The stack."""
         return self.client.stack
 
-    def jobs(self, names: Iterable[str]) -> list[Job]:
-        """The jobs with these names.
+    def jobs(self, names: Iterable[str]) -> tuple[list[Job], bool]:
+        """The jobs that names mean, each once; and whether they may be several.
+
+        A name may be a path prefix that ends in a slash or a pattern: the newest job of each path; or `-`: lines of
+        standard input that begin with an id, as `ls` prints them, also with `--json`.
 
         Raises:
-            Error: one does not exist.
+            Error: one means no job.
         """
-        return [self.client.job(name) for name in names]
+        found: dict[Job, None] = {}
+        count = 0
+        for name in names:
+            count += 1
+            for job in self._meant(name):
+                found.setdefault(job)
+            count += name == "-" or is_many(name)
+        return list(found), count > 1
+
+    def _meant(self, name: str) -> Iterator[Job]:
+        if name == "-":
+            for line in filter(str.strip, sys.stdin):
+                yield self._of_line(line)
+            return
+        if not is_many(name):
+            yield self.client.job(name)
+            return
+        jobs = newest_jobs(self.stack, name)
+        try:
+            exact = self.client.job(name) if not name.endswith("/") or JOB_ID.search(name) else None
+        except NotFound:  # A path may have a `*` or a `[`; this one does not exist.
+            exact = None
+        first = exact or next(jobs, None)
+        if first is None:
+            raise NotFound(f"No path of a job matches {name!r}.")
+        yield first
+        if not exact:
+            yield from jobs
+
+    def _of_line(self, line: str) -> Job:
+        if not line.startswith("{"):
+            return self.client.job(line.split(maxsplit=1)[0])
+        try:
+            found = json.loads(line)
+            return Job.at(self.stack, found["path"], found["job_id"])
+        except (ValueError, KeyError, TypeError):
+            raise UsageError(f"This line names no job: {line.strip()[:200]}") from None
 
     def job(self, name: str) -> Job:
         """The job with this name.
@@ -60,8 +104,7 @@ class Context:
         Raises:
             Error: it does not exist.
         """
-        (found,) = self.jobs([name])
-        return found
+        return self.client.job(name)
 
 
 def parse_since(_context: click.Context, _option: click.Parameter, value: str) -> datetime:
@@ -72,6 +115,16 @@ def parse_since(_context: click.Context, _option: click.Parameter, value: str) -
         return time_of(value)
     except UsageError as error:
         raise click.BadParameter(str(error)) from None
+
+
+def parse_seconds(_context: click.Context, _option: click.Parameter, value: str | None) -> float | None:
+    """Parse a duration: `90`, `90s`, `30m`, `12h` or `2d`."""
+    if value is None:
+        return None
+    matched = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", value)
+    if not matched:
+        raise click.BadParameter(f"{value!r} is no duration. Write 90s, 30m or 12h.")
+    return float(matched[1]) * {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400}[matched[2]]
 
 
 def stack_options(command: Command) -> Command:
@@ -133,9 +186,21 @@ def parse_options(pairs: Iterable[str]) -> dict[str, str]:
     return found
 
 
+def is_json() -> bool:
+    """Whether `--json` was given."""
+    return bool(click.get_current_context().meta[_AS_JSON])
+
+
 def emit(value: object, *lines: object) -> None:
     """Print what a command found: with `--json` as one line of JSON, else as these lines."""
-    if click.get_current_context().meta[_AS_JSON]:
-        lines = (json.dumps(value),)
+    if is_json():
+        click.echo(json.dumps(value))
+        return
     for line in lines:
-        click.echo(line)
+        click.echo(printable(str(line)))
+
+
+def note(message: str) -> None:
+    """Print a message on standard error. It may begin with a line end."""
+    begins = "\n" if message.startswith("\n") else ""
+    click.echo(begins + printable(message[len(begins) :]), err=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from enum import IntEnum
 
-from dropbatch.errors import Error, NotFound, NotPermitted, UsageError
+from dropbatch.errors import Error, NotFound, NotPermitted, TimedOut, UsageError
 
 
 class Exit(IntEnum):
@@ -19,10 +19,23 @@ class Exit(IntEnum):
     """With `--strict`: the job is completed, and some of its records failed."""
     NOT_PERMITTED = 4
     NOT_FOUND = 5
+    TIMED_OUT = 6
+    """Jobs are not over after `--timeout`."""
     INTERRUPTED = 130
 
 
-_OF_ERRORS = {UsageError: Exit.USAGE, NotPermitted: Exit.NOT_PERMITTED, NotFound: Exit.NOT_FOUND}
+_OF_ERRORS = {
+    UsageError: Exit.USAGE,
+    NotPermitted: Exit.NOT_PERMITTED,
+    NotFound: Exit.NOT_FOUND,
+    TimedOut: Exit.TIMED_OUT,
+}
+_FROM_BEST = (Exit.DONE, Exit.SOME_FAILED, Exit.JOB_FAILED)
+
+
+def worst(*codes: Exit) -> Exit:
+    """The code of a command of whose jobs each has one."""
+    return max(codes, key=lambda one: _FROM_BEST.index(one) if one in _FROM_BEST else len(_FROM_BEST) + one)
 
 
 def exit_of(error: Error) -> Exit:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import json
 import time
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,8 @@ READ_SECONDS = 2.0
 """Seconds between two reads of the logs."""
 LATE_SECONDS = 10.0
 """How late, in seconds, a log line may arrive."""
+SETTLE_SECONDS = 3.0
+"""Seconds after which a line is shown: by then most that are older have arrived, also those of the other function."""
 
 
 def redrive(stack: Stack) -> dict[str, int]:
@@ -60,25 +63,35 @@ def log_lines(stack: Stack, job_id: str, since: float, *, follow: bool) -> Itera
     logs, seen = stack.client("logs"), dict[str, float]()
     groups = [log_group(stack, stack.outputs[f"{name}FunctionName"]) for name in ("Submit", "Poll")]
     more: dict[str, Any] = {"filterPattern": f'"{job_id}"'} if job_id else {}
+    held: list[dict[str, Any]] = []
     while True:
-        found = []
         with aws.explained():
-            for group in groups:
-                pages = logs.get_paginator("filter_log_events").paginate(
-                    logGroupName=group, startTime=int(since * 1000), **more
-                )
-                found += [event for page in pages for event in page["events"]]
-        for event in sorted(found, key=lambda one: one["timestamp"]):
-            identity = event.get("eventId") or f"{event['timestamp']}{event['message']}"
-            if identity not in seen and event["message"].startswith("{"):
-                seen[identity] = event["timestamp"] / 1000
-                yield json.loads(event["message"])
-        if not follow:
-            return
+            pages = [_events(logs, group, since, more) for group in groups]
+            merged = heapq.merge(*pages, key=lambda one: one["timestamp"])
+            if not follow:
+                yield from (json.loads(event["message"]) for event in merged)
+                return
+            for event in merged:
+                identity = event.get("eventId") or f"{event['timestamp']}{event['message']}"
+                if identity not in seen:
+                    seen[identity] = event["timestamp"] / 1000
+                    held.append(event)
+        held.sort(key=lambda one: one["timestamp"])
+        settled = time.time() - SETTLE_SECONDS
+        while held and held[0]["timestamp"] / 1000 <= settled:
+            yield json.loads(held.pop(0)["message"])
         time.sleep(READ_SECONDS)
         newest = max(seen.values(), default=since)
         since = max(since, newest - LATE_SECONDS)
         seen = {identity: at for identity, at in seen.items() if at >= since}
+
+
+def _events(logs: Any, group: str, since: float, more: dict[str, Any]) -> Iterator[dict[str, Any]]:  # noqa: ANN401
+    """A group's log lines in JSON, in the order of their times; within a page, that of the streams may come first."""
+    pages = logs.get_paginator("filter_log_events").paginate(logGroupName=group, startTime=int(since * 1000), **more)
+    for page in pages:
+        lines = [event for event in page["events"] if event["message"].startswith("{")]
+        yield from sorted(lines, key=lambda one: one["timestamp"])
 
 
 def log_group(stack: Stack, function: str) -> str:

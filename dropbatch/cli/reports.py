@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from dropbatch.cli.exits import in_options
 from dropbatch.client import aws
-from dropbatch.client.results.downloads import CHUNK_BYTES, writing
+from dropbatch.client.results.downloads import writing
+from dropbatch.client.transfer.objects import CHUNK_BYTES
 from dropbatch.errors import NotFound
 
 if TYPE_CHECKING:

@@ -34,9 +34,6 @@ MAX_CLOCK_SECONDS = 300.0
 _BUSY = {"SlowDown", "ServiceUnavailable", "InternalError", "Throttling", "ThrottlingException", "500", "503"}
 _NOT_FOUND = {"NoSuchKey", "404", "NoSuchBucket", "NotFound", "ResourceNotFoundException"}
 
-COPY_BYTES = 256 << 20
-"""Bytes of a part of a copy."""
-
 HOW_TO_SIGN_IN = (
     "Sign in as for the AWS CLI: `aws login` or `aws sso login`, with `--profile NAME` if AWS_PROFILE names one, or "
     "`aws configure` for access keys. `aws sts get-caller-identity` shows whether it worked."
@@ -151,47 +148,6 @@ def session(endpoint_url: str = "", *, region: str | None = None, profile: str |
 
     made = boto3.session.Session("test", "test", region_name=region)
     return lambda service, **more: made.client(service, endpoint_url=endpoint_url, **more)
-
-
-def copy(s3: Any, source: dict[str, str], bucket: str, key: str, metadata: dict[str, str], **more: str) -> None:  # noqa: ANN401
-    """Copy an object within S3 in parts, however small it is; the new one exists only when it is whole.
-
-    Args:
-        s3: the client.
-        source: bucket and key.
-        bucket: of the new object.
-        key: of the new object.
-        metadata: of the new object.
-        more: conditions of S3's copy.
-    """
-    if 0 < s3.head_object(**source)["ContentLength"] <= COPY_BYTES:
-        _copy_whole(s3, source, {"Bucket": bucket, "Key": key}, metadata, more)
-        return
-    from boto3.s3.transfer import TransferConfig
-
-    config = TransferConfig(multipart_threshold=1, multipart_chunksize=COPY_BYTES)
-    with suppress(s3.exceptions.NoSuchUpload):  # It is complete already: that answer was lost.
-        s3.copy(source, bucket, key, {"Metadata": metadata, "MetadataDirective": "REPLACE", **more}, Config=config)
-
-
-def _copy_whole(
-    s3: Any,  # noqa: ANN401
-    source: dict[str, str],
-    place: dict[str, str],
-    metadata: dict[str, str],
-    conditions: dict[str, str],
-) -> None:
-    """Copy an object as the only part of a new one, without a range: boto3 gives one, which S3 refuses below 5 MB."""
-    place = place | {"UploadId": s3.create_multipart_upload(**place, Metadata=metadata)["UploadId"]}
-    try:
-        part = s3.upload_part_copy(**place, PartNumber=1, CopySource=source, **conditions)["CopyPartResult"]
-        with suppress(s3.exceptions.NoSuchUpload):  # It is complete already: that answer was lost.
-            parts = [{"PartNumber": 1, "ETag": part["ETag"]}]
-            s3.complete_multipart_upload(**place, MultipartUpload={"Parts": parts})
-    except BaseException:
-        with suppress(s3.exceptions.NoSuchUpload):  # It may be complete: then the first error counts.
-            s3.abort_multipart_upload(**place)
-        raise
 
 
 @contextmanager

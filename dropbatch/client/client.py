@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-from itertools import chain
-from os import PathLike
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 from dropbatch.client import aws
 from dropbatch.client.find_jobs import find_job, history, time_of
-from dropbatch.client.job import Job
-from dropbatch.client.sources import CHUNK_BYTES, open_source, stream_of
 from dropbatch.client.stack import find_stack
-from dropbatch.client.uploads import upload, upload_key
+from dropbatch.client.transfer.submitting import prepare
+from dropbatch.client.watch.finding import jobs_under
 from dropbatch.core import keys
-from dropbatch.core.options import metadata_of, options_keys
-from dropbatch.errors import NotPermitted, UploadRefused, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from datetime import date
+    from os import PathLike
+
+    from dropbatch.client.job import Job
 
 
 class Client:
@@ -43,7 +40,7 @@ class Client:
 
     def submit(
         self,
-        source: str | PathLike[str] | BinaryIO | Iterable[Mapping[str, Any]] | object,
+        source: str | PathLike[str] | BinaryIO | Iterable[Mapping[str, Any]] | Iterable[str] | object,
         *,
         name: str | None = None,
         progress: Callable[[int], None] = lambda _: None,
@@ -53,7 +50,8 @@ class Client:
         """Upload requests; the stack makes a job of them within seconds.
 
         Args:
-            source: a path, a binary file, an iterable of dicts, or a frame of pandas, polars or pyarrow.
+            source: a path; `s3://bucket/key`, which is copied on S3's side; a binary file; an iterable of dicts or of
+                texts; or a frame of pandas, polars or pyarrow, or a series of texts.
             name: the path under `inbox/`; if it ends in a slash, the folder. The file's name if not given.
             progress: called with each number of bytes sent.
             check: check the options and the first 12 MB before anything is sent, by the rules of the stack.
@@ -97,44 +95,13 @@ class Client:
         *,
         check: bool = False,
     ) -> Job:
-        opened = open_source(source, options.get("template"))
-        with nullcontext() if opened.stream is source else opened.stream:
-            key = upload_key(name, opened.name, folder)
-            given = {one: value for one, value in options.items() if value is not None}
-            metadata = metadata_of({**opened.options, **given})
-            stream = opened.stream
-            try:
-                stream = self._checked(stream, key, metadata) if check else stream
-            except (UploadRefused, UsageError) as error:
-                if isinstance(source, str | PathLike):
-                    error.args = (f"{source}: {error}",)
-                raise
-            return Job.of_upload(self.stack, upload(self.stack, stream, key, metadata, progress))
-
-    def _checked(self, stream: BinaryIO, key: str, metadata: Mapping[str, str]) -> BinaryIO:
-        """The stream, after its beginning was read and checked."""
-        from dropbatch.client.check import check_beginning
-
-        blocks, read, errors = iter(lambda: stream.read(CHUNK_BYTES), b""), list[bytes](), list[UsageError]()
-
-        def kept() -> Iterator[bytes]:
-            try:
-                for block in blocks:
-                    read.append(block)
-                    yield block
-            except UsageError as error:  # Of the source: the check would take it for one of its own.
-                errors.append(error)
-                raise
-
+        submission = prepare(self.stack, source, name, options, folder)
         try:
-            folder_options = next(filter(None, map(self.stack.read, options_keys(key, keys.INBOX))), None)
-        except NotPermitted:
-            folder_options = None
-        default = self.stack.default_model
-        check_beginning(kept(), keys.upload_path(key), metadata, folder_options=folder_options, default_model=default)
-        if errors:
-            raise errors[0]
-        return stream_of(chain(read, blocks))
+            if check:
+                submission.check(self.stack.read)
+            return submission.send(progress)
+        finally:
+            submission.close()
 
     def job(self, name: str) -> Job:
         """The job with an id, or the newest of an upload's path, or the job of a result's key.
@@ -144,16 +111,21 @@ class Client:
         """
         return find_job(self.stack, name)
 
-    def jobs(self, since: str | date = "7d") -> Iterator[Job]:
-        """Jobs created since a time, oldest first.
+    def jobs(self, since: str | date | None = None, *, prefix: str = "") -> Iterator[Job]:
+        """Jobs, oldest first; with a prefix, by path, those of one path oldest first.
 
         Args:
-            since: a date or datetime, or text such as `30m`, `12h`, `7d`, `2w` or `2026-11-21`.
+            since: only jobs created since then: a date or datetime, or text such as `30m`, `12h`, `7d`, `2w` or
+                `2026-11-21`. The last seven days if neither this nor a prefix is given.
+            prefix: only jobs whose path begins with it, such as `reviews/`.
 
         Raises:
             UsageError: it is no time.
         """
-        return (job for job, _ in history(self.stack, time_of(since)))
+        if not prefix:
+            return (job for job, _ in history(self.stack, time_of("7d" if since is None else since)))
+        after = "" if since is None else f"{time_of(since):%Y%m%dT%H%M%SZ}"
+        return (job for job in jobs_under(self.stack, prefix) if job.id >= after)
 
     def pause(self) -> None:
         """Submit nothing more, for all jobs; accepted batches are collected. Only operators may do this."""

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from dropbatch.client import aws
 from dropbatch.client.job import Job
+from dropbatch.client.transfer.objects import pages_of
 from dropbatch.client.uploads import uploaded_as
 from dropbatch.client.waiting import MIN_READ_SECONDS, wait_until_created
 from dropbatch.core import keys
 from dropbatch.errors import NotFound, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from datetime import date
 
     from dropbatch.client.stack import Stack
@@ -55,16 +56,22 @@ def find_job(stack: Stack, name: str) -> Job:
     return Job.at(stack, path, newest)
 
 
-def wait_for_job(stack: Stack, name: str) -> Job:
+def wait_for_job(stack: Stack, name: str, timeout: float | None = None) -> Job:
     """Find the job that a name means, once the stack has created it.
+
+    Args:
+        stack: the stack.
+        name: of the job.
+        timeout: seconds after which to give up, if these are fewer.
 
     Raises:
         NotFound: there is no such upload; or no job after a minute, or a minute after the time in the id.
     """
+    seconds = NAMED_SECONDS if timeout is None else min(timeout, NAMED_SECONDS)
     while True:
         try:
             job = find_job(stack, name)
-            wait_until_created(job, NAMED_SECONDS)
+            wait_until_created(job, seconds)
         except NotFound:
             if not _may_come(name):
                 raise
@@ -109,15 +116,26 @@ def job_ids(stack: Stack, path: str) -> list[str]:
 
 def history(stack: Stack, since: datetime) -> Iterator[tuple[Job, dict[str, Any]]]:
     """Jobs created since a time, oldest first, each with its status (`state` is `unknown` without one)."""
-    pages = stack.s3.get_paginator("list_objects_v2").paginate(
-        Bucket=stack.bucket,
-        Prefix=keys.JOB_RECORDS,
-        StartAfter=f"{keys.JOB_RECORDS}{since.astimezone(UTC):%Y%m%dT%H%M%SZ}",
-    )
+    after = f"{keys.JOB_RECORDS}{since.astimezone(UTC):%Y%m%dT%H%M%SZ}"
     with aws.explained(), ThreadPoolExecutor(MAX_PARALLEL_READS) as threads:
-        for page in pages:
-            records = [entry["Key"] for entry in page.get("Contents", [])]
-            yield from threads.map(lambda key: _entry(stack, key), records)
+        for page in pages_of(stack, keys.JOB_RECORDS, after):
+            yield from threads.map(lambda key: _entry(stack, key), [entry["Key"] for entry in page])
+
+
+def newest(
+    stack: Stack, since: datetime, limit: int, wanted: Callable[[dict[str, Any]], bool]
+) -> list[tuple[Job, dict[str, Any]]]:
+    """The newest jobs created since a time whose status is wanted, oldest first, as `history` returns them."""
+    after = f"{keys.JOB_RECORDS}{since.astimezone(UTC):%Y%m%dT%H%M%SZ}"
+    records = [entry["Key"] for page in pages_of(stack, keys.JOB_RECORDS, after) for entry in page]
+    found: list[tuple[Job, dict[str, Any]]] = []
+    with ThreadPoolExecutor(MAX_PARALLEL_READS) as threads:
+        while records and len(found) < limit:
+            some = records[-max(limit, MAX_PARALLEL_READS) :]
+            del records[-len(some) :]
+            entries = list(threads.map(lambda key: _entry(stack, key), some))
+            found += [one for one in reversed(entries) if wanted(one[1])]
+    return found[:limit][::-1]
 
 
 _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}

@@ -9,7 +9,7 @@ from dropbatch.client import aws
 from dropbatch.client.job_files import JobFiles
 from dropbatch.core import keys
 from dropbatch.core.options import as_arguments
-from dropbatch.errors import JobFailed
+from dropbatch.errors import JobFailed, NotFound
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -23,10 +23,11 @@ if TYPE_CHECKING:
 class Job(JobFiles):
     """A job: what its user can do with it."""
 
-    def wait(self, *, check: bool = False, progress: bool = True) -> str:
+    def wait(self, *, timeout: float | None = None, check: bool = False, progress: bool = True) -> str:
         """Wait until the job is over, also while connections are lost.
 
         Args:
+            timeout: seconds after which to give up.
             check: raise an error unless the job is completed.
             progress: show it on a terminal (standard error) or in a notebook, if the main thread waits.
 
@@ -34,22 +35,36 @@ class Job(JobFiles):
             The final state: `completed`, `failed` or `cancelled`.
 
         Raises:
+            TimedOut: it is not over after these seconds; it continues.
             JobFailed: `check` was given, and the job failed or was cancelled.
             NotFound: an upload has no job after five minutes.
         """
         from dropbatch.client.progress import shown_to_user
-        from dropbatch.client.waiting import wait_until_created, wait_until_over
+        from dropbatch.client.waiting import each_over, wait_until_created
 
         wait_until_created(self)
-        manifest = wait_until_over([self], shown_to_user() if progress else None)[self.id]
+        ((_, manifest),) = each_over([self], shown_to_user() if progress else None, timeout)
+        if isinstance(manifest, NotFound):
+            raise manifest
+        return self.ended(manifest, check=check)
+
+    def ended(self, manifest: dict[str, Any], *, check: bool) -> str:
+        """Note how the job ended, and return it.
+
+        Args:
+            manifest: the job's.
+            check: raise an error unless the job is completed.
+
+        Raises:
+            JobFailed: `check` was given, and the job failed or was cancelled.
+        """
+        self._state = manifest["state"]
         if check and manifest["state"] != keys.JobState.COMPLETED:
             error = manifest["error"]
             why = f": {error['code']}: {as_arguments(error['message'])}" if error else "."
-            ended = "failed" if manifest["state"] == keys.JobState.FAILED else "was cancelled"
-            raise JobFailed(f"Job {self.id} {ended}{why}")
-        state: str = manifest["state"]
-        self._state = state
-        return state
+            how = "failed" if manifest["state"] == keys.JobState.FAILED else "was cancelled"
+            raise JobFailed(f"Job {self.id} {how}{why}")
+        return self._state
 
     def download(
         self,
@@ -58,6 +73,7 @@ class Job(JobFiles):
         *,
         merged: bool = False,
         exports: Collection[str] = (),
+        columns: bool = True,
         force: bool = False,
     ) -> Delivery:
         """Download the finished job's files into a folder, and write what is made of them.
@@ -68,6 +84,7 @@ class Job(JobFiles):
             merged: also write the output with each record's newest answer, retries included.
             exports: also write the records as `parquet`, `arrow`, `csv`, `jsonl`, `npy` or `vectorize`; those with the
                 newest answers if `merged` is set. Needs pyarrow (extra `dropbatch[data]`).
+            columns: in these, give a table's own columns before the answers, instead of `id` and `external_reference`.
             force: replace files of another job, or of another program, in the folder.
 
         Raises:
@@ -80,7 +97,7 @@ class Job(JobFiles):
 
         from dropbatch.client.results.delivery import deliver
 
-        return deliver(self, LocalPath(folder), progress, merged=merged, exports=exports, force=force)
+        return deliver(self, LocalPath(folder), progress, merged=merged, exports=exports, columns=columns, force=force)
 
     def results(self, *, merged: bool = False) -> Iterator[Record]:
         """The finished job's records, in input order; streamed.
@@ -94,13 +111,16 @@ class Job(JobFiles):
         with self._files(merged=merged) as files:
             yield from files.records()
 
-    def to_arrow(self, *, merged: bool = False) -> Any:  # noqa: ANN401 - pyarrow has no types
+    def to_arrow(self, *, merged: bool = False, columns: bool = True) -> Any:  # noqa: ANN401 - pyarrow has no types
         """The finished job's records as a `pyarrow.Table` (extra `dropbatch[data]`).
 
-        Columns: `id`, `external_reference`, `success`, `embedding` or `answer`, `error_code`, `error_message`.
+        Of a table or a frame: its own columns, then `success`, `embedding` or `answer`, `error_code`, `error_message`;
+        if it has a column of such a name, the answer's is `answer_2`. Of other uploads: `id`, `external_reference`,
+        then the same.
 
         Args:
             merged: each record's newest answer, retries included.
+            columns: give a table's own columns; else `id` and `external_reference`, as for other uploads.
 
         Raises:
             NotFound: the job is not over, or has no output.
@@ -110,17 +130,17 @@ class Job(JobFiles):
         from dropbatch.client.results.columns import record_batches
 
         with self._files(merged=merged) as files:
-            return record_batches(files).read_all()
+            return record_batches(files, columns=columns).read_all()
 
-    def to_pandas(self, *, merged: bool = False) -> Any:  # noqa: ANN401
+    def to_pandas(self, *, merged: bool = False, columns: bool = True) -> Any:  # noqa: ANN401
         """The same as a pandas DataFrame."""
-        return self.to_arrow(merged=merged).to_pandas()
+        return self.to_arrow(merged=merged, columns=columns).to_pandas()
 
-    def to_polars(self, *, merged: bool = False) -> Any:  # noqa: ANN401
+    def to_polars(self, *, merged: bool = False, columns: bool = True) -> Any:  # noqa: ANN401
         """The same as a polars DataFrame."""
         import polars as pl
 
-        return pl.from_arrow(self.to_arrow(merged=merged))
+        return pl.from_arrow(self.to_arrow(merged=merged, columns=columns))
 
     def _files(self, *, merged: bool) -> AbstractContextManager[ResultFiles]:
         from dropbatch.client.results.downloads import blocks_of

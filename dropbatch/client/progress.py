@@ -5,27 +5,35 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import textwrap
 import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
-from dropbatch.core.keys import FINAL_JOB_STATES
+from dropbatch.client.watch.printable import columns_of, cut, printable, shortened
+from dropbatch.core.keys import FINAL_JOB_STATES, JOB_ID
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 PLAIN_EVERY_SECONDS = 30.0
 """Seconds between two plain lines of a job if only its counts changed."""
 MIN_RATE_SECONDS = 3.0
 """Seconds of watching before a rate is shown."""
-NARROW_COLUMNS = 72
-"""On a narrower terminal a job is named by the end of its id, and has no bar."""
+SHORT_NAME = 24
+"""Columns of a path where there is no room; a job's id is then the end of it."""
+MAX_LINES = 4
+"""Lines of what a job waits for."""
+GAP = "  "
+FIRST_TO_GO = 9
 
 NOTEBOOK_SIZE = (100, 30)
 """Columns and lines in a notebook's cell."""
+TOTAL = "all jobs"
+"""The name under which many jobs are shown together."""
 
 
 @dataclass(frozen=True)
@@ -63,13 +71,15 @@ class Progress:
         if self.on_terminal is None:
             self.on_terminal = not self.notebook and self.out.isatty()
 
-    def show(self, statuses: Mapping[str, Mapping[str, Any]]) -> None:
+    def show(self, statuses: Mapping[str, Mapping[str, Any]], total: Mapping[str, Any] | None = None) -> None:
         """Show jobs as they are now.
 
         Args:
             statuses: contents of status.json, by name.
+            total: of many jobs, of which `statuses` are some: shown above them; where lines cannot be rewritten, alone.
         """
-        self._statuses = dict(statuses)
+        self._statuses = {TOTAL: total, **statuses} if total else dict(statuses)
+        statuses = self._statuses
         now = time.monotonic()
         for name, status in statuses.items():
             self._first.setdefault(name, Watched(now, _done(status), status.get("fraction_done") or 0.0))
@@ -89,7 +99,7 @@ class Progress:
         lines = self._fitting(width, size.lines - 1)
         if self._lines:
             self.out.write(f"\x1b[{self._lines}F")
-        self.out.write("".join(f"{line[:width]}\x1b[K\n" for line in lines) + "\x1b[J")
+        self.out.write("".join(f"{cut(line, width)}\x1b[K\n" for line in lines) + "\x1b[J")
         self.out.flush()
         self._lines = len(lines)
 
@@ -99,14 +109,26 @@ class Progress:
         lines = [line for one in described.values() for line in one]
         if len(lines) <= height:
             return lines
-        lines = []
-        left = Counter(str(status.get("state")) for status in self._statuses.values())
-        for name in sorted(described, key=lambda one: self._statuses[one].get("state") in FINAL_JOB_STATES):
-            if len(lines) + len(described[name]) < height:
-                lines += described[name]
-                left[str(self._statuses[name].get("state"))] -= 1
+        if TOTAL in self._statuses:  # It says what the others are.
+            return self._first_that_fit(described, self._statuses, height + 1)[0]
+        by_state = sorted(described, key=lambda one: self._statuses[one].get("state") in FINAL_JOB_STATES)
+        lines, others = self._first_that_fit(described, by_state, height)
+        left = Counter(str(self._statuses[name].get("state")) for name in others)
         rest = ", ".join(f"{count:,} {state}" for state, count in left.items() if count)
         return [*lines, f"and {left.total():,} more: {rest}"]
+
+    @staticmethod
+    def _first_that_fit(
+        described: Mapping[str, list[str]], names: Iterable[str], height: int
+    ) -> tuple[list[str], list[str]]:
+        """The lines of jobs for which there is room, and the names of the others."""
+        lines, others = list[str](), list[str]()
+        for name in names:
+            if len(lines) + len(described[name]) < height:
+                lines += described[name]
+            else:
+                others.append(name)
+        return lines, others
 
     def _size(self) -> os.terminal_size:
         """Return the size of the terminal that is written to; standard output may be another one, or a pipe."""
@@ -118,8 +140,10 @@ class Progress:
 
     def _print_changes(self, now: float) -> None:
         """Print jobs whose state or reason to wait has changed, and the others every `plain_seconds`."""
-        for name, status in self._statuses.items():
-            key = f"{status.get('state')} {(status.get('waiting_for') or {}).get('code')}"
+        shown = self._statuses if TOTAL not in self._statuses else {TOTAL: self._statuses[TOTAL]}
+        for name, status in shown.items():
+            state = status.get("fraction_done") == 1 if name == TOTAL else status.get("state")
+            key = f"{state} {(status.get('waiting_for') or {}).get('code')}"
             before, at = self._printed.get(name, ("", 0.0))
             if key != before or now - at >= self.plain_seconds:
                 self._printed[name] = key, now
@@ -139,33 +163,96 @@ def describe(
     now: float = 0.0,
     first: Watched | None = None,
 ) -> list[str]:
-    """Describe a job in one line, and what it waits for in a second one.
+    """Describe a job in a line, and what it waits for below it.
 
     Args:
         name: of the job.
         status: content of its status.json.
-        width: columns of the terminal; parts that do not fit are left out. None: no limit.
+        width: columns of the terminal; parts that do not fit are left out, but neither state, records nor failures.
+            None: no limit.
         elapsed: seconds to show; None: none.
         now: monotonic time.
         first: when it was first shown; None: no rate.
     """
-    narrow = width is not None and width < NARROW_COLUMNS
-    parts = [f"{status.get('state', '?'):<11}"]
-    fraction = status.get("fraction_done")
+    must = _must(name, status, short=False)
+    if width is not None and columns_of(GAP.join(must)) > width:
+        must = _must(name, status, short=True)
+    fraction, more = status.get("fraction_done"), list[Part]()
     if fraction is not None:
-        parts.append(f"{int(fraction * 100):>3}%" if narrow else f"{_bar(fraction)} {int(fraction * 100):>3}%")
-    parts.append(_records(status))
+        percent = f"{int(fraction * 100):>3}%"
+        more.append(Part(FIRST_TO_GO, f"{_bar(fraction)} {percent}", percent))
     if elapsed is not None:
-        parts.append(duration(elapsed))
+        more.append(Part(1, duration(elapsed)))
     if first is not None and status.get("state") not in FINAL_JOB_STATES:
-        parts += _speed(status, now, first)
-    parts += [*_failed(status), *_reading(status), *_pending(status)]
-    line = name.rpartition("-")[2] if narrow else name
-    for part in parts:
-        if width is None or len(line) + 2 + len(part) <= width:
-            line += f"  {part}"
-    waiting = status.get("waiting_for")
-    return [line.rstrip()] if not waiting else [line.rstrip(), f"  waiting: {waiting['code']}: {waiting['message']}"]
+        more += [Part(2 + at, one) for at, one in enumerate(_speed(status, now, first))]
+    more += [Part(4, one) for one in (*_reading(status), *_pending(status))]
+    lines = _fit(must, more, width)
+    if waiting := status.get("waiting_for"):
+        lines += _wrapped(printable(f"waiting: {waiting['code']}: {waiting['message']}"), width)
+    return lines
+
+
+def _must(name: str, status: Mapping[str, Any], *, short: bool) -> list[str]:
+    """What is shown at any width: name, state, records, failures."""
+    named = printable(name)
+    if short:
+        named = name.rpartition("-")[2] if JOB_ID.fullmatch(name) else shortened(named, SHORT_NAME)
+    return [named, f"{printable(str(status.get('state', '?'))):<11}", _records(status, short=short), *_failed(status)]
+
+
+class Part(NamedTuple):
+    """A part of a line that may be left out.
+
+    Attributes:
+        order: how soon it is left out, the highest first.
+        text: the part.
+        instead: what is shown without it, if there is room; it comes before the records.
+    """
+
+    order: int
+    text: str
+    instead: str = ""
+
+
+def _fit(must: list[str], more: list[Part], width: int | None) -> list[str]:
+    """Parts as one line, in which those that matter least are left out; as several if what must be there needs them.
+
+    Args:
+        must: what is never left out.
+        more: what may be.
+        width: columns.
+    """
+    kept = sorted(more, key=lambda one: one.order)
+    if width is None or columns_of(GAP.join(must).rstrip()) <= width:
+        while width is not None and columns_of(_line(must, kept, more)) > width:
+            gone = kept.pop()
+            if gone.instead:
+                kept.insert(0, Part(0, gone.instead))
+        return [_line(must, kept, more)]
+    lines = [cut(must[0], width)]
+    optional = [(one.instead or one.text).strip() for one in kept[-1:] + kept[:-1]]
+    for at, part in enumerate([*map(str.rstrip, must[1:]), *optional], 1):
+        if columns_of(lines[-1]) + len(GAP) + columns_of(part) <= width:
+            lines[-1] += GAP + part
+        elif at < len(must):
+            lines.append(cut(GAP + part, width))
+    return lines
+
+
+def _line(must: list[str], kept: list[Part], more: list[Part]) -> str:
+    """Name, state, percentage, records; then what is kept of the others, in its own order."""
+    first = [one.text for one in kept if one.instead or one.order == 0]
+    others = [one.text for one in more if one in kept and not one.instead]
+    return GAP.join([*must[:2], *first, *must[2:], *others]).rstrip()
+
+
+def _wrapped(text: str, width: int | None) -> list[str]:
+    """What a job waits for, in a few lines."""
+    if width is None:
+        return [GAP + text]
+    indents = {"initial_indent": GAP, "subsequent_indent": GAP * 2}
+    lines = textwrap.wrap(text, max(width, 20), max_lines=MAX_LINES, placeholder=" …", **indents)  # type: ignore[arg-type]
+    return [cut(one, width) for one in lines]
 
 
 def _done(status: Mapping[str, Any]) -> int:
@@ -173,9 +260,11 @@ def _done(status: Mapping[str, Any]) -> int:
     return int(counts.get("succeeded", 0) + counts.get("failed", 0))
 
 
-def _records(status: Mapping[str, Any]) -> str:
+def _records(status: Mapping[str, Any], *, short: bool) -> str:
     total, done = (status.get("counts") or {}).get("total"), _done(status)
-    return f"{done:,} of {total:,} records" if total is not None else f"{done:,} records"
+    if total is None:
+        return f"{done:,} records"
+    return f"{done:,}/{total:,}" if short else f"{done:,} of {total:,} records"
 
 
 def _failed(status: Mapping[str, Any]) -> list[str]:

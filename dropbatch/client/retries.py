@@ -5,10 +5,10 @@ from __future__ import annotations
 import warnings
 from contextlib import suppress
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dropbatch.client import aws
-from dropbatch.client.uploads import Uploaded, uploaded_as
+from dropbatch.client.uploads import Uploaded, copy, uploaded_as
 from dropbatch.core import keys
 from dropbatch.core.options import metadata_of
 from dropbatch.errors import NotFound
@@ -38,17 +38,14 @@ def retry(job: JobFiles, options: Mapping[str, object]) -> Uploaded:
         why = "none of its failed records can be tried again" if failed else "no record failed"
         raise NotFound(f"Job {job.id} has no retry file: {why}.")
     stack = job.stack
-    source = {"Bucket": stack.bucket, "Key": job.folder + names[0]}
+    source = job.folder + names[0]
     key = keys.INBOX + retry_path(job.path, PurePosixPath(names[0]).suffix)
     _warn_of_another(job, key)
-    answers: list[dict[str, Any]] = []
-    with aws.explained():
-        # boto3 does not return S3's answer, which has the version.
-        s3 = stack.client("s3")
-        s3.meta.events.register("after-call.s3.CompleteMultipartUpload", lambda parsed, **_: answers.append(parsed))
-        metadata = {"retry-of": job.id} | s3.head_object(**source).get("Metadata", {}) | given
-        aws.copy(s3, source, stack.bucket, key, metadata)
-        return uploaded_as(stack, key, answers[-1])
+    found = stack.ask("head_object", source)
+    if found is None:
+        raise NotFound(f"The retry file of job {job.id} was deleted.")
+    metadata = {"retry-of": job.id} | found["Metadata"] | given
+    return copy(stack, {"Bucket": stack.bucket, "Key": source}, found["ContentLength"], key, metadata)
 
 
 def _warn_of_another(job: JobFiles, key: str) -> None:

@@ -1,27 +1,40 @@
-"""What can be submitted: files, pipes, streams, records, frames. Each becomes a stream of bytes with a name."""
+"""What can be submitted: files, pipes, objects of S3, streams, records, texts, frames.
+
+Each becomes a stream of bytes with a name.
+"""
 
 from __future__ import annotations
 
 import io
 import json
 import math
+import os
 import secrets
+import stat
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 
-from dropbatch.errors import UsageError
-from dropbatch.tables.frames import SUFFIXES, beginning_of, csv_chunks, is_table, table_of_file, table_of_frame
+from dropbatch.client.tables.frames import (
+    SUFFIXES,
+    arrow,
+    beginning_of,
+    csv_chunks,
+    is_table,
+    table_of_file,
+    table_of_frame,
+)
+from dropbatch.errors import Error, UsageError
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Iterable, Iterator, Mapping
 
-    from dropbatch.tables.frames import Table
+    from dropbatch.client.tables.frames import Table
 
 
 @dataclass(frozen=True)
@@ -33,12 +46,16 @@ class Source:
         stream: its bytes; closed after the upload unless it is the user's own.
         size: in bytes; None if it is not known before the end.
         options: that follow from what it is.
+        stored: its bucket, key and version, if it lies in S3: then it is copied, and the stream is only for the check.
+        metadata: its own, if it lies in S3.
     """
 
     name: str
     stream: BinaryIO
     size: int | None = None
     options: Mapping[str, str] = field(default_factory=dict)
+    stored: Mapping[str, str] | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
 
 
 def open_source(
@@ -47,8 +64,9 @@ def open_source(
     """Open what a user submits.
 
     Args:
-        source: a path (of a file, a named pipe, a Parquet or Arrow file); a binary stream; an iterable of records; or
-            a frame: anything with Arrow's stream interface, such as a DataFrame of pandas or polars, or a Table.
+        source: a path (of a file, a named pipe, a Parquet or Arrow file); a binary stream; an iterable of records or
+            of texts; or a frame: anything with Arrow's stream interface, such as a DataFrame of pandas or polars, or a
+            Table; or a series of texts.
         template: the option, if it is given: which columns of a table are needed.
 
     Raises:
@@ -60,30 +78,35 @@ def open_source(
     if hasattr(source, "__arrow_c_stream__"):
         try:
             return _table(table_of_frame(source), _unnamed(".csv"), named)
-        except TypeError:  # a series
-            raise _no_source(source) from None
+        except TypeError:
+            return _table(_series_table(source), _unnamed(".csv"), named)
     if isinstance(source, io.TextIOBase):
         raise UsageError("A file that is submitted must be open for bytes: open(path, 'rb').")
     if hasattr(source, "read"):
         name = getattr(source, "name", None)
         given = Path(name).name if isinstance(name, str) else ""
+        stream = _steady(source, given)
         if given == "<stdin>":
-            return Source(_unnamed("", "stdin-"), source)  # type: ignore[arg-type]
+            return Source(_unnamed("", "stdin-"), stream)
         given = given if given.strip("<>") == given else ""
         if hasattr(source, "seekable") and source.seekable() and is_table(beginning_of(source)):  # type: ignore[arg-type]
             return _table(
                 table_of_file(source), Path(given).with_suffix(".csv").name if given else _unnamed(".csv"), named
             )
-        return Source(given or _unnamed(".jsonl"), source)  # type: ignore[arg-type]
+        return Source(given or _unnamed(".jsonl"), stream)
     if isinstance(source, dict | bytes) or not hasattr(source, "__iter__"):
         raise _no_source(source)
-    return Source(_unnamed(".jsonl"), stream_of(_lines(source)))
+    records = iter(source)
+    first = list(islice(records, 1))
+    if first and isinstance(first[0], str):
+        return Source(_unnamed(".csv"), stream_of(_text_rows(chain(first, records))), None, _TABLE)
+    return Source(_unnamed(".jsonl"), stream_of(_lines(chain(first, records))))
 
 
 def _no_source(source: object) -> UsageError:
     return UsageError(
-        f"A {type(source).__name__} cannot be submitted. Give a path, a binary file, an iterable of dicts, or a "
-        "frame of pandas, polars or pyarrow."
+        f"A {type(source).__name__} cannot be submitted. Give a path, a binary file, an iterable of dicts or of "
+        "texts, or a frame of pandas, polars or pyarrow."
     )
 
 
@@ -91,22 +114,84 @@ CHUNK_BYTES = 1 << 20
 _TABLE = {"format": "csv"}
 
 
+def upload_name(path: Path) -> str:
+    """The name of a file's upload: its own, or that of the table which is made of it; empty if it is a pipe."""
+    if _is_table(path):
+        return path.with_suffix(".csv").name
+    return path.name if path.is_file() else ""
+
+
 def _file(path: Path, template: str) -> Source:
     try:
-        size = path.stat().st_size if path.is_file() else None
-        if path.suffix.lower() in SUFFIXES or (size and _is_table(path)):
-            return _table(table_of_file(path), path.with_suffix(".csv").name, template)
-        return Source(path.name if size is not None else _unnamed("", "stdin-"), path.open("rb"), size)
+        name = upload_name(path)
+        if _is_table(path):
+            return _table(table_of_file(path), name, template)
+        if not name:
+            return Source(_unnamed("", "stdin-"), path.open("rb"))
+        return Source(name, io.BufferedReader(_Steady(path.open("rb", buffering=0), path, owned=True)), _size_of(path))
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}.") from error
     except UsageError as error:
-        error.args = (f"{path}: {error}",)
+        error.source = str(path)
         raise
 
 
 def _is_table(path: Path) -> bool:
+    if path.suffix.lower() in SUFFIXES:
+        return True
+    if not path.is_file():
+        return False
     with path.open("rb") as file:
         return is_table(beginning_of(file))
+
+
+def _size_of(path: Path) -> int:
+    return path.stat().st_size
+
+
+def _steady(stream: Any, name: str) -> BinaryIO:  # noqa: ANN401
+    """A user's own stream; if it is a regular file, one that must not become shorter while it is read."""
+    if not isinstance(stream, io.BufferedReader | io.BufferedRandom | io.FileIO):
+        return stream  # type: ignore[no-any-return] # It has `read`.
+    try:
+        is_file = stat.S_ISREG(os.fstat(stream.fileno()).st_mode)
+    except OSError:
+        return stream
+    return io.BufferedReader(_Steady(stream, name, owned=False)) if is_file else stream
+
+
+class _Steady(io.RawIOBase):
+    """A regular file that is read. Half of a file that another program writes anew must not become a job."""
+
+    def __init__(self, file: io.FileIO | io.BufferedReader | io.BufferedRandom, name: object, *, owned: bool) -> None:
+        self._file, self._name, self._owned = file, name, owned
+        self._size = os.fstat(file.fileno()).st_size
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return self._file.seekable()
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def readinto(self, buffer: Any) -> int | None:  # noqa: ANN401
+        count = self._file.readinto(buffer)
+        if not count and (held := self._file.tell()) < self._size:
+            raise Error(
+                f"{self._name} became shorter while it was read: it had {self._size:,} bytes, and ends after {held:,}. "
+                "It is not uploaded."
+            )
+        return count
+
+    def close(self) -> None:
+        if self._owned:
+            self._file.close()
+        super().close()
 
 
 def _unnamed(suffix: str, prefix: str = "") -> str:
@@ -133,6 +218,18 @@ def _lines(records: Iterable[Mapping[str, Any]]) -> Iterator[bytes]:
         except (TypeError, ValueError, RecursionError) as error:
             why = _fault_in(record, "") or f"It cannot be written as JSON: {error}."
             raise UsageError(f"Record {number:,}: {why}") from error
+
+
+def _text_rows(texts: Iterable[Any]) -> Iterator[bytes]:
+    """Texts as a table of one column; in it, a text may have line ends."""
+    yield b"text\n"
+    for number, text in enumerate(texts, 1):
+        if not isinstance(text, str):
+            raise UsageError(f"Record {number:,} must be a text, as the first one, not {type(text).__name__}.")
+        try:
+            yield b'"%b"\n' % text.replace('"', '""').encode()
+        except UnicodeEncodeError as error:
+            raise UsageError(f"Record {number:,} has a character that is not Unicode text: {error.reason}.") from error
 
 
 _REFUSED: dict[type, str] = {
@@ -193,6 +290,17 @@ _MAX_DEPTH = 50
 
 
 # ── tables ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _series_table(series: Any) -> Table:  # noqa: ANN401
+    """A series of texts as the only column of a table, with its name."""
+    pa = arrow()
+    column = pa.chunked_array(series)
+    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    if not any(is_text(kind) for is_text in (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)):
+        raise UsageError(f"A {type(series).__name__} of {kind} cannot be submitted. Give one of texts, or a frame.")
+    name = getattr(series, "name", None)
+    return table_of_frame(pa.table({name if isinstance(name, str) and name else "text": column}))
 
 
 def _table(table: Table, name: str, template: str) -> Source:

@@ -48,15 +48,16 @@ class Stack:
         Args:
             operation: `get_object` or `head_object`.
             key: of the object.
-            more: of the call.
+            more: of the call; another bucket, too.
         """
         from botocore.exceptions import ClientError
 
         with aws.explained():
             try:
-                answer: dict[str, Any] = getattr(self.s3, operation)(Bucket=self.bucket, Key=key, **more)
+                place = {"Bucket": self.bucket, "Key": key, **more}
+                answer: dict[str, Any] = getattr(self.s3, operation)(**place)
             except ClientError as error:
-                if aws.is_missing(self.s3, self.bucket, key, error):
+                if aws.is_missing(self.s3, place["Bucket"], key, error):
                     return None
                 raise
         return answer

@@ -1,35 +1,43 @@
-"""Uploading: a stream of bytes becomes an object; its version determines its job's id.
+"""Uploading: a stream of bytes, or another object, becomes an object; its version determines its job's id.
 
-Each version is a job, which is billed, and boto3 sends a call again if its answer is lost. So every upload is sent in
-parts, as is every copy that becomes one: however often its calls are sent, it is one version.
+Each version is a job, which is billed, and boto3 sends a call again if its answer is lost. So what is small is written
+by one call that makes an object only if there is none, and everything else is sent in parts, as is every copy that
+becomes an upload: however often its calls are sent, it is one version.
 """
 
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+import time
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from queue import SimpleQueue
-from threading import Semaphore, Thread
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from threading import Thread
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from dropbatch.client import aws
+from dropbatch.client.transfer.objects import CONDITION_FAILED, head_of
+from dropbatch.client.transfer.threads import at_once
 from dropbatch.core import keys
 from dropbatch.errors import Error, NotFound, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from datetime import datetime
 
     from dropbatch.client.stack import Stack
 
 PART_BYTES = 16 << 20
 """Bytes of an upload's parts: S3 allows 10,000, so an upload has up to 160 GB."""
+COPY_BYTES = 256 << 20
+"""Bytes of a part of a copy, unless the object is so large that it would have too many."""
 MAX_PARTS = 10_000
 PARTS_AT_ONCE = 4
 CHECKSUM = "CRC32"
 ABORT_SECONDS = 0.5
-"""Seconds to wait until a broken upload is aborted; the bucket's lifecycle removes what is left of it."""
+"""Seconds to wait until broken uploads are aborted; the bucket's lifecycle removes what is left of them."""
+SURE_SECONDS = 1.0
+"""S3 says times in whole seconds."""
 
 
 @dataclass(frozen=True)
@@ -116,14 +124,17 @@ def upload(
     place = {"Bucket": stack.bucket, "Key": key}
     with aws.explained():
         first = _part(stream)
+        if len(first) < PART_BYTES and (made := _made_whole(stack, place, first, metadata)):
+            progress(len(first))
+            return made
         if first:
-            answer = _in_parts(stack, place, first, stream, metadata, progress)
+            answer = _in_parts(stack.s3, place, first, stream, metadata, progress)
         else:  # S3 does not promise to take an empty part.
             answer = stack.s3.put_object(**place, Metadata=dict(metadata))
         return uploaded_as(stack, key, answer)
 
 
-def uploaded_as(stack: Stack, key: str, answer: dict[str, Any]) -> Uploaded:
+def uploaded_as(stack: Stack, key: str, answer: Mapping[str, Any]) -> Uploaded:
     """The version that S3's answer to a write names; the newest one if it names none.
 
     Raises:
@@ -133,43 +144,162 @@ def uploaded_as(stack: Stack, key: str, answer: dict[str, Any]) -> Uploaded:
     found = stack.ask("head_object", key, **({"VersionId": version} if version != "null" else {}))
     if found is None:
         raise NotFound(f"There is no {key}, or it was deleted while it was uploaded.")
-    etag, version = found["ETag"].strip('"'), found.get("VersionId", "null")
-    return Uploaded(key, version, etag, found["LastModified"], found["ContentLength"], found["Metadata"])
+    return _uploaded(key, found)
+
+
+def _uploaded(key: str, answer: Mapping[str, Any]) -> Uploaded:
+    head = head_of(answer)
+    return Uploaded(key, head.version, head.etag, head.modified, head.size, head.metadata)
+
+
+def _made_whole(stack: Stack, place: dict[str, str], body: bytes, metadata: Mapping[str, str]) -> Uploaded | None:
+    """Make an object by one call; None if there is one at its key already.
+
+    If the call was sent again, because the answer to an earlier one was lost, what lies there now may be its own.
+    """
+    from botocore.exceptions import ClientError
+
+    began = time.monotonic()
+    try:
+        answer = stack.s3.put_object(**place, Body=body, Metadata=dict(metadata), IfNoneMatch="*")
+    except ClientError as error:
+        if error.response["Error"]["Code"] not in CONDITION_FAILED:
+            raise
+        if not error.response["ResponseMetadata"].get("RetryAttempts"):
+            return None
+        found = stack.ask("head_object", place["Key"])
+        if not found or (found["ContentLength"], found["Metadata"]) != (len(body), dict(metadata)):
+            return None
+        at = found.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
+        now = parsedate_to_datetime(at) if at else datetime.now(UTC)
+        is_new = found["LastModified"] >= now - timedelta(seconds=time.monotonic() - began + SURE_SECONDS)
+        return _uploaded(place["Key"], found) if is_new else None
+    return uploaded_as(stack, place["Key"], answer)
+
+
+def copy(
+    stack: Stack,
+    source: Mapping[str, str],
+    size: int,
+    key: str,
+    metadata: Mapping[str, str],
+    progress: Callable[[int], None] = lambda _: None,
+) -> Uploaded:
+    """Copy an object within S3, in parts, however small it is; up to 5 TB. The new one exists only when it is whole.
+
+    Args:
+        stack: the stack.
+        source: bucket, key and, for one of its versions, `VersionId` of what is copied.
+        size: of it, in bytes.
+        key: of the new object.
+        metadata: of the new object.
+        progress: called with each number of bytes copied, from several threads.
+
+    Raises:
+        NotPermitted: AWS denied the copy.
+        Error: it failed.
+    """
+    with aws.explained():
+        answer = copy_parts(stack.s3, source, size, {"Bucket": stack.bucket, "Key": key}, metadata, progress)
+        return uploaded_as(stack, key, answer)
+
+
+def copy_parts(
+    s3: Any,  # noqa: ANN401
+    source: Mapping[str, str],
+    size: int,
+    place: Mapping[str, str],
+    metadata: Mapping[str, str],
+    progress: Callable[[int], None] = lambda _: None,
+    **conditions: str,
+) -> dict[str, Any]:
+    """Do what `copy` says; return S3's answer. Conditions are those of S3's copy, such as `CopySourceIfMatch`."""
+    if not size:
+        return dict(s3.put_object(**place, Metadata=dict(metadata)))
+    step = max(COPY_BYTES, -(-size // MAX_PARTS))
+    starts = range(0, size, step)
+    with _parted(s3, place, metadata) as begun:
+
+        def send(number: int) -> dict[str, Any]:
+            first, last = starts[number], min(starts[number] + step, size) - 1
+            # S3 refuses a range of an object below 5 MB.
+            part = {"CopySourceRange": f"bytes={first}-{last}"} if len(starts) > 1 else {}
+            answer = s3.upload_part_copy(**begun, PartNumber=number + 1, CopySource=dict(source), **part, **conditions)
+            progress(last + 1 - first)
+            return {"PartNumber": number + 1, "ETag": answer["CopyPartResult"]["ETag"]}
+
+        done = [sent for _, sent in at_once(send, range(len(starts)), PARTS_AT_ONCE)]
+        return complete(s3, begun, done)
 
 
 def _in_parts(
-    stack: Stack,
-    place: dict[str, str],
+    s3: Any,  # noqa: ANN401
+    place: Mapping[str, str],
     part: bytes,
     stream: BinaryIO,
     metadata: Mapping[str, str],
     progress: Callable[[int], None],
 ) -> dict[str, Any]:
-    s3 = stack.s3
-    place = begin(s3, place, metadata)
+    with _parted(s3, place, metadata, CHECKSUM) as begun:
 
-    def send(number: int, body: bytes) -> dict[str, Any]:
-        sent = send_part(s3, place, number, body)
-        progress(len(body))
-        return sent
+        def send(numbered: tuple[int, bytes]) -> dict[str, Any]:
+            sent = send_part(s3, begun, *numbered)
+            progress(len(numbered[1]))
+            return sent
 
+        done = [sent for _, sent in at_once(send, _numbered(part, stream, place["Key"]), PARTS_AT_ONCE)]
+        return complete(s3, begun, done)
+
+
+_UNDER_WAY: dict[str, tuple[Any, dict[str, str]]] = {}
+"""The uploads in parts that were begun and are not over: their clients and places, by their ids."""
+
+
+@contextmanager
+def _parted(
+    s3: Any,  # noqa: ANN401
+    place: Mapping[str, str],
+    metadata: Mapping[str, str],
+    checksum: str = "",
+) -> Iterator[dict[str, str]]:
+    """Begin an object that is sent in parts; abort it if what is done meanwhile fails."""
+    begun = begin(s3, place, metadata, checksum)
+    _UNDER_WAY[begun["UploadId"]] = s3, begun
     try:
-        done = _at_once(send, _numbered(part, stream, place["Key"]))
-        done.sort(key=lambda one: int(one["PartNumber"]))
-        answer = complete(s3, place, done)
+        yield begun
     except BaseException:
-        abort = Thread(target=s3.abort_multipart_upload, kwargs=place, daemon=True)
-        abort.start()
-        abort.join(ABORT_SECONDS)
+        abort_under_way(begun["UploadId"])
         raise
-    return answer
+    finally:
+        _UNDER_WAY.pop(begun["UploadId"], None)
 
 
-def begin(s3: Any, place: Mapping[str, str], metadata: Mapping[str, str]) -> dict[str, str]:  # noqa: ANN401
+def abort_under_way(*ids: str) -> None:
+    """Abort uploads in parts: those with these ids, or all that this program has begun. Waits half a second at most."""
+    chosen = [one for id_ in ids or tuple(_UNDER_WAY) if (one := _UNDER_WAY.pop(id_, None))]
+    threads = [Thread(target=_abort, args=one, daemon=True) for one in chosen]
+    for thread in threads:
+        thread.start()
+    ends = time.monotonic() + ABORT_SECONDS
+    for thread in threads:
+        thread.join(max(ends - time.monotonic(), 0.0))
+
+
+def _abort(s3: Any, begun: dict[str, str]) -> None:  # noqa: ANN401
+    with suppress(s3.exceptions.NoSuchUpload):  # It may be complete.
+        s3.abort_multipart_upload(**begun)
+
+
+def begin(
+    s3: Any,  # noqa: ANN401
+    place: Mapping[str, str],
+    metadata: Mapping[str, str],
+    checksum: str = CHECKSUM,
+) -> dict[str, str]:
     """Begin an object that is sent in parts; return the arguments of its calls: bucket, key, and id of the upload."""
     # boto3 sends a CRC32 with each part. S3 refuses it if the upload was begun without: "expected checksum Type: null".
-    begun = s3.create_multipart_upload(**place, Metadata=dict(metadata), ChecksumAlgorithm=CHECKSUM)
-    return {**place, "UploadId": begun["UploadId"]}
+    more = {"ChecksumAlgorithm": checksum} if checksum else {}
+    return {**place, "UploadId": s3.create_multipart_upload(**place, Metadata=dict(metadata), **more)["UploadId"]}
 
 
 def send_part(s3: Any, place: Mapping[str, str], number: int, body: bytes | bytearray) -> dict[str, Any]:  # noqa: ANN401
@@ -181,48 +311,11 @@ def send_part(s3: Any, place: Mapping[str, str], number: int, body: bytes | byte
 
 def complete(s3: Any, place: Mapping[str, str], parts: list[dict[str, Any]]) -> dict[str, Any]:  # noqa: ANN401
     """Make an object of its parts; return S3's answer, without a version if only the call's first answer had it."""
+    parts.sort(key=lambda one: int(one["PartNumber"]))
     with suppress(s3.exceptions.NoSuchUpload):  # It is complete already: that answer was lost.
         answer: dict[str, Any] = s3.complete_multipart_upload(**place, MultipartUpload={"Parts": parts})
         return answer
     return {}
-
-
-def _at_once(send: Callable[[int, bytes], dict[str, Any]], parts: Iterator[tuple[int, bytes]]) -> list[dict[str, Any]]:
-    """Send several parts at once, on threads for which an interrupted program does not wait.
-
-    An executor's threads would be waited for: a stalled connection holds one for minutes.
-    """
-    queue: SimpleQueue[tuple[int, bytes] | None] = SimpleQueue()
-    room = Semaphore(PARTS_AT_ONCE)
-    done: list[dict[str, Any]] = []
-    errors: list[Exception] = []
-
-    def work() -> None:
-        while one := queue.get():
-            try:
-                done.append(send(*one))
-            except Exception as error:  # noqa: BLE001 - raised by the caller's thread
-                errors.append(error)
-            finally:
-                room.release()
-
-    workers = [Thread(target=work, daemon=True) for _ in range(PARTS_AT_ONCE)]
-    for worker in workers:
-        worker.start()
-    try:
-        for one in parts:
-            room.acquire()
-            if errors:
-                break
-            queue.put(one)
-    finally:
-        for _ in workers:
-            queue.put(None)
-    for worker in workers:
-        worker.join()
-    if errors:
-        raise errors[0]
-    return done
 
 
 def _numbered(part: bytes, stream: BinaryIO, key: str) -> Iterator[tuple[int, bytes]]:

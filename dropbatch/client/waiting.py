@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from dropbatch.core.keys import FINAL_JOB_STATES
-from dropbatch.errors import ConnectionLost, Error, Interrupted, NotFound
+from dropbatch.client.job_files import JobFiles
+from dropbatch.client.watch.watching import FewJobs, ManyJobs, connection_lost
+from dropbatch.core.keys import JobState
+from dropbatch.errors import ConnectionLost, Error, Interrupted, NotFound, TimedOut
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from dropbatch.client.job_files import JobFiles
+    from dropbatch.client.job import Job
     from dropbatch.client.progress import Progress
+
+JobT = TypeVar("JobT", bound=JobFiles)
+
+FEW_JOBS = 8
+"""Up to so many jobs are read and shown one by one."""
 
 MIN_READ_SECONDS, MAX_READ_SECONDS = 1.0, 10.0
 """Seconds between two reads of a job's status, at first and later."""
@@ -22,6 +31,35 @@ REDRAW_SECONDS = 1.0
 REPORT_SECONDS = 3_600.0
 JOB_SECONDS = 300.0
 """Seconds to wait for the job of what was just uploaded: S3's events may take a minute, and the queue may be long."""
+
+
+def wait(
+    jobs: Iterable[Job], *, timeout: float | None = None, check: bool = False, progress: bool = True
+) -> Iterator[Job]:
+    """Wait until jobs of one stack are over; yield each when it is. Many cost a listing a page, not a call a job.
+
+    Args:
+        jobs: such as those of `Client.submit`, or `client.jobs(prefix="reviews/")`.
+        timeout: seconds after which to give up.
+        check: raise an error for a job that failed or was cancelled.
+        progress: show it on a terminal (standard error) or in a notebook, if the main thread waits.
+
+    Raises:
+        TimedOut: some are not over after these seconds; they continue.
+        JobFailed: `check` was given, and a job failed or was cancelled.
+        NotFound: an upload has no job.
+    """
+    from dropbatch.client.progress import shown_to_user
+
+    wanted = list(jobs)
+    if len(wanted) <= FEW_JOBS:
+        for job in wanted:
+            wait_until_created(job)
+    for job, found in each_over(wanted, shown_to_user() if progress else None, timeout):
+        if isinstance(found, NotFound):
+            raise found
+        job.ended(found, check=check)
+        yield job
 
 
 def wait_until_created(job: JobFiles, seconds: float = JOB_SECONDS) -> None:
@@ -52,64 +90,100 @@ def wait_until_created(job: JobFiles, seconds: float = JOB_SECONDS) -> None:
         sys.stderr.write(f"Another upload has the job id {expected}; this job is {job.id}.\n")
 
 
-def wait_until_over(jobs: Sequence[JobFiles], progress: Progress | None = None) -> dict[str, dict[str, Any]]:
-    """Show jobs until all are over.
+def each_over(
+    jobs: Sequence[JobT], progress: Progress | None = None, timeout: float | None = None, go_on: str = ""
+) -> Iterator[tuple[JobT, dict[str, Any] | NotFound]]:
+    """Show jobs until all are over; yield each with its manifest when it is.
 
-    Returns:
-        The manifest of each, by job id.
+    Args:
+        jobs: if they are few, they must exist. Of many, one that does not exist five minutes after the last new one is
+            yielded with that error.
+        progress: where they are shown.
+        timeout: seconds after which to give up.
+        go_on: what to do after an interruption, for its message; empty for the usual.
 
     Raises:
+        TimedOut: some are not over after these seconds.
         Interrupted: the user interrupted it.
     """
-    try:
-        return _wait_until_over(jobs, progress)
-    except KeyboardInterrupt:
-        jobs_continue, them = ("Job {} continues", "it") if len(jobs) == 1 else ("Jobs {} continue", "them")
-        raise Interrupted(
-            f"\nInterrupted. {jobs_continue.format(' '.join(job.id for job in jobs))}. Wait for {them} with "
-            f"`job.wait()`, stop {them} with `job.cancel()`."
-        ) from None
-
-
-def _wait_until_over(jobs: Sequence[JobFiles], progress: Progress | None) -> dict[str, dict[str, Any]]:
-    statuses: dict[str, dict[str, Any]] = {job.id: {"state": "splitting"} for job in jobs}
-    manifests: dict[str, dict[str, Any]] = {}
+    watch: Any = FewJobs(jobs) if len(jobs) <= FEW_JOBS else ManyJobs(jobs, JOB_SECONDS)
+    total = None if len(jobs) <= FEW_JOBS else Total(len(jobs))
+    ends = math.inf if timeout is None else time.monotonic() + timeout
     pause = MIN_READ_SECONDS
-    while True:
-        for job in jobs:
-            if job.id in manifests:
-                continue
+    try:
+        while True:
+            waiting = None
             try:
-                statuses[job.id], manifest = _read(job, statuses[job.id])
+                for job, found in watch.look():
+                    if total:
+                        total.add(found)
+                    yield job, found
             except ConnectionLost as error:
-                lost = {"code": "connection_lost", "message": f"{error} It is tried again."}
-                statuses[job.id] = statuses[job.id] | {"waiting_for": lost}
-                continue
-            if manifest:
-                manifests[job.id] = manifest
-        if progress:
-            progress.show(statuses)
-        if len(manifests) == len(jobs):
-            return manifests
-        until = time.monotonic() + pause
-        while (left := until - time.monotonic()) > 0:
-            time.sleep(min(left, REDRAW_SECONDS))
+                waiting = connection_lost(error)
             if progress:
-                progress.redraw()
-        pause = min(pause * 1.1, MAX_READ_SECONDS)
+                progress.show(watch.statuses, total.status(waiting) if total else None)
+            if not watch.left:
+                return
+            if time.monotonic() >= ends:
+                raise TimedOut(f"{_not_over(len(jobs), len(watch.left), jobs[0].id)} after {timeout:g} seconds.")
+            _sleep(min(pause, max(ends - time.monotonic(), 0.0)), progress)
+            pause = min(pause * 1.1, MAX_READ_SECONDS)
+    except KeyboardInterrupt:
+        raise Interrupted(f"\nInterrupted. {_continue(jobs)} {go_on or _go_on(len(jobs))}") from None
 
 
-def _read(job: JobFiles, last: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """A job's status, or the last one, and its manifest once it is over."""
-    current = job.stack.read_json(f"{job.folder}status.json") or last
-    # The last status.json is written moments after the manifest.
-    if current["state"] not in FINAL_JOB_STATES | {"finalizing"} and current.get("fraction_done") != 1:
-        return current, None
-    manifest = job.stack.read_json(f"{job.folder}manifest.json")
-    if not manifest:
-        return current, None
-    over = {"state": manifest["state"], "counts": manifest["counts"], "fraction_done": 1.0}
-    return current | over | {"waiting_for": None, "pending": None}, manifest
+@dataclass
+class Total:
+    """What became of many jobs."""
+
+    jobs: int
+    over: int = 0
+    failed: int = 0
+    records: int = 0
+    failed_records: int = 0
+
+    def add(self, found: dict[str, Any] | NotFound) -> None:
+        """Add a job that is over, or does not exist."""
+        self.over += 1
+        if isinstance(found, NotFound):
+            self.failed += 1
+            return
+        self.failed += found["state"] != JobState.COMPLETED
+        self.records += found["counts"]["total"] or 0
+        self.failed_records += found["counts"]["failed"] or 0
+
+    def status(self, waiting: dict[str, str] | None) -> dict[str, Any]:
+        """The same, as `dropbatch.client.progress` shows a job's status."""
+        return {
+            "state": f"{self.over:,} over" + (f", {self.failed:,} failed" if self.failed else ""),
+            "fraction_done": self.over / self.jobs,
+            "counts": {"succeeded": self.records - self.failed_records, "failed": self.failed_records},
+            "waiting_for": waiting,
+        }
+
+
+def _not_over(jobs: int, left: int, only: str) -> str:
+    return f"Job {only} is not over" if jobs == 1 else f"{left:,} of {jobs:,} jobs are not over"
+
+
+def _continue(jobs: Sequence[JobFiles]) -> str:
+    if len(jobs) > FEW_JOBS:
+        return f"The {len(jobs):,} jobs continue."
+    names = " ".join(job.id for job in jobs)
+    return f"Job {names} continues." if len(jobs) == 1 else f"Jobs {names} continue."
+
+
+def _go_on(jobs: int) -> str:
+    them = "it" if jobs == 1 else "them"
+    return f"Wait for {them} with `job.wait()`, stop {them} with `job.cancel()`."
+
+
+def _sleep(seconds: float, progress: Progress | None) -> None:
+    until = time.monotonic() + seconds
+    while (left := until - time.monotonic()) > 0:
+        time.sleep(min(left, REDRAW_SECONDS))
+        if progress:
+            progress.redraw()
 
 
 def wait_for_report(job: JobFiles) -> dict[str, Any]:

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 
 class Error(Exception):
-    """The base class of all errors of the library; by itself, a service failed or gave what nobody expects."""
+    """The base class of all errors of the library; by itself, a service failed or gave what nobody expects.
+
+    Attributes:
+        source: the file that it is about, if several could be meant; the message begins with it.
+    """
+
+    source = ""
+
+    def __str__(self) -> str:
+        """The message."""
+        return f"{self.source}: {super().__str__()}" if self.source else super().__str__()
 
 
 class UsageError(Error):

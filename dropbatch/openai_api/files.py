@@ -17,8 +17,9 @@ from dropbatch.openai_api.store import MAX_PAGE, PartedObject
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from dropbatch.client.transfer.objects import ObjectHead
     from dropbatch.openai_api.forms import FileForm
-    from dropbatch.openai_api.store import ObjectHead, Store
+    from dropbatch.openai_api.store import Store
 
 PART_BYTES = 8 << 20
 MAX_FILE_BYTES = 10 << 30

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dropbatch.client import aws
-from dropbatch.client.uploads import begin, complete, send_part
-from dropbatch.errors import Error, NotFound
+from dropbatch.client.transfer.objects import CONDITION_FAILED, ObjectHead, blocks, head_of
+from dropbatch.client.uploads import begin, complete, copy_parts, send_part
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from datetime import datetime
 
     from dropbatch.client.stack import Stack
 
@@ -24,19 +23,6 @@ PARALLEL_READS = 16
 """Calls that one listing makes at the same time."""
 MAX_PAGE = 1_000
 """Most entries in one answer, as S3 lists them."""
-_CUT_OFF_TRIES = 3
-_CONDITION_FAILED = frozenset({"PreconditionFailed", "412", "ConditionalRequestConflict", "409"})
-
-
-@dataclass(frozen=True)
-class ObjectHead:
-    """What S3 knows about an object."""
-
-    size: int
-    etag: str
-    version: str
-    modified: datetime
-    metadata: dict[str, str]
 
 
 class Store:
@@ -60,13 +46,7 @@ class Store:
         found = self.stack.ask("head_object", key)
         if found is None:
             return None
-        return ObjectHead(
-            found["ContentLength"],
-            found["ETag"].strip('"'),
-            found.get("VersionId", "null"),
-            found["LastModified"],
-            found["Metadata"],
-        )
+        return head_of(found)
 
     def get(self, key: str) -> tuple[bytes, str] | None:
         """A small object and its ETag; None if it does not exist."""
@@ -80,19 +60,8 @@ class Store:
         Raises:
             NotFound: it was deleted or replaced.
         """
-        from botocore.exceptions import ClientError
-
-        place = {"Bucket": self.bucket, "Key": key, "IfMatch": etag, "Range": f"bytes={start}-{start + size - 1}"}
-        for attempt in range(_CUT_OFF_TRIES):
-            with aws.explained(retry=attempt + 1 < _CUT_OFF_TRIES):
-                try:
-                    content: bytes = self.s3.get_object(**place)["Body"].read()
-                except ClientError as error:
-                    if error.response["Error"]["Code"] in _CONDITION_FAILED:
-                        raise NotFound(f"{key} was replaced while it was read.") from error
-                    raise
-                return content
-        raise Error(f"The connection to S3 was cut off {_CUT_OFF_TRIES} times.")
+        place = {"Bucket": self.bucket, "Key": key, "IfMatch": etag}
+        return b"".join(blocks(self.s3, place, start + size, start))
 
     def put(self, key: str, content: bytes | bytearray, metadata: dict[str, str], **condition: str) -> bool:
         """Write an object whole; return whether the condition (`IfMatch`, `IfNoneMatch`) held."""
@@ -102,7 +71,7 @@ class Store:
             try:
                 self.s3.put_object(Bucket=self.bucket, Key=key, Body=content, Metadata=metadata, **condition)
             except ClientError as error:
-                if error.response["Error"]["Code"] in _CONDITION_FAILED:
+                if error.response["Error"]["Code"] in CONDITION_FAILED:
                     return False
                 raise
         return True
@@ -141,7 +110,8 @@ class Store:
         """
         place = {"Bucket": self.bucket, "Key": source}
         with aws.explained():
-            aws.copy(self.s3, place, self.bucket, target, metadata, CopySourceIfMatch=f'"{head.etag}"')
+            to = {"Bucket": self.bucket, "Key": target}
+            copy_parts(self.s3, place, head.size, to, metadata, CopySourceIfMatch=f'"{head.etag}"')
 
 
 class PartedObject:

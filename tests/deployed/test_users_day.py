@@ -69,7 +69,7 @@ def assert_files_have_every_answer(folder, frame):
     errors = [json.loads(line)["error"]["code"] for line in (folder / "errors.jsonl").read_text("utf-8").splitlines()]
     assert 0 < manifest["counts"]["failed"] == errors.count("cost_limit") < len(frame)
     table = parquet.read_table(folder / "output.parquet")
-    assert table.column("external_reference").to_pylist() == list(frame["id"])
+    assert table.column("id").to_pylist() == list(frame["id"])
     assert np.array_equal(np.stack(table.column("embedding").to_numpy()), embeddings(frame))
     lines = [json.loads(line) for line in (folder / "output.vectorize.ndjson").read_text("utf-8").splitlines()]
     assert [line["id"] for line in lines] == list(frame["id"])

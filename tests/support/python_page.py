@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import pytest
 
 BLOCK = re.compile(r"```python\n(.*?)```\n(?:```\n(.*?)```)?", re.DOTALL)
-BLOCKS = 5
+BLOCKS = 6
 
 
 def printed_and_shown(capsys: pytest.CaptureFixture[str]) -> tuple[list[list[str]], list[list[str]]]:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Literal
 
 import click
 
 from dropbatch.cli.context import Context, as_json, emit, pass_context
+from dropbatch.cli.exits import Exit
+from dropbatch.client.transfer.threads import at_once
 from dropbatch.core.keys import FINAL_JOB_STATES
+from dropbatch.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dropbatch.client.job import Job
+
+CALLS_AT_ONCE = 16
 
 
 @click.command()
@@ -24,29 +30,42 @@ if TYPE_CHECKING:
 @pass_context
 def cancel(context: Context, *, jobs: Sequence[str], now: bool) -> None:
     """Cancel jobs. Answers that have arrived are kept."""
-    for job in context.jobs(jobs):
-        if _is_over(job):
-            continue
-        job.cancel(now=now)
-        emit({"job_id": job.id, "control": "cancel now" if now else "cancel"}, f"{job.id}  is being cancelled")
+    found, _ = context.jobs(jobs)
+
+    def stop(job: Job) -> str:
+        state: str = job.status()["state"]
+        if state not in FINAL_JOB_STATES:
+            job.cancel(now=now)
+        return state
+
+    for job, state in at_once(stop, found, CALLS_AT_ONCE):
+        if state in FINAL_JOB_STATES:
+            _say_over(job, state)
+        else:
+            emit({"job_id": job.id, "control": "cancel now" if now else "cancel"}, f"{job.id}  is being cancelled")
 
 
-def _is_over(job: Job) -> bool:
-    """Whether a job is over; says so if it is."""
-    state = job.status()["state"]
-    if state not in FINAL_JOB_STATES:
-        return False
+def _say_over(job: Job, state: str) -> None:
     emit({"job_id": job.id, "control": None, "state": state}, f"{job.id}  is over already: {state}")
-    return True
 
 
 @click.command()
 @click.argument("job", required=False)
+@click.option("--yes", is_flag=True, help="Do not ask before the whole stack is paused.")
 @as_json
 @pass_context
-def pause(context: Context, *, job: str | None) -> None:
+def pause(context: Context, *, job: str | None, yes: bool) -> None:
     """Pause a job's submits, or the whole stack's."""
+    if not job and not yes:
+        _ask(context.stack.name)
     _control(context, job, "pause", "paused: nothing more is submitted, accepted batches are collected")
+
+
+def _ask(stack: str) -> None:
+    if not sys.stdin.isatty():
+        raise UsageError(f"Without a job, all jobs of stack {stack} are paused. Add --yes if you mean that.")
+    if not click.confirm(f"Pause all jobs of stack {stack}?", err=True):
+        raise SystemExit(Exit.DONE)
 
 
 @click.command()
@@ -60,7 +79,8 @@ def resume(context: Context, *, job: str | None) -> None:
 
 def _control(context: Context, job: str | None, word: Literal["pause", "run"], means: str) -> None:
     found = context.job(job) if job else None
-    if found and _is_over(found):
+    if found and (state := found.status()["state"]) in FINAL_JOB_STATES:
+        _say_over(found, state)
         return
     target = found or context.client
     target.resume() if word == "run" else target.pause()

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dropbatch.cli.context import Context, as_json, emit, parse_since, pass_context, strict
-from dropbatch.cli.exits import Exit, in_options
+from dropbatch.cli.context import Context, as_json, emit, is_json, parse_seconds, parse_since, pass_context, strict
+from dropbatch.cli.details import row
+from dropbatch.client.watch.finding import is_many
 from dropbatch.core.keys import JobState
 
 if TYPE_CHECKING:
@@ -15,82 +16,67 @@ if TYPE_CHECKING:
     from datetime import datetime
     from decimal import Decimal
 
-    from dropbatch.client.job import Job
 
+READS_AT_ONCE = 16
 STATES = tuple(state.value for state in JobState)  # click would take the names of the members.
 
 
 @click.command()
 @click.option("--state", type=click.Choice(STATES), help="Only jobs in this state.")
 @click.option("--since", callback=parse_since, default="7d", show_default=True, help="30m, 12h, 7d, or a date.")
+@click.option("--limit", type=click.IntRange(1), help="Only so many, the newest.")
 @as_json
 @pass_context
-def ls(context: Context, *, state: str | None, since: datetime) -> None:
+def ls(context: Context, *, state: str | None, since: datetime, limit: int | None) -> None:
     """List jobs, oldest first."""
-    from dropbatch.client.find_jobs import history
+    from dropbatch.client.find_jobs import history, newest
 
-    for job, status in history(context.stack, since):
-        if state and status["state"] != state:
-            continue
-        emit(status | {"job_id": job.id, "path": job.path}, _row(job, status))
+    def wanted(one: dict[str, Any]) -> bool:
+        return not state or one["state"] == state
 
-
-def _row(job: Job, status: dict[str, Any]) -> str:
-    counts = status.get("counts") or {}
-    total = counts.get("total")
-    done = counts.get("succeeded", 0) + counts.get("failed", 0)
-    records = f"{done:,}" if total is None or total == done else f"{done:,}/{total:,}"
-    failed = f"{counts['failed']:,} failed" if counts.get("failed") else ""
-    waiting = (status.get("waiting_for") or {}).get("code", "")
-    return f"{job.id}  {status['state']:<11}  {records:>15}  {failed:>12}  {job.path}  {waiting}".rstrip()
-
-
-@click.command()
-@click.argument("job")
-@as_json
-@pass_context
-def status(context: Context, *, job: str) -> None:
-    """Show a job's status."""
-    from dropbatch.client.progress import describe
-
-    found = context.job(job)
-    current = found.status()
-    emit(current, *describe(found.id, current), f"s3://{context.stack.bucket}/{found.folder}")
+    found = history(context.stack, since) if limit is None else newest(context.stack, since, limit, wanted)
+    for job, status in found:
+        if wanted(status):
+            emit(status | {"job_id": job.id, "path": job.path}, row(job, status))
 
 
 @click.command()
 @click.argument("jobs", nargs=-1, required=True, metavar="JOB...")
+@as_json
+@pass_context
+def status(context: Context, *, jobs: Sequence[str]) -> None:
+    """Show the status of a job, or a line each of several."""
+    from dropbatch.cli.details import details
+    from dropbatch.client.progress import describe
+    from dropbatch.client.transfer.threads import at_once
+
+    found, many = context.jobs(jobs)
+    if many:
+        for job, current in at_once(lambda job: job.status(), found, READS_AT_ONCE):
+            emit(current | {"job_id": job.id, "path": job.path}, row(job, current))
+        return
+    (only,) = found
+    current = only.status()
+    if is_json():
+        emit(current)
+        return
+    emit(current, *describe(only.id, current), *details(only, current))
+
+
+@click.command()
+@click.argument("jobs", nargs=-1, required=True, metavar="JOB...")
+@click.option("--timeout", callback=parse_seconds, metavar="TIME", help="Give up after 90s, 30m or 12h: exit code 6.")
 @strict
 @as_json
 @pass_context
-def wait(context: Context, *, jobs: Sequence[str], strict: bool) -> None:
+def wait(context: Context, *, jobs: Sequence[str], timeout: float | None, strict: bool) -> None:
     """Wait until jobs are over."""
+    from dropbatch.cli.following import Following
     from dropbatch.client.find_jobs import wait_for_job
 
-    found = [wait_for_job(context.stack, job) for job in jobs]
-    raise SystemExit(wait_and_report(found, strict=strict))
-
-
-def wait_and_report(jobs: Sequence[Job], *, strict: bool) -> Exit:
-    """Wait until jobs are over and print how each ended; return the exit code."""
-    from dropbatch.client.progress import Progress
-    from dropbatch.client.waiting import wait_until_over
-
-    manifests = wait_until_over(jobs, Progress())
-    code = Exit.DONE
-    for job_id, manifest in manifests.items():
-        emit(manifest)
-        if error := manifest["error"]:
-            click.echo(f"{job_id}  {manifest['state']}: {error['code']}: {in_options(error['message'])}", err=True)
-        elif manifest["counts"]["failed"]:
-            can_retry = any(entry["kind"] == "retry" for entry in manifest["files"])
-            again = f", `dropbatch retry {job_id}` tries them again" if can_retry else ""
-            click.echo(f"`dropbatch report {job_id}` shows why records failed{again}.", err=True)
-        if manifest["state"] != "completed":
-            code = Exit.JOB_FAILED
-        elif strict and manifest["counts"]["failed"] and code is Exit.DONE:
-            code = Exit.SOME_FAILED
-    return code
+    found, many = context.jobs(jobs) if any(name == "-" or is_many(name) for name in jobs) else ([], len(jobs) > 1)
+    following = Following(strict=strict, many=many, timeout=timeout)
+    raise SystemExit(following.follow(found or [wait_for_job(context.stack, name, timeout) for name in jobs]))
 
 
 @click.command()

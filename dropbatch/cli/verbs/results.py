@@ -3,37 +3,38 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from dropbatch.cli.context import Context, as_json, emit, options, parse_options, pass_context, strict
-from dropbatch.cli.exits import Exit
+from dropbatch.cli.context import Context, as_json, emit, note, options, parse_options, pass_context, strict
+from dropbatch.cli.exits import Exit, in_options
+from dropbatch.client.job import Job
+from dropbatch.client.transfer.threads import at_once
 from dropbatch.core.keys import EXPORTS
-from dropbatch.errors import Interrupted
+from dropbatch.errors import NotFound
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dropbatch.client.job import Job
-    from dropbatch.client.results.delivery import Delivery
-    from dropbatch.client.results.merging import Merged
+RETRIES_AT_ONCE = 8
 
 
 @click.command()
-@click.argument("job")
+@click.argument("jobs", nargs=-1, required=True, metavar="JOB...")
 @click.option(
     "-o",
     "--output",
     "folder",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
-    help="The folder; the job's id if not given.",
+    help="The folder, or that of the folders of several jobs; the job's id, or this folder, if not given.",
 )
 @click.option(
     "--merged", is_flag=True, help="Also write the output with each record's newest answer, retries included."
 )
 @click.option("--as", "kinds", type=click.Choice(tuple(EXPORTS)), multiple=True, help="Also write the records so.")
+@click.option("--no-columns", is_flag=True, help="With --as: leave out the columns of the table that was uploaded.")
 @click.option("--force", is_flag=True, help="Replace what another job or program wrote in the folder.")
 @click.option("--strict", is_flag=True, help="Exit with 3 if answers of a retry cannot be merged.")
 @as_json
@@ -41,88 +42,61 @@ if TYPE_CHECKING:
 def get(
     context: Context,
     *,
-    job: str,
+    jobs: Sequence[str],
     folder: Path | None,
     merged: bool,
     kinds: Sequence[str],
+    no_columns: bool,
     force: bool,
     strict: bool,
 ) -> None:
-    """Download a finished job's files. Resumes an interrupted download."""
-    found = context.job(job)
-    done = get_files(found, folder or Path(found.id), merged=merged, exports=kinds, force=force)
+    """Download the files of finished jobs. Resumes an interrupted download."""
+    from dropbatch.cli.fetching import get_files
+    from dropbatch.cli.following import Following
+
+    found, many = context.jobs(jobs)
+    wanted: dict[str, Any] = {"merged": merged, "exports": kinds, "columns": not no_columns, "force": force}
+    if many:
+        raise SystemExit(Following(folder=folder or Path(), many=True, download=wanted).collect(found))
+    (job,) = found
+    done = get_files(job, folder or Path(job.id), **wanted)
     if done.merged and done.merged.skipped and strict:
         raise SystemExit(Exit.SOME_FAILED)
 
 
-def get_files(
-    job: Job,
-    folder: Path,
-    *,
-    merged: bool = False,
-    exports: Sequence[str] = (),
-    force: bool = False,
-) -> Delivery:
-    """Do what `Job.download` does, with a bar on a terminal; print what was written.
-
-    Raises:
-        Interrupted: the user interrupted it.
-    """
-    from dropbatch.cli.bars import FilesBar
-
-    bar = FilesBar()
-    try:
-        done = job.download(folder, bar.show, merged=merged, exports=exports, force=force)
-    except KeyboardInterrupt:
-        raise Interrupted("\nInterrupted. The same command resumes the download.") from None
-    finally:
-        bar.close()
-    for file in done.files:
-        emit({"path": str(file.path), "bytes": file.size, "fetched": file.fetched}, str(file.path))
-    if done.merged:
-        _show_merged(done.merged)
-    for one in done.exports:
-        emit({**vars(one), "path": str(one.path)}, one.path)
-        if one.left_out:
-            click.echo(f"{one.left_out:,} failed records are left out of {one.path.name}.", err=True)
-        if one.renamed:
-            click.echo(
-                f"{one.path.name}: {one.renamed:,} of {one.records:,} ids are made of the job's id and the record's, "
-                "whose reference is missing, longer than 64 bytes, or another record's.",
-                err=True,
-            )
-    return done
-
-
-def _show_merged(done: Merged) -> None:
-    for one in done.skipped:
-        click.echo(f"Retry {one.job_id} is skipped: {one.message}", err=True)
-    shown = {
-        "path": str(done.path),
-        "errors": done.errors and str(done.errors),
-        "replaced": done.replaced,
-        "retries": done.retries,
-        "skipped": [one._asdict() for one in done.skipped],
-    }
-    line = f"{done.path}  answers replaced: {done.replaced:,}, retries: {done.retries:,}"
-    emit(shown, line if done.errors is None else f"{line}\n{done.errors}")
-
-
 @click.command()
-@click.argument("job")
+@click.argument("jobs", nargs=-1, required=True, metavar="JOB...")
 @options
-@click.option("--wait", is_flag=True, help="Wait until the new job is over.")
+@click.option("--wait", is_flag=True, help="Wait until the new jobs are over.")
 @strict
 @as_json
 @pass_context
-def retry(context: Context, *, job: str, options: Sequence[str], wait: bool, strict: bool) -> None:
-    """Try a job's failed records again, as a new job with the same options."""
-    from dropbatch.cli.verbs.look import wait_and_report
+def retry(context: Context, *, jobs: Sequence[str], options: Sequence[str], wait: bool, strict: bool) -> None:
+    """Try jobs' failed records again, each as a new job with the same options."""
+    from dropbatch.cli.following import Following
 
-    made = context.job(job).retry(**parse_options(options))
-    emit({"path": made.path, "job_id": made.id}, f"s3://{context.stack.bucket}/inbox/{made.path}  job {made.id}")
-    if wait:
-        raise SystemExit(wait_and_report([made], strict=strict))
+    found, many = context.jobs(jobs)
+    given, made = parse_options(options), list[Job]()
+
+    def retried(job: Job) -> Job | NotFound:
+        try:
+            return job.retry(**given)
+        except NotFound as error:
+            return error
+
+    for _, again in at_once(retried, found, RETRIES_AT_ONCE):
+        if isinstance(again, NotFound):
+            if not many:
+                raise again
+            note(in_options(str(again)))
+            continue
+        made.append(again)
+        line = f"s3://{context.stack.bucket}/inbox/{again.path}  job {again.id}"
+        emit({"path": again.path, "job_id": again.id}, line)
+    if many and not made:
+        raise NotFound(f"None of these {len(found):,} jobs has records to try again.")
+    if wait and made:
+        raise SystemExit(Following(strict=strict, many=many).follow(made))
 
 
 @click.command()

@@ -12,15 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from dropbatch.client.results.own_columns import cells, own_columns
 from dropbatch.client.results.reading import is_native, native_records
 from dropbatch.core.formats.answers import vectors_of
 from dropbatch.core.formats.base import encode, members_of, value_of
+from dropbatch.core.formats.registry import DELIMITERS
 from dropbatch.core.formats.tables import answer_text
 from dropbatch.errors import Error, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from dropbatch.client.results.own_columns import OwnColumns
     from dropbatch.client.results.reading import Record, ResultFiles
 
 CHUNK_RECORDS = 4_096
@@ -107,11 +110,16 @@ def width_of(files: ResultFiles) -> int:
     return len(vector_of(first) or ()) if first else 0
 
 
-def record_batches(files: ResultFiles) -> Any:  # noqa: ANN401
+def record_batches(files: ResultFiles, *, columns: bool = False) -> Any:  # noqa: ANN401
     """A job's records as a `pyarrow.RecordBatchReader`.
 
     Columns: `id` int64, `external_reference` string, `success` bool, `embedding` fixed_size_list<float32>[n] or
-    `answer` string, `error_code` and `error_message` string.
+    `answer` string, `error_code` and `error_message` string. Of a table, if its columns are wanted: these, then
+    `success` and the answer's; if the table has one of these names, the answer's is `answer_2`.
+
+    Args:
+        files: the job's.
+        columns: whether a table's own columns are wanted, instead of `id` and `external_reference`.
 
     Raises:
         Error: a record has several vectors, or one of another length.
@@ -123,7 +131,30 @@ def record_batches(files: ResultFiles) -> Any:  # noqa: ANN401
         batches = _native_batches(pa, files.output(), schema, width)
     else:
         batches = (_batch(pa, chunk, schema, width) for chunk in _chunks(files.records()))
-    return pa.RecordBatchReader.from_batches(schema, batches)
+    own = own_columns(pa, files) if columns and files.format in DELIMITERS else None
+    if own is None:
+        return pa.RecordBatchReader.from_batches(schema, batches)
+    return _beside(pa, files, own, schema, batches)
+
+
+def _beside(pa: Any, files: ResultFiles, own: OwnColumns, schema: Any, batches: Iterable[Any]) -> Any:  # noqa: ANN401
+    """Batches of answers beside the columns of the table that was uploaded."""
+    success, answer, *errors = [one.with_name(own.free(one.name)) for one in schema][2:]
+    fields = [*map(pa.field, own.own, own.kinds), success, answer, *(pa.field(one, pa.string()) for one in own.members)]
+    whole = pa.schema([*fields, *errors])
+
+    def joined() -> Iterator[Any]:
+        for batch, (mine, members) in zip(batches, cells(pa, files, own, CHUNK_RECORDS), strict=True):
+            made = batch.columns[2:]
+            yield pa.RecordBatch.from_arrays([*mine, *made[:2], *members, *made[2:]], schema=whole)
+
+    return pa.RecordBatchReader.from_batches(whole, joined())
+
+
+def vector_column(schema: Any) -> str | None:  # noqa: ANN401
+    """The name of the column of embeddings; None if the answers are no embeddings."""
+    pa = pyarrow()
+    return next((one.name for one in schema if pa.types.is_fixed_size_list(one.type)), None)
 
 
 def _schema(pa: Any, width: int) -> Any:  # noqa: ANN401

@@ -40,6 +40,7 @@ def deliver(
     *,
     merged: bool = False,
     exports: Collection[str] = (),
+    columns: bool = True,
     force: bool = False,
 ) -> Delivery:
     """Do what `dropbatch.client.job.Job.download` says."""
@@ -53,5 +54,6 @@ def deliver(
     files = download(job, folder, progress, beside=[EXPORTS[kind] for kind in exports], merged=merged, force=force)
     with writing(folder):
         newest = merge_retries(job, folder) if merged else None
-        made = [export_folder(folder, kind, newest.files() if newest else None) for kind in exports]
+        records = newest.files() if newest else None
+        made = [export_folder(folder, kind, records, columns=columns) for kind in exports]
     return Delivery(files, newest, made)

@@ -9,20 +9,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dropbatch.client import aws
+from dropbatch.client.transfer.objects import CHUNK_BYTES, blocks
 from dropbatch.core.keys import EXPORTS
 from dropbatch.errors import Error, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
+    from typing import TypeGuard
 
     from dropbatch.client.job_files import JobFiles
 
 MANIFEST, BEDROCK_MANIFEST, MERGED_ERRORS = "manifest.json", "manifest.json.out", "errors.merged.jsonl"
-CHUNK_BYTES = 1 << 20
-MAX_ATTEMPTS = 5
-"""Attempts to read a file when the connection is cut off."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +57,7 @@ def download(
         Error: a file does not match the manifest.
     """
     manifest = job.manifest()
+    refuse_paths(manifest)
     entries = [*manifest["files"], *_bedrock_manifest(job, manifest)]
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -94,7 +93,7 @@ def _claim(folder: Path, manifest: dict[str, Any], entries: list[dict[str, Any]]
         UsageError: it has, or it has files of the same names that this job did not write.
     """
     final, partial = folder / MANIFEST, folder / f"{MANIFEST}.part"
-    owners = {one: _read_manifest(one) for one in (final, partial)}
+    owners = {one: read_manifest(one) for one in (final, partial)}
     for owner in filter(None, owners.values()):
         if owner["job_id"] == manifest["job_id"]:
             continue
@@ -113,7 +112,21 @@ def _claim(folder: Path, manifest: dict[str, Any], entries: list[dict[str, Any]]
     return partial
 
 
-def _read_manifest(path: Path) -> dict[str, Any] | None:
+def refuse_paths(manifest: dict[str, Any]) -> None:
+    """Make sure that no name in a manifest leads out of the folder, before anything there is touched.
+
+    Raises:
+        Error: one does.
+    """
+    for entry in manifest["files"]:
+        if not is_file_name(entry["name"]):
+            raise Error(
+                f"The manifest of job {manifest['job_id']} names a file {entry['name']!r}, which is not the name of a "
+                "result."
+            )
+
+
+def read_manifest(path: Path) -> dict[str, Any] | None:
     """The manifest of a job's files; None if there is none."""
     try:
         found = json.loads(path.read_bytes())
@@ -124,12 +137,11 @@ def _read_manifest(path: Path) -> dict[str, Any] | None:
 
 def _remove_files(folder: Path, manifest: dict[str, Any]) -> None:
     """Remove what `get` wrote for a job."""
-    names = [name for entry in manifest["files"] if is_file_name(name := entry["name"])]
-    outputs = [merged_name(entry["name"]) for entry in manifest["files"] if entry["kind"] == "output"]
+    names = [name for entry in manifest["files"] if is_file_name(name := entry.get("name"))]
+    outputs = [merged_name(name) for name in names]
     for name in (*names, *outputs, *EXPORTS.values(), MERGED_ERRORS, BEDROCK_MANIFEST, MANIFEST):
-        if is_file_name(name):
-            (folder / name).unlink(missing_ok=True)
-            (folder / f"{name}.part").unlink(missing_ok=True)
+        (folder / name).unlink(missing_ok=True)
+        (folder / f"{name}.part").unlink(missing_ok=True)
 
 
 def _refuse_others(folder: Path, entry: dict[str, Any], *, force: bool) -> None:
@@ -154,9 +166,9 @@ def merged_name(output: str) -> str:
     return f"{stem}.merged{dot}{suffix}"
 
 
-def is_file_name(name: str) -> bool:
-    """Whether a manifest's name of a file is one, and no path."""
-    return "/" not in name and name not in {"", ".", ".."}
+def is_file_name(name: object) -> TypeGuard[str]:
+    """Whether a manifest's name of a file is one, and no path on any system."""
+    return isinstance(name, str) and not set("/\\:\0") & set(name) and name not in {"", ".", ".."}
 
 
 @contextmanager
@@ -185,8 +197,6 @@ def download_file(
         Error: it does not match the manifest.
     """
     name, size = entry["name"], entry["bytes"]
-    if not is_file_name(name):
-        raise Error(f"The manifest of job {job.id} names a file {name!r}, which is not the name of a result.")
     target, partial = folder / name, folder / f"{name}.part"
     if target.is_file() and target.stat().st_size == size and entry["sha256"] in {None, _sha256(target).hexdigest()}:
         progress(name, size, size)
@@ -232,17 +242,8 @@ def blocks_of(job: JobFiles, entry: dict[str, Any], start: int = 0) -> Iterator[
         entry: of its manifest's `files`.
         start: where to begin.
     """
-    held, size = start, entry["bytes"]
-    for attempt in range(MAX_ATTEMPTS):
-        if held >= size:
-            return
-        with aws.explained(retry=attempt + 1 < MAX_ATTEMPTS):
-            answer = job.stack.s3.get_object(
-                Bucket=job.stack.bucket, Key=job.folder + entry["name"], Range=f"bytes={held}-"
-            )
-            for block in answer["Body"].iter_chunks(CHUNK_BYTES):
-                held += len(block)
-                yield block
+    place = {"Bucket": job.stack.bucket, "Key": job.folder + entry["name"]}
+    yield from blocks(job.stack.s3, place, entry["bytes"], start)
 
 
 def blocks_of_file(path: Path) -> Iterator[bytes]:

@@ -12,7 +12,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dropbatch.client.results.columns import pyarrow, record_batches, width_of, with_gaps
+from dropbatch.client.results.columns import pyarrow, record_batches, vector_column, width_of, with_gaps
 from dropbatch.client.results.downloads import blocks_of, blocks_of_file
 from dropbatch.client.results.reading import files_of
 from dropbatch.core.formats.base import encode_line as encode
@@ -82,13 +82,14 @@ def _require_vectors(kind: str, *, has_vectors: bool) -> None:
         raise UsageError(f"{kind}: the job's answers are no embeddings. Choose parquet, arrow, csv or jsonl.")
 
 
-def export_folder(folder: Path, kind: str, merged: ResultFiles | None = None) -> Exported:
+def export_folder(folder: Path, kind: str, merged: ResultFiles | None = None, *, columns: bool = True) -> Exported:
     """Write one file beside a job's downloaded results.
 
     Args:
         folder: has the job's manifest and files.
         kind: one of `dropbatch.core.keys.EXPORTS`.
         merged: the records with the answers of retries, to write these.
+        columns: whether a table's own columns are written too.
 
     Raises:
         NotFound: the job has no output.
@@ -96,10 +97,12 @@ def export_folder(folder: Path, kind: str, merged: ResultFiles | None = None) ->
     """
     manifest = json.loads((folder / "manifest.json").read_bytes())
     own = files_of(manifest, lambda entry: blocks_of_file(folder / entry["name"]))
-    return export(kind, merged or own, folder, manifest)
+    return export(kind, merged or own, folder, manifest, columns=columns)
 
 
-def export(kind: str, files: ResultFiles, folder: Path, manifest: Mapping[str, Any]) -> Exported:
+def export(
+    kind: str, files: ResultFiles, folder: Path, manifest: Mapping[str, Any], *, columns: bool = True
+) -> Exported:
     """Write one file of a job's records.
 
     Args:
@@ -107,12 +110,13 @@ def export(kind: str, files: ResultFiles, folder: Path, manifest: Mapping[str, A
         files: the job's.
         folder: where the file is written.
         manifest: the job's; its id and model go into Vectorize's ids and metadata.
+        columns: whether a table's own columns are written too.
 
     Raises:
         UsageError: `npy` or `vectorize` of records that are no embeddings; nothing is written.
     """
-    batches = record_batches(files)
-    _require_vectors(kind, has_vectors="embedding" in batches.schema.names)
+    batches = record_batches(files, columns=columns and kind not in VECTORS_ONLY)
+    _require_vectors(kind, has_vectors=vector_column(batches.schema) is not None)
     path = folder / EXPORTS[kind]
     partial = path.with_name(f"{path.name}.part")
     try:
@@ -141,16 +145,18 @@ def _write_csv(batches: Any, path: Path, _manifest: Mapping[str, Any]) -> _Writt
     pa = pyarrow()
     from pyarrow import csv
 
-    schema = pa.schema([(one.name, pa.string() if one.name == "embedding" else one.type) for one in batches.schema])
+    vectors = vector_column(batches.schema)
+    schema = pa.schema([(one.name, pa.string() if one.name == vectors else one.type) for one in batches.schema])
     with csv.CSVWriter(str(path), schema) as writer:
         return _Written(_each(batches, lambda batch: writer.write_batch(_as_text(pa, batch, schema))))
 
 
 def _as_text(pa: Any, batch: Any, schema: Any) -> Any:  # noqa: ANN401
-    if "embedding" not in batch.schema.names:
+    vectors = vector_column(batch.schema)
+    if vectors is None:
         return batch
     texts = _vector_texts(batch)
-    at = batch.schema.names.index("embedding")
+    at = batch.schema.names.index(vectors)
     return pa.RecordBatch.from_arrays([*batch.columns[:at], texts, *batch.columns[at + 1 :]], schema=schema)
 
 
@@ -158,12 +164,13 @@ def _write_jsonl(batches: Any, path: Path, _manifest: Mapping[str, Any]) -> _Wri
     with path.open("wb") as file:
 
         def write(batch: Any) -> None:  # noqa: ANN401
-            if "embedding" not in batch.schema.names:
+            vectors = vector_column(batch.schema)
+            if vectors is None:
                 file.writelines(encode(row) + b"\n" for row in batch.to_pylist())
                 return
-            rows = batch.drop_columns("embedding").to_pylist()
+            rows = batch.drop_columns(vectors).to_pylist()
             for row, vector in zip(rows, _vector_texts(batch).to_pylist(), strict=True):
-                file.write(b'%b,"embedding":%b}\n' % (encode(row)[:-1], (vector or "null").encode()))
+                file.write(b'%b,"%b":%b}\n' % (encode(row)[:-1], vectors.encode(), (vector or "null").encode()))
 
         return _Written(_each(batches, write))
 
@@ -171,7 +178,7 @@ def _write_jsonl(batches: Any, path: Path, _manifest: Mapping[str, Any]) -> _Wri
 def _vector_texts(batch: Any) -> Any:  # noqa: ANN401
     """The embeddings as JSON arrays, each number with as few digits as a float32 needs; null for none."""
     pa = pyarrow()
-    column = batch.column("embedding")
+    column = batch.column(vector_column(batch.schema))
     vectors, width = column.drop_null(), column.type.list_size
     numbers = vectors.flatten().cast(pa.string())
     lists = pa.ListArray.from_arrays(pa.array(range(0, len(numbers) + 1, width), pa.int32()), numbers)

@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from dropbatch.client.job_files import JobFiles
-from dropbatch.client.results.downloads import MERGED_ERRORS, blocks_of_file, download_file, merged_name
+from dropbatch.client.results.downloads import MERGED_ERRORS, blocks_of_file, download_file, merged_name, refuse_paths
 from dropbatch.client.results.reading import (
     DEFAULT_FORMAT,
     ResultFiles,
@@ -164,6 +164,7 @@ def merge_retries(job: JobFiles, folder: Path) -> Merged:
 def _fetch(job: JobFiles, folder: Path) -> Files | None:
     """A job's output and errors, in a folder; None if it has no output."""
     manifest = job.manifest()
+    refuse_paths(manifest)
     entries = {entry["kind"]: entry for entry in manifest["files"]}
     paths = {
         kind: download_file(job, folder, entries[kind], lambda *_: None).path

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from dropbatch.core import keys
 from functions.poll.schedule.control import MAX_HELD_SECONDS
 from shared.job_status import iso_time
 from shared.lasting_errors import NOTED_AFTER_SECONDS
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
 ALARM_AFTER_SECONDS = 3_600.0
 """Seconds of waiting for something without its own alarm, after which the alarm for stuck items is raised."""
-STACK_MESSAGE = "An operator has paused all jobs. To resume them, an operator writes `run` to control/stack."
+STACK_MESSAGE = "An operator has paused all jobs. An operator resumes them with `dropbatch resume`."
 OTHER_ACCOUNT_ADVICE = {
     "rest": "Give the API token access to it too, or set CloudflareAccountId and the token back until the job is over.",
     "gateway": "Give the API token access to it too and create a gateway of the same name there, or set "
@@ -111,7 +110,7 @@ def report_long_wait(waiting: Waiting | None, job_id: str, now: float) -> None:
 def _job_is_held(job_id: str, since: float) -> Waiting:
     until = since + MAX_HELD_SECONDS
     words = (
-        f"A user paused the job at {iso_time(since)}. To resume it, write `run` to {keys.job_control(job_id)}. "
+        f"A user paused the job at {iso_time(since)}. Resume it with `dropbatch resume {job_id}`. "
         f"If it is still paused at {iso_time(until)}, it is cancelled."
     )
     return Waiting("paused", words, until)

@@ -149,8 +149,8 @@ def test_end_of_chain_of_messages_sends_nothing(services, world):
 
     world.wakes = True
     assert sent(MAX_HOPS) == []
-    assert sent(MAX_HOPS - 1) == [("ask", MAX_HOPS)]  # A wake-up could send nothing.
-    assert sorted(sent(MAX_HOPS - 2)) == [("ask", MAX_HOPS - 1), ("wake", MAX_HOPS - 1)]
+    assert sent(MAX_HOPS - 1) == [("poll", MAX_HOPS)]  # A wake-up could send nothing.
+    assert sorted(sent(MAX_HOPS - 2)) == [("poll", MAX_HOPS - 1), ("wake", MAX_HOPS - 1)]
 
 
 @pytest.mark.parametrize(("hops", "sent"), [(MAX_HOPS - 1, 1), (MAX_HOPS, 0)])

@@ -118,6 +118,14 @@ def test_progress_fits_metadata_of_segment():
     digest = RunningSha256("", b"")
     digest.update(b"x" * 1_000)
     joined = ResultFileProgress("99999999.f.f.f.f.f", *[10**15] * 6, sha=digest.state(), upload="")
-    sums = JobTotals(*[10**15] * 5, usage=Usage(10**15, 10**15, 10**15), body_size=10**15)
+    sums = JobTotals(
+        *[10**15] * 5,
+        usage=Usage(10**15, 10**15, 10**15),
+        unmetered_size=10**15,
+        unmetered_records=10**15,
+        uncollected=10**15,
+        unknowable=10**15,
+        doubtful=10**15,
+    )
 
     assert len(b"progress" + msgspec.json.encode((joined, sums))) < MAX_METADATA_BYTES

@@ -1,10 +1,12 @@
 """The command line on a whole Dropbatch: what each verb does, prints and exits with."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
-from dropbatch.client import aws
+from dropbatch.client import uploads
+from dropbatch.client.stack import Stack
 from tests.support.aws.resources import BUCKET, client
 
 M2M = "@cf/meta/m2m100-1.2b"
@@ -117,7 +119,7 @@ def test_ls_lists_jobs_oldest_first(command, finished):
     lines = command.run("ls").out.splitlines()
 
     assert [line.split()[-1] for line in lines] == ["reviews/july.jsonl", "later.jsonl"]
-    assert lines[0].split()[:5] == [finished, "completed", "3", "1", "failed"]
+    assert lines[0].split()[:7] == [finished, "completed", "92", "s", "3", "1", "failed"]
 
 
 def test_ls_filters_by_state_and_time(command, finished):
@@ -145,10 +147,9 @@ def test_job_is_named_by_id_upload_or_result(command, finished, name):
     done = command.run("status", name.format(id=finished, bucket=BUCKET))
 
     assert done.code == 0
-    assert done.out.splitlines() == [
-        f"{finished}  completed    [################] 100%  3 of 3 records  1 failed",
-        f"s3://{BUCKET}/results/reviews/july.jsonl/{finished}/",
-    ]
+    lines = done.out.splitlines()
+    assert lines[0] == f"{finished}  completed    [################] 100%  3 of 3 records  1 failed"
+    assert lines[-1] == f"results  s3://{BUCKET}/results/reviews/july.jsonl/{finished}/"
 
 
 def test_status_says_what_job_waits_for(command, tmp_path):
@@ -218,7 +219,7 @@ def test_running_job_has_no_files_yet(command):
         (("cancel", "{id}", "--now"), "control/jobs/{id}", b"cancel now"),
         (("pause", "{id}"), "control/jobs/{id}", b"pause"),
         (("resume", "{id}"), "control/jobs/{id}", b"run"),
-        (("pause",), "control/stack", b"pause"),
+        (("pause", "--yes"), "control/stack", b"pause"),
         (("resume",), "control/stack", b"run"),
     ],
 )
@@ -230,6 +231,17 @@ def test_control_verbs_write_one_word_in_one_object(command, tmp_path, arguments
     assert done.code == 0
     assert command.world.objects("control/") == [key.format(id=put["job_id"])]
     assert command.world.read(key.format(id=put["job_id"])) == word
+
+
+def test_whole_stack_is_not_paused_unasked(command, monkeypatch):
+    done = command.run("pause")
+
+    assert (done.code, "all jobs of stack dropbatch are paused. Add --yes" in done.err) == (2, True)
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
+    for answer, written in ((False, []), (True, ["control/stack"])):
+        monkeypatch.setattr("click.confirm", lambda *_, answer=answer, **__: answer)
+        assert command.run("pause").code == 0
+        assert command.world.objects("control/") == written
 
 
 @pytest.mark.parametrize("verb", ["cancel", "pause", "resume"])
@@ -309,12 +321,13 @@ def test_validate_reports_and_sends_nothing(command, api, tmp_path):
 @pytest.mark.parametrize(("megabytes", "ranges"), [(0.1, [None]), (6, ["bytes=0-5242879", "bytes=5242880-6291455"])])
 def test_range_is_copied_only_of_large_object(command, monkeypatch, megabytes, ranges):
     """S3: "You can copy a range only if the source object is greater than 5 MB."."""
-    monkeypatch.setattr("dropbatch.client.aws.COPY_BYTES", 5 << 20)
+    monkeypatch.setattr(uploads, "COPY_BYTES", 5 << 20)
     s3, content, asked = client("s3"), b"x" * int(megabytes * (1 << 20)), []
     s3.put_object(Bucket=BUCKET, Key="results/small", Body=content)
     s3.meta.events.register("provide-client-params.s3.UploadPartCopy", lambda params, **_: asked.append(params), "seen")
 
-    aws.copy(s3, {"Bucket": BUCKET, "Key": "results/small"}, BUCKET, "inbox/copy", {"model": M2M})
+    source = {"Bucket": BUCKET, "Key": "results/small"}
+    uploads.copy(Stack("dropbatch", BUCKET, {}, client), source, len(content), "inbox/copy", {"model": M2M})
 
     s3.meta.events.unregister("provide-client-params.s3.UploadPartCopy", unique_id="seen")
     assert sorted(one.get("CopySourceRange") for one in asked) == ranges
@@ -330,8 +343,9 @@ def test_copy_that_fails_leaves_no_parts(command, moment):
     s3 = client("s3")
     s3.put_object(Bucket=BUCKET, Key="results/small", Body=b"x")
     s3.meta.events.register(f"{moment}-call.s3.CompleteMultipartUpload", refuse, "refuse")
+    source = {"Bucket": BUCKET, "Key": "results/small"}
     with pytest.raises(KeyboardInterrupt):
-        aws.copy(s3, {"Bucket": BUCKET, "Key": "results/small"}, BUCKET, "inbox/copy", {})
+        uploads.copy(Stack("dropbatch", BUCKET, {}, client), source, 1, "inbox/copy", {})
 
     s3.meta.events.unregister(f"{moment}-call.s3.CompleteMultipartUpload", unique_id="refuse")
     assert "Uploads" not in s3.list_multipart_uploads(Bucket=BUCKET)

@@ -42,7 +42,7 @@ def deny(monkeypatch, *operations):
         ["retry", "a.jsonl"],
         ["cancel", "a.jsonl"],
         ["pause", "a.jsonl"],
-        ["pause"],
+        ["pause", "--yes"],
         ["resume"],
         ["redrive"],
         ["tail", "--no-follow"],
@@ -66,11 +66,11 @@ def test_denied_verb_says_what_is_missing(command, finished, monkeypatch, tmp_pa
 def test_who_may_read_only_uploads_nothing(command, finished, monkeypatch, tmp_path):
     file = tmp_path / "b.jsonl"
     file.write_text(GOOD)
-    deny(monkeypatch, "CreateMultipartUpload")
+    deny(monkeypatch, "CreateMultipartUpload", "PutObject")
 
     ended = command.run("put", file, "--model", M2M)
 
-    assert (ended.code, "AWS denied CreateMultipartUpload" in ended.err) == (4, True)
+    assert (ended.code, "AWS denied PutObject" in ended.err) == (4, True)
     assert command.world.objects("inbox/") == ["inbox/a.jsonl"]
     assert command.run("status", "a.jsonl").code == 0
 

@@ -19,7 +19,7 @@ from dropbatch import cli
 from dropbatch.cli import bars
 from dropbatch.client import waiting
 from dropbatch.client.job import Job
-from dropbatch.client.results import downloads
+from dropbatch.client.transfer import objects
 from dropbatch.core.keys import JOB_ID
 
 M2M = "@cf/meta/m2m100-1.2b"
@@ -114,7 +114,7 @@ def test_ctrl_c_in_get_leaves_what_next_get_resumes(command, monkeypatch, tmp_pa
     command.settle()
     whole = command.world.lines()
     with monkeypatch.context() as slow:
-        slow.setattr(downloads, "CHUNK_BYTES", 100)
+        slow.setattr(objects, "CHUNK_BYTES", 100)
         slow.setattr(bars.FilesBar, "show", show_slowly)
         code, shown = on_terminal(slow, "get", "july.jsonl", "-o", tmp_path, ctrl_c_after=b"downloading 300")
 

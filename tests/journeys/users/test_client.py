@@ -211,7 +211,7 @@ def test_jobs_are_listed_since_any_time(command, client, since):
 
 def test_second_retry_is_warned_of(command, client):
     """It sends, and bills, all failed records again, whatever the first one has answered or still will."""
-    job = client.submit([{"text": 1}] * 2, model=BGE, name="a.jsonl")
+    job = client.submit([{"text": "a", "pooling": "odd"}] * 2, model=BGE, name="a.jsonl")
     job.wait()
     with warnings.catch_warnings(record=True, action="always") as seen:
         first = job.retry()
@@ -236,7 +236,8 @@ def test_results_are_streamed_in_order(command, client):
     assert [(one.id, one.external_reference, one.success) for one in found] == [(0, "a", True), (1, "b", True)]
     assert job.to_arrow().column("answer").to_pylist() == [one.result for one in found]
     assert job.to_pandas()["success"].tolist() == [True, True]
-    assert job.to_polars()["external_reference"].to_list() == ["a", "b"]
+    assert job.to_polars(columns=False)["external_reference"].to_list() == ["a", "b"]
+    assert job.to_pandas()[["id", "text"]].to_numpy().tolist() == [["a", "one"], ["b", '5" pipe']]
 
 
 def test_exports_have_merged_answers(command, client, api, tmp_path):

@@ -113,6 +113,36 @@ def test_bedrocks_manifest_is_downloaded(command, tmp_path):
     assert json.loads((tmp_path / "manifest.json.out").read_text())["successRecordCount"] == 1
 
 
+@pytest.mark.parametrize("force", [[], ["--force"], ["--force", "--merged"]])
+@pytest.mark.parametrize("name", ["../precious.txt", "/precious.txt", "..", "a\\..\\b", "C:x", 7, None])
+def test_manifest_never_leads_out_of_the_folder(command, tmp_path, force, name):
+    job = job_of(command)
+    key = f"results/a.jsonl/{job}/manifest.json"
+    manifest = json.loads(command.world.read(key))
+    manifest["files"][0] |= {"name": name, "sha256": None}
+    command.world.s3.put_object(Bucket=BUCKET, Key=key, Body=json.dumps(manifest).encode())
+    for mine in ("precious.txt", "precious.txt.part"):
+        (tmp_path / mine).write_text("mine")
+
+    done = command.run("get", job, "-o", tmp_path / "out", *force)
+
+    assert (done.code, "which is not the name of a result" in done.err) == (1, True)
+    assert [(tmp_path / mine).read_text() for mine in ("precious.txt", "precious.txt.part")] == ["mine"] * 2
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["../precious.txt", 7])
+def test_manifest_of_other_job_never_leads_out_either(command, tmp_path, name):
+    job = job_of(command)
+    (tmp_path / "precious.txt").write_text("mine")
+    (tmp_path / "out").mkdir()
+    other = {"job_id": "20261121T093000Z-0000000a", "files": [{"name": name, "kind": "output"}]}
+    (tmp_path / "out/manifest.json").write_text(json.dumps(other))
+
+    assert command.run("get", job, "-o", tmp_path / "out", "--force").code == 0
+    assert (tmp_path / "precious.txt").read_text() == "mine"
+
+
 def test_paths_that_cannot_be_written_exit_with_2(command, tmp_path):
     job = job_of(command)
     (tmp_path / "file").write_text("x")

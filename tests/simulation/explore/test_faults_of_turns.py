@@ -75,7 +75,7 @@ def polls_sent():
 @pytest.mark.slow
 def test_visits_in_the_queue_of_polls_shut_them_out(monkeypatch):
     monkeypatch.setattr(due_jobs, "LARGE_RECORDS", 1)
-    assert polls_sent() == {"ask": 20}
+    assert polls_sent() == {"poll": 20}
     monkeypatch.setattr(tick, "show_idle_jobs", due_jobs.visit_due_jobs)
     monkeypatch.setattr(due_jobs, "MAX_VISITS_WAITING", 10_000)
     real = Queues._url
@@ -84,7 +84,7 @@ def test_visits_in_the_queue_of_polls_shut_them_out(monkeypatch):
     )
     shut_out = polls_sent()
 
-    assert shut_out["ask"] <= 5
+    assert shut_out["poll"] <= 5
     assert shut_out["visit"] > 300
 
 

@@ -25,6 +25,7 @@ from moto.sqs.models import sqs_backends
 
 import functions.poll.handler
 import functions.submit.handler
+from dropbatch.client.transfer import threads
 from dropbatch.core.keys import FINAL_JOB_STATES
 from local.template import template
 from shared import bootstrap as composition
@@ -336,6 +337,7 @@ def make_world(transport: httpx.BaseTransport, monkeypatch: Any, **settings: obj
     permissions = permissions_of(environment)
     _judge_calls(permissions, monkeypatch)
     monkeypatch.setattr(ThreadPoolExecutor, "submit", _run_at_once)
+    monkeypatch.setattr(threads.Calls, "start", threads.Calls.make)
     with time_machine.travel(START, tick=False) as traveller:
         random.seed(0)
         _install_services(transport, traveller, monkeypatch)

@@ -43,9 +43,7 @@ def test_enter_passes_every_optional_question(source):
         return {"CloudflareAccountId": ACCOUNT, **STACKS[stack]}.get(name, "")
 
     command = [str(ROOT / ".local/sam/bin/python"), "-c", ASK.format(times=len(STACKS))]
-    code, shown = converse(
-        command, answer, ROOT, {**bare_environment(), "SAM_CLI_TELEMETRY": "0"}, unchanged_visits=0.03
-    )
+    code, shown = converse(command, answer, ROOT, {**bare_environment(), "SAM_CLI_TELEMETRY": "0"}, quiet=0.03)
 
     assert code == 0, shown
     assert asked == parameters * len(STACKS)

@@ -41,16 +41,45 @@ def test_wide_line_says_everything():
     )
 
 
-@pytest.mark.parametrize("width", [24, 30, 40, 60, 71, 72, 80, 120, 200])
-def test_line_fits_terminal_and_has_state(width):
-    (line,) = describe(NAME, RUNNING, width, 65.0)
+@pytest.mark.parametrize("width", [24, 30, 39, 60, 71, 72, 79, 120, 199])
+@pytest.mark.parametrize("state", ["in_progress", "completed"])
+def test_line_of_any_width_has_state_records_failures(width, state):
+    failed = {"total": 1_678, "succeeded": 500, "failed": 1_178}
+    lines = describe(NAME, RUNNING | {"state": state, "counts": failed}, width, 65.0)
 
-    assert len(line) <= width
-    assert "in_progress" in line
+    assert max(map(len, lines)) <= width
+    said = "  ".join(lines)
+    assert state in said
+    assert "1,178 failed" in said
+    assert "1,678/1,678" in said or "1,678 of 1,678 records" in said
 
 
-def test_narrow_line_keeps_percentage():
-    assert describe(NAME, RUNNING, 40, 65.0) == ["5f3a9c1e  in_progress   37%  65 s"]
+@pytest.mark.parametrize(
+    ("width", "lines"),
+    [
+        (39, ["5f3a9c1e  in_progress  7,512/20,000", "  12 failed  37%  65 s"]),
+        (60, ["5f3a9c1e  in_progress   37%  7,512/20,000  12 failed  65 s"]),
+        (79, [f"{NAME}  in_progress  7,512 of 20,000 records  12 failed"]),
+        (99, [f"{NAME}  in_progress   37%  7,512 of 20,000 records  12 failed  65 s"]),
+    ],
+)
+def test_bar_goes_first(width, lines):
+    assert describe(NAME, RUNNING, width, 65.0) == lines
+
+
+def test_line_of_path_is_as_wide_as_it_looks():
+    (line,) = describe("年" * 60 + "/a\x1b[31m.jsonl", RUNNING, 79)
+
+    assert sum(2 if one == "年" else 1 for one in line) <= 79
+    assert "/a\\x1b[31m.jsonl  in_progress" in line
+
+
+def test_what_job_waits_for_is_whole_on_narrow_terminal():
+    message = "Cloudflare rejects the API token. Put a good one in the secret; the next call tries it."
+    lines = describe(NAME, RUNNING | {"waiting_for": {"code": "token_refused", "message": message}}, 39)[2:]
+
+    assert max(map(len, lines)) <= 39
+    assert " ".join(map(str.strip, lines)) == f"waiting: token_refused: {message}"
 
 
 def test_upload_that_is_being_read_says_how_far():
@@ -142,6 +171,28 @@ def test_many_jobs_take_no_more_lines_than_terminal(monkeypatch, lines):
     assert len(drawn) <= lines
     assert "10 completed" in drawn[-2]
     assert all("completed" not in line for line in drawn[:-2])
+
+
+@pytest.mark.parametrize(("lines", "shown"), [(3, 2), (24, 6)])
+def test_many_jobs_have_one_line_for_all(monkeypatch, lines, shown):
+    progress_ = on_terminal(monkeypatch, 100, lines)
+    total = {"state": "312 over, 3 failed", "fraction_done": 0.624, "counts": {"succeeded": 6_228, "failed": 12}}
+
+    progress_.show({f"reviews/{number}.jsonl": RUNNING for number in range(5)}, total)
+
+    drawn = progress_.out.getvalue().splitlines()[:-1]
+    assert drawn[0].startswith("all jobs  312 over, 3 failed  [#########.......]  62%  6,240 records  12 failed")
+    assert len(drawn) == min(shown, lines - 1)
+
+
+def test_pipe_gets_line_for_all_of_many_jobs(clock):
+    shown = Progress(io.StringIO(), on_terminal=False)
+    for seconds in range(62):
+        clock[0] = 100.0 + seconds
+        shown.show({"a.jsonl": RUNNING}, {"state": f"{seconds} over", "fraction_done": seconds / 61})
+
+    said = [line.split("  ")[1] for line in shown.out.getvalue().splitlines()]
+    assert [one.strip() for one in said] == ["0 over", "30 over", "60 over", "61 over"]
 
 
 def test_few_jobs_are_shown_in_their_order(monkeypatch):

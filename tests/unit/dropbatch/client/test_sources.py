@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import tracemalloc
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
@@ -17,7 +18,7 @@ from pyarrow import csv, parquet
 from dropbatch.client.check import check_source
 from dropbatch.client.retries import retry_path
 from dropbatch.client.sources import CHUNK_BYTES, open_source
-from dropbatch.errors import UsageError
+from dropbatch.errors import Error, UsageError
 
 ROWS = 200_000
 TEXT = "x" * 300
@@ -109,8 +110,9 @@ def test_index_is_sent_if_it_has_a_name():
         (pa.table({"a": [[1]]}), "Column 'a' cannot be sent: it is nested"),
         (pa.table([[1], [2]], names=["a", "a"]), "Two columns have the name 'a'"),
         (io.StringIO("{}"), "must be open for bytes"),
-        (pd.Series(["a"]), "A Series cannot be submitted. Give a path"),
-        (pa.chunked_array([["a"]]), "A ChunkedArray cannot be submitted"),
+        (pd.Series([1]), "A Series of int64 cannot be submitted. Give one of texts"),
+        (pa.chunked_array([[1]]), "A ChunkedArray of int64 cannot be submitted"),
+        (b"text", "A bytes cannot be submitted"),
     ],
 )
 def test_what_cannot_be_sent_is_refused(source, says):
@@ -335,6 +337,61 @@ def test_file_that_is_damaged_is_refused(tmp_path, name, written, says):
     (tmp_path / name).write_bytes(written)
     with pytest.raises(UsageError, match=says):
         open_source(tmp_path / name).stream.read()
+
+
+TEXTS = ['a "b", c', "two\nlines", ""]
+
+
+@pytest.mark.parametrize(
+    ("texts", "column"),
+    [
+        (TEXTS, "text"),
+        (iter(TEXTS), "text"),
+        (pd.Series(TEXTS, name="review"), "review"),
+        (pd.Series(TEXTS, dtype="category"), "text"),
+        (pl.Series("review", TEXTS), "review"),
+        (pa.chunked_array([TEXTS]), "text"),
+    ],
+    ids=["list", "iterator", "pandas", "categories", "polars", "arrow"],
+)
+def test_texts_are_a_table_of_one_column(texts, column):
+    source = open_source(texts)
+    read = pd.read_csv(source.stream, keep_default_na=False)
+
+    assert (list(read.columns), read[column].tolist()) == ([column], TEXTS)
+    assert source.options == {"format": "csv"}
+
+
+@pytest.mark.parametrize(
+    ("texts", "says"),
+    [(["a", None], "Record 2 must be a text, as the first one, not None"), (["a", "\ud800"], "Record 2 has a char")],
+)
+def test_what_is_no_text_is_named(texts, says):
+    with pytest.raises(UsageError, match=says):
+        content(texts)
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("left", [0, 10, CHUNK_BYTES])
+def test_file_that_becomes_shorter_is_no_upload(tmp_path, own, left):
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"x" * 3 * CHUNK_BYTES)
+    with path.open("rb") as file, open_source(file if own else path).stream as stream:
+        stream.read(2 * CHUNK_BYTES)
+        os.truncate(path, left)
+
+        with pytest.raises(Error, match=f"a.jsonl became shorter .*it had {3 * CHUNK_BYTES:,} bytes"):
+            list(iter(lambda: stream.read(CHUNK_BYTES), b""))
+        assert not file.closed
+
+
+def test_file_that_grows_is_read_to_its_end(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"x" * 10)
+    with open_source(path).stream as stream:
+        with path.open("ab") as more:
+            more.write(b"y")
+        assert stream.read() == b"x" * 10 + b"y"
 
 
 def big(tmp_path, kind):

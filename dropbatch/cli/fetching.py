@@ -1,0 +1,68 @@
+"""One job's files are downloaded, with a bar on a terminal, and what was written is printed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dropbatch.cli.bars import FilesBar
+from dropbatch.cli.context import emit, note
+from dropbatch.errors import Interrupted
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from dropbatch.client.job import Job
+    from dropbatch.client.results.delivery import Delivery
+    from dropbatch.client.results.merging import Merged
+
+
+def get_files(
+    job: Job,
+    folder: Path,
+    *,
+    merged: bool = False,
+    exports: Sequence[str] = (),
+    columns: bool = True,
+    force: bool = False,
+) -> Delivery:
+    """Do what `Job.download` does, with a bar on a terminal; print what was written.
+
+    Raises:
+        Interrupted: the user interrupted it.
+    """
+    bar = FilesBar()
+    try:
+        done = job.download(folder, bar.show, merged=merged, exports=exports, columns=columns, force=force)
+    except KeyboardInterrupt:
+        raise Interrupted("\nInterrupted. The same command resumes the download.") from None
+    finally:
+        bar.close()
+    for file in done.files:
+        emit({"path": str(file.path), "bytes": file.size, "fetched": file.fetched}, str(file.path))
+    if done.merged:
+        _show_merged(done.merged)
+    for one in done.exports:
+        emit({**vars(one), "path": str(one.path)}, one.path)
+        if one.left_out:
+            note(f"{one.left_out:,} failed records are left out of {one.path.name}.")
+        if one.renamed:
+            note(
+                f"{one.path.name}: {one.renamed:,} of {one.records:,} ids are made of the job's id and the record's, "
+                "whose reference is missing, longer than 64 bytes, or another record's."
+            )
+    return done
+
+
+def _show_merged(done: Merged) -> None:
+    for one in done.skipped:
+        note(f"Retry {one.job_id} is skipped: {one.message}")
+    shown = {
+        "path": str(done.path),
+        "errors": done.errors and str(done.errors),
+        "replaced": done.replaced,
+        "retries": done.retries,
+        "skipped": [one._asdict() for one in done.skipped],
+    }
+    line = f"{done.path}  answers replaced: {done.replaced:,}, retries: {done.retries:,}"
+    emit(shown, *filter(None, (line, done.errors)))

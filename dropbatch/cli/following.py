@@ -1,0 +1,200 @@
+"""Jobs are followed until they are over: progress, each one's end, its files; one table for many."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from dropbatch.cli.context import emit, is_json, note
+from dropbatch.cli.exits import Exit, exit_of, in_options, worst
+from dropbatch.cli.fetching import get_files
+from dropbatch.client.job import Job
+from dropbatch.client.progress import Progress
+from dropbatch.client.results.downloads import MANIFEST, read_manifest
+from dropbatch.client.transfer.threads import at_once
+from dropbatch.client.waiting import FEW_JOBS, Total, each_over, wait_until_created
+from dropbatch.errors import Error, NotFound
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+DOWNLOADS_AT_ONCE = 8
+
+
+class Row(NamedTuple):
+    """How a job ended, as the table shows it."""
+
+    job_id: str
+    path: str
+    state: str
+    total: int
+    failed: int
+    cost: str
+    says: str
+
+    def __str__(self) -> str:
+        """A line of the table."""
+        failed = f"{self.failed:,} failed" if self.failed else ""
+        line = f"{self.job_id}  {self.state:<9}  {self.total:>9,}  {failed:>14}  {self.cost:>12}  {self.path}"
+        return f"{line}  {self.says}" if self.says else line
+
+
+def path_in(folder: Path, path: str) -> Path:
+    """The folder of a job's results: its path, below a folder that it cannot leave."""
+    parts = [one.replace("\\", "%5C").replace("\0", "%00") for one in path.split("/")]
+    return folder.joinpath(*("%" + one.replace(".", "%2E") if one in {"", ".", ".."} else one for one in parts))
+
+
+@dataclass
+class Following:
+    """What to do with jobs, besides waiting for them.
+
+    Attributes:
+        strict: whether failed records are a failure.
+        folder: where to download the results; None: nowhere.
+        many: whether each job has its own folder in it, and the end is one table.
+        timeout: seconds after which to give up.
+        go_on: what to do after an interruption, for a message; empty for the usual.
+        replaces: whether files of an older job of the same path are replaced.
+        download: arguments of `Job.download`.
+    """
+
+    strict: bool = False
+    folder: Path | None = None
+    many: bool = False
+    timeout: float | None = None
+    go_on: str = ""
+    replaces: bool = False
+    download: dict[str, Any] = field(default_factory=dict)
+    twice: set[str] = field(default_factory=set, init=False)
+    """Paths of several of the jobs: each has a folder of its id below its path's."""
+
+    def follow(self, jobs: Sequence[Job]) -> Exit:
+        """Wait until jobs are over, download what is wanted, print how each ended; return the worst exit code.
+
+        Raises:
+            Error: the only job does not exist, or its files cannot be downloaded.
+            TimedOut: some are not over in time.
+            Interrupted: the user interrupted it.
+        """
+        self._note_twice(jobs)
+        if len(jobs) <= FEW_JOBS:
+            for job in jobs:
+                wait_until_created(job)
+        ended = each_over(jobs, Progress(), self.timeout, self.go_on)
+        if not self.many and len(jobs) == 1:
+            (only,) = ended
+            return self._one(*only)
+        return self._many(jobs, at_once(lambda one: self._download(*one), ended, DOWNLOADS_AT_ONCE))
+
+    def collect(self, jobs: Sequence[Job]) -> Exit:
+        """Download the files of many finished jobs, print a line for each; return the worst exit code."""
+        self._note_twice(jobs)
+
+        def read(job: Job) -> tuple[Job, dict[str, Any] | NotFound]:
+            try:
+                return job, job.manifest()
+            except NotFound as error:
+                return job, error
+
+        def get(job: Job) -> tuple[tuple[Job, dict[str, Any] | NotFound], Error | None]:
+            ended = read(job)
+            return ended, self._download(*ended)
+
+        return self._many(jobs, (found for _, found in at_once(get, jobs, DOWNLOADS_AT_ONCE)))
+
+    def _many(
+        self,
+        jobs: Sequence[Job],
+        ended: Iterable[tuple[tuple[Job, dict[str, Any] | NotFound], Error | None]],
+    ) -> Exit:
+        """Show how many jobs ended: with `--json` each one's manifest at once, else a table at the end."""
+        total, rows, code = Total(len(jobs)), dict[Job, Row](), Exit.DONE
+        cost = Decimal(0)
+        for (job, found), problem in ended:
+            total.add(found)
+            code = worst(code, self._exit(found, problem))
+            if isinstance(found, dict):
+                cost += Decimal((found["cost"] or {}).get("amount", 0))
+            if not is_json():
+                rows[job] = _row(job, found, problem)
+                continue
+            if isinstance(found, dict):
+                emit(found)
+            if problem:
+                note(f"{job.id}  {in_options(str(problem))}")
+        self._table([rows[job] for job in jobs if job in rows], total, cost)
+        return code
+
+    def _note_twice(self, jobs: Sequence[Job]) -> None:
+        self.twice = {path for path, count in Counter(job.path for job in jobs).items() if count > 1}
+
+    def _one(self, job: Job, manifest: dict[str, Any] | NotFound) -> Exit:
+        """Say how the only job ended, and download its files."""
+        if isinstance(manifest, NotFound):
+            raise manifest
+        emit(manifest)
+        if error := manifest["error"]:
+            note(f"{job.id}  {manifest['state']}: {error['code']}: {in_options(error['message'])}")
+        elif manifest["counts"]["failed"]:
+            can_retry = any(entry["kind"] == "retry" for entry in manifest["files"])
+            again = f", `dropbatch retry {job.id}` tries them again" if can_retry else ""
+            note(f"`dropbatch report {job.id}` shows why records failed{again}.")
+        if self.folder:
+            get_files(job, self.folder, **self._arguments(self.folder, manifest))
+        return self._exit(manifest, None)
+
+    def _download(self, job: Job, found: dict[str, Any] | NotFound) -> Error | None:
+        """Download one of many jobs' files, if that is wanted; return what failed."""
+        if self.folder is None or isinstance(found, NotFound):
+            return found if isinstance(found, NotFound) else None
+        folder = path_in(self.folder, job.path)
+        if job.path in self.twice:
+            folder /= job.id
+        try:
+            job.download(folder, **self._arguments(folder, found))
+        except Error as error:
+            return error
+        return None
+
+    def _arguments(self, folder: Path, manifest: dict[str, Any]) -> dict[str, Any]:
+        older = read_manifest(folder / MANIFEST) if self.replaces else None
+        is_older = older is not None and older.get("source", {}).get("key") == manifest["source"]["key"]
+        return {**self.download, "force": True} if is_older else self.download
+
+    def _exit(self, found: dict[str, Any] | NotFound, problem: Error | None) -> Exit:
+        if problem or isinstance(found, NotFound):
+            return exit_of(problem or NotFound())
+        if found["state"] != "completed":
+            return Exit.JOB_FAILED
+        return Exit.SOME_FAILED if self.strict and found["counts"]["failed"] else Exit.DONE
+
+    def _table(self, rows: Sequence[Row], total: Total, cost: Decimal) -> None:
+        for row in rows:
+            emit(row._asdict(), str(row))
+        if not rows:
+            return
+        parts = [f"{total.jobs:,} jobs: {total.jobs - total.failed:,} completed"]
+        parts += [f"{total.failed:,} not"] if total.failed else []
+        parts += [f"{total.records:,} records", f"{total.failed_records:,} failed", f"${cost:f}" if cost else ""]
+        where = f" The results are in {self.folder}." if self.folder else ""
+        note(f"{', '.join(filter(None, parts))}.{where}")
+        if total.failed_records:
+            note("`dropbatch report JOB` shows why records failed, `dropbatch retry JOB...` tries them again.")
+
+
+def _row(job: Job, found: dict[str, Any] | NotFound, problem: Error | None) -> Row:
+    says = in_options(str(problem)) if problem else ""
+    if isinstance(found, NotFound):
+        return Row(job.id, job.path, "no job", 0, 0, "", says)
+    if error := found["error"]:
+        says = f"{error['code']}: {in_options(error['message'])}"
+    counts = found["counts"]
+    return Row(job.id, job.path, found["state"], counts["total"] or 0, counts["failed"] or 0, _cost(found), says)
+
+
+def _cost(manifest: dict[str, Any]) -> str:
+    return f"${manifest['cost']['amount']}" if manifest.get("cost") else ""

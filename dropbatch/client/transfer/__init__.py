@@ -1,0 +1,1 @@
+"""How bytes move between this machine, the bucket and other buckets, some at the same time."""

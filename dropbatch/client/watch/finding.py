@@ -1,0 +1,62 @@
+"""Many jobs by one name: those whose paths begin alike or match a pattern. A call a page of a listing, not a job."""
+
+from __future__ import annotations
+
+import re
+from fnmatch import translate
+from typing import TYPE_CHECKING
+
+from dropbatch.client.job import Job
+from dropbatch.client.transfer.objects import pages_of
+from dropbatch.core import keys
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from dropbatch.client.stack import Stack
+
+_PATTERN = re.compile(r"[*?\[]")
+_RESULTS = "results/"
+_OWN = ("_jobs/", "_validate/", "_long/")
+"""Folders of results that are no path of an upload."""
+
+
+def is_many(name: str) -> bool:
+    """Whether a name may mean several jobs: it ends in a slash, or has `*`, `?` or `[`."""
+    return name.endswith("/") or bool(_PATTERN.search(name))
+
+
+def jobs_under(stack: Stack, prefix: str) -> Iterator[Job]:
+    """The jobs whose uploads' paths begin with a prefix, by path, the oldest of each path first.
+
+    Those of paths that are too long for a folder of results are not among them.
+    """
+    last = ""
+    for page in pages_of(stack, _RESULTS + prefix):
+        for entry in page:
+            folder, _, name = entry["Key"].rpartition("/")
+            if name not in {"status.json", "manifest.json"} or folder == last:
+                continue
+            path, _, job_id = folder.removeprefix(_RESULTS).rpartition("/")
+            if keys.JOB_ID.fullmatch(job_id) and not path.startswith(_OWN):
+                last = folder
+                yield Job.at(stack, path, job_id)
+
+
+def newest_jobs(stack: Stack, name: str) -> Iterator[Job]:
+    """The newest job of each path that a name means: a prefix that ends in a slash, or a pattern.
+
+    In a pattern, `*` matches any characters, also slashes; a name that ends in a slash means all below it.
+    """
+    path = name.removeprefix(f"s3://{stack.bucket}/").lstrip("/")
+    path = path.removeprefix(keys.INBOX if path.startswith(keys.INBOX) else _RESULTS)
+    found = _PATTERN.search(path)
+    prefix = path[: found.start()] if found else path
+    matches = re.compile(translate(path)).match if found else lambda _: True
+    newest: Job | None = None
+    for job in jobs_under(stack, prefix):
+        if newest and newest.path != job.path and matches(newest.path):
+            yield newest
+        newest = job
+    if newest and matches(newest.path):
+        yield newest

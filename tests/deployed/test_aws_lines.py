@@ -1,0 +1,100 @@
+"""Every command of the AWS CLI in the documents, run by the real AWS CLI on the deployed stack."""
+
+import json
+import os
+import shutil
+import subprocess
+
+import pytest
+
+from local import aws
+from tests.support.aws.documented import aws_lines, names
+from tests.support.aws.stack import running_stack
+from tests.support.shipped import ROOT
+
+pytestmark = [pytest.mark.stack, pytest.mark.slow, pytest.mark.timeout(900)]
+
+HOME = aws.Home(aws.ROOT / ".local/test-aws-lines")
+COMMANDS = aws.ROOT / ".local/awscli/bin"
+BGE = "@cf/baai/bge-small-en-v1.5"
+BAD = f"{BGE}/reviews/july.jsonl"
+"""A job with a record that fails, and so with a retry file; docs/results.md waits for the job of this path."""
+LOST = "inbox/dead/letter.jsonl"
+SOURCE = "team-exports"
+INSTEAD = {
+    "results/<...>/retry.jsonl": "$RETRY",
+    '\\"BATCH#00000000\\"': '\\"META\\"',  # Of the batch of a job that is over, nothing is due.
+    "$(out SourceDeadLetterQueueUrl)": "$(out ControlDeadLetterQueueUrl)",  # That of a stack with a source bucket.
+}
+"""What stands for something else in the documents, or needs another stack."""
+
+
+@pytest.fixture(scope="module")
+def shell(tmp_path_factory):
+    """Runs a script in a folder with the files that the documents name, and with their variables."""
+    folder = tmp_path_factory.mktemp("reader")
+    with running_stack(HOME, "") as running:
+        s3, bucket = running.s3, running.bucket
+        for name, content in {
+            "july.jsonl": '{"text":"x"}\n',
+            "july.csv": "text\nx\n",
+            "token.txt": "local-token",
+        }.items():
+            (folder / name).write_text(content)
+        shutil.copytree(ROOT / "examples", folder / "examples")
+        s3.put_object(Bucket=bucket, Key=f"inbox/{BAD}", Body=b'{"text":"x"}\n{"text":7}\n')
+        s3.put_object(Bucket=bucket, Key=LOST, Body=b"{}\n", Metadata={"model": BGE})
+        s3.create_bucket(Bucket=SOURCE)
+        s3.put_object(Bucket=SOURCE, Key="key", Body=b"{}\n")
+        variables = {
+            "PATH": f"{COMMANDS}:{os.environ['PATH']}",
+            "HOME": str(folder),
+            "AWS_ENDPOINT_URL": s3.meta.endpoint_url,
+            "AWS_PAGER": "",
+            "SOURCE": SOURCE,
+            **aws.CREDENTIALS,
+        }
+        preamble = f"""set -eo pipefail
+aws() {{ command aws --endpoint-url $AWS_ENDPOINT_URL "$@"; }}
+{names()}
+API_TOKEN_SECRET_ARN=$(out ApiTokenSecretArn)
+until RECORD=$(aws s3 ls --recursive "s3://$BUCKET/results/{BAD}/" | grep -o 'results/.*/retry.jsonl'); do sleep 1; done
+RETRY=$RECORD JOB=$(basename "$(dirname "$RECORD")")
+EVENT='{{"Records":[{{"s3":{{"bucket":{{"name":"b"}},"object":{{"key":"k","versionId":"v"}}}}}}]}}'
+aws sqs send-message --queue-url $(out UploadDeadLetterQueueUrl) --message-body "$EVENT" > /dev/null
+aws sqs send-message --queue-url $(out ControlDeadLetterQueueUrl) --message-body "$EVENT" > /dev/null
+"""
+
+        def run(script):
+            for stands, instead in INSTEAD.items():
+                script = script.replace(stands, instead)
+            return subprocess.run(
+                ["/bin/bash", "-c", preamble + script],
+                cwd=folder,
+                env=variables,
+                capture_output=True,
+                text=True,
+                timeout=300,
+                check=False,
+            )
+
+        yield run
+
+
+@pytest.mark.parametrize("lines", aws_lines(), ids=lambda lines: lines.where)
+def test_command_of_documents_works(shell, lines):
+    done = shell(lines.script)
+
+    assert (done.returncode, "error" in done.stderr.lower()) == (0, False), (
+        f"{lines.script}\n{done.stdout}{done.stderr}"
+    )
+
+
+def test_metadata_of_documents_arrives(shell):
+    """A template with braces, which the AWS CLI's shorthand takes for its own."""
+    (lines,) = [one for one in aws_lines() if "template" in one.script]
+    shell(lines.script)
+
+    found = shell("aws s3api head-object --bucket $BUCKET --key inbox/reviews/july.csv --query Metadata")
+
+    assert json.loads(found.stdout)["template"] == "Translate to Spanish: {text}"

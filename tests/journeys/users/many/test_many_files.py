@@ -1,0 +1,287 @@
+"""`put` of many files: all are checked before the first is sent, results lie beside their names, none is sent twice."""
+
+import json
+import os
+import socket
+
+import botocore.client
+import pytest
+
+from dropbatch.cli import sending
+from dropbatch.cli.following import path_in
+from dropbatch.client import uploads, waiting
+from tests.support.aws.resources import BUCKET
+
+M2M = "@cf/meta/m2m100-1.2b"
+GOOD = '{"text":"x","target_lang":"es"}\n'
+JOBS = 12
+"""More than are shown one by one."""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    top = tmp_path / "in"
+    (top / "july").mkdir(parents=True)
+    for number in range(JOBS):
+        (top / f"july/{number:02}.jsonl").write_text(GOOD * (number + 1))
+    return top
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """Counts the calls of each operation."""
+    real, made = botocore.client.BaseClient._make_api_call, {}
+
+    def call(client, operation, arguments):
+        made[operation] = made.get(operation, 0) + 1
+        return real(client, operation, arguments)
+
+    monkeypatch.setattr(botocore.client.BaseClient, "_make_api_call", call)
+    return made
+
+
+def put(command, *arguments):
+    return command.run("put", *arguments, "--model", M2M)
+
+
+def versions(command):
+    return command.world.s3.list_object_versions(Bucket=BUCKET, Prefix="inbox/").get("Versions", [])
+
+
+# ── one command ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_results_lie_beside_their_names(command, folder, tmp_path):
+    out = tmp_path / "out"
+    done = put(command, folder, "--get", out)
+
+    assert done.code == 0, done.err
+    for number in range(JOBS):
+        lines = (out / f"in/july/{number:02}.jsonl/output.jsonl").read_text().splitlines()
+        assert len(lines) == number + 1
+    rows = done.out.splitlines()[JOBS:]
+    assert [row.split()[-1] for row in rows] == [f"in/july/{number:02}.jsonl" for number in range(JOBS)]
+    assert f"{JOBS} jobs: {JOBS} completed, 78 records" in done.err
+
+
+def test_json_is_a_line_a_job(command, folder, tmp_path):
+    done = put(command, folder, "--get", tmp_path / "out", "--json")
+
+    sent, over = done.json()[:JOBS], done.json()[JOBS:]
+    assert {one["job_id"] for one in sent} == {one["job_id"] for one in over}
+    assert {one["state"] for one in over} == {"completed"}
+
+
+def test_exit_code_is_the_worst(command, folder, tmp_path):
+    (folder / "bad.jsonl").write_text(GOOD + "nonsense\n")
+
+    assert put(command, folder, "--wait", "--strict").code == 3
+    done = command.run("put", folder / "bad.jsonl", folder / "july/00.jsonl", "--wait")
+    assert (done.code, done.out.count("no_model: No model was named")) == (1, 2)
+
+
+def test_same_command_goes_on(command, folder, tmp_path, monkeypatch):
+    """Ctrl-C while half of the files are sent, and while the jobs are waited for."""
+    out, shown = tmp_path / "out", []
+
+    def interrupt(*_, **__):
+        shown.append(1)
+        if len(shown) == JOBS // 2:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(sending.Sending, "_show", interrupt)
+        first = put(command, folder, "--get", out)
+    assert (first.code, "The same command goes on." in first.err) == (130, True)
+    with monkeypatch.context() as patched:
+        patched.setattr(waiting.time, "sleep", interrupt)
+        shown[JOBS // 2 - 1 :] = []
+        second = put(command, folder, "--get", out)
+    assert (second.code, "The same command goes on." in second.err) == (130, True)
+
+    last = put(command, folder, "--get", out)
+
+    assert last.code == 0
+    assert len(versions(command)) == JOBS
+    assert len(list(out.rglob("manifest.json"))) == JOBS
+
+
+def test_changed_file_is_sent_again(command, folder, tmp_path):
+    put(command, folder, "--get", tmp_path / "out")
+    (folder / "july/03.jsonl").write_text(GOOD.replace("x", "y") * 4)
+
+    done = put(command, folder, "--get", tmp_path / "out")
+
+    assert (done.code, len(versions(command))) == (0, JOBS + 1)
+    manifest = json.loads((tmp_path / "out/in/july/03.jsonl/manifest.json").read_text())
+    assert manifest["job_id"] == command.run("status", "in/july/03.jsonl", "--json").json()[0]["job_id"]
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_results_of_others_are_seen_before_anything_is_sent(command, folder, tmp_path, many):
+    place = tmp_path / "out" / ("in/july/03.jsonl" if many else "")
+    place.mkdir(parents=True)
+    (place / "manifest.json").write_text("{}")
+
+    done = put(command, folder if many else folder / "july/03.jsonl", "--get", tmp_path / "out")
+
+    assert (done.code, versions(command)) == (2, [])
+    assert f"{place} has the files of another job." in done.err
+
+
+def test_another_file_needs_another_folder(command, folder, tmp_path):
+    assert put(command, folder / "july/00.jsonl", "--get", tmp_path / "out").code == 0
+
+    done = put(command, folder / "july/01.jsonl", "--get", tmp_path / "out")
+
+    assert (done.code, len(versions(command))) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("path", "place"),
+    [
+        ("a/b.jsonl", "a/b.jsonl"),
+        ("../b.jsonl", "%%2E%2E/b.jsonl"),
+        ("a//./b", "a/%/%%2E/b"),
+        ("/etc/x", "%/etc/x"),
+        ("a\\..\\b", "a%5C..%5Cb"),
+    ],
+)
+def test_folder_of_results_is_inside(tmp_path, path, place):
+    assert path_in(tmp_path, path) == tmp_path / place
+
+
+# ── what need not be sent ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("size", [0, 1, uploads.PART_BYTES + 1, 2 * uploads.PART_BYTES])
+def test_existing_file_is_not_sent(command, tmp_path, size):
+    (tmp_path / "a.jsonl").write_bytes((GOOD.encode() * (size // len(GOOD) + 1))[:size])
+    first = put(command, tmp_path / "a.jsonl", "--no-check", "--json").json()
+
+    again = put(command, tmp_path / "a.jsonl", "--no-check", "--skip-existing", "--json").json()
+
+    assert again == [first[0] | {"existing": True}]
+    assert len(versions(command)) == 1
+    assert command.run("put", tmp_path / "a.jsonl", "--no-check", "--skip-existing").code == 0
+    assert len(versions(command)) == 2  # Another model.
+
+
+def test_checksum_tells_what_an_etag_does_not(command, tmp_path, monkeypatch):
+    """With a key of KMS, an ETag is no digest of the content."""
+    (tmp_path / "a.jsonl").write_text(GOOD)
+    stored = put(command, tmp_path / "a.jsonl", "--json").json()
+    real = botocore.client.BaseClient._make_api_call
+
+    def call(client, operation, arguments):
+        answer = real(client, operation, arguments)
+        if operation == "HeadObject" and "ChecksumMode" in arguments:
+            answer |= {"ETag": '"of-kms"', "ChecksumCRC32": "ZGgmnA=="}
+        return answer
+
+    monkeypatch.setattr(botocore.client.BaseClient, "_make_api_call", call)
+    monkeypatch.setattr("dropbatch.client.transfer.existing.zlib.crc32", lambda *_: 0x6468269C)
+
+    assert put(command, tmp_path / "a.jsonl", "--skip-existing", "--json").json() != stored
+    assert len(versions(command)) == 1
+
+
+def test_many_files_take_few_calls(command, folder, calls):
+    put(command, folder)
+
+    assert calls["PutObject"] == JOBS
+    assert "CreateMultipartUpload" not in calls
+    calls.clear()
+    put(command, folder, "--skip-existing")
+    assert (calls["ListObjectsV2"], calls["HeadObject"], "PutObject" in calls) == (1, JOBS, False)
+
+
+# ── what is checked first ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_nothing_is_sent_if_one_file_would_be_refused(command, folder):
+    (folder / "july/05.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(100))
+    (folder / "README.md").write_text("# Reviews\n")
+
+    done = put(command, folder)
+
+    assert (done.code, versions(command)) == (1, [])
+    assert f"{folder}/july/05.png: unknown_format: " in done.err
+    assert f"2 of {JOBS + 2} files would be refused, so nothing was sent. --skip-bad leaves them out." in done.err
+
+    skipped = put(command, folder, "--skip-bad", "--wait")
+    assert (skipped.code, len(versions(command))) == (1, JOBS)
+    assert f"left out: {folder}/july/05.png: unknown_format: " in skipped.err.splitlines()[-1]
+
+
+def test_only_bad_files_are_no_jobs(command, tmp_path):
+    (tmp_path / "a.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+
+    done = put(command, tmp_path / "a.png", "--skip-bad", "--get", tmp_path / "out")
+
+    assert (done.code, done.out, versions(command)) == (1, "", [])
+
+
+def test_two_files_with_one_name_are_refused(command, tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "data.jsonl").write_text(GOOD)
+
+    done = put(command, tmp_path / "a/data.jsonl", tmp_path / "b/data.jsonl")
+
+    assert (done.code, versions(command)) == (2, [])
+    assert f"{tmp_path}/a/data.jsonl and {tmp_path}/b/data.jsonl would both be inbox/data.jsonl" in done.err
+    assert put(command, tmp_path / "a", tmp_path / "b").code == 0
+
+
+def test_table_has_the_name_of_its_upload(command, tmp_path):
+    (tmp_path / "a.csv").write_text("text\nx\n")
+    (tmp_path / "a.parquet").write_bytes(b"")
+
+    assert "would both be inbox/a.csv" in put(command, tmp_path / "a.csv", tmp_path / "a.parquet").err
+
+
+def test_folder_without_files_is_an_error(command, tmp_path):
+    (tmp_path / "in/.git").mkdir(parents=True)
+    (tmp_path / "in/.hidden").write_text(GOOD)
+
+    done = put(command, tmp_path / "in")
+
+    assert (done.code, f"{tmp_path / 'in'} has no files to upload." in done.err) == (2, True)
+
+
+def test_what_is_no_file_in_folder_is_left_out(command, folder, tmp_path):
+    os.mkfifo(folder / "july/pipe")
+    (folder / "nothing").symlink_to("gone")
+    (folder / "link").symlink_to(tmp_path)
+    (folder / "other.jsonl").symlink_to(folder / "july/00.jsonl")
+    with socket.socket(socket.AF_UNIX) as listening:
+        os.chdir(folder)
+        listening.bind("socket")
+        done = put(command, folder)
+
+    assert (done.code, len(versions(command))) == (0, JOBS + 1)
+    assert sorted(done.err.splitlines()) == [
+        f"left out: {folder}/july/pipe (a named pipe)",
+        f"left out: {folder}/link (a link to a folder)",
+        f"left out: {folder}/nothing (a link to nothing)",
+        f"left out: {folder}/socket (a socket)",
+    ]
+
+
+def test_file_that_becomes_shorter_leaves_nothing(command, tmp_path, monkeypatch):
+    path = tmp_path / "a.jsonl"
+    path.write_text(GOOD * (3 * uploads.PART_BYTES // len(GOOD)))
+    real = uploads.send_part
+
+    def shrink(*arguments):
+        os.truncate(path, 1_000)
+        return real(*arguments)
+
+    monkeypatch.setattr(uploads, "send_part", shrink)
+
+    done = put(command, path)
+
+    assert (done.code, "became shorter while it was read" in done.err) == (1, True)
+    assert versions(command) == []
+    assert "Uploads" not in command.world.s3.list_multipart_uploads(Bucket=BUCKET)

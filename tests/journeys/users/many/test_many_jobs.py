@@ -1,0 +1,211 @@
+"""Verbs over many jobs: a prefix, a pattern, ids from standard input; in the library and on the command line."""
+
+import io
+import json
+
+import botocore.client
+import pytest
+
+import dropbatch
+from dropbatch.client import waiting
+from dropbatch.client.watch import watching
+from dropbatch.core import keys as names
+from tests.support.aws.resources import BUCKET
+
+M2M = "@cf/meta/m2m100-1.2b"
+GOOD = '{"text":"x","target_lang":"es"}\n'
+BAD = '{"text":"no language"}\n'
+JOBS = 12
+
+
+@pytest.fixture
+def many(command):
+    """Twelve finished jobs below reviews/, one of them twice, two with a failed record; and one beside them."""
+    for number in range(JOBS):
+        command.world.upload(f"reviews/{number:02}.jsonl", GOOD + BAD * (number < 2), model=M2M)
+    command.world.upload("other.jsonl", GOOD, model=M2M)
+    command.settle()
+    command.world.pass_time(60)
+    command.world.upload("reviews/05.jsonl", GOOD * 2, model=M2M)
+    command.settle()
+    return command
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    real, made = botocore.client.BaseClient._make_api_call, []
+
+    def call(client, operation, arguments):
+        made.append((operation, str(arguments.get("Key", "")).rpartition("/")[2]))
+        return real(client, operation, arguments)
+
+    monkeypatch.setattr(botocore.client.BaseClient, "_make_api_call", call)
+    return made
+
+
+def test_get_of_many_lies_beside_their_names(many, tmp_path):
+    meant = {"reviews/": JOBS, "reviews/*": JOBS, "inbox/reviews/": JOBS, f"s3://{BUCKET}/results/reviews/0*": 10}
+    for at, (name, count) in enumerate(meant.items()):
+        out = tmp_path / str(at)
+        done = many.run("get", name, "-o", out)
+
+        found = sorted(one.parent.relative_to(out).as_posix() for one in out.rglob("manifest.json"))
+        assert (done.code, found) == (0, [f"reviews/{number:02}.jsonl" for number in range(count)])
+        assert len((out / "reviews/05.jsonl/output.jsonl").read_text().splitlines()) == 2  # The newest job's.
+
+
+def test_get_of_jobs_of_one_path_keeps_both(many, tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO(many.run("ls", "--json").out))
+
+    done = many.run("get", "-", "-o", tmp_path)
+
+    assert done.code == 0
+    assert len(list((tmp_path / "reviews/05.jsonl").iterdir())) == 2
+    assert len(list(tmp_path.rglob("manifest.json"))) == JOBS + 2
+
+
+def test_ids_come_from_standard_input(many, monkeypatch):
+    listed = many.run("ls").out
+    monkeypatch.setattr("sys.stdin", io.StringIO(listed))
+
+    done = many.run("status", "-", "--json")
+
+    assert sorted(one["job_id"] for one in done.json()) == sorted(line.split()[0] for line in listed.splitlines())
+
+
+def test_name_that_is_pattern_too_means_itself(many):
+    many.world.upload("reviews/[0].jsonl", GOOD, model=M2M)
+    many.settle()
+
+    (line,) = many.run("status", "reviews/[0].jsonl").out.splitlines()
+    assert line.endswith("  reviews/[0].jsonl")
+    assert many.run("status", "nothing/*").code == many.run("status", "nothing/").code == 5
+
+
+def test_retry_of_many_tries_what_failed(many):
+    done = many.run("retry", "reviews/", "--wait", "--json")
+
+    assert [one["path"] for one in done.json()[:2]] == ["reviews/00.retry.jsonl", "reviews/01.retry.jsonl"]
+    assert done.err.count("has no retry file: no record failed.") == JOBS - 2
+
+
+def test_cancel_of_many(command):
+    for number in range(3):
+        command.world.upload(f"reviews/{number}.jsonl", GOOD, model=M2M)
+    command.world.deliver_all()
+
+    done = command.run("cancel", "reviews/*")
+
+    assert (done.code, done.out.count("is being cancelled")) == (0, 3)
+    assert len(command.world.objects("control/jobs/")) == 3
+
+
+def test_wait_has_a_time_limit(command):
+    command.world.secrets.put_secret_value(SecretId="token", SecretString="wrong-token")
+    for number in range(JOBS):
+        command.world.upload(f"reviews/{number}.jsonl", GOOD, model=M2M)
+    command.world.deliver_all()
+    began = command.world.now()
+
+    done = command.run("wait", "reviews/", "--timeout", "2m")
+
+    assert (done.code, f"{JOBS} of {JOBS} jobs are not over after 120 seconds" in done.err) == (6, True)
+    assert 120 <= command.world.now() - began < 140
+    assert "Job " in command.run("wait", "reviews/1.jsonl", "--timeout", "90").err
+    assert command.run("wait", "reviews/1.jsonl", "--timeout", "soon").code == 2
+
+
+# ── calls ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_waiting_for_many_lists_pages(command, calls):
+    client = dropbatch.Client("dropbatch")
+    for number in range(30):
+        command.world.upload(f"reviews/{number:02}.jsonl", GOOD, model=M2M)
+    command.world.deliver_all()
+    jobs = list(client.jobs(prefix="reviews/"))
+    calls.clear()
+
+    done = [job.path for job in dropbatch.wait(jobs)]
+
+    assert sorted(done) == [f"reviews/{number:02}.jsonl" for number in range(30)]
+    mine = [name for operation, name in calls if operation == "GetObject"]
+    assert mine.count("manifest.json") >= 30
+    looks = [operation for operation, _ in calls].count("ListObjectsV2")
+    assert mine.count("status.json") <= watching.SHOWN_JOBS * looks
+
+
+def test_jobs_among_many_others_are_read_one_by_one(command, monkeypatch, calls):
+    monkeypatch.setattr(watching, "MIN_PAGES", 0)
+    monkeypatch.setattr(watching, "pages_of", lambda *_: iter([[]] * 50))
+    for number in range(JOBS):
+        command.world.upload(f"reviews/{number}.jsonl", GOOD, model=M2M)
+    command.world.deliver_all()
+
+    assert command.run("wait", *(f"reviews/{number}.jsonl" for number in range(JOBS))).code == 0
+
+
+def test_upload_without_job_ends_the_wait_of_many(command, monkeypatch):
+    monkeypatch.setattr(command, "_sleep", command.world.pass_time)
+    monkeypatch.setattr("dropbatch.client.waiting.time.sleep", command.world.pass_time)
+    monkeypatch.setattr("dropbatch.client.watch.watching.time.monotonic", command.world.now)
+    client = dropbatch.Client("dropbatch")
+    jobs = [client.submit([{"text": "x"}], name=f"{number}.jsonl", model=M2M) for number in range(JOBS)]
+
+    with pytest.raises(dropbatch.NotFound, match="has no job after 300 seconds"):
+        list(dropbatch.wait(jobs))
+
+
+def test_id_that_another_upload_has_is_found_among_many(command, monkeypatch):
+    digits = names.job_id
+
+    def same_beginning(*upload):
+        return digits(*upload)[:17] + "aaaaaaaa" if len(upload) < 6 or not upload[5] else digits(*upload)
+
+    monkeypatch.setattr(names, "job_id", same_beginning)
+    monkeypatch.setattr(waiting, "FEW_JOBS", 1)
+    client = dropbatch.Client("dropbatch")
+    jobs = [client.submit([{"text": "x"}], name=f"{number}.jsonl", model=M2M) for number in range(2)]
+    assert jobs[0].id == jobs[1].id
+
+    assert {job.path for job in dropbatch.wait(jobs)} == {"0.jsonl", "1.jsonl"}
+
+
+# ── ls ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_ls_shows_newest_with_their_age(many):
+    many.world.pass_time(7_200)
+
+    lines = many.run("ls", "--limit", "2").out.splitlines()
+
+    assert (len(lines), lines[-1].split()[-1], "  2 h 0 min  " in lines[-1]) == (2, "reviews/05.jsonl", True)
+    assert len(many.run("ls", "--limit", "100", "--state", "failed").out.splitlines()) == 0
+    assert len(many.run("ls", "--limit", "3", "--state", "completed").out.splitlines()) == 3
+
+
+def test_library_finds_jobs_of_a_folder(many):
+    client = dropbatch.Client("dropbatch")
+
+    paths = [job.path for job in client.jobs(prefix="reviews/")]
+    assert (len(paths), paths.count("reviews/05.jsonl")) == (JOBS + 1, 2)
+    since = names.job_time(client.job("reviews/05.jsonl").id)
+    assert [job.path for job in client.jobs(since, prefix="reviews/")] == ["reviews/05.jsonl"]
+    assert list(client.jobs(prefix="nothing/")) == []
+
+
+# ── status ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_status_says_what_and_why(many, tmp_path):
+    lines = many.run("status", "reviews/00.jsonl").out.splitlines()
+
+    assert [line.split()[0] for line in lines[1:]] == ["file", "model", "age", "cost", "failed", "results"]
+    assert "model    @cf/meta/m2m100-1.2b, format native" in lines
+    assert lines[5].startswith("failed   1 records; the first: line 2: rejected: ")
+
+    many.world.upload("no-model.jsonl", GOOD)
+    many.settle()
+    says = many.run("status", "no-model.jsonl").out
+    assert "because  no_model: No model was named" in says
+    assert json.loads(many.run("status", "no-model.jsonl", "--json").out)["error"]["code"] == "no_model"

@@ -1,0 +1,123 @@
+"""What lies in S3 already is a source: it is copied on S3's side, checked first, whole or not at all."""
+
+import pytest
+
+import dropbatch
+from dropbatch.client import uploads
+from tests.support.aws.resources import BUCKET, REGION
+
+M2M = "@cf/meta/m2m100-1.2b"
+GOOD = b'{"text":"x","target_lang":"es"}\n'
+LAKE = "lake"
+
+
+@pytest.fixture
+def lake(command):
+    command.world.s3.create_bucket(Bucket=LAKE, CreateBucketConfiguration={"LocationConstraint": REGION})
+
+    def put(key, body=GOOD, **metadata):
+        command.world.s3.put_object(Bucket=LAKE, Key=key, Body=body, Metadata=metadata)
+
+    return put
+
+
+def test_object_is_submitted_by_its_name(command, lake):
+    lake("exports/july.jsonl", GOOD * 3, model=M2M)
+
+    job = dropbatch.Client("dropbatch").submit("s3://lake/exports/july.jsonl", tags={"team": "x"})
+
+    assert (job.path, job.wait(check=True), job.manifest()["counts"]["total"]) == ("july.jsonl", "completed", 3)
+    assert job.manifest()["tags"] == {"team": "x"}
+
+
+def test_prefix_is_a_folder(command, lake, tmp_path):
+    for key in (
+        "exports/july/a.jsonl",
+        "exports/july/x/b.jsonl",
+        "exports/july/_SUCCESS",
+        "exports/july/x/",
+        "exports/c.jsonl",
+    ):
+        lake(key)
+
+    done = command.run("put", "s3://lake/exports/july/", "--name", "mine/", "--model", M2M, "--get", tmp_path)
+
+    assert done.code == 0, done.err
+    assert command.world.objects("inbox/") == ["inbox/mine/july/a.jsonl", "inbox/mine/july/x/b.jsonl"]
+    assert (tmp_path / "mine/july/x/b.jsonl/output.jsonl").exists()
+    assert "left out: s3://lake/exports/july/_SUCCESS" in done.err
+
+
+def test_same_objects_are_not_copied_twice(command, lake):
+    lake("a/1.jsonl")
+    lake("a/2.jsonl")
+    put = ("put", "s3://lake/a/", "--model", M2M, "--skip-existing")
+    command.run(*put)
+    command.world.pass_time(60)
+    lake("a/2.jsonl")  # Written anew: S3 does not say whether a copy has the same bytes.
+
+    done = command.run(*put)
+
+    assert done.out.count("is there already") == 1
+    found = command.world.s3.list_object_versions(Bucket=BUCKET, Prefix="inbox/a/")["Versions"]
+    assert [one["Key"] for one in found] == ["inbox/a/1.jsonl", "inbox/a/2.jsonl", "inbox/a/2.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("url", "code", "says"),
+    [
+        ("s3://lake/none.jsonl", 5, "There is no s3://lake/none.jsonl."),
+        ("s3://lake", 2, "s3://lake names no object. Write s3://bucket/key."),
+        ("s3://lake/empty/", 2, "s3://lake/empty/ has no files to upload."),
+        ("s3://lake/photo.jsonl", 1, "s3://lake/photo.jsonl: unknown_format"),
+    ],
+)
+def test_what_is_no_source_sends_nothing(command, lake, url, code, says):
+    lake("photo.jsonl", b"\x89PNG\r\n\x1a\n" + bytes(100))
+
+    done = command.run("put", url, "--model", M2M)
+
+    assert (done.code, says in done.err, command.world.objects("inbox/")) == (code, True, [])
+
+
+def test_version_that_was_checked_is_copied(command, lake, monkeypatch):
+    """Also if another is written between the check and the copy."""
+    command.world.s3.put_bucket_versioning(Bucket=LAKE, VersioningConfiguration={"Status": "Enabled"})
+    lake("a.jsonl", GOOD * 3)
+    real = uploads.copy_parts
+
+    def later(*arguments, **more):
+        lake("a.jsonl", b"other")
+        return real(*arguments, **more)
+
+    monkeypatch.setattr(uploads, "copy_parts", later)
+    command.run("put", "s3://lake/a.jsonl", "--model", M2M)
+
+    assert command.world.read("inbox/a.jsonl") == GOOD * 3
+
+
+@pytest.mark.parametrize("size", [5 << 40, (256 << 20) * 10_000, (256 << 20) + 1])
+def test_five_terabytes_have_at_most_10_000_parts(size):
+    sent = []
+
+    class S3:
+        exceptions = type("E", (), {"NoSuchUpload": KeyError})
+
+        def create_multipart_upload(self, **_):
+            return {"UploadId": "u"}
+
+        def upload_part_copy(self, CopySourceRange, PartNumber, **_):  # noqa: N803 - boto3's names
+            first, end = map(int, CopySourceRange.removeprefix("bytes=").split("-"))
+            sent.append((PartNumber, first, end))
+            return {"CopyPartResult": {"ETag": "e"}}
+
+        def complete_multipart_upload(self, **_):
+            return {}
+
+    uploads.copy_parts(S3(), {"Bucket": LAKE, "Key": "k"}, size, {"Bucket": BUCKET, "Key": "inbox/k"}, {})
+
+    sent.sort()
+    assert len(sent) <= 10_000
+    assert [first for _, first, _ in sent[1:]] == [end + 1 for _, _, end in sent[:-1]]
+    assert (sent[0][1], sent[-1][2] + 1) == (0, size)
+    assert max(end + 1 - first for _, first, end in sent) <= 5 << 30

@@ -1,0 +1,131 @@
+"""A table's own columns beside its answers: in, and out again with the same names, types and values."""
+
+import io
+import json
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyarrow import parquet
+
+from dropbatch.client.results import columns
+from dropbatch.client.results.columns import record_batches
+from dropbatch.client.results.exports import export
+from dropbatch.client.results.reading import ResultFiles
+from dropbatch.client.sources import open_source
+
+
+def answered(table, vectors=None, failed=()):
+    """The files of a job of a table: its rows, each with an answer."""
+    head, *rows = pd.read_csv(io.BytesIO(table), header=None, dtype=str, keep_default_na=False).to_numpy().tolist()
+    lines = table.split(b"\n")
+    assert len(lines) == len(rows) + 2, "no line ends in the cells"
+    taken = set(head)
+    ends = [
+        next(one for one in (name, f"{name}_2") if one not in taken)
+        for name in ("answer", "error_code", "error_message")
+    ]
+    out = [lines[0] + b"," + ",".join(ends).encode()]
+    for at, line in enumerate(lines[1:-1]):
+        if at in failed:
+            out.append(line + b",,rejected,why")
+            continue
+        answer = {"shape": [1, 2], "data": [vectors[at]]} if vectors else None
+        cell = json.dumps(answer).replace('"', '""') if vectors else f"answer {at}"
+        out.append(line + f',"{cell}",,'.encode())
+    errors = b"".join(b'{"id":%d,"error":{"code":"rejected","message":"why"}}\n' % at for at in sorted(failed))
+    return ResultFiles(lambda: [b"\n".join(out) + b"\n"], lambda: [errors], "csv")
+
+
+def back(frame, **more):
+    return record_batches(answered(open_source(frame).stream.read(), **more), columns=True).read_all()
+
+
+def test_frame_comes_back_with_its_answers():
+    frame = pa.table(
+        {
+            "id": [9876543210123, 2, None],
+            "title": ["a, b", None, ""],
+            "zip": ["007", "1", "2"],
+            "stars": [1.5, None, 1e-7],
+            "good": [True, None, False],
+        }
+    )
+
+    found = back(frame, vectors=[[1.0, 2.0], None, [3.0, 4.0]], failed=[1])
+
+    assert found.select(frame.schema.names).to_pylist() == frame.to_pylist()
+    assert found.select(frame.schema.names).schema == frame.schema
+    assert found.schema.names[5:] == ["success", "embedding", "error_code", "error_message"]
+    assert found["success"].to_pylist() == [True, False, True]
+    assert found["embedding"].to_pylist() == [[1.0, 2.0], None, [3.0, 4.0]]
+
+
+def test_names_of_answer_give_way_to_tables():
+    names = back(pa.table({"success": ["a"], "answer": ["b"], "error_code": ["c"]})).schema.names
+
+    assert names == ["success", "answer", "error_code", "success_2", "answer_2", "error_code_2", "error_message"]
+
+
+CELL = st.text(st.characters(blacklist_categories=["Cs", "Cc"]), max_size=6)
+COLUMN = st.one_of(
+    st.lists(st.one_of(st.none(), CELL), min_size=3, max_size=3).map(lambda cells: pa.array(cells, pa.string())),
+    st.lists(st.one_of(st.none(), st.integers(-(10**18) + 1, 10**18 - 1)), min_size=3, max_size=3).map(
+        lambda cells: pa.array(cells, pa.int64())
+    ),
+    st.lists(st.one_of(st.none(), st.booleans()), min_size=3, max_size=3).map(
+        lambda cells: pa.array(cells, pa.bool_())
+    ),
+    st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=3, max_size=3).map(
+        lambda cells: pa.array(cells, pa.float64())
+    ),
+)
+
+
+@given(st.lists(COLUMN, min_size=2, max_size=4), st.integers(1, 4))
+def test_values_of_every_column_survive(found, chunk):
+    frame = pa.table(found, names=[f"c{at}" for at in range(len(found))])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(columns, "CHUNK_RECORDS", chunk)
+        again = back(frame).select(frame.schema.names)
+
+    assert again.to_pylist() == frame.to_pylist()
+
+
+@pytest.mark.parametrize(
+    "cells", [["1.50", "2"], ["1e5", "x"], ["01", "2"], ["+1", "2"], ["True", "False"], ["-0", "x"]]
+)
+def test_text_that_looks_like_numbers_stays(cells):
+    """As a person writes it, without quotes."""
+    files = answered("a,b\n{},x\n{},y\n".format(*cells).encode())
+
+    assert record_batches(files, columns=True).read_all()["a"].to_pylist() == cells
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv", "jsonl", "arrow"])
+def test_exports_have_tables_columns(tmp_path, kind):
+    files = answered(b"sku,text,embedding\n1,a,x\n2,b,y\n", vectors=[[1.0, 2.0], [3.0, 4.0]])
+
+    path = export(kind, files, tmp_path, {"job_id": "j", "model": "m"}).path
+
+    read = {
+        "parquet": lambda: parquet.read_table(path).to_pandas(),
+        "csv": lambda: pd.read_csv(path),
+        "jsonl": lambda: pd.read_json(path, lines=True),
+        "arrow": lambda: pa.ipc.open_file(path).read_all().to_pandas(),
+    }[kind]()
+    assert (read["sku"].tolist(), read["embedding"].tolist()) == ([1, 2], ["x", "y"])
+    vectors = [json.loads(one) if isinstance(one, str) else list(one) for one in read["embedding_2"]]
+    assert vectors == [[1.0, 2.0], [3.0, 4.0]]
+
+
+def test_other_columns_are_as_before(tmp_path):
+    files = answered(b"sku,text\n1,a\n")
+
+    names = ["id", "external_reference", "success", "answer", "error_code", "error_message"]
+    assert record_batches(files).read_all().schema.names == names
+    path = export("parquet", files, tmp_path, {"job_id": "j", "model": "m"}, columns=False).path
+    assert parquet.read_schema(path).names == names
