@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
     from dropbatch.client.results.reading import ResultFiles
 
-_INTEGER = re.compile(rb"-?(?:0|[1-9]\d{0,17})")
+_INTEGER = re.compile(rb"-?(?:0|[1-9]\d{0,18})")
+_MAX_INTEGER = 2**63 - 1
 _FLOAT = re.compile(rb"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:e[-+]?\d+)?")
 _BOOLEAN = re.compile(rb"true|false")
 _END_COLUMNS = 2
@@ -88,7 +89,7 @@ def own_columns(pa: Any, files: ResultFiles) -> OwnColumns | None:  # noqa: ANN4
 
 def _kinds_of(pa: Any, cell: bytes) -> set[str]:  # noqa: ANN401
     """What a cell may be, besides text."""
-    if _INTEGER.fullmatch(cell):
+    if _INTEGER.fullmatch(cell) and abs(int(cell)) <= _MAX_INTEGER:
         return {"int64", "float64"} if cell != b"-0" else {"float64"}
     if _BOOLEAN.fullmatch(cell):
         return {"bool"}
