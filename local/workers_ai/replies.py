@@ -185,7 +185,7 @@ def after(reply: Reply, fault: Fault, behaviour: Behaviour) -> Reply:  # One for
 
 
 def _error_when_taken(reply: Reply, fault: Fault, behaviour: Behaviour) -> ApiError:
-    """The error that answers a submit that was carried out; a fault that names none draws it by the batch's id."""
+    """The error that answers a submit although it was carried out; without a code, chance and the reply choose it."""
     draw = int(chance(fault.kind, behaviour.seed, reply.body) * len(TAKEN_ALL_THE_SAME))
     code = fault.code or TAKEN_ALL_THE_SAME[draw]
     return error(code, fault.message, fault.status or STATUS_WHEN_TAKEN.get(code, 0))

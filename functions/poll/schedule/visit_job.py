@@ -157,8 +157,9 @@ def _append_final(invocation: Invocation, job: Job) -> tuple[Job, ReadyBatches]:
 def _watch_split(invocation: Invocation, job: Job) -> None:
     """Visit a job whose upload is still being read: append, judge, write the status; touch neither lease nor claims.
 
-    These belong to split, which would lose its turn. Runs at the same time exclude each other by when the status was
-    told last. A job that has an error is visited in between too: its status tells the error at once.
+    These belong to split, which would lose its turn. Of two visits at the same time, one stops: each writes the time of
+    its status on the condition that it is still the one that was read. A job with an error is visited at once, so that
+    its status shows the error.
     """
     services = invocation.services
     if services.now() < job.status_at + STATUS_SECONDS and job.error is None:
