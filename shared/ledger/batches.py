@@ -259,7 +259,7 @@ class Batches(Table):
 
         If an earlier attempt to submit it again failed, its wait continues.
         """
-        clock = {} if batch.waits_anew else {"ready_at": now, "paused": 0.0}
+        clock = {} if batch.waits_to_resubmit else {"ready_at": now, "paused": 0.0}
         return self._change_batch(
             batch,
             {"state": BatchState.QUEUED, "attempt": batch.attempt},

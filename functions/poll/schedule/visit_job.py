@@ -170,7 +170,7 @@ def _watch_split(invocation: Invocation, job: Job) -> None:
     ahead = next_final_batches(services, watched, "output")
     status = _status_of(services, watched, ahead, waiting_for(services, watched))
     digest = status_digest(status)
-    noted = services.ledger.note_status(watched, services.now(), _told(ahead, digest))
+    noted = services.ledger.note_status(watched, services.now(), _status_fields(ahead, digest))
     if noted is None:
         return
     if digest != watched.status_sha:
@@ -360,7 +360,7 @@ def _update_status(services: Services, job: Job, ahead: ReadyBatches) -> None:
         due, work = max(min(due, sweep_at), now), DueKind.JOB
     if ahead.fills_a_step(job):  # This visit had no time for it.
         due, work = now, DueKind.JOB
-    told = {"status_at": now, **_told(ahead, digest)}
+    told = {"status_at": now, **_status_fields(ahead, digest)}
     released = services.ledger.release_job(job, due, work, fraction=fraction, unchanged_visits=unchanged_visits, **told)
     if released and (sweep_at := next_sweep(released, now)) is not None and sweep_at < due:
         # An error or a command came during this visit, and the release has moved what made the job due for it.
@@ -374,6 +374,6 @@ def _status_of(services: Services, job: Job, ahead: ReadyBatches, waiting: Waiti
     return build_status(job, ahead.succeeded, ahead.failed, held_up, ahead.pending)
 
 
-def _told(ahead: ReadyBatches, digest: str) -> dict[str, Any]:
+def _status_fields(ahead: ReadyBatches, digest: str) -> dict[str, Any]:
     """What the job item keeps of a status."""
     return {"status_sha": digest, "status_succeeded": ahead.succeeded, "status_failed": ahead.failed}
