@@ -28,7 +28,6 @@ from shared.workers_ai.transports import Credentials, transport_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from aws_lambda_powertools.utilities.parameters import SecretsProvider
     from mypy_boto3_secretsmanager import SecretsManagerClient
 
     from shared.pacing.controls import Permit
@@ -203,20 +202,11 @@ def _credentials_reader(
     It reads them on first use and then every `SECRET_SECONDS`; called with True, it reads them again. It raises
     `StorageError`.
     """
-    uses_worker, uses_gateway = settings.transport == "worker", settings.transport == "gateway"
-    token_arn = settings.worker_secret_arn if uses_worker else settings.cloudflare_api_token_secret_arn
-    gateway_arn = settings.ai_gateway_token_secret_arn if uses_gateway else ""
+    from aws_lambda_powertools.utilities.parameters import GetParameterError, SecretsProvider  # noqa: PLC0415 - boto3
 
-    @cache
-    def provider() -> SecretsProvider:
-        from aws_lambda_powertools.utilities.parameters import SecretsProvider  # noqa: PLC0415 - see below
-
-        return SecretsProvider(boto3_client=client())
+    provider = cache(lambda: SecretsProvider(boto3_client=client()))  # Creating the client takes longer than importing.
 
     def read(arn: str, *, fresh: bool) -> str:
-        # Imported late: it takes 100 ms, which a warm call need not spend.
-        from aws_lambda_powertools.utilities.parameters.exceptions import GetParameterError  # noqa: PLC0415
-
         try:
             return str(provider().get(arn, max_age=SECRET_SECONDS, force_fetch=fresh)).strip()
         except GetParameterError as error:
@@ -227,8 +217,7 @@ def _credentials_reader(
                 return ""
             raise StorageError(f"Secrets Manager: {error}") from error
 
-    def credentials(fresh: bool) -> Credentials:  # noqa: FBT001 - its only argument
-        token = read(token_arn, fresh=fresh)
-        return Credentials(token, read(gateway_arn, fresh=fresh)) if gateway_arn else Credentials(token)
-
-    return credentials
+    worker = settings.transport == "worker"
+    token = settings.worker_secret_arn if worker else settings.cloudflare_api_token_secret_arn
+    gateway = settings.ai_gateway_token_secret_arn if settings.transport == "gateway" else ""
+    return lambda fresh: Credentials(read(token, fresh=fresh), read(gateway, fresh=fresh) if gateway else "")

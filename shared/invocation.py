@@ -51,7 +51,7 @@ class Invocation:
         return self.seconds_left >= seconds
 
     def until(self, end: float) -> Invocation:
-        """It with an end at a time, Unix seconds, if that is earlier than its own."""
+        """The same invocation with an earlier end, Unix seconds; its own end stays if that comes first."""
         return replace(self, deadline=min(self.deadline, end))
 
     def retry(self, step: Callable[[], T]) -> T:
@@ -79,6 +79,6 @@ class Invocation:
 
     @contextmanager
     def called_by_message(self, hops: int) -> Iterator[Invocation]:
-        """It with services of its own for one message, as `Services.called_by_message` makes them."""
+        """The same invocation with the services that `Services.called_by_message` makes for one message."""
         with self.services.called_by_message(hops) as own:
             yield replace(self, services=own)

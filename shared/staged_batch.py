@@ -58,12 +58,12 @@ class StagedInfo:
 
     @classmethod
     def of_cut(cls, cut: Cut, begin: Checkpoint | None = None) -> StagedInfo:
-        """Of a batch that was cut from an upload."""
+        """Describe a batch that was cut from an upload; `begin` is where its cut began."""
         return cls(len(cut.rows), cut.sendable, len(cut.body), cut.end, begin, len(cut.originals))
 
     @classmethod
     def of(cls, metadata: Mapping[str, str]) -> StagedInfo:
-        """From S3's metadata."""
+        """Read what `metadata` returned back from S3."""
         requests, sendable, body_size = (int(metadata[name]) for name in ("requests", "sendable", "body-size"))
         begin, originals = _place(metadata.get("begin", "")), int(metadata.get("originals-size", "0"))
         return cls(requests, sendable, body_size, _place(metadata["end"]), begin, originals)

@@ -117,7 +117,7 @@ def result(upload_key: str, job: str, name: str) -> str:
 
 
 def denied_notice(upload_key: str) -> str:
-    """Key of the object that shows an upload of which S3 tells nothing, so that it has no job."""
+    """Key of the object that shows an upload for which S3 refuses even HEAD, so that it has no job."""
     return result(upload_key, "status.json", "").removesuffix("/")
 
 
@@ -138,48 +138,48 @@ def is_in_results(staged_key: str) -> bool:
 
 
 def answer_columns(job: str) -> str:
-    """The columns that a table's answers have besides `answer`, as a JSON array."""
+    """Key of the columns that a table's answers have besides `answer`, a JSON array."""
     return f"staging/{job}/header-answers"
 
 
 def header(job: str) -> str:
-    """A table's first row, as written."""
+    """Key of a table's first row, as it was written."""
     return f"staging/{job}/header"
 
 
 def validation(job: str, turns: int) -> str:
-    """What the first turns of a validation have read."""
+    """Key of the progress of a validation after so many turns."""
     return f"staging/{job}/validation-{turns}"
 
 
 def staged(job: str, number: str, round_: int = 0) -> str:
-    """A batch's request body, its originals and its index, in one object (`shared.staged_batch`).
+    """Key of a batch's request body, originals and index, which are one object (`shared.staged_batch`).
 
-    For a later round: the body of the records that are tried again, and their places in the first round's body.
+    In a later round, the object holds the body of the records that are tried again, and their places in the first body.
     """
     return f"staging/{job}/{number}/request{f'-{round_}' if round_ else ''}"
 
 
 def receipt(job: str, number: str, attempt: int) -> str:
-    """The request_id of an accepted submit that the table did not record."""
+    """Key of the request_id of an accepted submit that the table did not record."""
     return f"staging/{job}/{number}/receipt-{attempt}"
 
 
 def api_message(job: str, number: str, attempt: int) -> str:
-    """The API's message when it refused a submit, or failed an accepted batch."""
+    """Key of the API's message when it refused a submit, or failed an accepted batch."""
     return f"staging/{job}/{number}/said-{attempt}"
 
 
 def raw(job: str, number: str, attempt: int, ordinal: int) -> str:
-    """A finished reply as the API sent it; ordinal 0 is the submit itself, others are polls."""
+    """Key of a finished reply as the API sent it; ordinal 0 is the submit's reply, others are those of polls."""
     return f"staging/{job}/{number}/raw-{attempt}-{ordinal}"
 
 
 def part(job: str, number: str, attempt: int) -> str:
-    """A batch's result lines: output, errors and retry sections in one object."""
+    """Key of a batch's result lines: output, errors and retry sections in one object."""
     return f"staging/{job}/{number}/part-{attempt}"
 
 
 def segment(job: str, kind: str, ordinal: int, growing: int = 0) -> str:
-    """Joined sections of consecutive parts; while a segment grows, each of its lengths is a separate object."""
+    """Key of the joined sections of consecutive parts; a segment that grows is a new object each time."""
     return f"staging/{job}/segments/{kind}-{ordinal:05d}{f'-{growing:05d}' if growing else ''}"

@@ -14,10 +14,10 @@ import msgspec
 from dropbatch.core import keys
 from dropbatch.core.cost import has_price
 from dropbatch.core.errors import UploadRefused
-from dropbatch.core.formats.csv_rows import LongRow, delimiters_in, first_row, read_rows
+from dropbatch.core.formats.csv_rows import OverlongRecord, delimiters_in, first_row, read_rows
 from dropbatch.core.formats.detect import check_named, detect_format, first_model
 from dropbatch.core.formats.model_catalog import find_model, is_model, max_records_per_reply
-from dropbatch.core.formats.registry import ARRAYS, DELIMITERS, FORMATS, Form, reader_of, target_of
+from dropbatch.core.formats.registry import FORMATS, Form, reader_of, target_of
 from dropbatch.core.formats.tables import answer_columns
 from dropbatch.core.records.detect_form import BOM, detect_form
 from dropbatch.core.records.framing import elements
@@ -124,11 +124,11 @@ def plan_upload(
     """
     plan, header = _plan(first, options, key, beginning, limits, is_retry=is_retry)
     plan = replace(plan, inputs=find_model(plan.model).schema)
-    if options.template and plan.format in ARRAYS:
-        takers = ", ".join(name for name in FORMATS if name not in ARRAYS)
+    if options.template and FORMATS[plan.format].is_json:
+        takers = ", ".join(name for name, known in FORMATS.items() if not known.is_json)
         message = f"template: The upload's format is {plan.format}; only {takers} take a template. Leave it out."
         raise UploadRefused("bad_options", message)
-    if plan.converts and (header or plan.format not in DELIMITERS):
+    if plan.converts and (header or not plan.is_table):
         make_reader(plan, options, header)  # raises if the options do not fit the columns
     if options.max_cost is not None and plan.model and not has_price(plan.model):
         message = f"max_cost: The price of {plan.model[:100]} is not known. Leave max_cost out."
@@ -146,7 +146,7 @@ def make_reader(plan: SplitPlan, options: Options, header: bytes) -> Reader | No
     """
     if not plan.converts:
         return None
-    if plan.format in DELIMITERS:
+    if plan.is_table:
         header = header or b"text"  # a table without a header has no rows either
     form = Form(plan.format, header, plan.delimiter)
     target = target_of(
@@ -163,13 +163,13 @@ def _plan(
     form, start = detect_form(head, complete=complete)
     array = list(_elements(head[start:])) if form == "array" else None
     format_ = options.format or detect_format(key, head, complete=complete, form=form, elements=array)
-    start_line, header, delimiter = 0, b"", ""
-    if format_ not in ARRAYS or (format_ != "native" and form == "object"):
+    known, start_line, header, delimiter = FORMATS[format_], 0, b"", ""
+    if not known.is_json or (format_ != "native" and form == "object"):
         array = None
         form, start = "jsonl", len(BOM) if head.startswith(BOM) else 0
-    if options.format in ARRAYS and form != "object" and not is_retry:
+    if options.format and known.is_json and form != "object" and not is_retry:
         check_named(options.format, head, complete=complete, elements=array)
-    if format_ in DELIMITERS:
+    if known.is_table:
         form = "rows"
         delimiter = options.delimiter or _delimiter(format_, head[start:])
         row = _first_row(head[start:], delimiter.encode())
@@ -183,7 +183,7 @@ def _plan(
         format=format_,
         start_line=start_line,
         delimiter=delimiter,
-        answers=format_ in DELIMITERS and bool(answer_columns(options.defaults or {})),
+        answers=known.is_table and bool(answer_columns(options.defaults or {})),
         converts=format_ != "native" or bool(options.defaults),
     )
     model = first_model(format_, head, complete=complete, elements=array) if plan.by_default else ""
@@ -210,14 +210,14 @@ def _delimiter(format_: str, text: bytes) -> str:
         UploadRefused: `bad_options`: it has several.
     """
     if format_ != "csv":
-        return DELIMITERS[format_].decode()
+        return FORMATS[format_].delimiter.decode()
     found = delimiters_in(first_row(text))
     if len(found) > 1:
         names = ", ".join(repr(one) for one in found)
         raise UploadRefused(
             "bad_options", f"delimiter: The first row has {names}. Set x-amz-meta-delimiter to the one between columns."
         )
-    return found[0] if found else DELIMITERS[format_].decode()
+    return found[0] if found else FORMATS[format_].delimiter.decode()
 
 
 class FirstRow(NamedTuple):
@@ -239,9 +239,9 @@ def _first_row(head: bytes, delimiter: bytes) -> FirstRow:
     """
     size = lines = 0
     for window in read_rows([head], delimiter):
-        for row, step, taken in zip(window.rows, window.steps, window.lines, strict=True):
+        for row, step, taken in zip(window.records, window.steps, window.lines, strict=True):
             size, lines = size + step, lines + taken
-            if isinstance(row, LongRow):
+            if isinstance(row, OverlongRecord):
                 raise UploadRefused(
                     "unknown_format", f"The first row has {row.length:,} bytes. It must contain the column names."
                 )

@@ -29,7 +29,7 @@ MIN_WAIT_SECONDS, MAX_WAIT_SECONDS = 15.0, 300.0
 """Seconds between two tries of a job: half of the time for which its upload has been denied, within these."""
 MIN_EVENT_SECONDS, MAX_EVENT_SECONDS = 60.0, 1_800.0
 """The same of an event without a job: each try uses up one of the 100 deliveries of its message."""
-PUNCTUAL_SECONDS = 45.0
+FIRST_DELIVERY_SECONDS = 45.0
 """Age of an event in seconds up to which no delivery of its message has failed because the upload was denied."""
 
 
@@ -96,7 +96,7 @@ def end_notice(services: Services, event: ObjectCreated, job: Job) -> None:
     Raises:
         StorageError: S3 failed.
     """
-    is_late = event.at is not None and services.now() - event.at > PUNCTUAL_SECONDS
+    is_late = event.at is not None and services.now() - event.at > FIRST_DELIVERY_SECONDS
     if is_late and services.store.head(keys.denied_notice(job.upload.key)):
         _put_notice(services, job.upload.key, {"state": "read", "job_id": job.job_id, "version": event.version})
 

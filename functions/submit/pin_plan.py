@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dropbatch.core import keys
-from dropbatch.core.formats.registry import DELIMITERS
 from dropbatch.core.formats.tables import answer_columns
 from dropbatch.core.plan_upload import StackLimits, make_reader, plan_upload
 from dropbatch.core.records.beginning import read_beginning
@@ -59,7 +58,7 @@ def pin_plan(services: Services, job: Job, check: Callable[[], None]) -> Job:
     planned = plan_upload(
         job.plan, options, job.upload.key, beginning, limits_of(services.settings), is_retry=bool(job.retry_of)
     )
-    if planned.plan.format in DELIMITERS:
+    if planned.plan.is_table:
         services.store.put_if_absent(keys.header(job.job_id), planned.header)
     if planned.plan.answers:
         columns = msgspec.json.encode(answer_columns(options.defaults or {}))
@@ -92,5 +91,5 @@ def reader_for(services: Services, job: Job) -> Reader | None:
     """
     if not job.plan.converts:
         return None
-    header = services.store.get(keys.header(job.job_id)) if job.plan.format in DELIMITERS else b""
+    header = services.store.get(keys.header(job.job_id)) if job.plan.is_table else b""
     return make_reader(job.plan, pinned_options(services, job), header)

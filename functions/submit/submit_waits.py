@@ -37,7 +37,7 @@ def closes_pause(pause: Pause, verdict: ErrorClass, reply: Rejected) -> bool:
 
 def hold(services: Services, job: Job, batch: Batch, now: float) -> None:
     """The job is paused: postpone the batch, or poll it meanwhile if it is to be submitted again."""
-    if batch.waits_anew:
+    if batch.waits_to_resubmit:
         services.ledger.poll_on(batch, now + HELD_POLL_SECONDS)
     else:
         services.ledger.hold(batch, now, job.deadline_at)
@@ -46,7 +46,7 @@ def hold(services: Services, job: Job, batch: Batch, now: float) -> None:
 def wait(services: Services, batch: Batch, refusal: Denied) -> None:
     """Postpone a submit. A batch that is submitted again has ids that may return its answer during a long wait."""
     now = services.now()
-    if batch.waits_anew and (refusal.paused or now - batch.ready_at > POLLED_AFTER_SECONDS):
+    if batch.waits_to_resubmit and (refusal.paused or now - batch.ready_at > POLLED_AFTER_SECONDS):
         services.ledger.poll_on(batch, max(refusal.until, min(refusal.wake_at, now + HELD_POLL_SECONDS)))
         return
     if refusal.paused:

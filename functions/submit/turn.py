@@ -57,7 +57,7 @@ class Turn:
         ends: Unix seconds.
         begun: where it began.
         place: end of the last batch cut, or of the blank lines after it.
-        barren: unpacked bytes read since then.
+        bytes_without_batch: unpacked bytes read since then.
         bytes_read: stored bytes of the upload that have been read.
         bytes_unpacked: unpacked bytes that have been read.
         finished: whether the upload was read to its end.
@@ -69,7 +69,7 @@ class Turn:
     ends: float = 0.0
     begun: Checkpoint = field(default_factory=Checkpoint)
     place: Checkpoint = field(default_factory=Checkpoint)
-    barren: int = 0
+    bytes_without_batch: int = 0
     bytes_read: int = 0
     bytes_unpacked: int = 0
     finished: bool = False
@@ -115,8 +115,8 @@ class Turn:
         """The blocks, as long as batches end in them now and then."""
         for block in blocks:
             self.bytes_unpacked += len(block)
-            self.barren += len(block)
-            if self.barren > reading.MAX_BYTES_WITHOUT_BATCH:
+            self.bytes_without_batch += len(block)
+            if self.bytes_without_batch > reading.MAX_BYTES_WITHOUT_BATCH:
                 raise gap_error(self.job.plan.packing)
             yield block
 
@@ -132,7 +132,7 @@ class Turn:
                 else:
                     self.place = one.end
                     check_model(self.job.plan.model)
-                self.barren = 0
+                self.bytes_without_batch = 0
                 yield one
                 if self.services.now() > self.ends:
                     return

@@ -14,7 +14,7 @@ from local.workers_ai.server import server
 
 
 def _lists() -> str:
-    """Every switch with its default and what that rests on, and every fault with the calls it strikes."""
+    """List every switch with its default and the evidence for it, and every fault with the calls it strikes."""
     named = [f"  {name}={default} ({verdict})\n      {about}" for name, default, verdict, about in switches()]
     kinds = [f"  {name} ({kind.where})\n      {kind.about}" for name, kind in KINDS.items()]
     return "\n".join(["switches:", *named, "", "faults:", *kinds])

@@ -78,10 +78,10 @@ _TABLE = (
 KNOWN = {error.code: error for error in _TABLE}
 GATEWAYS_OWN = range(2000, 3000)
 """Codes that AI Gateway reports in a form of its own."""
-TAKEN_ALL_THE_SAME = (10013, 5001, 3007, 3046, 7010)
-"""Codes that may answer a submit that was carried out, of which a fault draws one if it names none."""
-STATUS_WHEN_TAKEN = {5001: 504, 3046: 502}
-"""HTTP status of such an answer, where it is not the code's usual one."""
+CODES_WHEN_ACCEPTED = (10013, 5001, 3007, 3046, 7010)
+"""Codes of errors that answer a submit although it was carried out; a fault that names no code draws one of them."""
+STATUS_WHEN_ACCEPTED = {5001: 504, 3046: 502}
+"""HTTP statuses of such errors, where they are not the code's usual one."""
 
 
 def error(code: int, message: str = "", status: int = 0) -> ApiError:

@@ -18,9 +18,10 @@ class Kind(NamedTuple):
     """A kind of fault."""
 
     stage: Literal["instead", "after", "batch"]
-    """`instead`: the call is not carried out.
+    """When it strikes.
 
-    `after`: it is, and its reply is changed. `batch`: the batch is marked permanently.
+    With `instead`, the call is not carried out. With `after`, it is carried out, and its reply is changed. With
+    `batch`, the batch is marked permanently.
     """
     where: Where
     """The calls it strikes unless the fault says otherwise."""
@@ -108,7 +109,7 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
     @property
     def nature(self) -> Kind:
-        """Its kind's stage and calls."""
+        """The kind that its name or number stands for."""
         return KINDS["error" if self.kind.isdigit() else self.kind]
 
     @property

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from local.workers_ai.behaviour import Behaviour
-from local.workers_ai.codes import GATEWAYS_OWN, STATUS_WHEN_TAKEN, TAKEN_ALL_THE_SAME, ApiError, error
+from local.workers_ai.codes import CODES_WHEN_ACCEPTED, GATEWAYS_OWN, STATUS_WHEN_ACCEPTED, ApiError, error
 from local.workers_ai.faults import Fault, chance
 
 JSON = ("content-type", "application/json")
@@ -173,7 +173,7 @@ def after(reply: Reply, fault: Fault, behaviour: Behaviour) -> Reply:  # One for
         case "accept_then_html":
             return page(fault.status or 502)
         case "accept_then_error":
-            return failure(_error_when_taken(reply, fault, behaviour), behaviour)
+            return failure(_error_when_accepted(reply, fault, behaviour), behaviour)
         case "accept_no_request_id" | "no_answers":
             return success(_WITHOUT[fault.kind], behaviour)
         case "slow_body":
@@ -184,8 +184,8 @@ def after(reply: Reply, fault: Fault, behaviour: Behaviour) -> Reply:  # One for
             return reply
 
 
-def _error_when_taken(reply: Reply, fault: Fault, behaviour: Behaviour) -> ApiError:
-    """The error that answers a submit that was carried out; a fault that names none draws it by the batch's id."""
-    draw = int(chance(fault.kind, behaviour.seed, reply.body) * len(TAKEN_ALL_THE_SAME))
-    code = fault.code or TAKEN_ALL_THE_SAME[draw]
-    return error(code, fault.message, fault.status or STATUS_WHEN_TAKEN.get(code, 0))
+def _error_when_accepted(reply: Reply, fault: Fault, behaviour: Behaviour) -> ApiError:
+    """The error that answers a submit although it was carried out; without a code, chance and the reply choose it."""
+    draw = int(chance(fault.kind, behaviour.seed, reply.body) * len(CODES_WHEN_ACCEPTED))
+    code = fault.code or CODES_WHEN_ACCEPTED[draw]
+    return error(code, fault.message, fault.status or STATUS_WHEN_ACCEPTED.get(code, 0))

@@ -259,7 +259,7 @@ class Batches(Table):
 
         If an earlier attempt to submit it again failed, its wait continues.
         """
-        clock = {} if batch.waits_anew else {"ready_at": now, "paused": 0.0}
+        clock = {} if batch.waits_to_resubmit else {"ready_at": now, "paused": 0.0}
         return self._change_batch(
             batch,
             {"state": BatchState.QUEUED, "attempt": batch.attempt},
@@ -309,33 +309,24 @@ class Batches(Table):
 
     def finish_division(self, batch: Batch, now: float) -> Batch | None:
         """`ready` to `divided`, once all pieces exist."""
-        return self._change_batch(
-            batch,
-            _unchanged(batch),
-            {"state": BatchState.DIVIDED, "completed_at": now, "ttl": int(now) + LIFE_SECONDS},
-            remove=("due_at", "work"),
-        )
+        return self._end_batch(batch, _unchanged(batch), {"state": BatchState.DIVIDED}, now)
 
     def finish_batch(self, batch: Batch, part: Part, now: float) -> Batch | None:
         """`queued` or `ready` to `done`: the part is written, and this item names it."""
-        changes = {"state": BatchState.DONE, "part": part, "completed_at": now, "ttl": int(now) + LIFE_SECONDS}
+        changes: dict[str, object] = {"state": BatchState.DONE, "part": part}
         if batch.ending:
             changes["ending"] = batch.ending  # A sweep decides it with this write.
-        return self._change_batch(
-            batch,
-            {"state": batch.state, "attempt": batch.attempt, "pieces": UNSPLIT},
-            changes,
-            remove=("due_at", "work"),
-        )
+        return self._end_batch(batch, {"state": batch.state, "attempt": batch.attempt, "pieces": UNSPLIT}, changes, now)
 
     def abandon(self, batch: Batch, now: float) -> Batch | None:
         """`ready` to `done` without a part: not even its failed lines could be written; its job cannot finish."""
-        return self._change_batch(
-            batch,
-            _unchanged(batch),
-            {"state": BatchState.DONE, "completed_at": now, "ttl": int(now) + LIFE_SECONDS},
-            remove=("due_at", "work"),
-        )
+        return self._end_batch(batch, _unchanged(batch), {"state": BatchState.DONE}, now)
+
+    def _end_batch(
+        self, batch: Batch, expected: Mapping[str, object], changes: Mapping[str, object], now: float
+    ) -> Batch | None:
+        ended = {**changes, "completed_at": now, "ttl": int(now) + LIFE_SECONDS}
+        return self._change_batch(batch, expected, ended, remove=("due_at", "work"))
 
     def _change_batch(
         self,

@@ -163,10 +163,10 @@ class Jobs(Table):
         changes = {"state": JobState.FINALIZING, "work": DueKind.JOB, **updates}
         return self.update_leased_job(job, changes)
 
-    def note_status(self, job: Job, status_at: float, told: Mapping[str, object]) -> Job | None:
+    def note_status(self, job: Job, status_at: float, fields: Mapping[str, object]) -> Job | None:
         """Store what a status tells of a job that is being split, unless another run does; the lease stays as it is."""
         expected: dict[str, object] = {"state": JobState.SPLITTING, "status_at": job.status_at}
-        return self._change_job(job.job_id, expected, {"status_at": status_at, **told})
+        return self._change_job(job.job_id, expected, {"status_at": status_at, **fields})
 
     def note_appended(self, job: Job, changes: Mapping[str, object]) -> Job | None:
         """Store how much of a file is appended: under the lease; or, while split has it, if nobody appended more."""

@@ -219,7 +219,7 @@ class Batch:
         return tuple(one for one in self.of_round if one is self.submissions[-1] or not one.given_up)
 
     @property
-    def waits_anew(self) -> bool:
+    def waits_to_resubmit(self) -> bool:
         """Whether it waits to be accepted again, while its ids are still polled."""
         return self.ready_at > (self.accepted_at or 0.0) and bool(self.of_round)
 

@@ -295,7 +295,7 @@ class Job:
     staging: Staging | None = None
     """Its staged objects, once it is over; None before, and when they are deleted."""
 
-    # What its status told last.
+    # About the last status.
     status_sha: str = ""
     """Digest of the status.json written last, without its time."""
     fraction: float = 0.0

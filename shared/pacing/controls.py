@@ -6,7 +6,7 @@ the condition that the item, identified by its nonce, is still the one that the 
 meanwhile stays. A wait of one model is a circuit breaker for that model alone.
 
 Each Cloudflare account has its own pause: the stack's, and those of jobs that were created with another account, whose
-calls neither heed nor probe the stack's pause.
+calls neither wait for the stack's pause nor probe it.
 
 The items of the token bucket (`Rate`) and of outstanding batches are read here together with the pauses;
 `shared.pacing.budget` writes them.

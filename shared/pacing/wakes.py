@@ -44,7 +44,7 @@ class LeftDue:
     """When each item is due that an invocation has written, and that no message is on its way for."""
 
     def __init__(self) -> None:
-        """Nothing is left yet."""
+        """Begin with nothing that is due."""
         self._times: dict[tuple[str, str], float] = {}
 
     def note(self, item: Mapping[str, Any], changed: Collection[str]) -> None:

@@ -28,7 +28,7 @@ class _Cached(msgspec.Struct, gc=False):
     cached_tokens: int | None = None
 
 
-class _Told(msgspec.Struct, gc=False):
+class _UsualUsage(msgspec.Struct, gc=False):
     """A usage as nearly all replies report it."""
 
     prompt_tokens: int | None = None
@@ -41,7 +41,7 @@ class _Told(msgspec.Struct, gc=False):
 
 
 class _Result(msgspec.Struct, gc=False):
-    usage: _Told | None = None
+    usage: _UsualUsage | None = None
 
 
 class _UnusualResult(msgspec.Struct):
@@ -57,7 +57,7 @@ class _Counts(NamedTuple):
 
 _NOTHING = _Counts(None, None, None, None)
 
-_decode_told = msgspec.json.Decoder(_Told).decode
+_decode_usual = msgspec.json.Decoder(_UsualUsage).decode
 _decode_result = msgspec.json.Decoder(_Result).decode
 _decode_unusual_result = msgspec.json.Decoder(_UnusualResult).decode
 
@@ -89,38 +89,38 @@ def _counts_of_item(item: Item) -> _Counts:
     if bytes(memoryview(item.result)[:1]) != b"{":
         return _NOTHING
     try:
-        told = _decode_result(item.result).usage
+        usual = _decode_result(item.result).usage
     except _UNREADABLE:
         return _counts_of(_decode_unusual_result(item.result).usage)
-    return _NOTHING if told is None else _counts(told)
+    return _NOTHING if usual is None else _counts(usual)
 
 
 def _counts_of(raw: msgspec.Raw | msgspec.UnsetType) -> _Counts:
     if raw is msgspec.UNSET:
         return _NOTHING
     try:
-        return _counts(_decode_told(raw))
+        return _counts(_decode_usual(raw))
     except _UNREADABLE:
         pass
     value = decode_member(raw)
     if not isinstance(value, dict):
         return _NOTHING
-    told = _Told(**{name: value[name] for name in _Told.__struct_fields__ if type(value.get(name)) is int})
+    usual = _UsualUsage(**{name: value[name] for name in _UsualUsage.__struct_fields__ if type(value.get(name)) is int})
     for name in _DETAILS:
         cached = value[name].get("cached_tokens") if isinstance(value.get(name), dict) else None
-        setattr(told, name, _Cached(cached if type(cached) is int else None))
-    return _counts(told)
+        setattr(usual, name, _Cached(cached if type(cached) is int else None))
+    return _counts(usual)
 
 
-def _counts(told: _Told) -> _Counts:
+def _counts(usual: _UsualUsage) -> _Counts:
     prompt, completion = (
-        _first(told.prompt_tokens, told.input_tokens),
-        _first(told.completion_tokens, told.output_tokens),
+        _first(usual.prompt_tokens, usual.input_tokens),
+        _first(usual.completion_tokens, usual.output_tokens),
     )
-    total = _first(told.total_tokens, None)
+    total = _first(usual.total_tokens, None)
     if not (prompt or completion or total):
         return _NOTHING
-    details = told.prompt_tokens_details or told.input_tokens_details
+    details = usual.prompt_tokens_details or usual.input_tokens_details
     return _Counts(prompt, completion, total, _first(details.cached_tokens, None) if details else None)
 
 

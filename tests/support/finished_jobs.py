@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from dropbatch.client.results.merging import Files
 from dropbatch.core.formats.base import NOT_RETRIED, NULL, BatchFacts, Outcome, RecordFault, encode
 from dropbatch.core.formats.csv_rows import first_row, read_rows
-from dropbatch.core.formats.registry import DELIMITERS, Form, describer_of, reader_of, target_of, writer_of
+from dropbatch.core.formats.registry import FORMATS, Form, describer_of, reader_of, target_of, writer_of
 from tests.support.converted import LLAMA
 
 if TYPE_CHECKING:
@@ -52,11 +52,11 @@ def finish(folder: Path, job_id: str, form: Form, content: bytes, fails: Callabl
         content: the upload.
         fails: whether the API fails a record, by its id and its bytes.
     """
-    is_table = form.format in DELIMITERS
+    is_table = FORMATS[form.format].is_table
     if is_table:
         form = Form(form.format, first_row(content).rstrip(b"\r"), form.delimiter)
         delimiter = form.columns.delimiter
-        records = [bytes(row) for window in read_rows([content], delimiter) for row in window.rows][1:]  # type: ignore[arg-type] # no long rows
+        records = [bytes(row) for window in read_rows([content], delimiter) for row in window.records][1:]  # type: ignore[arg-type] # no long rows
     else:
         records = content.splitlines()
     records = [one for one in records if one]

@@ -32,7 +32,7 @@ from dropbatch.client.results.reading import (
 )
 from dropbatch.client.retries import retry_ids
 from dropbatch.core.formats.base import NOT_RETRIED, NULL, encode, members_of, value_of
-from dropbatch.core.formats.registry import DELIMITERS
+from dropbatch.core.formats.registry import FORMATS
 from dropbatch.errors import NotFound
 
 if TYPE_CHECKING:
@@ -348,7 +348,7 @@ def _as_json(reference: Any) -> str | None:  # noqa: ANN401
 def _lines(files: Files) -> Iterator[bytes]:
     """The lines of an output, or the rows that follow its header."""
     blocks = blocks_of_file(files.output)
-    if files.format not in DELIMITERS:
+    if not FORMATS[files.format].is_table:
         return lines_of(blocks)
     rows = table_rows(blocks)
     next(rows, None)
@@ -356,7 +356,7 @@ def _lines(files: Files) -> Iterator[bytes]:
 
 
 def _header(files: Files) -> bytes:
-    return next(table_rows(blocks_of_file(files.output)), b"") if files.format in DELIMITERS else b""
+    return next(table_rows(blocks_of_file(files.output)), b"") if FORMATS[files.format].is_table else b""
 
 
 def _in_place_of(line: bytes, answer: bytes, at: int, format_: str) -> bytes:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from dropbatch.core.formats.base import NULL
-from dropbatch.core.formats.csv_rows import LongRow, read_rows, split_row
-from dropbatch.core.formats.registry import DELIMITERS, FORMATS
+from dropbatch.core.formats.csv_rows import OverlongRecord, read_rows, split_row
+from dropbatch.core.formats.registry import FORMATS
 from dropbatch.core.formats.tables import IS_ANSWER, REFERENCE_COLUMNS, Columns, read_fields
 from dropbatch.errors import Error, NotFound
 
@@ -141,7 +141,7 @@ def read_failures(errors: Iterable[bytes]) -> Iterator[Failure]:
 
 def is_native(format_: str) -> bool:
     """Whether a format's output has the lines of the native format."""
-    return format_ not in DELIMITERS and FORMATS[format_].writer is None
+    return FORMATS[format_].writer is None
 
 
 class _Line(msgspec.Struct):
@@ -164,10 +164,10 @@ def native_records(blocks: Iterable[bytes]) -> Iterator[Record]:
 
 def _answers(output: Iterable[bytes], format_: str) -> Iterator[tuple[Any, Any]]:
     """Each record's reference, and what its line has as an answer."""
-    if format_ in DELIMITERS:
+    form = FORMATS[format_]
+    if form.is_table:
         yield from _rows(output)
         return
-    form = FORMATS[format_]
     for line in lines_of(output):
         members = _members(line)
         value: Any = _decode(members.get(form.answer[0], NULL))
@@ -228,8 +228,8 @@ def table_rows(blocks: Iterable[bytes]) -> Iterator[bytes]:
         beginning += block
     delimiter = delimiter_of(beginning)
     for window in read_rows(_chain(beginning, stream), delimiter, limit=MAX_ROW_BYTES):
-        for row in window.rows:
-            if isinstance(row, LongRow):
+        for row in window.records:
+            if isinstance(row, OverlongRecord):
                 raise Error(f"A row has {row.length:,} bytes, more than {MAX_ROW_BYTES:,}.")
             yield row
 

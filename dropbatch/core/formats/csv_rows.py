@@ -8,6 +8,7 @@ Memory is bounded: a row that is too large for any request is skipped, block by 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from functools import cache
 from itertools import repeat
 from typing import TYPE_CHECKING, NamedTuple
@@ -29,28 +30,33 @@ _EMPTY_ROWS = re.compile(rb"(?:\r?\n)++")
 _LONG_STRETCH = re.compile(rb"\n(?:\r?\n){16}")
 
 
-class LongRow(NamedTuple):
-    """A row that is too large for any request: its beginning, and its length in bytes."""
+@dataclass(frozen=True, slots=True)
+class OverlongRecord:
+    """A record of any format that is too large for any body: its beginning, and its length in bytes."""
 
     beginning: bytes
     length: int
 
+    def __len__(self) -> int:
+        """Bytes of the whole record."""
+        return self.length
 
-class RowWindow(NamedTuple):
-    """Consecutive rows.
+
+class RecordWindow(NamedTuple):
+    """Consecutive records.
 
     Attributes:
-        rows: their bytes, without line ends; an empty line is an empty row, and so are all of a long stretch.
-        steps: bytes from the beginning of each row to that of the next.
-        lines: number of lines of each row.
+        records: their bytes, without line ends; consecutive blank lines may be one empty record.
+        steps: bytes from the beginning of each one to that of the next.
+        lines: number of lines of each; 0 in a document.
     """
 
-    rows: list[bytes | LongRow]
+    records: list[bytes | OverlongRecord]
     steps: list[int]
     lines: list[int]
 
 
-def read_rows(blocks: Iterable[bytes], delimiter: bytes, line: int = 0, limit: int = 0) -> Iterator[RowWindow]:
+def read_rows(blocks: Iterable[bytes], delimiter: bytes, line: int = 0, limit: int = 0) -> Iterator[RecordWindow]:
     """All rows, some of them at a time; the last row needs no line end.
 
     Args:
@@ -72,7 +78,7 @@ def read_rows(blocks: Iterable[bytes], delimiter: bytes, line: int = 0, limit: i
         if size < next_scan and size <= limit:
             continue  # an unfinished row is scanned again only when it has doubled, not for each block
         buffer, at = b"".join(held), 0
-        while (window := _window(match_row, buffer, at, limit)).rows:
+        while (window := _window(match_row, buffer, at, limit)).records:
             yield window
             at += sum(window.steps)
             line += sum(window.lines)
@@ -85,10 +91,10 @@ def read_rows(blocks: Iterable[bytes], delimiter: bytes, line: int = 0, limit: i
     yield from _last_rows(b"".join(held), delimiter, line, limit)
 
 
-def _window(match_row: _MatchRow, buffer: bytes, at: int, limit: int) -> RowWindow:
+def _window(match_row: _MatchRow, buffer: bytes, at: int, limit: int) -> RecordWindow:
     """Whole rows from `at` on, about a window of them."""
     if buffer[at : at + 1] in _LINE_END and (empty := _EMPTY_ROWS.match(buffer, at)):
-        return RowWindow([b""], [empty.end() - at], [buffer.count(b"\n", at, empty.end())])
+        return RecordWindow([b""], [empty.end() - at], [buffer.count(b"\n", at, empty.end())])
     last, end = buffer.rfind(b"\n", at, at + ROWS_WINDOW_BYTES) + 1, at + ROWS_WINDOW_BYTES
     if stretch := _LONG_STRETCH.search(buffer, at, max(last, at)):
         last = end = stretch.start() + 1
@@ -96,28 +102,28 @@ def _window(match_row: _MatchRow, buffer: bytes, at: int, limit: int) -> RowWind
     if section and b'"' not in section:
         rows = section.split(b"\n")
         rows.pop()
-        return RowWindow([*map(_row, rows, repeat(limit))], [len(row) + 1 for row in rows], [1] * len(rows))
-    found = RowWindow([], [], [])
+        return RecordWindow([*map(_row, rows, repeat(limit))], [len(row) + 1 for row in rows], [1] * len(rows))
+    found = RecordWindow([], [], [])
     while at < end and (match := match_row(buffer, at)):
         row = match.group()
-        found.rows.append(_row(row[:-1], limit))
+        found.records.append(_row(row[:-1], limit))
         found.steps.append(len(row))
         found.lines.append(row.count(b"\n"))
         at = match.end()
     return found
 
 
-def _row(row: bytes, limit: int) -> bytes | LongRow:
+def _row(row: bytes, limit: int) -> bytes | OverlongRecord:
     row = row.rstrip(b"\r")  # Python on Windows writes CR CR LF where a file was opened without newline=""
-    return LongRow(row[:EXCERPT_BYTES], len(row)) if len(row) > limit else row
+    return OverlongRecord(row[:EXCERPT_BYTES], len(row)) if len(row) > limit else row
 
 
-def _last_rows(buffer: bytes, delimiter: bytes, line: int, limit: int) -> Iterator[RowWindow]:
+def _last_rows(buffer: bytes, delimiter: bytes, line: int, limit: int) -> Iterator[RecordWindow]:
     """The rows left at the end of the stream."""
     at = 0
     while at < len(buffer):
         window = _window(_patterns(delimiter).row.match, buffer, at, limit)
-        if not window.rows:
+        if not window.records:
             break
         yield window
         at += sum(window.steps)
@@ -128,7 +134,7 @@ def _last_rows(buffer: bytes, delimiter: bytes, line: int, limit: int) -> Iterat
     if not _patterns(delimiter).row.match(rest + b"\n"):
         opening = _patterns(delimiter).fields.match(rest)
         raise _unclosed(line + 1 + rest.count(b"\n", 0, opening.end() if opening else 0))
-    yield RowWindow([_row(rest, limit)], [len(rest)], [rest.count(b"\n") + 1])
+    yield RecordWindow([_row(rest, limit)], [len(rest)], [rest.count(b"\n") + 1])
 
 
 def _unclosed(line: int) -> UploadRefused:
@@ -209,7 +215,7 @@ KNOWN_DELIMITERS = (",", ";", "\t", "|")
 _START, _BARE, _QUOTED, _QUOTE = range(4)
 
 
-def _skip_row(buffer: bytes, more: Iterator[bytes], delimiter: bytes, line: int) -> tuple[RowWindow, bytes]:
+def _skip_row(buffer: bytes, more: Iterator[bytes], delimiter: bytes, line: int) -> tuple[RecordWindow, bytes]:
     """Skip a row, block by block.
 
     Returns:
@@ -244,8 +250,8 @@ def _skip_row(buffer: bytes, more: Iterator[bytes], delimiter: bytes, line: int)
             at = match.end()
             if match.group() == b"\n":
                 length += at
-                return RowWindow([LongRow(beginning, length - 1)], [length], [lines]), buffer[at:]
+                return RecordWindow([OverlongRecord(beginning, length - 1)], [length], [lines]), buffer[at:]
             state = _START
     if state == _QUOTED:
         raise _unclosed(opened)
-    return RowWindow([LongRow(beginning, length)], [length], [lines]), b""
+    return RecordWindow([OverlongRecord(beginning, length)], [length], [lines]), b""

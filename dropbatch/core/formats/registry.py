@@ -31,81 +31,104 @@ class Format:
     """What there is to know about a format.
 
     Attributes:
-        reader: makes what turns records into requests; None for a table.
+        reader: makes what turns records into requests.
         writer: makes what writes the answers; None if they are written in the native format.
         sign: the members by which its records are detected; None if only its name or an extension tells.
         extension: of its uploads' keys; empty if it is known by its records.
-        delimiter: of a table's fields, unless the header has another.
-        content_type: of a table's result files.
-        describe: returns a record as JSON on one line; a table's writer does.
+        delimiter: of a table's fields, unless the header has another; empty for other formats.
+        describer: makes what returns a record as JSON on one line.
         reference: returns the record's reference, from the members of its output line.
         answer: the members in which the output line has the answer, from the outer one on.
-        names: the names of the result files for an upload's key.
+        names: makes the names of the result files for an upload's key.
     """
 
-    reader: Callable[[Target], Reader] | None = None
-    writer: Callable[[Target], Writer] | None = None
+    reader: Callable[[Form, Target], Reader]
+    writer: Callable[[Form, Target], Writer] | None = None
     sign: Sign | None = None
     extension: str = ""
     delimiter: bytes = b""
-    content_type: str = ""
-    describe: Callable[[bytes], bytes] = one_line
+    describer: Callable[[Form], Callable[[bytes], bytes]] = lambda _: one_line
     reference: Callable[[dict[str, msgspec.Raw]], msgspec.Raw] = lambda _: NULL
     answer: tuple[str, ...] = ()
-    names: Callable[[str], FileNames] = lambda _: FileNames()
+    names: Callable[[Form, str], FileNames] = lambda *_: FileNames()
+
+    @property
+    def is_table(self) -> bool:
+        """Whether records are rows."""
+        return bool(self.delimiter)
+
+    @property
+    def is_json(self) -> bool:
+        """Whether records are JSON, and may be the elements of an array; if not, they are rows or lines of text."""
+        return not self.extension
 
 
 def _named(member: str) -> Callable[[dict[str, msgspec.Raw]], msgspec.Raw]:
     return lambda line: line.get(member, NULL)
 
 
+def _table(extension: str, delimiter: bytes, content_type: str) -> Format:
+    def names(form: Form, _key: str) -> FileNames:
+        columns = form.columns
+        return FileNames(
+            output=f"output{extension}",
+            output_type=content_type,
+            retry=f"retry{extension}",
+            retry_type=content_type,
+            output_opening=columns.added_header() if form.header else b"",
+            retry_opening=columns.header + b"\n",
+        )
+
+    return Format(
+        lambda form, target: TableReader(target, form.columns),
+        lambda form, _: TableWriter(form.columns),
+        extension=extension,
+        delimiter=delimiter,
+        describer=lambda form: TableWriter(form.columns).request,
+        names=names,
+    )
+
+
 FORMATS = {
-    "native": Format(NativeReader),
+    "native": Format(lambda _, target: NativeReader(target)),
     "openai": Format(
-        OpenAIReader,
-        lambda target: OpenAIWriter(target.task),
+        lambda _, target: OpenAIReader(target),
+        lambda _, target: OpenAIWriter(target.task),
         Sign("body", beside=("custom_id", "url"), names_model=True),
         reference=_named("custom_id"),
         answer=("response", "body"),
     ),
     "anthropic": Format(
-        AnthropicReader,
-        lambda _: AnthropicWriter(),
+        lambda _, target: AnthropicReader(target),
+        lambda *_: AnthropicWriter(),
         Sign("params", beside=("custom_id",), names_model=True),
         reference=_named("custom_id"),
         answer=("result", "message"),
     ),
     "gemini": Format(
-        GeminiReader,
-        lambda _: GeminiWriter(),
+        lambda _, target: GeminiReader(target),
+        lambda *_: GeminiWriter(),
         Sign("request", inside=("contents", "content")),
         reference=reference_of,
         answer=("response",),
     ),
     "bedrock": Format(
-        BedrockReader,
-        lambda _: BedrockWriter(),
+        lambda _, target: BedrockReader(target),
+        lambda *_: BedrockWriter(),
         Sign("modelInput"),
-        names=lambda key: FileNames(output=output_name(key)),
+        names=lambda _, key: FileNames(output=output_name(key)),
         reference=_named("recordId"),
         answer=("modelOutput",),
     ),
-    "csv": Format(extension=".csv", delimiter=b",", content_type="text/csv; charset=utf-8"),
-    "tsv": Format(extension=".tsv", delimiter=b"\t", content_type="text/tab-separated-values; charset=utf-8"),
+    "csv": _table(".csv", b",", "text/csv; charset=utf-8"),
+    "tsv": _table(".tsv", b"\t", "text/tab-separated-values; charset=utf-8"),
     "text": Format(
-        TextReader,
+        lambda _, target: TextReader(target),
         extension=".txt",
-        describe=text_request,
-        names=lambda _: FileNames(retry="retry.txt", retry_type="text/plain; charset=utf-8"),
+        describer=lambda _: text_request,
+        names=lambda *_: FileNames(retry="retry.txt", retry_type="text/plain; charset=utf-8"),
     ),
 }
-
-DELIMITERS = {name: known.delimiter for name, known in FORMATS.items() if known.delimiter}
-"""Formats whose records are rows."""
-ARRAYS = frozenset(name for name, known in FORMATS.items() if not known.extension)
-"""Formats whose records are JSON, and may be the elements of an array."""
-TEXTS = frozenset(name for name in FORMATS if name not in ARRAYS and name not in DELIMITERS)
-"""Formats whose records are lines of text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +154,7 @@ class Form:
         Raises:
             UploadRefused: `unknown_format`: the header cannot be read.
         """
-        return Columns(self.header, self.delimiter.encode() or DELIMITERS[self.format], self.answers)
+        return Columns(self.header, self.delimiter.encode() or FORMATS[self.format].delimiter, self.answers)
 
 
 def target_of(
@@ -164,41 +187,25 @@ def reader_of(form: Form, target: Target) -> Reader:
     Raises:
         UploadRefused: `unknown_format` or `bad_options`: the header, or the template, does not determine what to send.
     """
-    if target.system and form.format not in ARRAYS and target.task not in {Task.GENERATION, Task.UNKNOWN}:
+    known = FORMATS[form.format]
+    if target.system and not known.is_json and target.task not in {Task.GENERATION, Task.UNKNOWN}:
         raise UploadRefused("bad_options", f"system: {target.model} is a model for {target.task} and takes none.")
     if form.format != "native" and target.defaults:
         target = replace(target, defaults=convert_defaults(target))
-    if form.format in DELIMITERS:
-        return TableReader(target, form.columns)
-    make = FORMATS[form.format].reader
-    assert make is not None  # noqa: S101 # Only tables have none.
-    return make(target)
+    return known.reader(form, target)
 
 
 def writer_of(form: Form, target: Target) -> Writer | None:
     """The writer of a file's answers; None if they are written in the native format."""
-    if form.format in DELIMITERS:
-        return TableWriter(form.columns)
     make = FORMATS[form.format].writer
-    return make(target) if make else None
+    return make(form, target) if make else None
 
 
 def describer_of(form: Form) -> Callable[[bytes], bytes]:
     """The function that returns a record as JSON on one line, for `errors.jsonl`."""
-    return TableWriter(form.columns).request if form.format in DELIMITERS else FORMATS[form.format].describe
+    return FORMATS[form.format].describer(form)
 
 
 def file_names(form: Form, upload_key: str) -> FileNames:
     """Names, content types and beginnings of a job's result files."""
-    if form.format in DELIMITERS:
-        columns = form.columns
-        kind = FORMATS[form.format].content_type
-        return FileNames(
-            output=f"output.{form.format}",
-            output_type=kind,
-            retry=f"retry.{form.format}",
-            retry_type=kind,
-            output_opening=columns.added_header() if form.header else b"",
-            retry_opening=columns.header + b"\n",
-        )
-    return FORMATS[form.format].names(upload_key)
+    return FORMATS[form.format].names(form, upload_key)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from dropbatch.core.errors import UploadRefused
 from dropbatch.core.formats.base import API_BODY_LIMIT, UNREADABLE_CODES, RecordFault, compact, one_line
-from dropbatch.core.formats.csv_rows import EXCERPT_BYTES, LongRow, read_rows, whole_fields
-from dropbatch.core.formats.registry import DELIMITERS, TEXTS
+from dropbatch.core.formats.csv_rows import EXCERPT_BYTES, OverlongRecord, RecordWindow, read_rows, whole_fields
+from dropbatch.core.formats.registry import FORMATS
 from dropbatch.core.records.cut import (
     LONE_SURROGATE,
     MAX_BLANK_BYTES,
@@ -24,7 +24,7 @@ from dropbatch.core.records.cut import (
     validate_record,
 )
 from dropbatch.core.records.detect_form import whole_members
-from dropbatch.core.records.framing import LINE_SPACE, OverlongRecord, elements, lines
+from dropbatch.core.records.framing import LINE_SPACE, elements, lines
 from dropbatch.core.records.index import NO_REFERENCE, WRAPPER_BYTES, RecordIndex, UnsendableRecord, build_body
 from dropbatch.core.records.inputs import Inputs
 from dropbatch.core.records.plan import Checkpoint, max_records
@@ -140,30 +140,14 @@ def cut_converted(
 # ── records, several at a time ───────────────────────────────────────────────────────────────────────────────────────
 
 
-class RecordWindow(NamedTuple):
-    """Consecutive records.
-
-    Attributes:
-        records: their bytes, without line ends.
-        steps: bytes from each one's beginning to the next one's.
-        lines: lines that each takes; 0 in a document. Consecutive blank lines are one empty record.
-    """
-
-    records: list[bytes | OverlongRecord]
-    steps: list[int]
-    lines: list[int]
-
-
 def windows(plan: SplitPlan, start: Checkpoint, blocks: Iterable[bytes]) -> Iterator[RecordWindow]:
     """An upload's records, several at a time, not validated yet; any form.
 
     Raises:
         UploadRefused: `broken_document`, after the records before the damage.
     """
-    if plan.format in DELIMITERS:
-        for rows in read_rows(blocks, _delimiter(plan), start.line):
-            records = [OverlongRecord(*row) if isinstance(row, LongRow) else row for row in rows.rows]
-            yield RecordWindow(records, rows.steps, rows.lines)
+    if plan.is_table:
+        yield from read_rows(blocks, plan.delimiter.encode(), start.line)
     elif plan.is_document:
         for window in elements(plan, start, blocks):
             yield RecordWindow(window.records, window.steps, [0] * len(window.records))
@@ -175,15 +159,11 @@ def windows(plan: SplitPlan, start: Checkpoint, blocks: Iterable[bytes]) -> Iter
             yield RecordWindow(window.records, [len(one) + 1 for one in window.records], [1] * len(window.records))
 
 
-def _delimiter(plan: SplitPlan) -> bytes:
-    return plan.delimiter.encode() or DELIMITERS[plan.format]
-
-
 def _records(
     plan: SplitPlan, start: Checkpoint, blocks: Iterable[bytes], reader: Reader
 ) -> Iterator[_Record | Checkpoint]:
     """The records, and places after windows of blank lines."""
-    judge = validate_row if plan.format in DELIMITERS else validate_line if plan.format in TEXTS else validate_json
+    judge = validate_json if FORMATS[plan.format].is_json else validate_row if plan.is_table else validate_line
     inputs = Inputs(plan.inputs)
     place = start
     for window in windows(plan, start, blocks):
@@ -214,13 +194,12 @@ def _kept(plan: SplitPlan, fault: UnsendableRecord, raw: bytes | OverlongRecord)
     """
     if fault.code == LONE_SURROGATE and isinstance(raw, bytes):
         return one_line(raw.removesuffix(b"\r")), without_lone_surrogates(raw)
-    if fault.code != "too_large" or plan.format in TEXTS:
-        return b"", b""
-    if plan.format not in DELIMITERS:
+    found = b""
+    if fault.code == "too_large" and plan.is_table:
+        beginning = raw.beginning if isinstance(raw, OverlongRecord) else raw[:EXCERPT_BYTES]
+        found = whole_fields(beginning, plan.delimiter.encode())
+    elif fault.code == "too_large" and FORMATS[plan.format].is_json:
         found = whole_members(beginning_of(raw))
-        return found, found
-    beginning = raw.beginning if isinstance(raw, OverlongRecord) else raw[:EXCERPT_BYTES]
-    found = whole_fields(beginning, _delimiter(plan))
     return found, found
 
 

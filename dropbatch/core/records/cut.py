@@ -17,9 +17,9 @@ import msgspec
 
 from dropbatch.core.errors import UploadRefused
 from dropbatch.core.formats.base import API_BODY_LIMIT, one_line
-from dropbatch.core.formats.csv_rows import EXCERPT_BYTES
+from dropbatch.core.formats.csv_rows import EXCERPT_BYTES, OverlongRecord
 from dropbatch.core.records.detect_form import whole_members
-from dropbatch.core.records.framing import LINE_SPACE, OverlongRecord, Window, elements, excerpt_of, lines
+from dropbatch.core.records.framing import LINE_SPACE, Window, elements, excerpt_of, lines
 from dropbatch.core.records.index import NO_REFERENCE, WRAPPER_BYTES, RecordIndex, UnsendableRecord, build_body
 from dropbatch.core.records.inputs import Inputs
 from dropbatch.core.records.plan import Checkpoint, max_records

@@ -14,7 +14,7 @@ import msgspec
 
 from dropbatch.core.errors import UploadRefused
 from dropbatch.core.formats.base import API_BODY_LIMIT
-from dropbatch.core.formats.csv_rows import EXCERPT_BYTES
+from dropbatch.core.formats.csv_rows import EXCERPT_BYTES, OverlongRecord
 from dropbatch.core.records.detect_form import end_of_value
 
 if TYPE_CHECKING:
@@ -36,18 +36,6 @@ _BLANKS = re.compile(rb"[ \t\r\n]*+")
 _LONG_BLANK = re.compile(rb"\n[ \t\r\n]{16}")
 _FEW_BYTES = 8
 """Average bytes of lines that are so short that long stretches of them may be blank."""
-
-
-@dataclass(frozen=True, slots=True)
-class OverlongRecord:
-    """A record too large for any body: its beginning and its length in bytes."""
-
-    beginning: bytes
-    length: int
-
-    def __len__(self) -> int:
-        """Bytes of the whole record."""
-        return self.length
 
 
 def excerpt_of(text: bytes) -> bytes:

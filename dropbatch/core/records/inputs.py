@@ -166,7 +166,7 @@ def _explained(error: str, member: str) -> str:
 
 
 def _are_text(raws: Sequence[bytes]) -> bool:
-    """Whether all bytes are UTF-8: what a decoder passes over, it does not look at."""
+    """Whether all bytes are UTF-8: a decoder does not check what it skips."""
     if all(map(bytes.isascii, raws)):
         return True
     try:

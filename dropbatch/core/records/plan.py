@@ -54,6 +54,11 @@ class SplitPlan:
         """Whether records are elements of a JSON document instead of lines."""
         return self.form in {"object", "array"}
 
+    @property
+    def is_table(self) -> bool:
+        """Whether records are the rows of a table."""
+        return self.form == "rows"
+
 
 def max_records(plan: SplitPlan, number: int) -> int:
     """Records that one batch of a job may have; depends only on the plan and the batch's number.

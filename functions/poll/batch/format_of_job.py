@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from dropbatch.core import keys
-from dropbatch.core.formats.registry import DELIMITERS, Form, file_names
+from dropbatch.core.formats.registry import Form, file_names
 
 if TYPE_CHECKING:
     from shared.aws.object_store import ObjectStore
@@ -33,7 +33,7 @@ def form_of(store: ObjectStore, job: Job) -> Form:
     Raises:
         StorageError: S3 failed.
     """
-    if job.plan.format not in DELIMITERS:
+    if not job.plan.is_table:
         return Form(job.plan.format or "native")
     names = store.get(keys.answer_columns(job.job_id)) if job.plan.answers else b"[]"
     answers = msgspec.json.decode(names, type=tuple[str, ...])
@@ -56,7 +56,7 @@ def opening_of(store: ObjectStore, job: Job, kind: Kind) -> bytes:
     Raises:
         StorageError: S3 failed.
     """
-    if kind not in {"output", "retry"} or job.plan.format not in DELIMITERS:
+    if kind not in {"output", "retry"} or not job.plan.is_table:
         return b""
     names = file_names(form_of(store, job), job.upload.key)
     return names.output_opening if kind == "output" else names.retry_opening

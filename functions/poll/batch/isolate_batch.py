@@ -68,7 +68,7 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Conclude:
-    """No batch of its cause is divided any more: every record of the job has the fault."""
+    """The batch ends, and no other of its cause is divided: every record of the job has the fault."""
 
     finding: str = UNIFORM
 

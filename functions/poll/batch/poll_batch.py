@@ -39,7 +39,7 @@ COLLECT_SECONDS = 25.0
 """Seconds kept after the poll to store and join the answer."""
 POLL_BEGUN_SECONDS = 15.0
 """Seconds that a poll needs at least: a reply that is cut off may be the only one that holds the results."""
-SAYS_NOTHING_OF_TOKEN = {ErrorClass.ACCOUNT, ErrorClass.RATE_LIMIT, ErrorClass.TRY_LATER}
+KEEPS_PAUSE = {ErrorClass.ACCOUNT, ErrorClass.RATE_LIMIT, ErrorClass.TRY_LATER}
 """Rejections of a pause's probe that do not show that the pause is over."""
 POLL_FAILED = ErrorDetail("internal", "Dropbatch could not finish this batch; see the poll function's log.")
 
@@ -122,7 +122,7 @@ def _advance_batch(invocation: Invocation, job: Job, batch: Batch, permit: Permi
             _note_completion_time(services, job, batch, now)
         else:
             done = UnfinishedPoll(services, job, batch, submission, permit).process(reply, verdict)
-        if not isinstance(reply, OutcomeUnknown) and verdict not in SAYS_NOTHING_OF_TOKEN:
+        if not isinstance(reply, OutcomeUnknown) and verdict not in KEEPS_PAUSE:
             services.lift(permit, job.plan.model)
     return done
 

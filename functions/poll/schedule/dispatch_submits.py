@@ -66,7 +66,7 @@ class SubmitCalls:
     def blocked_until(self, found: DueItem, now: float) -> float | None:
         """When to read a batch again; None if it may be submitted now."""
         if self.look_at is not None and self.left <= 0:
-            return min(self.look_at, now + (HELD_POLL_SECONDS if found.batch.waits_anew else LIFT_LOOK_SECONDS))
+            return min(self.look_at, now + (HELD_POLL_SECONDS if found.batch.waits_to_resubmit else LIFT_LOOK_SECONDS))
         target = self._target(found.job)
         if target not in self.rooms:
             model, account = target
@@ -135,7 +135,7 @@ def _postpone(services: Services, found: DueItem, until: float) -> None:
     batch, now = found.batch, services.now()
     wait = max(until - now, 1.0)
     wait = soon_after(wait, wait / 10)
-    if batch.waits_anew:
+    if batch.waits_to_resubmit:
         services.ledger.poll_on(batch, now + wait)
         return
     if found.job.is_held:

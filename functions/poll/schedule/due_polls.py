@@ -111,7 +111,7 @@ def _poll(invocation: Invocation, found: list[DueItem], until: float = math.inf)
             chosen.append((one, permit))
 
     def step(chosen: tuple[DueItem, Permit]) -> str | None:
-        """The job's id if it got a part and is to be visited again."""
+        """Poll one batch; return its job's id if it got a part, so that the job is visited again."""
         one, permit = chosen
         outcome = poll_batch(polling, one.job, one.batch, permit)
         # Now, not when all polls of this cycle are over: some take a minute.

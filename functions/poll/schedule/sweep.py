@@ -157,7 +157,7 @@ def _slot_seconds(services: Services) -> float:
 
 def _waits(batch: Batch) -> bool:
     """Whether a batch waits to be submitted, and for nothing else."""
-    return batch.state is BatchState.READY and not (batch.ending or batch.isolating or batch.waits_anew)
+    return batch.state is BatchState.READY and not (batch.ending or batch.isolating or batch.waits_to_resubmit)
 
 
 def _is_free(batch: Batch, now: float) -> bool:

@@ -157,8 +157,9 @@ def _append_final(invocation: Invocation, job: Job) -> tuple[Job, ReadyBatches]:
 def _watch_split(invocation: Invocation, job: Job) -> None:
     """Visit a job whose upload is still being read: append, judge, write the status; touch neither lease nor claims.
 
-    These belong to split, which would lose its turn. Runs at the same time exclude each other by when the status was
-    told last. A job that has an error is visited in between too: its status tells the error at once.
+    These belong to split, which would lose its turn. Of two visits at the same time, one stops: each writes the time of
+    its status on the condition that it is still the one that was read. A job with an error is visited at once, so that
+    its status shows the error.
     """
     services = invocation.services
     if services.now() < job.status_at + STATUS_SECONDS and job.error is None:
@@ -169,7 +170,7 @@ def _watch_split(invocation: Invocation, job: Job) -> None:
     ahead = next_final_batches(services, watched, "output")
     status = _status_of(services, watched, ahead, waiting_for(services, watched))
     digest = status_digest(status)
-    noted = services.ledger.note_status(watched, services.now(), _told(ahead, digest))
+    noted = services.ledger.note_status(watched, services.now(), _status_fields(ahead, digest))
     if noted is None:
         return
     if digest != watched.status_sha:
@@ -359,7 +360,7 @@ def _update_status(services: Services, job: Job, ahead: ReadyBatches) -> None:
         due, work = max(min(due, sweep_at), now), DueKind.JOB
     if ahead.fills_a_step(job):  # This visit had no time for it.
         due, work = now, DueKind.JOB
-    told = {"status_at": now, **_told(ahead, digest)}
+    told = {"status_at": now, **_status_fields(ahead, digest)}
     released = services.ledger.release_job(job, due, work, fraction=fraction, unchanged_visits=unchanged_visits, **told)
     if released and (sweep_at := next_sweep(released, now)) is not None and sweep_at < due:
         # An error or a command came during this visit, and the release has moved what made the job due for it.
@@ -373,6 +374,6 @@ def _status_of(services: Services, job: Job, ahead: ReadyBatches, waiting: Waiti
     return build_status(job, ahead.succeeded, ahead.failed, held_up, ahead.pending)
 
 
-def _told(ahead: ReadyBatches, digest: str) -> dict[str, Any]:
+def _status_fields(ahead: ReadyBatches, digest: str) -> dict[str, Any]:
     """What the job item keeps of a status."""
     return {"status_sha": digest, "status_succeeded": ahead.succeeded, "status_failed": ahead.failed}

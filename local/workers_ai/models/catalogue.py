@@ -1,6 +1,6 @@
 """The models this server knows: task, family of request and answer, batch property.
 
-Data and its look-up.
+It holds their data and finds a model by its name.
 """
 
 from collections.abc import Iterator

@@ -38,11 +38,7 @@ PERHAPS_FAILED = Failed(3030, "", enveloped=False)
 PERHAPS_FAILED_WITHOUT_CODE = Failed(None, "", enveloped=False)
 NO_ANSWER = OutcomeUnknown("")
 
-
-# ── replies that are believed when several say the same ──────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize(
+each_doubted_reply = pytest.mark.parametrize(
     ("reply", "code"),
     [
         (REFUSED, 5006),
@@ -52,6 +48,12 @@ NO_ANSWER = OutcomeUnknown("")
         (PERHAPS_FAILED_WITHOUT_CODE, 0),
     ],
 )
+
+
+# ── replies that are believed when several say the same ──────────────────────────────────────────────────────────────
+
+
+@each_doubted_reply
 def test_doubted_reply_is_counted_by_its_code(polled, reply, code):
     one = polled(claims=1, misses=3)
 
@@ -78,16 +80,7 @@ def test_only_equal_consecutive_replies_add_up(polled, before, failures, since):
     assert (one.now.failures, one.now.failing_at) == (failures, since)
 
 
-@pytest.mark.parametrize(
-    ("reply", "code"),
-    [
-        (REFUSED, 5006),
-        (FAILED_EXECUTION, 5001),
-        (GUARDRAIL, 2017),
-        (PERHAPS_FAILED, 3030),
-        (PERHAPS_FAILED_WITHOUT_CODE, 0),
-    ],
-)
+@each_doubted_reply
 @pytest.mark.parametrize(("before", "sooner", "believed"), [(4, 0, True), (3, 0, False), (4, 0.5, False)])
 def test_doubted_reply_is_confirmed_the_fifth_time(polled, reply, code, before, sooner, believed):
     one = polled(failures=before, failing_code=code, failing_at=T - 60 + sooner)

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dropbatch.core import keys
-from dropbatch.core.formats.registry import DELIMITERS, Form, file_names, reader_of, target_of
+from dropbatch.core.formats.registry import FORMATS, Form, file_names, reader_of, target_of
 from dropbatch.core.keys import JobState
 from dropbatch.core.records.cut import Cut
 from dropbatch.core.records.plan import Checkpoint, SplitPlan
@@ -42,9 +42,10 @@ def result_files(format_: str, header: bytes, content: bytes, model: str, answer
         model: the job's.
         answer: the members of the item that answers a request.
     """
-    form, is_table = Form(format_, header), format_ in DELIMITERS
+    form, is_table = Form(format_, header), FORMATS[format_].is_table
     shape = "rows" if is_table else "jsonl"
-    plan = SplitPlan(model, 500, 9_500_000, "a", shape, "plain", format=format_, converts=format_ != "native")
+    delimiter, converts = FORMATS[format_].delimiter.decode(), format_ != "native"
+    plan = SplitPlan(model, 500, 9_500_000, "a", shape, "plain", format=format_, converts=converts, delimiter=delimiter)
     job = Job(
         job_id=JOB,
         state=JobState.IN_PROGRESS,

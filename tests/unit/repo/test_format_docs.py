@@ -53,7 +53,7 @@ def test_bedrocks_examples_are_real():
 
 def test_tables_examples_are_real():
     table, output = shown("csv and tsv", "csv")
-    header, *rows = [row for window in read_rows([table], b",") for row in window.rows]
+    header, *rows = [row for window in read_rows([table], b",") for row in window.records]
     form = Form("csv", header)
     writer = writer_of(form, target_of(MODEL))
     lines = [

@@ -91,24 +91,24 @@ def _output_item(raw: msgspec.Raw, name: str) -> Json:
     kind = word_of(item.get("type", NULL))
     if kind == "reasoning":
         added: dict[str, Json] = {"id": encode(f"rs_{name}"), "summary": b"[]"}
-        return splice({**added, **_told(item)}.items())
+        return splice({**added, **_without_nulls(item)}.items())
     if kind == "function_call":
         call_id: Json = item.get("call_id") or item.get("id") or encode(f"call_{name}")
-        return splice({**_told(item), "call_id": call_id}.items())
+        return splice({**_without_nulls(item), "call_id": call_id}.items())
     if kind == "message":
         parts = elements_of(item.get("content", NULL)) or []
         return _output_message(item, f"msg_{name}", splice_array(map(_output_part, parts)))
     return raw
 
 
-def _told(item: dict[str, msgspec.Raw]) -> dict[str, Json]:
+def _without_nulls(item: dict[str, msgspec.Raw]) -> dict[str, Json]:
     return {name: raw for name, raw in item.items() if bytes(raw) != b"null"}
 
 
 def _output_message(item: dict[str, msgspec.Raw], id_: str, content: bytes) -> bytes:
     added: dict[str, Json] = {"id": encode(id_), "status": b'"completed"'}
     fixed: dict[str, Json] = {"type": b'"message"', "role": b'"assistant"', "content": content}
-    return splice({**added, **_told(item), **fixed}.items())
+    return splice({**added, **_without_nulls(item), **fixed}.items())
 
 
 def _output_part(raw: msgspec.Raw) -> Json:
@@ -116,7 +116,7 @@ def _output_part(raw: msgspec.Raw) -> Json:
     if word_of(part.get("type", NULL)) not in {"output_text", "text"} or not begins(part.get("text", NULL), b'"'):
         return raw
     fixed: dict[str, Json] = {"type": b'"output_text"'}
-    return splice({"annotations": b"[]", **_told(part), **fixed}.items())
+    return splice({"annotations": b"[]", **_without_nulls(part), **fixed}.items())
 
 
 def _output_text(text: Json) -> bytes:

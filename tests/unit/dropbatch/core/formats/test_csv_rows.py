@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dropbatch.core.formats import csv_rows
-from dropbatch.core.formats.csv_rows import LongRow, read_rows, split_row
+from dropbatch.core.formats.csv_rows import OverlongRecord, read_rows, split_row
 from dropbatch.errors import UploadRefused
 from tests.support.uploads import in_blocks
 
@@ -27,7 +27,7 @@ def _small_limits():
 def rows_of(data, size=1 << 20, delimiter=b","):
     found = []
     for window in read_rows(in_blocks(data, size), delimiter):
-        for row, lines in zip(window.rows, window.lines, strict=True):
+        for row, lines in zip(window.records, window.lines, strict=True):
             found += [row] * (1 if row else lines)  # an empty row stands for consecutive empty lines
     return found
 
@@ -89,7 +89,7 @@ def test_unclosed_quote_is_named_with_line(data, line, size):
     [b"x" * 200, b'"' + b"x,\n" * 60 + b'",y', b'a,"' + b'""' * 80 + b'"', b"x" * (LIMIT + 1), b'5"' + b"x" * 100],
 )
 def test_row_that_no_request_can_hold_is_passed_over(long, size):
-    assert rows_of(b"a\n" + long + b"\nb,c\n", size) == [b"a", LongRow(long[:8], len(long)), b"b,c"]
+    assert rows_of(b"a\n" + long + b"\nb,c\n", size) == [b"a", OverlongRecord(long[:8], len(long)), b"b,c"]
     lines = [line for window in read_rows(in_blocks(b"a\n" + long, size), b",") for line in window.lines]
     assert lines == [1, 1 + long.count(b"\n")]
 

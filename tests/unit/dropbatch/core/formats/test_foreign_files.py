@@ -12,7 +12,7 @@ from dropbatch.core.formats.base import BatchFacts, Converted, Outcome
 from dropbatch.core.formats.csv_rows import read_rows
 from dropbatch.core.formats.detect import detect_format
 from dropbatch.core.formats.model_catalog import find_model
-from dropbatch.core.formats.registry import DELIMITERS, Form, reader_of, target_of, writer_of
+from dropbatch.core.formats.registry import FORMATS, Form, reader_of, target_of, writer_of
 from dropbatch.core.formats.tables import TableWriter
 from dropbatch.core.plan_upload import _delimiter, _elements, _first_row
 from dropbatch.core.records.detect_form import detect_form
@@ -70,13 +70,13 @@ def read(path):
     format_ = detect_format(f"inbox/{path.name}", content, complete=True, form=form, elements=elements)
     if elements:
         return Form(format_), [json.dumps(json.loads(one)).encode() for one in elements]
-    if format_ not in DELIMITERS:
+    if not FORMATS[format_].is_table:
         return Form(format_), content.splitlines()
     bom = b"\xef\xbb\xbf" if content.startswith(b"\xef\xbb\xbf") else b""
     content = content.removeprefix(bom)
     delimiter = _delimiter(format_, content)
     header, size, _ = _first_row(content, delimiter.encode())
-    rows = [row for window in read_rows([content[size:]], delimiter.encode()) for row in window.rows if row]
+    rows = [row for window in read_rows([content[size:]], delimiter.encode()) for row in window.records if row]
     return Form(format_, bom + header, delimiter), rows
 
 

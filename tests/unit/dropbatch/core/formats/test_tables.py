@@ -120,7 +120,7 @@ def test_column_without_name_is_not_counted():
 
 def test_row_ends_with_any_number_of_carriage_returns():
     data = b"id,text\r\r\n1,hello\r\r\n2,bye\r\r\n"
-    assert [row for window in read_rows([data], b",") for row in window.rows] == [b"id,text", b"1,hello", b"2,bye"]
+    assert [row for window in read_rows([data], b",") for row in window.records] == [b"id,text", b"1,hello", b"2,bye"]
 
 
 @pytest.mark.parametrize("row", [b'1\t"Hello," she said.', b'1\t"a" "b"'])
@@ -352,7 +352,7 @@ def written_rows(draw):
 
 def rows_in(data, size=1 << 20):
     blocks = [data[at : at + size] for at in range(0, len(data), size)]
-    return [row for window in read_rows(blocks, b",") for row in window.rows if row]
+    return [row for window in read_rows(blocks, b",") for row in window.records if row]
 
 
 @given(data=written_rows(), size=st.integers(1, 40), results=st.lists(texts, min_size=20, max_size=20))

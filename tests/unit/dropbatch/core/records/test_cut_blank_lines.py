@@ -25,8 +25,8 @@ RECORDS = {
 
 
 def cut_all(format_, data, *, block=8 << 20, start=None, number=0, most=500):
-    form = "rows" if format_ == "csv" else "jsonl"
-    plan = SplitPlan(BGE, most, 9_500_000, "a", form, "plain", format=format_, converts=format_ != "native")
+    form, delimiter = ("rows", ",") if format_ == "csv" else ("jsonl", "")
+    plan = SplitPlan(BGE, most, 9_500_000, "a", form, "plain", format=format_, delimiter=delimiter)
     start = start or Checkpoint()
     blocks = in_blocks(data[start.offset :], block)
     if format_ == "native":

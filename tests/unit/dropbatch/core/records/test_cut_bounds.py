@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
+from dropbatch.core.formats.csv_rows import OverlongRecord
 from dropbatch.core.records import cut as module
 from dropbatch.core.records.cut import cut, validate_record
-from dropbatch.core.records.framing import OverlongRecord
 from dropbatch.core.records.index import NO_REFERENCE
 from dropbatch.core.records.plan import Checkpoint
 from dropbatch.errors import UploadRefused
