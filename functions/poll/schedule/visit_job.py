@@ -28,6 +28,7 @@ from functions.poll.results.result_files import (
     progress_of,
     readable,
 )
+from functions.poll.results.up_to_fault import append_up_to_fault
 from functions.poll.schedule.control import end_long_hold
 from functions.poll.schedule.delete_staged import first_deletion
 from functions.poll.schedule.sweep import next_sweep, sweep
@@ -295,11 +296,7 @@ def _give_up(invocation: Invocation, job: Job) -> None:
         f"fault, and all other answers are kept for 60 days under staging/{job.job_id}/. Please report this."
     )
     job = still_leased(services.ledger.begin_finalizing(job, error=ErrorDetail("internal", message)), job.job_id)
-    while invocation.allows(STEP_SECONDS):
-        ahead = next_final_batches(services, job, "output", up_to_fault=True)
-        if not ahead.leaves:
-            break
-        job = append_segment(services, job, "output", ahead, final=False)
+    job = append_up_to_fault(invocation, job)
     kinds = []
     for kind in _wanted(job):
         try:
