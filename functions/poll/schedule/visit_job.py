@@ -63,6 +63,8 @@ METRIC_OF_STATE = {
     JobState.FAILED: "JobsFailed",
     JobState.CANCELLED: "JobsCancelled",
 }
+MAX_REFUSED_NOTICE_SECONDS = 300.0
+"""Seconds after the end of a job for which its notice is sent again although EventBridge refuses it for good."""
 MIN_ANSWERED_RECORDS = 100
 """Answered records from which a job's `max_failed_fraction` is tested."""
 
@@ -252,11 +254,26 @@ def _close(invocation: Invocation, job: Job, kinds: list[Kind]) -> None:
     if job.retry_of:
         _put_retry_record(services, job, manifest)
     write_status(services, job, final_status(job))
-    services.notices.publish_job_over(event_detail(services.store.bucket, job, manifest), now)
+    _publish(services, job, event_detail(services.store.bucket, job, manifest), now)
     # The ledger comes last: until then the job is due again, and all of the above exists already or is repeated.
     if _end(services, job, now, is_complete=job.output.lines == job.total and kinds == _wanted(job)):
         count(METRIC_OF_STATE[job.final_state])
         logger.info("job over", job_id=job.job_id, state=job.final_state, records=job.total, failed=job.sums.failed)
+
+
+def _publish(services: Services, job: Job, detail: dict[str, Any], now: float) -> None:
+    """Announce that a job is over; after some minutes of refusals that last, it ends without.
+
+    Raises:
+        StorageError: the notice is to be sent again.
+    """
+    try:
+        services.notices.publish_job_over(detail, now)
+    except RefusedError as error:
+        if job.ended_at is None or now - job.ended_at < MAX_REFUSED_NOTICE_SECONDS:
+            raise
+        logger.error("event not published", job_id=job.job_id, reason=str(error))
+        count("Errors")
 
 
 def _end(services: Services, job: Job, now: float, *, is_complete: bool) -> bool:
