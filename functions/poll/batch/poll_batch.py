@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from dropbatch.core import keys
 from functions.poll.batch.collect import StoredReply, collect
 from functions.poll.batch.isolate_batch import give_up, isolate
+from functions.poll.batch.lost_ids import note_known
 from functions.poll.batch.partial_answers import is_partial, use_partial, waits_for_more
 from functions.poll.batch.unanswered import end
 from functions.poll.batch.unfinished_polls import UnfinishedPoll
@@ -111,6 +112,8 @@ def _advance_batch(invocation: Invocation, job: Job, batch: Batch, permit: Permi
         batch.sendable,
     ) as reply:
         verdict = classify_rejection(services, job, batch, reply, polling=True) if isinstance(reply, Rejected) else None
+        if not isinstance(reply, Rejected | OutcomeUnknown):
+            note_known(services, job, batch, submission)
         if isinstance(reply, Answer) and waits_for_more(services, job, batch, reply):
             done = UnfinishedPoll(services, job, batch, submission, permit).process(Pending(reply.status[:32]), None)
         elif isinstance(reply, Answer):

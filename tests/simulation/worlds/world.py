@@ -26,7 +26,7 @@ from local.workers_ai import Behaviour, Fault, WorkersAI
 from shared import bootstrap, observability
 from shared.aws import attribute_values, dynamodb
 from shared.ledger import batches, jobs
-from shared.pacing import budget, controls
+from shared.pacing import controls
 from shared.workers_ai import client as api_client
 from shared.workers_ai.transports import Credentials
 from simulation import Account, Awkward, Queue
@@ -264,7 +264,7 @@ def simulated(
         chance = random.Random(seed)
         reader = Reader(world.dynamodb)
         for target, name, replacement in (
-            *((module, "read", reader) for module in (budget, controls, dynamodb, batches, jobs)),
+            *((module, "read", reader) for module in (controls, dynamodb, batches, jobs)),
             (bootstrap, "http_client", lambda: Http(world.calls, world.api, world.call_times)),
             (bootstrap, "_credentials_reader", lambda *_: lambda _fresh: Credentials(world.token)),
             (api_client, "time", clock),
