@@ -66,7 +66,12 @@ class Probes:
         if not old or not new or (old.get("state"), new.get("state")) != ({"S": "queued"}, {"S": "ready"}):
             return
         world, now = self.laws.world, self.laws.world.kernel.now
-        if not number(old, "misses") or "ending" in new or "isolating" in new or new.get("round") != old.get("round"):
+        if (
+            not number(old, "calls_fail_since")
+            or "ending" in new
+            or "isolating" in new
+            or new.get("round") != old.get("round")
+        ):
             return
         latest = submissions(old)[-1]
         hours = float(os.environ["BATCH_DEADLINE_HOURS"])
