@@ -26,8 +26,14 @@ def is_overdue(services: Services, batch: Batch, now: float) -> bool:
 
 
 def overdue_at(services: Services, batch: Batch) -> float:
-    """When a batch will have been pending for longer than the stack's deadline, Unix seconds."""
-    return batch.submissions[-1].at + batch.paused + services.settings.batch_deadline_hours * 3_600
+    """When a batch will have been pending for longer than the stack's deadline, Unix seconds.
+
+    One that could not be submitted again, because it is unknown whether it was, gets as long as if it had been.
+    """
+    since, last_word = batch.submissions[-1].at, batch.ending_if_unanswered
+    if last_word and last_word.code == "submit_unknown":
+        since = max(since, batch.ready_at)
+    return since + batch.paused + services.settings.batch_deadline_hours * 3_600
 
 
 def submit_again(services: Services, job: Job, batch: Batch, error: ErrorDetail, updates: dict[str, object]) -> bool:

@@ -232,6 +232,19 @@ def test_overdue_batch_not_resubmitted_ends_late(polled):
     assert (one.now.state, one.now.ending) == (BatchState.DONE, LATE)
 
 
+@pytest.mark.parametrize(("since", "ends"), [(T - 9, False), (T - DAY - 9, True)])
+@pytest.mark.parametrize("reply", [Pending("running"), SERVER_ERROR, UNKNOWN_CODE], ids=lambda one: type(one).__name__)
+def test_overdue_id_is_polled_on_after_unknown_submits(polled, reply, since, ends):
+    """Its second submits may have failed because of an outage, and its answer still comes."""
+    unknown = ErrorDetail("submit_unknown", "")
+    one = polled(
+        submissions=(replace(LATE_SINCE, at=T - 3 * DAY),), ready_at=since, unknowable=2, ending_if_unanswered=unknown
+    )
+
+    assert one.polled(reply) is ends
+    assert one.now.ending == (unknown if ends else None)
+
+
 # ── earlier ids ───────────────────────────────────────────────────────────────────────────────────────────
 
 
