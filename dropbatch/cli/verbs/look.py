@@ -51,11 +51,18 @@ def _row(job: Job, status: dict[str, Any]) -> str:
 @pass_context
 def status(context: Context, *, job: str) -> None:
     """Show a job's status."""
+    from dropbatch.cli.reports import billed_again
     from dropbatch.client.progress import describe
+    from dropbatch.core.keys import FINAL_JOB_STATES
 
     found = context.job(job)
     current = found.status()
-    emit(current, *describe(found.id, current), f"s3://{context.stack.bucket}/{found.folder}")
+    lines = describe(found.id, current)
+    if found.uploaded and (error := current.get("error")):  # It has no job, and so no manifest.
+        lines.append(f"  {error['code']}: {error['message']}")
+    elif current["state"] in FINAL_JOB_STATES:
+        lines += billed_again(found.manifest())
+    emit(current, *lines, f"s3://{context.stack.bucket}/{found.folder}")
 
 
 @click.command()
