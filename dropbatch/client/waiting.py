@@ -32,9 +32,10 @@ def wait_until_created(job: JobFiles, seconds: float = JOB_SECONDS) -> None:
         Interrupted: the user interrupted it.
     """
     deadline = time.monotonic() + seconds
-    pause, expected, notice = MIN_READ_SECONDS / 2, job.id, None
+    pause, expected = MIN_READ_SECONDS / 2, job.id
+    notice: dict[str, Any] | None = None
     try:
-        while time.monotonic() < deadline and not (notice or {}).get("error"):
+        while time.monotonic() < deadline and not (notice and notice["error"]):
             with suppress(ConnectionLost):
                 if job.exists():
                     break
