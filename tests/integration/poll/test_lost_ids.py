@@ -37,6 +37,11 @@ def probed(**at):
     client("dynamodb").put_item(TableName="table", Item=PROBE | values)
 
 
+def noted(name):
+    """One of these times."""
+    return float(client("dynamodb").get_item(TableName="table", Key=PROBE)["Item"][name]["N"])
+
+
 def is_submitted_again(one):
     assert one.now.state is (BatchState.READY if one.doubles.sent else BatchState.QUEUED)
     return bool(one.doubles.sent)
@@ -107,7 +112,7 @@ def test_probe_that_is_not_known_is_not_repeated(polled):
     one.polled(UNKNOWN)
 
     assert not is_submitted_again(one)
-    assert client("dynamodb").get_item(TableName="table", Key=PROBE)["Item"]["tried_at"] == {"N": repr(T)}
+    assert noted("tried_at") == T
 
 
 @pytest.mark.parametrize("reply", [Pending("queued"), Accepted("id"), INCOMPLETE])
@@ -116,7 +121,7 @@ def test_probe_that_is_known_is_noted(polled, reply):
 
     one.polled(reply)
 
-    assert client("dynamodb").get_item(TableName="table", Key=PROBE)["Item"]["known_at"] == {"N": repr(T)}
+    assert noted("known_at") == T
 
 
 @pytest.mark.parametrize(
