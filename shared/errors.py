@@ -56,12 +56,14 @@ class RefusedError(StorageError):
     """S3 refuses a call about an object, and will until somebody changes a policy, a key or the object.
 
     Attributes:
+        call: the service, its operation, and the key.
         code: S3's own, or the HTTP status where it sent none.
         said: S3's message; empty where it sent none.
     """
 
     def __init__(self, call: str, code: str, said: str) -> None:
         super().__init__(f"{call}: {code} {said}")
+        self.call = call
         self.code = code
         self.said = said
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dropbatch.cli.exits import in_options
+from dropbatch.cli.reports import billed_again
 from dropbatch.client.progress import duration
 from dropbatch.client.results.reading import read_failures
 from dropbatch.client.transfer.objects import blocks
@@ -42,7 +43,8 @@ def _age(job: Job) -> float:
 def details(job: Job, status: Mapping[str, Any]) -> Iterator[str]:
     """A job's file, model, age and cost, why it failed, and where its results are."""
     state = status["state"]
-    manifest = job.manifest() if state in FINAL_JOB_STATES else None
+    has_job = not (job.uploaded and status.get("error"))  # Or S3 tells the stack nothing of the upload.
+    manifest = job.manifest() if has_job and state in FINAL_JOB_STATES else None
     record = manifest or job.stack.read_json(job_record(job.id)) or {}
     yield f"file     {job.path}"
     yield f"model    {record.get('model') or 'none'}, format {record.get('format') or 'not known yet'}"
@@ -51,6 +53,8 @@ def details(job: Job, status: Mapping[str, Any]) -> Iterator[str]:
         yield f"cost     ${cost['amount']}{', estimated' if cost['estimated'] else ''}"
     elif manifest:
         yield "cost     not known: the model's price is not"
+    for line in billed_again(manifest or {}):
+        yield f"billed   {line}"
     if error := (manifest or status).get("error"):
         yield f"because  {error['code']}: {in_options(error['message'])}"
     if manifest and (first := _first_failure(job, manifest)):

@@ -74,14 +74,22 @@ class JobFiles:
     def status(self) -> dict[str, Any]:
         """The job's status.json; `{"state": "uploaded"}` until the stack has created the job of an upload.
 
+        While S3 tells the stack nothing of the upload, it is the notice that shows this: `waiting`, later `failed`.
+
         Raises:
             NotFound: there is no such job.
         """
         if found := self._look():
             return found
         if self.uploaded:
-            return {"state": "uploaded"}
+            return self.notice() or {"state": "uploaded"}
         raise NotFound(f"There is no job {self.id} under {self.folder}.")
+
+    def notice(self) -> dict[str, Any] | None:
+        """What shows that S3 tells the stack nothing of an upload without a job; None if nothing does."""
+        found = self.stack.read_json(keys.denied_notice(self.uploaded.key)) if self.uploaded else None
+        is_its = found and self.uploaded and found["version"] == self.uploaded.version and not found["job_id"]
+        return found if is_its else None
 
     def manifest(self) -> dict[str, Any]:
         """The finished job's manifest.

@@ -66,19 +66,24 @@ def wait_until_created(job: JobFiles, seconds: float = JOB_SECONDS) -> None:
     """Wait until the stack has created an uploaded job.
 
     Raises:
-        NotFound: there is no job after these seconds.
+        NotFound: there is no job after these seconds, or the stack has given the upload up.
         Interrupted: the user interrupted it.
     """
     deadline = time.monotonic() + seconds
     pause, expected = MIN_READ_SECONDS / 2, job.id
+    notice: dict[str, Any] | None = None
     try:
-        while time.monotonic() < deadline:
+        while time.monotonic() < deadline and not (notice and notice["error"]):
             with suppress(ConnectionLost):
                 if job.exists():
                     break
+                notice = job.notice()
             time.sleep(pause)
             pause = min(pause * 1.3, MAX_READ_SECONDS)
         else:
+            if notice:
+                why = notice["error"] or notice["waiting_for"]
+                raise NotFound(f"{job.path} has no job: {why['code']}: {why['message']}")
             raise NotFound(
                 f"{job.path} has no job after {seconds:.0f} seconds. `dropbatch doctor` looks for the cause."
             )

@@ -265,11 +265,11 @@ class WorkersAI:
             batch = self._batches.accept(run.route.account, model.name, run.body, requests, behaviour, run.now)
             batch.inline = run.call == "sync" or any(fault.kind == "sync_answer" for fault in run.faults)
             batch.failure = wrong and error(3030, f"AiError: 1 validation error for VllmBatchRequest: {wrong.message}")
+            if batch.inline:
+                self._batches.forget(batch)
             self._mark(batch, run.faults, lambda: requests, run.now)
         batch.faults = tuple(fault for fault in run.faults if fault.nature.stage == "batch")
         if batch.inline:
-            with self._lock:
-                self._batches.forget(batch)
             return self._finished(batch, requests, batch.faults, 0)
         result: dict[str, Any] = {"status": "queued", "request_id": batch.shown_id(behaviour)}
         if behaviour.empty_array:
@@ -310,10 +310,10 @@ class WorkersAI:
                 batch.completes_at = max(batch.completes_at, now) + (fault.seconds if fault.seconds >= 0 else FOREVER)
             elif fault.kind == "batch_fails":
                 batch.failure = error(fault.code or 3030, fault.message, fault.status)
+            elif fault.kind == "forgotten":
+                self._batches.forget(batch)
             elif fault.kind == "item_fails":
-                sent = requests()
-                failure = error(fault.code or 3040, fault.message)
-                attempts: dict[bytes, int] = {}
+                sent, attempts, failure = requests(), dict[bytes, int](), error(fault.code or 3040, fault.message)
                 for index in fault.chosen(sent, batch.request_id):
                     text = msgspec.json.encode(sent[index])
                     # The same request twice in one batch is one attempt.

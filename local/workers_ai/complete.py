@@ -100,12 +100,13 @@ def _with_usage(answer: Answer, behaviour: Behaviour) -> bytes:
 
 
 def answers(batch: Batch, requests: list[dict[str, Any]], behaviour: Behaviour, request: object) -> bool:
-    """Whether the next complete answer of a batch has one item for each time that it holds a request."""
+    """Whether the next complete answer of a batch has one item for each time that it holds a request (None: any)."""
     result, _ = completed(batch, requests, behaviour, batch.faults, batch.answers)
     places = {index for index, one in enumerate(requests) if one == request}
     items = result.get("responses") or result.get("results") or []
     found = [int(item.get("id", item.get("index", -1))) for item in items]
-    return bool(places) and (found.count(-1) == len(items) or all(found.count(at) == 1 for at in places))
+    is_sent = bool(places) or request is None
+    return is_sent and (found.count(-1) == len(items) or all(found.count(at) == 1 for at in places))
 
 
 def _named(item: dict[str, Any], faults: tuple[Fault, ...], behaviour: Behaviour) -> dict[str, Any]:

@@ -55,6 +55,7 @@ KINDS = {
     "slow": Kind("after", "any", "the reply begins `seconds` later"),
     "stuck": Kind("batch", "submit", "the batch is pending `seconds` longer; if they are not given, for ever"),
     "batch_fails": Kind("batch", "submit", "fails after acceptance with `code` (3030)"),
+    "forgotten": Kind("batch", "submit", "billed, and its id is unknown from then on"),
     "partial": Kind("batch", "submit", "while it runs, the items that are finished are beside `status`"),
     "unnumbered": Kind("batch", "submit", "items have no `id` or `index`, only their `external_reference`"),
     "missing": Kind("batch", "submit", "items are missing in the `first` answers, or always"),

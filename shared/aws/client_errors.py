@@ -10,7 +10,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from shared.errors import RefusedError, StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
 ARCHIVED = "InvalidObjectState"
 """Code of a read of an object that has to be restored from an archive first."""
@@ -30,11 +30,12 @@ def is_refusal(code: str) -> bool:
 
 
 @contextmanager
-def storage_errors(call: str) -> Iterator[None]:
+def storage_errors(call: str, lasting: Collection[str] = ()) -> Iterator[None]:
     """Translate the errors that a boto3 call raises.
 
     Args:
         call: the service and its operation, for the message.
+        lasting: the service's own codes of refusals that last, beside those of S3.
 
     Raises:
         RefusedError: the service refuses this call, and will again.
@@ -43,6 +44,7 @@ def storage_errors(call: str) -> Iterator[None]:
     try:
         yield
     except (ClientError, BotoCoreError) as error:
-        if isinstance(error, ClientError) and is_refusal(code := error.response["Error"]["Code"]):
+        code = error.response["Error"]["Code"] if isinstance(error, ClientError) else ""
+        if isinstance(error, ClientError) and (is_refusal(code) or code in lasting):
             raise RefusedError(call, code, error.response["Error"].get("Message", "")) from error
         raise StorageError(f"{call}: {error}") from error

@@ -1,7 +1,8 @@
 """Notices: an EventBridge event for each job that is over, sent at least once, because the ledger waits for it.
 
 There is no separate outbox: a job is `finalizing`, and due again, until EventBridge has accepted its notice; only then
-does the ledger end it. If a function dies in between, the same notice is sent again.
+does the ledger end it. If a function dies in between, the same notice is sent again. A notice that EventBridge refuses
+for good is given up after some minutes.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from shared.aws.client_errors import storage_errors
-from shared.errors import StorageError
+from shared.errors import RefusedError, StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,6 +22,13 @@ if TYPE_CHECKING:
 
 SOURCE = "dropbatch"
 DETAIL_TYPE = "Batch Job State Change"
+LASTING = frozenset(
+    {
+        *("AccessDeniedException", "ResourceNotFoundException", "ValidationException"),
+        *("NotAuthorizedForSourceException", "NotAuthorizedForDetailTypeException", "KMSAccessDeniedException"),
+    }
+)
+"""EventBridge's codes for a notice that it will refuse again: a policy, a bus or a key."""
 
 
 class EventBus:
@@ -38,6 +46,7 @@ class EventBus:
             at: Unix seconds.
 
         Raises:
+            RefusedError: EventBridge refuses the notice, and will until somebody changes something.
             StorageError: EventBridge rejected the call or the connection failed; the notice must be sent again.
         """
         entry = {
@@ -46,10 +55,11 @@ class EventBus:
             "Detail": msgspec.json.encode(detail).decode(),
             "Time": datetime.fromtimestamp(at, UTC),
         }
-        with storage_errors("EventBridge put_events"):
+        with storage_errors("EventBridge put_events", LASTING):
             answer = self.client().put_events(Entries=[entry])  # type: ignore[list-item]
         if answer["FailedEntryCount"]:
             refused = answer["Entries"][0]
-            raise StorageError(
-                f"EventBridge refused a notice: {refused.get('ErrorCode')} {refused.get('ErrorMessage')}"
-            )
+            code, said = refused.get("ErrorCode", ""), refused.get("ErrorMessage", "")
+            if code in LASTING:
+                raise RefusedError("EventBridge put_events", code, said)
+            raise StorageError(f"EventBridge refused a notice: {code} {said}")

@@ -99,6 +99,8 @@ _CODES_ON_A_POLL: dict[int, ErrorClass] = {
 }
 """What a code means on a poll, where that differs."""
 
+_GATEWAYS_OWN = range(2000, 3000)
+"""Codes of AI Gateway itself, which knows nothing of a batch's id."""
 BLOCKED_CODES = frozenset({2016, 2017, 2029, 2030})
 """Codes of AI Gateway for content that it blocks: they say nothing of other batches of the job."""
 
@@ -206,7 +208,7 @@ def classify_poll_error(reply: Rejected) -> ErrorClass:
         return _PAGES_ON_A_POLL.get(verdict, ErrorClass.TRY_LATER)
     if by_code := _CODES_ON_A_POLL.get(reply.code or 0) or _by_code(reply):
         return ErrorClass.TRY_LATER if by_code is ErrorClass.MODEL else by_code
-    if reply.status == HTTPStatus.NOT_FOUND:
+    if reply.status == HTTPStatus.NOT_FOUND and reply.code not in _GATEWAYS_OWN:
         return ErrorClass.UNKNOWN_ID
     return ErrorClass.TRY_LATER if verdict in {ErrorClass.REQUEST, ErrorClass.MODEL} else verdict
 

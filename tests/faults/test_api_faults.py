@@ -187,13 +187,10 @@ CASES = {
         rates={"poll:10404": 0.33}, switches={"unknown_id_code": 10404}, observed="polled again, billed once"
     ),
     "id lost, 2 batches": Case(
-        faults=tuple(
-            Fault(kind="error", on="poll", code=10404, status=404, contains=f"hello {number}.", times=8)
-            for number in (3, 43)
-        ),
+        faults=tuple(Fault(kind="forgotten", contains=f"hello {number}.") for number in (3, 43)),
         extra=2,
         why="one for each lost id",
-        observed="submitted again after five polls that did not find it",
+        observed="submitted again after 15 minutes in which no poll found it",
     ),
     "pending for ever, 2 batches": Case(
         faults=tuple(Fault(kind="stuck", contains=f"hello {number}.") for number in (3, 43)),

@@ -151,10 +151,10 @@ def test_unknown_id_of_closed_account_is_not_believed(start, api):
 
 def test_lost_id_is_resubmitted_in_its_account(start, api):
     world = start()
+    api.inject(Fault(kind="forgotten"))
     world.upload_records("a.jsonl", greetings(2), model=M2M)
     world.deliver_all()
     redeploy(world, SECOND)
-    api.inject(Fault(kind="error", on="poll", code=10404, status=404, times=7))
 
     world.settle()
 

@@ -16,7 +16,7 @@ from dropbatch.client.results.own_columns import cells, own_columns
 from dropbatch.client.results.reading import is_native, native_records
 from dropbatch.core.formats.answers import vectors_of
 from dropbatch.core.formats.base import encode, members_of, value_of
-from dropbatch.core.formats.registry import DELIMITERS
+from dropbatch.core.formats.registry import FORMATS
 from dropbatch.core.formats.tables import answer_text
 from dropbatch.errors import Error, UsageError
 
@@ -131,7 +131,7 @@ def record_batches(files: ResultFiles, *, columns: bool = False) -> Any:  # noqa
         batches = _native_batches(pa, files.output(), schema, width)
     else:
         batches = (_batch(pa, chunk, schema, width) for chunk in _chunks(files.records()))
-    own = own_columns(pa, files) if columns and files.format in DELIMITERS else None
+    own = own_columns(pa, files) if columns and FORMATS[files.format].is_table else None
     if own is None:
         return pa.RecordBatchReader.from_batches(schema, batches)
     return _beside(pa, files, own, schema, batches)

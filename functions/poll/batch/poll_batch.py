@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING
 from dropbatch.core import keys
 from functions.poll.batch.collect import StoredReply, collect
 from functions.poll.batch.isolate_batch import give_up, isolate
+from functions.poll.batch.lost_ids import note_known
 from functions.poll.batch.partial_answers import is_partial, use_partial, waits_for_more
 from functions.poll.batch.unanswered import end
 from functions.poll.batch.unfinished_polls import UnfinishedPoll
 from shared.claims import MAX_CLAIMS, claim_seconds, report_stuck, retry_seconds
+from shared.denied_writes import show_denied_write
 from shared.errors import ObjectNotFoundError, StorageError
 from shared.lasting_errors import clear_lasting_error
 from shared.models import CANCEL_NOW, CANCELLED_ACCEPTED, TOO_OLD_CODE, Batch, ErrorDetail, Job, Submission
@@ -78,7 +80,8 @@ def poll_batch(invocation: Invocation, job: Job, batch: Batch, permit: Permit) -
         if claimed.claims > MAX_CLAIMS:
             return PollOutcome(job.job_id, _give_up(services, job, claimed))
         return PollOutcome(job.job_id, _advance_batch(invocation, job, claimed, permit))
-    except StorageError:
+    except StorageError as error:
+        show_denied_write(services, replace(job, lease_until=0.0), error)
         # A poll may be repeated, so nobody has to wait for the claim's end. The claim counts, if it was written.
         services.ledger.postpone(replace(batch, due_at=until), services.now() + retry_seconds(batch.claims))
         raise
@@ -111,6 +114,8 @@ def _advance_batch(invocation: Invocation, job: Job, batch: Batch, permit: Permi
         batch.sendable,
     ) as reply:
         verdict = classify_rejection(services, job, batch, reply, polling=True) if isinstance(reply, Rejected) else None
+        if not isinstance(reply, Rejected | OutcomeUnknown):
+            note_known(services, job, batch, submission)
         if isinstance(reply, Answer) and waits_for_more(services, job, batch, reply):
             done = UnfinishedPoll(services, job, batch, submission, permit).process(Pending(reply.status[:32]), None)
         elif isinstance(reply, Answer):

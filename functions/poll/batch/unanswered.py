@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from functions.poll.batch.collect import collect, try_missing_again
+from functions.poll.batch.collect import MAX_RETRIES, collect, try_missing_again
 from shared.api_messages import attach_api_message
 from shared.aws.queues import SubmitMessage
 from shared.models import PAST_DEADLINE, Batch, ErrorDetail, Job, cause_of
@@ -26,8 +26,14 @@ def is_overdue(services: Services, batch: Batch, now: float) -> bool:
 
 
 def overdue_at(services: Services, batch: Batch) -> float:
-    """When a batch will have been pending for longer than the stack's deadline, Unix seconds."""
-    return batch.submissions[-1].at + batch.paused + services.settings.batch_deadline_hours * 3_600
+    """When a batch will have been pending for longer than the stack's deadline, Unix seconds.
+
+    One that could not be submitted again, because it is unknown whether it was, gets as long as if it had been.
+    """
+    since, last_word = batch.submissions[-1].at, batch.ending_if_unanswered
+    if last_word and last_word.code == "submit_unknown":
+        since = max(since, batch.ready_at)
+    return since + batch.paused + services.settings.batch_deadline_hours * 3_600
 
 
 def submit_again(services: Services, job: Job, batch: Batch, error: ErrorDetail, updates: dict[str, object]) -> bool:
@@ -41,15 +47,9 @@ def submit_again(services: Services, job: Job, batch: Batch, error: ErrorDetail,
         return end_missing(services, job, batch, PAST_DEADLINE if is_past else error)
     if is_past:
         return end(services, job, batch, PAST_DEADLINE)
-    submits = len(batch.of_round) + batch.unknowable
-    if (
-        batch.ending_if_unanswered
-        or job.ending(now)
-        or services.settings.ambiguous_submit == "fail"
-        or submits >= MAX_ROUND_SUBMITS
-    ):
+    if not _is_allowed(services, job, batch):
         return end(services, job, batch, batch.ending_if_unanswered or error)
-    if job.is_held or not services.budget.can_submit(job.plan.model, now, other_account(services, job)):
+    if not _can_send(services, job):
         services.ledger.schedule_poll(batch, now + next_poll(services, job, batch), **updates)
     elif services.ledger.resubmit(batch, now):
         logger.warning("batch submitted again", **batch_log_fields(batch), reason=error.message)
@@ -57,13 +57,39 @@ def submit_again(services: Services, job: Job, batch: Batch, error: ErrorDetail,
     return False
 
 
+def may_submit_again(services: Services, job: Job, batch: Batch) -> bool:
+    """Whether `submit_again` would submit a batch now, or a part of it, instead of ending it or polling on."""
+    if batch.is_partly_answered and (batch.round == MAX_RETRIES or _submits(batch) >= MAX_ROUND_SUBMITS):
+        return False
+    return _is_allowed(services, job, batch) and _can_send(services, job)
+
+
+def _submits(batch: Batch) -> int:
+    """Submits of all its rounds, those with an unknown outcome included."""
+    return len(batch.submissions) + batch.unknowable
+
+
+def _is_allowed(services: Services, job: Job, batch: Batch) -> bool:
+    submits = len(batch.of_round) + batch.unknowable
+    return not (
+        batch.ending_if_unanswered
+        or job.ending(services.now())
+        or services.settings.ambiguous_submit == "fail"
+        or submits >= MAX_ROUND_SUBMITS
+    )
+
+
+def _can_send(services: Services, job: Job) -> bool:
+    account = other_account(services, job)
+    return not job.is_held and services.budget.can_submit(job.plan.model, services.now(), account)
+
+
 def end_missing(services: Services, job: Job, batch: Batch, error: ErrorDetail = MISSING) -> bool:
     """Submit again the records that a reply lacked, or end them; return whether the batch is done."""
-    submits = len(batch.submissions) + batch.unknowable
     allowed = (
         services.settings.ambiguous_submit == "resubmit"
         and batch.ending_if_unanswered is None
-        and submits < MAX_ROUND_SUBMITS
+        and _submits(batch) < MAX_ROUND_SUBMITS
     )
     if allowed and not job.ending(services.now()) and try_missing_again(services, batch):
         return False

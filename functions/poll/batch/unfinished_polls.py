@@ -8,7 +8,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from functions.poll.batch.unanswered import LATE, is_overdue, isolate_or_end, next_poll, overdue_at, submit_again
+from functions.poll.batch.lost_ids import LOST_SECONDS, begin_probe, is_lost_for_long, other_is_known
+from functions.poll.batch.unanswered import (
+    LATE,
+    is_overdue,
+    isolate_or_end,
+    may_submit_again,
+    next_poll,
+    overdue_at,
+    submit_again,
+)
 from shared.aws.queues import FAST_START_BATCHES, FOLLOWED_POLLS, FOLLOWED_SECONDS, POLL_GRACE_SECONDS, PollMessage
 from shared.claims import claim_seconds
 from shared.lasting_errors import clear_lasting_error, note_lasting_error
@@ -24,8 +33,8 @@ if TYPE_CHECKING:
     from shared.bootstrap import Services
 
 MISSES, MISSES_OVER = 5, 60.0
-"""Polls in a row for which the API must not know an id, or have no answers for it though it calls the batch completed,
-over at least that many seconds, before the answers count as lost."""
+"""Polls in a row for which the API must have no answers for an id though it calls the batch completed, over at least
+that many seconds, before there are none."""
 FAILURES = 5
 """The same for polls answered with the same code that blames the request."""
 DOUBTED_SECONDS = 15.0
@@ -68,7 +77,7 @@ class UnfinishedPoll:
             case Accepted():
                 return self._still_pending("queued")
             case NoAnswers():
-                return self._missed(NO_ANSWERS)
+                return self._no_answers()
             case Failed(code, message, enveloped):
                 if enveloped or self._is_believed(code or 0):
                     self._failed(code, message)
@@ -97,7 +106,7 @@ class UnfinishedPoll:
                 until = soon_after(services.budget.limit_rate(now, reply.retry_after), 10)
                 services.ledger.schedule_poll(batch, until, paused=batch.paused + until - now)
             case ErrorClass.UNKNOWN_ID:
-                return self._missed(LOST)
+                return self._not_known(reply)
             case ErrorClass.REQUEST | ErrorClass.BATCH_FAILED:
                 self._failed(reply.code, reply.message)
             case _:
@@ -154,18 +163,50 @@ class UnfinishedPoll:
         self._poll_again(DOUBTED_SECONDS, failures=times, failing_code=code, failing_at=since, misses=0)
         return False
 
-    def _missed(self, error: ErrorDetail) -> bool:
-        """Process a lost answer, which is believed after several polls."""
+    def _no_answers(self) -> bool:
+        """Process a batch that is completed without answers, which is believed after several polls."""
         batch, now = self.batch, self.services.now()
         if not self._is_latest:
             self._give_up_earlier(certain=False)
             return False
-        since = batch.missed_at if batch.misses else now
-        counted: dict[str, object] = {"misses": batch.misses + 1, "missed_at": since, "failures": 0}
-        if batch.misses + 1 >= MISSES and now - since >= MISSES_OVER:
-            return submit_again(self.services, self.job, batch, error, counted)
+        counted = self._counted()
+        if batch.misses + 1 >= MISSES and now - self._missed_at >= MISSES_OVER:
+            return submit_again(self.services, self.job, batch, NO_ANSWERS, counted)
         self._poll_again(DOUBTED_SECONDS, **counted)
         return False
+
+    def _not_known(self, reply: Rejected) -> bool:
+        """Process a reply that the id is not known, which is believed only if other ids are, or of one batch."""
+        services, job, batch, now = self.services, self.job, self.batch, self.services.now()
+        seen = self.submission
+        failing = {"calls_fail_since": note_lasting_error(services, job, batch, reply, polling=True)}
+        if not self._is_latest:
+            since = seen.missed_at if seen.misses else now
+            given_up = is_lost_for_long(seen.misses + 1, since, now) and batch.pending_at > since
+            changed = replace(seen, misses=seen.misses + 1, missed_at=since, given_up=given_up)
+            self._poll_again(DOUBTED_SECONDS, submissions=self._with(changed), **failing)
+            return False
+        counted, since = self._counted() | failing, self._missed_at
+        if is_overdue(services, batch, now) or job.is_past_deadline(now):
+            return submit_again(services, job, batch, LATE, counted)
+        if is_lost_for_long(batch.misses + 1, since, now) and (
+            other_is_known(services, job, batch, since)
+            or (may_submit_again(services, job, batch) and begin_probe(services, job, batch))
+        ):
+            return submit_again(services, job, batch, LOST, counted)
+        wait = DOUBTED_SECONDS if batch.misses < MISSES else poll_back_off(now - seen.at)
+        left = max(since + LOST_SECONDS - now, DOUBTED_SECONDS)
+        services.ledger.schedule_poll(batch, now + min(wait, left if now < since + LOST_SECONDS else wait), **counted)
+        return False
+
+    @property
+    def _missed_at(self) -> float:
+        """Time of the first of the consecutive polls that found nothing, Unix seconds."""
+        return self.batch.missed_at if self.batch.misses else self.services.now()
+
+    def _counted(self) -> dict[str, object]:
+        """The batch's changes by one more poll that found nothing."""
+        return {"misses": self.batch.misses + 1, "missed_at": self._missed_at, "failures": 0}
 
     def _failed(self, code: int | None, message: str) -> None:
         """Process a failure after acceptance; if it is that of an earlier id, only that id is given up."""

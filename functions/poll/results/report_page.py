@@ -108,15 +108,7 @@ def job_page(
     if timeline.seconds_to_answer:
         body += ["<h2>Seconds from submit to answer</h2>", histogram_picture(timeline)]
     body += _failures(failures, manifest["counts"]["failed"])
-    if ambiguous:
-        body += [
-            "<h2>May be billed twice</h2>",
-            "<p>The batch was sent, but no request_id was recorded: whether it was accepted is unknown.</p>",
-            table(
-                ["batch", "records", "ambiguous submits", "request_id"],
-                [(b["number"], b["requests"], b["ambiguous"], b["request_id"]) for b in ambiguous],
-            ),
-        ]
+    body += _billed_again(manifest, ambiguous)
     body += [
         "<h2>Files</h2>",
         table(
@@ -127,6 +119,25 @@ def job_page(
         else "<p>None.</p>",
     ]
     return page(f"{path}: {manifest['state']}", body)
+
+
+def _billed_again(manifest: dict[str, Any], ambiguous: Sequence[dict[str, Any]]) -> list[str]:
+    """What may be billed twice, or is billed without an answer."""
+    lines = []
+    if submits := manifest.get("doubtful_submits"):
+        lines.append(f"Submits answered with an error that does not prove a refusal: {submits:,}.")
+    if batches := (manifest.get("cost") or {}).get("uncollected_batches"):
+        lines.append(f"Accepted submits whose answer was not collected, estimated in the cost: {batches:,}.")
+    body = ["<h2>May be billed twice</h2>"] if ambiguous or lines else []
+    if ambiguous:
+        body += [
+            "<p>The batch was sent, but no request_id was recorded: whether it was accepted is unknown.</p>",
+            table(
+                ["batch", "records", "ambiguous submits", "request_id"],
+                [(b["number"], b["requests"], b["ambiguous"], b["request_id"]) for b in ambiguous],
+            ),
+        ]
+    return body + [f"<p>{line}</p>" for line in lines]
 
 
 def sentence(manifest: dict[str, Any]) -> str:

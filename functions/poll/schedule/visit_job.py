@@ -28,11 +28,13 @@ from functions.poll.results.result_files import (
     progress_of,
     readable,
 )
+from functions.poll.results.up_to_fault import append_up_to_fault
 from functions.poll.schedule.control import end_long_hold
 from functions.poll.schedule.delete_staged import first_deletion
 from functions.poll.schedule.sweep import next_sweep, sweep
 from functions.poll.schedule.waiting_for import report_long_wait, waiting_for
 from shared.claims import CLAIMS_BEFORE_ALARM, MAX_CLAIMS, claim_seconds, report_stuck, retry_seconds
+from shared.denied_writes import show_denied_write
 from shared.errors import InvariantError, LeaseLostError, ObjectNotFoundError, RefusedError, StorageError
 from shared.job_control import follow_job_control
 from shared.job_status import JSON_TYPE, build_status, final_status, status_digest, write_status
@@ -62,6 +64,8 @@ METRIC_OF_STATE = {
     JobState.FAILED: "JobsFailed",
     JobState.CANCELLED: "JobsCancelled",
 }
+MAX_REFUSED_NOTICE_SECONDS = 300.0
+"""Seconds after the end of a job for which its notice is sent again although EventBridge refuses it for good."""
 MIN_ANSWERED_RECORDS = 100
 """Answered records from which a job's `max_failed_fraction` is tested."""
 
@@ -101,7 +105,8 @@ def visit_job(invocation: Invocation, job_id: str) -> bool:
     except LeaseLostError:
         logger.info("lease lost", job_id=job_id)
         return False
-    except StorageError:
+    except StorageError as error:
+        show_denied_write(services, replace(job, lease_until=until), error)
         # A visit may be repeated, so nobody has to wait for the lease's end. The claim counts, if it was written.
         if job.claims < CLAIMS_BEFORE_ALARM:  # Later the lease is kept: parts that arrive must not use up its tries.
             services.ledger.retry_job(
@@ -252,11 +257,26 @@ def _close(invocation: Invocation, job: Job, kinds: list[Kind]) -> None:
     if job.retry_of:
         _put_retry_record(services, job, manifest)
     write_status(services, job, final_status(job))
-    services.notices.publish_job_over(event_detail(services.store.bucket, job, manifest), now)
+    _publish(services, job, event_detail(services.store.bucket, job, manifest), now)
     # The ledger comes last: until then the job is due again, and all of the above exists already or is repeated.
     if _end(services, job, now, is_complete=job.output.lines == job.total and kinds == _wanted(job)):
         count(METRIC_OF_STATE[job.final_state])
         logger.info("job over", job_id=job.job_id, state=job.final_state, records=job.total, failed=job.sums.failed)
+
+
+def _publish(services: Services, job: Job, detail: dict[str, Any], now: float) -> None:
+    """Announce that a job is over; after some minutes of refusals that last, it ends without.
+
+    Raises:
+        StorageError: the notice is to be sent again.
+    """
+    try:
+        services.notices.publish_job_over(detail, now)
+    except RefusedError as error:
+        if job.ended_at is None or now - job.ended_at < MAX_REFUSED_NOTICE_SECONDS:
+            raise
+        logger.error("event not published", job_id=job.job_id, reason=str(error))
+        count("Errors")
 
 
 def _end(services: Services, job: Job, now: float, *, is_complete: bool) -> bool:
@@ -296,11 +316,7 @@ def _give_up(invocation: Invocation, job: Job) -> None:
         f"fault, and all other answers are kept for 60 days under staging/{job.job_id}/. Please report this."
     )
     job = still_leased(services.ledger.begin_finalizing(job, error=ErrorDetail("internal", message)), job.job_id)
-    while invocation.allows(STEP_SECONDS):
-        ahead = next_final_batches(services, job, "output", up_to_fault=True)
-        if not ahead.leaves:
-            break
-        job = append_segment(services, job, "output", ahead, final=False)
+    job = append_up_to_fault(invocation, job)
     kinds = []
     for kind in _wanted(job):
         try:

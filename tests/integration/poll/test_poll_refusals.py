@@ -225,45 +225,23 @@ def test_overdue_batch_not_resubmitted_ends_late(polled):
     assert (one.now.state, one.now.ending) == (BatchState.DONE, LATE)
 
 
-# ── ids that are not known ───────────────────────────────────────────────────────────────────────────────────────────
+@pytest.mark.parametrize(("since", "ends"), [(T - 9, False), (T - DAY - 9, True)])
+@pytest.mark.parametrize("reply", [Pending("running"), SERVER_ERROR, UNKNOWN_CODE], ids=lambda one: type(one).__name__)
+def test_overdue_id_is_polled_on_after_unknown_submits(polled, reply, since, ends):
+    """Its second submits may have failed because of an outage, and its answer still comes."""
+    unknown = ErrorDetail("submit_unknown", "")
+    one = polled(
+        submissions=(replace(LATE_SINCE, at=T - 3 * DAY),), ready_at=since, unknowable=2, ending_if_unanswered=unknown
+    )
+
+    assert one.polled(reply) is ends
+    assert one.now.ending == (unknown if ends else None)
 
 
-@pytest.mark.parametrize(("misses", "since"), [(0, T), (1, T - 500)])
-def test_poll_that_must_not_know_id_is_counted(polled, misses, since):
-    one = polled(claims=1, misses=misses, missed_at=T - 500, failures=3)
-
-    assert not one.polled(UNKNOWN_ID)
-    now = one.now
-    assert (now.state, now.due_at, now.claims) == (BatchState.QUEUED, T + 15, 2)
-    assert (now.misses, now.missed_at, now.failures) == (misses + 1, since, 0)
+# ── earlier ids ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(("before", "since", "lost"), [(4, 60, True), (3, 60, False), (4, 59.5, False)])
-def test_id_unknown_five_times_in_a_minute_is_lost(polled, before, since, lost):
-    one = polled(misses=before, missed_at=T - since)
-
-    assert not one.polled(UNKNOWN_ID)
-    assert one.now.state is (BatchState.READY if lost else BatchState.QUEUED)
-    assert len(one.doubles.sent) == lost
-
-
-def test_lost_batch_that_cannot_be_sent_keeps_count(polled):
-    one = polled(misses=4, missed_at=T - 60, failures=2)
-    one.services.budget.limit_rate(T, 60)
-
-    assert not one.polled(UNKNOWN_ID)
-    assert (one.now.state, one.now.misses, one.now.missed_at, one.now.failures) == (BatchState.QUEUED, 5, T - 60, 0)
-
-
-def test_lost_batch_not_resubmitted_ends_unknown(polled):
-    one = polled(misses=4, missed_at=T - 60)
-    one.doubles.ambiguous_submit = "fail"
-
-    assert one.polled(UNKNOWN_ID)
-    assert one.now.ending == ErrorDetail("expired", "Workers AI no longer knew the batch.")
-
-
-@pytest.mark.parametrize("reply", [UNKNOWN_ID, REFUSED, FAILED_EXECUTION, PERHAPS_FAILED])
+@pytest.mark.parametrize("reply", [REFUSED, FAILED_EXECUTION, PERHAPS_FAILED])
 @pytest.mark.parametrize(
     ("misses", "since", "given_up"), [(4, 60, True), (3, 60, False), (4, 59.5, False), (0, 999, False)]
 )

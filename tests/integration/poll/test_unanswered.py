@@ -68,6 +68,20 @@ def test_batch_is_overdue_after_deadline_less_pauses(polled, paused, hours, at):
     assert [is_overdue(one.services, one.seen, ACCEPTED + at + more) for more in (-1, 0, 1)] == [False, False, True]
 
 
+@pytest.mark.parametrize(
+    ("code", "ready_at", "at"),
+    [
+        ("submit_unknown", ACCEPTED + 25 * HOUR, ACCEPTED + 49 * HOUR),
+        ("submit_unknown", ACCEPTED - 1, ACCEPTED + 24 * HOUR),
+        ("cancelled", ACCEPTED + 25 * HOUR, ACCEPTED + 24 * HOUR),
+    ],
+)
+def test_ids_are_pending_longer_if_last_submit_is_unknown(polled, code, ready_at, at):
+    one = polled(ready_at=ready_at, ending_if_unanswered=ErrorDetail(code, ""))
+
+    assert overdue_at(one.services, one.seen) == at
+
+
 def test_next_poll_follows_age_since_acceptance(polled):
     one = polled(submissions=ids(0, 0))
 

@@ -110,3 +110,28 @@ def test_job_stays_due_until_event_is_taken(world, event_bus, monkeypatch):
     event_bus.clear()
     world.settle(minutes=90)
     assert len(world.notices()) == 1
+
+
+@pytest.mark.parametrize("refusal", ["error", "entry"])
+def test_event_refused_for_good_holds_up_no_job(world, monkeypatch, caplog, refusal):
+    """Its results are there; who listens reads them without the event."""
+    real, tries = botocore.client.BaseClient._make_api_call, []
+    code, said = "AccessDeniedException", "not authorized to perform: events:PutEvents"
+
+    def call(client, operation, arguments):
+        if operation != "PutEvents":
+            return real(client, operation, arguments)
+        tries.append(world.now())
+        if refusal == "entry":
+            return {"FailedEntryCount": 1, "Entries": [{"ErrorCode": code, "ErrorMessage": said}]}
+        raise ClientError({"Error": {"Code": code, "Message": said}}, operation)
+
+    monkeypatch.setattr(botocore.client.BaseClient, "_make_api_call", call)
+    world.upload_records("a.jsonl", GREETINGS, model=M2M)
+
+    world.settle(minutes=12)
+
+    assert world.item()["state"] == {"S": "completed"}
+    assert 3 <= len(tries) <= 15
+    assert 290 <= tries[-1] - tries[0] <= 420
+    assert "event not published" in caplog.text

@@ -153,6 +153,41 @@ def test_unknown_upload_is_given_up_after_a_day(world, refuse):
     assert dead_letters(world) == []
 
 
+# ── writes ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("part", ["/request", "/part", "/raw-"])
+def test_denied_write_is_shown_and_goes_on_when_allowed(world, refuse, part):
+    def before(operation, arguments):
+        if operation == "PutObject" and arguments["Key"].startswith("staging/") and part in arguments["Key"]:
+            error = {"Error": {"Code": "AccessDenied", "Message": KMS}, "ResponseMetadata": {"HTTPStatusCode": 403}}
+            raise ClientError(error, operation)
+
+    world.permissions.before = before
+    world.upload_records("a.jsonl", greetings(3), model=M2M)
+    pass_hours(world, 0.05, MINUTE)
+
+    waiting = world.status()["waiting_for"]
+    assert waiting["code"] == "results_denied"
+    assert KMS in waiting["message"]
+    world.permissions.before = None
+    pass_hours(world, 0.2, MINUTE)
+    assert all_good(world, 3)
+    assert world.status()["waiting_for"] is None
+
+
+def test_denied_write_that_cannot_be_shown_is_an_alarm(world, refuse, caplog):
+    world.upload_records("a.jsonl", greetings(3), model=M2M)
+    world.deliver("UploadQueue")
+    refuse("PutObject", "AccessDenied", KMS, 403, prefix="results/")
+    pass_hours(world, 0.1, MINUTE)
+
+    assert "write denied, and not shown" in caplog.text
+    refuse()
+    pass_hours(world, 0.2, MINUTE)
+    assert all_good(world, 3)
+
+
 # ── other objects of users ───────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from dropbatch.client import uploads
 from dropbatch.client.stack import Stack
+from local.workers_ai import Fault
 from tests.support.aws.resources import BUCKET, client
 
 M2M = "@cf/meta/m2m100-1.2b"
@@ -162,6 +163,17 @@ def test_status_says_what_job_waits_for(command, tmp_path):
     done = command.run("status", "july.jsonl")
 
     assert "waiting: token_refused: " in done.out
+
+
+def test_status_says_what_may_be_billed_again(command, api):
+    api.inject(Fault(kind="accept_then_error", code=10013))
+    command.world.upload("july.jsonl", GOOD, model=M2M)
+    command.settle()
+
+    done = command.run("status", "july.jsonl")
+
+    assert "billed   submits that an error does not prove refused: 1, which may be billed twice\n" in done.out
+    assert "unknown outcome" not in done.out
 
 
 # ── get, report ──────────────────────────────────────────────────────────────────────────────────────────────────────

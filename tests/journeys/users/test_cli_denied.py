@@ -1,9 +1,12 @@
 """The command line without permission: each verb says what AWS denied, what to attach, and exits with 4."""
 
+import json
+
 import botocore.client
 import pytest
 from botocore.exceptions import ClientError
 
+from tests.support.aws.resources import BUCKET
 from tests.support.translations import M2M
 
 GOOD = '{"text":"x","target_lang":"es"}\n'
@@ -113,3 +116,53 @@ def test_key_that_exists_and_is_denied_stays_denied(command, finished, monkeypat
     ended = command.run("status", "a.jsonl")
 
     assert (ended.code, "AWS denied GetObject" in ended.err) == (4, True)
+
+
+# ── the functions are denied ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def no_head(command):
+    """S3 tells the functions nothing of an upload."""
+
+    def before(operation, arguments):
+        if operation == "HeadObject" and arguments["Key"].startswith("inbox/"):
+            raise ClientError(
+                {"Error": {"Code": "403", "Message": "Forbidden"}, "ResponseMetadata": {"HTTPStatusCode": 403}},
+                operation,
+            )
+
+    command.world.upload("july.jsonl", GOOD, model=M2M)
+    command.world.permissions.before = before
+    command.world.deliver_all()
+    command.world.permissions.before = None
+
+
+def test_status_shows_upload_of_which_nothing_is_known(command, no_head):
+    (status,) = command.run("status", "july.jsonl", "--json").json()
+
+    assert (status["state"], status["waiting_for"]["code"]) == ("waiting", "upload_denied")
+    assert "waiting: upload_denied: S3 refuses to tell anything" in command.run("status", "july.jsonl").out
+
+
+def test_wait_says_why_upload_has_no_job(command, no_head, monkeypatch):
+    monkeypatch.setattr("dropbatch.client.waiting.time.sleep", command.world.pass_time)
+
+    done = command.run("wait", "july.jsonl")
+
+    assert done.code == 5
+    assert "july.jsonl has no job: upload_denied: S3 refuses" in done.err
+
+
+def test_wait_ends_when_upload_was_given_up(command, no_head):
+    key = "results/july.jsonl/status.json"
+    gone = {"state": "failed", "error": {"code": "upload_denied", "message": "Upload it again."}}
+    notice = json.loads(command.world.read(key)) | gone | {"waiting_for": None}
+    command.world.s3.put_object(Bucket=BUCKET, Key=key, Body=json.dumps(notice).encode())
+    began = command.world.now()
+
+    done = command.run("wait", "july.jsonl")
+
+    assert "has no job: upload_denied: Upload it again." in done.err
+    assert command.world.now() - began < 10
+    assert "  upload_denied: Upload it again.\n" in command.run("status", "july.jsonl").out

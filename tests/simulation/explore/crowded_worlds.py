@@ -82,7 +82,7 @@ def lost_while_full(world: World) -> list[Dropped]:
     """A batch is lost whose model has as many outstanding as it may."""
     dropped = _files(world, "a", 8)
     world.run(2 * HOUR)
-    world.inject(Fault(kind="10404", on="poll", status=404, contains="a.jsonl 0", times=6))
+    world.inject(Fault(kind="no_answers", contains="a.jsonl 0", times=6))
     return dropped
 
 
@@ -159,7 +159,7 @@ def lost_after_midnight(world: World) -> list[Dropped]:
     world.inject(Fault(kind="3036", on="submit"))
     dropped += _files(world, "b")
     world.run(11 * MINUTE)
-    world.inject(Fault(kind="10404", on="poll", status=404, contains="b.jsonl", times=6))
+    world.inject(Fault(kind="no_answers", contains="b.jsonl", times=6))
     return dropped
 
 
@@ -170,7 +170,7 @@ def lost_when_a_probe_is_due(world: World, kind: str) -> list[Dropped]:
     world.inject(Fault(kind=kind, on="submit"))
     dropped += _cancelled(world, "b", 5.0)
     world.run(40 * MINUTE)
-    world.inject(Fault(kind="10404", on="poll", status=404, times=6))
+    world.inject(Fault(kind="no_answers", times=6))
     return dropped
 
 
@@ -379,9 +379,7 @@ CROWDED_WORLDS = (
     SmallWorld(
         "lost when a model may be probed", partial(lost_when_a_probe_is_due, kind="3040"), (), SINGLE, latency=LONG
     ),
-    SmallWorld(
-        "lost when calls wait", lost_when_calls_wait, (Fault(kind="10404", on="poll", status=404, times=9),), SINGLE
-    ),
+    SmallWorld("lost when calls wait", lost_when_calls_wait, (Fault(kind="no_answers", times=9),), SINGLE),
     SmallWorld("outage without a connection", outage_without_connection, (Fault(kind="html", on="submit"),)),
     SmallWorld("waits an hour apart", waits_apart, (Fault(kind="971", on="submit", retry_after=30),), SINGLE),
     SmallWorld("outage without tokens", outage_without_tokens, (STUCK,), FOUR),

@@ -252,7 +252,7 @@ def take_slowly(world: World) -> list[Dropped]:
     return [drop(world, f"{name}.jsonl", 1, may_fail=True) for name in "ab"]
 
 
-LOST = Fault(kind="10404", on="poll", status=404, times=6)
+LOST = Fault(kind="no_answers", times=6)
 BAD = Fault(kind="5006", on="submit", contains="a.jsonl 1", times=0)
 
 SLOW_WORLDS = (

@@ -178,7 +178,7 @@ def no_quota_for_two_days(world: World) -> list[Dropped]:
     return recovering(world, after=20 * HOUR, size=2)
 
 
-LOST = Fault(kind="10404", on="poll", status=404, times=6)
+LOST = Fault(kind="no_answers", times=6)
 TWICE, LATE = 0.05, 40.0
 ONE, TWO, FOUR = (partial(one, size=size) for size in (1, 2, 4))
 BAD = (Fault(kind="5006", on="submit", contains="a.jsonl 1", times=0),)
@@ -226,7 +226,7 @@ _WORLDS = (
     SmallWorld("lost while the quota is used up", partial(then_a_wait, kind="3036", after=66.0), (LOST,)),
     SmallWorld("lost while the stack is paused", then_a_paused_stack, (LOST,)),
     SmallWorld("forty batches", partial(one, size=40, may_fail=False), (), (("MAX_REQUESTS_PER_BATCH", 1),)),
-    SmallWorld("lost id, twice", twice(TWO, 1.0), (Fault(kind="10404", on="poll", status=404, times=12),)),
+    SmallWorld("lost id, twice", twice(TWO, 1.0), (Fault(kind="no_answers", times=12),)),
     SmallWorld("cancelled, messages a second later", twice(partial(commanded, words=("cancel",), after=0.3), 1.0)),
     SmallWorld("cancelled", partial(commanded, words=("cancel",))),
     SmallWorld("cancelled, messages twice", twice(partial(commanded, words=("cancel",)))),

@@ -5,7 +5,7 @@ from math import inf
 
 import pytest
 
-from functions.poll.batch import collect, poll_batch
+from functions.poll.batch import collect, lost_ids, poll_batch, unfinished_polls
 from functions.poll.results import result_files
 from functions.poll.results.unmetered import Unmetered
 from functions.poll.schedule import due_jobs, sweep, visit_job
@@ -136,3 +136,16 @@ def test_accepted_batches_without_a_cost_are_detected(monkeypatch):
     monkeypatch.setattr(result_files, "unmetered", lambda *_: Unmetered(0, 0, 0))
 
     assert laws_broken(run(plan).violations) == {answer_laws.COSTS}
+
+
+@pytest.mark.parametrize(("ambiguous", "law"), [("resubmit", answer_laws.KNOWN), ("fail", answer_laws.GIVEN_UP)])
+def test_ids_that_are_believed_lost_in_an_outage_are_detected(monkeypatch, ambiguous, law):
+    """Three batches cost nine; and answers were given up that the API still had."""
+    unknown = Fault(kind="10404", on="poll", status=404, times=60)
+    settings = (("MAX_REQUESTS_PER_BATCH", 2), ("AMBIGUOUS_SUBMIT", ambiguous))
+    plan = Plan(1, settings=settings, faults=(unknown,), acts=(Drop(0.0, "a.jsonl", 5),))
+    assert run(plan).violations == ()
+    monkeypatch.setattr(lost_ids, "LOST_SECONDS", 60.0)
+    monkeypatch.setattr(unfinished_polls, "other_is_known", lambda *_: True)
+
+    assert law in laws_broken(run(plan).violations)

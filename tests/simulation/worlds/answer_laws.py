@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import os
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from tests.support.aws.wire_items import submissions
+from functions.poll.batch import unfinished_polls
+from tests.support.aws.wire_items import number, submissions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from simulation.services.dynamodb import Key
     from tests.simulation.worlds.judges import Laws
     from tests.simulation.worlds.world import Upload
 
 GIVEN_UP = "no answer that the API has is given up"
 COSTS = "what was accepted has a cost"
+KNOWN = "a batch whose id the API knows is submitted again as a probe only"
+LOST = unfinished_polls.LOST.message
+CLOCKS_SECONDS = 60.0
+"""Seconds by which clocks may differ."""
+PROBE_SECONDS = 3_600.0
+"""Seconds within which one batch of a model may be submitted again although the API knows its id."""
 
 
 def judge_given_up(laws: Laws, upload: Upload, lines: Sequence[dict[str, Any]], records: Sequence[Any]) -> None:
@@ -22,7 +31,7 @@ def judge_given_up(laws: Laws, upload: Upload, lines: Sequence[dict[str, Any]], 
     missing = [
         record
         for line, record in zip(lines, records, strict=True)
-        if not line["success"] and line["error"]["code"] == "missing_response"
+        if not line["success"] and (line["error"]["code"] == "missing_response" or line["error"]["message"] == LOST)
     ]
     for record in missing:
         for item in _batches(laws, upload) if record is not None else ():
@@ -42,6 +51,37 @@ def judge_cost(laws: Laws, upload: Upload, manifest: dict[str, Any]) -> None:
     never = sum(request_id in unanswered for item in done for request_id in _ids(item))
     if cost["uncollected_batches"] < never or (never and not cost["estimated"]):
         laws.broken(COSTS, f"{upload.key}: {never} batches without an answer, {cost}")
+
+
+class Probes:
+    """Judges batches that are submitted again before their deadline although the API has their id."""
+
+    def __init__(self, laws: Laws) -> None:
+        """Watch a world's table."""
+        self.laws = laws
+        self.last: dict[str, float] = {}
+        laws.world.dynamodb.watchers.append(self._judge)
+
+    def _judge(self, key: Key, old: dict[str, Any] | None, new: dict[str, Any] | None) -> None:
+        if not old or not new or (old.get("state"), new.get("state")) != ({"S": "queued"}, {"S": "ready"}):
+            return
+        world, now = self.laws.world, self.laws.world.kernel.now
+        if (
+            not number(old, "calls_fail_since")
+            or "ending" in new
+            or "isolating" in new
+            or new.get("round") != old.get("round")
+        ):
+            return
+        latest = submissions(old)[-1]
+        hours = float(os.environ["BATCH_DEADLINE_HOURS"])
+        is_late = now - float(latest["at"]["N"]) - number(old, "paused") > 3_600 * hours - CLOCKS_SECONDS
+        if is_late or not world.api.would_answer(latest["request_id"]["S"], None):
+            return
+        model = world.dynamodb.items[key[0], "META"]["plan"]["M"]["model"]["S"]
+        if now - self.last.get(model, -PROBE_SECONDS) < PROBE_SECONDS:
+            self.laws.broken(KNOWN, f"{key}")
+        self.last[model] = now
 
 
 def _batches(laws: Laws, upload: Upload) -> Iterator[dict[str, Any]]:

@@ -59,7 +59,7 @@ TIMES = frozenset(
 """Attributes that say when an item is looked at, and what was told of it: two may set them, and the last one counts."""
 ATOMIC = frozenset({"filled_at", "hold_until"})
 """What is increased by a write, whatever it is."""
-UNREAD = ("RATE#TIMES", "RATE#OUTSTANDING", "RATE#ISOLATION", "STACK")
+UNREAD = ("RATE#TIMES", "RATE#OUTSTANDING", "RATE#ISOLATION", "STACK", "LOST#")
 """Control items whose writers replace them without having read them, as the modules of `shared.pacing` explain."""
 GROWING = {"attempt": 1, "round": 1, "polls": 1, "unknowable": 1, "doubtful": 1, "claims": 1}
 """Counts of a batch, and by how much one write may increase each; none but claims ever falls."""

@@ -18,7 +18,7 @@ from dropbatch.core.keys import staged
 from local.workers_ai import expected_result
 from shared.errors import RetryableError
 from simulation.services.dynamodb import MAX_ITEM_BYTES, Key, may_have, size_of
-from tests.simulation.worlds.answer_laws import judge_cost, judge_given_up
+from tests.simulation.worlds.answer_laws import Probes, judge_cost, judge_given_up
 from tests.simulation.worlds.world import FINAL, World
 from tests.support.aws.wire_items import number, submissions
 
@@ -85,6 +85,7 @@ class Laws:
         self.events = events
         self.violations: list[Violation] = []
         world.dynamodb.watchers.append(self.judge_write)
+        Probes(self)
 
     def broken(self, law: str, detail: str) -> None:
         """Note a violation."""

@@ -65,6 +65,8 @@ ANSWER_FAULTS = (
 """Odd answers, drawn apart from the other faults: a world without one is what it was before these were known."""
 ANSWER_SHARE = 0.25
 """Share of the worlds with faults that have one of them."""
+ROUTE_SHARE = 0.1
+"""Share of the worlds with faults in which polls find no id for minutes or hours."""
 CALM_SHARE = 0.2
 """Share of worlds in which nothing goes wrong, so that promises of speed can be judged."""
 
@@ -162,7 +164,9 @@ def draw(seed: int) -> Plan:
         awkward=Awkward() if is_calm else Awkward.drawn(random),
         latency=random.choice((0.0, 3.0, 40.0, 600.0)),
         settings=tuple(settings.items()),
-        faults=() if is_calm else (*random.sample(FAULTS, random.randint(0, 4)), *_doubts(seed), *_odd_answers(seed)),
+        faults=()
+        if is_calm
+        else (*random.sample(FAULTS, random.randint(0, 4)), *_doubts(seed), *_odd_answers(seed), *_no_route(seed)),
         acts=tuple(drops),
     )
     if is_calm:
@@ -179,6 +183,12 @@ def _doubts(seed: int) -> list[Fault]:
 def _odd_answers(seed: int) -> list[Fault]:
     apart = Random(f"{seed} answers")
     return [apart.choice(ANSWER_FAULTS)] if apart.random() < ANSWER_SHARE else []
+
+
+def _no_route(seed: int) -> list[Fault]:
+    apart = Random(f"{seed} route")
+    times = apart.choice((30, 100, 300))
+    return [Fault(kind="10404", on="poll", status=404, times=times)] if apart.random() < ROUTE_SHARE else []
 
 
 def _commands(random: Random, drops: list[Drop]) -> Iterator[Command]:

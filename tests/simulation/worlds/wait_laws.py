@@ -39,7 +39,9 @@ DUE = "what waits is due when what stops it ends"
 PROBE = "a probe is claimed only if there is a token for it"
 AGAIN = "what is lost is submitted again as soon as it may be"
 MISSES, MISSED_SECONDS = 5, 60.0
-"""An id is lost after so many polls that do not know it, over so many seconds."""
+"""There is no answer after so many polls that find none, over so many seconds."""
+UNKNOWN_SECONDS = 900.0
+"""The same for polls that do not know the id; it is lost if the API knew another one after the first of them."""
 PROBED_SECONDS = 90.0
 """How long a tick puts off what waits for the outcome of a probe that it has sent."""
 
@@ -271,7 +273,14 @@ class WaitLaws:
         if missed <= number(old, "misses") or missed < MISSES or new["state"]["S"] != "queued":
             return
         job, looks = self.world.dynamodb.items[key[0], "META"], self._recent(life)
-        if number(new, "missed_at") + MISSED_SECONDS > self.world.clock() - 1 or self._is_held(job) or not looks:
+        seconds = MISSED_SECONDS
+        if number(new, "calls_fail_since"):
+            seconds = UNKNOWN_SECONDS
+            account = self.items.pause_of(job).removeprefix("PAUSE").removeprefix("#")
+            probe = ("CONTROL", f"LOST#{account}#{job['plan']['M']['model']['S']}")
+            if number(self.world.dynamodb.items.get(probe, {}), "known_at") <= number(new, "missed_at"):
+                return
+        if number(new, "missed_at") + seconds > self.world.clock() - 1 or self._is_held(job) or not looks:
             return
         names = self._names(key, job)
         if not any(self._stops(name, one, job) for one in looks for name in one.items.keys() & names):

@@ -253,6 +253,15 @@ def test_swapped_and_null_references():
     assert references == ["row-1", "row-0", None, *(f"row-{index}" for index in range(3, 8))]
 
 
+def test_forgotten_batch_is_billed():
+    world = World()
+    world.api.inject(Fault(kind="forgotten"))
+
+    assert world.submit().is_success
+    assert world.poll().status_code == 404
+    assert len(world.api.accepted) == 1
+
+
 def test_null_vectors():
     world = LocalApi(latency=0, shuffle=False)
     world.api.inject(Fault(kind="null_vectors", items=(1,)))
@@ -346,4 +355,4 @@ def test_chance_faults_match_rate_and_seed():
 def test_chance_covers_every_batch_fault(kind):
     world = World(fault_rates={kind: 1})
     assert world.submit().is_success
-    assert world.poll().status_code in (200, 400)
+    assert world.poll().status_code in (200, 400, 404)

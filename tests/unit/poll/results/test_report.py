@@ -175,6 +175,23 @@ def test_chart_counts_every_batch_once():
     assert sum(made.seconds_to_answer.values()) == 500
 
 
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"doubtful_submits": 3}, "does not prove a refusal: 3."),
+        (
+            {"cost": {"amount": "1", "estimated": True, "priced_at": "2026-11-01", "uncollected_batches": 2}},
+            "answer was not collected, estimated in the cost: 2.",
+        ),
+    ],
+)
+def test_what_may_be_billed_again_has_a_line(changes, line):
+    said = shown(job_page(manifest(**changes), timeline(), Failures(), []))
+
+    assert "May be billed twice" in said
+    assert line in said
+
+
 def test_batches_that_may_be_billed_twice_are_listed():
     ambiguous = [{"number": "00000007", "requests": 500, "ambiguous": 1, "request_id": "abc"}]
 

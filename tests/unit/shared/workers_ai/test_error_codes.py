@@ -130,6 +130,11 @@ def test_what_token_decides_once_it_is_good(status, code, enveloped, submitting,
         assert classify_with_valid_token(Rejected(status, code, "", enveloped=enveloped), polling=on_poll) is wanted
 
 
+@pytest.mark.parametrize(("code", "verdict"), [(1999, "unknown_id"), (2000, "try_later"), (2999, "try_later")])
+def test_gateway_knows_nothing_of_ids(code, verdict):
+    assert classify_poll_error(reply(404, code)).value == verdict
+
+
 @pytest.mark.parametrize("code", [8007, None, 5006, 3040])
 @pytest.mark.parametrize("words", ["does not support request queuing", "DOES NOT Support Request Queuing"])
 def test_model_without_queue_is_models_fault(code, words):
