@@ -129,6 +129,7 @@ DEFAULTS: dict[str, dict[str, object]] = {
         "delimiter": "",
         "answers": False,
         "inputs": "",
+        "task": "",
     },
     "Checkpoint": {"offset": 0, "line": 0, "record": 0},
     "Isolation": {"submits": 0, "granted": (), "causes": {}, "writes": 0},
