@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import warnings
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dropbatch.core import keys
+from dropbatch.core.model_advice import model_advice
 from dropbatch.core.options import (
     Options,
     as_arguments,
@@ -48,6 +50,8 @@ if TYPE_CHECKING:
 
 _USAGE = frozenset({"bad_options", "bad_model", "no_model", "path_too_long"})
 """Codes of faults that are not the file's."""
+LOOKED_AT_RECORDS = 1_000
+"""First records of which at least one must be fit to be sent."""
 
 
 def check_beginning(
@@ -58,7 +62,7 @@ def check_beginning(
     folder_options: bytes | None = None,
     default_model: str | None = None,
 ) -> None:
-    """Check an upload's options, and its first 12 MB, before it is sent.
+    """Check an upload's options, and its first 12 MB, before it is sent; warn of a model that is odd.
 
     A file compressed with zstd is not checked where the package for it is missing.
 
@@ -71,7 +75,7 @@ def check_beginning(
 
     Raises:
         UsageError: the stack would refuse the options, the model or the path.
-        UploadRefused: it would refuse the file.
+        UploadRefused: it would refuse the file, or none of its first 1,000 records can be sent.
     """
     key, limits = keys.INBOX + path, StackLimits(default_model=default_model or "")
     try:
@@ -228,13 +232,36 @@ def _check_records(planned: Planned, beginning: Beginning, *, needs_model: bool)
     """Check the model, if there is a record, and how the records are divided; a bad record would fail alone."""
     plan = replace(planned.plan, first_requests=1, max_requests=1)
     if plan.model or needs_model:
-        for one in _batches(planned._replace(plan=plan), _to_end(beginning, plan.start)):
-            if not isinstance(one, Checkpoint):
-                check_model(plan.model)
-                break
+        _check_model_and_records(planned._replace(plan=plan), beginning)
     if plan.form != "jsonl":
         for _ in windows(plan, Checkpoint(plan.start, plan.start_line), _to_end(beginning, plan.start)):
             pass
+
+
+def _check_model_and_records(planned: Planned, beginning: Beginning) -> None:
+    """Check that the model can be called, and that one of the first records can be sent to it."""
+    model, first = planned.plan.model, None
+    seen = 0
+    for one in _batches(planned, _to_end(beginning, planned.plan.start)):
+        if isinstance(one, Checkpoint):
+            continue
+        if first is None:
+            check_model(model)
+            if advice := model_advice(model):
+                warnings.warn(advice, stacklevel=6)
+            first = one
+        seen += len(one.rows)
+        if one.sendable:
+            return
+        if seen >= LOOKED_AT_RECORDS:
+            break
+    if first is not None:
+        row = first.rows[0]
+        named = row.message.startswith("Line ")
+        where = "" if named else f"Line {row.line:,}: " if row.line else "The first: "
+        which = "None of the records" if seen < LOOKED_AT_RECORDS else f"None of the first {seen:,} records"
+        message = f"{which} can be sent to {model}. {where}{row.message} Upload it all the same with `check=False`."
+        raise UploadRefused(row.code, message, row.line)
 
 
 def _to_end(beginning: Beginning, start: int) -> Iterator[bytes]:

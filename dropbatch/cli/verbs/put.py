@@ -47,7 +47,9 @@ def upload_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.command()
 @click.argument("sources", nargs=-1, required=True, type=click.Path(allow_dash=True), metavar="FILE...")
 @upload_options
-@click.option("--no-check", is_flag=True, help="Send it even if the stack would refuse it.")
+@click.option(
+    "--no-check", is_flag=True, help="Send it even if the stack would refuse it, or each of its first records."
+)
 @click.option("--wait", is_flag=True, help="Wait until the jobs are over.")
 @click.option(
     "--get",

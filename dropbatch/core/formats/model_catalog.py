@@ -79,6 +79,7 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         batch: whether the catalogue lists it as supporting batches; None if it is not listed here.
         dimensions: numbers in one of its embeddings; None if unknown.
+        context: tokens of its context window, or of the longest text that it makes an embedding of; None if unknown.
         output_tokens: tokens of an answer if the request sets no limit.
         input_price: US dollars for a million input tokens; None if no source is known.
         output_price: the same for output tokens; None if there is no such price, as for embeddings.
@@ -97,6 +98,7 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     images: bool | None = None
     plain_schema: bool = False
     dimensions: int | None = None
+    context: int | None = None
     output_tokens: int | None = None
     input_price: Decimal | None = None
     output_price: Decimal | None = None

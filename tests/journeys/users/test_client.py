@@ -211,7 +211,7 @@ def test_jobs_are_listed_since_any_time(command, client, since):
 
 def test_second_retry_is_warned_of(command, client):
     """It sends, and bills, all failed records again, whatever the first one has answered or still will."""
-    job = client.submit([{"text": 1}] * 2, model=BGE, name="a.jsonl")
+    job = client.submit([{"text": "a", "pooling": "x"}] * 2, model=BGE, name="a.jsonl")
     job.wait()
     with warnings.catch_warnings(record=True, action="always") as seen:
         first = job.retry()

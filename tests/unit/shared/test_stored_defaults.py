@@ -132,7 +132,7 @@ DEFAULTS: dict[str, dict[str, object]] = {
         "task": "",
     },
     "Checkpoint": {"offset": 0, "line": 0, "record": 0},
-    "Isolation": {"submits": 0, "granted": (), "causes": {}, "writes": 0},
+    "Isolation": {"submits": 0, "granted": (), "causes": {}, "writes": 0, "untried": ()},
     "Sweep": {"due": 0.0, "after": ""},
     "LastingError": {"refused": False, "message": ""},
     "ErrorDetail": {"said": ""},
