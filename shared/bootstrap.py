@@ -203,7 +203,8 @@ def _credentials_reader(
     It reads them on first use and then every `SECRET_SECONDS`; called with True, it reads them again. It raises
     `StorageError`.
     """
-    uses_worker, uses_gateway = settings.transport == "worker", settings.transport == "gateway"
+    uses_worker = settings.transport == "worker"
+    uses_gateway = bool(settings.ai_gateway_id) and not uses_worker
     token_arn = settings.worker_secret_arn if uses_worker else settings.cloudflare_api_token_secret_arn
     gateway_arn = settings.ai_gateway_token_secret_arn if uses_gateway else ""
 
