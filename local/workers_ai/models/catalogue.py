@@ -65,9 +65,9 @@ _MODELS = (
     Model("@cf/deepgram/aura-2-es", Family.TEXT_TO_SPEECH, SPEECH, batch=True),
     # Hosted, but without the batch property.
     Model("@cf/baai/bge-reranker-base", Family.RERANKER, CLASSIFICATION, batch=False),
-    Model("@cf/meta/llama-3.1-8b-instruct", Family.LLAMA, GENERATION, batch=False),
     Model("@cf/aisingapore/gemma-sea-lion-v4-27b-it", Family.CHAT, GENERATION, batch=False),
     Model("@cf/moonshotai/kimi-k2.7-code", Family.CHAT, GENERATION, batch=False),
+    Model("@cf/deepseek-ai/deepseek-v4-pro-0813", Family.CHAT, GENERATION, batch=False),
 )
 MODELS = {model.name: model for model in _MODELS}
 
