@@ -10,7 +10,7 @@ _LEAST_ALIKE = 0.6
 
 
 def model_advice(model_id: str) -> str:
-    """What is odd about a model: Dropbatch does not know it, or it takes no batches; empty if nothing is.
+    """What is odd about a model: it is not known, takes no batches, or will be withdrawn; empty if nothing is.
 
     A new model may be used before Dropbatch knows it, so this is no fault.
     """
@@ -21,6 +21,8 @@ def model_advice(model_id: str) -> str:
         return f"Dropbatch does not know the model {model_id}." + (f" Did you mean {nearest}?" if nearest else "")
     if not find_model(model_id).batch:
         return f"{model_id} is not listed as a model that takes batches: it will probably be refused."
+    if ends := find_model(model_id).deprecated_at:
+        return f"Cloudflare withdraws {model_id} on {ends}."
     return ""
 
 

@@ -87,6 +87,8 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         priced_at: the day on which the source gave these prices, as YYYY-MM-DD.
         price_source: the source, as a key of the file's `sources`.
         efforts: None if they are not known: then any is sent.
+        deprecated_at: the day on which it will be withdrawn, as YYYY-MM-DD; empty if none is announced.
+        needs_paid: whether it needs the Workers Paid plan, or prepaid credits.
     """
 
     id: str
@@ -106,11 +108,14 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     priced_at: str = ""
     price_source: str = ""
     efforts: Efforts | None = None
+    deprecated_at: str = ""
+    needs_paid: bool = False
 
 
 class Catalog(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The file: where its facts come from, families of models, and models."""
+    """The file: the day on which it was last brought up to date, its sources, families of models, and models."""
 
+    read_on: str
     sources: dict[str, str]
     families: list[ModelFamily]
     models: list[Model]
@@ -174,7 +179,7 @@ def schema_of(model_id: str, task: str = "") -> Schema:
     if model.efforts is None:
         return schema
     member = "reasoning.effort" if model.shape is Shape.INPUT else "reasoning_effort"
-    efforts = Limits(words=model.efforts.values, aliases=tuple(model.efforts.aliases.items()))
+    efforts = Limits(words=model.efforts.values, aliases=model.efforts.aliases)
     return replace(schema, limits={**schema.limits, member: efforts})
 
 

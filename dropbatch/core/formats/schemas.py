@@ -7,6 +7,7 @@ schema does not name a member that its schema for a single request names, the ra
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ class Limits(NamedTuple):
     most: float | None = None
     whole: bool = False
     words: tuple[str, ...] | None = None
-    aliases: tuple[tuple[str, str], ...] = ()
+    aliases: Mapping[str, str] = MappingProxyType({})
 
     def accepts(self, value: object) -> bool:
         """Whether a value is within the limits."""
