@@ -239,29 +239,34 @@ def _check_records(planned: Planned, beginning: Beginning, *, needs_model: bool)
 
 
 def _check_model_and_records(planned: Planned, beginning: Beginning) -> None:
-    """Check that the model can be called, and that one of the first records can be sent to it."""
-    model, first = planned.plan.model, None
-    seen = 0
-    for one in _batches(planned, _to_end(beginning, planned.plan.start)):
-        if isinstance(one, Checkpoint):
-            continue
-        if first is None:
-            check_model(model)
-            if advice := model_advice(model):
-                warnings.warn(advice, stacklevel=6)
-            first = one
-        seen += len(one.rows)
-        if one.sendable:
-            return
-        if seen >= LOOKED_AT_RECORDS:
-            break
-    if first is not None:
-        row = first.rows[0]
-        named = row.message.startswith("Line ")
-        where = "" if named else f"Line {row.line:,}: " if row.line else "The first: "
-        which = "None of the records" if seen < LOOKED_AT_RECORDS else f"None of the first {seen:,} records"
-        message = f"{which} can be sent to {model}. {where}{row.message} Upload it all the same with `check=False`."
-        raise UploadRefused(row.code, message, row.line)
+    """Check that the model can be called, and that the first records can be sent to it; warn of those that cannot."""
+    model, seen, bad, is_all, first = planned.plan.model, 0, 0, True, None
+    try:
+        for one in _batches(planned, _to_end(beginning, planned.plan.start)):
+            if isinstance(one, Checkpoint):
+                continue
+            if not seen:
+                check_model(model)
+                if advice := model_advice(model):
+                    warnings.warn(advice, stacklevel=6)
+            seen += len(one.rows)
+            bad += len(one.rows.faults)
+            if first is None and one.rows.faults:
+                first = one.rows[min(one.rows.faults)]
+            if seen >= LOOKED_AT_RECORDS:
+                break
+    except _BeginningOverError:
+        is_all = False
+    if first is None:
+        return
+    named = first.message.startswith("Line ")
+    where = "" if named else f"Line {first.line:,}: " if first.line else "The first: "
+    which = f"the first {seen:,}" if seen >= LOOKED_AT_RECORDS or not is_all else f"the {seen:,}"
+    if bad == seen and is_all:
+        message = f"None of {which} records can be sent to {model}. {where}{first.message}"
+        raise UploadRefused(first.code, f"{message} Upload it all the same with `check=False`.", first.line)
+    message = f"{bad:,} of {which} records cannot be sent and will fail alone. {where}{first.message}"
+    warnings.warn(message, stacklevel=6)
 
 
 def _to_end(beginning: Beginning, start: int) -> Iterator[bytes]:

@@ -68,8 +68,6 @@ def test_options_that_stack_refuses(content, given, words):
     [
         (LINE, {}),
         (b"", {"model": "", "default": ""}),
-        (LINE + b"x\n", {}),  # a bad record fails alone
-        (b'{"prompt":"a"}\n' * 999 + LINE, {}),
         (LINE, {"model": ""}),  # perhaps the stack has a default model
         (LINE, {"model": "", "folder": json.dumps({"model": BGE}).encode(), "default": ""}),
         (LINE, {"model": "", "path": f"{BGE}/a.jsonl", "default": ""}),
@@ -84,7 +82,7 @@ def test_file_that_stack_takes(content, given):
 @pytest.mark.parametrize(
     ("count", "says"),
     [
-        (3, "None of the records can be sent to @cf/baai/bge-m3. Line 1: text: It is missing. The model takes text"),
+        (3, "None of the 3 records can be sent to @cf/baai/bge-m3. Line 1: text: It is missing. The model takes text"),
         (2_000, "None of the first 1,000 records can be sent"),
     ],
 )
@@ -93,6 +91,27 @@ def test_file_that_fits_no_model_says_why(count, says):
         check(b'{"prompt":"a"}\n' * count)
     assert "`check=False`" in str(refused.value)
     assert in_options("Upload it with `check=False`.") == "Upload it with --no-check."
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (LINE + b"x\n", "1 of the 2 records cannot be sent and will fail alone. Line 2: The record is not valid JSON"),
+        (b'{"prompt":"a"}\n' * 999 + LINE, "999 of the first 1,000 records cannot be sent"),
+        (
+            b'[{"text":"a"},{"text":""}]',
+            "1 of the 2 records cannot be sent and will fail alone. The first: text: It must",
+        ),
+        (
+            (LINE * 9 + b'{"text":""}\n') * 500,
+            "100 of the first 1,000 records cannot be sent and will fail alone. Line 10",
+        ),
+        (b'{"text":""}\n' + b'{"text":"%b"}\n' % (b"x" * 9_000_000) * 2, "1 of the first 2 records"),
+    ],
+)
+def test_records_that_cannot_be_sent_are_counted(content, says):
+    with pytest.warns(UserWarning, match=re.escape(says)):
+        check(content)
 
 
 @pytest.mark.parametrize(
