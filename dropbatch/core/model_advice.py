@@ -6,7 +6,7 @@ import difflib
 
 from dropbatch.core.formats.model_catalog import catalog, find_model, is_listed, is_model
 
-_LEAST_ALIKE = 0.6
+_LEAST_ALIKE = 0.7
 
 
 def model_advice(model_id: str) -> str:

@@ -19,6 +19,7 @@ from dropbatch.core.cost import (
 from dropbatch.core.formats.base import NULL, BatchFacts, Outcome, Shape, Task
 from dropbatch.core.formats.model_catalog import MODEL_ID, catalog, find_model, max_records_per_reply
 from dropbatch.core.formats.registry import Form, target_of, writer_of
+from dropbatch.core.model_advice import nearest_model
 from dropbatch.core.options import Options
 from dropbatch.core.plan_upload import StackLimits, first_plan, make_reader, plan_upload
 from dropbatch.core.records.beginning import Beginning
@@ -180,3 +181,8 @@ def test_estimate_is_marked_as_one():
 )
 def test_amount_has_four_decimals_or_more(amount, text):
     assert format_amount(Decimal(amount)) == text
+
+
+def test_model_that_is_not_alike_is_not_suggested():
+    assert nearest_model("@cf/qwen/qwen3-embedding-0.6b") == ""
+    assert nearest_model("@cf/moonshot/kimi-2.6") == "@cf/moonshotai/kimi-k2.6"
