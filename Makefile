@@ -9,7 +9,7 @@ export PYTHONDONTWRITEBYTECODE :=
 DEV   := .venv/bin/python
 LOCAL := .local/aws/.stamp .local/sam/.stamp
 
-.PHONY: deploy-worker release help demo try check test test-second test-slow test-faults coverage mutants simulate operate soak lint bench up down build sbom deploy destroy lock clean
+.PHONY: deploy-worker release help demo try check test test-second test-slow test-faults coverage mutants simulate operate soak lint bench up down build sbom refresh-catalog deploy destroy lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -102,6 +102,9 @@ deploy-worker: .local/sam/.stamp ## deploy the Worker of Transport=worker to you
 
 destroy: .local/sam/.stamp ## delete the stack from your AWS account; lists what stays, and asks first
 	.local/sam/bin/python -m tools.destroy
+
+refresh-catalog: .venv/.stamp ## bring the list of models up to date: FROM=FILE, what the API answers to ai/models/search
+	$(DEV) -m tools.refresh_catalog $(FROM)
 
 clean: ## remove what the other targets made, including the environments
 	@if [ -x $(DEV) ]; then $(DEV) -m local.aws down; fi

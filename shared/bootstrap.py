@@ -219,5 +219,5 @@ def _credentials_reader(
 
     worker = settings.transport == "worker"
     token = settings.worker_secret_arn if worker else settings.cloudflare_api_token_secret_arn
-    gateway = settings.ai_gateway_token_secret_arn if settings.transport == "gateway" else ""
+    gateway = settings.ai_gateway_token_secret_arn if settings.ai_gateway_id and not worker else ""
     return lambda fresh: Credentials(read(token, fresh=fresh), read(gateway, fresh=fresh) if gateway else "")

@@ -62,10 +62,20 @@ def ranges() -> str:
     return "\n".join([*head, *table]) + "\n"
 
 
+def efforts() -> str:
+    """The efforts of each model that is known to have some, or none."""
+    rows = ["| model | reasoning efforts | sent as another one |", "|---|---|---|"]
+    for model in catalog().models:
+        if model.efforts is not None:
+            sent = ", ".join(f"{old} as {new}" for old, new in model.efforts.aliases.items())
+            rows.append(f"| `{model.id}` | {', '.join(model.efforts.values) or 'none: leave it out'} | {sent} |")
+    return "\n".join(rows) + "\n"
+
+
 def _range(limits: Limits | None) -> str:
     if limits is None:
         return ""
-    if limits.words:
+    if limits.words is not None:
         return ", ".join(limits.words)
     return "integer" if limits.least is None else f"{limits.least} to {limits.most}"
 
@@ -74,7 +84,7 @@ def page(text: str) -> str:
     """The page with its tables written anew."""
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n{fates()}\n{ranges()}\n{END}{after}"
+    return f"{before}{BEGIN}\n{fates()}\n{ranges()}\n{efforts()}\n{END}{after}"
 
 
 if __name__ == "__main__":

@@ -47,6 +47,7 @@ _ARGUMENTS = {
     "stack": "--stack or DROPBATCH_STACK",
     "folder": "folder with -o",
     "force=True": "--force",
+    "check=False": "--no-check",
     **{name: f"--{name}" for name in ("name", "model", "format", "template", "delimiter")},
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import warnings
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dropbatch.core import keys
+from dropbatch.core.model_advice import model_advice
 from dropbatch.core.options import (
     Options,
     as_arguments,
@@ -48,6 +50,8 @@ if TYPE_CHECKING:
 
 _USAGE = frozenset({"bad_options", "bad_model", "no_model", "path_too_long"})
 """Codes of faults that are not the file's."""
+LOOKED_AT_RECORDS = 1_000
+"""First records of which at least one must be fit to be sent."""
 
 
 def check_beginning(
@@ -58,7 +62,7 @@ def check_beginning(
     folder_options: bytes | None = None,
     default_model: str | None = None,
 ) -> None:
-    """Check an upload's options, and its first 12 MB, before it is sent.
+    """Check an upload's options, and its first 12 MB, before it is sent; warn of a model that is odd.
 
     A file compressed with zstd is not checked where the package for it is missing.
 
@@ -71,7 +75,7 @@ def check_beginning(
 
     Raises:
         UsageError: the stack would refuse the options, the model or the path.
-        UploadRefused: it would refuse the file.
+        UploadRefused: it would refuse the file, or none of its first 1,000 records can be sent.
     """
     key, limits = keys.INBOX + path, StackLimits(default_model=default_model or "")
     try:
@@ -228,13 +232,41 @@ def _check_records(planned: Planned, beginning: Beginning, *, needs_model: bool)
     """Check the model, if there is a record, and how the records are divided; a bad record would fail alone."""
     plan = replace(planned.plan, first_requests=1, max_requests=1)
     if plan.model or needs_model:
-        for one in _batches(planned._replace(plan=plan), _to_end(beginning, plan.start)):
-            if not isinstance(one, Checkpoint):
-                check_model(plan.model)
-                break
+        _check_model_and_records(planned._replace(plan=plan), beginning)
     if plan.form != "jsonl":
         for _ in windows(plan, Checkpoint(plan.start, plan.start_line), _to_end(beginning, plan.start)):
             pass
+
+
+def _check_model_and_records(planned: Planned, beginning: Beginning) -> None:
+    """Check that the model can be called, and that the first records can be sent to it; warn of those that cannot."""
+    model, seen, bad, is_all, first = planned.plan.model, 0, 0, True, None
+    try:
+        for one in _batches(planned, _to_end(beginning, planned.plan.start)):
+            if isinstance(one, Checkpoint):
+                continue
+            if not seen:
+                check_model(model)
+                if advice := model_advice(model):
+                    warnings.warn(advice, stacklevel=6)
+            seen += len(one.rows)
+            bad += len(one.rows.faults)
+            if first is None and one.rows.faults:
+                first = one.rows[min(one.rows.faults)]
+            if seen >= LOOKED_AT_RECORDS:
+                break
+    except _BeginningOverError:
+        is_all = False
+    if first is None:
+        return
+    named = first.message.startswith("Line ")
+    where = "" if named else f"Line {first.line:,}: " if first.line else "The first: "
+    which = f"the first {seen:,}" if seen >= LOOKED_AT_RECORDS or not is_all else f"the {seen:,}"
+    if bad == seen and is_all:
+        message = f"None of {which} records can be sent to {model}. {where}{first.message}"
+        raise UploadRefused(first.code, f"{message} Upload it all the same with `check=False`.", first.line)
+    message = f"{bad:,} of {which} records cannot be sent and will fail alone. {where}{first.message}"
+    warnings.warn(message, stacklevel=6)
 
 
 def _to_end(beginning: Beginning, start: int) -> Iterator[bytes]:

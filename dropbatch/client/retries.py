@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from dropbatch.client import aws
 from dropbatch.client.uploads import Uploaded, copy, uploaded_as
 from dropbatch.core import keys
+from dropbatch.core.model_advice import model_advice
 from dropbatch.core.options import metadata_of
 from dropbatch.errors import NotFound
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def retry(job: JobFiles, options: Mapping[str, object]) -> Uploaded:
-    """Copy a job's retry file into `inbox/`, with its metadata. Warns if the job was retried before.
+    """Copy a job's retry file into `inbox/`, with its metadata. Warns of an earlier retry, and of an odd model.
 
     Args:
         job: it must be over.
@@ -41,6 +42,8 @@ def retry(job: JobFiles, options: Mapping[str, object]) -> Uploaded:
     source = job.folder + names[0]
     key = keys.INBOX + retry_path(job.path, PurePosixPath(names[0]).suffix)
     _warn_of_another(job, key)
+    if advice := model_advice(given.get("model") or manifest["model"] or ""):
+        warnings.warn(advice, stacklevel=3)
     found = stack.ask("head_object", source)
     if found is None:
         raise NotFound(f"The retry file of job {job.id} was deleted.")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dropbatch.core.errors import UploadRefused, UsageError
-from dropbatch.core.formats.base import UNDECODABLE, begins, members_of
+from dropbatch.core.formats.base import UNDECODABLE, Task, begins, members_of
 from dropbatch.core.formats.registry import FORMATS
 from dropbatch.core.formats.vendors.openai import BATCH_ENDPOINTS
 from dropbatch.core.keys import upload_path
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 FORMAT_NAMES = tuple(FORMATS)
+TASKS = tuple(task.value for task in Task if task)
 OPTIONS_FILE = "_options.json"
 MAX_OPTIONS_BYTES = 64 << 10
 """Bytes of a job's resolved options as JSON."""
@@ -50,6 +51,7 @@ class Options(msgspec.Struct, frozen=True, omit_defaults=True):
         delimiter: between the fields of a table's rows.
         system: system prompt for the rows of tables and the lines of text.
         endpoint: that every record of an OpenAI batch file must be for.
+        task: of the model, if the catalogue has another one or none.
         defaults: members for every request that has no member of that name, as JSON.
         deadline_hours: from the job's creation.
         max_failed_fraction: of the answered records, 0 to 1.
@@ -64,6 +66,7 @@ class Options(msgspec.Struct, frozen=True, omit_defaults=True):
     delimiter: str | None = None
     system: str | None = None
     endpoint: str | None = None
+    task: str | None = None
     defaults: dict[str, msgspec.Raw] | None = None
     deadline_hours: float | None = None
     max_failed_fraction: float | None = None
@@ -86,18 +89,14 @@ def _text(raw: Json) -> str:
     return str(value)
 
 
-def _format(raw: Json) -> str:
-    value = _decoded(raw, str, _one_of(FORMAT_NAMES))
-    if value not in FORMAT_NAMES:
-        raise _WrongValueError(f"{_one_of(FORMAT_NAMES)}{_nearest(str(value), FORMAT_NAMES)}")
-    return str(value)
+def _choice(names: Sequence[str]) -> Callable[[Json], str]:
+    def parse(raw: Json) -> str:
+        value = str(_decoded(raw, str, _one_of(names)))
+        if value not in names:
+            raise _WrongValueError(f"{_one_of(names)}{_nearest(value, names)}")
+        return value
 
-
-def _endpoint(raw: Json) -> str:
-    value = _decoded(raw, str, _one_of(BATCH_ENDPOINTS))
-    if value not in BATCH_ENDPOINTS:
-        raise _WrongValueError(_one_of(BATCH_ENDPOINTS))
-    return str(value)
+    return parse
 
 
 def _delimiter(raw: Json) -> str:
@@ -166,11 +165,12 @@ def _decoded(raw: Json, kind: Any, words: str) -> Any:  # noqa: ANN401
 
 _PARSERS: dict[str, Callable[[Json], object]] = {
     "model": _text,
-    "format": _format,
+    "format": _choice(FORMAT_NAMES),
     "template": _text,
     "delimiter": _delimiter,
     "system": _text,
-    "endpoint": _endpoint,
+    "endpoint": _choice(BATCH_ENDPOINTS),
+    "task": _choice(TASKS),
     "defaults": _defaults,
     "deadline_hours": _number(
         1 / 60, MAX_DEADLINE_HOURS, f"It must be a number of hours, from 1/60 to {MAX_DEADLINE_HOURS}."

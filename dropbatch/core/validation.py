@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import islice
@@ -10,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dropbatch.core import keys
-from dropbatch.core.cost import Tokens, cost_of, estimate_tokens, output_tokens
+from dropbatch.core.cost import BYTES_PER_TOKEN, Tokens, cost_of, estimate_tokens, output_tokens
 from dropbatch.core.formats.base import begins
 from dropbatch.core.formats.model_catalog import find_model
 from dropbatch.core.formats.schemas import SCHEMAS
+from dropbatch.core.model_advice import model_advice
 from dropbatch.core.options import encode_options
 from dropbatch.core.records.index import NO_REFERENCE, record_spans
 from dropbatch.core.records.plan import Checkpoint
@@ -32,6 +34,7 @@ MAX_REFERENCES = 1_000_000
 CALLS_PER_BATCH = 3
 """API calls that a batch usually takes: a submit and two polls."""
 _HASH_BYTES = 8
+_MEDIA = re.compile(rb'"(?:image_url|input_image|input_audio|video_url|file|audio|image)"\s*:')
 
 
 class BadRecord(msgspec.Struct):
@@ -61,6 +64,8 @@ class Progress(msgspec.Struct):
         repeated: records with the same reference as an earlier one.
         crowded: requests with more texts than the model takes in one.
         crowded_first: the id of the first of them.
+        long: requests whose text probably does not fit the model's context window.
+        long_first: line of the first of them, None in a document; the others are its id and its tokens.
     """
 
     offset: int = 0
@@ -79,6 +84,10 @@ class Progress(msgspec.Struct):
     longest: Longest = msgspec.field(default_factory=Longest)
     crowded: int = 0
     crowded_first: int = 0
+    long: int = 0
+    long_first: int | None = None
+    long_first_id: int = 0
+    long_first_tokens: int = 0
 
     @property
     def place(self) -> Checkpoint:
@@ -107,6 +116,7 @@ def add_cut(model: str, progress: Progress, seen: set[int], cut: Cut) -> None:
         progress.longest = Longest(rows[longest].line, sizes[longest])
     _compare_references(progress, seen, rows.references)
     _count_texts(model, progress, cut)
+    _count_long(model, progress, cut)
 
 
 def _compare_references(progress: Progress, seen: set[int], references: list[msgspec.Raw]) -> None:
@@ -138,6 +148,32 @@ def _count_texts(model: str, progress: Progress, cut: Cut) -> None:
         if begins(text, b"[") and len(_decode_texts(text)) > most:
             progress.crowded_first = progress.crowded_first if progress.crowded else cut.first_id + index
             progress.crowded += 1
+
+
+def _count_long(model: str, progress: Progress, cut: Cut) -> None:
+    """Count requests with a text that is probably longer than the model's context window."""
+    context = find_model(model).context
+    if context is None or max(cut.rows.lengths, default=0) <= context * BYTES_PER_TOKEN:
+        return
+    for index, (begin, length) in enumerate(record_spans(cut.rows)):
+        if length <= context * BYTES_PER_TOKEN:
+            continue
+        tokens = _longest_text(cut.body[begin : begin + length]) // BYTES_PER_TOKEN
+        if tokens > context:
+            if not progress.long:
+                progress.long_first, progress.long_first_tokens = cut.rows[index].line, tokens
+                progress.long_first_id = cut.first_id + index
+            progress.long += 1
+
+
+def _longest_text(request: bytes) -> int:
+    """Bytes of the longest text of a request: of embeddings, each text has a window of its own."""
+    if _MEDIA.search(request):
+        return 0  # Its bytes say nothing about its tokens.
+    text = _decode_request(request).text
+    if begins(text, b"["):
+        return max((len(bytes(one)) for one in _decode_texts(text)), default=0)
+    return len(bytes(text)) if begins(text, b'"') else len(request)
 
 
 # ── the report ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -209,11 +245,18 @@ def build_report(subject: Subject, progress: Progress, code: str = "", message: 
 
 def _warnings(model: str, progress: Progress) -> list[str]:
     """What the API would probably reject, though each record is sent."""
-    if not progress.crowded:
-        return []
-    most = SCHEMAS[find_model(model).schema].texts
-    message = (
-        f"{model} takes {most} texts in a request. {progress.crowded:,} records have more, the first with the id "
-        f"{progress.crowded_first:,}: they will be rejected. Divide them."
-    )
-    return [message]
+    found = [model_advice(model)]
+    if progress.crowded:
+        most = SCHEMAS[find_model(model).schema].texts
+        found.append(
+            f"{model} takes {most} texts in a request. {progress.crowded:,} records have more, the first with the id "
+            f"{progress.crowded_first:,}: they will be rejected. Divide them."
+        )
+    if progress.long:
+        where = f"id {progress.long_first_id:,}" if progress.long_first is None else f"line {progress.long_first:,}"
+        found.append(
+            f"{model} has a context window of {find_model(model).context:,} tokens. {progress.long:,} records are "
+            f"longer by an estimate of {BYTES_PER_TOKEN} bytes a token, the first with {progress.long_first_tokens:,} "
+            f"tokens ({where}): they will be cut short or rejected. Divide them."
+        )
+    return [message for message in found if message]

@@ -33,7 +33,13 @@ class Routes:
             return worker.handle(self._api, method, path, headers, body)
         if path.startswith("/v1/"):
             return self._gateway.handle(method, path, query, headers, body)
+        if _has_gateway(headers) and path.startswith(f"{PREFIX}/accounts/") and "/ai/run/" in path:
+            return self._gateway.pass_on(path, method, path, query, headers, body)
         return self._api.handle(method, path, query, headers, body)
+
+
+def _has_gateway(headers: Mapping[str, str]) -> bool:
+    return any(name.lower() == "cf-aig-gateway-id" for name in headers)
 
 
 def _own(api: WorkersAI, method: str, path: str, body: bytes) -> Reply:
@@ -74,18 +80,24 @@ class _Gateway:
 
     def handle(self, method: str, path: str, query: str, headers: Mapping[str, str], body: bytes) -> Reply:
         """Answer one request; the arguments are those of `WorkersAI.handle`, the path matches `_GATEWAY`."""
-        behaviour = self._api.behaviour
-        given = {name.lower(): value for name, value in headers.items()}
         route = _GATEWAY.fullmatch(path)
         if route is None:
             return _refusal(error(2001))
+        upstream = f"{PREFIX}/accounts/{route[1]}/ai/run/{route[3]}"
+        return self.pass_on(upstream, method, path, query, headers, body)
+
+    def pass_on(
+        self, upstream: str, method: str, path: str, query: str, headers: Mapping[str, str], body: bytes
+    ) -> Reply:
+        """Answer one request whose path at the REST API is `upstream`, from the cache or from there."""
+        behaviour = self._api.behaviour
+        given = {name.lower(): value for name, value in headers.items()}
         if behaviour.gateway_token and given.get("cf-aig-authorization") != f"Bearer {behaviour.gateway_token}":
             return _refusal(error(2009))
         request = f"{path}?{query}", body
         caches = behaviour.gateway_cache and given.get("cf-aig-skip-cache") != "true"
         if caches and request in self._cache:
             return self._cache[request].with_headers(("cf-aig-cache-status", "HIT"))
-        upstream = f"{PREFIX}/accounts/{route[1]}/ai/run/{route[3]}"
         for _ in range(_attempts(given, behaviour)):
             reply = self._api.handle(method, upstream, query, headers, body)
             if reply.cut is None and reply.status < _SERVER_ERROR:

@@ -141,12 +141,14 @@ class Isolation:
         granted: numbers of batches that were granted a division and may not have recorded it yet.
         causes: by cause, what this job knows about it (`functions.poll.batch.isolate_batch`).
         writes: how often it was stored.
+        untried: causes for which records ended without being tried alone.
     """
 
     submits: int = 0
     granted: tuple[str, ...] = ()
     causes: dict[str, str] = field(default_factory=dict)
     writes: int = 0
+    untried: tuple[str, ...] = ()
 
 
 CANCEL, CANCEL_NOW = "cancel", "cancel now"

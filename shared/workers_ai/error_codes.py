@@ -151,7 +151,7 @@ _MODEL_ADVICE = {
     5018: "The model is private: ask its owner, or Cloudflare, to give the account access to it.",
     5016: "The model's terms must be accepted first: run it once in the account's dashboard (Workers AI, Models) and "
     "agree to them.",
-    5035: "The model needs the Workers Paid plan: upgrade the account in Cloudflare's dashboard.",
+    5035: "The model needs the Workers Paid plan or prepaid credits: get one of them in Cloudflare's dashboard.",
     5005: "The requests name a LoRA adapter, which this model does not take: remove it, or choose another model.",
 }
 _OTHER_MODEL = "Choose a model with the Batch property."

@@ -1,6 +1,7 @@
 """The three ways to reach the batch API: the address, the headers and the limits of each. Opens no connection.
 
-`rest` is Cloudflare's REST API. `gateway` is the same API behind an AI Gateway. `worker` is the Worker of `worker/`,
+`rest` is Cloudflare's REST API, through an AI Gateway if one is named. `gateway` is the same API at AI Gateway's older
+address. `worker` is the Worker of `worker/`,
 which calls Workers AI through its AI binding. Replies and errors of all three are the same data, see
 `shared.workers_ai.replies`.
 """
@@ -68,19 +69,21 @@ GATEWAY_HEADERS = {"cf-aig-skip-cache": "true", "cf-aig-max-attempts": "1"}
 that retries would submit a batch twice."""
 
 
-def rest(base_url: str, account: str) -> Transport:
+def rest(base_url: str, account: str, gateway_id: str = "") -> Transport:
     """The REST API.
 
     Args:
         base_url: up to and including `/client/v4`.
         account: account id.
+        gateway_id: name of the AI Gateway that calls go through; empty for none.
     """
     base = f"{base_url}/accounts/{account}/ai"
-    return Transport(f"{base}/run/", f"{base}/models/search?per_page=1")
+    headers = {"cf-aig-gateway-id": gateway_id, **GATEWAY_HEADERS} if gateway_id else {}
+    return Transport(f"{base}/run/", f"{base}/models/search?per_page=1", headers)
 
 
 def gateway(base_url: str, account: str, gateway_url: str, gateway_id: str) -> Transport:
-    """The REST API behind an AI Gateway, which has no free call of its own: the token is checked without it.
+    """The REST API at AI Gateway's older address, which has no free call of its own: the token is checked without it.
 
     Args:
         base_url: of the REST API.
@@ -101,8 +104,8 @@ UNREACHABLE = Transport("", "")
 """A Worker calls the models of the account it is deployed to, which counts as the stack's: it reaches no other."""
 
 _TRANSPORTS: dict[str, Callable[[Settings, str], Transport]] = {
-    "rest": lambda chosen, account: rest(chosen.workers_ai_base_url, account),
     # A gateway belongs to one account. Calls that have to go through one go through that of the same name.
+    "rest": lambda chosen, account: rest(chosen.workers_ai_base_url, account, chosen.ai_gateway_id),
     "gateway": lambda chosen, account: gateway(
         chosen.workers_ai_base_url, account, chosen.ai_gateway_base_url, chosen.ai_gateway_id
     ),

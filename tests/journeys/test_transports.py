@@ -8,7 +8,7 @@ from tests.support.aws.resources import GATEWAY_TOKEN, TOKEN, WAYS, client
 from tests.support.translations import M2M, all_good, greetings
 
 
-@pytest.mark.parametrize("name", ["gateway", "worker"])
+@pytest.mark.parametrize("name", ["gateway", "named gateway", "worker"])
 def test_job_is_answered_whichever_way_its_batches_go(start, api, name):
     world = start(**WAYS[name], MAX_REQUESTS_PER_BATCH=4)
     records = greetings(6)
@@ -22,6 +22,7 @@ def test_job_is_answered_whichever_way_its_batches_go(start, api, name):
     grants = {grant.sid for role in ("SubmitRole", "PollRole") for grant in world.permissions.used[role]}
     assert {sid for sid in grants if sid.startswith("Read") and sid.endswith(("Token", "Secret"))} == {
         "gateway": {"ReadToken", "ReadGatewayToken"},
+        "named gateway": {"ReadToken", "ReadGatewayToken"},
         "worker": {"ReadWorkerSecret"},
     }[name]
 
@@ -49,10 +50,11 @@ def test_over_worker_bodies_may_have_envelope_or_not(start, api, raw, envelope):
     assert len(api.accepted) == 1
 
 
-def test_caching_gateway_changes_nothing(start, api):
+@pytest.mark.parametrize("name", ["gateway", "named gateway"])
+def test_caching_gateway_changes_nothing(start, api, name):
     api.switch(gateway_token=GATEWAY_TOKEN, gateway_cache=True, gateway_attempts=5)
     api.inject(Fault(kind="accept_then_error", code=10013))
-    world = start(**WAYS["gateway"])
+    world = start(**WAYS[name])
     world.upload_records("a.jsonl", greetings(3), model=M2M)
 
     world.settle()

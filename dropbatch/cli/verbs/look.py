@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,7 +14,6 @@ from dropbatch.core.keys import JobState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from datetime import datetime
     from decimal import Decimal
 
 
@@ -83,24 +83,38 @@ def wait(context: Context, *, jobs: Sequence[str], timeout: float | None, strict
 @click.option("--all", "all_", is_flag=True, help="Also list models that do not take batches.")
 @as_json
 def models(*, all_: bool) -> None:
-    """List models: task, prices per million tokens."""
+    """List models: task, prices per million tokens, tokens of the context window."""
     from dropbatch.core.formats.model_catalog import catalog, find_model
 
+    read_on = date.fromisoformat(catalog().read_on)
+    days = (datetime.now(UTC).date() - read_on).days
+    click.echo(f"Facts of {read_on}, {days:,} days old", err=True)
     for model in sorted((find_model(one.id) for one in catalog().models), key=lambda one: one.id):
-        prices = (model.input_price, model.output_price)
         if not all_ and not model.batch:
             continue
         shown = {
             "id": model.id,
             "task": model.task or "unknown",
             "batch": model.batch,
-            "input_price": prices[0] and str(prices[0]),
-            "output_price": prices[1] and str(prices[1]),
+            "input_price": _number(model.input_price),
+            "output_price": _number(model.output_price),
+            "cached_price": _number(model.cached_price),
             "priced_at": model.priced_at or None,
             "source": catalog().sources.get(model.price_source),
+            "context": model.context,
+            "efforts": model.efforts and list(model.efforts.values),
+            "deprecated_at": model.deprecated_at or None,
+            "needs_paid": model.needs_paid,
+            "read_on": catalog().read_on,
         }
-        costs = f"{_price(prices[0]):>9} in  {_price(prices[1]):>9} out  {model.priced_at}"
-        emit(shown, f"{model.id:<46}  {shown['task']:<13}  {costs}".rstrip())
+        costs = f"{_price(model.input_price):>9} in  {_price(model.output_price):>9} out  {model.priced_at:10}"
+        context = f"{model.context:>9,} tokens" if model.context else ""
+        notes = ("" if model.batch else "  no batches") + (f"  until {model.deprecated_at}" * bool(model.deprecated_at))
+        emit(shown, f"{model.id:<46}  {shown['task']:<14}  {costs}  {context:16}{notes}".rstrip())
+
+
+def _number(dollars: Decimal | None) -> str | None:
+    return None if dollars is None else str(dollars)
 
 
 def _price(dollars: Decimal | None) -> str:

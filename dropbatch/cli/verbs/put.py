@@ -40,7 +40,9 @@ def upload_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.command()
 @click.argument("sources", nargs=-1, required=True, type=click.Path(allow_dash=True), metavar="FILE...")
 @upload_options
-@click.option("--no-check", is_flag=True, help="Send it even if the stack would refuse it.")
+@click.option(
+    "--no-check", is_flag=True, help="Send it even if the stack would refuse it, or each of its first records."
+)
 @click.option("--skip-bad", is_flag=True, help="Leave out files that the stack would refuse, and exit with 1.")
 @click.option("--skip-existing", is_flag=True, help="Leave out what the bucket holds already: path, options, content.")
 @click.option("--wait", is_flag=True, help="Wait until the jobs are over.")

@@ -49,6 +49,8 @@ class Task(StrEnum):
     GENERATION = "generation"
     TRANSCRIPTION = "transcription"
     SPEECH = "speech"
+    CLASSIFICATION = "classification"
+    """Also to rank texts, and to judge whether messages are safe."""
     UNKNOWN = ""
 
 

@@ -1,12 +1,14 @@
 """What is known about Cloudflare's models: task, request shape, limits and prices, from `model_catalog.json`.
 
-A model that is not listed by its id gets the facts of its family; a family is a prefix of the id. Facts without a
-source are not in the file, and unknown here. Pure, apart from reading that file once.
+A model that is not listed by its id gets the facts of its family: the first one whose word is in its name, or whose
+prefix its id has. Facts without a source are not in the file, and unknown here. Pure, apart from reading that file
+once.
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from decimal import Decimal  # noqa: TC003 - msgspec reads the annotations
 from functools import cache, lru_cache
 from pathlib import Path
@@ -14,6 +16,7 @@ from pathlib import Path
 import msgspec
 
 from dropbatch.core.formats.base import Shape, Task
+from dropbatch.core.formats.schemas import SCHEMAS, Limits, Schema
 
 MODEL_ID = re.compile(r"(?!.{201})@(?:cf|hf)/[A-Za-z0-9._-]+/[A-Za-z0-9._-]+")
 WORKER_REPLY_TARGET_BYTES = 12_000_000
@@ -32,21 +35,42 @@ def is_model(model: str) -> bool:
 
 
 class ModelFamily(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Models whose ids begin with the same prefix.
+    """Models that are alike.
 
     Attributes:
+        prefix: what their ids begin with.
+        word: what their names contain.
         answer_bytes: bytes of a typical answer: 1,024 numbers in full precision, some pages of text, or a long text
             with its reasoning and wrapping.
         images: whether messages may contain images; None if unknown.
         schema: the family's schema, as a key of `dropbatch.core.formats.schemas.SCHEMAS`; empty if it is not known.
     """
 
-    prefix: str
     task: Task
-    shape: Shape
+    shape: Shape = Shape.UNKNOWN
+    prefix: str = ""
+    word: str = ""
     schema: str = ""
     answer_bytes: int = UNKNOWN_ANSWER_BYTES
     images: bool | None = None
+
+    def has(self, model_id: str) -> bool:
+        """Whether a model is one of them."""
+        return model_id.startswith(self.prefix) and self.word in model_id.rpartition("/")[2].lower()
+
+
+class Efforts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How hard a model may be told to think.
+
+    Attributes:
+        values: that it takes, in the catalogue's order; none if it takes no effort at all.
+        aliases: other values, each with the one that it stands for.
+        source: as a key of the file's `sources`.
+    """
+
+    values: tuple[str, ...]
+    source: str
+    aliases: dict[str, str] = {}
 
 
 class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -55,12 +79,16 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         batch: whether the catalogue lists it as supporting batches; None if it is not listed here.
         dimensions: numbers in one of its embeddings; None if unknown.
+        context: tokens of its context window, or of the longest text that it makes an embedding of; None if unknown.
         output_tokens: tokens of an answer if the request sets no limit.
         input_price: US dollars for a million input tokens; None if no source is known.
         output_price: the same for output tokens; None if there is no such price, as for embeddings.
         cached_price: the same for input tokens that were read from a cache; None if they have no price of their own.
         priced_at: the day on which the source gave these prices, as YYYY-MM-DD.
         price_source: the source, as a key of the file's `sources`.
+        efforts: None if they are not known: then any is sent.
+        deprecated_at: the day on which it will be withdrawn, as YYYY-MM-DD; empty if none is announced.
+        needs_paid: whether it needs the Workers Paid plan, or prepaid credits.
     """
 
     id: str
@@ -72,17 +100,22 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     images: bool | None = None
     plain_schema: bool = False
     dimensions: int | None = None
+    context: int | None = None
     output_tokens: int | None = None
     input_price: Decimal | None = None
     output_price: Decimal | None = None
     cached_price: Decimal | None = None
     priced_at: str = ""
     price_source: str = ""
+    efforts: Efforts | None = None
+    deprecated_at: str = ""
+    needs_paid: bool = False
 
 
 class Catalog(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The file: where its facts come from, families of models, and models."""
+    """The file: the day on which it was last brought up to date, its sources, families of models, and models."""
 
+    read_on: str
     sources: dict[str, str]
     families: list[ModelFamily]
     models: list[Model]
@@ -103,7 +136,7 @@ def catalog() -> Catalog:
 def find_model(model_id: str) -> Model:
     """What is known about a model, including its family's facts; for an unknown model, only its id."""
     known = next((model for model in catalog().models if model.id == model_id), Model(model_id))
-    family = next((one for one in catalog().families if model_id.startswith(one.prefix)), None)
+    family = next((one for one in catalog().families if one.has(model_id)), None)
     if family is None:
         return msgspec.structs.replace(known, answer_bytes=known.answer_bytes or UNKNOWN_ANSWER_BYTES)
     return msgspec.structs.replace(
@@ -114,6 +147,40 @@ def find_model(model_id: str) -> Model:
         answer_bytes=known.answer_bytes or family.answer_bytes,
         images=family.images if known.images is None else known.images,
     )
+
+
+_SHAPES = {
+    Task.EMBEDDINGS: Shape.TEXT,
+    Task.TRANSLATION: Shape.TEXT,
+    Task.GENERATION: Shape.MESSAGES,
+    Task.TRANSCRIPTION: Shape.AUDIO,
+    Task.SPEECH: Shape.TEXT,
+}
+
+
+def with_task(model: Model, task: str) -> Model:
+    """A model, but with a task that somebody knows better; empty for its own.
+
+    Of a model for another task, nothing is known but what that task's models have in common.
+    """
+    if task in {"", model.task}:
+        return model
+    shape = _SHAPES.get(Task(task), Shape.UNKNOWN)
+    return msgspec.structs.replace(
+        model, task=Task(task), shape=shape, schema="", images=None, plain_schema=False, dimensions=None, efforts=None
+    )
+
+
+@lru_cache(1024)
+def schema_of(model_id: str, task: str = "") -> Schema:
+    """What the requests of a model take: what its schema says, and its own efforts."""
+    model = with_task(find_model(model_id), task)
+    schema = SCHEMAS[model.schema]
+    if model.efforts is None:
+        return schema
+    member = "reasoning.effort" if model.shape is Shape.INPUT else "reasoning_effort"
+    efforts = Limits(words=model.efforts.values, aliases=model.efforts.aliases)
+    return replace(schema, limits={**schema.limits, member: efforts})
 
 
 def is_listed(model_id: str) -> bool:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 from dropbatch.core.errors import UploadRefused
 from dropbatch.core.formats.base import NULL, FileNames, Sign, Target, Task, one_line
 from dropbatch.core.formats.conversion.requests import convert_defaults
-from dropbatch.core.formats.model_catalog import find_model
+from dropbatch.core.formats.model_catalog import find_model, schema_of, with_task
 from dropbatch.core.formats.native import NativeReader
-from dropbatch.core.formats.schemas import SCHEMAS
 from dropbatch.core.formats.tables import Columns, TableReader, TableWriter
 from dropbatch.core.formats.text import TextReader, text_request
 from dropbatch.core.formats.vendors.anthropic import AnthropicReader, AnthropicWriter
@@ -163,9 +162,10 @@ def target_of(
     defaults: Mapping[str, Json] | None = None,
     system: str = "",
     endpoint: str = "",
+    task: str = "",
 ) -> Target:
     """What is known about a job's model, with the job's options."""
-    model = find_model(model_id)
+    model = with_task(find_model(model_id), task)
     return Target(
         model=model_id,
         task=model.task,
@@ -176,7 +176,7 @@ def target_of(
         system=system,
         endpoint=endpoint,
         defaults=defaults or {},
-        schema=SCHEMAS[model.schema],
+        schema=schema_of(model_id, task),
         dimensions=model.dimensions,
     )
 

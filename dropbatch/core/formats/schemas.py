@@ -7,6 +7,7 @@ schema does not name a member that its schema for a single request names, the ra
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -20,19 +21,19 @@ class Limits(NamedTuple):
         least: the smallest number; None for a member that is no number.
         most: the largest.
         whole: whether only integers are numbers here.
-        words: strings that it may be; empty for a number.
+        words: strings that it may be, none if it must be left out; None for a number.
         aliases: strings that are sent as another one.
     """
 
     least: float | None = None
     most: float | None = None
     whole: bool = False
-    words: tuple[str, ...] = ()
-    aliases: tuple[tuple[str, str], ...] = ()
+    words: tuple[str, ...] | None = None
+    aliases: Mapping[str, str] = MappingProxyType({})
 
     def accepts(self, value: object) -> bool:
         """Whether a value is within the limits."""
-        if self.words:
+        if self.words is not None:
             return value in self.words
         if isinstance(value, bool) or not isinstance(value, int if self.whole else int | float):
             return False
@@ -40,8 +41,8 @@ class Limits(NamedTuple):
 
     def text(self) -> str:
         """The limits in words, after "It must be"."""
-        if self.words:
-            return f"one of {', '.join(self.words)}"
+        if self.words is not None:
+            return f"one of {', '.join(self.words)}" if self.words else "left out"
         kind = "an integer" if self.whole else "a number"
         return kind if self.least is None else f"{kind} from {self.least} to {self.most}"
 
@@ -98,7 +99,6 @@ _CHAT_LIMITS = {
     "presence_penalty": Limits(-2, 2),
     "n": Limits(1, 128, whole=True),
     "seed": _INTEGER,
-    "reasoning_effort": Limits(words=("low", "medium", "high")),
 }
 _CHAT = Schema(
     frozenset(
@@ -107,14 +107,12 @@ _CHAT = Schema(
             *("prompt", "messages", "model", "audio", "logit_bias", "logprobs", "metadata", "modalities", "prediction"),
             *("parallel_tool_calls", "chat_template_kwargs", "response_format", "stop", "store", "stream", "user"),
             *("stream_options", "tool_choice", "tools", "web_search_options", "function_call", "functions"),
+            "reasoning_effort",
         }
     ),
     _CHAT_LIMITS,
     named_schema=True,
     stops=4,
-)
-_DEEPSEEK_EFFORTS = Limits(
-    words=("max", "high", "low", "none"), aliases=(("minimal", "low"), ("medium", "high"), ("xhigh", "high"))
 )
 
 SCHEMAS: dict[str, Schema] = {
@@ -126,9 +124,6 @@ SCHEMAS: dict[str, Schema] = {
     "llama-4": replace(_LLAMA, call_ids="[a-zA-Z0-9]{9}", members=_LLAMA.members - {"lora"} | {"guided_json"}),
     "qwen3": _QWEN,
     "chat": _CHAT,
-    "deepseek": replace(_CHAT, limits=_CHAT_LIMITS | {"reasoning_effort": _DEEPSEEK_EFFORTS}),
-    "responses": Schema(
-        frozenset({"input", "reasoning"}), {"reasoning.effort": Limits(words=("low", "medium", "high"))}
-    ),
+    "responses": Schema(frozenset({"input", "reasoning"})),
 }
 """By the name that `model_catalog.json` gives a model's schema; empty: nothing is known."""

@@ -91,7 +91,6 @@ FORMS: dict[str, tuple[Form, ...]] = {
     "llama-4": (_form("messages", _LlamaMessages), _PROMPT),
     "qwen3": _OWN_CHAT,
     "chat": _CHAT,
-    "deepseek": _CHAT,
     "responses": (_form("input", _Input),),
 }
 """By the name that `model_catalog.json` gives a model's schema; empty: nothing is known."""

@@ -30,6 +30,7 @@ class SplitPlan:
         delimiter: between the fields of a table's rows; empty for other formats.
         answers: whether a table's answers have more columns than `answer`; their names are in an object of their own.
         inputs: name of the schema by which requests without an input are found; empty: they are sent.
+        task: of the model, as it was known when the upload was planned; empty if it was not.
         by_default: whether the model is the stack's default: a model that the file names precedes it.
     """
 
@@ -48,6 +49,7 @@ class SplitPlan:
     delimiter: str = ""
     answers: bool = False
     inputs: str = ""
+    task: str = ""
 
     @property
     def is_document(self) -> bool:

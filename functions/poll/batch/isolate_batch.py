@@ -45,7 +45,7 @@ MAX_ISOLATION_SUBMITS = 2_000
 
 PROVEN, MIXED, UNIFORM = "", "some", "all"
 MAX_CAUSES = 16
-"""Causes that a job keeps; batches that fail for further ones are divided without a scout."""
+"""Causes that a job keeps, and that it lists; batches that fail for further ones are divided without a scout."""
 MAX_GRANTED = 32
 """Granted batches that a job item lists; before more are listed, those whose division is recorded are dropped."""
 MIN_SCOUT = 8
@@ -116,6 +116,8 @@ def _decide(services: Services, batch: Batch) -> Batch | None:
         if batch.number in known.granted:
             return services.ledger.decide_pieces(batch, wanted)
         if why := _why_untried(job, known, batch, wanted, now):
+            if not _listed_as_untried(services, job, known, batch.cause):
+                continue
             return services.ledger.end_without_answer(batch, _not_tried(batch, why), now)
         step = _next_step(services, known, batch, now)
         granted = _still_granted(services, job, known)
@@ -158,6 +160,13 @@ def _why_untried(job: Job, known: Isolation, batch: Batch, wanted: int, now: flo
     if known.submits + wanted > MAX_ISOLATION_SUBMITS:
         return f"because this job has used up its {MAX_ISOLATION_SUBMITS:,} submits for isolating bad requests"
     return ""
+
+
+def _listed_as_untried(services: Services, job: Job, known: Isolation, cause: str) -> bool:
+    """List a cause in the job as one whose records were not tried alone, before they end; False for a lost race."""
+    if cause in known.untried or len(known.untried) >= MAX_CAUSES or job.completed_at:
+        return True
+    return services.ledger.note_isolation(job, replace(known, untried=(*known.untried, cause))) is not None
 
 
 def _not_tried(batch: Batch, why: str) -> ErrorDetail:

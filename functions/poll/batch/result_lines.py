@@ -50,7 +50,7 @@ def lines_of(
 
 
 def _answered(services: Services, job: Job, batch: Batch, rows: RecordIndex, answers: Answers | None) -> Answered:
-    vectors = find_model(job.plan.model).task is Task.EMBEDDINGS
+    vectors = (job.plan.task or find_model(job.plan.model).task) == Task.EMBEDDINGS
     return Answered(rows, batch.first_id, answers, _ending(services, batch), vectors)
 
 
@@ -63,7 +63,7 @@ def _lines(
     originals = Originals(read(batch.body_size, batch.originals_size), describer_of(form))
     request_id = batch.submissions[-1].request_id if batch.submissions else ""
     facts = BatchFacts(job.job_id, job.plan.model, request_id, batch.accepted_at or 0.0)
-    writer = writer_of(form, target_of(job.plan.model))
+    writer = writer_of(form, target_of(job.plan.model, task=job.plan.task))
     return join_originals(answered, originals, partial(writer.line, facts) if writer else None)
 
 

@@ -9,7 +9,7 @@ import msgspec
 from dropbatch.core import keys
 from dropbatch.core.cost import Tokens, cost_of, estimate_cost
 from dropbatch.core.formats.vendors.bedrock import manifest_out
-from functions.poll.batch.isolate_batch import MAX_ISOLATION_SUBMITS, UNIFORM
+from functions.poll.batch.isolate_batch import MAX_ISOLATION_SUBMITS
 from shared.job_status import iso_time
 from shared.models import BatchState, Isolation
 
@@ -68,7 +68,7 @@ def build_manifest(job: Job, batches: Iterable[Batch], files: Sequence[FileEntry
         "isolation": {
             "submits": isolation.submits,
             "at_most": MAX_ISOLATION_SUBMITS,
-            "not_tried_alone": sorted(cause for cause, known in isolation.causes.items() if known == UNIFORM),
+            "not_tried_alone": sorted(isolation.untried),
         },
         "files": [file._asdict() for file in files],
         "created_at": iso_time(job.created_at),

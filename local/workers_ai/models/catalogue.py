@@ -65,17 +65,49 @@ _MODELS = (
     Model("@cf/deepgram/aura-2-es", Family.TEXT_TO_SPEECH, SPEECH, batch=True),
     # Hosted, but without the batch property.
     Model("@cf/baai/bge-reranker-base", Family.RERANKER, CLASSIFICATION, batch=False),
-    Model("@cf/meta/llama-3.1-8b-instruct", Family.LLAMA, GENERATION, batch=False),
     Model("@cf/aisingapore/gemma-sea-lion-v4-27b-it", Family.CHAT, GENERATION, batch=False),
     Model("@cf/moonshotai/kimi-k2.7-code", Family.CHAT, GENERATION, batch=False),
+    Model("@cf/deepseek-ai/deepseek-v4-pro-0813", Family.CHAT, GENERATION, batch=False),
 )
 MODELS = {model.name: model for model in _MODELS}
+
+
+_PROPERTIES: dict[str, dict[str, object]] = {
+    "@cf/baai/bge-small-en-v1.5": {
+        "max_input_tokens": "512",
+        "output_dimensions": "384",
+        "price": [{"unit": "per M input tokens", "price": 0.02, "currency": "USD"}],
+    },
+    "@cf/moonshotai/kimi-k2.6": {
+        "context_window": "262144",
+        "price": [
+            {"unit": "per M input tokens", "price": 0.95, "currency": "USD"},
+            {"unit": "per M cached input tokens", "price": 0.16, "currency": "USD"},
+            {"unit": "per M output tokens", "price": 4, "currency": "USD"},
+        ],
+        "reasoning_effort": {
+            "supported_efforts": ["high", "none"],
+            "default_effort": "high",
+            "normalizes_to": {"low": "high", "medium": "high", "max": "high"},
+            "mandatory": False,
+        },
+    },
+    "@cf/deepseek-ai/deepseek-v4-flash-0731": {
+        "require_workers_paid": "true",
+        "reasoning_effort": "Off, Low, High, Max",
+    },
+    "@cf/deepgram/nova-3": {"price": [{"unit": "per audio minute", "price": 0.0052, "currency": "USD"}]},
+    "@cf/qwen/qwen3-30b-a3b-fp8": {"planned_deprecation_date": "2027-01-31"},
+}
+"""Besides `async_queue`: a value is text, an array of prices, or an object of efforts, which once was text too."""
 
 
 def listing(batch_names: frozenset[str]) -> Iterator[dict[str, object]]:
     """The catalogue as `GET /accounts/{id}/ai/models/search` shows it."""
     for number, model in enumerate(_MODELS):
-        properties = [{"property_id": "async_queue", "value": "true"}] if model.name in batch_names else []
+        facts: dict[str, object] = {"async_queue": "true"} if model.name in batch_names else {}
+        facts |= _PROPERTIES.get(model.name, {})
+        properties = [{"property_id": name, "value": value} for name, value in facts.items()]
         yield {
             "id": f"00000000-0000-4000-8000-{number:012d}",
             "source": 1,

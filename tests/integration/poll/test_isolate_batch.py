@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -180,7 +181,7 @@ def test_batch_ends_if_all_of_scout_failed_alike(services):
     assert found.ending.message == (
         "Not tried alone, because every request of this job that was tried alone failed for the same cause: the reason"
     )
-    assert services.isolation == Isolation(causes={CAUSE: UNIFORM})
+    assert services.isolation == Isolation(causes={CAUSE: UNIFORM}, untried=(CAUSE,))
 
 
 def test_grandchildren_of_scout_are_ignored(services):
@@ -325,6 +326,26 @@ def test_records_end_untried_when_late_or_in_vain(services, job, batch, why):
 
     assert found.ending == (ErrorDetail("rejected", f"Not tried alone, {why}: the reason") if why else None)
     assert found.pieces == (0 if why else 3)
+    assert services.isolation.untried == ((found.cause,) if why else ())
+
+
+def test_cause_is_listed_before_its_batch_ends(services, monkeypatch):
+    """A run that dies in between is made up for: the cause is listed once, and the batch ends."""
+    services.hold(SMALL, job=replace(OPEN, error=REASON))
+    with monkeypatch.context() as patched:
+        patched.setattr(services.ledger, "end_without_answer", Mock(side_effect=RuntimeError))
+        with pytest.raises(RuntimeError):
+            isolate(services, SMALL)
+    assert services.isolation.untried == (SMALL.cause,)
+
+    assert isolate(services, SMALL).ending
+    assert services.isolation.untried == (SMALL.cause,)
+
+
+def test_batch_of_job_that_is_over_ends_nevertheless(services):
+    """Its item takes no more causes."""
+    services.hold(SMALL, job=replace(OPEN, error=REASON, completed_at=T))
+    assert isolate(services, SMALL).ending
 
 
 @pytest.mark.parametrize(

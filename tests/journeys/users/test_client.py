@@ -272,3 +272,11 @@ def test_exports_have_merged_answers(command, client, api, tmp_path):
     assert [one["success"] for one in rows] == pd.read_csv(tmp_path / "output.as.csv")["success"].tolist()
     errors = [json.loads(line) for line in (tmp_path / "errors.merged.jsonl").read_text().splitlines()]
     assert [(one["id"], one["error"]["code"]) for one in errors] == [(2, "inference_failed")]
+
+
+def test_retry_warns_of_odd_model(command, client):
+    """It would be refused as it was before."""
+    job = client.submit([{"text": "a", "pooling": "x"}], model=BGE, name="a.jsonl")
+    job.wait()
+    with pytest.warns(UserWarning, match="does not know the model @cf/baai/bge-smal"):
+        job.retry(model="@cf/baai/bge-smal")

@@ -26,6 +26,7 @@ WORKER_URL = "https://dropbatch.example.workers.dev"
 WAYS: dict[str, dict[str, str]] = {
     "rest": {},
     "gateway": {"TRANSPORT": "gateway", "AI_GATEWAY_ID": "local-gateway"},
+    "named gateway": {"AI_GATEWAY_ID": "local-gateway"},
     "worker": {"TRANSPORT": "worker", "WORKER_URL": WORKER_URL},
 }
 """Settings of each transport: `start(**WAYS["worker"])`."""
@@ -109,7 +110,8 @@ def make_environment(urls: Mapping[str, str], settings: Mapping[str, object]) ->
     secrets = client("secretsmanager")
     secret = secrets.create_secret(Name="token", SecretString=TOKEN)["ARN"]
     gateway_secret = secrets.create_secret(Name="gateway-token", SecretString=GATEWAY_TOKEN)["ARN"]
-    secret_arns = _secrets(str(settings.get("TRANSPORT", "rest")), secret, gateway_secret)
+    given = gateway_secret if "AI_GATEWAY_ID" in settings else ""
+    secret_arns = _secrets(str(settings.get("TRANSPORT", "rest")), secret, given)
     return {**variables(urls), **secret_arns, **{name: str(value) for name, value in settings.items()}}
 
 
@@ -128,7 +130,7 @@ def _secrets(transport: str, token: str, gateway_token: str) -> dict[str, str]:
     """The variables of a transport's secrets, as the template would set them."""
     return {
         "CLOUDFLARE_API_TOKEN_SECRET_ARN": "" if transport == "worker" else token,
-        "AI_GATEWAY_TOKEN_SECRET_ARN": gateway_token if transport == "gateway" else "",
+        "AI_GATEWAY_TOKEN_SECRET_ARN": gateway_token,
         "WORKER_SECRET_ARN": token if transport == "worker" else "",
     }
 
@@ -156,7 +158,7 @@ def permissions_of(environment: dict[str, str]) -> Permissions:
         "NamesSecret": False,
         "NamesWorkerSecret": False,
         "SendsToken": transport != "worker",
-        "SendsGatewayToken": transport == "gateway",
+        "SendsGatewayToken": transport != "worker" and bool(environment.get("AI_GATEWAY_ID")),
         "UsesWorker": transport == "worker",
         "UsesSource": bool(environment.get("SOURCE_BUCKET_NAME")),
     }

@@ -166,7 +166,7 @@ def check_limits(request: Request, origins: dict[str, str], target: Target, path
         if raw is None:
             continue
         value = value_of(raw)
-        alias = dict(limits.aliases).get(value) if isinstance(value, str) else None
+        alias = limits.aliases.get(value) if isinstance(value, str) else None
         if alias is not None:
             request[outer] = b'"%b"' % alias.encode()
         elif not limits.accepts(value):

@@ -188,7 +188,8 @@ _CONVERTERS: dict[Endpoint, Callable[[Request, Origins, Endpoint, Target, str], 
 
 
 def _require_task(endpoint: Endpoint, task: Task, target: Target, path: str) -> None:
-    if target.task not in {task, Task.UNKNOWN}:
+    is_chat = task is Task.GENERATION and target.shape is Shape.MESSAGES  # Also for models that judge messages.
+    if target.task not in {task, Task.UNKNOWN} and not is_chat:
         raise BadRecordError(path, f"It is written for {endpoint}, but {target.model} is a model for {target.task}.")
 
 

@@ -109,7 +109,7 @@ def to_chat(request: Request, origins: dict[str, str], target: Target, path: str
     if "format" in text:
         request.setdefault("response_format", _wrapped_format(text["format"]))
     effort = (members_of(request.pop("reasoning", NULL)) or {}).get("effort", NULL)
-    if bytes(effort) != b"null" and "reasoning_effort" in target.schema.limits and "reasoning_effort" not in request:
+    if bytes(effort) != b"null" and "reasoning_effort" in target.schema.members and "reasoning_effort" not in request:
         request["reasoning_effort"], origins["reasoning_effort"] = (
             effort,
             f"{origins.get('reasoning', 'reasoning')}.effort",

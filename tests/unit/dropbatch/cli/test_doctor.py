@@ -129,7 +129,7 @@ def test_new_stack_may_have_had_no_tick(services):
         ("ticked", 0, "tick", "schedule"),
         ("ticked", 86_400.0, "tick", "ago"),
         ("dead", 7, "dead letters", "dropbatch redrive"),
-        ("environment", {"DEFAULT_MODEL": "@cf/baai/bge-reranker-base"}, "models", "reranker"),
+        ("environment", {"DEFAULT_MODEL": "@cf/somebody/something"}, "models", "something"),
         ("alarms", [{"AlarmName": ALARM, "AlarmDescription": "Look."}], "alarms", f"{ALARM}: Look."),
         (
             "jobs",

@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from dropbatch.cli.exits import in_options
 from dropbatch.client.check import check_beginning, check_file, check_source
 from dropbatch.core.options import metadata_of
 from dropbatch.core.records.decompress import zstd_module
@@ -17,6 +18,7 @@ from dropbatch.errors import UploadRefused, UsageError
 
 BGE, LLAMA = "@cf/baai/bge-m3", "@cf/meta/llama-3.3-70b-instruct-fp8-fast"
 LINE = b'{"text":"hello"}\n'
+SCOUT, LONG_URL = "@cf/meta/llama-4-scout-17b-16e-instruct", {"url": f"data:image/png;base64,{'A' * 600_000}"}
 
 
 def check(content, path="a.jsonl", *, model=BGE, folder=None, default=None, **options):
@@ -32,6 +34,9 @@ def check(content, path="a.jsonl", *, model=BGE, folder=None, default=None, **op
         (gzip.compress(LINE * 900, mtime=0)[:-20], "a.gz", "broken_archive"),
         (b'[{"text":"x"},{"text":"y"}', "a.json", "broken_document"),
         (b'text\none\n"two', "a.csv", "broken_document"),
+        (b'{"prompt":"a"}\n', "a.jsonl", "bad_record"),
+        (b'{"prompt":"a"}\n' * 1_000 + LINE, "a.jsonl", "bad_record"),
+        (b"text\n" + b'""\n' * 20, "a.csv", "bad_record"),
     ],
 )
 def test_file_that_stack_refuses(content, path, code):
@@ -63,7 +68,6 @@ def test_options_that_stack_refuses(content, given, words):
     [
         (LINE, {}),
         (b"", {"model": "", "default": ""}),
-        (LINE + b"x\n", {}),  # a bad record fails alone
         (LINE, {"model": ""}),  # perhaps the stack has a default model
         (LINE, {"model": "", "folder": json.dumps({"model": BGE}).encode(), "default": ""}),
         (LINE, {"model": "", "path": f"{BGE}/a.jsonl", "default": ""}),
@@ -73,6 +77,81 @@ def test_options_that_stack_refuses(content, given, words):
 )
 def test_file_that_stack_takes(content, given):
     check(content, **given)
+
+
+@pytest.mark.parametrize(
+    ("count", "says"),
+    [
+        (3, "None of the 3 records can be sent to @cf/baai/bge-m3. Line 1: text: It is missing. The model takes text"),
+        (2_000, "None of the first 1,000 records can be sent"),
+    ],
+)
+def test_file_that_fits_no_model_says_why(count, says):
+    with pytest.raises(UploadRefused, match=re.escape(says)) as refused:
+        check(b'{"prompt":"a"}\n' * count)
+    assert "`check=False`" in str(refused.value)
+    assert in_options("Upload it with `check=False`.") == "Upload it with --no-check."
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (LINE + b"x\n", "1 of the 2 records cannot be sent and will fail alone. Line 2: The record is not valid JSON"),
+        (b'{"prompt":"a"}\n' * 999 + LINE, "999 of the first 1,000 records cannot be sent"),
+        (
+            b'[{"text":"a"},{"text":""}]',
+            "1 of the 2 records cannot be sent and will fail alone. The first: text: It must",
+        ),
+        (
+            (LINE * 9 + b'{"text":""}\n') * 500,
+            "100 of the first 1,000 records cannot be sent and will fail alone. Line 10",
+        ),
+        (b'{"text":""}\n' + b'{"text":"%b"}\n' % (b"x" * 9_000_000) * 2, "1 of the first 2 records"),
+    ],
+)
+def test_records_that_cannot_be_sent_are_counted(content, says):
+    with pytest.warns(UserWarning, match=re.escape(says)):
+        check(content)
+
+
+@pytest.mark.parametrize(
+    ("model", "says"),
+    [
+        ("@cf/baai/bge-m33", "Dropbatch does not know the model @cf/baai/bge-m33. Did you mean @cf/baai/bge-m3?"),
+        ("@cf/Meta/M2M100-1.2B", "Did you mean @cf/meta/m2m100-1.2b?"),
+        ("@hf/zzz/qqq", "Dropbatch does not know the model @hf/zzz/qqq."),
+        ("@cf/baai/bge-reranker-base", "@cf/baai/bge-reranker-base is not listed as a model that takes batches"),
+    ],
+)
+def test_odd_model_is_warned_of(model, says):
+    with pytest.warns(UserWarning, match=re.escape(says)):
+        check(b'{"text":"a","query":"a","contexts":[]}\n', model=model)
+    report = check_source([{"text": "hello"}], None, {"model": model})
+    assert [says in one for one in report["warnings"]] == [True]
+
+
+@pytest.mark.parametrize(
+    ("model", "request_", "tokens"),
+    [
+        ("@cf/baai/bge-small-en-v1.5", {"text": "x" * 16_800}, "4,200"),
+        ("@cf/baai/bge-small-en-v1.5", {"text": ["a", "x" * 16_800]}, "4,200"),
+        ("@cf/baai/bge-small-en-v1.5", {"text": ["x" * 1_000] * 50}, None),
+        (LLAMA, {"messages": [{"role": "user", "content": "x" * 90_000}]}, None),
+        (LLAMA, {"messages": [{"role": "user", "content": "x" * 100_000}]}, "25,010"),
+        (SCOUT, {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": LONG_URL}]}]}, None),
+        ("@cf/deepgram/aura-1", {"text": "x" * 16_800}, None),
+    ],
+)
+def test_text_longer_than_context_window_is_told(model, request_, tokens):
+    records = [{"messages": [{"role": "user", "content": "a"}]} if "messages" in request_ else {"text": "a"}, request_]
+    report = check_source([*records, request_], "a.jsonl", {"model": model})
+    assert report["bad"] == 0
+    if tokens is None:
+        assert report["warnings"] == []
+    else:
+        (warning,) = report["warnings"]
+        assert f"2 records are longer by an estimate of 4 bytes a token, the first with {tokens} tokens" in warning
+        assert "(line 2)" in warning
 
 
 def test_only_beginning_is_read_within_a_second():

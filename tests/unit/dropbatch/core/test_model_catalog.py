@@ -1,5 +1,6 @@
 """What is known of models, and what their answers cost."""
 
+import json
 from datetime import date
 from decimal import Decimal
 
@@ -15,9 +16,13 @@ from dropbatch.core.cost import (
     format_amount,
     has_price,
 )
-from dropbatch.core.formats.base import Shape, Task
+from dropbatch.core.formats.base import NULL, BatchFacts, Outcome, Shape, Task
 from dropbatch.core.formats.model_catalog import MODEL_ID, catalog, find_model, max_records_per_reply
-from dropbatch.core.formats.registry import target_of
+from dropbatch.core.formats.registry import Form, target_of, writer_of
+from dropbatch.core.model_advice import nearest_model
+from dropbatch.core.options import Options
+from dropbatch.core.plan_upload import StackLimits, first_plan, make_reader, plan_upload
+from dropbatch.core.records.beginning import Beginning
 
 BGE = "@cf/baai/bge-small-en-v1.5"
 LLAMA = "@cf/meta/llama-3.3-70b-instruct-fp8-fast"
@@ -38,9 +43,9 @@ def test_model_is_listed_once_with_one_family():
     ids = [model.id for model in catalog().models]
     assert len(ids) == len(set(ids))
     for model in catalog().models:
-        assert sum(model.id.startswith(family.prefix) for family in catalog().families) == 1
+        families = [family for family in catalog().families if family.has(model.id)]
+        assert len({family.task for family in families[:1]}) == 1
         assert find_model(model.id).task
-        assert find_model(model.id).shape
 
 
 @pytest.mark.parametrize(
@@ -51,6 +56,11 @@ def test_model_is_listed_once_with_one_family():
         (LLAMA, Task.GENERATION, Shape.PROMPT),
         ("@cf/openai/gpt-oss-120b", Task.GENERATION, Shape.INPUT),
         ("@cf/moonshotai/kimi-k9", Task.GENERATION, Shape.MESSAGES),
+        ("@cf/qwen/qwen3-embedding-0.6b", Task.EMBEDDINGS, Shape.TEXT),
+        ("@cf/google/EmbeddingGemma-300m", Task.EMBEDDINGS, Shape.TEXT),
+        ("@cf/baai/bge-reranker-base", Task.CLASSIFICATION, Shape.UNKNOWN),
+        ("@cf/meta/llama-guard-3-8b", Task.CLASSIFICATION, Shape.MESSAGES),
+        ("@cf/deepseek-ai/deepseek-r1-distill-qwen-32b", Task.GENERATION, Shape.MESSAGES),
         ("@cf/openai/whisper-large-v3-turbo", Task.TRANSCRIPTION, Shape.AUDIO),
         ("@cf/somebody/something", Task.UNKNOWN, Shape.UNKNOWN),
     ],
@@ -58,6 +68,36 @@ def test_model_is_listed_once_with_one_family():
 def test_model_is_known_by_its_id_or_its_family(model, task, shape):
     target = target_of(model)
     assert (target.task, target.shape) == (task, shape)
+
+
+@pytest.mark.parametrize(
+    ("model", "task", "request_"),
+    [
+        ("@cf/somebody/something", "embeddings", {"text": "a"}),
+        ("@cf/qwen/qwen-vectors", "embeddings", {"text": "a"}),
+        (BGE, "generation", {"messages": [{"role": "user", "content": "a"}]}),
+        (BGE, "", {"text": "a"}),
+        (BGE, "embeddings", {"text": "a"}),
+    ],
+)
+def test_task_of_option_precedes_what_is_known(model, task, request_):
+    options = Options(model=model, task=task or None)
+    first = first_plan(options, StackLimits(), by_default=False)
+    planned = plan_upload(first, options, "inbox/a.txt", Beginning("plain", b"a\n", complete=True), StackLimits())
+    assert planned.plan.task == (task or "embeddings")
+    (made,) = make_reader(planned.plan, planned.options, b"").convert([b"a"])
+    assert json.loads(made.request) == request_
+
+
+def test_option_for_own_task_forgets_nothing():
+    assert target_of(BGE, task="embeddings") == target_of(BGE)
+
+
+def test_answers_are_written_for_task_of_option():
+    vector = Outcome(0, NULL, b'{"custom_id":"a","body":{"input":"a"}}', b'{"shape":[1,2],"data":[[1,2]]}')
+    writer = writer_of(Form("openai"), target_of("@cf/a/b", task="embeddings"))
+    written = writer.line(BatchFacts("j", "@cf/a/b"), vector)
+    assert json.loads(written)["response"]["body"]["data"][0]["embedding"] == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -141,3 +181,8 @@ def test_estimate_is_marked_as_one():
 )
 def test_amount_has_four_decimals_or_more(amount, text):
     assert format_amount(Decimal(amount)) == text
+
+
+def test_model_that_is_not_alike_is_not_suggested():
+    assert nearest_model("@cf/qwen/qwen3-embedding-0.6b") == ""
+    assert nearest_model("@cf/moonshot/kimi-2.6") == "@cf/moonshotai/kimi-k2.6"

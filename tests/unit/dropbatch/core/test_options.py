@@ -26,6 +26,7 @@ from dropbatch.errors import UploadRefused, UsageError
 EVERYTHING = {
     "model": "@cf/baai/bge-m3",
     "format": "csv",
+    "task": "embeddings",
     "template": "Say {text}.",
     "defaults": {"max_tokens": 100, "stop": ["."]},
     "deadline_hours": 1.5,
@@ -74,6 +75,8 @@ def test_unknown_member_is_named_with_nearest():
         ("defaults", []),
         ("defaults", {"external_reference": "x"}),
         ("endpoint", "/v1/moderations"),
+        ("task", "embedding"),
+        ("task", ""),
         ("deadline_hours", 0),
         ("deadline_hours", 721),
         ("deadline_hours", "5"),

@@ -79,7 +79,7 @@ def test_catalogue_shows_batch_property():
     world = LocalApi(no_batch_models=["@cf/baai/bge-m3"])
     reply = world.client.get(f"/accounts/{ACCOUNT}/ai/models/search", params={"search": "bge-"}).json()
     properties = {entry["name"]: entry["properties"] for entry in reply["result"]}
-    assert properties[BGE] == [{"property_id": "async_queue", "value": "true"}]
+    assert properties[BGE][0] == {"property_id": "async_queue", "value": "true"}
     assert properties["@cf/baai/bge-m3"] == []
     assert reply["result_info"]["total_count"] == len(properties)
 

@@ -11,17 +11,19 @@ import pytest
 from shared.errors import StorageError
 from shared.workers_ai.client import TokenState, WorkersAI, http_client
 from shared.workers_ai.replies import Accepted, Rejected
-from shared.workers_ai.transports import Credentials, gateway, transport_of, worker
+from shared.workers_ai.transports import Credentials, gateway, rest, transport_of, worker
 from tests.support.doubles.api_client import ACCOUNT, BASE, MODEL, REST, Api, Secret, enveloped
 
 OTHER = "f" * 32
 TRANSPORTS = {
     "rest": REST,
+    "rest, gateway": rest(BASE, ACCOUNT, "my-gateway"),
     "gateway": gateway(BASE, ACCOUNT, "https://gateway.ai.cloudflare.com/v1", "my-gateway"),
     "worker": worker("https://dropbatch.example.workers.dev"),
 }
 RUN_URLS = {
     "rest": f"{BASE}/accounts/{ACCOUNT}/ai/run/{MODEL}",
+    "rest, gateway": f"{BASE}/accounts/{ACCOUNT}/ai/run/{MODEL}",
     "gateway": f"https://gateway.ai.cloudflare.com/v1/{ACCOUNT}/my-gateway/workers-ai/{MODEL}",
     "worker": f"https://dropbatch.example.workers.dev/run/{MODEL}",
 }
@@ -30,11 +32,11 @@ ACCEPTED = {"status": "queued", "request_id": "id-1"}
 
 def settings_of(name: str) -> Any:
     return SimpleNamespace(
-        transport=name,
+        transport=name.partition(",")[0],
         workers_ai_base_url=BASE,
         cloudflare_account_id=ACCOUNT,
         ai_gateway_base_url="https://gateway.ai.cloudflare.com/v1",
-        ai_gateway_id="my-gateway",
+        ai_gateway_id="" if name == "rest" else "my-gateway",
         worker_url="https://dropbatch.example.workers.dev",
     )
 
@@ -68,11 +70,13 @@ def test_batch_is_accepted_with_and_without_envelope(name):
     assert call(client(name, bare)) == call(client(name, wrapped)) == Accepted("id-1")
 
 
+@pytest.mark.parametrize("name", ["rest, gateway", "gateway"])
 @pytest.mark.parametrize("poll", [False, True])
-def test_gateway_neither_caches_nor_repeats(poll):
+def test_gateway_neither_caches_nor_repeats(name, poll):
     api = Api(httpx.Response(200, json=ACCEPTED))
-    call(client("gateway", api), poll=poll)
+    call(client(name, api), poll=poll)
     (request,) = api.requests
+    assert request.headers.get("cf-aig-gateway-id") == ("my-gateway" if name == "rest, gateway" else None)
     assert request.headers["cf-aig-skip-cache"] == "true"
     assert request.headers["cf-aig-max-attempts"] == "1"
     assert "cf-aig-authorization" not in request.headers
@@ -89,7 +93,7 @@ def test_only_gateway_gets_gateways_token():
     assert "cf-aig-authorization" not in check.headers
 
 
-@pytest.mark.parametrize("name", ["rest", "gateway"])
+@pytest.mark.parametrize("name", ["rest", "rest, gateway", "gateway"])
 def test_other_account_is_in_every_address(name):
     settings = settings_of(name)
     own, other = transport_of(settings), transport_of(settings, OTHER)

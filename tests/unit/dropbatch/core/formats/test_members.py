@@ -5,10 +5,9 @@ from itertools import chain
 
 import pytest
 
-from dropbatch.core.formats.base import member_of
-from dropbatch.core.formats.model_catalog import find_model
+from dropbatch.core.formats.base import member_of, value_of
+from dropbatch.core.formats.model_catalog import schema_of
 from dropbatch.core.formats.registry import Form, reader_of, target_of
-from dropbatch.core.formats.schemas import SCHEMAS
 from dropbatch.errors import UploadRefused
 from local.workers_ai import Behaviour
 from local.workers_ai.models.schemas import alternatives, problem
@@ -34,13 +33,14 @@ from tests.support.converted import (
 
 # ── the table and the published schemas ──────────────────────────────────────────────────────────────────────────────
 
-PUBLISHED = (*CHAT, BGE, M3, "@cf/meta/m2m100-1.2b")
+QWEN_38, GEMMA = "@cf/qwen/qwen3.8-27b", "@cf/google/gemma-4-26b-a4b-it"
+PUBLISHED = (*CHAT, QWEN_38, BGE, M3, "@cf/meta/m2m100-1.2b")
 
 
 @pytest.mark.parametrize("model", PUBLISHED)
 def test_table_has_members_of_schema(model):
     known = set(chain.from_iterable(one.known for one in alternatives(model)))
-    assert SCHEMAS[find_model(model).schema].members == known
+    assert schema_of(model).members | {name.partition(".")[0] for name in schema_of(model).limits} == known
 
 
 def around(limits):
@@ -56,7 +56,7 @@ def around(limits):
 @pytest.mark.parametrize("model", PUBLISHED)
 def test_each_limit_is_that_of_schema(model):
     base = {"text": "a"} if model in {BGE, M3} else {"input": "a"} if model == GPT else {"messages": [HELLO]}
-    for name, limits in SCHEMAS[find_model(model).schema].limits.items():
+    for name, limits in schema_of(model).limits.items():
         outer, _, inner = name.partition(".")
         for value, is_within in around(limits):
             assert limits.accepts(value) == is_within
@@ -206,7 +206,9 @@ def test_schema_without_its_type_is_schema(model):
         (SCOUT, "presence_penalty", -0.5, "a number from 0 to 2"),
         (QWEN, "top_p", 0, "a number from 0.001 to 1"),
         (KIMI, "temperature", 2.5, "a number from 0 to 2"),
-        (KIMI, "reasoning_effort", "minimal", "one of low, medium, high"),
+        (KIMI, "reasoning_effort", "minimal", "one of high, none"),
+        (QWEN_38, "reasoning_effort", "high", "one of low, medium, xhigh"),
+        (GEMMA, "reasoning_effort", "low", "left out"),
         (KIMI, "stop", list("abcde"), "at most 4 sequences"),
         (KIMI, "n", 129, "an integer from 1 to 128"),
         (KIMI, "max_tokens", "9", "an integer"),
@@ -224,9 +226,30 @@ def test_range_is_reported_for_written_member():
     assert fault(LLAMA, converse, "bedrock")[0] == "modelInput.inferenceConfig.topK"
 
 
-def test_effort_aliases_are_translated():
-    assert sent(DEEPSEEK, {"messages": [HELLO], "reasoning_effort": "minimal"})["reasoning_effort"] == "low"
-    assert sent(KIMI, {"messages": [HELLO], "reasoning_effort": "low"})["reasoning_effort"] == "low"
+@pytest.mark.parametrize(
+    ("model", "written", "asked"),
+    [
+        (DEEPSEEK, "minimal", "low"),
+        (DEEPSEEK, "max", "max"),
+        *((KIMI, effort, "high") for effort in ("low", "medium", "high", "max")),
+        (KIMI, "none", "none"),
+        *((QWEN_38, effort, effort) for effort in ("low", "medium", "xhigh")),
+    ],
+)
+def test_effort_is_sent_as_model_takes_it(model, written, asked):
+    assert sent(model, {"messages": [HELLO], "reasoning_effort": written})["reasoning_effort"] == asked
+    assert sent(model, {"input": "a", "reasoning": {"effort": written}})["reasoning_effort"] == asked
+
+
+@pytest.mark.parametrize(
+    "model", ["@cf/zai-org/glm-9", "@cf/deepseek-ai/deepseek-r1-distill-qwen-32b", "@cf/somebody/something"]
+)
+def test_effort_is_passed_where_none_are_known(model):
+    assert value_of(convert(model, {"messages": [HELLO], "reasoning_effort": "utmost"}).request) == {
+        "messages": [HELLO],
+        "reasoning_effort": "utmost",
+        "external_reference": "a",
+    }
 
 
 def test_several_answers_are_asked_for_if_allowed():

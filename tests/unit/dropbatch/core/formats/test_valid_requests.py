@@ -160,3 +160,21 @@ def test_any_valid_request_fits_models_schemas(format_, data):
         request = json.loads(one.request)
         assert request.pop("external_reference") == "a"
         assert problem(model, request, "", Behaviour()) is None, model
+
+
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max", "utmost", "", 5, None)
+
+
+@pytest.mark.parametrize("model", [*CHAT, "@cf/qwen/qwen3.8-27b", "@cf/google/gemma-4-26b-a4b-it"])
+def test_no_effort_is_sent_that_schema_refuses(model):
+    """Models of the older schemas have no efforts: they pass over the member."""
+    unknown = "ignore" if model in CHAT[:3] else "refuse"
+    for effort in EFFORTS:
+        for body in (
+            {"messages": [{"role": "user", "content": "x"}], "reasoning_effort": effort},
+            {"input": "x", "reasoning": {"effort": effort}},
+        ):
+            record = json.dumps({"custom_id": "a", "body": body}).encode()
+            (one,) = reader_of(Form("openai"), target_of(model)).convert([record])
+            if isinstance(one, Converted):
+                assert problem(model, json.loads(one.request), "", Behaviour(unknown_members=unknown)) is None, effort

@@ -1,0 +1,226 @@
+"""Reads Cloudflare's own list of models, and brings the facts of `model_catalog.json` up to date with it. Pure.
+
+The list is what the API answers to `ai/models/search`, or the same models as an array. A list that is not whole, or
+that nobody would believe, changes nothing.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from dropbatch.core.errors import Error
+from dropbatch.core.formats.base import UNDECODABLE, Task
+from dropbatch.core.formats.model_catalog import Efforts, Model, find_model, is_model
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+MAX_LIST_BYTES = 64 << 20
+"""The list of October 2026 has 65 models and, with their schemas, 20 MB."""
+MAX_PRICE = Decimal(10_000)
+"""US dollars for a million tokens."""
+MAX_CONTEXT = 1_000_000_000
+LIST_SOURCE = "catalogue"
+"""Where prices and efforts of the list are from, as a key of the file's `sources`."""
+
+_TASKS = {
+    "Text Embeddings": Task.EMBEDDINGS,
+    "Translation": Task.TRANSLATION,
+    "Text Generation": Task.GENERATION,
+    "Automatic Speech Recognition": Task.TRANSCRIPTION,
+    "Text-to-Speech": Task.SPEECH,
+    "Text Classification": Task.CLASSIFICATION,
+}
+_PRICES = {
+    "per M input tokens": "input_price",
+    "per M output tokens": "output_price",
+    "per M cached input tokens": "cached_price",
+}
+_TOKENS = {"context_window": "context", "max_input_tokens": "context", "output_dimensions": "dimensions"}
+
+
+class CatalogError(Error):
+    """A list of models that must not be believed."""
+
+
+class _Property(msgspec.Struct):
+    property_id: str
+    value: Any = None
+
+
+class _Task(msgspec.Struct):
+    name: str = ""
+
+
+class _Listed(msgspec.Struct):
+    name: str
+    task: _Task = msgspec.field(default_factory=_Task)
+    properties: list[_Property] = []
+
+
+class _Price(msgspec.Struct):
+    unit: str
+    price: Decimal
+
+
+class _Efforts(msgspec.Struct):
+    supported_efforts: tuple[str, ...] = ()
+    normalizes_to: dict[str, str] = {}
+
+
+class _Page(msgspec.Struct):
+    total_count: int = 0
+
+
+class _Reply(msgspec.Struct):
+    result: list[_Listed]
+    result_info: _Page | None = None
+
+
+_decode = msgspec.json.Decoder(list[_Listed] | _Reply).decode
+
+
+def read_list(content: bytes, known: Sequence[Model], day: str) -> dict[str, Model]:
+    """The models of a list by their ids, with what it says of them.
+
+    Args:
+        content: JSON, an answer of the API or the array in it.
+        known: the models that are known now.
+        day: on which the list was read, as YYYY-MM-DD.
+
+    Raises:
+        CatalogError: it is empty, not whole, of another form, too large, or has a number that cannot be.
+    """
+    if len(content) > MAX_LIST_BYTES:
+        raise CatalogError(f"The list has {len(content):,} bytes; at most {MAX_LIST_BYTES:,} are read.")
+    try:
+        read = _decode(content)
+    except UNDECODABLE as error:
+        raise CatalogError(f"This is no list of Cloudflare's models, or not all of one: {error}") from error
+    listed = read if isinstance(read, list) else read.result
+    page = None if isinstance(read, list) else read.result_info
+    if page and page.total_count > len(listed):
+        raise CatalogError(f"The list has {len(listed):,} of {page.total_count:,} models. Read all of them.")
+    models = {one.name: _model_of(one, day) for one in reversed(listed) if is_model(one.name)}
+    needed = {model.id for model in known if model.batch}
+    missing = sorted(needed - models.keys())
+    if len(missing) * 2 > len(needed) or not models:
+        raise CatalogError(
+            f"The list has {len(models):,} models, and lacks {len(missing):,} of the {len(needed):,} known ones that "
+            f"take batches, such as {missing[0] if missing else 'any'}. It is probably not whole."
+        )
+    if not any(model.batch for model in models.values()):
+        raise CatalogError("The list says of no model that it takes batches. It is probably of another form.")
+    return models
+
+
+def _model_of(listed: _Listed, day: str) -> Model:
+    facts: dict[str, Any] = {"batch": False, "task": _TASKS.get(listed.task.name, Task.UNKNOWN)}
+    try:
+        for one in listed.properties:
+            facts |= _facts(one)
+    except (msgspec.ValidationError, ValueError) as error:
+        raise CatalogError(f"The list says of {listed.name} what cannot be: {error}") from error
+    if "input_price" in facts:
+        facts |= {"priced_at": day, "price_source": LIST_SOURCE}
+    return Model(listed.name, **facts)
+
+
+def _facts(one: _Property) -> dict[str, Any]:
+    """What a property says; nothing for one that says nothing here. A value may be text where it usually is not."""
+    match one.property_id, one.value:
+        case "async_queue", value:
+            return {"batch": _is_true(value)}
+        case "require_workers_paid", value:
+            return {"needs_paid": _is_true(value)}
+        case "planned_deprecation_date", str(date):
+            return {"deprecated_at": date[:10]}
+        case "price", list(prices):
+            return dict(_named_prices(prices))
+        case "reasoning_effort", dict(efforts):
+            found = msgspec.convert(efforts, _Efforts)
+            return {"efforts": Efforts(found.supported_efforts, LIST_SOURCE, found.normalizes_to)}
+        case name, str() | int() as tokens if name in _TOKENS:
+            return {_TOKENS[name]: _number(tokens)}
+    return {}
+
+
+def _is_true(value: object) -> bool:
+    return str(value).lower() == "true"
+
+
+def _named_prices(prices: list[Any]) -> Iterator[tuple[str, Decimal]]:
+    for one in msgspec.convert(prices, list[_Price], strict=False):
+        if not one.price.is_finite() or not 0 <= one.price <= MAX_PRICE:
+            raise ValueError(f"a price of {one.price} dollars {one.unit}")
+        if one.unit in _PRICES:
+            yield _PRICES[one.unit], one.price
+
+
+def _number(tokens: str | int) -> int:
+    number = int(tokens)
+    if not 0 < number <= MAX_CONTEXT:
+        raise ValueError(f"{number} tokens or numbers")
+    return number
+
+
+# ── bringing up to date ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def merged(known: Sequence[Model], listed: dict[str, Model]) -> list[Model]:
+    """The known models with what the list says of them, then those that are new.
+
+    What the list says nothing of stays as it is known. A model that it does not have takes no batches any more.
+    """
+    models = [
+        _updated(model, listed[model.id]) if model.id in listed else msgspec.structs.replace(model, batch=False)
+        for model in known
+    ]
+    ids = {model.id for model in known}
+    new = [_without_known(model) for model in listed.values() if model.id not in ids and model.task]
+    return models + sorted(new, key=lambda model: model.id)
+
+
+def _updated(model: Model, listed: Model) -> Model:
+    said = {name: getattr(listed, name) for name in ("context", "dimensions", "efforts") if getattr(listed, name)}
+    prices = ("input_price", "output_price", "cached_price")
+    if listed.input_price is not None and not all(_same(getattr(model, n), getattr(listed, n)) for n in prices):
+        said |= {name: getattr(listed, name) for name in (*prices, "priced_at", "price_source")}
+    ends = {"deprecated_at": listed.deprecated_at, "needs_paid": listed.needs_paid}
+    return msgspec.structs.replace(model, batch=listed.batch, **said, **ends)
+
+
+def _without_known(model: Model) -> Model:
+    """A new model without the task that its family has anyway."""
+    return msgspec.structs.replace(model, task=Task.UNKNOWN) if find_model(model.id).task is model.task else model
+
+
+def _same(known: Decimal | None, listed: Decimal | None) -> bool:
+    """Whether two prices are the same: the list rounds some to cents."""
+    if known is None or listed is None:
+        return known is listed
+    return known == listed or round(known, max(-int(listed.as_tuple().exponent), 0)) == listed
+
+
+def changes(before: Sequence[Model], after: Sequence[Model]) -> list[str]:
+    """What differs, one line a fact."""
+    old = {model.id: model for model in before}
+    lines = []
+    for model in after:
+        if model.id not in old:
+            lines.append(f"{model.id}: new{', takes batches' if model.batch else ''}")
+            continue
+        was, now = (msgspec.structs.asdict(one) for one in (old[model.id], model))
+        lines += [
+            f"{model.id}: {name}: {_said(was[name])} -> {_said(now[name])}" for name in now if was[name] != now[name]
+        ]
+    return lines
+
+
+def _said(value: object) -> str:
+    if isinstance(value, Efforts):
+        return f"{', '.join(value.values) or 'none'} ({', '.join(f'{a} as {b}' for a, b in value.aliases.items())})"
+    return "unknown" if value is None or value == "" else str(value)

@@ -1,0 +1,156 @@
+"""Cloudflare's list of models brings the catalogue up to date; one that cannot be believed changes nothing."""
+
+import json
+import re
+from dataclasses import dataclass
+from decimal import Decimal
+
+import pytest
+
+from dropbatch.core.formats import catalog_reader
+from dropbatch.core.formats.base import Task
+from dropbatch.core.formats.catalog_reader import CatalogError, changes, merged, read_list
+from dropbatch.core.formats.model_catalog import Efforts, catalog, find_model
+from local.workers_ai.models.catalogue import MODELS, listing
+from tests.support.converted import BGE, DEEPSEEK, KIMI, QWEN
+
+KNOWN, DAY = catalog().models, "2026-12-24"
+BATCH = frozenset(name for name, model in MODELS.items() if model.batch)
+
+
+def rows():
+    """Cloudflare's list, as the local Workers AI has it."""
+    return list(listing(BATCH))
+
+
+@dataclass
+class Read:
+    """What becomes of a list."""
+
+    listed: dict
+
+    def __init__(self, models, **envelope):
+        content = {"result": models, "success": True, **envelope} if envelope is not None else models
+        self.listed = read_list(json.dumps(content).encode(), KNOWN, DAY)
+
+    @property
+    def models(self):
+        """The catalogue after it, by ids."""
+        return {model.id: model for model in merged(KNOWN, self.listed)}
+
+
+def with_properties(name, **properties):
+    """The list with other properties of a model, which it may not have had."""
+    given = [{"property_id": one, "value": value} for one, value in properties.items()]
+    others = [one for one in rows() if one["name"] != name]
+    return [*others, {"name": name, "task": {"name": "Text Generation"}, "properties": given}]
+
+
+# ── what is read ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_value_may_be_text_array_or_object():
+    models = Read(rows()).listed
+
+    kimi = models[KIMI]
+    assert (kimi.batch, kimi.task, kimi.context) == (True, Task.GENERATION, 262_144)
+    assert (kimi.input_price, kimi.cached_price, kimi.output_price) == (Decimal("0.95"), Decimal("0.16"), Decimal(4))
+    assert kimi.efforts == Efforts(("high", "none"), "catalogue", {"low": "high", "medium": "high", "max": "high"})
+    assert (models[BGE].dimensions, models[BGE].context) == (384, 512)
+    assert (models[DEEPSEEK].needs_paid, models[DEEPSEEK].efforts) == (True, None)
+    assert models[QWEN].deprecated_at == "2027-01-31"
+    assert models["@cf/deepgram/nova-3"].input_price is None
+    assert not models["@cf/baai/bge-reranker-base"].batch
+
+
+def test_answer_of_api_and_its_array_are_read_alike():
+    assert read_list(json.dumps(rows()).encode(), KNOWN, DAY) == Read(rows()).listed
+
+
+def test_what_is_new_in_a_property_is_passed_over():
+    models = Read(with_properties(KIMI, async_queue=True, price="free", context_window=9, other={"a": [1]})).listed
+    assert (models[KIMI].batch, models[KIMI].input_price, models[KIMI].context) == (True, None, 9)
+
+
+# ── what it changes ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_price_that_only_is_rounded_stays():
+    assert Read(rows()).models[BGE].input_price == Decimal("0.0202")
+
+
+def test_other_price_is_taken_with_its_day():
+    price = [{"unit": "per M input tokens", "price": 0.9}, {"unit": "per M output tokens", "price": 3}]
+    kimi = Read(with_properties(KIMI, async_queue="true", price=price)).models[KIMI]
+    assert (kimi.input_price, kimi.output_price, kimi.cached_price) == (Decimal("0.9"), Decimal(3), None)
+    assert (kimi.priced_at, kimi.price_source) == (DAY, "catalogue")
+
+
+def test_what_list_does_not_say_stays():
+    before, after = find_model(KIMI), Read(with_properties(KIMI, async_queue="true")).models[KIMI]
+    assert (after.efforts, after.context, after.input_price) == (before.efforts, before.context, before.input_price)
+
+
+def test_new_model_is_added_with_its_task():
+    models = Read(with_properties("@cf/new/words", async_queue="true", context_window="4096")).models
+    assert (models["@cf/new/words"].task, models["@cf/new/words"].context) == (Task.GENERATION, 4_096)
+    painter = {"name": "@cf/new/painter", "task": {"name": "Text-to-Image"}}
+    assert "@cf/new/painter" not in Read([*rows(), painter, {"name": "vendor/elsewhere"}]).models
+
+
+def test_model_that_is_gone_takes_no_batches():
+    assert not Read([one for one in rows() if one["name"] != QWEN]).models[QWEN].batch
+
+
+def test_every_change_is_told():
+    after = list(Read(with_properties("@cf/new/words", async_queue="true")).models.values())
+    told = changes(KNOWN, after)
+    assert "@cf/new/words: new, takes batches" in told
+    assert f"{QWEN}: deprecated_at: unknown -> 2027-01-31" in told
+    assert changes(after, after) == []
+
+
+# ── what is not believed ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "not all of one"),
+        (json.dumps(rows()).encode()[:-9], "not all of one"),
+        (b"<html>", "not all of one"),
+        (b'{"models":[]}', "This is no list"),
+        (b'[{"id":"@cf/a/b"}]', "This is no list"),
+        (b"[]", "has 0 models"),
+        (json.dumps(rows()[:6]).encode(), "lacks 13 of the 19 known ones that take batches"),
+        (json.dumps(list(listing(frozenset()))).encode(), "of no model that it takes batches"),
+        (json.dumps({"result": rows(), "result_info": {"total_count": 65}}).encode(), "has 23 of 65 models"),
+        (b"[" * 100_000, "not all of one"),
+    ],
+)
+def test_list_that_is_not_whole_is_refused(content, says):
+    with pytest.raises(CatalogError, match=re.escape(says)):
+        read_list(content, KNOWN, DAY)
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {"price": [{"unit": "per M input tokens", "price": -1}]},
+        {"price": [{"unit": "per M input tokens", "price": 1e9}]},
+        {"price": [{"price": 1}]},
+        {"context_window": "0"},
+        {"context_window": "-5"},
+        {"context_window": "many"},
+        {"reasoning_effort": {"supported_efforts": "high"}},
+    ],
+)
+def test_number_that_cannot_be_is_refused(properties):
+    with pytest.raises(CatalogError, match=re.escape(f"The list says of {KIMI} what cannot be: ")):
+        Read(with_properties(KIMI, async_queue="true", **properties))
+
+
+def test_huge_list_is_not_read(monkeypatch):
+    monkeypatch.setattr(catalog_reader, "MAX_LIST_BYTES", 100)
+    with pytest.raises(CatalogError, match="at most 100 are read"):
+        Read(rows())
