@@ -1,4 +1,4 @@
-"""The main job from drop to manifest: what users see in S3, as DESIGN's sections on it fix it."""
+"""The main job from drop to manifest: what users see in S3, as it was fixed at the beginning."""
 
 import gzip
 import hashlib

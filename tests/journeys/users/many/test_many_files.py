@@ -108,7 +108,7 @@ def test_same_command_goes_on(command, folder, tmp_path, monkeypatch):
 
 def test_changed_file_is_sent_again(command, folder, tmp_path):
     put(command, folder, "--get", tmp_path / "out")
-    (folder / "july/03.jsonl").write_text(GOOD.replace("x", "y") * 4)
+    (folder / "july/03.jsonl").write_text(GOOD.replace('"x"', '"y"') * 4)
 
     done = put(command, folder, "--get", tmp_path / "out")
 

@@ -1,4 +1,4 @@
-"""What the API says and what it means: every code of DESIGN's table has its verdict, and nothing else has one."""
+"""What the API says and what it means: every code of its table has its verdict, and nothing else has one."""
 
 import pytest
 from hypothesis import given
