@@ -7,7 +7,7 @@ import httpx
 import openai
 import pytest
 
-from dropbatch.client import uploads
+from dropbatch.client import uploads as sent_uploads
 from dropbatch.errors import Error
 from dropbatch.openai_api import batches as module
 from dropbatch.openai_api.store import Store
@@ -54,7 +54,7 @@ def test_model_of_others_stays_a_tag(ai, s3, file):
 
 
 def test_large_file_is_copied_in_parts(ai, s3, monkeypatch):
-    monkeypatch.setattr(uploads, "COPY_BYTES", 5 << 20)
+    monkeypatch.setattr(sent_uploads, "COPY_BYTES", 5 << 20)
     content = LINE * ((11 << 20) // len(LINE))
     batch = create(ai, ai.files.create(file=content, purpose="batch"))
 
