@@ -18,15 +18,6 @@ STACK_CONTROL = "control/stack"
 JOB_RECORDS = "results/_jobs/"
 """One small object for each job, written when the job is created: path, model, format."""
 JOB_ID = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{8}")
-EXPORTS = {
-    "parquet": "output.parquet",
-    "arrow": "output.arrow",
-    "csv": "output.as.csv",
-    "jsonl": "output.as.jsonl",
-    "npy": "output.npy",
-    "vectorize": "output.vectorize.ndjson",
-}
-"""The file that each export of results writes on the user's machine."""
 _JOB_CONTROL = re.compile(f"control/jobs/({JOB_ID.pattern})")
 _MANIFEST = re.compile(f"results/.+/({JOB_ID.pattern})/manifest\\.json", re.DOTALL)
 MAX_PATH_BYTES = 900

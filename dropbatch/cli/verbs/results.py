@@ -10,8 +10,8 @@ import click
 from dropbatch.cli.context import Context, as_json, emit, note, options, parse_options, pass_context, strict
 from dropbatch.cli.exits import Exit, in_options
 from dropbatch.client.job import Job
+from dropbatch.client.results import EXPORTS
 from dropbatch.client.transfer.threads import at_once
-from dropbatch.core.keys import EXPORTS
 from dropbatch.errors import NotFound
 
 if TYPE_CHECKING:

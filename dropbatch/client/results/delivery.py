@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from dropbatch.client.results import EXPORTS
 from dropbatch.client.results.downloads import download, writing
 from dropbatch.client.results.merging import merge_retries
-from dropbatch.core.keys import EXPORTS
 from dropbatch.errors import UsageError
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from dropbatch.client.results import EXPORTS
 from dropbatch.client.transfer.objects import CHUNK_BYTES, blocks
-from dropbatch.core.keys import EXPORTS
 from dropbatch.errors import Error, UsageError
 
 if TYPE_CHECKING:

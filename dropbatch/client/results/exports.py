@@ -12,11 +12,11 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from dropbatch.client.results import EXPORTS
 from dropbatch.client.results.columns import pyarrow, record_batches, vector_column, width_of, with_gaps
 from dropbatch.client.results.downloads import blocks_of, blocks_of_file
 from dropbatch.client.results.reading import files_of
 from dropbatch.core.formats.base import encode_line as encode
-from dropbatch.core.keys import EXPORTS
 from dropbatch.errors import UsageError
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def check_exports(job: JobFiles, kinds: Iterable[str], *, merged: bool) -> None:
 
     Args:
         job: must be over.
-        kinds: some of `dropbatch.core.keys.EXPORTS`.
+        kinds: some of `dropbatch.client.results.EXPORTS`.
         merged: whether the answers of retries count too; then only they may show what an answer is.
 
     Raises:
@@ -87,7 +87,7 @@ def export_folder(folder: Path, kind: str, merged: ResultFiles | None = None, *,
 
     Args:
         folder: has the job's manifest and files.
-        kind: one of `dropbatch.core.keys.EXPORTS`.
+        kind: one of `dropbatch.client.results.EXPORTS`.
         merged: the records with the answers of retries, to write these.
         columns: whether a table's own columns are written too.
 
@@ -106,7 +106,7 @@ def export(
     """Write one file of a job's records.
 
     Args:
-        kind: one of `dropbatch.core.keys.EXPORTS`.
+        kind: one of `dropbatch.client.results.EXPORTS`.
         files: the job's.
         folder: where the file is written.
         manifest: the job's; its id and model go into Vectorize's ids and metadata.

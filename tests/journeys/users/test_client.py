@@ -14,9 +14,9 @@ from pyarrow import parquet
 
 import dropbatch
 from dropbatch.client import uploads
+from dropbatch.client.results import EXPORTS
 from dropbatch.client.stack import Stack
 from dropbatch.core import keys as names
-from dropbatch.core.keys import EXPORTS
 from local.workers_ai import Fault
 from tests.support.aws.resources import BUCKET
 from tests.support.journeys.controlled_jobs import minutes
