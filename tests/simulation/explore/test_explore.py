@@ -13,7 +13,13 @@ from tests.simulation.worlds.world import World, simulated
 
 OF_NAME = {one.name: one for one in SMALL_WORLDS}
 HEAVY = {
-    *("stalled model", "full model", "counted one by one", "another model beside many batches"),
+    *(
+        "polls fail, and then do not",
+        "stalled model",
+        "full model",
+        "counted one by one",
+        "another model beside many batches",
+    ),
     *(
         "lost while its model is full",
         "first batches and polls",
