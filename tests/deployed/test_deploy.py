@@ -52,7 +52,7 @@ def environment():
         aws.down(HOME)
 
 
-CHECKOUT = ("Makefile", "pyproject.toml", "samconfig.toml", "docs/cost.md", ".local", ".venv")
+CHECKOUT = ("Makefile", "pyproject.toml", "samconfig.toml", "docs/cost.md", "requirements", ".local", ".venv")
 SOURCES = ("dropbatch", "functions", "local", "shared", "tools")
 MAKE = ("/usr/bin/env", "make", "--no-print-directory", "--assume-old=.local/sam/.stamp", "deploy")
 
@@ -62,7 +62,7 @@ def checkout(tmp_path):
     """A checkout in which nobody has deployed yet."""
     folder = tmp_path / "checkout"
     (folder / "docs").mkdir(parents=True)
-    for name in (*CHECKOUT, *(path.name for path in ROOT.glob("requirements*.txt"))):
+    for name in CHECKOUT:
         (folder / name).symlink_to(ROOT / name)
     for name in SOURCES:
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
