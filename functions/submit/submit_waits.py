@@ -31,7 +31,7 @@ def closes_pause(pause: Pause, verdict: ErrorClass, reply: Rejected) -> bool:
             ErrorClass.ACCOUNT,
             ErrorClass.RATE_LIMIT,
             ErrorClass.TRY_LATER,
-        }  # the last if not reached
+        }  # The last: not reached.
     return pause.reason is PauseReason.OUTAGE and reply.status > 0 and not is_like_lost(reply)
 
 

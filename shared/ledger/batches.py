@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 HELD_BATCH_SECONDS = 86_400.0
 """Seconds by which a batch is postponed while its job is paused."""
-UNSPLIT = AtMost("<=", 0)
+UNDIVIDED = AtMost("<=", 0)
 """As expected `pieces`: the batch is not divided."""
 
 
@@ -215,7 +215,7 @@ class Batches(Table):
         """Back to `ready`, with how all records end without an answer; never applies to a batch that is divided."""
         return self._change_batch(
             batch,
-            {**_unchanged(batch), "pieces": UNSPLIT},
+            {**_unchanged(batch), "pieces": UNDIVIDED},
             {"state": BatchState.READY, "ending": ending, "work": DueKind.POLL, "due_at": now, "claims": 0, **updates},
         )
 
@@ -297,7 +297,9 @@ class Batches(Table):
 
     def decide_pieces(self, batch: Batch, pieces: int) -> Batch | None:
         """Decide into how many pieces a claimed batch is divided; from now on it is treated as divided."""
-        return self._change_batch(batch, {**_unchanged(batch), "pieces": UNSPLIT, "ending": ABSENT}, {"pieces": pieces})
+        return self._change_batch(
+            batch, {**_unchanged(batch), "pieces": UNDIVIDED, "ending": ABSENT}, {"pieces": pieces}
+        )
 
     def undo_pieces(self, batch: Batch, ending: ErrorDetail, now: float) -> Batch | None:
         """Decide how all records of a batch end whose division was decided, but of which no piece could be created."""
@@ -316,7 +318,9 @@ class Batches(Table):
         changes: dict[str, object] = {"state": BatchState.DONE, "part": part}
         if batch.ending:
             changes["ending"] = batch.ending  # A sweep decides it with this write.
-        return self._end_batch(batch, {"state": batch.state, "attempt": batch.attempt, "pieces": UNSPLIT}, changes, now)
+        return self._end_batch(
+            batch, {"state": batch.state, "attempt": batch.attempt, "pieces": UNDIVIDED}, changes, now
+        )
 
     def abandon(self, batch: Batch, now: float) -> Batch | None:
         """`ready` to `done` without a part: not even its failed lines could be written; its job cannot finish."""

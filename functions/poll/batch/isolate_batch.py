@@ -60,7 +60,7 @@ LOOK_SECONDS, LOOK_LATER_SECONDS = 5.0, 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
+class Divide:
     """The batch is divided now. `finding`: what the job item then holds for its cause, as the module's text lists."""
 
     finding: str
@@ -93,7 +93,7 @@ def isolate(services: Services, batch: Batch) -> Batch | None:
         if decided is None or decided.ending:
             return decided
         batch = decided
-    _split(services, batch)
+    _divide(services, batch)
     return None
 
 
@@ -174,13 +174,13 @@ def _not_tried(batch: Batch, why: str) -> ErrorDetail:
     return ErrorDetail("rejected", f"Not tried alone, {why}: {reason.message}", reason.said)
 
 
-def _next_step(services: Services, known: Isolation, batch: Batch, now: float) -> Split | Conclude | Wait:
+def _next_step(services: Services, known: Isolation, batch: Batch, now: float) -> Divide | Conclude | Wait:
     """What is done with a batch that may be tried, from what the job knows about its cause."""
     finding = known.causes.get(batch.cause, PROVEN)
     if finding == PROVEN:
-        return Split(batch.number if batch.sendable >= MIN_SCOUT else PROVEN)
+        return Divide(batch.number if batch.sendable >= MIN_SCOUT else PROVEN)
     if finding == MIXED:
-        return Split(MIXED)
+        return Divide(MIXED)
     scout = _readable(services, batch.job_id, finding)
     pieces = [
         one
@@ -191,10 +191,10 @@ def _next_step(services: Services, known: Isolation, batch: Batch, now: float) -
     if alike is None:
         return Wait()
     if not alike:
-        return Split(MIXED)
+        return Divide(MIXED)
     if all(one.sendable == 1 for one in pieces):
         return Conclude()
-    return Split(batch.number) if batch.number.rpartition(".")[0] == finding else Wait()
+    return Divide(batch.number) if batch.number.rpartition(".")[0] == finding else Wait()
 
 
 def all_failed_alike(scout: Batch | None, pieces: Sequence[Batch], now: float) -> bool | None:
@@ -232,7 +232,7 @@ def _readable(services: Services, job_id: str, number: str) -> Batch | None:
 # ── carrying out ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _split(services: Services, batch: Batch) -> None:
+def _divide(services: Services, batch: Batch) -> None:
     """Stage and create all pieces, then make the batch `divided` and send the pieces' first messages."""
     ledger, store = services.ledger, services.store
     key = keys.staged(batch.job_id, batch.number)

@@ -83,7 +83,7 @@ class Services(SimpleNamespace):
 @pytest.fixture
 def services(table, monkeypatch):
     """Batches whose split is decided are not split as well."""
-    monkeypatch.setattr(isolate_batch, "_split", lambda services, batch: None)
+    monkeypatch.setattr(isolate_batch, "_divide", lambda services, batch: None)
     monkeypatch.setattr(isolate_batch, "jittered", lambda seconds: seconds)
     return Services(table, None)
 

@@ -206,12 +206,12 @@ class ItemLaws:
 
     def _judge_batch(self, life: Life, key: Key, old: Wire | None, new: Wire) -> None:
         state, was = new["state"]["S"], old["state"]["S"] if old else ""
-        is_split, is_ending = number(new, "pieces") > 0, "ending" in new
-        if state == "submitting" and (is_split or is_ending or "isolating" in new):
+        is_divided, is_ending = number(new, "pieces") > 0, "ending" in new
+        if state == "submitting" and (is_divided or is_ending or "isolating" in new):
             self.laws.broken("what is ended or split is not submitted", f"{key}")
-        if is_split and (is_ending or "part" in new or (submissions(new) and was == "submitting")):
+        if is_divided and (is_ending or "part" in new or (submissions(new) and was == "submitting")):
             self.laws.broken("a batch is split or ended, not both", f"{key}: {state}")
-        if state == "divided" and not is_split:
+        if state == "divided" and not is_divided:
             self.laws.broken("a batch is split or ended, not both", f"{key}: {state} without pieces")
         if old is not None:
             self._judge_polled(life, key, old, new)
