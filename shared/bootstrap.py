@@ -19,6 +19,7 @@ from shared.ledger import Ledger
 from shared.observability import logger
 from shared.pacing.budget import Budget
 from shared.pacing.completion_times import CompletionTimes
+from shared.pacing.id_probes import IdProbes
 from shared.pacing.wakes import LeftDue, Wakes
 from shared.retry import jittered, longest_jittered
 from shared.settings import Settings, read_settings
@@ -103,6 +104,7 @@ class Services:
     times: CompletionTimes
     notices: EventBus
     wakes: Wakes
+    id_probes: IdProbes
     left: LeftDue = field(default_factory=LeftDue)
     """What the running invocation leaves due; only an invocation that a message called has its own."""
     now: Callable[[], float] = time.time
@@ -191,6 +193,7 @@ def services() -> Services:
         CompletionTimes(dynamodb, settings.table_name),
         EventBus(cache(lambda: client("events", QUICK_CALLS))),
         Wakes(dynamodb, settings.table_name),
+        IdProbes(dynamodb, settings.table_name),
     )
 
 

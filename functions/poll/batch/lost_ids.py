@@ -9,17 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shared.aws.attribute_values import attribute
-from shared.aws.dynamodb import ConditionFailedError
 from shared.models import BatchState
-from shared.pacing.controls import control_key
 from shared.workers_ai.other_account import other_account
 
 if TYPE_CHECKING:
-    from typing import Any
-
     from shared.bootstrap import Services
     from shared.models import Batch, Job, Submission
+    from shared.pacing.id_probes import IdProbe
 
 MISSES, LOST_SECONDS = 5, 900.0
 """Polls in a row for which the API must not know an id, and over how many seconds."""
@@ -40,7 +36,7 @@ def other_is_known(services: Services, job: Job, batch: Batch, since: float) -> 
     Raises:
         StorageError: DynamoDB failed.
     """
-    if batch.pending_at > since or _probe(services, job).get("known_at", 0.0) > since:
+    if batch.pending_at > since or _last_probe(services, job).known_at > since:
         return True
     others = services.ledger.batches(job.job_id, after=job.output.mark, limit=OTHER_BATCHES, unreadable=[])
     return any(_known_at(one) > since for one in others)
@@ -60,13 +56,12 @@ def begin_probe(services: Services, job: Job, batch: Batch) -> bool:
     """
     is_known = batch.pending_at > batch.submissions[-1].at
     if len(batch.of_round) > 1 and not is_known:
-        _note(services, job, "tried_at")  # It is the probe.
+        services.id_probes.note_unknown(*_model(services, job), services.now())  # It is the probe.
         return False
-    now, seen = services.now(), _probe(services, job)
-    tried_at = seen.get("tried_at", 0.0)
-    if tried_at > seen.get("known_at", 0.0) and now - tried_at < PROBED_SECONDS:
+    now, last = services.now(), _last_probe(services, job)
+    if last.tried_at > last.known_at and now - last.tried_at < PROBED_SECONDS:
         return False
-    return _note(services, job, "tried_at", unless_changed=tried_at)
+    return services.id_probes.begin(*_model(services, job), last, now)
 
 
 def note_known(services: Services, job: Job, batch: Batch, submission: Submission) -> None:
@@ -76,34 +71,13 @@ def note_known(services: Services, job: Job, batch: Batch, submission: Submissio
         StorageError: DynamoDB failed.
     """
     if len(batch.of_round) > 1 and submission is batch.submissions[-1] and batch.pending_at < submission.at:
-        _note(services, job, "known_at")
+        services.id_probes.note_known(*_model(services, job), services.now())
 
 
-def _probe(services: Services, job: Job) -> dict[str, float]:
-    """When the last probe of a job's model and account was tried, and known; Unix seconds, absent if never."""
-    item = services.budget.get(_key(services, job)) or {}
-    return {name: float(item[name]["N"]) for name in ("tried_at", "known_at") if "N" in item.get(name, {})}
+def _last_probe(services: Services, job: Job) -> IdProbe:
+    return services.id_probes.last(*_model(services, job))
 
 
-def _note(services: Services, job: Job, name: str, unless_changed: float | None = None) -> bool:
-    """Write one of these times; return False if it has changed since it was read (0: was absent)."""
-    values, condition = {":now": attribute(services.now())}, {}
-    if unless_changed is not None:
-        values |= {":seen": attribute(unless_changed)} if unless_changed else {}
-        same = f"{name} = :seen" if unless_changed else f"attribute_not_exists({name})"
-        condition = {"ConditionExpression": same}
-    try:
-        services.budget.call(
-            "update_item",
-            Key=_key(services, job),
-            UpdateExpression=f"SET {name} = :now",
-            ExpressionAttributeValues=values,
-            **condition,
-        )
-    except ConditionFailedError:
-        return False
-    return True
-
-
-def _key(services: Services, job: Job) -> dict[str, Any]:
-    return control_key(f"LOST#{other_account(services, job)}#{job.plan.model}")
+def _model(services: Services, job: Job) -> tuple[str, str]:
+    """A job's account, empty for the stack's, and its model."""
+    return other_account(services, job), job.plan.model

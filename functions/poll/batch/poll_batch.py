@@ -114,18 +114,20 @@ def _advance_batch(invocation: Invocation, job: Job, batch: Batch, permit: Permi
         batch.sendable,
     ) as reply:
         verdict = classify_rejection(services, job, batch, reply, polling=True) if isinstance(reply, Rejected) else None
-        if not isinstance(reply, Rejected | OutcomeUnknown):
-            note_known(services, job, batch, submission)
         if isinstance(reply, Answer) and waits_for_more(services, job, batch, reply):
+            note_known(services, job, batch, submission)
             done = UnfinishedPoll(services, job, batch, submission, permit).process(Pending(reply.status[:32]), None)
         elif isinstance(reply, Answer):
             key = keys.raw(job.job_id, batch.number, submission.attempt, batch.polls)
             # The API may never give this answer again, so S3 is tried for as long as this invocation lasts.
             invocation.retry(lambda: services.store.put_if_absent(key, reply.body))
+            note_known(services, job, batch, submission)
             clear_lasting_error(services, job, batch)
             done = _collect(services, job, batch, StoredReply(key, reply))
             _note_completion_time(services, job, batch, now)
         else:
+            if not isinstance(reply, Rejected | OutcomeUnknown):
+                note_known(services, job, batch, submission)
             done = UnfinishedPoll(services, job, batch, submission, permit).process(reply, verdict)
         if not isinstance(reply, OutcomeUnknown) and verdict not in KEEPS_PAUSE:
             services.lift(permit, job.plan.model)

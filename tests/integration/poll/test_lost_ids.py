@@ -4,15 +4,18 @@ from dataclasses import replace
 
 import pytest
 
+from dropbatch.core import keys
 from functions.poll.batch.lost_ids import LOST_SECONDS, PROBED_SECONDS
 from functions.poll.batch.unanswered import LATE
 from functions.poll.batch.unfinished_polls import LOST
+from shared.errors import StorageError
 from shared.models import CANCEL, BatchState, JobControl, LastingError, PartialReply, Submission
 from shared.pacing.controls import control_key
+from shared.pacing.id_probes import IdProbes
 from shared.workers_ai.replies import Accepted, Pending, Rejected
 from tests.support.aws.resources import client
 from tests.support.doubles.ledger_items import T
-from tests.support.doubles.polled_batch import ACCEPTED, INCOMPLETE
+from tests.support.doubles.polled_batch import ACCEPTED, COMPLETE, INCOMPLETE
 
 DAY = 86_400
 UNKNOWN = Rejected(404, 8001, "its words", enveloped=True)
@@ -122,6 +125,21 @@ def test_probe_that_is_known_is_noted(polled, reply):
     one.polled(reply)
 
     assert noted("known_at") == T
+
+
+def test_answer_is_stored_before_probe_is_noted(polled, monkeypatch):
+    """The API may never give it again."""
+    one = polled(**AGAIN)
+
+    def fails(_self, operation, **arguments):
+        raise StorageError(f"{operation} of {arguments['Key']}")
+
+    monkeypatch.setattr(IdProbes, "call", fails)
+    with pytest.raises(StorageError, match="LOST#"):
+        one.polled(COMPLETE)
+
+    key = keys.raw(one.job.job_id, one.seen.number, LATEST.attempt, one.now.polls)
+    assert one.services.store.get(key) == COMPLETE.body
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from shared.ledger import Ledger
 from shared.models import Batch, Job, Submission
 from shared.pacing.budget import Budget
 from shared.pacing.controls import Permit, control_key
+from shared.pacing.id_probes import IdProbes
 from shared.staged_batch import encode_index
 from shared.workers_ai.results import parse_answer
 from tests.support.aws.resources import client
@@ -102,7 +103,9 @@ class PolledBatch:
         ledger, store = Ledger(dynamodb, "table"), ObjectStore(client("s3"), "bucket")
         budget = Budget(dynamodb, "table", 200)
         self.services = Services(
-            double, ledger, store, double, double, budget, double, double, double, now=lambda: T, sleep=lambda _: None
+            *(double, ledger, store, double, double, budget, double, double, double, IdProbes(dynamodb, "table")),
+            now=lambda: T,
+            sleep=lambda _: None,
         )
         for name in ("PAUSE", "RATE", "STACK"):
             dynamodb.delete_item(TableName="table", Key=cast("Any", control_key(name)))
