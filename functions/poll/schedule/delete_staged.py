@@ -54,10 +54,10 @@ def _delete_contained(services: Services, due: DueEntry, ends: float) -> None:
     except Exception as error:  # noqa: BLE001 - see above
         logger.exception("staged objects not deleted", job_id=due.job_id)
         count("Errors")
-        _put_off(services, due, is_readable=not isinstance(error, UnreadableItemError))
+        _postpone(services, due, is_readable=not isinstance(error, UnreadableItemError))
 
 
-def _put_off(services: Services, due: DueEntry, *, is_readable: bool) -> None:
+def _postpone(services: Services, due: DueEntry, *, is_readable: bool) -> None:
     """Count a claim of a job that could not be claimed; after the last one, the lifecycle rule deletes its objects."""
     try:
         claims = services.ledger.claims_of(due) + 1

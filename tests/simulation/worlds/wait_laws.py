@@ -69,7 +69,7 @@ class WaitLaws:
         self.contested: WeakKeyDictionary[Life, float] = WeakKeyDictionary()
         """When a write of the bucket did not hold."""
         self._began: WeakKeyDictionary[object, float] = WeakKeyDictionary()
-        self._put_off: WeakKeyDictionary[Life, set[Key]] = WeakKeyDictionary()
+        self._postpone: WeakKeyDictionary[Life, set[Key]] = WeakKeyDictionary()
         """Batches that each invocation has put off to send them."""
         self._claimed: WeakKeyDictionary[Life, set[Key]] = WeakKeyDictionary()
         """Batches that each invocation has claimed to poll them."""
@@ -130,7 +130,7 @@ class WaitLaws:
     def _judge_sent(self, life: Life, message: dict[str, Any]) -> None:
         key = f"JOB#{message['job_id']}", f"BATCH#{message['number']}"
         batch, job = self.world.dynamodb.items.get(key), self.world.dynamodb.items.get((key[0], "META"))
-        if batch is None or job is None or key not in self._put_off.get(life, ()):
+        if batch is None or job is None or key not in self._postpone.get(life, ()):
             return
         if batch["state"]["S"] != "ready" or "isolating" in batch or self._is_over(job):
             return  # Nothing is submitted.
@@ -190,7 +190,7 @@ class WaitLaws:
         job = self.world.dynamodb.items[key[0], "META"]
         now, due = self._began[getcurrent()] - life.owner.clock_behind, number(new, "due_at")
         if DISPATCHED[0] <= due - now <= DISPATCHED[1]:
-            self._put_off.setdefault(life, set()).add(key)
+            self._postpone.setdefault(life, set()).add(key)
             return
         looks = self._looks_for(life, old)
         if not looks or self._is_held(job) or self._is_over(job):
