@@ -30,7 +30,15 @@ def test_owners_key_is_used_through_services_alone(of_type):
         assert [service.partition(".")[0] for service in services] == ["s3", "sqs", "dynamodb", "secretsmanager"]
         assert {service.partition(".")[2] for service in services} == {"<AWS::Region>.amazonaws.*"}, "China has two"
     (use,) = [one for one in statements(of_type, "UserPolicy", UsesOwnKey=True) if one["Sid"] == "UseKey"]
-    assert use["Condition"]["StringLike"]["kms:ViaService"].startswith("s3.")
+    assert use["Condition"]["StringLike"]["kms:ViaService"] == ["s3.<AWS::Region>.amazonaws.*"]
+    (use,) = [s for s in statements(of_type, "UserPolicy", UsesOwnKey=True, UsesSource=True) if s["Sid"] == "UseKey"]
+    assert use["Condition"]["StringLike"]["kms:ViaService"][1:] == ["sqs.<AWS::Region>.amazonaws.*"]
+
+
+def test_users_send_messages_only_if_there_is_a_source(of_type):
+    assert not allows(of_type, "UserPolicy", "sqs:SendMessage", "")
+    sent = [one for one in statements(of_type, "UserPolicy", UsesSource=True) if one["Action"] == "sqs:SendMessage"]
+    assert [one["Resource"] for one in sent] == ["<UploadQueue.Arn>"]
 
 
 @pytest.mark.parametrize("own_key", [False, True])
