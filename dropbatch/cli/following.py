@@ -12,6 +12,7 @@ from dropbatch.cli.exits import Exit, exit_of, in_options, worst
 from dropbatch.cli.fetching import get_files
 from dropbatch.client.job import Job
 from dropbatch.client.progress import Progress
+from dropbatch.client.results.delivery import deliver
 from dropbatch.client.results.downloads import MANIFEST, read_manifest
 from dropbatch.client.transfer.threads import at_once
 from dropbatch.client.waiting import FEW_JOBS, Total, each_over, wait_until_created
@@ -155,7 +156,7 @@ class Following:
         if job.path in self.twice:
             folder /= job.id
         try:
-            job.download(folder, **self._arguments(folder, found))
+            deliver(job, folder, lambda *_: None, **self._arguments(folder, found), manifest=found)
         except Error as error:
             return error
         return None
