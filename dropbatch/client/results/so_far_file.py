@@ -102,7 +102,8 @@ def _state_of(job: JobFiles, path: Path, *, force: bool) -> _State:
     for place in (current, newer):
         state = _State.read(place)
         if state and path.exists() and (state.job_id, state.size) == (job.id, size):
-            place.replace(current)
+            if place == newer:
+                newer.replace(current)
             return state
     if path.exists() and not force:
         raise UsageError(
