@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from local.workers_ai import Fault
-from simulation.services.awkward import Awkward
+from simulation.services.awkward import HALF, Awkward
 from tests.simulation.cloudflare.events import Events, Hand, draw_events, draw_hands, draw_lost_replies
 from tests.simulation.worlds.users import MODELS
 from tests.support.doubles.other_versions import Version
@@ -74,13 +74,17 @@ CALM_SHARE = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """A user drops a file, `at` seconds after the world's beginning; `bad` of its `size` lines are no JSON."""
+    """A user drops a file, `at` seconds after the world's beginning; `bad` of its `size` lines are no JSON.
+
+    Its records have an `external_reference` each, or none has.
+    """
 
     at: float
     name: str
     size: int
     model: str = MODELS[0]
     bad: int = 0
+    referenced: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +147,8 @@ class Plan:
             yield from self.events.lines()
         yield from (f"API: {_written('Fault', msgspec.to_builtins(fault))}" for fault in self.faults)
         for act in self.acts:
-            given = {one.name: getattr(act, one.name) for one in fields(act) if one.name != "at"}
+            named = {one: getattr(act, one.name) for one in fields(act) if one.name != "at"}
+            given = {one.name: value for one, value in named.items() if value != one.default}
             yield f"{act.at:7.1f} s  {_written(type(act).__name__, given)}"
 
 
@@ -186,12 +191,15 @@ def _with_commands(plan: Plan, random: Random, drops: list[Drop]) -> Plan:
 
 def _with_events(plan: Plan, drops: list[Drop]) -> Plan:
     """The same plan with completion events; where each comes, replies may be lost, and nothing else goes wrong."""
-    events = draw_events(plan.seed)
+    events, random = draw_events(plan.seed), Random(f"{plan.seed} references")
     if events is None:
         return plan
-    if not events.is_sound or plan.is_calm:
-        return replace(plan, events=events, acts=(*plan.acts, *draw_hands(plan.seed)))
-    return replace(plan, events=events, faults=tuple(draw_lost_replies(plan.seed)), acts=tuple(drops))
+    dropped = [replace(one, referenced=random.random() < HALF) for one in drops]
+    others = plan.acts[len(drops) :]
+    if events.is_sound and not plan.is_calm:
+        return replace(plan, events=events, faults=tuple(draw_lost_replies(plan.seed)), acts=tuple(dropped))
+    hands = [] if plan.is_calm and events.is_sound else draw_hands(plan.seed)
+    return replace(plan, events=events, acts=(*dropped, *others, *hands))
 
 
 def _doubts(seed: int) -> list[Fault]:

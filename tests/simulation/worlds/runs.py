@@ -89,7 +89,8 @@ def _happens(world: World, act: Act, dropped: list[Dropped], *, may_fail: bool) 
     """Let one act of a plan happen."""
     match act:
         case Drop():
-            dropped.append(drop(world, act.name, act.size, act.model, bad=act.bad, may_fail=may_fail))
+            one = drop(world, act.name, act.size, act.model, bad=act.bad, may_fail=may_fail, referenced=act.referenced)
+            dropped.append(one)
         case Deploy():
             world.redeploy(act.versions)
         case Hand():
