@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from functions.poll.batch.lost_ids import LOST_SECONDS, begin_probe, is_lost_for_long, other_is_known
+from functions.poll.batch.lost_ids import LOST_SECONDS, MISSES, begin_probe, is_lost_for_long, other_is_known
 from functions.poll.batch.unanswered import (
     LATE,
     is_overdue,
@@ -32,11 +32,8 @@ from shared.workers_ai.replies import Accepted, Failed, NoAnswers, OutcomeUnknow
 if TYPE_CHECKING:
     from shared.bootstrap import Services
 
-MISSES, MISSES_OVER = 5, 60.0
-"""Polls in a row for which the API must have no answers for an id though it calls the batch completed, over at least
-that many seconds, before there are none."""
-FAILURES = 5
-"""The same for polls answered with the same code that blames the request."""
+FAILURES, FAILURES_OVER = 5, 60.0
+"""Polls in a row that must be answered with the same code that blames the request, over at least that many seconds."""
 DOUBTED_SECONDS = 15.0
 """Seconds to the next poll after a reply that is believed only when several are the same."""
 LOST = ErrorDetail("expired", "Workers AI no longer knew the batch.")
@@ -154,25 +151,29 @@ class UnfinishedPoll:
         """Whether a reply is believed: only if several in a row are the same, over a minute. If not, count it."""
         batch, now = self.batch, self.services.now()
         if not self._is_latest:
-            self._give_up_earlier(certain=False)
+            self._give_up_earlier(FAILURES_OVER)
             return False
         same = batch.failures > 0 and batch.failing_code == code
         since, times = (batch.failing_at, batch.failures + 1) if same else (now, 1)
-        if times >= FAILURES and now - since >= MISSES_OVER:
+        if times >= FAILURES and now - since >= FAILURES_OVER:
             return True
         self._poll_again(DOUBTED_SECONDS, failures=times, failing_code=code, failing_at=since, misses=0)
         return False
 
     def _no_answers(self) -> bool:
-        """Process a batch that is completed without answers, which is believed after several polls."""
-        batch, now = self.batch, self.services.now()
+        """Process a batch that is completed without answers: they are paid for, so they may come for a while."""
+        services, job, batch, now = self.services, self.job, self.batch, self.services.now()
         if not self._is_latest:
-            self._give_up_earlier(certain=False)
+            self._give_up_earlier(LOST_SECONDS)
             return False
-        counted = self._counted()
-        if batch.misses + 1 >= MISSES and now - self._missed_at >= MISSES_OVER:
-            return submit_again(self.services, self.job, batch, NO_ANSWERS, counted)
-        self._poll_again(DOUBTED_SECONDS, **counted)
+        counted, since = self._counted(), self._missed_at
+        if (
+            is_lost_for_long(batch.misses + 1, since, now)
+            or is_overdue(services, batch, now)
+            or job.is_past_deadline(now)
+        ):
+            return submit_again(services, job, batch, NO_ANSWERS, counted)
+        self._look_again(since, counted)
         return False
 
     def _not_known(self, reply: Rejected) -> bool:
@@ -194,10 +195,17 @@ class UnfinishedPoll:
             or (may_submit_again(services, job, batch) and begin_probe(services, job, batch))
         ):
             return submit_again(services, job, batch, LOST, counted)
-        wait = DOUBTED_SECONDS if batch.misses < MISSES else poll_back_off(now - seen.at)
-        left = max(since + LOST_SECONDS - now, DOUBTED_SECONDS)
-        services.ledger.schedule_poll(batch, now + min(wait, left if now < since + LOST_SECONDS else wait), **counted)
+        self._look_again(since, counted)
         return False
+
+    def _look_again(self, since: float, counted: dict[str, object]) -> None:
+        """Poll again an id for which nothing was found since then, also when that is long enough to be believed."""
+        batch, now = self.batch, self.services.now()
+        wait = DOUBTED_SECONDS if batch.misses < MISSES else poll_back_off(now - self.submission.at)
+        left = max(since + LOST_SECONDS - now, DOUBTED_SECONDS)
+        self.services.ledger.schedule_poll(
+            batch, now + min(wait, left if now < since + LOST_SECONDS else wait), **counted
+        )
 
     @property
     def _missed_at(self) -> float:
@@ -213,16 +221,19 @@ class UnfinishedPoll:
         if self._is_latest:
             isolate_or_end(self.services, self.job, self.batch, code, message)
         else:
-            self._give_up_earlier(certain=True)
+            self._give_up_earlier(0)
 
-    def _give_up_earlier(self, *, certain: bool) -> None:
+    def _give_up_earlier(self, over: float) -> None:
         """Count a poll against an earlier id of a batch that was submitted again; only that id is given up.
 
         The counts of the latest id stay: it alone decides what happens to the batch.
+
+        Args:
+            over: seconds over which such polls must go on before the id is given up; 0 for at once.
         """
         seen, now = self.submission, self.services.now()
         since = seen.missed_at if seen.misses else now
-        given_up = certain or (seen.misses + 1 >= MISSES and now - since >= MISSES_OVER)
+        given_up = not over or (seen.misses + 1 >= MISSES and now - since >= over)
         counted = replace(seen, misses=seen.misses + 1, missed_at=since, given_up=given_up)
         self._poll_again(DOUBTED_SECONDS, submissions=self._with(counted))
 
