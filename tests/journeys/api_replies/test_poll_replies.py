@@ -23,7 +23,7 @@ def test_unanswered_poll_is_repeated_and_billed_once(world, api, kind):
     assert len(api.accepted) == 1
 
 
-@pytest.mark.parametrize("polls", [12, *only_slowly(1, 4)])
+@pytest.mark.parametrize("polls", [6, *only_slowly(1, 4)])
 def test_completed_batch_without_answers_is_polled(world, api, polls):
     """The answers are paid for: they may come ten minutes after the word."""
     api.inject(Fault(kind="no_answers", times=polls))
