@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tests.simulation.worlds.users import Dropped
 
 TOLD = "an event makes its batch due, and changes nothing else"
+OWNED = "an id belongs to the batch that it was given to first"
 IDLE = "nothing is pulled while nothing is outstanding"
 ONCE = "where every event comes, no batch is billed twice"
 FOUND = "where every event comes, no submit ends unknown"
@@ -62,6 +63,10 @@ class EventLaws:
             self.laws.broken(IDLE, f"for {now - self._busy_at:.0f} s")
 
     def _watch(self, key: Key, old: Wire | None, new: Wire | None) -> None:
+        if key[0].startswith("ID#") and new is not None:
+            owner = {name: (old or {}).get(name) for name in ("job_id", "number")}
+            if owner["job_id"] and any(new.get(name) != value for name, value in owner.items()):
+                self.laws.broken(OWNED, f"{key}: {owner}, {new}")
         if not (key[0].startswith("JOB#") and key[1].startswith("BATCH#")):
             return
         now = self.world.kernel.now

@@ -38,9 +38,9 @@ class Given:
             SimpleNamespace(world=self.world, broken=lambda law, _detail: self.broken.add(law)), events
         )
 
-    def write(self, old, new):
+    def write(self, old, new, key=KEY):
         for watch in self.world.dynamodb.watchers:
-            watch(KEY, old, new)
+            watch(key, old, new)
 
     def call(self, path):
         for tell in self.world.on_call:
@@ -97,6 +97,26 @@ def test_answer_after_an_event_is_no_event():
     given.write(batch("queued", 7.0), batch("done", 7.0))
     given.write(batch("queued", 7.0), batch("ready"))
     assert given.broken == set()
+
+
+ORPHAN = {"model": {"S": "m"}, "over_at": {"N": "5"}}
+OWNED = {"job_id": {"S": "a"}, "number": {"S": "00000000"}}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "broken"),
+    [
+        (None, OWNED, set()),
+        (ORPHAN, OWNED, set()),
+        (OWNED, OWNED | {"over_at": {"N": "5"}}, set()),
+        (OWNED, OWNED | {"job_id": {"S": "b"}}, {laws.OWNED}),
+        (OWNED, ORPHAN, {laws.OWNED}),
+    ],
+)
+def test_id_that_changes_its_batch_is_found(old, new, broken):
+    given = Given()
+    given.write(old, new, ("ID#1", "BATCH"))
+    assert given.broken == broken
 
 
 # ── pulls ────────────────────────────────────────────────────────────────────────────────────────────────────────
