@@ -49,6 +49,7 @@ METRICS = {
     # Calls to the API, and their errors.
     "SubmitCalls": "Count",
     "PollCalls": "Count",
+    "QueueCalls": "Count",
     "ApiThrottles": "Count",
     "ApiRefusals": "Count",
     "ApiErrors": "Count",

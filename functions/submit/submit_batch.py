@@ -19,6 +19,7 @@ from shared.api_messages import attach_api_message
 from shared.aws.queues import FAST_START_BATCHES, MAX_AHEAD_SECONDS, POLL_GRACE_SECONDS, PollMessage, VisitMessage
 from shared.claims import MAX_CLAIMS, MAX_SECONDS_TO_ACCEPTANCE
 from shared.errors import ObjectNotFoundError, StorageError
+from shared.events.set_up import subscribe
 from shared.lasting_errors import clear_lasting_error, note_lasting_error
 from shared.models import (
     Batch,
@@ -142,6 +143,8 @@ def _submit_if_permitted(invocation: Invocation, job: Job, batch: Batch) -> None
         services.budget.pause(PauseReason.OUTAGE, now, "no answer", permit, account)
         wait(services, batch, wait_for_lift(now, now + min(2 * pause.step, MAX_OUTAGE_WAIT_SECONDS)))
         return
+    if not account:
+        subscribe(services, job.plan.model)
     # Read before the claim, so that nothing comes between the claim and the POST, or the request_id and the table.
     first_poll = services.times.first_poll(job.plan.model, batch.number, now)
     if job.deadline_at is not None:
