@@ -66,6 +66,7 @@ METRICS = {
     "OldestJobAge": "Seconds",
     # What needs attention.
     "AmbiguousSubmits": "Count",
+    "OrphanBatches": "Count",
     "StuckItems": "Count",
     "LawsBroken": "Count",
     "Errors": "Count",

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 ASIDE_SECONDS = (60.0, 300.0, 900.0, 3_600.0)
 """Seconds for which nothing is pulled after the first, second, third and each further refusal in a row."""
+STALE_SECONDS = 60.0
+"""Seconds after which a pull that was planned and not made counts no longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,8 @@ class EventsState:
         busy_until: until when a function sets something up.
         youngest_at: when the youngest batch was accepted.
         pull_at: when to pull next.
+        orphans_since: beginning of the hour in which `orphans` events of unknown ids were noted.
+        orphans: how many.
         subscriptions: by model; each is an attribute of the item, named as the model.
     """
 
@@ -71,6 +75,8 @@ class EventsState:
     busy_until: float = 0.0
     youngest_at: float = 0.0
     pull_at: float = 0.0
+    orphans_since: float = 0.0
+    orphans: int = 0
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
 
     def needs_set_up(self, model: str, now: float) -> bool:
@@ -122,6 +128,26 @@ class EventsItem(Table):
         """
         free = "attribute_not_exists(busy_until) OR busy_until <= :now"
         return self.change({"busy_until": until}, free, {"now": now})
+
+    def claim_pull(self, seen: float, next_at: float) -> bool:
+        """Plan the next pull, which claims this one; False if another function did, or a batch is to be seen sooner.
+
+        Raises:
+            StorageError: DynamoDB failed.
+        """
+        same = "pull_at = :seen" if seen else "(attribute_not_exists(pull_at) OR pull_at = :seen)"
+        return self.change({"pull_at": next_at}, same, {"seen": seen})
+
+    def expect_pull(self, at: float, now: float) -> None:
+        """Have the queue pulled at a time, or sooner, for a batch that was just accepted.
+
+        Raises:
+            StorageError: DynamoDB failed.
+        """
+        later = "attribute_not_exists(pull_at) OR pull_at > :at OR pull_at < :stale"
+        values = {"at": at, "stale": now - STALE_SECONDS}
+        if not self.change({"pull_at": at, "youngest_at": now}, later, values):
+            self.change({"youngest_at": now})
 
     def note_subscription(self, model: str, subscription: Subscription) -> None:
         """Store a model's subscription, and give up the claim.

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from shared.errors import StorageError
 from shared.events.control_item import EventsItem, EventsState, Subscription
+from shared.events.ids import Ids
 from shared.observability import logger
 from shared.workers_ai.queues_api import CONSUMER, QUEUE_SETTINGS, QueuesApi, QueuesRefusedError
 
@@ -45,12 +46,14 @@ class Events:
 
     Attributes:
         item: its control item.
+        ids: whose each id is.
         api: the Queues API.
         name: of the queue.
         looked: by model, until when this process need not look whether it is subscribed, Unix seconds.
     """
 
     item: EventsItem
+    ids: Ids
     api: QueuesApi
     name: str
     looked: dict[str, float] = field(default_factory=dict)
@@ -62,7 +65,8 @@ def events_of(services: Services) -> Events | None:
     if services.events or not services.api.transport.account_url:
         return services.events
     item = EventsItem(services.ledger.client, settings.table_name, settings.cloudflare_account_id)
-    return Events(item, QueuesApi(services.api, services.now), settings.events_queue_name)
+    ids = Ids(services.ledger.client, settings.table_name)
+    return Events(item, ids, QueuesApi(services.api, services.now), settings.events_queue_name)
 
 
 def subscribe(services: Services, model: str) -> None:

@@ -61,6 +61,11 @@ class QueuesRefusedError(Exception):
         self.lasting = lasting
 
     @property
+    def is_gone(self) -> bool:
+        """Whether what the call was about does not exist."""
+        return self.status in {HTTPStatus.NOT_FOUND, HTTPStatus.GONE}
+
+    @property
     def may_exist(self) -> bool:
         """Whether what was to be made may be there already."""
         return HTTPStatus.BAD_REQUEST <= self.status < HTTPStatus.INTERNAL_SERVER_ERROR and not self.lasting
@@ -152,7 +157,7 @@ class QueuesApi:
         try:
             self._call("DELETE", path)
         except QueuesRefusedError as refused:
-            if refused.status not in {HTTPStatus.NOT_FOUND, HTTPStatus.GONE}:
+            if not refused.is_gone:
                 raise
 
     def _pages(self, path: str) -> Iterator[dict[str, Any]]:

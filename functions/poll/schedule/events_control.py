@@ -1,5 +1,6 @@
-"""Operators' command for Cloudflare's events, as `functions.poll.schedule.control`: `control/events` holds `on` or `off`.
+"""Operators' command for Cloudflare's events: `control/events` holds `on` or `off`.
 
+It is read as commands are in `functions.poll.schedule.control`.
 `off` is carried out before it is noted: a function that dies in between leaves a command that the next tick carries out
 again. What is gone already counts as removed.
 """
