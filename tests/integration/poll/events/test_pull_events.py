@@ -6,8 +6,10 @@ from dataclasses import replace
 import httpx
 import pytest
 
-from functions.poll.schedule.pull_events import MAX_NEW_ORPHANS, MAX_PULLS_IN_A_ROW, pull_events
+from functions.poll.schedule import pull_events as pull_events_module
+from functions.poll.schedule.pull_events import MAX_PULLS_IN_A_ROW, pull_events
 from shared.errors import StorageError
+from shared.events.ids import KnownId
 from shared.events.pulling import expect_events
 from shared.ledger import DueEntry
 from shared.models import BatchState, DueKind, Submission
@@ -223,16 +225,24 @@ def test_backlog_is_read_in_full_pulls(told):
     assert (told.cloudflare.messages, told.cloudflare.leased) == ([], {})
 
 
-@pytest.mark.slow
 def test_foreign_ids_cost_few_writes(told, monkeypatch):
-    written = []
+    """Their number is bounded for one pull and for an hour; the others are acknowledged all the same."""
+    noted = []
     ids = type(told.services.events.ids)
-    note = ids.note
-    monkeypatch.setattr(ids, "note", lambda *given: written.append(given) or note(*given))
-    for index in range(150):
-        told.cloudflare.send("queued", f"foreign{index}")
-    pulled(told)
-    assert len(written) == MAX_NEW_ORPHANS + 50, "a hundred a pull"
+    monkeypatch.setattr(ids, "note", lambda _, event, now: noted.append(event) or KnownId())
+    monkeypatch.setattr(pull_events_module, "MAX_NEW_ORPHANS", 5)
+    monkeypatch.setattr(pull_events_module, "MAX_ORPHANS_AN_HOUR", 8)
+
+    def told_of(number):
+        for index in range(number):
+            told.cloudflare.send("queued", f"foreign{index}")
+        pulled(told)
+        assert told.cloudflare.leased == {}
+        return len(noted)
+
+    assert [told_of(9), told_of(9)] == [5, 8]
+    told.clock += HOUR
+    assert told_of(3) == 11
 
 
 # ── when ─────────────────────────────────────────────────────────────────────────────────────────────────────────────

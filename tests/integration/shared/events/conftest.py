@@ -14,6 +14,8 @@ from tests.support.doubles.api_client import ACCOUNT, client
 from tests.support.doubles.cloudflare_queues import CloudflareQueues
 from tests.support.doubles.ledger_items import T
 
+NAME = "dropbatch-q"
+
 
 class Stack:
     """A stack with events: its services, Cloudflare's queues, and the clock."""
@@ -29,9 +31,7 @@ class Stack:
             api=self.api,
             ledger=Ledger(table, "table"),
             budget=self.budget,
-            settings=SimpleNamespace(
-                cloudflare_account_id=ACCOUNT, table_name="table", events_queue_name="dropbatch-q"
-            ),
+            settings=SimpleNamespace(cloudflare_account_id=ACCOUNT, table_name="table", events_queue_name=NAME),
             now=lambda: self.clock,
             events=None,
         )
@@ -41,7 +41,7 @@ class Stack:
         """As in another process: nothing is kept in memory."""
         ledger = self.services.ledger
         item, ids = EventsItem(ledger.client, "table", ACCOUNT), Ids(ledger.client, "table")
-        self.services.events = Events(item, ids, QueuesApi(self.api, lambda: self.clock), "dropbatch-q")
+        self.services.events = Events(item, ids, QueuesApi(self.api, lambda: self.clock), NAME)
 
     @property
     def state(self) -> EventsState:
