@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from shared.workers_ai.queue_messages import Event
 
-LIFE_SECONDS = 30 * 86_400
+ID_LIFE_SECONDS = 30 * 86_400
 """Seconds that an item is kept."""
 MAX_ID_BYTES = 1_000
 """Bytes of the longest id that is noted: a key has a limit."""
@@ -81,7 +81,7 @@ class Ids(Table):
     def _note(self, request_id: str, given: Mapping[str, object], now: float) -> KnownId:
         if not _is_short(request_id):
             return KnownId()
-        wired = {name: attribute(value) for name, value in {**given, "ttl": int(now) + LIFE_SECONDS}.items()}
+        wired = {name: attribute(value) for name, value in {**given, "ttl": int(now) + ID_LIFE_SECONDS}.items()}
         answer = self.call(
             "update_item",
             Key=_key(request_id),

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from shared.bootstrap import Services
     from shared.models import Job, Submission
 
-MIN_SECONDS, MAX_SECONDS_WHILE_YOUNG, MAX_SECONDS_LATER = 2.0, 15.0, 30.0
+MIN_PULL_SECONDS, MAX_PULL_SECONDS, MAX_LATER_PULL_SECONDS = 2.0, 15.0, 30.0
 YOUNG_SECONDS = 600.0
 SHARE_OF_AGE = 1 / 16
 """The share of the age of the youngest batch that passes between two pulls."""
@@ -24,8 +24,8 @@ FAST_PERCENTILE, FAST_SHARE = 0.05, 0.8
 
 def pull_interval(age: float, *, crowded: bool = False) -> float:
     """Seconds between two pulls while the youngest batch is so old, in seconds."""
-    most = MAX_SECONDS_WHILE_YOUNG if age < YOUNG_SECONDS else MAX_SECONDS_LATER
-    least = CROWDED_SECONDS if crowded else MIN_SECONDS
+    most = MAX_PULL_SECONDS if age < YOUNG_SECONDS else MAX_LATER_PULL_SECONDS
+    least = CROWDED_SECONDS if crowded else MIN_PULL_SECONDS
     return min(max(age * SHARE_OF_AGE, least), most)
 
 
@@ -43,7 +43,7 @@ def expect_events(services: Services, job: Job, number: str, submission: Submiss
             services.ledger.tell_over(job.job_id, number, submission.round, now)
             return
         fast = services.times.percentile(job.plan.model, FAST_PERCENTILE, now)
-        pull_at = now + max(fast * FAST_SHARE, MIN_SECONDS)
+        pull_at = now + max(fast * FAST_SHARE, MIN_PULL_SECONDS)
         events.item.expect_pull(pull_at, now)
         services.left.look(pull_at)
     except StorageError as error:

@@ -28,13 +28,13 @@ SET_UP_SECONDS = 5.0
 REMOVE_SECONDS = 30.0
 BUSY_SECONDS = 15.0
 """Seconds after which a set-up that was begun is begun again."""
-LOOK_SECONDS = 60.0
+UNCHANGED_SECONDS = 60.0
 """Seconds for which a process does not look again whether a model is subscribed."""
 REFUSED_SECONDS, FAILED_SECONDS = 86_400.0, 3_600.0
 """Seconds until a set-up is tried again: after a refusal that lasts, and after any other failure."""
 MAX_MODELS = 200
 """Models that the control item lists: its size is bounded."""
-CALLS = 6
+SET_UP_CALLS = 6
 """Calls of a set-up at most, as a rule; they are counted against the rate budget."""
 TAKEN = "another subscription has the events of this model"
 OF_WORKER = "the queue is read by a Worker, which Dropbatch does not replace"
@@ -74,12 +74,12 @@ def subscribe(services: Services, model: str) -> None:
     events, now = services.events, services.now()
     if events is None or events.looked.get(model, 0.0) > now:
         return
-    events.looked[model] = now + LOOK_SECONDS
+    events.looked[model] = now + UNCHANGED_SECONDS
     try:
         state = events.item.state()
         if not state.needs_set_up(model, now) or len(state.subscriptions) >= MAX_MODELS:
             return
-        if services.budget.permit_check(now, CALLS) and events.item.claim(now, now + BUSY_SECONDS):
+        if services.budget.permit_check(now, SET_UP_CALLS) and events.item.claim(now, now + BUSY_SECONDS):
             _SetUp(events, replace(events.api, until=now + SET_UP_SECONDS), services.now).run(state, model)
     except StorageError as error:
         logger.warning("events not set up", reason=str(error))

@@ -133,7 +133,8 @@ def _process(
     ours = [(one, event) for one, event in found if event and event.account in {"", account}]
     known = ids.look_up({event.request_id for _, event in ours})
     orphans = [event for _, event in ours if (of := known.get(event.request_id)) and not of.job_id]
-    count("OrphanBatches", sum(not event.is_over for event in orphans))
+    if unknown := sum(not event.is_over for event in orphans):
+        count("OrphanBatches", unknown)
     noted = {id(event) for event in orphans[: max(room, 0)]}
 
     def follow(pair: tuple[Message, Event]) -> tuple[Message, DueEntry | None] | None:
