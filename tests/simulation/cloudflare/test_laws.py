@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from local.workers_ai import Fault
-from tests.simulation.cloudflare import laws
+from tests.simulation.cloudflare import events, laws
 from tests.simulation.cloudflare.events import LOST_REPLIES, Events
 from tests.simulation.cloudflare.laws import EventLaws
 from tests.simulation.worlds.plans import Command, Drop, Plan
@@ -64,8 +64,9 @@ def batch(state, told_at=0.0, **more):
 
 
 @pytest.fixture(autouse=True)
-def deadline(monkeypatch):
+def all_judged(monkeypatch):
     monkeypatch.setenv("BATCH_DEADLINE_HOURS", "24")
+    monkeypatch.setattr(events, "FIND_SUBMITS", True)
 
 
 # ── writes ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -152,6 +153,14 @@ def test_second_bill_is_found_though_replies_were_lost():
     assert given.judge(faults=LOST_REPLIES[:2]) == set()
     given.bill(time=60.0)
     assert given.judge(faults=LOST_REPLIES[:2]) == {laws.ONCE}
+
+
+def test_functions_that_find_no_submits_are_not_judged(monkeypatch):
+    monkeypatch.setattr(events, "FIND_SUBMITS", False)
+    given = Given()
+    given.bill()
+    given.bill()
+    assert given.judge() == set()
 
 
 def test_second_submit_after_the_deadline_is_none():
