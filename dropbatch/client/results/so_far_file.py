@@ -107,8 +107,8 @@ def _state_of(job: JobFiles, path: Path, *, force: bool) -> _State:
             return state
     if path.exists() and not force:
         raise UsageError(
-            f"{path} was not written by `--so-far` for this job, or was changed. Choose another file, or replace it "
-            "with --force."
+            f"{path} is no file of this job's answers so far, or was changed. Choose another file, or replace it with "
+            "`force=True`."
         )
     return _State(job.id)
 
@@ -200,8 +200,8 @@ def _check(found: SoFar, path: Path) -> None:
         digest.update(block)
     if digest.hexdigest() != entry["sha256"]:
         raise Error(
-            f"{path} does not match the manifest: its SHA-256 is {digest.hexdigest()}, expected {entry['sha256']}. Run "
-            "the command again with --force."
+            f"{path} does not match the manifest: its SHA-256 is {digest.hexdigest()}, expected {entry['sha256']}. "
+            "Write it anew with `force=True`."
         )
 
 
