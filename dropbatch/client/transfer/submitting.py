@@ -17,6 +17,7 @@ from dropbatch.client.transfer.objects import blocks, head_of
 from dropbatch.client.uploads import copy, upload, upload_key
 from dropbatch.core import keys
 from dropbatch.core.options import metadata_of, options_keys
+from dropbatch.core.task_token import token_metadata, without_task_token
 from dropbatch.errors import NotFound, NotPermitted, UploadRefused, UsageError
 
 if TYPE_CHECKING:
@@ -108,7 +109,12 @@ class Submission:
 
 
 def prepare(
-    stack: Stack, source: object, name: str | None, options: Mapping[str, object], folder: str = keys.INBOX
+    stack: Stack,
+    source: object,
+    name: str | None,
+    options: Mapping[str, object],
+    folder: str = keys.INBOX,
+    task_token: str | None = None,
 ) -> Submission:
     """Open a source; nothing is sent.
 
@@ -118,9 +124,10 @@ def prepare(
         name: as for `Client.submit`.
         options: as for `Client.submit`; None for one that is not set.
         folder: `inbox/` or `validate/`.
+        task_token: as for `Client.submit`.
 
     Raises:
-        UsageError: the source cannot be read, or the name or an option is wrong.
+        UsageError: the source cannot be read, or the name, an option or the token is wrong.
     """
     template = options.get("template")
     opened = _open(stack, source, template)
@@ -128,7 +135,8 @@ def prepare(
     try:
         submission.key = upload_key(name, opened.name, folder)
         given = {one: value for one, value in options.items() if value is not None}
-        submission.metadata = {**opened.metadata, **metadata_of({**opened.options, **given})}
+        own = metadata_of({**opened.options, **given}, token_metadata(task_token))
+        submission.metadata = without_task_token(opened.metadata) | own
     except BaseException:
         submission.close()
         raise

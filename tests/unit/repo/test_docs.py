@@ -8,7 +8,7 @@ from functools import cache
 import pytest
 
 from bench.cost import STANDING
-from dropbatch.core.options import OPTIONS
+from dropbatch.core.option_values import OPTIONS
 from local.template import template
 from shared.pacing.controls import PauseReason
 from tests.support.shipped import ROOT, SHIPPED

@@ -16,6 +16,7 @@ OPTIONAL = {
     "SOURCE_BUCKET_NAME",
     "SOURCE_PREFIX",
     "KMS_KEY_ARN",
+    "STATE_MACHINE_ARN",
 }
 GOOD = {name: value for name, value in EXAMPLE_SETTINGS.items() if name in ENVIRONMENT - OPTIONAL}
 WORKER = {
