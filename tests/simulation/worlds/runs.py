@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from local.workers_ai import Behaviour
 from tests.simulation.worlds.item_laws import ItemLaws
 from tests.simulation.worlds.judges import Ending, Laws, Promises, Violation
 from tests.simulation.worlds.plans import Deploy, Drop, Plan, draw, smaller
-from tests.simulation.worlds.users import drop
+from tests.simulation.worlds.task_laws import TaskLaws
+from tests.simulation.worlds.users import awaited, drop
 from tests.simulation.worlds.world import simulated
+
+if TYPE_CHECKING:
+    from tests.simulation.worlds.users import Dropped
+    from tests.simulation.worlds.world import World
 
 SETTLE_SECONDS = 60 * 86_400.0
 """Every job ends within 50 days."""
@@ -49,14 +55,14 @@ def run(plan: Plan, events: list[str] | None = None, settle_seconds: float = SET
         world.trace = note
         laws = Laws(world, events)
         ItemLaws(laws)
+        tasks = TaskLaws(laws)
         promises = Promises(laws)
         world.inject(*plan.faults)
         dropped = []
         for act in sorted(plan.acts, key=lambda one: one.at):
             world.run(world.began + act.at - world.kernel.now)
             if isinstance(act, Drop):
-                one = drop(world, act.name, act.size, act.model, bad=act.bad, may_fail=not plan.is_calm)
-                dropped.append(one)
+                dropped.append(_dropped(world, act, may_fail=not plan.is_calm))
                 continue
             if isinstance(act, Deploy):
                 world.redeploy(act.versions)
@@ -72,9 +78,18 @@ def run(plan: Plan, events: list[str] | None = None, settle_seconds: float = SET
         ending.judge(dropped, may_count=not (plan.awkward.answered_late and plan.awkward.throttled))
         if plan.is_calm:
             promises.judge(dropped, world.calls_per_minute)
+            tasks.judge_calm()
         return Outcome(
             plan, tuple(laws.violations), digest.hexdigest(), world.calls.total, world.kernel.now - world.began
         )
+
+
+def _dropped(world: World, act: Drop, *, may_fail: bool) -> Dropped:
+    given: dict[str, Any] = {"model": act.model, "bad": act.bad, "may_fail": may_fail}
+    if not act.waits:
+        return drop(world, act.name, act.size, **given)
+    metadata = {"cancel-with-task": "true"} if act.cancels else {}
+    return awaited(world, act.name, act.size, act.waits, metadata=metadata, **given)
 
 
 def random_world(seed: int, events: list[str] | None = None) -> Outcome:
