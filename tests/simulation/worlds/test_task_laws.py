@@ -17,12 +17,12 @@ from tests.simulation.worlds.users import MODELS, awaited, drop
 from tests.simulation.worlds.world import simulated
 
 DROPS = (
-    Drop(0.0, "a.jsonl", 5, bad=1, waits=LONG),
-    Drop(0.0, "b.jsonl", 5, MODELS[1], waits=LONG),
-    Drop(1.0, "c.jsonl", 2, waits=20.0, cancels=True),
-    Drop(1.0, "d.jsonl", 2),
+    Drop(0.0, "a.jsonl", 3, bad=1, waits=LONG),
+    Drop(0.0, "b.jsonl", 2, MODELS[1], waits=LONG),
+    Drop(1.0, "c.jsonl", 1, waits=20.0, cancels=True),
+    Drop(1.0, "d.jsonl", 1),
 )
-PLAN = Plan(7, latency=200.0, settings=(("MAX_REQUESTS_PER_BATCH", 3),), acts=DROPS)
+PLAN = Plan(7, latency=100.0, acts=DROPS)
 CANCELLED = replace(PLAN, acts=(*DROPS, Command(30.0, "b.jsonl", "cancel")))
 
 
