@@ -8,18 +8,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from botocore.exceptions import BotoCoreError, ClientError
-
-from shared.errors import RefusedError, StorageError
+from shared.aws.client_errors import storage_errors
+from shared.errors import RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 GONE = frozenset({"InvalidToken", "TaskDoesNotExist", "TaskTimedOut"})
 """Codes of a token that no task waits with, or no longer: the same for one that was reported to already."""
-LASTING = frozenset(
+REFUSED = frozenset(
     {
-        *("AccessDenied", "AccessDeniedException", "InvalidOutput", "ValidationException"),
+        *("AccessDeniedException", "InvalidOutput", "ValidationException"),
         *("KmsAccessDeniedException", "KmsInvalidStateException"),
     }
 )
@@ -70,17 +69,11 @@ class StepFunctions:
         return self._send("send_task_failure", token, error=error, cause=cause)
 
     def _send(self, operation: str, token: str, **report: str) -> Gone | None:
-        call = f"Step Functions {operation}"
         try:
-            getattr(self.client(), operation)(taskToken=token, **report)
-        except ClientError as error:
-            code, said = error.response["Error"]["Code"], error.response["Error"].get("Message", "")
-            if code in GONE:
-                return Gone(code, sent_again=error.response.get("ResponseMetadata", {}).get("RetryAttempts", 0) > 0)
-            told = said.replace(token, "…")
-            if code in LASTING:
-                raise RefusedError(call, code, told) from None  # The error's own words may have the token.
-            raise StorageError(f"{call}: {code} {told}") from None
-        except BotoCoreError as error:
-            raise StorageError(f"{call}: {str(error).replace(token, '…')}") from None
+            with storage_errors(f"Step Functions {operation}", GONE | REFUSED, secret=token):
+                getattr(self.client(), operation)(taskToken=token, **report)
+        except RefusedError as refusal:
+            if refusal.code not in GONE:
+                raise
+            return Gone(refusal.code, refusal.sent_again)
         return None

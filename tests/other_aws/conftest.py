@@ -17,7 +17,7 @@ from local.workers_ai import Behaviour, WorkersAI, transport
 from shared import bootstrap
 from shared.workers_ai.client import http_client
 from tests.other_aws import dynamodb_local
-from tests.support.aws.resources import ACCOUNT, QUEUES, REGION, TOKEN, client, make_environment
+from tests.support.aws.resources import ACCOUNT, QUEUES, REGION, TOKEN, client, forget_clients, make_environment
 from tests.support.aws.translated_template import translated
 
 PYTHON = ROOT / ".local/localstack/bin/python"
@@ -136,7 +136,7 @@ class OnLocalStack:
 @pytest.fixture(scope="session")
 def deployed(endpoint):
     """The resources and outputs of the deployed template by name, and its functions' variables."""
-    client.cache_clear()
+    forget_clients()
     formation, s3 = boto3.client("cloudformation"), boto3.client("s3")
     s3.create_bucket(Bucket="templates", CreateBucketConfiguration={"LocationConstraint": REGION})
     body = json.dumps(without_functions(translated()))

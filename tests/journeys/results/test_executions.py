@@ -205,6 +205,36 @@ def test_retry_does_not_inherit_the_token(world, executions, api):
     assert len(executions.reports) == 1
 
 
+def granted(world):
+    return {
+        (role, one.action, one.resource)
+        for role, grants in world.permissions.granted.items()
+        for one in grants
+        if one.action.startswith("states:")
+    }
+
+
+def test_roles_may_tell_executions_of_one_machine(world, executions):
+    """Each grant is used, by a job that is completed and one that is cancelled."""
+    executions.waiting.add(f"{TOKEN}2")
+    upload(world)
+    world.settle()
+    world.upload_records("b.jsonl", GREETINGS, model=M2M, **{"task-token": f"{TOKEN}2"})
+    world.deliver("UploadQueue")
+    world.pass_time(60)
+    for job in world.items():
+        if job["sk"]["S"] == "META" and "task_token" in job:
+            world.control(job["job_id"]["S"], "cancel")
+    world.settle()
+
+    used = {(role, one.action, one.resource) for role, grants in world.permissions.used.items() for one in grants}
+    assert granted(world) <= used
+    assert granted(world) == {
+        ("SubmitRole", "states:SendTaskHeartbeat", MACHINE),
+        *(("PollRole", f"states:{name}", MACHINE) for name in waiting_executions.REPORTS),
+    }
+
+
 class TestWithoutStateMachine:
     """A stack without `StateMachineArn`."""
 
@@ -220,6 +250,7 @@ class TestWithoutStateMachine:
         assert notes(world) == ["no_state_machine"]
         assert world.manifest()["state"] == "completed"
         assert executions.beats == executions.reports == []
+        assert granted(world) == set()
 
 
 def test_token_is_in_no_object_log_or_message(world, executions, api, capfd, caplog):

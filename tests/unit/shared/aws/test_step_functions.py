@@ -9,7 +9,7 @@ from botocore.exceptions import ClientError, ParamValidationError, ReadTimeoutEr
 from bench.child import EXAMPLE_SETTINGS
 from functions.poll.results.manifest import event_detail, task_cause
 from shared import bootstrap
-from shared.aws.step_functions import GONE, LASTING, MAX_CAUSE, MAX_OUTPUT, Gone, StepFunctions
+from shared.aws.step_functions import GONE, MAX_CAUSE, MAX_OUTPUT, REFUSED, Gone, StepFunctions
 from shared.errors import RefusedError, StorageError
 
 TOKEN = "planted/token+=="
@@ -38,7 +38,7 @@ def test_task_that_is_gone_is_told(code, retries):
     assert answering(refusal(code, retries)).beat(TOKEN) == Gone(code, sent_again=bool(retries))
 
 
-@pytest.mark.parametrize("code", sorted(LASTING))
+@pytest.mark.parametrize("code", sorted(REFUSED))
 def test_lasting_refusal_is_one(code):
     with pytest.raises(RefusedError, match=code) as caught:
         answering(refusal(code)).beat(TOKEN)
