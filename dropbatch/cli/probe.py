@@ -240,9 +240,7 @@ class Prober:
         return reply
 
     def _message(self, reply: Reply) -> str:
-        errors = reply.body.get("errors") if isinstance(reply.body, dict) else None
-        message = str(errors[0].get("message", "")) if errors else ""
-        return message.replace(self.api.account, "ACCOUNT")[:MAX_MESSAGE_CHARACTERS]
+        return reply.message.replace(self.api.account, "ACCOUNT")[:MAX_MESSAGE_CHARACTERS]
 
 
 def _request_id(reply: Reply) -> str:

@@ -141,7 +141,7 @@ def _item(
         result = msgspec.Raw(_with_usage(answer, behaviour))
         item["result"] = {"result": result} if behaviour.nested_result else result
         item["success"] = True
-    reference = request.get("external_reference")
+    reference = request.get("external_reference") if behaviour.echo_references else None
     if reference is not None or behaviour.missing_reference == "null":
         item["external_reference"] = reference
     return item

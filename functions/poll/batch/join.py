@@ -8,7 +8,6 @@ that keep records as written are made in `functions.poll.batch.join_originals`. 
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from dataclasses import dataclass, field
 from itertools import repeat
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from dropbatch.core.api_errors import code_of
 from dropbatch.core.formats.answers import unwrapped
 from dropbatch.core.formats.base import NOT_RETRIED, NULL, escape_line_breaks, one_line
 from dropbatch.core.records.index import NO_REFERENCE
@@ -313,9 +313,8 @@ def error_text(item: Item) -> str:
         if isinstance(value, list) and value:
             value = value[0]
         if isinstance(value, dict):
-            code = value.get("code") if value.get("code") is not None else value.get("internalCode")
-            message = str(value.get("message") or value.get("description") or "")
-            return f"{code}: {message}" if re.fullmatch("[0-9]{1,9}", str(code)) else message
+            code, message = code_of(value), str(value.get("message") or value.get("description") or "")
+            return message if code is None else f"{code}: {message}"
         if isinstance(value, str) and value:
             return value
     return ""

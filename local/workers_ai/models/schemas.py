@@ -76,6 +76,8 @@ def problem(model: str, request: object, where: str, behaviour: Behaviour) -> st
     """What is wrong with a request at this JSON pointer; None if nothing is."""
     if not isinstance(request, dict):
         return f"{_BAD}Type mismatch of '{where}', 'object' expected"
+    if "external_reference" in request and not {model, "*"}.isdisjoint(behaviour.refuse_reference):
+        return f"{_BAD}'{where}/external_reference' is not allowed"
     reference = request.get("external_reference")
     if behaviour.strict_reference and reference is not None and not isinstance(reference, str):
         return f"{_BAD}Type mismatch of '{where}/external_reference', 'string' expected"

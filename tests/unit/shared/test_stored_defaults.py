@@ -106,6 +106,7 @@ DEFAULTS: dict[str, dict[str, object]] = {
         "polls_settled": 0,
         "pending_at": 0.0,
         "api_status": "",
+        "told_at": 0.0,
         "misses": 0,
         "missed_at": 0.0,
         "failures": 0,
