@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import msgspec
@@ -83,7 +84,7 @@ def _form(member: str, kind: type[Request]) -> Form:
 _PROMPT = _form("prompt", _Prompt)
 _CHAT, _OWN_CHAT = (_form("messages", _SomeMessages), _PROMPT), (_form("messages", _Messages), _PROMPT)
 FORMS: dict[str, tuple[Form, ...]] = {
-    "": (),
+    "": (_form("", Request),),
     "bge": (_form("text", _TextOrTexts),),
     "bge-m3": (_form("text", _TextOrTexts), _form("contexts", _Contexts)),
     "m2m100": (_form("text", _OneText),),
@@ -96,6 +97,7 @@ FORMS: dict[str, tuple[Form, ...]] = {
 """By the name that `model_catalog.json` gives a model's schema; empty: nothing is known."""
 
 _WRONG = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+_external_reference = attrgetter("external_reference")
 _decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _PLACE = re.compile(r" - at `\$\.?(.*)`$")
 _MISSING = re.compile(r"required field `(\w+)`")
@@ -112,16 +114,14 @@ class Inputs:
         """The references of requests that all have an input, in the same form; None if perhaps one has none.
 
         Args:
-            raws: JSON.
+            raws: UTF-8, perhaps JSON.
             wanted: whether any request has a reference; if not, the list is empty.
         """
-        if not _are_text(raws):
-            return None
         for form in self._forms:
             try:
                 values = map(form.decode, raws)
                 if wanted:
-                    return [value.external_reference for value in values]
+                    return list(map(_external_reference, values))
                 deque(values, maxlen=0)
             except _WRONG:
                 continue
@@ -130,7 +130,7 @@ class Inputs:
 
     def read(self, raw: bytes) -> Request | None:
         """What is read of a request that has an input; None for any other, and for what is not JSON."""
-        if not _are_text([raw]):
+        if not is_text(raw):
             return None
         for form in self._forms:
             try:
@@ -141,7 +141,7 @@ class Inputs:
 
     def fault(self, raw: bytes) -> str:
         """Why a request, a JSON object, has no input; empty if it has one. Begins with the member at fault."""
-        if not self._forms or self.read(raw) is not None:
+        if not self._forms[0].member or self.read(raw) is not None:
             return ""
         members = _decode_members(raw)
         form = next((one for one in self._forms if one.member in members), None)
@@ -164,12 +164,12 @@ def _explained(error: str, member: str) -> str:
     return f"{place}: It must not be empty." if "length >= 1" in error else f"{place}: It has the wrong type."
 
 
-def _are_text(raws: Sequence[bytes]) -> bool:
-    """Whether all bytes are UTF-8: a decoder does not check what it skips."""
-    if all(map(bytes.isascii, raws)):
+def is_text(raw: bytes) -> bool:
+    """Whether bytes are UTF-8: a decoder does not check what it skips."""
+    if raw.isascii():
         return True
     try:
-        deque(map(bytes.decode, raws), maxlen=0)
+        raw.decode()
     except UnicodeDecodeError:
         return False
     return True
