@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from dropbatch.client.client import Client
-    from dropbatch.client.job import Job
+    from dropbatch.client.job import Job, wait
     from dropbatch.client.results.reading import Record
-    from dropbatch.client.waiting import wait
     from dropbatch.errors import Error, JobFailed, NotFound, NotPermitted, TimedOut, UploadRefused, UsageError
 
 __all__ = [
@@ -33,7 +32,7 @@ _MODULES = {
     "Client": "dropbatch.client.client",
     "Job": "dropbatch.client.job",
     "Record": "dropbatch.client.results.reading",
-    "wait": "dropbatch.client.waiting",
+    "wait": "dropbatch.client.job",
 }
 
 

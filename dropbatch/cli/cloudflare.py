@@ -11,6 +11,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
+from dropbatch.core.api_errors import first_error
 from dropbatch.errors import Error, UsageError
 
 TIMEOUT_SECONDS = 60.0
@@ -37,11 +38,14 @@ class Reply:
     body: Any
 
     @property
-    def code(self) -> int | str | None:
+    def code(self) -> int | None:
         """The first error's code."""
-        errors = self.body.get("errors") if isinstance(self.body, dict) else None
-        first = errors[0] if isinstance(errors, list) and errors else None
-        return first.get("code", first.get("internalCode")) if isinstance(first, dict) else None
+        return first_error(self.body)[0] if isinstance(self.body, dict) else None
+
+    @property
+    def message(self) -> str:
+        """The first error's message."""
+        return first_error(self.body)[1] if isinstance(self.body, dict) else ""
 
     @property
     def result(self) -> Any:  # noqa: ANN401 - JSON
@@ -73,6 +77,11 @@ class Api:
     def get(self, path: str) -> Reply:
         """GET a path below the base URL."""
         return self.send("GET", f"{self.base_url}{path}", None, {})
+
+    def call(self, method: str, path: str, body: object = None) -> Reply:
+        """Call a path below the base URL, with a JSON body if there is one."""
+        sent = None if body is None else json.dumps(body).encode()
+        return self.send(method, f"{self.base_url}{path}", sent, {"Content-Type": "application/json"} if sent else {})
 
     def run(self, model: str, body: dict[str, Any], *, query: str = "?queueRequest=true", **headers: str) -> Reply:
         """POST to a model."""

@@ -12,7 +12,7 @@ from dropbatch.core.options import as_arguments
 from dropbatch.errors import JobFailed, NotFound
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
     from contextlib import AbstractContextManager
     from pathlib import Path
 
@@ -185,3 +185,33 @@ class Job(JobFiles):
         self.exists()
         with aws.explained():
             self.stack.s3.put_object(Bucket=self.stack.bucket, Key=keys.job_control(self.id), Body=word.encode())
+
+
+def wait(
+    jobs: Iterable[Job], *, timeout: float | None = None, check: bool = False, progress: bool = True
+) -> Iterator[Job]:
+    """Wait until jobs of one stack are over; yield each when it is. Many cost a listing a page, not a call a job.
+
+    Args:
+        jobs: such as those of `Client.submit`, or `client.jobs(prefix="reviews/")`.
+        timeout: seconds after which to give up.
+        check: raise an error for a job that failed or was cancelled.
+        progress: show it on a terminal (standard error) or in a notebook, if the main thread waits.
+
+    Raises:
+        TimedOut: some are not over after these seconds; they continue.
+        JobFailed: `check` was given, and a job failed or was cancelled.
+        NotFound: an upload has no job.
+    """
+    from dropbatch.client.progress import shown_to_user
+    from dropbatch.client.waiting import FEW_JOBS, each_over, wait_until_created
+
+    wanted = list(jobs)
+    if len(wanted) <= FEW_JOBS:
+        for job in wanted:
+            wait_until_created(job)
+    for job, found in each_over(wanted, shown_to_user() if progress else None, timeout):
+        if isinstance(found, NotFound):
+            raise found
+        job.ended(found, check=check)
+        yield job

@@ -1,4 +1,4 @@
-"""Waiting: for an upload's job, and for jobs to be over."""
+"""Waiting: for an upload's job, and for jobs to be over; what a job then is must not be here."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from dropbatch.core.keys import JobState
 from dropbatch.errors import ConnectionLost, Error, Interrupted, NotFound, TimedOut
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from dropbatch.client.job import Job
     from dropbatch.client.progress import Progress
 
 JobT = TypeVar("JobT", bound=JobFiles)
@@ -31,35 +30,6 @@ REDRAW_SECONDS = 1.0
 REPORT_SECONDS = 3_600.0
 JOB_SECONDS = 300.0
 """Seconds to wait for the job of what was just uploaded: S3's events may take a minute, and the queue may be long."""
-
-
-def wait(
-    jobs: Iterable[Job], *, timeout: float | None = None, check: bool = False, progress: bool = True
-) -> Iterator[Job]:
-    """Wait until jobs of one stack are over; yield each when it is. Many cost a listing a page, not a call a job.
-
-    Args:
-        jobs: such as those of `Client.submit`, or `client.jobs(prefix="reviews/")`.
-        timeout: seconds after which to give up.
-        check: raise an error for a job that failed or was cancelled.
-        progress: show it on a terminal (standard error) or in a notebook, if the main thread waits.
-
-    Raises:
-        TimedOut: some are not over after these seconds; they continue.
-        JobFailed: `check` was given, and a job failed or was cancelled.
-        NotFound: an upload has no job.
-    """
-    from dropbatch.client.progress import shown_to_user
-
-    wanted = list(jobs)
-    if len(wanted) <= FEW_JOBS:
-        for job in wanted:
-            wait_until_created(job)
-    for job, found in each_over(wanted, shown_to_user() if progress else None, timeout):
-        if isinstance(found, NotFound):
-            raise found
-        job.ended(found, check=check)
-        yield job
 
 
 def wait_until_created(job: JobFiles, seconds: float = JOB_SECONDS) -> None:

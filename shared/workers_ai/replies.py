@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from dropbatch.core.api_errors import first_error
 from dropbatch.core.formats.base import begins
 from shared.workers_ai.results import (
     COMPLETED_WORDS,
@@ -31,14 +32,10 @@ from shared.workers_ai.surrogates import without_lone_surrogates
 if TYPE_CHECKING:
     import mmap
 
-MAX_MESSAGE_CHARACTERS = 500
-"""Characters of the API's message that are stored."""
-
 MAX_RETRY_AFTER_SECONDS = 900.0
 """Maximum `retry-after` that is obeyed."""
 MAX_REQUEST_ID_CHARACTERS = 1_024
 """Characters of a request_id; documented ones have 36."""
-MAX_CODE = 999_999_999
 
 MAX_ERROR_BYTES = 1_000_000
 """Maximum bytes of a reply without results; a larger one is not read."""
@@ -258,31 +255,7 @@ def _unwrapped(outer: _Body) -> _Body:
 
 
 def _problem(body: _Body) -> tuple[int | None, str]:
-    """The first code and message of an error body; their places vary."""
-    errors: list[Any] = body.errors if isinstance(body.errors, list) else []
-    gateways: list[Any] = body.error if isinstance(body.error, list) else [body.error]  # AI Gateway's own form
-    candidates = [
-        *errors,
-        *gateways,
-        # The form behind the AI binding, which shows the description to its callers.
-        {"code": body.code, "internalCode": body.internalCode, "message": body.description or body.message},
-    ]
-    for candidate in candidates:
-        if isinstance(candidate, str) and candidate:
-            return None, candidate[:MAX_MESSAGE_CHARACTERS]
-        if not isinstance(candidate, dict):
-            continue
-        code = candidate.get("code") if candidate.get("code") is not None else candidate.get("internalCode")
-        if code is not None or candidate.get("message"):
-            return _number(code), str(candidate.get("message") or "")[:MAX_MESSAGE_CHARACTERS]
-    return None, ""
-
-
-def _number(value: object) -> int | None:
-    """A code, given as a number or in digits; None for anything else, or a number out of range."""
-    if isinstance(value, str) and re.fullmatch("[0-9]{1,9}", value):
-        value = int(value)
-    return value if type(value) is int and 0 < value <= MAX_CODE else None  # True is an int to Python
+    return first_error(msgspec.structs.asdict(body))
 
 
 def _seconds(header: str | None) -> float | None:

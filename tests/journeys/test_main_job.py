@@ -209,14 +209,14 @@ def test_bad_record_fails_alone_with_its_line(world):
     assert all(line["success"] for line in lines[::2])
     errors = world.lines("errors.jsonl")
     assert [error["line"] for error in errors] == [2 + 3 * number for number in range(len(BAD))]
-    retried = [bad for bad, code in BAD if code == "bad_record"]
+    retried = [bad for bad, code in BAD if code == "bad_record" and bad != b'{ "text": 7 }']
     assert world.read(f"{world.only_folder()}/retry.jsonl") == b"\n".join(retried) + b"\n"
 
 
 def test_refused_request_fails_alone(start, api):
     world = start(MAX_REQUESTS_PER_BATCH=8)
     records = greetings(8)
-    records[5] = {"text": "é bad", "target_lang": 7, "external_reference": {"a": [1]}}
+    records[5] = {"text": "é (refused)", "target_lang": "es", "external_reference": {"a": [1]}}
     world.upload("a.jsonl", "\r\n".join(json.dumps(record, ensure_ascii=False) for record in records), model=M2M)
 
     world.settle()

@@ -1,9 +1,8 @@
 """The cut: a stream of unpacked bytes becomes batches of records that are sent as the user wrote them.
 
-Bytes are spliced: a record is read once to validate it, without making values of what is not needed, then passed on
-unchanged. Where a cut falls depends only on the bytes, the plan and the batch's number, so every run cuts the same way.
-Nothing here grows with the upload. Records that are not sent as written are cut in `dropbatch.core.records.convert`.
-Pure: no S3, no ledger, no clock.
+Bytes are spliced: a record is read once, to validate it, and passed on unchanged. Where a cut falls depends only on the
+bytes, the plan and the batch's number, so every run cuts the same way. Nothing here grows with the upload. Records that
+are not sent as written are cut in `dropbatch.core.records.convert`. Pure: no S3, no ledger, no clock.
 """
 
 from __future__ import annotations
@@ -21,13 +20,14 @@ from dropbatch.core.formats.csv_rows import EXCERPT_BYTES, OverlongRecord
 from dropbatch.core.records.detect_form import whole_members
 from dropbatch.core.records.framing import LINE_SPACE, Window, elements, excerpt_of, lines
 from dropbatch.core.records.index import NO_REFERENCE, WRAPPER_BYTES, RecordIndex, UnsendableRecord, build_body
-from dropbatch.core.records.inputs import Inputs, Request, is_text
+from dropbatch.core.records.inputs import Request, inputs_of, is_text
 from dropbatch.core.records.plan import Checkpoint, max_records
 from dropbatch.core.records.surrogates import first_lone_surrogate, without_lone_surrogates
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from dropbatch.core.records.inputs import Inputs
     from dropbatch.core.records.plan import SplitPlan
 
 MAX_BLANK_BYTES = 16 << 20
@@ -201,7 +201,7 @@ def _after(start: Checkpoint, size: int, gap: int, lines: int, records: int) -> 
 def _runs(plan: SplitPlan, start: Checkpoint, blocks: Iterable[bytes]) -> Iterator[_Run]:
     """All records of an upload: valid ones together; a run with an invalid one is divided, down to single records."""
     place, gap = start, 0 if plan.is_document else 1
-    inputs = Inputs(plan.inputs)
+    inputs = inputs_of(plan)
     for window in elements(plan, start, blocks) if plan.is_document else lines(blocks):
         if window.blank_bytes:
             place = after_blank(place, window)

@@ -8,15 +8,15 @@ that keep records as written are made in `functions.poll.batch.join_originals`. 
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from dropbatch.core.api_errors import code_of
 from dropbatch.core.formats.answers import unwrapped
-from dropbatch.core.formats.base import NOT_RETRIED, NULL, escape_line_breaks, one_line, readable_json
+from dropbatch.core.formats.base import NULL, escape_line_breaks, is_retried, one_line, readable_json, value_of
 from dropbatch.core.records.index import NO_REFERENCE
 from shared.models import Usage
 from shared.workers_ai.error_codes import RETRYABLE_ITEM_CODES
@@ -43,7 +43,6 @@ _MAX_ID_CHARACTERS = 18
 NULL_VECTORS = "Workers AI's embedding has null in place of numbers."
 
 _encode = msgspec.json.Encoder().encode
-_decode_text = msgspec.json.Decoder(str).decode
 
 
 @dataclass(slots=True)
@@ -272,10 +271,9 @@ def error_line(output: bytes, row: RecordEntry, request: bytes) -> bytes:
 
 def retry_line(row: RecordEntry) -> bytes:
     """The retry line of a native record that could not be sent: its text, if only its author can change it."""
-    if row.code in NOT_RETRIED:
+    if not is_retried(row.code, row.request):
         return b""
-    request = bytes(row.request)
-    return one_line(_decode_text(request).encode() if request.startswith(b'"') else request) + b"\n"
+    return b"%b\n" % one_line(str(value_of(row.request)).encode())
 
 
 def _rest(item: Item) -> bytes:
@@ -362,9 +360,8 @@ def error_text(item: Item) -> str:
         if isinstance(value, list) and value:
             value = value[0]
         if isinstance(value, dict):
-            code = value.get("code") if value.get("code") is not None else value.get("internalCode")
-            message = str(value.get("message") or value.get("description") or "")
-            return f"{code}: {message}" if re.fullmatch("[0-9]{1,9}", str(code)) else message
+            code, message = code_of(value), str(value.get("message") or value.get("description") or "")
+            return message if code is None else f"{code}: {message}"
         if isinstance(value, str) and value:
             return value
     return ""

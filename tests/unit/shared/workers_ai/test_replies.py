@@ -8,8 +8,8 @@ import time_machine
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dropbatch.core.api_errors import MAX_CODE
 from shared.workers_ai.replies import (
-    MAX_CODE,
     MAX_REQUEST_ID_CHARACTERS,
     MAX_RETRY_AFTER_SECONDS,
     Accepted,
