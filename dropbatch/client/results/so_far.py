@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from dropbatch.client.job_files import JobFiles
     from dropbatch.client.results.reading import Record
 
+ATTRIBUTES = ("number", "state", "first_id", "requests", "part", "plan", "total")
+"""What users may see of the ledger's items of a job and its batches; it holds no prompts."""
 LONG_SPAN = 500
 """Batches of a span after which the ledger is read on from its end, instead of over it."""
 
@@ -206,6 +208,9 @@ def _items(job: JobFiles, first: str, last: str) -> Iterator[dict[str, Any]]:
         "TableName": job.stack.outputs["TableName"],
         "KeyConditionExpression": "pk = :pk AND sk BETWEEN :first AND :last",
         "ExpressionAttributeValues": {":pk": {"S": f"JOB#{job.id}"}, ":first": {"S": first}, ":last": {"S": last}},
+        "ProjectionExpression": ", ".join(f"#{name}" for name in ATTRIBUTES),
+        "ExpressionAttributeNames": {f"#{name}": name for name in ATTRIBUTES},
+        "Select": "SPECIFIC_ATTRIBUTES",
         "ConsistentRead": True,
     }
     while True:

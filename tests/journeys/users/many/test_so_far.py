@@ -12,7 +12,7 @@ import pytest
 
 import dropbatch
 from dropbatch.client.results import so_far, so_far_file
-from dropbatch.errors import ConnectionLost
+from dropbatch.errors import ConnectionLost, NotPermitted
 from local.workers_ai import Fault
 from tests.support.aws import iam
 from tests.support.aws.resources import AWS_ACCOUNT, BUCKET
@@ -166,7 +166,7 @@ def test_library_gives_each_record_once(small, api, format_, steps):
     assert list(job.results(so_far=True)) == []
 
 
-def test_users_policy_is_enough(small):
+def test_users_policy_is_enough(small, monkeypatch):
     """Also for a table's header; and of what is staged, users see nothing but answers."""
     small.world.upload("a.csv", "id,text\n1,a\n2,b\n3,c\n", model=LLAMA)
     run_until(small, 0)
@@ -179,6 +179,10 @@ def test_users_policy_is_enough(small):
     permissions.role = "UserPolicy"
     try:
         found = [one.external_reference for one in job.results(so_far=True)]
+        monkeypatch.setattr(so_far, "ATTRIBUTES", (*so_far.ATTRIBUTES, "task_token"))
+        with pytest.raises(NotPermitted):
+            list(job.results(so_far=True))
+        permissions.refused.clear()
     finally:
         permissions.role = ""
 
