@@ -12,6 +12,7 @@ import pytest
 
 import dropbatch
 from dropbatch.client.results import so_far, so_far_file
+from dropbatch.client.results.handed_out import HandedOut
 from dropbatch.errors import ConnectionLost, NotPermitted
 from local.workers_ai import Fault
 from tests.support.aws import iam
@@ -320,3 +321,18 @@ def test_job_that_has_not_begun_has_nothing_yet(small, tmp_path):
 
     assert (done.code, out.read_bytes()) == (0, b"")
     assert "0 records, 0 new, the rest is not known yet" in done.out
+
+
+def test_batch_without_lines_is_still_to_come(small, tmp_path):
+    """Nothing of it could be written: it is done, and names no part."""
+    upload(small, 6)
+    run_until(small, 0)
+    job = dropbatch.Client("dropbatch").job("a.jsonl")
+    items = list(so_far._items(job, "BATCH#", "BATCH#~"))
+    del items[1]["part"]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(so_far, "_items", lambda *_: items)
+        found = [one.first for one in so_far._done_batches(job, HandedOut())]
+
+    assert found == [0, 4]
