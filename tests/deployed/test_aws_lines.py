@@ -46,7 +46,7 @@ def shell(tmp_path_factory):
         }.items():
             (folder / name).write_text(content)
         shutil.copytree(ROOT / "examples", folder / "examples")
-        s3.put_object(Bucket=bucket, Key=f"inbox/{BAD}", Body=b'{"text":"x"}\n{"text":7}\n')
+        s3.put_object(Bucket=bucket, Key=f"inbox/{BAD}", Body=b'{"text":"x"}\n', Metadata={"max-cost": "0.000000001"})
         s3.put_object(Bucket=bucket, Key=LOST, Body=b"{}\n", Metadata={"model": BGE})
         s3.create_bucket(Bucket=SOURCE)
         s3.put_object(Bucket=SOURCE, Key="key", Body=b"{}\n")
