@@ -215,7 +215,7 @@ def _items(job: JobFiles, first: str, last: str) -> Iterator[dict[str, Any]]:
     }
     while True:
         with aws.explained():
-            page = job.stack.client("dynamodb").query(**wanted)
+            page = job.stack.service("dynamodb").query(**wanted)
         yield from page["Items"]
         if "LastEvaluatedKey" not in page:
             return
