@@ -122,7 +122,7 @@ def test_events_of_the_example_arrive(shell):
     """In the queue and at the API."""
     with loader() as (url, received):
         role = "arn:aws:iam::000000000000:role/loader"
-        made = shell(f"LOADER_URL={url} LOADER_KEY=secret ROLE_ARN={role} bash examples/job-events.sh")
+        made = shell(f"export -f aws; LOADER_URL={url} LOADER_KEY=secret ROLE_ARN={role} bash examples/job-events.sh")
         assert made.returncode == 0, made.stderr
         found = shell(
             f"aws s3 cp july.jsonl s3://$BUCKET/inbox/{BGE}/events/july.jsonl > /dev/null\n"
