@@ -15,7 +15,9 @@ aws sqs set-queue-attributes --queue-url "$QUEUE_URL" --attributes file://policy
 
 CONNECTION_ARN=$(aws events create-connection --name loader --authorization-type API_KEY --auth-parameters \
   '{"ApiKeyAuthParameters":{"ApiKeyName":"x-api-key","ApiKeyValue":"'"$LOADER_KEY"'"}}' --query ConnectionArn --output text)
-API_ARN=$(aws events create-api-destination --name loader --connection-arn "$CONNECTION_ARN" --http-method POST \
-  --invocation-endpoint "$LOADER_URL" --query ApiDestinationArn --output text)
+# A file, because the first version of the AWS CLI fetches what an address on its command line names.
+jq -n --arg connection "$CONNECTION_ARN" --arg url "$LOADER_URL" \
+  '{Name: "loader", ConnectionArn: $connection, InvocationEndpoint: $url, HttpMethod: "POST"}' > api.json
+API_ARN=$(aws events create-api-destination --cli-input-json file://api.json --query ApiDestinationArn --output text)
 
 aws events put-targets --rule job-events --targets "Id=queue,Arn=$QUEUE_ARN" "Id=api,Arn=$API_ARN,RoleArn=$ROLE_ARN"
