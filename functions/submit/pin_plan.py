@@ -25,17 +25,18 @@ if TYPE_CHECKING:
     from dropbatch.core.formats.base import Reader
     from shared.bootstrap import Services
     from shared.models import Job
-    from shared.settings import Settings
 
 
-def limits_of(settings: Settings) -> StackLimits:
-    """What the stack's settings decide about batches."""
+def limits_of(services: Services) -> StackLimits:
+    """What the stack decides about batches."""
+    settings = services.settings
     return StackLimits(
         max_requests=settings.max_requests_per_batch,
         max_bytes=settings.max_batch_bytes,
         transport=settings.transport,
         account=settings.cloudflare_account_id,
         default_model=settings.default_model,
+        catalog=services.catalog.current(services.now()),
     )
 
 
@@ -56,7 +57,7 @@ def pin_plan(services: Services, job: Job, check: Callable[[], None]) -> Job:
     options = pinned_options(services, job)
     beginning = read_beginning(read_stored(services.store, job.upload), check)
     planned = plan_upload(
-        job.plan, options, job.upload.key, beginning, limits_of(services.settings), is_retry=bool(job.retry_of)
+        job.plan, options, job.upload.key, beginning, limits_of(services), is_retry=bool(job.retry_of)
     )
     if planned.plan.is_table:
         services.store.put_if_absent(keys.header(job.job_id), planned.header)

@@ -79,10 +79,12 @@ class Services:
     def get_queue_attributes(self, QueueUrl, **_):  # noqa: N803 - boto3's name
         return {"Attributes": {"ApproximateNumberOfMessages": str(self.dead if QueueUrl == "dead" else 3)}}
 
-    def get_object(self, **_):
-        if self.word is None:
+    def get_object(self, Key, **_):  # noqa: N803 - boto3's name
+        if Key == keys.CATALOG and self.listed is not None:
+            return {"Body": io.BytesIO(self.listed), "ETag": "e"}
+        if self.word is None or Key != keys.STACK_CONTROL:
             raise ClientError({"Error": {"Code": "NoSuchKey", "Message": "none"}}, "GetObject")
-        return {"Body": io.BytesIO(self.word)}
+        return {"Body": io.BytesIO(self.word), "ETag": "e"}
 
     def describe_alarms(self, NextToken=None, **_):  # noqa: N803
         self._may("DescribeAlarms")

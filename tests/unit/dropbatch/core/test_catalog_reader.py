@@ -119,7 +119,7 @@ def test_every_change_is_told():
         (b"", "not all of one"),
         (json.dumps(rows()).encode()[:-9], "not all of one"),
         (b"<html>", "not all of one"),
-        (b'{"models":[]}', "This is no list"),
+        (b'{"models":[]}', "has 0 models"),
         (b'[{"id":"@cf/a/b"}]', "This is no list"),
         (b"[]", "has 0 models"),
         (json.dumps(rows()[:6]).encode(), "lacks 13 of the 19 known ones that take batches"),
@@ -152,5 +152,5 @@ def test_number_that_cannot_be_is_refused(properties):
 
 def test_huge_list_is_not_read(monkeypatch):
     monkeypatch.setattr(catalog_reader, "MAX_LIST_BYTES", 100)
-    with pytest.raises(CatalogError, match="at most 100 are read"):
+    with pytest.raises(CatalogError, match="at most 100 bytes are read"):
         Read(rows())
