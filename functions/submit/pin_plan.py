@@ -1,7 +1,8 @@
 """The plan of a job: how its upload is read and cut, determined once and pinned in its item.
 
-The plan depends on the pinned upload and the pinned options, so two runs make the same plan. The header of a table and
-the job's record under `results/_jobs/` are written once, before the plan is pinned, so a pinned plan has both.
+The plan depends on the pinned upload, the pinned options, and what is known of the model, which may change between two
+runs: only the run that holds the lease pins its plan. The header of a table and the job's record under `results/_jobs/`
+are written once, before the plan is pinned, so a pinned plan has both.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from dropbatch.core.records.beginning import read_beginning
 from functions.submit.job_options import keep_options, pinned_options
 from functions.submit.stream import read_stored
 from shared.job_status import JSON_TYPE
+from shared.ledger import still_leased
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,6 +52,7 @@ def pin_plan(services: Services, job: Job, check: Callable[[], None]) -> Job:
 
     Raises:
         UploadRefused: the upload cannot be read, or its options do not fit it.
+        LeaseLostError: another run has replaced this one, and may know other facts of the model.
         StorageError: an AWS service failed.
     """
     if job.plan.form:
@@ -68,7 +71,7 @@ def pin_plan(services: Services, job: Job, check: Callable[[], None]) -> Job:
         keep_options(services, job, planned.options)  # with the file's own model, whichever run reads it
     with_plan = replace(job, plan=planned.plan)
     put_job_record(services, with_plan)
-    return services.ledger.pin_plan(with_plan) or with_plan
+    return still_leased(services.ledger.pin_plan(with_plan), job.job_id)
 
 
 def put_job_record(services: Services, job: Job) -> None:

@@ -110,6 +110,7 @@ def _price(dollars: Decimal | None) -> str:
 def _refresh(context: Context, source: Path | None, *, yes: bool) -> None:
     from dropbatch.client.models import known_models, store_list
     from dropbatch.core.formats.catalog_reader import MAX_LIST_BYTES, CatalogError, changes, stack_catalog, stored_list
+    from dropbatch.core.formats.model_catalog import catalog
 
     stack = context.stack
     known = known_models(stack)
@@ -119,7 +120,8 @@ def _refresh(context: Context, source: Path | None, *, yes: bool) -> None:
     else:
         content = _fetched(context)
     try:
-        stored = stored_list(content, f"{datetime.now(UTC):%Y-%m-%d}")
+        # A clock that is behind must not make it older than what is shipped.
+        stored = stored_list(content, max(f"{datetime.now(UTC):%Y-%m-%d}", catalog().read_on))
         new = stack_catalog(stored)
     except CatalogError as error:
         raise Error(f"Nothing was changed. {error}") from error

@@ -230,10 +230,8 @@ def changes(before: Sequence[Model], after: Sequence[Model]) -> list[str]:
         if model.id not in old:
             lines.append(f"{model.id}: new{', takes batches' if model.batch else ''}")
             continue
-        was, now = (msgspec.structs.asdict(one) for one in (old[model.id], model))
-        lines += [
-            f"{model.id}: {name}: {_said(was[name])} -> {_said(now[name])}" for name in now if was[name] != now[name]
-        ]
+        was, now = ({n: _said(v) for n, v in msgspec.structs.asdict(one).items()} for one in (old[model.id], model))
+        lines += [f"{model.id}: {name}: {was[name]} -> {now[name]}" for name in now if was[name] != now[name]]
     return lines
 
 

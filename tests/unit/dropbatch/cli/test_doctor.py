@@ -16,6 +16,7 @@ from dropbatch.cli import doctor
 from dropbatch.cli.cloudflare import Api
 from dropbatch.cli.doctor import examine
 from dropbatch.client.stack import Stack
+from dropbatch.core import keys
 from dropbatch.errors import Error
 from local.template import template
 
@@ -43,6 +44,7 @@ class Services:
         self.ticked = time.time() - 20
         self.dead = 0
         self.word = None
+        self.listed = None
         self.jobs = []
         self.alarms = []
         self.events = {}

@@ -11,16 +11,11 @@ from dropbatch.core.formats import catalog_reader
 from dropbatch.core.formats.base import Task
 from dropbatch.core.formats.catalog_reader import CatalogError, changes, merged, read_list
 from dropbatch.core.formats.model_catalog import Efforts, catalog, find_model
-from local.workers_ai.models.catalogue import MODELS, listing
+from local.workers_ai.models.catalogue import listing
 from tests.support.converted import BGE, DEEPSEEK, KIMI, QWEN
+from tests.support.listed import rows, with_properties
 
 KNOWN, DAY = catalog().models, "2026-12-24"
-BATCH = frozenset(name for name, model in MODELS.items() if model.batch)
-
-
-def rows():
-    """Cloudflare's list, as the local Workers AI has it."""
-    return list(listing(BATCH))
 
 
 @dataclass
@@ -37,13 +32,6 @@ class Read:
     def models(self):
         """The catalogue after it, by ids."""
         return {model.id: model for model in merged(KNOWN, self.listed)}
-
-
-def with_properties(name, **properties):
-    """The list with other properties of a model, which it may not have had."""
-    given = [{"property_id": one, "value": value} for one, value in properties.items()]
-    others = [one for one in rows() if one["name"] != name]
-    return [*others, {"name": name, "task": {"name": "Text Generation"}, "properties": given}]
 
 
 # ── what is read ─────────────────────────────────────────────────────────────────────────────────────────────────────
