@@ -23,7 +23,7 @@ from tests.support.aws.translated_template import translated
 PYTHON = ROOT / ".local/localstack/bin/python"
 SERVICES = "cloudformation,cloudwatch,dynamodb,events,iam,kms,lambda,logs,s3,scheduler,secretsmanager,sns,sqs,ssm,sts"
 PARAMETERS = {"CloudflareAccountId": ACCOUNT, "CloudflareApiToken": TOKEN}
-POLL_QUEUES = {"PollQueue", "VisitQueue", "ControlQueue"}
+POLL_QUEUES = {"PollQueue", "VisitQueue"}
 
 
 @pytest.fixture(scope="session")

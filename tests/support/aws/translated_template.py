@@ -26,6 +26,7 @@ CHOICES = {
     "SendsGatewayToken": False,
     "UsesSource": False,
     "Notifies": False,
+    "SendsBucketEvents": False,
 }
 """The conditions that policies depend on, as the defaults make them."""
 WORKER = {"SendsToken": False, "UsesWorker": True}
