@@ -25,6 +25,7 @@ CHOICES = {
     "NamesWorkerSecret": False,
     "SendsGatewayToken": False,
     "UsesSource": False,
+    "TellsExecutions": False,
     "Notifies": False,
     "SendsBucketEvents": False,
 }
