@@ -132,7 +132,7 @@ class Meter:
         """Count one call to AWS."""
         service = client.meta.service_model.service_name
         if service == "dynamodb":
-            self._units(operation, arguments, answer)
+            self.units(operation, arguments, answer)
         if self.run is None:
             return
         seconds = 0.0
@@ -154,7 +154,8 @@ class Meter:
             with self.lock:
                 self.run.waits[thread.name.partition("_")[0], thread.ident or 0] += seconds + CALL_CPU
 
-    def _units(self, operation: str, arguments: dict[str, Any], answer: dict[str, Any]) -> None:
+    def units(self, operation: str, arguments: dict[str, Any], answer: dict[str, Any]) -> None:
+        """Count the DynamoDB units of one call, if a function runs."""
         reads = writes = 0.0
         match operation:
             case "PutItem":

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import time
 
 import msgspec
@@ -36,6 +37,17 @@ def wakes(services):
 def plan(wakes, monkeypatch, world):
     world.wakes = True
     return wakes.plan
+
+
+class Recorder:
+    """A client of SQS that keeps what is sent."""
+
+    def __init__(self, sent):
+        self.sent = sent
+
+    def send_message_batch(self, **given):
+        self.sent += given["Entries"]
+        return {}
 
 
 def messages(world, queue="PollQueue"):
@@ -91,6 +103,30 @@ def test_nobody_is_woken_while_tick_looks(plan, services, until, is_planned):
     services.budget.note_outstanding(1, (), now, now + until)
 
     assert (plan(now + 5, now) is not None) is is_planned
+
+
+@pytest.mark.parametrize(("own", "is_planned"), [(0, True), (-1, False)], ids=["itself", "another"])
+def test_who_looks_is_replaced_by_itself(plan, wakes, services, own, is_planned):
+    now = time.time()
+    services.budget.note_outstanding(1, (), now, now + 52)
+
+    planned = plan(now + 20, now, instead_of=now + own)
+
+    assert (planned is not None) is is_planned
+    assert plan(now + 10, now) == (math.ceil(now + 10) if is_planned else None)
+
+
+@pytest.mark.parametrize(("due_in", "delay"), [(0, 0), (4.2, 5), (5, 5)])
+def test_message_of_wake_up_is_delayed_until_due(services, world, due_in, delay):
+    world.wakes = True
+    sent = []
+    services = dataclasses.replace(services, queues=dataclasses.replace(services.queues, client=Recorder(sent)))
+
+    planned = services.wake(time.time() + due_in, instead_of=None, idle_visits=7)
+
+    (entry,) = sent
+    assert entry["DelaySeconds"] == delay
+    assert json.loads(entry["MessageBody"]) == {"do": "wake", "at": planned, "idle_visits": 7, "hops": 1}
 
 
 def test_whoever_looks_no_longer_is_replaced(plan, wakes):
