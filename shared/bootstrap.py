@@ -141,16 +141,13 @@ class Services:
         if permit.pause:
             self.wake(self.now(), at_once=True)
 
-    def wake(
-        self, at: float, *, at_once: bool = False, instead_of: float | None = None, idle_visits: int = 0
-    ) -> int | None:
+    def wake(self, at: float, *, at_once: bool = False, instead_of: float | None = None) -> int | None:
         """Have the poll function look at what is due at a time, unless it will anyway.
 
         Args:
             at: Unix seconds.
             at_once: whether it looks then even if somebody does who may be asleep.
             instead_of: since when the caller has looked, who ends now, as the control item says.
-            idle_visits: jobs that may be visited then only to show how far they are.
 
         Returns:
             The planned time, None if no message was sent.
@@ -161,7 +158,7 @@ class Services:
                 return None
             planned = self.wakes.plan(at, now, at_once=at_once, instead_of=instead_of)
             if planned is not None:
-                self.queues.send(WakeMessage(planned, idle_visits), delay=at - now)
+                self.queues.send(WakeMessage(planned), delay=at - now)
         except StorageError as error:
             logger.warning("next tick not anticipated", reason=str(error))
             return None

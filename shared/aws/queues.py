@@ -78,15 +78,9 @@ class VisitMessage(_Message, frozen=True, tag_field="do", tag="visit"):
 
 
 class WakeMessage(_Message, frozen=True, tag_field="do", tag="wake"):
-    """Work on what is due until the next tick.
-
-    Attributes:
-        at: the planned time, Unix seconds.
-        idle_visits: jobs that it may visit only to show how far they are.
-    """
+    """Work on what is due until the next tick; `at` is the planned time, Unix seconds."""
 
     at: int
-    idle_visits: int = 0
 
 
 Message = WakeMessage | SplitMessage | SubmitMessage | PollMessage | VisitMessage

@@ -58,14 +58,17 @@ class LeftDue:
         else:
             self._times.pop(key, None)
 
+    def add(self, job_id: str, number: str, at: float) -> None:
+        """Note an item that was set aside until a time, Unix seconds; an empty number is the job itself."""
+        self._times[_key_of(job_id, number)] = at
+
     def cover(self, job_id: str, number: str = "") -> None:
         """A message for this item is on its way, or those for its batches are."""
-        self._times.pop((f"JOB#{job_id}", f"BATCH#{number}" if number else "META"), None)
+        self._times.pop(_key_of(job_id, number), None)
 
     def note_postponed(self, job_id: str, number: str, at: float) -> None:
         """Nobody has to look at a batch before this time, Unix seconds, although it is due."""
-        key = f"JOB#{job_id}", f"BATCH#{number}"
-        if key in self._times:
+        if (key := _key_of(job_id, number)) in self._times:
             self._times[key] = at
 
     def earliest(self) -> float:
@@ -75,6 +78,10 @@ class LeftDue:
     def forget(self) -> None:
         """Somebody looks at all of them."""
         self._times.clear()
+
+
+def _key_of(job_id: str, number: str) -> tuple[str, str]:
+    return f"JOB#{job_id}", f"BATCH#{number}" if number else "META"
 
 
 class Wakes(Table):

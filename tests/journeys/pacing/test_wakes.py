@@ -122,11 +122,11 @@ def test_message_of_wake_up_is_delayed_until_due(services, world, due_in, delay)
     sent = []
     services = dataclasses.replace(services, queues=dataclasses.replace(services.queues, client=Recorder(sent)))
 
-    planned = services.wake(time.time() + due_in, instead_of=None, idle_visits=7)
+    planned = services.wake(time.time() + due_in)
 
     (entry,) = sent
     assert entry["DelaySeconds"] == delay
-    assert json.loads(entry["MessageBody"]) == {"do": "wake", "at": planned, "idle_visits": 7, "hops": 1}
+    assert json.loads(entry["MessageBody"]) == {"do": "wake", "at": planned, "hops": 1}
 
 
 def test_whoever_looks_no_longer_is_replaced(plan, wakes):
@@ -172,8 +172,11 @@ def test_earliest_time_without_message_counts():
     left.note(item("2", None), {"due_at"})
     left.note(item("5", 5, "v1#status"), {"due_at"})
     left.note(item("6", 1), {"seen_accepted"})
+    left.add("a", "7", 40)
 
     assert left.earliest() == 30
+    left.add("a", "3", 60)
+    assert left.earliest() == 40  # It was set aside.
 
 
 def test_end_of_chain_of_messages_sends_nothing(services, world):

@@ -222,8 +222,6 @@ class TickParts:
         self.services.of_invocation = lambda _hops=0: self.services
         self.woken: list[tuple[float, float | None]] = []
         """For each planned wake-up: when, and since when the invocation has looked whose place it takes."""
-        self.idle_visits: list[int] = []
-        """For each of them: jobs that it may visit only to show how far they are."""
         self.is_watched = False
         """Whether somebody looks anyway, so that no wake-up is planned."""
         self.visits: list[tuple[float, str]] = []
@@ -259,9 +257,8 @@ class TickParts:
         """Run one tick of an invocation that has this many seconds."""
         tick.tick(Invocation(self.services, T + remaining))
 
-    def _wake(self, at: float, *, instead_of: float | None, idle_visits: int) -> int | None:
+    def _wake(self, at: float, *, instead_of: float | None) -> int | None:
         self.woken.append((at - T, instead_of and instead_of - T))
-        self.idle_visits.append(idle_visits)
         return None if self.is_watched else math.ceil(at)
 
     def _visit_job(self, invocation: Invocation, job_id: str) -> bool:

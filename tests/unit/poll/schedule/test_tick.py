@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from functions.poll.schedule.dispatch_submits import MAX_EXAMINED, MAX_EXAMINED_IN_A_PAUSE
-from functions.poll.schedule.tick import MAX_IDLE_VISITS, MAX_JOBS, TICK_SECONDS, wake
+from functions.poll.schedule.tick import MAX_JOBS, TICK_SECONDS, wake
 from shared.aws.queues import WakeMessage
 from shared.invocation import Invocation
 from shared.models import DueKind
@@ -85,7 +85,7 @@ def test_nobody_is_woken_for_submit_that_pause_forbids(parts, kind, paused, woke
     assert [at for at, _ in parts.woken] == woken_at
 
 
-@pytest.mark.parametrize(("at", "woken_at"), [(-1, [7]), (5, [])])
+@pytest.mark.parametrize(("at", "woken_at"), [(-1, [7]), (5, [7]), (9, [9])])
 def test_wake_up_comes_for_probe_of_what_is_due(parts, at, woken_at):
     parts.budget.available = Free(polls=1, paused=True, look_at=T + 7)
     parts.ledger.add(turn(0, DueKind.SUBMIT, at=at))
@@ -159,13 +159,24 @@ def test_tick_stays_while_due_work_is_left(parts, sent, slept):
     assert parts.clock.slept == slept
 
 
-def test_wake_up_may_do_visits_that_are_left(parts):
-    parts.ledger.add(SMALL, turn(0, DueKind.POLL, 25))
+@pytest.mark.parametrize(("next_token", "woken_at"), [(20, [20]), (60, [])])
+def test_due_poll_without_token_is_looked_at_when_there_is_one(parts, next_token, woken_at):
+    parts.budget.available = Free(next_token=T + next_token)
+    parts.ledger.add(turn(0, DueKind.POLL, -5))
+
+    parts.run()
+
+    assert parts.clock.slept == []
+    assert [at for at, _ in parts.woken] == woken_at
+
+
+def test_nobody_is_woken_to_show_how_far_job_is(parts):
+    parts.ledger.add(replace(SMALL, due_at=T + 5), turn(0, DueKind.POLL, 25))
     parts.ledger.idle.add(SMALL.job_id)
 
     parts.run()
 
-    assert parts.idle_visits == [MAX_IDLE_VISITS - 1]
+    assert [at for at, _ in parts.woken] == [25]
 
 
 # ── who need not be woken ────────────────────────────────────────────────────────────────────────────────────────────
@@ -196,10 +207,10 @@ def test_tick_looks_once_more_before_end(parts):
     assert parts.visits == [(1, late.job_id)]
 
 
-def woken(parts, ends_in, **message):
+def woken(parts, ends_in):
     """Run a wake-up that looks for so many seconds; None: another invocation looks."""
     parts.services.wakes.begin = lambda _at, now: ends_in and now + ends_in
-    wake(Invocation(parts.services, T + 150), WakeMessage(at=int(T), **message))
+    wake(Invocation(parts.services, T + 150), WakeMessage(at=int(T)))
 
 
 @pytest.mark.parametrize(("ends_in", "visited"), [(None, []), (20, [(0, SMALL.job_id)])], ids=["another", "it"])
@@ -232,17 +243,6 @@ def test_wake_up_in_pause_reads_only_for_probe(parts, look_at, woken_at, examine
 
     assert parts.ledger.limits(DueKind.FIRST)[0] == examined
     assert [at for at, _ in parts.woken] == woken_at
-
-
-@pytest.mark.parametrize("most", [0, 1, 2])
-def test_wake_up_visits_idle_jobs_it_was_left(parts, most):
-    for number in range(2):
-        parts.ledger.add(replace(SMALL, job_id=f"{number}"))
-        parts.ledger.idle.add(f"{number}")
-
-    woken(parts, 20, idle_visits=most)
-
-    assert len(parts.visits) == most
 
 
 # ── what it counts first ─────────────────────────────────────────────────────────────────────────────────────────────
