@@ -137,7 +137,7 @@ class Sending:
                         continue
                     jobs[one.key] = made
                     with line.hidden():
-                        self._show(one, made, existing=one.key in there)
+                        self._show(one, made, existing=one.existed or one.key in there)
             except KeyboardInterrupt:
                 abort_under_way()
                 raise Interrupted(f"\nInterrupted. {self._progress_of(submissions, jobs)}") from None
@@ -155,7 +155,7 @@ class Sending:
         again = "  is there already" if existing else ""
         emit(
             shown | ({"existing": True} if existing else {}),
-            f"s3://{self.stack.bucket}/inbox/{job.path}  job {job.id}{again}",
+            f"{one.source if one.in_place else f's3://{self.stack.bucket}/inbox/{job.path}'}  job {job.id}{again}",
         )
 
     def _progress_of(self, submissions: Sequence[Submission], jobs: Mapping[str, Job]) -> str:

@@ -50,8 +50,9 @@ class Client:
         """Upload requests; the stack makes a job of them within seconds.
 
         Args:
-            source: a path; `s3://bucket/key`, which is copied on S3's side; a binary file; an iterable of dicts or of
-                texts; or a frame of pandas, polars or pyarrow, or a series of texts.
+            source: a path; `s3://bucket/key`, copied on S3's side, or read where it lies if that is the stack's
+                source bucket; a binary file; an iterable of dicts or of texts; or a frame of pandas, polars or
+                pyarrow, or a series of texts.
             name: the path under `inbox/`; if it ends in a slash, the folder. The file's name if not given.
             progress: called with each number of bytes sent.
             check: check the options and the first 12 MB before anything is sent, by the rules of the stack. A file of

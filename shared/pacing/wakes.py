@@ -66,6 +66,10 @@ class LeftDue:
         """A message for this item is on its way, or those for its batches are."""
         self._times.pop(_key_of(job_id, number), None)
 
+    def look(self, at: float) -> None:
+        """Somebody has to look at a time, Unix seconds, although no item is due."""
+        self._times["", ""] = min(at, self._times.get(("", ""), math.inf))
+
     def note_postponed(self, job_id: str, number: str, at: float) -> None:
         """Nobody has to look at a batch before this time, Unix seconds, although it is due."""
         if (key := _key_of(job_id, number)) in self._times:

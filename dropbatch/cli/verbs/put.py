@@ -89,8 +89,8 @@ def put(
         files.resumes = following.go_on = "The same command goes on."
     submissions = files.check(records=not no_check)
     if folder:
-        keys = [one.key for one in submissions]
-        sending.begin(folder, {key: path_in(folder, upload_path(key)) if many else folder for key in keys})
+        places = {one.object_key: path_in(folder, upload_path(one.key)) if many else folder for one in submissions}
+        sending.begin(folder, places)
     jobs = files.send(submissions)
     code = following.follow(jobs) if jobs and (wait or folder) else Exit.DONE
     raise SystemExit(worst(code, files.report_refused()))

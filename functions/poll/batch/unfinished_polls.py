@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 FAILURES, FAILURES_OVER = 5, 60.0
 """Polls in a row that must be answered with the same code that blames the request, over at least that many seconds."""
+TOLD_WAITS = (2.0, 5.0, 15.0)
+"""Seconds after an event that says that a batch is over at which it is polled again while it is still pending."""
 LOST = ErrorDetail("expired", "Workers AI no longer knew the batch.")
 NO_ANSWERS = ErrorDetail("missing_response", "Workers AI reported the batch as completed and sent no answers.")
 
@@ -122,7 +124,7 @@ class UnfinishedPoll:
             updates |= {"submissions": self._with(replace(self.submission, misses=0))}
         if is_overdue(services, batch, now) or job.is_past_deadline(now):
             return submit_again(services, job, batch, LATE, updates)
-        due_at = min(now + next_poll(services, job, batch), overdue_at(services, batch) + 1)
+        due_at = min(now + self._next_poll(), overdue_at(services, batch) + 1)
         due_at = min(due_at, job.deadline_at or due_at)
         followed = (
             int(batch.number[:8]) < FAST_START_BATCHES
@@ -130,9 +132,18 @@ class UnfinishedPoll:
             and batch.polls <= FOLLOWED_POLLS
         )
         grace = POLL_GRACE_SECONDS if followed else 0.0
-        if services.ledger.schedule_poll(batch, due_at + grace, **updates) and followed:
+        scheduled = services.ledger.schedule_poll(batch, due_at + grace, **updates)
+        if scheduled and scheduled.told_at and not batch.told_at:
+            services.ledger.postpone(scheduled, now)  # An event came during this poll.
+        elif scheduled and followed:
             services.queues.send(PollMessage(((job.job_id, batch.number),)), delay=due_at - now)
         return False
+
+    def _next_poll(self) -> float:
+        """Seconds until the next poll; soon after an event that says that the batch is over."""
+        batch, now = self.batch, self.services.now()
+        soon = [at for wait in TOLD_WAITS if (at := batch.told_at + wait) > now]
+        return min(soon) - now if batch.told_at and soon else next_poll(self.services, self.job, batch)
 
     def _unanswered(self, reply: Rejected | OutcomeUnknown) -> bool:
         """Process a poll without an answer. One that the API itself refuses may be refused until the deadline."""

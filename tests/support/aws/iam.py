@@ -128,7 +128,9 @@ def needs_of(service: str, operation: str, arguments: Mapping[str, Any], account
         case "dynamodb":
             name = arguments.get("TableName") or next(iter(arguments["RequestItems"]))
             index = f"/index/{arguments['IndexName']}" if "IndexName" in arguments else ""
-            keys = (("dynamodb:LeadingKeys", arguments["Key"]["pk"]["S"]),) if "Key" in arguments else ()
+            found = arguments["Key"]["pk"] if "Key" in arguments else arguments.get("ExpressionAttributeValues", {})
+            leading = found.get("S") or found.get(":pk", {}).get("S")
+            keys = (("dynamodb:LeadingKeys", leading),) if leading else ()
             yield Need(f"dynamodb:{operation}", f"arn:aws:dynamodb:::table/{name}{index}", keys)
         case "sqs":
             name = arguments["QueueUrl"].rpartition("/")[2]
@@ -259,4 +261,6 @@ def _holds(operator: str, values: tuple[str, ...], given: str | None) -> bool:
             return given is None or any(like(given, value) for value in values)
         case "ForAllValues:StringEquals":
             return given is None or given in values
+        case "ForAllValues:StringLike":
+            return given is None or any(like(given, value) for value in values)
     raise AssertionError(f"the template uses an operator that this matcher does not know: {operator}")
