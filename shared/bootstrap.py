@@ -15,6 +15,7 @@ from botocore.exceptions import ClientError
 from shared.aws.event_bus import EventBus
 from shared.aws.object_store import ObjectStore
 from shared.aws.queues import Queues, WakeMessage
+from shared.aws.step_functions import StepFunctions
 from shared.errors import StorageError
 from shared.events.set_up import Events, events_of
 from shared.ledger import Ledger
@@ -26,6 +27,7 @@ from shared.pacing.wakes import LeftDue, Wakes
 from shared.retry import jittered, longest_jittered
 from shared.settings import Settings, read_settings
 from shared.workers_ai.client import WorkersAI, http_client
+from shared.workers_ai.stack_catalog import StackCatalog
 from shared.workers_ai.transports import Credentials, transport_of
 
 if TYPE_CHECKING:
@@ -89,6 +91,8 @@ QUICK_CALLS = Waits(connect=2, read=3, tries=3)
 """Calls that return within milliseconds: those to the table, the queues, the secrets and the event bus."""
 OBJECT_CALLS = Waits(connect=2, read=5, tries=3)
 """Calls to S3, whose first byte takes tens of milliseconds."""
+TASK_CALLS = Waits(connect=1, read=2, tries=2)
+"""Calls to Step Functions: a job does not wait long for what only shows that it is worked on."""
 COPY_CALLS = Waits(connect=2, read=60, tries=2)
 """Copies within S3, which return only when all bytes are copied."""
 
@@ -105,8 +109,10 @@ class Services:
     budget: Budget
     times: CompletionTimes
     notices: EventBus
+    executions: StepFunctions
     wakes: Wakes
     id_probes: IdProbes
+    catalog: StackCatalog
     events: Events | None = None
     """Cloudflare's events of batches; None if they are not used."""
     left: LeftDue = field(default_factory=LeftDue)
@@ -181,29 +187,26 @@ def services() -> Services:
     settings = read_settings(os.environ)
     session = boto3.session.Session()
 
-    def client(name: str, waits: Waits) -> Any:  # noqa: ANN401 - boto3 makes its clients at run time
+    def client(name: str, waits: Waits, **where: str) -> Any:  # noqa: ANN401 - boto3 makes its clients at run time
         config = Config(
             connect_timeout=waits.connect,
             read_timeout=waits.read,
             retries={"mode": "standard", "total_max_attempts": waits.tries},
             max_pool_connections=32,
         )
-        made = session.client(name, config=config)  # type: ignore[call-overload]
+        made = session.client(name, config=config, **where)  # type: ignore[call-overload]
         made.meta.events.register("needs-retry", waits.after_busy)
         return made
 
     dynamodb = client("dynamodb", QUICK_CALLS)
     secrets = cache(lambda: client("secretsmanager", QUICK_CALLS))
     api = WorkersAI(http_client(), transport_of(settings), _credentials_reader(settings, secrets))
+    copying = cache(lambda: client("s3", COPY_CALLS))
+    store = ObjectStore(client("s3", OBJECT_CALLS), settings.bucket_name, copying, settings.kms_key_arn)
     made = Services(
         settings,
         Ledger(dynamodb, settings.table_name),
-        ObjectStore(
-            client("s3", OBJECT_CALLS),
-            settings.bucket_name,
-            cache(lambda: client("s3", COPY_CALLS)),
-            settings.kms_key_arn,
-        ),
+        store,
         Queues(
             client("sqs", QUICK_CALLS),
             upload_url=settings.upload_queue_url,
@@ -216,11 +219,18 @@ def services() -> Services:
         Budget(dynamodb, settings.table_name, settings.api_calls_per_minute),
         CompletionTimes(dynamodb, settings.table_name),
         EventBus(cache(lambda: client("events", QUICK_CALLS))),
+        StepFunctions(cache(lambda: client("stepfunctions", TASK_CALLS, **_region_of(settings.state_machine_arn)))),
         Wakes(dynamodb, settings.table_name),
         IdProbes(dynamodb, settings.table_name),
+        StackCatalog(store),
     )
     used = settings.completion_events == "yes"
     return replace(made, events=events_of(made)) if used else made
+
+
+def _region_of(arn: str) -> dict[str, str]:
+    """The region of a resource, as an argument of its client; none without a resource."""
+    return {"region_name": arn.split(":")[3]} if arn else {}
 
 
 def _credentials_reader(

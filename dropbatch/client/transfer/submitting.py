@@ -17,6 +17,7 @@ from dropbatch.client.transfer.stored import is_stored, open_stored, path_in_pla
 from dropbatch.client.uploads import copy, upload, upload_key
 from dropbatch.core import keys
 from dropbatch.core.options import metadata_of, options_keys
+from dropbatch.core.task_token import token_metadata, without_task_token
 from dropbatch.errors import NotPermitted, UploadRefused, UsageError
 
 if TYPE_CHECKING:
@@ -120,7 +121,12 @@ class Submission:
 
 
 def prepare(
-    stack: Stack, source: object, name: str | None, options: Mapping[str, object], folder: str = keys.INBOX
+    stack: Stack,
+    source: object,
+    name: str | None,
+    options: Mapping[str, object],
+    folder: str = keys.INBOX,
+    task_token: str | None = None,
 ) -> Submission:
     """Open a source; nothing is sent.
 
@@ -131,9 +137,10 @@ def prepare(
         options: as for `Client.submit`; None for one that is not set. With any, what lies in the source
             bucket is copied.
         folder: `inbox/` or `validate/`.
+        task_token: as for `Client.submit`.
 
     Raises:
-        UsageError: the source cannot be read, or the name or an option is wrong.
+        UsageError: the source cannot be read, or the name, an option or the token is wrong.
     """
     template = options.get("template")
     opened = _open(stack, source, template)
@@ -141,9 +148,11 @@ def prepare(
     try:
         given = {one: value for one, value in options.items() if value is not None}
         path = path_in_place(stack, str(source)) if opened.stored else None
-        submission.in_place = path is not None and name in {None, path} and folder == keys.INBOX and not given
+        as_it_lies = not given and task_token is None
+        submission.in_place = path is not None and name in {None, path} and folder == keys.INBOX and as_it_lies
         submission.key = upload_key(path if name is None else name, opened.name, folder)
-        submission.metadata = {**opened.metadata, **metadata_of({**opened.options, **given})}
+        own = metadata_of({**opened.options, **given}, token_metadata(task_token))
+        submission.metadata = without_task_token(opened.metadata) | own
     except BaseException:
         submission.close()
         raise
@@ -179,8 +188,14 @@ def _checked(
         folder_options = next(filter(None, map(read, options_keys(key, keys.INBOX))), None)
     except NotPermitted:
         folder_options = None
-    default = stack.default_model
-    check_beginning(kept(), keys.upload_path(key), metadata, folder_options=folder_options, default_model=default)
+    check_beginning(
+        kept(),
+        keys.upload_path(key),
+        metadata,
+        folder_options=folder_options,
+        default_model=stack.default_model,
+        catalog=stack.catalog,
+    )
     if errors:
         raise errors[0]
     return stream_of(chain(held, blocks_))

@@ -18,6 +18,8 @@ from local.template import properties
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+MACHINE = "arn:aws:states:eu-west-1:123456789012:stateMachine:pipeline"
+"""The only state machine."""
 S3_WRITES = frozenset(
     {"PutObject", "CopyObject", "CreateMultipartUpload", "UploadPart", "UploadPartCopy", "CompleteMultipartUpload"}
 )
@@ -139,6 +141,8 @@ def needs_of(service: str, operation: str, arguments: Mapping[str, Any], account
             for entry in arguments["Entries"]:
                 context = (("events:source", entry["Source"]), ("events:detail-type", entry["DetailType"]))
                 yield Need("events:PutEvents", f"arn:aws:events::{account}:event-bus/default", context)
+        case "stepfunctions":  # The machine is that of the token, which tells nobody here.
+            yield Need(f"states:{operation}", MACHINE)
         case "secretsmanager":
             yield Need(f"secretsmanager:{operation}", arguments["SecretId"])
         case _:

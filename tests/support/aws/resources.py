@@ -21,7 +21,7 @@ TOKEN = "local-token"
 GATEWAY_TOKEN = "local-gateway-token"
 TABLE = "ledger"
 BUCKET = "dropbatch-test"
-QUEUES = ("UploadQueue", "SplitQueue", "SubmitQueue", "PollQueue", "VisitQueue", "ControlQueue")
+QUEUES = ("UploadQueue", "SplitQueue", "SubmitQueue", "PollQueue", "VisitQueue")
 WORKER_URL = "https://dropbatch.example.workers.dev"
 WAYS: dict[str, dict[str, str]] = {
     "rest": {},
@@ -37,6 +37,11 @@ def client(name: str, config: object = None) -> Any:
     return _client(name)
 
 
+def forget_clients() -> None:
+    """Create clients anew: the address of AWS has changed."""
+    _client.cache_clear()
+
+
 @cache
 def _client(name: str) -> Any:
     return boto3.client(name)  # type: ignore[call-overload] # The service is known at run time.
@@ -45,7 +50,8 @@ def _client(name: str) -> Any:
 class Session:
     """A boto3 session whose clients all worlds share."""
 
-    def client(self, name: str, config: object = None) -> Any:
+    def client(self, name: str, config: object = None, region_name: str = REGION) -> Any:
+        assert region_name == REGION
         return client(name, config)
 
 
@@ -121,7 +127,7 @@ def variables(urls: Mapping[str, str]) -> dict[str, str]:
         **default_variables(),
         "BUCKET_NAME": BUCKET,
         "TABLE_NAME": TABLE,
-        **{f"{name.removesuffix('Queue').upper()}_QUEUE_URL": urls[name] for name in QUEUES if name != "ControlQueue"},
+        **{f"{name.removesuffix('Queue').upper()}_QUEUE_URL": urls[name] for name in QUEUES},
         "CLOUDFLARE_ACCOUNT_ID": ACCOUNT,
     }
 
@@ -148,6 +154,7 @@ def permissions_of(environment: dict[str, str]) -> Permissions:
         "SharedSecret.Id": environment["WORKER_SECRET_ARN"],
         "SourceBucketName": environment.get("SOURCE_BUCKET_NAME", ""),
         "SourcePrefix": environment.get("SOURCE_PREFIX", ""),
+        "StateMachineArn": environment.get("STATE_MACHINE_ARN", ""),
         "SubmitLogs.Arn": "arn:aws:logs:::log-group:submit",
         "PollLogs.Arn": "arn:aws:logs:::log-group:poll",
         **{f"{name}.Arn": f"arn:aws:sqs:::{name}" for name in QUEUES},
@@ -161,5 +168,6 @@ def permissions_of(environment: dict[str, str]) -> Permissions:
         "SendsGatewayToken": transport != "worker" and bool(environment.get("AI_GATEWAY_ID")),
         "UsesWorker": transport == "worker",
         "UsesSource": bool(environment.get("SOURCE_BUCKET_NAME")),
+        "TellsExecutions": bool(environment.get("STATE_MACHINE_ARN")),
     }
     return Permissions({role: grants(role, names, conditions) for role in ("SubmitRole", "PollRole")}, AWS_ACCOUNT)

@@ -25,7 +25,9 @@ CHOICES = {
     "NamesWorkerSecret": False,
     "SendsGatewayToken": False,
     "UsesSource": False,
+    "TellsExecutions": False,
     "Notifies": False,
+    "SendsBucketEvents": False,
 }
 """The conditions that policies depend on, as the defaults make them."""
 WORKER = {"SendsToken": False, "UsesWorker": True}
