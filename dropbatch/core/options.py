@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from dropbatch.core.cost import MAX_NAMED_TOKENS
 from dropbatch.core.errors import UploadRefused, UsageError
 from dropbatch.core.formats.base import UNDECODABLE, Task, begins, members_of
 from dropbatch.core.formats.registry import FORMATS
@@ -56,6 +57,7 @@ class Options(msgspec.Struct, frozen=True, omit_defaults=True):
         deadline_hours: from the job's creation.
         max_failed_fraction: of the answered records, 0 to 1.
         max_cost: US dollars.
+        output_tokens: tokens of an answer to a request that names no limit, on average.
         tags: the user's own names and values.
         ignored: metadata that begins like an option and is none, each with the option that has the nearest name.
     """
@@ -71,6 +73,7 @@ class Options(msgspec.Struct, frozen=True, omit_defaults=True):
     deadline_hours: float | None = None
     max_failed_fraction: float | None = None
     max_cost: Decimal | None = None
+    output_tokens: int | None = None
     tags: dict[str, str] | None = None
     ignored: dict[str, str] | None = None
 
@@ -114,9 +117,9 @@ def _one_of(names: Sequence[str]) -> str:
     return f"It must be one of {', '.join(names)}."
 
 
-def _number(low: float, high: float, words: str) -> Callable[[Json], float]:
+def _number(low: float, high: float, words: str, kind: type[float] = float) -> Callable[[Json], float]:
     def parse(raw: Json) -> float:
-        value = float(_decoded(raw, float, words))
+        value = kind(_decoded(raw, kind, words))
         if not low <= value <= high:
             raise _WrongValueError(words)
         return value if value >= SMALLEST else 0.0
@@ -172,18 +175,17 @@ _PARSERS: dict[str, Callable[[Json], object]] = {
     "endpoint": _choice(BATCH_ENDPOINTS),
     "task": _choice(TASKS),
     "defaults": _defaults,
-    "deadline_hours": _number(
-        1 / 60, MAX_DEADLINE_HOURS, f"It must be a number of hours, from 1/60 to {MAX_DEADLINE_HOURS}."
-    ),
+    "deadline_hours": _number(1 / 60, MAX_DEADLINE_HOURS, "It must be a number of hours, from 1/60 to 720."),
     "max_failed_fraction": _number(0, 1, "It must be a number from 0 to 1."),
     "max_cost": _dollars,
+    "output_tokens": _number(1, MAX_NAMED_TOKENS, "It must be a whole number from 1 to 1,000,000.", int),
     "tags": _tags,
 }
 """The function that parses each option's JSON."""
 
 OPTIONS = tuple(_PARSERS)
 
-_JSON_IN_METADATA = frozenset({"defaults", "tags", "deadline_hours", "max_failed_fraction", "max_cost"})
+_JSON_IN_METADATA = {"defaults", "tags", "deadline_hours", "max_failed_fraction", "max_cost", "output_tokens"}
 """Options whose metadata is JSON; that of the others is plain text."""
 
 

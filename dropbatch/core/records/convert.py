@@ -27,7 +27,7 @@ from dropbatch.core.records.detect_form import whole_members
 from dropbatch.core.records.framing import LINE_SPACE, elements, lines
 from dropbatch.core.records.index import NO_REFERENCE, WRAPPER_BYTES, RecordIndex, UnsendableRecord, build_body
 from dropbatch.core.records.inputs import Inputs
-from dropbatch.core.records.plan import Checkpoint, max_records
+from dropbatch.core.records.plan import Checkpoint, max_bytes, max_records
 from dropbatch.core.records.surrogates import without_lone_surrogates
 
 if TYPE_CHECKING:
@@ -106,7 +106,6 @@ def cut_converted(
     Raises:
         UploadRefused: `broken_document`, after the records before the damage have been yielded.
     """
-    room = plan.max_bytes - WRAPPER_BYTES + 1
     first_id, end, batch = start.record, start, _Batch()
     problem: UploadRefused | None = None
     try:
@@ -121,6 +120,7 @@ def cut_converted(
             if isinstance(record, Checkpoint):
                 continue
             is_full = len(batch.rows) == max_records(plan, number)
+            room = max_bytes(plan, number) - WRAPPER_BYTES + 1
             too_many_bytes = (
                 batch.size + record.weight + 1 > room or batch.originals_size + len(record.original) > plan.max_bytes
             )

@@ -22,7 +22,7 @@ from dropbatch.core.records.detect_form import whole_members
 from dropbatch.core.records.framing import LINE_SPACE, Window, elements, excerpt_of, lines
 from dropbatch.core.records.index import NO_REFERENCE, WRAPPER_BYTES, RecordIndex, UnsendableRecord, build_body
 from dropbatch.core.records.inputs import Inputs
-from dropbatch.core.records.plan import Checkpoint, max_records
+from dropbatch.core.records.plan import Checkpoint, max_bytes, max_records
 from dropbatch.core.records.surrogates import first_lone_surrogate, without_lone_surrogates
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def cut(plan: SplitPlan, start: Checkpoint, number: int, blocks: Iterable[bytes]
     Raises:
         UploadRefused: `broken_document`, after the records before the damage have been yielded.
     """
-    most, room = max_records(plan, number), plan.max_bytes - WRAPPER_BYTES + 1
+    most, room = _limits(plan, number)
     first_id, size, end = start.record, 0, start
     rows, raws = RecordIndex(), list[bytes]()
     problem: UploadRefused | None = None
@@ -94,7 +94,7 @@ def cut(plan: SplitPlan, start: Checkpoint, number: int, blocks: Iterable[bytes]
                 number += len(rows) > 0
                 yield from _last_cut(first_id, rows, raws, end)
                 first_id, size, rows, raws = end.record, 0, RecordIndex(), []
-                most, end = max_records(plan, number), run.start
+                (most, room), end = _limits(plan, number), run.start
                 yield end
             taken, whole = 0, len(run.weights)
             while taken < whole:
@@ -110,12 +110,17 @@ def cut(plan: SplitPlan, start: Checkpoint, number: int, blocks: Iterable[bytes]
                     yield Cut(first_id, rows, build_body(raws), len(raws), end)
                     first_id, size, rows, raws = end.record, 0, RecordIndex(), []
                     number += 1
-                    most = max_records(plan, number)
+                    most, room = _limits(plan, number)
     except UploadRefused as error:
         problem = error
     yield from _last_cut(first_id, rows, raws, end)
     if problem:
         raise problem
+
+
+def _limits(plan: SplitPlan, number: int) -> tuple[int, int]:
+    """Records of one batch, and bytes for them, each with a comma."""
+    return max_records(plan, number), max_bytes(plan, number) - WRAPPER_BYTES + 1
 
 
 def _last_cut(first_id: int, rows: RecordIndex, raws: list[bytes], end: Checkpoint) -> Iterator[Cut]:

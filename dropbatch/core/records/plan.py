@@ -31,6 +31,7 @@ class SplitPlan:
         answers: whether a table's answers have more columns than `answer`; their names are in an object of their own.
         inputs: name of the schema by which requests without an input are found; empty: they are sent.
         task: of the model, as it was known when the upload was planned; empty if it was not.
+        first_bytes: maximum bytes of the first bodies, if fewer than `max_bytes`; later ones grow up to that. 0: none.
         by_default: whether the model is the stack's default: a model that the file names precedes it.
     """
 
@@ -50,6 +51,7 @@ class SplitPlan:
     answers: bool = False
     inputs: str = ""
     task: str = ""
+    first_bytes: int = 0
 
     @property
     def is_document(self) -> bool:
@@ -68,8 +70,16 @@ def max_records(plan: SplitPlan, number: int) -> int:
     The first four batches have up to `first_requests` records, the next four twice as many, and so on up to
     `max_requests`.
     """
-    doublings = min(number // BATCHES_PER_DOUBLING, 30)
-    return min(plan.first_requests << doublings, plan.max_requests)
+    return min(plan.first_requests << _doublings(number), plan.max_requests)
+
+
+def max_bytes(plan: SplitPlan, number: int) -> int:
+    """Bytes that the body of one batch of a job may have, unless a record alone is larger; they grow likewise."""
+    return min(plan.first_bytes << _doublings(number) or plan.max_bytes, plan.max_bytes)
+
+
+def _doublings(number: int) -> int:
+    return min(number // BATCHES_PER_DOUBLING, 30)
 
 
 @dataclass(frozen=True, slots=True)
