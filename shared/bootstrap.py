@@ -15,6 +15,7 @@ from shared.aws.event_bus import EventBus
 from shared.aws.object_store import ObjectStore
 from shared.aws.queues import Queues, WakeMessage
 from shared.errors import StorageError
+from shared.events.set_up import Events, events_of
 from shared.ledger import Ledger
 from shared.observability import logger
 from shared.pacing.budget import Budget
@@ -105,6 +106,8 @@ class Services:
     notices: EventBus
     wakes: Wakes
     id_probes: IdProbes
+    events: Events | None = None
+    """Cloudflare's events of batches; None if they are not used."""
     left: LeftDue = field(default_factory=LeftDue)
     """What the running invocation leaves due; only an invocation that a message called has its own."""
     now: Callable[[], float] = time.time
@@ -167,7 +170,9 @@ def services() -> Services:
         return made
 
     dynamodb = client("dynamodb", QUICK_CALLS)
-    return Services(
+    secrets = cache(lambda: client("secretsmanager", QUICK_CALLS))
+    api = WorkersAI(http_client(), transport_of(settings), _credentials_reader(settings, secrets))
+    made = Services(
         settings,
         Ledger(dynamodb, settings.table_name),
         ObjectStore(
@@ -184,17 +189,15 @@ def services() -> Services:
             poll_url=settings.poll_queue_url,
             visit_url=settings.visit_queue_url,
         ),
-        WorkersAI(
-            http_client(),
-            transport_of(settings),
-            _credentials_reader(settings, cache(lambda: client("secretsmanager", QUICK_CALLS))),
-        ),
+        api,
         Budget(dynamodb, settings.table_name, settings.api_calls_per_minute),
         CompletionTimes(dynamodb, settings.table_name),
         EventBus(cache(lambda: client("events", QUICK_CALLS))),
         Wakes(dynamodb, settings.table_name),
         IdProbes(dynamodb, settings.table_name),
     )
+    used = settings.completion_events == "yes"
+    return replace(made, events=events_of(made)) if used else made
 
 
 def _credentials_reader(

@@ -49,6 +49,7 @@ METRICS = {
     # Calls to the API, and their errors.
     "SubmitCalls": "Count",
     "PollCalls": "Count",
+    "QueueCalls": "Count",
     "ApiThrottles": "Count",
     "ApiRefusals": "Count",
     "ApiErrors": "Count",
@@ -65,6 +66,7 @@ METRICS = {
     "OldestJobAge": "Seconds",
     # What needs attention.
     "AmbiguousSubmits": "Count",
+    "OrphanBatches": "Count",
     "StuckItems": "Count",
     "LawsBroken": "Count",
     "Errors": "Count",

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 LOOPBACK_HOSTS = frozenset({"127.0.0.1", "localhost", "::1"})
+MAX_QUEUE_NAME, KEPT_OF_QUEUE_NAME = 63, 9
+"""Maximum characters of a queue's name at Cloudflare; its last ones: a hyphen and eight digits of the stack's id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,8 @@ class Settings:
         batch_deadline_hours: hours from acceptance after which a pending batch is submitted again.
         ambiguous_submit: what happens to a batch after a submit of unknown outcome.
         staging_retention_days: days from a job's end until its staged objects are deleted.
+        completion_events: whether Cloudflare's events of batches are used, see `shared.events`.
+        events_queue_name: name of the stack's queue at Cloudflare, which is cut to `MAX_QUEUE_NAME` characters.
         transport: how the API is reached, see `shared.workers_ai.transports`.
         ai_gateway_token_secret_arn: empty unless the gateway requires its own token.
         source_bucket_name: bucket outside the stack whose objects are uploads too; empty for none.
@@ -65,6 +69,8 @@ class Settings:
     source_bucket_name: str = ""
     source_prefix: str = ""
     kms_key_arn: str = ""
+    completion_events: Literal["yes", "no"] = "no"
+    events_queue_name: str = "dropbatch"
 
 
 ENVIRONMENT = frozenset(field.name.upper() for field in fields(Settings))
@@ -137,6 +143,15 @@ def _gateway_id(value: str) -> str:
     return value
 
 
+def _queue_name(value: str) -> str:
+    """A queue's name; a long one loses its middle, because its end keeps two stacks apart."""
+    name = value.lower()
+    if not re.fullmatch("[a-z0-9]([a-z0-9-]*[a-z0-9])?", name):
+        raise ValueError("must be the name of a queue: letters, digits and hyphens")
+    cut = MAX_QUEUE_NAME - KEPT_OF_QUEUE_NAME
+    return name if len(name) <= MAX_QUEUE_NAME else name[:cut].rstrip("-") + name[-KEPT_OF_QUEUE_NAME:]
+
+
 _PARSERS: dict[str, Callable[[str], object]] = {
     "cloudflare_account_id": _account_id,
     "workers_ai_base_url": _base_url,
@@ -157,6 +172,8 @@ _PARSERS: dict[str, Callable[[str], object]] = {
     "source_bucket_name": str,
     "source_prefix": str,
     "kms_key_arn": str,
+    "completion_events": _one_of("yes", "no"),
+    "events_queue_name": _queue_name,
 }
 
 _NEEDS = {

@@ -13,10 +13,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from decimal import Decimal
+from typing import TYPE_CHECKING
 
 from dropbatch.core.cost import BYTES_PER_TOKEN, estimate_cost, output_tokens, to_billionths
 from dropbatch.core.formats.base import Task
-from dropbatch.core.formats.model_catalog import find_model
+
+if TYPE_CHECKING:
+    from dropbatch.core.formats.model_catalog import Model
 
 LONG_ANSWER_TOKENS = 10_000
 """Output tokens that a record may have, as far as is known, if neither it nor its model nor its user names a limit."""
@@ -48,26 +51,26 @@ class Spent:
     records: int = 0
 
 
-def estimate(model_id: str, body: bytes, body_size: int, records: int, answer_tokens: int) -> int:
+def estimate(model: Model, body: bytes, body_size: int, records: int, answer_tokens: int) -> int:
     """What a batch costs if each answer is as long as it may be, in billionths of a US dollar; 0 without a price.
 
     Args:
-        model_id: the job's model.
+        model: the job's.
         body: the requests, which may name limits.
         body_size: their bytes.
         records: their number.
         answer_tokens: the option `output_tokens`; 0 without it.
     """
-    each = answer_tokens or find_model(model_id).output_tokens or LONG_ANSWER_TOKENS
-    cost = estimate_cost(model_id, body_size, records, output_tokens(model_id, body, records, each), each)
+    each = answer_tokens or model.output_tokens or LONG_ANSWER_TOKENS
+    cost = estimate_cost(model.id, body_size, records, output_tokens(model.id, body, records, each), each)
     return to_billionths(cost.amount) if cost else 0
 
 
-def fits(model_id: str, limit: int, spent: Spent, before: int, more: int) -> bool:
+def fits(model: Model, limit: int, spent: Spent, before: int, more: int) -> bool:
     """Whether a batch may be submitted.
 
     Args:
-        model_id: the job's model.
+        model: the job's.
         limit: the job's `max_cost`, in billionths of a US dollar.
         spent: what the job has spent.
         before: sum of the estimates of the batches before it.
@@ -78,16 +81,16 @@ def fits(model_id: str, limit: int, spent: Spent, before: int, more: int) -> boo
         return False
     if not spent.measured and before <= spent.settled and more <= left:
         return True  # Nothing is outstanding; without this one nothing would ever be known.
-    return before + more <= spent.settled + _room(model_id, left, spent)
+    return before + more <= spent.settled + _room(model, left, spent)
 
 
-def _room(model_id: str, left: int, spent: Spent) -> int:
+def _room(model: Model, left: int, spent: Spent) -> int:
     """The estimate of the unfinished batches that may have been submitted at the same time."""
     unmeasured = left // UNMEASURED
     if not (spent.amount and spent.measured):
         return unmeasured
     # What x more records with the mean m cost at most: m x + spread m x / sqrt(n) + spread m sqrt(x).
-    spread = TEXTS_SPREAD if find_model(model_id).task is Task.EMBEDDINGS else ANSWERS_SPREAD
+    spread = TEXTS_SPREAD if model.task is Task.EMBEDDINGS else ANSWERS_SPREAD
     each = spent.measured / spent.records
     ratio = (spent.amount + each) / (spent.measured + each)  # As if one more answer was as long as it may be.
     a = ratio * (1 + spread / math.sqrt(spent.records))
@@ -97,16 +100,15 @@ def _room(model_id: str, left: int, spent: Spent) -> int:
     return min(int(room), max(MOST_UNKNOWN * spent.measured, unmeasured))
 
 
-def first_batch(model_id: str, limit: Decimal, named: int | None, answer_tokens: int) -> tuple[int | None, int | None]:
+def first_batch(model: Model, limit: Decimal, named: int | None, answer_tokens: int) -> tuple[int | None, int | None]:
     """Records and bytes that the first batches of a job with a limit have at most; None: as many as without it.
 
     Args:
-        model_id: the job's model, which has a price.
+        model: the job's, which has a price.
         limit: the job's `max_cost`, US dollars.
         named: the highest limit that the first records or the option `defaults` name for an answer; None: none.
         answer_tokens: the option `output_tokens`; 0 without it.
     """
-    model = find_model(model_id)
     millions = limit * 1_000_000
     share = FIRST_SHARE
     read = model.input_price or Decimal(0)

@@ -14,7 +14,7 @@ INBOX, VALIDATE = "inbox/", "validate/"
 """Where users put uploads to be processed, and uploads that are only to be checked."""
 MAX_KEY_BYTES = 1_024
 """Maximum bytes of an S3 key."""
-STACK_CONTROL = "control/stack"
+STACK_CONTROL, EVENTS_CONTROL = "control/stack", "control/events"
 JOB_RECORDS = "results/_jobs/"
 """One small object for each job, written when the job is created: path, model, format."""
 JOB_ID = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{8}")

@@ -9,6 +9,7 @@ import msgspec
 from dropbatch.core import keys
 from functions.poll.schedule.control import follow_stack_control, is_open
 from functions.poll.schedule.due_polls import REPEAT_SECONDS, advance_batches
+from functions.poll.schedule.events_control import follow_events_control
 from functions.poll.schedule.tick import wake
 from functions.poll.schedule.visit_job import visit_job
 from shared.aws.object_events import parse_notification
@@ -63,6 +64,8 @@ def _follow_command(invocation: Invocation, key: str) -> None:
     if key == keys.STACK_CONTROL:
         follow_stack_control(services)
         services.wake(services.now(), at_once=True)  # The command may have ended what others wait for.
+    elif key == keys.EVENTS_CONTROL:
+        follow_events_control(services)
     elif (job_id := keys.controlled_job(key)) is None:
         logger.warning("no control object", key=key[:100])
     elif is_open(follow_job_control(services, job_id)) and not visit_job(invocation, job_id):

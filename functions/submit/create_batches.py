@@ -161,7 +161,7 @@ def _estimate(job: Job, candidate: StagedAhead, staged: StagedInfo) -> int:
     if job.max_cost is None or not staged.sendable:
         return 0
     body = candidate.body[: candidate.ours.body_size]
-    return estimate(job.plan.model, body, staged.body_size, staged.sendable, job.output_tokens)
+    return estimate(job.plan.known_model, body, staged.body_size, staged.sendable, job.output_tokens)
 
 
 def _slot(services: Services, job: Job, ordinal: int) -> float:

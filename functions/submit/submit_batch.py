@@ -19,6 +19,8 @@ from shared.api_messages import attach_api_message
 from shared.aws.queues import FAST_START_BATCHES, MAX_AHEAD_SECONDS, POLL_GRACE_SECONDS, PollMessage, VisitMessage
 from shared.claims import MAX_CLAIMS, MAX_SECONDS_TO_ACCEPTANCE
 from shared.errors import ObjectNotFoundError, StorageError
+from shared.events.pulling import expect_events
+from shared.events.set_up import subscribe
 from shared.lasting_errors import clear_lasting_error, note_lasting_error
 from shared.models import (
     Batch,
@@ -145,6 +147,8 @@ def _submit_if_permitted(invocation: Invocation, job: Job, batch: Batch) -> None
         services.budget.pause(PauseReason.OUTAGE, now, "no answer", permit, account)
         wait(services, batch, wait_for_lift(now, now + min(2 * pause.step, MAX_OUTAGE_WAIT_SECONDS)))
         return
+    if not account:
+        subscribe(services, job.plan.model)
     # Read before the claim, so that nothing comes between the claim and the POST, or the request_id and the table.
     first_poll = services.times.first_poll(job.plan.model, batch.number, now)
     if job.deadline_at is not None:
@@ -261,7 +265,7 @@ class _Submit:
             return
         count("BatchesAccepted")
         logger.info("batch accepted", **batch_log_fields(taken), attempt=taken.attempt, requests=taken.requests)
-        self._schedule_first_poll()
+        self._schedule_first_poll(submission)
 
     def recover(self) -> Batch | None:
         """Settle a submit whose function died, from what it left behind; return the batch as it is afterwards."""
@@ -278,7 +282,7 @@ class _Submit:
             submission = msgspec.json.decode(receipt, type=Submission)
         accepted = services.ledger.accept(batch, submission, services.now())
         if accepted:
-            self._schedule_first_poll()
+            self._schedule_first_poll(submission)
         return accepted
 
     def _leave_receipt(self, submission: Submission) -> bool:
@@ -294,9 +298,11 @@ class _Submit:
             return False
         return True
 
-    def _schedule_first_poll(self) -> None:
-        """Note the acceptance in the job; for one of its first batches, send the message that polls it."""
+    def _schedule_first_poll(self, submission: Submission) -> None:
+        """Note the acceptance in the job and for events; send the message that polls one of the first batches."""
         services, batch = self.services, self.batch
+        if not other_account(services, self.job):
+            expect_events(services, self.job, batch.number, submission)
         if not self.job.seen_accepted:
             services.ledger.record_acceptance(batch.job_id)
         if int(batch.number[:8]) < FAST_START_BATCHES:

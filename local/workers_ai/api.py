@@ -4,6 +4,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from email.utils import formatdate
 from hashlib import sha256
 from math import ceil
 from threading import RLock
@@ -12,7 +13,7 @@ from urllib.parse import parse_qs
 
 import msgspec
 
-from local.workers_ai import edge, replies
+from local.workers_ai import account, edge, replies
 from local.workers_ai.batches import Batch, Batches, SearchedBodies
 from local.workers_ai.behaviour import Behaviour
 from local.workers_ai.codes import ApiError, error
@@ -20,9 +21,11 @@ from local.workers_ai.complete import answers, completed
 from local.workers_ai.edge import Verdict, Windows
 from local.workers_ai.faults import Call, Fault, Faults, by_chance
 from local.workers_ai.models.answers import answer_all
-from local.workers_ai.models.catalogue import MODELS, Model, listing
+from local.workers_ai.models.catalogue import MODELS, Model
 from local.workers_ai.models.embed import embedder
 from local.workers_ai.models.schemas import problem, read_requests
+from local.workers_ai.queues.requests import read_call, refusal
+from local.workers_ai.queues.service import QueueService
 from local.workers_ai.replies import FOREVER, Reply
 
 _WINDOW_SECONDS = 300.0
@@ -63,6 +66,7 @@ class WorkersAI:
         self._now = now
         self._lock = RLock()
         self._batches = Batches()
+        self._queues = QueueService()
         self._faults = Faults()
         self._faults.add(*faults)
         self._tokens = Windows()
@@ -121,6 +125,12 @@ class WorkersAI:
         with self._lock:
             return dict(self._struck)
 
+    @property
+    def queues(self) -> list[dict[str, Any]]:
+        """Every queue: its name, its backlog, and how many messages it stored, handed out, lost."""
+        with self._lock:
+            return self._queues.state(self._now(), self._behaviour)
+
     # --- The API
 
     def handle(self, method: str, path: str, query: str, headers: Mapping[str, str], body: bytes) -> Reply:
@@ -129,9 +139,11 @@ class WorkersAI:
         now = self._now()
         behaviour = self._behaviour
         found = edge.route(method, path)
-        kind: str = found.resource if isinstance(found, edge.Route) else "other"
+        kind = found.kind if isinstance(found, edge.Route) else "other"
+        is_free = isinstance(found, edge.Route) and found.is_of_messages and not behaviour.pulls_count
+        limit = 0 if is_free else behaviour.global_limit
         with self._lock:
-            window = self._window(given.get("authorization", ""), now)
+            window = self._window(given.get("authorization", ""), now, limit)
         if not window.allowed:
             reply = replies.failure(error(971), behaviour, ceil(window.seconds))
         elif isinstance(found, ApiError):
@@ -141,52 +153,43 @@ class WorkersAI:
             run = self._read(found, query, body, now)
             kind = run.call
             reply = self._run(run, given)
+        elif found.resource in ("queues", "subscriptions"):
+            reply = self._of_queues(method, found, query, given, body, now)
         else:
-            reply = self._other(found, given, query)
+            reply = account.answer(found, given.get("authorization"), query, self._batch_names(), behaviour)
         with self._lock:
             self._calls[kind][_end(reply)] += 1
-        if behaviour.global_limit and reply.status:
+        reply = reply.with_headers(("date", formatdate(now, usegmt=True)))
+        if limit and reply.status:
             reply = reply.with_headers(
                 ("ratelimit", f'"default";r={window.remaining};t={ceil(window.seconds)}'),
-                (
-                    "ratelimit-policy",
-                    f'"default";q={behaviour.global_limit};w={ceil(_WINDOW_SECONDS)}',
-                ),
+                ("ratelimit-policy", f'"default";q={limit};w={ceil(_WINDOW_SECONDS)}'),
             )
         return reply
 
-    def _window(self, authorization: str, now: float) -> Verdict:
-        """Count the call against the token's limit."""
-        behaviour = self._behaviour
-        if not behaviour.global_limit:
+    def _window(self, authorization: str, now: float, limit: int) -> Verdict:
+        """Count the call against the token's limit; 0: it is not counted."""
+        if not limit:
             return Verdict(allowed=True, remaining=0, seconds=0.0)
-        return self._tokens.take(authorization, now, behaviour.global_limit, _WINDOW_SECONDS, _WINDOW_SECONDS)
+        return self._tokens.take(authorization, now, limit, _WINDOW_SECONDS, _WINDOW_SECONDS)
 
-    def _other(self, route: edge.Route, headers: Mapping[str, str], query: str) -> Reply:
-        """The catalogue and the token check."""
+    def _of_queues(
+        self, method: str, route: edge.Route, query: str, headers: Mapping[str, str], body: bytes, now: float
+    ) -> Reply:
+        """Queues and event subscriptions."""
         behaviour = self._behaviour
-        refused = edge.refusal(headers.get("authorization"), route.account, behaviour)
-        if route.resource == "verify":
-            if refused is not None:
-                if refused.code == 10000:
-                    refused = error(1000, "Invalid API Token", 401)
-                return replies.failure(refused, behaviour)
-            message = {"code": 10000, "message": "This API Token is valid and active", "type": None}
-            token = {"id": "0123456789abcdef0123456789abcdef", "status": "active"}
-            return replies.success(token, behaviour, messages=[message])
-        if refused is not None:
-            return replies.failure(refused, behaviour)
-        asked = parse_qs(query)
-        wanted, task = asked.get("search", [""])[0], asked.get("task", [""])[0]
-        found = [
-            entry
-            for entry, model in zip(listing(self._batch_names()), MODELS.values(), strict=True)
-            if wanted.lower() in model.name and task in ("", model.task)
-        ]
-        number, size = _count(asked, "page", 1), _count(asked, "per_page", 50)
-        shown = found[(number - 1) * size : number * size]
-        info = {"count": len(shown), "page": number, "per_page": size, "total_count": len(found)}
-        return replies.success(shown, behaviour, result_info=info)
+        with self._lock:
+            faults = self._faults.take("queues", "", (route.rest.encode(), body))
+            faults += by_chance(behaviour.fault_rates, "queues", behaviour.seed, *self._draw(None, body))
+            self._struck.update(fault.kind for fault in faults)
+            strike = next(iter(faults), None)
+            if strike is not None and strike.nature.stage == "instead":
+                return replies.instead(strike, behaviour)
+            reply = refusal(headers.get("authorization"), route.account, behaviour)
+            if reply is None:
+                call = read_call(route.account, route.rest, query, body, behaviour, now)
+                reply = self._queues.handle(method, call, route.resource)
+        return reply if strike is None else replies.after(reply, strike, behaviour)
 
     def _batch_names(self) -> frozenset[str]:
         """Models that can be queued."""
@@ -268,7 +271,9 @@ class WorkersAI:
             if batch.inline:
                 self._batches.forget(batch)
             self._mark(batch, run.faults, lambda: requests, run.now)
-        batch.faults = tuple(fault for fault in run.faults if fault.nature.stage == "batch")
+            batch.faults = tuple(fault for fault in run.faults if fault.nature.stage == "batch")
+            if not batch.inline:
+                self._queues.accepted(batch, run.now, behaviour)
         if batch.inline:
             return self._finished(batch, requests, batch.faults, 0)
         result: dict[str, Any] = {"status": "queued", "request_id": batch.shown_id(behaviour)}
@@ -392,9 +397,3 @@ def _end(reply: Reply) -> str:
     if reply.cut is not None:
         return str(reply.cut) if reply.cut_after is None else "truncated"
     return str(reply.status)
-
-
-def _count(asked: Mapping[str, list[str]], name: str, default: int) -> int:
-    """A positive number among the query's parameters."""
-    text = asked.get(name, [""])[0]
-    return max(1, int(text)) if text.isdigit() else default

@@ -177,12 +177,20 @@ def _expired(batch: Batch, behaviour: Behaviour, now: float) -> bool:
 
 def _latency(behaviour: Behaviour, model: str, count: int, request_id: str) -> float:
     median = behaviour.model_latency.get(model, behaviour.latency)
-    drawn = min(max(chance("latency", behaviour.seed, request_id), 1e-9), 1 - 1e-9)
-    if behaviour.latency_kind == "uniform":
-        median *= 1 + behaviour.latency_spread * (2 * drawn - 1)
-    elif behaviour.latency_kind == "lognormal":
-        median *= 2.718281828459045 ** (NormalDist().inv_cdf(drawn) * behaviour.latency_spread)
-    return max(0.0, median) + behaviour.latency_per_item * count
+    drawn = chance("latency", behaviour.seed, request_id)
+    return drawn_seconds(drawn, median, behaviour.latency_kind, behaviour.latency_spread) + (
+        behaviour.latency_per_item * count
+    )
+
+
+def drawn_seconds(drawn: float, median: float, kind: str, spread: float) -> float:
+    """The seconds of a distribution that a number from 0 to 1 draws."""
+    drawn = min(max(drawn, 1e-9), 1 - 1e-9)
+    if kind == "uniform":
+        median *= 1 + spread * (2 * drawn - 1)
+    elif kind == "lognormal":
+        median *= 2.718281828459045 ** (NormalDist().inv_cdf(drawn) * spread)
+    return max(0.0, median)
 
 
 class SearchedBodies:

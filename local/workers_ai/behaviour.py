@@ -88,6 +88,9 @@ class Behaviour:
         "submit", "observed", "requests that do not fit the model's schema: 400/5006 immediately, or 3030 later"
     )
     strict_reference: bool = _switch(False, "unknown", "refuse an `external_reference` that is not a string, 400/5006")
+    refused_text: str = _switch(
+        "(refused)", "invented", "words in `text` or `prompt` that no schema forbids, and that are refused: 400/5006"
+    )
     batch_messages: bool = _switch(
         True, "observed", "Llama 3.3 takes `messages` in a batch, which its published batch schema lacks"
     )
@@ -173,7 +176,43 @@ class Behaviour:
     )
     model_limit: Mapping[str, int] = _switch({}, "invented", "submits per minute by model (`*`: every model): 429/3021")
 
+    # Completion events
+    queues_refused: Literal["", "401/10000", "403/10000", "403/9109", "404/7003", "405/7001", "page"] = _switch(
+        "", "invented", "reply to every call of Queues and event subscriptions; page: HTML; empty: they are carried out"
+    )
+    queues_tokens: tuple[str, ...] = _switch(
+        (), "documented", "the only tokens that may edit Queues, others: 403/10000; empty: all of `tokens`"
+    )
+    pulls_count: bool = _switch(True, "unknown", "pulls and acknowledgements count against `global_limit`")
+    subscriptions_per: Literal["any", "model", "source"] = _switch(
+        "model", "unknown", "an account has at most one subscription for a model, or one in all; any: no limit"
+    )
+    subscriptions_stay: bool = _switch(True, "unknown", "a subscription outlives the queue that it names")
+    subscription_names: Literal["short", "full"] = _switch(
+        "short", "unknown", "events in replies about subscriptions: `batch.queued`, or with `cf.workersAi.model.`"
+    )
+    event_names: Literal["full", "without_cf", "short"] = _switch(
+        "full", "documented", "an event's `type`: `cf.workersAi.model.batch.queued`, without `cf.`, or `batch.queued`"
+    )
+    event_ids: Literal["req", "bare", "as_sent"] = _switch(
+        "req", "documented", "an event's `requestId`: with `req-`, without, or as the reply to the submit had it"
+    )
+    event_bodies: Literal["base64", "text", "object"] = _switch(
+        "base64", "unknown", "`body` of a pulled message: base64, text, or the JSON value itself where it is one"
+    )
+    event_delay: float = _switch(1.0, "unknown", "seconds until an event is in its queue (their median)")
+    event_delay_kind: Literal["fixed", "uniform", "lognormal"] = _switch("fixed", "unknown", "its spread")
+    event_delay_spread: float = _switch(0.5, "unknown", "uniform: plus or minus this share; lognormal: the sigma")
+    event_delays: Mapping[str, float] = _switch({}, "invented", "`event_delay` by event: queued, succeeded or failed")
+    foreign_events: float = _switch(
+        0.0, "invented", "messages of others beside each event of a batch, on average: other stacks' batches, garbage"
+    )
+
     # Answers
+    echo_references: bool = _switch(True, "documented", "items have the `external_reference` of their requests")
+    refuse_reference: tuple[str, ...] = _switch(
+        (), "unknown", "models whose schema takes no `external_reference`, 400/5006; `*`: every model"
+    )
     embedder: Literal["auto", "hash", "words", "wordllama"] = _switch(
         "auto",
         "invented",

@@ -63,6 +63,17 @@ _TABLE = (
     ApiError(424, 2030, "Response content blocked due to DLP policy violations"),
     ApiError(429, 2041, "Spend limit exceeded"),
     ApiError(503, 7013, "Internal Error"),
+    # Queues: 10104, 10204 and 10207 are documented, 11000, 11004 and 11009 were observed, the others are invented.
+    ApiError(404, 10104, "Queue does not exist"),
+    ApiError(400, 10204, "Message size out of bounds"),
+    ApiError(400, 10207, "Request JSON body does not match expected schema"),
+    ApiError(404, 11000, "workers.api.error.queue_not_found"),
+    ApiError(404, 11003, "workers.api.error.consumer_not_found"),
+    ApiError(409, 11004, "workers.api.error.consumer_exists"),
+    ApiError(409, 11009, "Queue name is already taken. Please use a different name and try again."),
+    ApiError(400, 11015, "The queue has no HTTP pull consumer"),
+    ApiError(404, 11901, "Subscription does not exist"),
+    ApiError(409, 11902, "A subscription for this source exists already"),
     # The API edge.
     ApiError(429, 971, "Please wait and consider throttling your request speed"),
     ApiError(400, 6003, "Invalid request headers"),

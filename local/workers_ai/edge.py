@@ -13,16 +13,32 @@ from local.workers_ai.codes import ApiError, error
 PREFIX = "/client/v4"
 _ACCOUNT = re.compile(r"[0-9a-f]{32}")
 _BEARER = re.compile(r"Bearer [A-Za-z0-9_.~+/=-]+")
-# The one method that each resource answers to.
+# The one method that each resource answers to; queues and subscriptions look at theirs themselves.
 _METHODS = {"run": "POST", "search": "GET", "verify": "GET"}
+_TREES: dict[Literal["queues", "subscriptions"], str] = {
+    "queues": "queues",
+    "subscriptions": "event_subscriptions/subscriptions",
+}
 
 
 class Route(NamedTuple):
     """A resource, and the account and model in its path."""
 
-    resource: Literal["run", "search", "verify"]
+    resource: Literal["run", "search", "verify", "queues", "subscriptions"]
     account: str = ""
     model: str = ""
+    rest: str = ""
+    """Of queues and subscriptions: what follows in the path."""
+
+    @property
+    def kind(self) -> str:
+        """What its calls are counted as."""
+        return self.rest.rpartition("/")[2] if self.is_of_messages else self.resource
+
+    @property
+    def is_of_messages(self) -> bool:
+        """Whether it is a pull or an acknowledgement."""
+        return self.resource == "queues" and "/messages/" in self.rest
 
 
 def route(method: str, path: str) -> Route | ApiError:
@@ -31,7 +47,7 @@ def route(method: str, path: str) -> Route | ApiError:
     The path is as sent: `@` and `/` must not be encoded.
     """
     found = _resource(path)
-    if isinstance(found, Route) and method != _METHODS[found.resource]:
+    if isinstance(found, Route) and method != _METHODS.get(found.resource, method):
         return error(7001, f"{method} not supported for requested URI.")
     return found
 
@@ -54,6 +70,9 @@ def _resource(path: str) -> Route | ApiError:  # One for each kind of path.
         return Route("search", account)
     if rest.startswith("ai/run/") and len(rest) > len("ai/run/"):
         return Route("run", account, rest.removeprefix("ai/run/"))
+    for resource, start in _TREES.items():
+        if rest == start or rest.startswith(f"{start}/"):
+            return Route(resource, account, rest=rest.removeprefix(start))
     return error(7000)
 
 

@@ -10,8 +10,9 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-Call = Literal["submit", "poll", "sync"]
-Where = Literal["submit", "poll", "any"]
+Call = Literal["submit", "poll", "sync", "queues"]
+Where = Literal["submit", "poll", "queues", "any"]
+"""`any` is every call of a model; `queues` every call of Queues and event subscriptions."""
 
 
 class Kind(NamedTuple):
@@ -66,6 +67,11 @@ KINDS = {
     "null_reference": Kind("batch", "submit", "items lose their `external_reference`"),
     "item_fails": Kind("batch", "submit", "items fail with `code` (3040) in their `first` attempts, or always"),
     "null_vectors": Kind("batch", "submit", "embeddings have null in place of each number, and success is true"),
+    "event_lost": Kind("batch", "submit", "its event `message` (queued, succeeded, failed; none: each) never comes"),
+    "event_late": Kind("batch", "submit", "its event `message` (none: each) comes `seconds` (3600) later"),
+    "event_twice": Kind("batch", "submit", "its event `message` (none: each) comes twice"),
+    "event_early": Kind("batch", "submit", "its last event comes with its acceptance, while polls say pending"),
+    "event_false": Kind("batch", "submit", "its last event is `failed`, and polls bring its answers"),
     "giant": Kind("batch", "submit", "results are `factor` times as long"),
 }
 
@@ -121,7 +127,9 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     def strikes(self, call: Call, model: str, bodies: Iterable[bytes]) -> bool:
         """Whether this call is one of its calls."""
         where = self.on or self.nature.where
-        if where not in (call, "any") or (self.model and self.model != model):
+        if call != where and (where != "any" or call == "queues"):
+            return False
+        if self.model and self.model != model:
             return False
         needle = self.contains.encode()
         return not needle or any(needle in body for body in bodies)
@@ -203,7 +211,7 @@ def check_rates(rates: Mapping[str, float]) -> None:
     """Refuse probabilities of faults or of calls that do not exist.
 
     Raises:
-        ValueError: A name is neither a kind nor `submit:kind`, `poll:kind` or `any:kind`.
+        ValueError: A name is neither a kind nor `submit:kind`, `poll:kind`, `queues:kind` or `any:kind`.
     """
     for name in rates:
         _by_name(name)
@@ -218,7 +226,7 @@ def by_chance(rates: Mapping[str, float], call: Call, *draw: str | int) -> list[
     """Chance faults that strike a call.
 
     Args:
-        rates: Probability by kind, by `submit:kind` or by `poll:kind`.
+        rates: Probability by kind, by `submit:kind`, `poll:kind` or `queues:kind`.
         call: The call.
         draw: What the call's chance is drawn from.
     """

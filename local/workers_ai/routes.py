@@ -46,7 +46,7 @@ def _own(api: WorkersAI, method: str, path: str, body: bytes) -> Reply:
     """Answer one request about the bill, the switches, the faults or the counts."""
     try:
         match method, path.removeprefix(_OWN):
-            case "GET", "accepted" | "calls" | "struck" | "behaviour" | "faults" as asked:
+            case "GET", "accepted" | "calls" | "struck" | "behaviour" | "faults" | "queues" as asked:
                 return _reply(getattr(api, asked))
             case "PUT", "behaviour":
                 api.switch(**msgspec.json.decode(body, type=dict[str, object]))

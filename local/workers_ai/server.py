@@ -154,6 +154,7 @@ def server(api: WorkersAI, port: int = 0, ready: Callable[[int], None] = lambda 
         log_level="error",
         access_log=False,
         server_header=False,
+        date_header=False,  # Replies have their own, by the API's clock.
         timeout_keep_alive=75,
         # A client that waits for a hanging reply must not delay the shutdown.
         timeout_graceful_shutdown=1,

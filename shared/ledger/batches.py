@@ -150,8 +150,20 @@ class Batches(Table):
                 "failures": 0,
                 "calls_fail_since": 0.0,
                 "paused": 0.0,
+                "told_at": 0.0,
             },
         )
+
+    def tell_over(self, job_id: str, number: str, round_: int, now: float) -> Batch | None:
+        """Make a queued batch due now, because an event says that it is over; None if that changes nothing.
+
+        A batch that is being polled is only told: whoever polls it now has it polled again. A second event, one of an
+        earlier round, and one of a batch that is no longer queued do nothing.
+        """
+        key, untold = batch_key(job_id, number), {"state": BatchState.QUEUED, "round": round_, "told_at": 0.0}
+        waits = {"claims": 0, "due_at": AtMost(">", now)}
+        due = self.update(key, {**untold, **waits}, {"due_at": now, "told_at": now}, Batch)
+        return due or self.update(key, untold, {"told_at": now}, Batch)
 
     def keep_polling(
         self, batch: Batch, ending_if_unanswered: ErrorDetail, now: float, **updates: object

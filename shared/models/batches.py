@@ -152,6 +152,8 @@ class Batch:
     """When the API last reported it as pending."""
     api_status: str = ""
     """The API's own status word for a pending batch."""
+    told_at: float = 0.0
+    """When an event of the latest acceptance said that it is over; 0 if none did."""
     misses: int = 0
     """Consecutive polls that found the latest id unknown or without answers."""
     missed_at: float = 0.0

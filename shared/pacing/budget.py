@@ -240,9 +240,9 @@ class Budget(ControlItems):
             break
         return [max((begin + (1 + slot - burst) * interval) / 1000, now) for slot in range(wanted)]
 
-    def permit_check(self, now: float) -> bool:
-        """Whether one free call may be made now, which shows whether the token is good: no pause prevents it."""
-        return self._take(self.controls().rate, 1, self.burst, now)
+    def permit_check(self, now: float, calls: int = 1) -> bool:
+        """Whether so many calls may be made now that run no model, such as the token's check: no pause prevents it."""
+        return self._take(self.controls().rate, min(calls, self.burst), self.burst, now)
 
     def can_submit(self, model: str, now: float, account: str = "") -> bool:
         """Whether a submit would get a permit now, as far as pause, rate limit, model and cap are concerned."""

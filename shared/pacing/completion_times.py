@@ -45,6 +45,11 @@ class CompletionTimes:
         """Seconds until a batch of a model, pending at this age, is polled."""
         return poll_schedule.next_poll(self._spread(model, now), age, random.random())  # noqa: S311 - spreads load
 
+    def percentile(self, model: str, share: float, now: float) -> float:
+        """Seconds in which this share of a model's batches is finished; 0 if nothing is known of it."""
+        spread = self._spread(model, now)
+        return 0.0 if spread == poll_schedule.ASSUMED else poll_schedule.percentile(spread, share)
+
     def note(self, model: str, number: str, after: float, by: float, now: float) -> None:
         """Store a batch's bound, if the batch is one of those sampled.
 

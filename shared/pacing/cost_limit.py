@@ -38,7 +38,7 @@ def allows(job: Job, before: int, more: int) -> bool:
         before: sum of the estimates of the batches before it.
         more: its own estimate.
     """
-    return job.max_cost is None or fits(job.plan.model, job.max_cost, job.spent or Spent(), before, more)
+    return job.max_cost is None or fits(job.plan.known_model, job.max_cost, job.spent or Spent(), before, more)
 
 
 def allows_batch(job: Job, batch: Batch) -> bool:

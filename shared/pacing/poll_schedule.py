@@ -112,6 +112,13 @@ def first_poll(of: Distribution, number: str, chance: float) -> float:
     return wait
 
 
+def percentile(of: Distribution, share: float) -> float:
+    """The age, in seconds, at which this share of the batches is finished: the lower edge of its bucket."""
+    bucket = bisect_left([*accumulate(of)], share)
+    edge: float = EDGES[min(bucket, len(EDGES) - 1)]
+    return edge
+
+
 def next_poll(of: Distribution, age: float, chance: float) -> float:
     """Seconds until a batch that is pending at this age is polled.
 

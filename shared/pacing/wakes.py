@@ -61,6 +61,10 @@ class LeftDue:
         """A message for this item is on its way, or those for its batches are."""
         self._times.pop((f"JOB#{job_id}", f"BATCH#{number}" if number else "META"), None)
 
+    def look(self, at: float) -> None:
+        """Somebody has to look at a time, Unix seconds, although no item is due."""
+        self._times["", ""] = min(at, self._times.get(("", ""), math.inf))
+
     def note_postponed(self, job_id: str, number: str, at: float) -> None:
         """Nobody has to look at a batch before this time, Unix seconds, although it is due."""
         key = f"JOB#{job_id}", f"BATCH#{number}"

@@ -12,7 +12,7 @@ import threading
 import time
 from enum import StrEnum
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import httpx
 import msgspec
@@ -35,6 +35,21 @@ TOKEN_CHECK_SECONDS = 10.0
 """Maximum duration of the free call that checks the token: it may follow a submit in the same invocation."""
 SENT_CHUNK_BYTES = 256 << 10
 """Bytes of a request body sent at a time."""
+
+
+MAX_FETCHED_BYTES = 32_000_000
+"""Maximum bytes of a reply of another API: a hundred messages of a queue, of 128 KB each."""
+
+
+class Fetched(NamedTuple):
+    """A reply of another API of the account; `status` is 0 if there is none. `date`: the header of that name."""
+
+    status: int
+    content: bytes
+    date: str = ""
+
+
+NOTHING_FETCHED = Fetched(0, b"")
 
 
 class TokenState(StrEnum):
@@ -80,6 +95,39 @@ class WorkersAI:
         body = msgspec.json.encode({"request_id": request_id})
         with self._post(model, body, seconds, sent, submitting=False) as reply:
             yield reply
+
+    def fetch(self, method: str, path: str, body: bytes | None, seconds: float) -> Fetched:
+        """Make one call of another API of the account, such as Queues; it is not repeated.
+
+        Args:
+            method: HTTP method.
+            path: below the account's address.
+            body: JSON; None for none.
+            seconds: time in which the reply must have been read.
+        """
+        deadline = time.monotonic() + seconds
+        try:
+            credentials = self.credentials(False)  # noqa: FBT003 - its only argument
+        except StorageError:
+            return NOTHING_FETCHED
+        if not self.transport.account_url or not credentials.can_be_sent():
+            return NOTHING_FETCHED
+        try:
+            with (
+                contextlib.ExitStack() as stack,
+                _cut_off_at(deadline) as trace,
+                self.http.stream(
+                    method,
+                    f"{self.transport.account_url}{path}",
+                    content=body,
+                    headers=self.transport.check_headers(credentials),
+                    extensions={"trace": trace},
+                ) as response,
+            ):
+                content = _read(response, stack, deadline, MAX_FETCHED_BYTES)
+                return Fetched(response.status_code, bytes(content), response.headers.get("date", ""))
+        except (httpx.HTTPError, TimeoutError, TooLargeError):
+            return NOTHING_FETCHED
 
     def check_token(self) -> TokenState:
         """Whether the token is valid, according to a free call; takes at most about `TOKEN_CHECK_SECONDS`."""
@@ -247,8 +295,10 @@ def http_client(transport: httpx.BaseTransport | None = None) -> httpx.Client:
     )
 
 
-def _read(response: httpx.Response, stack: contextlib.ExitStack, deadline: float) -> bytes | mmap.mmap:
-    """Read a body to its end.
+def _read(
+    response: httpx.Response, stack: contextlib.ExitStack, deadline: float, most: int | None = None
+) -> bytes | mmap.mmap:
+    """Read a body of at most so many bytes, by default `MAX_REPLY_BYTES`, to its end.
 
     Raises:
         TimeoutError: the deadline passed.
@@ -261,4 +311,4 @@ def _read(response: httpx.Response, stack: contextlib.ExitStack, deadline: float
                 raise TimeoutError
             yield chunk
 
-    return spool(chunks(), stack, MAX_REPLY_BYTES)
+    return spool(chunks(), stack, most or MAX_REPLY_BYTES)

@@ -42,11 +42,13 @@ class Transport:
         run_url: address of a model's calls, to which the model id is added; empty if this account cannot be reached.
         check_url: address of the free call that shows whether the token is valid.
         headers: headers of every submit and poll, besides the credentials.
+        account_url: address of the account's other APIs; empty if this transport has none.
     """
 
     run_url: str
     check_url: str
     headers: Mapping[str, str] = field(default_factory=dict)
+    account_url: str = ""
 
     def url(self, model: str) -> str:
         """Address of a model's submits and polls."""
@@ -77,9 +79,9 @@ def rest(base_url: str, account: str, gateway_id: str = "") -> Transport:
         account: account id.
         gateway_id: name of the AI Gateway that calls go through; empty for none.
     """
-    base = f"{base_url}/accounts/{account}/ai"
+    account_url = f"{base_url}/accounts/{account}"
     headers = {"cf-aig-gateway-id": gateway_id, **GATEWAY_HEADERS} if gateway_id else {}
-    return Transport(f"{base}/run/", f"{base}/models/search?per_page=1", headers)
+    return Transport(f"{account_url}/ai/run/", f"{account_url}/ai/models/search?per_page=1", headers, account_url)
 
 
 def gateway(base_url: str, account: str, gateway_url: str, gateway_id: str) -> Transport:
@@ -92,7 +94,8 @@ def gateway(base_url: str, account: str, gateway_url: str, gateway_id: str) -> T
         gateway_id: name of the gateway.
     """
     run_url = f"{gateway_url}/{account}/{gateway_id}/workers-ai/"
-    return Transport(run_url, rest(base_url, account).check_url, GATEWAY_HEADERS)
+    direct = rest(base_url, account)
+    return Transport(run_url, direct.check_url, GATEWAY_HEADERS, direct.account_url)
 
 
 def worker(url: str) -> Transport:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shared.models import BatchState
+from shared.retry import poll_back_off
 from shared.workers_ai.other_account import other_account
 
 if TYPE_CHECKING:
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
     from shared.pacing.id_probes import IdProbe
 
 MISSES, LOST_SECONDS = 5, 900.0
-"""Polls in a row for which the API must not know an id, and over how many seconds."""
+"""Polls in a row for which the API must not know an id, or have no answers for it, and over how many seconds."""
+DOUBTED_SECONDS = 15.0
+"""Seconds to the next poll after a reply that is believed only when several are the same."""
 PROBED_SECONDS = 3_600.0
 """Seconds for which no other batch of a model is submitted again once a probe was begun, or its id was not known."""
 OTHER_BATCHES = 100
@@ -28,6 +31,20 @@ OTHER_BATCHES = 100
 def is_lost_for_long(misses: int, since: float, now: float) -> bool:
     """Whether an id has been unknown often and long enough that it may be lost."""
     return misses >= MISSES and now - since >= LOST_SECONDS
+
+
+def next_look(misses: int, since: float, age: float, now: float) -> float:
+    """Seconds to the next poll of such an id: one comes when that is long enough.
+
+    Args:
+        misses: such polls in a row.
+        since: Unix seconds of the first.
+        age: seconds since the id was accepted.
+        now: Unix seconds.
+    """
+    wait = DOUBTED_SECONDS if misses <= MISSES else poll_back_off(age)
+    left = since + LOST_SECONDS - now
+    return min(wait, max(left, DOUBTED_SECONDS)) if left > 0 else wait
 
 
 def other_is_known(services: Services, job: Job, batch: Batch, since: float) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from functions.poll.batch.lost_ids import LOST_SECONDS, begin_probe, is_lost_for_long, other_is_known
+from functions.poll.batch.lost_ids import DOUBTED_SECONDS, begin_probe, is_lost_for_long, next_look, other_is_known
 from functions.poll.batch.unanswered import (
     LATE,
     is_overdue,
@@ -30,15 +30,14 @@ from shared.workers_ai.other_account import other_account
 from shared.workers_ai.replies import Accepted, Failed, NoAnswers, OutcomeUnknown, Pending, Rejected, Reply
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from shared.bootstrap import Services
 
-MISSES, MISSES_OVER = 5, 60.0
-"""Polls in a row for which the API must have no answers for an id though it calls the batch completed, over at least
-that many seconds, before there are none."""
-FAILURES = 5
-"""The same for polls answered with the same code that blames the request."""
-DOUBTED_SECONDS = 15.0
-"""Seconds to the next poll after a reply that is believed only when several are the same."""
+FAILURES, FAILURES_OVER = 5, 60.0
+"""Polls in a row that must be answered with the same code that blames the request, over at least that many seconds."""
+TOLD_WAITS = (2.0, 5.0, 15.0)
+"""Seconds after an event that says that a batch is over at which it is polled again while it is still pending."""
 LOST = ErrorDetail("expired", "Workers AI no longer knew the batch.")
 NO_ANSWERS = ErrorDetail("missing_response", "Workers AI reported the batch as completed and sent no answers.")
 
@@ -125,7 +124,7 @@ class UnfinishedPoll:
             updates |= {"submissions": self._with(replace(self.submission, misses=0))}
         if is_overdue(services, batch, now) or job.is_past_deadline(now):
             return submit_again(services, job, batch, LATE, updates)
-        due_at = min(now + next_poll(services, job, batch), overdue_at(services, batch) + 1)
+        due_at = min(now + self._next_poll(), overdue_at(services, batch) + 1)
         due_at = min(due_at, job.deadline_at or due_at)
         followed = (
             int(batch.number[:8]) < FAST_START_BATCHES
@@ -133,9 +132,18 @@ class UnfinishedPoll:
             and batch.polls <= FOLLOWED_POLLS
         )
         grace = POLL_GRACE_SECONDS if followed else 0.0
-        if services.ledger.schedule_poll(batch, due_at + grace, **updates) and followed:
+        scheduled = services.ledger.schedule_poll(batch, due_at + grace, **updates)
+        if scheduled and scheduled.told_at and not batch.told_at:
+            services.ledger.postpone(scheduled, now)  # An event came during this poll.
+        elif scheduled and followed:
             services.queues.send(PollMessage(((job.job_id, batch.number),)), delay=due_at - now)
         return False
+
+    def _next_poll(self) -> float:
+        """Seconds until the next poll; soon after an event that says that the batch is over."""
+        batch, now = self.batch, self.services.now()
+        soon = [at for wait in TOLD_WAITS if (at := batch.told_at + wait) > now]
+        return min(soon) - now if batch.told_at and soon else next_poll(self.services, self.job, batch)
 
     def _unanswered(self, reply: Rejected | OutcomeUnknown) -> bool:
         """Process a poll without an answer. One that the API itself refuses may be refused until the deadline."""
@@ -154,25 +162,29 @@ class UnfinishedPoll:
         """Whether a reply is believed: only if several in a row are the same, over a minute. If not, count it."""
         batch, now = self.batch, self.services.now()
         if not self._is_latest:
-            self._give_up_earlier(certain=False)
+            self._give_up_earlier(_is_repeated)
             return False
         same = batch.failures > 0 and batch.failing_code == code
         since, times = (batch.failing_at, batch.failures + 1) if same else (now, 1)
-        if times >= FAILURES and now - since >= MISSES_OVER:
+        if _is_repeated(times, since, now):
             return True
         self._poll_again(DOUBTED_SECONDS, failures=times, failing_code=code, failing_at=since, misses=0)
         return False
 
     def _no_answers(self) -> bool:
-        """Process a batch that is completed without answers, which is believed after several polls."""
-        batch, now = self.batch, self.services.now()
+        """Process a batch that is completed without answers: they are paid for, so they may come for a while."""
+        services, job, batch, now = self.services, self.job, self.batch, self.services.now()
         if not self._is_latest:
-            self._give_up_earlier(certain=False)
+            self._give_up_earlier(is_lost_for_long)
             return False
-        counted = self._counted()
-        if batch.misses + 1 >= MISSES and now - self._missed_at >= MISSES_OVER:
-            return submit_again(self.services, self.job, batch, NO_ANSWERS, counted)
-        self._poll_again(DOUBTED_SECONDS, **counted)
+        counted, since = self._counted(), self._missed_at
+        if (
+            is_lost_for_long(batch.misses + 1, since, now)
+            or is_overdue(services, batch, now)
+            or job.is_past_deadline(now)
+        ):
+            return submit_again(services, job, batch, NO_ANSWERS, counted)
+        self._look_again(since, counted)
         return False
 
     def _not_known(self, reply: Rejected) -> bool:
@@ -194,10 +206,14 @@ class UnfinishedPoll:
             or (may_submit_again(services, job, batch) and begin_probe(services, job, batch))
         ):
             return submit_again(services, job, batch, LOST, counted)
-        wait = DOUBTED_SECONDS if batch.misses < MISSES else poll_back_off(now - seen.at)
-        left = max(since + LOST_SECONDS - now, DOUBTED_SECONDS)
-        services.ledger.schedule_poll(batch, now + min(wait, left if now < since + LOST_SECONDS else wait), **counted)
+        self._look_again(since, counted)
         return False
+
+    def _look_again(self, since: float, counted: dict[str, object]) -> None:
+        """Poll an id again for which nothing was found since then."""
+        now = self.services.now()
+        wait = next_look(self.batch.misses + 1, since, now - self.submission.at, now)
+        self.services.ledger.schedule_poll(self.batch, now + wait, **counted)
 
     @property
     def _missed_at(self) -> float:
@@ -213,17 +229,19 @@ class UnfinishedPoll:
         if self._is_latest:
             isolate_or_end(self.services, self.job, self.batch, code, message)
         else:
-            self._give_up_earlier(certain=True)
+            self._give_up_earlier(lambda *_: True)
 
-    def _give_up_earlier(self, *, certain: bool) -> None:
+    def _give_up_earlier(self, is_believed: Callable[[int, float, float], bool]) -> None:
         """Count a poll against an earlier id of a batch that was submitted again; only that id is given up.
 
         The counts of the latest id stay: it alone decides what happens to the batch.
+
+        Args:
+            is_believed: whether so many such polls since a time are believed, at a time.
         """
         seen, now = self.submission, self.services.now()
-        since = seen.missed_at if seen.misses else now
-        given_up = certain or (seen.misses + 1 >= MISSES and now - since >= MISSES_OVER)
-        counted = replace(seen, misses=seen.misses + 1, missed_at=since, given_up=given_up)
+        misses, since = seen.misses + 1, seen.missed_at if seen.misses else now
+        counted = replace(seen, misses=misses, missed_at=since, given_up=is_believed(misses, since, now))
         self._poll_again(DOUBTED_SECONDS, submissions=self._with(counted))
 
     def _poll_again(self, wait: float, **updates: object) -> None:
@@ -243,3 +261,8 @@ class UnfinishedPoll:
     def _with(self, changed: Submission) -> tuple[Submission, ...]:
         """The batch's submissions, the polled one changed."""
         return tuple(changed if one is self.submission else one for one in self.batch.submissions)
+
+
+def _is_repeated(times: int, since: float, now: float) -> bool:
+    """Whether a reply that blames the request has come often and long enough."""
+    return times >= FAILURES and now - since >= FAILURES_OVER

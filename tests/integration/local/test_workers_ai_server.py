@@ -96,3 +96,22 @@ def test_wrong_switch_ends_it_with_its_name():
     )
     assert done.returncode == 2
     assert "nothing" in done.stderr
+
+
+def test_events_travel_over_socket(server):
+    _, client = server
+    client.put("/_local/behaviour", json={"event_delay": 0.0})
+    account = MODEL.partition("/ai/run/")[0]
+    queue = client.post(f"{account}/queues", json={"queue_name": "events"}).json()["result"]["queue_id"]
+    client.post(f"{account}/queues/{queue}/consumers", json={"type": "http_pull"})
+    subscription = {
+        "name": "one",
+        "source": {"type": "workersAi.model", "model_name": "@cf/meta/m2m100-1.2b"},
+        "destination": {"type": "queues.queue", "queue_id": queue},
+        "events": ["batch.queued", "batch.succeeded"],
+    }
+    assert client.post(f"{account}/event_subscriptions/subscriptions", json=subscription).is_success
+    submit(client)
+    pulled = client.post(f"{account}/queues/{queue}/messages/pull")
+    assert len(pulled.json()["result"]["messages"]) == 2
+    assert len(pulled.headers.get_list("date")) == 1

@@ -362,3 +362,30 @@ def test_pending_batch_is_followed_only_at_first(table, age, number, polls, foll
     assert batch.doubles.sent == ([PollMessage(((batch.job.job_id, name),))] if followed else [])
     assert batch.doubles.delays == ([SOON] if followed else [])
     assert batch.now.due_at == T + SOON + (POLL_GRACE_SECONDS if followed else 0)
+
+
+# ── after an event ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(("since", "due_in"), [(0, 2), (2, 3), (5, 10), (15, 100)])
+def test_unconfirmed_event_is_polled_for_soon(polled, since, due_in):
+    """After 2, 5 and 15 seconds; then as without it."""
+    one = polled(told_at=T - since, number="00000099")
+
+    assert not one.polled(PENDING)
+    assert one.now.due_at == T + due_in
+
+
+def test_event_during_a_poll_makes_batch_due(polled, monkeypatch):
+    """It may have come before the API's reply, or after."""
+    one = polled(number="00000099")
+    ledger, real = one.services.ledger, type(one.services.ledger).schedule_poll
+
+    def told_first(self, batch, due_at, **updates):
+        assert ledger.tell_over(batch.job_id, batch.number, 0, T)
+        return real(self, batch, due_at, **updates)
+
+    monkeypatch.setattr(type(ledger), "schedule_poll", told_first)
+
+    assert not one.polled(PENDING)
+    assert (one.now.due_at, one.now.told_at) == (T, T)

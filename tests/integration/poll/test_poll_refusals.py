@@ -8,7 +8,7 @@ from functions.poll.batch.unanswered import LATE
 from shared import lasting_errors
 from shared.models import BatchState, ErrorDetail, Isolation, LastingError, Submission
 from shared.pacing.controls import PauseReason, Permit
-from shared.workers_ai.replies import Failed, OutcomeUnknown, Pending, Rejected
+from shared.workers_ai.replies import Failed, NoAnswers, OutcomeUnknown, Pending, Rejected
 from tests.support.doubles.ledger_items import T
 from tests.support.doubles.polled_batch import ACCEPTED, COMPLETE
 
@@ -241,14 +241,15 @@ def test_overdue_id_is_polled_on_after_unknown_submits(polled, reply, since, end
 # ── earlier ids ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("reply", [REFUSED, FAILED_EXECUTION, PERHAPS_FAILED])
 @pytest.mark.parametrize(
-    ("misses", "since", "given_up"), [(4, 60, True), (3, 60, False), (4, 59.5, False), (0, 999, False)]
+    ("reply", "over"), [(REFUSED, 60), (FAILED_EXECUTION, 60), (PERHAPS_FAILED, 60), (NoAnswers(), 900)]
 )
-def test_earlier_id_is_given_up_by_its_own_count(polled, reply, misses, since, given_up):
+@pytest.mark.parametrize(("misses", "early", "given_up"), [(4, 0, True), (3, 0, False), (4, 0.5, False), (0, 0, False)])
+def test_earlier_id_is_given_up_by_its_own_count(polled, reply, over, misses, early, given_up):
     """The latest id's count stays: it alone decides what becomes of the batch."""
+    since = over - early
     earlier = replace(EARLIER, misses=misses, missed_at=T - since)
-    latest = {"failures": 4, "failing_code": reply.code, "failing_at": T - 60, "misses": 4, "missed_at": T - 60}
+    latest = {"failures": 4, "failing_code": 3030, "failing_at": T - 60, "misses": 4, "missed_at": T - 60}
     one = polled(submissions=(earlier, LATEST), **EARLIER_IS_POLLED, **latest)
 
     assert not one.polled(reply)

@@ -23,8 +23,9 @@ def test_unanswered_poll_is_repeated_and_billed_once(world, api, kind):
     assert len(api.accepted) == 1
 
 
-@pytest.mark.parametrize("polls", [4, *only_slowly(1)])
+@pytest.mark.parametrize("polls", [6, *only_slowly(1, 4)])
 def test_completed_batch_without_answers_is_polled(world, api, polls):
+    """The answers are paid for: they may come ten minutes after the word."""
     api.inject(Fault(kind="no_answers", times=polls))
     world.upload_records("a.jsonl", referenced(3), model=M2M)
     began = world.now()
@@ -33,7 +34,7 @@ def test_completed_batch_without_answers_is_polled(world, api, polls):
 
     assert all_good(world, 3)
     assert len(api.accepted) == 1
-    assert world.now() - began < 240
+    assert world.now() - began < 900
 
 
 def test_batch_without_answers_is_sent_three_times(world, api):
@@ -45,7 +46,7 @@ def test_batch_without_answers_is_sent_three_times(world, api):
 
     assert codes(world) == ["missing_response"] * 3
     assert len(api.accepted) == 3
-    assert world.now() - began < 20 * 60, "not until the deadline of 24 hours"
+    assert world.now() - began < 60 * 60, "not until the deadline of 24 hours"
     assert len(world.lines("retry.jsonl")) == 3
 
 

@@ -22,6 +22,7 @@ from weakref import WeakKeyDictionary
 
 from greenlet import getcurrent
 
+from functions.poll.batch import lost_ids
 from local.workers_ai import Behaviour, Fault
 from simulation.services.awkward import Awkward
 from tests.simulation.worlds.item_laws import ItemLaws
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from tests.simulation.worlds.users import Dropped
     from tests.simulation.worlds.world import World
 
+SOON_LOST = (lost_ids, "LOST_SECONDS", 60.0)
+"""An id without answers is given up after a minute: 15 add nothing but polls to a world."""
 MOST_SECONDS = 140.0
 """Longest that an invocation is held up: after 150 s Lambda ends it."""
 AFTER_SECONDS = 0.003
@@ -238,7 +241,7 @@ def run(small: SmallWorld, schedule: Schedule) -> Ran:
         patch.object(random, "randrange", lambda *bounds: bounds[0] if len(bounds) > 1 else 0),
         simulated(1, Awkward(cold_start_seconds=0.0), behaviour, **dict(small.settings)) as world,
     ):
-        for module, name, value in small.patched:
+        for module, name, value in (SOON_LOST, *small.patched):
             stack.enter_context(patch.object(module, name, value))
         world.kernel.random = world.calls.random = _NoChance()
         calls = world.calls

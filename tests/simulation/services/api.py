@@ -16,7 +16,7 @@ from local.workers_ai.replies import Cut, Reply
 from local.workers_ai.routes import Routes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from local.workers_ai.api import WorkersAI
     from simulation.services.calls import Calls
@@ -46,10 +46,10 @@ class Response:
 class Http:
     """A client for the simulated API."""
 
-    def __init__(self, calls: Calls, api: WorkersAI, times: list[float]) -> None:
-        """Answer from the local Workers AI; note when each call reaches it."""
+    def __init__(self, calls: Calls, api: WorkersAI, on_call: Sequence[Callable[[str, str, bytes], None]]) -> None:
+        """Answer from the local Workers AI; tell of each call its path, query and body when it is carried out."""
         self.calls = calls
-        self.times = times
+        self.on_call = on_call
         self.routes = Routes(api)
 
     @contextmanager
@@ -59,18 +59,19 @@ class Http:
         url: str,
         *,
         headers: Mapping[str, str],
-        content: Iterable[bytes] = (),
+        content: Iterable[bytes] | None = None,
         timeout: httpx.Timeout | None = None,
         extensions: object = None,
     ) -> Iterator[Response]:
         """One exchange: the API takes effect in the middle of it."""
         del extensions
-        body = b"".join(content)
+        body = b"".join(content or ())
         address = urlsplit(url)
         patience = timeout.read if timeout and timeout.read else READ_SECONDS
 
         self.calls.take("api.call", 0.5)
-        self.times.append(self.calls.now())
+        for tell in self.on_call:
+            tell(address.path, address.query, body)
         reply = self.routes.handle(method, address.path, address.query, headers, body)
         self.calls.total += 1
         self.calls.by_operation["api.call"] = self.calls.by_operation.get("api.call", 0) + 1

@@ -45,7 +45,7 @@ def judge_cost(laws: Laws, upload: Upload, manifest: dict[str, Any]) -> None:
     if (cost := manifest["cost"]) is None:
         return
     unanswered = {
-        one["request_id"] for one in laws.world.api.accepted if not (one["answers"] or one["failed"] or one["inline"])
+        one["request_id"] for one in laws.world.billed if not (one["answers"] or one["failed"] or one["inline"])
     }
     done = [item for item in _batches(laws, upload) if item["state"]["S"] == "done"]
     never = sum(request_id in unanswered for item in done for request_id in _ids(item))

@@ -23,7 +23,7 @@ from tests.simulation.worlds.world import FINAL, World
 from tests.support.aws.wire_items import number, submissions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from tests.simulation.worlds.users import Dropped
 
@@ -277,24 +277,14 @@ class Ending:
                 request_id = one["request_id"]["S"]
                 if request_id and owner.setdefault(request_id, key) != key:
                     self.laws.broken("an id belongs to one batch", f"{request_id}: {owner[request_id]}, {key}")
-        billed = [one["request_id"] for one in self.world.api.accepted]
+        billed = [one["request_id"] for one in self.world.billed]
         if not set(owner) <= set(billed) or not told <= len(billed) <= told + unknowable + doubtful:
             counted = f"{told} told, {unknowable} unknowable, {doubtful} doubtful"
             self.laws.broken("the bill is what the ledger tells", f"{len(billed)} billed, {counted}")
         self._judge_bodies()
-        again = sum(1 for _ in self._accepted_again())
+        again = sum(1 for _ in accepted_again(self.world.billed))
         if again and not self.world.has_faults and unknowable == 0:
             self.laws.broken("a batch is billed once", f"{again} batches were accepted again")
-
-    def _accepted_again(self) -> Iterator[str]:
-        """Bodies that were accepted again, but for those whose answer came after the deadline of their batch."""
-        deadline = 3_600 * float(os.environ["BATCH_DEADLINE_HOURS"])
-        before: dict[str, float] = {}
-        for one in self.world.api.accepted:
-            if one["time"] < before.get(one["sha256"], 0.0):
-                yield one["sha256"]
-            is_late = one["completes_at"] is None or one["completes_at"] > one["time"] + deadline
-            before[one["sha256"]] = one["time"] + deadline if is_late else inf
 
     def judge_calls(self) -> None:
         """Judge that in five minutes no more calls are made than the bucket holds and than flow into it."""
@@ -308,7 +298,7 @@ class Ending:
 
     def _judge_bodies(self) -> None:
         """Judge that each batch was accepted with the records of its round, as far as these are still staged."""
-        bodies = {one["request_id"]: one["sha256"] for one in self.world.api.accepted}
+        bodies = {one["request_id"]: one["sha256"] for one in self.world.billed}
         for key, item in self.world.dynamodb.items.items():
             if not key[1].startswith("BATCH#"):
                 continue
@@ -323,6 +313,17 @@ class Ending:
                 size = int(stored.metadata["body-size"] if round_ else item["body_size"]["N"])
                 if sha256(stored.body[:size]).hexdigest() != bodies[told["request_id"]]:
                     self.laws.broken("a round is submitted with its own records", f"{key}: {told['request_id']}")
+
+
+def accepted_again(billed: Iterable[Item]) -> Iterator[str]:
+    """Bodies that were accepted again, but for those whose answer came after the deadline of their batch."""
+    deadline = 3_600 * float(os.environ["BATCH_DEADLINE_HOURS"])
+    before: dict[str, float] = {}
+    for one in billed:
+        if one["time"] < before.get(one["sha256"], 0.0):
+            yield one["sha256"]
+        is_late = one["completes_at"] is None or one["completes_at"] > one["time"] + deadline
+        before[one["sha256"]] = one["time"] + deadline if is_late else inf
 
 
 class Promises:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from local.workers_ai import Fault
-from simulation.services.awkward import Awkward
+from simulation.services.awkward import HALF, Awkward
+from tests.simulation.cloudflare.events import Events, Hand, draw_events, draw_hands, draw_lost_replies
 from tests.simulation.worlds.users import MODELS
 from tests.support.doubles.other_versions import Version
 
@@ -73,13 +74,17 @@ CALM_SHARE = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """A user drops a file, `at` seconds after the world's beginning; `bad` of its `size` lines are no JSON."""
+    """A user drops a file, `at` seconds after the world's beginning; `bad` of its `size` lines are no JSON.
+
+    Its records have an `external_reference` each, or none has.
+    """
 
     at: float
     name: str
     size: int
     model: str = MODELS[0]
     bad: int = 0
+    referenced: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +111,9 @@ class Deploy:
         return {name: Version(value) for name, value in named.items() if value}
 
 
+Act = Drop | Command | Deploy | Hand
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """A whole world.
@@ -113,6 +121,7 @@ class Plan:
     Attributes:
         latency: median seconds that the API takes for a batch.
         settings: the functions' variables that differ from the template's defaults.
+        events: how completion events are; None if the functions do not know them, or the template's default holds.
     """
 
     seed: int
@@ -120,7 +129,8 @@ class Plan:
     latency: float = 3.0
     settings: tuple[tuple[str, object], ...] = ()
     faults: tuple[Fault, ...] = ()
-    acts: tuple[Drop | Command | Deploy, ...] = ()
+    acts: tuple[Act, ...] = ()
+    events: Events | None = None
 
     @property
     def is_calm(self) -> bool:
@@ -133,9 +143,12 @@ class Plan:
         for one in fields(self.awkward):
             if (value := getattr(self.awkward, one.name)) != one.default:
                 yield f"AWS: {one.name} {value:g}"
+        if self.events is not None:
+            yield from self.events.lines()
         yield from (f"API: {_written('Fault', msgspec.to_builtins(fault))}" for fault in self.faults)
         for act in self.acts:
-            given = {one.name: getattr(act, one.name) for one in fields(act) if one.name != "at"}
+            named = {one: getattr(act, one.name) for one in fields(act) if one.name != "at"}
+            given = {one.name: value for one, value in named.items() if value != one.default}
             yield f"{act.at:7.1f} s  {_written(type(act).__name__, given)}"
 
 
@@ -169,9 +182,24 @@ def draw(seed: int) -> Plan:
         else (*random.sample(FAULTS, random.randint(0, 4)), *_doubts(seed), *_odd_answers(seed), *_no_route(seed)),
         acts=tuple(drops),
     )
-    if is_calm:
+    return _with_events(plan if is_calm else _with_commands(plan, random, drops), drops)
+
+
+def _with_commands(plan: Plan, random: Random, drops: list[Drop]) -> Plan:
+    return replace(plan, acts=(*drops, *_commands(random, drops), *_deploys(Random(f"{plan.seed} deploys"))))
+
+
+def _with_events(plan: Plan, drops: list[Drop]) -> Plan:
+    """The same plan with completion events; where each comes, replies may be lost, and nothing else goes wrong."""
+    events, random = draw_events(plan.seed), Random(f"{plan.seed} references")
+    if events is None:
         return plan
-    return replace(plan, acts=(*drops, *_commands(random, drops), *_deploys(Random(f"{seed} deploys"))))
+    dropped = [replace(one, referenced=events.takes_references and random.random() < HALF) for one in drops]
+    others = plan.acts[len(drops) :]
+    if events.is_sound and not plan.is_calm:
+        return replace(plan, events=events, faults=tuple(draw_lost_replies(plan.seed)), acts=tuple(dropped))
+    hands = [] if plan.is_calm and events.is_sound else draw_hands(plan.seed)
+    return replace(plan, events=events, acts=(*dropped, *others, *hands))
 
 
 def _doubts(seed: int) -> list[Fault]:
@@ -224,6 +252,9 @@ def smaller(plan: Plan) -> Iterator[Plan]:
         if getattr(plan.awkward, one.name) != one.default:
             changed: dict[str, Any] = {one.name: one.default}
             yield replace(plan, awkward=replace(plan.awkward, **changed))
+    if plan.events is not None:
+        yield replace(plan, events=None)
+        yield from (replace(plan, events=one) for one in plan.events.smaller())
     for place, act in enumerate(plan.acts):
         if isinstance(act, Drop) and act.size > 1:
             half = replace(act, size=act.size // 2, bad=0)

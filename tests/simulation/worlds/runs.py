@@ -6,11 +6,14 @@ import hashlib
 from dataclasses import dataclass
 
 from local.workers_ai import Behaviour
+from tests.simulation.cloudflare.events import Events, Hand
+from tests.simulation.cloudflare.laws import EventLaws
+from tests.simulation.cloudflare.others import OtherStack, by_hand
 from tests.simulation.worlds.item_laws import ItemLaws
 from tests.simulation.worlds.judges import Ending, Laws, Promises, Violation
-from tests.simulation.worlds.plans import Deploy, Drop, Plan, draw, smaller
-from tests.simulation.worlds.users import drop
-from tests.simulation.worlds.world import simulated
+from tests.simulation.worlds.plans import Act, Command, Deploy, Drop, Plan, draw, smaller
+from tests.simulation.worlds.users import Dropped, drop
+from tests.simulation.worlds.world import World, simulated
 
 SETTLE_SECONDS = 60 * 86_400.0
 """Every job ends within 50 days."""
@@ -26,6 +29,7 @@ class Outcome:
         trace: SHA-256 of everything that happened, in order.
         calls: simulated calls.
         seconds: simulated time.
+        jobs: seconds from each drop to the end of its job.
     """
 
     plan: Plan
@@ -33,12 +37,16 @@ class Outcome:
     trace: str
     calls: int
     seconds: float
+    jobs: tuple[float, ...] = ()
 
 
 def run(plan: Plan, events: list[str] | None = None, settle_seconds: float = SETTLE_SECONDS) -> Outcome:
     """Run a plan; `events` gets one line for each call and each write."""
     behaviour = Behaviour(embedder="hash", latency=plan.latency, latency_kind="lognormal", latency_spread=0.5)
-    with simulated(plan.seed, plan.awkward, behaviour, **dict(plan.settings)) as world:
+    settings = dict(plan.settings)
+    if plan.events is not None:
+        behaviour, settings = plan.events.behaviour(behaviour), settings | plan.events.settings()
+    with simulated(plan.seed, plan.awkward, behaviour, **settings) as world:
         digest = hashlib.sha256()
 
         def note(line: str) -> None:
@@ -50,31 +58,47 @@ def run(plan: Plan, events: list[str] | None = None, settle_seconds: float = SET
         laws = Laws(world, events)
         ItemLaws(laws)
         promises = Promises(laws)
+        event_laws = EventLaws(laws, plan.events or Events(is_on=False))
+        if plan.events is not None and plan.events.repeated:
+            OtherStack(world, plan.events.repeated)
         world.inject(*plan.faults)
-        dropped = []
+        dropped: list[Dropped] = []
         for act in sorted(plan.acts, key=lambda one: one.at):
             world.run(world.began + act.at - world.kernel.now)
-            if isinstance(act, Drop):
-                one = drop(world, act.name, act.size, act.model, bad=act.bad, may_fail=not plan.is_calm)
-                dropped.append(one)
-                continue
-            if isinstance(act, Deploy):
-                world.redeploy(act.versions)
-                continue
-            jobs = {one.upload.key: one.upload.job_id for one in dropped}
-            if target := jobs.get(f"inbox/{act.name}") if act.name else "stack":
-                world.command(target, act.word)
+            _happens(world, act, dropped, may_fail=not plan.is_calm)
         world.settle(settle_seconds)
         world.wait_for_late_things(AFTERWARDS_SECONDS)
         ending = Ending(laws)
         ending.judge_calls()
         # Of a write whose answer is lost nobody knows, if what was written cannot be read either.
         ending.judge(dropped, may_count=not (plan.awkward.answered_late and plan.awkward.throttled))
+        event_laws.judge(dropped, plan)
         if plan.is_calm:
             promises.judge(dropped, world.calls_per_minute)
         return Outcome(
-            plan, tuple(laws.violations), digest.hexdigest(), world.calls.total, world.kernel.now - world.began
+            plan,
+            tuple(laws.violations),
+            digest.hexdigest(),
+            world.calls.total,
+            world.kernel.now - world.began,
+            tuple(map(promises.seconds_of, dropped)),
         )
+
+
+def _happens(world: World, act: Act, dropped: list[Dropped], *, may_fail: bool) -> None:
+    """Let one act of a plan happen."""
+    match act:
+        case Drop():
+            one = drop(world, act.name, act.size, act.model, bad=act.bad, may_fail=may_fail, referenced=act.referenced)
+            dropped.append(one)
+        case Deploy():
+            world.redeploy(act.versions)
+        case Hand():
+            by_hand(world, act.what)
+        case Command():
+            jobs = {one.upload.key: one.upload.job_id for one in dropped}
+            if target := jobs.get(f"inbox/{act.name}") if act.name else "stack":
+                world.command(target, act.word)
 
 
 def random_world(seed: int, events: list[str] | None = None) -> Outcome:

@@ -132,7 +132,7 @@ def test_plan_is_printed_as_it_would_be_written():
     assert list(plan.lines())[1:] == [
         "AWS: death 0.02",
         "API: Fault(kind='971', retry_after=30)",
-        "    5.0 s  Drop(name='a.jsonl', size=1, model='@cf/meta/m2m100-1.2b', bad=0)",
+        "    5.0 s  Drop(name='a.jsonl', size=1)",
         "    6.0 s  Command(name='', word='pause')",
     ]
 

@@ -27,9 +27,9 @@ class Dropped:
     may_fail: bool = False
 
 
-def record(model: str, name: str, number: int) -> dict[str, Any]:
-    """A request that its model accepts, unlike any other."""
-    text = {"text": f"{name} {number}", "external_reference": f"r{number}"}
+def record(model: str, name: str, number: int, *, referenced: bool = True) -> dict[str, Any]:
+    """A request that its model accepts, unlike any other; with a reference or without."""
+    text = {"text": f"{name} {number}"} | ({"external_reference": f"r{number}"} if referenced else {})
     return {**text, "target_lang": "es"} if "m2m" in model else text
 
 
@@ -41,10 +41,13 @@ def drop(
     *,
     bad: int = 0,
     may_fail: bool = False,
+    referenced: bool = True,
     metadata: dict[str, str] | None = None,
 ) -> Dropped:
     """Drop a file of `size` records now, `bad` lines of which cannot be read; with further metadata."""
-    records: list[dict[str, Any] | None] = [record(model, name, number) for number in range(size)]
+    records: list[dict[str, Any] | None] = [
+        record(model, name, number, referenced=referenced) for number in range(size)
+    ]
     for place in range(bad):
         records[(place * 7) % size] = None
     lines = ["no JSON" if one is None else json.dumps(one) for one in records]

@@ -102,6 +102,12 @@ class World(Account):
         self.has_faults = False
         self.calls_per_minute = int(os.environ["API_CALLS_PER_MINUTE"])
         self.call_times: list[float] = []
+        """When each call of models, or of the token's check, reached the API."""
+        self.queue_times: list[float] = []
+        """When each call of Queues did."""
+        self.on_call: list[Callable[[str, str, bytes], None]] = [self._note_call]
+        self.foreign_ids: set[str] = set()
+        """Batches that others had accepted."""
         self.token = TOKEN
         self.api = WorkersAI(behaviour or Behaviour(embedder="hash", latency=20.0), now=lambda: self.kernel.now)
         for one in properties("Bucket")["NotificationConfiguration"]["QueueConfigurations"]:
@@ -123,6 +129,15 @@ class World(Account):
             self._make_function(name, module)
         first = START + self.kernel.random.uniform(0, TICK_SECONDS)
         self._ticks = self.schedule(self.functions["PollFunction"], TICK_SECONDS, first)
+
+    def _note_call(self, path: str, _query: str, _body: bytes) -> None:
+        is_of_queues = "/queues" in path or "/event_subscriptions/" in path
+        (self.queue_times if is_of_queues else self.call_times).append(self.kernel.now)
+
+    @property
+    def billed(self) -> list[dict[str, Any]]:
+        """What this stack had accepted."""
+        return [one for one in self.api.accepted if one["request_id"] not in self.foreign_ids]
 
     # ── users ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -265,7 +280,7 @@ def simulated(
         reader = Reader(world.dynamodb)
         for target, name, replacement in (
             *((module, "read", reader) for module in (controls, dynamodb, batches, jobs)),
-            (bootstrap, "http_client", lambda: Http(world.calls, world.api, world.call_times)),
+            (bootstrap, "http_client", lambda: Http(world.calls, world.api, world.on_call)),
             (bootstrap, "_credentials_reader", lambda *_: lambda _fresh: Credentials(world.token)),
             (api_client, "time", clock),
             (api_client, "_cut_off_at", _never_cut_off),

@@ -212,7 +212,7 @@ class TickParts:
         self.looks_ended: list[float] = []
         """When a tick noted that it looks no longer."""
         wakes = SimpleNamespace(end=lambda _from, now: self.looks_ended.append(now))
-        parts = {"ledger": self.ledger, "budget": self.budget, "queues": self.queues, "wakes": wakes}
+        parts = {"ledger": self.ledger, "budget": self.budget, "queues": self.queues, "wakes": wakes, "events": None}
         settings = SimpleNamespace(cloudflare_account_id=JOB.plan.account)
         self.services: Any = SimpleNamespace(**parts, settings=settings, now=self.clock.now, sleep=self.clock.sleep)
         self.visits: list[tuple[float, str]] = []

@@ -103,8 +103,8 @@ class World:
         return self.upload(path, "".join(json.dumps(record) + "\n" for record in records), **metadata)
 
     def control(self, name: str, command: str) -> None:
-        """Put a command: `name` is a job's id, or `stack`."""
-        key = f"control/{name}" if name == "stack" else f"control/jobs/{name}"
+        """Put a command: `name` is a job's id, `stack`, or `events`."""
+        key = f"control/{name}" if name in {"stack", "events"} else f"control/jobs/{name}"
         self.s3.put_object(Bucket=BUCKET, Key=key, Body=command.encode())
 
     def item(self, kind: str = "META") -> dict[str, Any]:

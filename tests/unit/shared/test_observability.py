@@ -32,6 +32,16 @@ WITHOUT_A_JOB = {
     "no token can be read",
     "denied upload has no job",
     "command not read",
+    "events not set up",
+    "item of an id not readable",
+    "events not pulled",
+    "events not expected",
+    "events of a model",
+    "events not removed",
+    "events controlled",
+    "unknown command for events",
+    "command for events not carried out",
+    "control item of events deleted, because it cannot be read",
 }
 """Lines about what is no job, or not yet."""
 

@@ -16,6 +16,8 @@ OPTIONAL = {
     "SOURCE_BUCKET_NAME",
     "SOURCE_PREFIX",
     "KMS_KEY_ARN",
+    "COMPLETION_EVENTS",
+    "EVENTS_QUEUE_NAME",
 }
 GOOD = {name: value for name, value in EXAMPLE_SETTINGS.items() if name in ENVIRONMENT - OPTIONAL}
 WORKER = {

@@ -51,6 +51,26 @@ WRITES = {
         {"state": "queued", "work": "v1#poll"}
         | {"submissions": [plain(attribute(ID)), plain(attribute(replace(ID, attempt=2)))]},
     ),
+    "accept anew": (
+        replace(SUBMITTING, told_at=T - 9),
+        lambda at, seen: at.accept(seen, ID, T + 5),
+        {"state": "queued", "submissions": [plain(attribute(ID))], "work": "v1#poll", "due_at": T + 5, "told_at": 0.0},
+    ),
+    "tell_over": (
+        replace(BATCH, due_at=T + 60),
+        lambda at, seen: at.tell_over(seen.job_id, seen.number, 0, T + 9),
+        {"due_at": T + 9, "told_at": T + 9},
+    ),
+    "tell_over while it is polled": (
+        replace(BATCH, due_at=T + 60, claims=1),
+        lambda at, seen: at.tell_over(seen.job_id, seen.number, 0, T + 9),
+        {"told_at": T + 9},
+    ),
+    "tell_over when it is due already": (
+        BATCH,
+        lambda at, seen: at.tell_over(seen.job_id, seen.number, 0, T + 9),
+        {"told_at": T + 9},
+    ),
     "keep_polling": (
         replace(READY, claims=2),
         lambda at, seen: at.keep_polling(seen, REASON, T + 9, misses=4),

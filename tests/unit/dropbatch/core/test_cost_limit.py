@@ -7,11 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dropbatch.core.cost_limit import MOST_UNKNOWN, Spent, estimate, first_batch, fits
+from dropbatch.core.formats.model_catalog import find_model
 
-KIMI = "@cf/moonshotai/kimi-k2.6"
-LLAMA = "@cf/meta/llama-3.3-70b-instruct-fp8-fast"
-BGE = "@cf/baai/bge-small-en-v1.5"
-M2M = "@cf/meta/m2m100-1.2b"
+KIMI = find_model("@cf/moonshotai/kimi-k2.6")
+LLAMA = find_model("@cf/meta/llama-3.3-70b-instruct-fp8-fast")
+BGE = find_model("@cf/baai/bge-small-en-v1.5")
+M2M = find_model("@cf/meta/m2m100-1.2b")
 SPENT = Spent(amount=100, settled=1_000, measured=1_000, records=100)
 
 
@@ -75,7 +76,7 @@ def test_estimate_counts_each_answer_as_long_as_it_may_be():
     assert estimate(LLAMA, b"", 0, 1, 0) == 576_768
     assert estimate(KIMI, body, 0, 2, 500) == 2_400_000
     assert estimate(BGE, b"", 4_000, 9, 500) == 20_200
-    assert estimate("@cf/some/model", body, 100, 2, 0) == 0
+    assert estimate(find_model("@cf/some/model"), body, 100, 2, 0) == 0
 
 
 @pytest.mark.parametrize(

@@ -98,10 +98,9 @@ def test_other_account_is_in_every_address(name):
     settings = settings_of(name)
     own, other = transport_of(settings), transport_of(settings, OTHER)
     assert own == TRANSPORTS[name]
-    assert other == replace(
-        own, run_url=own.run_url.replace(ACCOUNT, OTHER), check_url=own.check_url.replace(ACCOUNT, OTHER)
-    )
-    assert ACCOUNT not in other.run_url + other.check_url
+    urls = ("run_url", "check_url", "account_url")
+    assert other == replace(own, **{name: getattr(own, name).replace(ACCOUNT, OTHER) for name in urls})
+    assert ACCOUNT not in other.run_url + other.check_url + other.account_url
 
 
 def test_worker_is_sent_nothing_for_another_account():

@@ -1,0 +1,1 @@
+"""Cloudflare's Queues and event subscriptions, as far as completion events of batches need them."""

@@ -1,0 +1,50 @@
+"""When the queue is pulled: soon after a young batch may be over, and the older the youngest is, the more rarely."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from shared.errors import StorageError
+from shared.observability import logger
+
+if TYPE_CHECKING:
+    from shared.bootstrap import Services
+    from shared.models import Job, Submission
+
+MIN_PULL_SECONDS, MAX_PULL_SECONDS, MAX_LATER_PULL_SECONDS = 2.0, 15.0, 30.0
+YOUNG_SECONDS = 600.0
+SHARE_OF_AGE = 1 / 16
+"""The share of the age of the youngest batch that passes between two pulls."""
+CROWDED_SECONDS = 10.0
+"""Seconds between two pulls at least while the rate budget is nearly used up: with their acknowledgements, 12 calls a
+minute."""
+FAST_PERCENTILE, FAST_SHARE = 0.05, 0.8
+"""No pull before this share of the time in which so few batches of the model were finished."""
+
+
+def pull_interval(age: float, *, crowded: bool = False) -> float:
+    """Seconds between two pulls while the youngest batch is so old, in seconds."""
+    most = MAX_PULL_SECONDS if age < YOUNG_SECONDS else MAX_LATER_PULL_SECONDS
+    least = CROWDED_SECONDS if crowded else MIN_PULL_SECONDS
+    return min(max(age * SHARE_OF_AGE, least), most)
+
+
+def expect_events(services: Services, job: Job, number: str, submission: Submission) -> None:
+    """Note whose the id of an accepted batch is, and have the queue pulled; the batch is `queued` already.
+
+    An event that came before makes the batch due now. A failure costs the batch its events, and nothing else.
+    """
+    events, now = services.events, services.now()
+    if events is None or not submission.request_id:
+        return
+    try:
+        known = events.ids.assign(submission.request_id, job.job_id, number, submission.round, now)
+        if known.over_at:
+            services.ledger.tell_over(job.job_id, number, submission.round, now)
+            return
+        fast = services.times.percentile(job.plan.model, FAST_PERCENTILE, now)
+        pull_at = now + max(fast * FAST_SHARE, MIN_PULL_SECONDS)
+        events.item.expect_pull(pull_at, now)
+        services.left.look(pull_at)
+    except StorageError as error:
+        logger.warning("events not expected", job_id=job.job_id, number=number, reason=str(error))

@@ -1,0 +1,107 @@
+"""A message of the queue as data: what an event of a batch says. Pure; accepts whatever is in a queue.
+
+A body comes as JSON, as JSON in a text, or as base64 of it. Anything that is no event of a batch is None.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+MAX_EVENT_BYTES = 8_192
+"""Bytes of a message's body that may be an event; documented ones have under 600."""
+MAX_ID_CHARACTERS = 1_024
+ID_PREFIX = "req-"
+"""Events name a batch with it, replies without."""
+KINDS = frozenset({"queued", "succeeded", "failed"})
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What an event says of a batch.
+
+    Attributes:
+        kind: `queued`, `succeeded` or `failed`.
+        request_id: the batch's id, without `ID_PREFIX`.
+        model: its model; empty if the event names none.
+        account: its account; empty likewise.
+        at: when it happened, Unix seconds, by Cloudflare's clock.
+    """
+
+    kind: str
+    request_id: str
+    model: str
+    account: str
+    at: float
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the batch is finished, with success or without."""
+        return self.kind != "queued"
+
+
+class Message(msgspec.Struct, frozen=True):
+    """A pulled message; its body stays bytes until it is read."""
+
+    lease_id: str
+    body: msgspec.Raw = msgspec.Raw(b"null")
+    timestamp_ms: float = 0.0
+
+
+class Pulled(msgspec.Struct, frozen=True):
+    """What a pull returns."""
+
+    messages: list[Message] = []
+    message_backlog_count: int = 0
+
+
+_decode = msgspec.json.Decoder().decode
+
+
+def bare_id(request_id: str) -> str:
+    """An id as it is compared: without the prefix that only events have."""
+    return request_id.removeprefix(ID_PREFIX)
+
+
+def event_in(message: Message) -> Event | None:
+    """The event of a batch that a message holds; None if it holds none."""
+    if len(memoryview(message.body)) > MAX_EVENT_BYTES:
+        return None
+    try:
+        told = _decode(message.body)
+        if isinstance(told, str):
+            told = _decode(told if told.lstrip()[:1] == "{" else base64.b64decode(told, validate=True))
+    except (msgspec.MsgspecError, UnicodeDecodeError, binascii.Error, ValueError, RecursionError):
+        return None
+    if not isinstance(told, dict) or not isinstance(kind := told.get("type"), str):
+        return None
+    of, _, last = kind.rpartition(".")
+    request_id = _text(told, "payload", "requestId", "request_id")
+    if last not in KINDS or not of.endswith("batch") or not request_id:
+        return None
+    return Event(
+        last,
+        bare_id(request_id),
+        _text(told, "source", "modelName", "model_name"),
+        _text(told, "metadata", "accountId", "account_id"),
+        _time(_text(told, "metadata", "eventTimestamp", "event_timestamp")) or message.timestamp_ms / 1000,
+    )
+
+
+def _text(told: dict[str, Any], member: str, *names: str) -> str:
+    """The first text of these names in a member; empty if there is none, or one that is too long to be stored."""
+    inner = told.get(member)
+    given = (inner.get(name) for name in names) if isinstance(inner, dict) else ()
+    return next((one for one in given if isinstance(one, str) and len(one) <= MAX_ID_CHARACTERS), "")
+
+
+def _time(text: str) -> float:
+    try:
+        return datetime.fromisoformat(text).timestamp() if text else 0.0
+    except (ValueError, OverflowError):
+        return 0.0

@@ -1,0 +1,330 @@
+"""What pulled events change: a batch is due now, by one write, and nothing else; each order of event and batch."""
+
+import json
+from dataclasses import replace
+
+import httpx
+import pytest
+
+from functions.poll.schedule import pull_events as pull_events_module
+from functions.poll.schedule.pull_events import MAX_PULLS_IN_A_ROW, pull_events
+from shared.errors import StorageError
+from shared.events.ids import KnownId
+from shared.events.pulling import expect_events
+from shared.ledger import DueEntry
+from shared.models import BatchState, DueKind, Submission
+from tests.support.doubles.api_client import refusal
+from tests.support.doubles.ledger_items import JOB, PART, T
+
+PULL, ACK = "POST /queues/q1/messages/pull", "POST /queues/q1/messages/ack"
+HOUR = 3_600.0
+
+
+def pulled(told, *, crowded=False):
+    """Pull now; return the numbers of the batches that are due."""
+    told.services.events.item.change({"pull_at": 0.0})
+    return [one.number for one in pull_events(told.services, crowded=crowded).told]
+
+
+@pytest.mark.parametrize("kind", ["succeeded", "failed"])
+def test_event_makes_batch_due(told, kind):
+    told.cloudflare.send(kind, "id")
+
+    pulls = pull_events(told.services, crowded=False)
+
+    seen = told.batch_before
+    assert pulls.told == [DueEntry(seen.job_id, seen.number, T)]
+    assert told.batch == replace(seen, due_at=T, told_at=T)
+    assert told.cloudflare.calls == [PULL, ACK]
+    assert told.cloudflare.leased == {}
+
+
+def test_id_without_prefix_is_the_same(told):
+    told.cloudflare.send("succeeded", "id")
+    told.cloudflare.messages[0]["body"] = told.cloudflare.messages[0]["body"].replace("req-", "")
+    assert pulled(told) == [told.batch.number]
+
+
+# ── the orders in which event and batch may come ─────────────────────────────────────────────────────────────────────
+
+
+def accept(told):
+    """As the function that submits does after the reply: the batch is queued, then its id is noted."""
+    seen = told.batch
+    accepted = told.services.ledger.accept(seen, Submission("id", 1, T), T + 60)
+    expect_events(told.services, JOB, seen.number, accepted.submissions[-1])
+
+
+@pytest.fixture
+def accepting(told, monkeypatch):
+    """A batch whose POST has no reply yet."""
+    told.services.events.ids.call("delete_item", Key={"pk": {"S": "ID#id"}, "sk": {"S": "BATCH"}})
+    told.begin(state=BatchState.SUBMITTING, submissions=())
+    told.services.times = type("Times", (), {"percentile": lambda *_: 0.0})()
+    told.services.left = type("Left", (), {"look": lambda *_: None})()
+    return told
+
+
+def test_event_before_reply_makes_batch_due_at_reply(accepting):
+    accepting.cloudflare.send("queued", "id")
+    accepting.cloudflare.send("succeeded", "id")
+    assert pulled(accepting) == []
+    assert accepting.batch == accepting.batch_before
+
+    accept(accepting)
+
+    assert (accepting.batch.due_at, accepting.batch.told_at) == (T, T)
+
+
+def test_event_between_reply_and_its_id_makes_batch_due(accepting, monkeypatch):
+    """Whoever writes second sees the first: here the event is read while the id is being noted."""
+    ids = type(accepting.services.events.ids)
+    look_up = ids.look_up
+
+    def late(self, wanted):
+        found = look_up(self, wanted)
+        accept(accepting)
+        return found
+
+    monkeypatch.setattr(ids, "look_up", late)
+    accepting.cloudflare.send("succeeded", "id")
+
+    assert pulled(accepting) == [accepting.batch.number]
+    assert (accepting.batch.due_at, accepting.batch.told_at) == (T, T)
+
+
+def test_queued_event_changes_no_batch(told):
+    told.cloudflare.send("queued", "id")
+    assert pulled(told) == []
+    assert told.batch == told.batch_before
+    assert told.cloudflare.leased == {}
+
+
+@pytest.mark.parametrize("final", [BatchState.DONE, BatchState.READY, BatchState.SUBMITTING, BatchState.DIVIDED])
+def test_event_changes_no_batch_that_is_not_queued(told, final):
+    """It comes after the batch is done, an hour late, or for a batch that is being submitted again."""
+    told.begin(state=final)
+    told.clock += HOUR
+    told.cloudflare.send("succeeded", "id")
+    assert pulled(told) == []
+    assert told.batch == told.batch_before
+
+
+def test_event_for_what_api_then_loses_is_one_poll(told):
+    """The batch is due now, as it would have been later: the poll finds what the API says."""
+    told.cloudflare.send("succeeded", "id")
+    assert pulled(told) == [told.batch.number]
+    assert told.batch.state is BatchState.QUEUED
+
+
+def test_second_event_does_nothing(told):
+    for kind in ("succeeded", "succeeded", "failed"):
+        told.cloudflare.send(kind, "id")
+        pulled(told)
+    told.services.ledger.schedule_poll(told.batch, T + 70)
+    told.cloudflare.send("failed", "id")
+
+    assert pulled(told) == []
+    assert (told.batch.due_at, told.batch.told_at) == (T + 70, T)
+
+
+def test_event_of_earlier_round_does_nothing(told):
+    told.begin(round=1, submissions=(Submission("old", 1, T - 200), Submission("id", 2, T - 100, 1)))
+    told.services.events.ids.assign("old", told.batch.job_id, told.batch.number, 0, T)
+    told.cloudflare.send("succeeded", "old")
+    assert pulled(told) == []
+    assert told.batch.told_at == 0.0
+
+
+def test_batch_that_is_being_polled_is_only_told(told):
+    claimed = told.services.ledger.claim_poll(told.batch, T + 100)
+    told.cloudflare.send("succeeded", "id")
+
+    assert pulled(told) == []
+    assert told.batch == replace(claimed, told_at=T)
+
+
+def test_event_changes_no_final_item(told):
+    done = told.services.ledger.finish_batch(told.batch, PART, T)
+    told.cloudflare.send("failed", "id")
+    assert pulled(told) == []
+    assert told.batch == done
+
+
+# ── what is acknowledged ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("body", ["words", json.dumps({"type": "cf.r2.bucket.created"}), "x" * 128_000, 5, None])
+def test_what_is_no_event_is_acknowledged(told, body):
+    told.cloudflare.messages.append({"body": body})
+    assert pulled(told) == []
+    assert told.cloudflare.calls == [PULL, ACK]
+    assert told.cloudflare.leased == {}
+
+
+def test_event_of_other_account_writes_nothing(told):
+    told.cloudflare.send("succeeded", "id", accountId="f" * 32)
+    assert pulled(told) == []
+    assert told.batch == told.batch_before
+    assert told.cloudflare.leased == {}
+
+
+def test_death_before_acknowledgement_changes_nothing_more(told):
+    told.cloudflare.send("succeeded", "id")
+    told.cloudflare.refuses = lambda method, path: 1 / 0 if path.endswith("/ack") else None
+    with pytest.raises(ZeroDivisionError):
+        pulled(told)
+    told.services.ledger.schedule_poll(told.batch, T + 70)
+
+    told.cloudflare.refuses = lambda method, path: None
+    told.cloudflare.deliver_again()
+    assert pulled(told) == []
+    assert told.batch.due_at == T + 70
+    assert told.cloudflare.leased == {}
+
+
+def test_death_before_write_is_repeated(told, monkeypatch):
+    told.cloudflare.send("succeeded", "id")
+    monkeypatch.setattr(told.services.ledger, "tell_over", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        pulled(told)
+    monkeypatch.undo()
+    told.cloudflare.deliver_again()
+    assert pulled(told) == [told.batch.number]
+
+
+@pytest.mark.parametrize("failing", ["tell_over", "look_up"])
+def test_failed_write_is_not_acknowledged(told, monkeypatch, failing):
+    def fail(*_):
+        raise StorageError("DynamoDB: 500")
+
+    told.cloudflare.send("succeeded", "id")
+    of = told.services.ledger if failing == "tell_over" else type(told.services.events.ids)
+    monkeypatch.setattr(of, failing, fail)
+    assert pulled(told) == []
+    assert len(told.cloudflare.leased) == 1
+
+
+def test_id_that_was_not_read_is_delivered_again(told, monkeypatch):
+    ids = type(told.services.events.ids)
+    told.cloudflare.send("succeeded", "id")
+    monkeypatch.setattr(ids, "look_up", lambda self, wanted: dict.fromkeys(wanted))
+    assert pulled(told) == []
+    assert len(told.cloudflare.leased) == 1
+
+
+def test_backlog_is_read_in_full_pulls(told):
+    """A full pull is followed by another, up to ten in a row."""
+    for index in range(1_150):
+        told.cloudflare.send("queued", f"foreign{index}", accountId="f" * 32)
+    pulled(told)
+    assert told.cloudflare.calls == [PULL, ACK] * MAX_PULLS_IN_A_ROW
+    told.cloudflare.calls.clear()
+    pulled(told)
+    assert told.cloudflare.calls == [PULL, ACK] * 2
+    assert (told.cloudflare.messages, told.cloudflare.leased) == ([], {})
+
+
+def test_foreign_ids_cost_few_writes(told, monkeypatch):
+    """Their number is bounded for one pull and for an hour; the others are acknowledged all the same."""
+    noted = []
+    ids = type(told.services.events.ids)
+    monkeypatch.setattr(ids, "note", lambda _, event, now: noted.append(event) or KnownId())
+    monkeypatch.setattr(pull_events_module, "MAX_NEW_ORPHANS", 5)
+    monkeypatch.setattr(pull_events_module, "MAX_ORPHANS_AN_HOUR", 8)
+
+    def told_of(number):
+        for index in range(number):
+            told.cloudflare.send("queued", f"foreign{index}")
+        pulled(told)
+        assert told.cloudflare.leased == {}
+        return len(noted)
+
+    assert [told_of(9), told_of(9)] == [5, 8]
+    told.clock += HOUR
+    assert told_of(3) == 11
+
+
+# ── when ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("age", "crowded", "wait"),
+    [(0, False, 2.0), (32, False, 2.0), (64, False, 4.0), (300, False, 15.0), (900, False, 30.0), (16, True, 10.0)],
+)
+def test_older_the_youngest_the_rarer_the_pulls(told, age, crowded, wait):
+    told.services.events.item.change({"youngest_at": T - age, "pull_at": T})
+    assert pull_events(told.services, crowded=crowded).next_at == T + wait
+    assert pull_events(told.services, crowded=crowded).next_at == T + wait
+    assert told.cloudflare.calls == [PULL, ACK][:1]
+
+
+def test_pull_that_another_function_claimed_is_not_made(told, monkeypatch):
+    item = type(told.services.events.item)
+    state = told.state
+    told.services.events.item.change({"pull_at": T + 3})
+    monkeypatch.setattr(item, "state", lambda _: state)
+    assert pull_events(told.services, crowded=False).told == []
+    assert told.cloudflare.calls == []
+
+
+def test_accepted_batch_brings_pull_forward(told):
+    item = told.services.events.item
+    item.change({"pull_at": T + 30, "youngest_at": T - 900})
+    item.expect_pull(T + 2, T)
+    assert (told.state.pull_at, told.state.youngest_at) == (T + 2, T)
+    item.expect_pull(T + 9, T + 1)
+    assert (told.state.pull_at, told.state.youngest_at) == (T + 2, T + 1), "the sooner pull stays"
+    item.expect_pull(T + 200, T + 190)
+    assert told.state.pull_at == T + 200, "a pull that nobody made counts no longer"
+
+
+def test_without_token_nothing_is_pulled(told):
+    told.budget.permit_check = lambda now, calls=1: False
+    assert pulled(told) == []
+    assert told.cloudflare.calls == []
+
+
+# ── refused ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "answer", [httpx.Response(status, json=refusal(10000)) for status in (401, 403, 429, 500)] + [httpx.Response(502)]
+)
+def test_refused_pulls_are_put_aside_for_longer(told, answer):
+    told.cloudflare.refuses = lambda method, path: answer
+    for seconds in (60, 300, 900, 3_600, 3_600):
+        assert pulled(told) == []
+        assert told.state.aside_until == told.clock + seconds
+        calls = len(told.cloudflare.calls)
+        told.clock += seconds - 1
+        pulled(told)
+        assert len(told.cloudflare.calls) == calls
+        told.clock += 1
+    told.cloudflare.refuses = lambda method, path: None
+    pulled(told)
+    assert told.state.aside_step == 0
+
+
+def test_queue_that_is_gone_is_made_anew_once_an_hour(told):
+    told.cloudflare.queues.clear()
+    told.clock += 10
+    pulled(told)
+    assert (told.state.queue_id, told.state.aside_until) == ("q1", told.clock + 60)
+    told.clock += HOUR
+    pulled(told)
+    assert told.state.queue_id == ""
+
+
+def test_switched_off_nothing_is_pulled(told):
+    told.services.events.item.change({"is_off": True})
+    assert pulled(told) == []
+    told.services.events = None
+    assert pull_events(told.services, crowded=False).told == []
+    assert told.cloudflare.calls == []
+
+
+def test_batch_keeps_its_kind_of_work(told):
+    told.cloudflare.send("succeeded", "id")
+    pulled(told)
+    assert told.batch.work is DueKind.POLL

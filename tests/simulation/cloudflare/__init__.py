@@ -1,0 +1,1 @@
+"""Cloudflare's Queues in simulated worlds: completion events, what happens to them, and their laws."""

@@ -1,0 +1,92 @@
+"""Others in the account: another stack that sends what this one sends, and persons in the dashboard."""
+
+from __future__ import annotations
+
+import re
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from local.workers_ai.edge import PREFIX
+from tests.support.aws.resources import ACCOUNT, BUCKET
+
+if TYPE_CHECKING:
+    from tests.simulation.worlds.world import World
+
+OTHER_TOKEN = "token-of-another-stack"
+QUEUES = f"{PREFIX}/accounts/{ACCOUNT}/queues"
+SUBSCRIPTIONS = f"{PREFIX}/accounts/{ACCOUNT}/event_subscriptions/subscriptions"
+MARKER_CHARACTERS = 22
+_MARKER = re.compile(rb"~db1\.[A-Za-z0-9_-]{22}(?=\")")
+GARBAGE_MESSAGES = 1_000
+
+
+class OtherStack:
+    """Repeats a share of this stack's submits within seconds of them, with the marker that it would have drawn itself.
+
+    Two stacks in which the same files are dropped differ in nothing else.
+    """
+
+    def __init__(self, world: World, share: float) -> None:
+        """Watch the calls of this world."""
+        self.world, self.share = world, share
+        self.random = Random(f"{world.kernel.random.random()} another stack")
+        world.api.switch(tokens=(*world.api.behaviour.tokens, OTHER_TOKEN))
+        world.on_call.append(self._watch)
+
+    def _watch(self, path: str, query: str, body: bytes) -> None:
+        if "queueRequest" not in query or self.random.random() >= self.share:
+            return
+        draw = "".join(self.random.choices("abcdefghijklmnopqrstuvwxyz0123456789", k=MARKER_CHARACTERS))
+        copy = with_marker(body, draw)
+        self.world.kernel.at(self.world.kernel.now + self.random.uniform(0.0, 20.0), lambda: self._send(path, copy))
+
+    def _send(self, path: str, body: bytes) -> None:
+        headers = {"authorization": f"Bearer {OTHER_TOKEN}"}
+        before = len(self.world.api.accepted)
+        self.world.api.handle("POST", path, "queueRequest=true", headers, body)
+        self.world.foreign_ids.update(one["request_id"] for one in self.world.api.accepted[before:])
+
+
+def with_marker(body: bytes, drawn: str) -> bytes:
+    """A body with another marker in place of the one that it has, if it has one."""
+    return _MARKER.sub(f"~db1.{drawn}".encode(), body)
+
+
+def by_hand(world: World, what: str) -> None:
+    """A person does something to every queue and subscription of the account, or writes the stack's command."""
+    if what in ("on", "off"):
+        world.s3.put_object(Bucket=BUCKET, Key="control/events", Body=what.encode())
+        return
+    if what == "refuse":
+        world.api.switch(queues_refused="" if world.api.behaviour.queues_refused else "403/10000")
+        return
+    before = world.api.behaviour
+    world.api.switch(queues_refused="", fault_rates={}, tokens=tuple(dict.fromkeys((*before.tokens, OTHER_TOKEN))))
+    if what == "disable":
+        for one in _call(world, "GET", SUBSCRIPTIONS):
+            _call(world, "PATCH", f"{SUBSCRIPTIONS}/{one['id']}", {"enabled": False})
+    else:
+        for queue in _call(world, "GET", QUEUES):
+            _to_queue(world, what, queue)
+    world.api.switch(queues_refused=before.queues_refused, fault_rates=before.fault_rates)
+
+
+def _to_queue(world: World, what: str, queue: dict[str, Any]) -> None:
+    path = f"{QUEUES}/{queue['queue_id']}"
+    if what == "delete queue":
+        _call(world, "DELETE", path)
+    elif what == "worker consumer":
+        for one in queue["consumers"]:
+            _call(world, "PUT", f"{path}/consumers/{one['consumer_id']}", {"type": "worker", "script_name": "other"})
+    elif what == "garbage":
+        for start in range(0, GARBAGE_MESSAGES, 100):
+            messages = [{"body": f"garbage {start + number}", "content_type": "text"} for number in range(100)]
+            _call(world, "POST", f"{path}/messages/batch", {"messages": messages})
+
+
+def _call(world: World, method: str, path: str, body: object = None) -> Any:
+    headers = {"authorization": f"Bearer {OTHER_TOKEN}"}
+    sent = b"" if body is None else msgspec.json.encode(body)
+    return msgspec.json.decode(world.api.handle(method, path, "", headers, sent).body)["result"]

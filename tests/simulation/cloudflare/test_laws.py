@@ -1,0 +1,241 @@
+"""Each law of completion events holds for a right history, and is broken by a wrong one."""
+
+import json
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from local.workers_ai import Fault
+from tests.simulation.cloudflare import events, laws
+from tests.simulation.cloudflare.events import LOST_REPLIES, Events
+from tests.simulation.cloudflare.laws import EventLaws
+from tests.simulation.worlds.plans import Command, Drop, Plan
+
+KEY = ("JOB#a", "BATCH#00000000")
+PULL = "/client/v4/accounts/a/queues/b/messages/pull"
+RUN = "/client/v4/accounts/a/ai/run/@cf/a/b"
+DROP = Drop(0.0, "a.jsonl", 1)
+SOUND = Events()
+
+
+class Given:
+    """A world at one time, and what its writes and calls break."""
+
+    def __init__(self, events=SOUND, calls=200):
+        self.broken = set()
+        self.kernel = SimpleNamespace(now=10_000.0)
+        self.errors = []
+        self.world = SimpleNamespace(
+            kernel=self.kernel,
+            calls_per_minute=calls,
+            billed=[],
+            on_call=[],
+            dynamodb=SimpleNamespace(watchers=[]),
+            result=lambda _upload, _name: b"\n".join(json.dumps(one).encode() for one in self.errors),
+        )
+        self.laws = EventLaws(
+            SimpleNamespace(world=self.world, broken=lambda law, _detail: self.broken.add(law)), events
+        )
+
+    def write(self, old, new, key=KEY):
+        for watch in self.world.dynamodb.watchers:
+            watch(key, old, new)
+
+    def call(self, path):
+        for tell in self.world.on_call:
+            tell(path, "", b"")
+
+    def bill(self, sha256="one", time=0.0, completes_at=10.0, request_id="id"):
+        self.world.billed.append(
+            {"request_id": request_id, "sha256": sha256, "time": time, "completes_at": completes_at}
+        )
+
+    def judge(self, jobs=1, **plan):
+        one = SimpleNamespace(upload=SimpleNamespace(key="a"), model="m")
+        given = {"acts": (DROP,) * jobs, "events": self.laws.events} | plan
+        self.laws.judge([one] * jobs, Plan(1, **given))
+        return self.broken
+
+
+def batch(state, told_at=0.0, **more):
+    item = {"state": {"S": state}, "submissions": {"L": [{"M": {"request_id": {"S": "id"}, "at": {"N": "5"}}}]}, **more}
+    return item | ({"told_at": {"N": str(told_at)}} if told_at else {})
+
+
+@pytest.fixture(autouse=True)
+def all_judged(monkeypatch):
+    monkeypatch.setenv("BATCH_DEADLINE_HOURS", "24")
+    monkeypatch.setattr(events, "FIND_SUBMITS", True)
+
+
+# ── writes ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_event_makes_a_batch_due():
+    given = Given()
+    given.write(batch("queued", due_at={"N": "9"}), batch("queued", 7.0, due_at={"N": "7"}))
+    assert given.broken == set()
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (batch("queued"), batch("done", 7.0)),
+        (batch("done"), batch("done", 7.0)),
+        (batch("ready"), batch("ready", 7.0)),
+        (batch("queued"), batch("queued", 7.0, polls={"N": "1"})),
+    ],
+)
+def test_event_that_changes_more_is_found(old, new):
+    given = Given()
+    given.write(old, new)
+    assert laws.TOLD in given.broken
+
+
+def test_answer_after_an_event_is_no_event():
+    given = Given()
+    given.write(batch("queued", 7.0), batch("done", 7.0))
+    given.write(batch("queued", 7.0), batch("ready"))
+    assert given.broken == set()
+
+
+ORPHAN = {"model": {"S": "m"}, "over_at": {"N": "5"}}
+OWNED = {"job_id": {"S": "a"}, "number": {"S": "00000000"}}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "broken"),
+    [
+        (None, OWNED, set()),
+        (ORPHAN, OWNED, set()),
+        (OWNED, OWNED | {"over_at": {"N": "5"}}, set()),
+        (OWNED, OWNED | {"job_id": {"S": "b"}}, {laws.OWNED}),
+        (OWNED, ORPHAN, {laws.OWNED}),
+    ],
+)
+def test_id_that_changes_its_batch_is_found(old, new, broken):
+    given = Given()
+    given.write(old, new, ("ID#1", "BATCH"))
+    assert given.broken == broken
+
+
+# ── pulls ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_outstanding_batch_is_waited_for():
+    given = Given()
+    given.write(batch("submitting"), batch("queued"))
+    given.kernel.now += 80_000
+    given.call(PULL)
+    given.write(batch("queued"), batch("done"))
+    given.kernel.now += laws.IDLE_SECONDS
+    given.call(PULL)
+    assert given.broken == set()
+
+
+def test_pull_without_an_outstanding_batch_is_found():
+    given = Given()
+    given.write(batch("queued"), batch("done"))
+    given.kernel.now += laws.IDLE_SECONDS + 1
+    given.call(RUN)
+    assert given.broken == set()
+    given.call(PULL)
+    assert given.broken == {laws.IDLE}
+
+
+# ── bills and errors ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_second_bill_is_found_though_replies_were_lost():
+    given = Given()
+    given.bill()
+    assert given.judge(faults=LOST_REPLIES[:2]) == set()
+    given.bill(time=60.0)
+    assert given.judge(faults=LOST_REPLIES[:2]) == {laws.ONCE}
+
+
+def test_functions_that_find_no_submits_are_not_judged(monkeypatch):
+    monkeypatch.setattr(events, "FIND_SUBMITS", False)
+    given = Given()
+    given.bill()
+    given.bill()
+    assert given.judge() == set()
+
+
+def test_second_submit_after_the_deadline_is_none():
+    given = Given()
+    given.bill(completes_at=90_000.0)
+    given.bill(time=86_401.0)
+    assert given.judge() == set()
+
+
+@pytest.mark.parametrize(("code", "broken"), [("submit_unknown", {laws.FOUND}), ("rejected", set())])
+def test_submit_that_ends_unknown_is_found(code, broken):
+    given = Given()
+    given.errors = [{"error": {"code": code}}]
+    assert given.judge() == broken
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"faults": (Fault(kind="accept_then_error"),)},
+        {"acts": (DROP, Command(1.0, "a.jsonl", "cancel"))},
+    ],
+)
+def test_world_in_which_more_goes_wrong_is_not_judged(changes):
+    given = Given()
+    given.bill()
+    given.bill()
+    assert given.judge(**changes) == set()
+
+
+@pytest.mark.parametrize(
+    "events", [Events(lost=0.1), Events(echo=False), Events(per="source"), Events(delay=20.0), Events(is_on=False)]
+)
+def test_world_without_sound_events_is_not_judged(events):
+    given = Given(events)
+    given.bill()
+    given.bill()
+    assert given.judge() == set()
+
+
+# ── calls and delays ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(("calls", "broken"), [(224, set()), (225, {laws.CALLS})])
+def test_too_many_calls_are_found(calls, broken):
+    given = Given()
+    for number in range(100):
+        given.bill(str(number), request_id=str(number))
+    for _ in range(calls):
+        given.call(RUN)
+        given.call(PULL)
+    assert given.judge() - {laws.IDLE} == broken
+
+
+@pytest.mark.parametrize(
+    ("waits", "broken"),
+    [
+        ([4.0] * 20, set()),
+        ([4.0] * 18 + [12.0] * 2, {laws.SOON}),
+        ([7.0] * 20, {laws.SOON}),
+        ([70.0] * 19, set()),
+    ],
+)
+def test_answers_that_wait_long_are_found(waits, broken):
+    given = Given(replace(SOUND, delay=0.5))
+    for number, seconds in enumerate(waits):
+        given.world.billed.append(
+            {"request_id": "id", "sha256": str(number), "time": 0.0, "completes_at": given.kernel.now - seconds}
+        )
+        given.write(batch("queued"), batch("done"))
+        given.world.billed.clear()
+    assert given.judge() == broken
+
+
+def test_delays_at_few_calls_are_not_judged():
+    given = Given(calls=20)
+    given.laws.waits = [100.0] * 20
+    assert given.judge() == set()

@@ -1,0 +1,88 @@
+"""What a message of the queue says: an event of a batch in any of its forms, or nothing."""
+
+import base64
+import json
+
+import msgspec
+import pytest
+
+from shared.workers_ai.queue_messages import MAX_EVENT_BYTES, Event, Message, event_in
+
+ID = "768f15b7-0000-4000-8000-ad94ffc7f8d2"
+EVENT = {
+    "type": "cf.workersAi.model.batch.succeeded",
+    "source": {"type": "workersAi.model", "modelName": "@cf/baai/bge-m3"},
+    "payload": {"requestId": f"req-{ID}"},
+    "metadata": {"accountId": "a" * 32, "eventTimestamp": "2026-11-21T09:30:00.5Z", "eventSchemaVersion": 1},
+}
+AT = 1_795_253_400.5
+TOLD = Event("succeeded", ID, "@cf/baai/bge-m3", "a" * 32, AT)
+
+
+def told(body, at=0.0):
+    return event_in(Message("lease", msgspec.Raw(json.dumps(body).encode()), at))
+
+
+def changed(**members):
+    return {**EVENT, **members}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        EVENT,
+        json.dumps(EVENT),
+        f"\n {json.dumps(EVENT)}",
+        base64.b64encode(json.dumps(EVENT).encode()).decode(),
+        changed(type="batch.succeeded"),
+        changed(payload={"requestId": ID}),
+        changed(payload={"request_id": ID}),
+        changed(source={"model_name": "@cf/baai/bge-m3"}),
+    ],
+    ids=["JSON", "text", "spaces", "base64", "short type", "bare id", "member of the id", "member of the model"],
+)
+def test_event_is_read_in_every_form(body):
+    assert told(body) == TOLD
+
+
+@pytest.mark.parametrize(("kind", "is_over"), [("queued", False), ("succeeded", True), ("failed", True)])
+def test_kinds_of_events(kind, is_over):
+    event = told(changed(type=f"cf.workersAi.model.batch.{kind}"))
+    assert (event.kind, event.is_over) == (kind, is_over)
+
+
+@pytest.mark.parametrize("metadata", [{}, {"eventTimestamp": "yesterday"}, {"eventTimestamp": 5}, None])
+def test_without_own_time_event_has_its_messages(metadata):
+    assert told(changed(metadata=metadata), 1_795_253_400_000).at == AT - 0.5
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        None,
+        5,
+        [],
+        "",
+        "words",
+        "{",
+        base64.b64encode(b"\xff\xfe").decode(),
+        "[" * 5_000,
+        {},
+        changed(type="cf.workersAi.model.batch.paused"),
+        changed(type="cf.r2.object.succeeded"),
+        changed(type=None),
+        changed(payload={}),
+        changed(payload={"requestId": 5}),
+        changed(payload={"requestId": ""}),
+        changed(payload={"requestId": "x" * 1_025}),
+        changed(payload="words"),
+    ],
+)
+def test_anything_else_is_no_event(body):
+    assert told(body) is None
+
+
+def test_large_body_is_not_read():
+    padding = MAX_EVENT_BYTES - len(json.dumps(changed(more="")))
+    assert told(changed(more="x" * padding)) == TOLD
+    assert told(changed(more="x" * (padding + 1))) is None
