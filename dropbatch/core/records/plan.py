@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dropbatch.core.formats.model_catalog import planned_model
+from dropbatch.core.records.index import WRAPPER_BYTES
 
 if TYPE_CHECKING:
     from dropbatch.core.formats.model_catalog import Model
@@ -86,9 +87,9 @@ def max_records(plan: SplitPlan, number: int) -> int:
     return min(plan.first_requests << _doublings(number), plan.max_requests)
 
 
-def max_bytes(plan: SplitPlan, number: int) -> int:
-    """Bytes that the body of one batch of a job may have, unless a record alone is larger; they grow likewise."""
-    return min(plan.first_bytes << _doublings(number) or plan.max_bytes, plan.max_bytes)
+def body_room(plan: SplitPlan, number: int) -> int:
+    """Bytes for the records of one batch of a job, each with a comma; they grow likewise. One record may be larger."""
+    return min(plan.first_bytes << _doublings(number) or plan.max_bytes, plan.max_bytes) - WRAPPER_BYTES + 1
 
 
 def _doublings(number: int) -> int:

@@ -30,9 +30,9 @@ def test_job_spends_its_limit_and_no_more(model):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", PRICED)
-@pytest.mark.parametrize("size", [60, 300, 2_000])
+@pytest.mark.parametrize("size", [60, 1_000])
 def test_no_model_exceeds_limit(model, size):
-    for seed in range(10):
+    for seed in range(4):
         judge(spend(seed, model, size))
 
 
@@ -44,7 +44,7 @@ def test_limit_holds_whatever_happens(seed):
 
 @pytest.mark.slow
 def test_limit_holds_whatever_api_does():
-    for seed in range(60):
+    for seed in range(20):
         random = Random(seed)
         faults = tuple(random.sample(FAULTS + DOUBTS, 3))
         found = spend(seed, KIMI, 300, awkward=Awkward.drawn(random), faults=faults, MAX_REQUESTS_PER_BATCH=20)
