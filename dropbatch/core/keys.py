@@ -125,9 +125,9 @@ def staging(job: str) -> str:
 
 
 def is_in_results(staged_key: str) -> bool:
-    """Whether the result files of a job that is over hold what is staged under a key: a part or a segment."""
+    """Whether the result files of a job that is over hold what is staged under a key: a reply, a part or a segment."""
     name = staged_key.rpartition("/")[2]
-    return name.startswith("part-") or "/segments/" in staged_key
+    return name.startswith(("raw-", "part-")) or "/segments/" in staged_key
 
 
 def completion_times(model: str) -> tuple[str, str]:
