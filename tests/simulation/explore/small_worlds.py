@@ -409,7 +409,7 @@ MOST = {
     "unusable model": (3, 3, 144),
     "no capacity": (18, 4126, 3663),
     "no quota": (9, 6090, 4627),
-    "no quota for two days": (42, 81197, 2891),
+    "no quota for two days": (42, 81197, 2892),
     "an outage, then no quota": (13, 1998, 3243),
     "long outage": (33, 3960, 4045),
     "token replaced": (22, 2037, 3579),
