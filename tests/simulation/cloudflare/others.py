@@ -34,8 +34,8 @@ class OtherStack:
         world.api.switch(tokens=(*world.api.behaviour.tokens, OTHER_TOKEN))
         world.on_call.append(self._watch)
 
-    def _watch(self, path: str, query: str, body: bytes) -> None:
-        if "queueRequest" not in query or self.random.random() >= self.share:
+    def _watch(self, path: str, _query: str, body: bytes) -> None:
+        if b'"requests"' not in body[:20] or self.random.random() >= self.share:
             return
         draw = "".join(self.random.choices("abcdefghijklmnopqrstuvwxyz0123456789", k=MARKER_CHARACTERS))
         copy = with_marker(body, draw)

@@ -137,8 +137,8 @@ class World(Account):
         first = START + self.kernel.random.uniform(0, TICK_SECONDS)
         self._ticks = self.schedule(self.functions["PollFunction"], TICK_SECONDS, first)
 
-    def _note_call(self, path: str, query: str, body: bytes) -> None:
-        if "queueRequest" in query:
+    def _note_call(self, path: str, _query: str, body: bytes) -> None:
+        if b'"requests"' in body[:20]:
             self.meanings[sha256(body).hexdigest()] = meaning(body)
         is_of_queues = "/queues" in path or "/event_subscriptions/" in path
         (self.queue_times if is_of_queues else self.call_times).append(self.kernel.now)
