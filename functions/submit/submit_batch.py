@@ -21,7 +21,6 @@ from shared.claims import MAX_CLAIMS, MAX_SECONDS_TO_ACCEPTANCE
 from shared.errors import ObjectNotFoundError, StorageError
 from shared.events.pulling import expect_events
 from shared.events.set_up import subscribe
-from shared.lasting_errors import clear_lasting_error, note_lasting_error
 from shared.models import (
     Batch,
     BatchState,
@@ -51,6 +50,7 @@ from shared.workers_ai.error_codes import (
     is_like_lost,
     model_error_message,
 )
+from shared.workers_ai.lasting_errors import clear_lasting_error, note_lasting_error
 from shared.workers_ai.other_account import api_of, other_account
 from shared.workers_ai.rejections import classify_rejection, token_state
 from shared.workers_ai.replies import Accepted, Failed, OutcomeUnknown, Rejected, Reply
