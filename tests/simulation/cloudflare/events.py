@@ -36,7 +36,6 @@ LOST_REPLIES = (
     Fault(kind="accept_then_truncate", at=20, nth=2),
     Fault(kind="accept_then_hang", seconds=600),
     Fault(kind="accept_then_html"),
-    Fault(kind="accept_then_html", status=404, nth=2),
     Fault(kind="accept_no_request_id"),
     Fault(kind="accept_then_reset", nth=4, times=4),
 )
