@@ -139,14 +139,14 @@ class EventLaws:
         only_drops = len(dropped) == len(plan.acts)
         if not (self.events.is_sound and only_drops and all(fault in LOST_REPLIES for fault in plan.faults)):
             return
-        if events.FIND_SUBMITS:
+        if events.ARE_WHOLE:
             self.judge_bills()
             if unknown := self.unknown - self.uncovered:
                 self.laws.broken(FOUND, f"{sorted(unknown)}")
-        if plan.is_calm:
-            self.judge_calls()
-            if self.world.calls_per_minute >= FAST_CALLS:
-                self.judge_waits()
+            if plan.is_calm:
+                self.judge_calls()
+        if plan.is_calm and self.world.calls_per_minute >= FAST_CALLS:
+            self.judge_waits()
 
     def judge_bills(self) -> None:
         """Judge that no body was accepted twice."""

@@ -66,7 +66,7 @@ def batch(state, told_at=0.0, **more):
 @pytest.fixture(autouse=True)
 def all_judged(monkeypatch):
     monkeypatch.setenv("BATCH_DEADLINE_HOURS", "24")
-    monkeypatch.setattr(events, "FIND_SUBMITS", True)
+    monkeypatch.setattr(events, "ARE_WHOLE", True)
 
 
 # ── writes ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -156,7 +156,7 @@ def test_second_bill_is_found_though_replies_were_lost():
 
 
 def test_functions_that_find_no_submits_are_not_judged(monkeypatch):
-    monkeypatch.setattr(events, "FIND_SUBMITS", False)
+    monkeypatch.setattr(events, "ARE_WHOLE", False)
     given = Given()
     given.bill()
     given.bill()
