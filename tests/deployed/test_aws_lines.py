@@ -52,10 +52,11 @@ def shell(tmp_path_factory):
         s3.put_object(Bucket=bucket, Key=LOST, Body=b"{}\n", Metadata={"model": BGE})
         s3.create_bucket(Bucket=SOURCE)
         s3.put_object(Bucket=SOURCE, Key="key", Body=b"{}\n")
-        machine = aws.client("stepfunctions", urlsplit(s3.meta.endpoint_url).port)
-        waits = machine.create_state_machine(
-            name="waits", definition=MACHINE, roleArn="arn:aws:iam::000000000000:role/a"
-        )
+        port = urlsplit(s3.meta.endpoint_url).port
+        trusts = json.dumps({"Version": "2012-10-17", "Statement": []})
+        role = aws.client("iam", port).create_role(RoleName="waits", AssumeRolePolicyDocument=trusts)["Role"]["Arn"]
+        machine = aws.client("stepfunctions", port)
+        waits = machine.create_state_machine(name="waits", definition=MACHINE, roleArn=role)
         variables = {
             "STATE_MACHINE_ARN": waits["stateMachineArn"],
             "PATH": f"{COMMANDS}:{os.environ['PATH']}",
