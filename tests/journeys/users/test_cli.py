@@ -387,7 +387,7 @@ def test_redrive_sends_dead_letters_back(command, monkeypatch):
 
     done = command.run("redrive", "--json")
 
-    assert {one["queue"]: one["moved"] for one in done.json()} == {"Control": 0, "Poll": 0, "Submit": 12, "Upload": 0}
+    assert {one["queue"]: one["moved"] for one in done.json()} == {"Poll": 0, "Submit": 12, "Upload": 0}
     assert "Messages" not in command.world.sqs.receive_message(QueueUrl=queues["SubmitQueue-dead"])
 
 
