@@ -308,7 +308,8 @@ Batches a minute, measured over {seconds:.0f} s each, on boto3 over plain HTTP, 
 Figures for one batch, counted on moto as the difference between two jobs: calls; seconds of waiting for them (parallel
 calls count once; Workers AI answers a submit after 1 s, a poll after 0.3 s, or after 0.8 s with an answer); and seconds
 of computing on the function's share of a processor. *Runs* are the concurrent invocations that a function's queue
-allows, *reserved runs* those with `ReserveConcurrency=yes`. *Batches in a run* are those that one invocation waits for at the same time; they share its processor.
+allows, *reserved runs* those with `ReserveConcurrency=yes`. *Batches in a run* are those that one invocation waits for
+at the same time; they share its processor.
 
 {others}
 """
