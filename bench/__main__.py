@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from bench import inputs, steps
 from bench.report import MOST_TIMES_FLOOR, MOST_TIMES_FLOOR_OF_FEW, Growth, Speed, Table, readme
 from bench.timing import Spread, Times, in_fresh_process, ratio, take_turns
-from dropbatch.core.formats.model_catalog import max_records_per_reply
+from dropbatch.core.formats.model_catalog import find_model, max_records_per_reply
 from dropbatch.core.records.plan import FIRST_BATCH_RECORDS
 from local.template import template
 from shared.observability import logger
@@ -77,7 +77,11 @@ def collect_rows(extent: Extent, folder: Path) -> list[Speed]:
     found = []
     reply = folder / "reply"
     for kind, model in inputs.MOST_ANSWERS.items():
-        for count in (FIRST_BATCH_RECORDS, steps.MAX_RECORDS, min(max_records_per_reply(model), extent.answers)):
+        for count in (
+            FIRST_BATCH_RECORDS,
+            steps.MAX_RECORDS,
+            min(max_records_per_reply(find_model(model)), extent.answers),
+        ):
             collected = steps.Collected(inputs.write_answers(reply, kind, count))
             repeat = max(extent.reply // reply.stat().st_size, 1)  # A small reply takes a millisecond.
             ways = {"ours": collected.collect, "floor": steps.collect_floor}
