@@ -72,7 +72,8 @@ class Learned(Way):
     def first(self, number: int, now: float, chance: float) -> float:
         """The same; while nothing is known, only the first batches are polled early."""
         self._read(now)
-        return cadence.first_poll(self.spread, f"{number:08d}", chance)
+        rested = now - max((at for _, _, at in self.bounds), default=0) >= cadence.REST_SECONDS
+        return cadence.first_poll(self.spread, f"{number:08d}", chance, rested=rested)
 
     def _read(self, now: float) -> None:
         if now - self.read_at >= READ_SECONDS:

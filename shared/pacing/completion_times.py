@@ -37,10 +37,14 @@ class CompletionTimes:
         self.client = client
         self.table = table
         self.known: dict[str, tuple[float, poll_schedule.Distribution]] = {}
+        self.newest: dict[str, int] = {}
+        """When each model's newest bound was written, Unix seconds."""
 
     def first_poll(self, model: str, number: str, now: float) -> float:
         """Seconds from acceptance to the first poll of a batch of a model."""
-        return poll_schedule.first_poll(self._spread(model, now), number, random.random())  # noqa: S311 - spreads load
+        spread = self._spread(model, now)
+        rested = now - self.newest.get(model, 0) >= poll_schedule.REST_SECONDS
+        return poll_schedule.first_poll(spread, number, random.random(), rested=rested)  # noqa: S311 - spreads load
 
     def next_poll(self, model: str, age: float, now: float) -> float:
         """Seconds until a batch of a model, pending at this age, is polled."""
@@ -82,8 +86,10 @@ class CompletionTimes:
             return spread
         try:
             item = call_dynamodb(self.client, "get_item", TableName=self.table, Key=_key(model)).get("Item", {})
-            bounds = (_bound(wire) for name, wire in item.items() if name.startswith("b"))
-            spread = poll_schedule.distribution(tuple(bound for bound in bounds if bound), now)
+            found = (_bound(wire) for name, wire in item.items() if name.startswith("b"))
+            bounds = tuple(bound for bound in found if bound)
+            spread = poll_schedule.distribution(bounds, now)
+            self.newest[model] = max((at for _, _, at in bounds), default=0)
         except StorageError as error:
             logger.warning("completion times not read", reason=str(error))
         self.known[model] = (now, spread)

@@ -38,8 +38,13 @@ SCOUTS, LATER_FIRST = 7, 22.0
 JITTER = 0.1
 SAMPLES = 40
 """Bounds stored for one model; with them its item stays under 1 KB, one write unit."""
-SAMPLE_LIFE_SECONDS = 6 * 3_600
-"""Seconds for which bounds count: yesterday's stall says nothing about today."""
+SAMPLE_LIFE_SECONDS, LONG_LIFE_SECONDS = 14 * 86_400, 6 * 3_600
+"""Seconds for which bounds count, and those of long batches: yesterday's stall says nothing about today."""
+LONG_SECONDS = 900.0
+"""Seconds from which on a batch counts as long."""
+REST_SECONDS, HALVED_SECONDS = 6 * 3_600, 60.0
+"""Seconds without a new bound after which a job's first batch is polled once at half of its time, if that time is at
+least the second of them: for less, a model that became quicker is seen soon enough."""
 SAMPLED_FIRST, SAMPLED_ONE_IN = 40, 8
 """Batches of a job that are sampled: this many first ones, then one in this many."""
 ASSUMED_WEIGHT = 0.5
@@ -79,7 +84,7 @@ def distribution(bounds: tuple[Bound, ...], now: float) -> Distribution:
     intervals = [
         (bisect_right(EDGES, max(after, 0)) - 1, bisect_left(EDGES, max(by, after + 1, 1)))
         for after, by, at in bounds
-        if now - at < SAMPLE_LIFE_SECONDS
+        if now - at < (SAMPLE_LIFE_SECONDS if by <= LONG_SECONDS else LONG_LIFE_SECONDS)
     ]
     if not intervals:
         return ASSUMED
@@ -98,15 +103,18 @@ def distribution(bounds: tuple[Bound, ...], now: float) -> Distribution:
     return tuple(shares)
 
 
-def first_poll(of: Distribution, number: str, chance: float) -> float:
+def first_poll(of: Distribution, number: str, chance: float, *, rested: bool = False) -> float:
     """Seconds from acceptance to the first poll of a batch.
 
     Args:
         of: how long batches of its model take.
         number: its number.
         chance: as for `next_poll`.
+        rested: whether what is known is old: then a job's first batch shows whether the model became quicker.
     """
     wait = next_poll(of, 0.0, chance)
+    if rested and wait >= HALVED_SECONDS and int(number[:8]) == 0:
+        return wait / 2
     if of == ASSUMED and int(number[:8]) >= SCOUTS:
         return max(wait, LATER_FIRST * (1 + JITTER * chance))
     return wait

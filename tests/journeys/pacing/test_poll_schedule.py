@@ -50,3 +50,12 @@ def test_process_learns_model_from_first_answer(world):
         services.times.note(M2M, f"{number:08d}", 0.0, 6.0, now)
 
     assert services.times.first_poll(M2M, "00000009", now + 1) < LATER_FIRST / 2
+
+
+@pytest.mark.parametrize(("hours", "least", "most"), [(5, 250.0, 330.0), (7, 125.0, 165.0)])
+def test_first_batch_of_the_day_is_polled_at_half(world, hours, least, most):
+    services, now = functions.submit.handler.services(), time.time()
+    for number in range(20):
+        services.times.note(M2M, f"{number:08d}", 270.0, 280.0, now)
+
+    assert least <= services.times.first_poll(M2M, "00000000", now + 3_600 * hours) <= most

@@ -13,10 +13,10 @@ from shared.pacing.poll_schedule import (
     FIRST_POLL_SECONDS,
     JITTER,
     LATER_FIRST,
+    LONG_LIFE_SECONDS,
     MAX_FIRST_SECONDS,
     MAX_SECONDS,
     MIN_SECONDS,
-    SAMPLE_LIFE_SECONDS,
     SAMPLES,
     SCOUTS,
     SHARE,
@@ -29,7 +29,7 @@ from shared.pacing.poll_schedule import (
 NOW = 1_795_253_400
 AGES = st.floats(0, 200_000)
 BOUNDS = st.lists(
-    st.tuples(st.integers(0, 90_000), st.integers(0, 90_000), st.integers(NOW - 2 * SAMPLE_LIFE_SECONDS, NOW)),
+    st.tuples(st.integers(0, 90_000), st.integers(0, 90_000), st.integers(NOW - 2 * LONG_LIFE_SECONDS, NOW)),
     max_size=SAMPLES,
 ).map(tuple)
 
@@ -129,10 +129,24 @@ def test_remembered_stall_does_not_hide_quick_model():
     assert next_poll(stalled, 2_000.0, 1.0) == pytest.approx(MAX_SECONDS)
 
 
-def test_what_is_old_is_forgotten():
-    bounds = ((30_000, 36_000, NOW),) * SAMPLES
-    assert distribution(bounds, NOW) != ASSUMED
-    assert distribution(bounds, NOW + SAMPLE_LIFE_SECONDS) == ASSUMED
+@pytest.mark.parametrize(
+    ("by", "days"), [(900, 14), (901, 0.25), (36_000, 0.25)], ids=["15 minutes", "more", "a stall of ten hours"]
+)
+def test_what_is_old_is_forgotten(by, days):
+    bounds = ((by - 100, by, NOW),) * SAMPLES
+    assert distribution(bounds, NOW + days * 86_400 - 1) != ASSUMED
+    assert distribution(bounds, NOW + days * 86_400) == ASSUMED
+
+
+@pytest.mark.parametrize(
+    ("took", "number", "rested", "divided_by"),
+    [(300, "00000000", True, 2), (300, "00000000", False, 1), (300, "00000001", True, 1), (33, "00000000", True, 1)],
+    ids=["a first batch", "all is new", "a later batch", "a quick model"],
+)
+def test_first_batch_after_a_rest_is_polled_at_half(took, number, rested, divided_by):
+    known = distribution(((took - 5, took, NOW),) * 20, NOW)
+    wait = first_poll(known, number, 0.0, rested=rested)
+    assert wait == pytest.approx(next_poll(known, 0.0, 0.0) / divided_by)
 
 
 def test_remembered_batches_depend_on_number():
