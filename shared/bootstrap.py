@@ -217,7 +217,7 @@ def services() -> Services:
         ),
         api,
         Budget(dynamodb, settings.table_name, settings.api_calls_per_minute),
-        CompletionTimes(dynamodb, settings.table_name),
+        CompletionTimes(dynamodb, settings.table_name, settings.api_calls_per_minute),
         EventBus(cache(lambda: client("events", QUICK_CALLS))),
         StepFunctions(cache(lambda: client("stepfunctions", TASK_CALLS, **_region_of(settings.state_machine_arn)))),
         Wakes(dynamodb, settings.table_name),

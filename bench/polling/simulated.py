@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.polling import on_stack
-from bench.polling.ways import MINUTE, EveryMinute, Growing, Knowing, Learned, Way
+from bench.polling.ways import MINUTE, EveryMinute, Forgetful, Growing, Knowing, Late, Learned, Way
 from shared.pacing import poll_schedule as cadence
 
 if TYPE_CHECKING:
@@ -105,10 +105,11 @@ class Found:
     polls: list[int] = field(default_factory=list)
     delays: list[float] = field(default_factory=list)
 
-    def cell(self, digits: int = 1) -> str:
+    def cell(self, digits: int = 1, tenths: int = 0) -> str:
         """API calls per batch, submit included; seconds from ready to collected, median and 95th percentile."""
         late = sorted(self.delays)[int(0.95 * (len(self.delays) - 1))]
-        return f"{1 + statistics.fmean(self.polls):.{digits}f} / {statistics.median(self.delays):.0f} / {late:.0f}"
+        middle = statistics.median(self.delays)
+        return f"{1 + statistics.fmean(self.polls):.{digits}f} / {middle:.{tenths}f} / {late:.{tenths}f}"
 
 
 class Bucket:
@@ -166,7 +167,7 @@ def run(
         if poll_at >= finished:
             found.polls.append(polls + 1)
             found.delays.append(poll_at - finished)
-            way.finished(number, (int(after), round(age), int(poll_at)), chance.random())
+            way.finished(number, (round(after, 1), round(age, 1), int(poll_at)), chance.random())
         else:
             following = _look(poll_at + way.wait(age, poll_at, chance.random()))
             heapq.heappush(due, (following, accepted, finished, age, polls + 1, number))
@@ -193,6 +194,14 @@ WAYS: dict[str, Callable[[], Way]] = {
     "half of the age": lambda: Growing(0.5),
     "learned": Learned,
 }
+SEEDS = 8
+DAILY, DAILY_LARGER = ([(86_400.0 * day, count) for day in range(7)] for count in (1, 20))
+QUICK_WORLDS = (
+    World("0.5 s, always", _after(lambda _: 0.5)),
+    World("1 to 3 s, evenly", _after(lambda chance: chance.uniform(1, 3))),
+    World("5 to 12 s, evenly", _after(lambda chance: chance.uniform(5, 12))),
+    REALISTIC,
+)
 REGULAR = [(1_200.0 * job, 20) for job in range(12)]
 ONE_LARGE = [(0.0, 2_000)]
 
@@ -224,6 +233,26 @@ def next_day() -> list[str]:
         cells.append(run(way, [(11 * HOUR, FAST_BATCHES)], STALL.ready()).cell())
     print(" | ".join(["the job after it", *cells]))
     return ["the job after it", *cells, "-"]
+
+
+def compared(ways: tuple[Callable[[], Way], ...], worlds: tuple[World, ...], jobs: list[tuple[float, int]]) -> str:
+    """A table of two ways for the same jobs, from the second on: of all seeds together, with tenths of a second."""
+    rows = []
+    for world in worlds:
+        cells = []
+        for make in ways:
+            found = Found()
+            for seed in range(SEEDS):
+                way = make()
+                run(way, jobs[:1], world.ready(), seed)
+                for place, job in enumerate(jobs[1:]):
+                    later = run(way, [job], world.ready(), 100 * seed + place)
+                    found.polls += later.polls
+                    found.delays += later.delays
+            cells.append(found.cell(2, 1))
+        rows.append([world.name, *cells])
+        print(" | ".join(rows[-1]), flush=True)
+    return _table(["time to finish", "before", "now"], rows)
 
 
 def in_a_row(jobs: int = on_stack.JOBS, seeds: int = GAP_SEEDS) -> list[list[Found]]:
@@ -285,6 +314,25 @@ The first job is on a new model.
 
 {regular}
 
+## A job each day, from the second day on
+
+*Before*: whatever a batch took was forgotten after six hours. *Now* it counts for two weeks, if it took at most 15
+minutes. A job's first batch is then polled once at half of its time, if that is a minute or more: a model that became
+quicker is seen. One batch a day:
+
+{daily}
+
+20 batches a day:
+
+{daily_larger}
+
+## Quick models: jobs of one batch, one every 20 minutes, from the second on
+
+*Before*: no poll came sooner than after five seconds. *Now* the first one comes from 0.6 s on where the model was seen
+that quick, and after 2 s for a new one.
+
+{quick}
+
 ## One job of 2,000 batches, on a new model
 
 {large}
@@ -311,6 +359,9 @@ def main() -> None:
         calls=CALLS_PER_MINUTE,
         outstanding=OUTSTANDING,
         regular=_grid("time to finish", [row(world.name, world, REGULAR) for world in WORLDS]),
+        daily=compared((Forgetful, Learned), WORLDS[:6], DAILY),
+        daily_larger=compared((Forgetful, Learned), WORLDS[:6], DAILY_LARGER),
+        quick=compared((Late, Learned), QUICK_WORLDS, [(1_200.0 * job, 1) for job in range(12)]),
         large=_grid("time to finish", [row(world.name, world, ONE_LARGE) for world in WORLDS[:8]]),
         counts=_grid("batches", [row(f"{count:,}", counted, [(0.0, count)]) for count in (1, 20, 2_000, 10_000)]),
         stall=_grid("batches", [stalled("1", 1), stalled("20", 20), stalled("2,000", 2_000), next_day()]),
@@ -320,7 +371,10 @@ def main() -> None:
 
 
 def _grid(first: str, rows: list[list[str]]) -> str:
-    head = [first, *WAYS, "knowing"]
+    return _table([first, *WAYS, "knowing"], rows)
+
+
+def _table(head: list[str], rows: list[list[str]]) -> str:
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 

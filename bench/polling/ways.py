@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from shared.pacing import poll_schedule as cadence
 
 MINUTE = 60.0
+MIN_SECONDS = 5.0
+"""Seconds between two polls of the ways without memory."""
 READ_SECONDS = 30.0
 """Seconds for which a process caches a model's times."""
 
@@ -34,7 +36,7 @@ class Growing(Way):
 
     def wait(self, age: float, now: float, chance: float) -> float:  # noqa: ARG002 - what another way uses
         """A share of its age."""
-        return min(max(age * self.share, cadence.MIN_SECONDS), cadence.MAX_SECONDS) * (0.9 + 0.2 * chance)
+        return min(max(age * self.share, MIN_SECONDS), cadence.MAX_SECONDS) * (0.9 + 0.2 * chance)
 
 
 class EveryMinute(Way):
@@ -88,3 +90,28 @@ class Learned(Way):
             self.bounds[slot] = bound
         else:
             self.bounds.append(bound)
+
+
+class Forgetful(Learned):
+    """The same, but whatever a batch took is forgotten after six hours, as it was before."""
+
+    def first(self, number: int, now: float, chance: float) -> float:
+        """What is known is never old."""
+        self._read(now)
+        return cadence.first_poll(self.spread, f"{number:08d}", chance)
+
+    def _read(self, now: float) -> None:
+        self.bounds = [one for one in self.bounds if now - one[2] < cadence.LONG_LIFE_SECONDS]
+        super()._read(now)
+
+
+class Late(Learned):
+    """The same, but no poll comes sooner than after five seconds, as it was before."""
+
+    def wait(self, age: float, now: float, chance: float) -> float:
+        """At least five seconds."""
+        return max(super().wait(age, now, chance), MIN_SECONDS)
+
+    def first(self, number: int, now: float, chance: float) -> float:
+        """At least five seconds."""
+        return max(super().first(number, now, chance), MIN_SECONDS)

@@ -7,6 +7,7 @@ table, the last known times are used, or those assumed for an unknown model.
 
 from __future__ import annotations
 
+import math
 import random
 from typing import TYPE_CHECKING, Any
 
@@ -27,13 +28,22 @@ if TYPE_CHECKING:
 
 READ_EVERY, READ_UNKNOWN_EVERY = 30.0, 1.0
 """Seconds for which a process caches what it read; the second, if that was nothing: the first answer changes it."""
+TENTHS_BELOW = 20.0
+"""Seconds below which an age is stored in tenths."""
 
 
 class CompletionTimes:
     """Reads and writes the stored times; caches what it read."""
 
-    def __init__(self, client: DynamoDBClient, table: str) -> None:
-        """Use a ready client; nothing is read yet."""
+    def __init__(self, client: DynamoDBClient, table: str, calls_per_minute: float = math.inf) -> None:
+        """Use a ready client; nothing is read yet.
+
+        Args:
+            client: DynamoDB client.
+            table: the ledger's table.
+            calls_per_minute: of the stack; no poll comes sooner than a call for it.
+        """
+        self.least = 60.0 / calls_per_minute
         self.client = client
         self.table = table
         self.known: dict[str, tuple[float, poll_schedule.Distribution]] = {}
@@ -44,11 +54,13 @@ class CompletionTimes:
         """Seconds from acceptance to the first poll of a batch of a model."""
         spread = self._spread(model, now)
         rested = now - self.newest.get(model, 0) >= poll_schedule.REST_SECONDS
-        return poll_schedule.first_poll(spread, number, random.random(), rested=rested)  # noqa: S311 - spreads load
+        chance = random.random()  # noqa: S311 - spreads load
+        return max(poll_schedule.first_poll(spread, number, chance, rested=rested), self.least)
 
     def next_poll(self, model: str, age: float, now: float) -> float:
         """Seconds until a batch of a model, pending at this age, is polled."""
-        return poll_schedule.next_poll(self._spread(model, now), age, random.random())  # noqa: S311 - spreads load
+        chance = random.random()  # noqa: S311 - spreads load
+        return max(poll_schedule.next_poll(self._spread(model, now), age, chance), self.least)
 
     def percentile(self, model: str, share: float, now: float) -> float:
         """Seconds in which this share of a model's batches is finished; 0 if nothing is known of it."""
@@ -75,7 +87,7 @@ class CompletionTimes:
                 Key=_key(model),
                 UpdateExpression="SET #slot = :bound",
                 ExpressionAttributeNames={"#slot": f"b{random.randrange(poll_schedule.SAMPLES)}"},  # noqa: S311
-                ExpressionAttributeValues={":bound": attribute((int(after), round(by), int(now)))},
+                ExpressionAttributeValues={":bound": attribute((_age(after), _age(by), int(now)))},
             )
         except StorageError as error:
             logger.warning("completion time not remembered", reason=str(error))
@@ -94,6 +106,11 @@ class CompletionTimes:
             logger.warning("completion times not read", reason=str(error))
         self.known[model] = (now, spread)
         return spread
+
+
+def _age(seconds: float) -> float:
+    """An age as it is stored: of a quick batch in tenths of a second, else in seconds."""
+    return round(seconds, 1) if seconds < TENTHS_BELOW else round(seconds)
 
 
 def _bound(wire: Mapping[str, Any]) -> poll_schedule.Bound | None:

@@ -6,7 +6,7 @@ estimate, by expectation maximisation, over buckets of age). The one rule: poll 
 that were still pending at this age can be expected to be finished.
 
 For a model never seen before, the assumption is that two in five of the pending batches finish before they are twice as
-old; the rule then polls at 5 s, 10 s, 20 s and so on. The assumption counts as half a batch among the stored ones. So
+old; the rule then polls at 2 s, 4 s, 8 s and so on. The assumption counts as half a batch among the stored ones. So
 it decides at ages for which nothing is known, and when the bounds have become too wide to tell, because every batch was
 finished at its first poll: one of the next batches is then polled sooner, and shows whether the model became faster.
 
@@ -21,10 +21,10 @@ from bisect import bisect_left, bisect_right
 from itertools import accumulate, pairwise
 from math import log
 
-FIRST_POLL_SECONDS = 5.0
+FIRST_POLL_SECONDS = 2.0
 """Seconds from acceptance to the first poll of the first batch of a model never seen."""
-MIN_SECONDS, MAX_SECONDS = 5.0, 900.0
-"""Seconds between two polls of one batch."""
+MIN_SECONDS, MIN_SHARE, MAX_SECONDS = 0.6, 0.15, 900.0
+"""Seconds between two polls of one batch, and the share of its age that passes between them at least."""
 MAX_FIRST_SECONDS = 300.0
 """Maximum seconds from acceptance to the first poll: a stall that is over must not hide a fast model."""
 HELD_POLL_SECONDS = 300.0
@@ -48,14 +48,17 @@ least the second of them: for less, a model that became quicker is seen soon eno
 SAMPLED_FIRST, SAMPLED_ONE_IN = 40, 8
 """Batches of a job that are sampled: this many first ones, then one in this many."""
 ASSUMED_WEIGHT = 0.5
+LEAST_SECONDS = 0.25
+"""By how much a batch is at least older when it is found finished than when it was last seen pending."""
 ROUNDS = 3
 """Iterations of the estimate. Stopped early, it stays smooth; more of them turn chance into narrow peaks."""
 
 START, STEPS = FIRST_POLL_SECONDS / GROWTH, 7
-EDGES = (0.0, *(START * GROWTH ** (step / STEPS) for step in range(107)))
-"""Lower edges of the buckets of age: from seconds to a day in steps of about a tenth; the last is open."""
+EDGES = (0.0, *(START * GROWTH ** (step / STEPS) for step in range(-14, 116)))
+"""Lower edges of the buckets of age: from a quarter of a second to a day in steps of about a tenth; the last is open.
+"""
 
-Bound = tuple[int, int, int]
+Bound = tuple[float, float, int]
 """One batch: its age when last seen pending (0: never), its age when first seen finished, and when that was."""
 Distribution = tuple[float, ...]
 """For each bucket of age, the share of batches that take that long."""
@@ -82,7 +85,7 @@ def is_sampled(number: str) -> bool:
 def distribution(bounds: tuple[Bound, ...], now: float) -> Distribution:
     """How long batches take, as far as the stored bounds show."""
     intervals = [
-        (bisect_right(EDGES, max(after, 0)) - 1, bisect_left(EDGES, max(by, after + 1, 1)))
+        (bisect_right(EDGES, max(after, 0)) - 1, bisect_left(EDGES, max(by, after + LEAST_SECONDS, LEAST_SECONDS)))
         for after, by, at in bounds
         if now - at < (SAMPLE_LIFE_SECONDS if by <= LONG_SECONDS else LONG_LIFE_SECONDS)
     ]
@@ -148,4 +151,4 @@ def next_poll(of: Distribution, age: float, chance: float) -> float:
             above -= of[bucket]
         wait = EDGES[bucket + 1] - age
     latest = min(MAX_SECONDS, max(age, MAX_FIRST_SECONDS))
-    return min(max(wait, MIN_SECONDS), latest / (1 + JITTER)) * (1 + JITTER * chance)
+    return min(max(wait, MIN_SECONDS, MIN_SHARE * age), latest / (1 + JITTER)) * (1 + JITTER * chance)

@@ -52,6 +52,17 @@ def test_process_learns_model_from_first_answer(world):
     assert services.times.first_poll(M2M, "00000009", now + 1) < LATER_FIRST / 2
 
 
+@pytest.mark.parametrize(("calls", "least"), [(4, 15.0), (20, 3.0)])
+def test_no_poll_comes_sooner_than_call_for_it(start, calls, least):
+    start(API_CALLS_PER_MINUTE=calls)
+    services, now = functions.submit.handler.services(), time.time()
+    for number in range(7):
+        services.times.note(M2M, f"{number:08d}", 0.0, 0.7, now)
+
+    assert services.times.first_poll(M2M, "00000000", now + 1) == least
+    assert services.times.next_poll(M2M, 1.0, now + 1) == least
+
+
 @pytest.mark.parametrize(("hours", "least", "most"), [(5, 250.0, 330.0), (7, 125.0, 165.0)])
 def test_first_batch_of_the_day_is_polled_at_half(world, hours, least, most):
     services, now = functions.submit.handler.services(), time.time()

@@ -49,14 +49,22 @@ def learned(took, jobs, seed=1):
         finished = took(chance)
         ages = [0.0, *polls_of(distribution(tuple(bounds), NOW), finished, chance.random())]
         polls.append(len(ages) - 1)
-        bounds = [*bounds, (int(ages[-2]), round(ages[-1]), NOW)][-SAMPLES:]
+        bounds = [*bounds, (round(ages[-2], 1), round(ages[-1], 1), NOW)][-SAMPLES:]
     return polls, distribution(tuple(bounds), NOW)
 
 
-def test_new_model_is_polled_at_5_s_then_twice_age():
+def test_new_model_is_polled_at_2_s_then_twice_age():
     assert distribution((), NOW) == ASSUMED
-    assert polls_of(ASSUMED, 300) == pytest.approx([5, 10, 20, 40, 80, 160, 320])
-    assert FIRST_POLL_SECONDS == 5.0
+    assert polls_of(ASSUMED, 300) == pytest.approx([2, 4, 8, 16, 32, 64, 128, 256, 512])
+    assert FIRST_POLL_SECONDS == 2.0
+
+
+@pytest.mark.parametrize(("took", "most"), [(0.5, 0.7), (1.0, 1.4), (3.0, 3.8)])
+def test_quick_model_is_polled_as_soon_as_it_was_seen_quick(took, most):
+    polls, of = learned(lambda _: took, 30)
+
+    assert MIN_SECONDS <= polls_of(of, took)[-1] <= most
+    assert sum(polls[10:]) <= 40
 
 
 def test_first_batches_of_new_model_are_polled_early():
