@@ -33,7 +33,7 @@ SHARE = 0.38
 """The share of the batches still pending that should be finished at the next poll. A larger one: fewer, later calls."""
 ASSUMED_SHARE, GROWTH = 0.4, 2.0
 """While nothing is known: the share of the pending batches that finish before they are this many times as old."""
-SCOUTS, LATER_FIRST = 7, 22.0
+SCOUTS, LATER_FIRST = 6, 22.0
 """While nothing is known: batches of a job polled early, and seconds from acceptance to the others' first poll."""
 JITTER = 0.1
 SAMPLES = 40
