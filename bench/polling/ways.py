@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass, field
 
 from shared.pacing import poll_schedule as cadence
@@ -26,6 +27,13 @@ class Way:
 
     def finished(self, number: int, bound: cadence.Bound, chance: float) -> None:
         """Note that a batch was found finished."""
+
+    def pending(self, accepted: float, now: float) -> None:
+        """Note that a batch was found pending."""
+
+    def behind(self, accepted: float, now: float) -> float:  # noqa: ARG002 - what another way uses
+        """Seconds for which a batch is held back."""
+        return 0.0
 
 
 @dataclass
@@ -65,6 +73,23 @@ class Learned(Way):
     bounds: list[cadence.Bound] = field(default_factory=list)
     spread: cadence.Distribution = cadence.ASSUMED
     read_at: float = 0.0
+    in_order: bool = False
+    processes: int = 3
+    """Processes that poll in turn; each knows only what it has found pending."""
+    seen: dict[int, list[tuple[float, float]]] = field(default_factory=dict)
+    chance: random.Random = field(default_factory=lambda: random.Random(1))
+
+    def pending(self, accepted: float, now: float) -> None:
+        """Remember it in one process."""
+        mine = self.seen.setdefault(self.chance.randrange(self.processes), [])
+        mine[:] = [*mine[-49:], (now, accepted)]
+
+    def behind(self, accepted: float, now: float) -> float:
+        """As long as it is behind one that this process has just found pending, where the model works in order."""
+        mine = self.seen.get(self.chance.randrange(self.processes), [])
+        if not mine or not self.in_order or self.chance.random() < cadence.ASKED_ANYWAY:
+            return 0.0
+        return cadence.seconds_behind(mine, accepted, now)
 
     def wait(self, age: float, now: float, chance: float) -> float:
         """By the distribution of the remembered bounds."""
@@ -80,6 +105,7 @@ class Learned(Way):
     def _read(self, now: float) -> None:
         if now - self.read_at >= READ_SECONDS:
             self.spread, self.read_at = cadence.distribution(tuple(self.bounds), now), now
+            self.in_order = cadence.is_in_order(tuple(self.bounds), now)
 
     def finished(self, number: int, bound: cadence.Bound, chance: float) -> None:
         """Remember the bound if the batch is sampled."""
@@ -115,3 +141,11 @@ class Late(Learned):
     def first(self, number: int, now: float, chance: float) -> float:
         """At least five seconds."""
         return max(super().first(number, now, chance), MIN_SECONDS)
+
+
+class Unordered(Learned):
+    """The same, but no batch is held back, as it was before."""
+
+    def behind(self, accepted: float, now: float) -> float:  # noqa: ARG002 - as its parent
+        """Never."""
+        return 0.0

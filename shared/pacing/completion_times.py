@@ -7,7 +7,6 @@ table, the last known times are used, or those assumed for an unknown model.
 
 from __future__ import annotations
 
-import math
 import random
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +27,8 @@ if TYPE_CHECKING:
 
 READ_EVERY, READ_UNKNOWN_EVERY = 30.0, 1.0
 """Seconds for which a process caches what it read; the second, if that was nothing: the first answer changes it."""
+PENDING_KEPT = 50
+"""Pending batches that a process remembers for each model."""
 TENTHS_BELOW = 20.0
 """Seconds below which an age is stored in tenths."""
 
@@ -35,18 +36,22 @@ TENTHS_BELOW = 20.0
 class CompletionTimes:
     """Reads and writes the stored times; caches what it read."""
 
-    def __init__(self, client: DynamoDBClient, table: str, calls_per_minute: float = math.inf) -> None:
+    def __init__(self, client: DynamoDBClient, table: str, least: float = 0.0) -> None:
         """Use a ready client; nothing is read yet.
 
         Args:
             client: DynamoDB client.
             table: the ledger's table.
-            calls_per_minute: of the stack; no poll comes sooner than a call for it.
+            least: seconds between two polls of a batch at least.
         """
-        self.least = 60.0 / calls_per_minute
+        self.least = least
         self.client = client
         self.table = table
         self.known: dict[str, tuple[float, poll_schedule.Distribution]] = {}
+        self.in_order: dict[str, bool] = {}
+        """Whether batches of a model finish in the order in which they were accepted."""
+        self.pending: dict[str, tuple[tuple[float, float], ...]] = {}
+        """By model, when this process found batches pending, and when they were accepted, Unix seconds."""
         self.newest: dict[str, int] = {}
         """When each model's newest bound was written, Unix seconds."""
 
@@ -66,6 +71,18 @@ class CompletionTimes:
         """Seconds in which this share of a model's batches is finished; 0 if nothing is known of it."""
         spread = self._spread(model, now)
         return 0.0 if spread == poll_schedule.ASSUMED else poll_schedule.percentile(spread, share)
+
+    def note_pending(self, model: str, accepted: float, now: float) -> None:
+        """Note that a batch was found pending, for those behind it; only this process knows."""
+        self.pending[model] = (*self.pending.get(model, ())[1 - PENDING_KEPT :], (now, accepted))
+
+    def seconds_behind(self, model: str, accepted: float, now: float) -> float:
+        """Seconds for which a batch is not polled, because an earlier one was just found pending; 0: it is polled."""
+        if not self.pending.get(model) or not self.in_order.get(model):
+            return 0.0
+        if random.random() < poll_schedule.ASKED_ANYWAY:  # noqa: S311 - a sample
+            return 0.0
+        return poll_schedule.seconds_behind(self.pending[model], accepted, now)
 
     def note(self, model: str, number: str, after: float, by: float, now: float) -> None:
         """Store a batch's bound, if the batch is one of those sampled.
@@ -101,6 +118,7 @@ class CompletionTimes:
             found = (_bound(wire) for name, wire in item.items() if name.startswith("b"))
             bounds = tuple(bound for bound in found if bound)
             spread = poll_schedule.distribution(bounds, now)
+            self.in_order[model] = poll_schedule.is_in_order(bounds, now)
             self.newest[model] = max((at for _, _, at in bounds), default=0)
         except StorageError as error:
             logger.warning("completion times not read", reason=str(error))

@@ -10,6 +10,9 @@ old; the rule then polls at 2 s, 4 s, 8 s and so on. The assumption counts as ha
 it decides at ages for which nothing is known, and when the bounds have become too wide to tell, because every batch was
 finished at its first poll: one of the next batches is then polled sooner, and shows whether the model became faster.
 
+Where batches are seen to finish in the order in which they were accepted, none is polled while an earlier one was just
+found pending.
+
 While nothing at all is known about a model, only the first batches of a job are polled this early. The others wait
 longer for their first poll: by then the first ones have shown how long the model takes, with a few calls instead of
 many.
@@ -20,6 +23,10 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from itertools import accumulate, pairwise
 from math import log
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 FIRST_POLL_SECONDS = 2.0
 """Seconds from acceptance to the first poll of the first batch of a model never seen."""
@@ -52,6 +59,15 @@ LEAST_SECONDS = 0.25
 """By how much a batch is at least older when it is found finished than when it was last seen pending."""
 ROUNDS = 3
 """Iterations of the estimate. Stopped early, it stays smooth; more of them turn chance into narrow peaks."""
+
+ORDER_LIFE_SECONDS, ORDER_APART_SECONDS = 3_600.0, 5.0
+"""Seconds for which bounds tell of the order, and seconds between two acceptances that count as one after the other."""
+MIN_IN_ORDER, MAX_OUT_OF_ORDER = 20, 0.02
+"""Pairs of batches that must have finished in order, and the share that may not have."""
+BEHIND_SECONDS, MAX_BEHIND_SECONDS = 10.0, 120.0
+"""Seconds for which a batch that was found pending holds back those behind it, and the longest that one waits."""
+ASKED_ANYWAY = 0.05
+"""The share of them that is polled all the same, to see whether the model still works in order."""
 
 START, STEPS = FIRST_POLL_SECONDS / GROWTH, 7
 EDGES = (0.0, *(START * GROWTH ** (step / STEPS) for step in range(-14, 116)))
@@ -104,6 +120,34 @@ def distribution(bounds: tuple[Bound, ...], now: float) -> Distribution:
             for share, factor, assumed in zip(shares, accumulate(steps[:-1]), ASSUMED, strict=True)
         ]
     return tuple(shares)
+
+
+def is_in_order(bounds: tuple[Bound, ...], now: float) -> bool:
+    """Whether batches were lately seen to finish in the order in which they were accepted, hardly one before another.
+
+    Of two batches that were outstanding at the same time, the later one was seen pending when the earlier one was seen
+    finished, or the earlier one was seen pending when the later one was seen finished; other pairs tell nothing.
+    """
+    seen = [(at - by, at - by + after, at) for after, by, at in bounds if now - at < ORDER_LIFE_SECONDS]
+    kept = broken = 0
+    for accepted, pending, finished in seen:
+        for later, later_pending, later_finished in seen:
+            if accepted + ORDER_APART_SECONDS < later < finished:
+                broken += pending >= later_finished
+                kept += later_pending >= finished
+    return kept >= MIN_IN_ORDER and broken <= MAX_OUT_OF_ORDER * (kept + broken)
+
+
+def seconds_behind(pending: Iterable[tuple[float, float]], accepted: float, now: float) -> float:
+    """Seconds for which a batch of a model that works in order is not polled; 0 if none is known to be before it.
+
+    Args:
+        pending: when batches were found pending, and when they were accepted, Unix seconds.
+        accepted: when the batch was accepted.
+        now: Unix seconds.
+    """
+    before = [at for seen, at in pending if now - seen < BEHIND_SECONDS and at < accepted - 1.0]
+    return min(max(accepted - min(before), BEHIND_SECONDS), MAX_BEHIND_SECONDS) if before else 0.0
 
 
 def first_poll(of: Distribution, number: str, chance: float, *, rested: bool = False) -> float:

@@ -32,7 +32,7 @@ MAY_CHANGE = {"told_at", "due_at", "work"}
 OUTSTANDING = {"submitting", "queued"}
 IDLE_SECONDS = 180.0
 """Seconds after the last outstanding batch within which something may still be pulled."""
-CALLS_EACH, CALLS_FOR_A_MODEL, CALLS_FOR_A_JOB = 2.1, 12, 2
+CALLS_EACH, CALLS_FOR_A_MODEL, CALLS_FOR_A_JOB = 2.1, 13, 2
 """Calls of models for each batch; for each model, of which nothing is known at first; for each job."""
 MEAN_SECONDS, MOST_SECONDS, LEAST_BATCHES = 3.0, 8.0, 20
 """From ready to collected, beside the event's own delay: the mean, 95 of 100; and how many batches are judged."""

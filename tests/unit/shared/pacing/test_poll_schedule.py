@@ -22,8 +22,10 @@ from shared.pacing.poll_schedule import (
     SHARE,
     distribution,
     first_poll,
+    is_in_order,
     is_sampled,
     next_poll,
+    seconds_behind,
 )
 
 NOW = 1_795_253_400
@@ -160,3 +162,40 @@ def test_first_batch_after_a_rest_is_polled_at_half(took, number, rested, divide
 def test_remembered_batches_depend_on_number():
     assert [number for number in range(60) if is_sampled(f"{number:08d}")] == [*range(40), 40, 48, 56]
     assert is_sampled("00000003.0.1")
+
+
+# ── models that work in order ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def bounds_of(took, number=40, apart=10.0, polled_every=15.0):
+    """Bounds of batches that are accepted one after the other, and polled regularly until they are over."""
+    found = []
+    for each in range(number):
+        age = next(age for age in (polled_every * times for times in range(1, 999)) if age >= took(each))
+        found.append((age - polled_every, age, int(NOW + apart * each + age)))
+    return tuple(found)
+
+
+@pytest.mark.parametrize(
+    ("took", "expected"),
+    [
+        (lambda _: 33.0, True),
+        (lambda number: 30.0 + 5 * number, True),
+        (lambda number: 300.0 if number % 8 == 0 else 30.0, False),
+        (lambda number: random.Random(number).uniform(5, 300), False),
+    ],
+    ids=["always as long", "a queue", "some take long", "by chance"],
+)
+def test_order_is_seen_in_bounds(took, expected):
+    bounds = bounds_of(took)
+    assert is_in_order(bounds, NOW + 900) is expected
+    assert not is_in_order(bounds[:3], NOW + 900)
+    assert not is_in_order(bounds, NOW + 9_000)
+
+
+@pytest.mark.parametrize(
+    ("seen_ago", "accepted_before", "wait"),
+    [(1, 40, 40), (9, 40, 40), (10, 40, 0), (1, 2, 10), (1, 1, 0), (1, -5, 0), (1, 500, 120)],
+)
+def test_batch_waits_as_long_as_it_is_behind(seen_ago, accepted_before, wait):
+    assert seconds_behind([(NOW - seen_ago, NOW - 60 - accepted_before)], NOW - 60, NOW) == wait
