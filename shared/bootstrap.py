@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
     from shared.pacing.controls import Permit
 
+EVENT_SECONDS = 5.0
+"""Seconds that a poll leaves to the event of a batch that is over."""
 SECRET_SECONDS = 300
 """Seconds after which a secret is read again. A secret that the API refuses is read again immediately."""
 
@@ -217,7 +219,7 @@ def services() -> Services:
         ),
         api,
         Budget(dynamodb, settings.table_name, settings.api_calls_per_minute),
-        CompletionTimes(dynamodb, settings.table_name),
+        CompletionTimes(dynamodb, settings.table_name, _least_between_polls(settings)),
         EventBus(cache(lambda: client("events", QUICK_CALLS))),
         StepFunctions(cache(lambda: client("stepfunctions", TASK_CALLS, **_region_of(settings.state_machine_arn)))),
         Wakes(dynamodb, settings.table_name),
@@ -241,6 +243,11 @@ def build_in_init() -> None:
 def _region_of(arn: str) -> dict[str, str]:
     """The region of a resource, as an argument of its client; none without a resource."""
     return {"region_name": arn.split(":")[3]} if arn else {}
+
+
+def _least_between_polls(settings: Settings) -> float:
+    """Seconds between two polls of a batch: half of the calls are for submits, and a poll waits for an event."""
+    return max(120.0 / settings.api_calls_per_minute, EVENT_SECONDS if settings.completion_events == "yes" else 0.0)
 
 
 def _credentials_reader(
