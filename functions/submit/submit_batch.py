@@ -67,6 +67,8 @@ SETTLE_SECONDS = 45.0
 """Seconds kept after the POST to record its outcome, in the table or else as a receipt in S3."""
 SUBMIT_LEASE_MARGIN_SECONDS = 30.0
 """Seconds by which clocks of two functions may differ."""
+PRECISE_SECONDS = 2.0
+"""Seconds up to which a first poll comes to the tenth of a second."""
 SUBMIT_FAILED = ErrorDetail("internal", "Dropbatch could not submit this batch; see the submit function's log.")
 MAX_AMBIGUOUS_SUBMITS = 2
 """Submits of one batch with an unknown outcome; the last of them ends the batch."""
@@ -306,7 +308,11 @@ class _Submit:
         if not self.job.seen_accepted:
             services.ledger.record_acceptance(batch.job_id)
         if int(batch.number[:8]) < FAST_START_BATCHES:
-            services.queues.send(PollMessage(((batch.job_id, batch.number),)), delay=self.first_poll)
+            delay = self.first_poll
+            if delay < PRECISE_SECONDS:  # SQS delays by whole seconds.
+                services.sleep(delay % 1)
+                delay = int(delay)
+            services.queues.send(PollMessage(((batch.job_id, batch.number),)), delay=delay)
 
     # ── no acceptance ────────────────────────────────────────────────────────────────────────────────────────────
 
