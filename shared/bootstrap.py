@@ -21,6 +21,7 @@ from shared.ledger import Ledger
 from shared.observability import logger
 from shared.pacing.budget import Budget
 from shared.pacing.completion_times import CompletionTimes
+from shared.pacing.day_costs import DayLimit
 from shared.pacing.id_probes import IdProbes
 from shared.pacing.wakes import LeftDue, Wakes
 from shared.retry import jittered, longest_jittered
@@ -112,6 +113,8 @@ class Services:
     id_probes: IdProbes
     events: Events | None = None
     """Cloudflare's events of batches; None if they are not used."""
+    day_limit: DayLimit | None = None
+    """The limit of what all jobs cost in a day; None if there is none."""
     left: LeftDue = field(default_factory=LeftDue)
     """What the running invocation leaves due; only an invocation that a message called has its own."""
     now: Callable[[], float] = time.time
@@ -176,6 +179,7 @@ def services() -> Services:
     dynamodb = client("dynamodb", QUICK_CALLS)
     secrets = cache(lambda: client("secretsmanager", QUICK_CALLS))
     api = WorkersAI(http_client(), transport_of(settings), _credentials_reader(settings, secrets))
+    limit = settings.max_cost_per_day
     made = Services(
         settings,
         Ledger(dynamodb, settings.table_name),
@@ -200,6 +204,7 @@ def services() -> Services:
         StepFunctions(cache(lambda: client("stepfunctions", TASK_CALLS, **_region_of(settings.state_machine_arn)))),
         Wakes(dynamodb, settings.table_name),
         IdProbes(dynamodb, settings.table_name),
+        day_limit=None if limit is None else DayLimit(dynamodb, settings.table_name, limit),
     )
     used = settings.completion_events == "yes"
     return replace(made, events=events_of(made)) if used else made

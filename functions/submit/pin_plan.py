@@ -7,6 +7,7 @@ the job's record under `results/_jobs/` are written once, before the plan is pin
 from __future__ import annotations
 
 from dataclasses import replace
+from decimal import Decimal
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -30,12 +31,14 @@ if TYPE_CHECKING:
 
 def limits_of(settings: Settings) -> StackLimits:
     """What the stack's settings decide about batches."""
+    limit = settings.max_cost_per_day
     return StackLimits(
         max_requests=settings.max_requests_per_batch,
         max_bytes=settings.max_batch_bytes,
         transport=settings.transport,
         account=settings.cloudflare_account_id,
         default_model=settings.default_model,
+        max_cost_per_day=None if limit is None else Decimal(limit) / 1_000_000_000,
     )
 
 

@@ -1,4 +1,6 @@
-"""How long batches of each model took, stored in one control item per model. `poll_schedule` decides what follows.
+"""How long batches of each model took, and how long its answers are, stored in one control item per model.
+
+`poll_schedule` decides what follows from the times, `dropbatch.core.cost_limit` what follows from the lengths.
 
 A bound is written into a random slot, with one unconditional update that reads nothing. In time it replaces another
 bound; a lost update costs one bound. All of this only makes polling better, so nothing here ever fails: without the
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 
     from mypy_boto3_dynamodb import DynamoDBClient
 
+LENGTHS = 10
+"""Batches of a model whose answers' lengths are kept."""
 READ_EVERY, READ_UNKNOWN_EVERY = 30.0, 1.0
 """Seconds for which a process caches what it read; the second, if that was nothing: the first answer changes it."""
 
@@ -36,6 +40,7 @@ class CompletionTimes:
         self.client = client
         self.table = table
         self.known: dict[str, tuple[float, poll_schedule.Distribution]] = {}
+        self.lengths: dict[str, list[int]] = {}
 
     def first_poll(self, model: str, number: str, now: float) -> float:
         """Seconds from acceptance to the first poll of a batch of a model."""
@@ -50,8 +55,13 @@ class CompletionTimes:
         spread = self._spread(model, now)
         return 0.0 if spread == poll_schedule.ASSUMED else poll_schedule.percentile(spread, share)
 
-    def note(self, model: str, number: str, after: float, by: float, now: float) -> None:
-        """Store a batch's bound, if the batch is one of those sampled.
+    def answer_tokens(self, model: str, now: float) -> list[int]:
+        """Tokens of an answer of a model, as the mean of each of some batches; empty if nothing is known of it."""
+        self._spread(model, now)
+        return self.lengths.get(model, [])
+
+    def note(self, model: str, number: str, after: float, by: float, now: float, answer_tokens: int = 0) -> None:
+        """Store a batch's bound and the length of its answers, if the batch is one of those sampled.
 
         Args:
             model: its model.
@@ -59,18 +69,25 @@ class CompletionTimes:
             after: its age when it was last seen pending, 0 if it never was.
             by: its age when it was first seen finished.
             now: Unix seconds.
+            answer_tokens: tokens of its answers, on average; 0 if none were reported.
         """
         if not poll_schedule.is_sampled(number):
             return
+        slot = random.randrange(poll_schedule.SAMPLES)  # noqa: S311 - in time it replaces another
+        names, values = {"#slot": f"b{slot}"}, {":bound": attribute((int(after), round(by), int(now)))}
+        change = "SET #slot = :bound"
+        if answer_tokens:
+            names["#answers"], values[":tokens"] = f"a{slot % LENGTHS}", attribute(answer_tokens)
+            change += ", #answers = :tokens"
         try:
             call_dynamodb(
                 self.client,
                 "update_item",
                 TableName=self.table,
                 Key=_key(model),
-                UpdateExpression="SET #slot = :bound",
-                ExpressionAttributeNames={"#slot": f"b{random.randrange(poll_schedule.SAMPLES)}"},  # noqa: S311
-                ExpressionAttributeValues={":bound": attribute((int(after), round(by), int(now)))},
+                UpdateExpression=change,
+                ExpressionAttributeNames=names,
+                ExpressionAttributeValues=values,
             )
         except StorageError as error:
             logger.warning("completion time not remembered", reason=str(error))
@@ -83,6 +100,7 @@ class CompletionTimes:
             item = call_dynamodb(self.client, "get_item", TableName=self.table, Key=_key(model)).get("Item", {})
             bounds = (_bound(wire) for name, wire in item.items() if name.startswith("b"))
             spread = poll_schedule.distribution(tuple(bound for bound in bounds if bound), now)
+            self.lengths[model] = [int(plain(item[f"a{slot}"])) for slot in range(LENGTHS) if f"a{slot}" in item]
         except StorageError as error:
             logger.warning("completion times not read", reason=str(error))
         self.known[model] = (now, spread)

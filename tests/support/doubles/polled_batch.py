@@ -85,7 +85,7 @@ class Doubles:
         self.ages.append(age)
         return NEXT_POLL
 
-    def note(self, model: str, number: str, after: float, by: float, now: float) -> None:
+    def note(self, model: str, number: str, after: float, by: float, now: float, answer_tokens: int) -> None:
         self.took.append((after, by))
 
 
