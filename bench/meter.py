@@ -34,7 +34,7 @@ from tests.support.aws.resources import BUCKET
 from tests.support.journeys.world import TIMEOUT_SECONDS, World, make_world
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 MODEL = "@cf/baai/bge-small-en-v1.5"
 IDLE_TICKS, MONTH_MINUTES = 10, 43_800
@@ -94,15 +94,18 @@ class Run:
 
 
 class Log:
-    """Counts the bytes that the functions print."""
+    """Counts the bytes that the functions print, and notes which metrics have a value."""
 
-    def __init__(self, used: Counter[str]) -> None:
-        """Count into `used`."""
-        self.used = used
+    def __init__(self, used: Counter[str], valued: set[str]) -> None:
+        """Count into `used`, and note names in `valued`."""
+        self.used, self.valued = used, valued
 
     def write(self, text: str) -> int:
         """Count the bytes of a text."""
         self.used["log bytes"] += len(text.encode())
+        if text.startswith('{"_aws"'):
+            (told,) = json.loads(text)["_aws"]["CloudWatchMetrics"]
+            self.valued |= {metric["Name"] for metric in told["Metrics"]}
         return len(text)
 
     def flush(self) -> None:
@@ -122,6 +125,8 @@ class Meter:
         """What each step used: calls by service, `waiting` and `computing` seconds."""
         self.stored: Counter[str] = Counter()
         """Bytes at the end of the job: `early` and `late` in S3, by when they are deleted, and `items` in the table."""
+        self.valued: set[str] = set()
+        """The metrics that had a value."""
         self.items: dict[str, dict[str, Any]] = {}
         self.run: Run | None = None
         self.lock = threading.Lock()
@@ -132,7 +137,7 @@ class Meter:
         """Count one call to AWS."""
         service = client.meta.service_model.service_name
         if service == "dynamodb":
-            self._units(operation, arguments, answer)
+            self.units(operation, arguments, answer)
         if self.run is None:
             return
         seconds = 0.0
@@ -154,7 +159,8 @@ class Meter:
             with self.lock:
                 self.run.waits[thread.name.partition("_")[0], thread.ident or 0] += seconds + CALL_CPU
 
-    def _units(self, operation: str, arguments: dict[str, Any], answer: dict[str, Any]) -> None:
+    def units(self, operation: str, arguments: dict[str, Any], answer: dict[str, Any]) -> None:
+        """Count the DynamoDB units of one call, if a function runs."""
         reads = writes = 0.0
         match operation:
             case "PutItem":
@@ -194,7 +200,7 @@ class Meter:
     def invocation(self, function: str, step: str, *, scheduled: bool) -> Iterator[None]:
         """Count one run of a function, for one of the steps."""
         self.run = Run(step)
-        log: Any = Log(self.used)
+        log: Any = Log(self.used, self.valued)
         logger.registered_handler.setStream(log)  # type: ignore[attr-defined]
         clock, cpu = time.time(), time.process_time()
         with contextlib.redirect_stdout(log):
@@ -247,6 +253,19 @@ class Metered(World):
 
     meter: Meter
 
+    def settle(self, *, minutes: int = 60, until: Callable[[], bool] | None = None) -> None:
+        """Let minutes pass, second by second, until every job is over: messages arrive when they are asked for."""
+        ends, tick_at = time.time() + 60 * minutes, time.time() + TICK_SECONDS
+        while time.time() < ends:
+            if time.time() >= tick_at:
+                tick_at += TICK_SECONDS
+                self.tick()
+            self.deliver_all()
+            if until() if until else self.all_over():
+                return
+            self.pass_time(1.0)
+        raise AssertionError(f"not settled after {minutes} minutes")
+
     def invoke(self, handler: Any, event: dict[str, Any], seconds: float = TIMEOUT_SECONDS) -> set[str]:  # noqa: ANN401
         """Call a handler as Lambda does."""
         function = "poll" if handler is functions.poll.handler else "submit"
@@ -286,6 +305,7 @@ def measure(batches: int, records: int, text: int, latency: float) -> Meter:
         inner = transport(api)
         making = contextlib.contextmanager(make_world)(_Api(inner, meter), patch, MAX_REQUESTS_PER_BATCH=records)
         with making as made:
+            made.wakes = True
             world = Metered(**vars(made))
             world.meter = meter
             if not batches:

@@ -7,10 +7,14 @@ import os
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from threading import Lock
+from typing import TYPE_CHECKING, Any
 
 from dropbatch.client import aws
 from dropbatch.errors import NotFound, UsageError
+
+if TYPE_CHECKING:
+    from dropbatch.core.formats.model_catalog import Catalog
 
 DEFAULT_NAME = "dropbatch"
 LOCAL_FILE = Path(".local/stack.json")
@@ -40,11 +44,27 @@ class Stack:
     default_model: str | None = None
     source_bucket: str = ""
     source_prefix: str = ""
+    _made: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
+    _making: Lock = field(default_factory=Lock, init=False, repr=False)
+
+    @cached_property
+    def catalog(self) -> Catalog:
+        """What the stack knows of models: its own list if there is one that can be read, else what is shipped."""
+        from dropbatch.client.models import known_models
+
+        return known_models(self).catalog
 
     @cached_property
     def s3(self) -> Any:  # noqa: ANN401 - boto3 makes its clients at run time
         """An S3 client."""
         return self.client("s3")
+
+    def service(self, name: str) -> Any:  # noqa: ANN401
+        """A client of another service, made once; also for several threads, in which boto3 must not make clients."""
+        with self._making:
+            if name not in self._made:
+                self._made[name] = self.client(name)
+            return self._made[name]
 
     def ask(self, operation: str, key: str, **more: str) -> dict[str, Any] | None:
         """S3's answer to a read of an object of the bucket; None if the object does not exist.

@@ -62,7 +62,7 @@ def estimate(model: Model, body: bytes, body_size: int, records: int, answer_tok
         answer_tokens: the option `output_tokens`; 0 without it.
     """
     each = answer_tokens or model.output_tokens or LONG_ANSWER_TOKENS
-    cost = estimate_cost(model.id, body_size, records, output_tokens(model.id, body, records, each), each)
+    cost = estimate_cost(model, body_size, records, output_tokens(model, body, records, each), each)
     return to_billionths(cost.amount) if cost else 0
 
 

@@ -5,7 +5,7 @@ So that many sources can all be checked before the first is sent.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from os import PathLike
 from typing import TYPE_CHECKING, BinaryIO
@@ -44,7 +44,7 @@ class Submission:
     stack: Stack
     source: object
     key: str
-    metadata: Mapping[str, str]
+    metadata: Mapping[str, str] = field(repr=False)
     size: int | None
     _opened: Source | None
     _stream: BinaryIO | None
@@ -188,8 +188,14 @@ def _checked(
         folder_options = next(filter(None, map(read, options_keys(key, keys.INBOX))), None)
     except NotPermitted:
         folder_options = None
-    default = stack.default_model
-    check_beginning(kept(), keys.upload_path(key), metadata, folder_options=folder_options, default_model=default)
+    check_beginning(
+        kept(),
+        keys.upload_path(key),
+        metadata,
+        folder_options=folder_options,
+        default_model=stack.default_model,
+        catalog=stack.catalog,
+    )
     if errors:
         raise errors[0]
     return stream_of(chain(held, blocks_))

@@ -23,6 +23,6 @@ def note_cost(services: Services, job: Job, batch: Batch) -> None:
     if part is None or batch.reserved is None or services.day_limit is None:
         return
     more = unmetered(batch, part)
-    cost = cost_so_far(job.plan.model, part.usage, more.size, more.records)
+    cost = cost_so_far(job.plan.known_model, part.usage, more.size, more.records)
     amount = to_billionths(cost.amount) if cost else 0
     services.day_limit.settle(f"{batch.job_id} {batch.number}", batch.reserved, amount, services.now())

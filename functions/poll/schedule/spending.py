@@ -63,7 +63,7 @@ def _so_far(services: Services, job: Job) -> tuple[Spent, Batch | None]:
             again += max(len(batch.submissions) + batch.unknowable - 1, 0) * batch.estimate
         if seen >= MOST_READ or (seen >= PAGE_BATCHES and following):
             break
-    cost = cost_so_far(job.plan.model, usage, size, records)
+    cost = cost_so_far(job.plan.known_model, usage, size, records)
     amount = to_billionths(cost.amount) if cost else 0
     measured = settled * succeeded // max(succeeded + failed, 1)
     amount += again * amount // max(measured, 1)  # What was sent again may be paid again.

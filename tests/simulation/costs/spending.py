@@ -12,6 +12,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from dropbatch.core.cost import Tokens, cost_of
+from dropbatch.core.formats.model_catalog import find_model
 from local.workers_ai import Behaviour
 from local.workers_ai.complete import reported
 from local.workers_ai.models.catalogue import MODELS
@@ -76,7 +77,7 @@ def full_cost(model: str, requests: list[dict[str, Any]], behaviour: Behaviour) 
     """What the answers to all requests cost, US dollars."""
     found = reported(MODELS[model], requests, behaviour)
     tokens = Tokens(sum(one.prompt_tokens for one in found), sum(one.completion_tokens for one in found))
-    cost = cost_of(model, tokens)
+    cost = cost_of(find_model(model), tokens)
     assert cost is not None, "a model without a price has no limit"
     return cost.amount
 
