@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dropbatch.core import keys
-from functions.submit.day_limit import reserve_day
-from functions.submit.submit_waits import UNPAID_REASONS, closes_pause, hold, wait
+from functions.submit.submit_waits import UNPAID_REASONS, closes_pause, hold, reserve_day, wait
 from shared.api_messages import attach_api_message
 from shared.aws.queues import FAST_START_BATCHES, MAX_AHEAD_SECONDS, POLL_GRACE_SECONDS, PollMessage, VisitMessage
 from shared.claims import MAX_CLAIMS, MAX_SECONDS_TO_ACCEPTANCE

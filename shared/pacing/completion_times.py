@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from mypy_boto3_dynamodb import DynamoDBClient
 
-LENGTHS = 10
+KEPT_LENGTHS = 10
 """Batches of a model whose answers' lengths are kept."""
 READ_EVERY, READ_UNKNOWN_EVERY = 30.0, 1.0
 """Seconds for which a process caches what it read; the second, if that was nothing: the first answer changes it."""
@@ -78,7 +78,7 @@ class CompletionTimes:
         names, values = {"#slot": f"b{slot}"}, {":bound": attribute((int(after), round(by), int(now)))}
         change = "SET #slot = :bound"
         if answer_tokens:
-            names["#answers"], values[":tokens"] = f"a{slot % LENGTHS}", attribute(answer_tokens)
+            names["#answers"], values[":tokens"] = f"a{slot % KEPT_LENGTHS}", attribute(answer_tokens)
             change += ", #answers = :tokens"
         try:
             call_dynamodb(
@@ -101,7 +101,7 @@ class CompletionTimes:
             item = call_dynamodb(self.client, "get_item", TableName=self.table, Key=_key(model)).get("Item", {})
             bounds = (_bound(wire) for name, wire in item.items() if name.startswith("b"))
             spread = poll_schedule.distribution(tuple(bound for bound in bounds if bound), now)
-            self.lengths[model] = [int(plain(item[f"a{slot}"])) for slot in range(LENGTHS) if f"a{slot}" in item]
+            self.lengths[model] = [int(plain(item[f"a{slot}"])) for slot in range(KEPT_LENGTHS) if f"a{slot}" in item]
         except StorageError as error:
             logger.warning("completion times not read", reason=str(error))
         self.known[model] = (now, spread)

@@ -130,7 +130,8 @@ class DayLimit(ControlItems):
             return replace(seen, spent=max(spent, 0), reserved=max(seen.reserved - held.amount, 0), last=name)
 
         if not self._change(held.day, settled):
-            logger.warning("cost of a batch not noted", batch=name)
+            job_id, _, number = name.partition(" ")
+            logger.warning("cost of a batch not noted", job_id=job_id, number=number)
 
     def lift_day(self, now: float) -> None:
         """Lift the limit for the rest of a day."""

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from dropbatch.core.cost import to_billionths
 from dropbatch.core.cost_limit import Spent
-from functions.poll.results.manifest import cost_so_far
-from functions.poll.results.unmetered import unmetered
+from functions.poll.batch.paid import cost_so_far
+from functions.poll.batch.unmetered import unmetered
 from shared.models import BatchState
 from shared.pacing import cost_limit
 
