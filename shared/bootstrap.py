@@ -1,11 +1,11 @@
-"""The composition root: builds the services of a process from its settings, once, on first use, never at import."""
+"""The composition root: builds the services of a process once, from its settings: in Lambda's init or on first use."""
 
 from __future__ import annotations
 
 import math
 import os
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,7 +16,7 @@ from shared.aws.event_bus import EventBus
 from shared.aws.object_store import ObjectStore
 from shared.aws.queues import Queues, WakeMessage
 from shared.aws.step_functions import StepFunctions
-from shared.errors import StorageError
+from shared.errors import ConfigurationError, StorageError
 from shared.events.set_up import Events, events_of
 from shared.ledger import Ledger
 from shared.observability import logger
@@ -184,7 +184,7 @@ def services() -> Services:
     Raises:
         ConfigurationError: an environment variable is bad; the message names every such variable.
     """
-    import boto3  # noqa: PLC0415 - built once and late: at import there may be no region
+    import boto3  # noqa: PLC0415 - outside Lambda there may be no region
     from botocore.config import Config  # noqa: PLC0415
 
     settings = read_settings(os.environ)
@@ -231,6 +231,16 @@ def services() -> Services:
     )
     used = settings.completion_events == "yes"
     return replace(made, events=events_of(made)) if used else made
+
+
+def build_in_init() -> None:
+    """Build the services while Lambda initializes a process: it then has a whole processor, whatever its memory.
+
+    A bad variable is left to the first invocation, whose error names it.
+    """
+    if "AWS_LAMBDA_RUNTIME_API" in os.environ:
+        with suppress(ConfigurationError):
+            services()
 
 
 def _region_of(arn: str) -> dict[str, str]:
