@@ -89,15 +89,35 @@ def _room(model: Model, left: int, spent: Spent) -> int:
     unmeasured = left // UNMEASURED
     if not (spent.amount and spent.measured):
         return unmeasured
-    # What x more records with the mean m cost at most: m x + spread m x / sqrt(n) + spread m sqrt(x).
-    spread = TEXTS_SPREAD if model.task is Task.EMBEDDINGS else ANSWERS_SPREAD
-    each = spent.measured / spent.records
-    ratio = (spent.amount + each) / (spent.measured + each)  # As if one more answer was as long as it may be.
-    a = ratio * (1 + spread / math.sqrt(spent.records))
-    b = ratio * spread * math.sqrt(each)
+    ratio, a, b = _at_most(model, spent)
     root = (math.sqrt(b * b + 4 * a * left) - b) / (2 * a)
     room = max(root * root, left / max(ratio, 1.0))  # An estimate counts each answer as long as it may be.
     return min(int(room), max(MOST_UNKNOWN * spent.measured, unmeasured))
+
+
+def judged(model: Model, spent: Spent, longest: int) -> int:
+    """What a batch costs at most, as far as its job's answers tell.
+
+    Args:
+        model: the job's.
+        spent: what the job has spent.
+        longest: the batch's estimate.
+    """
+    if not (spent.amount and spent.measured):
+        return longest
+    _, a, b = _at_most(model, spent)
+    return min(math.ceil(a * longest + b * math.sqrt(longest)), longest)
+
+
+def _at_most(model: Model, spent: Spent) -> tuple[float, float, float]:
+    """The share of its estimate that a batch costs; and a and b, if one with the estimate x costs at most a x + b √x.
+
+    More records with the mean m cost at most the sum of m, of the error of the mean, and of their own spread.
+    """
+    spread = TEXTS_SPREAD if model.task is Task.EMBEDDINGS else ANSWERS_SPREAD
+    each = spent.measured / spent.records
+    ratio = (spent.amount + each) / (spent.measured + each)  # As if one more answer was as long as it may be.
+    return ratio, ratio * (1 + spread / math.sqrt(spent.records)), ratio * spread * math.sqrt(each)
 
 
 def first_batch(model: Model, limit: Decimal, named: int | None, answer_tokens: int) -> tuple[int | None, int | None]:
@@ -109,15 +129,22 @@ def first_batch(model: Model, limit: Decimal, named: int | None, answer_tokens: 
         named: the highest limit that the first records or the option `defaults` name for an answer; None: none.
         answer_tokens: the option `output_tokens`; 0 without it.
     """
-    millions = limit * 1_000_000
-    share = FIRST_SHARE
+    share = FIRST_SHARE if named or answer_tokens or model.output_tokens else UNMEASURED
+    records, _ = most_for(model, limit / share, named, answer_tokens)
+    return records, most_for(model, limit / FIRST_SHARE, named, answer_tokens)[1]
+
+
+def most_for(model: Model, dollars: Decimal, named: int | None, answer_tokens: int) -> tuple[int | None, int | None]:
+    """Records whose answers, and bytes whose tokens, cost at most so much, but at least one; None: they cost nothing.
+
+    The arguments are as for `first_batch`.
+    """
+    millions = dollars * 1_000_000
     read = model.input_price or Decimal(0)
     if model.task is Task.TRANSLATION:
         read += model.output_price or Decimal(0)
-    size = max(int(millions / share / read * BYTES_PER_TOKEN), 1) if read else None
+    size = max(int(millions / read * BYTES_PER_TOKEN), 1) if read else None
     if model.output_price is None or model.task in {Task.EMBEDDINGS, Task.TRANSLATION, Task.TRANSCRIPTION, Task.SPEECH}:
         return None, size
-    each = named or answer_tokens or model.output_tokens
-    if each is None:
-        each, share = LONG_ANSWER_TOKENS, UNMEASURED
-    return max(int(millions / share / model.output_price / each), 1), size
+    each = named or answer_tokens or model.output_tokens or LONG_ANSWER_TOKENS
+    return max(int(millions / model.output_price / each), 1), size

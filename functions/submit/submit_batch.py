@@ -14,22 +14,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dropbatch.core import keys
-from functions.submit.submit_waits import UNPAID_REASONS, closes_pause, hold, wait
+from functions.submit.submit_waits import UNPAID_REASONS, closes_pause, hold, reserve_day, wait
 from shared.api_messages import attach_api_message
 from shared.aws.queues import FAST_START_BATCHES, MAX_AHEAD_SECONDS, POLL_GRACE_SECONDS, PollMessage, VisitMessage
 from shared.claims import MAX_CLAIMS, MAX_SECONDS_TO_ACCEPTANCE
 from shared.errors import ObjectNotFoundError, StorageError
 from shared.events.pulling import expect_events
 from shared.events.set_up import subscribe
-from shared.models import (
-    Batch,
-    BatchState,
-    DueKind,
-    ErrorDetail,
-    Job,
-    Submission,
-    cause_of,
-)
+from shared.models import Batch, BatchState, DueKind, ErrorDetail, Job, Reservation, Submission, cause_of
 from shared.observability import batch_log_fields, count, logger
 from shared.pacing import cost_limit
 from shared.pacing.controls import (
@@ -157,8 +149,13 @@ def _submit_if_permitted(invocation: Invocation, job: Job, batch: Batch) -> None
         first_poll = min(first_poll, max(job.deadline_at - now, 0.0))  # Its last poll is not later than it has to be.
     size = batch.round_size or batch.body_size
     body = services.store.get(keys.staged(job.job_id, batch.number, batch.round), 0, size)
-    if invocation.allows(POST_SECONDS + SETTLE_SECONDS):  # otherwise it stays due
-        _Submit(invocation, job, batch, permit, first_poll).send(body)
+    if not invocation.allows(POST_SECONDS + SETTLE_SECONDS):
+        return  # It stays due.
+    reserved = reserve_day(services, job, batch, body, permit)
+    if isinstance(reserved, Denied):
+        wait(services, batch, reserved)
+        return
+    _Submit(invocation, job, batch, permit, first_poll, reserved).send(body)
 
 
 @dataclass(slots=True)
@@ -171,6 +168,7 @@ class _Submit:
         batch: as it was read; once claimed, as the claim wrote it.
         permit: the budget's.
         first_poll: seconds from the acceptance to the first poll.
+        reserved: what it reserves of the stack's limit for the day.
     """
 
     invocation: Invocation
@@ -178,6 +176,7 @@ class _Submit:
     batch: Batch
     permit: Permit = field(default_factory=Permit)
     first_poll: float = 0.0
+    reserved: Reservation | None = None
 
     @property
     def services(self) -> Services:
@@ -197,7 +196,7 @@ class _Submit:
         ledger = self.services.ledger
         fence = self.invocation.deadline + SUBMIT_LEASE_MARGIN_SECONDS
         try:
-            claimed = ledger.begin_submit(self.batch, fence)
+            claimed = ledger.begin_submit(self.batch, fence, self.reserved)
         except StorageError:
             # It may be written all the same. Nothing was sent, so nobody has to wait for the fence, or call it unknown.
             ledger.undo_submit(self.batch, fence, self.services.now())

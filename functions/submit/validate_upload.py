@@ -79,10 +79,12 @@ def validate(turn: Turn) -> None:
 def _read(turn: Turn, progress: Progress, seen: set[int]) -> None:
     """Add what one turn reads to the progress and the references seen."""
     turn.begin(progress.place)
+    measured = turn.services.times.answer_tokens(turn.job.plan.model, turn.services.now())
+    answer_tokens = turn.job.output_tokens or (sum(measured) // len(measured) if measured else None)
     try:
         for one in turn.read(progress.place, progress.cuts):
             if not isinstance(one, Checkpoint):
-                add_cut(turn.job.plan.known_model, progress, seen, one, turn.job.output_tokens or None)
+                add_cut(turn.job.plan.known_model, progress, seen, one, answer_tokens)
             progress.offset, progress.line, progress.record = turn.place.offset, turn.place.line, turn.place.record
     finally:
         progress.bytes += turn.bytes_unpacked

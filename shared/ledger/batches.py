@@ -9,7 +9,7 @@ from shared.aws.attribute_values import attributes, read
 from shared.aws.dynamodb import ABSENT, AtMost, Table
 from shared.errors import InvariantError, UnreadableItemError
 from shared.ledger.item_keys import LIFE_SECONDS, batch_key
-from shared.models import Batch, BatchState, DueKind, ErrorDetail, Part, Submission
+from shared.models import Batch, BatchState, DueKind, ErrorDetail, Part, Reservation, Submission
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -100,8 +100,9 @@ class Batches(Table):
         item = {**batch_key(batch.job_id, batch.number), **attributes(batch)}
         return batch if self.create(item) else None
 
-    def begin_submit(self, batch: Batch, fence: float) -> Batch | None:
+    def begin_submit(self, batch: Batch, fence: float, reserved: Reservation | None = None) -> Batch | None:
         """`ready` to `submitting`, before the POST; no other function may try before `fence`."""
+        reservation = {"reserved": reserved} if reserved else {}
         return self._change_batch(
             batch,
             {
@@ -119,6 +120,7 @@ class Batches(Table):
                 "work": DueKind.POLL,  # A batch left by a dead function is recovered even while submits are paused.
                 "due_at": fence,
                 "claims": batch.claims + 1,
+                **reservation,
             },
         )
 

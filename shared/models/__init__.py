@@ -4,6 +4,7 @@ from shared.models.batches import (
     Batch,
     Part,
     PartialReply,
+    Reservation,
     Submission,
     cause_of,
 )
@@ -49,6 +50,7 @@ __all__ = [
     "LastingError",
     "Part",
     "PartialReply",
+    "Reservation",
     "ResultFileProgress",
     "Staging",
     "Submission",

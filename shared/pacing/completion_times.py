@@ -1,4 +1,6 @@
-"""How long batches of each model took, stored in one control item per model. `poll_schedule` decides what follows.
+"""How long batches of each model took, and how long its answers are, stored in one control item per model.
+
+`poll_schedule` decides what follows from the times, `dropbatch.core.cost_limit` what follows from the lengths.
 
 A bound is written into a random slot, with one unconditional update that reads nothing. In time it replaces another
 bound; a lost update costs one bound. All of this only makes polling better, so nothing here ever fails: without the
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 
     from mypy_boto3_dynamodb import DynamoDBClient
 
+KEPT_LENGTHS = 10
+"""Batches of a model whose answers' lengths are kept."""
 READ_EVERY, READ_UNKNOWN_EVERY = 30.0, 1.0
 """Seconds for which a process caches what it read; the second, if that was nothing: the first answer changes it."""
 PENDING_KEPT = 50
@@ -54,6 +58,7 @@ class CompletionTimes:
         """By model, when this process found batches pending, and when they were accepted, Unix seconds."""
         self.newest: dict[str, int] = {}
         """When each model's newest bound was written, Unix seconds."""
+        self.lengths: dict[str, list[int]] = {}
 
     def first_poll(self, model: str, number: str, now: float) -> float:
         """Seconds from acceptance to the first poll of a batch of a model."""
@@ -72,6 +77,11 @@ class CompletionTimes:
         spread = self._spread(model, now)
         return 0.0 if spread == poll_schedule.ASSUMED else poll_schedule.percentile(spread, share)
 
+    def answer_tokens(self, model: str, now: float) -> list[int]:
+        """Tokens of an answer of a model, as the mean of each of some batches; empty if nothing is known of it."""
+        self._spread(model, now)
+        return self.lengths.get(model, [])
+
     def note_pending(self, model: str, accepted: float, now: float) -> None:
         """Note that a batch was found pending, for those behind it; only this process knows."""
         self.pending[model] = (*self.pending.get(model, ())[1 - PENDING_KEPT :], (now, accepted))
@@ -84,8 +94,8 @@ class CompletionTimes:
             return 0.0
         return poll_schedule.seconds_behind(self.pending[model], accepted, now)
 
-    def note(self, model: str, number: str, after: float, by: float, now: float) -> None:
-        """Store a batch's bound, if the batch is one of those sampled.
+    def note(self, model: str, number: str, after: float, by: float, now: float, answer_tokens: int = 0) -> None:
+        """Store a batch's bound and the length of its answers, if the batch is one of those sampled.
 
         Args:
             model: its model.
@@ -93,18 +103,25 @@ class CompletionTimes:
             after: its age when it was last seen pending, 0 if it never was.
             by: its age when it was first seen finished.
             now: Unix seconds.
+            answer_tokens: tokens of its answers, on average; 0 if none were reported.
         """
         if not poll_schedule.is_sampled(number):
             return
+        slot = random.randrange(poll_schedule.SAMPLES)  # noqa: S311 - in time it replaces another
+        names, values = {"#slot": f"b{slot}"}, {":bound": attribute((_age(after), _age(by), int(now)))}
+        change = "SET #slot = :bound"
+        if answer_tokens:
+            names["#answers"], values[":tokens"] = f"a{slot % KEPT_LENGTHS}", attribute(answer_tokens)
+            change += ", #answers = :tokens"
         try:
             call_dynamodb(
                 self.client,
                 "update_item",
                 TableName=self.table,
                 Key=_key(model),
-                UpdateExpression="SET #slot = :bound",
-                ExpressionAttributeNames={"#slot": f"b{random.randrange(poll_schedule.SAMPLES)}"},  # noqa: S311
-                ExpressionAttributeValues={":bound": attribute((_age(after), _age(by), int(now)))},
+                UpdateExpression=change,
+                ExpressionAttributeNames=names,
+                ExpressionAttributeValues=values,
             )
         except StorageError as error:
             logger.warning("completion time not remembered", reason=str(error))
@@ -120,6 +137,8 @@ class CompletionTimes:
             spread = poll_schedule.distribution(bounds, now)
             self.in_order[model] = poll_schedule.is_in_order(bounds, now)
             self.newest[model] = max((at for _, _, at in bounds), default=0)
+            lengths = (plain(wire) for name, wire in item.items() if name.startswith("a"))
+            self.lengths[model] = [length for length in lengths if isinstance(length, int)]
         except StorageError as error:
             logger.warning("completion times not read", reason=str(error))
         self.known[model] = (now, spread)

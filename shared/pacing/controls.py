@@ -54,6 +54,7 @@ class PauseReason(StrEnum):
     QUOTA_SPENT = "quota_spent"
     CREDITS_SPENT = "credits_spent"
     SPEND_LIMIT = "spend_limit"
+    DAY_LIMIT = "day_limit"
     OUTAGE = "outage"
 
 
@@ -62,11 +63,12 @@ FIRST_PROBE_SECONDS = {
     PauseReason.QUOTA_SPENT: 1_800.0,
     PauseReason.CREDITS_SPENT: 300.0,
     PauseReason.SPEND_LIMIT: 300.0,
+    PauseReason.DAY_LIMIT: 300.0,
     PauseReason.OUTAGE: FIRST_OUTAGE_WAIT_SECONDS,
 }
 """Seconds from the beginning of a pause to its first probe."""
 
-UNPAID = frozenset({PauseReason.QUOTA_SPENT, PauseReason.CREDITS_SPENT, PauseReason.SPEND_LIMIT})
+UNPAID = frozenset({PauseReason.QUOTA_SPENT, PauseReason.CREDITS_SPENT, PauseReason.SPEND_LIMIT, PauseReason.DAY_LIMIT})
 """Reasons that something must be paid, raised or waited for; such a pause ends at midnight at the latest."""
 
 REPLACED = {
@@ -86,6 +88,8 @@ PAUSE_MESSAGES = {
     "dashboard; submits resume within minutes.",
     PauseReason.SPEND_LIMIT: "The spend limit of AI Gateway is reached. Raise it in Cloudflare's dashboard, or wait "
     "for the end of its window; submits resume within minutes.",
+    PauseReason.DAY_LIMIT: "What all jobs cost today has reached MaxCostPerDay. Submits resume after 00:00 UTC, with a "
+    "higher MaxCostPerDay within minutes, or for the rest of the day with `dropbatch resume`.",
     PauseReason.OUTAGE: "The API does not answer submits, or with errors that prove nothing; Dropbatch tries one batch "
     "at a time.",
 }

@@ -16,10 +16,13 @@ from shared.workers_ai.results import decode_member
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from shared.workers_ai.results import Item
+    from shared.workers_ai.results import Answer, Item
 
 MAX_TOKENS = 2**53 - 1
 """A larger usage is ignored: JSON readers could not distinguish it from neighbouring numbers."""
+
+MIN_MEASURED = 20
+"""Items of a reply whose mean tells how long a model's answers are."""
 
 _DETAILS = ("prompt_tokens_details", "input_tokens_details")
 
@@ -83,6 +86,15 @@ def usage_of_items(items: Iterable[Item]) -> Usage:
             if count is not None:
                 sums[at] = (sums[at] or 0) + count
     return Usage(*sums)
+
+
+def mean_answer(answer: Answer) -> int:
+    """Tokens of an answer, on average over a reply's items; 0 if none were reported, or few items tell little."""
+    if len(answer.items) < MIN_MEASURED:
+        return 0
+    usage = usage_of(answer.usage)
+    completion = (usage if usage.is_reported else usage_of_items(answer.items)).completion_tokens or 0
+    return -(-completion // len(answer.items))
 
 
 def _counts_of_item(item: Item) -> _Counts:

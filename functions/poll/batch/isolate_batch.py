@@ -278,6 +278,8 @@ def _divide(services: Services, batch: Batch) -> None:
         )
         ledger.create_batch(piece)
     if ledger.finish_division(batch, services.now()):
+        if batch.reserved and services.day_limit:
+            services.day_limit.settle(f"{batch.job_id} {batch.number}", batch.reserved, 0, now)
         count("BatchesDivided")
         logger.info("batch divided", **batch_log_fields(batch), pieces=len(bounds))
         messages = [SubmitMessage(batch.job_id, number) for number in numbers]

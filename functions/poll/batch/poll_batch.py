@@ -23,12 +23,14 @@ from shared.denied_writes import show_denied_write
 from shared.errors import ObjectNotFoundError, StorageError
 from shared.models import CANCEL_NOW, CANCELLED_ACCEPTED, TOO_OLD_CODE, Batch, ErrorDetail, Job, Submission
 from shared.observability import count
+from shared.pacing.poll_schedule import is_sampled
 from shared.workers_ai.error_codes import ErrorClass
 from shared.workers_ai.lasting_errors import clear_lasting_error
 from shared.workers_ai.other_account import api_of
 from shared.workers_ai.rejections import classify_rejection
 from shared.workers_ai.replies import OutcomeUnknown, Pending, Rejected
 from shared.workers_ai.results import Answer, parse_answer
+from shared.workers_ai.usage import mean_answer
 
 if TYPE_CHECKING:
     from shared.bootstrap import Services
@@ -124,7 +126,7 @@ def _advance_batch(invocation: Invocation, job: Job, batch: Batch, permit: Permi
             note_known(services, job, batch, submission)
             clear_lasting_error(services, job, batch)
             done = _collect(services, job, batch, StoredReply(key, reply))
-            _note_completion_time(services, job, batch, now)
+            _note_completion(services, job, batch, reply, now)
         else:
             if not isinstance(reply, Rejected | OutcomeUnknown):
                 note_known(services, job, batch, submission)
@@ -169,8 +171,9 @@ def _stored_reply(services: Services, batch: Batch, submission: Submission, stac
     return None
 
 
-def _note_completion_time(services: Services, job: Job, batch: Batch, now: float) -> None:
-    """Remember how long a batch took, if it was accepted once and its first complete reply is known."""
-    if len(batch.of_round) == 1 and not batch.missing_polls:
+def _note_completion(services: Services, job: Job, batch: Batch, reply: Answer, now: float) -> None:
+    """Remember how long a batch took and its answers are, if it was accepted once and this is its first whole reply."""
+    if len(batch.of_round) == 1 and not batch.missing_polls and is_sampled(batch.number):
         accepted = batch.of_round[0].at
-        services.times.note(job.plan.model, batch.number, max(batch.pending_at - accepted, 0.0), now - accepted, now)
+        after, tokens = max(batch.pending_at - accepted, 0.0), mean_answer(reply)
+        services.times.note(job.plan.model, batch.number, after, now - accepted, now, tokens)

@@ -7,19 +7,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from dropbatch.core import keys
-from dropbatch.core.cost import Tokens, cost_of, estimate_cost
 from dropbatch.core.formats.vendors.bedrock import manifest_out
 from functions.poll.batch.isolate_batch import MAX_ISOLATION_SUBMITS
+from functions.poll.batch.paid import cost_so_far
 from shared.job_status import iso_time
 from shared.models import BatchState, Isolation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from dropbatch.core.cost import Cost
-    from dropbatch.core.formats.model_catalog import Model
     from functions.poll.batch.format_of_job import Kind
-    from shared.models import Batch, Job, Usage
+    from shared.models import Batch, Job
 
 
 MAX_CAUSE_MESSAGE = 2_000
@@ -97,14 +95,6 @@ def batch_entry(batch: Batch) -> dict[str, Any]:
         "unknowable_submits": batch.unknowable,
         "doubtful_submits": batch.doubtful,
     }
-
-
-def cost_so_far(model: Model, usage: Usage, unmetered_size: int, unmetered_records: int) -> Cost | None:
-    """What reported tokens cost, and accepted work without; None for a model without a price."""
-    cost = cost_of(model, Tokens(usage.prompt_tokens or 0, usage.completion_tokens or 0, usage.cached_tokens or 0))
-    if cost and unmetered_size:
-        return cost.plus(estimate_cost(model, unmetered_size, unmetered_records))
-    return cost
 
 
 def _cost(job: Job) -> dict[str, Any] | None:

@@ -22,10 +22,10 @@ import msgspec
 from dropbatch.core import keys
 from functions.poll.batch.format_of_job import JSON_LINES, Kind, opening_of, result_file
 from functions.poll.batch.result_lines import unwritten_lines
+from functions.poll.batch.unmetered import unmetered
 from functions.poll.results.file_digests import digest_of, has_digest
 from functions.poll.results.manifest import FileEntry, batch_entry
 from functions.poll.results.running_sha256 import RunningSha256, unfinished_bytes
-from functions.poll.results.unmetered import unmetered
 from shared.errors import InvariantError, ObjectNotFoundError, UnreadableItemError
 from shared.job_status import PendingBatches
 from shared.ledger import still_leased

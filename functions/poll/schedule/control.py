@@ -19,7 +19,7 @@ from shared.errors import StorageError
 from shared.job_control import COMMAND_TRIES, PAUSE, RUN, cancelled, read_command
 from shared.models import CANCEL, Job
 from shared.observability import count, logger
-from shared.pacing.controls import Permit, StackControl
+from shared.pacing.controls import PauseReason, Permit, StackControl
 
 if TYPE_CHECKING:
     from shared.bootstrap import Services
@@ -58,6 +58,8 @@ def follow_stack_control(services: Services) -> None:
             held_since = held_since or services.now()
         elif command.word == RUN:
             held_since = 0.0
+            if services.day_limit and controls.pause and controls.pause.reason is PauseReason.DAY_LIMIT:
+                services.day_limit.lift_day(services.now())
             if controls.pause:
                 services.budget.lift(Permit(controls.pause), "")
         else:

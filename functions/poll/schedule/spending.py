@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from dropbatch.core.cost import to_billionths
 from dropbatch.core.cost_limit import Spent
-from functions.poll.results.manifest import cost_so_far
-from functions.poll.results.unmetered import unmetered
+from functions.poll.batch.paid import cost_so_far
+from functions.poll.batch.unmetered import unmetered
 from shared.models import BatchState
 from shared.pacing import cost_limit
 
@@ -21,17 +21,18 @@ PAGE_BATCHES, MOST_READ = 100, 1_000
 
 
 def spending(services: Services, job: Job) -> dict[str, Any]:
-    """What a visit stores of a job's spending; nothing for a job without a limit.
+    """What a visit stores of a job's spending; nothing if neither job nor stack has a limit.
 
     Raises:
         StorageError: DynamoDB failed.
     """
-    if job.max_cost is None or job.cost_reached:
+    if job.cost_reached or (job.max_cost is None and services.day_limit is None):
         return {}
     spent, following = _so_far(services, job)
     known = replace(job, spent=spent)
     is_reached = following is not None and _waits(following) and not cost_limit.allows_batch(known, following)
-    return {"spent": spent, "cost_reached": is_reached or spent.amount >= (job.max_cost or 0)}
+    is_spent = job.max_cost is not None and spent.amount >= job.max_cost
+    return {"spent": spent, "cost_reached": is_reached or is_spent}
 
 
 def _waits(batch: Batch) -> bool:

@@ -117,8 +117,9 @@ def _job_is_held(job_id: str, since: float) -> Waiting:
 
 
 def _paused(pause: Pause) -> Waiting:
-    words = f"{PAUSE_MESSAGES[pause.reason]} (API response: {pause.code}.)"
-    return Waiting(pause.reason.value, words, pause.until if pause.reason is PauseReason.QUOTA_SPENT else None)
+    words = PAUSE_MESSAGES[pause.reason] + (f" (API response: {pause.code}.)" if pause.code else "")
+    lasts_all_day = pause.reason in {PauseReason.QUOTA_SPENT, PauseReason.DAY_LIMIT}
+    return Waiting(pause.reason.value, words, pause.until if lasts_all_day else None)
 
 
 def _account_is_paused(transport: str, pause: Pause) -> Waiting:

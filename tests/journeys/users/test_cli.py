@@ -119,7 +119,7 @@ def test_ls_lists_jobs_oldest_first(command, finished):
     lines = command.run("ls").out.splitlines()
 
     assert [line.split()[-1] for line in lines] == ["reviews/july.jsonl", "later.jsonl"]
-    assert lines[0].split()[:7] == [finished, "completed", "90", "s", "3", "1", "failed"]
+    assert lines[0].split()[:7] == [finished, "completed", "84", "s", "3", "1", "failed"]
 
 
 def test_ls_filters_by_state_and_time(command, finished):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from decimal import Decimal
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from dropbatch.core.cost import Tokens, cost_of
@@ -15,6 +16,7 @@ from dropbatch.core.formats.model_catalog import find_model
 from local.workers_ai import Behaviour
 from local.workers_ai.complete import reported
 from local.workers_ai.models.catalogue import MODELS
+from shared.pacing.day_costs import DAY_SECONDS, day_of
 from tests.simulation.worlds.world import simulated
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 MOST = Decimal("1.1")
 """Of `max_cost`, what a job may have spent in the end."""
 ANSWER_TOKENS = (10, 10_000)
+KIMI = "@cf/moonshotai/kimi-k2.6"
 SETTLE_SECONDS = 40 * 86_400.0
 
 
@@ -124,3 +127,82 @@ def codes(world: World, upload: Upload) -> tuple[str | None, ...]:
 def _accepted(world: World) -> tuple[int, int]:
     bodies = [one["sha256"] for one in world.api.accepted]
     return len(bodies), len(bodies) - len(set(bodies))
+
+
+@dataclass(frozen=True, slots=True)
+class Days:
+    """What the jobs of a stack with a limit for the day cost.
+
+    Attributes:
+        limit: its `MaxCostPerDay`, US dollars.
+        cost: of what the API accepted, by UTC day.
+        reserved: what the days' items still reserve.
+        is_over: whether all jobs ended.
+        codes: with which all their records ended.
+        waits: codes of `waiting_for` that their statuses ever had.
+    """
+
+    limit: Decimal
+    cost: dict[str, Decimal]
+    reserved: int
+    is_over: bool
+    codes: tuple[str | None, ...]
+    waits: frozenset[str]
+
+
+def spend_days(
+    seed: int,
+    sizes: tuple[int, ...],
+    *,
+    share: str = "0.4",
+    awkward: Awkward | None = None,
+    resumes: bool = False,
+) -> Days:
+    """Run jobs together of which a day may pay a share; if it `resumes`, an operator lifts the first pause."""
+    behaviour = Behaviour(
+        embedder="hash", latency=40.0, latency_kind="lognormal", seed=seed, answer_tokens=ANSWER_TOKENS
+    )
+    files = [[request(KIMI, 10_000 * place + number) for number in range(size)] for place, size in enumerate(sizes)]
+    limit = sum(full_cost(KIMI, one, behaviour) for one in files) * Decimal(share)
+    with simulated(seed, awkward, behaviour, MAX_COST_PER_DAY=f"{limit:.9f}") as world:
+        waits, sent = set[str](), dict[str, list[dict[str, Any]]]()
+        put = world.s3.put_object
+
+        def watched(**given: Any) -> Any:
+            if given["Key"].endswith("status.json") and (waiting := json.loads(given["Body"])["waiting_for"]):
+                waits.add(waiting["code"])
+            if given["Key"].startswith("staging/") and (found := _requests_in(given["Body"])):
+                sent.update(found)
+            return put(**given)
+
+        world.s3.put_object = watched  # type: ignore[method-assign]
+        uploads = [
+            world.upload(f"{place}.jsonl", [json.dumps(one) for one in file], model=KIMI)
+            for place, file in enumerate(files)
+        ]
+        if resumes:
+            world.run(DAY_SECONDS, lambda: ("CONTROL", "PAUSE") in world.dynamodb.items)
+            world.command("stack", "run")
+        is_over = world.settle(SETTLE_SECONDS)
+        ended = tuple(code for upload in uploads for code in codes(world, upload))
+        items = [item for key, item in world.dynamodb.items.items() if key[1].startswith("COST#")]
+        reserved = sum(int(item.get("reserved", {"N": "0"})["N"]) for item in items)
+        return Days(limit, _cost_by_day(world, behaviour, sent), reserved, is_over, ended, frozenset(waits))
+
+
+def _requests_in(staged: Any) -> dict[str, list[dict[str, Any]]]:
+    """The requests of a staged object that begins with a request's body, by the SHA-256 of the body."""
+    if not isinstance(staged, bytes) or not staged.startswith(b'{"requests":'):
+        return {}
+    text = staged.decode(errors="replace")
+    body, end = json.JSONDecoder().raw_decode(text)
+    return {sha256(text[:end].encode()).hexdigest(): body["requests"]}
+
+
+def _cost_by_day(world: World, behaviour: Behaviour, sent: dict[str, list[dict[str, Any]]]) -> dict[str, Decimal]:
+    """What the API's answers cost, by the day on which it accepted their batch."""
+    days: dict[str, Decimal] = {}
+    for one in world.api.accepted:
+        day = day_of(one["time"])
+        days[day] = days.get(day, Decimal(0)) + full_cost(one["model"], sent[one["sha256"]], behaviour)
+    return days

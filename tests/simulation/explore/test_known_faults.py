@@ -6,8 +6,8 @@ from math import inf
 import pytest
 
 from functions.poll.batch import collect, lost_ids, poll_batch, unfinished_polls
+from functions.poll.batch.unmetered import Unmetered
 from functions.poll.results import result_files
-from functions.poll.results.unmetered import Unmetered
 from functions.poll.schedule import due_jobs, sweep, visit_job
 from functions.submit import submit_batch
 from local.workers_ai import Behaviour, Fault

@@ -91,7 +91,7 @@ class Doubles:
     def note_pending(self, model: str, accepted: float, now: float) -> None:
         self.pending.append((accepted, now))
 
-    def note(self, model: str, number: str, after: float, by: float, now: float) -> None:
+    def note(self, model: str, number: str, after: float, by: float, now: float, answer_tokens: int) -> None:
         self.took.append((after, by))
 
 

@@ -64,6 +64,7 @@ class Fake:
             queues=self,
             budget=SimpleNamespace(burst=100, interval=300, free=self.free),
             left=LeftDue(),
+            day_limit=None,
             now=lambda: self.clock,
         )
 

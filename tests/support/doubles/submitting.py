@@ -71,6 +71,7 @@ class Submitting:
             lift=lambda *words: self.budget_calls.append(("lift", *words)),
             left=self.left,
             events=None,
+            day_limit=None,
             times=SimpleNamespace(first_poll=lambda model, number, now: FIRST_ASK),
             now=lambda: self.clock,
             sleep=self.pass_time,

@@ -54,7 +54,7 @@ class Visited:
         self.ledger = Ledger(dynamodb, "table")
         self.store = ObjectStore(client("s3"), "bucket")
         self.budget = Budget(dynamodb, "table", 3_000)
-        self.notices = self
+        self.notices, self.day_limit = self, None
         self.settings = SimpleNamespace(cloudflare_account_id=JOB.plan.account, staging_retention_days=3)
         self.told: list[dict[str, Any]] = []
         self.job_id = f"20261121T093000Z-{next(_ordinals):08x}"

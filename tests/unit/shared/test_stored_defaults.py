@@ -9,8 +9,9 @@ from dropbatch.core.records import plan
 from shared.aws.attribute_values import defaults_of, read
 from shared.models import Batch, Job
 from shared.pacing import controls
+from shared.pacing.day_costs import DayCosts
 
-ITEMS = (Job, Batch, controls.Pause, controls.ModelWait, controls.Rate, controls.StackControl)
+ITEMS = (Job, Batch, controls.Pause, controls.ModelWait, controls.Rate, controls.StackControl, DayCosts)
 NO_PROGRESS = {
     "mark": "",
     "next_id": 0,
@@ -88,6 +89,7 @@ DEFAULTS: dict[str, dict[str, object]] = {
         "ordinal": None,
         "estimate": 0,
         "estimated_before": 0,
+        "reserved": None,
         "due_at": None,
         "work": None,
         "claims": 0,
@@ -142,6 +144,8 @@ DEFAULTS: dict[str, dict[str, object]] = {
         "first_bytes": 0,
     },
     "Checkpoint": {"offset": 0, "line": 0, "record": 0},
+    "Reservation": {"counted": 0},
+    "DayCosts": {"spent": 0, "reserved": 0, "lifted": False, "writes": 0, "last": ""},
     "Spent": {"amount": 0, "settled": 0, "measured": 0, "records": 0},
     "Isolation": {"submits": 0, "granted": (), "causes": {}, "writes": 0, "untried": ()},
     "Sweep": {"due": 0.0, "after": ""},

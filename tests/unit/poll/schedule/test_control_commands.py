@@ -93,7 +93,7 @@ class StackBudget:
 
 
 def services_of(commands, **members):
-    return SimpleNamespace(store=commands, now=lambda: T, **members)
+    return SimpleNamespace(store=commands, now=lambda: T, day_limit=None, **members)
 
 
 def followed(job, *bodies):

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from functions.poll.results.unmetered import Unmetered, unmetered
+from functions.poll.batch.unmetered import Unmetered, unmetered
 from shared.models import ErrorDetail, Part, PartialReply, Submission, Usage
 from tests.support.doubles.ledger_items import BATCH
 

@@ -1,0 +1,37 @@
+"""What batches cost: tokens as reported, and an estimate of the others. It is noted for the day of the stack."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dropbatch.core.cost import Tokens, cost_of, estimate_cost, to_billionths
+from functions.poll.batch.unmetered import unmetered
+
+if TYPE_CHECKING:
+    from dropbatch.core.cost import Cost
+    from dropbatch.core.formats.model_catalog import Model
+    from shared.bootstrap import Services
+    from shared.models import Batch, Job, Usage
+
+
+def note_cost(services: Services, job: Job, batch: Batch) -> None:
+    """Note what a batch cost that just became final.
+
+    Raises:
+        StorageError: DynamoDB failed; what the batch has reserved stays counted for its day.
+    """
+    part = batch.part
+    if part is None or batch.reserved is None or services.day_limit is None:
+        return
+    more = unmetered(batch, part)
+    cost = cost_so_far(job.plan.known_model, part.usage, more.size, more.records)
+    amount = to_billionths(cost.amount) if cost else 0
+    services.day_limit.settle(f"{batch.job_id} {batch.number}", batch.reserved, amount, services.now())
+
+
+def cost_so_far(model: Model, usage: Usage, unmetered_size: int, unmetered_records: int) -> Cost | None:
+    """What reported tokens cost, and accepted work without; None for a model without a price."""
+    cost = cost_of(model, Tokens(usage.prompt_tokens or 0, usage.completion_tokens or 0, usage.cached_tokens or 0))
+    if cost and unmetered_size:
+        return cost.plus(estimate_cost(model, unmetered_size, unmetered_records))
+    return cost

@@ -1,0 +1,58 @@
+"""A stack whose jobs may not cost more in a day: who waits reads why, and the next day or an operator ends it."""
+
+import pytest
+
+import functions.submit.handler
+from shared.pacing.controls import PauseReason
+from tests.support.translations import M2M, all_good, greetings
+
+LIMIT = "0.00002"
+"""Dollars: about three of the batches of two records."""
+
+
+@pytest.fixture
+def poor(start):
+    """A Dropbatch that has spent what it may spend today, with a job that waits."""
+    world = start(MAX_REQUESTS_PER_BATCH=2, MAX_COST_PER_DAY=LIMIT)
+    world.upload_records("a.jsonl", greetings(12), model=M2M)
+    world.settle(minutes=30, until=lambda: (world.status()["waiting_for"] or {}).get("code") == "day_limit")
+    return world
+
+
+def day(world):
+    """The day's item, in wire form."""
+    (item,) = [one for one in world.items() if one["sk"]["S"].startswith("COST#")]
+    return item
+
+
+def test_waiting_job_says_until_when_and_what_to_do(poor, api):
+    waiting = poor.status()["waiting_for"]
+
+    assert waiting["until"] == "2026-11-22T00:00:00Z"
+    assert "MaxCostPerDay" in waiting["message"]
+    assert "API response" not in waiting["message"]
+    assert 0 < sum(one["count"] for one in api.accepted) < 12
+    assert int(day(poor)["spent"]["N"]) <= 22_000
+
+
+def test_resume_lets_job_end_today(poor):
+    poor.control("stack", "run")
+    poor.settle(minutes=30)
+
+    assert all_good(poor, 12)
+    assert day(poor)["lifted"] == {"BOOL": True}
+
+
+def test_higher_limit_counts_within_minutes(poor, monkeypatch):
+    monkeypatch.setattr(functions.submit.handler.services().day_limit, "limit", 1_000_000_000)
+    poor.settle(minutes=30)
+
+    assert all_good(poor, 12)
+
+
+def test_pause_of_the_day_is_no_pause_of_the_next(poor):
+    pauses = [one for one in poor.items() if one["sk"]["S"] == "PAUSE"]
+
+    assert [(one["reason"]["S"], float(one["until"]["N"])) for one in pauses] == [
+        (PauseReason.DAY_LIMIT.value, 1_795_305_600.0)
+    ]
