@@ -19,6 +19,7 @@ from shared.api_messages import attach_api_message
 from shared.aws.queues import FAST_START_BATCHES, MAX_AHEAD_SECONDS, POLL_GRACE_SECONDS, PollMessage, VisitMessage
 from shared.claims import MAX_CLAIMS, MAX_SECONDS_TO_ACCEPTANCE
 from shared.errors import ObjectNotFoundError, StorageError
+from shared.events.answers import net_of
 from shared.events.pulling import expect_events
 from shared.events.set_up import subscribe
 from shared.lasting_errors import clear_lasting_error, note_lasting_error
@@ -147,7 +148,7 @@ def _submit_if_permitted(invocation: Invocation, job: Job, batch: Batch) -> None
     if not account:
         subscribe(services, job.plan.model)
     # Read before the claim, so that nothing comes between the claim and the POST, or the request_id and the table.
-    first_poll = services.times.first_poll(job.plan.model, batch.number, now)
+    first_poll = net_of(services, job, services.times.first_poll(job.plan.model, batch.number, now))
     if job.deadline_at is not None:
         first_poll = min(first_poll, max(job.deadline_at - now, 0.0))  # Its last poll is not later than it has to be.
     size = batch.round_size or batch.body_size

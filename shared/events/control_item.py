@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 ASIDE_SECONDS = (60.0, 300.0, 900.0, 3_600.0)
 """Seconds for which nothing is pulled after the first, second, third and each further refusal in a row."""
+CACHED_STATE_SECONDS = 5.0
 STALE_SECONDS = 60.0
 """Seconds after which a pull that was planned and not made counts no longer."""
 
@@ -57,6 +58,7 @@ class EventsState:
         busy_until: until when a function sets something up.
         youngest_at: when the youngest batch was accepted.
         pull_at: when to pull next.
+        pulled_at: when the queue was last pulled until it was empty.
         orphans_since: beginning of the hour in which `orphans` events of unknown ids were noted.
         orphans: how many.
         subscriptions: by model; each is an attribute of the item, named as the model.
@@ -75,6 +77,7 @@ class EventsState:
     busy_until: float = 0.0
     youngest_at: float = 0.0
     pull_at: float = 0.0
+    pulled_at: float = 0.0
     orphans_since: float = 0.0
     orphans: int = 0
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
@@ -101,6 +104,19 @@ class EventsItem(Table):
         """Use a ready client; nothing is read yet."""
         super().__init__(client, table)
         self.key = control_key(f"EVENTS#{account}")
+        self.cached: tuple[float, EventsState] = (0.0, EventsState())
+
+    def recent(self, now: float) -> EventsState:
+        """What was known a few seconds ago at most.
+
+        Raises:
+            StorageError: DynamoDB failed.
+        """
+        read_at, state = self.cached
+        if now - read_at >= CACHED_STATE_SECONDS:
+            state = self.state()
+            self.cached = now, state
+        return state
 
     def state(self) -> EventsState:
         """What is known. An item that cannot be read is deleted, so that the next submit sets everything up again.

@@ -107,4 +107,4 @@ def _is_short(request_id: str) -> bool:
 
 
 def _key(request_id: str) -> dict[str, Any]:
-    return {"pk": {"S": f"ID#{request_id}"}, "sk": {"S": "BATCH"}}
+    return {"pk": {"S": f"ID#{request_id}"}, "sk": {"S": "ID"}}

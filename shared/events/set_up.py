@@ -13,6 +13,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from shared.errors import StorageError
+from shared.events.coming import Coming
 from shared.events.control_item import EventsItem, EventsState, Subscription
 from shared.events.ids import Ids
 from shared.observability import logger
@@ -47,6 +48,7 @@ class Events:
     Attributes:
         item: its control item.
         ids: whose each id is.
+        coming: whether the events of each model come.
         api: the Queues API.
         name: of the queue.
         looked: by model, until when this process need not look whether it is subscribed, Unix seconds.
@@ -54,6 +56,7 @@ class Events:
 
     item: EventsItem
     ids: Ids
+    coming: Coming
     api: QueuesApi
     name: str
     looked: dict[str, float] = field(default_factory=dict)
@@ -66,7 +69,8 @@ def events_of(services: Services) -> Events | None:
         return services.events
     item = EventsItem(services.ledger.client, settings.table_name, settings.cloudflare_account_id)
     ids = Ids(services.ledger.client, settings.table_name)
-    return Events(item, ids, QueuesApi(services.api, services.now), settings.events_queue_name)
+    coming = Coming(services.ledger.client, settings.table_name, settings.cloudflare_account_id)
+    return Events(item, ids, coming, QueuesApi(services.api, services.now), settings.events_queue_name)
 
 
 def subscribe(services: Services, model: str) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from functions.poll.schedule.due_items import in_parallel
 from shared.errors import StorageError
+from shared.events.answers import note_late
 from shared.events.control_item import ASIDE_SECONDS
 from shared.events.pulling import pull_interval
 from shared.ledger import DueEntry
@@ -83,6 +84,7 @@ def _pull(services: Services, events: Events, state: EventsState) -> list[DueEnt
     api, told = replace(events.api, until=now + PULL_SECONDS), list[DueEntry]()
     is_new_hour = now - state.orphans_since >= HOUR
     before = room = MAX_ORPHANS_AN_HOUR - (0 if is_new_hour else state.orphans)
+    after: dict[str, object] = {}
     try:
         for _ in range(MAX_PULLS_IN_A_ROW):
             if not services.budget.permit_check(services.now()):
@@ -93,14 +95,17 @@ def _pull(services: Services, events: Events, state: EventsState) -> list[DueEnt
             if done and services.budget.permit_check(services.now()):
                 api.acknowledge(state.queue_id, done)
             if len(messages) < BATCH_SIZE:
+                after["pulled_at"] = now
                 break
         if state.aside_step:
-            events.item.change({"aside_step": 0})
+            after["aside_step"] = 0
     except QueuesRefusedError as refused:
         _put_aside(events, state, refused, now)
     if room < before:
-        since = now if is_new_hour else state.orphans_since
-        events.item.change({"orphans_since": since, "orphans": MAX_ORPHANS_AN_HOUR - room})
+        after["orphans_since"] = now if is_new_hour else state.orphans_since
+        after["orphans"] = MAX_ORPHANS_AN_HOUR - room
+    if after:
+        events.item.change(after)
     return told
 
 
@@ -149,6 +154,9 @@ def _process(
             if not of.job_id or not event.is_over:
                 return message, None
             due = services.ledger.tell_over(of.job_id, of.number, of.round, now)
+            if due is None:
+                batch = services.ledger.batch(of.job_id, of.number)
+                note_late(services.events, event.model, event.request_id, batch, message.timestamp_ms / 1000)
         except StorageError as error:
             logger.warning("event not followed", job_id=of.job_id, number=of.number, reason=str(error))
             return None

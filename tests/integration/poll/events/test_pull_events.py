@@ -58,7 +58,7 @@ def accept(told):
 @pytest.fixture
 def accepting(told, monkeypatch):
     """A batch whose POST has no reply yet."""
-    told.services.events.ids.call("delete_item", Key={"pk": {"S": "ID#id"}, "sk": {"S": "BATCH"}})
+    told.services.events.ids.call("delete_item", Key={"pk": {"S": "ID#id"}, "sk": {"S": "ID"}})
     told.begin(state=BatchState.SUBMITTING, submissions=())
     told.services.times = type("Times", (), {"percentile": lambda *_: 0.0})()
     told.services.left = type("Left", (), {"look": lambda *_: None})()

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from shared.events.coming import Coming
 from shared.events.control_item import EventsItem, EventsState
 from shared.events.ids import Ids
 from shared.events.set_up import Events
@@ -41,7 +42,8 @@ class Stack:
         """As in another process: nothing is kept in memory."""
         ledger = self.services.ledger
         item, ids = EventsItem(ledger.client, "table", ACCOUNT), Ids(ledger.client, "table")
-        self.services.events = Events(item, ids, QueuesApi(self.api, lambda: self.clock), NAME)
+        coming = Coming(ledger.client, "table", ACCOUNT)
+        self.services.events = Events(item, ids, coming, QueuesApi(self.api, lambda: self.clock), NAME)
 
     @property
     def state(self) -> EventsState:
