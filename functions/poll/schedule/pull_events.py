@@ -53,12 +53,12 @@ class Pulled:
     next_at: float = math.inf
 
 
-def pull_events(services: Services, *, crowded: bool) -> Pulled:
+def pull_events(services: Services, gap: float) -> Pulled:
     """Pull if it is time, while anything is outstanding; the batches that are told of are due now.
 
     Args:
         services: the process's clients and settings.
-        crowded: whether the rate budget is nearly used up.
+        gap: seconds between two pulls at least.
     """
     events, now = services.events, services.now()
     if events is None:
@@ -69,7 +69,7 @@ def pull_events(services: Services, *, crowded: bool) -> Pulled:
             return Pulled()
         if state.pull_at > now:
             return Pulled(next_at=state.pull_at)
-        next_at = now + pull_interval(now - state.youngest_at, crowded=crowded)
+        next_at = now + pull_interval(now - state.youngest_at, gap)
         if not events.item.claim_pull(state.pull_at, next_at):
             return Pulled(next_at=next_at)
         return Pulled(_pull(services, events, state), next_at)

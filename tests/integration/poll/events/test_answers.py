@@ -43,7 +43,7 @@ def answered(told):
 
 def pulled(told):
     told.services.events.item.change({"pull_at": 0.0})
-    pull_events(told.services, crowded=False)
+    pull_events(told.services, gap=0.0)
     told.services.events.item.cached = (0.0, told.state)
 
 
