@@ -365,7 +365,7 @@ def test_fullest_models_are_named_up_to_twenty():
 
 
 @pytest.mark.parametrize(
-    ("calls", "polls", "gap"), [(200, 90, 0.0), (200, 65, 0.0), (200, 64, 12.0), (240, 0, 10.08), (20, 1, 120.0)]
+    ("calls", "polls", "gap"), [(200, 90, 0.0), (200, 65, 0.0), (200, 64, 12.0), (240, 0, 11.12), (20, 1, 120.0)]
 )
 def test_pulls_are_rare_while_calls_are_scarce(calls, polls, gap):
     """A pull and its acknowledgement take a twentieth of the rate while a quarter of the burst is used."""
