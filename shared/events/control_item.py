@@ -32,12 +32,16 @@ class Subscription:
         at: when it was made, Unix seconds.
         again_at: when one that failed is tried again, Unix seconds.
         problem: why there is none; empty if there is one.
+        marked_at: when a batch with a marker was accepted first, Unix seconds; 0: never.
+        unmarked_until: until when batches have no marker, because the model refuses references, Unix seconds.
     """
 
     id: str = ""
     at: float = 0.0
     again_at: float = 0.0
     problem: str = ""
+    marked_at: float = 0.0
+    unmarked_until: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,7 @@ class EventsState:
         busy_until: until when a function sets something up.
         youngest_at: when the youngest batch was accepted.
         pull_at: when to pull next.
+        queued_at: when the youngest batch of ours was accepted whose event `queued` has come.
         pulled_at: when the queue was last pulled until it was empty.
         orphans_since: beginning of the hour in which `orphans` events of unknown ids were noted.
         orphans: how many.
@@ -77,6 +82,7 @@ class EventsState:
     busy_until: float = 0.0
     youngest_at: float = 0.0
     pull_at: float = 0.0
+    queued_at: float = 0.0
     pulled_at: float = 0.0
     orphans_since: float = 0.0
     orphans: int = 0
@@ -172,6 +178,7 @@ class EventsItem(Table):
             StorageError: DynamoDB failed.
         """
         self._write({model: {"M": attributes(subscription)}, "busy_until": attribute(0.0)})
+        self.cached = (0.0, EventsState())
 
     def change(
         self, changes: Mapping[str, object], condition: str = "", values: Mapping[str, object] | None = None

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from shared.errors import StorageError
 from shared.observability import logger
+from shared.workers_ai.queue_messages import bare_id
 
 if TYPE_CHECKING:
     from shared.bootstrap import Services
@@ -34,7 +35,7 @@ def expect_events(services: Services, job: Job, number: str, submission: Submiss
     if events is None or not submission.request_id:
         return
     try:
-        known = events.ids.assign(submission.request_id, job.job_id, number, submission.round, now)
+        known = events.ids.assign(bare_id(submission.request_id), job.job_id, number, submission.round, now)
         if known.over_at:
             services.ledger.tell_over(job.job_id, number, submission.round, now)
             return

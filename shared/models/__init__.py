@@ -2,6 +2,7 @@
 
 from shared.models.batches import (
     Batch,
+    Looking,
     Part,
     PartialReply,
     Submission,
@@ -47,6 +48,7 @@ __all__ = [
     "JobControl",
     "JobTotals",
     "LastingError",
+    "Looking",
     "Part",
     "PartialReply",
     "ResultFileProgress",
