@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from dropbatch.client import aws
+from dropbatch.client import aws, events
+from dropbatch.client.stack import Stack as Place
 from dropbatch.errors import Error
 from tools import answers, answers_files
 from tools.account_stack import (
@@ -20,6 +21,7 @@ from tools.account_stack import (
     next_step,
     not_now,
     physical_ids,
+    session,
 )
 from tools.deploy_worker import worker_name
 
@@ -48,8 +50,31 @@ def destroy(given: Mapping[str, str]) -> None:
     print(what_stays(stack, names, file.path.name))
     if not confirmed(f'Delete the stack "{stack.name}" ({stack.id})?'):
         raise DeployError("Nothing was deleted.")
+    for line in remove_events(saved, stack):
+        print(line)
     delete(saved, stack)
     print("Deleted. The list above shows what stays and how to remove it.")
+
+
+def remove_events(saved: dict[str, Any], stack: Stack) -> list[str]:
+    """Have the functions remove the queue that they made at Cloudflare; return what to do if it stays.
+
+    The token is deleted with the stack, so nobody can do it afterwards without another one.
+    """
+    if "TableName" not in stack.outputs:
+        return []
+    place = Place(stack.name, stack.outputs["BucketName"], stack.outputs, session(saved).client)
+    try:
+        if not events.look(place).queue_id:
+            return []
+        print("Removing the queue of completion events at Cloudflare ...", flush=True)
+        events.switch(place, "off")
+        found = events.wait_until_removed(place)
+    except Error as error:
+        return [f"The queue of completion events at Cloudflare, if there is one, stays: {error}"]
+    if not found.queue_id:
+        return []
+    return [f"The queue {found.queue} stays at Cloudflare. {found.message}. To remove it:", *events.wrangler(found)]
 
 
 def what_stays(stack: Stack, names: dict[str, str], answers_file: str) -> str:

@@ -10,13 +10,12 @@ from __future__ import annotations
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from dropbatch.core.formats.base import Task
 from dropbatch.core.formats.catalog_reader import CatalogError, changes, merged, read_list
-from dropbatch.core.formats.model_catalog import Catalog, Model, ModelFamily
+from dropbatch.core.formats.model_catalog import Catalog
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -39,11 +38,9 @@ def refreshed(written: bytes, content: bytes, day: str) -> tuple[bytes, list[str
 def text_of(written: Catalog) -> str:
     """The catalogue as its file has it: one line a family, and a model."""
     sources = ",\n".join(f"    {_json(name)}: {_json(source)}" for name, source in written.sources.items())
-    families = [_not_default(family, ModelFamily(Task.UNKNOWN)) for family in written.families]
-    models = [_not_default(model, Model("")) for model in written.models]
     return (
         f'{{\n  "read_on": {_json(written.read_on)},\n  "sources": {{\n{sources}\n  }},\n'
-        f'  "families": {_rows(families)},\n  "models": {_rows(models)}\n}}\n'
+        f'  "families": {_rows(written.families)},\n  "models": {_rows(written.models)}\n}}\n'
     )
 
 
@@ -51,13 +48,8 @@ def _json(value: object) -> str:
     return msgspec.json.format(msgspec.json.encode(value), indent=0).decode()
 
 
-def _rows(values: Iterable[dict[str, Any]]) -> str:
+def _rows(values: Iterable[object]) -> str:
     return "[\n" + ",\n".join(f"    {_json(one)}" for one in values) + "\n  ]"
-
-
-def _not_default(value: Model | ModelFamily, default: Model | ModelFamily) -> dict[str, Any]:
-    plain = msgspec.to_builtins(default)
-    return {name: one for name, one in msgspec.to_builtins(value).items() if one != plain[name]}
 
 
 def main(arguments: list[str]) -> int:

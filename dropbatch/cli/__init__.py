@@ -40,6 +40,7 @@ for verb in (
     control.resume,
     look.models,
     operate.doctor,
+    operate.events,
     operate.redrive,
     operate.tail,
     serve.serve,

@@ -78,6 +78,11 @@ class Api:
         """GET a path below the base URL."""
         return self.send("GET", f"{self.base_url}{path}", None, {})
 
+    def call(self, method: str, path: str, body: object = None) -> Reply:
+        """Call a path below the base URL, with a JSON body if there is one."""
+        sent = None if body is None else json.dumps(body).encode()
+        return self.send(method, f"{self.base_url}{path}", sent, {"Content-Type": "application/json"} if sent else {})
+
     def run(self, model: str, body: dict[str, Any], *, query: str = "?queueRequest=true", **headers: str) -> Reply:
         """POST to a model."""
         url = f"{self.base_url}/accounts/{self.account}/ai/run/{model}{query}"

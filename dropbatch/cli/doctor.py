@@ -10,7 +10,7 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Literal
 
 from dropbatch.cli.operators import DEAD_LETTERS, QUEUE, log_group
-from dropbatch.client import aws
+from dropbatch.client import aws, events
 from dropbatch.client.find_jobs import history
 from dropbatch.core.formats.model_catalog import find_model, is_listed
 from dropbatch.core.keys import FINAL_JOB_STATES
@@ -225,6 +225,17 @@ def _token(stack: Stack) -> Iterator[tuple[Level, str]]:
     )
 
 
+def _events(stack: Stack) -> Iterator[tuple[Level, str]]:
+    found = events.look(stack)
+    yield (
+        "note" if found.state in {"refused", "put aside"} or found.left_over else "ok",
+        f"{found.state}: {found.message}",
+    )
+    for model, problem in found.models.items():
+        if problem and found.state == "on":
+            yield "note", f"{model}: no events: {problem}. Its batches are polled."
+
+
 CHECKS: dict[str, Callable[[Stack], Iterator[tuple[Level, str]]]] = {
     "stack": _stack,
     "clock": _clock,
@@ -232,6 +243,7 @@ CHECKS: dict[str, Callable[[Stack], Iterator[tuple[Level, str]]]] = {
     "tick": _tick,
     "token": _token,
     "models": _models,
+    "events": _events,
     "pauses": _pauses,
     "queues": _queues,
     "dead letters": _dead_letters,

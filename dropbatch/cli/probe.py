@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from dropbatch.cli.cloudflare import check_token
+from dropbatch.cli.probe_events import EventProbe
 from dropbatch.errors import NotPermitted
 
 if TYPE_CHECKING:
@@ -20,8 +21,9 @@ if TYPE_CHECKING:
     from dropbatch.cli.cloudflare import Api, Reply
 
 COST = (
-    "This sends up to 5 batches of one or two tiny records to {model} and polls them: about 30 calls, well under "
-    "$0.001. Nothing else is changed in the account."
+    "This sends up to 6 batches of one or two tiny records to {model} and polls them: about 50 calls, well under "
+    "$0.001. If the token may edit Queues, a queue dropbatch-probe-... is made and deleted again. Nothing else is "
+    "changed in the account."
 )
 OTHER_MODEL = "@cf/baai/bge-base-en-v1.5"
 NO_MODEL = "@cf/dropbatch/no-such-model"
@@ -71,6 +73,7 @@ class Prober:
         if request_id:
             self._finished(request_id)
         self._bad_record()
+        EventProbe(self).run()
         if self.gateway:
             self._gateway(self.gateway)
         return {
@@ -87,19 +90,19 @@ class Prober:
     def _refusals(self) -> None:
         self.say("Calls that are refused ...")
         one = {"requests": [{"text": "a"}]}
-        bad = self._note("bad token", replace(self.api, token="0" * 40).run(self.model, one))
+        bad = self.note("bad token", replace(self.api, token="0" * 40).run(self.model, one))
         self.like["bad_token"] = f"{bad.status}/{bad.code}"
-        none = self._note("no token", replace(self.api, token="").run(self.model, one))
+        none = self.note("no token", replace(self.api, token="").run(self.model, one))
         self.like["malformed_token"] = f"{none.status}/{none.code}"
-        route = self._note("malformed account", replace(self.api, account="none").run(self.model, one))
+        route = self.note("malformed account", replace(self.api, account="none").run(self.model, one))
         self.like["route_pair"] = len((route.body or {}).get("errors", [])) > 1
-        self.like["unknown_model_code"] = self._note("unknown model", self.api.run(NO_MODEL, one)).code
-        reply = self._note("model without batches", self.api.run(UNQUEUEABLE_MODEL, one))
+        self.like["unknown_model_code"] = self.note("unknown model", self.api.run(NO_MODEL, one)).code
+        reply = self.note("model without batches", self.api.run(UNQUEUEABLE_MODEL, one))
         if reply.status != OK:
             self.like["unqueueable_status"] = reply.status
-        empty = self._note("no requests", self.api.run(self.model, {"requests": []}))
+        empty = self.note("no requests", self.api.run(self.model, {"requests": []}))
         self.like["empty_requests"] = "accept" if _request_id(empty) else "refuse"
-        unknown = self._note("unknown request_id", self._poll(str(uuid.uuid4())))
+        unknown = self.note("unknown request_id", self._poll(str(uuid.uuid4())))
         self.like |= {
             "unknown_id_status": unknown.status,
             "unknown_id_code": unknown.code,
@@ -113,7 +116,7 @@ class Prober:
         self.say(f"A batch of two records for {self.model} ...")
         records = [{"text": "one", "external_reference": "probe-1"}, {"text": "two"}]
         began = self.clock()
-        submit = self._note("submit", self.api.run(self.model, {"requests": records}))
+        submit = self.note("submit", self.api.run(self.model, {"requests": records}))
         request_id = _request_id(submit)
         if not request_id:
             self.facts["queued"] = False
@@ -137,9 +140,9 @@ class Prober:
         while self.clock() < deadline:
             reply = self._poll(request_id)
             if not _is_pending(reply):
-                return self._note("finished", reply)
+                return self.note("finished", reply)
             if note_pending:
-                self._read_pending(self._note("pending", reply))
+                self._read_pending(self.note("pending", reply))
             self.sleep(pause)
             pause = min(pause * 1.3, MAX_POLL_SECONDS)
         self.facts["timed_out"] = True
@@ -175,6 +178,7 @@ class Prober:
         self.facts["in_order"] = places == sorted(places, key=str)
         first, second = (by_place.get(place, by_place.get(str(place), {})) for place in (0, 1))
         self.facts["reference_returned"] = first.get("external_reference") == "probe-1"
+        self.like["echo_references"] = self.facts["reference_returned"]
         self.like["missing_reference"] = "null" if "external_reference" in second else "absent"
         inner = first.get("result")
         self.like["nested_result"] = isinstance(inner, dict) and isinstance(inner.get("result"), dict)
@@ -183,23 +187,23 @@ class Prober:
 
     def _finished(self, request_id: str) -> None:
         self.say("The same answer again ...")
-        packed = self._note(
+        packed = self.note(
             "again, gzip accepted", self.api.run(self.model, {"request_id": request_id}, **{"Accept-Encoding": "gzip"})
         )
         self.like["compress"] = packed.headers.get("content-encoding") == "gzip"
         self.like["answers_per_batch"] = 0 if _is_answer(packed) else 1
         if self.model != OTHER_MODEL:
-            other = self._note("under another model", self.api.run(OTHER_MODEL, {"request_id": request_id}))
+            other = self.note("under another model", self.api.run(OTHER_MODEL, {"request_id": request_id}))
             if self.like["answers_per_batch"] == 0:
                 self.like["model_must_match"] = not _is_answer(other)
 
     def _bad_record(self) -> None:
         self.say("Records that do not fit ...")
-        reference = self._note(
+        reference = self.note(
             "reference is a number", self.api.run(self.model, {"requests": [{"text": "a", "external_reference": 7}]})
         )
         self.like["strict_reference"] = not _request_id(reference)
-        reply = self._note("record without text", self.api.run(self.model, {"requests": [{"nonsense": 1}]}))
+        reply = self.note("record without text", self.api.run(self.model, {"requests": [{"nonsense": 1}]}))
         request_id = _request_id(reply)
         self.like["validation"] = "fail_later" if request_id else "submit"
         failed = self._wait(request_id) if request_id else None
@@ -217,7 +221,7 @@ class Prober:
         self.say(f"The gateway {gateway} ...")
         url = f"https://gateway.ai.cloudflare.com/v1/{self.api.account}/{gateway}/workers-ai/{self.model}"
         body = b'{"requests":[{"text":"a"}]}'
-        reply = self._note(
+        reply = self.note(
             "gateway", self.api.send("POST", f"{url}?queueRequest=true", body, {"Content-Type": "application/json"})
         )
         self.facts["gateway_passes_queue_request"] = bool(_request_id(reply))
@@ -227,7 +231,8 @@ class Prober:
     def _poll(self, request_id: str) -> Reply:
         return self.api.run(self.model, {"request_id": request_id})
 
-    def _note(self, step: str, reply: Reply) -> Reply:
+    def note(self, step: str, reply: Reply) -> Reply:
+        """Keep what a reply looked like, but nothing that it says."""
         result = reply.result
         self.observations.append(
             {

@@ -16,7 +16,13 @@ from dropbatch.core.cost import has_price
 from dropbatch.core.errors import UploadRefused
 from dropbatch.core.formats.csv_rows import OverlongRecord, delimiters_in, first_row, read_rows
 from dropbatch.core.formats.detect import check_named, detect_format, first_model
-from dropbatch.core.formats.model_catalog import find_model, is_model, max_records_per_reply, with_task
+from dropbatch.core.formats.model_catalog import (
+    facts_of,
+    find_model,
+    is_model,
+    max_records_per_reply,
+    with_task,
+)
 from dropbatch.core.formats.registry import FORMATS, Form, reader_of, target_of
 from dropbatch.core.formats.tables import answer_columns
 from dropbatch.core.records.detect_form import BOM, detect_form
@@ -124,7 +130,7 @@ def plan_upload(
     """
     plan, header = _plan(first, options, key, beginning, limits, is_retry=is_retry)
     model = with_task(find_model(plan.model), options.task or "")
-    plan = replace(plan, inputs=model.schema, task=model.task.value)
+    plan = replace(plan, inputs=model.schema, task=model.task.value, facts=facts_of(model))
     if options.template and FORMATS[plan.format].is_json:
         takers = ", ".join(name for name, known in FORMATS.items() if not known.is_json)
         message = f"template: The upload's format is {plan.format}; only {takers} take a template. Leave it out."
@@ -151,7 +157,7 @@ def make_reader(plan: SplitPlan, options: Options, header: bytes) -> Reader | No
         header = header or b"text"  # a table without a header has no rows either
     form = Form(plan.format, header, plan.delimiter)
     target = target_of(
-        plan.model, options.template or "", options.defaults, options.system or "", options.endpoint or "", plan.task
+        plan.known_model, options.template or "", options.defaults, options.system or "", options.endpoint or ""
     )
     return reader_of(form, target)
 

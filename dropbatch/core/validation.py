@@ -14,10 +14,9 @@ from dropbatch.core import keys
 from dropbatch.core.cost import BYTES_PER_TOKEN, Tokens, cost_of, estimate_tokens, output_tokens
 from dropbatch.core.formats.base import begins
 from dropbatch.core.formats.model_catalog import find_model
-from dropbatch.core.formats.schemas import SCHEMAS
 from dropbatch.core.model_advice import model_advice
 from dropbatch.core.options import encode_options
-from dropbatch.core.records.index import NO_REFERENCE, record_spans
+from dropbatch.core.records.index import record_spans
 from dropbatch.core.records.plan import Checkpoint
 
 if TYPE_CHECKING:
@@ -62,8 +61,6 @@ class Progress(msgspec.Struct):
         sent_bytes: bytes of all requests.
         output_tokens: the most that the requests may use.
         repeated: records with the same reference as an earlier one.
-        crowded: requests with more texts than the model takes in one.
-        crowded_first: the id of the first of them.
         long: requests whose text probably does not fit the model's context window.
         long_first: line of the first of them, None in a document; the others are its id and its tokens.
     """
@@ -82,8 +79,6 @@ class Progress(msgspec.Struct):
     repeated: int = 0
     references: int = 0
     longest: Longest = msgspec.field(default_factory=Longest)
-    crowded: int = 0
-    crowded_first: int = 0
     long: int = 0
     long_first: int | None = None
     long_first_id: int = 0
@@ -115,7 +110,6 @@ def add_cut(model: str, progress: Progress, seen: set[int], cut: Cut) -> None:
     if sizes[longest] > progress.longest.bytes:
         progress.longest = Longest(rows[longest].line, sizes[longest])
     _compare_references(progress, seen, rows.references)
-    _count_texts(model, progress, cut)
     _count_long(model, progress, cut)
 
 
@@ -136,18 +130,6 @@ class _Request(msgspec.Struct):
 
 _decode_request = msgspec.json.Decoder(_Request).decode
 _decode_texts = msgspec.json.Decoder(list[msgspec.Raw]).decode
-
-
-def _count_texts(model: str, progress: Progress, cut: Cut) -> None:
-    """Count requests with more texts than the model takes: sent as written, the API would reject them."""
-    most = SCHEMAS[find_model(model).schema].texts
-    if not (most and cut.body):
-        return
-    for index, (begin, length) in enumerate(record_spans(cut.rows)):
-        text = _decode_request(cut.body[begin : begin + length]).text if length else NO_REFERENCE
-        if begins(text, b"[") and len(_decode_texts(text)) > most:
-            progress.crowded_first = progress.crowded_first if progress.crowded else cut.first_id + index
-            progress.crowded += 1
 
 
 def _count_long(model: str, progress: Progress, cut: Cut) -> None:
@@ -246,12 +228,6 @@ def build_report(subject: Subject, progress: Progress, code: str = "", message: 
 def _warnings(model: str, progress: Progress) -> list[str]:
     """What the API would probably reject, though each record is sent."""
     found = [model_advice(model)]
-    if progress.crowded:
-        most = SCHEMAS[find_model(model).schema].texts
-        found.append(
-            f"{model} takes {most} texts in a request. {progress.crowded:,} records have more, the first with the id "
-            f"{progress.crowded_first:,}: they will be rejected. Divide them."
-        )
     if progress.long:
         where = f"id {progress.long_first_id:,}" if progress.long_first is None else f"line {progress.long_first:,}"
         found.append(

@@ -88,6 +88,9 @@ class Behaviour:
         "submit", "observed", "requests that do not fit the model's schema: 400/5006 immediately, or 3030 later"
     )
     strict_reference: bool = _switch(False, "unknown", "refuse an `external_reference` that is not a string, 400/5006")
+    refused_text: str = _switch(
+        "(refused)", "invented", "words in `text` or `prompt` that no schema forbids, and that are refused: 400/5006"
+    )
     batch_messages: bool = _switch(
         True, "observed", "Llama 3.3 takes `messages` in a batch, which its published batch schema lacks"
     )

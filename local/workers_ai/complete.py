@@ -105,8 +105,12 @@ def answers(batch: Batch, requests: list[dict[str, Any]], behaviour: Behaviour, 
     places = {index for index, one in enumerate(requests) if one == request}
     items = result.get("responses") or result.get("results") or []
     found = [int(item.get("id", item.get("index", -1))) for item in items]
-    is_sent = bool(places) or request is None
-    return is_sent and (found.count(-1) == len(items) or all(found.count(at) == 1 for at in places))
+    if request is None:
+        return True
+    if found.count(-1) == len(items):  # Their references alone say whose they are.
+        references = [item.get("external_reference") for item in items]
+        return bool(places) and all(references.count(requests[at].get("external_reference", items)) for at in places)
+    return bool(places) and all(found.count(at) == 1 for at in places)
 
 
 def _named(item: dict[str, Any], faults: tuple[Fault, ...], behaviour: Behaviour) -> dict[str, Any]:

@@ -212,7 +212,7 @@ def test_bad_record_fails_alone_with_its_line(world):
 def test_refused_request_fails_alone(start, api):
     world = start(MAX_REQUESTS_PER_BATCH=8)
     records = greetings(8)
-    records[5] = {"text": "é bad", "target_lang": 7, "external_reference": {"a": [1]}}
+    records[5] = {"text": "é (refused)", "target_lang": "es", "external_reference": {"a": [1]}}
     world.upload("a.jsonl", "\r\n".join(json.dumps(record, ensure_ascii=False) for record in records), model=M2M)
 
     world.settle()

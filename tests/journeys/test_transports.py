@@ -12,7 +12,7 @@ from tests.support.translations import M2M, all_good, greetings
 def test_job_is_answered_whichever_way_its_batches_go(start, api, name):
     world = start(**WAYS[name], MAX_REQUESTS_PER_BATCH=4)
     records = greetings(6)
-    records[5] = {"text": "hello", "target_lang": 7}
+    records[5] = {"text": "(refused)", "target_lang": "es"}
     world.upload_records("a.jsonl", records, model=M2M)
 
     world.settle()

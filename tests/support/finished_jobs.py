@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dropbatch.client.results.merging import Files
-from dropbatch.core.formats.base import NOT_RETRIED, NULL, BatchFacts, Outcome, RecordFault, encode
+from dropbatch.core.formats.base import NULL, BatchFacts, Outcome, RecordFault, encode, is_retried
 from dropbatch.core.formats.csv_rows import first_row, read_rows
-from dropbatch.core.formats.registry import FORMATS, Form, describer_of, reader_of, target_of, writer_of
-from tests.support.converted import LLAMA
+from dropbatch.core.formats.registry import FORMATS, Form, describer_of, reader_of, writer_of
+from tests.support.converted import LLAMA, target_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -85,7 +85,7 @@ def finish(folder: Path, job_id: str, form: Form, content: bytes, fails: Callabl
             job.failed.append(id_)
             request = json.loads(describe(record)) if is_readable else record.decode()
             errors.append(encode(native | {"line": id_ + 1, "request": request}) + b"\n")
-            if code not in NOT_RETRIED:
+            if is_retried(code, NULL):
                 job.retried.append(id_)
                 retry.append(record)
     opening = form.columns.added_header() if is_table else b""

@@ -6,7 +6,8 @@ import json
 from typing import Any
 
 from dropbatch.core.formats.base import Converted, RecordFault
-from dropbatch.core.formats.registry import Form, reader_of, target_of
+from dropbatch.core.formats.registry import Form, reader_of
+from tests.support.converted import target_of
 
 BGE = "@cf/baai/bge-m3"
 

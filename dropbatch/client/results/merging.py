@@ -31,12 +31,14 @@ from dropbatch.client.results.reading import (
     table_rows,
 )
 from dropbatch.client.retries import retry_ids
-from dropbatch.core.formats.base import NOT_RETRIED, NULL, encode, members_of, value_of
+from dropbatch.core.formats.base import NOT_RETRIED, NULL, encode, is_retried, members_of, value_of
 from dropbatch.core.formats.registry import FORMATS
 from dropbatch.errors import NotFound
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+    from dropbatch.core.formats.base import Json
 
 
 _SCHEMA = """
@@ -312,10 +314,15 @@ class Merging:
 
     def _add_failures(self, files: Files) -> None:
         """Note a job's failed records, and the line of the retry file of each that has one."""
-        if files.errors:
+        for are_retried in (is_retried, _were_retried):
+            self._db.execute("DELETE FROM failures WHERE job = ?", (files.job_id,))
             self._db.executemany(
-                "INSERT INTO failures (job, id, number, reference, line) VALUES (?, ?, ?, ?, ?)", _failures(files)
+                "INSERT INTO failures (job, id, number, reference, line) VALUES (?, ?, ?, ?, ?)",
+                _failures(files, are_retried),
             )
+            retried = self._count("SELECT count(number) FROM failures WHERE job = ?", files.job_id)
+            if retried == files.retry_lines:
+                return
 
     def _count(self, query: str, *values: str) -> int:
         (count,) = self._db.execute(query, values).fetchone()
@@ -331,13 +338,20 @@ def _whole(path: Path) -> Iterator[BinaryIO]:
     partial.replace(path)
 
 
-def _failures(files: Files) -> Iterator[tuple[str, int, int | None, str | None, bytes]]:
-    number = 0
+def _were_retried(code: str, _request: Json) -> bool:
+    """Whether the retry file of an older version has a failed record: it had those that do not fit their format."""
+    return code == "bad_record" or code not in NOT_RETRIED
+
+
+def _failures(
+    files: Files, are_retried: Callable[[str, Json], bool]
+) -> Iterator[tuple[str, int, int | None, str | None, bytes]]:
+    number, is_json = 0, FORMATS[files.format].is_json
     for one in read_failures(blocks_of_file(files.errors)) if files.errors else ():
-        is_retried = one.error.code not in NOT_RETRIED
+        has_line = are_retried(one.error.code, one.request if is_json else NULL)
         reference = _as_json(value_of(one.external_reference))
-        yield files.job_id, one.id, number if is_retried else None, reference, encode(one)
-        number += is_retried
+        yield files.job_id, one.id, number if has_line else None, reference, encode(one)
+        number += has_line
 
 
 def _as_json(reference: Any) -> str | None:  # noqa: ANN401

@@ -66,6 +66,7 @@ class Failure(msgspec.Struct):
     id: int
     error: Detail
     external_reference: msgspec.Raw = NULL
+    request: msgspec.Raw = NULL
 
 
 _LAST_COLUMNS = re.compile(rb"([,;\t|])error_code(?:_\d+)?\1error_message(?:_\d+)?\n")

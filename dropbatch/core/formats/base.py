@@ -23,8 +23,9 @@ NULL = msgspec.Raw(b"null")
 _LF, _CR = b"\n\r"  # Numbers: `in` finds them at a fraction of the cost of bytes.
 UNREADABLE_CODES = frozenset({"invalid_json", "not_an_object", "invalid_utf8"})
 """Codes of records that no format could read."""
-NOT_RETRIED = UNREADABLE_CODES | {"too_large"}
-"""Codes of records that are not in the retry file: of a row that is too large, only some fields are kept."""
+NOT_RETRIED = UNREADABLE_CODES | {"too_large", "bad_record"}
+"""Codes of records that are not in the retry file: they would fail again. Of a row that is too large, only some fields
+are kept."""
 API_BODY_LIMIT = 10_000_000
 """A submitted body must have fewer bytes: Cloudflare documents only "under 10 MB"; a MB is taken as 10^6."""
 REFUSED_CODES = UNREADABLE_CODES | {"bad_record", "mismatched_model", "too_large", "rejected"}
@@ -280,6 +281,17 @@ def members_of(raw: Json) -> dict[str, msgspec.Raw] | None:
         return _decode_members(raw)
     except UNDECODABLE:
         return None
+
+
+def is_retried(code: str, request: Json) -> bool:
+    """Whether a failed record is in the retry file.
+
+    Args:
+        code: why it failed.
+        request: as `errors.jsonl` has it, or null: in formats of JSON, a string for a record with half of a surrogate
+            pair. It is no JSON before its author mends it, so the retry file keeps it.
+    """
+    return code not in NOT_RETRIED or (code == "bad_record" and begins(request, b'"'))
 
 
 def is_object(record: bytes) -> bool:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from dropbatch.core.formats.base import Shape, Task
+from dropbatch.core.formats.base import UNDECODABLE, Shape, Task
 from dropbatch.core.formats.schemas import SCHEMAS, Limits, Schema
 
 MODEL_ID = re.compile(r"(?!.{201})@(?:cf|hf)/[A-Za-z0-9._-]+/[A-Za-z0-9._-]+")
@@ -34,7 +34,7 @@ def is_model(model: str) -> bool:
     return MODEL_ID.fullmatch(model) is not None and not {".", ".."} & set(model.split("/"))
 
 
-class ModelFamily(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ModelFamily(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """Models that are alike.
 
     Attributes:
@@ -59,7 +59,7 @@ class ModelFamily(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return model_id.startswith(self.prefix) and self.word in model_id.rpartition("/")[2].lower()
 
 
-class Efforts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Efforts(msgspec.Struct, frozen=True, omit_defaults=True):
     """How hard a model may be told to think.
 
     Attributes:
@@ -69,12 +69,12 @@ class Efforts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     values: tuple[str, ...]
-    source: str
+    source: str = ""
     aliases: dict[str, str] = {}
 
 
-class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One model.
+class Model(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One model. Jobs store what they were planned with, so a default never changes.
 
     Attributes:
         batch: whether the catalogue lists it as supporting batches; None if it is not listed here.
@@ -91,7 +91,7 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         needs_paid: whether it needs the Workers Paid plan, or prepaid credits.
     """
 
-    id: str
+    id: str = ""
     batch: bool | None = None
     task: Task = Task.UNKNOWN
     shape: Shape = Shape.UNKNOWN
@@ -171,16 +171,43 @@ def with_task(model: Model, task: str) -> Model:
     )
 
 
-@lru_cache(1024)
-def schema_of(model_id: str, task: str = "") -> Schema:
+def schema_of(model: Model) -> Schema:
     """What the requests of a model take: what its schema says, and its own efforts."""
-    model = with_task(find_model(model_id), task)
-    schema = SCHEMAS[model.schema]
+    schema = SCHEMAS.get(model.schema, SCHEMAS[""])
     if model.efforts is None:
         return schema
     member = "reasoning.effort" if model.shape is Shape.INPUT else "reasoning_effort"
     efforts = Limits(words=model.efforts.values, aliases=model.efforts.aliases)
     return replace(schema, limits={**schema.limits, member: efforts})
+
+
+# ── what a job was planned with ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def facts_of(model: Model) -> str:
+    """What a job needs to know of its model until its end, as JSON."""
+    efforts = model.efforts and msgspec.structs.replace(model.efforts, source="")
+    kept = msgspec.structs.replace(
+        model, id="", batch=None, answer_bytes=0, price_source="", efforts=efforts, deprecated_at="", needs_paid=False
+    )
+    return msgspec.json.encode(kept).decode()
+
+
+@lru_cache(1024)
+def planned_model(model_id: str, facts: str, task: str) -> Model:
+    """A model as it was known when a job was planned.
+
+    Args:
+        model_id: its id.
+        facts: as `facts_of` wrote them; if they cannot be read, the model is taken as it is known now.
+        task: what older versions pinned alone.
+    """
+    known = find_model(model_id)
+    try:
+        pinned = msgspec.json.decode(facts, type=Model)
+    except UNDECODABLE:  # There are none, or another version knows what they mean.
+        return with_task(known, task)
+    return msgspec.structs.replace(pinned, id=model_id, answer_bytes=known.answer_bytes)
 
 
 def is_listed(model_id: str) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from dropbatch.core.errors import UploadRefused
 from dropbatch.core.formats.base import NULL, FileNames, Sign, Target, Task, one_line
 from dropbatch.core.formats.conversion.requests import convert_defaults
-from dropbatch.core.formats.model_catalog import find_model, schema_of, with_task
+from dropbatch.core.formats.model_catalog import schema_of
 from dropbatch.core.formats.native import NativeReader
 from dropbatch.core.formats.tables import Columns, TableReader, TableWriter
 from dropbatch.core.formats.text import TextReader, text_request
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import msgspec
 
     from dropbatch.core.formats.base import Json, Reader, Writer
+    from dropbatch.core.formats.model_catalog import Model
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,17 +158,15 @@ class Form:
 
 
 def target_of(
-    model_id: str,
+    model: Model,
     template: str = "",
     defaults: Mapping[str, Json] | None = None,
     system: str = "",
     endpoint: str = "",
-    task: str = "",
 ) -> Target:
     """What is known about a job's model, with the job's options."""
-    model = with_task(find_model(model_id), task)
     return Target(
-        model=model_id,
+        model=model.id,
         task=model.task,
         shape=model.shape,
         images=model.images,
@@ -176,7 +175,7 @@ def target_of(
         system=system,
         endpoint=endpoint,
         defaults=defaults or {},
-        schema=schema_of(model_id, task),
+        schema=schema_of(model),
         dimensions=model.dimensions,
     )
 

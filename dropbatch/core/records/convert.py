@@ -26,7 +26,7 @@ from dropbatch.core.records.cut import (
 from dropbatch.core.records.detect_form import whole_members
 from dropbatch.core.records.framing import LINE_SPACE, elements, lines
 from dropbatch.core.records.index import NO_REFERENCE, WRAPPER_BYTES, RecordIndex, UnsendableRecord, build_body
-from dropbatch.core.records.inputs import Inputs
+from dropbatch.core.records.inputs import inputs_of
 from dropbatch.core.records.plan import Checkpoint, max_records
 from dropbatch.core.records.surrogates import without_lone_surrogates
 
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     import msgspec
 
     from dropbatch.core.formats.base import Reader
+    from dropbatch.core.records.inputs import Inputs
     from dropbatch.core.records.plan import SplitPlan
 
 
@@ -164,7 +165,7 @@ def _records(
 ) -> Iterator[_Record | Checkpoint]:
     """The records, and places after windows of blank lines."""
     judge = validate_json if FORMATS[plan.format].is_json else validate_row if plan.is_table else validate_line
-    inputs = Inputs(plan.inputs)
+    inputs = inputs_of(plan)
     place = start
     for window in windows(plan, start, blocks):
         judged: list[bytes | UnsendableRecord | None] = []
@@ -205,7 +206,7 @@ def _kept(plan: SplitPlan, fault: UnsendableRecord, raw: bytes | OverlongRecord)
 
 def _converted(
     plan: SplitPlan,
-    inputs: Inputs,
+    inputs: Inputs | None,
     found: tuple[bytes, msgspec.Raw] | RecordFault,
     raw: bytes,
     line: int | None,
@@ -217,7 +218,7 @@ def _converted(
         fault = UnsendableRecord(found.code, located(line, found.message), request)
         return _Record(b"", raw, _normal(found.reference), line, begin, end, fault)
     sent, reference = found
-    if message := inputs.fault(sent):
+    if inputs and (message := inputs.fault(sent)):
         fault = UnsendableRecord("bad_record", located(line, message), NO_REFERENCE)
         return _Record(b"", raw, _normal(reference), line, begin, end, fault)
     if len(sent) >= API_BODY_LIMIT - WRAPPER_BYTES:

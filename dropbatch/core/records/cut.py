@@ -21,13 +21,14 @@ from dropbatch.core.formats.csv_rows import EXCERPT_BYTES, OverlongRecord
 from dropbatch.core.records.detect_form import whole_members
 from dropbatch.core.records.framing import LINE_SPACE, Window, elements, excerpt_of, lines
 from dropbatch.core.records.index import NO_REFERENCE, WRAPPER_BYTES, RecordIndex, UnsendableRecord, build_body
-from dropbatch.core.records.inputs import Inputs
+from dropbatch.core.records.inputs import inputs_of
 from dropbatch.core.records.plan import Checkpoint, max_records
 from dropbatch.core.records.surrogates import first_lone_surrogate, without_lone_surrogates
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from dropbatch.core.records.inputs import Inputs
     from dropbatch.core.records.plan import SplitPlan
 
 MAX_BLANK_BYTES = 16 << 20
@@ -191,7 +192,7 @@ def _rest_of(start: Checkpoint, steps: list[int], gap: int, records: int) -> Che
 def _runs(plan: SplitPlan, start: Checkpoint, blocks: Iterable[bytes]) -> Iterator[_Run]:
     """All records of an upload: valid ones together; a run with an invalid one is divided, down to single records."""
     place, gap = start, 0 if plan.is_document else 1
-    inputs = Inputs(plan.inputs) if plan.inputs else None
+    inputs = inputs_of(plan)
     for window in elements(plan, start, blocks) if plan.is_document else lines(blocks):
         if window.blank_bytes:
             place = after_blank(place, window)

@@ -1,67 +1,36 @@
-"""Inputs: whether a request has one that its model takes, by the schemas that Cloudflare publishes.
+"""Inputs: whether a model takes a request, by the schemas that Cloudflare publishes and the efforts that are known.
 
-One that has none, or an empty one, would be refused, and with it its whole batch. Requests are judged while they are
-decoded: a decoder that knows the members it looks for is quicker than one that keeps all.
+One without an input, with an empty one, or with a value beyond its range would be refused, and with it its whole
+batch. Requests are judged while they are decoded: a decoder that knows the members it looks for is quicker than one
+that keeps all.
 """
 
 from __future__ import annotations
 
 import re
 from collections import deque
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
+
+from dropbatch.core.formats.published import NEVER, alternatives, content, struct_of, with_efforts
+from dropbatch.core.formats.schemas import Limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-_Text = Annotated[str, msgspec.Meta(min_length=1)]
+    from dropbatch.core.formats.model_catalog import Efforts
+    from dropbatch.core.records.plan import SplitPlan
+
+EFFORTS = {"reasoning_effort", "reasoning.effort"}
+"""The members that are efforts, by whether a model has the Responses API's shape."""
 
 
-class Request(msgspec.Struct, gc=False):
+class Request(msgspec.Struct, gc=False, kw_only=True):
     """What is read of each request."""
 
     external_reference: Any = None
-
-
-class _Message(msgspec.Struct, gc=False):
-    role: str
-
-
-class _TextOrTexts(Request, gc=False, kw_only=True):
-    text: _Text | list[_Text]
-
-
-class _OneText(Request, gc=False, kw_only=True):
-    text: _Text
-
-
-class _Contexts(Request, gc=False, kw_only=True):
-    contexts: list[Any]
-
-
-class _Prompt(Request, gc=False, kw_only=True):
-    prompt: _Text
-
-
-class _Messages(Request, gc=False, kw_only=True):
-    messages: list[_Message]
-
-
-class _SomeMessages(Request, gc=False, kw_only=True):
-    messages: Annotated[list[_Message], msgspec.Meta(min_length=1)]
-
-
-class _LlamaMessage(msgspec.Struct, gc=False):
-    role: str = ""
-
-
-class _LlamaMessages(Request, gc=False, kw_only=True):
-    messages: list[_LlamaMessage]
-
-
-class _Input(Request, gc=False, kw_only=True):
-    input: str | list[Any]
 
 
 class Form(NamedTuple):
@@ -76,24 +45,23 @@ class Form(NamedTuple):
     decode: Callable[[bytes], Request]
 
 
-def _form(member: str, kind: type[Request]) -> Form:
-    return Form(member, msgspec.json.Decoder(kind).decode)
+@cache
+def forms_of(schema: str, efforts: tuple[str, ...] | None = None) -> tuple[Form, ...]:
+    """The forms of a schema's requests; none if nothing is known.
 
+    Args:
+        schema: its name, one of `dropbatch.core.formats.published`.
+        efforts: that the model takes; None if they are not known.
+    """
+    found = alternatives(schema) if schema in content()["schemas"] else ()
+    inputs = [next(name[:-1] for name in one.members if name.endswith("!")) for one in found]
+    forms = []
+    for one, member in zip(found, inputs, strict=True):
+        others = dict.fromkeys(set(inputs) - {member}, NEVER)
+        kind = struct_of(with_efforts(one.members, efforts) | others, Request)
+        forms.append(Form(member, msgspec.json.Decoder(kind).decode))
+    return tuple(reversed(forms))  # The usual one is the last that is published.
 
-_PROMPT = _form("prompt", _Prompt)
-_CHAT, _OWN_CHAT = (_form("messages", _SomeMessages), _PROMPT), (_form("messages", _Messages), _PROMPT)
-FORMS: dict[str, tuple[Form, ...]] = {
-    "": (),
-    "bge": (_form("text", _TextOrTexts),),
-    "bge-m3": (_form("text", _TextOrTexts), _form("contexts", _Contexts)),
-    "m2m100": (_form("text", _OneText),),
-    "llama-3.3": _OWN_CHAT,
-    "llama-4": (_form("messages", _LlamaMessages), _PROMPT),
-    "qwen3": _OWN_CHAT,
-    "chat": _CHAT,
-    "responses": (_form("input", _Input),),
-}
-"""By the name that `model_catalog.json` gives a model's schema; empty: nothing is known."""
 
 _WRONG = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -102,11 +70,12 @@ _MISSING = re.compile(r"required field `(\w+)`")
 
 
 class Inputs:
-    """The inputs that the model of a job takes."""
+    """The requests that the model of a job takes."""
 
-    def __init__(self, schema: str) -> None:
-        """Judge by the schema of this name, one of `FORMS`."""
-        self._forms = FORMS[schema]
+    def __init__(self, schema: str, efforts: Efforts | None = None) -> None:
+        """Judge by the schema of this name, and by the model's efforts if they are known."""
+        self._efforts = efforts
+        self._forms = forms_of(schema, efforts and efforts.values)
 
     def references(self, raws: Sequence[bytes], *, wanted: bool) -> list[Any] | None:
         """The references of requests that all have an input, in the same form; None if perhaps one has none.
@@ -140,28 +109,42 @@ class Inputs:
         return None
 
     def fault(self, raw: bytes) -> str:
-        """Why a request, a JSON object, has no input; empty if it has one. Begins with the member at fault."""
+        """Why the model does not take a request, a JSON object; empty if it does. Begins with the member at fault."""
         if not self._forms or self.read(raw) is not None:
             return ""
         members = _decode_members(raw)
-        form = next((one for one in self._forms if one.member in members), None)
-        if form is None:
-            takers = " or ".join(one.member for one in self._forms)
+        given = [one for one in self._forms if one.member in members]
+        takers = " or ".join(one.member for one in self._forms)
+        if not given:
             return f"{self._forms[0].member}: It is missing. The model takes {takers}."
+        form, *others = given
+        if others:
+            return f"{others[0].member}: It is beside {form.member}. The model takes {takers}."
         try:
             form.decode(raw)
         except msgspec.ValidationError as error:
-            return _explained(str(error), form.member)
+            return self._explained(str(error), form.member)
         return f"{form.member}: It cannot be read."
 
+    def _explained(self, error: str, member: str) -> str:
+        """An error of msgspec in words, with the path of the member at fault."""
+        found = _PLACE.search(error)
+        place, said = (found[1], error[: found.start()]) if found else ("", error)
+        if missing := _MISSING.search(said):
+            return f"{place}{'.' * bool(place)}{missing[1]}: It is missing."
+        place = place or member
+        if place in EFFORTS and self._efforts:
+            return f"{place}: It must be {Limits(words=self._efforts.values).text()}."
+        if "length >= 1" in said:
+            return f"{place}: It must not be empty."
+        return f"{place}: It has the wrong type." if ", got " in said else f"{place}: {said}."
 
-def _explained(error: str, member: str) -> str:
-    """An error of msgspec in words, with the path of the member at fault."""
-    found = _PLACE.search(error)
-    place = found[1] if found else member
-    if missing := _MISSING.search(error):
-        return f"{place}.{missing[1]}: It is missing."
-    return f"{place}: It must not be empty." if "length >= 1" in error else f"{place}: It has the wrong type."
+
+def inputs_of(plan: SplitPlan) -> Inputs | None:
+    """The requests that the model of a job takes; None if nothing is known, or an older version planned it so."""
+    if not plan.inputs:
+        return None
+    return Inputs(plan.inputs, plan.known_model.efforts if plan.facts else None)
 
 
 def _are_text(raws: Sequence[bytes]) -> bool:

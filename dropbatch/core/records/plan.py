@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dropbatch.core.formats.model_catalog import planned_model
+
+if TYPE_CHECKING:
+    from dropbatch.core.formats.model_catalog import Model
 
 FIRST_BATCH_RECORDS = 500
 """Records in the first batches of a job, so that a small job is quick and a first error costs little."""
@@ -29,8 +35,9 @@ class SplitPlan:
         converts: whether what is sent differs from the records as written; if so, these are staged too.
         delimiter: between the fields of a table's rows; empty for other formats.
         answers: whether a table's answers have more columns than `answer`; their names are in an object of their own.
-        inputs: name of the schema by which requests without an input are found; empty: they are sent.
-        task: of the model, as it was known when the upload was planned; empty if it was not.
+        inputs: name of the schema by which requests are judged; empty: all are sent.
+        task: of the model, as it was known when the upload was planned; older versions read it, and pinned only this.
+        facts: what was known of the model then, as `dropbatch.core.formats.model_catalog.facts_of` writes it.
         by_default: whether the model is the stack's default: a model that the file names precedes it.
     """
 
@@ -50,6 +57,12 @@ class SplitPlan:
     answers: bool = False
     inputs: str = ""
     task: str = ""
+    facts: str = ""
+
+    @property
+    def known_model(self) -> Model:
+        """The model as it was known when the upload was planned; for jobs of older versions, as it is known now."""
+        return planned_model(self.model, self.facts, self.task)
 
     @property
     def is_document(self) -> bool:

@@ -17,7 +17,7 @@ import msgspec
 
 from dropbatch.core.api_errors import code_of
 from dropbatch.core.formats.answers import unwrapped
-from dropbatch.core.formats.base import NOT_RETRIED, NULL, escape_line_breaks, one_line
+from dropbatch.core.formats.base import NULL, escape_line_breaks, is_retried, one_line, value_of
 from dropbatch.core.records.index import NO_REFERENCE
 from shared.models import Usage
 from shared.workers_ai.error_codes import RETRYABLE_ITEM_CODES
@@ -230,7 +230,9 @@ def error_line(output: bytes, row: RecordEntry, request: bytes) -> bytes:
 
 def retry_line(row: RecordEntry) -> bytes:
     """The retry line of a native record that could not be sent: its text, if only its author can change it."""
-    return b"" if row.code in NOT_RETRIED else b"%b\n" % one_line(str(decode_member(row.request)).encode())
+    if not is_retried(row.code, row.request):
+        return b""
+    return b"%b\n" % one_line(str(value_of(row.request)).encode())
 
 
 def _rest(item: Item) -> bytes:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dropbatch.core.formats.base import NOT_RETRIED, Outcome, escape_line_breaks
+from dropbatch.core.formats.base import Outcome, escape_line_breaks, is_retried
 from dropbatch.core.records.cut import LONE_SURROGATE
 from dropbatch.core.records.index import NO_REFERENCE
 from dropbatch.core.records.surrogates import without_lone_surrogates
@@ -80,7 +80,7 @@ def join_originals(
         if row.code == LONE_SURROGATE and row.request != NO_REFERENCE:
             readable = without_lone_surrogates(record)
         output = write(Outcome(id_, row.reference, readable, None, code, message)) if write else native
-        retry = record + b"\n" if record and code not in NOT_RETRIED else b""
+        retry = record + b"\n" if record and is_retried(code, row.request) else b""
         yield Failure(output, error_line(native, row, _request(row, record, originals)), retry, code)
 
 

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from dropbatch.core import keys
-from dropbatch.core.formats.base import NOT_RETRIED, BatchFacts, Task
-from dropbatch.core.formats.model_catalog import find_model
+from dropbatch.core.formats.base import BatchFacts, Task, is_retried
 from dropbatch.core.formats.registry import describer_of, target_of, writer_of
 from dropbatch.core.records.index import record_spans
 from functions.poll.batch.format_of_job import form_of
@@ -50,7 +49,7 @@ def lines_of(
 
 
 def _answered(services: Services, job: Job, batch: Batch, rows: RecordIndex, answers: Answers | None) -> Answered:
-    vectors = (job.plan.task or find_model(job.plan.model).task) == Task.EMBEDDINGS
+    vectors = job.plan.known_model.task is Task.EMBEDDINGS
     return Answered(rows, batch.first_id, answers, _ending(services, batch), vectors)
 
 
@@ -63,7 +62,7 @@ def _lines(
     originals = Originals(read(batch.body_size, batch.originals_size), describer_of(form))
     request_id = batch.submissions[-1].request_id if batch.submissions else ""
     facts = BatchFacts(job.job_id, job.plan.model, request_id, batch.accepted_at or 0.0)
-    writer = writer_of(form, target_of(job.plan.model, task=job.plan.task))
+    writer = writer_of(form, target_of(job.plan.known_model))
     return join_originals(answered, originals, partial(writer.line, facts) if writer else None)
 
 
@@ -110,7 +109,7 @@ def unwritten_part(services: Services, job: Job, batch: Batch) -> tuple[Part, Co
         failed[code] += sendable
     if job.plan.converts:
         may_be = [(size, rows.faults.get(index)) for index, size in enumerate(rows.originals)]
-        retried = [size for size, fault in may_be if size and not (fault and fault.code in NOT_RETRIED)]
+        retried = [size for size, fault in may_be if size and not (fault and not is_retried(fault.code, fault.request))]
     else:
         retried = [length for length in rows.lengths if length]
         retried += [len(retry_line(row)) - 1 for index in rows.faults if retry_line(row := rows[index])]

@@ -15,7 +15,7 @@ def test_bad_records_are_isolated_and_only_they_fail(start, api):
     world = start(MAX_REQUESTS_PER_BATCH=64)
     records = referenced(100)
     for bad in (3, 40, 99):
-        records[bad]["target_lang"] = 7
+        records[bad]["text"] += " (refused)"
     world.upload_records("a.jsonl", records, model=M2M)
 
     world.settle(minutes=120)
@@ -41,7 +41,7 @@ def test_upload_is_read_while_batch_is_split(start, api, monkeypatch):
     monkeypatch.setattr(functions.submit.turn, "TURN_SECONDS", -1.0)
     world = start(MAX_REQUESTS_PER_BATCH=2)
     records = referenced(5)
-    records[1]["target_lang"] = 7
+    records[1]["text"] += " (refused)"
     world.upload_records("a.jsonl", records, model=M2M)
     world.deliver("UploadQueue")
     real = Ledger.create_batch

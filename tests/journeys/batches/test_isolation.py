@@ -21,7 +21,9 @@ M2M = "@cf/meta/m2m100-1.2b"
 
 def greetings(count, *bad):
     """Requests, some of which the API refuses."""
-    return [{"text": f"hello {number}.", "target_lang": 7 if number in bad else "es"} for number in range(count)]
+    return [
+        {"text": f"hello {number}.{' (refused)' * (number in bad)}", "target_lang": "es"} for number in range(count)
+    ]
 
 
 def failed(world):

@@ -121,7 +121,7 @@ class Ledger(RuleBasedStateMachine):
         ]
         if count > 3:
             records[1] = "no JSON"
-            records[2] = {"text": "refused", "target_lang": len(self.uploads)}
+            records[2] = {"text": f"(refused) {len(self.uploads)}", "target_lang": "es"}
         self.uploads[name] = records
         lines = [record if isinstance(record, str) else json.dumps(record) for record in records]
         self.world.upload(name, "".join(line + "\n" for line in lines), model=M2M)

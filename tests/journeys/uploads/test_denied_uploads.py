@@ -218,7 +218,7 @@ def test_denied_command_delays_no_job(world, refuse, name, operation, caplog):
 
 def test_archived_manifest_of_parent_delays_no_retry(world, refuse):
     """A user's lifecycle rule has archived the results of the job that is tried again."""
-    world.upload_records("a.jsonl", [*greetings(2), {"wrong": 1}], model=M2M)
+    world.upload_records("a.jsonl", [*greetings(2), {"text": "(refused)", "target_lang": "es"}], model=M2M)
     world.settle()
     (folder,) = world.manifests()
     world.upload("b.jsonl", world.read(f"{folder}/retry.jsonl"), **{"retry-of": f"{folder}/manifest.json"})

@@ -37,6 +37,7 @@ def test_empty_inputs_fail_alone_and_unsent(world, api, name):
     assert [line["id"] for line in errors] == [3, 13, 23, 33]
     assert {line["error"]["code"] for line in errors} == {"bad_record"}
     assert all("empty" in line["error"]["message"] for line in errors)
+    assert "retry" not in {file["kind"] for file in world.manifest()["files"]}
 
 
 def test_validation_counts_records_without_input(world):

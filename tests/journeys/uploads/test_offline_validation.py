@@ -96,10 +96,9 @@ def test_offline_report_is_the_stacks(world, offline):
     assert codes > {"", "no_model", "bad_model", "bad_options", "unknown_format", "broken_document", "broken_archive"}
 
 
-def test_more_texts_than_model_takes_are_warned_of(offline):
+def test_more_texts_than_model_takes_are_bad(offline):
     _, content, options = SAMPLES["crowded"]
     report = json.loads(offline("a.jsonl", content, options))
 
-    (warning,) = report["warnings"]
-    assert re.search(r"takes 100 texts in a request. 2 records have more, the first with the id 1", warning)
-    assert (report["bad"], json.loads(offline("a.jsonl", LINES, options))["warnings"]) == (1, [])
+    assert (report["bad"], report["warnings"]) == (3, [])
+    assert report["bad_first"][0]["message"] == "Line 2: text: Expected `array` of length <= 100."

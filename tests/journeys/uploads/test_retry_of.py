@@ -9,12 +9,12 @@ from tests.support.aws.resources import BUCKET, TABLE
 from tests.support.translations import M2M
 
 BGE = "@cf/baai/bge-small-en-v1.5"
-BODY = '{"text":"y"}\n'
+BODY = '{"text":"(refused)","target_lang":"es"}\n'
 
 
 @pytest.fixture
 def parent(world):
-    """The folder of a job that is over, whose one record failed for want of a language."""
+    """The folder of a job that is over, whose one record was refused."""
     world.upload("a.jsonl", BODY, model=M2M, tags='{"of":"parent"}')
     world.settle()
     return world.only_folder()
@@ -24,10 +24,10 @@ def options_of(world, folder):
     return json.loads(world.read(f"{folder}/options.json"))
 
 
-def try_again(world, parent, path="again.jsonl", **metadata):
+def try_again(world, parent, path="again.jsonl", body=BODY, **metadata):
     """Upload the record again, and return the folder of the new job."""
     known = set(world.manifests())
-    world.upload(path, BODY, **metadata)
+    world.upload(path, body, **metadata)
     world.settle()
     (folder,) = set(world.manifests()) - known
     return folder
@@ -132,21 +132,14 @@ def openai_parent(world):
     return world.only_folder()
 
 
-def drop_retry_file(world, parent, path="a.retry.jsonl", **changed):
-    """Copy the parent's retry file into the inbox, as a user does; its metadata goes with it."""
-    source = {"Bucket": BUCKET, "Key": f"{parent}/retry.jsonl"}
-    metadata = world.s3.head_object(**source)["Metadata"] | changed
-    body = world.s3.get_object(**source)["Body"].read()
-    known = set(world.manifests())
-    world.s3.put_object(Bucket=BUCKET, Key=f"inbox/{path}", Body=body, Metadata=metadata)
-    world.settle()
-    (folder,) = set(world.manifests()) - known
-    return folder
+def drop_retry(world, parent, path="a.retry.jsonl", **metadata):
+    """Upload the unnamed record as a retry of a job."""
+    return try_again(world, parent, path, f"{UNNAMED}\n", **{"retry-of": parent.rpartition("/")[2]}, **metadata)
 
 
 def test_retry_is_not_recognized_anew(world, api, openai_parent):
     submits = len(api.accepted)
-    again = drop_retry_file(world, openai_parent)
+    again = drop_retry(world, openai_parent)
 
     manifest = world.manifest(again)
     assert (manifest["format"], manifest["model"], manifest["error"]) == ("openai", BGE, None)
@@ -156,13 +149,13 @@ def test_retry_is_not_recognized_anew(world, api, openai_parent):
 
 
 def test_retry_of_retry_has_its_format(world, openai_parent):
-    again = drop_retry_file(world, drop_retry_file(world, openai_parent), "b.jsonl")
+    again = drop_retry(world, drop_retry(world, openai_parent), "b.jsonl")
 
     assert world.manifest(again)["format"] == "openai"
 
 
 def test_options_of_retry_precede_those_of_its_job(world, openai_parent):
-    again = drop_retry_file(world, openai_parent, format="native", tags='{"of":"retry"}')
+    again = drop_retry(world, openai_parent, format="native", tags='{"of":"retry"}')
 
     assert options_of(world, again) == {"model": BGE, "format": "native", "tags": {"of": "retry"}}
     assert world.manifest(again)["format"] == "native"

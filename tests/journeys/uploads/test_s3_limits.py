@@ -14,7 +14,7 @@ from tests.support.aws.resources import BUCKET
 from tests.support.aws.s3_limits import MAX_METADATA_BYTES
 from tests.support.translations import M2M
 
-BAD_AND_GOOD = '{"text":"x","target_lang":"es"}\n{"text":"y"}\n'
+BAD_AND_GOOD = '{"text":"x","target_lang":"es"}\n{"text":"(refused)","target_lang":"es"}\n'
 """One record that succeeds, and one that fails and is in the retry file."""
 
 

@@ -145,7 +145,12 @@ def test_event_that_comes_twice_is_one_job(sourced, api):
 def test_retry_of_source_job_is_upload_below_inbox(sourced, monkeypatch, capsys, prefix):
     """Its path is the job's, not the object's key, which may not even be allowed below inbox/."""
     world = sourced(prefix=prefix)
-    world.s3.put_object(Bucket=SOURCE, Key=f"{prefix}a/b.jsonl", Body=b'{"text":"x"}\n', Metadata={"model": M2M})
+    world.s3.put_object(
+        Bucket=SOURCE,
+        Key=f"{prefix}a/b.jsonl",
+        Body=b'{"text":"(refused)","target_lang":"es"}\n',
+        Metadata={"model": M2M},
+    )
     world.settle()
     CommandLine(world, monkeypatch, capsys)
 

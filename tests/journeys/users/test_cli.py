@@ -11,6 +11,7 @@ from local.workers_ai import Fault
 from tests.support.aws.resources import BUCKET, client
 
 M2M = "@cf/meta/m2m100-1.2b"
+REFUSED = '{"text":"(refused)","target_lang":"es"}\n'
 GOOD = '{"text":"x","target_lang":"es"}\n'
 
 
@@ -66,9 +67,7 @@ def test_failed_records_are_exit_code_if_asked(command, tmp_path, strict, code):
     assert done.code == code
 
 
-@pytest.mark.parametrize(
-    ("line", "again"), [("nonsense\n", ""), ('{"text":"x"}\n', ", `dropbatch retry {}` tries them again")]
-)
+@pytest.mark.parametrize(("line", "again"), [("nonsense\n", ""), (REFUSED, ", `dropbatch retry {}` tries them again")])
 def test_failed_records_are_said_with_what_to_do(command, tmp_path, line, again):
     done = command.run("put", file(tmp_path, GOOD + line), "--model", M2M, "--wait", "--json")
 
@@ -279,11 +278,12 @@ def test_cancelled_job_exits_with_1(command, tmp_path):
 # ── retry, --merged ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_retry_changes_option_and_stays_mergeable(command, tmp_path):
-    command.world.upload("a.jsonl", GOOD + '{"text":"no language"}\n', model=M2M, tags='{"team":"x"}')
+def test_retry_changes_option_and_stays_mergeable(command, api, tmp_path):
+    api.inject(Fault(kind="item_fails", contains="once", marker="once", code=5001))
+    command.world.upload("a.jsonl", GOOD + GOOD.replace('"x"', '"once"'), model=M2M, tags='{"team":"x"}')
     command.settle()
 
-    done = command.run("retry", "a.jsonl", "-o", 'defaults={"target_lang":"fr"}', "--wait", "--json")
+    done = command.run("retry", "a.jsonl", "-o", 'defaults={"source_lang":"fr"}', "--wait", "--json")
 
     assert done.json()[1]["counts"] == {"total": 1, "succeeded": 1, "failed": 0}
     assert done.json()[1]["tags"] == {"team": "x"}
@@ -293,7 +293,7 @@ def test_retry_changes_option_and_stays_mergeable(command, tmp_path):
 
 
 def test_retry_uploads_failed_records_again(command):
-    command.world.upload("a.jsonl", '{"text":"x"}\n' + GOOD, model=M2M)
+    command.world.upload("a.jsonl", REFUSED + GOOD, model=M2M)
     command.settle()
 
     done = command.run("retry", "a.jsonl", "--wait", "--json")
@@ -308,7 +308,7 @@ def test_retry_uploads_failed_records_again(command):
 
 
 def test_merged_puts_answers_of_retry_at_their_places(command, tmp_path):
-    command.world.upload("a.jsonl", '{"text":"x"}\n' + GOOD, model=M2M)
+    command.world.upload("a.jsonl", REFUSED + GOOD, model=M2M)
     command.settle()
     command.run("retry", "a.jsonl", "--wait")
 

@@ -211,7 +211,7 @@ def test_jobs_are_listed_since_any_time(command, client, since):
 
 def test_second_retry_is_warned_of(command, client):
     """It sends, and bills, all failed records again, whatever the first one has answered or still will."""
-    job = client.submit([{"text": "a", "pooling": "odd"}] * 2, model=BGE, name="a.jsonl")
+    job = client.submit([{"text": "(refused)"}] * 2, model=BGE, name="a.jsonl")
     job.wait()
     with warnings.catch_warnings(record=True, action="always") as seen:
         first = job.retry()
@@ -276,7 +276,7 @@ def test_exports_have_merged_answers(command, client, api, tmp_path):
 
 def test_retry_warns_of_odd_model(command, client):
     """It would be refused as it was before."""
-    job = client.submit([{"text": "a", "pooling": "x"}], model=BGE, name="a.jsonl")
+    job = client.submit([{"text": "(refused)"}], model=BGE, name="a.jsonl")
     job.wait()
     with pytest.warns(UserWarning, match="does not know the model @cf/baai/bge-smal"):
         job.retry(model="@cf/baai/bge-smal")

@@ -2,14 +2,13 @@
 
 import re
 
-import pytest
-
+from local.workers_ai import Fault
 from tests.support.python_page import printed_and_shown
 from tests.support.shipped import ROOT
 
 
-@pytest.mark.filterwarnings("ignore:1 of the 3 records cannot be sent")
-def test_page_prints_what_it_shows(command, tmp_path, monkeypatch, capsys):
+def test_page_prints_what_it_shows(command, api, tmp_path, monkeypatch, capsys):
+    api.inject(Fault(kind="item_fails", contains="Sleep well", marker="Sleep well", code=5001, times=0))
     monkeypatch.chdir(tmp_path)
     printed, shown = printed_and_shown(capsys)
     assert printed == shown

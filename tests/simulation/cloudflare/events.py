@@ -10,6 +10,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Literal
 
 from local.workers_ai import Fault
+from shared.models import Batch
 from shared.settings import ENVIRONMENT
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 SETTING = "COMPLETION_EVENTS"
 ARE_SUPPORTED = SETTING in ENVIRONMENT
 """Whether the functions know completion events; without them no world has any."""
+FIND_SUBMITS = any(one.name == "marker" for one in fields(Batch))
+"""Whether the functions find a submit whose reply was lost; without it such a batch may be billed twice."""
 SHARE = 0.5
 """Share of the worlds that have events."""
 SOUND_SHARE = 0.5

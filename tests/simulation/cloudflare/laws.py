@@ -6,6 +6,7 @@ import json
 from statistics import mean
 from typing import TYPE_CHECKING
 
+from tests.simulation.cloudflare import events
 from tests.simulation.cloudflare.events import LOST_REPLIES, Events
 from tests.simulation.worlds.judges import accepted_again
 from tests.support.aws.wire_items import number, submissions
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from tests.simulation.worlds.users import Dropped
 
 TOLD = "an event makes its batch due, and changes nothing else"
+OWNED = "an id belongs to the batch that it was given to first"
 IDLE = "nothing is pulled while nothing is outstanding"
 ONCE = "where every event comes, no batch is billed twice"
 FOUND = "where every event comes, no submit ends unknown"
@@ -41,9 +43,9 @@ FAST_CALLS = 200
 class EventLaws:
     """Judges each write and each pull, and at the end what a world with sound events came to."""
 
-    def __init__(self, laws: Laws, events: Events) -> None:
+    def __init__(self, laws: Laws, given: Events) -> None:
         """Watch the world of these laws."""
-        self.laws, self.world, self.events = laws, laws.world, events
+        self.laws, self.world, self.events = laws, laws.world, given
         self.run_calls = 0
         """Calls of models."""
         self.waits: list[float] = []
@@ -62,6 +64,10 @@ class EventLaws:
             self.laws.broken(IDLE, f"for {now - self._busy_at:.0f} s")
 
     def _watch(self, key: Key, old: Wire | None, new: Wire | None) -> None:
+        if key[0].startswith("ID#") and new is not None:
+            owner = {name: (old or {}).get(name) for name in ("job_id", "number")}
+            if owner["job_id"] and any(new.get(name) != value for name, value in owner.items()):
+                self.laws.broken(OWNED, f"{key}: {owner}, {new}")
         if not (key[0].startswith("JOB#") and key[1].startswith("BATCH#")):
             return
         now = self.world.kernel.now
@@ -91,9 +97,10 @@ class EventLaws:
         only_drops = len(dropped) == len(plan.acts)
         if not (self.events.is_sound and only_drops and all(fault in LOST_REPLIES for fault in plan.faults)):
             return
-        self.judge_bills()
-        for one in dropped:
-            self.judge_lines(one.upload.key, (self.world.result(one.upload, "errors.jsonl") or b"").splitlines())
+        if events.FIND_SUBMITS:
+            self.judge_bills()
+            for one in dropped:
+                self.judge_lines(one.upload.key, (self.world.result(one.upload, "errors.jsonl") or b"").splitlines())
         if plan.is_calm:
             self.judge_calls(len(self.world.billed), len({one.model for one in dropped}), len(dropped))
             if self.world.calls_per_minute >= FAST_CALLS:

@@ -62,15 +62,15 @@ def by_hand(world: World, what: str) -> None:
     if what == "refuse":
         world.api.switch(queues_refused="" if world.api.behaviour.queues_refused else "403/10000")
         return
-    refused = world.api.behaviour.queues_refused
-    world.api.switch(queues_refused="")
+    before = world.api.behaviour
+    world.api.switch(queues_refused="", fault_rates={}, tokens=tuple(dict.fromkeys((*before.tokens, OTHER_TOKEN))))
     if what == "disable":
         for one in _call(world, "GET", SUBSCRIPTIONS):
             _call(world, "PATCH", f"{SUBSCRIPTIONS}/{one['id']}", {"enabled": False})
     else:
         for queue in _call(world, "GET", QUEUES):
             _to_queue(world, what, queue)
-    world.api.switch(queues_refused=refused)
+    world.api.switch(queues_refused=before.queues_refused, fault_rates=before.fault_rates)
 
 
 def _to_queue(world: World, what: str, queue: dict[str, Any]) -> None:
@@ -88,6 +88,5 @@ def _to_queue(world: World, what: str, queue: dict[str, Any]) -> None:
 
 def _call(world: World, method: str, path: str, body: object = None) -> Any:
     headers = {"authorization": f"Bearer {OTHER_TOKEN}"}
-    world.api.switch(tokens=tuple(dict.fromkeys((*world.api.behaviour.tokens, OTHER_TOKEN))))
     sent = b"" if body is None else msgspec.json.encode(body)
     return msgspec.json.decode(world.api.handle(method, path, "", headers, sent).body)["result"]

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from local.workers_ai import Fault
-from tests.simulation.cloudflare import laws
+from tests.simulation.cloudflare import events, laws
 from tests.simulation.cloudflare.events import LOST_REPLIES, Events
 from tests.simulation.cloudflare.laws import EventLaws
 from tests.simulation.worlds.plans import Command, Drop, Plan
@@ -38,9 +38,9 @@ class Given:
             SimpleNamespace(world=self.world, broken=lambda law, _detail: self.broken.add(law)), events
         )
 
-    def write(self, old, new):
+    def write(self, old, new, key=KEY):
         for watch in self.world.dynamodb.watchers:
-            watch(KEY, old, new)
+            watch(key, old, new)
 
     def call(self, path):
         for tell in self.world.on_call:
@@ -64,8 +64,9 @@ def batch(state, told_at=0.0, **more):
 
 
 @pytest.fixture(autouse=True)
-def deadline(monkeypatch):
+def all_judged(monkeypatch):
     monkeypatch.setenv("BATCH_DEADLINE_HOURS", "24")
+    monkeypatch.setattr(events, "FIND_SUBMITS", True)
 
 
 # ── writes ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -97,6 +98,26 @@ def test_answer_after_an_event_is_no_event():
     given.write(batch("queued", 7.0), batch("done", 7.0))
     given.write(batch("queued", 7.0), batch("ready"))
     assert given.broken == set()
+
+
+ORPHAN = {"model": {"S": "m"}, "over_at": {"N": "5"}}
+OWNED = {"job_id": {"S": "a"}, "number": {"S": "00000000"}}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "broken"),
+    [
+        (None, OWNED, set()),
+        (ORPHAN, OWNED, set()),
+        (OWNED, OWNED | {"over_at": {"N": "5"}}, set()),
+        (OWNED, OWNED | {"job_id": {"S": "b"}}, {laws.OWNED}),
+        (OWNED, ORPHAN, {laws.OWNED}),
+    ],
+)
+def test_id_that_changes_its_batch_is_found(old, new, broken):
+    given = Given()
+    given.write(old, new, ("ID#1", "BATCH"))
+    assert given.broken == broken
 
 
 # ── pulls ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -132,6 +153,14 @@ def test_second_bill_is_found_though_replies_were_lost():
     assert given.judge(faults=LOST_REPLIES[:2]) == set()
     given.bill(time=60.0)
     assert given.judge(faults=LOST_REPLIES[:2]) == {laws.ONCE}
+
+
+def test_functions_that_find_no_submits_are_not_judged(monkeypatch):
+    monkeypatch.setattr(events, "FIND_SUBMITS", False)
+    given = Given()
+    given.bill()
+    given.bill()
+    assert given.judge() == set()
 
 
 def test_second_submit_after_the_deadline_is_none():

@@ -53,6 +53,9 @@ TIMES = frozenset(
             "ticked_at",
             "lasting_error",
             "held_since",  # of waits that two refusals begin at once
+            "busy_until",  # of events: when to look again, and who sets up
+            "pull_at",
+            "youngest_at",
         ),
     }
 )
@@ -154,7 +157,7 @@ class ItemLaws:
             self._judge_control(life, key[1], old, new)
         elif new is not None and key[1] == "META":
             self._judge_job(life, key, old, new)
-        elif new is not None:
+        elif new is not None and key[0].startswith("JOB#"):
             self._judge_batch(life, key, old, new)
         if new is None:
             seen.pop(key, None)

@@ -194,7 +194,7 @@ def _with_events(plan: Plan, drops: list[Drop]) -> Plan:
     events, random = draw_events(plan.seed), Random(f"{plan.seed} references")
     if events is None:
         return plan
-    dropped = [replace(one, referenced=random.random() < HALF) for one in drops]
+    dropped = [replace(one, referenced=events.takes_references and random.random() < HALF) for one in drops]
     others = plan.acts[len(drops) :]
     if events.is_sound and not plan.is_calm:
         return replace(plan, events=events, faults=tuple(draw_lost_replies(plan.seed)), acts=tuple(dropped))

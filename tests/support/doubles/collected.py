@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dropbatch.core import keys
-from dropbatch.core.formats.registry import FORMATS, Form, file_names, reader_of, target_of
+from dropbatch.core.formats.registry import FORMATS, Form, file_names, reader_of
 from dropbatch.core.keys import JobState
 from dropbatch.core.records.cut import Cut
 from dropbatch.core.records.plan import Checkpoint, SplitPlan
@@ -16,6 +16,7 @@ from functions.poll.batch.collect import StoredReply, collect
 from shared.models import Batch, BatchState, Job, Upload
 from shared.staged_batch import encode_index
 from shared.workers_ai.results import parse_answer
+from tests.support.converted import target_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

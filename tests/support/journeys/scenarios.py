@@ -53,7 +53,7 @@ class Journey:
         return bool(self.commands) and self.commands[-1].startswith("cancel")
 
 
-BAD = {"text": "hello 1", "target_lang": 7}
+BAD = {"text": "hello 1 (refused)", "target_lang": "es"}
 FOUR = tuple(greeting(number) for number in range(4))
 JOURNEYS = {
     "a bad line and a failed item": Journey(

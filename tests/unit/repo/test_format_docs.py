@@ -6,7 +6,8 @@ from pathlib import Path
 
 from dropbatch.core.formats.base import BatchFacts, Outcome
 from dropbatch.core.formats.csv_rows import read_rows
-from dropbatch.core.formats.registry import FORMATS, Form, file_names, reader_of, target_of, writer_of
+from dropbatch.core.formats.registry import FORMATS, Form, file_names, reader_of, writer_of
+from tests.support.converted import target_of
 from tools.member_table import PAGE as WRITTEN
 from tools.member_table import page
 

@@ -134,6 +134,7 @@ DEFAULTS: dict[str, dict[str, object]] = {
         "answers": False,
         "inputs": "",
         "task": "",
+        "facts": "",
     },
     "Checkpoint": {"offset": 0, "line": 0, "record": 0},
     "Isolation": {"submits": 0, "granted": (), "causes": {}, "writes": 0, "untried": ()},

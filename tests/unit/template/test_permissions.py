@@ -73,13 +73,14 @@ def test_roles_name_single_actions_and_resources(of_type, own_key):
         ("UserPolicy", "sqs:ReceiveMessage", "", False),
         ("UserPolicy", "cloudformation:DescribeStacks", "", True),
         ("OperatorPolicy", "s3:PutObject", "control/stack", True),
+        ("OperatorPolicy", "s3:PutObject", "control/events", True),
         ("OperatorPolicy", "s3:PutObject", "inbox/a.jsonl", False),
         ("OperatorPolicy", "s3:GetObject", "control/stack", True),
         ("OperatorPolicy", "s3:GetObject", f"staging/{JOB}/00000000/request", False),
         ("OperatorPolicy", "sqs:StartMessageMoveTask", "", True),
         ("OperatorPolicy", "cloudwatch:DescribeAlarms", "", True),
         ("OperatorPolicy", "logs:FilterLogEvents", "", True),
-        ("OperatorPolicy", "dynamodb:GetItem", "", False),
+        ("OperatorPolicy", "dynamodb:Query", "", False),
         ("OperatorPolicy", "secretsmanager:GetSecretValue", "", False),
         ("OperatorPolicy", "lambda:InvokeFunction", "", False),
         ("OperatorPolicy", "sqs:PurgeQueue", "", False),
@@ -91,6 +92,12 @@ def test_people_may_do_what_their_policy_is_for(of_type, policy, action, key, ma
 
 def _operators(of_type):
     return statements(of_type, "OperatorPolicy", UsesSource=True, Notifies=True)
+
+
+def test_operators_read_no_jobs_in_the_table(of_type):
+    (see,) = [one for one in _operators(of_type) if one["Sid"] == "SeeEvents"]
+
+    assert see["Condition"] == {"ForAllValues:StringEquals": {"dynamodb:LeadingKeys": ["CONTROL"]}}
 
 
 def test_operators_can_redrive_to_every_queue(of_type):

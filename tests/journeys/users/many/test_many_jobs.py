@@ -14,7 +14,7 @@ from tests.support.aws.resources import BUCKET
 
 M2M = "@cf/meta/m2m100-1.2b"
 GOOD = '{"text":"x","target_lang":"es"}\n'
-BAD = '{"text":"no language"}\n'
+BAD = '{"text":"(refused)","target_lang":"es"}\n'
 JOBS = 12
 
 
@@ -150,7 +150,9 @@ def test_upload_without_job_ends_the_wait_of_many(command, monkeypatch):
     monkeypatch.setattr("dropbatch.client.waiting.time.sleep", command.world.pass_time)
     monkeypatch.setattr("dropbatch.client.watch.watching.time.monotonic", command.world.now)
     client = dropbatch.Client("dropbatch")
-    jobs = [client.submit([{"text": "x"}], name=f"{number}.jsonl", model=M2M) for number in range(JOBS)]
+    jobs = [
+        client.submit([{"text": "x", "target_lang": "es"}], name=f"{number}.jsonl", model=M2M) for number in range(JOBS)
+    ]
 
     with pytest.raises(dropbatch.NotFound, match="has no job after 300 seconds"):
         list(dropbatch.wait(jobs))
@@ -165,7 +167,9 @@ def test_id_that_another_upload_has_is_found_among_many(command, monkeypatch):
     monkeypatch.setattr(names, "job_id", same_beginning)
     monkeypatch.setattr(waiting, "FEW_JOBS", 1)
     client = dropbatch.Client("dropbatch")
-    jobs = [client.submit([{"text": "x"}], name=f"{number}.jsonl", model=M2M) for number in range(2)]
+    jobs = [
+        client.submit([{"text": "x", "target_lang": "es"}], name=f"{number}.jsonl", model=M2M) for number in range(2)
+    ]
     assert jobs[0].id == jobs[1].id
 
     assert {job.path for job in dropbatch.wait(jobs)} == {"0.jsonl", "1.jsonl"}

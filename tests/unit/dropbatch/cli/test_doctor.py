@@ -45,6 +45,7 @@ class Services:
         self.word = None
         self.jobs = []
         self.alarms = []
+        self.events = {}
         self.denied = set()
 
     def __call__(self, service):
@@ -84,6 +85,10 @@ class Services:
             raise ClientError({"Error": {"Code": "NoSuchKey", "Message": "none"}}, "GetObject")
         return {"Body": io.BytesIO(self.word)}
 
+    def get_item(self, **_):
+        self._may("GetItem")
+        return {"Item": self.events}
+
     def describe_alarms(self, NextToken=None, **_):  # noqa: N803
         self._may("DescribeAlarms")
         return {"MetricAlarms": self.alarms} if NextToken else {"MetricAlarms": [], "NextToken": "second"}
@@ -101,6 +106,7 @@ def findings(services):
     outputs = {
         "SubmitFunctionName": "submit",
         "PollFunctionName": "poll",
+        "TableName": "ledger",
         "PollQueueUrl": "queue",
         "PollDeadLetterQueueUrl": "dead",
     }
@@ -148,6 +154,20 @@ def test_what_is_wrong_is_found_with_what_to_do(services, attribute, value, name
     assert says in found.message
 
 
+def test_events_that_do_not_come_are_noted_with_what_to_do(services):
+    services.environment["COMPLETION_EVENTS"] = "yes"
+    services.events = {"refusal": {"S": "403 10000: no"}, "refused_until": {"N": "99999999999"}}
+    refused = findings(services)["events"]
+    assert (refused.level, "Queues - Edit" in refused.message) == ("note", True)
+
+    services.events = {"queue_id": {"S": "1"}, BGE: {"M": {"problem": {"S": "another queue hears of it"}}}}
+    assert (
+        findings(services)["events"].message == f"{BGE}: no events: another queue hears of it. Its batches are polled."
+    )
+    services.environment["COMPLETION_EVENTS"] = "no"
+    assert findings(services)["events"].level == "note"
+
+
 def test_alarms_of_other_stacks_are_not_shown(services):
     names = ("dropbatch-staging-TokenRefusedAlarm-1A2B3C4D5E6F", "dropbatch-web-api-5xx")
     services.alarms = [{"AlarmName": name, "AlarmDescription": "Not ours."} for name in names]
@@ -173,7 +193,13 @@ def test_what_may_not_be_looked_at_does_not_end_visit(services):
 
     found = findings(services)
 
-    assert {name for name, one in found.items() if one.level == "unknown"} == {"alarms", "functions", "models", "tick"}
+    assert {name for name, one in found.items() if one.level == "unknown"} == {
+        "alarms",
+        "events",
+        "functions",
+        "models",
+        "tick",
+    }
     assert "OperatorPolicyArn" in found["alarms"].message
     assert found["dead letters"].level == "ok"
 

@@ -44,7 +44,7 @@ def probe(monkeypatch):
     def run(*assignments):
         now = [1_000_000.0]
         behaviour = Behaviour(embedder="hash", latency=5.0).changed_by_text(*assignments)
-        api = WorkersAI(behaviour, now=lambda: now[0])
+        run.api = api = WorkersAI(behaviour, now=lambda: now[0])
         client = httpx.Client(transport=transport(api))
 
         def sleep(seconds):
@@ -65,6 +65,7 @@ def test_defaults_of_local_workers_ai_are_found(probe):
         "every_record_answered": True,
         "in_order": found["facts"]["in_order"],
         "reference_returned": True,
+        "events": {"queued": 1.0, "succeeded": 1.0},
     }
     defaults = {name: json.loads(default) for name, default, *_ in switches()}
     told = {name: value for name, value in found["like"].items() if name != "shapes"}
@@ -99,6 +100,16 @@ def test_defaults_of_local_workers_ai_are_found(probe):
         "bad_token=403/9109",
         "malformed_token=400/6003",
         "validation=fail_later",
+        "echo_references=false",
+        "queues_refused=403/10000",
+        "queues_refused=page",
+        "pulls_count=false",
+        "subscription_names=full",
+        "event_names=short",
+        "event_names=without_cf",
+        "event_ids=bare",
+        "event_bodies=text",
+        "event_bodies=object",
         *(f"validation=fail_later batch_failure={kind}" for kind in ("envelope", "error", "failed")),
         *(
             f"fault_rates.item_fails=1 item_error={form}"
@@ -126,6 +137,32 @@ def test_both_shapes_are_distinguished(probe, shape, usage):
 
 def test_batch_that_never_ends_is_given_up(probe):
     assert probe("latency=100000")["facts"]["timed_out"] is True
+
+
+def test_delay_of_events_is_measured(probe):
+    assert probe("event_delays.queued=2", "event_delays.succeeded=0.5")["facts"]["events"] == {
+        "queued": 2.0,
+        "succeeded": 0.5,
+    }
+
+
+def test_events_that_never_come_are_given_up(probe):
+    assert probe("event_delay=1000")["facts"]["events"] == "none within 120 s"
+
+
+@pytest.mark.parametrize(
+    ("assignment", "told"),
+    [("queues_refused=403/10000", "no queue: 403/10000"), ("fault_rates.queues:7003=1", "no queue: 404/7003")],
+)
+def test_events_that_may_not_be_had_are_said(probe, assignment, told):
+    assert probe(assignment)["facts"]["events"] == told
+
+
+def test_queue_and_subscription_are_deleted_again(probe):
+    probe()
+
+    assert probe.api.queues == []
+    assert probe.api.calls["subscriptions"] == {"200": 2}
 
 
 def test_refused_token_ends_probe_first(probe):

@@ -4,6 +4,7 @@ import json
 from datetime import date
 from decimal import Decimal
 
+import msgspec
 import pytest
 
 from dropbatch.core.cost import (
@@ -17,12 +18,22 @@ from dropbatch.core.cost import (
     has_price,
 )
 from dropbatch.core.formats.base import NULL, BatchFacts, Outcome, Shape, Task
-from dropbatch.core.formats.model_catalog import MODEL_ID, catalog, find_model, max_records_per_reply
-from dropbatch.core.formats.registry import Form, target_of, writer_of
+from dropbatch.core.formats.model_catalog import (
+    MODEL_ID,
+    Efforts,
+    Model,
+    catalog,
+    facts_of,
+    find_model,
+    max_records_per_reply,
+)
+from dropbatch.core.formats.registry import Form, writer_of
 from dropbatch.core.model_advice import nearest_model
 from dropbatch.core.options import Options
 from dropbatch.core.plan_upload import StackLimits, first_plan, make_reader, plan_upload
 from dropbatch.core.records.beginning import Beginning
+from dropbatch.core.records.plan import SplitPlan
+from tests.support.converted import target_of
 
 BGE = "@cf/baai/bge-small-en-v1.5"
 LLAMA = "@cf/meta/llama-3.3-70b-instruct-fp8-fast"
@@ -186,3 +197,41 @@ def test_amount_has_four_decimals_or_more(amount, text):
 def test_model_that_is_not_alike_is_not_suggested():
     assert nearest_model("@cf/qwen/qwen3-embedding-0.6b") == ""
     assert nearest_model("@cf/moonshot/kimi-2.6") == "@cf/moonshotai/kimi-k2.6"
+
+
+# ── what a job was planned with ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def plan_with(facts="", task=""):
+    return SplitPlan("@cf/moonshotai/kimi-k2.6", 1, 1, "", facts=facts, task=task)
+
+
+def test_job_keeps_what_it_was_planned_with():
+    known = find_model("@cf/moonshotai/kimi-k2.6")
+    efforts = Efforts(("deep",), aliases={"max": "deep"})
+    other = msgspec.structs.replace(known, input_price=Decimal(7), efforts=efforts, context=5)
+    assert plan_with(facts_of(other)).known_model == msgspec.structs.replace(other, batch=None, price_source="")
+    assert len(facts_of(known)) < 400
+
+
+@pytest.mark.parametrize("facts", ["", "{", '{"task":"of a later version"}', '{"efforts":5}'])
+def test_task_alone_is_kept_of_older_jobs(facts):
+    model = plan_with(facts, task="embeddings").known_model
+    assert (model.task, model.context) == ("embeddings", find_model("@cf/moonshotai/kimi-k2.6").context)
+
+
+def test_facts_of_later_version_are_read():
+    facts = '{"task":"speech","colour":"red","efforts":{"values":["a"],"x":1}}'
+    assert plan_with(facts).known_model.task == "speech"
+
+
+def test_default_of_pinned_fact_never_changes():
+    pinned = plan_with("{}").known_model
+    assert pinned == Model(id="@cf/moonshotai/kimi-k2.6", answer_bytes=pinned.answer_bytes)
+    defaults = msgspec.structs.asdict(Model())
+    unknown = {name for name, value in defaults.items() if value is None}
+    assert unknown == {
+        *("batch", "images", "dimensions", "context", "output_tokens", "efforts"),
+        *("input_price", "output_price", "cached_price"),
+    }
+    assert not any(value for name, value in defaults.items() if name not in unknown)

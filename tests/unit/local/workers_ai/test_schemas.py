@@ -1,10 +1,8 @@
-"""The local Workers AI refuses what the published schemas refuse; `models/schemas.json` has their sources."""
-
-import json
-from pathlib import Path
+"""The local Workers AI refuses what the published schemas refuse; `published.json` has their sources."""
 
 import pytest
 
+from dropbatch.core.formats import published
 from local.workers_ai import Behaviour
 from local.workers_ai.models.catalogue import MODELS
 from local.workers_ai.models.schemas import problem
@@ -88,8 +86,7 @@ def test_what_is_not_published_is_switch():
 
 
 def test_model_has_one_schema_with_source():
-    path = Path(__file__).parents[4] / "local/workers_ai/models/schemas.json"
-    schemas = json.loads(path.read_text("utf-8"))["schemas"]
+    schemas = published.content()["schemas"]
     assert sorted(model for one in schemas.values() for model in one["models"]) == sorted(MODELS)
     for one in schemas.values():
         assert one["source"] is None or one["source"].keys() == {"page", "file", "commit", "read"}

@@ -66,3 +66,11 @@ def test_record_that_is_no_object_without_it_is_unreadable(written):
     _, errors, retry = result_files("native", b"", written, LLAMA, lambda _: {})
 
     assert (json.loads(errors)["error"]["code"], retry) == ("invalid_json", b"")
+
+
+def test_long_record_is_retried_whole():
+    broken = record_of("native", "b", HALF + "x" * 1_000_000)
+
+    _, _, retry = files_of("native", broken)
+
+    assert retry == json.dumps(broken).encode() + b"\n"

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from dropbatch.core.formats.base import BatchFacts, Outcome
-from dropbatch.core.formats.registry import Form, target_of, writer_of
+from dropbatch.core.formats.registry import Form, writer_of
 from tests.support.converted import (
     BGE,
     CALL,
@@ -24,6 +24,7 @@ from tests.support.converted import (
     fault,
     line_of,
     sent,
+    target_of,
     written,
 )
 

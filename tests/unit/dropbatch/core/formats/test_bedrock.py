@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dropbatch.core.formats.base import Outcome, RecordFault, member_of
-from dropbatch.core.formats.registry import Form, file_names, target_of, writer_of
+from dropbatch.core.formats.registry import Form, file_names, writer_of
 from dropbatch.core.formats.vendors.bedrock import manifest_out, output_name
 from tests.support import converted
-from tests.support.converted import FACTS, GPT, LLAMA, M3, answers, written
+from tests.support.converted import FACTS, GPT, LLAMA, M3, answers, target_of, written
 
 FORM = Form("bedrock")
 

@@ -12,12 +12,13 @@ from dropbatch.core.formats.base import BatchFacts, Converted, Outcome
 from dropbatch.core.formats.csv_rows import read_rows
 from dropbatch.core.formats.detect import detect_format
 from dropbatch.core.formats.model_catalog import find_model
-from dropbatch.core.formats.registry import FORMATS, Form, reader_of, target_of, writer_of
+from dropbatch.core.formats.registry import FORMATS, Form, reader_of, writer_of
 from dropbatch.core.formats.tables import TableWriter
 from dropbatch.core.plan_upload import _delimiter, _elements, _first_row
 from dropbatch.core.records.detect_form import detect_form
 from local.workers_ai import Behaviour
 from local.workers_ai.models.schemas import problem
+from tests.support.converted import target_of
 
 FOLDER = Path(__file__).parents[4] / "files" / "foreign"
 EXPECTED = FOLDER / "expected.json"

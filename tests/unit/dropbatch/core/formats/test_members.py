@@ -6,11 +6,12 @@ from itertools import chain
 import pytest
 
 from dropbatch.core.formats.base import member_of, value_of
-from dropbatch.core.formats.model_catalog import schema_of
-from dropbatch.core.formats.registry import Form, reader_of, target_of
+from dropbatch.core.formats.model_catalog import find_model, schema_of
+from dropbatch.core.formats.published import alternatives, content
+from dropbatch.core.formats.registry import Form, reader_of
 from dropbatch.errors import UploadRefused
 from local.workers_ai import Behaviour
-from local.workers_ai.models.schemas import alternatives, problem
+from local.workers_ai.models.schemas import problem
 from tests.support.converted import (
     BGE,
     CALL,
@@ -29,6 +30,7 @@ from tests.support.converted import (
     convert,
     fault,
     sent,
+    target_of,
 )
 
 # ── the table and the published schemas ──────────────────────────────────────────────────────────────────────────────
@@ -39,8 +41,10 @@ PUBLISHED = (*CHAT, QWEN_38, BGE, M3, "@cf/meta/m2m100-1.2b")
 
 @pytest.mark.parametrize("model", PUBLISHED)
 def test_table_has_members_of_schema(model):
-    known = set(chain.from_iterable(one.known for one in alternatives(model)))
-    assert schema_of(model).members | {name.partition(".")[0] for name in schema_of(model).limits} == known
+    (name,) = [name for name, one in content()["schemas"].items() if model in one["models"]]
+    known = set(chain.from_iterable(one.known for one in alternatives(name)))
+    schema = schema_of(find_model(model))
+    assert schema.members | {name.partition(".")[0] for name in schema.limits} == known
 
 
 def around(limits):
@@ -56,7 +60,7 @@ def around(limits):
 @pytest.mark.parametrize("model", PUBLISHED)
 def test_each_limit_is_that_of_schema(model):
     base = {"text": "a"} if model in {BGE, M3} else {"input": "a"} if model == GPT else {"messages": [HELLO]}
-    for name, limits in schema_of(model).limits.items():
+    for name, limits in schema_of(find_model(model)).limits.items():
         outer, _, inner = name.partition(".")
         for value, is_within in around(limits):
             assert limits.accepts(value) == is_within

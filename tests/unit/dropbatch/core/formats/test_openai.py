@@ -5,8 +5,8 @@ import json
 import pytest
 
 from dropbatch.core.formats.base import member_of
-from dropbatch.core.formats.registry import Form, reader_of, target_of
-from tests.support.converted import GPT, HELLO, KIMI, LLAMA, M3, SCOUT, convert, fault, sent
+from dropbatch.core.formats.registry import Form, reader_of
+from tests.support.converted import GPT, HELLO, KIMI, LLAMA, M3, SCOUT, convert, fault, sent, target_of
 
 FORM = Form("openai")
 

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dropbatch.core.formats.base import Converted
-from dropbatch.core.formats.registry import Form, reader_of, target_of
+from dropbatch.core.formats.registry import Form, reader_of
 from local.workers_ai import Behaviour
 from local.workers_ai.models.schemas import problem
-from tests.support.converted import CHAT
+from tests.support.converted import CHAT, target_of
 from tests.support.examples import examples
 
 some = st.sampled_from

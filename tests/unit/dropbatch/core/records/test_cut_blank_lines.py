@@ -7,11 +7,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dropbatch.core.formats.registry import Form, reader_of, target_of
+from dropbatch.core.formats.registry import Form, reader_of
 from dropbatch.core.records import convert, cut
 from dropbatch.core.records.convert import cut_converted
 from dropbatch.core.records.cut import Cut
 from dropbatch.core.records.plan import Checkpoint, SplitPlan
+from tests.support.converted import target_of
 from tests.support.uploads import in_blocks, seen, small_limits
 
 BGE = "@cf/baai/bge-m3"
