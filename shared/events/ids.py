@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from shared.aws.attribute_values import attribute, read
-from shared.aws.dynamodb import Table, call_dynamodb
+from shared.aws.dynamodb import ConditionFailedError, Table, call_dynamodb
 from shared.errors import UnreadableItemError
 from shared.observability import logger
 
@@ -102,6 +102,22 @@ class Ids(Table):
             ConsistentRead=True,
         )
         return [read(item, Orphan) for item in page["Items"]]
+
+    def claim_orphan(self, model: str, orphan: Orphan, until: float) -> bool:
+        """Claim an orphan to be polled; False if another search did since it was read."""
+        seen = "next_at = :seen" if orphan.next_at else "attribute_not_exists(next_at)"
+        values = {":until": attribute(until), **({":seen": attribute(orphan.next_at)} if orphan.next_at else {})}
+        try:
+            self.call(
+                "update_item",
+                Key=_orphan_key(model, orphan.at, orphan.id),
+                UpdateExpression="SET next_at = :until",
+                ConditionExpression=seen,
+                ExpressionAttributeValues=values,
+            )
+        except ConditionFailedError:
+            return False
+        return True
 
     def note_orphan(self, model: str, orphan: Orphan) -> None:
         """Note what a search has learned of an orphan."""

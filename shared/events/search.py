@@ -38,6 +38,8 @@ ID_SECONDS, LONGEST_ID_SECONDS = 60.0, 900.0
 MAX_POLLS = 20
 """Polls of orphans for one batch."""
 CLAIM_SECONDS, POLL_SECONDS = 120.0, 60.0
+UNSETTLED = -1
+"""As `polls_settled`: the next poll looks for stored replies first, from ordinal 0 on."""
 REQUEST_ID = "request-id"
 """Name in a stored reply's metadata."""
 
@@ -173,6 +175,9 @@ class _Search:
         if seconds <= 0 or not granted or isinstance(permit, Denied):
             self.waits = True
             return None
+        if not self.events.ids.claim_orphan(model, orphan, now + CLAIM_SECONDS):
+            self.waits = True  # Another search has it.
+            return None
         self.polls += 1
         count("PollCalls")
         taken: Batch | None = None
@@ -212,14 +217,14 @@ class _Search:
 
 def _take(services: Services, job: Job, batch: Batch, request_id: str, answer: Answer) -> Batch | None:
     """Store the reply that shows a batch's marker, then accept the batch under its id."""
-    key = keys.raw(job.job_id, batch.number, batch.attempt, batch.polls + 1)
+    key = keys.raw(job.job_id, batch.number, batch.attempt, 0)
     services.store.put_if_absent(key, answer.body, {REQUEST_ID: request_id})
     return _accept(services, job, batch, request_id)
 
 
 def _stored(services: Services, job: Job, batch: Batch) -> Batch | None:
     """The batch, accepted under the id of a reply that an earlier look stored before it died; None if there is none."""
-    info = services.store.head(keys.raw(job.job_id, batch.number, batch.attempt, batch.polls + 1))
+    info = services.store.head(keys.raw(job.job_id, batch.number, batch.attempt, 0))
     request_id = info.metadata.get(REQUEST_ID, "") if info else ""
     return _accept(services, job, batch, request_id) if request_id else None
 
@@ -229,7 +234,7 @@ def _accept(services: Services, job: Job, batch: Batch, request_id: str) -> Batc
     now = services.now()
     at = min(batch.looking.sent_until, now) if batch.looking else now
     submission = Submission(request_id, batch.attempt, at, batch.round)
-    accepted = services.ledger.accept(batch, submission, now, found=batch.found + 1, polls=batch.polls + 1)
+    accepted = services.ledger.accept(batch, submission, now, found=batch.found + 1, polls_settled=UNSETTLED)
     if accepted:
         count("BatchesAccepted")
         logger.info("lost submit found", **batch_log_fields(accepted))

@@ -36,7 +36,7 @@ REFUSED_SECONDS, FAILED_SECONDS = 86_400.0, 3_600.0
 MAX_MODELS = 200
 """Models that the control item lists: its size is bounded."""
 SET_UP_CALLS = 6
-"""Calls of a set-up at most, as a rule; they are counted against the rate budget."""
+"""Calls of a set-up at most, as a rule. They are taken from the rate budget, whose burst must have as many."""
 TAKEN = "another subscription has the events of this model"
 OF_WORKER = "the queue is read by a Worker, which Dropbatch does not replace"
 
@@ -83,8 +83,12 @@ def subscribe(services: Services, model: str) -> None:
         state = events.item.state()
         if not state.needs_set_up(model, now) or len(state.subscriptions) >= MAX_MODELS:
             return
-        if services.budget.permit_check(now, SET_UP_CALLS) and events.item.claim(now, now + BUSY_SECONDS):
-            _SetUp(events, replace(events.api, until=now + SET_UP_SECONDS), services.now).run(state, model)
+        if not services.budget.permit_check(now, SET_UP_CALLS):
+            events.looked.pop(model)  # The next submit tries again.
+        elif events.item.claim(now, now + BUSY_SECONDS):
+            _SetUp(events, replace(events.api, now=services.now, until=now + SET_UP_SECONDS), services.now).run(
+                state, model
+            )
     except StorageError as error:
         logger.warning("events not set up", reason=str(error))
 
@@ -184,7 +188,7 @@ def remove(services: Services, events: Events) -> None:
         QueuesRefusedError: the API did not do it.
         StorageError: DynamoDB failed.
     """
-    api = replace(events.api, until=services.now() + REMOVE_SECONDS)
+    api = replace(events.api, now=services.now, until=services.now() + REMOVE_SECONDS)
     found = api.queue(events.name)
     if found is not None:
         queue_id = str(found.get("queue_id", ""))

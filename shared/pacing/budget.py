@@ -244,8 +244,8 @@ class Budget(ControlItems):
         return [max((begin + (1 + slot - burst) * interval) / 1000, now) for slot in range(wanted)]
 
     def permit_check(self, now: float, calls: int = 1) -> bool:
-        """Whether so many calls may be made now that run no model, such as the token's check: no pause prevents it."""
-        return self._take(self.controls().rate, min(calls, self.burst), self.burst, now)
+        """Whether calls may be made now that run no model, such as the token's check: no pause prevents them."""
+        return self._take(self.controls().rate, calls, self.burst, now)
 
     def pull_gap(self, free: Free) -> float:
         """Seconds between two pulls of events at least: they save time, and take no call that others need.

@@ -101,7 +101,8 @@ class _Pull:
 
     def run(self) -> None:
         """Pull until a pull is not full, and note what the control item has to know."""
-        api, queue_id = replace(self.events.api, until=self.began + PULL_SECONDS), self.state.queue_id
+        queue_id, now = self.state.queue_id, self.services.now
+        api = replace(self.events.api, now=now, until=self.began + PULL_SECONDS)
         after: dict[str, object] = {}
         try:
             for _ in range(MAX_PULLS_IN_A_ROW):

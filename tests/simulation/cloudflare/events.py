@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 SETTING = "COMPLETION_EVENTS"
 ARE_SUPPORTED = SETTING in ENVIRONMENT
 """Whether the functions know completion events; without them no world has any."""
-FIND_SUBMITS = any(one.name == "marker" for one in fields(Batch))
+FIND_SUBMITS = any(one.name == "markers" for one in fields(Batch))
 """Whether the functions find a submit whose reply was lost; without it such a batch may be billed twice."""
 SHARE = 0.5
 """Share of the worlds that have events."""

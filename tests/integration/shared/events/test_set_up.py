@@ -265,10 +265,14 @@ def test_table_that_fails_stops_no_submit(stack, monkeypatch):
     assert stack.cloudflare.calls == []
 
 
-def test_without_call_left_nothing_is_set_up(stack):
-    stack.budget.permit_check = lambda now, calls=1: False
+def test_without_calls_left_next_submit_sets_up(stack):
+    left = [1]
+    stack.budget.permit_check = lambda now, calls=1: calls <= left[0]
     subscribe(stack.services, M3)
     assert stack.cloudflare.calls == []
+    left[0] = 6
+    subscribe(stack.services, M3)
+    assert made(stack.cloudflare) == WHOLE
 
 
 def test_removal_leaves_what_is_not_ours(stack):
