@@ -64,12 +64,14 @@ class Orphan:
         at: when the batch was accepted, as its first event says.
         polled: whether a search has seen its answer: each is asked for it once.
         next_at: when a search asks again, if no event says that it is over.
+        claimed_until: until when a search polls it.
     """
 
     id: str
     at: float
     polled: bool = False
     next_at: float = 0.0
+    claimed_until: float = 0.0
 
 
 class Ids(Table):
@@ -105,27 +107,29 @@ class Ids(Table):
 
     def claim_orphan(self, model: str, orphan: Orphan, until: float) -> bool:
         """Claim an orphan to be polled; False if another search did since it was read."""
-        seen = "next_at = :seen" if orphan.next_at else "attribute_not_exists(next_at)"
-        values = {":until": attribute(until), **({":seen": attribute(orphan.next_at)} if orphan.next_at else {})}
+        seen = "claimed_until = :seen" if orphan.claimed_until else "attribute_not_exists(claimed_until)"
+        given = {":seen": attribute(orphan.claimed_until)} if orphan.claimed_until else {}
         try:
             self.call(
                 "update_item",
                 Key=_orphan_key(model, orphan.at, orphan.id),
-                UpdateExpression="SET next_at = :until",
+                UpdateExpression="SET claimed_until = :until",
                 ConditionExpression=seen,
-                ExpressionAttributeValues=values,
+                ExpressionAttributeValues={":until": attribute(until), **given},
+                ReturnValues="ALL_NEW",
             )
         except ConditionFailedError:
             return False
         return True
 
-    def note_orphan(self, model: str, orphan: Orphan) -> None:
-        """Note what a search has learned of an orphan."""
+    def note_orphan(self, model: str, orphan: Orphan, now: float) -> None:
+        """Note what a search has learned of an orphan, and give up its claim."""
+        given = {"polled": orphan.polled, "next_at": orphan.next_at, "claimed_until": now}
         self.call(
             "update_item",
             Key=_orphan_key(model, orphan.at, orphan.id),
-            UpdateExpression="SET polled = :polled, next_at = :next",
-            ExpressionAttributeValues={":polled": attribute(orphan.polled), ":next": attribute(orphan.next_at)},
+            UpdateExpression="SET " + ", ".join(f"{name} = :{name}" for name in given),
+            ExpressionAttributeValues={f":{name}": attribute(value) for name, value in given.items()},
         )
 
     def mark(self, marker: str, job_id: str, number: str, now: float) -> None:

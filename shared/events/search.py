@@ -146,7 +146,7 @@ class _Search:
             of = known.get(one.id)
             if of is None or of.job_id:  # Somebody's by now.
                 continue
-            if not of.over_at and now < self._next_at(one):
+            if now < one.claimed_until or (not of.over_at and now < self._next_at(one)):
                 self.waits = True
             elif self.polls < MAX_POLLS and (batch := self._poll(one)) is not None:
                 return batch
@@ -188,10 +188,10 @@ class _Search:
             if isinstance(reply, Answer) and is_answer and (owner := self._owner(reply)):
                 taken = _take(services, *owner, asked, reply)
         if is_answer or isinstance(reply, Failed):
-            self.events.ids.note_orphan(model, replace(orphan, polled=True))
+            self.events.ids.note_orphan(model, replace(orphan, polled=True), now)
         else:
             wait = services.times.next_poll(model, max(now - orphan.at, 0.0), now)
-            self.events.ids.note_orphan(model, replace(orphan, next_at=now + wait))
+            self.events.ids.note_orphan(model, replace(orphan, next_at=now + wait), now)
             self.waits = True
         is_ours = taken and (taken.job_id, taken.number) == (self.batch.job_id, self.batch.number)
         return taken if is_ours else None
