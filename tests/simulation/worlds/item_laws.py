@@ -60,8 +60,8 @@ TIMES = frozenset(
     }
 )
 """Attributes that say when an item is looked at, and what was told of it: two may set them, and the last one counts."""
-ATOMIC = frozenset({"filled_at", "hold_until"})
-"""What is increased by a write, whatever it is."""
+ATOMIC = frozenset({"filled_at", "hold_until", "told_at"})
+"""What is increased by a write, whatever it is, or written only where it is not there."""
 UNREAD = ("RATE#TIMES", "RATE#OUTSTANDING", "RATE#ISOLATION", "STACK", "LOST#", "EVENTS#")
 """Control items whose writers replace them without having read them, as the modules of `shared.pacing` and
 `shared.events` explain."""
