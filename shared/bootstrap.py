@@ -14,6 +14,7 @@ from botocore.exceptions import ClientError
 from shared.aws.event_bus import EventBus
 from shared.aws.object_store import ObjectStore
 from shared.aws.queues import Queues, WakeMessage
+from shared.aws.step_functions import StepFunctions
 from shared.errors import StorageError
 from shared.events.set_up import Events, events_of
 from shared.ledger import Ledger
@@ -88,6 +89,8 @@ QUICK_CALLS = Waits(connect=2, read=3, tries=3)
 """Calls that return within milliseconds: those to the table, the queues, the secrets and the event bus."""
 OBJECT_CALLS = Waits(connect=2, read=5, tries=3)
 """Calls to S3, whose first byte takes tens of milliseconds."""
+TASK_CALLS = Waits(connect=1, read=2, tries=2)
+"""Calls to Step Functions: a job does not wait long for what only shows that it is worked on."""
 COPY_CALLS = Waits(connect=2, read=60, tries=2)
 """Copies within S3, which return only when all bytes are copied."""
 
@@ -104,6 +107,7 @@ class Services:
     budget: Budget
     times: CompletionTimes
     notices: EventBus
+    executions: StepFunctions
     wakes: Wakes
     id_probes: IdProbes
     events: Events | None = None
@@ -158,14 +162,14 @@ def services() -> Services:
     settings = read_settings(os.environ)
     session = boto3.session.Session()
 
-    def client(name: str, waits: Waits) -> Any:  # noqa: ANN401 - boto3 makes its clients at run time
+    def client(name: str, waits: Waits, **where: str) -> Any:  # noqa: ANN401 - boto3 makes its clients at run time
         config = Config(
             connect_timeout=waits.connect,
             read_timeout=waits.read,
             retries={"mode": "standard", "total_max_attempts": waits.tries},
             max_pool_connections=32,
         )
-        made = session.client(name, config=config)  # type: ignore[call-overload]
+        made = session.client(name, config=config, **where)  # type: ignore[call-overload]
         made.meta.events.register("needs-retry", waits.after_busy)
         return made
 
@@ -193,11 +197,17 @@ def services() -> Services:
         Budget(dynamodb, settings.table_name, settings.api_calls_per_minute),
         CompletionTimes(dynamodb, settings.table_name),
         EventBus(cache(lambda: client("events", QUICK_CALLS))),
+        StepFunctions(cache(lambda: client("stepfunctions", TASK_CALLS, **_region_of(settings.state_machine_arn)))),
         Wakes(dynamodb, settings.table_name),
         IdProbes(dynamodb, settings.table_name),
     )
     used = settings.completion_events == "yes"
     return replace(made, events=events_of(made)) if used else made
+
+
+def _region_of(arn: str) -> dict[str, str]:
+    """The region of a resource, as an argument of its client; none without a resource."""
+    return {"region_name": arn.split(":")[3]} if arn else {}
 
 
 def _credentials_reader(

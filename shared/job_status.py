@@ -74,6 +74,7 @@ def build_status(
         "splitting": {"bytes_read": job.bytes_read, "bytes": job.upload.size} if splitting else None,
         "pending": None if over else (pending or PendingBatches()).for_status(),
         "waiting_for": None if over else waiting_for,
+        "notes": [{"code": job.task_fault.code, "message": job.task_fault.message}] if job.task_fault else [],
     }
 
 

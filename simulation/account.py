@@ -1,4 +1,4 @@
-"""An AWS account in memory: a table, a bucket, queues, an event bus and functions on one clock, decided by one seed."""
+"""An AWS account in memory: a table, a bucket, queues, an event bus, waiting tasks and functions on one clock."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from simulation.services.events import Events
 from simulation.services.expressions import NotSimulatedError
 from simulation.services.s3 import S3, Version
 from simulation.services.sqs import SQS, Queue
+from simulation.services.step_functions import StepFunctions
 from simulation.services.table import Table
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ class Account:
         self.s3 = S3(self.calls, bucket)
         self.s3.watchers.append(self.notify)
         self.events = Events(self.calls)
+        self.step_functions = StepFunctions(self.calls)
         self.sqs = SQS(self.calls, {one.name: one for one in queues}, self._message_sent)
         self.functions: dict[str, Function] = {}
         self.sources: dict[str, EventSource] = {}
@@ -164,7 +166,13 @@ class Account:
         Raises:
             NotSimulatedError: there is no such service here.
         """
-        services: dict[str, Any] = {"dynamodb": self.dynamodb, "s3": self.s3, "sqs": self.sqs, "events": self.events}
+        services: dict[str, Any] = {
+            "dynamodb": self.dynamodb,
+            "s3": self.s3,
+            "sqs": self.sqs,
+            "events": self.events,
+            "stepfunctions": self.step_functions,
+        }
         if name not in services:
             raise NotSimulatedError(f"the service {name}")
         return Client(services[name])

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dropbatch.client.watch.printable import cut, printable
+from dropbatch.client.watch.printable import cut, printable, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,13 +29,23 @@ def bytes_bar(label: str, size: int) -> Iterator[Callable[[int], None]]:
         yield lambda _: None
         return
     lock = Lock()
-    with click.progressbar(length=size, label=printable(label), file=sys.stderr) as bar:
+    with _bar(label, size) as bar:
 
         def advance(count: int) -> None:
             with lock:
                 bar.update(count)
 
         yield advance
+
+
+def _bar(label: str, size: int) -> Any:  # noqa: ANN401 - click does not name its class
+    """A bar that fits the terminal."""
+    columns = shutil.get_terminal_size().columns
+    shown = shortened(printable(label), columns // 2)
+    # Beside it, click shows the label, brackets, the share and the time left.
+    return click.progressbar(
+        length=size, label=shown, width=max(min(36, columns - len(shown) - 22), 4), file=sys.stderr
+    )
 
 
 class StatusLine:
@@ -91,7 +101,7 @@ class FilesBar:
         if name != self._name:
             self.close()
             self._name, self._held = name, 0
-            self._bar = click.progressbar(length=max(size, 1), label=printable(name), file=sys.stderr).__enter__()
+            self._bar = _bar(name, max(size, 1)).__enter__()
         self._bar.update(held - self._held)
         self._held = held
 

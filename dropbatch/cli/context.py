@@ -102,9 +102,14 @@ class Context:
         """The job with this name.
 
         Raises:
-            Error: it does not exist.
+            Error: it does not exist, or the name means several.
         """
-        return self.client.job(name)
+        try:
+            return self.client.job(name)
+        except NotFound:
+            if is_many(name):
+                raise UsageError(f"{name!r} may be several jobs, and this command takes one.") from None
+            raise
 
 
 def parse_since(_context: click.Context, _option: click.Parameter, value: str) -> datetime:

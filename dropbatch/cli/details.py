@@ -9,6 +9,7 @@ import msgspec
 
 from dropbatch.cli.exits import in_options
 from dropbatch.cli.reports import billed_again
+from dropbatch.cli.rows import Cell, job_lines, terminal_width
 from dropbatch.client.progress import duration
 from dropbatch.client.results.reading import read_failures
 from dropbatch.client.transfer.objects import blocks
@@ -23,16 +24,22 @@ FIRST_BYTES = 1 << 20
 """Bytes of `errors.jsonl` that are read for the first failure."""
 
 
-def row(job: Job, status: Mapping[str, Any]) -> str:
-    """A job in one line."""
+def row(job: Job, status: Mapping[str, Any]) -> list[str]:
+    """A job in one line, or on a narrow terminal in two."""
     counts = status.get("counts") or {}
     total = counts.get("total")
     done = counts.get("succeeded", 0) + counts.get("failed", 0)
     records = f"{done:,}" if total is None or total == done else f"{done:,}/{total:,}"
     failed = f"{counts['failed']:,} failed" if counts.get("failed") else ""
     waiting = (status.get("waiting_for") or {}).get("code", "")
-    age = f"{duration(_age(job)):>10}"
-    return f"{job.id}  {status['state']:<11}  {age}  {records:>15}  {failed:>12}  {job.path}  {waiting}".rstrip()
+    cells = (
+        Cell(job.id, 25, rank=1, right=False),
+        Cell(status["state"], 11, right=False),
+        Cell(duration(_age(job)), 10, rank=3),
+        Cell(records, 15, rank=2),
+        Cell(failed, 12),
+    )
+    return job_lines(cells, job.path, waiting, terminal_width())
 
 
 def _age(job: Job) -> float:
@@ -53,8 +60,8 @@ def details(job: Job, status: Mapping[str, Any]) -> Iterator[str]:
         yield f"cost     ${cost['amount']}{', estimated' if cost['estimated'] else ''}"
     elif manifest:
         yield "cost     not known: the model's price is not"
-    for line in billed_again(manifest or {}):
-        yield f"billed   {line}"
+    for one in billed_again(manifest or {}):
+        yield f"billed   {one}"
     if error := (manifest or status).get("error"):
         yield f"because  {error['code']}: {in_options(error['message'])}"
     if manifest and (first := _first_failure(job, manifest)):
@@ -76,10 +83,10 @@ def _first_failure(job: Job, manifest: Mapping[str, Any]) -> str:
         return ""
     size = min(entry["bytes"], FIRST_BYTES)
     head = b"".join(blocks(job.stack.s3, {"Bucket": job.stack.bucket, "Key": job.folder + entry["name"]}, size))
-    line = head.partition(b"\n")[0]
+    first = head.partition(b"\n")[0]
     try:
-        failure = next(read_failures([line]))
-        at = msgspec.json.decode(line).get("line")
+        failure = next(read_failures([first]))
+        at = msgspec.json.decode(first).get("line")
     except (msgspec.MsgspecError, StopIteration):
         return "a line that is too long to show"
     where = f"line {at:,}" if at else f"record {failure.id:,}"

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from dropbatch.cli.context import emit, is_json, note
 from dropbatch.cli.exits import Exit, exit_of, in_options, worst
 from dropbatch.cli.fetching import get_files
+from dropbatch.cli.rows import Cell, job_lines, terminal_width
 from dropbatch.client.job import Job
 from dropbatch.client.progress import Progress
+from dropbatch.client.results.delivery import deliver
 from dropbatch.client.results.downloads import MANIFEST, read_manifest
 from dropbatch.client.transfer.threads import at_once
 from dropbatch.client.waiting import FEW_JOBS, Total, each_over, wait_until_created
@@ -35,11 +37,17 @@ class Row(NamedTuple):
     cost: str
     says: str
 
-    def __str__(self) -> str:
-        """A line of the table."""
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        """What the table shows before the path."""
         failed = f"{self.failed:,} failed" if self.failed else ""
-        line = f"{self.job_id}  {self.state:<9}  {self.total:>9,}  {failed:>14}  {self.cost:>12}  {self.path}"
-        return f"{line}  {self.says}" if self.says else line
+        return (
+            Cell(self.job_id, 25, rank=1, right=False),
+            Cell(self.state, 9, right=False),
+            Cell(f"{self.total:,}", 9, rank=2),
+            Cell(failed, 14),
+            Cell(self.cost, 12, rank=3),
+        )
 
 
 def path_in(folder: Path, path: str) -> Path:
@@ -155,7 +163,7 @@ class Following:
         if job.path in self.twice:
             folder /= job.id
         try:
-            job.download(folder, **self._arguments(folder, found))
+            deliver(job, folder, lambda *_: None, **self._arguments(folder, found), manifest=found)
         except Error as error:
             return error
         return None
@@ -173,10 +181,18 @@ class Following:
         return Exit.SOME_FAILED if self.strict and found["counts"]["failed"] else Exit.DONE
 
     def _table(self, rows: Sequence[Row], total: Total, cost: Decimal) -> None:
-        for row in rows:
-            emit(row._asdict(), str(row))
         if not rows:
             return
+        width = terminal_width()
+        shown = [row.cells for row in rows]
+        if width is not None:  # In a pipe, the columns do not depend on the other jobs.
+            widest = [max(len(cell.text) for cell in column) for column in zip(*shown, strict=True)]
+            shown = [
+                tuple(cell._replace(width=most) for cell, most in zip(cells, widest, strict=True) if most)
+                for cells in shown
+            ]
+        for row, cells in zip(rows, shown, strict=True):
+            emit(row._asdict(), *job_lines(cells, row.path, row.says, width))
         parts = [f"{total.jobs:,} jobs: {total.jobs - total.failed:,} completed"]
         parts += [f"{total.failed:,} not"] if total.failed else []
         parts += [f"{total.records:,} records", f"{total.failed_records:,} failed", f"${cost:f}" if cost else ""]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from dropbatch.cli.context import note
 from dropbatch.client import aws
 from dropbatch.client.sources import upload_name
-from dropbatch.client.transfer.submitting import S3, is_stored
+from dropbatch.client.transfer.stored import S3, is_stored, path_in_place, stored_name
 from dropbatch.client.uploads import upload_key
 from dropbatch.errors import UsageError
 
@@ -81,8 +81,8 @@ def _is_folder(source: str) -> bool:
 def _key(one: Planned) -> str:
     """Its key; what has no name of its own gets one that no other has."""
     own = "" if one.source == "-" else one.source.rpartition("/")[2]
-    if own and not is_stored(one.source):
-        own = upload_name(Path(one.source))
+    if own:
+        own = stored_name(one.source) if is_stored(one.source) else upload_name(Path(one.source))
     if not own and (one.name is None or one.name.endswith("/")):
         return f"{one.source} "
     return upload_key(one.name, own)
@@ -91,7 +91,10 @@ def _key(one: Planned) -> str:
 def _files_of(source: str, name: str | None, stack: Callable[[], Stack], left_out: list[str]) -> Iterator[Planned]:
     path = Path(source)
     if is_stored(source):
-        yield from _stored(stack(), source, name or "", left_out) if _is_folder(source) else [Planned(source, name)]
+        if _is_folder(source):
+            yield from _stored(stack(), source, name or "", left_out)
+        else:
+            yield Planned(source, path_in_place(stack(), source) if name is None else name)
     elif path.is_dir():
         yield from _files_in(path.resolve(), name or "", left_out)
     elif source != "-" and not path.exists():
@@ -132,7 +135,10 @@ def _unusual(path: Path) -> str:
 
 
 def _stored(stack: Stack, url: str, name: str, left_out: list[str]) -> Iterator[Planned]:
-    """The objects under a prefix of a bucket, under the name of the prefix's last folder."""
+    """The objects under a prefix of a bucket, under the name of the prefix's last folder.
+
+    Those of the source bucket have the path there under which the stack reads them.
+    """
     bucket, _, prefix = url.removeprefix(S3).partition("/")
     top = len(prefix.rstrip("/").rpartition("/")[0])
     pages = stack.s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
@@ -143,7 +149,9 @@ def _stored(stack: Stack, url: str, name: str, left_out: list[str]) -> Iterator[
                 if any(part.startswith((".", "_")) for part in key[len(prefix) :].split("/")):
                     left_out.append(f"{S3}{bucket}/{key}")
                 elif not key.endswith("/"):  # What consoles make of a folder.
-                    yield Planned(f"{S3}{bucket}/{key}", name + key[top:].lstrip("/"))
+                    one = f"{S3}{bucket}/{key}"
+                    in_place = None if name else path_in_place(stack, one)
+                    yield Planned(one, in_place or name + key[top:].lstrip("/"))
 
 
 def some(names: Sequence[str]) -> str:

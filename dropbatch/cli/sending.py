@@ -50,6 +50,7 @@ class Sending:
         skip_bad: leave out files that the stack would refuse.
         existing_since: leave out what the bucket holds since then; None: send everything.
         resumes: what sends the rest after an interruption, for a message.
+        task_token: of the execution that waits for the job of the only file.
     """
 
     stack: Stack
@@ -58,6 +59,7 @@ class Sending:
     skip_bad: bool = False
     existing_since: datetime | None = None
     resumes: str = "The same command with --skip-existing sends what is missing."
+    task_token: str | None = None
     refused: list[str] = field(default_factory=list)
 
     def check(self, *, records: bool = True) -> list[Submission]:
@@ -95,7 +97,7 @@ class Sending:
 
     def _prepared(self, one: Planned, read: Callable[[str], bytes | None], *, records: bool) -> Submission:
         source = sys.stdin.buffer if one.source == "-" else one.source
-        submission = prepare(self.stack, source, one.name, self.options)
+        submission = prepare(self.stack, source, one.name, self.options, task_token=self.task_token)
         try:
             if records:
                 submission.check(read)
@@ -137,7 +139,7 @@ class Sending:
                         continue
                     jobs[one.key] = made
                     with line.hidden():
-                        self._show(one, made, existing=one.key in there)
+                        self._show(one, made, existing=one.existed or one.key in there)
             except KeyboardInterrupt:
                 abort_under_way()
                 raise Interrupted(f"\nInterrupted. {self._progress_of(submissions, jobs)}") from None
@@ -155,7 +157,7 @@ class Sending:
         again = "  is there already" if existing else ""
         emit(
             shown | ({"existing": True} if existing else {}),
-            f"s3://{self.stack.bucket}/inbox/{job.path}  job {job.id}{again}",
+            f"{one.source if one.in_place else f's3://{self.stack.bucket}/inbox/{job.path}'}  job {job.id}{again}",
         )
 
     def _progress_of(self, submissions: Sequence[Submission], jobs: Mapping[str, Job]) -> str:

@@ -45,29 +45,32 @@ class Client:
         name: str | None = None,
         progress: Callable[[int], None] = lambda _: None,
         check: bool = True,
+        task_token: str | None = None,
         **options: object,
     ) -> Job:
         """Upload requests; the stack makes a job of them within seconds.
 
         Args:
-            source: a path; `s3://bucket/key`, which is copied on S3's side; a binary file; an iterable of dicts or of
-                texts; or a frame of pandas, polars or pyarrow, or a series of texts.
+            source: a path; `s3://bucket/key`, copied on S3's side, or read where it lies if that is the stack's
+                source bucket; a binary file; an iterable of dicts or of texts; or a frame of pandas, polars or
+                pyarrow, or a series of texts.
             name: the path under `inbox/`; if it ends in a slash, the folder. The file's name if not given.
             progress: called with each number of bytes sent.
             check: check the options and the first 12 MB before anything is sent, by the rules of the stack. A file of
                 whose first 1,000 records none can be sent is refused; of other bad ones among them, and of a
                 model that is not known or takes no batches, you are warned.
+            task_token: of the execution of AWS Step Functions that waits for the job (docs/pipelines.md). A secret.
             options: such as `model`, `template`, `max_cost`; see the list in docs/options.md.
 
         Returns:
             The job. Its id is known, also before the stack has created it.
 
         Raises:
-            UsageError: the source, the name or an option is wrong.
+            UsageError: the source, the name, an option or the token is wrong.
             UploadRefused: the stack would refuse the upload.
             NotPermitted: AWS denied the upload.
         """
-        return self._upload(keys.INBOX, source, name, progress, options, check=check)
+        return self._upload(keys.INBOX, source, name, progress, options, check=check, task_token=task_token)
 
     def validate(self, source: object, *, name: str | None = None, **options: object) -> dict[str, Any]:
         """Check requests as the stack reads them; nothing is sent to Workers AI. Waits for the report.
@@ -96,8 +99,9 @@ class Client:
         options: Mapping[str, object],
         *,
         check: bool = False,
+        task_token: str | None = None,
     ) -> Job:
-        submission = prepare(self.stack, source, name, options, folder)
+        submission = prepare(self.stack, source, name, options, folder, task_token)
         try:
             if check:
                 submission.check(self.stack.read)

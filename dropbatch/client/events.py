@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 State = Literal["on", "off", "not set up", "refused", "put aside", "unavailable"]
 
-ADVICE = "The policy in the stack's output OperatorPolicyArn permits it."
 OFF_SECONDS = 30.0
 """How long `wait_until_removed` waits."""
 PERMISSION = "Give the token Queues - Edit for the account, then run `dropbatch events on`."
@@ -56,7 +55,7 @@ class Events:
 
 def look(stack: Stack) -> Events:
     """Read what the functions know of events."""
-    with aws.explained(advice=ADVICE):
+    with aws.explained():
         found = stack.client("lambda").get_function_configuration(FunctionName=stack.outputs["SubmitFunctionName"])
         variables: dict[str, str] = found.get("Environment", {}).get("Variables", {})
         item = _item(stack, variables.get("CLOUDFLARE_ACCOUNT_ID", ""))
@@ -123,7 +122,7 @@ def _utc(at: float) -> str:
 
 def switch(stack: Stack, word: Literal["on", "off"]) -> None:
     """Have the functions use events, or remove what they made at Cloudflare. Only operators may do this."""
-    with aws.explained(advice=ADVICE):
+    with aws.explained():
         stack.s3.put_object(Bucket=stack.bucket, Key=EVENTS_CONTROL, Body=word.encode())
 
 

@@ -77,9 +77,9 @@ def open_source(
         return _file(Path(source), named)
     if hasattr(source, "__arrow_c_stream__"):
         try:
-            return _table(table_of_frame(source), _unnamed(".csv"), named)
+            return table_source(table_of_frame(source), _unnamed(".csv"), named)
         except TypeError:
-            return _table(_series_table(source), _unnamed(".csv"), named)
+            return table_source(_series_table(source), _unnamed(".csv"), named)
     if isinstance(source, io.TextIOBase):
         raise UsageError("A file that is submitted must be open for bytes: open(path, 'rb').")
     if hasattr(source, "read"):
@@ -90,7 +90,7 @@ def open_source(
             return Source(_unnamed("", "stdin-"), stream)
         given = given if given.strip("<>") == given else ""
         if hasattr(source, "seekable") and source.seekable() and is_table(beginning_of(source)):  # type: ignore[arg-type]
-            return _table(
+            return table_source(
                 table_of_file(source), Path(given).with_suffix(".csv").name if given else _unnamed(".csv"), named
             )
         return Source(given or _unnamed(".jsonl"), stream)
@@ -125,7 +125,7 @@ def _file(path: Path, template: str) -> Source:
     try:
         name = upload_name(path)
         if _is_table(path):
-            return _table(table_of_file(path), name, template)
+            return table_source(table_of_file(path), name, template)
         if not name:
             return Source(_unnamed("", "stdin-"), path.open("rb"))
         return Source(name, io.BufferedReader(_Steady(path.open("rb", buffering=0), path, owned=True)), _size_of(path))
@@ -303,9 +303,16 @@ def _series_table(series: Any) -> Table:  # noqa: ANN401
     return table_of_frame(pa.table({name if isinstance(name, str) and name else "text": column}))
 
 
-def _table(table: Table, name: str, template: str) -> Source:
-    """A table as a CSV upload."""
-    return Source(name, stream_of(csv_chunks(table, template)), None, _TABLE)
+def table_source(table: Table, name: str, template: str, metadata: Mapping[str, str] | None = None) -> Source:
+    """A table as a CSV upload.
+
+    Args:
+        table: the table.
+        name: of the upload, if it has no other.
+        template: the option, if it is given.
+        metadata: its own, if it lies in S3.
+    """
+    return Source(name, stream_of(csv_chunks(table, template)), None, _TABLE, metadata=metadata or {})
 
 
 class _Chunks(io.RawIOBase):

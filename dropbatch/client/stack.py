@@ -28,6 +28,8 @@ class Stack:
         client: creates a client of a service.
         is_local: whether `make up` runs it on this machine.
         default_model: of uploads that name none; empty if it has none, None if it is not known.
+        source_bucket: the bucket whose objects are uploads too; empty if there is none.
+        source_prefix: how their keys begin.
     """
 
     name: str
@@ -36,6 +38,8 @@ class Stack:
     client: Any = field(repr=False)
     is_local: bool = False
     default_model: str | None = None
+    source_bucket: str = ""
+    source_prefix: str = ""
 
     @cached_property
     def s3(self) -> Any:  # noqa: ANN401 - boto3 makes its clients at run time
@@ -96,7 +100,8 @@ def find_stack(name: str, *, local: bool = False, region: str | None = None, pro
         raise NotFound(f'"{name}" is not a Dropbatch stack: it has no output BucketName.')
     parameters = {one["ParameterKey"]: one["ParameterValue"] for one in described.get("Parameters", [])}
     client = aws.encrypting(client, parameters.get("KmsKeyArn", ""))
-    return Stack(name, outputs["BucketName"], outputs, client, local, parameters.get("DefaultModel"))
+    source = parameters.get("SourceBucketName", ""), parameters.get("SourcePrefix", "")
+    return Stack(name, outputs["BucketName"], outputs, client, local, parameters.get("DefaultModel"), *source)
 
 
 def _describe(client: Any, name: str) -> dict[str, Any]:  # noqa: ANN401

@@ -51,6 +51,8 @@ class Uploaded:
         modified: of that version.
         size: in bytes.
         metadata: its options, and what it is a retry of.
+        bucket: the source bucket, if it lies there; empty for the stack's.
+        object_key: its key there.
     """
 
     key: str
@@ -59,6 +61,8 @@ class Uploaded:
     modified: datetime
     size: int
     metadata: Mapping[str, str] = field(compare=False, repr=False)
+    bucket: str = ""
+    object_key: str = ""
 
     @property
     def path(self) -> str:
@@ -69,10 +73,11 @@ class Uploaded:
         """The id of its job.
 
         Args:
-            bucket: the upload's.
+            bucket: the stack's.
             choice: 0 unless another upload has that id.
         """
-        return keys.job_id(bucket, self.key, self.version, self.etag, self.modified, choice)
+        place = self.bucket or bucket, self.object_key or self.key
+        return keys.job_id(*place, self.version, self.etag, self.modified, choice)
 
 
 def upload_key(name: str | None, own: str, folder: str = keys.INBOX) -> str:

@@ -8,38 +8,38 @@ from __future__ import annotations
 import base64
 import difflib
 import re
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal  # noqa: TC003 - msgspec reads the annotations
 from email.errors import HeaderParseError
 from email.header import decode_header, make_header
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from dropbatch.core.errors import UploadRefused, UsageError
-from dropbatch.core.formats.base import UNDECODABLE, Task, begins, members_of
-from dropbatch.core.formats.registry import FORMATS
-from dropbatch.core.formats.vendors.openai import BATCH_ENDPOINTS
+from dropbatch.core.formats.base import members_of
 from dropbatch.core.keys import upload_path
+from dropbatch.core.option_values import (
+    JSON_IN_METADATA,
+    OPTIONS,
+    PARSERS,
+    WrongValueError,
+    nearest_name,
+    one_of,
+    option_name,
+)
+from dropbatch.core.task_token import TASK_TOKEN
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-FORMAT_NAMES = tuple(FORMATS)
-TASKS = tuple(task.value for task in Task if task)
+    from dropbatch.core.option_values import Json
+
 OPTIONS_FILE = "_options.json"
 MAX_OPTIONS_BYTES = 64 << 10
 """Bytes of a job's resolved options as JSON."""
 MAX_METADATA_BYTES = 2_048
 """S3's limit for the metadata of one object."""
-MAX_DEADLINE_HOURS = 30 * 24
-MAX_DOLLARS = Decimal(1_000_000_000)
-SMALLEST = 1e-9
-"""Smaller numbers count as 0: DynamoDB stores none below 1e-130."""
-MAX_TAGS = 16
-MAX_TAG_NAME, MAX_TAG_VALUE = 128, 512
-"""Characters of a tag's name and of its value: what AWS allows for its own, and OpenAI for a batch's metadata."""
-
-Json = bytes | msgspec.Raw
 
 
 class Options(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -57,6 +57,7 @@ class Options(msgspec.Struct, frozen=True, omit_defaults=True):
         max_failed_fraction: of the answered records, 0 to 1.
         max_cost: US dollars.
         tags: the user's own names and values.
+        cancel_with_task: whether the job is cancelled when the execution that waits for it is gone.
         ignored: metadata that begins like an option and is none, each with the option that has the nearest name.
     """
 
@@ -72,127 +73,11 @@ class Options(msgspec.Struct, frozen=True, omit_defaults=True):
     max_failed_fraction: float | None = None
     max_cost: Decimal | None = None
     tags: dict[str, str] | None = None
+    cancel_with_task: bool | None = None
     ignored: dict[str, str] | None = None
 
 
-# ── what each option may be ──────────────────────────────────────────────────────────────────────────────────────────
-
-
-class _WrongValueError(ValueError):
-    """An option's value is invalid; the message says what it may be."""
-
-
-def _text(raw: Json) -> str:
-    value = _decoded(raw, str, "It must be a string.")
-    if not value:
-        raise _WrongValueError("It must not be empty.")
-    return str(value)
-
-
-def _choice(names: Sequence[str]) -> Callable[[Json], str]:
-    def parse(raw: Json) -> str:
-        value = str(_decoded(raw, str, _one_of(names)))
-        if value not in names:
-            raise _WrongValueError(f"{_one_of(names)}{_nearest(value, names)}")
-        return value
-
-    return parse
-
-
-def _delimiter(raw: Json) -> str:
-    words = "It must be one of , ; | tab."
-    value = _decoded(raw, str, words)
-    if value not in _DELIMITERS:
-        raise _WrongValueError(words)
-    return _DELIMITERS[value]
-
-
-_DELIMITERS = {",": ",", ";": ";", "|": "|", "tab": "\t", "\t": "\t"}
-
-
-def _one_of(names: Sequence[str]) -> str:
-    return f"It must be one of {', '.join(names)}."
-
-
-def _number(low: float, high: float, words: str) -> Callable[[Json], float]:
-    def parse(raw: Json) -> float:
-        value = float(_decoded(raw, float, words))
-        if not low <= value <= high:
-            raise _WrongValueError(words)
-        return value if value >= SMALLEST else 0.0
-
-    return parse
-
-
-def _dollars(raw: Json) -> Decimal:
-    words = "It must be a number of US dollars, 0 or more."
-    try:
-        value = Decimal(bytes(raw).decode())
-    except (InvalidOperation, UnicodeDecodeError):
-        raise _WrongValueError(words) from None
-    if not value.is_finite() or not 0 <= value <= MAX_DOLLARS:
-        raise _WrongValueError(words)
-    return value if value >= SMALLEST else Decimal(0)
-
-
-def _defaults(raw: Json) -> dict[str, msgspec.Raw]:
-    words = 'It must be a JSON object, such as {"max_tokens":100}.'
-    members = members_of(raw) if begins(raw, b"{") else None
-    if members is None:
-        raise _WrongValueError(words)
-    _decoded(raw, object, words)
-    if "external_reference" in members:
-        raise _WrongValueError("It must not contain external_reference, because each record has its own.")
-    return members
-
-
-def _tags(raw: Json) -> dict[str, str]:
-    words = f"It must be a JSON object of at most {MAX_TAGS} names and string values."
-    value = _decoded(raw, dict[str, str], words)
-    if len(value) > MAX_TAGS:
-        raise _WrongValueError(words)
-    if any(not name or len(name) > MAX_TAG_NAME or len(text) > MAX_TAG_VALUE for name, text in value.items()):
-        raise _WrongValueError(f"Names have 1 to {MAX_TAG_NAME} characters, values up to {MAX_TAG_VALUE}.")
-    return dict(value)
-
-
-def _decoded(raw: Json, kind: Any, words: str) -> Any:  # noqa: ANN401
-    try:
-        return msgspec.json.decode(raw, type=kind)
-    except UNDECODABLE:
-        raise _WrongValueError(words) from None
-
-
-_PARSERS: dict[str, Callable[[Json], object]] = {
-    "model": _text,
-    "format": _choice(FORMAT_NAMES),
-    "template": _text,
-    "delimiter": _delimiter,
-    "system": _text,
-    "endpoint": _choice(BATCH_ENDPOINTS),
-    "task": _choice(TASKS),
-    "defaults": _defaults,
-    "deadline_hours": _number(
-        1 / 60, MAX_DEADLINE_HOURS, f"It must be a number of hours, from 1/60 to {MAX_DEADLINE_HOURS}."
-    ),
-    "max_failed_fraction": _number(0, 1, "It must be a number from 0 to 1."),
-    "max_cost": _dollars,
-    "tags": _tags,
-}
-"""The function that parses each option's JSON."""
-
-OPTIONS = tuple(_PARSERS)
-
-_JSON_IN_METADATA = frozenset({"defaults", "tags", "deadline_hours", "max_failed_fraction", "max_cost"})
-"""Options whose metadata is JSON; that of the others is plain text."""
-
-
 # ── where options come from ──────────────────────────────────────────────────────────────────────────────────────────
-
-
-def option_name(written: str) -> str:
-    """The name of the option that is written so, if it is one: `max_cost` for `max-cost` and `Max_Cost`."""
-    return written.strip().lower().replace("-", "_")
 
 
 def metadata_options(metadata: Mapping[str, str]) -> dict[str, Any]:
@@ -207,17 +92,17 @@ def metadata_options(metadata: Mapping[str, str]) -> dict[str, Any]:
     found, ignored = _Found("x-amz-meta-"), dict[str, str]()
     for header, written in sorted(metadata.items()):
         member = option_name(header)
-        if member not in _PARSERS:
-            if nearest := _begins_like(member):
+        if member not in PARSERS:
+            if member != TASK_TOKEN and (nearest := _begins_like(member)):
                 ignored[header] = nearest
             continue
         if not written.strip():
             continue
         try:
             text = _unfolded(written.strip())
-            is_json = member in _JSON_IN_METADATA or (member in {"template", "system"} and text.startswith('"'))
+            is_json = member in JSON_IN_METADATA or (member in {"template", "system"} and text.startswith('"'))
             found.take(header, text.encode() if is_json else msgspec.json.encode(text))
-        except (_WrongValueError, UnicodeEncodeError) as error:
+        except (WrongValueError, UnicodeEncodeError) as error:
             raise _bad(f"x-amz-meta-{header}", str(error)) from None
     return found.options | ({"ignored": ignored} if ignored else {})
 
@@ -233,17 +118,18 @@ class _Found:
     def take(self, written: str, raw: Json) -> None:
         """Parse the value of an option; its name is as it was written."""
         member = option_name(written)
-        value = _PARSERS[member](raw)
+        value = PARSERS[member](raw)
         other = self._spellings.setdefault(member, written)
         if other != written and value != self.options[member]:
-            raise _WrongValueError(f"It differs from {self._prefix}{other}, which is the same option. Write it once.")
+            raise WrongValueError(f"It differs from {self._prefix}{other}, which is the same option. Write it once.")
         self.options[member] = value
 
 
 def _begins_like(name: str) -> str:
     """The option that a name was probably meant to be; empty if it is not like any."""
-    alike = [member for member in OPTIONS if name.startswith(member.partition("_")[0])]
-    found = difflib.get_close_matches(name, alike, 1, 0.0) or difflib.get_close_matches(name, OPTIONS, 1, 0.75)
+    names = (*OPTIONS, TASK_TOKEN)
+    alike = [member for member in names if name.startswith(member.partition("_")[0])]
+    found = difflib.get_close_matches(name, alike, 1, 0.0) or difflib.get_close_matches(name, names, 1, 0.75)
     return found[0] if found else ""
 
 
@@ -258,25 +144,26 @@ def _unfolded(value: str) -> str:
     try:
         return str(make_header(decode_header(value)))
     except (HeaderParseError, UnicodeDecodeError, LookupError, ValueError):
-        raise _WrongValueError("It cannot be decoded as RFC 2047 text.") from None
+        raise WrongValueError("It cannot be decoded as RFC 2047 text.") from None
 
 
-def metadata_of(options: Mapping[str, object]) -> dict[str, str]:
+def metadata_of(options: Mapping[str, object], more: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
     """The metadata of an upload with these options: what `metadata_options` reads back as they were given.
 
     Text that a header cannot hold as it is becomes an encoded word (RFC 2047), as S3's own tools write it.
 
     Args:
         options: by name, in any spelling. Text stays as it is; anything else is written as JSON.
+        more: what the upload's metadata has beside them, as it is.
 
     Raises:
         UsageError: an option is unknown or has a wrong value, or all of them together are too large.
     """
-    metadata: dict[str, str] = {}
+    metadata = dict(more)
     for written, value in options.items():
         name = option_name(written)
-        if name not in _PARSERS:
-            raise UsageError(f"There is no option {written!r}. {_one_of(OPTIONS)}{_nearest(name, OPTIONS)}")
+        if name not in PARSERS:
+            raise UsageError(f"There is no option {written!r}. {one_of(OPTIONS)}{nearest_name(name, OPTIONS)}")
         text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
         if not text.isascii() and _LONE_SURROGATE.search(text):
             raise UsageError(f"{written}: It has a character that is not Unicode text.")
@@ -292,8 +179,8 @@ def metadata_of(options: Mapping[str, object]) -> dict[str, str]:
     size = sum(len(name) + len(value) for name, value in metadata.items())
     if size > MAX_METADATA_BYTES:
         raise UsageError(
-            f"The options take {size:,} bytes, and S3 allows {MAX_METADATA_BYTES:,} for an object. "
-            f"Put them in an {OPTIONS_FILE} in the upload's folder."
+            f"The metadata takes {size:,} bytes, and S3 allows {MAX_METADATA_BYTES:,} for an object. "
+            f"Put the options in an {OPTIONS_FILE} in the upload's folder."
         )
     return metadata
 
@@ -320,12 +207,12 @@ def file_options(content: bytes) -> dict[str, Any]:
         raise _bad(OPTIONS_FILE, f"It must be a JSON object of at most {MAX_OPTIONS_BYTES:,} bytes.")
     found = _Found("")
     for member, raw in members.items():
-        if option_name(member) not in _PARSERS:
-            nearest = _nearest(option_name(member), OPTIONS)
-            raise _bad(OPTIONS_FILE, f"There is no option {member[:60]!r}. {_one_of(OPTIONS)}{nearest}")
+        if option_name(member) not in PARSERS:
+            nearest = nearest_name(option_name(member), OPTIONS)
+            raise _bad(OPTIONS_FILE, f"There is no option {member[:60]!r}. {one_of(OPTIONS)}{nearest}")
         try:
             found.take(member, raw)
-        except _WrongValueError as error:
+        except WrongValueError as error:
             raise _bad(f"{OPTIONS_FILE}, {member}", str(error)) from None
     return found.options
 
@@ -386,11 +273,6 @@ def named_options(options: Options) -> dict[str, Any]:
     """The options that are set, as a layer for `resolve`."""
     every = {member: getattr(options, member) for member in OPTIONS}
     return {member: value for member, value in every.items() if value is not None}
-
-
-def _nearest(name: str, names: Sequence[str]) -> str:
-    found = difflib.get_close_matches(name, names, 1, 0.5)
-    return f" Did you mean {found[0]}?" if found else ""
 
 
 def _bad(member: str, words: str) -> UploadRefused:

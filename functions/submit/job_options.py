@@ -9,6 +9,7 @@ import msgspec
 
 from dropbatch.core import keys
 from dropbatch.core.errors import UploadRefused
+from dropbatch.core.option_values import option_name
 from dropbatch.core.options import (
     MAX_OPTIONS_BYTES,
     OPTIONS_FILE,
@@ -18,7 +19,6 @@ from dropbatch.core.options import (
     file_options,
     metadata_options,
     named_options,
-    option_name,
     options_keys,
     path_options,
     resolve,

@@ -23,6 +23,7 @@ from functions.submit.stage_batches import MAX_PUTS, put_ahead
 from shared.aws.queues import VisitMessage
 from shared.claims import MAX_CLAIMS
 from shared.errors import InvariantError, StorageError, UploadDeniedError
+from shared.executions import beat
 from shared.job_control import obey
 from shared.job_status import build_status, write_status
 from shared.ledger import still_leased
@@ -213,4 +214,5 @@ class _Staging:
         turn.job, self.renewed_at = still_leased(kept, turn.job.job_id), now
         if now >= self.status_at + STATUS_EVERY_SECONDS:
             self.status_at = now
+            turn.job = beat(turn.services, turn.job)
             _write_status(turn.services, turn.job)

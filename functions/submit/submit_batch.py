@@ -32,7 +32,6 @@ from shared.events.answers import net_of
 from shared.events.marking import NOTHING, ToSend
 from shared.events.pulling import expect_events
 from shared.events.set_up import subscribe
-from shared.lasting_errors import clear_lasting_error
 from shared.models import (
     Batch,
     BatchState,
@@ -60,6 +59,7 @@ from shared.workers_ai.error_codes import (
     ErrorClass,
     model_error_message,
 )
+from shared.workers_ai.lasting_errors import clear_lasting_error
 from shared.workers_ai.other_account import api_of, other_account
 from shared.workers_ai.rejections import classify_rejection, token_state
 from shared.workers_ai.replies import Accepted, Failed, OutcomeUnknown, Rejected, Reply

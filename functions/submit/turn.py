@@ -19,6 +19,7 @@ from functions.submit.stream import read_decompressed
 from shared.claims import CLAIMS_BEFORE_ALARM, claim_seconds, report_stuck, retry_seconds
 from shared.denied_writes import show_denied_write
 from shared.errors import LeaseLostError, StorageError, UploadDeniedError
+from shared.executions import beat
 from shared.observability import logger
 
 if TYPE_CHECKING:
@@ -187,6 +188,7 @@ def take_turn(invocation: Invocation, job: Job, read: Callable[[Turn], None]) ->
     """
     turn = Turn(invocation, job)
     try:
+        turn.job = beat(invocation.services, job)
         try:
             read(turn)
         except UploadDeniedError as denied:

@@ -149,6 +149,21 @@ class Jobs(Table):
         """Note that calls for a batch have been failing for a long time; with None, that they no longer do."""
         self._change_job(job_id, {"completed_at": ABSENT}, {"lasting_error": lasting_error})
 
+    def claim_beat(self, job: Job, now: float) -> Job | None:
+        """Claim the minute's heartbeat of a job, under its lease or without one, unless somebody else has."""
+        return self._change_awaited(job, {"task_beat_at": now})
+
+    def note_task_fault(self, job: Job, fault: ErrorDetail | None, control: JobControl | None = None) -> Job | None:
+        """Note why nothing is reported to the execution that waits for a job; with a control, cancel the job too."""
+        if control is None:
+            return self._change_awaited(job, {"task_fault": fault})
+        seen = SameMembers(job.control, ("version", "cancelled"))
+        return self._change_awaited(job, {"task_fault": fault, "control": control}, control=seen)
+
+    def _change_awaited(self, job: Job, changes: Mapping[str, object], **more: object) -> Job | None:
+        seen = {"state": job.state, "lease_until": job.lease_until, "task_beat_at": job.task_beat_at}
+        return self._change_job(job.job_id, {**seen, **more}, changes)
+
     def update_leased_job(self, job: Job, changes: Mapping[str, object]) -> Job | None:
         """Change a leased job."""
         return self._change_job(job.job_id, {"state": job.state, "lease_until": job.lease_until}, dict(changes))
@@ -204,9 +219,9 @@ class Jobs(Table):
     ) -> Job | None:
         changes |= {"completed_at": now, "ttl": int(now) + LIFE_SECONDS, "claims": 0}
         if staging is None:
-            remove: tuple[str, ...] = ("due_at", "work", "lease_until")
+            remove: tuple[str, ...] = ("due_at", "work", "lease_until", "task_token")
         else:
-            remove = ("lease_until",)
+            remove = ("lease_until", "task_token")
             changes |= {"staging": staging, "due_at": clean_at, "work": DueKind.CLEANUP}
         return self._change_job(job.job_id, {"state": expected}, changes, remove=remove)
 

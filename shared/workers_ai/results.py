@@ -17,7 +17,7 @@ from dropbatch.core.formats.base import NULL, begins
 
 if TYPE_CHECKING:
     import mmap
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 SMALL_REPLY_BYTES = 3_000_000
 """A reply up to this size is decoded without counting: whatever it holds takes 120 MB at most."""
@@ -107,6 +107,27 @@ class UnusualItem(Item):
     def extra_members(self) -> dict[str, msgspec.Raw]:
         """The same, with the unknown ones."""
         return {**super().extra_members(), **self.more}
+
+
+def plain_results(items: Iterable[Item | None]) -> list[msgspec.Raw]:
+    """The results of those items that are good and have no members besides id, reference, success and result."""
+    return [
+        item.result
+        for item in items
+        if item is not None
+        and item.success is True
+        and item.error is item.errors is item.message is msgspec.UNSET
+        and type(item) is not UnusualItem
+    ]
+
+
+def items_with_extras(items: Mapping[int, Item]) -> Iterator[tuple[int, Item]]:
+    """Those of some items that have members besides id, reference, success and result, each with its key."""
+    for key, item in items.items():
+        if item.error is item.errors is item.message is msgspec.UNSET and type(item) is not UnusualItem:
+            continue  # nearly always, so without a call
+        if item.extra_members():
+            yield key, item
 
 
 @dataclass(frozen=True, slots=True)

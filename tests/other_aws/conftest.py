@@ -17,11 +17,14 @@ from local.workers_ai import Behaviour, WorkersAI, transport
 from shared import bootstrap
 from shared.workers_ai.client import http_client
 from tests.other_aws import dynamodb_local
-from tests.support.aws.resources import ACCOUNT, QUEUES, REGION, TOKEN, client, make_environment
+from tests.support.aws.resources import ACCOUNT, QUEUES, REGION, TOKEN, client, forget_clients, make_environment
 from tests.support.aws.translated_template import translated
 
 PYTHON = ROOT / ".local/localstack/bin/python"
-SERVICES = "cloudformation,cloudwatch,dynamodb,events,iam,kms,lambda,logs,s3,scheduler,secretsmanager,sns,sqs,ssm,sts"
+SERVICES = (
+    "cloudformation,cloudwatch,dynamodb,events,iam,kms,lambda,logs,s3,scheduler,secretsmanager,sns,sqs,ssm,"
+    "stepfunctions,sts"
+)
 PARAMETERS = {"CloudflareAccountId": ACCOUNT, "CloudflareApiToken": TOKEN}
 POLL_QUEUES = {"PollQueue", "VisitQueue", "ControlQueue"}
 
@@ -75,6 +78,7 @@ class OnLocalStack:
 
     resources: dict[str, str]
     outputs: dict[str, str]
+    api: WorkersAI
     failing: bool = False
 
     @property
@@ -122,21 +126,29 @@ class OnLocalStack:
 
     def settle(self, prefix, seconds=120):
         """Deliver, and tick if nothing is there to deliver, until there is a manifest below a prefix; its key."""
+
+        def manifests():
+            found = client("s3").list_objects_v2(Bucket=self.bucket, Prefix=prefix).get("Contents", [])
+            return [one["Key"] for one in found if one["Key"].endswith("/manifest.json")]
+
+        return self.work_until(manifests, seconds)[0]
+
+    def work_until(self, found, seconds=120):
+        """Deliver, and tick if nothing is there to deliver, until something is found; return it."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             if not sum(self.deliver(queue) for queue in QUEUES):
                 self.invoke(functions.poll.handler, {})
                 time.sleep(0.5)
-            found = client("s3").list_objects_v2(Bucket=self.bucket, Prefix=prefix).get("Contents", [])
-            if keys := [one["Key"] for one in found if one["Key"].endswith("/manifest.json")]:
-                return keys[0]
-        raise AssertionError(f"no manifest below {prefix} after {seconds} s")
+            if what := found():
+                return what
+        raise AssertionError(f"nothing found after {seconds} s")
 
 
 @pytest.fixture(scope="session")
 def deployed(endpoint):
     """The resources and outputs of the deployed template by name, and its functions' variables."""
-    client.cache_clear()
+    forget_clients()
     formation, s3 = boto3.client("cloudformation"), boto3.client("s3")
     s3.create_bucket(Bucket="templates", CreateBucketConfiguration={"LocationConstraint": REGION})
     body = json.dumps(without_functions(translated()))
@@ -166,5 +178,5 @@ def stack(deployed, monkeypatch):
     api = WorkersAI(Behaviour(embedder="hash", latency=1.0))
     monkeypatch.setattr(bootstrap, "http_client", lambda: http_client(transport(api)))
     bootstrap.services.cache_clear()
-    yield OnLocalStack(resources, outputs)
+    yield OnLocalStack(resources, outputs, api)
     bootstrap.services.cache_clear()

@@ -56,10 +56,17 @@ def lines_of(
     first_id: int = 0,
     ending: tuple[str, str] | None = None,
     request_of: Callable[[int], bytes] = request_of,
+    *,
+    vectors: bool = False,
 ) -> list[Failure]:
     """All lines, a good record's too as output, error and request."""
-    lines = join(Answered(index_of(rows), first_id, answers, ending), request_of)
-    return [Failure(line, b"", b"", "") if isinstance(line, bytes) else line for line in lines]
+    found: list[Failure] = []
+    for lines in join(Answered(index_of(rows), first_id, answers, ending, vectors), request_of):
+        if isinstance(lines, bytes):
+            found += [Failure(line + b"\n", b"", b"", "") for line in lines.removesuffix(b"\n").split(b"\n")]
+        else:
+            found.append(lines)
+    return found
 
 
 def answers_of(rows: list[RecordEntry], reply: object) -> Answers:

@@ -16,11 +16,11 @@ TEXTS = [{"text": f"text {index}", "external_reference": f"row-{index}"} for ind
 
 
 class LocalApi:
-    """One local API with a clock that stands still, and a client of it."""
+    """One local API with a clock that stands still, or one that is there already; and a client of it."""
 
-    def __init__(self, **switches: Any) -> None:
+    def __init__(self, api: WorkersAI | None = None, **switches: Any) -> None:
         self.now = 1_000_000.0
-        self.api = WorkersAI(Behaviour(embedder="hash").changed(switches), now=lambda: self.now)
+        self.api = api or WorkersAI(Behaviour(embedder="hash").changed(switches), now=lambda: self.now)
         self.client = httpx.Client(
             transport=transport(self.api),
             base_url="https://api.test/client/v4",

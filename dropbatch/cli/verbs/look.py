@@ -37,7 +37,7 @@ def ls(context: Context, *, state: str | None, since: datetime, limit: int | Non
     found = history(context.stack, since) if limit is None else newest(context.stack, since, limit, wanted)
     for job, status in found:
         if wanted(status):
-            emit(status | {"job_id": job.id, "path": job.path}, row(job, status))
+            emit(status | {"job_id": job.id, "path": job.path}, *row(job, status))
 
 
 @click.command()
@@ -53,7 +53,7 @@ def status(context: Context, *, jobs: Sequence[str]) -> None:
     found, many = context.jobs(jobs)
     if many:
         for job, current in at_once(lambda job: job.status(), found, READS_AT_ONCE):
-            emit(current | {"job_id": job.id, "path": job.path}, row(job, current))
+            emit(current | {"job_id": job.id, "path": job.path}, *row(job, current))
         return
     (only,) = found
     current = only.status()

@@ -9,7 +9,7 @@ import click
 
 from dropbatch.cli.context import Context, as_json, emit, note, options, parse_options, pass_context, strict
 from dropbatch.cli.exits import Exit, in_options, worst
-from dropbatch.errors import Error
+from dropbatch.errors import Error, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -45,6 +45,12 @@ def upload_options(command: Callable[..., Any]) -> Callable[..., Any]:
 )
 @click.option("--skip-bad", is_flag=True, help="Leave out files that the stack would refuse, and exit with 1.")
 @click.option("--skip-existing", is_flag=True, help="Leave out what the bucket holds already: path, options, content.")
+@click.option(
+    "--task-token",
+    envvar="DROPBATCH_TASK_TOKEN",
+    metavar="TOKEN",
+    help="Of the execution of AWS Step Functions that waits for the job. A secret: better in DROPBATCH_TASK_TOKEN.",
+)
 @click.option("--wait", is_flag=True, help="Wait until the jobs are over.")
 @click.option(
     "--get",
@@ -65,6 +71,7 @@ def put(
     no_check: bool,
     skip_bad: bool,
     skip_existing: bool,
+    task_token: str | None,
     wait: bool,
     folder: Path | None,
     strict: bool,
@@ -82,15 +89,19 @@ def put(
 
     options = _options(**given)
     planned, many = plan(sources, name, lambda: context.stack)
+    if task_token and len(planned) != 1:
+        raise UsageError("--task-token is for one file: an execution waits for one job.")
     resumed = sending.since(folder, skip_existing=skip_existing)
-    files = sending.Sending(context.stack, planned, options, skip_bad=skip_bad, existing_since=resumed)
+    files = sending.Sending(
+        context.stack, planned, options, skip_bad=skip_bad, existing_since=resumed, task_token=task_token
+    )
     following = Following(strict=strict, folder=folder, many=many, replaces=True)
     if folder:
         files.resumes = following.go_on = "The same command goes on."
     submissions = files.check(records=not no_check)
     if folder:
-        keys = [one.key for one in submissions]
-        sending.begin(folder, {key: path_in(folder, upload_path(key)) if many else folder for key in keys})
+        places = {one.object_key: path_in(folder, upload_path(one.key)) if many else folder for one in submissions}
+        sending.begin(folder, places)
     jobs = files.send(submissions)
     code = following.follow(jobs) if jobs and (wait or folder) else Exit.DONE
     raise SystemExit(worst(code, files.report_refused()))

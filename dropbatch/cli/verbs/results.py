@@ -12,7 +12,7 @@ from dropbatch.cli.exits import Exit, in_options
 from dropbatch.client.job import Job
 from dropbatch.client.results import EXPORTS
 from dropbatch.client.transfer.threads import at_once
-from dropbatch.errors import NotFound
+from dropbatch.errors import Interrupted, NotFound, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,9 +26,12 @@ RETRIES_AT_ONCE = 8
     "-o",
     "--output",
     "folder",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=click.Path(path_type=Path),
     metavar="DIR",
     help="The folder, or that of the folders of several jobs; the job's id, or this folder, if not given.",
+)
+@click.option(
+    "--so-far", is_flag=True, help="Of a running job: bring the file that -o names up to date with its answers."
 )
 @click.option(
     "--merged", is_flag=True, help="Also write the output with each record's newest answer, retries included."
@@ -44,6 +47,7 @@ def get(
     *,
     jobs: Sequence[str],
     folder: Path | None,
+    so_far: bool,
     merged: bool,
     kinds: Sequence[str],
     no_columns: bool,
@@ -55,6 +59,13 @@ def get(
     from dropbatch.cli.following import Following
 
     found, many = context.jobs(jobs)
+    if so_far:
+        if many or merged or kinds or folder is None:
+            raise UsageError("--so-far takes one job, -o FILE and --force.")
+        _get_so_far(found[0], folder, force=force)
+        return
+    if folder and folder.is_file():
+        raise UsageError(f"{folder} is a file. -o names a folder, unless --so-far is given.")
     wanted: dict[str, Any] = {"merged": merged, "exports": kinds, "columns": not no_columns, "force": force}
     if many:
         raise SystemExit(Following(folder=folder or Path(), many=True, download=wanted).collect(found))
@@ -62,6 +73,20 @@ def get(
     done = get_files(job, folder or Path(job.id), **wanted)
     if done.merged and done.merged.skipped and strict:
         raise SystemExit(Exit.SOME_FAILED)
+
+
+def _get_so_far(job: Job, path: Path, *, force: bool) -> None:
+    from dropbatch.client.results.so_far_file import write_so_far
+
+    try:
+        done = write_so_far(job, path, force=force)
+    except KeyboardInterrupt:
+        raise Interrupted("\nInterrupted. The same command goes on.") from None
+    rest = "all of the job" if done.over else "the rest is not known yet"
+    if done.pending:
+        rest = f"{done.pending:,} pending"
+    shown = done._asdict() | {"path": str(path), "job_id": job.id}
+    emit(shown, f"{path}  {done.records:,} records, {done.new:,} new, {rest}")
 
 
 @click.command()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dropbatch.client.results import EXPORTS
 from dropbatch.client.results.downloads import download, writing
@@ -42,8 +42,9 @@ def deliver(
     exports: Collection[str] = (),
     columns: bool = True,
     force: bool = False,
+    manifest: dict[str, Any] | None = None,
 ) -> Delivery:
-    """Do what `dropbatch.client.job.Job.download` says."""
+    """Do what `dropbatch.client.job.Job.download` says; read the manifest only if it is not given."""
     exports = (exports,) if isinstance(exports, str) else exports
     if unknown := sorted(set(exports) - EXPORTS.keys()):
         raise UsageError(f"There is no export {unknown[0]!r}. It must be one of {', '.join(EXPORTS)}.")
@@ -51,7 +52,8 @@ def deliver(
         from dropbatch.client.results.exports import check_exports, export_folder
 
         check_exports(job, exports, merged=merged)
-    files = download(job, folder, progress, beside=[EXPORTS[kind] for kind in exports], merged=merged, force=force)
+    beside = [EXPORTS[kind] for kind in exports]
+    files = download(job, folder, progress, beside=beside, merged=merged, force=force, manifest=manifest)
     with writing(folder):
         newest = merge_retries(job, folder) if merged else None
         records = newest.files() if newest else None

@@ -40,6 +40,7 @@ def download(
     beside: Iterable[str] = (),
     merged: bool = False,
     force: bool = False,
+    manifest: dict[str, Any] | None = None,
 ) -> list[Downloaded]:
     """Download a job's files, its manifest last. Until then the manifest is `manifest.json.part`.
 
@@ -50,13 +51,14 @@ def download(
         beside: names of the files that will be written there too.
         merged: the output with the answers of retries will be written there too.
         force: replace what another job or program wrote there.
+        manifest: the job's; it is read if it is not given.
 
     Raises:
         NotFound: the job is not over.
         UsageError: the folder has another job's files, or files of the same names, or cannot be written.
         Error: a file does not match the manifest.
     """
-    manifest = job.manifest()
+    manifest = manifest or job.manifest()
     refuse_paths(manifest)
     entries = [*manifest["files"], *_bedrock_manifest(job, manifest)]
     with writing(folder):

@@ -123,9 +123,18 @@ def records_of(output: Iterable[bytes], errors: Iterable[bytes], format_: str) -
     if is_native(format_):
         yield from native_records(output)
         return
-    failures = read_failures(errors)
+    yield from matched(enumerate(answers_of(output, format_)), read_failures(errors))
+
+
+def matched(answers: Iterable[tuple[int, tuple[Any, Any]]], failures: Iterator[Failure]) -> Iterator[Record]:
+    """Records of other formats than the native one.
+
+    Args:
+        answers: ids, each with what `answers_of` yields.
+        failures: of the same records, in order.
+    """
     failure = next(failures, None)
-    for id_, (reference, result) in enumerate(_answers(output, format_)):
+    for id_, (reference, result) in answers:
         if failure is None or failure.id != id_:
             yield Record(id_, reference, success=True, result=result, error=None)
             continue
@@ -163,7 +172,7 @@ def native_records(blocks: Iterable[bytes]) -> Iterator[Record]:
         yield Record(line.id, line.external_reference, line.success, line.result, error)
 
 
-def _answers(output: Iterable[bytes], format_: str) -> Iterator[tuple[Any, Any]]:
+def answers_of(output: Iterable[bytes], format_: str) -> Iterator[tuple[Any, Any]]:
     """Each record's reference, and what its line has as an answer."""
     form = FORMATS[format_]
     if form.is_table:

@@ -29,13 +29,14 @@ def find_existing(stack: Stack, submissions: Sequence[Submission], since: dateti
 
     Args:
         stack: the stack.
-        submissions: what is to be sent; each is read if an object of its size is found.
+        submissions: what is to be sent; each is read if an object of its size is found. What the stack reads where it
+            lies is never sent.
         since: uploads that are older do not count.
 
     Returns:
         The newest version of each that the bucket holds, by key.
     """
-    by_key = {one.key: one for one in submissions}
+    by_key = {one.key: one for one in submissions if not one.in_place}
     found: dict[str, Uploaded] = {}
     candidates = [by_key[key] for key, size in _listed(stack, by_key, since) if by_key[key].size in {None, size}]
     for submission, same in at_once(lambda one: _same(stack, one, since), candidates, READS_AT_ONCE):
@@ -79,7 +80,7 @@ def _same(stack: Stack, submission: Submission, since: datetime) -> Uploaded | N
 
 def _is_copy(stack: Stack, submission: Submission, head: ObjectHead) -> bool:
     """Whether an object of the same size was written after the one that it may be a copy of."""
-    from dropbatch.client.transfer.submitting import find_object
+    from dropbatch.client.transfer.stored import find_object
 
     return find_object(stack, str(submission.source))[1].modified <= head.modified
 

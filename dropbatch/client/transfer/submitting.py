@@ -13,19 +13,17 @@ from typing import TYPE_CHECKING, BinaryIO
 from dropbatch.client.check import check_beginning
 from dropbatch.client.job import Job
 from dropbatch.client.sources import CHUNK_BYTES, Source, open_source, stream_of
-from dropbatch.client.transfer.objects import blocks, head_of
+from dropbatch.client.transfer.stored import is_stored, open_stored, path_in_place, start_in_place, upload_in_place
 from dropbatch.client.uploads import copy, upload, upload_key
 from dropbatch.core import keys
 from dropbatch.core.options import metadata_of, options_keys
-from dropbatch.errors import NotFound, NotPermitted, UploadRefused, UsageError
+from dropbatch.core.task_token import token_metadata, without_task_token
+from dropbatch.errors import NotPermitted, UploadRefused, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from dropbatch.client.stack import Stack
-    from dropbatch.client.transfer.objects import ObjectHead
-
-S3 = "s3://"
 
 
 @dataclass
@@ -39,6 +37,8 @@ class Submission:
         metadata: of the upload.
         size: in bytes; None if it is not known.
         template: the option, if it is given: which columns of a table are needed.
+        in_place: whether it lies in the stack's source bucket and is read there.
+        existed: whether it had its job already when it was sent.
     """
 
     stack: Stack
@@ -49,11 +49,13 @@ class Submission:
     _opened: Source | None
     _stream: BinaryIO | None
     template: object = None
+    in_place: bool = False
+    existed: bool = False
 
     @property
-    def is_stored(self) -> bool:
-        """Whether the source lies in S3."""
-        return is_stored(self.source)
+    def object_key(self) -> str:
+        """The key of what becomes a job: the upload's, or the source's if it is read where it lies."""
+        return str(self.source).removeprefix(f"s3://{self.stack.source_bucket}/") if self.in_place else self.key
 
     def check(self, read: Callable[[str], bytes | None]) -> None:
         """Check the options, and the beginning of the source, by the rules of the stack.
@@ -82,11 +84,22 @@ class Submission:
         Raises:
             Error: it failed; nothing of it is left in the bucket.
         """
+        if self.in_place:
+            return self._start(progress)
         opened = self.open()
         if opened.stored:
             uploaded = copy(self.stack, opened.stored, opened.size or 0, self.key, self.metadata, progress)
         else:
             uploaded = upload(self.stack, self._stream or opened.stream, self.key, self.metadata, progress)
+        return Job.of_upload(self.stack, uploaded)
+
+    def _start(self, progress: Callable[[int], None]) -> Job:
+        """Have the stack read the source where it lies, unless that has a job already."""
+        uploaded = upload_in_place(self.stack, str(self.source))
+        self.existed = Job.of_upload(self.stack, uploaded).exists()
+        if not self.existed:
+            start_in_place(self.stack, uploaded)
+        progress(uploaded.size)
         return Job.of_upload(self.stack, uploaded)
 
     def open(self) -> Source:
@@ -103,12 +116,17 @@ class Submission:
 
     def release(self) -> None:
         """Close the source if it can be opened again: of many files, only those that are sent are open."""
-        if self.is_stored or (isinstance(self.source, str | PathLike) and self.size is not None):
+        if is_stored(self.source) or (isinstance(self.source, str | PathLike) and self.size is not None):
             self.close()
 
 
 def prepare(
-    stack: Stack, source: object, name: str | None, options: Mapping[str, object], folder: str = keys.INBOX
+    stack: Stack,
+    source: object,
+    name: str | None,
+    options: Mapping[str, object],
+    folder: str = keys.INBOX,
+    task_token: str | None = None,
 ) -> Submission:
     """Open a source; nothing is sent.
 
@@ -116,55 +134,35 @@ def prepare(
         stack: where it is to go.
         source: as for `Client.submit`.
         name: as for `Client.submit`.
-        options: as for `Client.submit`; None for one that is not set.
+        options: as for `Client.submit`; None for one that is not set. With any, what lies in the source
+            bucket is copied.
         folder: `inbox/` or `validate/`.
+        task_token: as for `Client.submit`.
 
     Raises:
-        UsageError: the source cannot be read, or the name or an option is wrong.
+        UsageError: the source cannot be read, or the name, an option or the token is wrong.
     """
     template = options.get("template")
     opened = _open(stack, source, template)
     submission = Submission(stack, source, "", {}, opened.size, opened, None, template)
     try:
-        submission.key = upload_key(name, opened.name, folder)
         given = {one: value for one, value in options.items() if value is not None}
-        submission.metadata = {**opened.metadata, **metadata_of({**opened.options, **given})}
+        path = path_in_place(stack, str(source)) if opened.stored else None
+        as_it_lies = not given and task_token is None
+        submission.in_place = path is not None and name in {None, path} and folder == keys.INBOX and as_it_lies
+        submission.key = upload_key(path if name is None else name, opened.name, folder)
+        own = metadata_of({**opened.options, **given}, token_metadata(task_token))
+        submission.metadata = without_task_token(opened.metadata) | own
     except BaseException:
         submission.close()
         raise
     return submission
 
 
-def is_stored(source: object) -> bool:
-    """Whether a source is named as an object of S3."""
-    return isinstance(source, str) and source.startswith(S3)
-
-
 def _open(stack: Stack, source: object, template: object) -> Source:
-    if not isinstance(source, str) or not is_stored(source):
-        return open_source(source, template)
-    bucket, head = find_object(stack, source)
-    key = source.removeprefix(S3).partition("/")[2]
-    place = {"Bucket": bucket, "Key": key} | ({"VersionId": head.version} if head.version != "null" else {})
-    pinned = place if head.version != "null" else place | {"IfMatch": f'"{head.etag}"'}
-    stream = stream_of(blocks(stack.s3, pinned, head.size))
-    return Source(key.rpartition("/")[2], stream, head.size, stored=place, metadata=head.metadata)
-
-
-def find_object(stack: Stack, url: str) -> tuple[str, ObjectHead]:
-    """The bucket of an object that is named `s3://bucket/key`, and what S3 knows of it.
-
-    Raises:
-        NotFound: there is none.
-        UsageError: it is no such name.
-    """
-    bucket, _, key = url.removeprefix(S3).partition("/")
-    if not bucket or not key or key.endswith("/"):
-        raise UsageError(f"{url} names no object. Write s3://bucket/key.")
-    found = stack.ask("head_object", key, Bucket=bucket)
-    if found is None:
-        raise NotFound(f"There is no {url}.")
-    return bucket, head_of(found)
+    if isinstance(source, str) and is_stored(source):
+        return open_stored(stack, source, template if isinstance(template, str) else "")
+    return open_source(source, template)
 
 
 def _checked(

@@ -332,6 +332,18 @@ def one_line(raw: Json) -> bytes:
     return compact(json) if _LF in json or _CR in json else json
 
 
+def readable_json(raw: Json) -> bytes:
+    """JSON on one line that every reader can take: as a string if a number in it is out of range, such as 1e999."""
+    json = one_line(raw)
+    try:
+        _decode_any(json)
+    except msgspec.ValidationError:
+        return msgspec.json.encode(json.decode())
+    except UNDECODABLE:
+        pass
+    return json
+
+
 def compact(raw: Json) -> bytes:
     """JSON without white space between its tokens; if msgspec cannot read it, it is only put on one line."""
     json = bytes(raw)

@@ -1,14 +1,13 @@
 """The cut: a stream of unpacked bytes becomes batches of records that are sent as the user wrote them.
 
-Bytes are spliced: a record is decoded once to validate it, then passed on unchanged. Where a cut falls depends only on
-the bytes, the plan and the batch's number, so every run cuts the same way. Nothing here grows with the upload. Records
-that are not sent as written are cut in `dropbatch.core.records.convert`. Pure: no S3, no ledger, no clock.
+Bytes are spliced: a record is read once, to validate it, and passed on unchanged. Where a cut falls depends only on the
+bytes, the plan and the batch's number, so every run cuts the same way. Nothing here grows with the upload. Records that
+are not sent as written are cut in `dropbatch.core.records.convert`. Pure: no S3, no ledger, no clock.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import deque
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,12 +15,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from dropbatch.core.errors import UploadRefused
-from dropbatch.core.formats.base import API_BODY_LIMIT, one_line
+from dropbatch.core.formats.base import API_BODY_LIMIT, one_line, readable_json
 from dropbatch.core.formats.csv_rows import EXCERPT_BYTES, OverlongRecord
 from dropbatch.core.records.detect_form import whole_members
 from dropbatch.core.records.framing import LINE_SPACE, Window, elements, excerpt_of, lines
 from dropbatch.core.records.index import NO_REFERENCE, WRAPPER_BYTES, RecordIndex, UnsendableRecord, build_body
-from dropbatch.core.records.inputs import inputs_of
+from dropbatch.core.records.inputs import Request, inputs_of, is_text
 from dropbatch.core.records.plan import Checkpoint, max_records
 from dropbatch.core.records.surrogates import first_lone_surrogate, without_lone_surrogates
 
@@ -41,7 +40,9 @@ LONE_SURROGATE = "bad_record"
 """The code of a record with half of a surrogate pair, the only one of those of `validate_record` that is retried."""
 
 _decode = msgspec.json.Decoder().decode
-_decode_object = msgspec.json.Decoder(dict[str, Any]).decode
+_decode_raw = msgspec.json.Decoder(msgspec.Raw).decode
+_decode_raws = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_decode_request = msgspec.json.Decoder(Request).decode
 _encode = msgspec.json.Encoder().encode
 
 
@@ -87,50 +88,42 @@ def cut(plan: SplitPlan, start: Checkpoint, number: int, blocks: Iterable[bytes]
     """
     most, room = max_records(plan, number), plan.max_bytes - WRAPPER_BYTES + 1
     first_id, size, end = start.record, 0, start
-    rows, raws = RecordIndex(), list[bytes]()
+    rows, texts = RecordIndex(), list[bytes]()
     problem: UploadRefused | None = None
     try:
         for run in _runs(plan, start, blocks):
             if run.start.offset - end.offset >= MAX_BLANK_BYTES:
                 number += len(rows) > 0
-                yield from _last_cut(first_id, rows, raws, end)
-                first_id, size, rows, raws = end.record, 0, RecordIndex(), []
+                yield from _gathered(first_id, rows, texts, end)
+                first_id, size, rows, texts = end.record, 0, RecordIndex(), []
                 most, end = max_records(plan, number), run.start
                 yield end
             taken, whole = 0, len(run.weights)
             while taken < whole:
-                fitting, weight = _fit(run.weights[taken : taken + most - len(rows)], room - size)
+                fitting, weight = run.fit(taken, most - len(rows), room - size)
                 if not (fitting or len(rows)):
                     fitting, weight = 1, room  # has a batch to itself
                 if fitting:
-                    run.put(taken, taken + fitting, rows, raws)
+                    run.put(taken, taken + fitting, rows, texts)
                     size += weight
                     taken += fitting
                     end = run.place(taken)
                 if taken < whole:
-                    yield Cut(first_id, rows, build_body(raws), len(raws), end)
-                    first_id, size, rows, raws = end.record, 0, RecordIndex(), []
+                    yield from _gathered(first_id, rows, texts, end)
+                    first_id, size, rows, texts = end.record, 0, RecordIndex(), []
                     number += 1
                     most = max_records(plan, number)
     except UploadRefused as error:
         problem = error
-    yield from _last_cut(first_id, rows, raws, end)
+    yield from _gathered(first_id, rows, texts, end)
     if problem:
         raise problem
 
 
-def _last_cut(first_id: int, rows: RecordIndex, raws: list[bytes], end: Checkpoint) -> Iterator[Cut]:
-    """The records gathered, if there are any."""
+def _gathered(first_id: int, rows: RecordIndex, texts: list[bytes], end: Checkpoint) -> Iterator[Cut]:
+    """The records gathered, if any."""
     if len(rows):
-        yield Cut(first_id, rows, build_body(raws), len(raws), end)
-
-
-def _fit(weights: list[int], room: int) -> tuple[int, int]:
-    """How many records fit in the room, each with a comma, and the bytes they use up: all of it, unless all fit."""
-    weight = sum(weights) + len(weights)
-    if weight <= room:
-        return len(weights), weight
-    return bisect_right(list(accumulate(weight + 1 for weight in weights)), room), room
+        yield Cut(first_id, rows, build_body(texts), len(rows) - len(rows.faults), end)
 
 
 # ── consecutive records ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -140,53 +133,69 @@ class _Run(NamedTuple):
     """Consecutive records without a blank line between them: valid ones, one that cannot be sent, or none: a place.
 
     Attributes:
-        raws: the records as they are in the body; none for one that cannot be sent.
+        text: the records as they are in the body, with the commas between them; empty for one that cannot be sent.
         references: their `external_reference`s as JSON; empty if none has one.
         weights: bytes that each counts towards the batch's limit: for valid ones, their lengths.
         line: the first one's; None in a document.
         start: where the first begins.
         steps: bytes from each one's beginning to its end.
         gap: bytes between two.
+        end: where the next one begins.
         fault: why it cannot be sent.
     """
 
-    raws: list[bytes]
+    text: bytes
     references: list[msgspec.Raw]
     weights: list[int]
     line: int | None
     start: Checkpoint
     steps: list[int]
     gap: int
+    end: Checkpoint
     fault: UnsendableRecord | None = None
 
     @classmethod
     def blank(cls, start: Checkpoint, gap: int) -> _Run:
         """No record: a place after blank lines."""
-        return cls([], [], [], None, start, [], gap)
+        return cls(b"", [], [], None, start, [], gap, start)
 
-    @classmethod
-    def unsendable(
-        cls, fault: UnsendableRecord, reference: msgspec.Raw, line: int | None, start: Checkpoint, step: int, gap: int
-    ) -> _Run:
-        """One record that cannot be sent."""
-        return cls([], [reference], [len(memoryview(fault.request))], line, start, [step], gap, fault)
+    def fit(self, begin: int, most: int, room: int) -> tuple[int, int]:
+        """How many records from `begin` on fit in the room, each with a comma, at most so many; and the bytes used up.
+
+        All the room is used up, unless all of them fit.
+        """
+        if begin == 0 and not self.fault and len(self.weights) <= most and len(self.text) < room:
+            return len(self.weights), len(self.text) + 1
+        weights = self.weights[begin : begin + most]
+        weight = sum(weights) + len(weights)
+        if weight <= room:
+            return len(weights), weight
+        return bisect_right(list(accumulate(weight + 1 for weight in weights)), room), room
 
     def place(self, count: int) -> Checkpoint:
         """The place after the first `count` records."""
-        return _rest_of(self.start, self.steps[:count], self.gap, count)
+        if count == len(self.weights):
+            return self.end
+        return _after(self.start, sum(self.steps[:count]), self.gap, count, count)
 
-    def put(self, begin: int, end: int, rows: RecordIndex, raws: list[bytes]) -> None:
+    def put(self, begin: int, end: int, rows: RecordIndex, texts: list[bytes]) -> None:
         """Add some of the records to a batch."""
         line = None if self.line is None else self.line + begin
         if self.fault:
             rows.add_unsendable(line, self.fault, self.references[0])
+        elif end - begin == len(self.weights):
+            rows.extend(self.weights, line, self.references)
+            texts.append(self.text)
         else:
-            rows.extend(self.weights[begin:end], line, self.references[begin:end])
-            raws += self.raws[begin:end]
+            weights = self.weights[begin:end]
+            rows.extend(weights, line, self.references[begin:end])
+            at = sum(self.weights[:begin]) + begin
+            texts.append(self.text[at : at + sum(weights) + len(weights) - 1])
 
 
-def _rest_of(start: Checkpoint, steps: list[int], gap: int, records: int) -> Checkpoint:
-    return Checkpoint(start.offset + sum(steps) + gap * len(steps), start.line + len(steps), start.record + records)
+def _after(start: Checkpoint, size: int, gap: int, lines: int, records: int) -> Checkpoint:
+    """The place after so many lines, or elements."""
+    return Checkpoint(start.offset + size + gap * lines, start.line + lines, start.record + records)
 
 
 def _runs(plan: SplitPlan, start: Checkpoint, blocks: Iterable[bytes]) -> Iterator[_Run]:
@@ -203,13 +212,15 @@ def _runs(plan: SplitPlan, start: Checkpoint, blocks: Iterable[bytes]) -> Iterat
             begin, end = spans.pop()
             records = window.records[begin:end]
             steps = window.steps[begin:end] if window.steps else list(map(len, records))
-            valid = _valid(window, records, inputs)
+            size = len(window.lines) - len(steps) + 1 if _is_whole(window, steps) else sum(steps)
+            # One may be too large; an OverlongRecord is.
+            valid = _valid(window, records, steps, inputs) if size < API_BODY_LIMIT - WRAPPER_BYTES else None
             if valid:
-                raws, references = valid
-                weights = list(map(len, raws)) if window.returns or plan.is_document else steps
+                text, weights, references = valid
                 line = None if plan.is_document else place.line + 1
-                yield _Run(raws, references, weights, line, place, steps, gap)
-                place = _rest_of(place, steps, gap, len(raws))
+                after = _after(place, size, gap, len(steps), len(steps))
+                yield _Run(text, references, weights, line, place, steps, gap, after)
+                place = after
             elif len(records) > MIN_RECORDS:
                 middle = (begin + end) // 2
                 spans += [(middle, end), (begin, middle)]
@@ -217,11 +228,13 @@ def _runs(plan: SplitPlan, start: Checkpoint, blocks: Iterable[bytes]) -> Iterat
                 for raw, step in zip(records, steps, strict=True):
                     line = None if plan.is_document else place.line + 1
                     judged = validate_record(raw, line, inputs)
+                    after = _after(place, step, gap, 1, 1 if judged else 0)
                     if isinstance(judged, UnsendableRecord):
-                        yield _Run.unsendable(judged, _reference_kept(raw, judged), line, place, step, gap)
+                        reference, weight = _reference_kept(raw, judged), len(memoryview(judged.request))
+                        yield _Run(b"", [reference], [weight], line, place, [step], gap, after, judged)
                     elif judged:
-                        yield _Run([judged.raw], [judged.reference], [len(judged.raw)], line, place, [step], gap)
-                    place = _rest_of(place, [step], gap, 1 if judged else 0)
+                        yield _Run(judged.raw, [judged.reference], [len(judged.raw)], line, place, [step], gap, after)
+                    place = after
 
 
 def after_blank(place: Checkpoint, window: Window) -> Checkpoint:
@@ -230,33 +243,35 @@ def after_blank(place: Checkpoint, window: Window) -> Checkpoint:
 
 
 def _valid(
-    window: Window, records: list[bytes | OverlongRecord], inputs: Inputs | None
-) -> tuple[list[bytes], list[msgspec.Raw]] | None:
-    """Records that can all be sent, without the CR of a CRLF, and their references; None if perhaps one cannot be.
+    window: Window, records: list[bytes | OverlongRecord], steps: list[int], inputs: Inputs
+) -> tuple[bytes, list[int], list[msgspec.Raw]] | None:
+    """Records that can all be sent, without the CR of a CRLF: their text with commas, their lengths and references.
 
-    Each is decoded separately, with the same outcome as `validate_record`. Lists and `map` cost a fraction of a loop,
-    and values that are dropped immediately cost a fraction of others.
+    None if perhaps one cannot be sent: each is read separately, as `validate_record` does it.
     """
-    if sum(map(len, records)) >= API_BODY_LIMIT - WRAPPER_BYTES:
-        return None  # One may be too large; an OverlongRecord is.
     raws: list[bytes] = records  # type: ignore[assignment]
-    found = inputs.references(raws, wanted=window.referring) if inputs else _references(raws, wanted=window.referring)
-    if found is None:
+    weights = steps
+    if _is_whole(window, steps) and not window.returns:
+        text = window.lines.replace(b"\n", b",")
+    else:
+        raws = [raw.removesuffix(b"\r") for raw in raws] if window.returns else raws
+        text, weights = b",".join(raws), list(map(len, raws))
+    if not is_text(text) or (found := inputs.references(raws, wanted=window.referring)) is None:
         return None
-    references = list(map(_reference, found, raws)) if found.count(None) < len(found) else []
-    return [raw.removesuffix(b"\r") for raw in raws] if window.returns else raws, references
+    return text, weights, _as_json(found, raws)
 
 
-def _references(raws: list[bytes], *, wanted: bool) -> list[Any] | None:
-    """The references of records that are all JSON objects; none unless they are wanted; None if one is no object."""
-    try:
-        values = map(_decode_object, raws)
-        if wanted:
-            return [value.get("external_reference") for value in values]
-        deque(values, maxlen=0)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None
-    return []
+def _is_whole(window: Window, steps: list[int]) -> bool:
+    """Whether these are all records of a window of lines."""
+    return bool(window.lines) and len(steps) == len(window.records)
+
+
+def _as_json(references: list[Any], raws: list[bytes]) -> list[msgspec.Raw]:
+    """The references of records as JSON; empty if none has one."""
+    kinds = set(map(type, references))
+    if kinds <= {type(None)}:
+        return []
+    return _decode_raws(_encode(references)) if kinds == {str} else list(map(_reference, references, raws))
 
 
 # ── one record ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -277,7 +292,8 @@ def validate_record(
     Args:
         raw: the record's bytes, without the line feed.
         line: its 1-based line; None for a document's element.
-        inputs: what it must have, if it is sent as written and that is known.
+        inputs: what it must have, if it is sent as written: a number that no computer holds, as 1e999, only prevents
+            that in its `external_reference`, which result lines have. None if it is converted, so that all is read.
     """
     if not raw:
         return None
@@ -287,15 +303,31 @@ def validate_record(
     if inputs and (read := inputs.read(raw)):
         return _Sendable(raw.removesuffix(b"\r"), _reference(read.external_reference, raw))
     try:
-        value = _decode(raw)
+        is_object = _is_object(raw, out_of_range=inputs is not None)
+        reference = _decode_request(raw).external_reference if is_object else None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return _unreadable(raw, line, error)
-    if type(value) is not dict:
+    if not is_object:
         message = "The record is JSON, but not an object. Write one request object."
-        return UnsendableRecord("not_an_object", located(line, message), msgspec.Raw(one_line(raw)))
+        return UnsendableRecord(
+            "not_an_object", located(line, message), msgspec.Raw(readable_json(raw.removesuffix(b"\r")))
+        )
     if inputs and (message := inputs.fault(raw)):
-        return UnsendableRecord("bad_record", located(line, message), msgspec.Raw(one_line(raw)))
-    return _Sendable(raw.removesuffix(b"\r"), _reference(value.get("external_reference"), raw))
+        return UnsendableRecord(
+            "bad_record", located(line, message), msgspec.Raw(readable_json(raw.removesuffix(b"\r")))
+        )
+    return _Sendable(raw.removesuffix(b"\r"), _reference(reference, raw))
+
+
+def _is_object(raw: bytes, *, out_of_range: bool) -> bool:
+    """Whether JSON is an object; its numbers may be out of range only if that is said."""
+    try:
+        return type(_decode(raw)) is dict
+    except msgspec.ValidationError:
+        if not out_of_range:
+            raise
+    raw.decode()
+    return bytes(_decode_raw(raw)).startswith(b"{")
 
 
 def _reference(reference: object, raw: bytes) -> msgspec.Raw:
@@ -314,7 +346,7 @@ def _reference_kept(raw: bytes | OverlongRecord, fault: UnsendableRecord) -> msg
         found = whole_members(beginning_of(raw))
     elif fault.code == "bad_record" and isinstance(raw, bytes):
         found = without_lone_surrogates(raw)
-    return _reference(_decode_object(found).get("external_reference"), found) if found else NO_REFERENCE
+    return _reference(_decode_request(found).external_reference, found) if found else NO_REFERENCE
 
 
 def beginning_of(raw: bytes | OverlongRecord) -> bytes:
@@ -346,7 +378,7 @@ def _unreadable(raw: bytes, line: int | None, error: Exception) -> UnsendableRec
 def _lone_surrogate(raw: bytes, line: int | None) -> UnsendableRecord | None:
     """A record that is an object but for half of a surrogate pair, with its whole text as a JSON string."""
     try:
-        _decode_object(without_lone_surrogates(raw))
+        _decode_request(without_lone_surrogates(raw))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
     member, half = first_lone_surrogate(raw)

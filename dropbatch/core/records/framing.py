@@ -53,6 +53,7 @@ class Window(NamedTuple):
         referring: whether one may have an `external_reference`.
         blank_bytes: bytes of the blank lines that the window consists of; 0 if it has records.
         blank_lines: their number.
+        lines: the records together, with the line feeds between them; empty for a document's elements.
     """
 
     records: list[bytes | OverlongRecord]
@@ -61,6 +62,7 @@ class Window(NamedTuple):
     referring: bool = True
     blank_bytes: int = 0
     blank_lines: int = 0
+    lines: bytes = b""
 
 
 def lines(blocks: Iterable[bytes]) -> Iterator[Window]:
@@ -116,7 +118,8 @@ def _lines_within(block: bytes, begin: int, last: int) -> Iterator[Window]:
         if not stretches and len(section) < _FEW_BYTES * len(records):
             stretches = True
             continue
-        yield Window(records, [], returns=b"\r" in section, referring=may_refer(section))  # type: ignore[arg-type]
+        returns, referring = b"\r" in section, may_refer(section)
+        yield Window(records, [], returns=returns, referring=referring, lines=section)  # type: ignore[arg-type]
         begin = end + 1
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from functools import cache
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -47,13 +48,15 @@ class Form(NamedTuple):
 
 @cache
 def forms_of(schema: str, efforts: tuple[str, ...] | None = None) -> tuple[Form, ...]:
-    """The forms of a schema's requests; none if nothing is known.
+    """The forms of a schema's requests; if nothing is known, one that any object has.
 
     Args:
         schema: its name, one of `dropbatch.core.formats.published`.
         efforts: that the model takes; None if they are not known.
     """
-    found = alternatives(schema) if schema in content()["schemas"] else ()
+    if schema not in content()["schemas"]:
+        return (Form("", msgspec.json.Decoder(Request).decode),)
+    found = alternatives(schema)
     inputs = [next(name[:-1] for name in one.members if name.endswith("!")) for one in found]
     forms = []
     for one, member in zip(found, inputs, strict=True):
@@ -64,6 +67,7 @@ def forms_of(schema: str, efforts: tuple[str, ...] | None = None) -> tuple[Form,
 
 
 _WRONG = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+_external_reference = attrgetter("external_reference")
 _decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _PLACE = re.compile(r" - at `\$\.?(.*)`$")
 _MISSING = re.compile(r"required field `(\w+)`")
@@ -81,16 +85,14 @@ class Inputs:
         """The references of requests that all have an input, in the same form; None if perhaps one has none.
 
         Args:
-            raws: JSON.
+            raws: UTF-8, perhaps JSON.
             wanted: whether any request has a reference; if not, the list is empty.
         """
-        if not _are_text(raws):
-            return None
         for form in self._forms:
             try:
                 values = map(form.decode, raws)
                 if wanted:
-                    return [value.external_reference for value in values]
+                    return list(map(_external_reference, values))
                 deque(values, maxlen=0)
             except _WRONG:
                 continue
@@ -99,7 +101,7 @@ class Inputs:
 
     def read(self, raw: bytes) -> Request | None:
         """What is read of a request that has an input; None for any other, and for what is not JSON."""
-        if not _are_text([raw]):
+        if not is_text(raw):
             return None
         for form in self._forms:
             try:
@@ -110,7 +112,7 @@ class Inputs:
 
     def fault(self, raw: bytes) -> str:
         """Why the model does not take a request, a JSON object; empty if it does. Begins with the member at fault."""
-        if not self._forms or self.read(raw) is not None:
+        if not self._forms[0].member or self.read(raw) is not None:
             return ""
         members = _decode_members(raw)
         given = [one for one in self._forms if one.member in members]
@@ -140,19 +142,17 @@ class Inputs:
         return f"{place}: It has the wrong type." if ", got " in said else f"{place}: {said}."
 
 
-def inputs_of(plan: SplitPlan) -> Inputs | None:
-    """The requests that the model of a job takes; None if nothing is known, or an older version planned it so."""
-    if not plan.inputs:
-        return None
+def inputs_of(plan: SplitPlan) -> Inputs:
+    """The requests that the model of a job takes: any if nothing is known, or if an older version planned it so."""
     return Inputs(plan.inputs, plan.known_model.efforts if plan.facts else None)
 
 
-def _are_text(raws: Sequence[bytes]) -> bool:
-    """Whether all bytes are UTF-8: a decoder does not check what it skips."""
-    if all(map(bytes.isascii, raws)):
+def is_text(raw: bytes) -> bool:
+    """Whether bytes are UTF-8: a decoder does not check what it skips."""
+    if raw.isascii():
         return True
     try:
-        deque(map(bytes.decode, raws), maxlen=0)
+        raw.decode()
     except UnicodeDecodeError:
         return False
     return True

@@ -22,10 +22,10 @@ from shared.claims import MAX_CLAIMS, claim_seconds, report_stuck, retry_seconds
 from shared.denied_writes import show_denied_write
 from shared.errors import ObjectNotFoundError, StorageError
 from shared.events.answers import note_answer, note_told_meanwhile
-from shared.lasting_errors import clear_lasting_error
 from shared.models import CANCEL_NOW, CANCELLED_ACCEPTED, TOO_OLD_CODE, Batch, ErrorDetail, Job, Submission
 from shared.observability import count
 from shared.workers_ai.error_codes import ErrorClass
+from shared.workers_ai.lasting_errors import clear_lasting_error
 from shared.workers_ai.other_account import api_of
 from shared.workers_ai.rejections import classify_rejection
 from shared.workers_ai.replies import OutcomeUnknown, Pending, Rejected

@@ -21,12 +21,12 @@ from functions.poll.batch.unanswered import (
 from shared.aws.queues import FAST_START_BATCHES, FOLLOWED_POLLS, FOLLOWED_SECONDS, POLL_GRACE_SECONDS, PollMessage
 from shared.claims import claim_seconds
 from shared.events.answers import net_of
-from shared.lasting_errors import clear_lasting_error, note_lasting_error
 from shared.models import Batch, ErrorDetail, Job, Submission, cause_of
 from shared.observability import batch_log_fields, count, logger
 from shared.pacing.controls import PauseReason, Permit
 from shared.retry import poll_back_off, soon_after
 from shared.workers_ai.error_codes import BLOCKED_CODES, METRIC_OF_CLASS, ErrorClass
+from shared.workers_ai.lasting_errors import clear_lasting_error, note_lasting_error
 from shared.workers_ai.other_account import other_account
 from shared.workers_ai.replies import Accepted, Failed, NoAnswers, OutcomeUnknown, Pending, Rejected, Reply
 

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from shared.models import Batch, Job
 
 
+MAX_CAUSE_MESSAGE = 2_000
+"""Characters of a job's error in the cause of its task, which has 32,768 for them and two keys, each escaped."""
+
+
 class FileEntry(NamedTuple):
     """A result file as the manifest lists it; `sha256` is None for one that is too large to be read again."""
 
@@ -118,6 +122,14 @@ def event_detail(bucket: str, job: Job, manifest: dict[str, Any]) -> dict[str, A
             **{kind: keys.result(job.upload.key, job.job_id, name) for kind, name in names.items()},
         },
     }
+
+
+def task_cause(detail: dict[str, Any]) -> str:
+    """The cause of a task that failed, as JSON: of the notice, what is short enough for Step Functions."""
+    told = {name: detail[name] for name in ("job_id", "state", "counts")}
+    results = {name: key for name, key in detail["results"].items() if name in {"bucket", "manifest", "retry"}}
+    message = detail["error"]["message"] if detail["error"] else "The job was cancelled."
+    return msgspec.json.encode({**told, "results": results, "message": message[:MAX_CAUSE_MESSAGE]}).decode()
 
 
 def bedrock_manifest(job: Job) -> bytes:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from math import log10
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
+
+from dropbatch.core.formats.base import NULL, begins, compact
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -23,7 +25,22 @@ MAX_GROUP_CHARACTERS = 500
 BINS_A_DECADE = 3
 """Bars of the histogram between 1 and 10 seconds, between 10 and 100, and so on."""
 
-_decode = msgspec.json.Decoder().decode
+
+class _Error(msgspec.Struct):
+    code: str
+    message: str
+
+
+class _Failed(msgspec.Struct):
+    """A line of errors.jsonl; the request stays as it is: it may hold numbers that cannot be read."""
+
+    error: _Error
+    line: int | None = None
+    request: msgspec.Raw = NULL
+
+
+_decode = msgspec.json.Decoder(_Failed).decode
+_decode_text = msgspec.json.Decoder(str).decode
 
 
 @dataclass
@@ -100,18 +117,17 @@ class Failures:
 
     def add(self, line: bytes) -> None:
         """Add a line of errors.jsonl."""
-        failed: dict[str, Any] = _decode(line)
-        error = failed["error"]
-        key = (str(error["code"]), general_message(str(error["message"])))
+        failed = _decode(line)
+        key = (failed.error.code, general_message(failed.error.message))
         if key not in self.groups and len(self.groups) >= MAX_GROUPS:
             self.others += 1
             return
         group = self.groups.setdefault(key, Group())
         group.records += 1
-        if failed.get("line") is not None and len(group.lines) < MAX_LINES:
-            group.lines.append(int(failed["line"]))
+        if failed.line is not None and len(group.lines) < MAX_LINES:
+            group.lines.append(failed.line)
         if len(group.examples) < MAX_EXAMPLES:
-            group.examples.append(_example(failed.get("request")))
+            group.examples.append(_example(failed.request))
 
 
 def general_message(message: str) -> str:
@@ -121,8 +137,8 @@ def general_message(message: str) -> str:
     return general[:MAX_GROUP_CHARACTERS]
 
 
-def _example(request: object) -> str:
-    text = request if isinstance(request, str) else msgspec.json.encode(request).decode(errors="replace")
+def _example(request: msgspec.Raw) -> str:
+    text = _decode_text(request) if begins(request, b'"') else compact(request).decode(errors="replace")
     return text if len(text) <= MAX_EXAMPLE_CHARACTERS else f"{text[:MAX_EXAMPLE_CHARACTERS]}…"
 
 

@@ -15,8 +15,9 @@ import msgspec
 
 from dropbatch.core import keys
 from dropbatch.core.keys import FINAL_JOB_STATES, JobState
+from functions.poll.results.announce import announce
 from functions.poll.results.file_digests import seconds_for_digests
-from functions.poll.results.manifest import bedrock_manifest, build_manifest, event_detail, retry_record
+from functions.poll.results.manifest import bedrock_manifest, build_manifest, retry_record
 from functions.poll.results.report import write_report
 from functions.poll.results.result_files import (
     STEP_SECONDS,
@@ -36,6 +37,7 @@ from functions.poll.schedule.waiting_for import report_long_wait, waiting_for
 from shared.claims import CLAIMS_BEFORE_ALARM, MAX_CLAIMS, claim_seconds, report_stuck, retry_seconds
 from shared.denied_writes import show_denied_write
 from shared.errors import InvariantError, LeaseLostError, ObjectNotFoundError, RefusedError, StorageError
+from shared.executions import beat
 from shared.job_control import follow_job_control
 from shared.job_status import JSON_TYPE, build_status, final_status, status_digest, write_status
 from shared.ledger import still_leased
@@ -64,8 +66,6 @@ METRIC_OF_STATE = {
     JobState.FAILED: "JobsFailed",
     JobState.CANCELLED: "JobsCancelled",
 }
-MAX_REFUSED_NOTICE_SECONDS = 300.0
-"""Seconds after the end of a job for which its notice is sent again although EventBridge refuses it for good."""
 MIN_ANSWERED_RECORDS = 100
 """Answered records from which a job's `max_failed_fraction` is tested."""
 
@@ -122,6 +122,7 @@ def _visit(invocation: Invocation, job: Job, until: float) -> bool:
         return False
     count("OldestJobAge", services.now() - leased.created_at)
     report_stuck(leased.claims, leased.job_id)
+    leased = beat(services, leased)
     if leased.claims > MAX_CLAIMS and leased.total is not None:
         _give_up(invocation, leased)
     else:
@@ -172,6 +173,7 @@ def _watch_split(invocation: Invocation, job: Job) -> None:
     watched = follow_job_control(services, job.job_id)
     if watched is None or watched.state is not JobState.SPLITTING:
         return
+    watched = beat(services, watched)
     ahead = next_final_batches(services, watched, "output")
     status = _status_of(services, watched, ahead, waiting_for(services, watched))
     digest = status_digest(status)
@@ -244,7 +246,8 @@ def _close(invocation: Invocation, job: Job, kinds: list[Kind]) -> None:
     The end time is pinned first, so that every object has the same one.
     """
     services = invocation.services
-    if job.ended_at is None:
+    again = job.ended_at is not None
+    if not again:
         job = still_leased(services.ledger.update_leased_job(job, {"ended_at": services.now()}), job.job_id)
     job = replace(job, completed_at=job.ended_at)
     now = services.now()
@@ -257,26 +260,11 @@ def _close(invocation: Invocation, job: Job, kinds: list[Kind]) -> None:
     if job.retry_of:
         _put_retry_record(services, job, manifest)
     write_status(services, job, final_status(job))
-    _publish(services, job, event_detail(services.store.bucket, job, manifest), now)
+    announce(services, job, manifest, now, again=again)
     # The ledger comes last: until then the job is due again, and all of the above exists already or is repeated.
     if _end(services, job, now, is_complete=job.output.lines == job.total and kinds == _wanted(job)):
         count(METRIC_OF_STATE[job.final_state])
         logger.info("job over", job_id=job.job_id, state=job.final_state, records=job.total, failed=job.sums.failed)
-
-
-def _publish(services: Services, job: Job, detail: dict[str, Any], now: float) -> None:
-    """Announce that a job is over; after some minutes of refusals that last, it ends without.
-
-    Raises:
-        StorageError: the notice is to be sent again.
-    """
-    try:
-        services.notices.publish_job_over(detail, now)
-    except RefusedError as error:
-        if job.ended_at is None or now - job.ended_at < MAX_REFUSED_NOTICE_SECONDS:
-            raise
-        logger.error("event not published", job_id=job.job_id, reason=str(error))
-        count("Errors")
 
 
 def _end(services: Services, job: Job, now: float, *, is_complete: bool) -> bool:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from functions.poll.schedule.control import MAX_HELD_SECONDS
 from shared.job_status import iso_time
-from shared.lasting_errors import NOTED_AFTER_SECONDS
 from shared.observability import count, logger
 from shared.pacing.controls import PAUSE_MESSAGES, PauseReason
 from shared.workers_ai.error_codes import advice
+from shared.workers_ai.lasting_errors import NOTED_AFTER_SECONDS
 from shared.workers_ai.other_account import other_account
 
 if TYPE_CHECKING:

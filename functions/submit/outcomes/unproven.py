@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from shared.events import search
-from shared.lasting_errors import note_lasting_error
 from shared.models import Batch, ErrorDetail, Job, Looking
 from shared.observability import count
 from shared.pacing.controls import PauseReason, Permit
 from shared.retry import submit_back_off
 from shared.workers_ai.error_codes import is_doubtful, is_like_lost
+from shared.workers_ai.lasting_errors import note_lasting_error
 from shared.workers_ai.other_account import other_account
 
 if TYPE_CHECKING:

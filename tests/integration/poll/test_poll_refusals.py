@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from functions.poll.batch.unanswered import LATE
-from shared import lasting_errors
 from shared.models import BatchState, ErrorDetail, Isolation, LastingError, Submission
 from shared.pacing.controls import PauseReason, Permit
+from shared.workers_ai import lasting_errors
 from shared.workers_ai.replies import Failed, NoAnswers, OutcomeUnknown, Pending, Rejected
 from tests.support.doubles.ledger_items import T
 from tests.support.doubles.polled_batch import ACCEPTED, COMPLETE

@@ -49,6 +49,8 @@ def deny(monkeypatch, *operations):
         ["resume"],
         ["redrive"],
         ["tail", "--no-follow"],
+        ["events"],
+        ["events", "off"],
     ],
     ids=" ".join,
 )

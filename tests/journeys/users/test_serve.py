@@ -48,7 +48,7 @@ def as_user(world):
     """Calls in this context are judged by the users' policy."""
     permissions = world.permissions
     names = defaultdict(str, {"Bucket.Arn": f"arn:aws:s3:::{BUCKET}", "AWS::AccountId": AWS_ACCOUNT})
-    policy = iam.grants("UserPolicy", names, {"UsesOwnKey": False})
+    policy = iam.grants("UserPolicy", names, {"UsesOwnKey": False, "UsesSource": False})
     permissions.granted = {**permissions.granted, "UserPolicy": policy}
 
     class AsUser:

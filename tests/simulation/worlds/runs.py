@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from typing import Any
 
 from local.workers_ai import Behaviour
 from tests.simulation.cloudflare.events import Events, Hand
@@ -12,7 +13,8 @@ from tests.simulation.cloudflare.others import OtherStack, by_hand
 from tests.simulation.worlds.item_laws import ItemLaws
 from tests.simulation.worlds.judges import Ending, Laws, Promises, Violation
 from tests.simulation.worlds.plans import Act, Command, Deploy, Drop, Plan, draw, smaller
-from tests.simulation.worlds.users import Dropped, drop
+from tests.simulation.worlds.task_laws import TaskLaws
+from tests.simulation.worlds.users import Dropped, awaited, drop
 from tests.simulation.worlds.world import World, simulated
 
 SETTLE_SECONDS = 60 * 86_400.0
@@ -57,6 +59,7 @@ def run(plan: Plan, events: list[str] | None = None, settle_seconds: float = SET
         world.trace = note
         laws = Laws(world, events)
         ItemLaws(laws)
+        tasks = TaskLaws(laws)
         promises = Promises(laws)
         event_laws = EventLaws(laws, plan.events or Events(is_on=False))
         if plan.events is not None and plan.events.repeated:
@@ -75,6 +78,7 @@ def run(plan: Plan, events: list[str] | None = None, settle_seconds: float = SET
         event_laws.judge(dropped, plan)
         if plan.is_calm:
             promises.judge(dropped, world.calls_per_minute)
+            tasks.judge_calm()
         return Outcome(
             plan,
             tuple(laws.violations),
@@ -89,8 +93,7 @@ def _happens(world: World, act: Act, dropped: list[Dropped], *, may_fail: bool) 
     """Let one act of a plan happen."""
     match act:
         case Drop():
-            one = drop(world, act.name, act.size, act.model, bad=act.bad, may_fail=may_fail, referenced=act.referenced)
-            dropped.append(one)
+            dropped.append(_dropped(world, act, may_fail=may_fail))
         case Deploy():
             world.redeploy(act.versions)
         case Hand():
@@ -99,6 +102,14 @@ def _happens(world: World, act: Act, dropped: list[Dropped], *, may_fail: bool) 
             jobs = {one.upload.key: one.upload.job_id for one in dropped}
             if target := jobs.get(f"inbox/{act.name}") if act.name else "stack":
                 world.command(target, act.word)
+
+
+def _dropped(world: World, act: Drop, *, may_fail: bool) -> Dropped:
+    given: dict[str, Any] = {"model": act.model, "bad": act.bad, "may_fail": may_fail, "referenced": act.referenced}
+    if not act.waits:
+        return drop(world, act.name, act.size, **given)
+    metadata = {"cancel-with-task": "true"} if act.cancels else {}
+    return awaited(world, act.name, act.size, act.waits, metadata=metadata, **given)
 
 
 def random_world(seed: int, events: list[str] | None = None) -> Outcome:

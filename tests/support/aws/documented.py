@@ -14,6 +14,8 @@ _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _SHELL = {"", "sh"}
 _INLINE = re.compile(r"`(aws [a-z][^`]*)`")
 _COMMAND = re.compile(r"(?<![\w-])aws [a-z0-9]+ ")
+_SIGNS_IN = "aws sso login"
+"""Opens a browser; and the first version of the AWS CLI has no such command."""
 _NAMES = "With the AWS CLI"
 """The section of docs/operations.md whose first block gives the names that the others use."""
 
@@ -44,7 +46,7 @@ def aws_lines() -> list[Lines]:
         outside = _BLOCK.sub(lambda one: " " * len(one[0]), text)
         blocks += [(one.start(1), one[1].replace("\n", " ")) for one in _INLINE.finditer(outside) if " " in one[1][4:]]
         for at, script in sorted(blocks):
-            if _COMMAND.search(script) and "()" not in script:
+            if _COMMAND.search(script) and "()" not in script and script != _SIGNS_IN:
                 line = text.count("\n", 0, at) + 1
                 found.append(Lines(f"{path.relative_to(ROOT)}:{line}", script))
     return found

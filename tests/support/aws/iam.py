@@ -18,6 +18,8 @@ from local.template import properties
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+MACHINE = "arn:aws:states:eu-west-1:123456789012:stateMachine:pipeline"
+"""The only state machine."""
 S3_WRITES = frozenset(
     {"PutObject", "CopyObject", "CreateMultipartUpload", "UploadPart", "UploadPartCopy", "CompleteMultipartUpload"}
 )
@@ -128,7 +130,9 @@ def needs_of(service: str, operation: str, arguments: Mapping[str, Any], account
         case "dynamodb":
             name = arguments.get("TableName") or next(iter(arguments["RequestItems"]))
             index = f"/index/{arguments['IndexName']}" if "IndexName" in arguments else ""
-            keys = (("dynamodb:LeadingKeys", arguments["Key"]["pk"]["S"]),) if "Key" in arguments else ()
+            found = arguments["Key"]["pk"] if "Key" in arguments else arguments.get("ExpressionAttributeValues", {})
+            leading = found.get("S") or found.get(":pk", {}).get("S")
+            keys = (("dynamodb:LeadingKeys", leading),) if leading else ()
             yield Need(f"dynamodb:{operation}", f"arn:aws:dynamodb:::table/{name}{index}", keys)
         case "sqs":
             name = arguments["QueueUrl"].rpartition("/")[2]
@@ -137,6 +141,8 @@ def needs_of(service: str, operation: str, arguments: Mapping[str, Any], account
             for entry in arguments["Entries"]:
                 context = (("events:source", entry["Source"]), ("events:detail-type", entry["DetailType"]))
                 yield Need("events:PutEvents", f"arn:aws:events::{account}:event-bus/default", context)
+        case "stepfunctions":  # The machine is that of the token, which tells nobody here.
+            yield Need(f"states:{operation}", MACHINE)
         case "secretsmanager":
             yield Need(f"secretsmanager:{operation}", arguments["SecretId"])
         case _:
@@ -259,4 +265,6 @@ def _holds(operator: str, values: tuple[str, ...], given: str | None) -> bool:
             return given is None or any(like(given, value) for value in values)
         case "ForAllValues:StringEquals":
             return given is None or given in values
+        case "ForAllValues:StringLike":
+            return given is None or any(like(given, value) for value in values)
     raise AssertionError(f"the template uses an operator that this matcher does not know: {operator}")

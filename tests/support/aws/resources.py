@@ -37,6 +37,11 @@ def client(name: str, config: object = None) -> Any:
     return _client(name)
 
 
+def forget_clients() -> None:
+    """Create clients anew: the address of AWS has changed."""
+    _client.cache_clear()
+
+
 @cache
 def _client(name: str) -> Any:
     return boto3.client(name)  # type: ignore[call-overload] # The service is known at run time.
@@ -45,7 +50,8 @@ def _client(name: str) -> Any:
 class Session:
     """A boto3 session whose clients all worlds share."""
 
-    def client(self, name: str, config: object = None) -> Any:
+    def client(self, name: str, config: object = None, region_name: str = REGION) -> Any:
+        assert region_name == REGION
         return client(name, config)
 
 
@@ -148,6 +154,7 @@ def permissions_of(environment: dict[str, str]) -> Permissions:
         "SharedSecret.Id": environment["WORKER_SECRET_ARN"],
         "SourceBucketName": environment.get("SOURCE_BUCKET_NAME", ""),
         "SourcePrefix": environment.get("SOURCE_PREFIX", ""),
+        "StateMachineArn": environment.get("STATE_MACHINE_ARN", ""),
         "SubmitLogs.Arn": "arn:aws:logs:::log-group:submit",
         "PollLogs.Arn": "arn:aws:logs:::log-group:poll",
         **{f"{name}.Arn": f"arn:aws:sqs:::{name}" for name in QUEUES},
@@ -161,5 +168,6 @@ def permissions_of(environment: dict[str, str]) -> Permissions:
         "SendsGatewayToken": transport != "worker" and bool(environment.get("AI_GATEWAY_ID")),
         "UsesWorker": transport == "worker",
         "UsesSource": bool(environment.get("SOURCE_BUCKET_NAME")),
+        "TellsExecutions": bool(environment.get("STATE_MACHINE_ARN")),
     }
     return Permissions({role: grants(role, names, conditions) for role in ("SubmitRole", "PollRole")}, AWS_ACCOUNT)

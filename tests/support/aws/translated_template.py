@@ -25,6 +25,7 @@ CHOICES = {
     "NamesWorkerSecret": False,
     "SendsGatewayToken": False,
     "UsesSource": False,
+    "TellsExecutions": False,
     "Notifies": False,
 }
 """The conditions that policies depend on, as the defaults make them."""

@@ -103,7 +103,19 @@ class PolledBatch:
         ledger, store = Ledger(dynamodb, "table"), ObjectStore(client("s3"), "bucket")
         budget = Budget(dynamodb, "table", 200)
         self.services = Services(
-            *(double, ledger, store, double, double, budget, double, double, double, IdProbes(dynamodb, "table")),
+            *(
+                double,
+                ledger,
+                store,
+                double,
+                double,
+                budget,
+                double,
+                double,
+                double,
+                double,
+                IdProbes(dynamodb, "table"),
+            ),
             now=lambda: T,
             sleep=lambda _: None,
         )

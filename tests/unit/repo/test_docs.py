@@ -8,7 +8,7 @@ from functools import cache
 import pytest
 
 from bench.cost import STANDING
-from dropbatch.core.options import OPTIONS
+from dropbatch.core.option_values import OPTIONS
 from local.template import template
 from shared.pacing.controls import PauseReason
 from tests.support.shipped import ROOT, SHIPPED
@@ -51,8 +51,8 @@ def table(page, name):
     return rows
 
 
-def codes_in(name):
-    return [row[0].strip("`") for row in table(ROOT / "docs" / "results.md", f"codes of {name}")]
+def codes_in(name, page="results.md"):
+    return [row[0].strip("`") for row in table(ROOT / "docs" / page, f"codes of {name}")]
 
 
 @cache
@@ -212,7 +212,7 @@ def test_page_of_options_has_those_of_code():
 
 
 def test_codes_are_documented_and_no_others():
-    documented = {*codes_in("records"), *codes_in("uploads")}
+    documented = {*codes_in("records"), *codes_in("uploads"), *codes_in("notes", "pipelines.md")}
     assert codes_in_code() <= documented
     assert documented <= words_in_code()
 

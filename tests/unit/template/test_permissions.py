@@ -30,7 +30,17 @@ def test_owners_key_is_used_through_services_alone(of_type):
         assert [service.partition(".")[0] for service in services] == ["s3", "sqs", "dynamodb", "secretsmanager"]
         assert {service.partition(".")[2] for service in services} == {"<AWS::Region>.amazonaws.*"}, "China has two"
     (use,) = [one for one in statements(of_type, "UserPolicy", UsesOwnKey=True) if one["Sid"] == "UseKey"]
-    assert use["Condition"]["StringLike"]["kms:ViaService"].startswith("s3.")
+    assert use["Condition"]["StringLike"]["kms:ViaService"] == [
+        f"{service}.<AWS::Region>.amazonaws.*" for service in ("s3", "dynamodb")
+    ]
+    (use,) = [s for s in statements(of_type, "UserPolicy", UsesOwnKey=True, UsesSource=True) if s["Sid"] == "UseKey"]
+    assert use["Condition"]["StringLike"]["kms:ViaService"][2:] == ["sqs.<AWS::Region>.amazonaws.*"]
+
+
+def test_users_send_messages_only_if_there_is_a_source(of_type):
+    assert not allows(of_type, "UserPolicy", "sqs:SendMessage", "")
+    sent = [one for one in statements(of_type, "UserPolicy", UsesSource=True) if one["Action"] == "sqs:SendMessage"]
+    assert [one["Resource"] for one in sent] == ["<UploadQueue.Arn>"]
 
 
 @pytest.mark.parametrize("own_key", [False, True])
@@ -64,6 +74,14 @@ def test_roles_name_single_actions_and_resources(of_type, own_key):
         ("UserPolicy", "s3:PutObject", f"results/a.jsonl/{JOB}/manifest.json", False),
         ("UserPolicy", "s3:GetObject", f"results/a.jsonl/{JOB}/manifest.json", True),
         ("UserPolicy", "s3:GetObject", f"staging/{JOB}/00000000/request", False),
+        ("UserPolicy", "s3:GetObject", f"staging/{JOB}/00000000/raw-1-0", False),
+        ("UserPolicy", "s3:GetObject", f"staging/{JOB}/00000000/said-1", False),
+        ("UserPolicy", "s3:GetObject", f"staging/{JOB}/00000003.f/part-2", True),
+        ("UserPolicy", "s3:GetObject", f"staging/{JOB}/header", True),
+        ("UserPolicy", "s3:GetObject", f"staging/{JOB}/header-answers", True),
+        ("UserPolicy", "dynamodb:Query", "", True),
+        ("UserPolicy", "dynamodb:GetItem", "", False),
+        ("UserPolicy", "dynamodb:UpdateItem", "", False),
         ("UserPolicy", "s3:PutObject", "files/file-0", True),
         ("UserPolicy", "s3:PutObject", "files/batches/batch_0.json", True),
         ("UserPolicy", "s3:DeleteObject", "files/file-0", True),

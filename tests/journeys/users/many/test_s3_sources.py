@@ -1,5 +1,7 @@
 """What lies in S3 already is a source: it is copied on S3's side, checked first, whole or not at all."""
 
+import io
+
 import pytest
 
 import dropbatch
@@ -121,3 +123,34 @@ def test_five_terabytes_have_at_most_10_000_parts(size):
     assert [first for _, first, _ in sent[1:]] == [end + 1 for _, _, end in sent[:-1]]
     assert (sent[0][1], sent[-1][2] + 1) == (0, size)
     assert max(end + 1 - first for _, first, end in sent) <= 5 << 30
+
+
+@pytest.fixture
+def parquet():
+    """A Parquet file of 50 texts, in two row groups."""
+    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    file = io.BytesIO()
+    parquet.write_table(pa.table({"text": [f"text {number}" for number in range(50)]}), file, row_group_size=30)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "PQ"])
+def test_table_is_read_and_sent_as_one(command, lake, parquet, suffix):
+    lake(f"exports/july/a.{suffix}", parquet, model="@cf/baai/bge-small-en-v1.5", owner="x")
+
+    done = command.run("put", f"s3://lake/exports/july/a.{suffix}", "--template", "{text}", "--wait")
+
+    assert done.code == 0, done.err
+    assert command.world.objects("inbox/") == ["inbox/a.csv"]
+    assert command.world.read("inbox/a.csv").splitlines()[::50] == [b'"text"', b'"text 49"']
+    assert command.world.manifest()["counts"]["succeeded"] == 50
+
+
+def test_damaged_table_is_named_before_anything_is_sent(command, lake, parquet):
+    lake("a/1.jsonl")
+    lake("a/2.parquet", parquet[:100])
+
+    done = command.run("put", "s3://lake/a/", "--model", M2M)
+
+    assert (done.code, command.world.objects("inbox/")) == (2, [])
+    assert "s3://lake/a/2.parquet: It cannot be read" in done.err

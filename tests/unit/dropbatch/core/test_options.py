@@ -313,7 +313,7 @@ def test_options_arrive_as_given(given):
     [
         ({"modle": "x"}, "Did you mean model?"),
         ({"max_cost": "much"}, "`max_cost`: It must be a number of US dollars"),
-        ({"system": "x" * 2_100}, "Put them in an _options.json"),
+        ({"system": "x" * 2_100}, "Put the options in an _options.json"),
         ({"template": "\ud800"}, "not Unicode text"),
     ],
 )

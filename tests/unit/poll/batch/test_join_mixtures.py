@@ -3,6 +3,7 @@
 import json
 
 import msgspec
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -117,6 +118,33 @@ def check_error(row, index, line, told):
     else:
         assert line.retry == request_of(index) + b"\n"
         assert request_of(index) in line.error
+
+
+ODD_RESULTS = [
+    *(b'"\xe2\x80\xa8"', b'"\xc2\x85"', b'"\xff"', b'"\xc3\xa4"'),
+    *(b"null", b'{"data":[[null]]}', b"[1,\r\n2]", b""),
+]
+
+
+@given(
+    batch=batches(),
+    together=st.tuples(st.integers(1, 5), st.sampled_from([0, 60, 1 << 17])),
+    odd=st.sampled_from(ODD_RESULTS),
+    vectors=st.booleans(),
+)
+@examples(200)
+def test_lines_made_together_equal_those_made_alone(batch, together, odd, vectors):
+    rows, body, _ = batch
+    answers = answers_of(rows, body)
+    if odd and 0 in answers.items:
+        answers.items[0].result = msgspec.Raw(odd)
+    written = []
+    for limits in (together, (1, -1)):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("functions.poll.batch.join.RUN_RECORDS", limits[0])
+            patch.setattr("functions.poll.batch.join.RUN_BYTES", limits[1])
+            written.append(lines_of(rows, answers, vectors=vectors))
+    assert written[0] == written[1]
 
 
 @given(batch=batches())

@@ -142,3 +142,19 @@ def test_duckdb_and_jq_read_every_file(tmp_path):
     for name, readers in found.items():
         for reader, lines in readers.items():
             assert lines == expected[name], (name, reader)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("format_", ["openai", "anthropic", "gemini"])
+def test_vendors_own_types_take_every_line(format_):
+    """OpenAI has none for the lines of failures."""
+    dice = random.Random("vendors")
+    letters = [*BREAKS, *'ab \n\r\t"\\,é', *map(chr, (0x7F, 0x80, 0xA0, 0xFEFF, 0xFFFD, 0x1F600, 0x10FFFF))]
+    words = ["".join(dice.choices(letters, k=dice.randrange(9))) for _ in range(100)]
+    whole = [f"{'says' if number % 3 else FAILS} {word}." for number, word in enumerate(words)]
+
+    output, _, _ = files_of(format_, whole)
+
+    read = vendors.vendors_read(format_, JSON_READERS["splitlines"](output))
+    answered = [text for text in whole if not text.startswith(FAILS)]
+    assert sum(read.values()) == len(answered if format_ == "openai" else whole), read

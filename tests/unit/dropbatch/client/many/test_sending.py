@@ -15,6 +15,7 @@ SMALL, LARGE = 10, PART_BYTES
 class File:
     """A file that takes a moment to send."""
 
+    existed = in_place = False
     stack = SimpleNamespace(bucket="bucket")
     lock = threading.Lock()
 

@@ -1,12 +1,15 @@
 """The cut at its bounds: bytes and records of a batch, the API's limit, lines and references of single records."""
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 
 from dropbatch.core.formats.csv_rows import OverlongRecord
 from dropbatch.core.records import cut as module
 from dropbatch.core.records.cut import cut, validate_record
-from dropbatch.core.records.index import NO_REFERENCE
+from dropbatch.core.records.index import NO_REFERENCE, build_body
+from dropbatch.core.records.inputs import Inputs
 from dropbatch.core.records.plan import Checkpoint
 from dropbatch.errors import UploadRefused
 from tests.support.uploads import LARGEST, LIMIT, WRAPPING, cuts_of, plan_of, record_of, small_limits
@@ -227,6 +230,32 @@ def test_records_without_reference_have_none_in_index(raw):
 def test_reference_stands_at_its_place():
     (one,) = cuts_of(plan_of((10, LIMIT)), b'{}\n{"external_reference":7}\n{}\n')
     assert list(map(bytes, one.rows.references)) == [b"null", b"7", b"null"]
+
+
+OUT_OF_RANGE = [b"1e999", b"-1e400", b"1" + b"0" * 309 + b".5"]
+
+
+@pytest.mark.parametrize("number", OUT_OF_RANGE)
+@pytest.mark.parametrize("among", [b"", b"\xff\n"], ids=["alone", "beside a faulty record"])
+@pytest.mark.parametrize("schema", ["", "bge"])
+def test_number_out_of_range_is_sent_as_written(number, among, schema):
+    record = b'{"text":"a","n":%b}' % number
+    (one,) = cuts_of(replace(plan_of((10, LIMIT * 9)), inputs=schema), among + record)
+    assert one.body == build_body([record])
+
+
+@pytest.mark.parametrize("number", OUT_OF_RANGE)
+def test_reference_out_of_range_is_no_json(number):
+    """Each result line has it, and every reader must be able to read these."""
+    judged = validate_record(b'{"text":"a","external_reference":%b}' % number, 1, Inputs("bge"))
+    assert judged.code == "invalid_json"
+
+
+@pytest.mark.parametrize("number", OUT_OF_RANGE)
+def test_request_out_of_range_is_text_in_errors(number):
+    record = b'{"n":%b}' % number
+    judged = validate_record(record, 1, Inputs("bge"))
+    assert (judged.code, msgspec.json.decode(judged.request)) == ("bad_record", record.decode())
 
 
 def test_faulty_run_is_divided(monkeypatch):
