@@ -34,17 +34,19 @@ class PendingBatches:
         queued: batches that the API has not started, as far as it reports.
         running: batches that it is processing.
         oldest_at: when it accepted the oldest of them, Unix seconds.
+        looked_for_since: since when the submit of a batch is looked for, Unix seconds; None if there is no such batch.
     """
 
     queued: int = 0
     running: int = 0
     oldest_at: float | None = None
+    looked_for_since: float | None = None
 
     def plus(self, api_status: str, accepted_at: float | None) -> PendingBatches:
         """The same with one more batch."""
         oldest = min((at for at in (self.oldest_at, accepted_at) if at is not None), default=None)
         running = api_status == "running"
-        return PendingBatches(self.queued + (not running), self.running + running, oldest)
+        return replace(self, queued=self.queued + (not running), running=self.running + running, oldest_at=oldest)
 
     def for_status(self) -> dict[str, Any]:
         """The member `pending`. It has a time, not an age, so that the status stays the same while nothing happens."""

@@ -35,6 +35,8 @@ NO_TOTALS = {
     "uncollected": 0,
     "unknowable": 0,
     "doubtful": 0,
+    "found": 0,
+    "told": 0,
 }
 DEFAULTS: dict[str, dict[str, object]] = {
     "Job": {
