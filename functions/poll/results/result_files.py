@@ -128,10 +128,7 @@ def next_final_batches(
             split.append(batch)
         else:
             contiguous = False
-            if batch.state is BatchState.QUEUED:
-                pending = pending.plus(batch.api_status, batch.accepted_at)
-            elif batch.looking:
-                pending = replace(pending, looked_for_since=batch.looking.began_at)
+            pending = pending.plus(batch)
         # Tested here and not before the next one, which may be on another page.
         if kind != "output" and batch.number == job.output.mark:
             break

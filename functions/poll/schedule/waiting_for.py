@@ -109,8 +109,8 @@ def looking_for_submit(services: Services, pending: PendingBatches) -> Waiting |
     if until <= services.now():  # It waits for an answer.
         until = since + services.settings.batch_deadline_hours * 3_600
     words = (
-        "The reply to a submit was lost. Dropbatch looks for the batch among Cloudflare's events, so that it is not billed "
-        "twice; if it is not found, it is submitted again as AmbiguousSubmit says."
+        "The reply to a submit was lost. Dropbatch looks for its batch among Cloudflare's events, so that it is not "
+        "billed twice. If it is not found, AmbiguousSubmit says what follows."
     )
     return Waiting("looking_for_submit", words, until)
 
