@@ -27,7 +27,7 @@ from bench.meter import (
 from bench.share import memory_of, share_of
 from dropbatch.core.records.plan import FIRST_BATCH_RECORDS, SplitPlan, max_records
 from functions.poll.schedule.delete_staged import FIRST_SECONDS
-from local.template import default, properties
+from local.template import default, properties, template
 from shared.ledger.item_keys import LIFE_SECONDS
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ FULL_BATCHES, FULL_RECORDS, FULL_TEXT = 3, 5_000, 985
 """The job on which processor time and bytes are measured: the largest batches, of records of 1 KB."""
 JOBS = (10, 1_000, 1_000_000)
 """Records of the jobs whose total cost is shown."""
-STANDING = {"secret": 0.40, "19 alarms": 1.90, "dashboard": 3.00}
-"""Dollars a month for resources that are billed when idle; an account has 10 alarms and 3 dashboards free."""
+SECRET, ALARM, DASHBOARD, METRIC = 0.40, 0.10, 3.00, 0.30
+"""Dollars a month for each; an account has 10 alarms and 3 dashboards for free."""
 
 PRICES_OF = "us-east-1, arm64, November 2026"
 PRICES = {
@@ -127,7 +127,7 @@ run for an hour.
 A month of one run per minute that finds nothing to do, counted on {ticks} such runs, and the resources that are billed
 when idle. Lambda's pollers ask each of the {queues} queues {receives} times a minute; an account's first million
 requests a month are free. CloudWatch bills the stack's own metrics ($0.30 each) only for hours in which they have
-values; three of them always have.
+values. `Dashboard=yes` adds $3.00, unless the account has fewer than three dashboards.
 
 {idle}
 
@@ -156,6 +156,19 @@ takes the same work per batch: the bill of 20,000 batches is 20 times that of 1,
 
 {growth}
 """
+
+
+def always(kind: str) -> int:
+    """How many resources of a kind the stack has whatever its parameters are."""
+    return sum(one["Type"] == kind and "Condition" not in one for one in template()["Resources"].values())
+
+
+def standing(idle: Meter) -> dict[str, float]:
+    """What is billed for a month in which nothing happens, by what it is billed for."""
+    alarms, dashboards = always("AWS::CloudWatch::Alarm"), always("AWS::CloudWatch::Dashboard")
+    billed = {"secret": SECRET, f"{alarms} alarms": alarms * ALARM, "dashboard": dashboards * DASHBOARD}
+    billed["metrics: " + ", ".join(sorted(idle.valued))] = len(idle.valued) * METRIC
+    return {name: dollars for name, dollars in billed.items() if dollars}
 
 
 def grid(head: list[str], rows: list[list[str]]) -> str:
@@ -259,8 +272,8 @@ def storage(full: Meter, log_bytes: float) -> list[tuple[str, float, float, floa
     """
     times = 1_000_000 / (FULL_BATCHES * FULL_RECORDS) / 1e9
     kept = [
-        ("bodies and replies", full.stored["late"] * times, JOB_HOURS + STAGING_SECONDS / 3_600, "S3"),
-        ("parts and segments", full.stored["early"] * times, JOB_HOURS + FIRST_SECONDS / 3_600, "S3"),
+        ("request bodies", full.stored["late"] * times, JOB_HOURS + STAGING_SECONDS / 3_600, "S3"),
+        ("replies, parts and segments", full.stored["early"] * times, JOB_HOURS + FIRST_SECONDS / 3_600, "S3"),
         ("the ledger's items", full.stored["items"] * times, LIFE_SECONDS / 3_600, "table"),
         ("logs", log_bytes / 1e9, 24.0 * properties("SubmitLogs")["RetentionInDays"], "logs"),
     ]
@@ -302,7 +315,7 @@ def report(meters: dict[int, Meter], one: Meter, full: Meter, idle: Meter) -> st
     month = Bill(Counter(), dict.fromkeys(FUNCTIONS, 0.0), dict.fromkeys(FUNCTIONS, 0.0)).plus(
         found.tick, MONTH_MINUTES
     )
-    standing = [[name, "", f"{dollars:.2f}"] for name, dollars in (STANDING | {"three metrics": 0.90}).items()]
+    always_billed = standing(idle)
     queues = sum(
         event["Type"] == "SQS"
         for name in FUNCTIONS
@@ -310,7 +323,7 @@ def report(meters: dict[int, Meter], one: Meter, full: Meter, idle: Meter) -> st
     )
     receives = queues * POLLERS * RECEIVES_A_MINUTE * MONTH_MINUTES
     asked = receives * PRICES["SQS requests"]
-    idle_sum = month.dollars(memory) + sum(STANDING.values()) + 0.90 + asked
+    idle_sum = month.dollars(memory) + sum(always_billed.values()) + asked
     return _TEXT.format(
         sizes=f"{small} and of {large}",
         prices=PRICES_OF,
@@ -342,7 +355,7 @@ def report(meters: dict[int, Meter], one: Meter, full: Meter, idle: Meter) -> st
             [
                 *([name, f"{count:,.0f}", f"{cost:.3f}"] for name, count, cost in month.rows(memory) if count),
                 ["SQS requests of Lambda's pollers", f"{receives:,}", f"{asked:.2f}"],
-                *standing,
+                *([name, "", f"{cost:.2f}"] for name, cost in always_billed.items()),
                 ["", "", f"**{idle_sum:.2f}**"],
             ],
         ),

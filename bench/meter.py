@@ -94,15 +94,18 @@ class Run:
 
 
 class Log:
-    """Counts the bytes that the functions print."""
+    """Counts the bytes that the functions print, and notes which metrics have a value."""
 
-    def __init__(self, used: Counter[str]) -> None:
-        """Count into `used`."""
-        self.used = used
+    def __init__(self, used: Counter[str], valued: set[str]) -> None:
+        """Count into `used`, and note names in `valued`."""
+        self.used, self.valued = used, valued
 
     def write(self, text: str) -> int:
         """Count the bytes of a text."""
         self.used["log bytes"] += len(text.encode())
+        if text.startswith('{"_aws"'):
+            (told,) = json.loads(text)["_aws"]["CloudWatchMetrics"]
+            self.valued |= {metric["Name"] for metric in told["Metrics"]}
         return len(text)
 
     def flush(self) -> None:
@@ -122,6 +125,8 @@ class Meter:
         """What each step used: calls by service, `waiting` and `computing` seconds."""
         self.stored: Counter[str] = Counter()
         """Bytes at the end of the job: `early` and `late` in S3, by when they are deleted, and `items` in the table."""
+        self.valued: set[str] = set()
+        """The metrics that had a value."""
         self.items: dict[str, dict[str, Any]] = {}
         self.run: Run | None = None
         self.lock = threading.Lock()
@@ -194,7 +199,7 @@ class Meter:
     def invocation(self, function: str, step: str, *, scheduled: bool) -> Iterator[None]:
         """Count one run of a function, for one of the steps."""
         self.run = Run(step)
-        log: Any = Log(self.used)
+        log: Any = Log(self.used, self.valued)
         logger.registered_handler.setStream(log)  # type: ignore[attr-defined]
         clock, cpu = time.time(), time.process_time()
         with contextlib.redirect_stdout(log):

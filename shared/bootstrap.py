@@ -26,6 +26,7 @@ from shared.pacing.wakes import LeftDue, Wakes
 from shared.retry import jittered, longest_jittered
 from shared.settings import Settings, read_settings
 from shared.workers_ai.client import WorkersAI, http_client
+from shared.workers_ai.stack_catalog import StackCatalog
 from shared.workers_ai.transports import Credentials, transport_of
 
 if TYPE_CHECKING:
@@ -110,6 +111,7 @@ class Services:
     executions: StepFunctions
     wakes: Wakes
     id_probes: IdProbes
+    catalog: StackCatalog
     events: Events | None = None
     """Cloudflare's events of batches; None if they are not used."""
     left: LeftDue = field(default_factory=LeftDue)
@@ -176,15 +178,12 @@ def services() -> Services:
     dynamodb = client("dynamodb", QUICK_CALLS)
     secrets = cache(lambda: client("secretsmanager", QUICK_CALLS))
     api = WorkersAI(http_client(), transport_of(settings), _credentials_reader(settings, secrets))
+    copying = cache(lambda: client("s3", COPY_CALLS))
+    store = ObjectStore(client("s3", OBJECT_CALLS), settings.bucket_name, copying, settings.kms_key_arn)
     made = Services(
         settings,
         Ledger(dynamodb, settings.table_name),
-        ObjectStore(
-            client("s3", OBJECT_CALLS),
-            settings.bucket_name,
-            cache(lambda: client("s3", COPY_CALLS)),
-            settings.kms_key_arn,
-        ),
+        store,
         Queues(
             client("sqs", QUICK_CALLS),
             upload_url=settings.upload_queue_url,
@@ -200,6 +199,7 @@ def services() -> Services:
         StepFunctions(cache(lambda: client("stepfunctions", TASK_CALLS, **_region_of(settings.state_machine_arn)))),
         Wakes(dynamodb, settings.table_name),
         IdProbes(dynamodb, settings.table_name),
+        StackCatalog(store),
     )
     used = settings.completion_events == "yes"
     return replace(made, events=events_of(made)) if used else made

@@ -57,6 +57,7 @@ METRICS = {
     "Ticks": "Count",
     "BatchesWaiting": "Count",
     "BatchesOutstanding": "Count",
+    "Paused": "Count",
     "TokenRefused": "Count",
     "QuotaSpent": "Count",
     "Outage": "Count",
@@ -75,9 +76,21 @@ METRICS = {
 
 
 def count(name: str, value: float = 1) -> None:
-    """Add to a metric, under a lock: batches are processed in threads, and Powertools' metrics are not thread-safe."""
+    """Add to a metric, under a lock: batches are processed in threads, and Powertools' metrics are not thread-safe.
+
+    CloudWatch bills a metric for each hour in which it has a value, so a value of nothing is left out, except of the
+    budget, where it is news.
+    """
+    if value == 0 and name != "RateBudgetLeft":
+        return
     with _measuring:
         metrics.add_metric(name, METRICS[name], value)
+
+
+def count_broken_law() -> None:
+    """Count an item that contradicts another or itself: it is stuck too, which has the alarm."""
+    count("LawsBroken")
+    count("StuckItems")
 
 
 def batch_log_fields(batch: Batch) -> dict[str, Any]:

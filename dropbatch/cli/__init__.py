@@ -11,7 +11,7 @@ import click
 
 from dropbatch.cli.context import note, stack_options
 from dropbatch.cli.exits import Exit, exit_of, in_options
-from dropbatch.cli.verbs import control, look, operate, put, results, serve
+from dropbatch.cli.verbs import control, look, models, operate, put, results, serve
 from dropbatch.client import aws
 from dropbatch.errors import Error
 
@@ -38,7 +38,7 @@ for verb in (
     control.cancel,
     control.pause,
     control.resume,
-    look.models,
+    models.models,
     operate.doctor,
     operate.events,
     operate.redrive,

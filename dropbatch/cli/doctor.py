@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from dropbatch.cli.operators import DEAD_LETTERS, QUEUE, log_group
 from dropbatch.client import aws, events
 from dropbatch.client.find_jobs import history
-from dropbatch.core.formats.model_catalog import find_model, is_listed
+from dropbatch.client.models import known_models
 from dropbatch.core.keys import FINAL_JOB_STATES
 from dropbatch.errors import Error
 
@@ -189,19 +189,22 @@ def _alarms(stack: Stack) -> Iterator[tuple[Level, str]]:
 
 
 def _models(stack: Stack) -> Iterator[tuple[Level, str]]:
-    model = _environment(stack).get("DEFAULT_MODEL", "")
+    known = known_models(stack)
+    yield ("note", known.trouble) if known.trouble else ("ok", f"facts of {known.catalog.read_on}, {known.origin}")
+    model = environment_of(stack).get("DEFAULT_MODEL", "")
     if not model:
         yield "ok", "no DefaultModel: each upload names its model"
         return
-    if not is_listed(model):
+    if not known.catalog.lists(model):
         yield "note", f"DefaultModel {model} is not in the list of `dropbatch models --all`."
-    elif not find_model(model).batch:
+    elif not known.catalog.find(model).batch:
         yield "bad", f"DefaultModel {model} does not take batches. `dropbatch models` lists those that do."
     else:
         yield "ok", f"DefaultModel {model}"
 
 
-def _environment(stack: Stack) -> dict[str, str]:
+def environment_of(stack: Stack) -> dict[str, str]:
+    """The environment of the stack's submit function, which has its parameters."""
     found = stack.client("lambda").get_function_configuration(FunctionName=stack.outputs["SubmitFunctionName"])
     variables: dict[str, str] = found.get("Environment", {}).get("Variables", {})
     return variables
@@ -216,7 +219,7 @@ def _token(stack: Stack) -> Iterator[tuple[Level, str]]:
     if not token:
         yield "note", "not checked: the stack's token is a secret. Set CLOUDFLARE_API_TOKEN to check one."
         return
-    environment = _environment(stack)
+    environment = environment_of(stack)
     wrong = check_token(Api(environment["WORKERS_AI_BASE_URL"], environment["CLOUDFLARE_ACCOUNT_ID"], token))
     yield (
         ("bad", wrong)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dropbatch.core import keys
+from dropbatch.core.formats.model_catalog import catalog as shipped_catalog
 from dropbatch.core.model_advice import model_advice
 from dropbatch.core.options import (
     Options,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from typing import BinaryIO
 
+    from dropbatch.core.formats.model_catalog import Catalog
     from dropbatch.core.plan_upload import Planned
     from dropbatch.core.records.beginning import Beginning
     from dropbatch.core.records.cut import Cut
@@ -61,6 +63,7 @@ def check_beginning(
     *,
     folder_options: bytes | None = None,
     default_model: str | None = None,
+    catalog: Catalog | None = None,
 ) -> None:
     """Check an upload's options, and its first 12 MB, before it is sent; warn of a model that is odd.
 
@@ -72,12 +75,16 @@ def check_beginning(
         metadata: of the upload, as `metadata_of` returned it.
         folder_options: content of the nearest `_options.json`; None if there is none, or it is not known.
         default_model: the stack's, empty if it has none; None if it is not known: then the upload may name no model.
+        catalog: what the stack knows of models; what is shipped if not given.
 
     Raises:
         UsageError: the stack would refuse the options, the model or the path.
         UploadRefused: it would refuse the file, or none of its first 1,000 records can be sent.
     """
-    key, limits = keys.INBOX + path, StackLimits(default_model=default_model or "")
+    key, limits = (
+        keys.INBOX + path,
+        StackLimits(default_model=default_model or "", catalog=catalog or shipped_catalog()),
+    )
     try:
         check_path(key)
         options = _resolve(key, metadata, folder_options)
@@ -86,7 +93,7 @@ def check_beginning(
         except UsageError:
             return
         planned = _plan(key, options, beginning, limits)
-        _check_records(planned, beginning, needs_model=default_model is not None)
+        _check_records(planned, beginning, limits.catalog, needs_model=default_model is not None)
     except _BeginningOverError:
         return
     except UploadRefused as fault:
@@ -154,7 +161,8 @@ def check_file(file: BinaryIO, path: str, metadata: Mapping[str, str]) -> bytes:
     except OSError as fault:
         raise UsageError(f"{path} cannot be read: {fault.strerror}.") from fault
     created_at = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
-    return build_report(Subject(key, plan, options, created_at, estimated=True), progress, *error)
+    advice = model_advice(plan.model, limits.catalog)
+    return build_report(Subject(key, plan, options, created_at, estimated=True, advice=advice), progress, *error)
 
 
 def _resolve(key: str, metadata: Mapping[str, str], folder_options: bytes | None) -> Options:
@@ -198,7 +206,7 @@ def _read(file: BinaryIO, planned: Planned, progress: Progress) -> None:
             since = 0 if plan.packing == "plain" else since
             continue
         check_model(plan.model)
-        add_cut(plan.model, progress, seen, one)
+        add_cut(plan.known_model, progress, seen, one)
         progress.record, since = one.end.record, 0
 
 
@@ -228,17 +236,17 @@ class _BeginningOverError(Exception):
     """The beginning was read to its end, but the file goes on; never leaves this module."""
 
 
-def _check_records(planned: Planned, beginning: Beginning, *, needs_model: bool) -> None:
+def _check_records(planned: Planned, beginning: Beginning, catalog: Catalog, *, needs_model: bool) -> None:
     """Check the model, if there is a record, and how the records are divided; a bad record would fail alone."""
     plan = replace(planned.plan, first_requests=1, max_requests=1)
     if plan.model or needs_model:
-        _check_model_and_records(planned._replace(plan=plan), beginning)
+        _check_model_and_records(planned._replace(plan=plan), beginning, catalog)
     if plan.form != "jsonl":
         for _ in windows(plan, Checkpoint(plan.start, plan.start_line), _to_end(beginning, plan.start)):
             pass
 
 
-def _check_model_and_records(planned: Planned, beginning: Beginning) -> None:
+def _check_model_and_records(planned: Planned, beginning: Beginning, catalog: Catalog) -> None:
     """Check that the model can be called, and that the first records can be sent to it; warn of those that cannot."""
     model, seen, bad, is_all, first = planned.plan.model, 0, 0, True, None
     try:
@@ -247,7 +255,7 @@ def _check_model_and_records(planned: Planned, beginning: Beginning) -> None:
                 continue
             if not seen:
                 check_model(model)
-                if advice := model_advice(model):
+                if advice := model_advice(model, catalog):
                     warnings.warn(advice, stacklevel=6)
             seen += len(one.rows)
             bad += len(one.rows.faults)

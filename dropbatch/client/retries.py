@@ -42,7 +42,7 @@ def retry(job: JobFiles, options: Mapping[str, object]) -> Uploaded:
     source = job.folder + names[0]
     key = keys.INBOX + retry_path(job.path, PurePosixPath(names[0]).suffix)
     _warn_of_another(job, key)
-    if advice := model_advice(given.get("model") or manifest["model"] or ""):
+    if advice := model_advice(given.get("model") or manifest["model"] or "", stack.catalog):
         warnings.warn(advice, stacklevel=3)
     found = stack.ask("head_object", source)
     if found is None:

@@ -7,10 +7,13 @@ import os
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dropbatch.client import aws
 from dropbatch.errors import NotFound, UsageError
+
+if TYPE_CHECKING:
+    from dropbatch.core.formats.model_catalog import Catalog
 
 DEFAULT_NAME = "dropbatch"
 LOCAL_FILE = Path(".local/stack.json")
@@ -40,6 +43,13 @@ class Stack:
     default_model: str | None = None
     source_bucket: str = ""
     source_prefix: str = ""
+
+    @cached_property
+    def catalog(self) -> Catalog:
+        """What the stack knows of models: its own list if there is one that can be read, else what is shipped."""
+        from dropbatch.client.models import known_models
+
+        return known_models(self).catalog
 
     @cached_property
     def s3(self) -> Any:  # noqa: ANN401 - boto3 makes its clients at run time

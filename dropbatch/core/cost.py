@@ -12,7 +12,6 @@ from decimal import ROUND_HALF_UP, Decimal
 from typing import TYPE_CHECKING
 
 from dropbatch.core.formats.base import Task
-from dropbatch.core.formats.model_catalog import find_model
 
 if TYPE_CHECKING:
     from dropbatch.core.formats.model_catalog import Model
@@ -64,14 +63,13 @@ class Cost:
         }
 
 
-def has_price(model_id: str) -> bool:
+def has_price(model: Model) -> bool:
     """Whether the model's price is known."""
-    return find_model(model_id).input_price is not None
+    return model.input_price is not None
 
 
-def cost_of(model_id: str, tokens: Tokens, *, estimated: bool = False) -> Cost | None:
+def cost_of(model: Model, tokens: Tokens, *, estimated: bool = False) -> Cost | None:
     """The cost of tokens; None for a model without a price, or if no tokens were reported."""
-    model = find_model(model_id)
     if model.input_price is None or (tokens.input is None and tokens.output is None):
         return None
     cached = min(tokens.cached, tokens.input or 0)
@@ -81,17 +79,17 @@ def cost_of(model_id: str, tokens: Tokens, *, estimated: bool = False) -> Cost |
     return Cost(amount / _MILLION, model.priced_at, estimated)
 
 
-def estimate_tokens(model_id: str, body_bytes: int, records: int, max_tokens: int | None = None) -> Tokens:
+def estimate_tokens(model: Model, body_bytes: int, records: int, max_tokens: int | None = None) -> Tokens:
     """Tokens that requests will probably use.
 
     Args:
-        model_id: the job's model.
+        model: the job's.
         body_bytes: bytes of all requests.
         records: number of requests.
         max_tokens: output tokens of all requests together, if they set limits; None if they set none.
     """
     taken = -(-body_bytes // BYTES_PER_TOKEN)
-    return Tokens(taken, _output_tokens(find_model(model_id), taken, records, max_tokens))
+    return Tokens(taken, _output_tokens(model, taken, records, max_tokens))
 
 
 def _output_tokens(model: Model, input_tokens: int, records: int, max_tokens: int | None) -> int:
@@ -104,18 +102,18 @@ def _output_tokens(model: Model, input_tokens: int, records: int, max_tokens: in
     return records * (model.output_tokens or DEFAULT_OUTPUT_TOKENS)
 
 
-def output_tokens(model: str, body: bytes, records: int) -> int | None:
+def output_tokens(model: Model, body: bytes, records: int) -> int | None:
     """Output tokens that requests may use; None if none of them names a limit."""
     named = [min(int(tokens), MAX_NAMED_TOKENS) for tokens in _NAMED_TOKENS.findall(body)]
     if not named:
         return None
     rest = max(records - len(named), 0)
-    return sum(named) + rest * (find_model(model).output_tokens or DEFAULT_OUTPUT_TOKENS)
+    return sum(named) + rest * (model.output_tokens or DEFAULT_OUTPUT_TOKENS)
 
 
-def estimate_cost(model_id: str, body_bytes: int, records: int, max_tokens: int | None = None) -> Cost | None:
+def estimate_cost(model: Model, body_bytes: int, records: int, max_tokens: int | None = None) -> Cost | None:
     """What requests will probably cost; None for a model without a price."""
-    return cost_of(model_id, estimate_tokens(model_id, body_bytes, records, max_tokens), estimated=True)
+    return cost_of(model, estimate_tokens(model, body_bytes, records, max_tokens), estimated=True)
 
 
 def to_billionths(amount: Decimal) -> int:

@@ -15,6 +15,8 @@ INBOX, VALIDATE = "inbox/", "validate/"
 MAX_KEY_BYTES = 1_024
 """Maximum bytes of an S3 key."""
 STACK_CONTROL, EVENTS_CONTROL = "control/stack", "control/events"
+CATALOG = "catalog/models.json"
+"""The stack's own list of models, if an operator has refreshed it."""
 JOB_RECORDS = "results/_jobs/"
 """One small object for each job, written when the job is created: path, model, format."""
 JOB_ID = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{8}")
@@ -123,9 +125,14 @@ def staging(job: str) -> str:
 
 
 def is_in_results(staged_key: str) -> bool:
-    """Whether the result files of a job that is over hold what is staged under a key: a part or a segment."""
+    """Whether the result files of a job that is over hold what is staged under a key: a reply, a part or a segment."""
     name = staged_key.rpartition("/")[2]
-    return name.startswith("part-") or "/segments/" in staged_key
+    return name.startswith(("raw-", "part-")) or "/segments/" in staged_key
+
+
+def completion_times(model: str) -> tuple[str, str]:
+    """Key of the item with the times that batches of a model took: its partition and its sort key."""
+    return "CONTROL", f"RATE#TIMES#{model}"
 
 
 def answer_columns(job: str) -> str:

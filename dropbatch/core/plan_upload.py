@@ -6,7 +6,7 @@ The same upload with the same options has the same plan, in a function and on a 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -17,8 +17,8 @@ from dropbatch.core.errors import UploadRefused
 from dropbatch.core.formats.csv_rows import OverlongRecord, delimiters_in, first_row, read_rows
 from dropbatch.core.formats.detect import check_named, detect_format, first_model
 from dropbatch.core.formats.model_catalog import (
+    catalog,
     facts_of,
-    find_model,
     is_model,
     max_records_per_reply,
     with_task,
@@ -33,13 +33,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from dropbatch.core.formats.base import Reader
+    from dropbatch.core.formats.model_catalog import Catalog
     from dropbatch.core.options import Options
     from dropbatch.core.records.beginning import Beginning
 
 
 @dataclass(frozen=True, slots=True)
 class StackLimits:
-    """What a stack's parameters decide about batches; by default as `template.yaml` has them.
+    """What a stack decides about batches; by default as `template.yaml` has its parameters, and what is shipped.
 
     Attributes:
         max_requests: maximum records in a batch, of any model.
@@ -47,6 +48,7 @@ class StackLimits:
         transport: how the API is called.
         account: the Cloudflare account.
         default_model: of uploads that name none; empty if there is none.
+        catalog: what is known of models.
     """
 
     max_requests: int = 5_000
@@ -54,10 +56,11 @@ class StackLimits:
     transport: str = "rest"
     account: str = ""
     default_model: str = ""
+    catalog: Catalog = field(default_factory=catalog)
 
     def most(self, model: str) -> int:
         """Maximum records in a batch for a model."""
-        return min(self.max_requests, max_records_per_reply(model, self.transport))
+        return min(self.max_requests, max_records_per_reply(self.catalog.find(model), self.transport))
 
 
 class Planned(NamedTuple):
@@ -129,7 +132,7 @@ def plan_upload(
         UploadRefused: the upload cannot be read, or its options do not fit it.
     """
     plan, header = _plan(first, options, key, beginning, limits, is_retry=is_retry)
-    model = with_task(find_model(plan.model), options.task or "")
+    model = with_task(limits.catalog.find(plan.model), options.task or "")
     plan = replace(plan, inputs=model.schema, task=model.task.value, facts=facts_of(model))
     if options.template and FORMATS[plan.format].is_json:
         takers = ", ".join(name for name, known in FORMATS.items() if not known.is_json)
@@ -137,7 +140,7 @@ def plan_upload(
         raise UploadRefused("bad_options", message)
     if plan.converts and (header or not plan.is_table):
         make_reader(plan, options, header)  # raises if the options do not fit the columns
-    if options.max_cost is not None and plan.model and not has_price(plan.model):
+    if options.max_cost is not None and plan.model and not has_price(model):
         message = f"max_cost: The price of {plan.model[:100]} is not known. Leave max_cost out."
         raise UploadRefused("bad_options", message)
     if plan.model and plan.model != (options.model or "").strip():

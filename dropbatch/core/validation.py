@@ -13,13 +13,12 @@ import msgspec
 from dropbatch.core import keys
 from dropbatch.core.cost import BYTES_PER_TOKEN, Tokens, cost_of, estimate_tokens, output_tokens
 from dropbatch.core.formats.base import begins
-from dropbatch.core.formats.model_catalog import find_model
-from dropbatch.core.model_advice import model_advice
 from dropbatch.core.options import encode_options
 from dropbatch.core.records.index import record_spans
 from dropbatch.core.records.plan import Checkpoint
 
 if TYPE_CHECKING:
+    from dropbatch.core.formats.model_catalog import Model
     from dropbatch.core.options import Options
     from dropbatch.core.records.cut import Cut
     from dropbatch.core.records.plan import SplitPlan
@@ -90,7 +89,7 @@ class Progress(msgspec.Struct):
         return Checkpoint(self.offset, self.line, self.record)
 
 
-def add_cut(model: str, progress: Progress, seen: set[int], cut: Cut) -> None:
+def add_cut(model: Model, progress: Progress, seen: set[int], cut: Cut) -> None:
     """Add a batch's records to the progress."""
     rows = cut.rows
     progress.cuts += 1
@@ -132,9 +131,9 @@ _decode_request = msgspec.json.Decoder(_Request).decode
 _decode_texts = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
-def _count_long(model: str, progress: Progress, cut: Cut) -> None:
+def _count_long(model: Model, progress: Progress, cut: Cut) -> None:
     """Count requests with a text that is probably longer than the model's context window."""
-    context = find_model(model).context
+    context = model.context
     if context is None or max(cut.rows.lengths, default=0) <= context * BYTES_PER_TOKEN:
         return
     for index, (begin, length) in enumerate(record_spans(cut.rows)):
@@ -173,6 +172,7 @@ class Subject:
         job_id: None without a stack.
         version: of the upload; None without a stack.
         estimated: whether the stack's parameters are not known, and `template.yaml`'s are assumed.
+        advice: what is odd about the model; empty if nothing is.
     """
 
     key: str
@@ -182,6 +182,7 @@ class Subject:
     job_id: str | None = None
     version: str | None = None
     estimated: bool = False
+    advice: str = ""
 
 
 def build_report(subject: Subject, progress: Progress, code: str = "", message: str = "") -> bytes:
@@ -193,8 +194,8 @@ def build_report(subject: Subject, progress: Progress, code: str = "", message: 
         code: why the upload would fail as a whole; empty if it would not.
         message: the code's message.
     """
-    model, tokens = subject.plan.model, Tokens(None, None)
-    if model and progress.sent:
+    model, tokens = subject.plan.known_model, Tokens(None, None)
+    if model.id and progress.sent:
         tokens = Tokens(estimate_tokens(model, progress.sent_bytes, progress.sent).input, progress.output_tokens)
     cost = cost_of(model, tokens, estimated=True)
     report: dict[str, Any] = {
@@ -203,7 +204,7 @@ def build_report(subject: Subject, progress: Progress, code: str = "", message: 
         "version": subject.version,
         "error": {"code": code, "message": message} if code else None,
         "format": subject.plan.format or None,
-        "model": model or None,
+        "model": model.id or None,
         "options": msgspec.Raw(encode_options(subject.options)),
         "records": progress.record,
         "bytes": progress.bytes,
@@ -212,7 +213,7 @@ def build_report(subject: Subject, progress: Progress, code: str = "", message: 
         "estimated": subject.estimated,
         "bad": progress.bad,
         "bad_first": progress.bad_first,
-        "warnings": _warnings(model, progress),
+        "warnings": _warnings(subject.advice, model, progress),
         "repeated": progress.repeated,
         "longest": progress.longest if progress.longest.bytes else None,
         "estimate": {
@@ -225,13 +226,13 @@ def build_report(subject: Subject, progress: Progress, code: str = "", message: 
     return msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n"
 
 
-def _warnings(model: str, progress: Progress) -> list[str]:
+def _warnings(advice: str, model: Model, progress: Progress) -> list[str]:
     """What the API would probably reject, though each record is sent."""
-    found = [model_advice(model)]
+    found = [advice]
     if progress.long:
         where = f"id {progress.long_first_id:,}" if progress.long_first is None else f"line {progress.long_first:,}"
         found.append(
-            f"{model} has a context window of {find_model(model).context:,} tokens. {progress.long:,} records are "
+            f"{model.id} has a context window of {model.context:,} tokens. {progress.long:,} records are "
             f"longer by an estimate of {BYTES_PER_TOKEN} bytes a token, the first with {progress.long_first_tokens:,} "
             f"tokens ({where}): they will be cut short or rejected. Divide them."
         )

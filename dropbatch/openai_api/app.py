@@ -20,7 +20,6 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from dropbatch.core.formats.model_catalog import catalog
 from dropbatch.errors import Error
 from dropbatch.openai_api import names
 from dropbatch.openai_api.batches import Batches, NewBatch
@@ -169,6 +168,7 @@ class _Api:
     """The handlers."""
 
     def __init__(self, store: Store, model: str) -> None:
+        self._stack = store.stack
         self._files = Files(store)
         self._batches = Batches(store, self._files, model)
         self._results = Results(self._batches)
@@ -257,9 +257,10 @@ class _Api:
     # ── models ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def list_models(self, _: Request) -> Response:
+        catalog = await self._call(lambda: self._stack.catalog)
         found = [
             {"id": model.id, "object": "model", "created": 0, "owned_by": model.id.split("/")[1]}
-            for model in catalog().models
+            for model in catalog.models
             if model.batch
         ]
         return _answer({"object": "list", "data": found})

@@ -167,8 +167,9 @@ def _estimate(job: Job, candidate: StagedAhead, staged: StagedInfo) -> int:
     """A batch's cost in billionths of a US dollar, if the job has a limit."""
     if job.max_cost is None or not staged.sendable:
         return 0
-    named = output_tokens(job.plan.model, candidate.body[: candidate.ours.body_size], staged.sendable)
-    cost = estimate_cost(job.plan.model, staged.body_size, staged.sendable, named)
+    model = job.plan.known_model
+    named = output_tokens(model, candidate.body[: candidate.ours.body_size], staged.sendable)
+    cost = estimate_cost(model, staged.body_size, staged.sendable, named)
     return to_billionths(cost.amount) if cost else 0
 
 

@@ -118,7 +118,7 @@ def _new_job(services: Services, job_id: str, upload: Upload, metadata: Mapping[
     error: ErrorDetail | None = None
     options = Options()
     by_default = True
-    limits = limits_of(services.settings)
+    limits = limits_of(services)
     retried = None
     try:
         retried = find_retried(services, metadata)

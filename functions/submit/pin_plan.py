@@ -1,7 +1,8 @@
 """The plan of a job: how its upload is read and cut, determined once and pinned in its item.
 
-The plan depends on the pinned upload and the pinned options, so two runs make the same plan. The header of a table and
-the job's record under `results/_jobs/` are written once, before the plan is pinned, so a pinned plan has both.
+The plan depends on the pinned upload, the pinned options, and what is known of the model, which may change between two
+runs: only the run that holds the lease pins its plan. The header of a table and the job's record under `results/_jobs/`
+are written once, before the plan is pinned, so a pinned plan has both.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from dropbatch.core.records.beginning import read_beginning
 from functions.submit.job_options import keep_options, pinned_options
 from functions.submit.stream import read_stored
 from shared.job_status import JSON_TYPE
+from shared.ledger import still_leased
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,17 +27,18 @@ if TYPE_CHECKING:
     from dropbatch.core.formats.base import Reader
     from shared.bootstrap import Services
     from shared.models import Job
-    from shared.settings import Settings
 
 
-def limits_of(settings: Settings) -> StackLimits:
-    """What the stack's settings decide about batches."""
+def limits_of(services: Services) -> StackLimits:
+    """What the stack decides about batches."""
+    settings = services.settings
     return StackLimits(
         max_requests=settings.max_requests_per_batch,
         max_bytes=settings.max_batch_bytes,
         transport=settings.transport,
         account=settings.cloudflare_account_id,
         default_model=settings.default_model,
+        catalog=services.catalog.current(services.now()),
     )
 
 
@@ -49,6 +52,7 @@ def pin_plan(services: Services, job: Job, check: Callable[[], None]) -> Job:
 
     Raises:
         UploadRefused: the upload cannot be read, or its options do not fit it.
+        LeaseLostError: another run has replaced this one, and may know other facts of the model.
         StorageError: an AWS service failed.
     """
     if job.plan.form:
@@ -56,7 +60,7 @@ def pin_plan(services: Services, job: Job, check: Callable[[], None]) -> Job:
     options = pinned_options(services, job)
     beginning = read_beginning(read_stored(services.store, job.upload), check)
     planned = plan_upload(
-        job.plan, options, job.upload.key, beginning, limits_of(services.settings), is_retry=bool(job.retry_of)
+        job.plan, options, job.upload.key, beginning, limits_of(services), is_retry=bool(job.retry_of)
     )
     if planned.plan.is_table:
         services.store.put_if_absent(keys.header(job.job_id), planned.header)
@@ -67,7 +71,7 @@ def pin_plan(services: Services, job: Job, check: Callable[[], None]) -> Job:
         keep_options(services, job, planned.options)  # with the file's own model, whichever run reads it
     with_plan = replace(job, plan=planned.plan)
     put_job_record(services, with_plan)
-    return services.ledger.pin_plan(with_plan) or with_plan
+    return still_leased(services.ledger.pin_plan(with_plan), job.job_id)
 
 
 def put_job_record(services: Services, job: Job) -> None:

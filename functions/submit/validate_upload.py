@@ -14,6 +14,7 @@ import msgspec
 from dropbatch.core import keys
 from dropbatch.core.errors import UploadRefused
 from dropbatch.core.keys import JobState
+from dropbatch.core.model_advice import model_advice
 from dropbatch.core.options import Options
 from dropbatch.core.records.plan import Checkpoint
 from dropbatch.core.validation import Progress, Subject, add_cut, build_report
@@ -59,7 +60,8 @@ def validate(turn: Turn) -> None:
     except UploadRefused as fault:  # A job whose options are wrong has none, and an error already.
         error, options = error or ErrorDetail(fault.code, fault.message), Options()
     created_at = iso_time(job.created_at)
-    subject = Subject(job.upload.key, job.plan, options, created_at, job.job_id, job.upload.version)
+    advice = model_advice(job.plan.model, services.catalog.current(services.now()))
+    subject = Subject(job.upload.key, job.plan, options, created_at, job.job_id, job.upload.version, advice=advice)
     report = build_report(subject, progress, *((error.code, error.message) if error else ()))
     page = validation_page(msgspec.json.decode(report))
     services.store.put_if_absent(keys.result(job.upload.key, job.job_id, "report.html"), page, kind=HTML_TYPE)
@@ -80,7 +82,7 @@ def _read(turn: Turn, progress: Progress, seen: set[int]) -> None:
     try:
         for one in turn.read(progress.place, progress.cuts):
             if not isinstance(one, Checkpoint):
-                add_cut(turn.job.plan.model, progress, seen, one)
+                add_cut(turn.job.plan.known_model, progress, seen, one)
             progress.offset, progress.line, progress.record = turn.place.offset, turn.place.line, turn.place.record
     finally:
         progress.bytes += turn.bytes_unpacked

@@ -40,7 +40,7 @@ class _Detail(msgspec.Struct):
 
 
 class _Message(msgspec.Struct):
-    """A message of the upload or the control queue: the members of either kind of event."""
+    """A message of the upload or the visit queue: the members of either kind of event."""
 
     Records: list[_Record] = []
     Event: str = ""

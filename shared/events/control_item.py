@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from shared.aws.attribute_values import attribute, attributes, read
 from shared.aws.dynamodb import ConditionFailedError, Table
 from shared.errors import UnreadableItemError
-from shared.observability import count, logger
+from shared.observability import count_broken_law, logger
 from shared.pacing.controls import control_key
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ class EventsItem(Table):
             return replace(read(found, EventsState), subscriptions=subscriptions)
         except (UnreadableItemError, KeyError):
             logger.exception("control item of events deleted, because it cannot be read")
-            count("LawsBroken")
+            count_broken_law()
             self.call("delete_item", Key=self.key)
             return EventsState()
 

@@ -95,9 +95,9 @@ class Jobs(Table):
         return self._change_job(job.job_id, expected, {"due_at": due_at})
 
     def pin_plan(self, job: Job) -> Job | None:
-        """Pin what was detected about the upload, and make its reading due."""
+        """Pin what was detected about the upload and is known of its model, if the job is still leased by this run."""
         changes = {"plan": job.plan, "work": DueKind.JOB}
-        return self._change_job(job.job_id, {"state": JobState.SPLITTING}, changes)
+        return self._change_job(job.job_id, {"state": JobState.SPLITTING, "lease_until": job.lease_until}, changes)
 
     def end_split(
         self,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from dropbatch.core import keys
 from shared.aws.attribute_values import attribute, plain
 from shared.aws.dynamodb import call_dynamodb
 from shared.errors import StorageError
@@ -99,4 +100,4 @@ def _bound(wire: Mapping[str, Any]) -> poll_schedule.Bound | None:
 
 
 def _key(model: str) -> dict[str, dict[str, str]]:
-    return control_key(f"RATE#TIMES#{model}")
+    return control_key(keys.completion_times(model)[1])

@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 from shared.aws.attribute_values import attribute, attributes, read
 from shared.aws.dynamodb import ConditionFailedError, Table, call_dynamodb
 from shared.errors import UnreadableItemError
-from shared.observability import count, logger
+from shared.observability import count_broken_law, logger
 from shared.retry import jittered, soon_after
 
 T = TypeVar("T")
@@ -246,7 +246,7 @@ class ControlItems(Table):
             return read(item, kind)
         except UnreadableItemError:
             logger.exception("control item deleted, because it cannot be read", sk=item["sk"]["S"])
-            count("LawsBroken")
+            count_broken_law()
         same: dict[str, Any] = {"ConditionExpression": "attribute_not_exists(nonce)"}
         if "nonce" in item:
             same = {"ConditionExpression": "nonce = :nonce", "ExpressionAttributeValues": {":nonce": item["nonce"]}}

@@ -24,7 +24,7 @@ SOURCE = "team-exports"
 INSTEAD = {
     "results/<...>/retry.jsonl": "$RETRY",
     '\\"BATCH#00000000\\"': '\\"META\\"',  # Of the batch of a job that is over, nothing is due.
-    "$(out SourceDeadLetterQueueUrl)": "$(out ControlDeadLetterQueueUrl)",  # That of a stack with a source bucket.
+    "$(out SourceDeadLetterQueueUrl)": "$(out PollDeadLetterQueueUrl)",  # That of a stack with a source bucket.
 }
 """What stands for something else in the documents, or needs another stack."""
 
@@ -62,7 +62,7 @@ until RECORD=$(aws s3 ls --recursive "s3://$BUCKET/results/{BAD}/" | grep -o 're
 RETRY=$RECORD JOB=$(basename "$(dirname "$RECORD")")
 EVENT='{{"Records":[{{"s3":{{"bucket":{{"name":"b"}},"object":{{"key":"k","versionId":"v"}}}}}}]}}'
 aws sqs send-message --queue-url $(out UploadDeadLetterQueueUrl) --message-body "$EVENT" > /dev/null
-aws sqs send-message --queue-url $(out ControlDeadLetterQueueUrl) --message-body "$EVENT" > /dev/null
+aws sqs send-message --queue-url $(out PollDeadLetterQueueUrl) --message-body "$EVENT" > /dev/null
 """
 
         def run(script):

@@ -152,7 +152,7 @@ def test_every_grant_is_used_and_unique(start, api, small_steps):  # noqa: PLR09
     (slow,) = in_progress(world)
     for word in ("pause", "run"):
         world.control(slow, word)
-        world.deliver("ControlQueue")
+        world.deliver("VisitQueue")
     world.settle(minutes=240)
 
     # What the table does not take is found again: an acceptance in its receipt, an answer where it lies.

@@ -26,7 +26,7 @@ SERVICES = (
     "stepfunctions,sts"
 )
 PARAMETERS = {"CloudflareAccountId": ACCOUNT, "CloudflareApiToken": TOKEN}
-POLL_QUEUES = {"PollQueue", "VisitQueue", "ControlQueue"}
+POLL_QUEUES = {"PollQueue", "VisitQueue"}
 
 
 @pytest.fixture(scope="session")

@@ -1,8 +1,7 @@
-"""Look at jobs: `ls`, `status`, `wait`; and at models: `models`."""
+"""Look at jobs: `ls`, `status`, `wait`."""
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,7 +13,7 @@ from dropbatch.core.keys import JobState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from decimal import Decimal
+    from datetime import datetime
 
 
 READS_AT_ONCE = 16
@@ -77,45 +76,3 @@ def wait(context: Context, *, jobs: Sequence[str], timeout: float | None, strict
     found, many = context.jobs(jobs) if any(name == "-" or is_many(name) for name in jobs) else ([], len(jobs) > 1)
     following = Following(strict=strict, many=many, timeout=timeout)
     raise SystemExit(following.follow(found or [wait_for_job(context.stack, name, timeout) for name in jobs]))
-
-
-@click.command()
-@click.option("--all", "all_", is_flag=True, help="Also list models that do not take batches.")
-@as_json
-def models(*, all_: bool) -> None:
-    """List models: task, prices per million tokens, tokens of the context window."""
-    from dropbatch.core.formats.model_catalog import catalog, find_model
-
-    read_on = date.fromisoformat(catalog().read_on)
-    days = (datetime.now(UTC).date() - read_on).days
-    click.echo(f"Facts of {read_on}, {days:,} days old", err=True)
-    for model in sorted((find_model(one.id) for one in catalog().models), key=lambda one: one.id):
-        if not all_ and not model.batch:
-            continue
-        shown = {
-            "id": model.id,
-            "task": model.task or "unknown",
-            "batch": model.batch,
-            "input_price": _number(model.input_price),
-            "output_price": _number(model.output_price),
-            "cached_price": _number(model.cached_price),
-            "priced_at": model.priced_at or None,
-            "source": catalog().sources.get(model.price_source),
-            "context": model.context,
-            "efforts": model.efforts and list(model.efforts.values),
-            "deprecated_at": model.deprecated_at or None,
-            "needs_paid": model.needs_paid,
-            "read_on": catalog().read_on,
-        }
-        costs = f"{_price(model.input_price):>9} in  {_price(model.output_price):>9} out  {model.priced_at:10}"
-        context = f"{model.context:>9,} tokens" if model.context else ""
-        notes = ("" if model.batch else "  no batches") + (f"  until {model.deprecated_at}" * bool(model.deprecated_at))
-        emit(shown, f"{model.id:<46}  {shown['task']:<14}  {costs}  {context:16}{notes}".rstrip())
-
-
-def _number(dollars: Decimal | None) -> str | None:
-    return None if dollars is None else str(dollars)
-
-
-def _price(dollars: Decimal | None) -> str:
-    return "-" if dollars is None else f"${dollars}"

@@ -188,8 +188,14 @@ def _checked(
         folder_options = next(filter(None, map(read, options_keys(key, keys.INBOX))), None)
     except NotPermitted:
         folder_options = None
-    default = stack.default_model
-    check_beginning(kept(), keys.upload_path(key), metadata, folder_options=folder_options, default_model=default)
+    check_beginning(
+        kept(),
+        keys.upload_path(key),
+        metadata,
+        folder_options=folder_options,
+        default_model=stack.default_model,
+        catalog=stack.catalog,
+    )
     if errors:
         raise errors[0]
     return stream_of(chain(held, blocks_))

@@ -1,11 +1,13 @@
-"""Reads Cloudflare's own list of models, and brings the facts of `model_catalog.json` up to date with it. Pure.
+"""Reads Cloudflare's own list of models, and brings what is known of models up to date with it. Pure.
 
-The list is what the API answers to `ai/models/search`, or the same models as an array. A list that is not whole, or
-that nobody would believe, changes nothing.
+The list is what the API answers to `ai/models/search`, what Cloudflare's documentation is built from, or the same
+models as an array. A stack keeps one, without what is not read of it. A list that is not whole, or that nobody would
+believe, changes nothing.
 """
 
 from __future__ import annotations
 
+from datetime import date
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -13,13 +15,15 @@ import msgspec
 
 from dropbatch.core.errors import Error
 from dropbatch.core.formats.base import UNDECODABLE, Task
-from dropbatch.core.formats.model_catalog import Efforts, Model, find_model, is_model
+from dropbatch.core.formats.model_catalog import Catalog, Efforts, Model, catalog, find_model, is_model
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 MAX_LIST_BYTES = 64 << 20
 """The list of October 2026 has 65 models and, with their schemas, 20 MB."""
+MAX_STORED_BYTES = 1 << 20
+"""A stack's own list has about 30 KB."""
 MAX_PRICE = Decimal(10_000)
 """US dollars for a million tokens."""
 MAX_CONTEXT = 1_000_000_000
@@ -40,6 +44,7 @@ _PRICES = {
     "per M cached input tokens": "cached_price",
 }
 _TOKENS = {"context_window": "context", "max_input_tokens": "context", "output_dimensions": "dimensions"}
+_OTHERS = ("async_queue", "require_workers_paid", "planned_deprecation_date", "price", "reasoning_effort")
 
 
 class CatalogError(Error):
@@ -76,8 +81,12 @@ class _Page(msgspec.Struct):
 
 
 class _Reply(msgspec.Struct):
-    result: list[_Listed]
+    """The API has its models as `result`, the documentation as `models`; a stack's own list has its day."""
+
+    result: list[_Listed] = []
+    models: list[_Listed] = []
     result_info: _Page | None = None
+    read_on: str = ""
 
 
 _decode = msgspec.json.Decoder(list[_Listed] | _Reply).decode
@@ -94,16 +103,7 @@ def read_list(content: bytes, known: Sequence[Model], day: str) -> dict[str, Mod
     Raises:
         CatalogError: it is empty, not whole, of another form, too large, or has a number that cannot be.
     """
-    if len(content) > MAX_LIST_BYTES:
-        raise CatalogError(f"The list has {len(content):,} bytes; at most {MAX_LIST_BYTES:,} are read.")
-    try:
-        read = _decode(content)
-    except UNDECODABLE as error:
-        raise CatalogError(f"This is no list of Cloudflare's models, or not all of one: {error}") from error
-    listed = read if isinstance(read, list) else read.result
-    page = None if isinstance(read, list) else read.result_info
-    if page and page.total_count > len(listed):
-        raise CatalogError(f"The list has {len(listed):,} of {page.total_count:,} models. Read all of them.")
+    listed = _reply_of(content, MAX_LIST_BYTES).result
     models = {one.name: _model_of(one, day) for one in reversed(listed) if is_model(one.name)}
     needed = {model.id for model in known if model.batch}
     missing = sorted(needed - models.keys())
@@ -115,6 +115,23 @@ def read_list(content: bytes, known: Sequence[Model], day: str) -> dict[str, Mod
     if not any(model.batch for model in models.values()):
         raise CatalogError("The list says of no model that it takes batches. It is probably of another form.")
     return models
+
+
+def _reply_of(content: bytes, most: int) -> _Reply:
+    """A list, its models as `result`."""
+    if len(content) > most:
+        raise CatalogError(f"The list is too long: at most {most:,} bytes are read.")
+    try:
+        read = _decode(content)
+    except UNDECODABLE as error:
+        raise CatalogError(f"This is no list of Cloudflare's models, or not all of one: {error}") from error
+    if isinstance(read, list):
+        return _Reply(read)
+    listed = read.result or read.models
+    if read.result_info and read.result_info.total_count > len(listed):
+        total = read.result_info.total_count
+        raise CatalogError(f"The list has {len(listed):,} of {total:,} models. Read all of them.")
+    return _Reply(listed, read_on=read.read_on)
 
 
 def _model_of(listed: _Listed, day: str) -> Model:
@@ -136,8 +153,8 @@ def _facts(one: _Property) -> dict[str, Any]:
             return {"batch": _is_true(value)}
         case "require_workers_paid", value:
             return {"needs_paid": _is_true(value)}
-        case "planned_deprecation_date", str(date):
-            return {"deprecated_at": date[:10]}
+        case "planned_deprecation_date", str(day):
+            return {"deprecated_at": day[:10]}
         case "price", list(prices):
             return dict(_named_prices(prices))
         case "reasoning_effort", dict(efforts):
@@ -213,10 +230,8 @@ def changes(before: Sequence[Model], after: Sequence[Model]) -> list[str]:
         if model.id not in old:
             lines.append(f"{model.id}: new{', takes batches' if model.batch else ''}")
             continue
-        was, now = (msgspec.structs.asdict(one) for one in (old[model.id], model))
-        lines += [
-            f"{model.id}: {name}: {_said(was[name])} -> {_said(now[name])}" for name in now if was[name] != now[name]
-        ]
+        was, now = ({n: _said(v) for n, v in msgspec.structs.asdict(one).items()} for one in (old[model.id], model))
+        lines += [f"{model.id}: {name}: {was[name]} -> {now[name]}" for name in now if was[name] != now[name]]
     return lines
 
 
@@ -224,3 +239,40 @@ def _said(value: object) -> str:
     if isinstance(value, Efforts):
         return f"{', '.join(value.values) or 'none'} ({', '.join(f'{a} as {b}' for a, b in value.aliases.items())})"
     return "unknown" if value is None or value == "" else str(value)
+
+
+# ── a stack's own list ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def stored_list(content: bytes, day: str) -> bytes:
+    """A list as a stack keeps it: what is read of it, and the day on which it was read, as YYYY-MM-DD.
+
+    Raises:
+        CatalogError: as `read_list` does.
+    """
+    read_list(content, catalog().models, day)
+    wanted = {*_OTHERS, *_TOKENS}
+    kept = [
+        _Listed(one.name, one.task, [fact for fact in one.properties if fact.property_id in wanted])
+        for one in _reply_of(content, MAX_LIST_BYTES).result
+    ]
+    stored = msgspec.json.encode({"read_on": day, "result": kept})
+    _reply_of(stored, MAX_STORED_BYTES)
+    return stored
+
+
+def stack_catalog(stored: bytes) -> Catalog:
+    """What a stack knows of models: what is shipped, brought up to date with its own list unless that is older.
+
+    Raises:
+        CatalogError: as `read_list` does; or it has no day.
+    """
+    day, shipped = _reply_of(stored, MAX_STORED_BYTES).read_on, catalog()
+    try:
+        date.fromisoformat(day)
+    except ValueError as error:
+        raise CatalogError("The list does not have the day on which it was read.") from error
+    listed = read_list(stored, shipped.models, day)
+    if day < shipped.read_on:
+        return shipped
+    return msgspec.structs.replace(shipped, read_on=day, models=merged(shipped.models, listed))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from decimal import Decimal  # noqa: TC003 - msgspec reads the annotations
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 
 import msgspec
@@ -112,18 +112,39 @@ class Model(msgspec.Struct, frozen=True, omit_defaults=True):
     needs_paid: bool = False
 
 
-class Catalog(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The file: the day on which it was last brought up to date, its sources, families of models, and models."""
+class Catalog(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
+    """What is known of models: the day on which it was read, its sources, families of models, and models."""
 
     read_on: str
     sources: dict[str, str]
     families: list[ModelFamily]
     models: list[Model]
 
+    @cached_property
+    def _by_id(self) -> dict[str, Model]:
+        return {model.id: model for model in self.models}
+
+    def lists(self, model_id: str) -> bool:
+        """Whether it has the model itself, not only its family."""
+        return model_id in self._by_id
+
+    def find(self, model_id: str) -> Model:
+        """What is known about a model, including its family's facts; for an unknown model, only its id."""
+        known = self._by_id.get(model_id) or Model(model_id)
+        family = next((one for one in self.families if one.has(model_id)), ModelFamily(Task.UNKNOWN))
+        return msgspec.structs.replace(
+            known,
+            task=known.task or family.task,
+            shape=known.shape or family.shape,
+            schema=known.schema or family.schema,
+            answer_bytes=known.answer_bytes or family.answer_bytes,
+            images=family.images if known.images is None else known.images,
+        )
+
 
 @cache
 def catalog() -> Catalog:
-    """The whole file.
+    """The catalogue that is shipped.
 
     Raises:
         msgspec.ValidationError: the file has the wrong form.
@@ -134,19 +155,8 @@ def catalog() -> Catalog:
 
 @lru_cache(1024)
 def find_model(model_id: str) -> Model:
-    """What is known about a model, including its family's facts; for an unknown model, only its id."""
-    known = next((model for model in catalog().models if model.id == model_id), Model(model_id))
-    family = next((one for one in catalog().families if one.has(model_id)), None)
-    if family is None:
-        return msgspec.structs.replace(known, answer_bytes=known.answer_bytes or UNKNOWN_ANSWER_BYTES)
-    return msgspec.structs.replace(
-        known,
-        task=known.task or family.task,
-        shape=known.shape or family.shape,
-        schema=known.schema or family.schema,
-        answer_bytes=known.answer_bytes or family.answer_bytes,
-        images=family.images if known.images is None else known.images,
-    )
+    """What the catalogue that is shipped knows about a model, as `Catalog.find` returns it."""
+    return catalog().find(model_id)
 
 
 _SHAPES = {
@@ -210,16 +220,11 @@ def planned_model(model_id: str, facts: str, task: str) -> Model:
     return msgspec.structs.replace(pinned, id=model_id, answer_bytes=known.answer_bytes)
 
 
-def is_listed(model_id: str) -> bool:
-    """Whether the catalogue has the model itself, not only its family."""
-    return any(model.id == model_id for model in catalog().models)
-
-
-def max_records_per_reply(model_id: str, transport: str = "rest") -> int:
+def max_records_per_reply(model: Model, transport: str = "rest") -> int:
     """Maximum records in a batch of a model, whatever the operator allows.
 
     The API answers a whole batch in one reply, which has to be stored and joined, and an answer can be far larger than
     its request.
     """
     target = WORKER_REPLY_TARGET_BYTES if transport == "worker" else REPLY_TARGET_BYTES
-    return target // find_model(model_id).answer_bytes
+    return target // model.answer_bytes

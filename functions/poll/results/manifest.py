@@ -105,7 +105,7 @@ def _cost(job: Job) -> dict[str, Any] | None:
 
     Of what was accepted without tokens being reported, the answer that was not collected included, it is an estimate.
     """
-    usage, sums, model = job.sums.usage, job.sums, job.plan.model
+    usage, sums, model = job.sums.usage, job.sums, job.plan.known_model
     cost = cost_of(model, Tokens(usage.prompt_tokens or 0, usage.completion_tokens or 0, usage.cached_tokens or 0))
     if cost and sums.unmetered_size:
         cost = cost.plus(estimate_cost(model, sums.unmetered_size, sums.unmetered_records))

@@ -30,7 +30,7 @@ from shared.errors import InvariantError, ObjectNotFoundError, UnreadableItemErr
 from shared.job_status import PendingBatches
 from shared.ledger import still_leased
 from shared.models import Batch, BatchState, Job, JobTotals, Part, ResultFileProgress
-from shared.observability import count
+from shared.observability import count_broken_law
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -161,7 +161,7 @@ def _fault(batch: Batch, expected: int) -> str:
 
 def coverage_error(job: Job, message: str) -> InvariantError:
     """Count the error of batches that do not tile the upload, and return it for the caller to raise."""
-    count("LawsBroken")
+    count_broken_law()
     return InvariantError(f"job {job.job_id}: {message}")
 
 

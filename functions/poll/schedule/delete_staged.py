@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 MAX_JOBS_DELETED = 200
 """Jobs whose staged objects one tick deletes."""
 FIRST_SECONDS = 3_600.0
-"""Seconds from a job's end until parts and segments are deleted: no function that still reads them runs so long."""
+"""Seconds from a job's end until replies, parts and segments are deleted: no function that reads them runs so long."""
 MIN_FIRST_BYTES = 4 << 20
 """Bytes of results below which all objects are deleted together: keeping their parts costs less than another pass."""
 CLAIM_SECONDS = 180.0

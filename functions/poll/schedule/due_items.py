@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from shared.aws.queues import MAX_AHEAD_SECONDS
 from shared.claims import MAX_CLAIMS, claim_seconds, report_stuck
 from shared.errors import StorageError, UnreadableItemError
-from shared.observability import count, logger
+from shared.observability import count, count_broken_law, logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -62,7 +62,10 @@ def contained(services: Services, due: DueEntry, step: Callable[[], T]) -> T | N
         return step()
     except Exception as error:  # noqa: BLE001 - no error of one item may delay the others
         logger.exception("item failed", job_id=due.job_id, number=due.number)
-        count("LawsBroken" if isinstance(error, UnreadableItemError) else "Errors")
+        if isinstance(error, UnreadableItemError):
+            count_broken_law()
+        else:
+            count("Errors")
         set_aside(services, due)
         return None
 
@@ -108,7 +111,7 @@ def load(services: Services, dues: Iterable[DueEntry]) -> list[DueItem]:
             raise job
         if job is None:
             logger.error("batch without a readable job", job_id=due.job_id, number=due.number)
-            count("LawsBroken")
+            count_broken_law()
             set_aside(services, due)
             return None
         return DueItem(due, job, batch)

@@ -22,6 +22,8 @@ METRIC_OF_REASON = {
     PauseReason.OUTAGE: "Outage",
 }
 """The metric that counts the ticks of a pause."""
+OUTAGE_SECONDS = 600.0
+"""Seconds after which an outage raises the alarm of pauses; every other pause raises it at once."""
 
 
 SOON_SECONDS = 600.0
@@ -51,6 +53,8 @@ def watch_pause(services: Services, now: float, *, submits_wait: bool, polls_wai
         return
     logger.warning("calls are paused", reason=pause.reason, code=pause.code, since=iso_time(pause.since))
     count(METRIC_OF_REASON[pause.reason])
+    if pause.reason is not PauseReason.OUTAGE or now - pause.since >= OUTAGE_SECONDS:
+        count("Paused")
 
 
 def _is_over(services: Services, pause: Pause, now: float, *, submits_wait: bool, polls_wait: bool) -> bool:

@@ -83,7 +83,7 @@ def test_large_job_is_deleted_partly_after_an_hour(world, large):
 
     world.pass_time(FIRST_SECONDS)
     world.tick()
-    assert kinds(world) == {"request", "raw"}
+    assert kinds(world) == {"request"}
 
     world.pass_time(3 * DAY - FIRST_SECONDS)
     world.tick()

@@ -5,6 +5,7 @@ from decimal import Decimal
 import pytest
 
 from dropbatch.core.cost import Tokens, cost_of
+from dropbatch.core.formats.model_catalog import find_model
 from local.workers_ai import Fault
 from tests.support.translations import M2M, referenced
 
@@ -19,7 +20,7 @@ def amount(world):
 
 
 def exact(model, tokens):
-    return cost_of(model, tokens).to_manifest()["amount"]
+    return cost_of(find_model(model), tokens).to_manifest()["amount"]
 
 
 @pytest.mark.parametrize(("model", "records"), [(GPT, INPUTS), (KIMI, CHATS)])

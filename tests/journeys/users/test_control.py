@@ -122,7 +122,7 @@ def test_split_stops_at_its_next_batch(start):
         item = arguments.get("Item", {})
         if operation == "PutItem" and item.get("sk") == {"S": "BATCH#00000001"}:
             world.control(item["job_id"]["S"], "cancel")
-            world.deliver("ControlQueue")
+            world.deliver("VisitQueue")
             world.pass_time(6)  # The lease is renewed every five seconds.
 
     world.permissions.before = before
@@ -142,7 +142,7 @@ def test_split_stops_at_its_next_batch(start):
 )
 def test_object_that_names_no_job_is_left_alone(small, key):
     small.s3.put_object(Bucket=BUCKET, Key=key, Body=b"cancel")
-    small.deliver("ControlQueue")
+    small.deliver("VisitQueue")
 
     assert small.refused == []
 

@@ -137,11 +137,11 @@ def inject(fault: Fault, year: Year, size: int = 2) -> None:
 EVENTS = (
     Event(20.0, partial(inject, Fault(kind="accept_then_reset")), "AmbiguousSubmitsAlarm", 20.1),
     # The quota is raised on day 51.1; batches try again by themselves within half an hour.
-    Event(30.0, partial(inject, Fault(kind="3036", on="submit", times=0)), "QuotaSpentAlarm", 51.15),
+    Event(30.0, partial(inject, Fault(kind="3036", on="submit", times=0)), "PausedAlarm", 51.15),
     Event(51.1, recover),
-    Event(70.0, revoke_token, "TokenRefusedAlarm", 70.27),
+    Event(70.0, revoke_token, "PausedAlarm", 70.27),
     Event(70.25, replace_token),
-    Event(85.0, partial(inject, Fault(kind="html", times=0), size=3_000), "OutageAlarm", 85.14),
+    Event(85.0, partial(inject, Fault(kind="html", times=0), size=3_000), "PausedAlarm", 85.14),
     Event(85.0, nothing, "AmbiguousSubmitsAlarm", 85.14),
     Event(85.125, recover),
     Event(200.0, change_account),

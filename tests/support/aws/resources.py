@@ -21,7 +21,7 @@ TOKEN = "local-token"
 GATEWAY_TOKEN = "local-gateway-token"
 TABLE = "ledger"
 BUCKET = "dropbatch-test"
-QUEUES = ("UploadQueue", "SplitQueue", "SubmitQueue", "PollQueue", "VisitQueue", "ControlQueue")
+QUEUES = ("UploadQueue", "SplitQueue", "SubmitQueue", "PollQueue", "VisitQueue")
 WORKER_URL = "https://dropbatch.example.workers.dev"
 WAYS: dict[str, dict[str, str]] = {
     "rest": {},
@@ -127,7 +127,7 @@ def variables(urls: Mapping[str, str]) -> dict[str, str]:
         **default_variables(),
         "BUCKET_NAME": BUCKET,
         "TABLE_NAME": TABLE,
-        **{f"{name.removesuffix('Queue').upper()}_QUEUE_URL": urls[name] for name in QUEUES if name != "ControlQueue"},
+        **{f"{name.removesuffix('Queue').upper()}_QUEUE_URL": urls[name] for name in QUEUES},
         "CLOUDFLARE_ACCOUNT_ID": ACCOUNT,
     }
 

@@ -27,6 +27,7 @@ CHOICES = {
     "UsesSource": False,
     "TellsExecutions": False,
     "Notifies": False,
+    "SendsBucketEvents": False,
 }
 """The conditions that policies depend on, as the defaults make them."""
 WORKER = {"SendsToken": False, "UsesWorker": True}

@@ -24,6 +24,7 @@ from shared.pacing.controls import Permit, control_key
 from shared.pacing.id_probes import IdProbes
 from shared.staged_batch import encode_index
 from shared.workers_ai.results import parse_answer
+from shared.workers_ai.stack_catalog import StackCatalog
 from tests.support.aws.resources import client
 from tests.support.doubles.ledger_items import BATCH, JOB, T
 
@@ -115,6 +116,7 @@ class PolledBatch:
                 double,
                 double,
                 IdProbes(dynamodb, "table"),
+                StackCatalog(store),
             ),
             now=lambda: T,
             sleep=lambda _: None,

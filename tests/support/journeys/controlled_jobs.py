@@ -33,7 +33,7 @@ def begun(world: World, count: int = 6, path: str = "a.jsonl", word: str = "hell
 def command(world: World, name: str, word: str) -> None:
     """Put a command and deliver its event."""
     world.control(name, word)
-    world.deliver("ControlQueue")
+    world.deliver("VisitQueue")
 
 
 def minutes(world: World, count: int) -> None:

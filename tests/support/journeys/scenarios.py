@@ -115,7 +115,7 @@ def run(journey: Journey, boundaries: Boundaries) -> Seen:
             stored = world.s3.head_object(Bucket=BUCKET, Key="inbox/a.jsonl")
             etag, modified = stored["ETag"].strip('"'), stored["LastModified"]
             world.control(job_id(BUCKET, "inbox/a.jsonl", version, etag, modified), word)
-            world.deliver("ControlQueue")
+            world.deliver("VisitQueue")
             world.tick()
         world.settle(minutes=240)
         before = world.read(f"{world.only_folder()}/manifest.json"), len(api.accepted)

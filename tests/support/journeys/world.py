@@ -184,9 +184,7 @@ class World:
             times: how often each message is delivered: SQS promises only "at least once".
         """
         delivered = 0
-        handler = (
-            functions.poll.handler if queue in {"PollQueue", "VisitQueue", "ControlQueue"} else functions.submit.handler
-        )
+        handler = functions.poll.handler if queue in {"PollQueue", "VisitQueue"} else functions.submit.handler
         while delivered < most and _visible(queue):
             answer = self.sqs.receive_message(
                 QueueUrl=self.queues[queue], MaxNumberOfMessages=1, AttributeNames=["All"], WaitTimeSeconds=0

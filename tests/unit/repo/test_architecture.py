@@ -13,7 +13,10 @@ from tests.support.shipped import CORE, ROOT, SHIPPED
 
 ROOMS = {
     "boto3": {"shared.bootstrap"},
-    "botocore": {"shared.bootstrap", "shared.aws.client_errors", "shared.aws.object_store"},
+    "botocore": {
+        "shared.bootstrap",
+        *(f"shared.aws.{name}" for name in ("changed_object", "client_errors", "object_store")),
+    },
     "httpx": {"shared.workers_ai.client"},
     "ctypes": {"functions.poll.results.running_sha256"},
     "_hashlib": {"functions.poll.results.running_sha256"},

@@ -6,7 +6,7 @@ import pytest
 
 from dropbatch.cli.cloudflare import DEFAULT_BASE_URL
 from dropbatch.core.formats.base import API_BODY_LIMIT
-from dropbatch.core.formats.model_catalog import MODEL_ID, is_model, max_records_per_reply
+from dropbatch.core.formats.model_catalog import MODEL_ID, find_model, is_model, max_records_per_reply
 from dropbatch.core.keys import INBOX, MAX_PATH_BYTES, VALIDATE, job_control
 from dropbatch.core.plan_upload import StackLimits
 from dropbatch.core.records.cut import WRAPPER_BYTES
@@ -41,9 +41,9 @@ SAID = (
     f"four batches of a job have up to {FIRST_BATCH_RECORDS} each, the next four up to {2 * FIRST_BATCH_RECORDS:,},",
     f"`MaxRequestsPerBatch` ({MOST_RECORDS['Default']:,}; at most {MOST_RECORDS['MaxValue']:,})",
     f"`MaxBatchBytes` ({MOST_BYTES['Default']:,}; at most {MOST_BYTES['MaxValue']:,})",
-    f"{max_records_per_reply('@cf/baai/bge-m3'):,} for embeddings",
-    f"{max_records_per_reply('@cf/meta/m2m100-1.2b'):,} for translation",
-    f"{max_records_per_reply('@cf/nobody/nothing'):,} for a model that",
+    f"{max_records_per_reply(find_model('@cf/baai/bge-m3')):,} for embeddings",
+    f"{max_records_per_reply(find_model('@cf/meta/m2m100-1.2b')):,} for translation",
+    f"{max_records_per_reply(find_model('@cf/nobody/nothing')):,} for a model that",
     f"| one reply of the API | {MAX_REPLY_BYTES:,} bytes |",
     f"is {defaults()['ApiCallsPerMinute']} by default and at most {PARAMETERS['ApiCallsPerMinute']['MaxValue']}.",
     f"The first {FAST_START_BATCHES} batches of a job are polled by message",

@@ -25,14 +25,14 @@ def test_queues_are_encrypted_and_reachable_by_s3(of_type):
         assert resolved({"managed": queue["SqsManagedSseEnabled"]}, UsesOwnKey=True) == {}
 
 
-def test_commands_have_queue_of_their_own(of_type):
+def test_commands_reach_poll_function(of_type):
     (bucket,) = of_type("AWS::S3::Bucket").values()
     notified = {
         one["Filter"]["S3Key"]["Rules"][0]["Value"]: target(one["Queue"])
         for one in bucket["NotificationConfiguration"]["QueueConfigurations"]
     }
 
-    assert notified == {"inbox/": "UploadQueue", "validate/": "UploadQueue", "control/": "ControlQueue"}
+    assert notified == {"inbox/": "UploadQueue", "validate/": "UploadQueue", "control/": "VisitQueue"}
 
 
 def test_queues_require_tls(of_type):
@@ -60,7 +60,7 @@ def test_only_our_bucket_announces_uploads(template, of_type):
         for statement in policy["PolicyDocument"]["Statement"]
         if statement.get("Effect") == "Allow" and not name.endswith("DeadLetterQueuePolicy")
     ]
-    assert [target(queue) for queues, _ in allowed for queue in queues] == ["UploadQueue", "ControlQueue"]
+    assert [target(queue) for queues, _ in allowed for queue in queues] == ["UploadQueue", "VisitQueue"]
     for queues, statement in allowed:
         assert statement["Principal"] == {"Service": "s3.amazonaws.com"}
         assert target(statement["Resource"]) == target(*queues)
@@ -69,7 +69,9 @@ def test_only_our_bucket_announces_uploads(template, of_type):
     assert [one["Filter"]["S3Key"]["Rules"] for one in uploads] == [
         [{"Name": "prefix", "Value": prefix}] for prefix in ("inbox/", "validate/")
     ]
-    assert bucket["NotificationConfiguration"]["EventBridgeConfiguration"] == {"EventBridgeEnabled": True}
+    assert "EventBridgeConfiguration" not in resolved(bucket["NotificationConfiguration"])
+    told = resolved(bucket["NotificationConfiguration"], SendsBucketEvents=True)["EventBridgeConfiguration"]
+    assert told == {"EventBridgeEnabled": True}
     assert statement["Condition"]["StringEquals"] == {"aws:SourceAccount": {"Ref": "AWS::AccountId"}}
     assert statement["Condition"]["ArnEquals"]["aws:SourceArn"]["Fn::Sub"][1]["Name"] == bucket["BucketName"]
     assert "UploadQueuePolicy" in as_list(template["Resources"]["Bucket"]["DependsOn"])

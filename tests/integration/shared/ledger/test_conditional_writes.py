@@ -96,7 +96,7 @@ TRANSITIONS = {
         ("state", "output"),
     ),
     "postpone_job": (JOB, lambda at, seen: at.postpone_job(seen, T + 9), ("state", "due_at")),
-    "pin_plan": (JOB, lambda at, seen: at.pin_plan(replace(seen, plan=KNOWN)), ("state",)),
+    "pin_plan": (JOB, lambda at, seen: at.pin_plan(replace(seen, plan=KNOWN)), ("state", "lease_until")),
     "end_split": (JOB, lambda at, seen: at.end_split(seen, 3, None, T), ("state",)),
     "end_job": (
         replace(JOB, state=JobState.FINALIZING),

@@ -16,6 +16,7 @@ from dropbatch.cli import doctor
 from dropbatch.cli.cloudflare import Api
 from dropbatch.cli.doctor import examine
 from dropbatch.client.stack import Stack
+from dropbatch.core import keys
 from dropbatch.errors import Error
 from local.template import template
 
@@ -43,6 +44,7 @@ class Services:
         self.ticked = time.time() - 20
         self.dead = 0
         self.word = None
+        self.listed = None
         self.jobs = []
         self.alarms = []
         self.events = {}
@@ -80,10 +82,12 @@ class Services:
     def get_queue_attributes(self, QueueUrl, **_):  # noqa: N803 - boto3's name
         return {"Attributes": {"ApproximateNumberOfMessages": str(self.dead if QueueUrl == "dead" else 3)}}
 
-    def get_object(self, **_):
-        if self.word is None:
+    def get_object(self, Key, **_):  # noqa: N803 - boto3's name
+        if Key == keys.CATALOG and self.listed is not None:
+            return {"Body": io.BytesIO(self.listed), "ETag": "e"}
+        if self.word is None or Key != keys.STACK_CONTROL:
             raise ClientError({"Error": {"Code": "NoSuchKey", "Message": "none"}}, "GetObject")
-        return {"Body": io.BytesIO(self.word)}
+        return {"Body": io.BytesIO(self.word), "ETag": "e"}
 
     def get_item(self, **_):
         self._may("GetItem")

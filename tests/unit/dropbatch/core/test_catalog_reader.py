@@ -11,16 +11,11 @@ from dropbatch.core.formats import catalog_reader
 from dropbatch.core.formats.base import Task
 from dropbatch.core.formats.catalog_reader import CatalogError, changes, merged, read_list
 from dropbatch.core.formats.model_catalog import Efforts, catalog, find_model
-from local.workers_ai.models.catalogue import MODELS, listing
+from local.workers_ai.models.catalogue import listing
 from tests.support.converted import BGE, DEEPSEEK, KIMI, QWEN
+from tests.support.listed import rows, with_properties
 
 KNOWN, DAY = catalog().models, "2026-12-24"
-BATCH = frozenset(name for name, model in MODELS.items() if model.batch)
-
-
-def rows():
-    """Cloudflare's list, as the local Workers AI has it."""
-    return list(listing(BATCH))
 
 
 @dataclass
@@ -37,13 +32,6 @@ class Read:
     def models(self):
         """The catalogue after it, by ids."""
         return {model.id: model for model in merged(KNOWN, self.listed)}
-
-
-def with_properties(name, **properties):
-    """The list with other properties of a model, which it may not have had."""
-    given = [{"property_id": one, "value": value} for one, value in properties.items()]
-    others = [one for one in rows() if one["name"] != name]
-    return [*others, {"name": name, "task": {"name": "Text Generation"}, "properties": given}]
 
 
 # ── what is read ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -119,7 +107,7 @@ def test_every_change_is_told():
         (b"", "not all of one"),
         (json.dumps(rows()).encode()[:-9], "not all of one"),
         (b"<html>", "not all of one"),
-        (b'{"models":[]}', "This is no list"),
+        (b'{"models":[]}', "has 0 models"),
         (b'[{"id":"@cf/a/b"}]', "This is no list"),
         (b"[]", "has 0 models"),
         (json.dumps(rows()[:6]).encode(), "lacks 13 of the 19 known ones that take batches"),
@@ -152,5 +140,5 @@ def test_number_that_cannot_be_is_refused(properties):
 
 def test_huge_list_is_not_read(monkeypatch):
     monkeypatch.setattr(catalog_reader, "MAX_LIST_BYTES", 100)
-    with pytest.raises(CatalogError, match="at most 100 are read"):
+    with pytest.raises(CatalogError, match="at most 100 bytes are read"):
         Read(rows())

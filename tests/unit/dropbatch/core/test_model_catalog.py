@@ -124,21 +124,21 @@ def test_answers_are_written_for_task_of_option():
     ],
 )
 def test_answers_limit_records_of_batch(model, records):
-    assert max_records_per_reply(model) == records
+    assert max_records_per_reply(find_model(model)) == records
 
 
 @pytest.mark.parametrize(
     ("model", "records"), [("@cf/baai/bge-m3", 500), ("@cf/openai/gpt-oss-20b", 600), ("@cf/somebody/something", 30)]
 )
 def test_batch_over_worker_fits_its_memory(model, records):
-    assert max_records_per_reply(model, "worker") == records
+    assert max_records_per_reply(find_model(model), "worker") == records
 
 
 # ── cost ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_cost_is_its_tokens_times_their_prices():
-    cost = cost_of(LLAMA, Tokens(1_000_000, 2_000_000))
+    cost = cost_of(find_model(LLAMA), Tokens(1_000_000, 2_000_000))
     assert cost == Cost(Decimal("4.799"), "2026-07-09", estimated=False)
     assert cost.to_manifest() == {
         "amount": "4.7990",
@@ -146,19 +146,19 @@ def test_cost_is_its_tokens_times_their_prices():
         "priced_at": "2026-07-09",
         "estimated": False,
     }
-    assert cost_of(BGE, Tokens(3_000_000, None)).amount == Decimal("0.0606")
+    assert cost_of(find_model(BGE), Tokens(3_000_000, None)).amount == Decimal("0.0606")
 
 
 @pytest.mark.parametrize(
     ("model", "tokens"), [(LLAMA, Tokens(None, None)), ("@cf/deepgram/nova-3", Tokens(1, 1)), ("@cf/a/b", Tokens(1, 1))]
 )
 def test_without_price_or_tokens_there_is_no_cost(model, tokens):
-    assert cost_of(model, tokens) is None
+    assert cost_of(find_model(model), tokens) is None
 
 
 def test_model_has_price_or_not():
-    assert has_price(LLAMA)
-    assert not has_price("@cf/openai/whisper-large-v3-turbo")
+    assert has_price(find_model(LLAMA))
+    assert not has_price(find_model("@cf/openai/whisper-large-v3-turbo"))
 
 
 @pytest.mark.parametrize(
@@ -172,12 +172,12 @@ def test_model_has_price_or_not():
     ],
 )
 def test_tokens_are_estimated_from_bytes_and_limits(model, max_tokens, tokens):
-    assert estimate_tokens(model, 1001, 5, max_tokens) == tokens
+    assert estimate_tokens(find_model(model), 1001, 5, max_tokens) == tokens
 
 
 def test_estimate_is_marked_as_one():
-    assert estimate_cost(LLAMA, 4_000_000, 1, 0) == Cost(Decimal("0.293"), "2026-07-09", estimated=True)
-    assert estimate_cost("@cf/a/b", 4, 1) is None
+    assert estimate_cost(find_model(LLAMA), 4_000_000, 1, 0) == Cost(Decimal("0.293"), "2026-07-09", estimated=True)
+    assert estimate_cost(find_model("@cf/a/b"), 4, 1) is None
 
 
 @pytest.mark.parametrize(
@@ -195,8 +195,8 @@ def test_amount_has_four_decimals_or_more(amount, text):
 
 
 def test_model_that_is_not_alike_is_not_suggested():
-    assert nearest_model("@cf/qwen/qwen3-embedding-0.6b") == ""
-    assert nearest_model("@cf/moonshot/kimi-2.6") == "@cf/moonshotai/kimi-k2.6"
+    assert nearest_model("@cf/qwen/qwen3-embedding-0.6b", catalog()) == ""
+    assert nearest_model("@cf/moonshot/kimi-2.6", catalog()) == "@cf/moonshotai/kimi-k2.6"
 
 
 # ── what a job was planned with ──────────────────────────────────────────────────────────────────────────────────────

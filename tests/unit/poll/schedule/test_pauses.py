@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from functions.poll.schedule import pauses
-from functions.poll.schedule.pauses import METRIC_OF_REASON, SOON_SECONDS, watch_pause
+from functions.poll.schedule.pauses import METRIC_OF_REASON, OUTAGE_SECONDS, SOON_SECONDS, watch_pause
 from shared.ledger import DueEntry
 from shared.models import DueKind
 from shared.pacing.controls import Pause, PauseReason
@@ -62,13 +62,23 @@ class Paused:
     def tick(self, *, submits=False, polls=False):
         """What a tick does: `over` or `counted`; nothing for a pause that is over by itself."""
         watch_pause(self.services, T, submits_wait=submits, polls_wait=polls)
-        assert [METRIC_OF_REASON[self.pause.reason]] == self.counted or not self.counted
+        if self.counted:
+            alarmed = self.pause.reason is not PauseReason.OUTAGE or T - self.pause.since >= OUTAGE_SECONDS
+            assert self.counted == [METRIC_OF_REASON[self.pause.reason], *["Paused"] * alarmed]
         return "over" if self.lifted else "counted" if self.counted else ""
 
 
 @pytest.fixture
 def paused(monkeypatch):
     return Paused(monkeypatch)
+
+
+@pytest.mark.parametrize(("seconds", "alarms"), [(OUTAGE_SECONDS - 1, False), (OUTAGE_SECONDS, True)])
+def test_short_outage_raises_no_alarm(paused, seconds, alarms):
+    paused.pause = Pause(PauseReason.OUTAGE, "nonce", T - seconds, T, 60.0)
+    paused.due = {DueKind.SUBMIT: [T]}
+    paused.tick(submits=True)
+    assert ("Paused" in paused.counted) is alarms
 
 
 @pytest.mark.parametrize(("until", "comes_to"), [(None, "counted"), (T + 1, "counted"), (T, ""), (T - 1, "")])
