@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from local.workers_ai.edge import PREFIX
+from tests.simulation.cloudflare.bodies import with_marker
 from tests.support.aws.resources import ACCOUNT, BUCKET
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ OTHER_TOKEN = "token-of-another-stack"
 QUEUES = f"{PREFIX}/accounts/{ACCOUNT}/queues"
 SUBSCRIPTIONS = f"{PREFIX}/accounts/{ACCOUNT}/event_subscriptions/subscriptions"
 MARKER_CHARACTERS = 22
-_MARKER = re.compile(rb"~db1\.[A-Za-z0-9_-]{22}(?=\")")
 GARBAGE_MESSAGES = 1_000
 
 
@@ -35,8 +34,8 @@ class OtherStack:
         world.api.switch(tokens=(*world.api.behaviour.tokens, OTHER_TOKEN))
         world.on_call.append(self._watch)
 
-    def _watch(self, path: str, query: str, body: bytes) -> None:
-        if "queueRequest" not in query or self.random.random() >= self.share:
+    def _watch(self, path: str, _query: str, body: bytes) -> None:
+        if b'"requests"' not in body[:20] or self.random.random() >= self.share:
             return
         draw = "".join(self.random.choices("abcdefghijklmnopqrstuvwxyz0123456789", k=MARKER_CHARACTERS))
         copy = with_marker(body, draw)
@@ -47,11 +46,6 @@ class OtherStack:
         before = len(self.world.api.accepted)
         self.world.api.handle("POST", path, "queueRequest=true", headers, body)
         self.world.foreign_ids.update(one["request_id"] for one in self.world.api.accepted[before:])
-
-
-def with_marker(body: bytes, drawn: str) -> bytes:
-    """A body with another marker in place of the one that it has, if it has one."""
-    return _MARKER.sub(f"~db1.{drawn}".encode(), body)
 
 
 def by_hand(world: World, what: str) -> None:

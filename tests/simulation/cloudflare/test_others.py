@@ -7,8 +7,9 @@ import msgspec
 import pytest
 
 from tests.simulation.cloudflare import events
+from tests.simulation.cloudflare.bodies import meaning, with_marker
 from tests.simulation.cloudflare.events import Events, Hand, draw_events, draw_hands
-from tests.simulation.cloudflare.others import QUEUES, SUBSCRIPTIONS, OtherStack, by_hand, with_marker
+from tests.simulation.cloudflare.others import QUEUES, SUBSCRIPTIONS, OtherStack, by_hand
 from tests.simulation.worlds.plans import Drop, Plan, draw, smaller
 from tests.simulation.worlds.runs import run
 from tests.simulation.worlds.users import MODELS, drop
@@ -38,6 +39,18 @@ def test_other_stack_draws_its_own_marker():
     sent = msgspec.json.encode({"requests": [{"external_reference": one} for one in references]})
     told = [one["external_reference"] for one in msgspec.json.decode(with_marker(sent, "b" * 22))["requests"]]
     assert told == [new, f"row{new}", "row", None, "~db1.short"]
+
+
+def test_marker_is_no_part_of_what_a_body_means():
+    marker = "~db1." + "a" * 22
+
+    def of(*references):
+        requests = [{"text": "a"} | ({} if one == "" else {"external_reference": one}) for one in references]
+        return meaning(json.dumps({"requests": requests}).encode())
+
+    assert of("", "b") == of(marker, "b") == of(None, "b")
+    assert of("b", "c") == of(f"b~{marker}", "c")
+    assert len({of("b"), of(""), of(marker[:-1]), of("b~")}) == 4
 
 
 class Dashboard:

@@ -59,13 +59,13 @@ class Http:
         url: str,
         *,
         headers: Mapping[str, str],
-        content: Iterable[bytes] | None = None,
+        content: bytes | Iterable[bytes] | None = None,
         timeout: httpx.Timeout | None = None,
         extensions: object = None,
     ) -> Iterator[Response]:
         """One exchange: the API takes effect in the middle of it."""
         del extensions
-        body = b"".join(content or ())
+        body = content if isinstance(content, bytes) else b"".join(content or ())
         address = urlsplit(url)
         patience = timeout.read if timeout and timeout.read else READ_SECONDS
 

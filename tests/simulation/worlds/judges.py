@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass
-from hashlib import sha256
 from itertools import chain
 from math import inf
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ from dropbatch.core.keys import staged
 from local.workers_ai import expected_result
 from shared.errors import RetryableError
 from simulation.services.dynamodb import MAX_ITEM_BYTES, Key, may_have, size_of
+from tests.simulation.cloudflare.bodies import meaning
 from tests.simulation.worlds.answer_laws import Probes, judge_cost, judge_given_up
 from tests.simulation.worlds.world import FINAL, World
 from tests.support.aws.wire_items import number, submissions
@@ -311,7 +311,7 @@ class Ending:
                 if stored is None or told["request_id"] not in bodies:
                     continue
                 size = int(stored.metadata["body-size"] if round_ else item["body_size"]["N"])
-                if sha256(stored.body[:size]).hexdigest() != bodies[told["request_id"]]:
+                if meaning(stored.body[:size]) != bodies[told["request_id"]]:
                     self.laws.broken("a round is submitted with its own records", f"{key}: {told['request_id']}")
 
 

@@ -31,7 +31,7 @@ class Outcome:
         trace: SHA-256 of everything that happened, in order.
         calls: simulated calls.
         seconds: simulated time.
-        jobs: seconds from each drop to the end of its job.
+        waits: seconds from ready to collected, of each batch, in the order in which they were collected.
     """
 
     plan: Plan
@@ -39,7 +39,7 @@ class Outcome:
     trace: str
     calls: int
     seconds: float
-    jobs: tuple[float, ...] = ()
+    waits: tuple[float, ...] = ()
 
 
 def run(plan: Plan, events: list[str] | None = None, settle_seconds: float = SETTLE_SECONDS) -> Outcome:
@@ -85,7 +85,7 @@ def run(plan: Plan, events: list[str] | None = None, settle_seconds: float = SET
             digest.hexdigest(),
             world.calls.total,
             world.kernel.now - world.began,
-            tuple(map(promises.seconds_of, dropped)),
+            tuple(event_laws.waits),
         )
 
 

@@ -9,9 +9,12 @@ from __future__ import annotations
 import inspect
 import os
 import random
+import secrets
+from base64 import urlsafe_b64encode
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from hashlib import sha256
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
@@ -25,11 +28,13 @@ from local.template import properties, template
 from local.workers_ai import Behaviour, Fault, WorkersAI
 from shared import bootstrap, observability
 from shared.aws import attribute_values, dynamodb
+from shared.events.set_up import events_of
 from shared.ledger import batches, jobs
 from shared.pacing import controls
 from shared.workers_ai import client as api_client
 from shared.workers_ai.transports import Credentials
 from simulation import Account, Awkward, Queue
+from tests.simulation.cloudflare.bodies import meaning
 from tests.simulation.services.api import Http
 from tests.support.aws.iam import MACHINE
 from tests.support.aws.ledger_table import ledger_table
@@ -107,6 +112,8 @@ class World(Account):
         self.queue_times: list[float] = []
         """When each call of Queues did."""
         self.on_call: list[Callable[[str, str, bytes], None]] = [self._note_call]
+        self.meanings: dict[str, str] = {}
+        """What each body is about that was sent, by its SHA-256."""
         self.foreign_ids: set[str] = set()
         """Batches that others had accepted."""
         self.token = TOKEN
@@ -131,14 +138,17 @@ class World(Account):
         first = START + self.kernel.random.uniform(0, TICK_SECONDS)
         self._ticks = self.schedule(self.functions["PollFunction"], TICK_SECONDS, first)
 
-    def _note_call(self, path: str, _query: str, _body: bytes) -> None:
+    def _note_call(self, path: str, _query: str, body: bytes) -> None:
+        if b'"requests"' in body[:20]:
+            self.meanings[sha256(body).hexdigest()] = meaning(body)
         is_of_queues = "/queues" in path or "/event_subscriptions/" in path
         (self.queue_times if is_of_queues else self.call_times).append(self.kernel.now)
 
     @property
     def billed(self) -> list[dict[str, Any]]:
-        """What this stack had accepted."""
-        return [one for one in self.api.accepted if one["request_id"] not in self.foreign_ids]
+        """What this stack had accepted; `sha256` is of what each body is about."""
+        ours = [one for one in self.api.accepted if one["request_id"] not in self.foreign_ids]
+        return [{**one, "sha256": self.meanings[one["sha256"]]} for one in ours]
 
     # ── users ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -237,7 +247,9 @@ class World(Account):
     def _build(self, function: str) -> Services:
         """Services of a new process of a function."""
         self._building = self.versions.get(function)
-        return replace(bootstrap.services.__wrapped__(), now=self.clock, sleep=self.kernel.wait)
+        made = replace(bootstrap.services.__wrapped__(), now=self.clock, sleep=self.kernel.wait)
+        # Events have a clock of their own, which was taken from the services before.
+        return replace(made, events=events_of(replace(made, events=None)) if made.events else None)
 
     def client(self, name: str, *_: object, **_options: object) -> Any:
         """A client of a simulated service; one of the table as a process of another version sees it."""
@@ -285,6 +297,7 @@ def simulated(
             (bootstrap, "_credentials_reader", lambda *_: lambda _fresh: Credentials(world.token)),
             (api_client, "time", clock),
             (api_client, "_cut_off_at", _never_cut_off),
+            (secrets, "token_urlsafe", lambda size: urlsafe_b64encode(chance.randbytes(size)).rstrip(b"=").decode()),
             (controls, "secrets", SimpleNamespace(token_hex=lambda size: chance.randbytes(size).hex())),
             (functions.submit.handler, "services", world.services),
             (functions.poll.handler, "services", world.services),

@@ -1,0 +1,43 @@
+"""Worlds with completion events beside the same worlds without: what they bring, and that nothing is worse without."""
+
+from statistics import mean
+
+import pytest
+
+from tests.simulation.cloudflare.events import Events, Hand
+from tests.simulation.worlds.plans import Drop, Plan
+from tests.simulation.worlds.runs import run
+
+BATCHES = 20
+OFF = Events(is_on=False)
+
+
+def waits(events, *hands, latency=40.0):
+    """Mean seconds from ready to collected of three jobs of 20 batches each, dropped ten minutes apart."""
+    drops = [Drop(600.0 * place, f"{place}.jsonl", 2 * BATCHES) for place in range(3)]
+    plan = Plan(7, latency=latency, settings=(("MAX_REQUESTS_PER_BATCH", 2),), acts=(*drops, *hands), events=events)
+    outcome = run(plan)
+    assert outcome.violations == ()
+    assert len(outcome.waits) == 3 * BATCHES
+    return [mean(outcome.waits[BATCHES * place :][:BATCHES]) for place in range(3)]
+
+
+def test_answers_are_collected_sooner_with_events():
+    with_events, without = waits(Events()), waits(OFF)
+    assert max(with_events[1:]) < 4.5
+    assert min(without[1:]) > 6
+
+
+@pytest.mark.parametrize(
+    "events", [Events(lost=1.0), Events(late=1.0), Events(refused="403/10000"), Events(delay=600.0, spread=0.1)]
+)
+def test_without_events_nothing_waits_longer(events):
+    without = waits(OFF)
+    assert all(one < 1.25 * other + 2 for one, other in zip(waits(events), without, strict=True))
+
+
+@pytest.mark.parametrize("what", ["disable", "delete queue", "worker consumer", "refuse"])
+def test_events_that_stop_cost_one_wave_a_minute(what):
+    without, stopped = waits(OFF), waits(Events(), Hand(500.0, what))
+    assert stopped[1] < without[1] + 60
+    assert stopped[2] < 1.25 * without[2] + 2
