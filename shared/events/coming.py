@@ -66,13 +66,13 @@ class Record:
         """
         return max((one.at for one in self._without_event(pulled_at) if one.at > self.aside_until), default=0.0)
 
-    def come(self, pulled_at: float, now: float) -> bool:
-        """Whether the events come."""
+    def come(self, pulled_at: float, now: float, least: int = MIN_TOLD) -> bool:
+        """Whether the events come, as at least so many answers show."""
         if self.aside_until > now:
             return False
         told = sum(one.told and one.at > self.overdue_at for one in self.answers)
         untold = sum(one.at > self.overdue_at for one in self._without_event(pulled_at))
-        return told >= MIN_TOLD and untold <= MAX_UNTOLD_SHARE * (told + untold)
+        return told >= least and untold <= MAX_UNTOLD_SHARE * (told + untold)
 
     def put_aside(self, overdue_at: float, now: float) -> Record:
         """The same, put aside for longer if that is repeated within a day."""
@@ -115,6 +115,14 @@ class Coming(Table):
             come = False
         self.known[model] = now, come
         return come
+
+    def may_come(self, model: str, pulled_at: float, now: float) -> bool:
+        """Whether nothing shows that the events of a model do not come; as of a model that was never seen.
+
+        Raises:
+            StorageError: DynamoDB failed.
+        """
+        return self._read(model).come(pulled_at, now, least=0)
 
     def note(self, model: str, request_id: str, at: float, *, told: bool) -> None:
         """Note an answer found at a time, Unix seconds; its place follows from the id, so a later note replaces it."""

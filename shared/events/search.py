@@ -37,7 +37,8 @@ ID_SECONDS, LONGEST_ID_SECONDS = 60.0, 900.0
 """Seconds for which an id is waited for at least, and at most: until an event of something accepted later has come."""
 MAX_POLLS = 20
 """Polls of orphans for one batch."""
-CLAIM_SECONDS, POLL_SECONDS = 120.0, 60.0
+LOOK_CLAIM_SECONDS, ORPHAN_POLL_SECONDS, NEXT_LOOK_SECONDS = 120.0, 60.0, 5.0
+"""Seconds of a look's claim; of a poll at most; and between two looks of one batch at least."""
 UNSETTLED = -1
 """As `polls_settled`: the next poll looks for stored replies first, from ordinal 0 on."""
 REQUEST_ID = "request-id"
@@ -53,7 +54,7 @@ class Look(Enum):
 
 
 def may_look(services: Services, job: Job, batch: Batch, *, doubtful: bool) -> bool:
-    """Whether a batch can be recognized by its marker among orphans; a doubtful submit only where events come.
+    """Whether a batch can be recognized by its marker among orphans; a doubtful submit only where events may come.
 
     Raises:
         StorageError: DynamoDB failed.
@@ -65,7 +66,7 @@ def may_look(services: Services, job: Job, batch: Batch, *, doubtful: bool) -> b
     subscription = state.subscriptions.get(job.plan.model)
     if not state.can_pull(now) or subscription is None or not subscription.id:
         return False
-    return not doubtful or events.coming.come(job.plan.model, state.pulled_at, now)
+    return not doubtful or events.coming.may_come(job.plan.model, state.pulled_at, now)
 
 
 def begin(services: Services, job: Job, batch: Batch, looking: Looking) -> Batch | None:
@@ -97,7 +98,7 @@ def look(invocation: Invocation, job: Job, batch: Batch) -> tuple[Look, Batch | 
         StorageError: an AWS service failed; the batch is due again.
     """
     services, now = invocation.services, invocation.services.now()
-    claimed = services.ledger.claim_look(batch, now + CLAIM_SECONDS)
+    claimed = services.ledger.claim_look(batch, now + LOOK_CLAIM_SECONDS)
     if claimed is None or claimed.looking is None:
         return Look.WAITS, None
     events = services.events
@@ -111,7 +112,7 @@ def look(invocation: Invocation, job: Job, batch: Batch) -> tuple[Look, Batch | 
         return Look.FOUND, found
     if search.is_over():
         return Look.OVER, claimed
-    due_at = services.now() + pull_interval(now - claimed.looking.sent_from, 0.0)
+    due_at = services.now() + pull_interval(now - claimed.looking.sent_from, NEXT_LOOK_SECONDS)
     looking = replace(claimed.looking, polls=search.polls)
     return Look.WAITS, services.ledger.postpone(claimed, due_at, claims=0, looking=looking)
 
@@ -170,12 +171,12 @@ class _Search:
     def _poll(self, orphan: Orphan) -> Batch | None:
         """Poll an orphan; return the batch that is searched for if it is its."""
         services, now, model = self.invocation.services, self.invocation.services.now(), self.job.plan.model
-        seconds = min(POLL_SECONDS, self.invocation.seconds_left - POLL_SECONDS / 2)
+        seconds = min(ORPHAN_POLL_SECONDS, self.invocation.seconds_left - ORPHAN_POLL_SECONDS / 2)
         granted, permit = services.budget.permit_polls(1, now)
         if seconds <= 0 or not granted or isinstance(permit, Denied):
             self.waits = True
             return None
-        if not self.events.ids.claim_orphan(model, orphan, now + CLAIM_SECONDS):
+        if not self.events.ids.claim_orphan(model, orphan, now + LOOK_CLAIM_SECONDS):
             self.waits = True  # Another search has it.
             return None
         self.polls += 1

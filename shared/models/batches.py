@@ -75,6 +75,7 @@ class Looking:
         sent_until: when it was over.
         code: what the API said.
         doubtful: whether the API answered with an error that proves nothing, so that it is tried again afterwards.
+        doubts: how many doubts that adds to those of the batch.
         polls: of orphans.
     """
 
@@ -83,6 +84,7 @@ class Looking:
     sent_until: float
     code: str = ""
     doubtful: bool = False
+    doubts: int = 0
     polls: int = 0
 
 

@@ -70,7 +70,8 @@ class UnprovenSubmit:
             return
         if like_lost and self.permit.pause and self.permit.pause.reason is PauseReason.OUTAGE:
             services.budget.pause(PauseReason.OUTAGE, now, code, self.permit, other_account(services, self.job))
-        if like_lost and self._begin_look(now, code, doubtful=True):
+        looking = Looking(now, self.sent_from, now, code, doubtful=True, doubts=int(like_lost))
+        if is_doubtful(reply) and self._begin_look(looking):
             return
         services.ledger.refuse(
             batch,
@@ -94,7 +95,7 @@ class UnprovenSubmit:
         services, batch, now = self.services, self.batch, self.services.now()
         if batch.looking is None:
             services.budget.pause(PauseReason.OUTAGE, since, code, self.permit, other_account(services, self.job))
-            if begun := self._begin_look(now, code, doubtful=False):
+            if begun := self._begin_look(Looking(now, self.sent_from, now, code)):
                 return begun
         count("AmbiguousSubmits")
         times = batch.unknowable + 1
@@ -107,12 +108,13 @@ class UnprovenSubmit:
         batch, looking = self.batch, self.batch.looking
         if looking is None or not looking.doubtful:
             return self.end_ambiguous(self.services.now())
-        counted = {"doubtful": batch.doubtful + 1, "doubts": batch.doubts + 1, "refusals": batch.refusals + 1}
+        doubts, refusals = batch.doubts + looking.doubts, batch.refusals + 1
+        counted = {"doubtful": batch.doubtful + 1, "doubts": doubts, "refusals": refusals}
         return self.services.ledger.refuse(batch, self.services.now(), **counted)
 
-    def _begin_look(self, now: float, code: str, *, doubtful: bool) -> Batch | None:
+    def _begin_look(self, looking: Looking) -> Batch | None:
         """Begin to look for the submit by its event; None if that is not possible."""
         services, job, batch = self.services, self.job, self.batch
-        if not search.may_look(services, job, batch, doubtful=doubtful):
+        if not search.may_look(services, job, batch, doubtful=looking.doubtful):
             return None
-        return search.begin(services, job, batch, Looking(now, self.sent_from, now, code, doubtful))
+        return search.begin(services, job, batch, looking)

@@ -35,8 +35,13 @@ class Stack:
             settings=SimpleNamespace(cloudflare_account_id=ACCOUNT, table_name="table", events_queue_name=NAME),
             now=lambda: self.clock,
             events=None,
+            sleep=self.pass_time,
         )
         self.restart()
+
+    def pass_time(self, seconds: float) -> None:
+        """Move the clock."""
+        self.clock += seconds
 
     def restart(self) -> None:
         """As in another process: nothing is kept in memory."""
