@@ -133,11 +133,16 @@ def _at_most(name: str, value: Any, given: Mapping[str, str], saved: Mapping[str
         _, made, named = value["Fn::If"]
         arn = f"arn:aws-us-gov:secretsmanager:{saved['region']}:{'0' * 12}:secret:{made['Fn::GetAtt']}-{'x' * 19}"
         return given[named["Ref"]] or arn
+    if "Fn::Join" in value:
+        separator, parts = value["Fn::Join"]
+        return str(separator.join(_at_most(name, part, given, saved) for part in parts))
+    if "Fn::Select" in value:
+        return "x" * 8  # The first digits of the stack's id.
     referenced = value["Ref"]
     if referenced in template()["Parameters"]:
         return given.get(referenced, "")
-    if referenced == "AWS::StackName":
-        return str(saved["stack_name"])
+    if pseudo := {"AWS::StackName": "stack_name", "AWS::Region": "region"}.get(referenced):
+        return str(saved[pseudo])
     made = f"{saved['stack_name']}-{referenced}-{'x' * 12}"
     if name.endswith("_QUEUE_URL"):
         return f"https://sqs.{saved['region']}.amazonaws.com.cn/{'0' * 12}/{made[:80]}"

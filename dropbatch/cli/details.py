@@ -64,6 +64,8 @@ def details(job: Job, status: Mapping[str, Any]) -> Iterator[str]:
         yield f"billed   {one}"
     if error := (manifest or status).get("error"):
         yield f"because  {error['code']}: {in_options(error['message'])}"
+    for note in status.get("notes") or []:
+        yield f"note     {note['code']}: {note['message']}"
     if manifest and (first := _first_failure(job, manifest)):
         yield f"failed   {manifest['counts']['failed']:,} records; the first: {first}"
     yield f"results  s3://{job.stack.bucket}/{job.folder}"

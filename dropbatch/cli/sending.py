@@ -59,7 +59,7 @@ class Sending:
     skip_bad: bool = False
     existing_since: datetime | None = None
     resumes: str = "The same command with --skip-existing sends what is missing."
-    task_token: str | None = None
+    task_token: str | None = field(default=None, repr=False)
     refused: list[str] = field(default_factory=list)
 
     def check(self, *, records: bool = True) -> list[Submission]:

@@ -187,10 +187,11 @@ class Job(JobFiles):
         """Resume the paused job."""
         self._command("run")
 
-    def retry(self, **options: object) -> Job:
+    def retry(self, *, task_token: str | None = None, **options: object) -> Job:
         """Try the failed records again, as a new job.
 
         Args:
+            task_token: of the execution of AWS Step Functions that waits for the new job.
             options: replace the job's own.
 
         Raises:
@@ -199,7 +200,7 @@ class Job(JobFiles):
         """
         from dropbatch.client.retries import retry
 
-        return Job.of_upload(self.stack, retry(self, options))
+        return Job.of_upload(self.stack, retry(self, options, task_token))
 
     def _command(self, word: Literal["run", "pause", "cancel", "cancel now"]) -> None:
         self.exists()

@@ -12,6 +12,7 @@ from dropbatch.client.uploads import Uploaded, copy, uploaded_as
 from dropbatch.core import keys
 from dropbatch.core.model_advice import model_advice
 from dropbatch.core.options import metadata_of
+from dropbatch.core.task_token import token_metadata
 from dropbatch.errors import NotFound
 
 if TYPE_CHECKING:
@@ -20,18 +21,19 @@ if TYPE_CHECKING:
     from dropbatch.client.job_files import JobFiles
 
 
-def retry(job: JobFiles, options: Mapping[str, object]) -> Uploaded:
+def retry(job: JobFiles, options: Mapping[str, object], task_token: str | None = None) -> Uploaded:
     """Copy a job's retry file into `inbox/`, with its metadata. Warns of an earlier retry, and of an odd model.
 
     Args:
         job: it must be over.
         options: replace those of the job.
+        task_token: of the execution that waits for the retry.
 
     Raises:
         NotFound: the job is not over, or none of its records can be tried again.
-        UsageError: an option is unknown or has a wrong value.
+        UsageError: an option is unknown or has a wrong value, or the token is none.
     """
-    given = metadata_of(options)
+    given = metadata_of(options, token_metadata(task_token))
     manifest = job.manifest()
     names = [entry["name"] for entry in manifest["files"] if entry["kind"] == "retry"]
     if not names:

@@ -5,7 +5,7 @@ So that many sources can all be checked before the first is sent.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from os import PathLike
 from typing import TYPE_CHECKING, BinaryIO
@@ -44,7 +44,7 @@ class Submission:
     stack: Stack
     source: object
     key: str
-    metadata: Mapping[str, str]
+    metadata: Mapping[str, str] = field(repr=False)
     size: int | None
     _opened: Source | None
     _stream: BinaryIO | None

@@ -5,6 +5,7 @@ import pytest
 import dropbatch
 from dropbatch.client import uploads
 from dropbatch.core.task_token import MAX_TOKEN
+from local.workers_ai import Fault
 from tests.support.aws.resources import BUCKET
 
 M2M = "@cf/meta/m2m100-1.2b"
@@ -84,3 +85,25 @@ def test_upload_of_another_execution_is_not_there_already(command, tmp_path):
 
     assert "there already" not in done.out
     assert metadata(command.world, "inbox/a.jsonl")["task-token"] == f"{TOKEN}2"
+
+
+def test_retry_has_its_own_token_or_none(command, api):
+    api.inject(Fault(kind="item_fails", items=(0,), code=5001, message="no", times=2))
+    job = dropbatch.Client("dropbatch").submit([GOOD] * 2, model=M2M, name="a.jsonl", task_token=TOKEN)
+    job.wait()
+
+    again = job.retry()
+    assert "task-token" not in metadata(command.world, f"inbox/{again.path}")
+    with pytest.warns(UserWarning, match="retried already"):
+        again = job.retry(task_token=f"{TOKEN}2")
+
+    assert metadata(command.world, f"inbox/{again.path}")["task-token"] == f"{TOKEN}2"
+
+
+def test_status_shows_why_nothing_is_reported(command):
+    command.world.upload_records("a.jsonl", [GOOD], model=M2M, **{"task-token": TOKEN})
+    command.world.settle()
+
+    done = command.run("status", "a.jsonl")
+
+    assert "note     no_state_machine: The stack has no StateMachineArn" in done.out

@@ -7,17 +7,23 @@ import hashlib
 import json
 import time
 from collections import Counter
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from dropbatch.core.keys import job_id
 from local.workers_ai import Behaviour, Fault, WorkersAI, expected_result
+from tests.support.aws.iam import MACHINE
 from tests.support.aws.resources import BUCKET, QUEUES
 from tests.support.aws.wire_items import number, submissions
+from tests.support.journeys import waiting_executions
 from tests.support.journeys.deaths import Boundaries, Mortal, mortal_world
 
 if TYPE_CHECKING:
+    from tests.support.journeys.waiting_executions import WaitingExecutions
     from tests.support.journeys.world import World
 
 M2M = "@cf/meta/m2m100-1.2b"
@@ -37,6 +43,7 @@ class Journey:
         faults: what the API does to it.
         packed: whether the upload is a gzip file.
         commands: what its user writes under `control/` after the upload, one after another.
+        awaited: whether an execution of Step Functions waits for it.
         answers_once: whether the API no longer knows an id that it has answered. A lost answer is billed again.
     """
 
@@ -45,6 +52,7 @@ class Journey:
     faults: tuple[Fault, ...] = ()
     packed: bool = False
     commands: tuple[str, ...] = ()
+    awaited: bool = False
     answers_once: bool = False
 
     @property
@@ -80,6 +88,8 @@ JOURNEYS = {
     "an answer in the reply to the submit": Journey(FOUR[:2], (None,) * 2, (Fault(kind="sync_answer", times=0),)),
     "an empty upload": Journey((), ()),
     "a compressed upload": Journey(FOUR, (None,) * 4, packed=True),
+    "an execution waits": Journey(FOUR[:2], (None,) * 2, awaited=True),
+    "an execution waits for a cancelled job": Journey(FOUR[:2], (None,) * 2, commands=("cancel",), awaited=True),
     "a paused job": Journey(FOUR, (None,) * 4, commands=("pause", "run")),
     "a cancelled job": Journey(FOUR, (None,) * 4, commands=("cancel",)),
     "a job cancelled at once": Journey(FOUR, (None,) * 4, commands=("pause", "cancel now")),
@@ -104,10 +114,13 @@ def run(journey: Journey, boundaries: Boundaries) -> Seen:
     """
     api = WorkersAI(Behaviour(embedder="hash", latency=8.0), now=lambda: time.time())  # noqa: PLW0108 - the clock moves
     api.inject(*journey.faults)
-    with mortal_world(api, boundaries, MAX_REQUESTS_PER_BATCH=3) as world:
+    with ExitStack() as opened:
+        executions = waiting_executions.install(opened.enter_context(pytest.MonkeyPatch.context()))
+        world = opened.enter_context(mortal_world(api, boundaries, MAX_REQUESTS_PER_BATCH=3, STATE_MACHINE_ARN=MACHINE))
         lines = [line if isinstance(line, str) else json.dumps(line) for line in journey.upload]
         body = "".join(line + "\n" for line in lines).encode()
-        version = world.upload("a.jsonl", gzip.compress(body) if journey.packed else body, model=M2M)
+        metadata = {"task-token": waiting_executions.TOKEN} if journey.awaited else {}
+        version = world.upload("a.jsonl", gzip.compress(body) if journey.packed else body, model=M2M, **metadata)
         was_over = False
         for word in journey.commands:
             world.deliver("UploadQueue")
@@ -122,7 +135,17 @@ def run(journey: Journey, boundaries: Boundaries) -> Seen:
         check_is_quiet(world)
         assert (world.read(f"{world.only_folder()}/manifest.json"), len(api.accepted)) == before
         check_bill(world, api)
+        check_reports(world, executions, awaited=journey.awaited)
         return check_results(world, journey, api, cancelled=journey.is_cancelled and not was_over)
+
+
+def check_reports(world: Mortal, executions: WaitingExecutions, *, awaited: bool) -> None:
+    """Check that the execution got what the manifest says, and that nothing is noted of one that got it."""
+    done = {"completed": "SendTaskSuccess", "cancelled": "SendTaskFailure"}[world.manifest()["state"]]
+    assert {operation for operation, _ in executions.reports} == ({done} if awaited else set())
+    assert awaited or not executions.beats
+    assert (waiting_executions.TOKEN in executions.waiting) is not awaited
+    assert world.status()["notes"] == []
 
 
 def check_is_quiet(world: Mortal) -> None:
