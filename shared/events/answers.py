@@ -88,7 +88,8 @@ def _judged(services: Services, job: Job, batch: Batch) -> Events | None:
     except StorageError as error:
         logger.warning("events of a model not judged", reason=str(error))
         return None
-    is_old = subscription is not None and bool(subscription.id)
-    since = subscription.at + NEW_SECONDS if subscription else 0.0
     accepted = batch.submissions[-1]
-    return events if is_old and accepted.request_id and accepted.at >= since else None
+    if subscription is None or not subscription.id or not accepted.request_id:
+        return None
+    # An event that came counts; one that did not, only if it had to come.
+    return events if batch.told_at or accepted.at >= subscription.at + NEW_SECONDS else None

@@ -29,7 +29,7 @@ MIN_TOLD, MAX_UNTOLD_SHARE = 3, 1 / ANSWERS
 IN_TIME_SECONDS = 10.0
 """Seconds after the poll that found an answer within which its event must have been sent."""
 NEW_SECONDS = 60.0
-"""Seconds after a subscription in which accepted batches count neither for nor against its events."""
+"""Seconds after a subscription in which accepted batches do not count against its events."""
 FIRST_ASIDE_SECONDS, MAX_ASIDE_SECONDS = 3_600.0, 86_400.0
 """Seconds for which a model's polls come as without events, after an event that did not come; doubled each time."""
 CACHED_SECONDS = 10.0

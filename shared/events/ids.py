@@ -91,7 +91,7 @@ class Ids(Table):
         """List an id that no batch has, under its model and time."""
         item = {**_orphan_key(event.model, event.at, event.request_id), "id": attribute(event.request_id)}
         more = {"at": attribute(event.at), "ttl": attribute(int(now) + ID_LIFE_SECONDS)}
-        self.call("put_item", Item={**item, **more})
+        self.create({**item, **more})
 
     def orphans(self, model: str, since: float, until: float) -> list[Orphan]:
         """The orphans of a model whose first event is of this time, Unix seconds, at most `MAX_ORPHANS`."""

@@ -39,6 +39,8 @@ KNOWN_FROM = 3
 """Answers from which on a model's events are known to come."""
 MEAN_SECONDS, MOST_SECONDS, LEAST_BATCHES = 3.0, 8.0, 20
 """From ready to collected, beside the event's own delay: the mean, 95 of 100; and how many batches are judged."""
+SET_UP_CALLS = 60
+"""Calls a minute from which on a stack can set its queue up at once; with fewer, its first submits have no events."""
 FAST_CALLS = 200
 """Calls a minute from which on delays are judged: with fewer, answers wait for calls."""
 
@@ -109,7 +111,7 @@ class EventLaws:
         only_drops = len(dropped) == len(plan.acts)
         if not (self.events.is_sound and only_drops and all(fault in LOST_REPLIES for fault in plan.faults)):
             return
-        if events.FIND_SUBMITS:
+        if events.FIND_SUBMITS and self.world.calls_per_minute >= SET_UP_CALLS:
             self.judge_bills()
             for one in dropped:
                 self.judge_lines(one.upload.key, (self.world.result(one.upload, "errors.jsonl") or b"").splitlines())
