@@ -34,7 +34,7 @@ from tests.support.aws.resources import BUCKET
 from tests.support.journeys.world import TIMEOUT_SECONDS, World, make_world
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 MODEL = "@cf/baai/bge-small-en-v1.5"
 IDLE_TICKS, MONTH_MINUTES = 10, 43_800
@@ -137,7 +137,7 @@ class Meter:
         """Count one call to AWS."""
         service = client.meta.service_model.service_name
         if service == "dynamodb":
-            self._units(operation, arguments, answer)
+            self.units(operation, arguments, answer)
         if self.run is None:
             return
         seconds = 0.0
@@ -159,7 +159,8 @@ class Meter:
             with self.lock:
                 self.run.waits[thread.name.partition("_")[0], thread.ident or 0] += seconds + CALL_CPU
 
-    def _units(self, operation: str, arguments: dict[str, Any], answer: dict[str, Any]) -> None:
+    def units(self, operation: str, arguments: dict[str, Any], answer: dict[str, Any]) -> None:
+        """Count the DynamoDB units of one call, if a function runs."""
         reads = writes = 0.0
         match operation:
             case "PutItem":
@@ -252,6 +253,19 @@ class Metered(World):
 
     meter: Meter
 
+    def settle(self, *, minutes: int = 60, until: Callable[[], bool] | None = None) -> None:
+        """Let minutes pass, second by second, until every job is over: messages arrive when they are asked for."""
+        ends, tick_at = time.time() + 60 * minutes, time.time() + TICK_SECONDS
+        while time.time() < ends:
+            if time.time() >= tick_at:
+                tick_at += TICK_SECONDS
+                self.tick()
+            self.deliver_all()
+            if until() if until else self.all_over():
+                return
+            self.pass_time(1.0)
+        raise AssertionError(f"not settled after {minutes} minutes")
+
     def invoke(self, handler: Any, event: dict[str, Any], seconds: float = TIMEOUT_SECONDS) -> set[str]:  # noqa: ANN401
         """Call a handler as Lambda does."""
         function = "poll" if handler is functions.poll.handler else "submit"
@@ -291,6 +305,7 @@ def measure(batches: int, records: int, text: int, latency: float) -> Meter:
         inner = transport(api)
         making = contextlib.contextmanager(make_world)(_Api(inner, meter), patch, MAX_REQUESTS_PER_BATCH=records)
         with making as made:
+            made.wakes = True
             world = Metered(**vars(made))
             world.meter = meter
             if not batches:

@@ -76,6 +76,7 @@ _PAGES = """\
 | question | page |
 | --- | --- |
 | What does it cost on AWS? | [cost.md](cost.md) |
+| What is a small job billed while it waits? | [small_jobs.md](small_jobs.md) |
 | How many API calls does a batch take, and how soon are answers collected? | [polling.md](polling.md) |
 | How long does a job take on a deployed stack, and beside a plain script? | [stack.md](stack.md) |
 | How large may an upload be, and how many jobs at once? | *Growth* below; [simulation.md](simulation.md) |

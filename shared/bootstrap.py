@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from contextlib import contextmanager
@@ -115,9 +116,19 @@ class Services:
     events: Events | None = None
     """Cloudflare's events of batches; None if they are not used."""
     left: LeftDue = field(default_factory=LeftDue)
-    """What the running invocation leaves due; only an invocation that a message called has its own."""
+    """What the running invocation leaves due, if these services are its own."""
     now: Callable[[], float] = time.time
     sleep: Callable[[float], None] = time.sleep
+
+    def of_invocation(self, hops: int = 0) -> Services:
+        """Services of one invocation, which note what it leaves due.
+
+        Args:
+            hops: of the message that called it; 0: no message did.
+        """
+        left = LeftDue()
+        ledger = Ledger(self.ledger.client, self.ledger.table, left.note)
+        return replace(self, ledger=ledger, queues=replace(self.queues, hops=hops, covered=left.cover), left=left)
 
     @contextmanager
     def called_by_message(self, hops: int) -> Iterator[Services]:
@@ -126,13 +137,11 @@ class Services:
         Args:
             hops: of the message.
         """
-        left = LeftDue()
-        ledger = Ledger(self.ledger.client, self.ledger.table, left.note)
-        own = replace(self, ledger=ledger, queues=replace(self.queues, hops=hops, covered=left.cover), left=left)
+        own = self.of_invocation(hops)
         try:
             yield own
         finally:
-            if (at := left.earliest()) is not None:
+            if (at := own.left.earliest()) < math.inf:
                 own.wake(at)
 
     def lift(self, permit: Permit, model: str) -> None:
@@ -141,14 +150,28 @@ class Services:
         if permit.pause:
             self.wake(self.now(), at_once=True)
 
-    def wake(self, at: float, *, at_once: bool = False) -> None:
-        """Have the poll function look at what is due at a time, Unix seconds, unless it will anyway or `at_once`."""
+    def wake(self, at: float, *, at_once: bool = False, instead_of: float | None = None) -> int | None:
+        """Have the poll function look at what is due at a time, unless it will anyway.
+
+        Args:
+            at: Unix seconds.
+            at_once: whether it looks then even if somebody does who may be asleep.
+            instead_of: since when the caller has looked, who ends now, as the control item says.
+
+        Returns:
+            The planned time, None if no message was sent.
+        """
         now = self.now()
         try:
-            if self.queues.can_wake and (planned := self.wakes.plan(at, now, at_once=at_once)) is not None:
-                self.queues.send(WakeMessage(planned), delay=planned - now)
+            if not self.queues.can_wake:
+                return None
+            planned = self.wakes.plan(at, now, at_once=at_once, instead_of=instead_of)
+            if planned is not None:
+                self.queues.send(WakeMessage(planned), delay=at - now)
         except StorageError as error:
             logger.warning("next tick not anticipated", reason=str(error))
+            return None
+        return planned
 
 
 @cache

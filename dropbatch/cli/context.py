@@ -107,7 +107,7 @@ class Context:
         try:
             return self.client.job(name)
         except NotFound:
-            if is_many(name):
+            if is_many(name) and name.strip("/"):
                 raise UsageError(f"{name!r} may be several jobs, and this command takes one.") from None
             raise
 

@@ -7,6 +7,7 @@ import os
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from dropbatch.client import aws
@@ -43,6 +44,8 @@ class Stack:
     default_model: str | None = None
     source_bucket: str = ""
     source_prefix: str = ""
+    _made: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
+    _making: Lock = field(default_factory=Lock, init=False, repr=False)
 
     @cached_property
     def catalog(self) -> Catalog:
@@ -55,6 +58,13 @@ class Stack:
     def s3(self) -> Any:  # noqa: ANN401 - boto3 makes its clients at run time
         """An S3 client."""
         return self.client("s3")
+
+    def service(self, name: str) -> Any:  # noqa: ANN401
+        """A client of another service, made once; also for several threads, in which boto3 must not make clients."""
+        with self._making:
+            if name not in self._made:
+                self._made[name] = self.client(name)
+            return self._made[name]
 
     def ask(self, operation: str, key: str, **more: str) -> dict[str, Any] | None:
         """S3's answer to a read of an object of the bucket; None if the object does not exist.

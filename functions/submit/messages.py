@@ -90,7 +90,9 @@ def _count_failures(services: Services, job_id: str, number: str = "") -> Iterat
         now = services.now()
         if found := services.ledger.unclaimed(job_id, number, now):
             due, claims = found
-            services.ledger.set_aside(due, claims + 1, now + retry_seconds(claims))
+            again_at = now + retry_seconds(claims)
+            if services.ledger.set_aside(due, claims + 1, again_at):
+                services.left.add(job_id, number, again_at)
             report_stuck(claims + 1, job_id, number)
         raise
 

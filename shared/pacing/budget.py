@@ -71,6 +71,7 @@ class Free:
         paused: whether a pause prevents submits from using the available tokens.
         look_at: when the pause may be probed or ends, Unix seconds; infinite while an operator has paused the stack.
         polls_paused: whether it prevents polls, too.
+        next_token: when one of these kinds gets a token again that has none now, Unix seconds; 0: each has one.
     """
 
     first: int = 0
@@ -79,6 +80,7 @@ class Free:
     paused: bool = False
     look_at: float = 0.0
     polls_paused: bool = False
+    next_token: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,18 +150,19 @@ class Budget(ControlItems):
         """How many calls would get a token now, considering pauses: it is useless to start more than these."""
         controls = self.controls()
         if controls.rate.hold_until > now:
-            return Free()
-        first, submits, polls = (
-            max(self._free(controls.rate, burst, now), 0) for burst in (self.burst, self.submit_burst, self.poll_burst)
-        )
+            return Free(next_token=controls.rate.hold_until)
+        bursts = self.burst, self.submit_burst, self.poll_burst
+        first, submits, polls = (max(self._free(controls.rate, burst, now), 0) for burst in bursts)
+        taken_until = (controls.rate.filled_at / 1_000 - (burst - 1) * self.interval / 1_000 for burst in bursts)
+        next_token = min((until for until in taken_until if until > now), default=0.0)
         pause = controls.pause
         if pause is not None and pause.is_over(now):
             pause = None
         no_polls = pause is not None and pause.reason is PauseReason.TOKEN_REFUSED
         if controls.stack.held_since:
-            return Free(polls=polls, paused=True, look_at=math.inf, polls_paused=no_polls)
+            return Free(polls=polls, paused=True, look_at=math.inf, polls_paused=no_polls, next_token=next_token)
         if pause is None:
-            return Free(first, submits, polls)
+            return Free(first, submits, polls, next_token=next_token)
         probes = 1 if now >= pause.next_probe else 0
         return Free(
             min(first, probes),
@@ -168,6 +171,7 @@ class Budget(ControlItems):
             paused=True,
             look_at=pause.probed_at(now),
             polls_paused=no_polls,
+            next_token=next_token,
         )
 
     def polls_wait_for_first(self, now: float) -> bool:

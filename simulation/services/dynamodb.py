@@ -257,9 +257,12 @@ class DynamoDB:
                         expressions.projected(item, ProjectionExpression, names) for item in answer["Items"]
                     ]
                 return answer
-            if not ConsistentRead or Select or ProjectionExpression:
-                raise NotSimulatedError("an inconsistent or projected query of the table")
-            return self._query_table(asked, Limit, ExclusiveStartKey, forward=ScanIndexForward)
+            if not ConsistentRead or Select not in {"", "SPECIFIC_ATTRIBUTES"}:
+                raise NotSimulatedError("an inconsistent query of the table, or one that counts")
+            answer = self._query_table(asked, Limit, ExclusiveStartKey, forward=ScanIndexForward)
+            if ProjectionExpression:
+                answer["Items"] = [expressions.projected(item, ProjectionExpression, names) for item in answer["Items"]]
+            return answer
 
         return self.calls.read("dynamodb.query", read)
 

@@ -4,6 +4,10 @@ import json
 import os
 import shutil
 import subprocess
+import time
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
 
 import pytest
 
@@ -42,7 +46,7 @@ def shell(tmp_path_factory):
         }.items():
             (folder / name).write_text(content)
         shutil.copytree(ROOT / "examples", folder / "examples")
-        s3.put_object(Bucket=bucket, Key=f"inbox/{BAD}", Body=b'{"text":"x"}\n{"text":7}\n')
+        s3.put_object(Bucket=bucket, Key=f"inbox/{BAD}", Body=b'{"text":"x"}\n', Metadata={"max-cost": "0.000000001"})
         s3.put_object(Bucket=bucket, Key=LOST, Body=b"{}\n", Metadata={"model": BGE})
         s3.create_bucket(Bucket=SOURCE)
         s3.put_object(Bucket=SOURCE, Key="key", Body=b"{}\n")
@@ -88,6 +92,51 @@ def test_command_of_documents_works(shell, lines):
     assert (done.returncode, "error" in done.stderr.lower()) == (0, False), (
         f"{lines.script}\n{done.stdout}{done.stderr}"
     )
+
+
+@contextmanager
+def loader():
+    """An API that keeps what it is sent; yields its address and that."""
+    received = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            received.append((self.headers["x-api-key"], json.loads(body)))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/jobs", received
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_events_of_the_example_arrive(shell):
+    """In the queue and at the API."""
+    with loader() as (url, received):
+        role = "arn:aws:iam::000000000000:role/loader"
+        made = shell(f"export -f aws; LOADER_URL={url} LOADER_KEY=secret ROLE_ARN={role} bash examples/job-events.sh")
+        assert made.returncode == 0, made.stderr
+        found = shell(
+            f"aws s3 cp july.jsonl s3://$BUCKET/inbox/{BGE}/events/july.jsonl > /dev/null\n"
+            "QUEUE=$(aws sqs get-queue-url --queue-name job-events --query QueueUrl --output text)\n"
+            "until BODY=$(aws sqs receive-message --queue-url $QUEUE --wait-time-seconds 20 --query 'Messages[0].Body' "
+            '--output text) && [ "$BODY" != None ]; do :; done; echo "$BODY"'
+        )
+        detail = json.loads(found.stdout)["detail"]
+        assert (detail["state"], detail["source"]["key"]) == ("completed", f"inbox/{BGE}/events/july.jsonl")
+        deadline = time.monotonic() + 30
+        while not received and time.monotonic() < deadline:
+            time.sleep(0.5)
+    ((key, event),) = received
+    assert (key, event["detail"]["job_id"]) == ("secret", detail["job_id"])
 
 
 def test_metadata_of_documents_arrives(shell):

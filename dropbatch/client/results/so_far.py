@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from dropbatch.client.job_files import JobFiles
     from dropbatch.client.results.reading import Record
 
+ATTRIBUTES = ("number", "state", "first_id", "requests", "part", "plan", "total")
+"""What users may see of the ledger's items of a job and its batches; it holds no prompts."""
 LONG_SPAN = 500
 """Batches of a span after which the ledger is read on from its end, instead of over it."""
 
@@ -187,17 +189,17 @@ def _done_batches(job: JobFiles, done: HandedOut) -> Iterator[Piece]:
                 after = span.last_batch
                 if int(after[:8]) - int(number[:8]) > LONG_SPAN:
                     break
-            elif item["state"]["S"] == "done" and (key := item["part"]["M"]["key"]["S"]):
-                part = {name: int(value["N"]) for name, value in item["part"]["M"].items() if "N" in value}
-                yield _piece(job, number, first, int(item["requests"]["N"]), key, part)
+            elif item["state"]["S"] == "done" and (part := item.get("part", {"M": {}})["M"]) and part["key"]["S"]:
+                yield _piece(job, number, first, int(item["requests"]["N"]), part)
         else:
             return
 
 
-def _piece(job: JobFiles, number: str, first: int, records: int, key: str, part: Mapping[str, int]) -> Piece:
-    place, ends = {"Bucket": job.stack.bucket, "Key": key}, (part["output"], part["output"] + part["errors"])
-    output = blocks(job.stack.s3, place, ends[0])
-    return Piece(first, records, number, output, blocks(job.stack.s3, place, ends[1], ends[0]))
+def _piece(job: JobFiles, number: str, first: int, records: int, part: Mapping[str, Any]) -> Piece:
+    place = {"Bucket": job.stack.bucket, "Key": part["key"]["S"]}
+    size, errors = (int(part[name]["N"]) for name in ("output", "errors"))
+    output = blocks(job.stack.s3, place, size)
+    return Piece(first, records, number, output, blocks(job.stack.s3, place, size + errors, size))
 
 
 def _items(job: JobFiles, first: str, last: str) -> Iterator[dict[str, Any]]:
@@ -206,11 +208,14 @@ def _items(job: JobFiles, first: str, last: str) -> Iterator[dict[str, Any]]:
         "TableName": job.stack.outputs["TableName"],
         "KeyConditionExpression": "pk = :pk AND sk BETWEEN :first AND :last",
         "ExpressionAttributeValues": {":pk": {"S": f"JOB#{job.id}"}, ":first": {"S": first}, ":last": {"S": last}},
+        "ProjectionExpression": ", ".join(f"#{name}" for name in ATTRIBUTES),
+        "ExpressionAttributeNames": {f"#{name}": name for name in ATTRIBUTES},
+        "Select": "SPECIFIC_ATTRIBUTES",
         "ConsistentRead": True,
     }
     while True:
         with aws.explained():
-            page = job.stack.client("dynamodb").query(**wanted)
+            page = job.stack.service("dynamodb").query(**wanted)
         yield from page["Items"]
         if "LastEvaluatedKey" not in page:
             return

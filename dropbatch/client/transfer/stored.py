@@ -150,4 +150,4 @@ def start_in_place(stack: Stack, upload: Uploaded) -> None:
         "detail": {"bucket": {"name": upload.bucket}, "object": created},
     }
     with aws.explained():
-        stack.client("sqs").send_message(QueueUrl=stack.outputs["UploadQueueUrl"], MessageBody=json.dumps(event))
+        stack.service("sqs").send_message(QueueUrl=stack.outputs["UploadQueueUrl"], MessageBody=json.dumps(event))

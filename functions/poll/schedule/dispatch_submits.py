@@ -101,6 +101,9 @@ def send_submits(dues: list[DueEntry], calls: SubmitCalls) -> int:
         chosen, dues = dues[:size], dues[size:]
         go, to_postpone = _sort(load(services, chosen), calls, services.now())
         each_contained(services, [(one[0].due, one) for one in to_postpone], lambda one: _postpone(services, *one))
+        if calls.look_at is not None:
+            for one, _ in to_postpone:
+                services.left.note_postponed(one.batch.job_id, one.batch.number, calls.look_at)
         sent += dispatch(services, go)
     return sent
 

@@ -3,6 +3,7 @@
 Which batch is submitted at all: test_submit_batch.py. Outcomes that are unknown or doubtful: test_uncertain_submits.py.
 """
 
+import math
 from dataclasses import replace
 from functools import partial
 
@@ -175,7 +176,7 @@ def test_rejected_batch_waits_as_its_rejection_says(begin, reply, batch, budget_
     assert at.budget_calls[1:] == ([expected] if expected else [])
     assert at.batch == sent(batch, **changes)
     assert at.messages == []
-    assert (at.left.earliest() is None) is ("pause" in str(budget_call)), "who lifts a pause has it looked at"
+    assert (at.left.earliest() == math.inf) is ("pause" in str(budget_call)), "who lifts a pause has it looked at"
 
 
 @pytest.mark.parametrize(

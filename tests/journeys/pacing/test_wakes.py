@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import time
 
 import msgspec
@@ -36,6 +37,17 @@ def wakes(services):
 def plan(wakes, monkeypatch, world):
     world.wakes = True
     return wakes.plan
+
+
+class Recorder:
+    """A client of SQS that keeps what is sent."""
+
+    def __init__(self, sent):
+        self.sent = sent
+
+    def send_message_batch(self, **given):
+        self.sent += given["Entries"]
+        return {}
 
 
 def messages(world, queue="PollQueue"):
@@ -93,6 +105,30 @@ def test_nobody_is_woken_while_tick_looks(plan, services, until, is_planned):
     assert (plan(now + 5, now) is not None) is is_planned
 
 
+@pytest.mark.parametrize(("own", "is_planned"), [(0, True), (-1, False)], ids=["itself", "another"])
+def test_who_looks_is_replaced_by_itself(plan, wakes, services, own, is_planned):
+    now = time.time()
+    services.budget.note_outstanding(1, (), now, now + 52)
+
+    planned = plan(now + 20, now, instead_of=now + own)
+
+    assert (planned is not None) is is_planned
+    assert plan(now + 10, now) == (math.ceil(now + 10) if is_planned else None)
+
+
+@pytest.mark.parametrize(("due_in", "delay"), [(0, 0), (4.2, 5), (5, 5)])
+def test_message_of_wake_up_is_delayed_until_due(services, world, due_in, delay):
+    world.wakes = True
+    sent = []
+    services = dataclasses.replace(services, queues=dataclasses.replace(services.queues, client=Recorder(sent)))
+
+    planned = services.wake(time.time() + due_in)
+
+    (entry,) = sent
+    assert entry["DelaySeconds"] == delay
+    assert json.loads(entry["MessageBody"]) == {"do": "wake", "at": planned, "hops": 1}
+
+
 def test_whoever_looks_no_longer_is_replaced(plan, wakes):
     now = time.time()
     planned = plan(now, now)
@@ -136,8 +172,11 @@ def test_earliest_time_without_message_counts():
     left.note(item("2", None), {"due_at"})
     left.note(item("5", 5, "v1#status"), {"due_at"})
     left.note(item("6", 1), {"seen_accepted"})
+    left.add("a", "7", 40)
 
     assert left.earliest() == 30
+    left.add("a", "3", 60)
+    assert left.earliest() == 40  # It was set aside.
 
 
 def test_end_of_chain_of_messages_sends_nothing(services, world):

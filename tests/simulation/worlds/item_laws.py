@@ -80,6 +80,8 @@ CONDITIONS = frozenset({"attempt", "round"})
 """Counts that writes name as a condition too."""
 ONCE = ("total", "error", "ended_at")
 """What a job's item holds never changes again, once it is known."""
+BROUGHT = ("state", "part", "first_id", "requests")
+"""What the item of a batch that is done never changes again: its lines may have been handed out."""
 MOST_WRITES, WITHIN_SECONDS = 40, 60.0
 """No batch is written more often within so many seconds."""
 WRITES_WHILE_BEHIND = 3
@@ -218,6 +220,8 @@ class ItemLaws:
         if state == "divided" and not is_divided:
             self.laws.broken("a batch is split or ended, not both", f"{key}: {state} without pieces")
         if old is not None:
+            if was == "done" and any(old.get(name) != new.get(name) for name in BROUGHT):
+                self.laws.broken("what a batch has brought stays", f"{key}")
             self._judge_polled(life, key, old, new)
             self._judge_counts(key, self.own[getcurrent()].get(key) or self.seen[life].get(key, old), old, new)
         if state == "submitting" != was:

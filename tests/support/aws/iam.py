@@ -132,8 +132,11 @@ def needs_of(service: str, operation: str, arguments: Mapping[str, Any], account
             index = f"/index/{arguments['IndexName']}" if "IndexName" in arguments else ""
             found = arguments["Key"]["pk"] if "Key" in arguments else arguments.get("ExpressionAttributeValues", {})
             leading = found.get("S") or found.get(":pk", {}).get("S")
-            keys = (("dynamodb:LeadingKeys", leading),) if leading else ()
-            yield Need(f"dynamodb:{operation}", f"arn:aws:dynamodb:::table/{name}{index}", keys)
+            keys = [("dynamodb:LeadingKeys", leading)] if leading else []
+            keys += [("dynamodb:Select", arguments["Select"])] if "Select" in arguments else []
+            if "ProjectionExpression" in arguments:
+                keys.append(("dynamodb:Attributes", ",".join(arguments["ExpressionAttributeNames"].values())))
+            yield Need(f"dynamodb:{operation}", f"arn:aws:dynamodb:::table/{name}{index}", tuple(keys))
         case "sqs":
             name = arguments["QueueUrl"].rpartition("/")[2]
             yield Need(f"sqs:{operation.removesuffix('Batch')}", f"arn:aws:sqs:::{name}")
@@ -264,7 +267,7 @@ def _holds(operator: str, values: tuple[str, ...], given: str | None) -> bool:
         case "StringLikeIfExists":
             return given is None or any(like(given, value) for value in values)
         case "ForAllValues:StringEquals":
-            return given is None or given in values
+            return given is None or set(given.split(",")) <= set(values)
         case "ForAllValues:StringLike":
             return given is None or any(like(given, value) for value in values)
     raise AssertionError(f"the template uses an operator that this matcher does not know: {operator}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ from shared.ledger import DueEntry, Ledger
 from shared.models import Batch, DueKind, Job
 from shared.pacing.budget import Free
 from shared.pacing.controls import Denied, Permit
+from shared.pacing.wakes import LeftDue
 from tests.support.doubles.ledger_items import JOB, T
 
 if TYPE_CHECKING:
@@ -186,6 +188,7 @@ class SentMessages:
     poll_url: str = "poll"
     visit_url: str = "visit"
     can_send: bool = True
+    can_wake: bool = True
     waiting_messages: Counter[str] = field(default_factory=Counter)
     """By queue."""
     sent: list[object] = field(default_factory=list)
@@ -215,8 +218,16 @@ class TickParts:
         parts = {"ledger": self.ledger, "budget": self.budget, "queues": self.queues, "wakes": wakes, "events": None}
         settings = SimpleNamespace(cloudflare_account_id=JOB.plan.account)
         self.services: Any = SimpleNamespace(**parts, settings=settings, now=self.clock.now, sleep=self.clock.sleep)
+        self.services.left, self.services.wake = LeftDue(), self._wake
+        self.services.of_invocation = lambda _hops=0: self.services
+        self.woken: list[tuple[float, float | None]] = []
+        """For each planned wake-up: when, and since when the invocation has looked whose place it takes."""
+        self.is_watched = False
+        """Whether somebody looks anyway, so that no wake-up is planned."""
         self.visits: list[tuple[float, str]] = []
         self.seconds_per_visit = 0.0
+        self.seconds_between_visits = 1.0
+        """After a visit that does not end its job's work."""
         self.visit_seconds: list[float] = []
         """The seconds that each visit had."""
         self.order: list[str] = []
@@ -246,6 +257,10 @@ class TickParts:
         """Run one tick of an invocation that has this many seconds."""
         tick.tick(Invocation(self.services, T + remaining))
 
+    def _wake(self, at: float, *, instead_of: float | None) -> int | None:
+        self.woken.append((at - T, instead_of and instead_of - T))
+        return None if self.is_watched else math.ceil(at)
+
     def _visit_job(self, invocation: Invocation, job_id: str) -> bool:
         self.visits.append((self.clock.at, job_id))
         self.clock.at += self.seconds_per_visit
@@ -256,7 +271,15 @@ class TickParts:
             return False
         if self.visits_end_work and (job := self.ledger.job(job_id)):
             self.ledger.over(job)
+        elif job := self.ledger.job(job_id):
+            self._postpone(job, self.clock.now() + self.seconds_between_visits)
         return True
+
+    def _postpone(self, job: Job, at: float) -> None:
+        """Make a job due later, which the invocation notes."""
+        self.ledger.add(replace(job, due_at=at))
+        item = {"pk": {"S": f"JOB#{job.job_id}"}, "sk": {"S": "META"}, "work": {"S": DueKind.JOB}}
+        self.services.left.note({**item, "due_at": {"N": str(at)}}, {"due_at"})
 
     def _poll_batch(self, invocation: Invocation, job: Job, batch: Batch, _permit: Permit) -> PollOutcome:
         self.polled[batch.number] = invocation.seconds_left

@@ -29,7 +29,7 @@ from dropbatch.client.transfer import threads
 from dropbatch.core.keys import FINAL_JOB_STATES
 from local.template import template
 from shared import bootstrap as composition
-from shared.pacing.wakes import Wakes
+from shared.aws.queues import MAX_HOPS, Queues
 from shared.workers_ai.client import http_client
 from tests.support.aws import quick_moto
 from tests.support.aws.resources import (
@@ -87,7 +87,7 @@ class World:
     permissions: Permissions
     ticks: int = 0
     wakes: bool = False
-    """Whether functions may plan wake-ups, in which the simulated clock moves on."""
+    """Whether functions may plan wake-ups. If not, ticks wait for what is due, as at the end of a chain of messages."""
     refused: list[dict[str, Any]] = field(default_factory=list)
 
     # ── a user ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -341,8 +341,7 @@ def make_world(transport: httpx.BaseTransport, monkeypatch: Any, **settings: obj
         _install_services(transport, traveller, monkeypatch)
         s3, sqs, dynamodb, secrets = (client(name) for name in ("s3", "sqs", "dynamodb", "secretsmanager"))
         world = World(traveller, s3, sqs, dynamodb, secrets, urls, permissions)
-        plan = Wakes.plan
-        monkeypatch.setattr(Wakes, "plan", lambda *given, **named: plan(*given, **named) if world.wakes else None)
+        monkeypatch.setattr(Queues, "can_wake", property(lambda self: world.wakes and self.hops < MAX_HOPS - 1))
         yield world
     composition.services.cache_clear()
     assert permissions.refused == []

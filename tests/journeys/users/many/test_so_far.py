@@ -12,7 +12,8 @@ import pytest
 
 import dropbatch
 from dropbatch.client.results import so_far, so_far_file
-from dropbatch.errors import ConnectionLost
+from dropbatch.client.results.handed_out import HandedOut
+from dropbatch.errors import ConnectionLost, NotPermitted
 from local.workers_ai import Fault
 from tests.support.aws import iam
 from tests.support.aws.resources import AWS_ACCOUNT, BUCKET
@@ -166,7 +167,7 @@ def test_library_gives_each_record_once(small, api, format_, steps):
     assert list(job.results(so_far=True)) == []
 
 
-def test_users_policy_is_enough(small):
+def test_users_policy_is_enough(small, monkeypatch):
     """Also for a table's header; and of what is staged, users see nothing but answers."""
     small.world.upload("a.csv", "id,text\n1,a\n2,b\n3,c\n", model=LLAMA)
     run_until(small, 0)
@@ -179,6 +180,10 @@ def test_users_policy_is_enough(small):
     permissions.role = "UserPolicy"
     try:
         found = [one.external_reference for one in job.results(so_far=True)]
+        monkeypatch.setattr(so_far, "ATTRIBUTES", (*so_far.ATTRIBUTES, "task_token"))
+        with pytest.raises(NotPermitted):
+            list(job.results(so_far=True))
+        permissions.refused.clear()
     finally:
         permissions.role = ""
 
@@ -316,3 +321,18 @@ def test_job_that_has_not_begun_has_nothing_yet(small, tmp_path):
 
     assert (done.code, out.read_bytes()) == (0, b"")
     assert "0 records, 0 new, the rest is not known yet" in done.out
+
+
+def test_batch_without_lines_is_still_to_come(small, tmp_path):
+    """Nothing of it could be written: it is done, and names no part."""
+    upload(small, 6)
+    run_until(small, 0)
+    job = dropbatch.Client("dropbatch").job("a.jsonl")
+    items = list(so_far._items(job, "BATCH#", "BATCH#~"))
+    del items[1]["part"]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(so_far, "_items", lambda *_: items)
+        found = [one.first for one in so_far._done_batches(job, HandedOut())]
+
+    assert found == [0, 4]

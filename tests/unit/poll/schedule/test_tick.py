@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-import functions.poll.schedule.tick
 from functions.poll.schedule.dispatch_submits import MAX_EXAMINED, MAX_EXAMINED_IN_A_PAUSE
 from functions.poll.schedule.tick import MAX_JOBS, TICK_SECONDS, wake
 from shared.aws.queues import WakeMessage
@@ -42,18 +41,23 @@ def test_idle_tick_ends_immediately(parts):
     assert parts.counted == ["BatchesWaiting", "BatchesOutstanding", "Ticks"]
 
 
+@pytest.mark.parametrize(("due_in", "slept"), [(0.5, [1]), (1, [1]), (2, [2]), (2.5, []), (5, []), (25, []), (51, [])])
+def test_tick_waits_two_seconds_at_most(parts, due_in, slept):
+    parts.ledger.add(replace(SMALL, due_at=T + due_in))
+
+    parts.run()
+
+    assert parts.clock.slept == slept
+    assert [at for at, _ in parts.woken] == [due_in] * (not slept)
+
+
 @pytest.mark.parametrize(
     ("due_in", "slept", "visited_at"),
-    [
-        (0.5, [1, 1], 1),
-        (1, [1, 1], 1),
-        (5, [5, 1], 5),
-        (10, [10, 1], 10),
-        (25, [10, 10, 5, 1], 25),
-        (51, [10, 10, 10, 10, 10, 1], 51),
-    ],
+    [(5, [5], 5), (10, [10], 10), (25, [10, 10, 5], 25), (51, [10, 10, 10, 10, 10, 1], 51)],
 )
-def test_tick_waits_for_due_but_looks_every_10_s(parts, due_in, slept, visited_at):
+def test_end_of_chain_waits_for_due(parts, due_in, slept, visited_at):
+    """No wake-up can follow: it looks every 10 s."""
+    parts.queues.can_wake = False
     parts.ledger.add(replace(SMALL, due_at=T + due_in))
 
     parts.run()
@@ -71,34 +75,108 @@ def test_tick_ignores_what_is_due_after_its_end(parts):
 
 
 @pytest.mark.parametrize("kind", [DueKind.FIRST, DueKind.SUBMIT])
-@pytest.mark.parametrize(("paused", "slept"), [(False, [5]), (True, [])])
-def test_tick_waits_for_no_submit_that_pause_forbids(parts, kind, paused, slept):
+@pytest.mark.parametrize(("paused", "woken_at"), [(False, [5]), (True, [])])
+def test_nobody_is_woken_for_submit_that_pause_forbids(parts, kind, paused, woken_at):
     parts.budget.available = Free(first=1, submits=1, polls=1, paused=paused, look_at=T + 90)
     parts.ledger.add(turn(0, kind, at=5))
+
+    parts.run()
+
+    assert [at for at, _ in parts.woken] == woken_at
+
+
+@pytest.mark.parametrize(("at", "woken_at"), [(-1, [7]), (5, [7]), (9, [9])])
+def test_wake_up_comes_for_probe_of_what_is_due(parts, at, woken_at):
+    parts.budget.available = Free(polls=1, paused=True, look_at=T + 7)
+    parts.ledger.add(turn(0, DueKind.SUBMIT, at=at))
+
+    parts.run()
+
+    assert [at for at, _ in parts.woken] == woken_at
+
+
+def test_wake_up_comes_for_jobs_during_pause(parts):
+    parts.budget.available = Free(paused=True, look_at=T + 9)
+    parts.ledger.add(replace(SMALL, due_at=T + 5))
+
+    parts.run()
+
+    assert [at for at, _ in parts.woken] == [5]
+
+
+# ── who looks after it ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_wake_up_takes_place_of_tick(parts):
+    parts.ledger.add(SMALL, turn(0, DueKind.POLL, 25))
+
+    parts.run()
+
+    assert (parts.woken, parts.looks_ended) == ([(25, 0)], [])
+
+
+@pytest.mark.parametrize(("later", "woken_at"), [(3, [25, 3]), (25, [25]), (40, [25])])
+def test_what_was_left_meanwhile_is_looked_at_earlier(parts, later, woken_at):
+    """Who left something due just before the wake-up was planned has woken nobody."""
+    parts.ledger.add(turn(0, DueKind.POLL, 25))
+    left = replace(SMALL, due_at=T + later)
+    wake_up = parts.services.wake
+    parts.services.wake = lambda *given, **named: parts.ledger.add(left) or wake_up(*given, **named)
+
+    parts.run()
+
+    assert [at for at, _ in parts.woken] == woken_at
+
+
+def test_nobody_is_woken_twice_where_somebody_looks(parts):
+    parts.is_watched = True
+    parts.ledger.add(turn(0, DueKind.POLL, 25))
+
+    parts.run()
+
+    assert parts.woken == [(25, 0)]
+
+
+def test_own_writes_are_looked_at_before_index_shows_them(parts):
+    parts.ledger.add(SMALL, turn(0, DueKind.POLL, 500))
+    parts.visits_end_work = False
+    parts.seconds_between_visits = 30.0
+
+    parts.run()
+
+    assert parts.visits == [(0, SMALL.job_id)]
+    assert parts.woken == [(30, 0)]
+
+
+@pytest.mark.parametrize(("sent", "slept"), [(0, []), (1, [1]), (2, [])])
+def test_tick_stays_while_due_work_is_left(parts, sent, slept):
+    """Two are due: there is room for none, for one or for both. In the index nothing follows."""
+    parts.ledger.add(turn(0, DueKind.FIRST), turn(1, DueKind.FIRST))
+    parts.submit_outcomes = [(sent, sent)]
 
     parts.run()
 
     assert parts.clock.slept == slept
 
 
-@pytest.mark.parametrize(("at", "look_at", "slept"), [(-1, 7, [7]), (-1, 17, [10, 7]), (5, 7, [])])
-def test_tick_waits_for_probe_of_what_is_due(parts, monkeypatch, at, look_at, slept):
-    pause = Free(polls=1, paused=True, look_at=T + look_at)
-    monkeypatch.setattr(parts.budget, "free", lambda now: pause if now < T + look_at else Free())
-    parts.ledger.add(turn(0, DueKind.SUBMIT, at=at))
+@pytest.mark.parametrize(("next_token", "woken_at"), [(20, [20]), (60, [])])
+def test_due_poll_without_token_is_looked_at_when_there_is_one(parts, next_token, woken_at):
+    parts.budget.available = Free(next_token=T + next_token)
+    parts.ledger.add(turn(0, DueKind.POLL, -5))
 
     parts.run()
 
-    assert parts.clock.slept[: max(len(slept), 1)] == slept
+    assert parts.clock.slept == []
+    assert [at for at, _ in parts.woken] == woken_at
 
 
-def test_tick_waits_for_jobs_during_pause(parts):
-    parts.budget.available = Free(paused=True, look_at=T + 9)
-    parts.ledger.add(replace(SMALL, due_at=T + 5))
+def test_nobody_is_woken_to_show_how_far_job_is(parts):
+    parts.ledger.add(replace(SMALL, due_at=T + 5), turn(0, DueKind.POLL, 25))
+    parts.ledger.idle.add(SMALL.job_id)
 
     parts.run()
 
-    assert parts.visits == [(5, SMALL.job_id)]
+    assert [at for at, _ in parts.woken] == [25]
 
 
 # ── who need not be woken ────────────────────────────────────────────────────────────────────────────────────────────
@@ -111,11 +189,11 @@ def test_idle_tick_writes_nothing(parts):
 
 
 def test_tick_says_until_when_it_looks(parts):
-    parts.ledger.add(SMALL, turn(0, DueKind.POLL, 5))
+    parts.ledger.add(SMALL, turn(0, DueKind.POLL, 500))
 
     parts.run()
 
-    assert (parts.budget.looks_until, parts.looks_ended) == (T + TICK_SECONDS, [T + 6])
+    assert (parts.budget.looks_until, parts.looks_ended) == (T + TICK_SECONDS, [T])
 
 
 def test_tick_looks_once_more_before_end(parts):
@@ -129,15 +207,42 @@ def test_tick_looks_once_more_before_end(parts):
     assert parts.visits == [(1, late.job_id)]
 
 
-@pytest.mark.parametrize(("ends_in", "visited"), [(None, []), (20, [(5, SMALL.job_id)])], ids=["another", "it"])
-def test_only_one_invocation_works_when_woken(parts, monkeypatch, ends_in, visited):
-    monkeypatch.setattr(functions.poll.schedule.tick, "replace", lambda one, **_changes: one)  # its messages' hops
+def woken(parts, ends_in):
+    """Run a wake-up that looks for so many seconds; None: another invocation looks."""
     parts.services.wakes.begin = lambda _at, now: ends_in and now + ends_in
-    parts.ledger.add(replace(SMALL, due_at=T + 5))
-
     wake(Invocation(parts.services, T + 150), WakeMessage(at=int(T)))
 
+
+@pytest.mark.parametrize(("ends_in", "visited"), [(None, []), (20, [(0, SMALL.job_id)])], ids=["another", "it"])
+def test_only_one_invocation_works_when_woken(parts, ends_in, visited):
+    parts.ledger.add(SMALL)
+
+    woken(parts, ends_in)
+
     assert parts.visits == visited
+
+
+@pytest.mark.parametrize(("due_in", "woken_at"), [(14, [14]), (15, []), (19, [])])
+def test_last_seconds_before_tick_are_left_to_it(parts, due_in, woken_at):
+    parts.ledger.add(replace(SMALL, due_at=T + due_in))
+
+    woken(parts, 20)
+
+    assert [at for at, _ in parts.woken] == woken_at
+    assert len(parts.looks_ended) == 1 - len(woken_at)
+
+
+@pytest.mark.parametrize(("look_at", "woken_at", "examined"), [(7, [7], 0), (0, [], MAX_EXAMINED_IN_A_PAUSE)])
+def test_wake_up_in_pause_reads_only_for_probe(parts, look_at, woken_at, examined):
+    """The tick has looked at what needs no call."""
+    probes = int(look_at == 0)
+    parts.budget.available = Free(probes, probes, polls=1, paused=True, look_at=T + (look_at or 90))
+    parts.ledger.add(turn(0, DueKind.FIRST))
+
+    woken(parts, 20)
+
+    assert parts.ledger.limits(DueKind.FIRST)[0] == examined
+    assert [at for at, _ in parts.woken] == woken_at
 
 
 # ── what it counts first ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -222,7 +327,7 @@ def test_earlier_rounds_reduce_poll_allowance(parts):
 
     parts.run()
 
-    assert parts.ledger.limits(DueKind.POLL) == [5, 4, 3, 2, 2]  # Once more when it has told that it ends.
+    assert parts.ledger.limits(DueKind.POLL) == [5, 4, 3, 2]
 
 
 def test_jobs_are_read_without_tokens(parts):
@@ -292,6 +397,7 @@ def test_no_pause_is_named_without_one(parts):
 def test_tick_sends_first_batches_for_all_calls(parts):
     """First batches get all calls until the next tick, others half of them."""
     parts.budget.calls = 9
+    parts.ledger.add(turn(0, DueKind.FIRST), turn(1), turn(2))
     parts.submit_outcomes = [(1, 1), (2, 2)]
 
     parts.run()

@@ -43,6 +43,7 @@ def numbers_of(messages):
     ("seconds", "due_in", "by_tick"), [(150, 0, True), (41, 0, True), (40, 0, False), (150, 34, True), (150, 35, False)]
 )
 def test_tick_polls_small_jobs_while_time_allows(parts, seconds, due_in, by_tick):
+    parts.queues.can_wake = False
     parts.ledger.add(SMALL, *polls(1, due_at=T + due_in))
 
     parts.run(seconds)
@@ -63,6 +64,7 @@ def test_poll_of_tick_leaves_time_to_store(parts, seconds, has):
 @pytest.mark.parametrize(("due_in", "has"), [(0, 50), (25, 50), (26, 49), (34, 41)])
 def test_late_poll_of_tick_ends_with_it(parts, due_in, has):
     """A tick is over 58 seconds after it began, and keeps 8 of them for the answers."""
+    parts.queues.can_wake = False
     parts.ledger.add(SMALL, *polls(1, due_at=T + due_in))
 
     parts.run()

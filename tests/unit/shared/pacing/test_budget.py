@@ -64,7 +64,16 @@ def test_rate_has_bursts_and_interval(calls, burst, submits, polls, interval):
 )
 def test_tokens_refill_until_bucket_is_full(filled_after, first, submits, polls):
     rate = module.Rate(int(NOW * 1_000) + filled_after)
-    assert GivenBudget(rate=rate).free(NOW) == Free(first, submits, polls)
+    free = GivenBudget(rate=rate).free(NOW)
+    assert (free.first, free.submits, free.polls) == (first, submits, polls)
+
+
+@pytest.mark.parametrize(
+    ("already", "next_in"), [(49, 0), (50, 0.3), (51, 0.6), (89, 12), (90, 0.3), (99, 3), (100, 0.3)]
+)
+def test_next_token_is_that_of_first_kind_without(already, next_in):
+    """Submits have none from 50 on, polls from 90 on; 0.3 s bring one."""
+    assert GivenBudget(rate=taken(already)).free(NOW).next_token == pytest.approx(next_in and NOW + next_in, abs=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +161,7 @@ def test_hold_ends_at_its_time_for_every_call(until, held):
     assert budget.permit_polls(2, NOW) == ((0, denied) if held else (2, Permit()))
     assert budget.permit_check(NOW) is not held
     assert budget.can_submit(MODEL, NOW) is not held
-    assert budget.free(NOW) == (Free() if held else Free(100, 50, 90))
+    assert budget.free(NOW) == (Free(next_token=until) if held else Free(100, 50, 90))
 
 
 @pytest.mark.parametrize(

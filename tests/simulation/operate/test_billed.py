@@ -1,0 +1,30 @@
+"""What a job is billed while it waits for its answers, on a stack that was idle (`bench/small_jobs.md`)."""
+
+import math
+
+import pytest
+
+from bench.small_jobs import Found, measure
+from functions.poll.schedule import tick
+
+
+def billed(latency, batches, seeds):
+    """Seconds that the functions run until one job is over, the mean of some worlds; and how late its polls were."""
+    found = Found()
+    for seed in seeds:
+        measure(latency, [batches], 0.0, seed, found)
+    return found.seconds.total() / found.runs, max(found.overdue)
+
+
+@pytest.mark.parametrize(("latency", "most"), [(120.0, 8.0), (300.0, 12.0)])
+def test_waiting_job_is_not_billed(latency, most, monkeypatch):
+    seconds, overdue = billed(latency, 1, [1, 2])
+    monkeypatch.setattr(tick, "MAX_IDLE_SECONDS", math.inf)
+
+    assert seconds <= most < billed(latency, 1, [1, 2])[0]
+    assert overdue <= 6.0  # What is due in the last seconds before a tick is left to it.
+
+
+@pytest.mark.slow
+def test_forty_batches_are_billed_while_they_work():
+    assert billed(60.0, 40, range(1, 5))[0] <= 100.0
