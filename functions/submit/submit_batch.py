@@ -149,7 +149,7 @@ def _submit_if_permitted(invocation: Invocation, job: Job, batch: Batch) -> None
     if not account:
         subscribe(services, job.plan.model)
     # Read before the claim, so that nothing comes between the claim and the POST, or the request_id and the table.
-    first_poll = net_of(services, job, services.times.first_poll(job.plan.model, batch.number, now))
+    first_poll = net_of(services, job, services.times.first_poll(job.plan.model, batch.number, now), first=True)
     if job.deadline_at is not None:
         first_poll = min(first_poll, max(job.deadline_at - now, 0.0))  # Its last poll is not later than it has to be.
     size = batch.round_size or batch.body_size

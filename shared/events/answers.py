@@ -24,14 +24,14 @@ NET_PERCENTILE, NET_MEDIANS = 0.99, 2.0
 """A net's poll comes when nearly all batches of the model are over, or at so many times their median."""
 
 
-def net_of(services: Services, job: Job, today: float, age: float = 0.0) -> float:
-    """Seconds until a batch is polled without having been told of.
+def net_of(services: Services, job: Job, today: float, *, first: bool) -> float:
+    """Seconds until a batch is polled without having been told of: no sooner than without events.
 
     Args:
         services: the process's clients and settings.
         job: its job.
         today: seconds until it would be polled without events.
-        age: seconds since it was accepted.
+        first: whether it was just accepted; if not, it was pending at a poll.
     """
     events, now, model = services.events, services.now(), job.plan.model
     if events is None or other_account(services, job):
@@ -46,9 +46,11 @@ def net_of(services: Services, job: Job, today: float, age: float = 0.0) -> floa
         return today
     if not events.coming.come(model, state.pulled_at, now):
         return today
+    if not first:
+        return today + NET_SECONDS
     late = services.times.percentile(model, NET_PERCENTILE, now)
     usual = services.times.percentile(model, 0.5, now) * NET_MEDIANS
-    return min(max(today, min(late, usual) - age), today + NET_SECONDS)
+    return min(max(today, min(late, usual)), today + NET_SECONDS)
 
 
 def note_answer(services: Services, job: Job, batch: Batch, now: float) -> None:

@@ -147,9 +147,7 @@ class UnfinishedPoll:
         if batch.told_at and soon:
             return min(soon) - now
         today = next_poll(self.services, self.job, batch)
-        if batch.told_at:
-            return today
-        return min(net_of(self.services, self.job, today, now - batch.submissions[-1].at), 2 * today)
+        return today if batch.told_at else net_of(self.services, self.job, today, first=False)
 
     def _unanswered(self, reply: Rejected | OutcomeUnknown) -> bool:
         """Process a poll without an answer. One that the API itself refuses may be refused until the deadline."""

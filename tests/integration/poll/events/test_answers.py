@@ -106,20 +106,20 @@ def come(told, model=M3):
 
 
 @pytest.mark.parametrize(
-    ("today", "age", "net"), [(30.0, 0.0, 80.0), (5.0, 0.0, 65.0), (100.0, 0.0, 100.0), (30.0, 40.0, 40.0)]
+    ("today", "first", "net"), [(30.0, True, 80.0), (5.0, True, 65.0), (100.0, True, 100.0), (30.0, False, 90.0)]
 )
-def test_polls_are_net_while_events_come(taught, today, age, net):
+def test_polls_are_net_while_events_come(taught, today, first, net):
     """Twice the median, but no more than a minute after the poll without events, and never before it."""
-    assert net_of(taught.services, MINE, today, age) == today
+    assert net_of(taught.services, MINE, today, first=first) == today
     come(taught)
     taught.services.events.coming.known.clear()
-    assert net_of(taught.services, MINE, today, age) == net
+    assert net_of(taught.services, MINE, today, first=first) == net
 
 
 def test_net_is_at_99th_percentile_if_that_is_earlier(taught, monkeypatch):
     monkeypatch.setitem(TIMES, 0.99, 45.0)
     come(taught)
-    assert net_of(taught.services, MINE, 30.0) == 45.0
+    assert net_of(taught.services, MINE, 30.0, first=True) == 45.0
 
 
 @pytest.mark.parametrize("why", ["off", "aside", "no subscription", "other account", "no events", "table"])
@@ -143,7 +143,7 @@ def test_without_events_polls_are_todays(taught, why, monkeypatch):
             raise StorageError("DynamoDB: 500")
 
         monkeypatch.setattr(type(item), "state", fail)
-    assert net_of(taught.services, job, 30.0) == 30.0
+    assert net_of(taught.services, job, 30.0, first=True) == 30.0
 
 
 def test_overdue_event_puts_all_polls_back(taught):
@@ -153,15 +153,15 @@ def test_overdue_event_puts_all_polls_back(taught):
     taught.clock += 20
     taught.services.events.item.change({"pulled_at": taught.clock})
     for _ in range(2):
-        assert net_of(taught.services, MINE, 30.0) == 30.0
+        assert net_of(taught.services, MINE, 30.0, first=True) == 30.0
         taught.clock += 3_590
     assert record(taught).aside_seconds == 3_600.0
 
     taught.clock += 20
-    assert net_of(taught.services, MINE, 30.0) == 30.0
+    assert net_of(taught.services, MINE, 30.0, first=True) == 30.0
     come(taught)
     taught.clock += 11
-    assert net_of(taught.services, MINE, 30.0) == 80.0
+    assert net_of(taught.services, MINE, 30.0, first=True) == 80.0
 
 
 def test_late_event_of_final_batch_changes_no_item(taught):
