@@ -14,7 +14,7 @@ from dropbatch.core.encryption import encryption
 from dropbatch.errors import ConnectionLost, Error, NotFound, NotPermitted, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     import boto3
 
@@ -268,3 +268,11 @@ def is_missing(s3: Any, bucket: str, key: str, error: Any) -> bool:  # noqa: ANN
     except ClientError:
         return False  # The first error is the one to show.
     return key not in {entry["Key"] for entry in found}
+
+
+def python_values(item: Mapping[str, Any]) -> dict[str, Any]:
+    """An item of DynamoDB with Python's values."""
+    from boto3.dynamodb.types import TypeDeserializer
+
+    deserialize = TypeDeserializer().deserialize
+    return {name: deserialize(wire) for name, wire in item.items()}

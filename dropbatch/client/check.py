@@ -206,7 +206,7 @@ def _read(file: BinaryIO, planned: Planned, progress: Progress) -> None:
             since = 0 if plan.packing == "plain" else since
             continue
         check_model(plan.model)
-        add_cut(plan.known_model, progress, seen, one)
+        add_cut(plan.known_model, progress, seen, one, planned.options.output_tokens)
         progress.record, since = one.end.record, 0
 
 

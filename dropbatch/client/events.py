@@ -63,12 +63,9 @@ def look(stack: Stack) -> Events:
 
 
 def _item(stack: Stack, account: str) -> dict[str, Any]:
-    from boto3.dynamodb.types import TypeDeserializer
-
     key = {"pk": {"S": "CONTROL"}, "sk": {"S": f"EVENTS#{account}"}}
     got = stack.client("dynamodb").get_item(TableName=stack.outputs["TableName"], Key=key, ConsistentRead=True)
-    deserialize = TypeDeserializer().deserialize
-    return {name: deserialize(wire) for name, wire in got.get("Item", {}).items()}
+    return aws.python_values(got.get("Item", {}))
 
 
 def read(variables: Mapping[str, str], item: Mapping[str, Any], now: float) -> Events:

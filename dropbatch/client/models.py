@@ -90,12 +90,22 @@ def store_list(stack: Stack, content: bytes, etag: str) -> None:
 # ── what the stack has learned by itself ─────────────────────────────────────────────────────────────────────────────
 
 
-def typical_seconds(stack: Stack, model_ids: Sequence[str]) -> dict[str, float]:
-    """The seconds that half of a model's last batches took at most; without models of which nothing is known.
+class Typical(NamedTuple):
+    """Medians of a model's last batches: seconds from acceptance to the answer, and tokens of one answer.
+
+    None where nothing is known.
+    """
+
+    seconds: float | None = None
+    answer_tokens: float | None = None
+
+
+def typical_batches(stack: Stack, model_ids: Sequence[str]) -> dict[str, Typical]:
+    """What the stack has learned of models by itself; without those of which nothing is known.
 
     Only operators may read this; others are told nothing.
     """
-    found: dict[str, float] = {}
+    found: dict[str, Typical] = {}
     table, wanted = stack.outputs.get("TableName", ""), [keys.completion_times(one) for one in model_ids]
     try:
         with aws.explained():
@@ -103,14 +113,18 @@ def typical_seconds(stack: Stack, model_ids: Sequence[str]) -> dict[str, float]:
                 some = [{"pk": {"S": pk}, "sk": {"S": sk}} for pk, sk in wanted[start : start + KEYS_AT_ONCE]]
                 answer = stack.client("dynamodb").batch_get_item(RequestItems={table: {"Keys": some}})
                 for item in answer["Responses"].get(table, []):
-                    if took := _took(item):
-                        found[item["sk"]["S"].rpartition("#")[2]] = median(took)
+                    found[item["sk"]["S"].rpartition("#")[2]] = _typical(item)
     except NotPermitted:
         return {}
     return found
 
 
-def _took(item: dict[str, Any]) -> list[float]:
-    """The seconds of batches, from bounds: when one was last seen pending, and when it was first seen finished."""
-    bounds = [value["L"] for name, value in item.items() if name.startswith("b") and "L" in value]
-    return [(float(after["N"]) + float(by["N"])) / 2 for after, by, *_ in bounds]
+def _typical(item: dict[str, Any]) -> Typical:
+    """The medians of an item: of bounds (when a batch was last seen pending, and first seen finished), and lengths."""
+    values = {kind: [value for name, value in item.items() if name[:1] == kind and name[1:].isdigit()] for kind in "ab"}
+    seconds = [
+        (float(after["N"]) + float(by["N"])) / 2
+        for after, by, *_ in (value["L"] for value in values["b"] if "L" in value)
+    ]
+    tokens = [float(value["N"]) for value in values["a"] if "N" in value]
+    return Typical(median(seconds) if seconds else None, median(tokens) if tokens else None)

@@ -79,7 +79,9 @@ def cost_of(model: Model, tokens: Tokens, *, estimated: bool = False) -> Cost | 
     return Cost(amount / _MILLION, model.priced_at, estimated)
 
 
-def estimate_tokens(model: Model, body_bytes: int, records: int, max_tokens: int | None = None) -> Tokens:
+def estimate_tokens(
+    model: Model, body_bytes: int, records: int, max_tokens: int | None = None, each: int | None = None
+) -> Tokens:
     """Tokens that requests will probably use.
 
     Args:
@@ -87,33 +89,41 @@ def estimate_tokens(model: Model, body_bytes: int, records: int, max_tokens: int
         body_bytes: bytes of all requests.
         records: number of requests.
         max_tokens: output tokens of all requests together, if they set limits; None if they set none.
+        each: output tokens of a request that sets none; None: the model's limit, or `DEFAULT_OUTPUT_TOKENS`.
     """
     taken = -(-body_bytes // BYTES_PER_TOKEN)
-    return Tokens(taken, _output_tokens(model, taken, records, max_tokens))
+    return Tokens(taken, _output_tokens(model, taken, records, max_tokens, each))
 
 
-def _output_tokens(model: Model, input_tokens: int, records: int, max_tokens: int | None) -> int:
+def _output_tokens(model: Model, input_tokens: int, records: int, max_tokens: int | None, each: int | None) -> int:
     if model.task in {Task.EMBEDDINGS, Task.TRANSCRIPTION, Task.SPEECH}:
         return 0
     if max_tokens is not None:
         return max_tokens
     if model.task is Task.TRANSLATION:
         return input_tokens
-    return records * (model.output_tokens or DEFAULT_OUTPUT_TOKENS)
+    return records * (each or model.output_tokens or DEFAULT_OUTPUT_TOKENS)
 
 
-def output_tokens(model: Model, body: bytes, records: int) -> int | None:
-    """Output tokens that requests may use; None if none of them names a limit."""
-    named = [min(int(tokens), MAX_NAMED_TOKENS) for tokens in _NAMED_TOKENS.findall(body)]
+def named_limits(text: bytes) -> list[int]:
+    """The limits of output tokens that requests name."""
+    return [min(int(tokens), MAX_NAMED_TOKENS) for tokens in _NAMED_TOKENS.findall(text)]
+
+
+def output_tokens(model: Model, body: bytes, records: int, each: int | None = None) -> int | None:
+    """Output tokens that requests may use; None if none of them names a limit. `each` as for `estimate_tokens`."""
+    named = named_limits(body)
     if not named:
         return None
     rest = max(records - len(named), 0)
-    return sum(named) + rest * (model.output_tokens or DEFAULT_OUTPUT_TOKENS)
+    return sum(named) + rest * (each or model.output_tokens or DEFAULT_OUTPUT_TOKENS)
 
 
-def estimate_cost(model: Model, body_bytes: int, records: int, max_tokens: int | None = None) -> Cost | None:
-    """What requests will probably cost; None for a model without a price."""
-    return cost_of(model, estimate_tokens(model, body_bytes, records, max_tokens), estimated=True)
+def estimate_cost(
+    model: Model, body_bytes: int, records: int, max_tokens: int | None = None, each: int | None = None
+) -> Cost | None:
+    """What requests will probably cost; None for a model without a price. Arguments are as for `estimate_tokens`."""
+    return cost_of(model, estimate_tokens(model, body_bytes, records, max_tokens, each), estimated=True)
 
 
 def to_billionths(amount: Decimal) -> int:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from dropbatch.core.cost import MAX_NAMED_TOKENS
 from dropbatch.core.formats.base import UNDECODABLE, Task, begins, members_of
 from dropbatch.core.formats.registry import FORMATS
 from dropbatch.core.formats.vendors.openai import BATCH_ENDPOINTS
@@ -76,9 +77,9 @@ def one_of(names: Sequence[str]) -> str:
     return f"It must be one of {', '.join(names)}."
 
 
-def _number(low: float, high: float, words: str) -> Callable[[Json], float]:
+def _number(low: float, high: float, words: str, kind: type[float] = float) -> Callable[[Json], float]:
     def parse(raw: Json) -> float:
-        value = float(_decoded(raw, float, words))
+        value = kind(_decoded(raw, kind, words))
         if not low <= value <= high:
             raise WrongValueError(words)
         return value if value >= SMALLEST else 0.0
@@ -143,6 +144,7 @@ PARSERS: dict[str, Callable[[Json], object]] = {
     ),
     "max_failed_fraction": _number(0, 1, "It must be a number from 0 to 1."),
     "max_cost": _dollars,
+    "output_tokens": _number(1, MAX_NAMED_TOKENS, "It must be a whole number from 1 to 1,000,000.", int),
     "tags": _tags,
     "cancel_with_task": _flag,
 }
@@ -151,6 +153,6 @@ PARSERS: dict[str, Callable[[Json], object]] = {
 OPTIONS = tuple(PARSERS)
 
 JSON_IN_METADATA = frozenset(
-    {"defaults", "tags", "deadline_hours", "max_failed_fraction", "max_cost", "cancel_with_task"}
+    {"defaults", "tags", "deadline_hours", "max_failed_fraction", "max_cost", "output_tokens", "cancel_with_task"}
 )
 """Options whose metadata is JSON; that of the others is plain text."""

@@ -56,6 +56,7 @@ class Options(msgspec.Struct, frozen=True, omit_defaults=True):
         deadline_hours: from the job's creation.
         max_failed_fraction: of the answered records, 0 to 1.
         max_cost: US dollars.
+        output_tokens: tokens of an answer to a request that names no limit, on average.
         tags: the user's own names and values.
         cancel_with_task: whether the job is cancelled when the execution that waits for it is gone.
         ignored: metadata that begins like an option and is none, each with the option that has the nearest name.
@@ -72,6 +73,7 @@ class Options(msgspec.Struct, frozen=True, omit_defaults=True):
     deadline_hours: float | None = None
     max_failed_fraction: float | None = None
     max_cost: Decimal | None = None
+    output_tokens: int | None = None
     tags: dict[str, str] | None = None
     cancel_with_task: bool | None = None
     ignored: dict[str, str] | None = None

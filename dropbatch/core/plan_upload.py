@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from dropbatch.core import keys
-from dropbatch.core.cost import has_price
+from dropbatch.core.cost import has_price, named_limits
+from dropbatch.core.cost_limit import first_batch
 from dropbatch.core.errors import UploadRefused
 from dropbatch.core.formats.csv_rows import OverlongRecord, delimiters_in, first_row, read_rows
 from dropbatch.core.formats.detect import check_named, detect_format, first_model
@@ -143,9 +145,22 @@ def plan_upload(
     if options.max_cost is not None and plan.model and not has_price(model):
         message = f"max_cost: The price of {plan.model[:100]} is not known. Leave max_cost out."
         raise UploadRefused("bad_options", message)
+    if options.max_cost is not None and plan.model:
+        plan = _limited(plan, options, beginning.head)
     if plan.model and plan.model != (options.model or "").strip():
         options = msgspec.structs.replace(options, model=plan.model)
     return Planned(plan, options, header)
+
+
+def _limited(plan: SplitPlan, options: Options, head: bytes) -> SplitPlan:
+    """The plan of a job with `max_cost`: its first batches are small parts of it."""
+    named = max(named_limits(head + msgspec.json.encode(options.defaults)), default=None)
+    records, size = first_batch(plan.known_model, options.max_cost or Decimal(0), named, options.output_tokens or 0)
+    return replace(
+        plan,
+        first_requests=min(plan.first_requests, records or plan.first_requests),
+        first_bytes=min(plan.max_bytes, size or plan.max_bytes),
+    )
 
 
 def make_reader(plan: SplitPlan, options: Options, header: bytes) -> Reader | None:

@@ -1,6 +1,6 @@
 """The task token of an upload: the secret with which its job is reported to an execution of AWS Step Functions.
 
-It is no option: no object but the upload has it, and neither a retry nor a copy inherits it. Pure.
+It is no option: no object but the upload has it, and neither a retry nor a copy that Dropbatch makes inherits it. Pure.
 """
 
 from __future__ import annotations

@@ -89,16 +89,15 @@ class Progress(msgspec.Struct):
         return Checkpoint(self.offset, self.line, self.record)
 
 
-def add_cut(model: Model, progress: Progress, seen: set[int], cut: Cut) -> None:
-    """Add a batch's records to the progress."""
+def add_cut(model: Model, progress: Progress, seen: set[int], cut: Cut, answer_tokens: int | None = None) -> None:
+    """Add a batch's records to the progress; `answer_tokens`: the option `output_tokens`."""
     rows = cut.rows
     progress.cuts += 1
     progress.batches += cut.sendable > 0
     progress.sent += cut.sendable
     progress.sent_bytes += len(cut.body)
-    progress.output_tokens += (
-        output_tokens(model, cut.body, cut.sendable) or estimate_tokens(model, len(cut.body), cut.sendable).output or 0
-    )
+    named = output_tokens(model, cut.body, cut.sendable, answer_tokens)
+    progress.output_tokens += estimate_tokens(model, len(cut.body), cut.sendable, named, answer_tokens).output or 0
     progress.bad += len(rows.faults)
     for index in islice(rows.faults, MAX_LISTED - len(progress.bad_first)):
         row = rows[index]

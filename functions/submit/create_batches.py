@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dropbatch.core.cost import estimate_cost, output_tokens, to_billionths
+from dropbatch.core.cost_limit import estimate
 from functions.submit.stage_batches import settle
 from shared.aws.queues import FAST_START_BATCHES, SUBMIT_GRACE_SECONDS, PollMessage, SubmitMessage
 from shared.errors import InvariantError
 from shared.models import Batch, BatchState, DueKind, ErrorDetail
 from shared.observability import count
+from shared.pacing import cost_limit
 from shared.pacing.budget import NO_TOKEN_SECONDS
 from shared.retry import jittered
 
@@ -79,10 +80,9 @@ class Before:
     ordinal: int = 0
     estimate: int = 0
 
-    def has_endings(self, job: Job, batches: int) -> bool:
+    def has_endings(self, batches: int) -> bool:
         """Whether so many batches of a job may have been created only to end them that a sweep is worth it."""
-        is_over = job.max_cost is not None and self.estimate > job.max_cost
-        return batches > FAST_START_BATCHES and (is_over or self.ordinal < batches)
+        return batches > FAST_START_BATCHES and self.ordinal < batches
 
     def add(self, batch: Batch) -> None:
         """Add a batch as it is in the ledger."""
@@ -110,10 +110,12 @@ def create_batch(services: Services, job: Job, candidate: StagedAhead, before: B
     name = f"{candidate.number:08d}"
     staged = settle(services.store, candidate)
     now = services.now()
-    estimate = _estimate(job, candidate, staged)
-    ending = _ending(job, staged, before.estimate + estimate, now)
+    cost = _estimate(job, candidate, staged)
+    ending = job.ending(now) if staged.sendable else NOTHING_TO_SEND
     slot = _slot(services, job, before.ordinal)
-    if ending is None and before.ordinal and slot <= now:
+    if not (ending or cost_limit.allows(job, before.estimate, cost)):
+        slot = max(slot, now + cost_limit.COST_LOOK_SECONDS)
+    elif ending is None and before.ordinal and slot <= now:
         slot = outbox.room_at(now)
     is_due = ending is None and slot <= now
     batch = Batch(
@@ -132,7 +134,7 @@ def create_batch(services: Services, job: Job, candidate: StagedAhead, before: B
         work=DueKind.POLL if ending else DueKind.SUBMIT if before.ordinal else DueKind.FIRST,
         ending=ending,
         originals_size=staged.originals_size,
-        estimate=estimate,
+        estimate=cost,
         estimated_before=before.estimate,
     )
     if services.ledger.create_batch(batch) is None:
@@ -149,15 +151,6 @@ def create_batch(services: Services, job: Job, candidate: StagedAhead, before: B
     return batch
 
 
-def _ending(job: Job, staged: StagedInfo, estimated: int, now: float) -> ErrorDetail | None:
-    """Why a new batch is never submitted; None if it may be."""
-    if not staged.sendable:
-        return NOTHING_TO_SEND
-    if job.max_cost is not None and estimated > job.max_cost:
-        return ErrorDetail("cost_limit", "Not sent: with this batch the job would probably cost more than max_cost.")
-    return job.ending(now)
-
-
 def _ended_at(number: int, now: float) -> float:
     """When a batch that is never submitted is due: a message ends the first ones, the sweep after split the others."""
     return now if number < FAST_START_BATCHES else now + SWEPT_SECONDS
@@ -167,10 +160,8 @@ def _estimate(job: Job, candidate: StagedAhead, staged: StagedInfo) -> int:
     """A batch's cost in billionths of a US dollar, if the job has a limit."""
     if job.max_cost is None or not staged.sendable:
         return 0
-    model = job.plan.known_model
-    named = output_tokens(model, candidate.body[: candidate.ours.body_size], staged.sendable)
-    cost = estimate_cost(model, staged.body_size, staged.sendable, named)
-    return to_billionths(cost.amount) if cost else 0
+    body = candidate.body[: candidate.ours.body_size]
+    return estimate(job.plan.known_model, body, staged.body_size, staged.sendable, job.output_tokens)
 
 
 def _slot(services: Services, job: Job, ordinal: int) -> float:

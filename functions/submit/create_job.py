@@ -145,6 +145,7 @@ def _new_job(services: Services, job_id: str, upload: Upload, metadata: Mapping[
         deadline_at=None if options.deadline_hours is None else now + options.deadline_hours * 3_600,
         max_failed_fraction=options.max_failed_fraction,
         max_cost=None if options.max_cost is None else to_billionths(options.max_cost),
+        output_tokens=options.output_tokens or 0,
         tags=options.tags or {},
         retry_of=retried.manifest if retried else "",
         cancel_with_task=bool(options.cancel_with_task),

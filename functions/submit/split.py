@@ -200,7 +200,7 @@ class _Staging:
             if self.place != candidate.end:
                 self.read_to = _after_blank_lines(turn.job, self.place)
                 return None
-        has_endings = self.before.has_endings(turn.job, self.number)
+        has_endings = self.before.has_endings(self.number)
         return Staged(self.read_to, turn.finished, self.before.ordinal > 0, has_endings)
 
     def _renew_lease(self) -> None:

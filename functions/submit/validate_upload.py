@@ -82,7 +82,7 @@ def _read(turn: Turn, progress: Progress, seen: set[int]) -> None:
     try:
         for one in turn.read(progress.place, progress.cuts):
             if not isinstance(one, Checkpoint):
-                add_cut(turn.job.plan.known_model, progress, seen, one)
+                add_cut(turn.job.plan.known_model, progress, seen, one, turn.job.output_tokens or None)
             progress.offset, progress.line, progress.record = turn.place.offset, turn.place.line, turn.place.record
     finally:
         progress.bytes += turn.bytes_unpacked

@@ -218,6 +218,12 @@ class Behaviour:
         "invented",
         "vectors from the small model WordLlama, hashes of words, or a hash of the text; auto: the first that works",
     )
+    answer_tokens: tuple[int, ...] = _switch(
+        (),
+        "invented",
+        "fewest and most tokens that a generated text reports, drawn from the request and `seed`, each order of "
+        "magnitude as often, up to the request's limit; empty: those that it has",
+    )
 
     # Faults and chance
     seed: int = _switch(0, "invented", "seeds ids, order, latencies and chance faults")

@@ -14,7 +14,7 @@ from local.workers_ai.behaviour import Behaviour
 from local.workers_ai.codes import ApiError
 from local.workers_ai.faults import Fault
 from local.workers_ai.models.answers import Answer, answer_all
-from local.workers_ai.models.catalogue import MODELS
+from local.workers_ai.models.catalogue import MODELS, Family, Model
 from local.workers_ai.models.embed import embedder
 
 
@@ -42,7 +42,7 @@ def completed(
     answers_of = dict(
         zip(
             good,
-            answer_all(model, [requests[index] for index in good], embed),
+            reported(model, [requests[index] for index in good], behaviour),
             strict=True,
         )
     )
@@ -76,6 +76,28 @@ def completed(
     return result, answered_by
 
 
+_LIMITS = ("max_completion_tokens", "max_output_tokens", "max_tokens")
+"""Members with which a request limits the tokens of its answer."""
+_LLAMA_LIMIT = 256
+"""The limit of Llama's answers where a request sets none."""
+
+
+def reported(model: Model, requests: list[dict[str, Any]], behaviour: Behaviour) -> list[Answer]:
+    """The answers; if the switches say so, the tokens of generated texts are drawn."""
+    made = answer_all(model, requests, embedder(behaviour.embedder))
+    if not behaviour.answer_tokens or model.family not in {Family.LLAMA, Family.CHAT, Family.RESPONSES}:
+        return made
+    fewest, most = behaviour.answer_tokens
+    default = _LLAMA_LIMIT if model.family is Family.LLAMA else most
+    found = []
+    for answer, request in zip(made, requests, strict=True):
+        limit = next((request[name] for name in _LIMITS if request.get(name)), default)
+        chance = random.Random(f"{behaviour.seed} {msgspec.json.encode(request).decode()}").random()
+        drawn = round(fewest * (most / fewest) ** chance)
+        found.append(answer._replace(completion_tokens=min(drawn, limit)))
+    return found
+
+
 def usage(prompt: int, completion: int, behaviour: Behaviour) -> dict[str, Any]:
     """Tokens under the names that the switches choose."""
     counts: dict[str, Any] = {}
@@ -92,7 +114,7 @@ def usage(prompt: int, completion: int, behaviour: Behaviour) -> dict[str, Any]:
 
 def _with_usage(answer: Answer, behaviour: Behaviour) -> bytes:
     """An answer's result; a usage in it has the names that the switches choose, if they choose any."""
-    chosen = behaviour.usage_names != "prompt" or behaviour.cached_share
+    chosen = behaviour.usage_names != "prompt" or behaviour.cached_share or behaviour.answer_tokens
     if not chosen or b'"usage":' not in answer.result:
         return answer.result
     told = usage(answer.prompt_tokens, answer.completion_tokens, behaviour)

@@ -120,7 +120,8 @@ class Batch:
     ordinal: int | None = None
     """How many batches with a sendable record the job has before this one; None if it was not counted."""
     estimate: int = 0
-    """Its estimated cost, in billionths of a US dollar; 0 unless the job has a `max_cost`."""
+    """What it costs if each answer is as long as it may be (`dropbatch.core.cost_limit`), in billionths of a US dollar;
+    0 unless the job has a `max_cost`."""
     estimated_before: int = 0
     """Sum of the estimates of the batches before it."""
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from dropbatch.core.cost_limit import Spent  # noqa: TC001 - read at run time, from the fields
 from dropbatch.core.keys import JobState
 from dropbatch.core.records.plan import Checkpoint, SplitPlan  # noqa: TC001 - read at run time, from the fields
 from shared.models.common import ErrorDetail, Usage
@@ -22,6 +23,7 @@ MAX_JOB_SECONDS = 50 * 86_400
 TOO_OLD_CODE = ErrorDetail(
     "expired", "The job was open for 50 days, longer than Dropbatch keeps what it needs to continue."
 )
+COST_LIMIT = ErrorDetail("cost_limit", "Not sent: with this batch the job would probably cost more than max_cost.")
 PAST_DEADLINE = ErrorDetail("expired", "The job's deadline_hours were over.")
 
 
@@ -261,6 +263,8 @@ class Job:
     """Fraction of its answered records, 0 to 1, above which it fails; None without the option."""
     max_cost: int | None = None
     """Its cost limit in billionths of a US dollar; None without the option."""
+    output_tokens: int = 0
+    """Tokens that an answer has on average, by its user; 0 without the option."""
     tags: dict[str, str] = field(default_factory=dict)
     """The user's own names and values."""
     retry_of: str = ""
@@ -312,7 +316,12 @@ class Job:
     lasting_error: LastingError | None = None
     """Calls for one of its batches that have been failing for a long time."""
 
+    spent: Spent | None = None
+    """What it has spent; None if it has no `max_cost`, or before its first visit."""
+
     # Why it ends early.
+    cost_reached: bool = False
+    """Whether nothing more of it is submitted, because another batch might cost more than its `max_cost` leaves."""
     error: ErrorDetail | None = None
     """The whole upload's fault, which stops further submits."""
     control: JobControl | None = None
@@ -375,4 +384,6 @@ class Job:
             return ErrorDetail(code, f"Not sent, because the job was stopped: {error.message}", error.said)
         if self.is_past_deadline(now):
             return PAST_DEADLINE
-        return CANCELLED if self.cancelled else None
+        if self.cancelled:
+            return CANCELLED
+        return COST_LIMIT if self.cost_reached else None

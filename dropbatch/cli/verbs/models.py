@@ -16,7 +16,7 @@ from dropbatch.errors import Error, UsageError
 if TYPE_CHECKING:
     from decimal import Decimal
 
-    from dropbatch.client.models import Known
+    from dropbatch.client.models import Known, Typical
     from dropbatch.core.formats.model_catalog import Catalog, Model
 
 
@@ -34,28 +34,32 @@ if TYPE_CHECKING:
 @as_json
 @pass_context
 def models(context: Context, *, all_: bool, refresh: bool, source: Path | None, yes: bool) -> None:
-    """List models: task, prices per million tokens, tokens of the context window, seconds of a typical batch.
+    """List models: task, prices per million tokens, tokens of the context window.
 
-    What is known is the stack's own list, or what is shipped.
+    What is known is the stack's own list, or what is shipped. Operators also see the seconds of a typical batch, and
+    the tokens of a typical answer.
     """
     if refresh:
         _refresh(context, source, yes=yes)
         return
     if source or yes:
         raise UsageError("--from and --yes are for --refresh.")
-    known, seconds = _known(context)
+    from dropbatch.client.models import Typical
+
+    known, learned = _known(context)
     days = (datetime.now(UTC).date() - date.fromisoformat(known.catalog.read_on)).days
     click.echo(f"Facts of {known.catalog.read_on}, {days:,} days old, {known.origin}", err=True)
     if known.trouble:
         note(known.trouble)
     for model in sorted((known.catalog.find(one.id) for one in known.catalog.models), key=lambda one: one.id):
         if all_ or model.batch:
-            emit(_shown(model, known.catalog, seconds.get(model.id)), _line(model, seconds.get(model.id)))
+            typical = learned.get(model.id) or Typical()
+            emit(_shown(model, known.catalog, typical), _line(model, typical))
 
 
-def _known(context: Context) -> tuple[Known, dict[str, float]]:
-    """What the stack knows of models, and the seconds that their batches take; what is shipped without a stack."""
-    from dropbatch.client.models import Known, known_models, typical_seconds
+def _known(context: Context) -> tuple[Known, dict[str, Typical]]:
+    """What the stack knows of models, and has learned of their batches; what is shipped without a stack."""
+    from dropbatch.client.models import Known, known_models, typical_batches
     from dropbatch.client.stack import DEFAULT_NAME
     from dropbatch.core.formats.model_catalog import catalog
 
@@ -66,10 +70,10 @@ def _known(context: Context) -> tuple[Known, dict[str, float]]:
         if context.local or context.stack_name != DEFAULT_NAME:
             raise
         return Known(catalog()), {}
-    return known, typical_seconds(stack, [model.id for model in known.catalog.models if model.batch])
+    return known, typical_batches(stack, [model.id for model in known.catalog.models if model.batch])
 
 
-def _shown(model: Model, catalog: Catalog, seconds: float | None) -> dict[str, Any]:
+def _shown(model: Model, catalog: Catalog, typical: Typical) -> dict[str, Any]:
     return {
         "id": model.id,
         "task": model.task or "unknown",
@@ -84,14 +88,16 @@ def _shown(model: Model, catalog: Catalog, seconds: float | None) -> dict[str, A
         "deprecated_at": model.deprecated_at or None,
         "needs_paid": model.needs_paid,
         "read_on": catalog.read_on,
-        "batch_seconds": seconds,
+        "batch_seconds": typical.seconds,
+        "answer_tokens": typical.answer_tokens,
     }
 
 
-def _line(model: Model, seconds: float | None) -> str:
+def _line(model: Model, typical: Typical) -> str:
     costs = f"{_price(model.input_price):>9} in  {_price(model.output_price):>9} out  {model.priced_at:10}"
     context = f"{model.context:>9,} tokens" if model.context else ""
-    took = f"  {seconds:,.0f} s" if seconds is not None else ""
+    took = "" if typical.seconds is None else f"  {typical.seconds:,.0f} s"
+    took += "" if typical.answer_tokens is None else f"  {typical.answer_tokens:,.0f} tokens out"
     notes = ("" if model.batch else "  no batches") + (f"  until {model.deprecated_at}" * bool(model.deprecated_at))
     return f"{model.id:<46}  {model.task or 'unknown':<14}  {costs}  {context:16}{took}{notes}".rstrip()
 

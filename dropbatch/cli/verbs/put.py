@@ -90,7 +90,7 @@ def put(
     options = _options(**given)
     planned, many = plan(sources, name, lambda: context.stack)
     if task_token and len(planned) != 1:
-        raise UsageError("--task-token is for one file: an execution waits for one job.")
+        raise UsageError("A task token is for one file: an execution waits for one job.")
     resumed = sending.since(folder, skip_existing=skip_existing)
     files = sending.Sending(
         context.stack, planned, options, skip_bad=skip_bad, existing_since=resumed, task_token=task_token

@@ -26,7 +26,10 @@ MAX_STORED_BYTES = 1 << 20
 """A stack's own list has about 30 KB."""
 MAX_PRICE = Decimal(10_000)
 """US dollars for a million tokens."""
+MAX_PRICE_DIGITS = 30
 MAX_CONTEXT = 1_000_000_000
+MAX_EFFORTS, MAX_EFFORT_CHARACTERS = 100, 100
+"""Words that name a model's efforts, their other names included, and characters of each."""
 LIST_SOURCE = "catalogue"
 """Where prices and efforts of the list are from, as a key of the file's `sources`."""
 
@@ -158,11 +161,19 @@ def _facts(one: _Property) -> dict[str, Any]:
         case "price", list(prices):
             return dict(_named_prices(prices))
         case "reasoning_effort", dict(efforts):
-            found = msgspec.convert(efforts, _Efforts)
-            return {"efforts": Efforts(found.supported_efforts, LIST_SOURCE, found.normalizes_to)}
+            return {"efforts": _known_efforts(msgspec.convert(efforts, _Efforts))}
         case name, str() | int() as tokens if name in _TOKENS:
             return {_TOKENS[name]: _number(tokens)}
     return {}
+
+
+def _known_efforts(found: _Efforts) -> Efforts:
+    """Efforts; one that is taken for another counts only if that is one of them. They become part of a job's item."""
+    words = [*found.supported_efforts, *found.normalizes_to, *found.normalizes_to.values()]
+    if len(words) > MAX_EFFORTS or any(len(word) > MAX_EFFORT_CHARACTERS for word in words):
+        raise ValueError("so many, or so long, reasoning efforts")
+    aliases = {old: new for old, new in found.normalizes_to.items() if new in found.supported_efforts}
+    return Efforts(found.supported_efforts, LIST_SOURCE, aliases)
 
 
 def _is_true(value: object) -> bool:
@@ -171,8 +182,8 @@ def _is_true(value: object) -> bool:
 
 def _named_prices(prices: list[Any]) -> Iterator[tuple[str, Decimal]]:
     for one in msgspec.convert(prices, list[_Price], strict=False):
-        if not one.price.is_finite() or not 0 <= one.price <= MAX_PRICE:
-            raise ValueError(f"a price of {one.price} dollars {one.unit}")
+        if not one.price.is_finite() or not 0 <= one.price <= MAX_PRICE or len(str(one.price)) > MAX_PRICE_DIGITS:
+            raise ValueError(f"a price of {str(one.price)[:MAX_PRICE_DIGITS]} dollars {one.unit[:MAX_PRICE_DIGITS]}")
         if one.unit in _PRICES:
             yield _PRICES[one.unit], one.price
 

@@ -27,7 +27,7 @@ from dropbatch.core.records.detect_form import whole_members
 from dropbatch.core.records.framing import LINE_SPACE, elements, lines
 from dropbatch.core.records.index import NO_REFERENCE, WRAPPER_BYTES, RecordIndex, UnsendableRecord, build_body
 from dropbatch.core.records.inputs import inputs_of
-from dropbatch.core.records.plan import Checkpoint, max_records
+from dropbatch.core.records.plan import Checkpoint, body_room, max_records
 from dropbatch.core.records.surrogates import without_lone_surrogates
 
 if TYPE_CHECKING:
@@ -107,7 +107,6 @@ def cut_converted(
     Raises:
         UploadRefused: `broken_document`, after the records before the damage have been yielded.
     """
-    room = plan.max_bytes - WRAPPER_BYTES + 1
     first_id, end, batch = start.record, start, _Batch()
     problem: UploadRefused | None = None
     try:
@@ -122,6 +121,7 @@ def cut_converted(
             if isinstance(record, Checkpoint):
                 continue
             is_full = len(batch.rows) == max_records(plan, number)
+            room = body_room(plan, number)
             too_many_bytes = (
                 batch.size + record.weight + 1 > room or batch.originals_size + len(record.original) > plan.max_bytes
             )

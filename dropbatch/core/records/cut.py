@@ -21,7 +21,7 @@ from dropbatch.core.records.detect_form import whole_members
 from dropbatch.core.records.framing import LINE_SPACE, Window, elements, excerpt_of, lines
 from dropbatch.core.records.index import NO_REFERENCE, WRAPPER_BYTES, RecordIndex, UnsendableRecord, build_body
 from dropbatch.core.records.inputs import Request, inputs_of, is_text
-from dropbatch.core.records.plan import Checkpoint, max_records
+from dropbatch.core.records.plan import Checkpoint, body_room, max_records
 from dropbatch.core.records.surrogates import first_lone_surrogate, without_lone_surrogates
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def cut(plan: SplitPlan, start: Checkpoint, number: int, blocks: Iterable[bytes]
     Raises:
         UploadRefused: `broken_document`, after the records before the damage have been yielded.
     """
-    most, room = max_records(plan, number), plan.max_bytes - WRAPPER_BYTES + 1
+    most, room = max_records(plan, number), body_room(plan, number)
     first_id, size, end = start.record, 0, start
     rows, texts = RecordIndex(), list[bytes]()
     problem: UploadRefused | None = None
@@ -96,7 +96,7 @@ def cut(plan: SplitPlan, start: Checkpoint, number: int, blocks: Iterable[bytes]
                 number += len(rows) > 0
                 yield from _gathered(first_id, rows, texts, end)
                 first_id, size, rows, texts = end.record, 0, RecordIndex(), []
-                most, end = max_records(plan, number), run.start
+                most, room, end = max_records(plan, number), body_room(plan, number), run.start
                 yield end
             taken, whole = 0, len(run.weights)
             while taken < whole:
@@ -112,7 +112,7 @@ def cut(plan: SplitPlan, start: Checkpoint, number: int, blocks: Iterable[bytes]
                     yield from _gathered(first_id, rows, texts, end)
                     first_id, size, rows, texts = end.record, 0, RecordIndex(), []
                     number += 1
-                    most = max_records(plan, number)
+                    most, room = max_records(plan, number), body_room(plan, number)
     except UploadRefused as error:
         problem = error
     yield from _gathered(first_id, rows, texts, end)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dropbatch.core.formats.model_catalog import planned_model
+from dropbatch.core.records.index import WRAPPER_BYTES
 
 if TYPE_CHECKING:
     from dropbatch.core.formats.model_catalog import Model
@@ -38,6 +39,7 @@ class SplitPlan:
         inputs: name of the schema by which requests are judged; empty: all are sent.
         task: of the model, as it was known when the upload was planned; older versions read it, and pinned only this.
         facts: what was known of the model then, as `dropbatch.core.formats.model_catalog.facts_of` writes it.
+        first_bytes: maximum bytes of the first bodies, if fewer than `max_bytes`; later ones grow up to that. 0: none.
         by_default: whether the model is the stack's default: a model that the file names precedes it.
     """
 
@@ -58,6 +60,7 @@ class SplitPlan:
     inputs: str = ""
     task: str = ""
     facts: str = ""
+    first_bytes: int = 0
 
     @property
     def known_model(self) -> Model:
@@ -81,8 +84,16 @@ def max_records(plan: SplitPlan, number: int) -> int:
     The first four batches have up to `first_requests` records, the next four twice as many, and so on up to
     `max_requests`.
     """
-    doublings = min(number // BATCHES_PER_DOUBLING, 30)
-    return min(plan.first_requests << doublings, plan.max_requests)
+    return min(plan.first_requests << _doublings(number), plan.max_requests)
+
+
+def body_room(plan: SplitPlan, number: int) -> int:
+    """Bytes for the records of one batch of a job, each with a comma; they grow likewise. One record may be larger."""
+    return min(plan.first_bytes << _doublings(number) or plan.max_bytes, plan.max_bytes) - WRAPPER_BYTES + 1
+
+
+def _doublings(number: int) -> int:
+    return min(number // BATCHES_PER_DOUBLING, 30)
 
 
 @dataclass(frozen=True, slots=True)

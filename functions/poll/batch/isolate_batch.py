@@ -148,6 +148,8 @@ def _why_untried(job: Job, known: Isolation, batch: Batch, wanted: int, now: flo
         return "because the job was stopped"
     if job.cancelled:
         return "because the job was cancelled"
+    if job.cost_reached:
+        return "because the job had reached its max_cost"
     if batch.ending_if_unanswered:
         return "because the batch may not be submitted again"
     if job.is_past_deadline(now):
@@ -247,6 +249,7 @@ def _divide(services: Services, batch: Batch) -> None:
         sent = [place for place in places[begin:end] if place[1]]
         # The records of a piece are contiguous in the body, with their commas.
         body = build_body([store.get(key, sent[0][0], sum(sent[-1]) - sent[0][0])])
+        before, upto = (batch.estimate * _sent(places[:place]) // batch.sendable for place in (begin, end))
         start, size = kept[begin][0], sum(kept[end - 1]) - kept[begin][0]
         originals = store.get(key, batch.body_size + start, size)
         staged = StagedInfo(
@@ -270,6 +273,8 @@ def _divide(services: Services, batch: Batch) -> None:
             due_at=slot + SUBMIT_GRACE_SECONDS,
             work=DueKind.SUBMIT,
             originals_size=size,
+            estimate=upto - before,
+            estimated_before=batch.estimated_before + before,
         )
         ledger.create_batch(piece)
     if ledger.finish_division(batch, services.now()):
@@ -277,6 +282,11 @@ def _divide(services: Services, batch: Batch) -> None:
         logger.info("batch divided", **batch_log_fields(batch), pieces=len(bounds))
         messages = [SubmitMessage(batch.job_id, number) for number in numbers]
         services.queues.send_all(messages, [slot - now for slot in slots])
+
+
+def _sent(places: Sequence[tuple[int, int]]) -> int:
+    """How many of some records the body holds."""
+    return sum(1 for place in places if place[1])
 
 
 def give_up(services: Services, batch: Batch) -> None:

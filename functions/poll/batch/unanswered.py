@@ -9,6 +9,7 @@ from shared.api_messages import attach_api_message
 from shared.aws.queues import SubmitMessage
 from shared.models import PAST_DEADLINE, Batch, ErrorDetail, Job, cause_of
 from shared.observability import batch_log_fields, logger
+from shared.pacing import cost_limit
 from shared.workers_ai.other_account import other_account
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def submit_again(services: Services, job: Job, batch: Batch, error: ErrorDetail,
         return end(services, job, batch, PAST_DEADLINE)
     if not _is_allowed(services, job, batch):
         return end(services, job, batch, batch.ending_if_unanswered or error)
-    if not _can_send(services, job):
+    if not _can_send(services, job, batch):
         services.ledger.schedule_poll(batch, now + next_poll(services, job, batch), **updates)
     elif services.ledger.resubmit(batch, now):
         logger.warning("batch submitted again", **batch_log_fields(batch), reason=error.message)
@@ -61,7 +62,7 @@ def may_submit_again(services: Services, job: Job, batch: Batch) -> bool:
     """Whether `submit_again` would submit a batch now, or a part of it, instead of ending it or polling on."""
     if batch.is_partly_answered and (batch.round == MAX_RETRIES or _submits(batch) >= MAX_ROUND_SUBMITS):
         return False
-    return _is_allowed(services, job, batch) and _can_send(services, job)
+    return _is_allowed(services, job, batch) and _can_send(services, job, batch)
 
 
 def _submits(batch: Batch) -> int:
@@ -79,9 +80,11 @@ def _is_allowed(services: Services, job: Job, batch: Batch) -> bool:
     )
 
 
-def _can_send(services: Services, job: Job) -> bool:
+def _can_send(services: Services, job: Job, batch: Batch) -> bool:
     account = other_account(services, job)
-    return not job.is_held and services.budget.can_submit(job.plan.model, services.now(), account)
+    if job.is_held or not cost_limit.allows_batch(job, batch):
+        return False
+    return services.budget.can_submit(job.plan.model, services.now(), account)
 
 
 def end_missing(services: Services, job: Job, batch: Batch, error: ErrorDetail = MISSING) -> bool:

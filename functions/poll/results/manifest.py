@@ -16,8 +16,10 @@ from shared.models import BatchState, Isolation
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from dropbatch.core.cost import Cost
+    from dropbatch.core.formats.model_catalog import Model
     from functions.poll.batch.format_of_job import Kind
-    from shared.models import Batch, Job
+    from shared.models import Batch, Job, Usage
 
 
 MAX_CAUSE_MESSAGE = 2_000
@@ -100,15 +102,21 @@ def batch_entry(batch: Batch) -> dict[str, Any]:
     }
 
 
+def cost_so_far(model: Model, usage: Usage, unmetered_size: int, unmetered_records: int) -> Cost | None:
+    """What reported tokens cost, and accepted work without; None for a model without a price."""
+    cost = cost_of(model, Tokens(usage.prompt_tokens or 0, usage.completion_tokens or 0, usage.cached_tokens or 0))
+    if cost and unmetered_size:
+        return cost.plus(estimate_cost(model, unmetered_size, unmetered_records))
+    return cost
+
+
 def _cost(job: Job) -> dict[str, Any] | None:
     """What a job cost; None for a model without a price.
 
     Of what was accepted without tokens being reported, the answer that was not collected included, it is an estimate.
     """
     usage, sums, model = job.sums.usage, job.sums, job.plan.known_model
-    cost = cost_of(model, Tokens(usage.prompt_tokens or 0, usage.completion_tokens or 0, usage.cached_tokens or 0))
-    if cost and sums.unmetered_size:
-        cost = cost.plus(estimate_cost(model, sums.unmetered_size, sums.unmetered_records))
+    cost = cost_so_far(model, usage, sums.unmetered_size, sums.unmetered_records)
     if cost is None or (sums.succeeded and cost.amount == 0 and not usage.is_reported):
         return None
     return {**cost.to_manifest(), "uncollected_batches": sums.uncollected}

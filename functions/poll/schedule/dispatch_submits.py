@@ -1,10 +1,10 @@
 """Dispatch: sends due batches to the submit function, no more than can call the API before the next tick.
 
-A batch that cannot be submitted now is postponed, so that it hides no other. This is so if its job is paused, its model
-waits, or its model has as many batches outstanding as it may. During a pause of the account, only a few batches are
-read in each cycle, and those that need no call, because their job was stopped, are sent. The others are put off by
-seconds, so that all are due when the pause ends, whoever ends it. The time for which a batch was due but not read, or
-was postponed, does not count towards its expiry.
+A batch that cannot be submitted now is postponed, so that it hides no other. This is so if its job is paused or waits
+until it is known what it costs, its model waits, or its model has as many batches outstanding as it may. During a pause
+of the account, only a few batches are read in each cycle, and those that need no call, because their job was stopped,
+are sent. The others are put off by seconds, so that all are due when the pause ends, whoever ends it. The time for
+which a batch was due but not read, or was postponed, does not count towards its expiry.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from functions.poll.schedule.due_items import DueItem, each_contained, load, postponed
 from shared.aws.queues import SubmitMessage
 from shared.models import BatchState
+from shared.pacing import cost_limit
 from shared.pacing.controls import LIFT_LOOK_SECONDS
 from shared.pacing.poll_schedule import HELD_POLL_SECONDS
 from shared.retry import soon_after
@@ -119,6 +120,8 @@ def _sort(
             go.append(one)
         elif one.job.is_held:
             to_postpone.append((one, now + HELD_POLL_SECONDS))
+        elif not cost_limit.allows_batch(one.job, one.batch):
+            to_postpone.append((one, cost_limit.look_at(one.batch, now)))
         elif (until := calls.blocked_until(one, now)) is not None:
             to_postpone.append((one, until))
         elif calls.left > 0:

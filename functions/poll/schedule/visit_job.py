@@ -32,6 +32,7 @@ from functions.poll.results.result_files import (
 from functions.poll.results.up_to_fault import append_up_to_fault
 from functions.poll.schedule.control import end_long_hold
 from functions.poll.schedule.delete_staged import first_deletion
+from functions.poll.schedule.spending import spending
 from functions.poll.schedule.sweep import next_sweep, sweep
 from functions.poll.schedule.waiting_for import looking_for_submit, report_long_wait, waiting_for
 from shared.claims import CLAIMS_BEFORE_ALARM, MAX_CLAIMS, claim_seconds, report_stuck, retry_seconds
@@ -177,7 +178,8 @@ def _watch_split(invocation: Invocation, job: Job) -> None:
     ahead = next_final_batches(services, watched, "output")
     status = _status_of(services, watched, ahead, waiting_for(services, watched))
     digest = status_digest(status)
-    noted = services.ledger.note_status(watched, services.now(), _status_fields(ahead, digest))
+    told = {**_status_fields(ahead, digest), **spending(services, watched)}
+    noted = services.ledger.note_status(watched, services.now(), told)
     if noted is None:
         return
     if digest != watched.status_sha:
@@ -364,7 +366,7 @@ def _update_status(services: Services, job: Job, ahead: ReadyBatches) -> None:
         due, work = max(min(due, sweep_at), now), DueKind.JOB
     if ahead.fills_a_step(job):  # This visit had no time for it.
         due, work = now, DueKind.JOB
-    told = {"status_at": now, **_status_fields(ahead, digest)}
+    told = {"status_at": now, **_status_fields(ahead, digest), **spending(services, job)}
     released = services.ledger.release_job(job, due, work, fraction=fraction, unchanged_visits=unchanged_visits, **told)
     if released and (sweep_at := next_sweep(released, now)) is not None and sweep_at < due:
         # An error or a command came during this visit, and the release has moved what made the job due for it.

@@ -81,11 +81,7 @@ def test_job_with_too_many_failures_is_over(start, api):
 def test_batches_beyond_cost_limit_end_by_sweep(start, api):
     world = start(MAX_REQUESTS_PER_BATCH=1)
     upload(world, 60, **{"max-cost": "0.00000000001"})
-    world.deliver("UploadQueue")
-    assert world.item()["has_endings"] == {"BOOL": True}
-    world.deliver_all()
-    world.tick()
-    world.deliver_all()
+    world.settle(minutes=3)
 
     assert codes(world) == ["cost_limit"] * 60
     assert api.accepted == []

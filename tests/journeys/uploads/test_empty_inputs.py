@@ -2,9 +2,12 @@
 
 import json
 
+import pandas as pd
 import pytest
 
+import dropbatch
 from tests.support.aws.resources import BUCKET
+from tests.support.converted import LLAMA
 
 BGE = "@cf/baai/bge-small-en-v1.5"
 UPLOADS = {
@@ -57,3 +60,28 @@ def test_template_of_empty_cells_is_not_sent(world):
 
     assert [line["error"]["code"] for line in world.lines("errors.jsonl")] == ["bad_record"]
     assert world.manifest()["counts"]["succeeded"] == 1
+
+
+def frame_of(rows):
+    """A frame in which every tenth text is empty: a null, an empty string or none."""
+    empty = (None, "", float("nan"))
+    texts = [empty[number // 10 % 3] if number % 10 == 3 else f"text {number}" for number in range(rows)]
+    return pd.DataFrame({"id": range(rows), "text": texts})
+
+
+@pytest.mark.parametrize("rows", [1_010, pytest.param(100_000, marks=pytest.mark.slow)])
+def test_frame_with_empty_cells_loses_no_good_row(command, api, rows):
+    client = dropbatch.Client("dropbatch")
+    with pytest.warns(UserWarning, match="100 of the first 1,000 records cannot be sent and will fail alone"):
+        job = client.submit(frame_of(rows), model=LLAMA, name="frame.csv")
+    command.world.settle(minutes=240)
+
+    manifest = job.manifest()
+    assert manifest["counts"] == {"total": rows, "succeeded": rows * 9 // 10, "failed": rows // 10}
+    assert sum(api.calls["submit"].values()) == len(manifest["batches"]), "no submit is spent on isolation"
+    failed = [(one["id"], one["line"], one["external_reference"]) for one in map(json.loads, errors_of(command, job))]
+    assert failed == [(row, row + 2, str(row)) for row in range(3, rows, 10)]
+
+
+def errors_of(command, job):
+    return command.world.read(f"{job.folder}errors.jsonl").splitlines()

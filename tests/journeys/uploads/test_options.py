@@ -66,13 +66,14 @@ def test_wrong_option_fails_upload_immediately(world, body, metadata, options, w
 
 @pytest.mark.parametrize("written", ["max-cost", "max_cost", "Max_Cost"])
 def test_batch_beyond_highest_cost_is_not_submitted(start, api, written):
-    world = start(MAX_REQUESTS_PER_BATCH=2)
+    world = start()
+    api.switch(answer_tokens=(1_000, 1_000))
     prompts = [{"prompt": f"hello {n}", "max_tokens": 1_000} for n in range(6)]
     world.upload_records("a.jsonl", prompts, model=LLAMA, **{written: "0.01"})
     world.settle()
 
     assert codes(world) == [None, None, None, None, "cost_limit", "cost_limit"]
-    assert len(api.accepted) == 2
+    assert len(api.accepted) == 4
     assert len(world.lines("retry.jsonl")) == 2
     cost = world.manifest()["cost"]
     assert (cost["currency"], float(cost["amount"]) > 0, cost["priced_at"] != "") == ("USD", True, True)

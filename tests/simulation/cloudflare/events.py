@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 SETTING = "COMPLETION_EVENTS"
 ARE_SUPPORTED = SETTING in ENVIRONMENT
 """Whether the functions know completion events; without them no world has any."""
-FIND_SUBMITS = any(one.name == "markers" for one in fields(Batch))
-"""Whether the functions find a submit whose reply was lost; without it such a batch may be billed twice."""
+ARE_WHOLE = any(one.name == "markers" for one in fields(Batch))
+"""Whether the functions find submits whose replies were lost, and polls are a safety net only."""
 SHARE = 0.5
 """Share of the worlds that have events."""
 SOUND_SHARE = 0.5
@@ -36,7 +36,6 @@ LOST_REPLIES = (
     Fault(kind="accept_then_truncate", at=20, nth=2),
     Fault(kind="accept_then_hang", seconds=600),
     Fault(kind="accept_then_html"),
-    Fault(kind="accept_then_html", status=404, nth=2),
     Fault(kind="accept_no_request_id"),
     Fault(kind="accept_then_reset", nth=4, times=4),
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from statistics import mean
 from typing import TYPE_CHECKING
@@ -10,10 +9,11 @@ from typing import TYPE_CHECKING
 from tests.simulation.cloudflare import events
 from tests.simulation.cloudflare.events import LOST_REPLIES, Events
 from tests.simulation.worlds.judges import accepted_again
+from tests.support.aws.resources import ACCOUNT
 from tests.support.aws.wire_items import number, submissions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from simulation.services.dynamodb import Key, Wire
     from tests.simulation.worlds.judges import Laws
@@ -37,10 +37,12 @@ CALLS_EACH, CALLS_BESIDE = 2.1, 5
 """Calls for each batch of a model that is known, and so many more for a few batches."""
 KNOWN_FROM = 3
 """Answers from which on a model's events are known to come."""
-MEAN_SECONDS, MOST_SECONDS, LEAST_BATCHES = 3.0, 8.0, 20
-"""From ready to collected, beside the event's own delay: the mean, 95 of 100; and how many batches are judged."""
-SET_UP_CALLS = 60
-"""Calls a minute from which on a stack can set its queue up at once; with fewer, its first submits have no events."""
+MEAN_SECONDS, MOST_SECONDS, LEAST_BATCHES = 2.0, 5.0, 20
+"""From ready to collected, beside the event's own delay and the time between two pulls: on average after half of it, 95
+of 100 after all of it; and how many batches are judged."""
+LEAST_INTERVAL, INTERVAL, LATE_INTERVAL, LATE = 2.0, 15.0, 30.0, 600.0
+"""Seconds between two pulls: a sixteenth of a batch's age, at least the first, at most the second, or from an age of
+the last on the third."""
 FAST_CALLS = 200
 """Calls a minute from which on delays are judged: with fewer, answers wait for calls."""
 
@@ -57,6 +59,12 @@ class EventLaws:
         """Ids of batches that were accepted when their model was known."""
         self.waits: list[float] = []
         """Seconds from ready to collected, of each batch."""
+        self.intervals: list[float] = []
+        """Seconds between two pulls when each was ready."""
+        self.unknown: set[Key] = set()
+        """Batches that ended because nobody knew whether they were accepted."""
+        self.uncovered: set[Key] = set()
+        """Batches that were submitted before the functions knew that the events of their model come."""
         self._outstanding: set[Key] = set()
         self._busy_at = self.world.kernel.now
         self.world.dynamodb.watchers.append(self._watch)
@@ -71,28 +79,44 @@ class EventLaws:
 
     def _watch(self, key: Key, old: Wire | None, new: Wire | None) -> None:
         if key[0].startswith("ID#") and new is not None:
-            owner = {name: (old or {}).get(name) for name in ("job_id", "number")}
-            if owner["job_id"] and any(new.get(name) != value for name, value in owner.items()):
-                self.laws.broken(OWNED, f"{key}: {owner}, {new}")
+            self._judge_id(key, old or {}, new)
         if not (key[0].startswith("JOB#") and key[1].startswith("BATCH#")):
             return
-        now = self.world.kernel.now
         is_outstanding = new is not None and new["state"]["S"] in OUTSTANDING
         (self._outstanding.add if is_outstanding else self._outstanding.discard)(key)
         if is_outstanding or (old or {}).get("state", {}).get("S") in OUTSTANDING:
-            self._busy_at = now
-        if old is None or new is None:
+            self._busy_at = self.world.kernel.now
+        if old is not None and new is not None:
+            self._judge_told(key, old, new)
+            self._note_batch(key, old, new)
+
+    def _judge_id(self, key: Key, old: Wire, new: Wire) -> None:
+        owner = {name: old.get(name) for name in ("job_id", "number")}
+        if owner["job_id"] and any(new.get(name) != value for name, value in owner.items()):
+            self.laws.broken(OWNED, f"{key}: {owner}, {new}")
+
+    def _judge_told(self, key: Key, old: Wire, new: Wire) -> None:
+        if not number(new, "told_at") or old.get("told_at") == new.get("told_at"):
             return
-        if number(new, "told_at") and old.get("told_at") != new.get("told_at"):
-            changed = {name for name in old.keys() | new.keys() if old.get(name) != new.get(name)}
-            if new["state"] != {"S": "queued"} or not changed <= MAY_CHANGE:
-                self.laws.broken(TOLD, f"{key}: {sorted(changed)}")
+        changed = {name for name in old.keys() | new.keys() if old.get(name) != new.get(name)}
+        if new["state"] != {"S": "queued"} or not changed <= MAY_CHANGE:
+            self.laws.broken(TOLD, f"{key}: {sorted(changed)}")
+
+    def _note_batch(self, key: Key, old: Wire, new: Wire) -> None:
+        if new["state"]["S"] == "submitting" != old["state"]["S"] and not self._is_covered(key):
+            self.uncovered.add(key)
+        if new.get("ending", {"M": {}})["M"].get("code") == {"S": "submit_unknown"}:
+            self.unknown.add(key)
         moved, model = (old["state"]["S"], new["state"]["S"]), self._model(key)
         if moved == ("queued", "done"):
-            self._note_wait(old, now)
+            self._note_wait(old, self.world.kernel.now)
             self.answered[model] += 1
         if moved == ("submitting", "queued") and self.answered[model] >= KNOWN_FROM:
             self.of_known.add(submissions(new)[-1]["request_id"]["S"])
+
+    def _is_covered(self, key: Key) -> bool:
+        known = self.world.dynamodb.items.get(("CONTROL", f"EVENTS#{ACCOUNT}"), {})
+        return "id" in known.get(self._model(key), {"M": {}})["M"]
 
     def _model(self, key: Key) -> str:
         plan = self.world.dynamodb.items.get((key[0], "META"), {}).get("plan", {"M": {}})["M"]
@@ -102,7 +126,11 @@ class EventLaws:
         latest = submissions(batch)[-1]
         found = [one for one in self.world.billed if one["request_id"] == latest["request_id"]["S"]]
         if found and found[0]["completes_at"] is not None:
-            self.waits.append(now - max(found[0]["completes_at"], float(latest["at"]["N"])))
+            accepted = float(latest["at"]["N"])
+            ready = max(found[0]["completes_at"], accepted)
+            self.waits.append(now - ready)
+            age = ready - accepted
+            self.intervals.append(max(LEAST_INTERVAL, min(age / 16, INTERVAL if age < LATE else LATE_INTERVAL)))
 
     # ── at the end ───────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -111,25 +139,28 @@ class EventLaws:
         only_drops = len(dropped) == len(plan.acts)
         if not (self.events.is_sound and only_drops and all(fault in LOST_REPLIES for fault in plan.faults)):
             return
-        if events.FIND_SUBMITS and self.world.calls_per_minute >= SET_UP_CALLS:
+        if events.ARE_WHOLE:
             self.judge_bills()
-            for one in dropped:
-                self.judge_lines(one.upload.key, (self.world.result(one.upload, "errors.jsonl") or b"").splitlines())
-        if plan.is_calm:
-            self.judge_calls()
-            if self.world.calls_per_minute >= FAST_CALLS:
-                self.judge_waits()
+            if unknown := self.unknown - self.uncovered:
+                self.laws.broken(FOUND, f"{sorted(unknown)}")
+            if plan.is_calm:
+                self.judge_calls()
+        if plan.is_calm and self.world.calls_per_minute >= FAST_CALLS:
+            self.judge_waits()
 
     def judge_bills(self) -> None:
         """Judge that no body was accepted twice."""
-        for body in accepted_again(self.world.billed):
-            self.laws.broken(ONCE, body)
-
-    def judge_lines(self, name: str, lines: Iterable[bytes]) -> None:
-        """Judge a job's errors."""
-        unknown = [line for line in map(json.loads, lines) if line["error"]["code"] == "submit_unknown"]
-        if unknown:
-            self.laws.broken(FOUND, f"{name}: {len(unknown)} records")
+        owners = {
+            one["request_id"]["S"]: key
+            for key, item in self.world.dynamodb.items.items()
+            if key[1].startswith("BATCH#")
+            for one in submissions(item)
+        }
+        again = set(accepted_again(self.world.billed))
+        of_body = {(one["sha256"], owners.get(one["request_id"])) for one in self.world.billed}
+        for body, key in of_body:
+            if body in again and key is not None and key not in self.uncovered:
+                self.laws.broken(ONCE, f"{key}")
 
     def judge_calls(self) -> None:
         """Judge how often models were called for batches that were accepted when their model was known."""
@@ -142,6 +173,8 @@ class EventLaws:
         """Judge how long answers waited."""
         if len(self.waits) < LEAST_BATCHES:
             return
-        waits, slow = sorted(self.waits), self.events.slowest
-        if mean(waits) > MEAN_SECONDS + slow or waits[len(waits) * 95 // 100] > MOST_SECONDS + slow:
-            self.laws.broken(SOON, f"mean {mean(waits):.1f} s, 95 %: {waits[len(waits) * 95 // 100]:.1f} s")
+        slow, usual = self.events.slowest, mean(self.intervals)
+        beyond = sorted(wait - interval for wait, interval in zip(self.waits, self.intervals, strict=True))
+        late = beyond[len(beyond) * 95 // 100]
+        if mean(self.waits) > MEAN_SECONDS + usual / 2 + slow or late > MOST_SECONDS + slow:
+            self.laws.broken(SOON, f"mean {mean(self.waits):.1f} s, 95 %: {late:.1f} s beyond a pull's interval")

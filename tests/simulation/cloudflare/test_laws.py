@@ -1,6 +1,5 @@
 """Each law of completion events holds for a right history, and is broken by a wrong one."""
 
-import json
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -11,12 +10,14 @@ from tests.simulation.cloudflare import events, laws
 from tests.simulation.cloudflare.events import LOST_REPLIES, Events
 from tests.simulation.cloudflare.laws import EventLaws
 from tests.simulation.worlds.plans import Command, Drop, Plan
+from tests.support.aws.resources import ACCOUNT
 
 KEY = ("JOB#a", "BATCH#00000000")
 PULL = "/client/v4/accounts/a/queues/b/messages/pull"
 RUN = "/client/v4/accounts/a/ai/run/@cf/a/b"
 DROP = Drop(0.0, "a.jsonl", 1)
 SOUND = Events()
+JOB = {"plan": {"M": {"model": {"S": "m"}}}}
 
 
 class Given:
@@ -25,14 +26,13 @@ class Given:
     def __init__(self, events=SOUND, calls=200):
         self.broken = set()
         self.kernel = SimpleNamespace(now=10_000.0)
-        self.errors = []
+        self.items = {}
         self.world = SimpleNamespace(
             kernel=self.kernel,
             calls_per_minute=calls,
             billed=[],
             on_call=[],
-            dynamodb=SimpleNamespace(watchers=[], items={}),
-            result=lambda _upload, _name: b"\n".join(json.dumps(one).encode() for one in self.errors),
+            dynamodb=SimpleNamespace(watchers=[], items=self.items),
         )
         self.laws = EventLaws(
             SimpleNamespace(world=self.world, broken=lambda law, _detail: self.broken.add(law)), events
@@ -47,6 +47,7 @@ class Given:
             tell(path, "", b"")
 
     def bill(self, sha256="one", time=0.0, completes_at=10.0, request_id="id", polls=1):
+        self.items[KEY] = batch("done")
         one = {"request_id": request_id, "sha256": sha256, "time": time, "completes_at": completes_at, "polls": polls}
         self.world.billed.append(one)
 
@@ -65,7 +66,7 @@ def batch(state, told_at=0.0, **more):
 @pytest.fixture(autouse=True)
 def all_judged(monkeypatch):
     monkeypatch.setenv("BATCH_DEADLINE_HOURS", "24")
-    monkeypatch.setattr(events, "FIND_SUBMITS", True)
+    monkeypatch.setattr(events, "ARE_WHOLE", True)
 
 
 # ── writes ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -155,7 +156,7 @@ def test_second_bill_is_found_though_replies_were_lost():
 
 
 def test_functions_that_find_no_submits_are_not_judged(monkeypatch):
-    monkeypatch.setattr(events, "FIND_SUBMITS", False)
+    monkeypatch.setattr(events, "ARE_WHOLE", False)
     given = Given()
     given.bill()
     given.bill()
@@ -169,11 +170,33 @@ def test_second_submit_after_the_deadline_is_none():
     assert given.judge() == set()
 
 
-@pytest.mark.parametrize(("code", "broken"), [("submit_unknown", {laws.FOUND}), ("rejected", set())])
-def test_submit_that_ends_unknown_is_found(code, broken):
+UNKNOWN = {"ending": {"M": {"code": {"S": "submit_unknown"}}}}
+SUBSCRIBED = {("CONTROL", f"EVENTS#{ACCOUNT}"): {"m": {"M": {"id": {"S": "7"}}}}, ("JOB#a", "META"): JOB}
+
+
+@pytest.mark.parametrize(
+    ("items", "ending", "broken"),
+    [
+        (SUBSCRIBED, UNKNOWN, {laws.FOUND}),
+        (SUBSCRIBED, {"ending": {"M": {"code": {"S": "rejected"}}}}, set()),
+        ({("JOB#a", "META"): JOB}, UNKNOWN, set()),
+    ],
+)
+def test_submit_that_ends_unknown_is_found(items, ending, broken):
     given = Given()
-    given.errors = [{"error": {"code": code}}]
+    given.items |= items
+    given.write(batch("ready"), batch("submitting"))
+    given.write(batch("submitting"), batch("ready") | ending)
     assert given.judge() == broken
+
+
+def test_second_bill_before_the_subscription_is_none():
+    given = Given()
+    given.items |= {("JOB#a", "META"): JOB}
+    given.write(batch("ready"), batch("submitting"))
+    given.bill()
+    given.bill()
+    assert given.judge() == set()
 
 
 @pytest.mark.parametrize(
@@ -224,26 +247,28 @@ def test_too_many_calls_are_found(answers, polls, broken):
 
 
 @pytest.mark.parametrize(
-    ("waits", "broken"),
+    ("age", "waits", "broken"),
     [
-        ([4.0] * 20, set()),
-        ([4.0] * 18 + [12.0] * 2, {laws.SOON}),
-        ([7.0] * 20, {laws.SOON}),
-        ([70.0] * 19, set()),
+        (16.0, [3.0] * 20, set()),
+        (16.0, [5.5] * 20, {laws.SOON}),
+        (16.0, [1.0] * 18 + [9.0] * 2, {laws.SOON}),
+        (160.0, [7.0] * 20, set()),
+        (160.0, [9.5] * 20, {laws.SOON}),
+        (900.0, [18.0] * 20, set()),
+        (16.0, [70.0] * 19, set()),
     ],
 )
-def test_answers_that_wait_long_are_found(waits, broken):
+def test_answers_that_wait_long_are_found(age, waits, broken):
     given = Given(replace(SOUND, delay=0.5))
     for number, seconds in enumerate(waits):
-        given.world.billed.append(
-            {"request_id": "id", "sha256": str(number), "time": 0.0, "completes_at": given.kernel.now - seconds}
-        )
-        given.write(batch("queued"), batch("done"))
+        accepted = {"M": {"request_id": {"S": "id"}, "at": {"N": str(given.kernel.now - seconds - age)}}}
+        given.bill(str(number), completes_at=given.kernel.now - seconds)
+        given.write(batch("queued") | {"submissions": {"L": [accepted]}}, batch("done"))
         given.world.billed.clear()
     assert given.judge() == broken
 
 
 def test_delays_at_few_calls_are_not_judged():
     given = Given(calls=20)
-    given.laws.waits = [100.0] * 20
+    given.laws.waits, given.laws.intervals = [100.0] * 20, [2.0] * 20
     assert given.judge() == set()

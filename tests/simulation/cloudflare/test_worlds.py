@@ -8,32 +8,33 @@ from tests.simulation.cloudflare.events import Events, Hand
 from tests.simulation.worlds.plans import Drop, Plan
 from tests.simulation.worlds.runs import run
 
-BATCHES = 20
+pytestmark = pytest.mark.slow
+
 OFF = Events(is_on=False)
 
 
-def waits(events, *hands, latency=40.0):
-    """Mean seconds from ready to collected of three jobs of 20 batches each, dropped ten minutes apart."""
-    drops = [Drop(600.0 * place, f"{place}.jsonl", 2 * BATCHES) for place in range(3)]
-    plan = Plan(7, latency=latency, settings=(("MAX_REQUESTS_PER_BATCH", 2),), acts=(*drops, *hands), events=events)
+def waits(events, *hands, batches=20):
+    """Mean seconds from ready to collected of three jobs of so many batches each, dropped ten minutes apart."""
+    drops = [Drop(600.0 * place, f"{place}.jsonl", 2 * batches) for place in range(3)]
+    plan = Plan(7, latency=40.0, settings=(("MAX_REQUESTS_PER_BATCH", 2),), acts=(*drops, *hands), events=events)
     outcome = run(plan)
     assert outcome.violations == ()
-    assert len(outcome.waits) == 3 * BATCHES
-    return [mean(outcome.waits[BATCHES * place :][:BATCHES]) for place in range(3)]
+    assert len(outcome.waits) == 3 * batches
+    return [mean(outcome.waits[batches * place :][:batches]) for place in range(3)]
 
 
 def test_answers_are_collected_sooner_with_events():
-    with_events, without = waits(Events()), waits(OFF)
+    with_events, without = waits(Events(), batches=8), waits(OFF, batches=8)
     assert max(with_events[1:]) < 4.5
-    assert min(without[1:]) > 6
+    assert min(without[1:]) > 10
 
 
 @pytest.mark.parametrize(
     "events", [Events(lost=1.0), Events(late=1.0), Events(refused="403/10000"), Events(delay=600.0, spread=0.1)]
 )
 def test_without_events_nothing_waits_longer(events):
-    without = waits(OFF)
-    assert all(one < 1.25 * other + 2 for one, other in zip(waits(events), without, strict=True))
+    """Completion times are drawn anew by what is sent, so two runs are the same on average only."""
+    assert mean(waits(events)) < 1.25 * mean(waits(OFF)) + 2
 
 
 @pytest.mark.parametrize("what", ["disable", "delete queue", "worker consumer", "refuse"])

@@ -59,6 +59,19 @@ def test_report_that_is_given_up_is_found(monkeypatch):
     assert laws_of(PLAN) == {task_laws.TOLD}
 
 
+def test_false_note_is_found(monkeypatch):
+    """Of a report that the SDK has sent twice, because its answer was lost."""
+    real = StepFunctions._send
+
+    def unaware(self, operation, token, **report):
+        gone = real(self, operation, token, **report)
+        return gone and replace(gone, sent_again=False)
+
+    monkeypatch.setattr(StepFunctions, "_send", unaware)
+
+    assert task_laws.NOTED in laws_of(replace(PLAN, awkward=Awkward(answered_late=0.5)))
+
+
 def test_event_before_the_report_is_found(monkeypatch):
     real = announce.announce
 

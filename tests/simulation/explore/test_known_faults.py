@@ -121,7 +121,7 @@ def test_stalled_model_without_its_limit_starves_others(monkeypatch):
 
 
 def test_partial_answers_taken_as_whole_are_detected(monkeypatch):
-    plan = Plan(1, latency=3_000.0, faults=(Fault(kind="partial", times=0),), acts=(Drop(0.0, "a.jsonl", 5),))
+    plan = Plan(2, latency=3_000.0, faults=(Fault(kind="partial", times=0),), acts=(Drop(0.0, "a.jsonl", 5),))
     assert run(plan).violations == ()
     monkeypatch.setattr(poll_batch, "waits_for_more", lambda *_: False)
     monkeypatch.setattr(poll_batch, "is_partial", lambda *_: False)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 TRUE = "an execution is told what the manifest says, and nothing before it"
 FIRST = "an execution is told before the event is sent"
 TOLD = "no job ends while an execution waits for it"
+NOTED = "an execution that was told is not noted as gone"
 BEATS = "a job sends one heartbeat a minute at most"
 CONTINUES = "heartbeats of a job that moves on are never ten minutes apart"
 MIN_SECONDS, MAX_SECONDS = 55.0, 600.0
@@ -59,6 +60,9 @@ class TaskLaws:
         task = self.tasks.get(upload.key)
         if task and task.is_waiting(self.world.kernel.now) and not self.world.step_functions.denied:
             self.laws.broken(TOLD, upload.key)
+        status = self.world.result(upload, "status.json") or b""
+        if task and task.report and b'"execution_gone"' in status:
+            self.laws.broken(NOTED, upload.key)
         if "task_token" in new:
             self.laws.broken("the token of a job that is over is deleted", upload.key)
 

@@ -45,6 +45,8 @@ WITHOUT_A_JOB = {
     "unknown command for events",
     "command for events not carried out",
     "control item of events deleted, because it cannot be read",
+    "list of models not read",
+    "list of models not used",
 }
 """Lines about what is no job, or not yet."""
 

@@ -11,7 +11,8 @@ from dropbatch.client.stack import find_stack
 from dropbatch.core import keys
 from dropbatch.core.formats.model_catalog import catalog
 from dropbatch.errors import Error
-from tests.support.aws.resources import BUCKET
+from tests.support.aws.resources import BUCKET, TABLE
+from tests.support.converted import KIMI
 from tests.support.listed import priced, rows, stored, with_properties
 from tests.support.shipped import ROOT
 
@@ -123,6 +124,15 @@ def test_seconds_of_batches_are_shown(command):
     shown = {one["id"]: one["batch_seconds"] for one in command.run("models", "--json").json()}
     assert 1 < shown.pop(BGE) < 60
     assert set(shown.values()) == {None}
+
+
+def test_tokens_of_answers_are_shown(command):
+    pk, sk = keys.completion_times(KIMI)
+    item = {"pk": {"S": pk}, "sk": {"S": sk}, "a0": {"N": "900"}, "a1": {"N": "1100"}, "a2": {"N": "4000"}}
+    command.world.dynamodb.put_item(TableName=TABLE, Item=item)
+
+    (line,) = [line for line in command.run("models").out.splitlines() if line.startswith(KIMI)]
+    assert line.endswith("tokens  1,100 tokens out")
 
 
 def test_put_warns_by_the_stacks_list(command, tmp_path):

@@ -131,11 +131,20 @@ def test_list_that_is_not_whole_is_refused(content, says):
         {"context_window": "-5"},
         {"context_window": "many"},
         {"reasoning_effort": {"supported_efforts": "high"}},
+        {"reasoning_effort": {"supported_efforts": ["x" * 101]}},
+        {"reasoning_effort": {"supported_efforts": [str(number) for number in range(101)]}},
+        {"price": [{"unit": "per M input tokens", "price": "0." + "1" * 1_000}]},
     ],
 )
 def test_number_that_cannot_be_is_refused(properties):
     with pytest.raises(CatalogError, match=re.escape(f"The list says of {KIMI} what cannot be: ")):
         Read(with_properties(KIMI, async_queue="true", **properties))
+
+
+def test_effort_that_stands_for_none_of_models_is_unknown():
+    efforts = {"supported_efforts": ["high"], "normalizes_to": {"low": "high", "max": "utmost"}}
+    read = Read(with_properties(KIMI, async_queue="true", reasoning_effort=efforts)).listed
+    assert read[KIMI].efforts == Efforts(("high",), "catalogue", {"low": "high"})
 
 
 def test_huge_list_is_not_read(monkeypatch):

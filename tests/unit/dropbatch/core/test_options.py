@@ -32,6 +32,7 @@ EVERYTHING = {
     "deadline_hours": 1.5,
     "max_failed_fraction": 0.25,
     "max_cost": 12.30,
+    "output_tokens": 300,
     "tags": {"team": "é"},
 }
 
@@ -86,6 +87,10 @@ def test_unknown_member_is_named_with_nearest():
         ("max_cost", -1),
         ("max_cost", "5"),
         ("max_cost", 1e12),
+        ("output_tokens", 0),
+        ("output_tokens", 1_000_001),
+        ("output_tokens", 2.5),
+        ("output_tokens", "many"),
         ("tags", {"a": 5}),
         ("tags", {str(n): "" for n in range(17)}),
         ("tags", {"": "x"}),

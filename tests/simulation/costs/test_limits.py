@@ -1,0 +1,66 @@
+"""What jobs with a limit spend when their answers have 10 to 10,000 tokens: not more than it, whatever happens."""
+
+from decimal import Decimal
+from random import Random
+
+import pytest
+
+from dropbatch.core.formats.model_catalog import catalog
+from simulation import Awkward
+from tests.simulation.costs.spending import MOST, spend
+from tests.simulation.worlds.plans import DOUBTS, FAULTS
+
+KIMI = "@cf/moonshotai/kimi-k2.6"
+SMALL = "@cf/baai/bge-small-en-v1.5"
+PRICED = [model.id for model in catalog().models if model.batch and model.input_price]
+
+
+def judge(found, least="0"):
+    """Judge that a job ended within its limit, and that it used its limit."""
+    assert found.is_over
+    assert found.spent <= found.limit * MOST
+    assert found.spent >= found.limit * Decimal(least)
+    assert set(found.codes) <= {None, "cost_limit"}
+
+
+@pytest.mark.parametrize("model", [KIMI, SMALL])
+def test_job_spends_its_limit_and_no_more(model):
+    judge(spend(1, model, 500), least="0.6")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", PRICED)
+@pytest.mark.parametrize("size", [60, 1_000])
+def test_no_model_exceeds_limit(model, size):
+    for seed in range(4):
+        judge(spend(seed, model, size))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_limit_holds_whatever_happens(seed):
+    """Deaths before and after each call, messages that come twice, late answers, clocks that differ."""
+    judge(spend(seed, KIMI, 100, awkward=Awkward.drawn(Random(seed)), MAX_REQUESTS_PER_BATCH=20))
+
+
+@pytest.mark.slow
+def test_limit_holds_whatever_api_does():
+    for seed in range(20):
+        random = Random(seed)
+        faults = tuple(random.sample(FAULTS + DOUBTS, 3))
+        found = spend(seed, KIMI, 300, awkward=Awkward.drawn(random), faults=faults, MAX_REQUESTS_PER_BATCH=20)
+        assert found.is_over
+        assert found.spent <= found.limit * (MOST + Decimal(found.again) / found.batches)
+
+
+def test_first_batch_is_known_before_second_is_sent():
+    """Even if each answer is as long as it may be."""
+    judge(spend(1, KIMI, 100, tokens=(10_000, 10_000)), least="0.4")
+
+
+@pytest.mark.parametrize("share", ["0.0001", "20"])
+def test_limit_far_from_cost_keeps_nobody_waiting(share):
+    """With one that nothing fits, the job ends at once; with one for answers of 10,000 tokens, all is sent at once."""
+    found = spend(1, KIMI, 100, share=share)
+
+    assert found.codes.count("cost_limit") in {0, 100}
+    assert found.seconds < 180
