@@ -153,7 +153,7 @@ class _Pull:
         account = self.services.settings.cloudflare_account_id
         found = [(one, event_in(one)) for one in messages]
         ours = [(one, event) for one, event in found if event and event.account in {"", account}]
-        known = self.events.ids.look_up({event.request_id for _, event in ours})
+        known = self.events.ids.look_up(list(dict.fromkeys(event.request_id for _, event in ours)))
         orphans = [event for _, event in ours if (of := known.get(event.request_id)) and not of.job_id]
         if unknown := sum(not event.is_over for event in orphans):
             count("OrphanBatches", unknown)
