@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench import inputs, steps
-from bench.report import Growth, Speed, Table, readme
+from bench.report import MOST_TIMES_FLOOR, MOST_TIMES_FLOOR_OF_FEW, Growth, Speed, Table, readme
 from bench.timing import Spread, Times, in_fresh_process, ratio, take_turns
+from dropbatch.core.formats.model_catalog import find_model, max_records_per_reply
+from dropbatch.core.records.plan import FIRST_BATCH_RECORDS
 from local.template import template
 from shared.observability import logger
 
@@ -36,14 +38,15 @@ class Extent:
     rounds: int
     upload: int
     reply: int
+    answers: int
     split_growth: tuple[int, ...]
     collect_growth: tuple[int, ...]
     processes: int
 
 
 # From 200 MB on: below that an upload ends before its batches, which grow, are at their largest.
-FULL = Extent(5, 80 * MB, 30 * MB, (200 * MB, 600 * MB, 2_000 * MB), (2 * MB, 20 * MB, 200 * MB), 7)
-QUICK = Extent(2, 16 * MB, 6 * MB, (10 * MB, 50 * MB), (2 * MB, 20 * MB), 2)
+FULL = Extent(5, 80 * MB, 30 * MB, 100_000, (200 * MB, 600 * MB, 2_000 * MB), (2 * MB, 20 * MB, 200 * MB), 7)
+QUICK = Extent(2, 16 * MB, 6 * MB, 5_000, (10 * MB, 50 * MB), (2 * MB, 20 * MB), 2)
 
 
 def split_rows(extent: Extent, folder: Path) -> list[Speed]:
@@ -70,24 +73,34 @@ def _into(written: Path, upload: Path, way: Callable[[Path, BinaryIO], object]) 
 
 
 def collect_rows(extent: Extent, folder: Path) -> list[Speed]:
-    """Collect and its floor, for each kind of reply."""
+    """Collect and its floor, for each kind of reply, to batches of few, of the usual most and of the most requests."""
     found = []
     reply = folder / "reply"
-    for kind in inputs.REPLIES:
-        collected = steps.Collected(inputs.write_reply(reply, kind, extent.reply))
-        ways = {
-            "ours": collected.collect,
-            "floor": steps.collect_floor,
-        }
-        times = take_turns({name: partial(way, reply) for name, way in ways.items()}, extent.rounds)
-        found.append(_speed(kind, times, reply.stat().st_size))
-        print(found[-1].line())
+    for kind, model in inputs.MOST_ANSWERS.items():
+        for count in (
+            FIRST_BATCH_RECORDS,
+            steps.MAX_RECORDS,
+            min(max_records_per_reply(find_model(model)), extent.answers),
+        ):
+            collected = steps.Collected(inputs.write_answers(reply, kind, count))
+            repeat = max(extent.reply // reply.stat().st_size, 1)  # A small reply takes a millisecond.
+            ways = {"ours": collected.collect, "floor": steps.collect_floor}
+            times = take_turns({name: partial(_again, repeat, way, reply) for name, way in ways.items()}, extent.rounds)
+            size = repeat * reply.stat().st_size
+            few = count == FIRST_BATCH_RECORDS
+            found.append(_speed(f"{count:,} {kind}", times, size, MOST_TIMES_FLOOR_OF_FEW if few else MOST_TIMES_FLOOR))
+            print(found[-1].line())
     return found
 
 
-def _speed(name: str, times: Times, size: int) -> Speed:
+def _again(times: int, way: Callable[[Path], object], reply: Path) -> None:
+    for _ in range(times):
+        way(reply)
+
+
+def _speed(name: str, times: Times, size: int, most: float = MOST_TIMES_FLOOR) -> Speed:
     per_gb, floor = (Spread.of([one / size * GB for one in times[step]]) for step in ("ours", "floor"))
-    return Speed(name, per_gb, floor, ratio(times, "ours", "floor"))
+    return Speed(name, per_gb, floor, ratio(times, "ours", "floor"), most)
 
 
 def growth_rows(extent: Extent, folder: Path) -> list[Growth]:

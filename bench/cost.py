@@ -20,6 +20,7 @@ from bench.meter import (
     MODEL,
     MONTH_MINUTES,
     STAGING_SECONDS,
+    TLS_CPU,
     WAITS,
     Meter,
     measure,
@@ -138,8 +139,9 @@ second; SQS {sqs:.0f} ms; Workers AI {submit:.1f} s for a submit, {pending:.1f} 
 {finished:.1f} s for a poll with an answer. Parallel calls count once. The time that a tick waits for the next due item
 is counted on the simulated clock, in the jobs of small batches, because a tick waits for all batches at once. Processor
 time was measured on {full} batches of {records:,} records of 1 KB, whose answers had {reply:.1f} MB each.
-{call_cpu:.0f} ms per call is added to the waiting time for TLS, which is not used here. A function has its share of a
-processor: with less memory, computing takes longer and waiting costs less.
+TLS is not used here: {call_cpu:.0f} ms per call is added to the waiting time for it, and {tls_cpu:.1f} ms of processor
+time for each MB that is moved. A function has its share of a processor: with less memory, computing takes longer and
+waiting costs less.
 
 {lambdas}
 
@@ -369,6 +371,7 @@ def report(meters: dict[int, Meter], one: Meter, full: Meter, idle: Meter) -> st
             growth,
         ),
         call_cpu=CALL_CPU * 1e3,
+        tls_cpu=TLS_CPU * 1e9,
         **{name: wait * 1e3 for name, wait in WAITS.items()},
         **API_WAITS,
     )

@@ -105,6 +105,13 @@ def _generated(dice: random.Random) -> str:
 
 
 PARAGRAPHS = texts(400)
+MOST_ANSWERS = {
+    "embeddings of 384 floats": "@cf/baai/bge-small-en-v1.5",
+    "embeddings of 1,024 floats": "@cf/baai/bge-large-en-v1.5",
+    "generated text of 400 characters": "@cf/meta/llama-3.1-8b-instruct",
+    "two labels": "@cf/huggingface/distilbert-sst-2-int8",
+}
+"""The models that answer so: a batch has as many records as its model may have."""
 REPLIES: dict[str, Callable[[random.Random], str]] = {
     "embeddings of 384 floats": _embedding(384),
     "embeddings of 1,024 floats": _embedding(1024),
@@ -115,8 +122,12 @@ REPLIES: dict[str, Callable[[random.Random], str]] = {
 
 def write_reply(path: Path, kind: str, size: int) -> int:
     """Write a finished batch's reply of about `size` bytes, items shuffled; return the number of items."""
+    return write_answers(path, kind, max(size // len(_item(0, REPLIES[kind](random.Random(kind)))), 1))
+
+
+def write_answers(path: Path, kind: str, count: int) -> int:
+    """Write a finished batch's reply to so many requests, items shuffled; return their number."""
     dice = random.Random(kind)
-    count = max(size // len(_item(0, REPLIES[kind](dice))), 1)
     numbers = list(range(count))
     dice.shuffle(numbers)
     with path.open("w") as file:

@@ -37,6 +37,7 @@ from functions.submit import stage_batches as staging
 from functions.submit import stream as reading
 from functions.submit.split import split
 from functions.submit.turn import take_turn
+from local.template import properties
 from shared.aws.object_store import ObjectStore
 from shared.aws.queues import Queues
 from shared.invocation import Invocation
@@ -60,8 +61,8 @@ SECONDS = 20.0
 """Duration of each split."""
 SIZES = {"500 records": 500, "5,000 records": 5_000, "9.5 MB": 100_000}
 """Batches of records of 1 KB, by their size."""
-PARALLEL = {"submit": (10, 1), "poll": (5, min(BATCHES_PER_MESSAGE, THREADS))}
-"""By step: concurrent runs that its queue allows, as in the template; batches that a run handles at the same time."""
+TOGETHER = {"submit": 1, "poll": min(BATCHES_PER_MESSAGE, THREADS)}
+"""By step: batches that a run handles at the same time."""
 WALL = 100
 """Submits a minute within Cloudflare's limit of calls."""
 
@@ -250,6 +251,13 @@ def split_rows() -> list[list[str]]:
 # ── the other steps ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+def _concurrency(step: str) -> list[Any]:
+    """`Fn::If` of the concurrent runs that a step's queue allows: its condition, with a reservation, and without."""
+    batches = properties(f"{step.title()}Function")["Events"]["Batches"]["Properties"]
+    found: list[Any] = batches["ScalingConfig"]["MaximumConcurrency"]["Fn::If"]
+    return found
+
+
 def other_rows() -> list[list[str]]:
     """A row for each step, computed from its calls: for small batches and for the largest."""
     share = share_of(MEMORY)
@@ -257,7 +265,8 @@ def other_rows() -> list[list[str]]:
     few, full = (measure(batches, FULL_RECORDS, FULL_TEXT, 60.0) for batches in (1, FULL_BATCHES))
     jobs = (("1 record", small, large, 80), (f"{FULL_RECORDS:,} records", few, full, FULL_BATCHES - 1))
     rows = []
-    for step, (runs, together) in PARALLEL.items():
+    for step, together in TOGETHER.items():
+        _, reserved, runs = _concurrency(step)
         for name, one, other, batches in jobs:
             used = {key: (other.steps[step][key] - one.steps[step][key]) / batches for key in other.steps[step]}
             waiting, computing = used["waiting"], used["computing"] / share
@@ -271,6 +280,8 @@ def other_rows() -> list[list[str]]:
                     f"{runs}",
                     f"{together}",
                     f"{60 * runs / seconds:,.0f}",
+                    f"{reserved}",
+                    f"{60 * reserved / seconds:,.0f}",
                     f"{2 * WALL}",
                 ]
             )
@@ -283,7 +294,7 @@ _TEXT = """\
 Written by `python -m bench.latency`; do not edit. S3 answers after {s3:.0f} ms and moves 80 MB a second on each
 connection, DynamoDB answers after {dynamodb:.0f} ms, SQS after {sqs:.0f} ms. A function with {memory} MB has
 {share:.2f} of a processor. Cloudflare's call limit leaves room for {wall} submits a minute. The target is four times as
-many batches for split, and twice as many for the other steps.
+many batches for split, and twice as many for the other steps with a reservation.
 
 ## Split
 
@@ -297,7 +308,8 @@ Batches a minute, measured over {seconds:.0f} s each, on boto3 over plain HTTP, 
 Figures for one batch, counted on moto as the difference between two jobs: calls; seconds of waiting for them (parallel
 calls count once; Workers AI answers a submit after 1 s, a poll after 0.3 s, or after 0.8 s with an answer); and seconds
 of computing on the function's share of a processor. *Runs* are the concurrent invocations that a function's queue
-allows. *Batches in a run* are those that one invocation waits for at the same time; they share its processor.
+allows, *reserved runs* those with `ReserveConcurrency=yes`. *Batches in a run* are those that one invocation waits for
+at the same time; they share its processor.
 
 {others}
 """
@@ -316,7 +328,8 @@ def main() -> None:
         "target",
     ]
     calls = ["DynamoDB", "S3", "SQS", "Workers AI"]
-    head = ["step", *calls, "waiting", "computing", "runs", "batches in a run", "batches a minute", "target"]
+    head = ["step", *calls, "waiting", "computing", "runs", "batches in a run", "batches a minute"]
+    head += ["reserved runs", "batches a minute with them", "target"]
     text = _TEXT.format(
         s3=S3 * 1e3,
         dynamodb=DYNAMODB * 1e3,

@@ -1,7 +1,7 @@
 """The measured steps: the product's own, and floors that no step can be faster than.
 
-The product's steps are its own functions, from one local file to another, without the cost of S3. Floors read the same
-JSON with the same well-kept reader, write the same bytes, and do nothing else.
+The product's steps are its own functions, from one local file to another, without the cost of S3. A floor is the
+fastest way known to the same bytes from an input in which nothing is wrong or unusual, with the same well-kept reader.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import re
 import tempfile
 from collections import deque
 from http import HTTPStatus
+from operator import attrgetter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ from dropbatch.core.keys import JobState
 from dropbatch.core.plan_upload import StackLimits
 from dropbatch.core.records.cut import Cut, cut
 from dropbatch.core.records.index import RecordIndex
+from dropbatch.core.records.inputs import Request
 from dropbatch.core.records.plan import FIRST_BATCH_RECORDS, Checkpoint, SplitPlan
 from dropbatch.core.records.reading import RANGE_BYTES
 from functions.poll.batch.collect import StoredReply, collect
@@ -36,8 +38,27 @@ if TYPE_CHECKING:
 
 MAX_RECORDS, MAX_BYTES = StackLimits().max_requests, StackLimits().max_bytes
 
-COPY_BYTES = 1 << 20
-_decode_object = msgspec.json.Decoder(dict[str, Any]).decode
+LINES_TOGETHER = 64
+_read_object = msgspec.json.Decoder(Request).decode
+
+
+class _Item(msgspec.Struct, gc=False):
+    id: int
+    external_reference: msgspec.Raw
+    success: bool
+    result: msgspec.Raw
+
+
+class _Items(msgspec.Struct):
+    responses: list[_Item]
+
+
+class _Envelope(msgspec.Struct):
+    result: _Items
+
+
+_read_items = msgspec.json.Decoder(_Envelope).decode
+_LINE = b'{"id":%d,"external_reference":%b,"success":true,"result":%b}\n'
 
 
 def blocks(path: Path) -> Iterator[bytes]:
@@ -82,11 +103,11 @@ def _rejoined(first: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def split_floor(upload: Path, output: IO[bytes]) -> None:
-    """Read JSON Lines, decode every line, write the same bytes."""
+    """Read JSON Lines, check every line by a reader that skips values, write the same bytes."""
     rest = b""
     for block in blocks(upload):
         *lines, rest = (rest + block).split(b"\n")
-        deque(map(_decode_object, lines), maxlen=0)
+        deque(map(_read_object, lines), maxlen=0)
         output.write(block)
 
 
@@ -141,9 +162,10 @@ class Collected:
 
 
 def collect_floor(reply: Path) -> None:
-    """Read, decode every value, write the same bytes."""
-    with reply.open("rb") as file, tempfile.TemporaryFile(buffering=0) as spool:
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as body:
-            msgspec.json.decode(body)
-        while block := file.read(COPY_BYTES):
-            spool.write(block)
+    """Write the lines of a reply in which nothing is unusual: locate items and their results, order them by id."""
+    with reply.open("rb") as file, tempfile.TemporaryFile() as spool:
+        body = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        items = sorted(_read_items(body).result.responses, key=attrgetter("id"))
+        for begin in range(0, len(items), LINES_TOGETHER):
+            some = items[begin : begin + LINES_TOGETHER]
+            spool.write(b"".join([_LINE % (one.id, one.external_reference, one.result) for one in some]))

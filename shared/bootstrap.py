@@ -1,11 +1,11 @@
-"""The composition root: builds the services of a process from its settings, once, on first use, never at import."""
+"""The composition root: builds the services of a process once, from its settings: in Lambda's init or on first use."""
 
 from __future__ import annotations
 
 import math
 import os
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,7 +16,7 @@ from shared.aws.event_bus import EventBus
 from shared.aws.object_store import ObjectStore
 from shared.aws.queues import Queues, WakeMessage
 from shared.aws.step_functions import StepFunctions
-from shared.errors import StorageError
+from shared.errors import ConfigurationError, StorageError
 from shared.events.set_up import Events, events_of
 from shared.ledger import Ledger
 from shared.observability import logger
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
     from shared.pacing.controls import Permit
 
+EVENT_SECONDS = 5.0
+"""Seconds that a poll leaves to the event of a batch that is over."""
 SECRET_SECONDS = 300
 """Seconds after which a secret is read again. A secret that the API refuses is read again immediately."""
 
@@ -181,7 +183,7 @@ def services() -> Services:
     Raises:
         ConfigurationError: an environment variable is bad; the message names every such variable.
     """
-    import boto3  # noqa: PLC0415 - built once and late: at import there may be no region
+    import boto3  # noqa: PLC0415 - outside Lambda there may be no region
     from botocore.config import Config  # noqa: PLC0415
 
     settings = read_settings(os.environ)
@@ -217,7 +219,7 @@ def services() -> Services:
         ),
         api,
         Budget(dynamodb, settings.table_name, settings.api_calls_per_minute),
-        CompletionTimes(dynamodb, settings.table_name),
+        CompletionTimes(dynamodb, settings.table_name, _least_between_polls(settings)),
         EventBus(cache(lambda: client("events", QUICK_CALLS))),
         StepFunctions(cache(lambda: client("stepfunctions", TASK_CALLS, **_region_of(settings.state_machine_arn)))),
         Wakes(dynamodb, settings.table_name),
@@ -228,9 +230,24 @@ def services() -> Services:
     return replace(made, events=events_of(made)) if used else made
 
 
+def build_in_init() -> None:
+    """Build the services while Lambda initializes a process: it then has a whole processor, whatever its memory.
+
+    A bad variable is left to the first invocation, whose error names it.
+    """
+    if "AWS_LAMBDA_RUNTIME_API" in os.environ:
+        with suppress(ConfigurationError):
+            services()
+
+
 def _region_of(arn: str) -> dict[str, str]:
     """The region of a resource, as an argument of its client; none without a resource."""
     return {"region_name": arn.split(":")[3]} if arn else {}
+
+
+def _least_between_polls(settings: Settings) -> float:
+    """Seconds between two polls of a batch: half of the calls are for submits, and a poll waits for an event."""
+    return max(120.0 / settings.api_calls_per_minute, EVENT_SECONDS if settings.completion_events == "yes" else 0.0)
 
 
 def _credentials_reader(

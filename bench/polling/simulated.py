@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.polling import on_stack
-from bench.polling.ways import MINUTE, EveryMinute, Growing, Knowing, Learned, Way
+from bench.polling.ways import MINUTE, EveryMinute, Forgetful, Growing, Knowing, Late, Learned, Unordered, Way
+from bench.polling.worlds import EIGHT_AT_A_TIME, HOUR, QUICK_WORLDS, REALISTIC, STALL, WORLDS, World
 from shared.pacing import poll_schedule as cadence
 
 if TYPE_CHECKING:
@@ -30,72 +31,11 @@ OUTSTANDING = 1_500
 TICK, LOOKS = 60.0, 52.0
 """Seconds between two ticks, and seconds that a tick works; a job's first batches are polled by message at any time."""
 FAST_BATCHES = 20
-HOUR = 3_600.0
 
 
-@dataclass(frozen=True)
-class World:
-    """How long the API takes: when a batch accepted at a given time is finished."""
-
-    name: str
-    ready: Callable[[], Callable[[float, random.Random], float]]
-    independent: bool = True
-    """Whether times depend on nothing else; only then is there one true distribution."""
-
-
-def _after(seconds: Callable[[random.Random], float]) -> Callable[[], Callable[[float, random.Random], float]]:
-    return lambda: lambda at, chance: at + seconds(chance)
-
-
-def _around(median: float, sigma: float = 0.5) -> Callable[[random.Random], float]:
-    return lambda chance: median * chance.lognormvariate(0, sigma)
-
-
-def _in_order() -> Callable[[float, random.Random], float]:
-    """A queue: 40 batches a minute, each after the one before, none sooner than 30 s."""
-    last = [0.0]
-
-    def ready(at: float, _: random.Random) -> float:
-        last[0] = max(last[0] + 1.5, at + 30)
-        return last[0]
-
-    return ready
-
-
-REALISTIC = World("5 to 90 s, evenly", _after(lambda chance: chance.uniform(5, 90)))
-"""The world of the targets."""
 GAP_SECONDS, GAP_SEEDS = 127.0, 60
 """Seconds from the beginning of one job to that of the next, as on the local stack, where each begins when the one
 before is over."""
-WORLDS = (
-    REALISTIC,
-    World("33 s, always", _after(lambda _: 33.0)),
-    World("around 1 minute (sigma 0.5)", _after(_around(60))),
-    World("around 2 minutes (sigma 0.25)", _after(_around(120, 0.25))),
-    World("around 2 minutes (sigma 0.5)", _after(_around(120))),
-    World("around 5 minutes (sigma 0.5)", _after(_around(300))),
-    World("1 to 10 minutes, evenly", _after(lambda chance: chance.uniform(60, 600))),
-    World(
-        "1 minute, one in ten an hour",
-        _after(lambda chance: _around(60 if chance.random() < 0.9 else HOUR, 0.2)(chance)),
-    ),
-    World("in order, 40 a minute", _in_order, independent=False),
-    World(
-        "5 minutes, from the third hour on 30 s",
-        lambda: lambda at, chance: at + _around(300 if at < 2 * HOUR else 30, 0.2)(chance),
-        independent=False,
-    ),
-    World(
-        "30 s, from the third hour on 5 minutes",
-        lambda: lambda at, chance: at + _around(30 if at < 2 * HOUR else 300, 0.2)(chance),
-        independent=False,
-    ),
-)
-STALL = World(
-    "nothing for 10 hours, then all at once, then 33 s",
-    lambda: lambda at, chance: at + 33 if at > 10 * HOUR else 10 * HOUR + chance.uniform(0, 60),
-    independent=False,
-)
 
 
 @dataclass
@@ -105,10 +45,11 @@ class Found:
     polls: list[int] = field(default_factory=list)
     delays: list[float] = field(default_factory=list)
 
-    def cell(self, digits: int = 1) -> str:
+    def cell(self, digits: int = 1, tenths: int = 0) -> str:
         """API calls per batch, submit included; seconds from ready to collected, median and 95th percentile."""
         late = sorted(self.delays)[int(0.95 * (len(self.delays) - 1))]
-        return f"{1 + statistics.fmean(self.polls):.{digits}f} / {statistics.median(self.delays):.0f} / {late:.0f}"
+        middle = statistics.median(self.delays)
+        return f"{1 + statistics.fmean(self.polls):.{digits}f} / {middle:.{tenths}f} / {late:.{tenths}f}"
 
 
 class Bucket:
@@ -159,6 +100,9 @@ def run(
                 )
                 continue
         _, accepted, finished, after, polls, number = heapq.heappop(due)
+        if wait := way.behind(accepted, poll_at):
+            heapq.heappush(due, (_look(poll_at + wait), accepted, finished, after, polls, number))
+            continue
         bucket.take(poll_at)
         if len(due) + 1 == OUTSTANDING:
             submit_at = max(submit_at, poll_at)
@@ -166,8 +110,9 @@ def run(
         if poll_at >= finished:
             found.polls.append(polls + 1)
             found.delays.append(poll_at - finished)
-            way.finished(number, (int(after), round(age), int(poll_at)), chance.random())
+            way.finished(number, (round(after, 1), round(age, 1), int(poll_at)), chance.random())
         else:
+            way.pending(accepted, poll_at)
             following = _look(poll_at + way.wait(age, poll_at, chance.random()))
             heapq.heappush(due, (following, accepted, finished, age, polls + 1, number))
     return found
@@ -193,6 +138,8 @@ WAYS: dict[str, Callable[[], Way]] = {
     "half of the age": lambda: Growing(0.5),
     "learned": Learned,
 }
+SEEDS = 8
+DAILY, DAILY_LARGER = ([(86_400.0 * day, count) for day in range(7)] for count in (1, 20))
 REGULAR = [(1_200.0 * job, 20) for job in range(12)]
 ONE_LARGE = [(0.0, 2_000)]
 
@@ -224,6 +171,44 @@ def next_day() -> list[str]:
         cells.append(run(way, [(11 * HOUR, FAST_BATCHES)], STALL.ready()).cell())
     print(" | ".join(["the job after it", *cells]))
     return ["the job after it", *cells, "-"]
+
+
+def compared(ways: tuple[Callable[[], Way], ...], worlds: tuple[World, ...], jobs: list[tuple[float, int]]) -> str:
+    """A table of two ways for the same jobs, from the second on: of all seeds together, with tenths of a second."""
+    rows = []
+    for world in worlds:
+        cells = []
+        for make in ways:
+            found = Found()
+            for seed in range(SEEDS):
+                way = make()
+                run(way, jobs[:1], world.ready(), seed)
+                for place, job in enumerate(jobs[1:]):
+                    later = run(way, [job], world.ready(), 100 * seed + place)
+                    found.polls += later.polls
+                    found.delays += later.delays
+            cells.append(found.cell(2, 1))
+        rows.append([world.name, *cells])
+        print(" | ".join(rows[-1]), flush=True)
+    return _table(["time to finish", "before", "now"], rows)
+
+
+def _compared_at_once() -> str:
+    """A table of batches that are held back, or not, in worlds with and without an order."""
+    worlds = (*(world for world in WORLDS if world.name.startswith("in order")), EIGHT_AT_A_TIME, *WORLDS[:3])
+    rows = []
+    for world in worlds:
+        cells = []
+        for make in (Unordered, Learned):
+            found = Found()
+            for seed in range(SEEDS // 2):
+                one = run(make(), [(0.0, 1_000)], world.ready(), seed)
+                found.polls += one.polls
+                found.delays += one.delays
+            cells.append(found.cell(2))
+        rows.append([world.name, *cells])
+        print(" | ".join(rows[-1]), flush=True)
+    return _table(["time to finish", "before", "now"], rows)
 
 
 def in_a_row(jobs: int = on_stack.JOBS, seeds: int = GAP_SEEDS) -> list[list[Found]]:
@@ -285,6 +270,33 @@ The first job is on a new model.
 
 {regular}
 
+## A job each day, from the second day on
+
+*Before*: whatever a batch took was forgotten after six hours. *Now* it counts for two weeks, if it took at most 15
+minutes. A job's first batch is then polled once at half of its time, if that is a minute or more: a model that became
+quicker is seen. One batch a day:
+
+{daily}
+
+20 batches a day:
+
+{daily_larger}
+
+## Quick models: jobs of one batch, one every 20 minutes, from the second on
+
+*Before*: no poll came sooner than after five seconds. *Now* the first one comes from 0.6 s on where the model was seen
+that quick, and after 2 s for a new one.
+
+{quick}
+
+## Batches that finish in order: one job of 1,000
+
+*Before*: each batch was polled at its time. *Now*, where batches of a model were seen to finish in the order in which
+they were accepted, none is polled while an earlier one was just found pending. Three processes poll in turn, and each
+knows only what it has found itself. *8 at a time*: of 10 s each (median, sigma 0.3).
+
+{ordered}
+
 ## One job of 2,000 batches, on a new model
 
 {large}
@@ -311,6 +323,10 @@ def main() -> None:
         calls=CALLS_PER_MINUTE,
         outstanding=OUTSTANDING,
         regular=_grid("time to finish", [row(world.name, world, REGULAR) for world in WORLDS]),
+        daily=compared((Forgetful, Learned), WORLDS[:6], DAILY),
+        daily_larger=compared((Forgetful, Learned), WORLDS[:6], DAILY_LARGER),
+        quick=compared((Late, Learned), QUICK_WORLDS, [(1_200.0 * job, 1) for job in range(12)]),
+        ordered=_compared_at_once(),
         large=_grid("time to finish", [row(world.name, world, ONE_LARGE) for world in WORLDS[:8]]),
         counts=_grid("batches", [row(f"{count:,}", counted, [(0.0, count)]) for count in (1, 20, 2_000, 10_000)]),
         stall=_grid("batches", [stalled("1", 1), stalled("20", 20), stalled("2,000", 2_000), next_day()]),
@@ -320,7 +336,10 @@ def main() -> None:
 
 
 def _grid(first: str, rows: list[list[str]]) -> str:
-    head = [first, *WAYS, "knowing"]
+    return _table([first, *WAYS, "knowing"], rows)
+
+
+def _table(head: list[str], rows: list[list[str]]) -> str:
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 

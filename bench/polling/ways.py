@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass, field
 
 from shared.pacing import poll_schedule as cadence
 
 MINUTE = 60.0
+MIN_SECONDS = 5.0
+"""Seconds between two polls of the ways without memory."""
 READ_SECONDS = 30.0
 """Seconds for which a process caches a model's times."""
 
@@ -25,6 +28,13 @@ class Way:
     def finished(self, number: int, bound: cadence.Bound, chance: float) -> None:
         """Note that a batch was found finished."""
 
+    def pending(self, accepted: float, now: float) -> None:
+        """Note that a batch was found pending."""
+
+    def behind(self, accepted: float, now: float) -> float:  # noqa: ARG002 - what another way uses
+        """Seconds for which a batch is held back."""
+        return 0.0
+
 
 @dataclass
 class Growing(Way):
@@ -34,7 +44,7 @@ class Growing(Way):
 
     def wait(self, age: float, now: float, chance: float) -> float:  # noqa: ARG002 - what another way uses
         """A share of its age."""
-        return min(max(age * self.share, cadence.MIN_SECONDS), cadence.MAX_SECONDS) * (0.9 + 0.2 * chance)
+        return min(max(age * self.share, MIN_SECONDS), cadence.MAX_SECONDS) * (0.9 + 0.2 * chance)
 
 
 class EveryMinute(Way):
@@ -63,6 +73,23 @@ class Learned(Way):
     bounds: list[cadence.Bound] = field(default_factory=list)
     spread: cadence.Distribution = cadence.ASSUMED
     read_at: float = 0.0
+    in_order: bool = False
+    processes: int = 3
+    """Processes that poll in turn; each knows only what it has found pending."""
+    seen: dict[int, list[tuple[float, float]]] = field(default_factory=dict)
+    chance: random.Random = field(default_factory=lambda: random.Random(1))
+
+    def pending(self, accepted: float, now: float) -> None:
+        """Remember it in one process."""
+        mine = self.seen.setdefault(self.chance.randrange(self.processes), [])
+        mine[:] = [*mine[-49:], (now, accepted)]
+
+    def behind(self, accepted: float, now: float) -> float:
+        """As long as it is behind one that this process has just found pending, where the model works in order."""
+        mine = self.seen.get(self.chance.randrange(self.processes), [])
+        if not mine or not self.in_order or self.chance.random() < cadence.ASKED_ANYWAY:
+            return 0.0
+        return cadence.seconds_behind(mine, accepted, now)
 
     def wait(self, age: float, now: float, chance: float) -> float:
         """By the distribution of the remembered bounds."""
@@ -72,11 +99,13 @@ class Learned(Way):
     def first(self, number: int, now: float, chance: float) -> float:
         """The same; while nothing is known, only the first batches are polled early."""
         self._read(now)
-        return cadence.first_poll(self.spread, f"{number:08d}", chance)
+        rested = now - max((at for _, _, at in self.bounds), default=0) >= cadence.REST_SECONDS
+        return cadence.first_poll(self.spread, f"{number:08d}", chance, rested=rested)
 
     def _read(self, now: float) -> None:
         if now - self.read_at >= READ_SECONDS:
             self.spread, self.read_at = cadence.distribution(tuple(self.bounds), now), now
+            self.in_order = cadence.is_in_order(tuple(self.bounds), now)
 
     def finished(self, number: int, bound: cadence.Bound, chance: float) -> None:
         """Remember the bound if the batch is sampled."""
@@ -87,3 +116,36 @@ class Learned(Way):
             self.bounds[slot] = bound
         else:
             self.bounds.append(bound)
+
+
+class Forgetful(Learned):
+    """The same, but whatever a batch took is forgotten after six hours, as it was before."""
+
+    def first(self, number: int, now: float, chance: float) -> float:
+        """What is known is never old."""
+        self._read(now)
+        return cadence.first_poll(self.spread, f"{number:08d}", chance)
+
+    def _read(self, now: float) -> None:
+        self.bounds = [one for one in self.bounds if now - one[2] < cadence.LONG_LIFE_SECONDS]
+        super()._read(now)
+
+
+class Late(Learned):
+    """The same, but no poll comes sooner than after five seconds, as it was before."""
+
+    def wait(self, age: float, now: float, chance: float) -> float:
+        """At least five seconds."""
+        return max(super().wait(age, now, chance), MIN_SECONDS)
+
+    def first(self, number: int, now: float, chance: float) -> float:
+        """At least five seconds."""
+        return max(super().first(number, now, chance), MIN_SECONDS)
+
+
+class Unordered(Learned):
+    """The same, but no batch is held back, as it was before."""
+
+    def behind(self, accepted: float, now: float) -> float:  # noqa: ARG002 - as its parent
+        """Never."""
+        return 0.0

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from bench.stack.measured import HOME, KEY, MAX_WAIT_SECONDS, MODEL, Watch, check, record, upload
+from bench.stack.measured import HOME, KEY, LOOK_SECONDS, MAX_WAIT_SECONDS, MODEL, Watch, check, record, upload
 from bench.stack.versus_script import compare
 from tests.support.aws.stack import running_stack
 
@@ -63,7 +63,7 @@ def small(drops: int) -> str:
             path = f"{MODEL}/small-{number}.jsonl"
             began = time.time()
             stack.drop(path, b"".join(msgspec.json.encode(record(number * 10 + n)) + b"\n" for n in range(10)))
-            _, manifest = stack.wait(path)
+            _, manifest = stack.wait(path, every=LOOK_SECONDS)
             if number >= WARMING:
                 delays.append(stack.bill()[-1]["time"] - began)
                 whole.append(time.time() - began)
@@ -88,7 +88,7 @@ def _run(stack: Stack, megabytes: int, kill_every: float) -> Outcome:
         records = upload(stack, megabytes * 1_000_000)
         watcher.start()
         began = time.monotonic()
-        folder, manifest = stack.wait(KEY, MAX_WAIT_SECONDS)
+        folder, manifest = stack.wait(KEY, MAX_WAIT_SECONDS, LOOK_SECONDS)
         seconds = time.monotonic() - began
         watch.over.set()
         print(f"finished after {seconds:.0f} s; checking every line", flush=True)

@@ -35,6 +35,8 @@ ANSWER_TOKENS = 16
 """Answers are short, so that a large upload's result fits in the local AWS's memory."""
 HOME = aws.Home(aws.ROOT / ".local/bench")
 KEY = f"{MODEL}/large.jsonl"
+LOOK_SECONDS = 0.2
+"""Seconds between two looks for a job's end: as fine as what is timed, and a twentieth of a processor."""
 MAX_WAIT_SECONDS = 3_600.0
 
 

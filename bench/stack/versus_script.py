@@ -20,6 +20,7 @@ import msgspec
 from bench.stack.measured import (
     HOME,
     KEY,
+    LOOK_SECONDS,
     MAX_WAIT_SECONDS,
     MODEL,
     Watch,
@@ -68,7 +69,7 @@ def _by_dropbatch(stack: Stack, megabytes: int, *, kill: bool) -> list[str]:
         for pid, *_ in processes():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-    folder, manifest = stack.wait(KEY, MAX_WAIT_SECONDS)
+    folder, manifest = stack.wait(KEY, MAX_WAIT_SECONDS, LOOK_SECONDS)
     seconds = time.monotonic() - began
     watch.over.set()
     watcher.join()

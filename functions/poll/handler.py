@@ -8,7 +8,7 @@ from aws_lambda_powertools.utilities.batch import process_partial_response
 
 from functions.poll.messages import process_message
 from functions.poll.schedule.tick import tick
-from shared.bootstrap import services
+from shared.bootstrap import build_in_init, services
 from shared.invocation import Invocation
 from shared.observability import LoggingBatchProcessor, logger, metrics
 
@@ -32,3 +32,6 @@ def lambda_handler(event: dict[str, Any], context: LambdaContext) -> Any:  # noq
 def record_handler(record: SQSRecord, lambda_context: LambdaContext) -> None:
     """Process one message."""
     process_message(Invocation.of(services(), lambda_context), record.body)
+
+
+build_in_init()

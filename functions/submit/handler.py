@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from aws_lambda_powertools.utilities.batch import process_partial_response
 
 from functions.submit.messages import process_message
-from shared.bootstrap import services
+from shared.bootstrap import build_in_init, services
 from shared.invocation import Invocation
 from shared.observability import LoggingBatchProcessor, logger, metrics
 
@@ -28,3 +28,6 @@ def lambda_handler(event: dict[str, Any], context: LambdaContext) -> Any:  # noq
 def record_handler(record: SQSRecord, lambda_context: LambdaContext) -> None:
     """Process one message."""
     process_message(Invocation.of(services(), lambda_context), record.body, record.receipt_handle)
+
+
+build_in_init()

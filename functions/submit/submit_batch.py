@@ -77,6 +77,8 @@ SUBMIT_LEASE_MARGIN_SECONDS = 30.0
 """Seconds by which clocks of two functions may differ."""
 LONGEST_INVOCATION_SECONDS = 150.0
 """Seconds that an invocation may take, as the template sets them."""
+PRECISE_SECONDS = 2.0
+"""Seconds up to which a first poll comes to the tenth of a second."""
 SUBMIT_FAILED = ErrorDetail("internal", "Dropbatch could not submit this batch; see the submit function's log.")
 
 
@@ -319,7 +321,11 @@ class _Submit(UnprovenSubmit):
         if not self.job.seen_accepted:
             services.ledger.record_acceptance(batch.job_id)
         if int(batch.number[:8]) < FAST_START_BATCHES:
-            services.queues.send(PollMessage(((batch.job_id, batch.number),)), delay=self.first_poll)
+            delay = self.first_poll
+            if delay < PRECISE_SECONDS:  # SQS delays by whole seconds.
+                services.sleep(delay % 1)
+                delay = int(delay)
+            services.queues.send(PollMessage(((batch.job_id, batch.number),)), delay=delay)
 
     # ── no acceptance ────────────────────────────────────────────────────────────────────────────────────────────
 

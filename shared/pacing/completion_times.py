@@ -27,29 +27,62 @@ if TYPE_CHECKING:
 
 READ_EVERY, READ_UNKNOWN_EVERY = 30.0, 1.0
 """Seconds for which a process caches what it read; the second, if that was nothing: the first answer changes it."""
+PENDING_KEPT = 50
+"""Pending batches that a process remembers for each model."""
+TENTHS_BELOW = 20.0
+"""Seconds below which an age is stored in tenths."""
 
 
 class CompletionTimes:
     """Reads and writes the stored times; caches what it read."""
 
-    def __init__(self, client: DynamoDBClient, table: str) -> None:
-        """Use a ready client; nothing is read yet."""
+    def __init__(self, client: DynamoDBClient, table: str, least: float = 0.0) -> None:
+        """Use a ready client; nothing is read yet.
+
+        Args:
+            client: DynamoDB client.
+            table: the ledger's table.
+            least: seconds between two polls of a batch at least.
+        """
+        self.least = least
         self.client = client
         self.table = table
         self.known: dict[str, tuple[float, poll_schedule.Distribution]] = {}
+        self.in_order: dict[str, bool] = {}
+        """Whether batches of a model finish in the order in which they were accepted."""
+        self.pending: dict[str, tuple[tuple[float, float], ...]] = {}
+        """By model, when this process found batches pending, and when they were accepted, Unix seconds."""
+        self.newest: dict[str, int] = {}
+        """When each model's newest bound was written, Unix seconds."""
 
     def first_poll(self, model: str, number: str, now: float) -> float:
         """Seconds from acceptance to the first poll of a batch of a model."""
-        return poll_schedule.first_poll(self._spread(model, now), number, random.random())  # noqa: S311 - spreads load
+        spread = self._spread(model, now)
+        rested = now - self.newest.get(model, 0) >= poll_schedule.REST_SECONDS
+        chance = random.random()  # noqa: S311 - spreads load
+        return max(poll_schedule.first_poll(spread, number, chance, rested=rested), self.least)
 
     def next_poll(self, model: str, age: float, now: float) -> float:
         """Seconds until a batch of a model, pending at this age, is polled."""
-        return poll_schedule.next_poll(self._spread(model, now), age, random.random())  # noqa: S311 - spreads load
+        chance = random.random()  # noqa: S311 - spreads load
+        return max(poll_schedule.next_poll(self._spread(model, now), age, chance), self.least)
 
     def percentile(self, model: str, share: float, now: float) -> float:
         """Seconds in which this share of a model's batches is finished; 0 if nothing is known of it."""
         spread = self._spread(model, now)
         return 0.0 if spread == poll_schedule.ASSUMED else poll_schedule.percentile(spread, share)
+
+    def note_pending(self, model: str, accepted: float, now: float) -> None:
+        """Note that a batch was found pending, for those behind it; only this process knows."""
+        self.pending[model] = (*self.pending.get(model, ())[1 - PENDING_KEPT :], (now, accepted))
+
+    def seconds_behind(self, model: str, accepted: float, now: float) -> float:
+        """Seconds for which a batch is not polled, because an earlier one was just found pending; 0: it is polled."""
+        if not self.pending.get(model) or not self.in_order.get(model):
+            return 0.0
+        if random.random() < poll_schedule.ASKED_ANYWAY:  # noqa: S311 - a sample
+            return 0.0
+        return poll_schedule.seconds_behind(self.pending[model], accepted, now)
 
     def note(self, model: str, number: str, after: float, by: float, now: float) -> None:
         """Store a batch's bound, if the batch is one of those sampled.
@@ -71,7 +104,7 @@ class CompletionTimes:
                 Key=_key(model),
                 UpdateExpression="SET #slot = :bound",
                 ExpressionAttributeNames={"#slot": f"b{random.randrange(poll_schedule.SAMPLES)}"},  # noqa: S311
-                ExpressionAttributeValues={":bound": attribute((int(after), round(by), int(now)))},
+                ExpressionAttributeValues={":bound": attribute((_age(after), _age(by), int(now)))},
             )
         except StorageError as error:
             logger.warning("completion time not remembered", reason=str(error))
@@ -82,12 +115,20 @@ class CompletionTimes:
             return spread
         try:
             item = call_dynamodb(self.client, "get_item", TableName=self.table, Key=_key(model)).get("Item", {})
-            bounds = (_bound(wire) for name, wire in item.items() if name.startswith("b"))
-            spread = poll_schedule.distribution(tuple(bound for bound in bounds if bound), now)
+            found = (_bound(wire) for name, wire in item.items() if name.startswith("b"))
+            bounds = tuple(bound for bound in found if bound)
+            spread = poll_schedule.distribution(bounds, now)
+            self.in_order[model] = poll_schedule.is_in_order(bounds, now)
+            self.newest[model] = max((at for _, _, at in bounds), default=0)
         except StorageError as error:
             logger.warning("completion times not read", reason=str(error))
         self.known[model] = (now, spread)
         return spread
+
+
+def _age(seconds: float) -> float:
+    """An age as it is stored: of a quick batch in tenths of a second, else in seconds."""
+    return round(seconds, 1) if seconds < TENTHS_BELOW else round(seconds)
 
 
 def _bound(wire: Mapping[str, Any]) -> poll_schedule.Bound | None:

@@ -6,9 +6,12 @@ estimate, by expectation maximisation, over buckets of age). The one rule: poll 
 that were still pending at this age can be expected to be finished.
 
 For a model never seen before, the assumption is that two in five of the pending batches finish before they are twice as
-old; the rule then polls at 5 s, 10 s, 20 s and so on. The assumption counts as half a batch among the stored ones. So
+old; the rule then polls at 2 s, 4 s, 8 s and so on. The assumption counts as half a batch among the stored ones. So
 it decides at ages for which nothing is known, and when the bounds have become too wide to tell, because every batch was
 finished at its first poll: one of the next batches is then polled sooner, and shows whether the model became faster.
+
+Where batches are seen to finish in the order in which they were accepted, none is polled while an earlier one was just
+found pending.
 
 While nothing at all is known about a model, only the first batches of a job are polled this early. The others wait
 longer for their first poll: by then the first ones have shown how long the model takes, with a few calls instead of
@@ -20,11 +23,15 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from itertools import accumulate, pairwise
 from math import log
+from typing import TYPE_CHECKING
 
-FIRST_POLL_SECONDS = 5.0
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+FIRST_POLL_SECONDS = 2.0
 """Seconds from acceptance to the first poll of the first batch of a model never seen."""
-MIN_SECONDS, MAX_SECONDS = 5.0, 900.0
-"""Seconds between two polls of one batch."""
+MIN_SECONDS, MIN_SHARE, MAX_SECONDS = 0.6, 0.15, 900.0
+"""Seconds between two polls of one batch, and the share of its age that passes between them at least."""
 MAX_FIRST_SECONDS = 300.0
 """Maximum seconds from acceptance to the first poll: a stall that is over must not hide a fast model."""
 HELD_POLL_SECONDS = 300.0
@@ -33,24 +40,41 @@ SHARE = 0.38
 """The share of the batches still pending that should be finished at the next poll. A larger one: fewer, later calls."""
 ASSUMED_SHARE, GROWTH = 0.4, 2.0
 """While nothing is known: the share of the pending batches that finish before they are this many times as old."""
-SCOUTS, LATER_FIRST = 7, 22.0
+SCOUTS, LATER_FIRST = 6, 22.0
 """While nothing is known: batches of a job polled early, and seconds from acceptance to the others' first poll."""
 JITTER = 0.1
 SAMPLES = 40
 """Bounds stored for one model; with them its item stays under 1 KB, one write unit."""
-SAMPLE_LIFE_SECONDS = 6 * 3_600
-"""Seconds for which bounds count: yesterday's stall says nothing about today."""
+SAMPLE_LIFE_SECONDS, LONG_LIFE_SECONDS = 14 * 86_400, 6 * 3_600
+"""Seconds for which bounds count, and those of long batches: yesterday's stall says nothing about today."""
+LONG_SECONDS = 900.0
+"""Seconds from which on a batch counts as long."""
+REST_SECONDS, HALVED_SECONDS = 6 * 3_600, 60.0
+"""Seconds without a new bound after which a job's first batch is polled once at half of its time, if that time is at
+least the second of them: for less, a model that became quicker is seen soon enough."""
 SAMPLED_FIRST, SAMPLED_ONE_IN = 40, 8
 """Batches of a job that are sampled: this many first ones, then one in this many."""
 ASSUMED_WEIGHT = 0.5
+LEAST_SECONDS = 0.25
+"""By how much a batch is at least older when it is found finished than when it was last seen pending."""
 ROUNDS = 3
 """Iterations of the estimate. Stopped early, it stays smooth; more of them turn chance into narrow peaks."""
 
-START, STEPS = FIRST_POLL_SECONDS / GROWTH, 7
-EDGES = (0.0, *(START * GROWTH ** (step / STEPS) for step in range(107)))
-"""Lower edges of the buckets of age: from seconds to a day in steps of about a tenth; the last is open."""
+ORDER_LIFE_SECONDS, ORDER_APART_SECONDS = 3_600.0, 5.0
+"""Seconds for which bounds tell of the order, and seconds between two acceptances that count as one after the other."""
+MIN_IN_ORDER, MAX_OUT_OF_ORDER = 20, 0.02
+"""Pairs of batches that must have finished in order, and the share that may not have."""
+BEHIND_SECONDS, MAX_BEHIND_SECONDS = 10.0, 120.0
+"""Seconds for which a batch that was found pending holds back those behind it, and the longest that one waits."""
+ASKED_ANYWAY = 0.05
+"""The share of them that is polled all the same, to see whether the model still works in order."""
 
-Bound = tuple[int, int, int]
+START, STEPS = FIRST_POLL_SECONDS / GROWTH, 7
+EDGES = (0.0, *(START * GROWTH ** (step / STEPS) for step in range(-14, 116)))
+"""Lower edges of the buckets of age: from a quarter of a second to a day in steps of about a tenth; the last is open.
+"""
+
+Bound = tuple[float, float, int]
 """One batch: its age when last seen pending (0: never), its age when first seen finished, and when that was."""
 Distribution = tuple[float, ...]
 """For each bucket of age, the share of batches that take that long."""
@@ -77,9 +101,9 @@ def is_sampled(number: str) -> bool:
 def distribution(bounds: tuple[Bound, ...], now: float) -> Distribution:
     """How long batches take, as far as the stored bounds show."""
     intervals = [
-        (bisect_right(EDGES, max(after, 0)) - 1, bisect_left(EDGES, max(by, after + 1, 1)))
+        (bisect_right(EDGES, max(after, 0)) - 1, bisect_left(EDGES, max(by, after + LEAST_SECONDS, LEAST_SECONDS)))
         for after, by, at in bounds
-        if now - at < SAMPLE_LIFE_SECONDS
+        if now - at < (SAMPLE_LIFE_SECONDS if by <= LONG_SECONDS else LONG_LIFE_SECONDS)
     ]
     if not intervals:
         return ASSUMED
@@ -98,15 +122,46 @@ def distribution(bounds: tuple[Bound, ...], now: float) -> Distribution:
     return tuple(shares)
 
 
-def first_poll(of: Distribution, number: str, chance: float) -> float:
+def is_in_order(bounds: tuple[Bound, ...], now: float) -> bool:
+    """Whether batches were lately seen to finish in the order in which they were accepted, hardly one before another.
+
+    Of two batches that were outstanding at the same time, the later one was seen pending when the earlier one was seen
+    finished, or the earlier one was seen pending when the later one was seen finished; other pairs tell nothing.
+    """
+    seen = [(at - by, at - by + after, at) for after, by, at in bounds if now - at < ORDER_LIFE_SECONDS]
+    kept = broken = 0
+    for accepted, pending, finished in seen:
+        for later, later_pending, later_finished in seen:
+            if accepted + ORDER_APART_SECONDS < later < finished:
+                broken += pending >= later_finished
+                kept += later_pending >= finished
+    return kept >= MIN_IN_ORDER and broken <= MAX_OUT_OF_ORDER * (kept + broken)
+
+
+def seconds_behind(pending: Iterable[tuple[float, float]], accepted: float, now: float) -> float:
+    """Seconds for which a batch of a model that works in order is not polled; 0 if none is known to be before it.
+
+    Args:
+        pending: when batches were found pending, and when they were accepted, Unix seconds.
+        accepted: when the batch was accepted.
+        now: Unix seconds.
+    """
+    before = [at for seen, at in pending if now - seen < BEHIND_SECONDS and at < accepted - 1.0]
+    return min(max(accepted - min(before), BEHIND_SECONDS), MAX_BEHIND_SECONDS) if before else 0.0
+
+
+def first_poll(of: Distribution, number: str, chance: float, *, rested: bool = False) -> float:
     """Seconds from acceptance to the first poll of a batch.
 
     Args:
         of: how long batches of its model take.
         number: its number.
         chance: as for `next_poll`.
+        rested: whether what is known is old: then a job's first batch shows whether the model became quicker.
     """
     wait = next_poll(of, 0.0, chance)
+    if rested and wait >= HALVED_SECONDS and int(number[:8]) == 0:
+        return wait / 2
     if of == ASSUMED and int(number[:8]) >= SCOUTS:
         return max(wait, LATER_FIRST * (1 + JITTER * chance))
     return wait
@@ -140,4 +195,4 @@ def next_poll(of: Distribution, age: float, chance: float) -> float:
             above -= of[bucket]
         wait = EDGES[bucket + 1] - age
     latest = min(MAX_SECONDS, max(age, MAX_FIRST_SECONDS))
-    return min(max(wait, MIN_SECONDS), latest / (1 + JITTER)) * (1 + JITTER * chance)
+    return min(max(wait, MIN_SECONDS, MIN_SHARE * age), latest / (1 + JITTER)) * (1 + JITTER * chance)

@@ -36,7 +36,7 @@ class Executions:
         source = f"exports/{name}.jsonl"
         body = "".join(f"{json.dumps(one)}\n" for one in greetings(3)).encode()
         client("s3").put_object(Bucket=self.stack.bucket, Key=source, Body=body)
-        bucket, path = self.stack.bucket, f"{name}.jsonl"
+        bucket, path = self.stack.bucket, f"pipeline/{name}.jsonl"
         given = {"bucket": bucket, "source": f"{bucket}/{source}", "path": path, "model": M2M}
         started = self.client.start_execution(stateMachineArn=self.arn, input=json.dumps(given))["executionArn"]
         ends = time.monotonic() + 30
@@ -66,7 +66,9 @@ class Executions:
         return json.loads(self._read(name, "manifest.json"))
 
     def _read(self, name, file):
-        found = client("s3").list_objects_v2(Bucket=self.stack.bucket, Prefix=f"results/{name}.jsonl/")["Contents"]
+        found = client("s3").list_objects_v2(Bucket=self.stack.bucket, Prefix=f"results/pipeline/{name}.jsonl/")[
+            "Contents"
+        ]
         (key,) = [one["Key"] for one in found if one["Key"].endswith(f"/{file}")]
         return client("s3").get_object(Bucket=self.stack.bucket, Key=key)["Body"].read()
 
@@ -128,7 +130,7 @@ def test_aborted_execution_cancels_its_job(pipeline):
 
     pipeline.client.stop_execution(executionArn=execution)
 
-    pipeline.stack.settle("results/aborted.jsonl/")
+    pipeline.stack.settle("results/pipeline/aborted.jsonl/")
     assert pipeline.manifest("aborted")["state"] == "cancelled"
     assert [one["code"] for one in pipeline.status("aborted")["notes"]] == ["execution_gone"]
 

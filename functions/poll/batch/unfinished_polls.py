@@ -118,6 +118,7 @@ class UnfinishedPoll:
         services, job, batch, now = self.services, self.job, self.batch, self.services.now()
         count("OldestPendingAge", now - batch.submissions[-1].at)
         clear_lasting_error(services, job, batch)
+        services.times.note_pending(job.plan.model, batch.submissions[-1].at, now)
         updates: dict[str, object] = {"pending_at": now, "api_status": status}
         if self._is_latest:
             updates |= {"misses": 0, "failures": 0}

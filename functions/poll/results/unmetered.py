@@ -45,9 +45,10 @@ def unmetered(batch: Batch, part: Part) -> Unmetered:
 
 
 def _has_reply(batch: Batch, round_: int) -> bool:
-    """Whether the API's reply to a round was collected: an answer, a part of one, or the failure of the whole."""
-    if any(one.round == round_ for one in batch.partial_replies):
-        return True
+    """Whether the API's reply to a round was collected: a whole answer, or the failure of the whole.
+
+    A part of an answer tells only its own tokens, and the rest is billed too.
+    """
     if round_ < batch.round:
         return round_ < len(batch.answered) and bool(batch.answered[round_])
     return batch.ending is None or bool(batch.cause)

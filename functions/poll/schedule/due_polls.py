@@ -95,6 +95,10 @@ def _poll(invocation: Invocation, found: list[DueItem], until: float = math.inf)
     services, polling = invocation.services, invocation.until(until)
     found = [one for one in found if one.batch.state in {BatchState.QUEUED, BatchState.READY}]
     now = services.now()
+    behind = [(one, wait) for one in found if (wait := _seconds_behind(services, one, now))]
+    postponed(services, [(one.due, (one, wait)) for one, wait in behind], lambda it: _hold_back(services, *it, now))
+    held = {one.due for one, _ in behind}
+    found = [one for one in found if one.due not in held]
     calls = Counter(other_account(services, one.job) for one in found if needs_call(one.job, one.batch, now))
     permits = {account: services.budget.permit_polls(wanted, now, account) for account, wanted in calls.items()}
     chosen: list[tuple[DueItem, Permit]] = []
@@ -121,7 +125,20 @@ def _poll(invocation: Invocation, found: list[DueItem], until: float = math.inf)
     if wanted := {job_id for job_id in again if job_id}:
         services.sleep(REPEAT_SECONDS)
         advance_jobs(invocation, sorted(wanted))
-    return len(chosen)
+    return len(chosen) + len(held)
+
+
+def _seconds_behind(services: Services, found: DueItem, now: float) -> float:
+    """Seconds for which a batch is not polled, because another one will be over before it."""
+    job, batch = found.job, found.batch
+    if len(batch.submissions) != 1 or batch.told_at or batch.misses or not needs_call(job, batch, now):
+        return 0.0
+    wait = services.times.seconds_behind(job.plan.model, batch.submissions[-1].at, now)
+    return wait if job.deadline_at is None or now + wait < job.deadline_at else 0.0
+
+
+def _hold_back(services: Services, found: DueItem, wait: float, now: float) -> Batch | None:
+    return services.ledger.postpone(found.batch, now + wait)
 
 
 def _postpone(services: Services, found: DueItem, refusal: Denied, now: float) -> None:

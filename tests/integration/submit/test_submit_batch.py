@@ -132,6 +132,17 @@ def test_batch_with_expired_lease_is_sent(begin):
     assert at.batch.unknowable == 0
 
 
+@pytest.mark.parametrize(("wait", "slept", "delay"), [(0.6, 0.6, 0), (1.25, 0.25, 1), (2.0, 0, 2.0), (2.2, 0, 2.2)])
+def test_first_poll_of_quick_model_comes_to_the_tenth(begin, monkeypatch, wait, slept, delay):
+    at = begin()
+    monkeypatch.setattr(at.services.times, "first_poll", lambda *_: wait)
+
+    at.run()
+
+    assert at.messages == [(PollMessage(((JOB.job_id, at.number),)), delay)]
+    assert at.clock == pytest.approx(T + slept)
+
+
 @pytest.mark.parametrize(
     ("left", "reading", "wait"),
     [(None, 0, FIRST_ASK), (FIRST_ASK + 1, 0, FIRST_ASK), (20.0, 0, 20.0), (20.0, 5, 15.0), (3.0, 5, 0.0)],

@@ -15,6 +15,7 @@ from functions.poll.schedule.delete_staged import (
     delete_staged,
     first_deletion,
 )
+from local.template import default
 from shared.aws.object_store import ObjectStore
 from shared.claims import MAX_CLAIMS
 from shared.ledger import DueEntry, Ledger
@@ -24,6 +25,7 @@ from tests.support.journeys.deaths import DiedError
 from tests.support.translations import M2M
 
 DAY = 86_400.0
+KEPT_DAYS = int(default("StagingRetentionDays"))
 GOOD = '{"text":"y","target_lang":"es"}\n'
 
 
@@ -85,7 +87,7 @@ def test_large_job_is_deleted_partly_after_an_hour(world, large):
     world.tick()
     assert kinds(world) == {"request"}
 
-    world.pass_time(3 * DAY - FIRST_SECONDS)
+    world.pass_time(KEPT_DAYS * DAY - FIRST_SECONDS)
     world.tick()
     assert staged(world) == []
     assert is_forgotten(world)
@@ -96,7 +98,7 @@ def test_upload_that_was_only_checked_leaves_nothing(world):
     world.settle(until=lambda: world.deliver_all() == 0)
     assert staged(world)
 
-    world.pass_time(3 * DAY)
+    world.pass_time(KEPT_DAYS * DAY)
     world.tick()
 
     assert staged(world) == []
@@ -106,7 +108,7 @@ def test_upload_that_was_only_checked_leaves_nothing(world):
 def test_nothing_of_other_jobs_is_deleted(world):
     finish(world)
     first = world.item()["job_id"]["S"]
-    world.pass_time(3 * DAY)
+    world.pass_time(KEPT_DAYS * DAY)
     world.upload("b.jsonl", GOOD, model=M2M)
     world.deliver_all()
     others = [key for key in staged(world) if first not in key]
@@ -124,7 +126,7 @@ def test_older_versions_and_delete_markers_go_too(world):
     world.s3.delete_object(Bucket=BUCKET, Key=request)
     assert staged(world).count(request) == 3
 
-    world.pass_time(3 * DAY)
+    world.pass_time(KEPT_DAYS * DAY)
     world.tick()
 
     assert staged(world) == []
@@ -136,7 +138,7 @@ def test_deletion_takes_same_calls_whatever_job_holds(start, records):
     world = start(MAX_REQUESTS_PER_BATCH=1)
     finish(world, body=GOOD * records)
     assert len(staged(world)) == 3 * records
-    world.pass_time(3 * DAY)
+    world.pass_time(KEPT_DAYS * DAY)
     seen = []
     world.permissions.before = lambda operation, _: seen.append(operation)
     world.tick()
@@ -155,7 +157,7 @@ STEPS = [
 ]
 
 
-@pytest.mark.parametrize("passed", [FIRST_SECONDS, 3 * DAY])
+@pytest.mark.parametrize("passed", [FIRST_SECONDS, KEPT_DAYS * DAY])
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("step", STEPS, ids=[name for _, name in STEPS])
 def test_death_at_any_step_leaves_rest_to_next_tick(world, large, small_pages, monkeypatch, passed, after, step):
@@ -179,7 +181,7 @@ def test_death_at_any_step_leaves_rest_to_next_tick(world, large, small_pages, m
     world.pass_time(CLAIM_SECONDS)
     world.tick()
     assert "part" not in kinds(world)
-    world.pass_time(3 * DAY)
+    world.pass_time(KEPT_DAYS * DAY)
     world.tick()
 
     assert staged(world) == []
@@ -195,7 +197,7 @@ def test_without_time_deletion_continues_at_next_tick(start, large, small_pages,
     monkeypatch.setattr(
         "functions.poll.schedule.tick.delete_staged", lambda services, _: real(services, services.now())
     )
-    for passed, left in ((FIRST_SECONDS, 12), (3 * DAY, 0)):
+    for passed, left in ((FIRST_SECONDS, 12), (KEPT_DAYS * DAY, 0)):
         world.pass_time(passed)
         sizes = [len(staged(world))]
         while sizes[-1] > left:
@@ -225,7 +227,7 @@ def failing_deletions(world, code):
 def test_undeleted_page_is_retried_then_given_up(world):
     finish(world)
     tries = failing_deletions(world, "InternalError")
-    world.pass_time(3 * DAY)
+    world.pass_time(KEPT_DAYS * DAY)
     hours = 0
     while not is_forgotten(world):
         world.tick()
@@ -241,7 +243,7 @@ def test_undeleted_page_is_retried_then_given_up(world):
 
 def test_undeleted_objects_are_tried_again(world, monkeypatch):
     finish(world)
-    world.pass_time(3 * DAY)
+    world.pass_time(KEPT_DAYS * DAY)
     answers = iter([{"Errors": [{"Key": "staging/a", "Code": "InternalError"}]}])
     services = functions.poll.handler.services()
     real = services.store.client.delete_objects
@@ -265,7 +267,7 @@ def test_unreadable_job_is_left_to_lifecycle(world):
         UpdateExpression="SET created_at = :wrong",
         ExpressionAttributeValues={":wrong": {"S": "?"}},
     )
-    world.pass_time(3 * DAY)
+    world.pass_time(KEPT_DAYS * DAY)
     world.tick()
 
     job = world.item()
@@ -284,7 +286,7 @@ def test_jobs_that_cannot_be_claimed_hold_up_no_other(world, monkeypatch):
     for number in range(4):
         bad = {**good, "pk": {"S": f"JOB#{number}"}, "job_id": {"S": f"{number}"}, "tags": {"M": {"bad": {"S": ""}}}}
         world.dynamodb.put_item(TableName=TABLE, Item={**bad, "due_at": {"N": str(world.now() + number)}})
-    world.pass_time(3 * DAY)
+    world.pass_time(KEPT_DAYS * DAY)
 
     for _ in range(3):
         world.tick()
@@ -299,7 +301,7 @@ def test_jobs_that_cannot_be_claimed_hold_up_no_other(world, monkeypatch):
 )
 def test_outdated_index_deletes_nothing(world, change):
     finish(world)
-    world.pass_time(3 * DAY)
+    world.pass_time(KEPT_DAYS * DAY)
     job = world.item()
     key = {"pk": job["pk"], "sk": {"S": "META"}}
     if change == "DELETE":
@@ -319,7 +321,7 @@ def test_outdated_index_deletes_nothing(world, change):
 @pytest.mark.parametrize("claimed", [None, SimpleNamespace(staging=None)], ids=["changed", "nothing staged"])
 def test_claimed_job_is_left_alone(world, monkeypatch, claimed):
     finish(world)
-    world.pass_time(3 * DAY)
+    world.pass_time(KEPT_DAYS * DAY)
     monkeypatch.setattr(Ledger, "claim_cleanup", lambda *_: claimed)
 
     due = DueEntry(world.item()["job_id"]["S"], "", None)
@@ -330,7 +332,7 @@ def test_claimed_job_is_left_alone(world, monkeypatch, claimed):
 
 def test_claim_keeps_others_away_for_three_minutes(world, monkeypatch):
     finish(world)
-    world.pass_time(3 * DAY)
+    world.pass_time(KEPT_DAYS * DAY)
 
     def die(*_):
         raise DiedError
@@ -347,8 +349,8 @@ def test_claim_keeps_others_away_for_three_minutes(world, monkeypatch):
 @pytest.mark.parametrize(
     ("size", "kept", "first"),
     [
-        (MIN_FIRST_BYTES - 1, 3 * DAY, 3 * DAY),
-        (MIN_FIRST_BYTES, 3 * DAY, FIRST_SECONDS),
+        (MIN_FIRST_BYTES - 1, KEPT_DAYS * DAY, KEPT_DAYS * DAY),
+        (MIN_FIRST_BYTES, KEPT_DAYS * DAY, FIRST_SECONDS),
         (MIN_FIRST_BYTES, FIRST_SECONDS - 1, FIRST_SECONDS - 1),
     ],
     ids=["small", "large", "everything is due sooner"],

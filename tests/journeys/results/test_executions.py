@@ -6,6 +6,7 @@ import pytest
 
 from dropbatch.core.task_token import MAX_TOKEN
 from local.workers_ai import Fault
+from shared.observability import logger
 from tests.support.aws.iam import MACHINE
 from tests.support.journeys import waiting_executions
 from tests.support.journeys.waiting_executions import TOKEN
@@ -254,8 +255,9 @@ class TestWithoutStateMachine:
         assert granted(world) == set()
 
 
-def test_token_is_in_no_object_log_or_message(world, executions, api, capfd, caplog):
+def test_token_is_in_no_object_log_or_message(world, executions, capfd, caplog):
     """Only the upload's metadata has it, the job's item until it is over, and the calls of Step Functions."""
+    logger.setLevel("DEBUG")
     calls = []
     world.permissions.before = lambda operation, arguments: calls.append((operation, repr(arguments)))
     executions.answers += ["ValidationException", "ThrottlingException", "AccessDeniedException"]
@@ -263,6 +265,7 @@ def test_token_is_in_no_object_log_or_message(world, executions, api, capfd, cap
     world.upload_records("gone.jsonl", GREETINGS, model=M2M, **{"task-token": f"{TOKEN}2", "cancel-with-task": "true"})
     world.upload_records("spelled.jsonl", GREETINGS, model=M2M, **{"task-tokens": TOKEN})
     world.settle(minutes=60)
+    logger.setLevel("INFO")
 
     printed = "".join(capfd.readouterr()) + "\n".join(str(vars(record)) for record in caplog.records)
     assert TOKEN not in printed

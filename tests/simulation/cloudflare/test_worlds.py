@@ -4,6 +4,7 @@ from statistics import mean
 
 import pytest
 
+from tests.simulation.cloudflare import both_ways
 from tests.simulation.cloudflare.events import Events, Hand
 from tests.simulation.worlds.plans import Drop, Plan
 from tests.simulation.worlds.runs import run
@@ -42,3 +43,9 @@ def test_events_that_stop_cost_one_wave_a_minute(what):
     without, stopped = waits(OFF), waits(Events(), Hand(500.0, what))
     assert stopped[1] < without[1] + 60
     assert stopped[2] < 1.25 * without[2] + 2
+
+
+def test_figures_of_both_ways_are_told():
+    few = both_ways.figures(both_ways.TIMES["at once"], Events(), jobs=1, batches=2)
+    assert (few.calls, len(few.waits)) == (2.0, 2)
+    assert few.cell().startswith("2.0 / ")

@@ -256,7 +256,7 @@ def report(days: float, found: Played, cpu_seconds: float) -> Report:
         Figure(
             "staged objects at the end",
             f"{last.get('staging/', 0):.0f} of at most {max(row.get('staging/', 0) for row in samples.rows):.0f}",
-            "deleted 3 days after the end",
+            "deleted a day after the end",
             "docs/limits.md, Results and times",
         ),
         Figure(

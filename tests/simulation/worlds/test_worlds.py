@@ -33,6 +33,13 @@ FOUND = {
         settings=(("MAX_REQUESTS_PER_BATCH", 3), ("BATCH_DEADLINE_HOURS", 1)),
         acts=(Drop(0.0, "3.jsonl", 17, MODELS[1], bad=1),),
     ),
+    "a part of an answer at the deadline: what the rest of its batch cost was in no sum": Plan(
+        1_008,
+        latency=0.0,
+        settings=(("BATCH_DEADLINE_HOURS", 1),),
+        faults=(Fault(kind="stuck", seconds=4_000), Fault(kind="partial", times=0)),
+        acts=(Drop(0.0, "0.jsonl", 3),),
+    ),
     "one call a minute: polls of accepted batches took all tokens, and a first batch waited 18 minutes": Plan(
         20,
         latency=600.0,

@@ -67,13 +67,19 @@ class Stack:
                 return folder, json.loads(self.read(f"{folder}/manifest.json"))
         return None
 
-    def wait(self, path: str, seconds: float = 100.0) -> tuple[str, dict[str, Any]]:
-        """Wait for the only job for a path; return its folder and its manifest."""
+    def wait(self, path: str, seconds: float = 100.0, every: float = 0.0) -> tuple[str, dict[str, Any]]:
+        """Wait for the only job for a path; return its folder and its manifest.
+
+        Args:
+            path: of the upload.
+            seconds: how long to wait.
+            every: seconds between two looks, where the time of the end is measured; 0: as often as a test needs.
+        """
         began = time.monotonic()
         while (waited := time.monotonic() - began) < seconds:
             if found := self.over(path):
                 return found
-            time.sleep(0.3 if waited < 10 else 2.0)  # Each look takes 20 ms of a processor.
+            time.sleep(every or (0.3 if waited < 10 else 2.0))  # Each look takes 20 ms of a processor.
         told = [self.read(f"{folder}/status.json") for folder in self.folders(path)]
         raise AssertionError(f"no manifest for {path} after {seconds} s: {told}")
 

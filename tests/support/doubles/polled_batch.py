@@ -64,6 +64,8 @@ class Doubles:
     """Seconds that each single message is delayed."""
     ages: list[float] = field(default_factory=list)
     """Ages for which the next poll was requested."""
+    pending: list[tuple[float, float]] = field(default_factory=list)
+    """For each batch that was found pending: when it was accepted, and now."""
     took: list[tuple[float, float]] = field(default_factory=list)
     """For each batch that was finished: its age when it was last pending, and now."""
 
@@ -85,6 +87,9 @@ class Doubles:
     def next_poll(self, model: str, age: float, now: float) -> float:
         self.ages.append(age)
         return NEXT_POLL
+
+    def note_pending(self, model: str, accepted: float, now: float) -> None:
+        self.pending.append((accepted, now))
 
     def note(self, model: str, number: str, after: float, by: float, now: float) -> None:
         self.took.append((after, by))

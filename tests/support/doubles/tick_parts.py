@@ -218,6 +218,9 @@ class TickParts:
         parts = {"ledger": self.ledger, "budget": self.budget, "queues": self.queues, "wakes": wakes, "events": None}
         settings = SimpleNamespace(cloudflare_account_id=JOB.plan.account)
         self.services: Any = SimpleNamespace(**parts, settings=settings, now=self.clock.now, sleep=self.clock.sleep)
+        self.behind: dict[float, float] = {}
+        """Seconds for which batches that were accepted at a time are held back."""
+        self.services.times = SimpleNamespace(seconds_behind=lambda _model, at, _now: self.behind.get(at, 0.0))
         self.services.left, self.services.wake = LeftDue(), self._wake
         self.services.of_invocation = lambda _hops=0: self.services
         self.woken: list[tuple[float, float | None]] = []

@@ -27,7 +27,7 @@ def part(**usage):
         ({"ending": LATE, "submissions": TWICE}, {}, Unmetered(2_000, 20, 2)),
         ({"submissions": TWICE}, {"prompt_tokens": 5}, Unmetered(1_000, 10, 1)),
         ({"ending": LATE, "cause": "3030"}, {}, Unmetered(1_000, 10, 0)),
-        ({"ending": LATE, "partial_replies": (PartialReply("k", 0),)}, {"prompt_tokens": 5}, Unmetered(0, 0, 0)),
+        ({"ending": LATE, "partial_replies": (PartialReply("k", 0),)}, {"prompt_tokens": 5}, Unmetered(1_000, 10, 1)),
         (
             {
                 "ending": LATE,

@@ -167,6 +167,31 @@ def test_abandoned_submit_is_recovered_not_polled(parts):
     assert (parts.recovered, parts.polled, parts.queues.sent) == (["00000000"], {}, [])
 
 
+# ── batches behind others ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("job", "batch", "is_held"),
+    [
+        ({}, {}, True),
+        ({"deadline_at": T + 30}, {}, False),
+        ({"deadline_at": T + 31}, {}, True),
+        ({}, {"told_at": T}, False),
+        ({}, {"misses": 1}, False),
+        ({}, {"submissions": (*ACCEPTED.submissions, *ACCEPTED.submissions)}, False),
+    ],
+    ids=["behind", "its deadline comes", "a later deadline", "an event came", "unknown", "sent twice"],
+)
+def test_batch_behind_pending_one_is_held_back(parts, job, batch, is_held):
+    parts.behind[ACCEPTED.submissions[-1].at] = 30.0
+    parts.ledger.add(replace(SMALL, **job), *polls(1, **batch))
+
+    parts.run(ONE_CYCLE)
+
+    assert bool(parts.polled) is not is_held
+    assert (parts.ledger.batches[JOB.job_id, "00000000"].due_at == T + 30) is is_held
+
+
 # ── tokens ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

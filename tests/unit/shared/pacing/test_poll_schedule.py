@@ -13,23 +13,25 @@ from shared.pacing.poll_schedule import (
     FIRST_POLL_SECONDS,
     JITTER,
     LATER_FIRST,
+    LONG_LIFE_SECONDS,
     MAX_FIRST_SECONDS,
     MAX_SECONDS,
     MIN_SECONDS,
-    SAMPLE_LIFE_SECONDS,
     SAMPLES,
     SCOUTS,
     SHARE,
     distribution,
     first_poll,
+    is_in_order,
     is_sampled,
     next_poll,
+    seconds_behind,
 )
 
 NOW = 1_795_253_400
 AGES = st.floats(0, 200_000)
 BOUNDS = st.lists(
-    st.tuples(st.integers(0, 90_000), st.integers(0, 90_000), st.integers(NOW - 2 * SAMPLE_LIFE_SECONDS, NOW)),
+    st.tuples(st.integers(0, 90_000), st.integers(0, 90_000), st.integers(NOW - 2 * LONG_LIFE_SECONDS, NOW)),
     max_size=SAMPLES,
 ).map(tuple)
 
@@ -49,14 +51,22 @@ def learned(took, jobs, seed=1):
         finished = took(chance)
         ages = [0.0, *polls_of(distribution(tuple(bounds), NOW), finished, chance.random())]
         polls.append(len(ages) - 1)
-        bounds = [*bounds, (int(ages[-2]), round(ages[-1]), NOW)][-SAMPLES:]
+        bounds = [*bounds, (round(ages[-2], 1), round(ages[-1], 1), NOW)][-SAMPLES:]
     return polls, distribution(tuple(bounds), NOW)
 
 
-def test_new_model_is_polled_at_5_s_then_twice_age():
+def test_new_model_is_polled_at_2_s_then_twice_age():
     assert distribution((), NOW) == ASSUMED
-    assert polls_of(ASSUMED, 300) == pytest.approx([5, 10, 20, 40, 80, 160, 320])
-    assert FIRST_POLL_SECONDS == 5.0
+    assert polls_of(ASSUMED, 300) == pytest.approx([2, 4, 8, 16, 32, 64, 128, 256, 512])
+    assert FIRST_POLL_SECONDS == 2.0
+
+
+@pytest.mark.parametrize(("took", "most"), [(0.5, 0.7), (1.0, 1.4), (3.0, 3.8)])
+def test_quick_model_is_polled_as_soon_as_it_was_seen_quick(took, most):
+    polls, of = learned(lambda _: took, 30)
+
+    assert MIN_SECONDS <= polls_of(of, took)[-1] <= most
+    assert sum(polls[10:]) <= 40
 
 
 def test_first_batches_of_new_model_are_polled_early():
@@ -129,12 +139,63 @@ def test_remembered_stall_does_not_hide_quick_model():
     assert next_poll(stalled, 2_000.0, 1.0) == pytest.approx(MAX_SECONDS)
 
 
-def test_what_is_old_is_forgotten():
-    bounds = ((30_000, 36_000, NOW),) * SAMPLES
-    assert distribution(bounds, NOW) != ASSUMED
-    assert distribution(bounds, NOW + SAMPLE_LIFE_SECONDS) == ASSUMED
+@pytest.mark.parametrize(
+    ("by", "days"), [(900, 14), (901, 0.25), (36_000, 0.25)], ids=["15 minutes", "more", "a stall of ten hours"]
+)
+def test_what_is_old_is_forgotten(by, days):
+    bounds = ((by - 100, by, NOW),) * SAMPLES
+    assert distribution(bounds, NOW + days * 86_400 - 1) != ASSUMED
+    assert distribution(bounds, NOW + days * 86_400) == ASSUMED
+
+
+@pytest.mark.parametrize(
+    ("took", "number", "rested", "divided_by"),
+    [(300, "00000000", True, 2), (300, "00000000", False, 1), (300, "00000001", True, 1), (33, "00000000", True, 1)],
+    ids=["a first batch", "all is new", "a later batch", "a quick model"],
+)
+def test_first_batch_after_a_rest_is_polled_at_half(took, number, rested, divided_by):
+    known = distribution(((took - 5, took, NOW),) * 20, NOW)
+    wait = first_poll(known, number, 0.0, rested=rested)
+    assert wait == pytest.approx(next_poll(known, 0.0, 0.0) / divided_by)
 
 
 def test_remembered_batches_depend_on_number():
     assert [number for number in range(60) if is_sampled(f"{number:08d}")] == [*range(40), 40, 48, 56]
     assert is_sampled("00000003.0.1")
+
+
+# ── models that work in order ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def bounds_of(took, number=40, apart=10.0, polled_every=15.0):
+    """Bounds of batches that are accepted one after the other, and polled regularly until they are over."""
+    found = []
+    for each in range(number):
+        age = next(age for age in (polled_every * times for times in range(1, 999)) if age >= took(each))
+        found.append((age - polled_every, age, int(NOW + apart * each + age)))
+    return tuple(found)
+
+
+@pytest.mark.parametrize(
+    ("took", "expected"),
+    [
+        (lambda _: 33.0, True),
+        (lambda number: 30.0 + 5 * number, True),
+        (lambda number: 300.0 if number % 8 == 0 else 30.0, False),
+        (lambda number: random.Random(number).uniform(5, 300), False),
+    ],
+    ids=["always as long", "a queue", "some take long", "by chance"],
+)
+def test_order_is_seen_in_bounds(took, expected):
+    bounds = bounds_of(took)
+    assert is_in_order(bounds, NOW + 900) is expected
+    assert not is_in_order(bounds[:3], NOW + 900)
+    assert not is_in_order(bounds, NOW + 9_000)
+
+
+@pytest.mark.parametrize(
+    ("seen_ago", "accepted_before", "wait"),
+    [(1, 40, 40), (9, 40, 40), (10, 40, 0), (1, 2, 10), (1, 1, 0), (1, -5, 0), (1, 500, 120)],
+)
+def test_batch_waits_as_long_as_it_is_behind(seen_ago, accepted_before, wait):
+    assert seconds_behind([(NOW - seen_ago, NOW - 60 - accepted_before)], NOW - 60, NOW) == wait
