@@ -204,7 +204,10 @@ def remove(services: Services, events: Events) -> None:
         QueuesRefusedError: the API did not do it.
         StorageError: DynamoDB failed.
     """
-    api = replace(events.api, now=services.now, until=services.now() + REMOVE_SECONDS)
+    until = services.now() + REMOVE_SECONDS
+    api = replace(
+        events.api, now=services.now, until=until, permit=lambda: services.budget.permit_check(services.now())
+    )
     found = api.queue(events.name)
     if found is not None:
         queue_id = str(found.get("queue_id", ""))
