@@ -8,6 +8,7 @@ import time
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -25,6 +26,7 @@ BAD = f"{BGE}/reviews/july.jsonl"
 """A job with a record that fails, and so with a retry file; docs/results.md waits for the job of this path."""
 LOST = "inbox/dead/letter.jsonl"
 SOURCE = "team-exports"
+MACHINE = json.dumps({"StartAt": "end", "States": {"end": {"Type": "Succeed"}}})
 INSTEAD = {
     "results/<...>/retry.jsonl": "$RETRY",
     '\\"BATCH#00000000\\"': '\\"META\\"',  # Of the batch of a job that is over, nothing is due.
@@ -50,7 +52,13 @@ def shell(tmp_path_factory):
         s3.put_object(Bucket=bucket, Key=LOST, Body=b"{}\n", Metadata={"model": BGE})
         s3.create_bucket(Bucket=SOURCE)
         s3.put_object(Bucket=SOURCE, Key="key", Body=b"{}\n")
+        port = urlsplit(s3.meta.endpoint_url).port
+        trusts = json.dumps({"Version": "2012-10-17", "Statement": []})
+        role = aws.client("iam", port).create_role(RoleName="waits", AssumeRolePolicyDocument=trusts)["Role"]["Arn"]
+        machine = aws.client("stepfunctions", port)
+        waits = machine.create_state_machine(name="waits", definition=MACHINE, roleArn=role)
         variables = {
+            "STATE_MACHINE_ARN": waits["stateMachineArn"],
             "PATH": f"{COMMANDS}:{os.environ['PATH']}",
             "HOME": str(folder),
             "AWS_ENDPOINT_URL": s3.meta.endpoint_url,

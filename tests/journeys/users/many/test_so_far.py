@@ -323,6 +323,29 @@ def test_job_that_has_not_begun_has_nothing_yet(small, tmp_path):
     assert "0 records, 0 new, the rest is not known yet" in done.out
 
 
+def test_pieces_of_a_divided_batch_come_one_by_one(start, monkeypatch, capsys, api, tmp_path):
+    """Its bad record is found while a piece is stalled, and others are tried again."""
+    command = CommandLine(start(MAX_REQUESTS_PER_BATCH=8), monkeypatch, capsys)
+    api.inject(Fault(kind="batch_fails", contains="text 3.", times=0, code=3030))
+    api.inject(Fault(kind="stuck", contains="text 5.", nth=2, seconds=HALF_AN_HOUR))
+    api.inject(Fault(kind="item_fails", marker="text 12.", first=1))
+    upload(command, 16)
+    out = tmp_path / "a.jsonl"
+    seen = []
+    for pending in (3, 2, 1, 0):
+        run_until(command, pending)
+        assert command.run("get", "a.jsonl", "--so-far", "-o", out).code == 0
+        seen.append(out.read_bytes().splitlines())
+    command.world.settle()
+
+    assert command.run("get", "a.jsonl", "--so-far", "-o", out).code == 0
+    whole = command.world.read(f"{command.world.only_folder()}/output.jsonl")
+    assert out.read_bytes() == whole
+    assert all(set(lines) <= set(whole.splitlines()) for lines in seen)
+    assert any(0 < len(lines) < 16 for lines in seen)
+    assert [line["success"] for line in map(json.loads, whole.splitlines())].count(False) == 1
+
+
 def test_batch_without_lines_is_still_to_come(small, tmp_path):
     """Nothing of it could be written: it is done, and names no part."""
     upload(small, 6)
