@@ -11,10 +11,11 @@ import msgspec
 
 from dropbatch.core import keys
 from dropbatch.core.keys import FINAL_JOB_STATES, JobState
+from shared.models import BatchState
 
 if TYPE_CHECKING:
     from shared.bootstrap import Services
-    from shared.models import Job, UploadDenial
+    from shared.models import Batch, Job, UploadDenial
 
 JSON_TYPE = "application/json"
 UPLOAD_DENIED = "upload_denied"
@@ -34,17 +35,23 @@ class PendingBatches:
         queued: batches that the API has not started, as far as it reports.
         running: batches that it is processing.
         oldest_at: when it accepted the oldest of them, Unix seconds.
+        looked_for_since: since when the submit of a batch is looked for, Unix seconds; None if there is no such batch.
     """
 
     queued: int = 0
     running: int = 0
     oldest_at: float | None = None
+    looked_for_since: float | None = None
 
-    def plus(self, api_status: str, accepted_at: float | None) -> PendingBatches:
-        """The same with one more batch."""
-        oldest = min((at for at in (self.oldest_at, accepted_at) if at is not None), default=None)
-        running = api_status == "running"
-        return PendingBatches(self.queued + (not running), self.running + running, oldest)
+    def plus(self, batch: Batch) -> PendingBatches:
+        """The same with one more batch, if it is pending."""
+        if batch.looking:
+            return replace(self, looked_for_since=batch.looking.began_at)
+        if batch.state is not BatchState.QUEUED:
+            return self
+        oldest = min((at for at in (self.oldest_at, batch.accepted_at) if at is not None), default=None)
+        running = batch.api_status == "running"
+        return replace(self, queued=self.queued + (not running), running=self.running + running, oldest_at=oldest)
 
     def for_status(self) -> dict[str, Any]:
         """The member `pending`. It has a time, not an age, so that the status stays the same while nothing happens."""

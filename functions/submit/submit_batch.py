@@ -7,18 +7,29 @@ after the lease looks for a receipt or a reply of that attempt before it treats 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from dropbatch.core import keys
+from functions.submit.outcomes.unproven import UnprovenSubmit, end
 from functions.submit.submit_waits import UNPAID_REASONS, closes_pause, hold, reserve_day, wait
 from shared.api_messages import attach_api_message
-from shared.aws.queues import FAST_START_BATCHES, MAX_AHEAD_SECONDS, POLL_GRACE_SECONDS, PollMessage, VisitMessage
+from shared.aws.queues import (
+    FAST_START_BATCHES,
+    MAX_AHEAD_SECONDS,
+    POLL_GRACE_SECONDS,
+    PollMessage,
+    SubmitMessage,
+    VisitMessage,
+)
 from shared.claims import MAX_CLAIMS, MAX_SECONDS_TO_ACCEPTANCE
 from shared.errors import ObjectNotFoundError, StorageError
+from shared.events import marking, search
+from shared.events.answers import net_of
+from shared.events.marking import NOTHING, ToSend
 from shared.events.pulling import expect_events
 from shared.events.set_up import subscribe
 from shared.models import Batch, BatchState, DueKind, ErrorDetail, Job, Reservation, Submission, cause_of
@@ -33,24 +44,21 @@ from shared.pacing.controls import (
     Permit,
     wait_for_lift,
 )
-from shared.retry import soon_after, submit_back_off
+from shared.retry import soon_after
 from shared.workers_ai.client import TokenState
 from shared.workers_ai.error_codes import (
     FIREWALL,
     METRIC_OF_CLASS,
     ErrorClass,
-    is_doubtful,
-    is_like_lost,
     model_error_message,
 )
-from shared.workers_ai.lasting_errors import clear_lasting_error, note_lasting_error
+from shared.workers_ai.lasting_errors import clear_lasting_error
 from shared.workers_ai.other_account import api_of, other_account
 from shared.workers_ai.rejections import classify_rejection, token_state
 from shared.workers_ai.replies import Accepted, Failed, OutcomeUnknown, Rejected, Reply
 from shared.workers_ai.results import Answer
 
 if TYPE_CHECKING:
-    from shared.bootstrap import Services
     from shared.invocation import Invocation
 
 POST_SECONDS = 60.0
@@ -59,13 +67,11 @@ SETTLE_SECONDS = 45.0
 """Seconds kept after the POST to record its outcome, in the table or else as a receipt in S3."""
 SUBMIT_LEASE_MARGIN_SECONDS = 30.0
 """Seconds by which clocks of two functions may differ."""
+LONGEST_INVOCATION_SECONDS = 150.0
+"""Seconds that an invocation may take, as the template sets them."""
 PRECISE_SECONDS = 2.0
 """Seconds up to which a first poll comes to the tenth of a second."""
 SUBMIT_FAILED = ErrorDetail("internal", "Dropbatch could not submit this batch; see the submit function's log.")
-MAX_AMBIGUOUS_SUBMITS = 2
-"""Submits of one batch with an unknown outcome; the last of them ends the batch."""
-MAX_DOUBTS = 2
-"""Submits of one batch, between two acceptances, that may have been refused; one more is of unknown outcome."""
 
 
 def submit_batch(invocation: Invocation, job_id: str, number: str) -> None:
@@ -94,14 +100,16 @@ def _advance_batch(invocation: Invocation, job_id: str, number: str) -> None:
     if batch is None or job is None:
         logger.warning("message for an unknown batch", job_id=job_id, number=number)
         return
-    if batch.state is BatchState.SUBMITTING and now >= batch.fence:
+    if batch.state is BatchState.SUBMITTING and batch.looking:
+        batch = _Submit(invocation, job, batch).look()
+    elif batch.state is BatchState.SUBMITTING and now >= batch.fence:
         batch = _Submit(invocation, job, batch).recover()
     if batch is None or batch.state is not BatchState.READY or batch.ending or batch.isolating:
         return
     if batch.due_at is None or batch.due_at > now + MAX_AHEAD_SECONDS:
         return
     if (ending := _reason_to_end(job, batch, now)) is not None:
-        _end(services, batch, ending)
+        end(services, batch, ending)
     elif job.is_held:
         hold(services, job, batch, now)
     elif not cost_limit.allows_batch(job, batch):
@@ -121,12 +129,6 @@ def _reason_to_end(job: Job, batch: Batch, now: float) -> ErrorDetail | None:
     return None
 
 
-def _end(services: Services, batch: Batch, ending: ErrorDetail, **updates: object) -> Batch | None:
-    """End the batch's records without another submit, unless one of its ids still returns its answer."""
-    settle = services.ledger.keep_polling if batch.pollable else services.ledger.end_without_answer
-    return settle(batch, ending, services.now(), **updates)
-
-
 def _submit_if_permitted(invocation: Invocation, job: Job, batch: Batch) -> None:
     """Submit a batch if the budget permits it now."""
     services, now, account = invocation.services, invocation.services.now(), other_account(invocation.services, job)
@@ -144,48 +146,38 @@ def _submit_if_permitted(invocation: Invocation, job: Job, batch: Batch) -> None
     if not account:
         subscribe(services, job.plan.model)
     # Read before the claim, so that nothing comes between the claim and the POST, or the request_id and the table.
-    first_poll = services.times.first_poll(job.plan.model, batch.number, now)
+    first_poll = net_of(services, job, services.times.first_poll(job.plan.model, batch.number, now), first=True)
     if job.deadline_at is not None:
         first_poll = min(first_poll, max(job.deadline_at - now, 0.0))  # Its last poll is not later than it has to be.
     size = batch.round_size or batch.body_size
     body = services.store.get(keys.staged(job.job_id, batch.number, batch.round), 0, size)
+    to_send = marking.mark(services, job, batch, body)
     if not invocation.allows(POST_SECONDS + SETTLE_SECONDS):
         return  # It stays due.
     reserved = reserve_day(services, job, batch, body, permit)
     if isinstance(reserved, Denied):
         wait(services, batch, reserved)
         return
-    _Submit(invocation, job, batch, permit, first_poll, reserved).send(body)
+    _Submit(invocation, job, batch, permit, first_poll=first_poll, reserved=reserved, to_send=to_send).send()
 
 
 @dataclass(slots=True)
-class _Submit:
+class _Submit(UnprovenSubmit):
     """One submit of a batch. This is what costs money: each POST of a body may be billed.
 
     Attributes:
-        invocation: the one that submits, or recovers.
-        job: the batch's job.
-        batch: as it was read; once claimed, as the claim wrote it.
-        permit: the budget's.
         first_poll: seconds from the acceptance to the first poll.
         reserved: what it reserves of the stack's limit for the day.
+        to_send: the body.
     """
 
-    invocation: Invocation
-    job: Job
-    batch: Batch
-    permit: Permit = field(default_factory=Permit)
     first_poll: float = 0.0
     reserved: Reservation | None = None
-
-    @property
-    def services(self) -> Services:
-        """The process's clients and settings."""
-        return self.invocation.services
+    to_send: ToSend = NOTHING
 
     # ── one POST ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def send(self, body: bytes) -> None:
+    def send(self) -> None:
         """Claim the batch, post its body, and settle the outcome."""
         #  claim                        POST                  outcome                invocation's        fence
         #    │                            │                      │                      end                │
@@ -196,7 +188,7 @@ class _Submit:
         ledger = self.services.ledger
         fence = self.invocation.deadline + SUBMIT_LEASE_MARGIN_SECONDS
         try:
-            claimed = ledger.begin_submit(self.batch, fence, self.reserved)
+            claimed = ledger.begin_submit(self.batch, fence, self.reserved, self.to_send.markers)
         except StorageError:
             # It may be written all the same. Nothing was sent, so nobody has to wait for the fence, or call it unknown.
             ledger.undo_submit(self.batch, fence, self.services.now())
@@ -205,7 +197,7 @@ class _Submit:
             return
         self.batch = claimed
         seconds = min(POST_SECONDS, self.invocation.seconds_left - SETTLE_SECONDS)
-        batch = self.batch
+        batch, body, self.sent_from = self.batch, self.to_send.body, self.services.now()
         with api_of(self.services, self.job).submit(self.job.plan.model, body, seconds, batch.sendable) as reply:
             self.settle(reply)
 
@@ -236,7 +228,7 @@ class _Submit:
             case _:  # `OutcomeUnknown`, or `Pending`, which is not an answer to a submit
                 if isinstance(reply, OutcomeUnknown):
                     logger.warning("submit outcome unknown", **batch_log_fields(batch), reason=reply.reason)
-                retry(lambda: self._end_ambiguous(self.services.now()))
+                retry(lambda: self.end_ambiguous(self.services.now()))
                 return
         self.services.lift(permit, model)
         clear_lasting_error(self.services, self.job, batch)
@@ -277,7 +269,9 @@ class _Submit:
             if services.store.head(keys.raw(batch.job_id, batch.number, batch.attempt, 0)) is None:
                 logger.warning("submit outcome unknown", **batch_log_fields(batch), reason="its function died")
                 # It died some time ago, so the pause starts then, and this batch may probe it now.
-                return self._end_ambiguous(batch.fence - SUBMIT_LEASE_MARGIN_SECONDS)
+                died_at = batch.fence - SUBMIT_LEASE_MARGIN_SECONDS
+                self.sent_from = died_at - LONGEST_INVOCATION_SECONDS
+                return self.end_ambiguous(died_at)
             submission = Submission("", batch.attempt, services.now(), batch.round)
         else:
             submission = msgspec.json.decode(receipt, type=Submission)
@@ -285,6 +279,19 @@ class _Submit:
         if accepted:
             self._schedule_first_poll(submission)
         return accepted
+
+    def look(self) -> Batch | None:
+        """Look for a submit that may have been accepted; return the batch as it is afterwards."""
+        ended, batch = search.look(self.invocation, self.job, self.batch)
+        if batch is None or batch.looking is None:
+            if ended is search.Look.FOUND and batch:
+                self.batch = batch
+                self._follow_acceptance()
+            return batch
+        if ended is not search.Look.OVER:
+            return batch
+        self.batch = batch
+        return self.end_look()
 
     def _leave_receipt(self, submission: Submission) -> bool:
         """Record in the log and in S3 an acceptance that the table did not store; return whether S3 has it."""
@@ -300,10 +307,16 @@ class _Submit:
         return True
 
     def _schedule_first_poll(self, submission: Submission) -> None:
-        """Note the acceptance in the job and for events; send the message that polls one of the first batches."""
+        """Note an acceptance, for events too, and have the batch polled."""
         services, batch = self.services, self.batch
         if not other_account(services, self.job):
             expect_events(services, self.job, batch.number, submission)
+            marking.note_accepted(services, self.job, batch)
+        self._follow_acceptance()
+
+    def _follow_acceptance(self) -> None:
+        """Note an acceptance in the job; send the message that polls one of the first batches."""
+        services, batch = self.services, self.batch
         if not self.job.seen_accepted:
             services.ledger.record_acceptance(batch.job_id)
         if int(batch.number[:8]) < FAST_START_BATCHES:
@@ -335,32 +348,14 @@ class _Submit:
                 self._wait_for_end_of_pause()
             case ErrorClass.MODEL:
                 words = model_error_message(job.plan.model, code)
-                _end(services, batch, ErrorDetail("rejected", words))
+                end(services, batch, ErrorDetail("rejected", words))
                 if ledger.fail_job(job, ErrorDetail("unknown_model", words), now):
                     services.queues.send(VisitMessage(job.job_id))
             case ErrorClass.REQUEST | ErrorClass.BATCH_FAILED | ErrorClass.UNKNOWN_ID:
                 is_firewall = not reply.enveloped and reply.status == HTTPStatus.FORBIDDEN
                 self._isolate_or_end(code, FIREWALL if is_firewall else reply.message)
             case _:
-                self._try_later(reply)
-
-    def _try_later(self, reply: Rejected) -> None:
-        """Try the batch later, and count it if the API may have accepted it all the same."""
-        services, batch, now = self.services, self.batch, self.services.now()
-        like_lost, code = is_like_lost(reply), str(reply.code or reply.status)
-        if like_lost and batch.doubts >= MAX_DOUBTS:
-            self._end_ambiguous(now, code)
-            return
-        if like_lost and self.permit.pause and self.permit.pause.reason is PauseReason.OUTAGE:
-            services.budget.pause(PauseReason.OUTAGE, now, code, self.permit, other_account(services, self.job))
-        services.ledger.refuse(
-            batch,
-            now + submit_back_off(batch.refusals),
-            refusals=batch.refusals + 1,
-            doubtful=batch.doubtful + is_doubtful(reply),
-            doubts=batch.doubts + like_lost,
-            calls_fail_since=note_lasting_error(services, self.job, batch, reply, polling=False),
-        )
+                self.try_later(reply)
 
     def _wait_for_end_of_pause(self) -> None:
         """Put the batch off; one that still has ids is polled meanwhile, not at once."""
@@ -372,27 +367,16 @@ class _Submit:
     def _isolate_or_end(self, code: int | None, message: str) -> None:
         """The API refused the batch's content: the poll function isolates the bad record, so that only it fails."""
         services, batch = self.services, self.batch
+        if self.to_send.gives_reference and marking.is_suspect(services, self.job):
+            services.ledger.refuse(batch, services.now(), markers=marking.without_marker(batch))
+            services.queues.send(SubmitMessage(batch.job_id, batch.number))
+            return
         words = "Workers AI refused this request"
         plain = ErrorDetail("rejected", words if code is None else f"{words} ({code})")
         reason = attach_api_message(services.store, batch, plain, message)
         if batch.round:
-            _end(services, batch, replace(reason, code="inference_failed"))
+            end(services, batch, replace(reason, code="inference_failed"))
         elif batch.sendable == 1:
             services.ledger.end_without_answer(batch, reason, services.now(), cause=cause_of(code))
         else:
             services.ledger.begin_isolation(batch, reason, cause_of(code), services.now())
-
-    def _end_ambiguous(self, since: float, code: str = "no answer") -> Batch | None:
-        """It is unknown whether the API accepted the batch: apply `AmbiguousSubmit`; return the batch as it is then."""
-        services, batch = self.services, self.batch
-        now = services.now()
-        count("AmbiguousSubmits")
-        services.budget.pause(PauseReason.OUTAGE, since, code, self.permit, other_account(services, self.job))
-        times = batch.unknowable + 1
-        if services.settings.ambiguous_submit == "fail" or times >= MAX_AMBIGUOUS_SUBMITS:
-            ending = ErrorDetail(
-                "submit_unknown",
-                "It is unknown whether Workers AI accepted this request, so it was not sent again.",
-            )
-            return _end(services, batch, ending, unknowable=times)
-        return services.ledger.refuse(batch, now + submit_back_off(0), unknowable=times)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 ASIDE_SECONDS = (60.0, 300.0, 900.0, 3_600.0)
 """Seconds for which nothing is pulled after the first, second, third and each further refusal in a row."""
+CACHED_STATE_SECONDS = 5.0
 STALE_SECONDS = 60.0
 """Seconds after which a pull that was planned and not made counts no longer."""
 
@@ -31,12 +32,16 @@ class Subscription:
         at: when it was made, Unix seconds.
         again_at: when one that failed is tried again, Unix seconds.
         problem: why there is none; empty if there is one.
+        marked_at: when a batch with a marker was accepted first, Unix seconds; 0: never.
+        unmarked_until: until when batches have no marker, because the model refuses references, Unix seconds.
     """
 
     id: str = ""
     at: float = 0.0
     again_at: float = 0.0
     problem: str = ""
+    marked_at: float = 0.0
+    unmarked_until: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +62,8 @@ class EventsState:
         busy_until: until when a function sets something up.
         youngest_at: when the youngest batch was accepted.
         pull_at: when to pull next.
+        queued_at: when the youngest batch of ours was accepted whose event `queued` has come.
+        pulled_at: when the queue was last pulled until it was empty.
         orphans_since: beginning of the hour in which `orphans` events of unknown ids were noted.
         orphans: how many.
         subscriptions: by model; each is an attribute of the item, named as the model.
@@ -75,6 +82,8 @@ class EventsState:
     busy_until: float = 0.0
     youngest_at: float = 0.0
     pull_at: float = 0.0
+    queued_at: float = 0.0
+    pulled_at: float = 0.0
     orphans_since: float = 0.0
     orphans: int = 0
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
@@ -101,6 +110,19 @@ class EventsItem(Table):
         """Use a ready client; nothing is read yet."""
         super().__init__(client, table)
         self.key = control_key(f"EVENTS#{account}")
+        self.cached: tuple[float, EventsState] = (0.0, EventsState())
+
+    def recent(self, now: float) -> EventsState:
+        """What was known a few seconds ago at most.
+
+        Raises:
+            StorageError: DynamoDB failed.
+        """
+        read_at, state = self.cached
+        if now - read_at >= CACHED_STATE_SECONDS:
+            state = self.state()
+            self.cached = now, state
+        return state
 
     def state(self) -> EventsState:
         """What is known. An item that cannot be read is deleted, so that the next submit sets everything up again.
@@ -156,6 +178,7 @@ class EventsItem(Table):
             StorageError: DynamoDB failed.
         """
         self._write({model: {"M": attributes(subscription)}, "busy_until": attribute(0.0)})
+        self.cached = (0.0, EventsState())
 
     def change(
         self, changes: Mapping[str, object], condition: str = "", values: Mapping[str, object] | None = None

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from shared.errors import StorageError
 from shared.observability import logger
+from shared.workers_ai.queue_messages import bare_id
 
 if TYPE_CHECKING:
     from shared.bootstrap import Services
@@ -15,18 +16,14 @@ MIN_PULL_SECONDS, MAX_PULL_SECONDS, MAX_LATER_PULL_SECONDS = 2.0, 15.0, 30.0
 YOUNG_SECONDS = 600.0
 SHARE_OF_AGE = 1 / 16
 """The share of the age of the youngest batch that passes between two pulls."""
-CROWDED_SECONDS = 10.0
-"""Seconds between two pulls at least while the rate budget is nearly used up: with their acknowledgements, 12 calls a
-minute."""
 FAST_PERCENTILE, FAST_SHARE = 0.05, 0.8
 """No pull before this share of the time in which so few batches of the model were finished."""
 
 
-def pull_interval(age: float, *, crowded: bool = False) -> float:
-    """Seconds between two pulls while the youngest batch is so old, in seconds."""
+def pull_interval(age: float, gap: float) -> float:
+    """Seconds between two pulls while the youngest batch is so old, in seconds, and at least `gap`."""
     most = MAX_PULL_SECONDS if age < YOUNG_SECONDS else MAX_LATER_PULL_SECONDS
-    least = CROWDED_SECONDS if crowded else MIN_PULL_SECONDS
-    return min(max(age * SHARE_OF_AGE, least), most)
+    return max(min(max(age * SHARE_OF_AGE, MIN_PULL_SECONDS), most), gap)
 
 
 def expect_events(services: Services, job: Job, number: str, submission: Submission) -> None:
@@ -38,7 +35,7 @@ def expect_events(services: Services, job: Job, number: str, submission: Submiss
     if events is None or not submission.request_id:
         return
     try:
-        known = events.ids.assign(submission.request_id, job.job_id, number, submission.round, now)
+        known = events.ids.assign(bare_id(submission.request_id), job.job_id, number, submission.round, now)
         if known.over_at:
             services.ledger.tell_over(job.job_id, number, submission.round, now)
             return

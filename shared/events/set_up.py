@@ -13,6 +13,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from shared.errors import StorageError
+from shared.events.coming import Coming
 from shared.events.control_item import EventsItem, EventsState, Subscription
 from shared.events.ids import Ids
 from shared.observability import logger
@@ -26,16 +27,18 @@ if TYPE_CHECKING:
 SET_UP_SECONDS = 5.0
 """Seconds that a submit waits at most for the set-up."""
 REMOVE_SECONDS = 30.0
+OTHER_SECONDS = 0.5
+"""Seconds between two looks at what another function sets up."""
 BUSY_SECONDS = 15.0
 """Seconds after which a set-up that was begun is begun again."""
 UNCHANGED_SECONDS = 60.0
 """Seconds for which a process does not look again whether a model is subscribed."""
-REFUSED_SECONDS, FAILED_SECONDS = 86_400.0, 3_600.0
+REFUSED_SET_UP_SECONDS, FAILED_SECONDS = 86_400.0, 3_600.0
 """Seconds until a set-up is tried again: after a refusal that lasts, and after any other failure."""
 MAX_MODELS = 200
 """Models that the control item lists: its size is bounded."""
-SET_UP_CALLS = 6
-"""Calls of a set-up at most, as a rule; they are counted against the rate budget."""
+SET_UP_CALLS, SUBSCRIBE_CALLS = 6, 2
+"""Calls of a whole set-up, and of one more model's, as a rule. The rate budget must have as many at once."""
 TAKEN = "another subscription has the events of this model"
 OF_WORKER = "the queue is read by a Worker, which Dropbatch does not replace"
 
@@ -47,6 +50,7 @@ class Events:
     Attributes:
         item: its control item.
         ids: whose each id is.
+        coming: whether the events of each model come.
         api: the Queues API.
         name: of the queue.
         looked: by model, until when this process need not look whether it is subscribed, Unix seconds.
@@ -54,6 +58,7 @@ class Events:
 
     item: EventsItem
     ids: Ids
+    coming: Coming
     api: QueuesApi
     name: str
     looked: dict[str, float] = field(default_factory=dict)
@@ -66,7 +71,8 @@ def events_of(services: Services) -> Events | None:
         return services.events
     item = EventsItem(services.ledger.client, settings.table_name, settings.cloudflare_account_id)
     ids = Ids(services.ledger.client, settings.table_name)
-    return Events(item, ids, QueuesApi(services.api, services.now), settings.events_queue_name)
+    coming = Coming(services.ledger.client, settings.table_name, settings.cloudflare_account_id)
+    return Events(item, ids, coming, QueuesApi(services.api, services.now), settings.events_queue_name)
 
 
 def subscribe(services: Services, model: str) -> None:
@@ -79,10 +85,28 @@ def subscribe(services: Services, model: str) -> None:
         state = events.item.state()
         if not state.needs_set_up(model, now) or len(state.subscriptions) >= MAX_MODELS:
             return
-        if services.budget.permit_check(now, SET_UP_CALLS) and events.item.claim(now, now + BUSY_SECONDS):
-            _SetUp(events, replace(events.api, until=now + SET_UP_SECONDS), services.now).run(state, model)
+        if state.busy_until > now:
+            _wait_for_other(services, events, model, now + SET_UP_SECONDS)
+        elif not services.budget.permit_check(now, SUBSCRIBE_CALLS if state.queue_id else SET_UP_CALLS):
+            events.looked.pop(model)  # The next submit tries again.
+        elif events.item.claim(now, now + BUSY_SECONDS):
+            api = replace(events.api, now=services.now, until=now + SET_UP_SECONDS)
+            _SetUp(events, api, services.now).run(state, model)
+        else:
+            _wait_for_other(services, events, model, now + SET_UP_SECONDS)
     except StorageError as error:
         logger.warning("events not set up", reason=str(error))
+
+
+def _wait_for_other(services: Services, events: Events, model: str, until: float) -> None:
+    """Wait for the function that sets up now: a batch that is submitted meanwhile would have no events."""
+    while services.now() < until:
+        services.sleep(OTHER_SECONDS)
+        state = events.item.state()
+        if not state.needs_set_up(model, services.now()):
+            events.item.cached = services.now(), state
+            return
+    events.looked.pop(model, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +137,7 @@ class _SetUp:
 
     def _note_refusal(self, refused: QueuesRefusedError) -> None:
         now = self.now()
-        until = now + (REFUSED_SECONDS if refused.lasting else FAILED_SECONDS)
+        until = now + (REFUSED_SET_UP_SECONDS if refused.lasting else FAILED_SECONDS)
         logger.warning("events not set up", reason=str(refused))
         said = {"refused_at": now, "refusal": str(refused), "refused_until": until, "busy_until": 0.0}
         self.events.item.change(said)
@@ -180,7 +204,10 @@ def remove(services: Services, events: Events) -> None:
         QueuesRefusedError: the API did not do it.
         StorageError: DynamoDB failed.
     """
-    api = replace(events.api, until=services.now() + REMOVE_SECONDS)
+    until = services.now() + REMOVE_SECONDS
+    api = replace(
+        events.api, now=services.now, until=until, permit=lambda: services.budget.permit_check(services.now())
+    )
     found = api.queue(events.name)
     if found is not None:
         queue_id = str(found.get("queue_id", ""))

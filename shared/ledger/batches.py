@@ -9,7 +9,7 @@ from shared.aws.attribute_values import attributes, read
 from shared.aws.dynamodb import ABSENT, AtMost, Table
 from shared.errors import InvariantError, UnreadableItemError
 from shared.ledger.item_keys import LIFE_SECONDS, batch_key
-from shared.models import Batch, BatchState, DueKind, ErrorDetail, Part, Reservation, Submission
+from shared.models import Batch, BatchState, DueKind, ErrorDetail, Looking, Part, Reservation, Submission
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -100,7 +100,9 @@ class Batches(Table):
         item = {**batch_key(batch.job_id, batch.number), **attributes(batch)}
         return batch if self.create(item) else None
 
-    def begin_submit(self, batch: Batch, fence: float, reserved: Reservation | None = None) -> Batch | None:
+    def begin_submit(
+        self, batch: Batch, fence: float, reserved: Reservation | None = None, markers: tuple[str, ...] = ()
+    ) -> Batch | None:
         """`ready` to `submitting`, before the POST; no other function may try before `fence`."""
         reservation = {"reserved": reserved} if reserved else {}
         return self._change_batch(
@@ -121,6 +123,8 @@ class Batches(Table):
                 "due_at": fence,
                 "claims": batch.claims + 1,
                 **reservation,
+                "markers": markers or batch.markers,
+                "looking": None,
             },
         )
 
@@ -135,7 +139,12 @@ class Batches(Table):
             {**_waiting(batch), "due_at": due_at, "claims": batch.claims},
         )
 
-    def accept(self, batch: Batch, submission: Submission, due_at: float) -> Batch | None:
+    def look_for_submit(self, batch: Batch, looking: Looking, due_at: float) -> Batch | None:
+        """Stay `submitting`: the submit may have been accepted, and its id is looked for."""
+        expected = {"state": BatchState.SUBMITTING, "attempt": batch.attempt, "looking": ABSENT}
+        return self._change_batch(batch, expected, {"looking": looking, "due_at": due_at, "claims": 0})
+
+    def accept(self, batch: Batch, submission: Submission, due_at: float, **updates: object) -> Batch | None:
         """`submitting` to `queued`: the API has accepted the batch under a request_id."""
         return self._change_batch(
             batch,
@@ -153,6 +162,8 @@ class Batches(Table):
                 "calls_fail_since": 0.0,
                 "paused": 0.0,
                 "told_at": 0.0,
+                "looking": None,
+                **updates,
             },
         )
 
@@ -192,7 +203,7 @@ class Batches(Table):
         return self._change_batch(
             batch,
             {"state": BatchState.SUBMITTING, "attempt": batch.attempt},
-            {**_waiting(batch), "due_at": due_at, "claims": 0, "calls_fail_since": 0.0, **updates},
+            {**_waiting(batch), "due_at": due_at, "claims": 0, "calls_fail_since": 0.0, "looking": None, **updates},
         )
 
     def poll_on(self, batch: Batch, due_at: float) -> Batch | None:
@@ -304,6 +315,10 @@ class Batches(Table):
                 "claims": 0,
             },
         )
+
+    def claim_look(self, batch: Batch, until: float) -> Batch | None:
+        """Claim a batch whose submit is looked for; moves `due_at` to the claim's end."""
+        return self.claim_isolation(batch, until)
 
     def claim_isolation(self, batch: Batch, until: float) -> Batch | None:
         """Claim a batch in which bad records are to be isolated; moves `due_at` to the claim's end."""

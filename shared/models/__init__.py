@@ -2,6 +2,7 @@
 
 from shared.models.batches import (
     Batch,
+    Looking,
     Part,
     PartialReply,
     Reservation,
@@ -48,6 +49,7 @@ __all__ = [
     "JobControl",
     "JobTotals",
     "LastingError",
+    "Looking",
     "Part",
     "PartialReply",
     "Reservation",

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from dropbatch.core.cost_limit import Spent  # noqa: TC001 - read at run time, from the fields
 from dropbatch.core.keys import JobState
 from dropbatch.core.records.plan import Checkpoint, SplitPlan  # noqa: TC001 - read at run time, from the fields
 from shared.models.common import ErrorDetail, Usage
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from shared.models.batches import Batch
 
 MAX_JOB_SECONDS = 50 * 86_400
 """Seconds after which a job ends, whatever it waits for: well before its staging objects (60 days) and items expire."""
@@ -85,6 +91,8 @@ class JobTotals:
         uncollected: accepted submits whose answer was not collected; their bodies are among these.
         unknowable: their submits with an unknown outcome, and those of batches that were divided into them.
         doubtful: likewise, submits that were refused in a way that does not prove it.
+        found: likewise, submits whose reply was lost and whose id was found by its event.
+        told: batches of which an event told that they are over.
     """
 
     batches: int = 0
@@ -98,6 +106,18 @@ class JobTotals:
     uncollected: int = 0
     unknowable: int = 0
     doubtful: int = 0
+    found: int = 0
+    told: int = 0
+
+    def counting(self, batches: Sequence[Batch]) -> JobTotals:
+        """The same, with the submits of more batches."""
+        return replace(
+            self,
+            unknowable=self.unknowable + sum(one.unknowable for one in batches),
+            doubtful=self.doubtful + sum(one.doubtful for one in batches),
+            found=self.found + sum(one.found for one in batches),
+            told=self.told + sum(one.told_at > 0 for one in batches),
+        )
 
 
 @dataclass(frozen=True, slots=True)

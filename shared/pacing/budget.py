@@ -44,6 +44,9 @@ RATE_LIMIT_SECONDS, MAX_RATE_LIMIT_SECONDS = 60.0, 900.0
 SAME_RATE_LIMIT_SECONDS = 300.0
 """A wait that begins within these seconds after the end of the last one continues it."""
 
+PULL_SHARE = 0.05
+"""The share of the rate that pulls of events take while calls are scarce."""
+
 CLOUDFLARE_CALLS = 1_200
 """Calls with one token that Cloudflare allows in any 5 minutes; above that it refuses every call for 5 minutes."""
 
@@ -245,8 +248,16 @@ class Budget(ControlItems):
         return [max((begin + (1 + slot - burst) * interval) / 1000, now) for slot in range(wanted)]
 
     def permit_check(self, now: float, calls: int = 1) -> bool:
-        """Whether so many calls may be made now that run no model, such as the token's check: no pause prevents it."""
-        return self._take(self.controls().rate, min(calls, self.burst), self.burst, now)
+        """Whether calls may be made now that run no model, such as the token's check: no pause prevents them."""
+        return self._take(self.controls().rate, calls, self.burst, now)
+
+    def pull_gap(self, free: Free) -> float:
+        """Seconds between two pulls of events at least: they save time, and take no call that others need.
+
+        While more than a quarter of the burst is used, a pull and its acknowledgement take `PULL_SHARE` of the rate.
+        """
+        used = self.poll_burst - free.polls
+        return 0.0 if used <= self.burst // 4 else 2 * self.interval / 1000 / PULL_SHARE
 
     def can_submit(self, model: str, now: float, account: str = "") -> bool:
         """Whether a submit would get a permit now, as far as pause, rate limit, model and cap are concerned."""

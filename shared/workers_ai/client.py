@@ -119,8 +119,8 @@ class WorkersAI:
                 self.http.stream(
                     method,
                     f"{self.transport.account_url}{path}",
-                    content=body,
-                    headers=self.transport.check_headers(credentials),
+                    content=_in_pieces(body or b"", deadline),
+                    headers={**self.transport.check_headers(credentials), "content-length": str(len(body or b""))},
                     extensions={"trace": trace},
                 ) as response,
             ):

@@ -79,11 +79,13 @@ class QueuesApi:
         api: the client of the account's models: the same address rules, the same token.
         now: the clock, Unix seconds.
         until: when its calls have to be over, Unix seconds.
+        permit: whether one more call may be made; only where tokens were not taken before.
     """
 
     api: WorkersAI
     now: Callable[[], float]
     until: float = math.inf
+    permit: Callable[[], bool] = lambda: True
 
     def queue(self, name: str) -> dict[str, Any] | None:
         """The queue of this name; None if there is none."""
@@ -184,6 +186,8 @@ class QueuesApi:
         seconds = min(CALL_SECONDS, self.until - self.now())
         if seconds <= 0:
             raise QueuesRefusedError(0, "no time left")
+        if not self.permit():
+            raise QueuesRefusedError(0, "the rate budget has no call left")
         count("QueueCalls")
         sent = None if body is None else msgspec.json.encode(body)
         status, content, _ = self.api.fetch(method, path, sent, seconds)

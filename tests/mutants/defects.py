@@ -43,6 +43,7 @@ DECIDING = (
     "dropbatch/core/records/cut.py",
     "dropbatch/core/records/plan.py",
     "functions/submit/submit_batch.py",
+    "functions/submit/outcomes/unproven.py",
     "functions/poll/batch/isolate_batch.py",
     "functions/poll/schedule/due_jobs.py",
     "functions/poll/schedule/due_polls.py",

@@ -21,6 +21,7 @@ from dropbatch.core.records.index import build_body, record_spans
 from functions.poll.batch.join import Answers, add_reply, merge_round, retryable_places, sort_answers
 from functions.poll.batch.paid import note_cost
 from functions.poll.batch.result_lines import lines_of, unwritten_part
+from shared.events.markers import as_sent
 from shared.models import Batch, Job, Part, PartialReply, Usage
 from shared.observability import batch_log_fields, count, logger
 from shared.staged_batch import decode_index, decode_ranges, encode_ranges
@@ -196,7 +197,9 @@ class Replies:
 
     def add(self, answers: Answers | None, answer: Answer, round_: int) -> Answers:
         """Add a reply to a round's answers."""
-        found = sort_answers(answer, [self.references[place] for place in self.places(round_)])
+        references = [self.references[place] for place in self.places(round_)]
+        marker = self.batch.markers[round_] if round_ < len(self.batch.markers) else ""
+        found = sort_answers(answer, as_sent(references, marker, answer.items))
         if answers is None:
             return found
         add_reply(answers, found)

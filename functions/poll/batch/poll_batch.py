@@ -21,6 +21,7 @@ from functions.poll.batch.unfinished_polls import UnfinishedPoll
 from shared.claims import MAX_CLAIMS, claim_seconds, report_stuck, retry_seconds
 from shared.denied_writes import show_denied_write
 from shared.errors import ObjectNotFoundError, StorageError
+from shared.events.answers import note_answer, note_told_meanwhile
 from shared.models import CANCEL_NOW, CANCELLED_ACCEPTED, TOO_OLD_CODE, Batch, ErrorDetail, Job, Submission
 from shared.observability import count
 from shared.pacing.poll_schedule import is_sampled
@@ -125,7 +126,9 @@ def _advance_batch(invocation: Invocation, job: Job, batch: Batch, permit: Permi
             invocation.retry(lambda: services.store.put_if_absent(key, reply.body))
             note_known(services, job, batch, submission)
             clear_lasting_error(services, job, batch)
+            note_answer(services, job, batch, now)
             done = _collect(services, job, batch, StoredReply(key, reply))
+            note_told_meanwhile(services, job, batch, now)
             _note_completion(services, job, batch, reply, now)
         else:
             if not isinstance(reply, Rejected | OutcomeUnknown):

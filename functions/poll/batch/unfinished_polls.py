@@ -20,6 +20,7 @@ from functions.poll.batch.unanswered import (
 )
 from shared.aws.queues import FAST_START_BATCHES, FOLLOWED_POLLS, FOLLOWED_SECONDS, POLL_GRACE_SECONDS, PollMessage
 from shared.claims import claim_seconds
+from shared.events.answers import net_of
 from shared.models import Batch, ErrorDetail, Job, Submission, cause_of
 from shared.observability import batch_log_fields, count, logger
 from shared.pacing.controls import PauseReason, Permit
@@ -144,7 +145,10 @@ class UnfinishedPoll:
         """Seconds until the next poll; soon after an event that says that the batch is over."""
         batch, now = self.batch, self.services.now()
         soon = [at for wait in TOLD_WAITS if (at := batch.told_at + wait) > now]
-        return min(soon) - now if batch.told_at and soon else next_poll(self.services, self.job, batch)
+        if batch.told_at and soon:
+            return min(soon) - now
+        today = next_poll(self.services, self.job, batch)
+        return today if batch.told_at else net_of(self.services, self.job, today, first=False)
 
     def _unanswered(self, reply: Rejected | OutcomeUnknown) -> bool:
         """Process a poll without an answer. One that the API itself refuses may be refused until the deadline."""

@@ -65,8 +65,7 @@ class ReadyBatches:
         failed: records that failed, likewise.
         last: whether no other batch follows them.
         pending: those of the batches that were read that the API has not finished.
-        unknowable: submits with an unknown outcome, of the final batches and of those that were divided into them.
-        doubtful: likewise, submits that were refused in a way that does not prove it.
+        submitted: the final batches, and those that were divided into them: their submits are counted.
     """
 
     leaves: list[Batch]
@@ -75,8 +74,7 @@ class ReadyBatches:
     failed: int
     last: bool
     pending: PendingBatches = field(default_factory=PendingBatches)
-    unknowable: int = 0
-    doubtful: int = 0
+    submitted: list[Batch] = field(default_factory=list)
 
     def fills_a_step(self, job: Job) -> bool:
         """Whether they are enough for a step, although more will come."""
@@ -108,7 +106,7 @@ def next_final_batches(
     leaves: list[Batch] = []
     split: list[Batch] = []
     """Batches that were divided into those that follow them, not all of which are final yet."""
-    unknowable = doubtful = 0
+    submitted: list[Batch] = []
     contiguous, pending = True, PendingBatches()
     batches = services.ledger.batches(job.job_id, after=progress.mark, page_size=page)
     for seen, batch in enumerate(readable(batches) if up_to_fault else batches, 1):
@@ -124,15 +122,13 @@ def next_final_batches(
                 covered += batch.requests
                 leaves.append(batch)
                 size += _section(batch, kind)[1]
-                unknowable += sum(one.unknowable for one in (batch, *split))
-                doubtful += sum(one.doubtful for one in (batch, *split))
+                submitted += (batch, *split)
                 split.clear()
         elif batch.state is BatchState.DIVIDED:
             split.append(batch)
         else:
             contiguous = False
-            if batch.state is BatchState.QUEUED:
-                pending = pending.plus(batch.api_status, batch.accepted_at)
+            pending = pending.plus(batch)
         # Tested here and not before the next one, which may be on another page.
         if kind != "output" and batch.number == job.output.mark:
             break
@@ -143,7 +139,7 @@ def next_final_batches(
         ):
             contiguous = False
             break
-    return ReadyBatches(leaves, size, succeeded, failed, contiguous, pending, unknowable, doubtful)
+    return ReadyBatches(leaves, size, succeeded, failed, contiguous, pending, submitted)
 
 
 def readable(batches: Iterator[Batch]) -> Iterator[Batch]:
@@ -246,22 +242,20 @@ def _after(job: Job, kind: Kind, ahead: ReadyBatches) -> Step:
         lines += {"output": batch.requests, "errors": part.failed, "retry": part.retry_lines, "batches": 1}[kind]
         if kind == "output":
             more = unmetered(batch, part)
-            sums = JobTotals(
-                sums.batches + 1,
-                sums.succeeded + part.succeeded,
-                sums.failed + part.failed,
-                sums.errors_size + part.errors,
-                sums.retry_size + part.retry,
-                sums.usage.plus(part.usage),
-                sums.unmetered_size + more.size,
-                sums.unmetered_records + more.records,
-                sums.uncollected + more.uncollected,
-                sums.unknowable,
-                sums.doubtful,
+            sums = replace(
+                sums,
+                batches=sums.batches + 1,
+                succeeded=sums.succeeded + part.succeeded,
+                failed=sums.failed + part.failed,
+                errors_size=sums.errors_size + part.errors,
+                retry_size=sums.retry_size + part.retry,
+                usage=sums.usage.plus(part.usage),
+                unmetered_size=sums.unmetered_size + more.size,
+                unmetered_records=sums.unmetered_records + more.records,
+                uncollected=sums.uncollected + more.uncollected,
             )
     if kind == "output":
-        unknowable, doubtful = sums.unknowable + ahead.unknowable, sums.doubtful + ahead.doubtful
-        sums = replace(sums, unknowable=unknowable, doubtful=doubtful)
+        sums = sums.counting(ahead.submitted)
     return Step(replace(progress, mark=ahead.leaves[-1].number, next_id=next_id, lines=lines), sums)
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from functions.poll.schedule.due_items import in_parallel
 from shared.errors import StorageError
+from shared.events.answers import note_late
 from shared.events.control_item import ASIDE_SECONDS
 from shared.events.pulling import pull_interval
 from shared.ledger import DueEntry
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     from shared.bootstrap import Services
     from shared.events.control_item import EventsState
-    from shared.events.ids import Ids
+    from shared.events.ids import KnownId
     from shared.events.set_up import Events
     from shared.workers_ai.queue_messages import Message
 
@@ -52,12 +53,12 @@ class Pulled:
     next_at: float = math.inf
 
 
-def pull_events(services: Services, *, crowded: bool) -> Pulled:
+def pull_events(services: Services, gap: float) -> Pulled:
     """Pull if it is time, while anything is outstanding; the batches that are told of are due now.
 
     Args:
         services: the process's clients and settings.
-        crowded: whether the rate budget is nearly used up.
+        gap: seconds between two pulls at least.
     """
     events, now = services.events, services.now()
     if events is None:
@@ -68,94 +69,138 @@ def pull_events(services: Services, *, crowded: bool) -> Pulled:
             return Pulled()
         if state.pull_at > now:
             return Pulled(next_at=state.pull_at)
-        next_at = now + pull_interval(now - state.youngest_at, crowded=crowded)
+        next_at = now + pull_interval(now - state.youngest_at, gap)
         if not events.item.claim_pull(state.pull_at, next_at):
             return Pulled(next_at=next_at)
-        return Pulled(_pull(services, events, state), next_at)
+        pull = _Pull(services, events, state, now)
+        pull.run()
+        return Pulled(pull.told, next_at)
     except StorageError as error:
         logger.warning("events not pulled", reason=str(error))
         return Pulled()
 
 
-def _pull(services: Services, events: Events, state: EventsState) -> list[DueEntry]:
-    """Pull until a pull is not full; return the batches that are due now."""
-    now = services.now()
-    api, told = replace(events.api, until=now + PULL_SECONDS), list[DueEntry]()
-    is_new_hour = now - state.orphans_since >= HOUR
-    before = room = MAX_ORPHANS_AN_HOUR - (0 if is_new_hour else state.orphans)
-    try:
-        for _ in range(MAX_PULLS_IN_A_ROW):
-            if not services.budget.permit_check(services.now()):
-                break
-            messages = api.pull(state.queue_id).messages
-            done, noted = _process(services, events.ids, messages, told, min(room, MAX_NEW_ORPHANS))
-            room -= noted
-            if done and services.budget.permit_check(services.now()):
-                api.acknowledge(state.queue_id, done)
-            if len(messages) < BATCH_SIZE:
-                break
-        if state.aside_step:
-            events.item.change({"aside_step": 0})
-    except QueuesRefusedError as refused:
-        _put_aside(events, state, refused, now)
-    if room < before:
-        since = now if is_new_hour else state.orphans_since
-        events.item.change({"orphans_since": since, "orphans": MAX_ORPHANS_AN_HOUR - room})
-    return told
+@dataclass(slots=True)
+class _Pull:
+    """The pulls of one cycle.
 
-
-def _put_aside(events: Events, state: EventsState, refused: QueuesRefusedError, now: float) -> None:
-    """Pull nothing for a while; a queue that is gone is made anew by the next submit. No pause of calls follows."""
-    logger.warning("events not pulled", reason=str(refused))
-    if refused.is_gone and now - state.made_at > MADE_ANEW_SECONDS:
-        events.item.change({"queue_id": ""})
-        events.looked.clear()
-        return
-    seconds = ASIDE_SECONDS[min(state.aside_step, len(ASIDE_SECONDS) - 1)]
-    said = {"refusal": str(refused), "refused_at": now}
-    events.item.change({"aside_until": now + seconds, "aside_step": state.aside_step + 1, **said})
-
-
-def _process(
-    services: Services, ids: Ids, messages: Sequence[Message], told: list[DueEntry], room: int
-) -> tuple[list[Message], int]:
-    """Do what the messages say; return those that are done with, and how many events of unknown ids were noted.
-
-    Args:
-        services: the process's clients and settings.
-        ids: whose each id is.
-        messages: as pulled.
-        told: gets each batch that is due now.
-        room: how many events of unknown ids may be noted.
+    Attributes:
+        began: Unix seconds.
+        told: batches that are due now.
+        noted: events of unknown ids that were noted.
+        queued_at: when the youngest of our batches was accepted whose event `queued` has come, Unix seconds.
     """
-    account = services.settings.cloudflare_account_id
-    found = [(one, event_in(one)) for one in messages]
-    ours = [(one, event) for one, event in found if event and event.account in {"", account}]
-    known = ids.look_up({event.request_id for _, event in ours})
-    orphans = [event for _, event in ours if (of := known.get(event.request_id)) and not of.job_id]
-    if unknown := sum(not event.is_over for event in orphans):
-        count("OrphanBatches", unknown)
-    noted = {id(event) for event in orphans[: max(room, 0)]}
 
-    def follow(pair: tuple[Message, Event]) -> tuple[Message, DueEntry | None] | None:
-        """A message that is done with, and the batch that it makes due; None for one that is to be delivered again."""
-        message, event = pair
-        of, now = known.get(event.request_id), services.now()
-        if of is None:  # It was not read.
-            return None
+    services: Services
+    events: Events
+    state: EventsState
+    began: float
+    told: list[DueEntry] = field(default_factory=list)
+    noted: int = 0
+    queued_at: float = 0.0
+
+    def run(self) -> None:
+        """Pull until a pull is not full, and note what the control item has to know."""
+        queue_id, now = self.state.queue_id, self.services.now
+        api = replace(self.events.api, now=now, until=self.began + PULL_SECONDS)
+        after: dict[str, object] = {}
         try:
-            if not of.job_id and id(event) in noted:
-                of = ids.note(event, now)
-            if not of.job_id or not event.is_over:
-                return message, None
-            due = services.ledger.tell_over(of.job_id, of.number, of.round, now)
-        except StorageError as error:
-            logger.warning("event not followed", job_id=of.job_id, number=of.number, reason=str(error))
-            return None
-        is_due = due is not None and due.due_at is not None and due.due_at <= now
-        return message, DueEntry(of.job_id, of.number, due.due_at) if due and is_due else None
+            for _ in range(MAX_PULLS_IN_A_ROW):
+                if not self._permit():
+                    break
+                messages = api.pull(queue_id).messages
+                done = self._process(messages)
+                if done and self._permit():
+                    api.acknowledge(queue_id, done)
+                if len(messages) < BATCH_SIZE:
+                    after["pulled_at"] = self.began
+                    break
+            if self.state.aside_step:
+                after["aside_step"] = 0
+        except QueuesRefusedError as refused:
+            self._put_aside(refused)
+        if self.noted:
+            after["orphans_since"], orphans = self._orphans
+            after["orphans"] = orphans + self.noted
+        if self.queued_at > self.state.queued_at:
+            after["queued_at"] = self.queued_at
+        if after:
+            self.events.item.change(after)
 
-    followed = [one for one in in_parallel(follow, ours) if one]
-    told += [due for _, due in followed if due]
-    foreign = [one for one, event in found if not event or event.account not in {"", account}]
-    return [*foreign, *(message for message, _ in followed)], len(noted)
+    def _permit(self) -> bool:
+        return self.services.budget.permit_check(self.services.now())
+
+    @property
+    def _orphans(self) -> tuple[float, int]:
+        """The beginning of the hour, and how many events of unknown ids were noted in it before."""
+        is_over = self.began - self.state.orphans_since >= HOUR
+        return (self.began, 0) if is_over else (self.state.orphans_since, self.state.orphans)
+
+    def _put_aside(self, refused: QueuesRefusedError) -> None:
+        """Pull nothing for a while; a queue that is gone is made anew by the next submit. No pause of calls follows."""
+        events, state, now = self.events, self.state, self.began
+        logger.warning("events not pulled", reason=str(refused))
+        if refused.is_gone and now - state.made_at > MADE_ANEW_SECONDS:
+            events.item.change({"queue_id": ""})
+            events.looked.clear()
+            return
+        seconds = ASIDE_SECONDS[min(state.aside_step, len(ASIDE_SECONDS) - 1)]
+        said = {"refusal": str(refused), "refused_at": now}
+        events.item.change({"aside_until": now + seconds, "aside_step": state.aside_step + 1, **said})
+
+    def _process(self, messages: Sequence[Message]) -> list[Message]:
+        """Do what the messages say; return those that are done with."""
+        account = self.services.settings.cloudflare_account_id
+        found = [(one, event_in(one)) for one in messages]
+        ours = [(one, event) for one, event in found if event and event.account in {"", account}]
+        known = self.events.ids.look_up(list(dict.fromkeys(event.request_id for _, event in ours)))
+        orphans = [event for _, event in ours if (of := known.get(event.request_id)) and not of.job_id]
+        if unknown := sum(not event.is_over for event in orphans):
+            count("OrphanBatches", unknown)
+        room = min(MAX_NEW_ORPHANS, MAX_ORPHANS_AN_HOUR - self._orphans[1] - self.noted)
+        chosen = orphans[: max(room, 0)]
+        self.noted += len(chosen)
+        first = {event.request_id: event for event in sorted(chosen, key=lambda event: event.at, reverse=True)}
+        to_note = {id(event): first[event.request_id] is event for event in chosen}
+
+        def follow(pair: tuple[Message, Event]) -> tuple[Message, DueEntry | None] | None:
+            """A message that is done with, and the batch that is due; None for one that is to be delivered again."""
+            message, event = pair
+            of = known.get(event.request_id)
+            if of is None:  # It was not read.
+                return None
+            try:
+                if not of.job_id and id(event) in to_note:
+                    of = self._note(event, of, is_first=to_note[id(event)])
+                return message, self._follow(message, event, of)
+            except StorageError as error:
+                logger.warning("event not followed", job_id=of.job_id, number=of.number, reason=str(error))
+                return None
+
+        followed = [one for one in in_parallel(follow, ours) if one]
+        self.told += [due for _, due in followed if due]
+        of_ours = {id(message) for message, _ in ours}
+        return [one for one in messages if id(one) not in of_ours] + [message for message, _ in followed]
+
+    def _note(self, event: Event, of: KnownId, *, is_first: bool) -> KnownId:
+        """Note an event of an id that no batch had; what is known of the id now. It is listed before, for searches."""
+        now = self.services.now()
+        if is_first and not of.queued_at and not of.over_at:
+            self.events.ids.list_orphan(event, now)
+        return self.events.ids.note(event, now)
+
+    def _follow(self, message: Message, event: Event, of: KnownId) -> DueEntry | None:
+        """Make the batch due that an event says is over; None if it makes none due."""
+        ledger, now = self.services.ledger, self.services.now()
+        if not of.job_id:
+            return None
+        if not event.is_over:
+            self.queued_at = max(self.queued_at, of.at)
+            return None
+        told = ledger.tell_over(of.job_id, of.number, of.round, now)
+        if told is None:
+            batch = ledger.batch(of.job_id, of.number)
+            note_late(self.events, event.model, event.request_id, batch, message.timestamp_ms / 1000)
+            return None
+        is_due = told.due_at is not None and told.due_at <= now
+        return DueEntry(of.job_id, of.number, told.due_at) if is_due else None

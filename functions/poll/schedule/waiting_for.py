@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from functions.poll.schedule.control import MAX_HELD_SECONDS
+from shared.events.search import LONGEST_ID_SECONDS
 from shared.job_status import iso_time
 from shared.observability import count, logger
 from shared.pacing.controls import PAUSE_MESSAGES, PauseReason
@@ -15,6 +16,7 @@ from shared.workers_ai.other_account import other_account
 
 if TYPE_CHECKING:
     from shared.bootstrap import Services
+    from shared.job_status import PendingBatches
     from shared.models import Job, LastingError
     from shared.pacing.controls import Pause, Rate
 
@@ -96,6 +98,21 @@ def waiting_for(services: Services, job: Job) -> Waiting | None:
     if lasting_error and now - lasting_error.at < LASTING_ERROR_SECONDS:
         return _lasting_error(lasting_error)
     return limited
+
+
+def looking_for_submit(services: Services, pending: PendingBatches) -> Waiting | None:
+    """That a batch is looked for whose submit Workers AI may have accepted; None if there is no such batch."""
+    since = pending.looked_for_since
+    if since is None:
+        return None
+    until = since + LONGEST_ID_SECONDS
+    if until <= services.now():  # It waits for an answer.
+        until = since + services.settings.batch_deadline_hours * 3_600
+    words = (
+        "The reply to a submit was lost. Dropbatch looks for its batch among Cloudflare's events, so that it is not "
+        "billed twice. If it is not found, AmbiguousSubmit says what follows."
+    )
+    return Waiting("looking_for_submit", words, until)
 
 
 def report_long_wait(waiting: Waiting | None, job_id: str, now: float) -> None:

@@ -60,10 +60,11 @@ TIMES = frozenset(
     }
 )
 """Attributes that say when an item is looked at, and what was told of it: two may set them, and the last one counts."""
-ATOMIC = frozenset({"filled_at", "hold_until"})
-"""What is increased by a write, whatever it is."""
-UNREAD = ("RATE#TIMES", "RATE#OUTSTANDING", "RATE#ISOLATION", "STACK", "LOST#")
-"""Control items whose writers replace them without having read them, as the modules of `shared.pacing` explain."""
+ATOMIC = frozenset({"filled_at", "hold_until", "told_at"})
+"""What is increased by a write, whatever it is, or written only where it is not there."""
+UNREAD = ("RATE#TIMES", "RATE#OUTSTANDING", "RATE#ISOLATION", "STACK", "LOST#", "EVENTS#")
+"""Control items whose writers replace them without having read them, as the modules of `shared.pacing` and
+`shared.events` explain."""
 GROWING = {"attempt": 1, "round": 1, "polls": 1, "unknowable": 1, "doubtful": 1, "claims": 1}
 """Counts of a batch, and by how much one write may increase each; none but claims ever falls."""
 LEASED = frozenset({"state", "output", "errors", "retry", "batches", "sums", "sweep", "lease_until"})
@@ -178,7 +179,7 @@ class ItemLaws:
 
     def _judge_failure(self, life: Life, key: Key, old: Wire, new: Wire) -> None:
         """Judge that a failed message counts as a claim only of what waits to be begun."""
-        if not life.name.startswith("Submit") or number(new, "claims") < number(old, "claims"):
+        if not life.name.startswith("Submit") or number(new, "claims") < number(old, "claims") or "looking" in new:
             return
         begun = "splitting" if key[1] == "META" else "ready"
         if old["state"]["S"] != begun or number(old, "lease_until") > self.world.kernel.now:
@@ -226,7 +227,12 @@ class ItemLaws:
         if state == "submitting" != was:
             self._judge_permit(life, key)
             self.holders[key] = life
-        elif was == "submitting" and number(old, "fence") > self.world.kernel.now and self.holders[key] is not life:
+        elif (
+            was == "submitting"
+            and number(old, "fence") > self.world.kernel.now
+            and self.holders[key] is not life
+            and "looking" not in (old or {})  # Its POST is over.
+        ):
             self.laws.broken("nobody else tries a batch before its submit lease ends", f"{key}: to {state}")
         if old is not None:
             self._judge_wait_of(life, key, old, new)

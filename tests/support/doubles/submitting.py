@@ -7,6 +7,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import functions.submit.outcomes.unproven
 import functions.submit.submit_batch
 from functions.submit.submit_batch import submit_batch
 from shared.errors import ObjectNotFoundError
@@ -160,7 +161,8 @@ def begun(
     at = Submitting(dynamodb)
     at.begin_with(replace(JOB, **job), batch)
     at.reply = reply or at.reply
-    monkeypatch.setattr(functions.submit.submit_batch, "count", at.counted.append)
+    for module in (functions.submit.submit_batch, functions.submit.outcomes.unproven):
+        monkeypatch.setattr(module, "count", at.counted.append)
     return at
 
 

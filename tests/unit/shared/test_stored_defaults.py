@@ -36,6 +36,8 @@ NO_TOTALS = {
     "uncollected": 0,
     "unknowable": 0,
     "doubtful": 0,
+    "found": 0,
+    "told": 0,
 }
 DEFAULTS: dict[str, dict[str, object]] = {
     "Job": {
@@ -102,6 +104,9 @@ DEFAULTS: dict[str, dict[str, object]] = {
         "unknowable": 0,
         "doubtful": 0,
         "doubts": 0,
+        "found": 0,
+        "markers": (),
+        "looking": None,
         "refusals": 0,
         "calls_fail_since": 0.0,
         "round": 0,
@@ -160,6 +165,7 @@ DEFAULTS: dict[str, dict[str, object]] = {
     "Part": {"usage": NO_TOKENS},
     "Submission": {"round": 0, "misses": 0, "missed_at": 0.0, "given_up": False},
     "PartialReply": {},
+    "Looking": {"code": "", "doubtful": False, "doubts": 0, "polls": 0},
     "Pause": {"until": None, "code": "", "account": ""},
     "ModelWait": {"code": "", "since": 0.0},
     "Rate": {"filled_at": 0, "hold_until": 0.0, "held_since": 0.0},

@@ -43,5 +43,5 @@ class Told(Stack):
 
 @pytest.fixture
 def told(table: Any) -> Told:
-    table.delete_item(TableName="table", Key={"pk": {"S": "ID#id"}, "sk": {"S": "BATCH"}})
+    table.delete_item(TableName="table", Key={"pk": {"S": "ID#id"}, "sk": {"S": "ID"}})
     return Told(table)

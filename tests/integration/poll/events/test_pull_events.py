@@ -20,17 +20,17 @@ PULL, ACK = "POST /queues/q1/messages/pull", "POST /queues/q1/messages/ack"
 HOUR = 3_600.0
 
 
-def pulled(told, *, crowded=False):
+def pulled(told):
     """Pull now; return the numbers of the batches that are due."""
     told.services.events.item.change({"pull_at": 0.0})
-    return [one.number for one in pull_events(told.services, crowded=crowded).told]
+    return [one.number for one in pull_events(told.services, gap=0.0).told]
 
 
 @pytest.mark.parametrize("kind", ["succeeded", "failed"])
 def test_event_makes_batch_due(told, kind):
     told.cloudflare.send(kind, "id")
 
-    pulls = pull_events(told.services, crowded=False)
+    pulls = pull_events(told.services, gap=0.0)
 
     seen = told.batch_before
     assert pulls.told == [DueEntry(seen.job_id, seen.number, T)]
@@ -58,7 +58,7 @@ def accept(told):
 @pytest.fixture
 def accepting(told, monkeypatch):
     """A batch whose POST has no reply yet."""
-    told.services.events.ids.call("delete_item", Key={"pk": {"S": "ID#id"}, "sk": {"S": "BATCH"}})
+    told.services.events.ids.call("delete_item", Key={"pk": {"S": "ID#id"}, "sk": {"S": "ID"}})
     told.begin(state=BatchState.SUBMITTING, submissions=())
     told.services.times = type("Times", (), {"percentile": lambda *_: 0.0})()
     told.services.left = type("Left", (), {"look": lambda *_: None})()
@@ -249,13 +249,13 @@ def test_foreign_ids_cost_few_writes(told, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("age", "crowded", "wait"),
-    [(0, False, 2.0), (32, False, 2.0), (64, False, 4.0), (300, False, 15.0), (900, False, 30.0), (16, True, 10.0)],
+    ("age", "gap", "wait"),
+    [(0, 0, 2.0), (32, 0, 2.0), (64, 0, 4.0), (300, 0, 15.0), (900, 0, 30.0), (16, 12.0, 12.0), (16, 120.0, 120.0)],
 )
-def test_older_the_youngest_the_rarer_the_pulls(told, age, crowded, wait):
+def test_older_the_youngest_the_rarer_the_pulls(told, age, gap, wait):
     told.services.events.item.change({"youngest_at": T - age, "pull_at": T})
-    assert pull_events(told.services, crowded=crowded).next_at == T + wait
-    assert pull_events(told.services, crowded=crowded).next_at == T + wait
+    assert pull_events(told.services, gap=gap).next_at == T + wait
+    assert pull_events(told.services, gap=gap).next_at == T + wait
     assert told.cloudflare.calls == [PULL, ACK][:1]
 
 
@@ -264,7 +264,7 @@ def test_pull_that_another_function_claimed_is_not_made(told, monkeypatch):
     state = told.state
     told.services.events.item.change({"pull_at": T + 3})
     monkeypatch.setattr(item, "state", lambda _: state)
-    assert pull_events(told.services, crowded=False).told == []
+    assert pull_events(told.services, gap=0.0).told == []
     assert told.cloudflare.calls == []
 
 
@@ -320,7 +320,7 @@ def test_switched_off_nothing_is_pulled(told):
     told.services.events.item.change({"is_off": True})
     assert pulled(told) == []
     told.services.events = None
-    assert pull_events(told.services, crowded=False).told == []
+    assert pull_events(told.services, gap=0.0).told == []
     assert told.cloudflare.calls == []
 
 

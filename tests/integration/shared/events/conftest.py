@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from shared.events.coming import Coming
 from shared.events.control_item import EventsItem, EventsState
 from shared.events.ids import Ids
 from shared.events.set_up import Events
@@ -34,14 +35,20 @@ class Stack:
             settings=SimpleNamespace(cloudflare_account_id=ACCOUNT, table_name="table", events_queue_name=NAME),
             now=lambda: self.clock,
             events=None,
+            sleep=self.pass_time,
         )
         self.restart()
+
+    def pass_time(self, seconds: float) -> None:
+        """Move the clock."""
+        self.clock += seconds
 
     def restart(self) -> None:
         """As in another process: nothing is kept in memory."""
         ledger = self.services.ledger
         item, ids = EventsItem(ledger.client, "table", ACCOUNT), Ids(ledger.client, "table")
-        self.services.events = Events(item, ids, QueuesApi(self.api, lambda: self.clock), NAME)
+        coming = Coming(ledger.client, "table", ACCOUNT)
+        self.services.events = Events(item, ids, coming, QueuesApi(self.api, lambda: self.clock), NAME)
 
     @property
     def state(self) -> EventsState:

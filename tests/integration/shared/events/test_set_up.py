@@ -4,6 +4,7 @@ import httpx
 import pytest
 
 from shared.errors import StorageError
+from shared.events.control_item import Subscription
 from shared.events.set_up import OF_WORKER, TAKEN, remove, subscribe, subscription_name
 from shared.workers_ai.queues_api import CONSUMER, EVENTS, QUEUE_SETTINGS, QueuesRefusedError
 from tests.support.doubles.api_client import refusal
@@ -117,9 +118,26 @@ def test_two_functions_at_once_make_one_queue(stack):
 
 
 def test_claim_keeps_others_away(stack):
+    """For five seconds at most."""
     stack.services.events.item.claim(T, T + 10)
     subscribe(stack.services, M3)
     assert stack.cloudflare.calls == []
+    assert stack.clock == T + 5
+
+
+def test_other_submit_waits_for_set_up(stack, monkeypatch):
+    """Else its batch would have no events."""
+    stack.services.events.item.claim(T, T + 10)
+
+    def sleep(seconds):
+        stack.pass_time(seconds)
+        if stack.clock == T + 1:
+            stack.services.events.item.change({"queue_id": "q", "made_at": T})
+            stack.services.events.item.note_subscription(M3, Subscription("s", T + 1))
+
+    stack.services.sleep = sleep
+    subscribe(stack.services, M3)
+    assert (stack.clock, stack.cloudflare.calls) == (T + 1, [])
 
 
 @pytest.mark.parametrize("status", [401, 403, 404, 405])
@@ -265,10 +283,14 @@ def test_table_that_fails_stops_no_submit(stack, monkeypatch):
     assert stack.cloudflare.calls == []
 
 
-def test_without_call_left_nothing_is_set_up(stack):
-    stack.budget.permit_check = lambda now, calls=1: False
+def test_without_calls_left_next_submit_sets_up(stack):
+    left = [1]
+    stack.budget.permit_check = lambda now, calls=1: calls <= left[0]
     subscribe(stack.services, M3)
     assert stack.cloudflare.calls == []
+    left[0] = 6
+    subscribe(stack.services, M3)
+    assert made(stack.cloudflare) == WHOLE
 
 
 def test_removal_leaves_what_is_not_ours(stack):

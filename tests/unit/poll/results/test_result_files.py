@@ -189,6 +189,7 @@ class World:
             store=self.store,
             settings=SimpleNamespace(cloudflare_account_id="a", staging_retention_days=3),
             budget=SimpleNamespace(controls=lambda *_: self.calls("read", lambda: controls)),
+            day_limit=None,
             notices=SimpleNamespace(publish_job_over=lambda manifest, now: self.calls("write")),
             now=lambda: self.now,
         )

@@ -10,7 +10,7 @@ import pytest
 from shared import retry
 from shared.aws.attribute_values import plain
 from shared.pacing import budget as module
-from shared.pacing.budget import Free, ModelRoom
+from shared.pacing.budget import Budget, Free, ModelRoom
 from shared.pacing.controls import Denied, PauseReason, Permit
 from tests.support.doubles.control_items import INTERVAL, MODEL, NOW, GivenBudget, pause_of, taken, wait_of
 
@@ -368,3 +368,15 @@ def test_fullest_models_are_named_up_to_twenty():
     outstanding = {f"@cf/a/{number}": 2_000 + number for number in range(22)}
     full = GivenBudget().full_models(outstanding, sum(outstanding.values()))
     assert full == [f"@cf/a/{number}" for number in range(21, 1, -1)]
+
+
+# ── pulls of events ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("calls", "polls", "gap"), [(200, 90, 0.0), (200, 65, 0.0), (200, 64, 12.0), (240, 0, 11.12), (20, 1, 120.0)]
+)
+def test_pulls_are_rare_while_calls_are_scarce(calls, polls, gap):
+    """A pull and its acknowledgement take a twentieth of the rate while a quarter of the burst is used."""
+    budget = Budget(None, "table", calls)
+    assert budget.pull_gap(Free(polls=polls)) == pytest.approx(gap)

@@ -1,0 +1,1 @@
+"""What follows from submits that were not simply accepted or refused."""

@@ -1,0 +1,120 @@
+"""Submits of which it is not proven whether the API accepted them: looked for, tried again, or settled as ambiguous.
+
+With Cloudflare's events, the id of such a submit may still come (`shared.events.search`); until that is decided, the
+batch stays `submitting`, and nobody submits it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from shared.events import search
+from shared.models import Batch, ErrorDetail, Job, Looking
+from shared.observability import count
+from shared.pacing.controls import PauseReason, Permit
+from shared.retry import submit_back_off
+from shared.workers_ai.error_codes import is_doubtful, is_like_lost
+from shared.workers_ai.lasting_errors import note_lasting_error
+from shared.workers_ai.other_account import other_account
+
+if TYPE_CHECKING:
+    from shared.bootstrap import Services
+    from shared.invocation import Invocation
+    from shared.workers_ai.replies import Rejected
+
+MAX_AMBIGUOUS_SUBMITS = 2
+"""Submits of one batch with an unknown outcome; the last of them ends the batch."""
+MAX_DOUBTS = 2
+"""Submits of one batch, between two acceptances, that may have been refused; one more is of unknown outcome."""
+UNKNOWN = ErrorDetail(
+    "submit_unknown", "It is unknown whether Workers AI accepted this request, so it was not sent again."
+)
+
+
+def end(services: Services, batch: Batch, ending: ErrorDetail, **updates: object) -> Batch | None:
+    """End the batch's records without another submit, unless one of its ids still returns its answer."""
+    settle = services.ledger.keep_polling if batch.pollable else services.ledger.end_without_answer
+    return settle(batch, ending, services.now(), **updates)
+
+
+@dataclass(slots=True)
+class UnprovenSubmit:
+    """One submit of a batch.
+
+    Attributes:
+        invocation: the one that submits, looks for the submit, or recovers.
+        job: the batch's job.
+        batch: as it was read; once claimed, as the claim wrote it.
+        permit: the budget's.
+        sent_from: when the POST began, Unix seconds.
+    """
+
+    invocation: Invocation
+    job: Job
+    batch: Batch
+    permit: Permit = field(default_factory=Permit)
+    sent_from: float = 0.0
+
+    @property
+    def services(self) -> Services:
+        """The process's clients and settings."""
+        return self.invocation.services
+
+    def try_later(self, reply: Rejected) -> None:
+        """Try the batch later, and count it if the API may have accepted it all the same."""
+        services, batch, now = self.services, self.batch, self.services.now()
+        like_lost, code = is_like_lost(reply), str(reply.code or reply.status)
+        if like_lost and batch.doubts >= MAX_DOUBTS:
+            self.end_ambiguous(now, code)
+            return
+        if like_lost and self.permit.pause and self.permit.pause.reason is PauseReason.OUTAGE:
+            services.budget.pause(PauseReason.OUTAGE, now, code, self.permit, other_account(services, self.job))
+        looking = Looking(now, self.sent_from, now, code, doubtful=True, doubts=int(like_lost))
+        if is_doubtful(reply) and self._begin_look(looking):
+            return
+        services.ledger.refuse(
+            batch,
+            now + submit_back_off(batch.refusals),
+            refusals=batch.refusals + 1,
+            doubtful=batch.doubtful + is_doubtful(reply),
+            doubts=batch.doubts + like_lost,
+            calls_fail_since=note_lasting_error(services, self.job, batch, reply, polling=False),
+        )
+
+    def end_ambiguous(self, since: float, code: str = "no answer") -> Batch | None:
+        """It is unknown whether the API accepted the batch: look for its id, or apply `AmbiguousSubmit`.
+
+        Args:
+            since: since when the API has not answered, Unix seconds.
+            code: what the API said, for the user.
+
+        Returns:
+            The batch as it is then.
+        """
+        services, batch, now = self.services, self.batch, self.services.now()
+        if batch.looking is None:
+            services.budget.pause(PauseReason.OUTAGE, since, code, self.permit, other_account(services, self.job))
+            if begun := self._begin_look(Looking(now, self.sent_from, now, code)):
+                return begun
+        count("AmbiguousSubmits")
+        times = batch.unknowable + 1
+        if services.settings.ambiguous_submit == "fail" or times >= MAX_AMBIGUOUS_SUBMITS:
+            return end(services, batch, UNKNOWN, unknowable=times)
+        return services.ledger.refuse(batch, now + submit_back_off(0), unknowable=times)
+
+    def end_look(self) -> Batch | None:
+        """The submit was looked for in vain: what would have followed without a search; the batch as it is then."""
+        batch, looking = self.batch, self.batch.looking
+        if looking is None or not looking.doubtful:
+            return self.end_ambiguous(self.services.now())
+        doubts, refusals = batch.doubts + looking.doubts, batch.refusals + 1
+        counted = {"doubtful": batch.doubtful + 1, "doubts": doubts, "refusals": refusals}
+        return self.services.ledger.refuse(batch, self.services.now(), **counted)
+
+    def _begin_look(self, looking: Looking) -> Batch | None:
+        """Begin to look for the submit by its event; None if that is not possible."""
+        services, job, batch = self.services, self.job, self.batch
+        if not search.may_look(services, job, batch, doubtful=looking.doubtful):
+            return None
+        return search.begin(services, job, batch, looking)

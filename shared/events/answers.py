@@ -1,0 +1,97 @@
+"""What an answer says about the events of its model, and what that means for the polls of others.
+
+Polls of a model whose events come are a safety net: each is later than without events, by a minute at most.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from shared.errors import StorageError
+from shared.events.coming import IN_TIME_SECONDS, NEW_SECONDS
+from shared.models import BatchState
+from shared.observability import logger
+from shared.workers_ai.other_account import other_account
+
+if TYPE_CHECKING:
+    from shared.bootstrap import Services
+    from shared.events.set_up import Events
+    from shared.models import Batch, Job
+
+NET_SECONDS = 60.0
+"""Seconds by which a poll is later than without events at most: what events that stop cost the first batches."""
+NET_PERCENTILE, NET_MEDIANS = 0.99, 2.0
+"""A net's poll comes when nearly all batches of the model are over, or at so many times their median."""
+
+
+def net_of(services: Services, job: Job, today: float, *, first: bool) -> float:
+    """Seconds until a batch is polled without having been told of: no sooner than without events.
+
+    Args:
+        services: the process's clients and settings.
+        job: its job.
+        today: seconds until it would be polled without events.
+        first: whether it was just accepted; if not, it was pending at a poll.
+    """
+    events, now, model = services.events, services.now(), job.plan.model
+    if events is None or other_account(services, job):
+        return today
+    try:
+        state = events.item.recent(now)
+    except StorageError as error:
+        logger.warning("events of a model not judged", reason=str(error))
+        return today
+    subscription = state.subscriptions.get(model)
+    if not state.can_pull(now) or subscription is None or not subscription.id:
+        return today
+    if not events.coming.come(model, state.pulled_at, now):
+        return today
+    if not first:
+        return today + NET_SECONDS
+    late = services.times.percentile(model, NET_PERCENTILE, now)
+    usual = services.times.percentile(model, 0.5, now) * NET_MEDIANS
+    return min(max(today, min(late, usual)), today + NET_SECONDS)
+
+
+def note_answer(services: Services, job: Job, batch: Batch, now: float) -> None:
+    """Note, before a batch that was polled is `done`, whether an event told of its answer."""
+    if (events := _judged(services, job, batch)) is not None:
+        events.coming.note(job.plan.model, batch.submissions[-1].request_id, now, told=batch.told_at > 0)
+
+
+def note_told_meanwhile(services: Services, job: Job, batch: Batch, now: float) -> None:
+    """Note, once a batch is `done`, an event that came while it was polled and its answer collected."""
+    if batch.told_at or (events := _judged(services, job, batch)) is None:
+        return
+    try:
+        known = services.ledger.batch(batch.job_id, batch.number)
+    except StorageError as error:
+        logger.warning("event of an answer not remembered", reason=str(error))
+        return
+    if known and known.told_at:
+        events.coming.note(job.plan.model, batch.submissions[-1].request_id, now, told=True)
+
+
+def note_late(events: Events | None, model: str, request_id: str, batch: Batch | None, at: float) -> None:
+    """Note an event, sent at a time, Unix seconds, of a batch whose answer was found without it."""
+    if events and batch and batch.state is BatchState.DONE and not batch.told_at and batch.completed_at is not None:
+        in_time = at <= batch.completed_at + IN_TIME_SECONDS
+        if in_time and model:
+            events.coming.note(model, request_id, batch.completed_at, told=True)
+
+
+def _judged(services: Services, job: Job, batch: Batch) -> Events | None:
+    """The events, if a batch's answer says anything about those of its model."""
+    events = services.events
+    if events is None or other_account(services, job) or len(batch.of_round) != 1:
+        return None
+    try:
+        subscription = events.item.recent(services.now()).subscriptions.get(job.plan.model)
+    except StorageError as error:
+        logger.warning("events of a model not judged", reason=str(error))
+        return None
+    accepted = batch.submissions[-1]
+    if subscription is None or not subscription.id or not accepted.request_id:
+        return None
+    # An event that came counts; one that did not, only if it had to come.
+    return events if batch.told_at or accepted.at >= subscription.at + NEW_SECONDS else None

@@ -1,0 +1,113 @@
+"""Gives a batch its marker before it is submitted, and remembers which models refuse requests that have one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from dropbatch.core import keys
+from dropbatch.core.formats.base import API_BODY_LIMIT, NULL
+from shared.errors import StorageError
+from shared.events.markers import MARKED_BYTES, draw_marker, marked, marked_body
+from shared.observability import batch_log_fields, logger
+from shared.staged_batch import decode_index, decode_ranges
+from shared.workers_ai.other_account import other_account
+
+if TYPE_CHECKING:
+    from shared.bootstrap import Services
+    from shared.events.control_item import Subscription
+    from shared.models import Batch, Job
+
+UNMARKED_SECONDS = 30 * 86_400.0
+"""Seconds for which a model gets no markers that refused a batch with one, and took it without."""
+MAX_ALONE_BYTES = API_BODY_LIMIT - 100_000
+"""Bytes of a record that stands alone in its body, up to which it may carry a marker."""
+
+
+class ToSend(NamedTuple):
+    """What is sent.
+
+    Attributes:
+        body: with the marker, if there is one.
+        markers: the batch's, this round's included.
+        gives_reference: whether a record has a reference only because of the marker.
+    """
+
+    body: bytes
+    markers: tuple[str, ...]
+    gives_reference: bool = False
+
+
+NOTHING = ToSend(b"", ())
+
+
+def mark(services: Services, job: Job, batch: Batch, body: bytes) -> ToSend:
+    """A batch's body with the marker of its round; a batch that is submitted again keeps the one it has.
+
+    Raises:
+        StorageError: S3 failed, or what was staged does not exist.
+    """
+    plain = ToSend(body, batch.markers)
+    is_noted = len(batch.markers) > batch.round
+    if (is_noted and not batch.marker) or not (is_noted or _takes_markers(services, job)):
+        return plain
+    most = MAX_ALONE_BYTES if batch.sendable == 1 else min(job.plan.max_bytes, MAX_ALONE_BYTES)
+    if len(body) + MARKED_BYTES > most:
+        return plain
+    rows = decode_index(services.store.get(keys.staged(job.job_id, batch.number), batch.index_offset))
+    references, lengths = rows.references_sent(), [length for length in rows.lengths if length]
+    if batch.round:
+        places = decode_ranges(services.store.get(keys.staged(job.job_id, batch.number, batch.round), len(body)))
+        references, lengths = [references[one] for one in places], [lengths[one] for one in places]
+    marker = batch.marker or draw_marker()
+    if (found := marked(references, marker)) is None:
+        return plain
+    markers = (*batch.markers, *[""] * (batch.round - len(batch.markers)), *([] if is_noted else [marker]))
+    return ToSend(marked_body(body, lengths, found), markers, references[found.place] == NULL)
+
+
+def without_marker(batch: Batch) -> tuple[str, ...]:
+    """The batch's markers, with none for its round."""
+    return (*batch.markers[: batch.round], "")
+
+
+def is_suspect(services: Services, job: Job) -> bool:
+    """Whether a refusal may be due to the marker: no batch of the model was ever accepted with one."""
+    subscription = _subscription(services, job)
+    return subscription is not None and not subscription.marked_at
+
+
+def note_accepted(services: Services, job: Job, batch: Batch) -> None:
+    """Note that a model takes markers, or that it took a batch only without; a failure costs a submit."""
+    events, now = services.events, services.now()
+    if events is None or len(batch.markers) <= batch.round or (known := _subscription(services, job)) is None:
+        return
+    if batch.marker and not known.marked_at:
+        known = replace(known, marked_at=now)
+    elif not batch.marker and not known.marked_at and known.unmarked_until < now:
+        known = replace(known, unmarked_until=now + UNMARKED_SECONDS)
+        logger.warning("model refuses markers", **batch_log_fields(batch))
+    else:
+        return
+    try:
+        events.item.note_subscription(job.plan.model, known)
+    except StorageError as error:
+        logger.warning("marker not remembered", **batch_log_fields(batch), reason=str(error))
+
+
+def _takes_markers(services: Services, job: Job) -> bool:
+    now, known = services.now(), _subscription(services, job)
+    return known is not None and bool(known.id) and known.unmarked_until <= now
+
+
+def _subscription(services: Services, job: Job) -> Subscription | None:
+    """The subscription of a job's model; None if its batches cannot be recognized by events."""
+    events, now = services.events, services.now()
+    if events is None or other_account(services, job):
+        return None
+    try:
+        state = events.item.recent(now)
+    except StorageError as error:
+        logger.warning("events of a model not judged", reason=str(error))
+        return None
+    return state.subscriptions.get(job.plan.model) if state.can_pull(now) else None

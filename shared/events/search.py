@@ -1,0 +1,243 @@
+"""The search for a submit that was accepted and whose reply was lost, among the ids that no batch has.
+
+An id shows whose it is only by the marker in its answer. So each orphan of the batch's model and time is polled, once
+it is over, and what it answers is compared: a marker and nothing else is a match. The reply that shows it is stored
+before the batch is `queued` under that id, because the API may give it only once. What does not match is not stored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from dropbatch.core import keys
+from shared.events.markers import marker_in
+from shared.events.pulling import MIN_PULL_SECONDS, expect_events, pull_interval
+from shared.models import CANCEL_NOW, BatchState, Submission
+from shared.observability import batch_log_fields, count, logger
+from shared.pacing.controls import Denied
+from shared.workers_ai.other_account import api_of, other_account
+from shared.workers_ai.queue_messages import ID_PREFIX
+from shared.workers_ai.replies import Failed
+from shared.workers_ai.results import Answer
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from shared.bootstrap import Services
+    from shared.events.ids import KnownId, Orphan
+    from shared.events.set_up import Events
+    from shared.invocation import Invocation
+    from shared.models import Batch, Job, Looking
+
+CLOCKS_SECONDS = 120.0
+"""Seconds by which Cloudflare's clock may differ from AWS's."""
+ID_SECONDS, LONGEST_ID_SECONDS = 60.0, 900.0
+"""Seconds for which an id is waited for at least, and at most: until an event of something accepted later has come."""
+MAX_POLLS = 20
+"""Polls of orphans for one batch."""
+LOOK_CLAIM_SECONDS, ORPHAN_POLL_SECONDS, NEXT_LOOK_SECONDS = 120.0, 60.0, 5.0
+"""Seconds of a look's claim; of a poll at most; and between two looks of one batch at least."""
+UNSETTLED = -1
+"""As `polls_settled`: the next poll looks for stored replies first, from ordinal 0 on."""
+REQUEST_ID = "request-id"
+"""Name in a stored reply's metadata."""
+
+
+class Look(Enum):
+    """How one look ended."""
+
+    FOUND = "found"
+    WAITS = "waits"
+    OVER = "over"
+
+
+def may_look(services: Services, job: Job, batch: Batch, *, doubtful: bool) -> bool:
+    """Whether a batch can be recognized by its marker among orphans; a doubtful submit only where events may come.
+
+    Raises:
+        StorageError: DynamoDB failed.
+    """
+    events, now = services.events, services.now()
+    if events is None or not batch.marker or other_account(services, job):
+        return False
+    state = events.item.recent(now)
+    subscription = state.subscriptions.get(job.plan.model)
+    if not state.can_pull(now) or subscription is None or not subscription.id:
+        return False
+    return not doubtful or events.coming.may_come(job.plan.model, state.pulled_at, now)
+
+
+def begin(services: Services, job: Job, batch: Batch, looking: Looking) -> Batch | None:
+    """Begin to look for a batch's submit, where `may_look`; the marker is noted first, so that every search knows it.
+
+    Raises:
+        StorageError: DynamoDB failed.
+    """
+    events, now = services.events, services.now()
+    if events is None:
+        return None
+    events.ids.mark(batch.marker, job.job_id, batch.number, now)
+    begun = services.ledger.look_for_submit(batch, looking, now + MIN_PULL_SECONDS)
+    if begun:
+        logger.info("submit looked for", **batch_log_fields(begun))
+        events.item.expect_pull(now + MIN_PULL_SECONDS, now)
+    return begun
+
+
+def waits_until(batch: Batch, deadline_hours: float) -> float:
+    """Until when a batch's submit is looked for at most, Unix seconds."""
+    return (batch.looking.sent_from if batch.looking else 0.0) + deadline_hours * 3_600
+
+
+def look(invocation: Invocation, job: Job, batch: Batch) -> tuple[Look, Batch | None]:
+    """Look once; return how that ended, and the batch afterwards, None if another invocation has it.
+
+    Raises:
+        StorageError: an AWS service failed; the batch is due again.
+    """
+    services, now = invocation.services, invocation.services.now()
+    claimed = services.ledger.claim_look(batch, now + LOOK_CLAIM_SECONDS)
+    if claimed is None or claimed.looking is None:
+        return Look.WAITS, None
+    events = services.events
+    found = _stored(services, job, claimed)
+    if found is not None:
+        return Look.FOUND, found
+    if events is None or now > waits_until(claimed, services.settings.batch_deadline_hours) or _is_ended(job, now):
+        return Look.OVER, claimed
+    search = _Search(invocation, events, job, claimed, claimed.looking)
+    if (found := search.run()) is not None:
+        return Look.FOUND, found
+    if search.is_over():
+        return Look.OVER, claimed
+    due_at = services.now() + pull_interval(now - claimed.looking.sent_from, NEXT_LOOK_SECONDS)
+    looking = replace(claimed.looking, polls=search.polls)
+    return Look.WAITS, services.ledger.postpone(claimed, due_at, claims=0, looking=looking)
+
+
+def _is_ended(job: Job, now: float) -> bool:
+    """Whether nobody waits for the job's accepted batches."""
+    return job.cancelled == CANCEL_NOW or job.is_past_deadline(now) or job.is_too_old(now)
+
+
+@dataclass(slots=True)
+class _Search:
+    """One look at the orphans."""
+
+    invocation: Invocation
+    events: Events
+    job: Job
+    batch: Batch
+    looking: Looking
+    polls: int = 0
+    waits: bool = False
+    """Whether an orphan has not answered yet."""
+
+    def run(self) -> Batch | None:
+        """Poll what is over; return the batch if its own answer was found."""
+        ids, looking, model = self.events.ids, self.looking, self.job.plan.model
+        self.polls = looking.polls
+        found = ids.orphans(model, looking.sent_from - CLOCKS_SECONDS, looking.sent_until + CLOCKS_SECONDS)
+        left = sorted((one for one in found if not one.polled), key=lambda one: abs(one.at - looking.sent_from))
+        known: Mapping[str, KnownId | None] = ids.look_up([one.id for one in left[:100]])
+        now = self.invocation.services.now()
+        for one in left:
+            of = known.get(one.id)
+            if of is None or of.job_id:  # Somebody's by now.
+                continue
+            if now < one.claimed_until or (not of.over_at and now < self._next_at(one)):
+                self.waits = True
+            elif self.polls < MAX_POLLS and (batch := self._poll(one)) is not None:
+                return batch
+        return None
+
+    def is_over(self) -> bool:
+        """Whether the search is in vain: nothing may still answer, and no id may still come."""
+        if self.waits and self.polls < MAX_POLLS:
+            return False
+        waited = self.invocation.services.now() - self.looking.began_at
+        if waited < ID_SECONDS:
+            return False
+        later_came = self.events.item.state().queued_at > self.looking.sent_until
+        return later_came or waited >= LONGEST_ID_SECONDS
+
+    def _next_at(self, orphan: Orphan) -> float:
+        """When an orphan is polled that no event says is over: as one of our own would be."""
+        times = self.invocation.services.times
+        return orphan.next_at or orphan.at + times.first_poll(self.job.plan.model, self.batch.number, orphan.at)
+
+    def _poll(self, orphan: Orphan) -> Batch | None:
+        """Poll an orphan; return the batch that is searched for if it is its."""
+        services, now, model = self.invocation.services, self.invocation.services.now(), self.job.plan.model
+        seconds = min(ORPHAN_POLL_SECONDS, self.invocation.seconds_left - ORPHAN_POLL_SECONDS / 2)
+        granted, permit = services.budget.permit_polls(1, now)
+        if seconds <= 0 or not granted or isinstance(permit, Denied):
+            self.waits = True
+            return None
+        if not self.events.ids.claim_orphan(model, orphan, now + LOOK_CLAIM_SECONDS):
+            self.waits = True  # Another search has it.
+            return None
+        self.polls += 1
+        count("PollCalls")
+        taken: Batch | None = None
+        # Events prefix the ids of replies, as far as is known; so an id that is not known is tried with the prefix.
+        asked = f"{ID_PREFIX}{orphan.id}" if self.polls % 2 == 0 and orphan.next_at else orphan.id
+        with api_of(services, self.job).poll(model, asked, seconds, self.batch.sendable) as reply:
+            is_answer = isinstance(reply, Answer) and not reply.unfinished
+            if isinstance(reply, Answer) and is_answer and (owner := self._owner(reply)):
+                taken = _take(services, *owner, asked, reply)
+        if is_answer or isinstance(reply, Failed):
+            self.events.ids.note_orphan(model, replace(orphan, polled=True), now)
+        else:
+            wait = services.times.next_poll(model, max(now - orphan.at, 0.0), now)
+            self.events.ids.note_orphan(model, replace(orphan, next_at=now + wait), now)
+            self.waits = True
+        is_ours = taken and (taken.job_id, taken.number) == (self.batch.job_id, self.batch.number)
+        return taken if is_ours else None
+
+    def _owner(self, answer: Answer) -> tuple[Job, Batch] | None:
+        """The batch that an answer's marker names, if it is looked for."""
+        services, shown = self.invocation.services, marker_in(answer.items)
+        if shown is None:
+            return None
+        marker, _ = shown
+        job, batch = self.job, self.batch
+        if marker != batch.marker:
+            of = self.events.ids.marked(marker)
+            other = services.ledger.batch(of.job_id, of.number) if of.job_id else None
+            others_job = services.ledger.job(of.job_id) if other else None
+            if other is None or others_job is None or other.marker != marker:
+                return None
+            job, batch = others_job, other
+        is_looked_for = batch.state is BatchState.SUBMITTING and batch.looking is not None
+        fits = len(answer.items) <= batch.sendable
+        return (job, batch) if is_looked_for and fits else None
+
+
+def _take(services: Services, job: Job, batch: Batch, request_id: str, answer: Answer) -> Batch | None:
+    """Store the reply that shows a batch's marker, then accept the batch under its id."""
+    key = keys.raw(job.job_id, batch.number, batch.attempt, 0)
+    services.store.put_if_absent(key, answer.body, {REQUEST_ID: request_id})
+    return _accept(services, job, batch, request_id)
+
+
+def _stored(services: Services, job: Job, batch: Batch) -> Batch | None:
+    """The batch, accepted under the id of a reply that an earlier look stored before it died; None if there is none."""
+    info = services.store.head(keys.raw(job.job_id, batch.number, batch.attempt, 0))
+    request_id = info.metadata.get(REQUEST_ID, "") if info else ""
+    return _accept(services, job, batch, request_id) if request_id else None
+
+
+def _accept(services: Services, job: Job, batch: Batch, request_id: str) -> Batch | None:
+    """Accept a batch whose submit was found. Its next poll takes the reply that is stored already."""
+    now = services.now()
+    at = min(batch.looking.sent_until, now) if batch.looking else now
+    submission = Submission(request_id, batch.attempt, at, batch.round)
+    accepted = services.ledger.accept(batch, submission, now, found=batch.found + 1, polls_settled=UNSETTLED)
+    if accepted:
+        count("BatchesAccepted")
+        logger.info("lost submit found", **batch_log_fields(accepted))
+        expect_events(services, job, batch.number, submission)
+    return accepted

@@ -1,0 +1,172 @@
+"""What answers teach about the events of their model, and what that means for the polls of others."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from functions.poll.schedule.pull_events import pull_events
+from shared.errors import StorageError
+from shared.events.answers import net_of, note_answer, note_told_meanwhile
+from shared.events.coming import Answer
+from shared.models import BatchState, Submission
+from tests.integration.poll.events.conftest import M3
+from tests.support.doubles.api_client import ACCOUNT
+from tests.support.doubles.ledger_items import JOB, PART, T
+
+MINE = replace(JOB, plan=replace(JOB.plan, account=ACCOUNT, model=M3))
+TIMES = {0.5: 40.0, 0.99: 300.0}
+
+
+@pytest.fixture
+def taught(told, table):
+    """A stack that was subscribed long ago, and knows nothing of its model's events; times of it are known."""
+    told.services.times = SimpleNamespace(percentile=lambda model, share, now: TIMES[share])
+    told.clock += 1_000
+    told.begin(submissions=(Submission("id", 1, T + 900),), due_at=T + 2_000)
+    table.delete_item(TableName="table", Key={"pk": {"S": "CONTROL"}, "sk": {"S": f"EVENTS#{ACCOUNT}#{M3}"}})
+    return told
+
+
+def record(told):
+    return told.services.events.coming._read(M3)
+
+
+def answered(told):
+    """The batch's answer is found by a poll; return what is remembered."""
+    batch = told.batch
+    note_answer(told.services, MINE, batch, told.clock)
+    told.services.ledger.finish_batch(batch, PART, told.clock)
+    note_told_meanwhile(told.services, MINE, batch, told.clock)
+    return record(told).answers
+
+
+def pulled(told):
+    told.services.events.item.change({"pull_at": 0.0})
+    pull_events(told.services, gap=0.0)
+    told.services.events.item.cached = (0.0, told.state)
+
+
+def test_answer_after_event_counts_for_it(taught):
+    taught.cloudflare.send("succeeded", "id")
+    pulled(taught)
+    assert answered(taught) == (Answer(taught.clock, told=True),)
+
+
+def test_answer_without_event_counts_against_it(taught):
+    assert answered(taught) == (Answer(taught.clock, told=False),)
+
+
+@pytest.mark.parametrize(("sent_after", "counts"), [(10, True), (11, False)])
+def test_event_soon_after_answer_counts_for_it(taught, sent_after, counts):
+    """The time at which the message was sent decides, not when the queue is pulled."""
+    answered(taught)
+    found_at = taught.clock
+    taught.cloudflare.send("succeeded", "id", model=M3)
+    taught.cloudflare.messages[0]["timestamp_ms"] = 1_000 * (found_at + sent_after)
+    taught.clock += 1_200
+    pulled(taught)
+    assert record(taught).answers == (Answer(found_at, told=counts),)
+
+
+def test_event_during_poll_counts_for_it(taught):
+    batch = taught.batch
+    claimed = taught.services.ledger.claim_poll(batch, taught.clock + 100)
+    note_answer(taught.services, MINE, claimed, taught.clock)
+    taught.services.ledger.tell_over(batch.job_id, batch.number, 0, taught.clock)
+    taught.services.ledger.finish_batch(claimed, PART, taught.clock)
+    note_told_meanwhile(taught.services, MINE, claimed, taught.clock)
+    assert record(taught).answers == (Answer(taught.clock, told=True),)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"submissions": (Submission("id", 1, T + 59),)},
+        {"submissions": (Submission("", 1, T + 900),)},
+        {"submissions": (Submission("id", 1, T + 900), Submission("new", 2, T + 950))},
+    ],
+    ids=["accepted in the first minute", "answered at once", "submitted again"],
+)
+def test_some_answers_say_nothing(taught, changes):
+    taught.begin(**changes)
+    assert answered(taught) == ()
+
+
+def test_answers_of_other_account_say_nothing(taught):
+    note_answer(taught.services, replace(MINE, plan=JOB.plan), taught.batch, T)
+    assert record(taught).answers == ()
+
+
+def come(told, model=M3):
+    """Three answers that had events."""
+    for index, name in enumerate("abc"):
+        told.services.events.coming.note(model, name, told.clock - index, told=True)
+    told.services.events.item.change({"pulled_at": told.clock})
+
+
+@pytest.mark.parametrize(
+    ("today", "first", "net"), [(30.0, True, 80.0), (5.0, True, 65.0), (100.0, True, 100.0), (30.0, False, 90.0)]
+)
+def test_polls_are_net_while_events_come(taught, today, first, net):
+    """Twice the median, but no more than a minute after the poll without events, and never before it."""
+    assert net_of(taught.services, MINE, today, first=first) == today
+    come(taught)
+    taught.services.events.coming.known.clear()
+    assert net_of(taught.services, MINE, today, first=first) == net
+
+
+def test_net_is_at_99th_percentile_if_that_is_earlier(taught, monkeypatch):
+    monkeypatch.setitem(TIMES, 0.99, 45.0)
+    come(taught)
+    assert net_of(taught.services, MINE, 30.0, first=True) == 45.0
+
+
+@pytest.mark.parametrize("why", ["off", "aside", "no subscription", "other account", "no events", "table"])
+def test_without_events_polls_are_todays(taught, why, monkeypatch):
+    come(taught)
+    job, item = MINE, taught.services.events.item
+    if why == "off":
+        item.change({"is_off": True})
+    elif why == "aside":
+        item.change({"aside_until": taught.clock + 60})
+    elif why == "no subscription":
+        job = replace(MINE, plan=replace(MINE.plan, model="@cf/other/model"))
+        come(taught, "@cf/other/model")
+    elif why == "other account":
+        job = replace(MINE, plan=replace(MINE.plan, account="f" * 32))
+    elif why == "no events":
+        taught.services.events = None
+    else:
+
+        def fail(*_):
+            raise StorageError("DynamoDB: 500")
+
+        monkeypatch.setattr(type(item), "state", fail)
+    assert net_of(taught.services, job, 30.0, first=True) == 30.0
+
+
+def test_overdue_event_puts_all_polls_back(taught):
+    """For an hour; what the next answers had decides then."""
+    come(taught)
+    answered(taught)
+    taught.clock += 20
+    taught.services.events.item.change({"pulled_at": taught.clock})
+    for _ in range(2):
+        assert net_of(taught.services, MINE, 30.0, first=True) == 30.0
+        taught.clock += 3_590
+    assert record(taught).aside_seconds == 3_600.0
+
+    taught.clock += 20
+    assert net_of(taught.services, MINE, 30.0, first=True) == 30.0
+    come(taught)
+    taught.clock += 11
+    assert net_of(taught.services, MINE, 30.0, first=True) == 80.0
+
+
+def test_late_event_of_final_batch_changes_no_item(taught):
+    answered(taught)
+    before = taught.batch
+    taught.cloudflare.send("succeeded", "id")
+    pulled(taught)
+    assert (taught.batch, taught.batch.state) == (before, BatchState.DONE)

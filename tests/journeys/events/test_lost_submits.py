@@ -1,0 +1,205 @@
+"""Submits that were accepted and whose reply was lost: found by their event, and billed once; or today's policy."""
+
+import json
+import re
+
+import pytest
+
+from local.workers_ai import expected_result
+from local.workers_ai.faults import Fault
+from shared.errors import StorageError
+from shared.ledger import Ledger
+
+BGE = "@cf/baai/bge-small-en-v1.5"
+LOST = [
+    Fault(kind="accept_then_reset"),
+    Fault(kind="accept_then_close"),
+    Fault(kind="accept_then_truncate", at=20),
+    Fault(kind="accept_then_html"),
+    Fault(kind="accept_no_request_id"),
+]
+MARKER = re.compile(r"~db1\.[A-Za-z0-9_-]{22}")
+
+
+def texts(count, *, referenced):
+    more = [{"external_reference": f"row-{number}"} if referenced else {} for number in range(count)]
+    return [{"text": f"text {number}", **more[number]} for number in range(count)]
+
+
+@pytest.fixture
+def on(start):
+    """A Dropbatch that uses events."""
+    return start(COMPLETION_EVENTS="yes", MAX_REQUESTS_PER_BATCH=20)
+
+
+def run(world, *, referenced=False, count=50):
+    """Drop a file and let it end; return its records and its manifest's batches."""
+    records = texts(count, referenced=referenced)
+    world.upload_records("a.jsonl", records, model=BGE)
+    world.settle(minutes=60 * 30)
+    return records, world.manifest()["batches"]
+
+
+def unmarked(world):
+    """Whether no object that a user sees has a marker."""
+    return not [key for key in world.objects("results/") if MARKER.search(world.read(key).decode(errors="replace"))]
+
+
+@pytest.mark.parametrize("referenced", [False, True])
+@pytest.mark.parametrize("fault", LOST, ids=lambda fault: fault.kind)
+def test_lost_submit_is_found_and_billed_once(on, api, fault, referenced):
+    api.inject(fault)
+    records, batches = run(on, referenced=referenced)
+
+    lines = on.lines()
+    assert [line["result"] for line in lines] == [expected_result(BGE, record) for record in records]
+    assert [line["external_reference"] for line in lines] == [one.get("external_reference") for one in records]
+    assert len(api.accepted) == 3
+    assert [one["found_submits"] for one in batches] == [1, 0, 0]
+    assert [(one["attempts"], one["unknowable_submits"]) for one in batches] == [(1, 0)] * 3
+    assert (on.manifest()["found_submits"], on.manifest()["unknowable_submits"]) == (1, 0)
+    assert {one["request_id"] for one in batches} == {one["request_id"] for one in api.accepted}
+    assert unmarked(on)
+
+
+def test_every_lost_submit_is_found(on, api):
+    api.inject(Fault(kind="accept_then_reset", times=3))
+    _, batches = run(on)
+    assert len(api.accepted) == 3
+    assert [one["found_submits"] for one in batches] == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    "switches", [{"echo_references": False}, {"queues_refused": "403/10000"}], ids=["no echo", "no queue"]
+)
+def test_unrecognized_submit_follows_todays_policy(on, api, switches):
+    api.switch(**switches)
+    api.inject(Fault(kind="accept_then_reset"))
+    _, batches = run(on, count=20)
+    assert len(api.accepted) == 2
+    assert [(one["found_submits"], one["unknowable_submits"]) for one in batches] == [(0, 1)]
+    assert on.manifest()["counts"]["succeeded"] == 20
+
+
+def test_submit_whose_events_are_lost_follows_todays_policy(on, api):
+    api.inject(Fault(kind="accept_then_reset"), Fault(kind="event_lost"))
+    _, batches = run(on, count=20)
+    assert len(api.accepted) == 2
+    assert [(one["found_submits"], one["unknowable_submits"]) for one in batches] == [(0, 1)]
+
+
+def test_submit_without_last_event_is_found(on, api):
+    """Its orphan is polled as a batch of ours would be."""
+    api.inject(Fault(kind="accept_then_reset"), Fault(kind="event_lost", message="succeeded"))
+    _, batches = run(on, count=20)
+    assert len(api.accepted) == 1
+    assert [one["found_submits"] for one in batches] == [1]
+
+
+def test_submit_that_was_not_taken_is_sent_again(on, api):
+    api.inject(Fault(kind="reset"))
+    _, batches = run(on, count=20)
+    assert len(api.accepted) == 1
+    assert [(one["found_submits"], one["unknowable_submits"]) for one in batches] == [(0, 1)]
+
+
+def test_answer_that_is_given_once_is_kept(on, api):
+    api.switch(answers_per_batch=1)
+    api.inject(Fault(kind="accept_then_reset"))
+    run(on, count=20)
+    assert len(api.accepted) == 1
+    assert on.manifest()["counts"]["succeeded"] == 20
+
+
+@pytest.mark.parametrize("write", ["before", "after"])
+def test_death_while_submit_is_accepted_loses_no_answer(on, api, monkeypatch, write):
+    """The reply is stored by then, and the API gives it once: the next look finds it."""
+    api.switch(answers_per_batch=1)
+    api.inject(Fault(kind="accept_then_reset"))
+    accept, died = Ledger.accept, []
+
+    def die(self, batch, submission, due_at, **updates):
+        if "found" in updates and not died:
+            died.append(write == "after" and accept(self, batch, submission, due_at, **updates))
+            raise StorageError("it dies")
+        return accept(self, batch, submission, due_at, **updates)
+
+    monkeypatch.setattr(Ledger, "accept", die)
+    _, batches = run(on, count=20)
+
+    assert died
+    assert len(api.accepted) == 1
+    assert on.manifest()["counts"]["succeeded"] == 20
+    assert [one["found_submits"] for one in batches] == [1]
+
+
+def test_two_equal_files_get_their_own_answers(on, api):
+    """One reply is lost after the batch was accepted, the other batch was never taken."""
+    api.inject(Fault(kind="accept_then_reset"), Fault(kind="reset", nth=2))
+    for path in ("a.jsonl", "b.jsonl"):
+        on.upload_records(path, texts(5, referenced=True), model=BGE)
+    on.settle(minutes=600, until=lambda: len(on.manifests()) == 2)
+    assert len(api.accepted) == 2
+    assert sorted(one["found_submits"] for one in on.manifests().values()) == [0, 1]
+
+
+def test_waiting_job_says_what_is_looked_for(on, api, monkeypatch):
+    api.switch(latency=3_000)
+    api.inject(Fault(kind="accept_then_reset"))
+    on.upload_records("a.jsonl", texts(5, referenced=False), model=BGE)
+    seen = set()
+
+    def told():
+        status = on.status()["waiting_for"]
+        seen.add(status and status["code"])
+        return "looking_for_submit" in seen
+
+    on.settle(minutes=600, until=told)
+    assert on.status()["waiting_for"]["until"]
+
+
+def test_cancelled_now_while_looking_ends_at_once(on, api):
+    api.switch(latency=30_000)
+    api.inject(Fault(kind="accept_then_reset"))
+    on.upload_records("a.jsonl", texts(5, referenced=False), model=BGE)
+    on.deliver_all()
+    on.control(on.job_id(), "cancel now")
+    on.settle(minutes=30)
+    assert on.manifest()["state"] == "cancelled"
+    assert len(api.accepted) == 1
+
+
+def test_bad_record_is_isolated_whatever_the_marker(on, api):
+    """The refusal is repeated once without the marker, because no batch of the model was accepted with one yet."""
+    records = texts(20, referenced=False)
+    records[7]["text"] = "x" * 40
+    api.inject(Fault(kind="5006", contains="x" * 40, times=1_000, on="submit"))
+    on.upload_records("a.jsonl", records, model=BGE)
+    on.settle(minutes=600)
+    assert on.manifest()["counts"] == {"total": 20, "succeeded": 19, "failed": 1}
+    assert [json.loads(line)["line"] for line in on.read(f"{on.only_folder()}/errors.jsonl").splitlines()] == [8]
+    assert unmarked(on)
+
+
+def test_model_that_refuses_references_gets_no_markers(on, api):
+    api.switch(refuse_reference=["*"])
+    run(on)
+    assert on.manifest()["counts"]["succeeded"] == 50
+    assert on.manifest()["isolation"]["submits"] == 0
+    item = next(one for one in on.items() if one["sk"]["S"].startswith("EVENTS#") and BGE in one)
+    assert float(item[BGE]["M"]["unmarked_until"]["N"]) > on.now() + 29 * 86_400
+
+
+def test_doubtful_submit_is_looked_for_where_events_come(on, api):
+    """An error that proves nothing, of a batch that was accepted: no second bill, and no doubt is counted."""
+    run(on, count=80)
+    on.pass_time(120)
+    on.upload_records("b.jsonl", texts(80, referenced=False), model=BGE)
+    on.settle(until=lambda: len(on.manifests()) == 2)
+    accepted = len(api.accepted)
+    api.inject(Fault(kind="accept_then_error", code=10013, status=500))
+    on.upload_records("c.jsonl", texts(5, referenced=False), model=BGE)
+    on.settle(minutes=600, until=lambda: len(on.manifests()) == 3)
+    assert len(api.accepted) == accepted + 1
+    (last,) = [one for one in on.manifests().values() if one["counts"]["total"] == 5]
+    assert (last["found_submits"], last["doubtful_submits"], last["unknowable_submits"]) == (1, 0, 0)
