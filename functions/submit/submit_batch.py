@@ -7,6 +7,7 @@ after the lease looks for a receipt or a reply of that attempt before it treats 
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import TYPE_CHECKING
@@ -186,7 +187,8 @@ class _Submit(UnprovenSubmit):
         #    │   between (one write)      │                      │   a receipt in S3    │   that differ    │
         #    └─────────────── nobody else tries this batch; whoever comes later recovers it ───────────────┘
         ledger = self.services.ledger
-        fence = self.invocation.deadline + SUBMIT_LEASE_MARGIN_SECONDS
+        own = random.uniform(-0.5, 0.5)  # noqa: S311 - of two with one deadline, none must undo the other's claim
+        fence = self.invocation.deadline + SUBMIT_LEASE_MARGIN_SECONDS + own
         try:
             claimed = ledger.begin_submit(self.batch, fence, self.reserved, self.to_send.markers)
         except StorageError:

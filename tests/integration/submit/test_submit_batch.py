@@ -62,6 +62,18 @@ def test_batch_is_sent_under_outlasting_lease(begin):
     assert at.batch.state is BatchState.QUEUED
 
 
+def test_two_with_one_deadline_have_leases_of_their_own(begin, monkeypatch):
+    """One whose claim's answer was lost undoes the claim under this lease, and must not find the other's."""
+    fences = []
+    for own in (0.25, -0.25):
+        at = begin()
+        monkeypatch.setattr("random.uniform", lambda *_, own=own: own)
+        at.run()
+        fences.append(at.at_post.fence)
+
+    assert fences == [T + 230.25, T + 229.75]
+
+
 def test_later_round_sends_only_retried_records(begin):
     at = begin(replace(DUE, round=1, round_size=5, submissions=ACCEPTED, ready_at=T - 10))
     at.objects[at.key("request-1")] = b"againthe index"
