@@ -151,7 +151,7 @@ def test_untiled_job_ends_failed_with_lines_up_to_gap(start, api, counted):
     assert world.status()["state"] == "failed"
     assert any("00000002/part-" in key for key in world.objects("staging/"))
     assert counted["LawsBroken"] >= 92
-    assert 72 <= counted["StuckItems"] <= 74
+    assert 72 <= counted["StuckItems"] - counted["LawsBroken"] <= 74  # Both raise one alarm.
 
 
 def test_batch_without_requests_ends_alone(start, api):
