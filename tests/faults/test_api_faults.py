@@ -173,7 +173,7 @@ CASES = {
         codes=frozenset({"rejected"}),
         extra=2 * 18,
         why="pieces of batches that were refused",
-        observed="split until the bad record is alone; only it fails",
+        observed="divided until the bad record is alone; only it fails",
     ),
     "5006 for 2 records": Case(
         faults=tuple(Fault(kind="5006", on="submit", contains=f"hello {bad}.", times=0) for bad in (7, 50)),
