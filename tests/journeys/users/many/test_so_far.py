@@ -113,7 +113,7 @@ def test_calls_at_any_time_make_the_output(small, api, tmp_path, steps):
     for pending in steps:
         run_until(small, pending)
         assert small.run("get", "a.jsonl", "--so-far", "-o", out).code == 0
-    small.world.settle()
+    small.world.settle(minutes=120)
 
     done = small.run("get", "a.jsonl", "--so-far", "-o", out, "--json")
 
