@@ -10,9 +10,10 @@ under its lease. Whoever dies leaves nothing behind that the next visit would no
 | a submit, before its POST | the batch keeps its place, so its money stays reserved, once, for its next try |
 | a submit, after its POST | the batch's recovery finds what became of it, as of any other; it is not reserved again |
 | a visit, before its write | the job's room is as it was: smaller than it could be, never larger |
-| a visit, after its write | nothing is left to do |
+| a visit, after its write | the batches that it gave room were not made due: each looks by itself, a little later |
 
-A batch beyond the room waits, each time longer, and neither its expiry nor its claims count meanwhile. When all batches
+A batch beyond the room waits until a visit makes it due, or for its own next look, each time longer; neither its expiry
+nor its claims count meanwhile. When all batches
 before it are final and it still does not fit, nothing more will be known: the visit notes that the limit is reached,
 and a sweep ends what was not sent.
 """

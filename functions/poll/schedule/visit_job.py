@@ -32,7 +32,7 @@ from functions.poll.results.result_files import (
 from functions.poll.results.up_to_fault import append_up_to_fault
 from functions.poll.schedule.control import end_long_hold
 from functions.poll.schedule.delete_staged import first_deletion
-from functions.poll.schedule.spending import spending
+from functions.poll.schedule.spending import release, spending
 from functions.poll.schedule.sweep import next_sweep, sweep
 from functions.poll.schedule.waiting_for import looking_for_submit, report_long_wait, waiting_for
 from shared.claims import CLAIMS_BEFORE_ALARM, MAX_CLAIMS, claim_seconds, report_stuck, retry_seconds
@@ -99,6 +99,7 @@ def visit_job(invocation: Invocation, job_id: str) -> bool:
     if not is_due and now < job.status_at + STATUS_SECONDS:
         ahead = next_final_batches(services, job, "output", QUICK_LOOK_BATCHES)
         if not _is_all(job, ahead) and not ahead.fills_a_step(job):
+            _visit_soon_if_limited(services, job)
             return True
     until = now + claim_seconds(job.claims, min(VISIT_LEASE_SECONDS, invocation.seconds_left + 10))
     try:
@@ -114,6 +115,13 @@ def visit_job(invocation: Invocation, job_id: str) -> bool:
                 replace(job, lease_until=until), services.now() + retry_seconds(job.claims), job.claims + 1
             )
         raise
+
+
+def _visit_soon_if_limited(services: Services, job: Job) -> None:
+    """Have a job with `max_cost` visited again soon: what a batch has just cost may give others room."""
+    soon = job.status_at + STATUS_SECONDS / 2  # Sooner than for its status, for which nobody wakes.
+    if job.max_cost is not None and not job.cost_reached and job.due_at is not None and job.due_at > soon:
+        services.ledger.bring_visit_forward(job, soon)
 
 
 def _visit(invocation: Invocation, job: Job, until: float) -> bool:
@@ -178,10 +186,11 @@ def _watch_split(invocation: Invocation, job: Job) -> None:
     ahead = next_final_batches(services, watched, "output")
     status = _status_of(services, watched, ahead, waiting_for(services, watched))
     digest = status_digest(status)
-    told = {**_status_fields(ahead, digest), **spending(services, watched)}
-    noted = services.ledger.note_status(watched, services.now(), told)
+    found = spending(services, watched)
+    noted = services.ledger.note_status(watched, services.now(), {**_status_fields(ahead, digest), **found.told})
     if noted is None:
         return
+    release(services, watched, noted, found.waiting)
     if digest != watched.status_sha:
         write_status(services, replace(noted, lease_until=0.0), status)
     if noted.error is None and (fault := _fault(services, noted, ahead)):
@@ -366,11 +375,14 @@ def _update_status(services: Services, job: Job, ahead: ReadyBatches) -> None:
         due, work = max(min(due, sweep_at), now), DueKind.JOB
     if ahead.fills_a_step(job):  # This visit had no time for it.
         due, work = now, DueKind.JOB
-    told = {"status_at": now, **_status_fields(ahead, digest), **spending(services, job)}
+    found = spending(services, job)
+    told = {"status_at": now, **_status_fields(ahead, digest), **found.told}
     released = services.ledger.release_job(job, due, work, fraction=fraction, unchanged_visits=unchanged_visits, **told)
     if released and (sweep_at := next_sweep(released, now)) is not None and sweep_at < due:
         # An error or a command came during this visit, and the release has moved what made the job due for it.
         services.ledger.bring_visit_forward(released, max(sweep_at, now))
+    if released:
+        release(services, job, released, found.waiting)
 
 
 def _status_of(services: Services, job: Job, ahead: ReadyBatches, waiting: Waiting | None) -> dict[str, Any]:

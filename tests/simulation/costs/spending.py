@@ -91,10 +91,11 @@ def spend(
     awkward: Awkward | None = None,
     faults: tuple[Fault, ...] = (),
     tokens: tuple[int, int] = ANSWER_TOKENS,
+    latency: float = 40.0,
     **settings: object,
 ) -> Spending:
     """Run a job of `size` records whose `max_cost` is a share of what it would cost."""
-    behaviour = Behaviour(embedder="hash", latency=40.0, latency_kind="lognormal", seed=seed, answer_tokens=tokens)
+    behaviour = Behaviour(embedder="hash", latency=latency, latency_kind="lognormal", seed=seed, answer_tokens=tokens)
     requests = [request(model, number) for number in range(size)]
     limit = (full_cost(model, requests, behaviour) * Decimal(share)).quantize(Decimal("1e-9"))
     with simulated(seed, awkward, behaviour, **settings) as world:

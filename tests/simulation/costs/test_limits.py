@@ -57,6 +57,15 @@ def test_first_batch_is_known_before_second_is_sent():
     judge(spend(1, KIMI, 100, tokens=(10_000, 10_000)), least="0.4")
 
 
+@pytest.mark.parametrize("model", [KIMI, SMALL])
+def test_room_is_used_as_soon_as_an_answer_gives_it(model):
+    """Answers come after two seconds; the job is not held up for longer than some of them, one after the other."""
+    found = spend(1, model, 1_200, share="0.8", latency=2.0)
+
+    judge(found, least="0.6")
+    assert found.seconds < 40
+
+
 @pytest.mark.parametrize("share", ["0.0001", "20"])
 def test_limit_far_from_cost_keeps_nobody_waiting(share):
     """With one that nothing fits, the job ends at once; with one for answers of 10,000 tokens, all is sent at once."""
