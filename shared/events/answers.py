@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from shared.errors import StorageError
 from shared.events.coming import IN_TIME_SECONDS, NEW_SECONDS
+from shared.events.subscribed import subscribed_if_known
 from shared.models import BatchState
 from shared.observability import logger
-from shared.workers_ai.other_account import other_account
 
 if TYPE_CHECKING:
     from shared.bootstrap import Services
@@ -33,18 +33,12 @@ def net_of(services: Services, job: Job, today: float, *, first: bool) -> float:
         today: seconds until it would be polled without events.
         first: whether it was just accepted; if not, it was pending at a poll.
     """
-    events, now, model = services.events, services.now(), job.plan.model
-    if events is None or other_account(services, job):
-        return today
-    try:
-        state = events.item.recent(now)
-    except StorageError as error:
-        logger.warning("events of a model not judged", reason=str(error))
-        return today
-    subscription = state.subscriptions.get(model)
-    if not state.can_pull(now) or subscription is None or not subscription.id:
-        return today
-    if not events.coming.come(model, state.pulled_at, now):
+    known, now, model = subscribed_if_known(services, job), services.now(), job.plan.model
+    if (
+        known is None
+        or not known.state.can_pull(now)
+        or not known.events.coming.come(model, known.state.pulled_at, now)
+    ):
         return today
     if not first:
         return today + NET_SECONDS
@@ -82,16 +76,10 @@ def note_late(events: Events | None, model: str, request_id: str, batch: Batch |
 
 def _judged(services: Services, job: Job, batch: Batch) -> Events | None:
     """The events, if a batch's answer says anything about those of its model."""
-    events = services.events
-    if events is None or other_account(services, job) or len(batch.of_round) != 1:
-        return None
-    try:
-        subscription = events.item.recent(services.now()).subscriptions.get(job.plan.model)
-    except StorageError as error:
-        logger.warning("events of a model not judged", reason=str(error))
+    if len(batch.of_round) != 1 or (known := subscribed_if_known(services, job)) is None:
         return None
     accepted = batch.submissions[-1]
-    if subscription is None or not subscription.id or not accepted.request_id:
+    if not accepted.request_id:
         return None
     # An event that came counts; one that did not, only if it had to come.
-    return events if batch.told_at or accepted.at >= subscription.at + NEW_SECONDS else None
+    return known.events if batch.told_at or accepted.at >= known.subscription.at + NEW_SECONDS else None

@@ -9,9 +9,9 @@ from dropbatch.core import keys
 from dropbatch.core.formats.base import API_BODY_LIMIT, NULL
 from shared.errors import StorageError
 from shared.events.markers import MARKED_BYTES, draw_marker, marked, marked_body
+from shared.events.subscribed import subscribed_if_known
 from shared.observability import batch_log_fields, logger
 from shared.staged_batch import decode_index, decode_ranges
-from shared.workers_ai.other_account import other_account
 
 if TYPE_CHECKING:
     from shared.bootstrap import Services
@@ -96,18 +96,11 @@ def note_accepted(services: Services, job: Job, batch: Batch) -> None:
 
 
 def _takes_markers(services: Services, job: Job) -> bool:
-    now, known = services.now(), _subscription(services, job)
-    return known is not None and bool(known.id) and known.unmarked_until <= now
+    known = _subscription(services, job)
+    return known is not None and known.unmarked_until <= services.now()
 
 
 def _subscription(services: Services, job: Job) -> Subscription | None:
     """The subscription of a job's model; None if its batches cannot be recognized by events."""
-    events, now = services.events, services.now()
-    if events is None or other_account(services, job):
-        return None
-    try:
-        state = events.item.recent(now)
-    except StorageError as error:
-        logger.warning("events of a model not judged", reason=str(error))
-        return None
-    return state.subscriptions.get(job.plan.model) if state.can_pull(now) else None
+    known = subscribed_if_known(services, job)
+    return known.subscription if known and known.state.can_pull(services.now()) else None

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 from dropbatch.core import keys
 from shared.events.markers import marker_in
 from shared.events.pulling import MIN_PULL_SECONDS, expect_events, pull_interval
+from shared.events.subscribed import subscribed
 from shared.models import CANCEL_NOW, BatchState, Submission
 from shared.observability import batch_log_fields, count, logger
 from shared.pacing.controls import Denied
-from shared.workers_ai.other_account import api_of, other_account
+from shared.workers_ai.other_account import api_of
 from shared.workers_ai.queue_messages import ID_PREFIX
 from shared.workers_ai.replies import Failed
 from shared.workers_ai.results import Answer
@@ -59,14 +60,10 @@ def may_look(services: Services, job: Job, batch: Batch, *, doubtful: bool) -> b
     Raises:
         StorageError: DynamoDB failed.
     """
-    events, now = services.events, services.now()
-    if events is None or not batch.marker or other_account(services, job):
+    if not batch.marker or (known := subscribed(services, job)) is None or not known.state.can_pull(services.now()):
         return False
-    state = events.item.recent(now)
-    subscription = state.subscriptions.get(job.plan.model)
-    if not state.can_pull(now) or subscription is None or not subscription.id:
-        return False
-    return not doubtful or events.coming.may_come(job.plan.model, state.pulled_at, now)
+    coming, pulled_at = known.events.coming, known.state.pulled_at
+    return not doubtful or coming.may_come(job.plan.model, pulled_at, services.now())
 
 
 def begin(services: Services, job: Job, batch: Batch, looking: Looking) -> Batch | None:
