@@ -175,8 +175,8 @@ class Turn:
         )
 
 
-def take_turn(invocation: Invocation, job: Job, read: Callable[[Turn], None]) -> None:
-    """Have an upload read for one turn, from where the last one ended.
+def take_turn(invocation: Invocation, job: Job, read: Callable[[Turn], bool | None]) -> bool:
+    """Have an upload read for one turn, from where the last one ended; return what `read` returned.
 
     Args:
         invocation: this one.
@@ -190,17 +190,18 @@ def take_turn(invocation: Invocation, job: Job, read: Callable[[Turn], None]) ->
     try:
         turn.job = beat(invocation.services, job)
         try:
-            read(turn)
+            return bool(read(turn))
         except UploadDeniedError as denied:
             if failed := wait_or_fail(invocation.services, turn.job, denied):
                 turn = Turn(invocation, failed)
-                read(turn)
+                return bool(read(turn))
     except LeaseLostError:
         logger.info("lease lost", job_id=job.job_id)
     except StorageError as error:
         show_denied_write(invocation.services, turn.job, error)
         _give_back_lease(invocation.services, turn.job)
         raise
+    return False
 
 
 def lease_turn(services: Services, job: Job) -> Job | None:
