@@ -275,6 +275,17 @@ def test_models_are_counted_only_from_limit_on(parts, outstanding, full):
     assert parts.budget.noted == (outstanding, full)
 
 
+@pytest.mark.parametrize(("was_full", "full"), [({M2M}, [f"{M2M}: 3 of 3"]), ({}, [])])
+def test_model_that_cannot_be_counted_stays_full(parts, was_full, full):
+    parts.budget.most_outstanding, parts.budget.was_full = 3, frozenset(was_full)
+    parts.ledger.add(replace(SMALL, due_at=None), *(turn(each, DueKind.POLL, at=900) for each in range(3)))
+    parts.ledger.unread.add(SMALL.job_id)
+
+    parts.run()
+
+    assert parts.budget.noted == (3, full)
+
+
 # ── what a cycle reads ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
