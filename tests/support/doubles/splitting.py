@@ -63,7 +63,7 @@ class Fake:
             store=self,
             ledger=self,
             queues=self,
-            budget=SimpleNamespace(burst=100, interval=300, free=self.free),
+            budget=SimpleNamespace(burst=100, slot_seconds=0.6, free=self.free),
             left=LeftDue(),
             day_limit=None,
             now=lambda: self.clock,
