@@ -84,10 +84,11 @@ def process_message(invocation: Invocation, body: str, receipt: str, waited: flo
 
 def _read_upload(invocation: Invocation, job: Job, waited: float) -> None:
     """Split the upload of a leased job, or only validate it, for one turn; submit its first batch if that is left."""
-    if not take_turn(invocation, job, validate if is_validation(job.upload.key) else split):
+    read = validate if is_validation(job.upload.key) else split
+    if not take_turn(invocation, job, read, submits_first=waited <= MAX_WAITED_SECONDS):
         return
     services = invocation.services
-    if waited > MAX_WAITED_SECONDS or not invocation.allows(POST_SECONDS + SETTLE_SECONDS + BEGIN_SUBMIT_SECONDS):
+    if not invocation.allows(POST_SECONDS + SETTLE_SECONDS + BEGIN_SUBMIT_SECONDS):
         services.queues.send(SubmitMessage(job.job_id, FIRST_BATCH))
         return
     try:

@@ -151,7 +151,7 @@ def _stage(turn: Turn) -> Staged:
         except (UploadRefused, UploadDeniedError, StorageError):
             staging.outbox.send()
             raise
-        if staged.is_read:
+        if staged.is_read and turn.submits_first:
             staged = replace(staged, first_is_left=staging.outbox.take_first())
         staging.outbox.send()
         return staged

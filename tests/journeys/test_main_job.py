@@ -35,7 +35,6 @@ def folders(world):
 @pytest.mark.usefixtures("_moto_alone")
 def test_records_get_their_answers_in_input_order(start, api):
     world = start(MAX_REQUESTS_PER_BATCH=40)
-    world.reads_and_submits = True
     records = texts(85)
     world.upload_records("reviews/july.jsonl", records, model=BGE)
 
