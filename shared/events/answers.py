@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 
 from shared.errors import StorageError
 from shared.events.coming import IN_TIME_SECONDS, NEW_SECONDS
+from shared.events.pulling import MIN_PULL_SECONDS, pull_interval
 from shared.events.subscribed import subscribed_if_known
 from shared.models import BatchState
 from shared.observability import logger
+from shared.pacing.poll_schedule import BUCKET
 
 if TYPE_CHECKING:
     from shared.bootstrap import Services
@@ -19,8 +21,8 @@ if TYPE_CHECKING:
     from shared.models import Batch, Job
 
 NET_SECONDS = 60.0
-"""Seconds by which a poll is later than without events at most: what events that stop cost the first batches."""
-NET_PERCENTILE, NET_MEDIANS = 0.99, 2.0
+"""Seconds by which a poll is later than without events at most, before events that come show that it may wait."""
+NET_PERCENTILE, NET_MEDIANS = 0.99, 3.0
 """A net's poll comes when nearly all batches of the model are over, or at so many times their median."""
 
 
@@ -42,9 +44,47 @@ def net_of(services: Services, job: Job, today: float, *, first: bool) -> float:
         return today
     if not first:
         return today + NET_SECONDS
-    late = services.times.percentile(model, NET_PERCENTILE, now)
-    usual = services.times.percentile(model, 0.5, now) * NET_MEDIANS
-    return min(max(today, min(late, usual)), today + NET_SECONDS)
+    return min(max(today, _net_age(services, model, now)), today + NET_SECONDS)
+
+
+def waits_for_event(services: Services, job: Job, batch: Batch, now: float) -> float:
+    """Seconds for which a batch that is due is not polled, because its event will tell when it is over; 0 if it is.
+
+    An event of its model has come since it was accepted. If no more come, it is due again a minute later than without
+    events at most, and then no answer of the model waits for them.
+    """
+    if batch.told_at or len(batch.submissions) != 1 or (known := subscribed_if_known(services, job)) is None:
+        return 0.0
+    model, accepted, pulled_at = job.plan.model, batch.submissions[0].at, known.state.pulled_at
+    age = now - accepted
+    left = _net_age(services, model, now) - age
+    if left <= 0 or not known.state.can_pull(now):
+        return 0.0
+    if known.events.coming.comes(model, accepted, pulled_at, now):
+        return min(left, services.times.next_poll(model, age, now) + NET_SECONDS)
+    is_unread = pulled_at < accepted and known.state.pull_at > now
+    return MIN_PULL_SECONDS if is_unread and _pulls_now(known.events, now) else 0.0
+
+
+def _pulls_now(events: Events, now: float) -> bool:
+    """Have the queue pulled, so that a poll that is due may be saved; False if DynamoDB failed."""
+    try:
+        events.item.pull_now(now)
+    except StorageError as error:
+        logger.warning("events not pulled", reason=str(error))
+        return False
+    return True
+
+
+def _net_age(services: Services, model: str, now: float) -> float:
+    """The age, in seconds, at which a batch is polled whose event has not come."""
+    late = services.times.percentile(model, NET_PERCENTILE, now) * BUCKET
+    return min(late, services.times.percentile(model, 0.5, now) * NET_MEDIANS)
+
+
+def pending_until(told: float) -> float:
+    """The age at which a batch was pending that was told of at this age, seconds: it takes a pull, and its delay."""
+    return told - pull_interval(told) - IN_TIME_SECONDS
 
 
 def note_answer(services: Services, job: Job, batch: Batch, now: float) -> None:

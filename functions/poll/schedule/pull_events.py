@@ -15,7 +15,7 @@ from functions.poll.schedule.due_items import in_parallel
 from shared.errors import StorageError
 from shared.events.answers import note_late
 from shared.events.control_item import ASIDE_SECONDS
-from shared.events.pulling import pull_interval
+from shared.events.pulling import MIN_PULL_SECONDS, pull_interval
 from shared.ledger import DueEntry
 from shared.observability import count, logger
 from shared.workers_ai.queue_messages import Event, event_in
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from shared.events.control_item import EventsState
     from shared.events.ids import KnownId
     from shared.events.set_up import Events
+    from shared.pacing.budget import Free
     from shared.workers_ai.queue_messages import Message
 
 MAX_PULLS_IN_A_ROW = 10
@@ -53,12 +54,12 @@ class Pulled:
     next_at: float = math.inf
 
 
-def pull_events(services: Services, gap: float) -> Pulled:
+def pull_events(services: Services, free: Free) -> Pulled:
     """Pull if it is time, while anything is outstanding; the batches that are told of are due now.
 
     Args:
         services: the process's clients and settings.
-        gap: seconds between two pulls at least.
+        free: calls that would get a token now.
     """
     events, now = services.events, services.now()
     if events is None:
@@ -69,8 +70,10 @@ def pull_events(services: Services, gap: float) -> Pulled:
             return Pulled()
         if state.pull_at > now:
             return Pulled(next_at=state.pull_at)
-        next_at = now + pull_interval(now - state.youngest_at, gap)
-        if not events.item.claim_pull(state.pull_at, next_at):
+        wait = services.budget.pull_wait(free, now - state.pulled_at)
+        following = max(now + pull_interval(now - state.youngest_at), state.quiet_until)
+        next_at = now + max(wait, MIN_PULL_SECONDS) if wait else following
+        if not events.item.claim_pull(state.pull_at, next_at) or wait:
             return Pulled(next_at=next_at)
         pull = _Pull(services, events, state, now)
         pull.run()
@@ -89,6 +92,7 @@ class _Pull:
         told: batches that are due now.
         noted: events of unknown ids that were noted.
         queued_at: when the youngest of our batches was accepted whose event `queued` has come, Unix seconds.
+        seen_at: the same of each model, for any event.
     """
 
     services: Services
@@ -98,12 +102,13 @@ class _Pull:
     told: list[DueEntry] = field(default_factory=list)
     noted: int = 0
     queued_at: float = 0.0
+    seen_at: dict[str, float] = field(default_factory=dict)
 
     def run(self) -> None:
         """Pull until a pull is not full, and note what the control item has to know."""
         queue_id, now = self.state.queue_id, self.services.now
         api = replace(self.events.api, now=now, until=self.began + PULL_SECONDS)
-        after: dict[str, object] = {}
+        after: dict[str, object] = {"aside_step": 0} if self.state.aside_step else {}
         try:
             for _ in range(MAX_PULLS_IN_A_ROW):
                 if not self._permit():
@@ -115,10 +120,13 @@ class _Pull:
                 if len(messages) < BATCH_SIZE:
                     after["pulled_at"] = self.began
                     break
-            if self.state.aside_step:
-                after["aside_step"] = 0
         except QueuesRefusedError as refused:
+            after = {}
             self._put_aside(refused)
+        self._note(after)
+
+    def _note(self, after: dict[str, object]) -> None:
+        """Note what the pulls have shown, and what else follows from them."""
         if self.noted:
             after["orphans_since"], orphans = self._orphans
             after["orphans"] = orphans + self.noted
@@ -126,6 +134,8 @@ class _Pull:
             after["queued_at"] = self.queued_at
         if after:
             self.events.item.change(after)
+        for model, accepted in self.seen_at.items():
+            self.events.coming.note_seen(model, accepted)
 
     def _permit(self) -> bool:
         return self.services.budget.permit_check(self.services.now())
@@ -171,7 +181,7 @@ class _Pull:
                 return None
             try:
                 if not of.job_id and id(event) in to_note:
-                    of = self._note(event, of, is_first=to_note[id(event)])
+                    of = self._note_orphan(event, of, is_first=to_note[id(event)])
                 return message, self._follow(message, event, of)
             except StorageError as error:
                 logger.warning("event not followed", job_id=of.job_id, number=of.number, reason=str(error))
@@ -182,7 +192,7 @@ class _Pull:
         of_ours = {id(message) for message, _ in ours}
         return [one for one in messages if id(one) not in of_ours] + [message for message, _ in followed]
 
-    def _note(self, event: Event, of: KnownId, *, is_first: bool) -> KnownId:
+    def _note_orphan(self, event: Event, of: KnownId, *, is_first: bool) -> KnownId:
         """Note an event of an id that no batch had; what is known of the id now. It is listed before, for searches."""
         now = self.services.now()
         if is_first and not of.queued_at and not of.over_at:
@@ -194,6 +204,8 @@ class _Pull:
         ledger, now = self.services.ledger, self.services.now()
         if not of.job_id:
             return None
+        if event.model:
+            self.seen_at[event.model] = max(self.seen_at.get(event.model, 0.0), of.at)
         if not event.is_over:
             self.queued_at = max(self.queued_at, of.at)
             return None

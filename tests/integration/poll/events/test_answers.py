@@ -7,21 +7,26 @@ import pytest
 
 from functions.poll.schedule.pull_events import pull_events
 from shared.errors import StorageError
-from shared.events.answers import net_of, note_answer, note_told_meanwhile
+from shared.events.answers import net_of, note_answer, note_told_meanwhile, pending_until, waits_for_event
 from shared.events.coming import Answer
 from shared.models import BatchState, Submission
+from shared.pacing.budget import Free
+from shared.pacing.poll_schedule import BUCKET
 from tests.integration.poll.events.conftest import M3
 from tests.support.doubles.api_client import ACCOUNT
 from tests.support.doubles.ledger_items import JOB, PART, T
 
 MINE = replace(JOB, plan=replace(JOB.plan, account=ACCOUNT, model=M3))
 TIMES = {0.5: 40.0, 0.99: 300.0}
+FREE = Free(polls=90)
 
 
 @pytest.fixture
 def taught(told, table):
     """A stack that was subscribed long ago, and knows nothing of its model's events; times of it are known."""
-    told.services.times = SimpleNamespace(percentile=lambda model, share, now: TIMES[share])
+    told.services.times = SimpleNamespace(
+        percentile=lambda model, share, now: TIMES[share], next_poll=lambda model, age, now: 20.0
+    )
     told.clock += 1_000
     told.begin(submissions=(Submission("id", 1, T + 900),), due_at=T + 2_000)
     table.delete_item(TableName="table", Key={"pk": {"S": "CONTROL"}, "sk": {"S": f"EVENTS#{ACCOUNT}#{M3}"}})
@@ -43,7 +48,7 @@ def answered(told):
 
 def pulled(told):
     told.services.events.item.change({"pull_at": 0.0})
-    pull_events(told.services, gap=0.0)
+    pull_events(told.services, FREE)
     told.services.events.item.cached = (0.0, told.state)
 
 
@@ -106,10 +111,10 @@ def come(told, model=M3):
 
 
 @pytest.mark.parametrize(
-    ("today", "first", "net"), [(30.0, True, 80.0), (5.0, True, 65.0), (100.0, True, 100.0), (30.0, False, 90.0)]
+    ("today", "first", "net"), [(70.0, True, 120.0), (30.0, True, 90.0), (130.0, True, 130.0), (30.0, False, 90.0)]
 )
 def test_polls_are_net_while_events_come(taught, today, first, net):
-    """Twice the median, but no more than a minute after the poll without events, and never before it."""
+    """Three times the median, but no more than a minute after the poll without events, and never before it."""
     assert net_of(taught.services, MINE, today, first=first) == today
     come(taught)
     taught.services.events.coming.known.clear()
@@ -119,7 +124,7 @@ def test_polls_are_net_while_events_come(taught, today, first, net):
 def test_net_is_at_99th_percentile_if_that_is_earlier(taught, monkeypatch):
     monkeypatch.setitem(TIMES, 0.99, 45.0)
     come(taught)
-    assert net_of(taught.services, MINE, 30.0, first=True) == 45.0
+    assert net_of(taught.services, MINE, 30.0, first=True) == 45.0 * BUCKET
 
 
 @pytest.mark.parametrize("why", ["off", "aside", "no subscription", "other account", "no events", "table"])
@@ -161,7 +166,76 @@ def test_overdue_event_puts_all_polls_back(taught):
     assert net_of(taught.services, MINE, 30.0, first=True) == 30.0
     come(taught)
     taught.clock += 11
-    assert net_of(taught.services, MINE, 30.0, first=True) == 80.0
+    assert net_of(taught.services, MINE, 30.0, first=True) == 90.0
+
+
+# ── a poll that is due ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def waits(taught, age, **changes):
+    """Seconds for which the batch's poll waits that is due at this age."""
+    taught.services.events.coming.known.clear()
+    taught.clock = T + 900 + age
+    taught.services.events.item.cached = (0.0, taught.state)
+    return waits_for_event(taught.services, MINE, replace(taught.batch, **changes), taught.clock)
+
+
+@pytest.mark.parametrize(("age", "wait"), [(10.0, 80.0), (45.0, 75.0), (119.0, 1.0), (120.0, 0.0), (300.0, 0.0)])
+def test_poll_waits_for_event_that_comes(taught, age, wait):
+    """As long as it would without events and a minute more, until three times the median."""
+    come(taught)
+    taught.services.events.coming.note_seen(M3, T + 900)
+    assert waits(taught, age) == wait
+
+
+@pytest.mark.parametrize("why", ["not seen since", "told", "again", "aside", "no events", "few answers"])
+def test_poll_waits_for_no_event_that_may_not_come(taught, why):
+    changes = {}
+    if why != "few answers":
+        come(taught)
+    taught.services.events.coming.note_seen(M3, T + (899 if why == "not seen since" else 900))
+    if why == "told":
+        changes = {"told_at": T}
+    elif why == "again":
+        changes = {"submissions": taught.batch.submissions * 2}
+    elif why == "aside":
+        taught.services.events.item.change({"aside_until": T + 2_000})
+    elif why == "no events":
+        taught.services.events = None
+        assert waits_for_event(taught.services, MINE, taught.batch, T + 910) == 0.0
+        return
+    assert waits(taught, 10.0, **changes) == 0.0
+
+
+def test_poll_waits_for_pull_that_may_save_it(taught):
+    """The queue was not pulled since the batch was accepted, because no batch could be over."""
+    come(taught)
+    taught.services.events.item.change({"pulled_at": T + 890, "pull_at": T + 1_500, "quiet_until": T + 1_500})
+    assert waits(taught, 10.0) == 2.0
+    assert taught.state.pull_at == T + 910
+    assert waits(taught, 12.0) == 0.0, "once"
+
+    taught.cloudflare.send("queued", "id")
+    taught.services.events.ids.assign("id", taught.batch.job_id, taught.batch.number, 0, T + 900.5)
+    pull_events(taught.services, FREE)
+    assert taught.state.pull_at == T + 1_500, "the next one comes when a batch may be over"
+    assert waits(taught, 13.0) == 80.0
+
+
+def test_table_that_fails_stops_no_poll(taught, monkeypatch):
+    def fail(*_):
+        raise StorageError("DynamoDB: 500")
+
+    come(taught)
+    taught.services.events.item.change({"pulled_at": T + 890, "pull_at": T + 1_500})
+    monkeypatch.setattr(type(taught.services.events.item), "pull_now", fail)
+    assert waits(taught, 10.0) == 0.0
+
+
+def test_batch_that_was_told_of_was_pending_before(taught):
+    """Otherwise its time would be known as little as that of a batch that nobody looked at."""
+    assert pending_until(160.0) == 140.0
+    assert pending_until(5.0) < 0
 
 
 def test_late_event_of_final_batch_changes_no_item(taught):
