@@ -76,7 +76,9 @@ class WaitLaws:
         """Batches that each invocation has put off to send them."""
         self._claimed: WeakKeyDictionary[Life, set[Key]] = WeakKeyDictionary()
         """Batches that each invocation has claimed to poll them."""
-        self.has_events = os.environ["COMPLETION_EVENTS"] == "yes"
+        has_events = os.environ["COMPLETION_EVENTS"] == "yes"
+        self.longest_behind = MAX_SECONDS + NET_SECONDS if has_events else MAX_BEHIND_SECONDS
+        """Seconds for which a poll waits because an earlier batch of its model is pending, or its event will tell of it."""
         self.burst = items.burst
         self.bursts = {
             "first": self.burst,
@@ -205,8 +207,7 @@ class WaitLaws:
             "poll" if old["work"]["S"].endswith("poll") else "first" if old["work"]["S"].endswith("first") else "submit"
         )
         spans = [span for one in looks for span in self._spans(life, job, one, kind)]
-        if kind == "poll":  # An earlier batch of its model is pending, or its event will tell of it.
-            spans.append((now, now + (MAX_SECONDS + NET_SECONDS if self.has_events else MAX_BEHIND_SECONDS)))
+        spans += [(now, now + self.longest_behind)] * (kind == "poll")
         if not any(low - 0.1 <= due <= high + 0.1 for low, high in spans):
             told = [f"{low - now:.1f} to {high - now:.1f}" for low, high in spans]
             self.laws.broken(DUE, f"{key} ({kind}): in {due - now:.1f} s, not {sorted(set(told))}")
