@@ -1,6 +1,7 @@
 """What an answer says about the events of its model, and what that means for the polls of others.
 
-Polls of a model whose events come are a safety net: each is later than without events, by a minute at most.
+Polls of a model whose events come are a safety net. A batch is due when it would be without events; a poll that is not
+needed is put off then, as long as it is certain that events came since the batch was accepted.
 """
 
 from __future__ import annotations
@@ -21,44 +22,22 @@ if TYPE_CHECKING:
     from shared.models import Batch, Job
 
 NET_SECONDS = 60.0
-"""Seconds by which a poll is later than without events at most, before events that come show that it may wait."""
+"""Seconds by which a poll that was put off is looked at later than the next one would be without events."""
 NET_PERCENTILE, NET_MEDIANS = 0.99, 3.0
-"""A net's poll comes when nearly all batches of the model are over, or at so many times their median."""
-
-
-def net_of(services: Services, job: Job, today: float, *, first: bool) -> float:
-    """Seconds until a batch is polled without having been told of: no sooner than without events.
-
-    Args:
-        services: the process's clients and settings.
-        job: its job.
-        today: seconds until it would be polled without events.
-        first: whether it was just accepted; if not, it was pending at a poll.
-    """
-    known, now, model = subscribed_if_known(services, job), services.now(), job.plan.model
-    if (
-        known is None
-        or not known.state.can_pull(now)
-        or not known.events.coming.come(model, known.state.pulled_at, now)
-    ):
-        return today
-    if not first:
-        return today + NET_SECONDS
-    return min(max(today, _net_age(services, model, now)), today + NET_SECONDS)
+"""No poll is put off when nearly all batches of the model are over, or beyond so many times their median."""
 
 
 def waits_for_event(services: Services, job: Job, batch: Batch, now: float) -> float:
     """Seconds for which a batch that is due is not polled, because its event will tell when it is over; 0 if it is.
 
-    An event of its model has come since it was accepted. If no more come, it is due again a minute later than without
-    events at most, and then no answer of the model waits for them.
+    An event of its model has come since it was accepted; where the queue was not read since, it is read first.
     """
     if batch.told_at or len(batch.submissions) != 1 or (known := subscribed_if_known(services, job)) is None:
         return 0.0
     model, accepted, pulled_at = job.plan.model, batch.submissions[0].at, known.state.pulled_at
     age = now - accepted
     left = _net_age(services, model, now) - age
-    if left <= 0 or not known.state.can_pull(now):
+    if left <= 0 or known.state.aside_step or not known.state.can_pull(now):
         return 0.0
     if known.events.coming.comes(model, accepted, pulled_at, now):
         return min(left, services.times.next_poll(model, age, now) + NET_SECONDS)
@@ -77,7 +56,7 @@ def _pulls_now(events: Events, now: float) -> bool:
 
 
 def _net_age(services: Services, model: str, now: float) -> float:
-    """The age, in seconds, at which a batch is polled whose event has not come."""
+    """The age, in seconds, from which on a batch is polled whose event has not come."""
     late = services.times.percentile(model, NET_PERCENTILE, now) * BUCKET
     return min(late, services.times.percentile(model, 0.5, now) * NET_MEDIANS)
 

@@ -78,7 +78,7 @@ class WaitLaws:
         """Batches that each invocation has claimed to poll them."""
         has_events = os.environ["COMPLETION_EVENTS"] == "yes"
         self.longest_behind = MAX_SECONDS + NET_SECONDS if has_events else MAX_BEHIND_SECONDS
-        """Seconds for which a poll waits because an earlier batch of its model is pending, or its event will tell of it."""
+        """Seconds for which a poll waits: an earlier batch of its model is pending, or its event will tell of it."""
         self.burst = items.burst
         self.bursts = {
             "first": self.burst,

@@ -7,11 +7,10 @@ import pytest
 
 from functions.poll.schedule.pull_events import pull_events
 from shared.errors import StorageError
-from shared.events.answers import net_of, note_answer, note_told_meanwhile, pending_until, waits_for_event
+from shared.events.answers import note_answer, note_told_meanwhile, pending_until, waits_for_event
 from shared.events.coming import Answer
 from shared.models import BatchState, Submission
 from shared.pacing.budget import Free
-from shared.pacing.poll_schedule import BUCKET
 from tests.integration.poll.events.conftest import M3
 from tests.support.doubles.api_client import ACCOUNT
 from tests.support.doubles.ledger_items import JOB, PART, T
@@ -110,65 +109,6 @@ def come(told, model=M3):
     told.services.events.item.change({"pulled_at": told.clock})
 
 
-@pytest.mark.parametrize(
-    ("today", "first", "net"), [(70.0, True, 120.0), (30.0, True, 90.0), (130.0, True, 130.0), (30.0, False, 90.0)]
-)
-def test_polls_are_net_while_events_come(taught, today, first, net):
-    """Three times the median, but no more than a minute after the poll without events, and never before it."""
-    assert net_of(taught.services, MINE, today, first=first) == today
-    come(taught)
-    taught.services.events.coming.known.clear()
-    assert net_of(taught.services, MINE, today, first=first) == net
-
-
-def test_net_is_at_99th_percentile_if_that_is_earlier(taught, monkeypatch):
-    monkeypatch.setitem(TIMES, 0.99, 45.0)
-    come(taught)
-    assert net_of(taught.services, MINE, 30.0, first=True) == 45.0 * BUCKET
-
-
-@pytest.mark.parametrize("why", ["off", "aside", "no subscription", "other account", "no events", "table"])
-def test_without_events_polls_are_todays(taught, why, monkeypatch):
-    come(taught)
-    job, item = MINE, taught.services.events.item
-    if why == "off":
-        item.change({"is_off": True})
-    elif why == "aside":
-        item.change({"aside_until": taught.clock + 60})
-    elif why == "no subscription":
-        job = replace(MINE, plan=replace(MINE.plan, model="@cf/other/model"))
-        come(taught, "@cf/other/model")
-    elif why == "other account":
-        job = replace(MINE, plan=replace(MINE.plan, account="f" * 32))
-    elif why == "no events":
-        taught.services.events = None
-    else:
-
-        def fail(*_):
-            raise StorageError("DynamoDB: 500")
-
-        monkeypatch.setattr(type(item), "state", fail)
-    assert net_of(taught.services, job, 30.0, first=True) == 30.0
-
-
-def test_overdue_event_puts_all_polls_back(taught):
-    """For an hour; what the next answers had decides then."""
-    come(taught)
-    answered(taught)
-    taught.clock += 20
-    taught.services.events.item.change({"pulled_at": taught.clock})
-    for _ in range(2):
-        assert net_of(taught.services, MINE, 30.0, first=True) == 30.0
-        taught.clock += 3_590
-    assert record(taught).aside_seconds == 3_600.0
-
-    taught.clock += 20
-    assert net_of(taught.services, MINE, 30.0, first=True) == 30.0
-    come(taught)
-    taught.clock += 11
-    assert net_of(taught.services, MINE, 30.0, first=True) == 90.0
-
-
 # ── a poll that is due ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -188,23 +128,61 @@ def test_poll_waits_for_event_that_comes(taught, age, wait):
     assert waits(taught, age) == wait
 
 
-@pytest.mark.parametrize("why", ["not seen since", "told", "again", "aside", "no events", "few answers"])
-def test_poll_waits_for_no_event_that_may_not_come(taught, why):
-    changes = {}
+def test_poll_waits_until_most_are_over(taught, monkeypatch):
+    monkeypatch.setitem(TIMES, 0.99, 30.0)
+    come(taught)
+    taught.services.events.coming.note_seen(M3, T + 900)
+    assert waits(taught, 10.0) == pytest.approx(30.0 * 2 ** (1 / 7) - 10)
+
+
+WRONG = ["off", "aside", "refused last", "no subscription", "other account", "no events", "table", "few answers"]
+
+
+@pytest.mark.parametrize("why", [*WRONG, "not seen since", "told", "again"])
+def test_poll_waits_for_no_event_that_may_not_come(taught, why, monkeypatch):
+    job, item, changes = MINE, taught.services.events.item, {}
     if why != "few answers":
         come(taught)
     taught.services.events.coming.note_seen(M3, T + (899 if why == "not seen since" else 900))
-    if why == "told":
+    assert waits(taught, 10.0) == (0.0 if why in {"few answers", "not seen since"} else 80.0)
+    if why in {"off", "aside", "refused last"}:
+        item.change({"off": {"is_off": True}, "aside": {"aside_until": T + 2_000}}.get(why, {"aside_step": 1}))
+    elif why == "told":
         changes = {"told_at": T}
     elif why == "again":
         changes = {"submissions": taught.batch.submissions * 2}
-    elif why == "aside":
-        taught.services.events.item.change({"aside_until": T + 2_000})
+    elif why == "no subscription":
+        job = replace(MINE, plan=replace(MINE.plan, model="@cf/other/model"))
+        come(taught, "@cf/other/model")
+    elif why == "other account":
+        job = replace(MINE, plan=replace(MINE.plan, account="f" * 32))
     elif why == "no events":
         taught.services.events = None
-        assert waits_for_event(taught.services, MINE, taught.batch, T + 910) == 0.0
-        return
-    assert waits(taught, 10.0, **changes) == 0.0
+    elif why == "table":
+        item.cached = (0.0, taught.state)
+        monkeypatch.setattr(type(item), "state", failing)
+    assert waits_for_event(taught.services, job, replace(taught.batch, **changes), taught.clock) == 0.0
+
+
+def failing(*_):
+    raise StorageError("DynamoDB: 500")
+
+
+def test_overdue_event_puts_all_polls_back(taught):
+    """For an hour; what the next answers had decides then."""
+    come(taught)
+    taught.services.events.coming.note_seen(M3, T + 900_000)
+    assert waits(taught, 10.0) > 0
+    answered(taught)
+    taught.services.events.item.change({"pulled_at": taught.clock + 20})
+    taught.begin(submissions=(Submission("id2", 1, T + 900),), due_at=T + 2_000)
+    assert waits(taught, 30.0) == 0.0
+    assert record(taught).aside_seconds == 3_600.0
+
+    come(taught)
+    taught.begin(submissions=(Submission("id3", 1, T + 900 + 3_700),), due_at=T + 20_000)
+    taught.services.events.coming.known.clear()
+    assert waits(taught, 3_710.0, submissions=taught.batch.submissions) > 0
 
 
 def test_poll_waits_for_pull_that_may_save_it(taught):
@@ -223,12 +201,9 @@ def test_poll_waits_for_pull_that_may_save_it(taught):
 
 
 def test_table_that_fails_stops_no_poll(taught, monkeypatch):
-    def fail(*_):
-        raise StorageError("DynamoDB: 500")
-
     come(taught)
     taught.services.events.item.change({"pulled_at": T + 890, "pull_at": T + 1_500})
-    monkeypatch.setattr(type(taught.services.events.item), "pull_now", fail)
+    monkeypatch.setattr(type(taught.services.events.item), "pull_now", failing)
     assert waits(taught, 10.0) == 0.0
 
 
