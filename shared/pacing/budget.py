@@ -44,8 +44,10 @@ RATE_LIMIT_SECONDS, MAX_RATE_LIMIT_SECONDS = 60.0, 900.0
 SAME_RATE_LIMIT_SECONDS = 300.0
 """A wait that begins within these seconds after the end of the last one continues it."""
 
-PULL_SHARE = 0.05
-"""The share of the rate that pulls of events take while calls are scarce."""
+PULL_SHARE, LONGEST_PULL_SECONDS = 0.05, 30.0
+"""The share of the rate that pulls of events take while calls are scarce, and seconds between two of them at most."""
+PULLS_LEAVE = 0.8
+"""Calls are scarce while more than this share of what submits may use at once is used."""
 
 CLOUDFLARE_CALLS = 1_200
 """Calls with one token that Cloudflare allows in any 5 minutes; above that it refuses every call for 5 minutes."""
@@ -254,13 +256,20 @@ class Budget(ControlItems):
         """Whether calls may be made now that run no model, such as the token's check: no pause prevents them."""
         return self._take(self.controls().rate, calls, self.burst, now)
 
-    def pull_gap(self, free: Free) -> float:
-        """Seconds between two pulls of events at least: they save time, and take no call that others need.
+    def pull_wait(self, free: Free, since: float) -> float:
+        """Seconds until events may be pulled: a pull saves time, and takes no call that others need.
 
-        While more than a quarter of the burst is used, a pull and its acknowledgement take `PULL_SHARE` of the rate.
+        That is as soon as submits find tokens and some are left; or else, where others use all of them, when this pull
+        and its acknowledgement take `PULL_SHARE` of the rate: with few calls a minute, more.
+
+        Args:
+            free: calls that would get a token now.
+            since: seconds since the last pull.
         """
         used = self.poll_burst - free.polls
-        return 0.0 if used <= self.burst // 4 else 2 * self.interval / 1000 / PULL_SHARE
+        spare = used - int(self.submit_burst * PULLS_LEAVE)
+        seconds = self.interval / 1000
+        return max(min(spare * seconds, min(2 * seconds / PULL_SHARE, LONGEST_PULL_SECONDS) - since), 0.0)
 
     def can_submit(self, model: str, now: float, account: str = "") -> bool:
         """Whether a submit would get a permit now, as far as pause, rate limit, model and cap are concerned."""
