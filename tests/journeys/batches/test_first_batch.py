@@ -132,7 +132,7 @@ def test_death_after_cutting_loses_and_doubles_nothing():
 
     found = strike_each([(at, "after") for at in deaths], run_with)
 
-    assert [billed for billed, _ in found] == [1, 1, 1, 2, 1]  # Twice only if its answer was not recorded, and no event tells.
+    assert [billed for billed, _ in found] == [1, 1, 1, 2, 1]  # Twice only if its answer was not recorded.
     unclaimed, begun = found[:2], found[3:]
     assert max(seconds for _, seconds in unclaimed) <= LATE
     assert max(seconds for _, seconds in begun) <= 1.0
