@@ -10,6 +10,7 @@ from tests.simulation.worlds.runs import run
 
 pytestmark = pytest.mark.slow
 
+HANGS = Fault(kind="accept_then_hang", seconds=600)
 BEHIND = Awkward(unprocessed=0.1, throttled=0.01, notified_twice=0.1, clock_behind_seconds=25)
 FOUND = {
     "two set-ups at once, because clocks differ: each made more calls than it had tokens for": Plan(
@@ -56,6 +57,50 @@ FOUND = {
         settings=(("MAX_REQUESTS_PER_BATCH", 3),),
         acts=(Drop(0.3, "1.jsonl", 60, bad=1, referenced=False), Drop(0.0, "3.jsonl", 5, MODELS[1], bad=1)),
         events=Events(repeated=0.5),
+    ),
+    "an id that DynamoDB did not read ended its search": Plan(
+        61_000_183,
+        Awkward(unprocessed=0.1),
+        latency=600.0,
+        settings=(("MAX_REQUESTS_PER_BATCH", 2), ("AMBIGUOUS_SUBMIT", "fail")),
+        faults=(Fault(kind="accept_then_reset"),),
+        acts=(Drop(0.0, "2.jsonl", 5),),
+        events=Events(),
+    ),
+    "an answer was seen by another search while its own POST hung, and nobody polled it again": Plan(
+        71_000_254,
+        latency=40.0,
+        settings=(("MAX_REQUESTS_PER_BATCH", 10),),
+        faults=(HANGS, Fault(kind="accept_then_reset", nth=2, times=2)),
+        acts=(Drop(0.0, "0.jsonl", 17, MODELS[1]),),
+        events=Events(),
+    ),
+    "the same with clocks that differ": Plan(
+        71_000_279,
+        Awkward(clock_behind_seconds=25.0),
+        latency=3.0,
+        settings=(("MAX_REQUESTS_PER_BATCH", 2), ("AMBIGUOUS_SUBMIT", "fail")),
+        faults=(HANGS, Fault(kind="accept_then_html")),
+        acts=(Drop(0.3, "1.jsonl", 4, MODELS[1]),),
+        events=Events(),
+    ),
+    "one page of the orphans was read": Plan(
+        71_000_266,
+        Awkward(page_bytes=2000, delivered_twice=0.2, clock_behind_seconds=25.0),
+        latency=3.0,
+        settings=(("MAX_REQUESTS_PER_BATCH", 3),),
+        faults=(Fault(kind="accept_then_reset"), Fault(kind="accept_then_truncate", at=20, nth=2)),
+        acts=(Drop(10.0, "2.jsonl", 60, bad=2, referenced=False),),
+        events=Events(delay=0.3, foreign=5.0),
+    ),
+    "an orphan that could not be listed at once was never listed": Plan(
+        71_000_229,
+        Awkward(unprocessed=0.1, throttled=0.01, delivered_twice=0.2, death=0.02, clock_behind_seconds=25.0),
+        latency=3.0,
+        settings=(("MAX_REQUESTS_PER_BATCH", 3),),
+        faults=(Fault(kind="accept_no_request_id"),),
+        acts=(Drop(0.0, "0.jsonl", 30, MODELS[1], referenced=False),),
+        events=Events(),
     ),
 }
 
