@@ -118,6 +118,9 @@ class Budget(ControlItems):
         # A full bucket and the tokens added in 5 minutes must stay within Cloudflare's limit. Above 218 calls a minute
         # the inflow is reduced, not the bucket: an almost empty bucket would let hardly any call through.
         self.interval = max(-(-60_000 // calls_per_minute), -(-300_000 // (CLOUDFLARE_CALLS - self.burst)))
+        turns = 1 if self.submit_burst < self.poll_burst else 2  # Polls that do not go first have every other turn.
+        self.slot_seconds = turns * self.interval / 1000
+        """Seconds between the slots of a job's batches: submits may have all calls that polls leave."""
         self.most_outstanding = calls_per_minute / 2 * OUTSTANDING_MINUTES
 
     def permit_submit(self, model: str, now: float, *, first: bool = False, account: str = "") -> Permit | Denied:

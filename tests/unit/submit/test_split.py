@@ -180,6 +180,25 @@ def test_message_is_sent_only_if_budget_has_call_for_it(free, messages, soonest,
     assert all(one.paused == one.due_at - one.created_at for one in waiting)
 
 
+def test_first_batch_is_left_to_caller_that_submits_it():
+    fake = Fake(most=2, first=2)
+    fake.submits_first = True
+    fake.services.budget.free = lambda _now: Free(100, 3, 90)
+    fake.run()
+
+    assert fake.first_is_left
+    assert fake.messages == sorted(fake.batches)[1:4]
+
+
+def test_first_batch_is_not_left_once_messages_were_sent():
+    fake = Fake()
+    fake.submits_first = True
+    fake.run()
+
+    assert not fake.first_is_left
+    assert fake.messages == sorted(fake.batches)
+
+
 def test_batches_before_fault_are_sent_immediately():
     fake = Fake()
     read = fake.read_version

@@ -124,7 +124,7 @@ def test_twenty_thousand_batches_end_in_10_minutes(monkeypatch):
     monkeypatch.setattr(functions.poll.schedule.sweep, "collect", collect)
     monkeypatch.setattr(functions.poll.schedule.sweep, "write_status", lambda *_given: None)
     ledger.batches, ledger.update_leased_job = page_of, lambda job, changes: replace(job, **changes)
-    services = SimpleNamespace(ledger=ledger, now=lambda: ledger.now, budget=SimpleNamespace(interval=60_000))
+    services = SimpleNamespace(ledger=ledger, now=lambda: ledger.now, budget=SimpleNamespace(slot_seconds=120.0))
     job = replace(RUNNING, error=REASON)
     while job.sweep is None or job.sweep.passes == PASSES[SweepGoal.END]:
         visits += 1

@@ -49,6 +49,12 @@ def test_rate_has_bursts_and_interval(calls, burst, submits, polls, interval):
     assert (budget.burst, budget.submit_burst, budget.poll_burst, budget.interval) == (burst, submits, polls, interval)
 
 
+@pytest.mark.parametrize(("calls", "seconds"), [(240, 0.278), (4, 15.0), (3, 40.0), (1, 120.0)])
+def test_submits_leave_every_other_call_to_polls_without_share(calls, seconds):
+    """Where polls may use more of the burst, they go first, and submits need not leave any."""
+    assert GivenBudget(calls).slot_seconds == seconds
+
+
 @pytest.mark.parametrize(
     ("filled_after", "first", "submits", "polls"),
     [
