@@ -199,7 +199,7 @@ def _tell_calls(manifest: dict[str, Any]) -> None:
     calls = sum(1 + one["polls"] for one in batches)
     words = f"{len(batches)} batches took {calls} calls of Workers AI, {calls / len(batches):.1f} each:"
     if manifest["events"] == "used":
-        words += "\n  Cloudflare's completion events said when to ask; a new model takes more than three by polls alone."
+        words += "\n  Cloudflare's completion events said when to ask; by polls alone, a new model takes over three."
     else:
         words += " by polls alone, without Cloudflare's completion events."
     print(words)
