@@ -166,6 +166,4 @@ def _estimate(services: Services, job: Job, candidate: StagedAhead, staged: Stag
 
 def _slot(services: Services, job: Job, ordinal: int) -> float:
     """When a batch may be submitted: the first of a job immediately, others at the submit rate."""
-    budget = services.budget
-    ahead = max(ordinal - budget.burst // 2, 0)
-    return job.created_at + ahead * 2 * budget.interval / 1000
+    return job.created_at + services.budget.slot(ordinal)

@@ -17,6 +17,7 @@ from shared.events.coming import Coming
 from shared.events.control_item import EventsItem, EventsState, Subscription
 from shared.events.ids import Ids
 from shared.observability import logger
+from shared.workers_ai.client import WorkersAI
 from shared.workers_ai.queues_api import CONSUMER, QUEUE_SETTINGS, QueuesApi, QueuesRefusedError
 
 if TYPE_CHECKING:
@@ -71,8 +72,9 @@ def events_of(services: Services) -> Events | None:
         return services.events
     item = EventsItem(services.ledger.client, settings.table_name, settings.cloudflare_account_id)
     ids = Ids(services.ledger.client, settings.table_name)
+    queues = WorkersAI(services.api.http, services.api.transport, services.tokens.queues_credentials)
     coming = Coming(services.ledger.client, settings.table_name, settings.cloudflare_account_id)
-    return Events(item, ids, coming, QueuesApi(services.api, services.now), settings.events_queue_name)
+    return Events(item, ids, coming, QueuesApi(queues, services.now), settings.events_queue_name)
 
 
 def subscribe(services: Services, model: str) -> None:

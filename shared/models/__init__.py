@@ -9,7 +9,7 @@ from shared.models.batches import (
     Submission,
     cause_of,
 )
-from shared.models.common import SCHEMA, BatchState, DueKind, ErrorDetail, Usage
+from shared.models.common import FIRST, SCHEMA, BatchState, DueKind, ErrorDetail, Sender, Usage
 from shared.models.jobs import (
     CANCEL,
     CANCEL_NOW,
@@ -36,6 +36,7 @@ __all__ = [
     "CANCELLED",
     "CANCELLED_ACCEPTED",
     "CANCEL_NOW",
+    "FIRST",
     "MAX_JOB_SECONDS",
     "PAST_DEADLINE",
     "SCHEMA",
@@ -54,6 +55,7 @@ __all__ = [
     "PartialReply",
     "Reservation",
     "ResultFileProgress",
+    "Sender",
     "Staging",
     "Submission",
     "Sweep",

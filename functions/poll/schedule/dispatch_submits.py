@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from shared.bootstrap import Services
     from shared.ledger import DueEntry
     from shared.models import Batch, Job
-    from shared.pacing.budget import ModelRoom
+    from shared.pacing.room import ModelRoom
 
 MAX_EXAMINED = 50
 """Most due batches that one cycle reads."""

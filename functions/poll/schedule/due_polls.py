@@ -16,7 +16,7 @@ from shared.aws.queues import PollMessage
 from shared.ledger import DueEntry
 from shared.models import BatchState, DueKind
 from shared.pacing.controls import Denied, Permit
-from shared.workers_ai.other_account import other_account
+from shared.workers_ai.senders import next_sender
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -99,19 +99,19 @@ def _poll(invocation: Invocation, found: list[DueItem], until: float = math.inf)
     postponed(services, [(one.due, (one, wait)) for one, wait in behind], lambda it: _hold_back(services, *it, now))
     held = {one.due for one, _ in behind}
     found = [one for one in found if one.due not in held]
-    calls = Counter(other_account(services, one.job) for one in found if needs_call(one.job, one.batch, now))
-    permits = {account: services.budget.permit_polls(wanted, now, account) for account, wanted in calls.items()}
+    calls = Counter(next_sender(services, one.job, one.batch) for one in found if needs_call(one.job, one.batch, now))
+    permits = {sender: services.budget.permit_polls(wanted, now, sender) for sender, wanted in calls.items()}
     chosen: list[tuple[DueItem, Permit]] = []
     for one in found:
         if not needs_call(one.job, one.batch, now):
             chosen.append((one, Permit()))
             continue
-        account = other_account(services, one.job)
-        granted, permit = permits[account]
+        sender = next_sender(services, one.job, one.batch)
+        granted, permit = permits[sender]
         if isinstance(permit, Denied):
             _postpone(services, one, permit, now)
         elif granted > 0:
-            permits[account] = granted - 1, permit
+            permits[sender] = granted - 1, permit
             chosen.append((one, permit))
 
     def step(chosen: tuple[DueItem, Permit]) -> str | None:

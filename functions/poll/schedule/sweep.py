@@ -152,7 +152,7 @@ def _adjust_page(invocation: Invocation, job: Job, goal: SweepGoal, page: list[B
 
 def _slot_seconds(services: Services) -> float:
     """Seconds between the slots of two batches: submits may use half of the rate budget."""
-    return 2 * services.budget.interval / 1_000
+    return 2 * services.budget.interval / 1_000 / len(services.budget.senders(""))
 
 
 def _waits(batch: Batch) -> bool:

@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 
 from greenlet import getcurrent
 
+from shared.models import FIRST, Sender
 from shared.pacing.controls import pause_sk
 from tests.simulation.worlds import pacing_laws
 from tests.simulation.worlds.judges import CALLS_IN_FIVE_MINUTES
@@ -111,7 +112,9 @@ class ItemLaws:
         self.tokens: WeakKeyDictionary[Life, int] = WeakKeyDictionary()
         calls = self.world.calls_per_minute
         self.burst = max(1, calls // 2)
-        self.interval = max(-(-60_000 // calls), -(-300_000 // (CALLS_IN_FIVE_MINUTES - self.burst)))
+        self.interval = -(-60_000 // calls)
+        if not self.world.is_through_worker:
+            self.interval = max(self.interval, -(-300_000 // (CALLS_IN_FIVE_MINUTES - self.burst)))
         """The rate budget's two numbers, written once more: if the product counts otherwise, laws are broken."""
         self.holders: dict[Key, Life] = {}
         """Who holds the lease of each job, and of each batch that is being submitted."""
@@ -324,12 +327,12 @@ class ItemLaws:
     def _pause(self, seen: dict[Key, Wire], key: Key) -> str:
         """Sort key of the pause of a job's account."""
         job = seen.get((key[0], "META"))
-        return self.pause_of(job) if job else pause_sk("")
+        return self.pause_of(job) if job else pause_sk(FIRST)
 
     def pause_of(self, job: Wire) -> str:
         """Sort key of the pause of a job's account."""
         account = str(job["plan"]["M"].get("account", {}).get("S", ""))
-        return pause_sk("" if account == os.environ["CLOUDFLARE_ACCOUNT_ID"] else account)
+        return pause_sk(Sender(account="" if account == os.environ["CLOUDFLARE_ACCOUNT_ID"] else account))
 
     def _judge_call(self, life: Life) -> None:
         """Judge that an invocation has taken a token for each call; a call has two moments, its begin and its end."""

@@ -15,10 +15,12 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from hashlib import sha256
+from math import inf
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
+import msgspec
 from aws_lambda_powertools.utilities.batch import BatchProcessor
 
 import functions.poll.handler
@@ -32,7 +34,7 @@ from shared.events.set_up import events_of
 from shared.ledger import batches, jobs
 from shared.pacing import controls
 from shared.workers_ai import client as api_client
-from shared.workers_ai.transports import Credentials
+from shared.workers_ai.senders import Secret
 from simulation import Account, Awkward, Queue
 from tests.simulation.cloudflare.bodies import meaning
 from tests.simulation.services.api import Http
@@ -107,6 +109,7 @@ class World(Account):
         self.calls.seconds["api"] = API_SECONDS
         self.has_faults = False
         self.calls_per_minute = int(os.environ["API_CALLS_PER_MINUTE"])
+        self.is_through_worker = os.environ["TRANSPORT"] == "worker"
         self.call_times: list[float] = []
         """When each call of models, or of the token's check, reached the API."""
         self.queue_times: list[float] = []
@@ -140,7 +143,9 @@ class World(Account):
 
     def _note_call(self, path: str, _query: str, body: bytes) -> None:
         if b'"requests"' in body[:20]:
-            self.meanings[sha256(body).hexdigest()] = meaning(body)
+            passed_on = msgspec.json.encode({"requests": msgspec.json.decode(body)["requests"]})  # As the Worker does.
+            for sent in (body, passed_on) if self.is_through_worker else (body,):
+                self.meanings[sha256(sent).hexdigest()] = meaning(body)
         is_of_queues = "/queues" in path or "/event_subscriptions/" in path
         (self.queue_times if is_of_queues else self.call_times).append(self.kernel.now)
 
@@ -294,7 +299,7 @@ def simulated(
         for target, name, replacement in (
             *((module, "read", reader) for module in (controls, dynamodb, batches, jobs)),
             (bootstrap, "http_client", lambda: Http(world.calls, world.api, world.on_call)),
-            (bootstrap, "_credentials_reader", lambda *_: lambda _fresh: Credentials(world.token)),
+            (bootstrap, "_secret_reader", lambda *_: _SecretReader(world)),
             (api_client, "time", clock),
             (api_client, "_cut_off_at", _never_cut_off),
             (secrets, "token_urlsafe", lambda size: urlsafe_b64encode(chance.randbytes(size)).rstrip(b"=").decode()),
@@ -311,6 +316,21 @@ def simulated(
         observability.logger.setLevel("CRITICAL")
         stack.enter_context(world.installed())
         yield world
+
+
+@dataclass(slots=True)
+class _SecretReader:
+    """How a process reads the secret: it remembers it for a while."""
+
+    world: World
+    value: str = ""
+    read_at: float = -inf
+
+    def __call__(self, fresh: bool) -> Secret:  # noqa: FBT001 - as the reader of the functions
+        now = self.world.kernel.now
+        if fresh or now - self.read_at >= bootstrap.SECRET_SECONDS:
+            self.value, self.read_at = self.world.token, now
+        return Secret(self.value)
 
 
 @contextmanager

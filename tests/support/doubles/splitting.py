@@ -17,8 +17,9 @@ from shared.aws.object_store import ObjectStore
 from shared.errors import StorageError
 from shared.invocation import Invocation
 from shared.models import Batch, ErrorDetail, Job, Upload
-from shared.pacing.budget import Free
+from shared.pacing.room import Free
 from shared.pacing.wakes import LeftDue
+from tests.support.doubles.control_items import GivenBudget
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -62,7 +63,7 @@ class Fake:
             store=self,
             ledger=self,
             queues=self,
-            budget=SimpleNamespace(burst=100, interval=300, free=self.free),
+            budget=SimpleNamespace(slot=GivenBudget().slot, free=self.free),
             left=LeftDue(),
             day_limit=None,
             now=lambda: self.clock,

@@ -8,7 +8,7 @@ import pytest
 from functions.poll.schedule import pauses
 from functions.poll.schedule.pauses import METRIC_OF_REASON, OUTAGE_SECONDS, SOON_SECONDS, watch_pause
 from shared.ledger import DueEntry
-from shared.models import DueKind
+from shared.models import FIRST, DueKind
 from shared.pacing.controls import Pause, PauseReason
 from shared.workers_ai.client import TokenState
 from tests.support.doubles.ledger_items import JOB, T
@@ -34,7 +34,9 @@ class Paused:
             api=SimpleNamespace(check_token=self._check_token),
             settings=SimpleNamespace(cloudflare_account_id=JOB.plan.account),
             budget=SimpleNamespace(
-                controls=lambda: controls(pause=self.pause, stack=SimpleNamespace(held_since=self.held_since)),
+                senders=lambda account: (FIRST,),
+                controls=lambda: controls(stack=SimpleNamespace(held_since=self.held_since)),
+                controls_of=lambda model, senders: [controls(pause=self.pause)],
                 permit_check=self._permit_check,
                 claim_probe=self._claim_probe,
                 lift=lambda permit, model: self.lifted.append(permit.pause),
@@ -47,7 +49,7 @@ class Paused:
         found = [DueEntry(JOB.job_id, "00000000", at) for at in self.due.get(work, ()) if at <= until]
         return found[:limit], None
 
-    def _permit_check(self, now):
+    def _permit_check(self, now, sender):
         self.tokens_taken += 1
         return self.has_token
 

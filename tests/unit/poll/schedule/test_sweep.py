@@ -14,6 +14,7 @@ from shared.invocation import Invocation
 from shared.models import (
     CANCEL,
     CANCELLED,
+    FIRST,
     PAST_DEADLINE,
     BatchState,
     JobControl,
@@ -119,7 +120,8 @@ def ledger(monkeypatch):
 def swept(ledger, changes, *batches, seconds=140.0):
     """The job after one visit has swept it."""
     ledger.held = [replace(batch, number=f"{number:08d}") for number, batch in enumerate(batches)]
-    services = SimpleNamespace(ledger=ledger, now=lambda: ledger.now, budget=SimpleNamespace(interval=1_500))
+    budget = SimpleNamespace(interval=1_500, senders=lambda account: (FIRST,))
+    services = SimpleNamespace(ledger=ledger, now=lambda: ledger.now, budget=budget)
     return sweep(Invocation(services, ledger.now + seconds), replace(RUNNING, **changes))
 
 

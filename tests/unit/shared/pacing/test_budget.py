@@ -10,8 +10,9 @@ import pytest
 from shared import retry
 from shared.aws.attribute_values import plain
 from shared.pacing import budget as module
-from shared.pacing.budget import Budget, Free, ModelRoom
+from shared.pacing.budget import Budget
 from shared.pacing.controls import Denied, PauseReason, Permit
+from shared.pacing.room import Free, ModelRoom
 from tests.support.doubles.control_items import INTERVAL, MODEL, NOW, GivenBudget, pause_of, taken, wait_of
 
 QUOTA, TOKEN = PauseReason.QUOTA_SPENT, PauseReason.TOKEN_REFUSED
