@@ -1,4 +1,4 @@
-"""Which token makes a call: for a job that submits, and for a batch that was submitted, after any change of the secret."""
+"""Which token makes a call: for a job that submits, and for a batch that was submitted, whatever the secret says."""
 
 from dataclasses import replace
 
