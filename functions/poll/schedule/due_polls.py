@@ -99,14 +99,15 @@ def _poll(invocation: Invocation, found: list[DueItem], until: float = math.inf)
     postponed(services, [(one.due, (one, wait)) for one, wait in behind], lambda it: _hold_back(services, *it, now))
     held = {one.due for one, _ in behind}
     found = [one for one in found if one.due not in held]
-    calls = Counter(next_sender(services, one.job, one.batch) for one in found if needs_call(one.job, one.batch, now))
+    asked = [one for one in found if needs_call(one.job, one.batch, now)]
+    senders = {one.due: next_sender(services, one.job, one.batch) for one in asked}
+    calls = Counter(senders.values())
     permits = {sender: services.budget.permit_polls(wanted, now, sender) for sender, wanted in calls.items()}
     chosen: list[tuple[DueItem, Permit]] = []
     for one in found:
-        if not needs_call(one.job, one.batch, now):
+        if (sender := senders.get(one.due)) is None:
             chosen.append((one, Permit()))
             continue
-        sender = next_sender(services, one.job, one.batch)
         granted, permit = permits[sender]
         if isinstance(permit, Denied):
             _postpone(services, one, permit, now)

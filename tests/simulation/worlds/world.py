@@ -46,6 +46,7 @@ from tests.support.doubles import other_versions
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from local.workers_ai.replies import Reply
     from shared.bootstrap import Services
     from simulation.services.dynamodb import DynamoDB, Key, Wire
 
@@ -115,11 +116,17 @@ class World(Account):
         self.queue_times: list[float] = []
         """When each call of Queues did."""
         self.on_call: list[Callable[[str, str, bytes], None]] = [self._note_call]
+        self.on_answer: list[Callable[[str, Mapping[str, str], bytes, Reply], None]] = []
         self.meanings: dict[str, str] = {}
         """What each body is about that was sent, by its SHA-256."""
         self.foreign_ids: set[str] = set()
         """Batches that others had accepted."""
         self.token = TOKEN
+        """The value of the secret."""
+        self.secrets: list[tuple[float, str]] = [(START, TOKEN)]
+        """When it became what."""
+        self.has_several = False
+        """Whether it ever has several tokens."""
         self.api = WorkersAI(behaviour or Behaviour(embedder="hash", latency=20.0), now=lambda: self.kernel.now)
         for one in properties("Bucket")["NotificationConfiguration"]["QueueConfigurations"]:
             (rule,) = one["Filter"]["S3Key"]["Rules"]
@@ -298,7 +305,7 @@ def simulated(
         reader = Reader(world.dynamodb)
         for target, name, replacement in (
             *((module, "read", reader) for module in (controls, dynamodb, batches, jobs)),
-            (bootstrap, "http_client", lambda: Http(world.calls, world.api, world.on_call)),
+            (bootstrap, "http_client", lambda: Http(world.calls, world.api, world.on_call, world.on_answer)),
             (bootstrap, "_secret_reader", lambda *_: _SecretReader(world)),
             (api_client, "time", clock),
             (api_client, "_cut_off_at", _never_cut_off),
