@@ -64,6 +64,8 @@ class EventsState:
         pull_at: when to pull next.
         queued_at: when the youngest batch of ours was accepted whose event `queued` has come.
         pulled_at: when the queue was last pulled until it was empty.
+        pulling_at: when the pull began that is under way, or that left messages behind, unread by anybody for a while.
+        left_at: when such a pull was last noticed.
         orphans_since: beginning of the hour in which `orphans` events of unknown ids were noted.
         orphans: how many.
         subscriptions: by model; each is an attribute of the item, named as the model.
@@ -84,6 +86,8 @@ class EventsState:
     pull_at: float = 0.0
     queued_at: float = 0.0
     pulled_at: float = 0.0
+    pulling_at: float = 0.0
+    left_at: float = 0.0
     orphans_since: float = 0.0
     orphans: int = 0
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
@@ -151,14 +155,15 @@ class EventsItem(Table):
         free = "attribute_not_exists(busy_until) OR busy_until <= :now"
         return self.change({"busy_until": until}, free, {"now": now})
 
-    def claim_pull(self, seen: float, next_at: float) -> bool:
+    def claim_pull(self, seen: EventsState, next_at: float, now: float) -> bool:
         """Plan the next pull, which claims this one; False if another function did, or a batch is to be seen sooner.
 
         Raises:
             StorageError: DynamoDB failed.
         """
-        same = "pull_at = :seen" if seen else "(attribute_not_exists(pull_at) OR pull_at = :seen)"
-        return self.change({"pull_at": next_at}, same, {"seen": seen})
+        same = "pull_at = :seen" if seen.pull_at else "(attribute_not_exists(pull_at) OR pull_at = :seen)"
+        left = {"left_at": now} if seen.pulling_at else {}
+        return self.change({"pull_at": next_at, "pulling_at": now, **left}, same, {"seen": seen.pull_at})
 
     def expect_pull(self, at: float, now: float) -> None:
         """Have the queue pulled at a time, or sooner, for a batch that was just accepted.

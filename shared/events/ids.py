@@ -26,8 +26,8 @@ MAX_ID_BYTES = 1_000
 """Bytes of the longest id that is noted: a key has a limit."""
 MAX_LISTED_ID = 900
 """Bytes of the longest id that is listed."""
-MAX_ORPHANS = 200
-"""Orphans that one search looks at."""
+MAX_ORPHANS = 1_000
+"""Orphans that one search looks at: as many as are noted in an hour."""
 MAX_LOOKED_UP = 100
 """Keys of one read."""
 
@@ -44,6 +44,7 @@ class KnownId:
         at: when the batch was accepted, Unix seconds.
         queued_at: Unix seconds of its event `queued`, by Cloudflare's clock; 0 if none came before.
         over_at: of the event that said that it is over; likewise.
+        listed: whether it is listed for searches.
     """
 
     job_id: str = ""
@@ -53,6 +54,7 @@ class KnownId:
     at: float = 0.0
     queued_at: float = 0.0
     over_at: float = 0.0
+    listed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,8 @@ class Orphan:
         id: the id.
         at: when the batch was accepted, as its first event says.
         polled: whether a search has seen its answer: each is asked for it once.
-        next_at: when a search asks again, if no event says that it is over.
+        next_at: when a search polls it again.
+        misses: polls that did not find it.
         claimed_until: until when a search polls it.
     """
 
@@ -71,6 +74,7 @@ class Orphan:
     at: float
     polled: bool = False
     next_at: float = 0.0
+    misses: int = 0
     claimed_until: float = 0.0
 
 
@@ -82,9 +86,15 @@ class Ids(Table):
         given = {"job_id": job_id, "number": number, "at": now, **({"round": round_} if round_ else {})}
         return self._note(request_id, given, now)
 
-    def note(self, event: Event, now: float) -> KnownId:
-        """Note what an event says of an id that no batch had; return the item as it is then: now one may have it."""
+    def note(self, event: Event, now: float, *, listed: bool) -> KnownId:
+        """Note what an event says of an id that no batch had, and that it was listed before.
+
+        Returns:
+            The item as it is then: now a batch may have it.
+        """
         given = {"model": event.model, "over_at" if event.is_over else "queued_at": event.at}
+        if listed:
+            given["listed"] = True
         return self._note(event.request_id, given, now)
 
     def list_orphan(self, event: Event, now: float) -> None:
@@ -96,14 +106,22 @@ class Ids(Table):
     def orphans(self, model: str, since: float, until: float) -> list[Orphan]:
         """The orphans of a model whose first event is of this time, Unix seconds, at most `MAX_ORPHANS`."""
         values = {":pk": f"ORPHANS#{model}", ":since": _moment(since), ":until": f"{_moment(until)}~"}
-        page = self.call(
-            "query",
-            KeyConditionExpression="pk = :pk AND sk BETWEEN :since AND :until",
-            ExpressionAttributeValues={name: {"S": value} for name, value in values.items()},
-            Limit=MAX_ORPHANS,
-            ConsistentRead=True,
-        )
-        return [read(item, Orphan) for item in page["Items"]]
+        found: list[Orphan] = []
+        position: dict[str, Any] = {}
+        while len(found) < MAX_ORPHANS:
+            page = self.call(
+                "query",
+                KeyConditionExpression="pk = :pk AND sk BETWEEN :since AND :until",
+                ExpressionAttributeValues={name: {"S": value} for name, value in values.items()},
+                Limit=MAX_ORPHANS - len(found),
+                ConsistentRead=True,
+                **position,
+            )
+            found += [read(item, Orphan) for item in page["Items"]]
+            if "LastEvaluatedKey" not in page:
+                break
+            position = {"ExclusiveStartKey": page["LastEvaluatedKey"]}
+        return found
 
     def claim_orphan(self, model: str, orphan: Orphan, until: float) -> bool:
         """Claim an orphan to be polled; False if another search did since it was read."""
@@ -124,7 +142,8 @@ class Ids(Table):
 
     def note_orphan(self, model: str, orphan: Orphan, now: float) -> None:
         """Note what a search has learned of an orphan, and give up its claim."""
-        given = {"polled": orphan.polled, "next_at": orphan.next_at, "claimed_until": now}
+        given = {"polled": orphan.polled, "next_at": orphan.next_at, "misses": orphan.misses}
+        given["claimed_until"] = now
         self.call(
             "update_item",
             Key=_orphan_key(model, orphan.at, orphan.id),
@@ -133,12 +152,12 @@ class Ids(Table):
         )
 
     def mark(self, marker: str, job_id: str, number: str, now: float) -> None:
-        """Note which batch is looked for by a marker."""
+        """Note which batch has a marker."""
         given = {"job_id": job_id, "number": number, "ttl": int(now) + ID_LIFE_SECONDS}
         self.call("put_item", Item={**_mark_key(marker), **{name: attribute(one) for name, one in given.items()}})
 
     def marked(self, marker: str) -> KnownId:
-        """The batch that is looked for by a marker."""
+        """The batch that has a marker."""
         return _known(self.get(_mark_key(marker)) or {})
 
     def look_up(self, ids: Collection[str]) -> dict[str, KnownId | None]:

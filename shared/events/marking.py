@@ -45,7 +45,7 @@ def mark(services: Services, job: Job, batch: Batch, body: bytes) -> ToSend:
     """A batch's body with the marker of its round; a batch that is submitted again keeps the one it has.
 
     Raises:
-        StorageError: S3 failed, or what was staged does not exist.
+        StorageError: S3 or DynamoDB failed, or what was staged does not exist.
     """
     plain = ToSend(body, batch.markers)
     is_noted = len(batch.markers) > batch.round
@@ -62,6 +62,8 @@ def mark(services: Services, job: Job, batch: Batch, body: bytes) -> ToSend:
     marker = batch.marker or draw_marker()
     if (found := marked(references, marker)) is None:
         return plain
+    if services.events and not is_noted:  # Before the POST: another search may see the answer first.
+        services.events.ids.mark(marker, job.job_id, batch.number, services.now())
     markers = (*batch.markers, *[""] * (batch.round - len(batch.markers)), *([] if is_noted else [marker]))
     return ToSend(marked_body(body, lengths, found), markers, references[found.place] == NULL)
 

@@ -12,14 +12,16 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from dropbatch.core import keys
+from shared.events.ids import MAX_LOOKED_UP
 from shared.events.markers import marker_in
 from shared.events.pulling import MIN_PULL_SECONDS, expect_events, pull_interval
 from shared.events.subscribed import subscribed
 from shared.models import CANCEL_NOW, BatchState, Submission
 from shared.observability import batch_log_fields, count, logger
 from shared.pacing.controls import Denied
+from shared.workers_ai.error_codes import ErrorClass, classify_poll_error
 from shared.workers_ai.queue_messages import ID_PREFIX
-from shared.workers_ai.replies import Failed
+from shared.workers_ai.replies import Failed, NoAnswers, Rejected
 from shared.workers_ai.results import Answer
 from shared.workers_ai.senders import api_of, sender_of
 
@@ -36,10 +38,16 @@ CLOCKS_SECONDS = 120.0
 """Seconds by which Cloudflare's clock may differ from AWS's."""
 ID_SECONDS, LONGEST_ID_SECONDS = 60.0, 900.0
 """Seconds for which an id is waited for at least, and at most: until an event of something accepted later has come."""
-MAX_POLLS = 20
-"""Polls of orphans for one batch."""
+LEFT_SECONDS = 60.0
+"""Seconds after a pull that left messages behind, within which they are pulled again, clocks included."""
+MAX_STRANGERS = 20
+"""Answers of others that are seen for one batch."""
+MAX_MISSES, MISSED_SECONDS = 4, 900.0
+"""Polls that do not find an orphan's id, until it is given up; and its age, in seconds, from which on."""
 LOOK_CLAIM_SECONDS, ORPHAN_POLL_SECONDS, NEXT_LOOK_SECONDS = 120.0, 60.0, 5.0
 """Seconds of a look's claim; of a poll at most; and between two looks of one batch at least."""
+MAX_LOOK_SECONDS = 30.0
+"""Seconds between two looks at most: each is a second longer than the one before, whatever the clocks say."""
 UNSETTLED = -1
 """As `polls_settled`: the next poll looks for stored replies first, from ordinal 0 on."""
 REQUEST_ID = "request-id"
@@ -67,7 +75,7 @@ def may_look(services: Services, job: Job, batch: Batch, *, doubtful: bool) -> b
 
 
 def begin(services: Services, job: Job, batch: Batch, looking: Looking) -> Batch | None:
-    """Begin to look for a batch's submit, where `may_look`; the marker is noted first, so that every search knows it.
+    """Begin to look for a batch's submit, where `may_look`; the pull is planned first.
 
     Raises:
         StorageError: DynamoDB failed.
@@ -75,12 +83,13 @@ def begin(services: Services, job: Job, batch: Batch, looking: Looking) -> Batch
     events, now = services.events, services.now()
     if events is None:
         return None
-    events.ids.mark(batch.marker, job.job_id, batch.number, now)
-    begun = services.ledger.look_for_submit(batch, looking, now + MIN_PULL_SECONDS)
-    if begun:
+    events.item.expect_pull(now + MIN_PULL_SECONDS, now)
+    if begun := services.ledger.look_for_submit(batch, looking, now + MIN_PULL_SECONDS):
         logger.info("submit looked for", **batch_log_fields(begun))
-        events.item.expect_pull(now + MIN_PULL_SECONDS, now)
-    return begun
+        return begun
+    stored = services.ledger.batch(job.job_id, batch.number)  # An earlier try may have written it, and failed.
+    is_begun = stored and stored.state is BatchState.SUBMITTING and stored.attempt == batch.attempt and stored.looking
+    return stored if is_begun else None
 
 
 def waits_until(batch: Batch, deadline_hours: float) -> float:
@@ -109,8 +118,10 @@ def look(invocation: Invocation, job: Job, batch: Batch) -> tuple[Look, Batch | 
         return Look.FOUND, found
     if search.is_over():
         return Look.OVER, claimed
-    due_at = services.now() + pull_interval(now - claimed.looking.sent_from, NEXT_LOOK_SECONDS)
-    looking = replace(claimed.looking, polls=search.polls)
+    looks = claimed.looking.looks + 1
+    gap = max(NEXT_LOOK_SECONDS, min(looks, MAX_LOOK_SECONDS))
+    due_at = services.now() + pull_interval(now - claimed.looking.sent_from, gap)
+    looking = replace(claimed.looking, strangers=search.strangers, looks=looks)
     return Look.WAITS, services.ledger.postpone(claimed, due_at, claims=0, looking=looking)
 
 
@@ -128,40 +139,43 @@ class _Search:
     job: Job
     batch: Batch
     looking: Looking
-    polls: int = 0
+    strangers: int = 0
     waits: bool = False
-    """Whether an orphan has not answered yet."""
+    """Whether an orphan has not answered yet, or could not be read."""
 
     def run(self) -> Batch | None:
         """Poll what is over; return the batch if its own answer was found."""
         ids, looking, model = self.events.ids, self.looking, self.job.plan.model
-        self.polls = looking.polls
+        self.strangers = looking.strangers
         found = ids.orphans(model, looking.sent_from - CLOCKS_SECONDS, looking.sent_until + CLOCKS_SECONDS)
         left = sorted((one for one in found if not one.polled), key=lambda one: abs(one.at - looking.sent_from))
-        known: Mapping[str, KnownId | None] = ids.look_up([one.id for one in left[:100]])
+        known: Mapping[str, KnownId | None] = ids.look_up([one.id for one in left[:MAX_LOOKED_UP]])
         now = self.invocation.services.now()
-        for one in left:
+        for one in left[:MAX_LOOKED_UP]:
             of = known.get(one.id)
-            if of is None or of.job_id:  # Somebody's by now.
+            if of and of.job_id:  # Somebody's by now.
                 continue
-            if now < one.claimed_until or (not of.over_at and now < self._next_at(one)):
+            if of is None or now < one.claimed_until or now < self._next_at(one, of):
                 self.waits = True
-            elif self.polls < MAX_POLLS and (batch := self._poll(one)) is not None:
+            elif self.strangers < MAX_STRANGERS and (batch := self._poll(one)) is not None:
                 return batch
         return None
 
     def is_over(self) -> bool:
         """Whether the search is in vain: nothing may still answer, and no id may still come."""
-        if self.waits and self.polls < MAX_POLLS:
+        if self.waits and self.strangers < MAX_STRANGERS:
             return False
         waited = self.invocation.services.now() - self.looking.began_at
         if waited < ID_SECONDS:
             return False
-        later_came = self.events.item.state().queued_at > self.looking.sent_until
+        state = self.events.item.state()
+        later_came = state.queued_at > self.looking.sent_until and state.pulled_at > state.left_at + LEFT_SECONDS
         return later_came or waited >= LONGEST_ID_SECONDS
 
-    def _next_at(self, orphan: Orphan) -> float:
-        """When an orphan is polled that no event says is over: as one of our own would be."""
+    def _next_at(self, orphan: Orphan, of: KnownId) -> float:
+        """When an orphan is polled: once an event says that it is over; else as one of our own would be."""
+        if of.over_at and not orphan.misses:
+            return 0.0
         times = self.invocation.services.times
         return orphan.next_at or orphan.at + times.first_poll(self.job.plan.model, self.batch.number, orphan.at)
 
@@ -177,26 +191,30 @@ class _Search:
         if not self.events.ids.claim_orphan(model, orphan, now + LOOK_CLAIM_SECONDS):
             self.waits = True  # Another search has it.
             return None
-        self.polls += 1
         count("PollCalls")
         taken: Batch | None = None
         # Events prefix the ids of replies, as far as is known; so an id that is not known is tried with the prefix.
-        asked = f"{ID_PREFIX}{orphan.id}" if self.polls % 2 == 0 and orphan.next_at else orphan.id
+        asked = f"{ID_PREFIX}{orphan.id}" if orphan.misses % 2 else orphan.id
         with api_of(services, sender).poll(model, asked, seconds, self.batch.sendable) as reply:
             is_answer = isinstance(reply, Answer) and not reply.unfinished
             if isinstance(reply, Answer) and is_answer and (owner := self._owner(reply)):
                 taken = _take(services, *owner, asked, reply)
-        if is_answer or isinstance(reply, Failed):
-            self.events.ids.note_orphan(model, replace(orphan, polled=True), now)
-        else:
-            wait = services.times.next_poll(model, max(now - orphan.at, 0.0), now)
-            self.events.ids.note_orphan(model, replace(orphan, next_at=now + wait), now)
-            self.waits = True
+        verdict = classify_poll_error(reply) if isinstance(reply, Rejected) else None
+        if isinstance(reply, Rejected) and verdict is ErrorClass.RATE_LIMIT:
+            services.budget.limit_rate(now, reply.retry_after)
+        misses = orphan.misses + (verdict is ErrorClass.UNKNOWN_ID or isinstance(reply, NoAnswers))
+        is_given_up = misses >= MAX_MISSES and now - orphan.at > MISSED_SECONDS
+        wait = services.times.next_poll(model, max(now - orphan.at, 0.0), now)
+        seen = replace(orphan, next_at=now + wait, misses=misses)
+        seen = replace(seen, polled=is_answer or is_given_up or isinstance(reply, Failed))
+        self.strangers += seen.polled and taken is None
+        self.events.ids.note_orphan(model, seen, now)
+        self.waits = self.waits or not seen.polled
         is_ours = taken and (taken.job_id, taken.number) == (self.batch.job_id, self.batch.number)
         return taken if is_ours else None
 
     def _owner(self, answer: Answer) -> tuple[Job, Batch] | None:
-        """The batch that an answer's marker names, if it is looked for."""
+        """The batch that an answer's marker names, if it has no id yet; its own POST may still be under way."""
         services, shown = self.invocation.services, marker_in(answer.items)
         if shown is None:
             return None
@@ -209,9 +227,8 @@ class _Search:
             if other is None or others_job is None or other.marker != marker:
                 return None
             job, batch = others_job, other
-        is_looked_for = batch.state is BatchState.SUBMITTING and batch.looking is not None
         fits = len(answer.items) <= batch.sendable
-        return (job, batch) if is_looked_for and fits else None
+        return (job, batch) if batch.state is BatchState.SUBMITTING and fits else None
 
 
 def _take(services: Services, job: Job, batch: Batch, request_id: str, answer: Answer) -> Batch | None:

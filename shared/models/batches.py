@@ -95,7 +95,8 @@ class Looking:
         code: what the API said.
         doubtful: whether the API answered with an error that proves nothing, so that it is tried again afterwards.
         doubts: how many doubts that adds to those of the batch.
-        polls: of orphans.
+        strangers: answers of others that it saw.
+        looks: at the orphans.
     """
 
     began_at: float
@@ -104,7 +105,8 @@ class Looking:
     code: str = ""
     doubtful: bool = False
     doubts: int = 0
-    polls: int = 0
+    strangers: int = 0
+    looks: int = 0
 
 
 def cause_of(code: int | None) -> str:

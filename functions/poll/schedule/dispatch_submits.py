@@ -65,7 +65,8 @@ class SubmitCalls:
     def blocked_until(self, found: DueItem, now: float) -> float | None:
         """When to read a batch again; None if it may be submitted now."""
         if self.look_at is not None and self.left <= 0:
-            return min(self.look_at, now + (HELD_POLL_SECONDS if found.batch.waits_to_resubmit else LIFT_LOOK_SECONDS))
+            soon = now + (HELD_POLL_SECONDS if found.batch.waits_to_resubmit else LIFT_LOOK_SECONDS)
+            return min(self.look_at, soon) if self.look_at > now else soon  # The probe that is due has no token yet.
         target = self._target(found.job)
         if target not in self.rooms:
             model, account = target

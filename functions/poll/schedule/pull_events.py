@@ -70,7 +70,7 @@ def pull_events(services: Services, gap: float) -> Pulled:
         if state.pull_at > now:
             return Pulled(next_at=state.pull_at)
         next_at = now + pull_interval(now - state.youngest_at, gap)
-        if not events.item.claim_pull(state.pull_at, next_at):
+        if not events.item.claim_pull(state, next_at, now):
             return Pulled(next_at=next_at)
         pull = _Pull(services, events, state, now)
         pull.run()
@@ -89,6 +89,7 @@ class _Pull:
         told: batches that are due now.
         noted: events of unknown ids that were noted.
         queued_at: when the youngest of our batches was accepted whose event `queued` has come, Unix seconds.
+        left: whether messages were left behind, or may have been, which nobody reads until their lease is over.
     """
 
     services: Services
@@ -98,27 +99,21 @@ class _Pull:
     told: list[DueEntry] = field(default_factory=list)
     noted: int = 0
     queued_at: float = 0.0
+    left: bool = False
 
     def run(self) -> None:
         """Pull until a pull is not full, and note what the control item has to know."""
-        queue_id, now = self.state.queue_id, self.services.now
-        api = replace(self.events.api, now=now, until=self.began + PULL_SECONDS)
         after: dict[str, object] = {}
         try:
-            for _ in range(MAX_PULLS_IN_A_ROW):
-                if not self._permit():
-                    break
-                messages = api.pull(queue_id).messages
-                done = self._process(messages)
-                if done and self._permit():
-                    api.acknowledge(queue_id, done)
-                if len(messages) < BATCH_SIZE:
-                    after["pulled_at"] = self.began
-                    break
+            if self._is_emptied():
+                after["pulled_at"] = self.began
             if self.state.aside_step:
                 after["aside_step"] = 0
         except QueuesRefusedError as refused:
+            self.left = True
             self._put_aside(refused)
+        if not self.left:
+            after["pulling_at"] = 0.0
         if self.noted:
             after["orphans_since"], orphans = self._orphans
             after["orphans"] = orphans + self.noted
@@ -126,6 +121,22 @@ class _Pull:
             after["queued_at"] = self.queued_at
         if after:
             self.events.item.change(after)
+
+    def _is_emptied(self) -> bool:
+        """Pull until a pull is not full; whether one was."""
+        queue_id = self.state.queue_id
+        api = replace(self.events.api, now=self.services.now, until=self.began + PULL_SECONDS)
+        for _ in range(MAX_PULLS_IN_A_ROW):
+            if not self._permit():
+                break
+            messages = api.pull(queue_id).messages
+            done = self._process(messages)
+            self.left = self.left or len(done) < len(messages)
+            if done and self._permit():
+                api.acknowledge(queue_id, done)
+            if len(messages) < BATCH_SIZE:
+                return True
+        return False
 
     def _permit(self) -> bool:
         return self.services.budget.permit_check(self.services.now())
@@ -183,11 +194,15 @@ class _Pull:
         return [one for one in messages if id(one) not in of_ours] + [message for message, _ in followed]
 
     def _note(self, event: Event, of: KnownId, *, is_first: bool) -> KnownId:
-        """Note an event of an id that no batch had; what is known of the id now. It is listed before, for searches."""
-        now = self.services.now()
-        if is_first and not of.queued_at and not of.over_at:
-            self.events.ids.list_orphan(event, now)
-        return self.events.ids.note(event, now)
+        """Note an event of an id that no batch had; what is known of the id now. It is listed before, for searches.
+
+        A search looks for the time of the acceptance, which only the event `queued` tells.
+        """
+        ids, now = self.events.ids, self.services.now()
+        tells_time = not event.is_over and not of.queued_at
+        if is_listed := is_first and (tells_time or not of.listed):
+            ids.list_orphan(event, now)
+        return ids.note(event, now, listed=is_listed)
 
     def _follow(self, message: Message, event: Event, of: KnownId) -> DueEntry | None:
         """Make the batch due that an event says is over; None if it makes none due."""

@@ -8,6 +8,7 @@ import pytest
 from local.workers_ai import expected_result
 from local.workers_ai.faults import Fault
 from shared.errors import StorageError
+from shared.events.control_item import EventsItem
 from shared.ledger import Ledger
 
 BGE = "@cf/baai/bge-small-en-v1.5"
@@ -130,6 +131,27 @@ def test_death_while_submit_is_accepted_loses_no_answer(on, api, monkeypatch, wr
     assert died
     assert len(api.accepted) == 1
     assert on.manifest()["counts"]["succeeded"] == 20
+    assert [one["found_submits"] for one in batches] == [1]
+
+
+@pytest.mark.parametrize("failing", [(EventsItem, "expect_pull"), (Ledger, "look_for_submit")], ids=lambda one: one[1])
+def test_search_begins_although_write_fails_once(on, api, monkeypatch, failing):
+    """What was written before is not taken for a search that is not possible."""
+    of, name = failing
+    write, failed = getattr(of, name), []
+
+    def fail_once(self, *arguments):
+        written = write(self, *arguments)
+        if not failed:
+            failed.append(written)
+            raise StorageError("DynamoDB: 500")
+        return written
+
+    monkeypatch.setattr(of, name, fail_once)
+    api.inject(Fault(kind="accept_then_reset"))
+    _, batches = run(on, count=20)
+    assert failed
+    assert len(api.accepted) == 1
     assert [one["found_submits"] for one in batches] == [1]
 
 

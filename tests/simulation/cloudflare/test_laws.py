@@ -175,16 +175,18 @@ SUBSCRIBED = {("CONTROL", f"EVENTS#{ACCOUNT}"): {"m": {"M": {"id": {"S": "7"}}}}
 
 
 @pytest.mark.parametrize(
-    ("items", "ending", "broken"),
+    ("items", "ending", "accepted", "broken"),
     [
-        (SUBSCRIBED, UNKNOWN, {laws.FOUND}),
-        (SUBSCRIBED, {"ending": {"M": {"code": {"S": "rejected"}}}}, set()),
-        ({("JOB#a", "META"): JOB}, UNKNOWN, set()),
+        (SUBSCRIBED, UNKNOWN, "lost", {laws.FOUND}),
+        (SUBSCRIBED, {"ending": {"M": {"code": {"S": "rejected"}}}}, "lost", set()),
+        ({("JOB#a", "META"): JOB}, UNKNOWN, "lost", set()),
+        (SUBSCRIBED, UNKNOWN, "id", set()),
     ],
 )
-def test_submit_that_ends_unknown_is_found(items, ending, broken):
+def test_accepted_submit_that_ends_unknown_is_found(items, ending, accepted, broken):
     given = Given()
     given.items |= items
+    given.bill(request_id=accepted)
     given.write(batch("ready"), batch("submitting"))
     given.write(batch("submitting"), batch("ready") | ending)
     assert given.judge() == broken

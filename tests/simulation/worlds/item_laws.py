@@ -59,6 +59,8 @@ TIMES = frozenset(
             "busy_until",  # of events: when to look again, and who sets up
             "pull_at",
             "youngest_at",
+            "ttl",
+            "looking",  # its counts bound a search; whoever finds the submit ends it
         ),
     }
 )
@@ -240,6 +242,7 @@ class ItemLaws:
             and number(old, "fence") > self.world.kernel.now
             and self.holders[key] is not life
             and "looking" not in (old or {})  # Its POST is over.
+            and number(new, "found") == number(old, "found")  # Its answer was found, before its POST was over.
         ):
             self.laws.broken("nobody else tries a batch before its submit lease ends", f"{key}: to {state}")
         if old is not None:

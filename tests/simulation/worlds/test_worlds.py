@@ -27,6 +27,14 @@ FOUND = {
         faults=(Fault(kind="accept_then_reset"),),
         acts=(Drop(0.0, "a.jsonl", 1), Drop(5.0, "b.jsonl", 1)),
     ),
+    "one call a minute in an outage: batches behind a probe that had no call yet were put off every second": Plan(
+        72_000_200,
+        Awkward(index_lag_seconds=3, unprocessed=0.1, notified_late_seconds=120),
+        latency=600.0,
+        settings=(("MAX_REQUESTS_PER_BATCH", 3), ("API_CALLS_PER_MINUTE", 1)),
+        faults=(Fault(kind="accept_then_reset", nth=2, times=2), Fault(kind="accept_no_request_id")),
+        acts=(Drop(0.0, "0.jsonl", 5, bad=2), Drop(5.0, "1.jsonl", 0, MODELS[1])),
+    ),
     "an answer after the deadline of its batch: its second submit was judged as a second bill": Plan(
         5_100_330,
         latency=600.0,

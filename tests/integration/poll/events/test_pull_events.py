@@ -229,7 +229,7 @@ def test_foreign_ids_cost_few_writes(told, monkeypatch):
     """Their number is bounded for one pull and for an hour; the others are acknowledged all the same."""
     noted = []
     ids = type(told.services.events.ids)
-    monkeypatch.setattr(ids, "note", lambda _, event, now: noted.append(event) or KnownId())
+    monkeypatch.setattr(ids, "note", lambda _, event, now, listed: noted.append(event) or KnownId())
     monkeypatch.setattr(pull_events_module, "MAX_NEW_ORPHANS", 5)
     monkeypatch.setattr(pull_events_module, "MAX_ORPHANS_AN_HOUR", 8)
 
