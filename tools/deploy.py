@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from botocore.exceptions import BotoCoreError, ClientError
 
 import dropbatch.client.stack
-from dropbatch.cli.cloudflare import DEFAULT_BASE_URL, Api, check_token
+from dropbatch.cli.cloudflare import DEFAULT_BASE_URL, apis_of, check_token, first_wrong
 from dropbatch.client import aws
 from dropbatch.errors import Error
 from local.processes import LocalAwsError
@@ -111,7 +111,7 @@ def _prepare(given: Mapping[str, str], file: AnswersFile) -> answers.Answers:
         DeployError: an answer is missing or wrong, or the user declined.
     """
     chosen = answers.ask(given, file.settings)
-    _check_size(chosen.parameters, file.settings)
+    _check_parameters(chosen.parameters, file.settings)
     limit = _limit(file.settings, reserve=chosen.parameters.get("ReserveConcurrency") == "yes")
     print(plan.describe(chosen, file.settings, limit), flush=True)
     if sys.stdin.isatty() and not confirmed("Create it?"):
@@ -121,12 +121,18 @@ def _prepare(given: Mapping[str, str], file: AnswersFile) -> answers.Answers:
     return chosen
 
 
-def _check_size(parameters: Mapping[str, str], saved: Mapping[str, Any]) -> None:
-    """Check that Lambda takes the functions' environment.
+def _check_parameters(parameters: Mapping[str, str], saved: Mapping[str, Any]) -> None:
+    """Check what CloudFormation does not: that the transport has so many calls, and Lambda takes the environment.
 
     Raises:
-        DeployError: it is too large, with what makes it so.
+        DeployError: there are too many calls; or the environment is too large, with what makes it so.
     """
+    calls = parameters.get("ApiCallsPerMinute", "")
+    if parameters.get("Transport") != "worker" and calls.isdigit() and int(calls) > plan.MAX_CALLS:
+        raise DeployError(
+            f"ApiCallsPerMinute {calls}: Cloudflare allows a token {plan.MAX_CALLS} calls a minute. More need "
+            "Transport=worker, or several tokens (docs/transports.md)."
+        )
     size, longest = plan.environment(parameters, saved)
     if size > plan.MAX_ENVIRONMENT_BYTES:
         raise DeployError(
@@ -191,7 +197,7 @@ def _changed(given: Mapping[str, str], file: AnswersFile, stack: Stack) -> dict[
         answers.ask_token(given)  # One of a wrong form is refused before anything is built.
     wanted |= _worker_url({**stack.parameters, **wanted}, saved)
     parameters = {**stack.parameters, **wanted}
-    _check_size(parameters, saved)
+    _check_parameters(parameters, saved)
     print(f'Updating the stack "{stack.name}" in {saved["region"]}, AWS account {saved["aws_account"]}.')
     for name, value in wanted.items():
         if (before := stack.parameters.get(name, "")) != value:
@@ -257,7 +263,7 @@ def _what_is_wrong(stack: Stack, settings: dict[str, str], token: str) -> str:
     if settings["TRANSPORT"] != "worker":
         base_url = settings["WORKERS_AI_BASE_URL"].rstrip("/")
         try:
-            wrong = check_token(Api(base_url, settings["CLOUDFLARE_ACCOUNT_ID"], token))
+            wrong = first_wrong(apis_of(base_url, settings["CLOUDFLARE_ACCOUNT_ID"], token), check_token)
         except Error as error:
             is_own = base_url != DEFAULT_BASE_URL
             raise Error(f"{error}{f' Is WorkersAiBaseUrl ({base_url}) right?' if is_own else ''}") from error

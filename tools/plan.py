@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 UNRESERVED = 100
 """Lambda leaves at least as many concurrent executions of an account unreserved."""
+MAX_CALLS = 240
+"""Calls a minute that Cloudflare allows a token."""
 MAX_ENVIRONMENT_BYTES = 4_096
 """Lambda's limit of all names and values of a function's environment."""
 KINDS = {

@@ -15,7 +15,7 @@ import re
 from typing import NamedTuple
 
 MAX_TOKENS = 20
-"""Tokens that are used; those behind them are not."""
+"""Tokens that the functions use; those behind them are left out."""
 _LINE = re.compile(r"(\S+)[ \t]+([0-9a-f]{32})")
 _QUEUES = "queues="
 
@@ -45,4 +45,4 @@ def read_tokens(value: str) -> ApiTokens:
             queues = queues or line.removeprefix(_QUEUES).strip()
         else:
             tokens.setdefault(token.text, token)
-    return ApiTokens(tuple(tokens.values())[:MAX_TOKENS], queues)
+    return ApiTokens(tuple(tokens.values()), queues)

@@ -126,7 +126,7 @@ def doctor(context: Context, *, probe: bool, model: str, gateway: str | None, ou
 def _probe(model: str, gateway: str | None, output: Path, *, yes: bool) -> None:
     import os
 
-    from dropbatch.cli.cloudflare import DEFAULT_BASE_URL, Api
+    from dropbatch.cli.cloudflare import DEFAULT_BASE_URL, apis_of
     from dropbatch.cli.probe import COST, Prober, lines
 
     missing = [name for name in ("CLOUDFLARE_ACCOUNT_ID", "CLOUDFLARE_API_TOKEN") if not os.environ.get(name)]
@@ -136,7 +136,7 @@ def _probe(model: str, gateway: str | None, output: Path, *, yes: bool) -> None:
     if not yes and not click.confirm("Continue?", err=True):
         raise SystemExit(Exit.DONE)
     base_url = os.environ.get("WORKERS_AI_BASE_URL", DEFAULT_BASE_URL)
-    api = Api(base_url, os.environ["CLOUDFLARE_ACCOUNT_ID"], os.environ["CLOUDFLARE_API_TOKEN"])
+    api = apis_of(base_url, os.environ["CLOUDFLARE_ACCOUNT_ID"], os.environ["CLOUDFLARE_API_TOKEN"])[0]
     found = Prober(api, model, gateway, lambda text: click.echo(text, err=True)).run()
     output.write_text(json.dumps(found, indent=1) + "\n")
     saved = f"Saved in {output}. It contains no token and no text, so you can attach it to a bug report."

@@ -180,6 +180,17 @@ def test_message_is_sent_only_if_budget_has_call_for_it(free, messages, soonest,
     assert all(one.paused == one.due_at - one.created_at for one in waiting)
 
 
+@pytest.mark.parametrize(("waiting", "messages"), [(0, 12), (45, 6), (50, 1), (4_000, 1)])
+def test_no_more_messages_are_sent_than_are_taken(waiting, messages):
+    """With many calls a minute it is not the calls that are scarce: others' first batches would wait behind them."""
+    fake = Fake()
+    fake.services.budget.free = lambda _now: Free(1_200, 600, 1_080)
+    fake.waiting, fake.submit_url = lambda url: waiting, "submits"
+    fake.run()
+
+    assert len(fake.messages) == min(messages, len(fake.batches))
+
+
 def test_batches_before_fault_are_sent_immediately():
     fake = Fake()
     read = fake.read_version

@@ -6,7 +6,8 @@ import botocore.session
 import pytest
 from botocore.exceptions import ClientError
 
-from tools import account_stack, answers_files, deploy, destroy
+from shared.settings import MAX_CALLS
+from tools import account_stack, answers_files, deploy, destroy, plan
 from tools.account_stack import NEVER_RAN, STEPS, DeployError, Stack, Step, next_step
 
 STACK_ID = "arn:aws:cloudformation:eu-west-1:111122223333:stack/dropbatch/5f3a9c1e"
@@ -236,6 +237,17 @@ def test_wrong_variable_is_refused_before_build(account, given):
         deploy.deploy({"AWS_REGION": "eu-west-1"} | given)
 
     assert account.sam_calls == []
+
+
+@pytest.mark.parametrize(("calls", "transport"), [("241", ""), ("2400", " Transport=gateway AiGatewayId=g")])
+def test_calls_that_a_token_does_not_have_are_refused(account, calls, transport):
+    account.stack = stack_in("UPDATE_COMPLETE")
+
+    with pytest.raises(DeployError, match=f"ApiCallsPerMinute {calls}: .* 240 calls a minute"):
+        deploy.deploy({"AWS_REGION": "eu-west-1", "PARAMETERS": f"ApiCallsPerMinute={calls}{transport}"})
+
+    assert account.sam_calls == []
+    assert plan.MAX_CALLS == MAX_CALLS
 
 
 def test_environment_that_lambda_refuses_is_not_built(account):

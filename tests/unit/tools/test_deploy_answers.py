@@ -51,6 +51,23 @@ def test_missing_or_wrong_is_named_by_variable(given, named):
     assert "two words" not in str(found.value)
 
 
+@pytest.mark.parametrize(
+    ("value", "good"),
+    [
+        ("one", True),
+        ("one, two", True),
+        (f"one\ntwo {ACCOUNT}\nqueues=three", True),
+        ("one\ntwo words", False),
+        ("queues=three", False),
+        ("one,queues=two words", False),
+        (",".join(map(str, range(20))), True),
+        (",".join(map(str, range(21))), False),
+    ],
+)
+def test_several_tokens_are_taken(value, good):
+    assert (answers._wrong_token(value) == "") is good
+
+
 @pytest.mark.parametrize("partition", ["aws", "aws-cn", "aws-us-gov", "aws-eusc"])
 def test_every_region_is_accepted(partition):
     for region in boto3.Session().get_available_regions("lambda", partition):

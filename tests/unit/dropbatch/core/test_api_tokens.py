@@ -2,7 +2,7 @@
 
 import pytest
 
-from dropbatch.core.api_tokens import MAX_TOKENS, ApiToken, ApiTokens, read_tokens
+from dropbatch.core.api_tokens import ApiToken, ApiTokens, read_tokens
 
 OTHER = "f" * 32
 
@@ -40,8 +40,3 @@ def test_token_of_queues_has_no_number(value):
 def test_line_that_fits_nothing_is_taken_whole(line):
     """It has a space, so it is sent to nobody and pauses itself."""
     assert read_tokens(f"one\n{line}").tokens == (ApiToken("one"), ApiToken(line))
-
-
-def test_further_tokens_are_left_out():
-    tokens = read_tokens("\n".join(str(number) for number in range(MAX_TOKENS + 5))).tokens
-    assert [one.text for one in tokens] == [str(number) for number in range(MAX_TOKENS)]

@@ -50,6 +50,13 @@ def test_rate_has_bursts_and_interval(calls, burst, submits, polls, interval):
     assert (budget.burst, budget.submit_burst, budget.poll_burst, budget.interval) == (burst, submits, polls, interval)
 
 
+@pytest.mark.parametrize(("calls", "burst", "interval"), [(240, 120, 250), (600, 300, 100), (2_400, 1_200, 25)])
+def test_worker_makes_as_many_calls_as_it_is_told(calls, burst, interval):
+    """What Cloudflare allows a token does not slow it down."""
+    budget = Budget(None, "table", calls, None)
+    assert (budget.burst, budget.interval, budget.calls_in(60)) == (burst, interval, burst + calls)
+
+
 @pytest.mark.parametrize(
     ("filled_after", "first", "submits", "polls"),
     [

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from dropbatch.core.api_tokens import MAX_TOKENS
 from shared.errors import StorageError
 from shared.models import FIRST, Sender
 from shared.workers_ai.senders import UNREAD, Secret, Tokens, as_sent, as_told
@@ -79,6 +80,11 @@ def test_each_token_has_its_credentials():
     tokens = tokens_of(f"one\ntwo {OTHER}\nqueues=q")
     assert [tokens.credentials(number)(False) for number in (1, 2)] == [("one", "gateway"), ("two", "gateway")]  # noqa: FBT003
     assert tokens.queues_credentials(False) == ("q", "gateway")  # noqa: FBT003
+
+
+def test_tokens_beyond_the_most_are_left_out():
+    senders = tokens_of("\n".join(str(number) for number in range(MAX_TOKENS + 5))).senders()
+    assert [one.number for one in senders] == list(range(1, MAX_TOKENS + 1))
 
 
 def test_first_token_reads_queues_without_one_of_their_own():
