@@ -28,7 +28,7 @@ from shared.pacing.wakes import LeftDue, Wakes
 from shared.retry import jittered, longest_jittered
 from shared.settings import Settings, read_settings
 from shared.workers_ai.client import WorkersAI, http_client
-from shared.workers_ai.senders import UNREAD, Secret, Tokens
+from shared.workers_ai.senders import ONLY_ONE, Secret, Tokens
 from shared.workers_ai.stack_catalog import StackCatalog
 from shared.workers_ai.transports import transport_of
 
@@ -117,7 +117,7 @@ class Services:
     wakes: Wakes
     id_probes: IdProbes
     catalog: StackCatalog
-    tokens: Tokens = UNREAD
+    tokens: Tokens = ONLY_ONE
     events: Events | None = None
     """Cloudflare's events of batches; None if they are not used."""
     day_limit: DayLimit | None = None

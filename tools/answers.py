@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dropbatch.core.api_tokens import MAX_TOKENS, read_tokens
+from dropbatch.core.api_tokens import MOST_TOKENS, read_tokens
 from local.template import parse_parameters, template
 from tools.account_stack import DeployError, session
 from tools.answers_files import REGION, REGIONS, parameters_of
@@ -113,7 +113,7 @@ def _wrong_token(value: str) -> str:
     texts = [one.text for one in found.tokens]
     if any(not (one.isascii() and one.isprintable()) or " " in one for one in [*texts, found.queues]) or not texts:
         return "must be the token alone, or several with commas between them, each perhaps with an account id."
-    return "" if len(texts) <= MAX_TOKENS else f"must be at most {MAX_TOKENS} tokens."
+    return "" if len(texts) <= MOST_TOKENS else f"must be at most {MOST_TOKENS} tokens."
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-MAX_TOKENS = 20
+MOST_TOKENS = 20
 """Tokens that the functions use; those behind them are left out."""
 _LINE = re.compile(r"(\S+)[ \t]+([0-9a-f]{32})")
 _QUEUES = "queues="

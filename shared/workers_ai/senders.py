@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from dropbatch.core.api_tokens import MAX_TOKENS, ApiToken, ApiTokens, read_tokens
+from dropbatch.core.api_tokens import MOST_TOKENS, ApiToken, ApiTokens, read_tokens
 from shared.errors import StorageError
 from shared.models import FIRST, Sender
 from shared.workers_ai.client import WorkersAI
@@ -94,13 +94,13 @@ class Tokens:
         if not self._may_be_several:
             return ApiTokens((ApiToken(value),))
         found = read_tokens(value)
-        return ApiTokens(found.tokens[:MAX_TOKENS] or ONE_TOKEN.tokens, found.queues)
+        return ApiTokens(found.tokens[:MOST_TOKENS] or ONE_TOKEN.tokens, found.queues)
 
     def _sender(self, number: int, token: ApiToken) -> Sender:
         return Sender(number, "" if token.account == self._account else token.account)
 
 
-UNREAD = Tokens(lambda _: Secret(""), "")
+ONLY_ONE = Tokens(lambda _: Secret(""), "")
 """One token, as far as nobody has said otherwise."""
 
 

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 NEWCOMER_SECONDS = 600.0
 """A user drops a small file so often."""
 FIRST_BATCH_SECONDS = 120.0
+CUT_A_MINUTE = 14_000
+"""Batches that are cut while five uploads are read at a time: with many calls a minute, uploads wait for that."""
 BEGINNING_SECONDS = 240.0
 """Seconds in which uploads are read, the first batches are submitted, and the bucket of tokens is emptied."""
 SWEPT_A_SECOND = 45.0
@@ -65,7 +67,7 @@ class Size:
     def first_batches_minutes(self) -> float:
         """Minutes until the last of the jobs' first batches is submitted, as docs/limits.md promises."""
         calls = 2 if self.jobs <= self.calls_per_minute / 2 * OUTSTANDING_MINUTES else 3
-        return 2 + calls * self.jobs / self.calls_per_minute
+        return max(2 + calls * self.jobs / self.calls_per_minute, self.jobs * self.batches / CUT_A_MINUTE)
 
     @property
     def is_through_worker(self) -> bool:
@@ -257,11 +259,8 @@ def report(size: Size, found: Backlog, cpu_seconds: float) -> Report:
 
 
 WALL = """
-Cloudflare allows no more than 240 calls a minute and the stack cannot be set to more: this shows what the rest of it
-could bear. The next limit is the number of invocations. A poll and its answer take some 0.6 s, so the five invocations
-of `PollQueue` collect some 500 answers a minute; with these, 73% of the calls were used and first batches waited for
-six minutes. Here each queue and each function may have ten times the invocations of the template
-(`MaximumConcurrency`, `ReservedConcurrentExecutions`): no other limit shows.
+Through a Worker, whose AI binding has no limit that is known (`Transport=worker`, `ApiCallsPerMinute=2400`), with the
+invocations of `ReserveConcurrency=yes`: ten for `SubmitQueue`, five for `PollQueue`, five for `UploadQueue`.
 """.strip()
 
 

@@ -18,7 +18,7 @@ from shared.pacing.controls import Denied, Permit
 from shared.pacing.wakes import LeftDue
 from shared.workers_ai.client import TokenState
 from shared.workers_ai.replies import Accepted, Rejected, Reply
-from shared.workers_ai.senders import UNREAD
+from shared.workers_ai.senders import ONLY_ONE
 from tests.support.doubles.ledger_items import JOB, READY, OneItem, T
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Submitting:
             left=self.left,
             events=None,
             day_limit=None,
-            tokens=UNREAD,
+            tokens=ONLY_ONE,
             times=SimpleNamespace(first_poll=lambda model, number, now: FIRST_ASK),
             now=lambda: self.clock,
             sleep=self.pass_time,

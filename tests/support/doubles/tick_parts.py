@@ -17,7 +17,7 @@ from shared.models import Batch, DueKind, Job, Sender
 from shared.pacing.controls import Denied, Permit
 from shared.pacing.room import Free
 from shared.pacing.wakes import LeftDue
-from shared.workers_ai.senders import UNREAD
+from shared.workers_ai.senders import ONLY_ONE
 from tests.support.doubles.ledger_items import JOB, T
 
 if TYPE_CHECKING:
@@ -217,7 +217,7 @@ class TickParts:
         """When a tick noted that it looks no longer."""
         wakes = SimpleNamespace(end=lambda _from, now: self.looks_ended.append(now))
         parts = {"ledger": self.ledger, "budget": self.budget, "queues": self.queues, "wakes": wakes, "events": None}
-        parts["tokens"] = UNREAD
+        parts["tokens"] = ONLY_ONE
         settings = SimpleNamespace(cloudflare_account_id=JOB.plan.account)
         self.services: Any = SimpleNamespace(**parts, settings=settings, now=self.clock.now, sleep=self.clock.sleep)
         self.behind: dict[float, float] = {}

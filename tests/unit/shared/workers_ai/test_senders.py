@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from dropbatch.core.api_tokens import MAX_TOKENS
+from dropbatch.core.api_tokens import MOST_TOKENS
 from shared.errors import StorageError
 from shared.models import FIRST, Sender
-from shared.workers_ai.senders import UNREAD, Secret, Tokens, as_sent, as_told
+from shared.workers_ai.senders import ONLY_ONE, Secret, Tokens, as_sent, as_told
 from tests.support.doubles.ledger_items import JOB
 
 HERE, OTHER, THIRD = JOB.plan.account, "f" * 32, "d" * 32
@@ -32,10 +32,10 @@ def tokens_of(value):
 @pytest.mark.parametrize("value", ["one", "", f"one {HERE}", "one\nqueues=q"])
 def test_one_token_is_the_first(value):
     assert tokens_of(value).senders() == (FIRST,)
-    assert UNREAD.senders() == (FIRST,)
+    assert ONLY_ONE.senders() == (FIRST,)
 
 
-@pytest.mark.parametrize("tokens", [UNREAD, tokens_of("one"), tokens_of("one\ntwo")])
+@pytest.mark.parametrize("tokens", [ONLY_ONE, tokens_of("one"), tokens_of("one\ntwo")])
 def test_first_token_asks_for_account_that_no_line_names(tokens):
     assert tokens.senders(OTHER) == (Sender(1, OTHER),)
     assert tokens.sender(OTHER, 2) == Sender(1, OTHER)
@@ -83,8 +83,8 @@ def test_each_token_has_its_credentials():
 
 
 def test_tokens_beyond_the_most_are_left_out():
-    senders = tokens_of("\n".join(str(number) for number in range(MAX_TOKENS + 5))).senders()
-    assert [one.number for one in senders] == list(range(1, MAX_TOKENS + 1))
+    senders = tokens_of("\n".join(str(number) for number in range(MOST_TOKENS + 5))).senders()
+    assert [one.number for one in senders] == list(range(1, MOST_TOKENS + 1))
 
 
 def test_first_token_reads_queues_without_one_of_their_own():
