@@ -19,6 +19,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 import dropbatch.client.stack
 from dropbatch.cli.cloudflare import DEFAULT_BASE_URL, apis_of, check_token, first_wrong
 from dropbatch.client import aws
+from dropbatch.core.api_tokens import read_tokens
 from dropbatch.errors import Error
 from local.processes import LocalAwsError
 from tools import answers, answers_files, deploy_worker, plan, smoke_job
@@ -285,7 +286,9 @@ def _checked(stack: Stack, settings: dict[str, str], token: str) -> tuple[str, s
         return "", str(error)
 
 
-def closing_words(settings: dict[str, str], unconfirmed_email: str, *, smoke: bool, unchecked: str = "") -> str:
+def closing_words(
+    settings: dict[str, str], unconfirmed_email: str, *, smoke: bool, unchecked: str = "", tokens: int = 1
+) -> str:
     """The closing text: what the check proved, what it did not, and what to do next.
 
     Args:
@@ -293,10 +296,13 @@ def closing_words(settings: dict[str, str], unconfirmed_email: str, *, smoke: bo
         unconfirmed_email: the address whose subscription is not confirmed yet; empty if none.
         smoke: whether a smoke job follows, which proves more.
         unchecked: why the token could not be checked; empty if it was.
+        tokens: how many there are.
     """
     account = settings["CLOUDFLARE_ACCOUNT_ID"]
     checked = f"""Checked with one free call: the token is valid, and it may read Workers AI in account
 {account}."""
+    if tokens > 1:
+        checked = f"Checked with {tokens} free calls: each token is valid, and it may read Workers AI in its account."
     if settings["TRANSPORT"] == "worker":
         checked = "Checked with one free call: the Worker accepts the shared secret."
     elif unchecked:
@@ -354,7 +360,8 @@ def _deploy_and_check() -> None:
         _put_token(given, saved, stack, token)
         wrong, unchecked = _checked(stack, settings, token)
     smoke = given.get("SMOKE", "yes") != "no"
-    print(closing_words(settings, unconfirmed, smoke=smoke, unchecked=unchecked), flush=True)
+    tokens = len(read_tokens(token).tokens)
+    print(closing_words(settings, unconfirmed, smoke=smoke, unchecked=unchecked, tokens=tokens), flush=True)
     if stack.name != dropbatch.client.stack.DEFAULT_NAME:
         print(f"For the command line: export DROPBATCH_STACK={stack.name} AWS_REGION={saved['region']}", flush=True)
     if smoke:

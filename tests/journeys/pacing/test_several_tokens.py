@@ -207,3 +207,16 @@ def test_receipt_names_token_that_submitted(begin, calls, api, monkeypatch, line
     assert all_good(world, 2)
     assert [one["account"] for one in api.accepted] == [OTHER] * 2
     assert {(one.token, one.account) for one in calls} == {(TWO, OTHER)}
+
+
+def test_idle_stack_reads_no_secret(begin, monkeypatch):
+    """Each reading costs: an idle tick does not ask how many tokens there are."""
+
+    def read(_fresh):
+        raise AssertionError("the secret is read")
+
+    world = begin(ONE, TWO)
+    monkeypatch.setattr(services_of().tokens, "_read", read)
+    for _ in range(3):
+        world.pass_time(60)
+        world.tick()

@@ -318,6 +318,11 @@ def test_closing_words_say_what_was_checked():
     assert "Not checked" not in deploy.closing_words(SETTINGS, "", smoke=True), "the smoke job checks it"
 
 
+def test_closing_words_count_several_tokens():
+    said = deploy.closing_words(SETTINGS, "", smoke=False, tokens=3)
+    assert "Checked with 3 free calls: each token is valid" in said
+
+
 def test_closing_words_of_worker_mention_secret():
     said = deploy.closing_words({**SETTINGS, "TRANSPORT": "worker"}, "", smoke=False)
     assert "the Worker accepts the shared secret" in said
