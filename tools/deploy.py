@@ -87,7 +87,7 @@ def _delete_empty_table(saved: dict[str, Any], table: str) -> None:
     print(f"Deleted the empty table {table}, which the failed deployment had left behind.")
 
 
-def _limit(saved: dict[str, Any], *, reserve: bool) -> str:
+def _limit(saved: dict[str, Any], parameters: Mapping[str, str]) -> str:
     """What the account's Lambda concurrency limit means for the stack.
 
     Raises:
@@ -98,8 +98,9 @@ def _limit(saved: dict[str, Any], *, reserve: bool) -> str:
         found = client.get_account_settings()["AccountLimit"]
     except ClientError as error:
         return f"Lambda: the account's concurrency limit could not be read ({error.response['Error']['Code']})."
+    reserve, worker = parameters.get("ReserveConcurrency") == "yes", parameters.get("Transport") == "worker"
     limit = plan.Limit(found["ConcurrentExecutions"], found["UnreservedConcurrentExecutions"])
-    possible, meaning = plan.about_limit(limit, client.meta.region_name, reserve=reserve)
+    possible, meaning = plan.about_limit(limit, client.meta.region_name, reserve=reserve, worker=worker)
     if not possible:
         raise DeployError(meaning)
     return meaning
@@ -113,7 +114,7 @@ def _prepare(given: Mapping[str, str], file: AnswersFile) -> answers.Answers:
     """
     chosen = answers.ask(given, file.settings)
     _check_parameters(chosen.parameters, file.settings)
-    limit = _limit(file.settings, reserve=chosen.parameters.get("ReserveConcurrency") == "yes")
+    limit = _limit(file.settings, chosen.parameters)
     print(plan.describe(chosen, file.settings, limit), flush=True)
     if sys.stdin.isatty() and not confirmed("Create it?"):
         raise DeployError("Nothing was created and nothing is billed.")
@@ -203,7 +204,7 @@ def _changed(given: Mapping[str, str], file: AnswersFile, stack: Stack) -> dict[
     for name, value in wanted.items():
         if (before := stack.parameters.get(name, "")) != value:
             print(f"  {name}: {before or '(empty)'} -> {value or '(empty)'}")
-    print(_limit(saved, reserve=parameters.get("ReserveConcurrency") == "yes"), flush=True)
+    print(_limit(saved, parameters), flush=True)
     answers_files.save(file, wanted)
     return parameters
 

@@ -362,7 +362,10 @@ def _queue(name: str) -> Queue:
 
 def _number(value: Any) -> int:
     """A number of the template; of a condition, the value that holds with reserved concurrency."""
-    return int(value["Fn::If"][1]) if isinstance(value, dict) else int(value)
+    while isinstance(value, dict):
+        condition, yes, no = value["Fn::If"]
+        value = no if condition == "UsesWorker" and os.environ["TRANSPORT"] != "worker" else yes
+    return int(value)
 
 
 def _resource(value: Any) -> str:

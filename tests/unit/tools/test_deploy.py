@@ -73,7 +73,7 @@ class Account:
             monkeypatch.setattr(module, "delete", self._delete)
             monkeypatch.setattr(module, "physical_ids", lambda saved, stack, *names: {})
         monkeypatch.setattr(deploy, "_sam", self._sam)
-        monkeypatch.setattr(deploy, "_limit", lambda saved, **_: "Lambda: enough.")
+        monkeypatch.setattr(deploy, "_limit", lambda saved, parameters: "Lambda: enough.")
         monkeypatch.setattr(deploy, "_put_token", lambda given, saved, stack, token: self.tokens.append(token))
         self.folder = tmp_path
 
