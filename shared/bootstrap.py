@@ -246,8 +246,7 @@ def services() -> Services:
         tokens,
         day_limit=None if limit is None else DayLimit(dynamodb, settings.table_name, limit),
     )
-    used = settings.completion_events == "yes"
-    return replace(made, events=events_of(made)) if used else made
+    return replace(made, events=events_of(made)) if settings.uses_events else made
 
 
 def build_in_init() -> None:
@@ -267,7 +266,7 @@ def _region_of(arn: str) -> dict[str, str]:
 
 def _least_between_polls(settings: Settings) -> float:
     """Seconds between two polls of a batch: half of the calls are for submits, and a poll waits for an event."""
-    return max(120.0 / settings.api_calls_per_minute, EVENT_SECONDS if settings.completion_events == "yes" else 0.0)
+    return max(120.0 / settings.api_calls_per_minute, EVENT_SECONDS if settings.uses_events else 0.0)
 
 
 def _secret_reader(settings: Settings, client: Callable[[], SecretsManagerClient]) -> Callable[[bool], Secret]:

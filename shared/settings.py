@@ -19,6 +19,8 @@ from shared.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+MIN_CALLS_FOR_EVENTS = 14
+"""Calls a minute from which on events are used: half of them at once are enough for the set-up and a submit."""
 LOOPBACK_HOSTS = frozenset({"127.0.0.1", "localhost", "::1"})
 MAX_CALLS, MAX_WORKER_CALLS = 240, 2_400
 """Calls a minute: Cloudflare's limit of a token; the most through a Worker, whose binding has no known limit."""
@@ -38,7 +40,7 @@ class Settings:
         batch_deadline_hours: hours from acceptance after which a pending batch is submitted again.
         ambiguous_submit: what happens to a batch after a submit of unknown outcome.
         staging_retention_days: days from a job's end until its staged objects are deleted.
-        completion_events: whether Cloudflare's events of batches are used, see `shared.events`.
+        completion_events: whether Cloudflare's events of batches are wanted; `uses_events` says whether they are used.
         events_queue_name: name of the stack's queue at Cloudflare, which is cut to `MAX_QUEUE_NAME` characters.
         transport: how the API is reached, see `shared.workers_ai.transports`.
         ai_gateway_token_secret_arn: empty unless the gateway requires its own token.
@@ -79,6 +81,11 @@ class Settings:
     state_machine_arn: str = ""
     completion_events: Literal["yes", "no"] = "no"
     events_queue_name: str = "dropbatch"
+
+    @property
+    def uses_events(self) -> bool:
+        """Whether Cloudflare's events of batches are used: with few calls a minute, they would take those of polls."""
+        return self.completion_events == "yes" and self.api_calls_per_minute >= MIN_CALLS_FOR_EVENTS
 
 
 ENVIRONMENT = frozenset(field.name.upper() for field in fields(Settings))

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 State = Literal["on", "off", "not set up", "refused", "put aside", "unavailable"]
 
+MIN_CALLS_FOR_EVENTS = 14
+"""Calls a minute that a stack with events may make at least."""
 OFF_SECONDS = 30.0
 """How long `wait_until_removed` waits."""
 PERMISSION = "Give the token Queues - Edit for the account, then run `dropbatch events on`."
@@ -32,7 +34,7 @@ class Events:
     Attributes:
         state: `on`: they are used; `off`: by the parameter or an operator; `not set up`: no submit needed them yet;
             `refused`: Cloudflare refused to make the queue; `put aside`: it refused to be read, for a while;
-            `unavailable`: the transport cannot read a queue.
+            `unavailable`: the transport cannot read a queue, or the stack may make too few calls.
         message: the state in a sentence, with what to do.
         queue: the queue's name at Cloudflare; empty if there is none.
         queue_id: its id there.
@@ -99,6 +101,11 @@ def _state(variables: Mapping[str, str], item: Mapping[str, Any], now: float) ->
             else ""
         )
         return "off", f"switched off by the parameter CompletionEvents: batches are polled.{left}"
+    calls = int(variables.get("API_CALLS_PER_MINUTE", MIN_CALLS_FOR_EVENTS))
+    if calls < MIN_CALLS_FOR_EVENTS:
+        return "unavailable", (
+            f"ApiCallsPerMinute is {calls}, and events take {MIN_CALLS_FOR_EVENTS} at least: batches are polled."
+        )
     if item.get("is_off"):
         said = f" Cloudflare refused to delete the queue: {refusal}" if item.get("queue_id") and refusal else ""
         return "off", f"switched off by an operator: batches are polled. `dropbatch events on` uses them again.{said}"

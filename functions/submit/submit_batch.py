@@ -29,7 +29,6 @@ from shared.aws.queues import (
 from shared.claims import MAX_CLAIMS, MAX_SECONDS_TO_ACCEPTANCE
 from shared.errors import ObjectNotFoundError, StorageError
 from shared.events import marking, search
-from shared.events.answers import net_of
 from shared.events.marking import NOTHING, ToSend
 from shared.events.pulling import expect_events
 from shared.events.set_up import subscribe
@@ -134,7 +133,10 @@ def _reason_to_end(job: Job, batch: Batch, now: float) -> ErrorDetail | None:
 
 def _submit_if_permitted(invocation: Invocation, job: Job, batch: Batch) -> None:
     """Submit a batch if the budget permits it now."""
-    services, now, account = invocation.services, invocation.services.now(), other_account(invocation.services, job)
+    services, account = invocation.services, other_account(invocation.services, job)
+    if not account:
+        subscribe(services, job.plan.model)  # Before the permit: this may take seconds, in which a pause begins.
+    now = services.now()
     permit = services.budget.permit_submit(job.plan.model, now, first=batch.work is DueKind.FIRST, account=account)
     if isinstance(permit, Denied):
         wait(services, batch, permit)
@@ -147,10 +149,8 @@ def _submit_if_permitted(invocation: Invocation, job: Job, batch: Batch) -> None
         wait(services, batch, wait_for_lift(now, now + min(2 * pause.step, MAX_OUTAGE_WAIT_SECONDS)))
         return
     sent = as_sent(job, as_told(job, sender))
-    if not other_account(services, sent):
-        subscribe(services, job.plan.model)
     # Read before the claim, so that nothing comes between the claim and the POST, or the request_id and the table.
-    first_poll = net_of(services, sent, services.times.first_poll(job.plan.model, batch.number, now), first=True)
+    first_poll = services.times.first_poll(job.plan.model, batch.number, now)
     if job.deadline_at is not None:
         first_poll = min(first_poll, max(job.deadline_at - now, 0.0))  # Its last poll is not later than it has to be.
     size = batch.round_size or batch.body_size

@@ -1,6 +1,7 @@
 """What an answer says about the events of its model, and what that means for the polls of others.
 
-Polls of a model whose events come are a safety net: each is later than without events, by a minute at most.
+Polls of a model whose events come are a safety net. A batch is due when it would be without events; a poll that is not
+needed is put off then, as long as it is certain that events came since the batch was accepted.
 """
 
 from __future__ import annotations
@@ -9,9 +10,11 @@ from typing import TYPE_CHECKING
 
 from shared.errors import StorageError
 from shared.events.coming import IN_TIME_SECONDS, NEW_SECONDS
+from shared.events.pulling import MIN_PULL_SECONDS, pull_interval
 from shared.events.subscribed import subscribed_if_known
 from shared.models import BatchState
 from shared.observability import logger
+from shared.pacing.poll_schedule import BUCKET
 
 if TYPE_CHECKING:
     from shared.bootstrap import Services
@@ -19,32 +22,48 @@ if TYPE_CHECKING:
     from shared.models import Batch, Job
 
 NET_SECONDS = 60.0
-"""Seconds by which a poll is later than without events at most: what events that stop cost the first batches."""
-NET_PERCENTILE, NET_MEDIANS = 0.99, 2.0
-"""A net's poll comes when nearly all batches of the model are over, or at so many times their median."""
+"""Seconds by which a poll that was put off is looked at later than the next one would be without events."""
+NET_PERCENTILE, NET_MEDIANS = 0.99, 3.0
+"""No poll is put off when nearly all batches of the model are over, or beyond so many times their median."""
 
 
-def net_of(services: Services, job: Job, today: float, *, first: bool) -> float:
-    """Seconds until a batch is polled without having been told of: no sooner than without events.
+def waits_for_event(services: Services, job: Job, batch: Batch, now: float) -> float:
+    """Seconds for which a batch that is due is not polled, because its event will tell when it is over; 0 if it is.
 
-    Args:
-        services: the process's clients and settings.
-        job: its job.
-        today: seconds until it would be polled without events.
-        first: whether it was just accepted; if not, it was pending at a poll.
+    An event of its model has come since it was accepted; where the queue was not read since, it is read first.
     """
-    known, now, model = subscribed_if_known(services, job), services.now(), job.plan.model
-    if (
-        known is None
-        or not known.state.can_pull(now)
-        or not known.events.coming.come(model, known.state.pulled_at, now)
-    ):
-        return today
-    if not first:
-        return today + NET_SECONDS
-    late = services.times.percentile(model, NET_PERCENTILE, now)
-    usual = services.times.percentile(model, 0.5, now) * NET_MEDIANS
-    return min(max(today, min(late, usual)), today + NET_SECONDS)
+    if batch.told_at or len(batch.submissions) != 1 or (known := subscribed_if_known(services, job)) is None:
+        return 0.0
+    model, accepted, pulled_at = job.plan.model, batch.submissions[0].at, known.state.pulled_at
+    age = now - accepted
+    left = _net_age(services, model, now) - age
+    if left <= 0 or known.state.aside_step or not known.state.can_pull(now):
+        return 0.0
+    if known.events.coming.comes(model, accepted, pulled_at, now):
+        return min(left, services.times.next_poll(model, age, now) + NET_SECONDS)
+    is_unread = pulled_at < accepted and known.state.pull_at > now
+    return MIN_PULL_SECONDS if is_unread and _pulls_now(known.events, now) else 0.0
+
+
+def _pulls_now(events: Events, now: float) -> bool:
+    """Have the queue pulled, so that a poll that is due may be saved; False if DynamoDB failed."""
+    try:
+        events.item.pull_now(now)
+    except StorageError as error:
+        logger.warning("events not pulled", reason=str(error))
+        return False
+    return True
+
+
+def _net_age(services: Services, model: str, now: float) -> float:
+    """The age, in seconds, from which on a batch is polled whose event has not come."""
+    late = services.times.percentile(model, NET_PERCENTILE, now) * BUCKET
+    return min(late, services.times.percentile(model, 0.5, now) * NET_MEDIANS)
+
+
+def pending_until(told: float) -> float:
+    """The age at which a batch was pending that was told of at this age, seconds: it takes a pull, and its delay."""
+    return told - pull_interval(told) - IN_TIME_SECONDS
 
 
 def note_answer(services: Services, job: Job, batch: Batch, now: float) -> None:

@@ -7,7 +7,7 @@ Nothing here ever fails: without the table, polls come as without events.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
@@ -33,6 +33,9 @@ NEW_SECONDS = 60.0
 FIRST_ASIDE_SECONDS, MAX_ASIDE_SECONDS = 3_600.0, 86_400.0
 """Seconds for which a model's polls come as without events, after an event that did not come; doubled each time."""
 CACHED_SECONDS = 10.0
+ASIDE = ("overdue_at", "aside_until", "aside_seconds")
+TIMES = (*ASIDE, "seen_at")
+"""Attributes of an item, besides its answers."""
 
 
 class Answer(NamedTuple):
@@ -51,12 +54,14 @@ class Record:
         overdue_at: when the answer was found whose event put the model aside last, Unix seconds; 0: none ever.
         aside_until: until when its events are not waited for, Unix seconds.
         aside_seconds: for how long.
+        seen_at: when the youngest batch was accepted of which any event has come, Unix seconds.
     """
 
     answers: tuple[Answer, ...] = ()
     overdue_at: float = 0.0
     aside_until: float = 0.0
     aside_seconds: float = 0.0
+    seen_at: float = 0.0
 
     def overdue(self, pulled_at: float) -> float:
         """When the latest answer was found whose event is overdue, though it was waited for; 0 if there is none.
@@ -78,7 +83,7 @@ class Record:
         """The same, put aside for longer if that is repeated within a day."""
         is_repeated = self.aside_seconds > 0 and now - self.aside_until < MAX_ASIDE_SECONDS
         seconds = min(2 * self.aside_seconds, MAX_ASIDE_SECONDS) if is_repeated else FIRST_ASIDE_SECONDS
-        return Record(self.answers, overdue_at, now + seconds, seconds)
+        return replace(self, overdue_at=overdue_at, aside_until=now + seconds, aside_seconds=seconds)
 
     def _without_event(self, pulled_at: float) -> Iterable[Answer]:
         return (one for one in self.answers if not one.told and one.at + IN_TIME_SECONDS < pulled_at)
@@ -91,7 +96,7 @@ class Coming(Table):
         """Use a ready client; nothing is read yet."""
         super().__init__(client, table)
         self.account = account
-        self.known: dict[str, tuple[float, bool]] = {}
+        self.known: dict[str, tuple[float, Record]] = {}
 
     def come(self, model: str, pulled_at: float, now: float) -> bool:
         """Whether the events of a model come; an event that is overdue puts the model aside.
@@ -101,20 +106,30 @@ class Coming(Table):
             pulled_at: when the queue was last pulled until it was empty, Unix seconds.
             now: Unix seconds.
         """
-        read_at, come = self.known.get(model, (0.0, False))
+        return self._recent(model, pulled_at, now).come(pulled_at, now)
+
+    def comes(self, model: str, accepted: float, pulled_at: float, now: float) -> bool:
+        """Whether the event of a batch comes: those of its model do, also since it was accepted, Unix seconds."""
+        if self._recent(model, pulled_at, now).seen_at < accepted:
+            self.known.pop(model)  # One may have come meanwhile.
+        record = self._recent(model, pulled_at, now)
+        return record.seen_at >= accepted and record.come(pulled_at, now)
+
+    def _recent(self, model: str, pulled_at: float, now: float) -> Record:
+        """What was known some seconds ago at most; nothing if DynamoDB failed."""
+        read_at, record = self.known.get(model, (0.0, Record()))
         if now - read_at < CACHED_SECONDS:
-            return come
+            return record
         try:
             record = self._read(model)
             if overdue_at := record.overdue(pulled_at):
                 record = record.put_aside(overdue_at, now)
                 self._put_aside(model, record)
-            come = record.come(pulled_at, now)
         except StorageError as error:
             logger.warning("events of a model not judged", reason=str(error))
-            come = False
-        self.known[model] = now, come
-        return come
+            record = Record()
+        self.known[model] = now, record
+        return record
 
     def may_come(self, model: str, pulled_at: float, now: float) -> bool:
         """Whether nothing shows that the events of a model do not come; as of a model that was never seen.
@@ -132,16 +147,23 @@ class Coming(Table):
         except StorageError as error:
             logger.warning("event of an answer not remembered", reason=str(error))
 
+    def note_seen(self, model: str, accepted: float) -> None:
+        """Note that an event has come of a batch that was accepted at a time, Unix seconds."""
+        try:
+            self._set(model, {"seen_at": attribute(accepted)}, "attribute_not_exists(seen_at) OR seen_at < :v0")
+        except ConditionFailedError:
+            return
+
     def _read(self, model: str) -> Record:
         item = self.get(self._key(model)) or {}
         answers = (_answer(wire) for name, wire in item.items() if name[:1] == "a" and name[1:].isdigit())
-        told = {name: float(item[name]["N"]) for name in ("overdue_at", "aside_until", "aside_seconds") if name in item}
+        told = {name: float(item[name]["N"]) for name in TIMES if name in item}
         return Record(tuple(one for one in answers if one), **told)
 
     def _put_aside(self, model: str, record: Record) -> None:
         """Store it, unless another function did for this event or a later one."""
         logger.warning("events do not come", model=model, seconds=record.aside_seconds)
-        wired = {name: attribute(getattr(record, name)) for name in ("overdue_at", "aside_until", "aside_seconds")}
+        wired = {name: attribute(getattr(record, name)) for name in ASIDE}
         try:
             self._set(model, wired, "attribute_not_exists(overdue_at) OR overdue_at < :v0")
         except ConditionFailedError:

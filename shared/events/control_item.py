@@ -62,6 +62,7 @@ class EventsState:
         busy_until: until when a function sets something up.
         youngest_at: when the youngest batch was accepted.
         pull_at: when to pull next.
+        quiet_until: until when no batch can be over, as far as was known when the youngest was accepted.
         queued_at: when the youngest batch of ours was accepted whose event `queued` has come.
         pulled_at: when the queue was last pulled until it was empty.
         pulling_at: when the pull began that is under way, or that left messages behind, unread by anybody for a while.
@@ -84,6 +85,7 @@ class EventsState:
     busy_until: float = 0.0
     youngest_at: float = 0.0
     pull_at: float = 0.0
+    quiet_until: float = 0.0
     queued_at: float = 0.0
     pulled_at: float = 0.0
     pulling_at: float = 0.0
@@ -165,6 +167,14 @@ class EventsItem(Table):
         left = {"left_at": now} if seen.pulling_at else {}
         return self.change({"pull_at": next_at, "pulling_at": now, **left}, same, {"seen": seen.pull_at})
 
+    def put_off_pull(self, seen: float, next_at: float) -> None:
+        """Plan a pull that is due for later; a batch that is to be seen sooner keeps its time.
+
+        Raises:
+            StorageError: DynamoDB failed.
+        """
+        self.change({"pull_at": next_at}, "pull_at = :seen", {"seen": seen})
+
     def expect_pull(self, at: float, now: float) -> None:
         """Have the queue pulled at a time, or sooner, for a batch that was just accepted.
 
@@ -173,8 +183,16 @@ class EventsItem(Table):
         """
         later = "attribute_not_exists(pull_at) OR pull_at > :at OR pull_at < :stale"
         values = {"at": at, "stale": now - STALE_SECONDS}
-        if not self.change({"pull_at": at, "youngest_at": now}, later, values):
+        if not self.change({"pull_at": at, "quiet_until": at, "youngest_at": now}, later, values):
             self.change({"youngest_at": now})
+
+    def pull_now(self, now: float) -> None:
+        """Have the queue pulled now, although no batch can be over yet.
+
+        Raises:
+            StorageError: DynamoDB failed.
+        """
+        self.change({"pull_at": now}, "pull_at > :now", {"now": now})
 
     def note_subscription(self, model: str, subscription: Subscription) -> None:
         """Store a model's subscription, and give up the claim.
@@ -183,7 +201,6 @@ class EventsItem(Table):
             StorageError: DynamoDB failed.
         """
         self._write({model: {"M": attributes(subscription)}, "busy_until": attribute(0.0)})
-        self.cached = (0.0, EventsState())
 
     def change(
         self, changes: Mapping[str, object], condition: str = "", values: Mapping[str, object] | None = None
@@ -201,6 +218,7 @@ class EventsItem(Table):
         return self._write({name: attribute(value) for name, value in changes.items()}, condition, values)
 
     def _write(self, wired: Mapping[str, Any], condition: str = "", values: Mapping[str, object] | None = None) -> bool:
+        self.cached = (0.0, EventsState())
         names = {f"#n{index}": name for index, name in enumerate(wired)}
         try:
             self.call(

@@ -20,10 +20,10 @@ FAST_PERCENTILE, FAST_SHARE = 0.05, 0.8
 """No pull before this share of the time in which so few batches of the model were finished."""
 
 
-def pull_interval(age: float, gap: float) -> float:
-    """Seconds between two pulls while the youngest batch is so old, in seconds, and at least `gap`."""
+def pull_interval(age: float, least: float = MIN_PULL_SECONDS) -> float:
+    """Seconds between two pulls while the youngest batch is so old, in seconds, and at least so many."""
     most = MAX_PULL_SECONDS if age < YOUNG_SECONDS else MAX_LATER_PULL_SECONDS
-    return max(min(max(age * SHARE_OF_AGE, MIN_PULL_SECONDS), most), gap)
+    return min(max(age * SHARE_OF_AGE, least), most)
 
 
 def expect_events(services: Services, job: Job, number: str, submission: Submission) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field, replace
+from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
@@ -16,12 +17,13 @@ from shared.errors import StorageError
 from shared.events.coming import Coming
 from shared.events.control_item import EventsItem, EventsState, Subscription
 from shared.events.ids import Ids
+from shared.models import FIRST
 from shared.observability import logger
 from shared.workers_ai.client import WorkersAI
-from shared.workers_ai.queues_api import CONSUMER, QUEUE_SETTINGS, QueuesApi, QueuesRefusedError
+from shared.workers_ai.queues_api import CONSUMER, QUEUE_SETTINGS, NoCallLeftError, QueuesApi, QueuesRefusedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from shared.bootstrap import Services
 
@@ -29,7 +31,7 @@ SET_UP_SECONDS = 5.0
 """Seconds that a submit waits at most for the set-up."""
 REMOVE_SECONDS = 30.0
 OTHER_SECONDS = 0.5
-"""Seconds between two looks at what another function sets up."""
+"""Seconds between two looks at what another function sets up, or for a call of the rate budget."""
 BUSY_SECONDS = 15.0
 """Seconds after which a set-up that was begun is begun again."""
 UNCHANGED_SECONDS = 60.0
@@ -39,7 +41,7 @@ REFUSED_SET_UP_SECONDS, FAILED_SECONDS = 86_400.0, 3_600.0
 MAX_MODELS = 200
 """Models that the control item lists: its size is bounded."""
 SET_UP_CALLS, SUBSCRIBE_CALLS = 6, 2
-"""Calls of a whole set-up, and of one more model's, as a rule. The rate budget must have as many at once."""
+"""Calls of a whole set-up, and of one more model's, as a rule: they are taken at once, so that none stops half-way."""
 TAKEN = "another subscription has the events of this model"
 OF_WORKER = "the queue is read by a Worker, which Dropbatch does not replace"
 
@@ -84,31 +86,40 @@ def subscribe(services: Services, model: str) -> None:
         return
     events.looked[model] = now + UNCHANGED_SECONDS
     try:
-        state = events.item.state()
-        if not state.needs_set_up(model, now) or len(state.subscriptions) >= MAX_MODELS:
-            return
-        if state.busy_until > now:
-            _wait_for_other(services, events, model, now + SET_UP_SECONDS)
-        elif not services.budget.permit_check(now, SUBSCRIBE_CALLS if state.queue_id else SET_UP_CALLS):
-            events.looked.pop(model)  # The next submit tries again.
-        elif events.item.claim(now, now + BUSY_SECONDS):
-            api = replace(events.api, now=services.now, until=now + SET_UP_SECONDS)
-            _SetUp(events, api, services.now).run(state, model)
-        else:
-            _wait_for_other(services, events, model, now + SET_UP_SECONDS)
+        is_over = _set_up(services, events, model)
+        while not is_over and services.now() < now + SET_UP_SECONDS:
+            services.sleep(OTHER_SECONDS)  # A batch that is submitted meanwhile would have no events.
+            is_over = _set_up(services, events, model)
     except StorageError as error:
         logger.warning("events not set up", reason=str(error))
+        return
+    if not is_over:
+        events.looked.pop(model, None)
 
 
-def _wait_for_other(services: Services, events: Events, model: str, until: float) -> None:
-    """Wait for the function that sets up now: a batch that is submitted meanwhile would have no events."""
-    while services.now() < until:
-        services.sleep(OTHER_SECONDS)
-        state = events.item.state()
-        if not state.needs_set_up(model, services.now()):
-            events.item.cached = services.now(), state
-            return
-    events.looked.pop(model, None)
+def _set_up(services: Services, events: Events, model: str) -> bool:
+    """Set up what a model needs now; False while another function sets something up."""
+    state, now = events.item.state(), services.now()
+    if not state.needs_set_up(model, now) or len(state.subscriptions) >= MAX_MODELS:
+        events.item.cached = now, state
+        return True
+    if state.busy_until > now:
+        return False
+    calls = SUBSCRIBE_CALLS if state.queue_id else SET_UP_CALLS
+    if services.budget.free(now, (FIRST,)).paused or not services.budget.permit_check(now, calls):
+        events.looked.pop(model, None)  # The next submit tries again. What refuses models may refuse queues for a day.
+        return True
+    if not events.item.claim(now, now + BUSY_SECONDS):
+        return False
+    permit = partial(_has_call, services, iter(range(calls)))
+    api = replace(events.api, now=services.now, until=now + SET_UP_SECONDS, permit=permit)
+    _SetUp(events, api, services.now).run(state, model)
+    return True
+
+
+def _has_call(services: Services, taken: Iterator[int]) -> bool:
+    """Whether one more call may be made: one of those that were taken before, or another."""
+    return next(taken, None) is not None or services.budget.permit_check(services.now())
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +141,7 @@ class _SetUp:
         try:
             made = Subscription(self._subscription(model, queue_id), self.now())
         except QueuesRefusedError as refused:
-            if refused.lasting:
+            if refused.lasting or isinstance(refused, NoCallLeftError):
                 self._note_refusal(refused)
                 return
             made = Subscription(again_at=self.now() + FAILED_SECONDS, problem=str(refused))
@@ -139,6 +150,9 @@ class _SetUp:
 
     def _note_refusal(self, refused: QueuesRefusedError) -> None:
         now = self.now()
+        if isinstance(refused, NoCallLeftError):  # Cloudflare refused nothing.
+            self.events.item.change({"busy_until": 0.0})
+            return
         until = now + (REFUSED_SET_UP_SECONDS if refused.lasting else FAILED_SECONDS)
         logger.warning("events not set up", reason=str(refused))
         said = {"refused_at": now, "refusal": str(refused), "refused_until": until, "busy_until": 0.0}
@@ -207,9 +221,7 @@ def remove(services: Services, events: Events) -> None:
         StorageError: DynamoDB failed.
     """
     until = services.now() + REMOVE_SECONDS
-    api = replace(
-        events.api, now=services.now, until=until, permit=lambda: services.budget.permit_check(services.now())
-    )
+    api = replace(events.api, now=services.now, until=until, permit=partial(_wait_for_call, services, until))
     found = api.queue(events.name)
     if found is not None:
         queue_id = str(found.get("queue_id", ""))
@@ -217,6 +229,15 @@ def remove(services: Services, events: Events) -> None:
             if _member(one, "destination", "queue_id") == queue_id:
                 api.unsubscribe(str(one.get("id", "")))
         api.delete_queue(queue_id)
+
+
+def _wait_for_call(services: Services, until: float) -> bool:
+    """Whether one more call may be made before a time, Unix seconds; waits for it."""
+    while not services.budget.permit_check(services.now()):
+        if services.now() + OTHER_SECONDS > until:
+            return False
+        services.sleep(OTHER_SECONDS)
+    return True
 
 
 def subscription_name(queue_name: str, model: str) -> str:

@@ -10,7 +10,7 @@ from shared.aws.attribute_values import attribute, attributes, plain, read
 from shared.aws.dynamodb import ABSENT, AtMost, SameMembers, Table, call_dynamodb
 from shared.errors import LeaseLostError, UnreadableItemError
 from shared.ledger.item_keys import LIFE_SECONDS, job_key
-from shared.models import SCHEMA, DueKind, ErrorDetail, Isolation, Job, JobControl, LastingError, Staging
+from shared.models import SCHEMA, DeniedWrite, DueKind, ErrorDetail, Isolation, Job, JobControl, LastingError, Staging
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -148,6 +148,10 @@ class Jobs(Table):
     def note_lasting_error(self, job_id: str, lasting_error: LastingError | None) -> None:
         """Note that calls for a batch have been failing for a long time; with None, that they no longer do."""
         self._change_job(job_id, {"completed_at": ABSENT}, {"lasting_error": lasting_error})
+
+    def note_denied_write(self, job_id: str, denied: DeniedWrite) -> None:
+        """Note what S3 refuses to write for a job."""
+        self._change_job(job_id, {"completed_at": ABSENT}, {"denied_write": denied})
 
     def claim_beat(self, job: Job, now: float) -> Job | None:
         """Claim the minute's heartbeat of a job, under its lease or without one, unless somebody else has."""

@@ -155,6 +155,19 @@ class LastingError:
 
 
 @dataclass(frozen=True, slots=True)
+class DeniedWrite:
+    """A write for a job that S3 refused.
+
+    Attributes:
+        at: Unix seconds of the last try that was noted.
+        said: what S3 said.
+    """
+
+    at: float
+    said: str
+
+
+@dataclass(frozen=True, slots=True)
 class Isolation:
     """The progress of isolating bad records in a job. Its size is bounded, however large the job is.
 
@@ -315,6 +328,8 @@ class Job:
     """The progress of the newest sweep over its batches; None before the first."""
     lasting_error: LastingError | None = None
     """Calls for one of its batches that have been failing for a long time."""
+    denied_write: DeniedWrite | None = None
+    """What S3 refuses to write; None if it does not, or once results were written again."""
 
     spent: Spent | None = None
     """What it has spent; None if it has no `max_cost`, or before its first visit."""

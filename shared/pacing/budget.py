@@ -49,8 +49,10 @@ RATE_LIMIT_SECONDS, MAX_RATE_LIMIT_SECONDS = 60.0, 900.0
 SAME_RATE_LIMIT_SECONDS = 300.0
 """A wait that begins within these seconds after the end of the last one continues it."""
 
-PULL_SHARE = 0.05
-"""The share of the rate that pulls of events take while calls are scarce."""
+PULL_SHARE, LONGEST_PULL_SECONDS = 0.05, 30.0
+"""The share of the rate that pulls of events take while calls are scarce, and seconds between two of them at most."""
+PULLS_LEAVE = 0.8
+"""Calls are scarce while more than this share of what submits may use at once is used."""
 
 CLOUDFLARE_CALLS = 1_200
 """Calls with one token that Cloudflare allows in any 5 minutes; above that it refuses every call for 5 minutes."""
@@ -65,11 +67,6 @@ FULL_LOOK_SECONDS = 60.0
 """Approximate seconds until the next look at a batch whose model is at its limit of outstanding batches."""
 
 
-def one_sender(account: str) -> tuple[Sender, ...]:
-    """The only API token of most stacks."""
-    return (Sender(account=account),)
-
-
 class Budget(ControlItems):
     """Gives permits for calls, and stores how long the API asked to wait."""
 
@@ -79,7 +76,7 @@ class Budget(ControlItems):
         table: str,
         calls_per_minute: int,
         limit: int | None = CLOUDFLARE_CALLS,
-        senders: Callable[[str], Sequence[Sender]] = one_sender,
+        senders: Callable[[str], Sequence[Sender]] = lambda account: (Sender(account=account),),
     ) -> None:
         """Use a ready client.
 
@@ -155,9 +152,9 @@ class Budget(ControlItems):
             return Denied(now + jittered(NO_TOKEN_SECONDS), paused=False)
         return Permit(paused, waited, sender)
 
-    def free(self, now: float) -> Free:
-        """How many calls would get a token now, considering pauses: it is useless to start more than these."""
-        return together([self._free_of(controls, now) for controls in self.controls_of("", self.senders(""))])
+    def free(self, now: float, senders: Sequence[Sender] = ()) -> Free:
+        """How many calls of these API tokens, or of all, would get a token now: it is useless to start more of them."""
+        return together([self._free_of(one, now) for one in self.controls_of("", senders or self.senders(""))])
 
     def _free_of(self, controls: Controls, now: float) -> Free:
         if controls.rate.hold_until > now:
@@ -273,13 +270,20 @@ class Budget(ControlItems):
         """Whether calls may be made now that run no model, such as the token's check: no pause prevents them."""
         return self._take(self.controls(sender=sender).rate, calls, self.burst, now, sender)
 
-    def pull_gap(self, free: Free) -> float:
-        """Seconds between two pulls of events at least: they save time, and take no call that others need.
+    def pull_wait(self, free: Free, since: float) -> float:
+        """Seconds until events may be pulled: a pull saves time, and takes no call that others need.
 
-        While more than a quarter of the burst is used, a pull and its acknowledgement take `PULL_SHARE` of the rate.
+        That is as soon as submits find tokens and some are left; or else, where others use all of them, when this pull
+        and its acknowledgement take `PULL_SHARE` of the rate: with few calls a minute, more.
+
+        Args:
+            free: calls that would get a token now.
+            since: seconds since the last pull.
         """
-        used = self.poll_burst - free.polls
-        return 0.0 if used <= self.burst // 4 else 2 * self.interval / 1000 / PULL_SHARE
+        used = self.poll_burst - free.polls // len(self.senders(""))
+        spare = used - int(self.submit_burst * PULLS_LEAVE)
+        seconds = self.interval / 1000
+        return max(min(spare * seconds, min(2 * seconds / PULL_SHARE, LONGEST_PULL_SECONDS) - since), 0.0)
 
     def can_submit(self, model: str, now: float, account: str = "") -> bool:
         """Whether a submit would get a permit now, as far as pauses, rate limits, model and cap are concerned."""

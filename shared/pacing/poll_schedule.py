@@ -70,6 +70,8 @@ ASKED_ANYWAY = 0.05
 """The share of them that is polled all the same, to see whether the model still works in order."""
 
 START, STEPS = FIRST_POLL_SECONDS / GROWTH, 7
+BUCKET: float = GROWTH ** (1 / STEPS)
+"""Upper edge of a bucket of age, as a multiple of its lower edge."""
 EDGES = (0.0, *(START * GROWTH ** (step / STEPS) for step in range(-14, 116)))
 """Lower edges of the buckets of age: from a quarter of a second to a day in steps of about a tenth; the last is open.
 """

@@ -71,6 +71,13 @@ class QueuesRefusedError(Exception):
         return HTTPStatus.BAD_REQUEST <= self.status < HTTPStatus.INTERNAL_SERVER_ERROR and not self.lasting
 
 
+class NoCallLeftError(QueuesRefusedError):
+    """The call was not made, because the rate budget had none left."""
+
+    def __init__(self) -> None:
+        super().__init__(0, "the rate budget has no call left")
+
+
 @dataclass(frozen=True, slots=True)
 class QueuesApi:
     """The Queues API of one account.
@@ -79,7 +86,7 @@ class QueuesApi:
         api: the client of the account's models: the same address rules, the same token.
         now: the clock, Unix seconds.
         until: when its calls have to be over, Unix seconds.
-        permit: whether one more call may be made; only where tokens were not taken before.
+        permit: whether one more call may be made.
     """
 
     api: WorkersAI
@@ -182,12 +189,13 @@ class QueuesApi:
 
         Raises:
             QueuesRefusedError: there was no reply, or one that is not good.
+            NoCallLeftError: it was not made.
         """
         seconds = min(CALL_SECONDS, self.until - self.now())
         if seconds <= 0:
             raise QueuesRefusedError(0, "no time left")
         if not self.permit():
-            raise QueuesRefusedError(0, "the rate budget has no call left")
+            raise NoCallLeftError
         count("QueueCalls")
         sent = None if body is None else msgspec.json.encode(body)
         status, content, _ = self.api.fetch(method, path, sent, seconds)

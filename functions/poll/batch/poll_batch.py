@@ -21,7 +21,7 @@ from functions.poll.batch.unfinished_polls import UnfinishedPoll
 from shared.claims import MAX_CLAIMS, claim_seconds, report_stuck, retry_seconds
 from shared.denied_writes import show_denied_write
 from shared.errors import ObjectNotFoundError, StorageError
-from shared.events.answers import note_answer, note_told_meanwhile
+from shared.events.answers import note_answer, note_told_meanwhile, pending_until
 from shared.models import CANCEL_NOW, CANCELLED_ACCEPTED, TOO_OLD_CODE, Batch, ErrorDetail, Job, Sender, Submission
 from shared.observability import count
 from shared.pacing.poll_schedule import is_sampled
@@ -184,5 +184,8 @@ def _note_completion(services: Services, job: Job, batch: Batch, reply: Answer, 
     """Remember how long a batch took and its answers are, if it was accepted once and this is its first whole reply."""
     if len(batch.of_round) == 1 and not batch.missing_polls and is_sampled(batch.number):
         accepted = batch.of_round[0].at
-        after, tokens = max(batch.pending_at - accepted, 0.0), mean_answer(reply)
+        after, tokens = (
+            max(batch.pending_at - accepted, pending_until(batch.told_at - accepted), 0.0),
+            mean_answer(reply),
+        )
         services.times.note(job.plan.model, batch.number, after, now - accepted, now, tokens)

@@ -20,7 +20,6 @@ from functions.poll.batch.unanswered import (
 )
 from shared.aws.queues import FAST_START_BATCHES, FOLLOWED_POLLS, FOLLOWED_SECONDS, POLL_GRACE_SECONDS, PollMessage
 from shared.claims import claim_seconds
-from shared.events.answers import net_of
 from shared.models import Batch, ErrorDetail, Job, Submission, cause_of
 from shared.observability import batch_log_fields, count, logger
 from shared.pacing.controls import PauseReason, Permit
@@ -146,8 +145,7 @@ class UnfinishedPoll:
         soon = [at for wait in TOLD_WAITS if (at := batch.told_at + wait) > now]
         if batch.told_at and soon:
             return min(soon) - now
-        today = next_poll(self.services, self.job, batch)
-        return today if batch.told_at else net_of(self.services, self._sent, today, first=False)
+        return next_poll(self.services, self.job, batch)
 
     def _unanswered(self, reply: Rejected | OutcomeUnknown) -> bool:
         """Process a poll without an answer. One that the API itself refuses may be refused until the deadline."""

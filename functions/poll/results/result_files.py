@@ -206,6 +206,7 @@ def append_segment(services: Services, job: Job, kind: Kind, ahead: ReadyBatches
             else:
                 step = _put_segment(services, job, kind, spool, step)
     changes: dict[str, object] = {kind: step.progress} | ({"sums": step.sums} if kind == "output" else {})
+    changes |= {"denied_write": None} if job.denied_write else {}
     return still_leased(services.ledger.note_appended(job, changes), job.job_id)
 
 

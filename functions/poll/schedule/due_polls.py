@@ -13,10 +13,11 @@ from functions.poll.schedule.due_items import DueItem, contained, each_contained
 from functions.poll.schedule.due_jobs import advance_jobs, is_large
 from functions.poll.schedule.visit_job import visit_job
 from shared.aws.queues import PollMessage
+from shared.events.answers import waits_for_event
 from shared.ledger import DueEntry
 from shared.models import BatchState, DueKind
 from shared.pacing.controls import Denied, Permit
-from shared.workers_ai.senders import next_sender
+from shared.workers_ai.senders import as_sent, next_sender
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -130,11 +131,12 @@ def _poll(invocation: Invocation, found: list[DueItem], until: float = math.inf)
 
 
 def _seconds_behind(services: Services, found: DueItem, now: float) -> float:
-    """Seconds for which a batch is not polled, because another one will be over before it."""
+    """Seconds for which a batch is not polled: another one will be over before it, or its event will tell of it."""
     job, batch = found.job, found.batch
     if len(batch.submissions) != 1 or batch.told_at or batch.misses or not needs_call(job, batch, now):
         return 0.0
-    wait = services.times.seconds_behind(job.plan.model, batch.submissions[-1].at, now)
+    behind = services.times.seconds_behind(job.plan.model, batch.submissions[-1].at, now)
+    wait = max(behind, waits_for_event(services, as_sent(job, batch.submissions[-1].sender), batch, now))
     return wait if job.deadline_at is None or now + wait < job.deadline_at else 0.0
 
 

@@ -1,8 +1,8 @@
 """Operators' command for Cloudflare's events: `control/events` holds `on` or `off`.
 
 It is read as commands are in `functions.poll.schedule.control`.
-`off` is carried out before it is noted: a function that dies in between leaves a command that the next tick carries out
-again. What is gone already counts as removed.
+`off` is carried out before it is noted: a function that dies in between, or that Cloudflare does not answer, leaves a
+command that ticks carry out again. What is gone already counts as removed.
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ from shared.errors import StorageError
 from shared.events.set_up import events_of, remove
 from shared.job_control import COMMAND_TRIES, read_command
 from shared.observability import count, logger
+from shared.pacing.wakes import TICK_EVERY_SECONDS
 from shared.workers_ai.queues_api import QueuesRefusedError
 
 if TYPE_CHECKING:
     from shared.bootstrap import Services
 
 ON, OFF = "on", "off"
+IDLE_SECONDS = 900.0
+"""Seconds after which an idle stack looks for a command again."""
 TRIED_AGAIN = {"refusal": "", "refused_until": 0.0, "aside_until": 0.0, "aside_step": 0}
 """What `on` forgets, so that the next submit sets everything up."""
 
@@ -28,7 +31,7 @@ def follow_events_control(services: Services) -> None:
     """Carry out the command for events; also with the parameter `CompletionEvents` `no`, for what was made before.
 
     Raises:
-        StorageError: S3, DynamoDB or the Queues API failed, or the object kept changing.
+        StorageError: S3 or DynamoDB failed, or the object kept changing.
     """
     events = events_of(services)
     if events is None:
@@ -49,9 +52,9 @@ def follow_events_control(services: Services) -> None:
             except QueuesRefusedError as refused:
                 logger.warning("events not removed", reason=str(refused))
                 changes = {"refusal": str(refused), "refused_at": services.now()}
-                if not refused.lasting:
+                if not refused.lasting:  # No message fails because Cloudflare does: a tick tries again.
                     events.item.change(changes)
-                    raise StorageError(f"events not removed: {refused}") from refused
+                    return
         else:
             logger.warning("unknown command for events", command=command.word[:20])
         events.item.change({**changes, "version": command.version})
@@ -60,9 +63,14 @@ def follow_events_control(services: Services) -> None:
     raise StorageError(f"{keys.EVENTS_CONTROL} changed {COMMAND_TRIES} times while it was read")
 
 
-def watch_events_control(services: Services) -> None:
-    """Carry out the command in a tick, if events are used: its own event may be late or lost. No work waits for it."""
-    if services.events is None:
+def watch_events_control(services: Services, *, is_idle: bool) -> None:
+    """Carry out the command in a tick, if events are used: its own event may be late or lost. No work waits for it.
+
+    Args:
+        services: the process's clients and settings.
+        is_idle: whether the stack has no work: then it is read in a few ticks only.
+    """
+    if services.events is None or (is_idle and services.now() % IDLE_SECONDS >= TICK_EVERY_SECONDS):
         return
     try:
         follow_events_control(services)

@@ -15,7 +15,7 @@ from functions.poll.schedule.due_items import in_parallel
 from shared.errors import StorageError
 from shared.events.answers import note_late
 from shared.events.control_item import ASIDE_SECONDS
-from shared.events.pulling import pull_interval
+from shared.events.pulling import MIN_PULL_SECONDS, pull_interval
 from shared.ledger import DueEntry
 from shared.observability import count, logger
 from shared.workers_ai.queue_messages import Event, event_in
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from shared.events.control_item import EventsState
     from shared.events.ids import KnownId
     from shared.events.set_up import Events
+    from shared.pacing.room import Free
     from shared.workers_ai.queue_messages import Message
 
 MAX_PULLS_IN_A_ROW = 10
@@ -53,12 +54,12 @@ class Pulled:
     next_at: float = math.inf
 
 
-def pull_events(services: Services, gap: float) -> Pulled:
+def pull_events(services: Services, free: Free) -> Pulled:
     """Pull if it is time, while anything is outstanding; the batches that are told of are due now.
 
     Args:
         services: the process's clients and settings.
-        gap: seconds between two pulls at least.
+        free: calls that would get a token now.
     """
     events, now = services.events, services.now()
     if events is None:
@@ -69,7 +70,11 @@ def pull_events(services: Services, gap: float) -> Pulled:
             return Pulled()
         if state.pull_at > now:
             return Pulled(next_at=state.pull_at)
-        next_at = now + pull_interval(now - state.youngest_at, gap)
+        if wait := services.budget.pull_wait(free, now - state.pulled_at):
+            next_at = now + max(wait, MIN_PULL_SECONDS)
+            events.item.put_off_pull(state.pull_at, next_at)
+            return Pulled(next_at=next_at)
+        next_at = max(now + pull_interval(now - state.youngest_at), state.quiet_until)
         if not events.item.claim_pull(state, next_at, now):
             return Pulled(next_at=next_at)
         pull = _Pull(services, events, state, now)
@@ -89,6 +94,7 @@ class _Pull:
         told: batches that are due now.
         noted: events of unknown ids that were noted.
         queued_at: when the youngest of our batches was accepted whose event `queued` has come, Unix seconds.
+        seen_at: the same of each model, for any event.
         left: whether messages were left behind, or may have been, which nobody reads until their lease is over.
     """
 
@@ -99,6 +105,7 @@ class _Pull:
     told: list[DueEntry] = field(default_factory=list)
     noted: int = 0
     queued_at: float = 0.0
+    seen_at: dict[str, float] = field(default_factory=dict)
     left: bool = False
 
     def run(self) -> None:
@@ -121,6 +128,8 @@ class _Pull:
             after["queued_at"] = self.queued_at
         if after:
             self.events.item.change(after)
+        for model, accepted in self.seen_at.items():
+            self.events.coming.note_seen(model, accepted)
 
     def _is_emptied(self) -> bool:
         """Pull until a pull is not full; whether one was."""
@@ -209,6 +218,8 @@ class _Pull:
         ledger, now = self.services.ledger, self.services.now()
         if not of.job_id:
             return None
+        if event.model:
+            self.seen_at[event.model] = max(self.seen_at.get(event.model, 0.0), of.at)
         if not event.is_over:
             self.queued_at = max(self.queued_at, of.at)
             return None

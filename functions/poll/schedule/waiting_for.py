@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from functions.poll.schedule.control import MAX_HELD_SECONDS
+from shared.denied_writes import RESULTS_DENIED, denied_message
 from shared.events.search import LONGEST_ID_SECONDS
 from shared.job_status import iso_time
 from shared.observability import count, logger
@@ -99,6 +100,8 @@ def waiting_for(services: Services, job: Job) -> Waiting | None:
         return _job_is_held(job.job_id, job.control.held_since)
     if controls.stack.held_since:
         return Waiting("paused", STACK_MESSAGE, None)
+    if job.denied_write and now - job.denied_write.at < LASTING_ERROR_SECONDS:
+        return Waiting(RESULTS_DENIED, denied_message(job.denied_write.said), None)
     if len(pauses) == len(found):
         pause = min(pauses, key=lambda one: one.next_probe)
         return _account_is_paused(services.settings.transport, pause) if account else _paused(pause)

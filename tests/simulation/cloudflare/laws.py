@@ -6,6 +6,7 @@ from collections import Counter
 from statistics import mean
 from typing import TYPE_CHECKING
 
+from shared.settings import MIN_CALLS_FOR_EVENTS
 from tests.simulation.cloudflare import events
 from tests.simulation.cloudflare.events import LOST_REPLIES, Events
 from tests.simulation.worlds.judges import accepted_again
@@ -143,7 +144,7 @@ class EventLaws:
             self.judge_bills()
             if (unknown := self.unknown - self.uncovered) and self._lost:
                 self.laws.broken(FOUND, f"{sorted(unknown)}")
-            if plan.is_calm:
+            if plan.is_calm and self.world.calls_per_minute >= MIN_CALLS_FOR_EVENTS:
                 self.judge_calls()
         if plan.is_calm and self.world.calls_per_minute >= FAST_CALLS:
             self.judge_waits()

@@ -4,8 +4,6 @@ from statistics import mean
 
 import pytest
 
-from local.workers_ai import Fault
-from simulation.services.awkward import Awkward
 from tests.simulation.cloudflare import both_ways
 from tests.simulation.cloudflare.events import Events, Hand
 from tests.simulation.worlds.plans import Drop, Plan
@@ -14,60 +12,6 @@ from tests.simulation.worlds.runs import run
 pytestmark = pytest.mark.slow
 
 OFF = Events(is_on=False)
-BGE = "@cf/baai/bge-small-en-v1.5"
-HANGS = Fault(kind="accept_then_hang", seconds=600)
-FOUND = {
-    "an id that DynamoDB did not read ended its search": Plan(
-        61_000_183,
-        Awkward(unprocessed=0.1),
-        latency=600.0,
-        settings=(("MAX_REQUESTS_PER_BATCH", 2), ("AMBIGUOUS_SUBMIT", "fail")),
-        faults=(Fault(kind="accept_then_reset"),),
-        acts=(Drop(0.0, "2.jsonl", 5),),
-        events=Events(),
-    ),
-    "an answer was seen by another search while its own POST hung, and nobody polled it again": Plan(
-        71_000_254,
-        latency=40.0,
-        settings=(("MAX_REQUESTS_PER_BATCH", 10),),
-        faults=(HANGS, Fault(kind="accept_then_reset", nth=2, times=2)),
-        acts=(Drop(0.0, "0.jsonl", 17, BGE),),
-        events=Events(),
-    ),
-    "the same with clocks that differ": Plan(
-        71_000_279,
-        Awkward(clock_behind_seconds=25.0),
-        latency=3.0,
-        settings=(("MAX_REQUESTS_PER_BATCH", 2), ("AMBIGUOUS_SUBMIT", "fail")),
-        faults=(HANGS, Fault(kind="accept_then_html")),
-        acts=(Drop(0.3, "1.jsonl", 4, BGE),),
-        events=Events(),
-    ),
-    "one page of the orphans was read": Plan(
-        71_000_266,
-        Awkward(page_bytes=2000, delivered_twice=0.2, clock_behind_seconds=25.0),
-        latency=3.0,
-        settings=(("MAX_REQUESTS_PER_BATCH", 3),),
-        faults=(Fault(kind="accept_then_reset"), Fault(kind="accept_then_truncate", at=20, nth=2)),
-        acts=(Drop(10.0, "2.jsonl", 60, bad=2, referenced=False),),
-        events=Events(delay=0.3, foreign=5.0),
-    ),
-    "an orphan that could not be listed at once was never listed": Plan(
-        71_000_229,
-        Awkward(unprocessed=0.1, throttled=0.01, delivered_twice=0.2, death=0.02, clock_behind_seconds=25.0),
-        latency=3.0,
-        settings=(("MAX_REQUESTS_PER_BATCH", 3),),
-        faults=(Fault(kind="accept_no_request_id"),),
-        acts=(Drop(0.0, "0.jsonl", 30, BGE, referenced=False),),
-        events=Events(),
-    ),
-}
-"""Plans that broke a law once, by what was wrong then."""
-
-
-@pytest.mark.parametrize("plan", FOUND.values(), ids=FOUND)
-def test_what_was_found_once_stays_fixed(plan):
-    assert run(plan).violations == ()
 
 
 def waits(events, *hands, batches=20):

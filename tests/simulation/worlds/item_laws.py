@@ -55,6 +55,7 @@ TIMES = frozenset(
             "watched_until",
             "ticked_at",
             "lasting_error",
+            "denied_write",
             "held_since",  # of waits that two refusals begin at once
             "busy_until",  # of events: when to look again, and who sets up
             "pull_at",

@@ -215,3 +215,9 @@ def test_limit_for_the_day_is_dollars_or_none(written, billionths):
 @pytest.mark.parametrize("written", ["-1", "1e3", "much", "1,50", " "])
 def test_wrong_limit_for_the_day_is_named(written):
     assert "MAX_COST_PER_DAY must be empty or a number of US dollars" in refusal(MAX_COST_PER_DAY=written)
+
+
+@pytest.mark.parametrize(("wanted", "calls", "used"), [("yes", "14", True), ("yes", "13", False), ("no", "200", False)])
+def test_events_need_some_calls_a_minute(wanted, calls, used):
+    given = {**GOOD, "COMPLETION_EVENTS": wanted, "API_CALLS_PER_MINUTE": calls}
+    assert read_settings(given).uses_events is used

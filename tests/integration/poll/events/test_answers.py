@@ -7,21 +7,25 @@ import pytest
 
 from functions.poll.schedule.pull_events import pull_events
 from shared.errors import StorageError
-from shared.events.answers import net_of, note_answer, note_told_meanwhile
+from shared.events.answers import note_answer, note_told_meanwhile, pending_until, waits_for_event
 from shared.events.coming import Answer
 from shared.models import BatchState, Submission
+from shared.pacing.budget import Free
 from tests.integration.poll.events.conftest import M3
 from tests.support.doubles.api_client import ACCOUNT
 from tests.support.doubles.ledger_items import JOB, PART, T
 
 MINE = replace(JOB, plan=replace(JOB.plan, account=ACCOUNT, model=M3))
 TIMES = {0.5: 40.0, 0.99: 300.0}
+FREE = Free(polls=90)
 
 
 @pytest.fixture
 def taught(told, table):
     """A stack that was subscribed long ago, and knows nothing of its model's events; times of it are known."""
-    told.services.times = SimpleNamespace(percentile=lambda model, share, now: TIMES[share])
+    told.services.times = SimpleNamespace(
+        percentile=lambda model, share, now: TIMES[share], next_poll=lambda model, age, now: 20.0
+    )
     told.clock += 1_000
     told.begin(submissions=(Submission("id", 1, T + 900),), due_at=T + 2_000)
     table.delete_item(TableName="table", Key={"pk": {"S": "CONTROL"}, "sk": {"S": f"EVENTS#{ACCOUNT}#{M3}"}})
@@ -43,7 +47,7 @@ def answered(told):
 
 def pulled(told):
     told.services.events.item.change({"pull_at": 0.0})
-    pull_events(told.services, gap=0.0)
+    pull_events(told.services, FREE)
     told.services.events.item.cached = (0.0, told.state)
 
 
@@ -105,31 +109,48 @@ def come(told, model=M3):
     told.services.events.item.change({"pulled_at": told.clock})
 
 
-@pytest.mark.parametrize(
-    ("today", "first", "net"), [(30.0, True, 80.0), (5.0, True, 65.0), (100.0, True, 100.0), (30.0, False, 90.0)]
-)
-def test_polls_are_net_while_events_come(taught, today, first, net):
-    """Twice the median, but no more than a minute after the poll without events, and never before it."""
-    assert net_of(taught.services, MINE, today, first=first) == today
-    come(taught)
+# ── a poll that is due ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def waits(taught, age, **changes):
+    """Seconds for which the batch's poll waits that is due at this age."""
     taught.services.events.coming.known.clear()
-    assert net_of(taught.services, MINE, today, first=first) == net
+    taught.clock = T + 900 + age
+    taught.services.events.item.cached = (0.0, taught.state)
+    return waits_for_event(taught.services, MINE, replace(taught.batch, **changes), taught.clock)
 
 
-def test_net_is_at_99th_percentile_if_that_is_earlier(taught, monkeypatch):
-    monkeypatch.setitem(TIMES, 0.99, 45.0)
+@pytest.mark.parametrize(("age", "wait"), [(10.0, 80.0), (45.0, 75.0), (119.0, 1.0), (120.0, 0.0), (300.0, 0.0)])
+def test_poll_waits_for_event_that_comes(taught, age, wait):
+    """As long as it would without events and a minute more, until three times the median."""
     come(taught)
-    assert net_of(taught.services, MINE, 30.0, first=True) == 45.0
+    taught.services.events.coming.note_seen(M3, T + 900)
+    assert waits(taught, age) == wait
 
 
-@pytest.mark.parametrize("why", ["off", "aside", "no subscription", "other account", "no events", "table"])
-def test_without_events_polls_are_todays(taught, why, monkeypatch):
+def test_poll_waits_until_most_are_over(taught, monkeypatch):
+    monkeypatch.setitem(TIMES, 0.99, 30.0)
     come(taught)
-    job, item = MINE, taught.services.events.item
-    if why == "off":
-        item.change({"is_off": True})
-    elif why == "aside":
-        item.change({"aside_until": taught.clock + 60})
+    taught.services.events.coming.note_seen(M3, T + 900)
+    assert waits(taught, 10.0) == pytest.approx(30.0 * 2 ** (1 / 7) - 10)
+
+
+WRONG = ["off", "aside", "refused last", "no subscription", "other account", "no events", "table", "few answers"]
+
+
+@pytest.mark.parametrize("why", [*WRONG, "not seen since", "told", "again"])
+def test_poll_waits_for_no_event_that_may_not_come(taught, why, monkeypatch):
+    job, item, changes = MINE, taught.services.events.item, {}
+    if why != "few answers":
+        come(taught)
+    taught.services.events.coming.note_seen(M3, T + (899 if why == "not seen since" else 900))
+    assert waits(taught, 10.0) == (0.0 if why in {"few answers", "not seen since"} else 80.0)
+    if why in {"off", "aside", "refused last"}:
+        item.change({"off": {"is_off": True}, "aside": {"aside_until": T + 2_000}}.get(why, {"aside_step": 1}))
+    elif why == "told":
+        changes = {"told_at": T}
+    elif why == "again":
+        changes = {"submissions": taught.batch.submissions * 2}
     elif why == "no subscription":
         job = replace(MINE, plan=replace(MINE.plan, model="@cf/other/model"))
         come(taught, "@cf/other/model")
@@ -137,31 +158,59 @@ def test_without_events_polls_are_todays(taught, why, monkeypatch):
         job = replace(MINE, plan=replace(MINE.plan, account="f" * 32))
     elif why == "no events":
         taught.services.events = None
-    else:
+    elif why == "table":
+        item.cached = (0.0, taught.state)
+        monkeypatch.setattr(type(item), "state", failing)
+    assert waits_for_event(taught.services, job, replace(taught.batch, **changes), taught.clock) == 0.0
 
-        def fail(*_):
-            raise StorageError("DynamoDB: 500")
 
-        monkeypatch.setattr(type(item), "state", fail)
-    assert net_of(taught.services, job, 30.0, first=True) == 30.0
+def failing(*_):
+    raise StorageError("DynamoDB: 500")
 
 
 def test_overdue_event_puts_all_polls_back(taught):
     """For an hour; what the next answers had decides then."""
     come(taught)
+    taught.services.events.coming.note_seen(M3, T + 900_000)
+    assert waits(taught, 10.0) > 0
     answered(taught)
-    taught.clock += 20
-    taught.services.events.item.change({"pulled_at": taught.clock})
-    for _ in range(2):
-        assert net_of(taught.services, MINE, 30.0, first=True) == 30.0
-        taught.clock += 3_590
+    taught.services.events.item.change({"pulled_at": taught.clock + 20})
+    taught.begin(submissions=(Submission("id2", 1, T + 900),), due_at=T + 2_000)
+    assert waits(taught, 30.0) == 0.0
     assert record(taught).aside_seconds == 3_600.0
 
-    taught.clock += 20
-    assert net_of(taught.services, MINE, 30.0, first=True) == 30.0
     come(taught)
-    taught.clock += 11
-    assert net_of(taught.services, MINE, 30.0, first=True) == 80.0
+    taught.begin(submissions=(Submission("id3", 1, T + 900 + 3_700),), due_at=T + 20_000)
+    taught.services.events.coming.known.clear()
+    assert waits(taught, 3_710.0, submissions=taught.batch.submissions) > 0
+
+
+def test_poll_waits_for_pull_that_may_save_it(taught):
+    """The queue was not pulled since the batch was accepted, because no batch could be over."""
+    come(taught)
+    taught.services.events.item.change({"pulled_at": T + 890, "pull_at": T + 1_500, "quiet_until": T + 1_500})
+    assert waits(taught, 10.0) == 2.0
+    assert taught.state.pull_at == T + 910
+    assert waits(taught, 12.0) == 0.0, "once"
+
+    taught.cloudflare.send("queued", "id")
+    taught.services.events.ids.assign("id", taught.batch.job_id, taught.batch.number, 0, T + 900.5)
+    pull_events(taught.services, FREE)
+    assert taught.state.pull_at == T + 1_500, "the next one comes when a batch may be over"
+    assert waits(taught, 13.0) == 80.0
+
+
+def test_table_that_fails_stops_no_poll(taught, monkeypatch):
+    come(taught)
+    taught.services.events.item.change({"pulled_at": T + 890, "pull_at": T + 1_500})
+    monkeypatch.setattr(type(taught.services.events.item), "pull_now", failing)
+    assert waits(taught, 10.0) == 0.0
+
+
+def test_batch_that_was_told_of_was_pending_before(taught):
+    """Otherwise its time would be known as little as that of a batch that nobody looked at."""
+    assert pending_until(160.0) == 140.0
+    assert pending_until(5.0) < 0
 
 
 def test_late_event_of_final_batch_changes_no_item(taught):

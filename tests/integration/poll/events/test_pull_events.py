@@ -13,24 +13,27 @@ from shared.events.ids import KnownId
 from shared.events.pulling import expect_events
 from shared.ledger import DueEntry
 from shared.models import BatchState, DueKind, Submission
+from shared.pacing.budget import Free
+from tests.integration.poll.events.conftest import M3
 from tests.support.doubles.api_client import refusal
 from tests.support.doubles.ledger_items import JOB, PART, T
 
 PULL, ACK = "POST /queues/q1/messages/pull", "POST /queues/q1/messages/ack"
 HOUR = 3_600.0
+FREE = Free(polls=90)
 
 
 def pulled(told):
     """Pull now; return the numbers of the batches that are due."""
     told.services.events.item.change({"pull_at": 0.0})
-    return [one.number for one in pull_events(told.services, gap=0.0).told]
+    return [one.number for one in pull_events(told.services, FREE).told]
 
 
 @pytest.mark.parametrize("kind", ["succeeded", "failed"])
 def test_event_makes_batch_due(told, kind):
     told.cloudflare.send(kind, "id")
 
-    pulls = pull_events(told.services, gap=0.0)
+    pulls = pull_events(told.services, FREE)
 
     seen = told.batch_before
     assert pulls.told == [DueEntry(seen.job_id, seen.number, T)]
@@ -248,15 +251,31 @@ def test_foreign_ids_cost_few_writes(told, monkeypatch):
 # ── when ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(
-    ("age", "gap", "wait"),
-    [(0, 0, 2.0), (32, 0, 2.0), (64, 0, 4.0), (300, 0, 15.0), (900, 0, 30.0), (16, 12.0, 12.0), (16, 120.0, 120.0)],
-)
-def test_older_the_youngest_the_rarer_the_pulls(told, age, gap, wait):
+@pytest.mark.parametrize(("age", "wait"), [(0, 2.0), (32, 2.0), (64, 4.0), (300, 15.0), (900, 30.0)])
+def test_older_the_youngest_the_rarer_the_pulls(told, age, wait):
     told.services.events.item.change({"youngest_at": T - age, "pull_at": T})
-    assert pull_events(told.services, gap=gap).next_at == T + wait
-    assert pull_events(told.services, gap=gap).next_at == T + wait
+    assert pull_events(told.services, FREE).next_at == T + wait
+    assert pull_events(told.services, FREE).next_at == T + wait
     assert told.cloudflare.calls == [PULL, ACK][:1]
+
+
+def test_pull_waits_for_calls_that_others_need(told):
+    """It is looked at again when there may be some."""
+    told.services.events.item.change({"pulled_at": T - 4, "pull_at": T})
+    told.budget.pull_wait = lambda free, since: {(FREE, 4.0): 7.0, (FREE, 11.0): 0.5, (FREE, 13.0): 0.0}[free, since]
+    assert pull_events(told.services, FREE).next_at == T + 7
+    told.clock += 7
+    assert pull_events(told.services, FREE).next_at == T + 9
+    assert told.cloudflare.calls == []
+    told.clock += 2
+    assert pull_events(told.services, FREE).next_at > T + 9
+    assert told.cloudflare.calls == [PULL]
+
+
+def test_event_that_comes_is_noted_for_its_model(told):
+    told.cloudflare.send("queued", "id")
+    pulled(told)
+    assert told.services.events.coming._read(M3).seen_at == T
 
 
 def test_pull_that_another_function_claimed_is_not_made(told, monkeypatch):
@@ -264,7 +283,7 @@ def test_pull_that_another_function_claimed_is_not_made(told, monkeypatch):
     state = told.state
     told.services.events.item.change({"pull_at": T + 3})
     monkeypatch.setattr(item, "state", lambda _: state)
-    assert pull_events(told.services, gap=0.0).told == []
+    assert pull_events(told.services, FREE).told == []
     assert told.cloudflare.calls == []
 
 
@@ -320,7 +339,7 @@ def test_switched_off_nothing_is_pulled(told):
     told.services.events.item.change({"is_off": True})
     assert pulled(told) == []
     told.services.events = None
-    assert pull_events(told.services, gap=0.0).told == []
+    assert pull_events(told.services, FREE).told == []
     assert told.cloudflare.calls == []
 
 

@@ -10,6 +10,7 @@ from shared.events.control_item import EventsItem, EventsState
 from shared.events.ids import Ids
 from shared.events.set_up import Events
 from shared.ledger import Ledger
+from shared.pacing.budget import Free
 from shared.workers_ai.queues_api import QueuesApi
 from tests.support.doubles.api_client import ACCOUNT, client
 from tests.support.doubles.cloudflare_queues import CloudflareQueues
@@ -25,7 +26,11 @@ class Stack:
         self.cloudflare = CloudflareQueues()
         self.clock = T
         self.api = client(self.cloudflare)
-        self.budget = SimpleNamespace(permit_check=lambda now, calls=1: True)
+        self.budget = SimpleNamespace(
+            permit_check=lambda now, calls=1: True,
+            free=lambda now, senders=(): Free(),
+            pull_wait=lambda free, since: 0.0,
+        )
         item = EventsItem(table, "table", ACCOUNT)
         item.call("delete_item", Key=item.key)
         self.services: Any = SimpleNamespace(

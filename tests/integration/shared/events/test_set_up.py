@@ -6,7 +6,8 @@ import pytest
 from shared.errors import StorageError
 from shared.events.control_item import Subscription
 from shared.events.set_up import OF_WORKER, TAKEN, remove, subscribe, subscription_name
-from shared.workers_ai.queues_api import CONSUMER, EVENTS, QUEUE_SETTINGS, QueuesRefusedError
+from shared.pacing.budget import Free
+from shared.workers_ai.queues_api import CONSUMER, EVENTS, QUEUE_SETTINGS, NoCallLeftError, QueuesRefusedError
 from tests.support.doubles.api_client import refusal
 from tests.support.doubles.ledger_items import T
 
@@ -138,6 +139,20 @@ def test_other_submit_waits_for_set_up(stack, monkeypatch):
     stack.services.sleep = sleep
     subscribe(stack.services, M3)
     assert (stack.clock, stack.cloudflare.calls) == (T + 1, [])
+
+
+def test_model_is_subscribed_after_the_set_up_of_another(stack):
+    stack.services.events.item.claim(T, T + 10)
+
+    def sleep(seconds):
+        stack.pass_time(seconds)
+        if stack.clock == T + 1:
+            stack.services.events.item.change({"queue_id": "q1", "made_at": T})
+            stack.services.events.item.note_subscription(M2M, Subscription("s", T + 1))
+
+    stack.services.sleep = sleep
+    subscribe(stack.services, M3)
+    assert (stack.clock, stack.cloudflare.calls) == (T + 1, ["POST /event_subscriptions/subscriptions"])
 
 
 @pytest.mark.parametrize("status", [401, 403, 404, 405])
@@ -290,6 +305,88 @@ def test_without_calls_left_next_submit_sets_up(stack):
     assert stack.cloudflare.calls == []
     left[0] = 6
     subscribe(stack.services, M3)
+    assert made(stack.cloudflare) == WHOLE
+
+
+def calls_left(stack, calls):
+    """Let the rate budget have so many calls; return how many are left."""
+    left = [calls]
+
+    def permit_check(now, calls=1):
+        if left[0] < calls:
+            return False
+        left[0] -= calls
+        return True
+
+    stack.budget.permit_check = permit_check
+    return left
+
+
+def found_by_both(stack):
+    """Another function makes each thing just before this one does: more calls than a set-up takes as a rule."""
+    answers = iter([[], None, [{"queue_name": "dropbatch-q", "queue_id": "q9"}], [], None, [CONSUMER]])
+
+    def refuse(method, _path):
+        answer = next(answers, "")
+        taken = httpx.Response(409, json=refusal(11009))
+        return taken if answer is None else None if answer == "" else httpx.Response(200, json={"result": answer})
+
+    stack.cloudflare.refuses = refuse
+
+
+def test_each_call_beyond_the_usual_takes_a_token(stack):
+    found_by_both(stack)
+    left = calls_left(stack, 10)
+    subscribe(stack.services, M3)
+    assert len(stack.cloudflare.calls) == 7
+    assert left == [3]
+
+
+def test_without_calls_left_set_up_is_no_refusal(stack):
+    found_by_both(stack)
+    calls_left(stack, 6)
+    subscribe(stack.services, M3)
+    assert len(stack.cloudflare.calls) == 6
+    assert (stack.state.refused_until, stack.state.busy_until, stack.state.refusal) == (0.0, 0.0, "")
+    stack.clock += 61
+    stack.cloudflare.refuses = lambda method, path: None
+    calls_left(stack, 6)
+    subscribe(stack.services, M3)
+    assert M3 in stack.state.subscriptions
+
+
+def test_in_a_pause_nothing_is_set_up(stack):
+    """A token that may run no model now would be refused here for a day."""
+    stack.budget.free = lambda now, senders: Free(first=1, paused=True)
+    subscribe(stack.services, M3)
+    assert stack.cloudflare.calls == []
+    stack.budget.free = lambda now, senders: Free()
+    subscribe(stack.services, M3)
+    assert made(stack.cloudflare) == WHOLE
+
+
+def test_removal_waits_for_calls(stack):
+    subscribe(stack.services, M3)
+    next_at = began = stack.clock
+
+    def permit_check(now, calls=1):
+        nonlocal next_at
+        if now < next_at:
+            return False
+        next_at = now + 4
+        return True
+
+    stack.budget.permit_check = permit_check
+    remove(stack.services, stack.services.events)
+    assert stack.cloudflare.queues == {}
+    assert stack.clock == began + 12, "four calls"
+
+
+def test_removal_without_calls_ends(stack):
+    subscribe(stack.services, M3)
+    stack.budget.permit_check = lambda now, calls=1: False
+    with pytest.raises(NoCallLeftError):
+        remove(stack.services, stack.services.events)
     assert made(stack.cloudflare) == WHOLE
 
 

@@ -30,6 +30,8 @@ BGE, M2M = "@cf/baai/bge-m3", "@cf/meta/m2m100-1.2b"
         ({}, {}, "off", "CompletionEvents"),
         ({"COMPLETION_EVENTS": "no"}, QUEUE, "off", "dropbatch events off"),
         (YES | {"TRANSPORT": "worker"}, {}, "unavailable", "Transport=worker"),
+        (YES | {"API_CALLS_PER_MINUTE": "13"}, {}, "unavailable", "ApiCallsPerMinute is 13, and events take 14"),
+        (YES | {"API_CALLS_PER_MINUTE": "14"}, QUEUE, "on", "queue dropbatch-x"),
     ],
 )
 def test_state_is_told_with_what_to_do(variables, item, state, says):

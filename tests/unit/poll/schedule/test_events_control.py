@@ -66,9 +66,10 @@ def test_off_removes_before_it_is_noted(follow):
 
 
 def test_failed_removal_is_tried_again(follow):
+    """It is not noted, and no message fails."""
     writes = follow(b"off", QueuesRefusedError(500, "words"))
     assert writes[:2] == [{"is_off": True}, "removed"]
-    assert writes[2:] == [{"refusal": "500: words", "refused_at": T}, "events not removed: 500: words"]
+    assert writes[2:] == [{"refusal": "500: words", "refused_at": T}]
 
 
 def test_refused_removal_is_noted(follow):
@@ -89,7 +90,15 @@ def test_transport_without_queues_has_no_command():
 
 def test_tick_reads_no_command_while_events_are_not_used(monkeypatch):
     monkeypatch.setattr(module, "follow_events_control", lambda services: 1 / 0)
-    watch_events_control(SimpleNamespace(events=None))
+    watch_events_control(SimpleNamespace(events=None), is_idle=False)
+
+
+@pytest.mark.parametrize(("now", "is_idle", "read"), [(959.0, True, True), (961.0, True, False), (961.0, False, True)])
+def test_idle_stack_reads_command_every_fifteen_minutes(monkeypatch, now, is_idle, read):
+    seen = []
+    monkeypatch.setattr(module, "follow_events_control", seen.append)
+    watch_events_control(SimpleNamespace(events=object(), now=lambda: now), is_idle=is_idle)
+    assert bool(seen) is read
 
 
 def test_failure_delays_no_tick(monkeypatch):
@@ -97,4 +106,4 @@ def test_failure_delays_no_tick(monkeypatch):
         raise StorageError("S3: 503")
 
     monkeypatch.setattr(module, "follow_events_control", fail)
-    watch_events_control(SimpleNamespace(events=object()))
+    watch_events_control(SimpleNamespace(events=object()), is_idle=False)
