@@ -213,7 +213,7 @@ def report(size: Size, found: Backlog, cpu_seconds: float) -> Report:
         ),
         *call_figures(world, size.limit),
         Figure(
-            f"calls used while batches wait, of the {allowed:.0f} a minute that keep within Cloudflare's limit",
+            f"calls used while batches wait, of the {allowed:.0f} a minute that keep within the limit",
             f"{sum(full) / max(len(full), 1) / allowed:.1%}",
             f"{USED_SHARE:.0%}",
         ),

@@ -33,7 +33,11 @@ def laws_broken(plan):
     return {one.law for one in run(plan, settle_seconds=7_200).violations}
 
 
-@pytest.mark.parametrize("plan", [PLAN, REFUSAL, MOVED], ids=["all good", "refused", "moved"])
+@pytest.mark.parametrize(
+    "plan",
+    [PLAN, pytest.param(REFUSAL, marks=pytest.mark.slow), pytest.param(MOVED, marks=pytest.mark.slow)],
+    ids=["all good", "refused", "moved"],
+)
 def test_good_code_keeps_every_law(plan):
     assert run(plan).violations == ()
 
@@ -63,6 +67,7 @@ def test_budget_of_another_token_is_noticed(monkeypatch):
     assert OWN in laws_broken(PLAN)
 
 
+@pytest.mark.slow
 def test_call_with_a_refused_token_is_noticed(monkeypatch):
     pause = ControlItems.pause
 
@@ -79,6 +84,7 @@ def test_submission_without_its_number_is_noticed(monkeypatch):
     assert NUMBER in laws_broken(PLAN)
 
 
+@pytest.mark.slow
 def test_secret_read_once_for_ever_is_noticed(monkeypatch):
     """What was submitted to an account whose token has moved would be asked for with another one."""
     monkeypatch.setattr(Tokens, "sender", lambda _self, account, number: Sender(number, account))
