@@ -9,13 +9,14 @@ from dropbatch.core import keys
 from dropbatch.core.formats.base import API_BODY_LIMIT, NULL
 from shared.errors import StorageError
 from shared.events.markers import MARKED_BYTES, draw_marker, marked, marked_body
-from shared.events.subscribed import subscribed_if_known
+from shared.events.subscribed import subscribed, subscribed_if_known
 from shared.observability import batch_log_fields, logger
 from shared.staged_batch import decode_index, decode_ranges
 
 if TYPE_CHECKING:
     from shared.bootstrap import Services
     from shared.events.control_item import Subscription
+    from shared.events.subscribed import Subscribed
     from shared.models import Batch, Job
 
 UNMARKED_SECONDS = 30 * 86_400.0
@@ -98,11 +99,15 @@ def note_accepted(services: Services, job: Job, batch: Batch) -> None:
 
 
 def _takes_markers(services: Services, job: Job) -> bool:
-    known = _subscription(services, job)
+    """Whether a batch gets a marker. A lost submit without one is billed twice, so a failed read is no answer."""
+    known = _pulled(services, subscribed(services, job))
     return known is not None and known.unmarked_until <= services.now()
 
 
 def _subscription(services: Services, job: Job) -> Subscription | None:
     """The subscription of a job's model; None if its batches cannot be recognized by events."""
-    known = subscribed_if_known(services, job)
+    return _pulled(services, subscribed_if_known(services, job))
+
+
+def _pulled(services: Services, known: Subscribed | None) -> Subscription | None:
     return known.subscription if known and known.state.can_pull(services.now()) else None

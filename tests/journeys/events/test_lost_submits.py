@@ -225,3 +225,21 @@ def test_doubtful_submit_is_looked_for_where_events_come(on, api):
     assert len(api.accepted) == accepted + 1
     (last,) = [one for one in on.manifests().values() if one["counts"]["total"] == 5]
     assert (last["found_submits"], last["doubtful_submits"], last["unknowable_submits"]) == (1, 0, 0)
+
+
+def test_batch_without_marker_is_not_sent_because_a_read_failed(on, api, monkeypatch):
+    run(on, count=20)
+    on.pass_time(600)
+    read, failures = EventsItem.state, [StorageError("DynamoDB: 500")] * 3
+
+    def state(self):
+        if failures:
+            raise failures.pop()
+        return read(self)
+
+    monkeypatch.setattr(EventsItem, "state", state)
+    api.inject(Fault(kind="accept_then_reset"))
+    on.upload_records("b.jsonl", texts(5, referenced=False), model=BGE)
+    on.settle(minutes=600, until=lambda: len(on.manifests()) == 2)
+    assert failures == []
+    assert len(api.accepted) == 2
