@@ -10,6 +10,8 @@ import pytest
 from local.workers_ai import Fault
 from shared.errors import StorageError
 from shared.ledger import Ledger
+from shared.models import Sender
+from shared.pacing.controls import PauseReason, Permit
 from tests.support.aws.resources import ACCOUNT
 from tests.support.journeys.placed_items import services_of
 from tests.support.translations import M2M, all_good, greetings
@@ -48,9 +50,9 @@ def calls(api, monkeypatch):
 def begin(start, api, calls):
     """A world whose secret has these lines; every token is good, and a batch has one record."""
 
-    def begin(*lines):
+    def begin(*lines, **settings):
         api.switch(tokens=(ONE, TWO, THREE), latency=60.0)
-        world = start(MAX_REQUESTS_PER_BATCH=1, API_CALLS_PER_MINUTE=20)
+        world = start(MAX_REQUESTS_PER_BATCH=1, API_CALLS_PER_MINUTE=20, **settings)
         rotate(world, *lines)
         return world
 
@@ -220,3 +222,65 @@ def test_idle_stack_reads_no_secret(begin, monkeypatch):
     for _ in range(3):
         world.pass_time(60)
         world.tick()
+
+
+def test_stack_whose_tokens_are_all_refused_waits(begin, calls, api):
+    """Each is tried now and then; `resume` ends all pauses, and jobs go on with what is good by then."""
+    world = begin(ONE, TWO)
+    api.switch(tokens=())
+    world.upload_records("a.jsonl", greetings(4), model=M2M)
+    world.settle(minutes=10, until=lambda: len(pauses(world)) == 2)
+
+    assert pauses(world) == ["PAUSE", "PAUSE#TOKEN#2"]
+    world.pass_time(60)
+    world.tick()
+    assert world.status()["waiting_for"]["code"] == "token_refused"
+
+    api.switch(tokens=(ONE, TWO))
+    world.control("stack", "run")
+    world.deliver_all()
+    assert pauses(world) == []
+    world.settle(minutes=30)
+    assert all_good(world, 4)
+
+
+def test_free_call_shows_that_a_token_without_work_is_good_again(begin, api):
+    """Nothing was submitted with it, so no poll probes it; and no batch waits to be submitted."""
+    world = begin(ONE, TWO)
+    api.switch(latency=7_200.0)
+    world.upload_records("a.jsonl", greetings(1), model=M2M)
+    world.deliver_all()
+    services = services_of()
+    refused = Permit(sender=Sender(2))
+    services.budget.pause(PauseReason.TOKEN_REFUSED, time.time(), "10000", refused)
+
+    world.settle(minutes=10, until=lambda: not pauses(world))
+
+    assert pauses(world) == []
+
+
+def test_queues_have_a_token_of_their_own(begin, calls, api):
+    """The tokens that run models need no right to edit queues."""
+    world = begin(ONE, TWO, f"queues={THREE}", COMPLETION_EVENTS="yes")
+    api.switch(queues_tokens=(THREE,))
+    for name in ("a.jsonl", "b.jsonl"):
+        world.upload_records(name, greetings(6), model=M2M)
+        world.settle()
+
+    assert len(api.queues) == 1
+    assert {manifest["events"] for manifest in world.manifests().values()} == {"used"}
+    assert set(submitted_by(calls)) == {ONE, TWO}
+
+
+def test_batches_of_another_account_do_not_wait_for_events(begin, calls, api):
+    """They have none; those of the stack's account have."""
+    world = begin(ONE, f"{TWO} {OTHER}", COMPLETION_EVENTS="yes")
+    for name in ("a.jsonl", "b.jsonl"):
+        world.upload_records(name, greetings(8), model=M2M)
+        world.settle()
+
+    told = [item for item in batches(world) if "told_at" in item]
+    assert Counter(one.token for one in calls if not one.polled) == {ONE: 8, TWO: 8}
+    assert told
+    assert not any("sender" in item for item in told)
+    assert {item["state"]["S"] for item in batches(world)} == {"done"}
