@@ -86,6 +86,21 @@ def test_all_refused_but_one_leave_its_calls(three):
     assert submits(three) == [SECOND] * 50
 
 
+def test_calls_of_one_token_are_told_alone(three):
+    three.pause(TOKEN, NOW, "10000", Permit())
+    assert three.free(NOW, (FIRST,)).paused
+    assert not three.free(NOW).paused
+
+
+def test_pause_that_is_over_is_no_reason_to_come_first(three):
+    """It is not probed: the token with most calls left submits."""
+    three.pause(PauseReason.QUOTA_SPENT, NOW, "3036", Permit())
+    tomorrow = three.controls().pause.until + 1
+    three.permit_polls(5, tomorrow)
+
+    assert three.permit_submit(MODEL, tomorrow) == Permit(sender=SECOND)
+
+
 def test_probe_of_refused_token_comes_first(three):
     """Otherwise no call would ever show that it is good again."""
     three.pause(TOKEN, NOW, "10000", Permit(sender=THIRD))
@@ -127,7 +142,7 @@ def test_room_of_another_account_ends_with_its_last_token(three):
 def test_limits_grow_with_tokens(three, budget):
     assert three.calls_in(60) == 3 * budget.calls_in(60)
     assert three.most_outstanding == 3 * budget.most_outstanding
-    assert three.slot(150) == 0.0
+    assert three.slot(0) == three.slot(150) == 0.0
     assert three.slot(450) == budget.slot(150) == pytest.approx(60.0)
 
 
