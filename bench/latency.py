@@ -198,7 +198,7 @@ def split_for(endpoint: str, records: int, *, ahead: bool) -> dict[str, float]:
         store=ObjectStore(s3, "bucket"),
         ledger=ledger,
         queues=Queues(sqs, *(f"{endpoint}/{name}" for name in ("upload", "split", "submit", "poll", "visit"))),
-        budget=SimpleNamespace(burst=100, interval=300),
+        budget=SimpleNamespace(burst=100, slot_seconds=0.3),
         now=time.time,
     )
     began, computed = time.monotonic(), time.process_time()

@@ -79,6 +79,8 @@ _PAGES = """\
 | What does it cost on AWS? | [cost.md](cost.md) |
 | What is a small job billed while it waits? | [small_jobs.md](small_jobs.md) |
 | How many API calls does a batch take, and how soon are answers collected? | [polling.md](polling.md) |
+| How many batches are over when the rate budget is the limit? | [wall.md](wall.md) |
+| What do Cloudflare's completion events change? | [events.md](events.md) |
 | How long does a job take on a deployed stack, and beside a plain script? | [stack.md](stack.md) |
 | How large may an upload be, and how many jobs at once? | *Growth* below; [simulation.md](simulation.md) |
 | Do the functions keep up with the API's limits? | [latency.md](latency.md) |"""

@@ -172,7 +172,10 @@ class EventSource:
             "messageId": message.id,
             "receiptHandle": receipt,
             "body": message.body,
-            "attributes": {"ApproximateReceiveCount": str(message.received)},
+            "attributes": {
+                "ApproximateReceiveCount": str(message.received),
+                "SentTimestamp": str(int(1_000 * message.sent_at)),
+            },
             "messageAttributes": {},
             "eventSource": "aws:sqs",
             "eventSourceARN": f"arn:aws:sqs:eu-west-1:123456789012:{self.queue.name}",

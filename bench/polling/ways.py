@@ -6,6 +6,7 @@ import random
 from dataclasses import dataclass, field
 
 from shared.pacing import poll_schedule as cadence
+from shared.pacing.completion_times import SIGHTING_READ_EVERY
 
 MINUTE = 60.0
 MIN_SECONDS = 5.0
@@ -75,21 +76,30 @@ class Learned(Way):
     read_at: float = 0.0
     in_order: bool = False
     processes: int = 3
-    """Processes that poll in turn; each knows only what it has found pending."""
-    seen: dict[int, list[tuple[float, float]]] = field(default_factory=dict)
+    """Processes that poll in turn; each reads every `SIGHTING_READ_EVERY` seconds what all have found pending."""
+    shared: cadence.Sighting | None = None
+    known: dict[int, tuple[float, cadence.Sighting | None]] = field(default_factory=dict)
+    """For each process, when it read what is shared, and what it knows."""
     chance: random.Random = field(default_factory=lambda: random.Random(1))
 
     def pending(self, accepted: float, now: float) -> None:
-        """Remember it in one process."""
-        mine = self.seen.setdefault(self.chance.randrange(self.processes), [])
-        mine[:] = [*mine[-49:], (now, accepted)]
+        """Remember it in one process, and share it."""
+        if self.in_order:
+            process = self.chance.randrange(self.processes)
+            read_at, known = self.known.get(process, (0.0, None))
+            self.known[process] = read_at, cadence.earlier_pending(known, (now, accepted))
+            self.shared = cadence.earlier_pending(self.shared, (now, accepted))
 
     def behind(self, accepted: float, now: float) -> float:
-        """As long as it is behind one that this process has just found pending, where the model works in order."""
-        mine = self.seen.get(self.chance.randrange(self.processes), [])
-        if not mine or not self.in_order or self.chance.random() < cadence.ASKED_ANYWAY:
+        """As long as it is behind one that was just found pending, where the model works in order."""
+        if not self.in_order or self.chance.random() < cadence.ASKED_ANYWAY:
             return 0.0
-        return cadence.seconds_behind(mine, accepted, now)
+        process = self.chance.randrange(self.processes)
+        read_at, known = self.known.get(process, (0.0, None))
+        if self.shared and now - read_at >= SIGHTING_READ_EVERY:
+            known = cadence.earlier_pending(known, self.shared)
+            self.known[process] = now, known
+        return cadence.seconds_behind(known, accepted, now)
 
     def wait(self, age: float, now: float, chance: float) -> float:
         """By the distribution of the remembered bounds."""
@@ -141,6 +151,16 @@ class Late(Learned):
     def first(self, number: int, now: float, chance: float) -> float:
         """At least five seconds."""
         return max(super().first(number, now, chance), MIN_SECONDS)
+
+
+@dataclass
+class Apart(Learned):
+    """The same, but no process knows what others have found pending."""
+
+    def pending(self, accepted: float, now: float) -> None:
+        """Remember it in one process."""
+        super().pending(accepted, now)
+        self.shared = None
 
 
 class Unordered(Learned):

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from bench.stack.measured import HOME, KEY, LOOK_SECONDS, MAX_WAIT_SECONDS, MODEL, Watch, check, record, upload
-from bench.stack.versus_script import compare
+from bench.stack.versus_script import compare, rounds
 from tests.support.aws.stack import running_stack
 
 if TYPE_CHECKING:
@@ -148,11 +148,16 @@ def main() -> int:
     of_comparison = kinds.add_parser("compare", help="the same work done by Dropbatch and by a plain script")
     of_comparison.add_argument("--megabytes", type=int, default=100)
     of_comparison.add_argument("--undisturbed", action="store_true", help="without the runs that are killed")
+    of_rounds = kinds.add_parser("rounds", help="both undisturbed, taking turns: the ratio of their times")
+    of_rounds.add_argument("--megabytes", type=int, default=50)
+    of_rounds.add_argument("--rounds", type=int, default=5)
     chosen = parser.parse_args()
     if chosen.kind == "small":
         line, wrong = small(chosen.drops), 0
     elif chosen.kind == "compare":
         line, wrong = compare(chosen.megabytes, kills=(False,) if chosen.undisturbed else (False, True)), 0
+    elif chosen.kind == "rounds":
+        line, wrong = rounds(chosen.megabytes, chosen.rounds), 0
     else:
         outcome = run(chosen.megabytes, chosen.kill_every, chosen.parameters)
         line, wrong = row(outcome, chosen.parameters), outcome.wrong

@@ -113,10 +113,10 @@ def processes() -> Iterator[tuple[int, str, int]]:
         yield int(command.parent.name), function, int(peak)
 
 
-def upload(stack: Stack, size: int) -> int:
-    """Upload the large file in parts; return its records."""
-    stack.s3.upload_fileobj(stream_of(lines(size)), stack.bucket, f"inbox/{KEY}")
+def upload(stack: Stack, size: int, key: str = KEY) -> int:
+    """Upload the large file in parts; return its records, at once when it was dropped."""
     records = sum(1 for _ in lines(size))
+    stack.s3.upload_fileobj(stream_of(lines(size)), stack.bucket, f"inbox/{key}")
     print(f"dropped {size / 1e6:,.0f} MB, {records:,} records", flush=True)
     return records
 

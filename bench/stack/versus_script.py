@@ -11,8 +11,10 @@ import threading
 import time
 from collections import Counter
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -52,12 +54,41 @@ def compare(megabytes: int, *, kills: tuple[bool, ...] = (False, True)) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in rows)
 
 
-def _by_dropbatch(stack: Stack, megabytes: int, *, kill: bool) -> list[str]:
-    """Run Dropbatch; `kill` kills every process of both functions when half of the records have been accepted."""
-    # The model has been seen before, and the functions have run.
+def rounds(megabytes: int, count: int) -> str:
+    """The report's line: both undisturbed on one stack, taking turns, and the ratio of their times in each round."""
+    ours, theirs = [], []
+    with running_stack(HOME, "") as stack:
+        _see_model(stack)
+        for number in range(count):
+            key = f"{MODEL}/round-{number}.jsonl"
+            records = upload(stack, megabytes * 1_000_000, key)
+            began = time.monotonic()
+            folder, manifest = stack.wait(key, MAX_WAIT_SECONDS, LOOK_SECONDS)
+            ours.append(time.monotonic() - began)
+            script = _run_script(stack, megabytes, kill=False)
+            theirs.append(script.seconds)
+            print(f"{ours[-1]:.1f} s, script {theirs[-1]:.1f} s", flush=True)
+            wrong, _ = check(stack, folder, manifest, records)
+            if wrong or script.wrong:
+                raise RuntimeError(f"{wrong} and {script.wrong} wrong lines")
+    ratios = [one / other for one, other in zip(ours, theirs, strict=True)]
+    cells = (
+        f"{median(some):.{digits}f} ({min(some):.{digits}f} to {max(some):.{digits}f})"
+        for some, digits in ((ours, 1), (theirs, 1), (ratios, 2))
+    )
+    return f"| {records:,} | {count} | {' | '.join(cells)} |\n"
+
+
+def _see_model(stack: Stack) -> None:
+    """Run a job, so that the model has been seen before, and the functions have run."""
     seen = f"{MODEL}/seen-before.jsonl"
     stack.drop(seen, b"".join(msgspec.json.encode(record(number)) + b"\n" for number in range(SEEN_RECORDS)))
     stack.wait(seen)
+
+
+def _by_dropbatch(stack: Stack, megabytes: int, *, kill: bool) -> list[str]:
+    """Run Dropbatch; `kill` kills every process of both functions when half of the records have been accepted."""
+    _see_model(stack)
     before = _calls(stack)
     watch = Watch(stack.poll_function)
     watcher = threading.Thread(target=watch.run)
@@ -98,7 +129,24 @@ def timeline(manifest: dict[str, Any], began: float) -> str:
     return "| second | submitted | collected |\n| --- | --- | --- |\n" + "".join(rows)
 
 
+@dataclass(frozen=True, slots=True)
+class _ScriptRun:
+    """What a run of the script took: seconds, of processor too, most memory in MB; its records, and wrong lines."""
+
+    seconds: float
+    computed: float
+    peak: float
+    records: int
+    wrong: int
+
+
 def _by_script(stack: Stack, megabytes: int, *, kill: bool) -> list[str]:
+    one = _run_script(stack, megabytes, kill=kill)
+    name = "plain script" + (", killed half way and begun again" if kill else "")
+    return _compared(stack, name, one.records, one.seconds, one.computed, one.peak, one.wrong)
+
+
+def _run_script(stack: Stack, megabytes: int, *, kill: bool) -> _ScriptRun:
     """Run the script; `kill` kills it when half of the records have been accepted, and restarts it as a user would."""
     with tempfile.TemporaryDirectory() as folder:
         source, output = Path(folder, "upload.jsonl"), Path(folder, "output.jsonl")
@@ -123,8 +171,7 @@ def _by_script(stack: Stack, megabytes: int, *, kill: bool) -> list[str]:
                 answer["id"] != number or answer["result"] != expected_result(MODEL, record(number))
                 for number, answer in enumerate(map(msgspec.json.decode, answers))
             )
-    name = "plain script" + (", killed half way and begun again" if kill else "")
-    return _compared(stack, name, records, seconds, computed, peak * 1.024 / 1000, wrong)
+    return _ScriptRun(seconds, computed, peak * 1.024 / 1000, records, wrong)
 
 
 def _wait_for_half(stack: Stack, records: int) -> None:

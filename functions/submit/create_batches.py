@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING
 
 from dropbatch.core.cost_limit import estimate
 from functions.submit.stage_batches import settle
-from shared.aws.queues import FAST_START_BATCHES, MAX_SUBMITS_WAITING, SUBMIT_GRACE_SECONDS, PollMessage, SubmitMessage
+from shared.aws.queues import (
+    FAST_START_BATCHES,
+    FIRST_BATCH,
+    MAX_SUBMITS_WAITING,
+    SUBMIT_GRACE_SECONDS,
+    PollMessage,
+    SubmitMessage,
+)
 from shared.errors import InvariantError
 from shared.models import Batch, BatchState, DueKind, ErrorDetail
 from shared.observability import count
@@ -77,6 +84,12 @@ class Outbox:
         """Send the waiting messages."""
         messages, self._messages = self._messages, []
         self._services.queues.send_all(messages)
+
+    def take_first(self) -> bool:
+        """Whether the message of a job's first batch waits; it is then taken out, and the caller has it submitted."""
+        waiting = len(self._messages)
+        self._messages = [one for one in self._messages if one.number != FIRST_BATCH]
+        return len(self._messages) < waiting
 
 
 @dataclass(slots=True)
@@ -176,5 +189,7 @@ def _estimate(services: Services, job: Job, candidate: StagedAhead, staged: Stag
 
 
 def _slot(services: Services, job: Job, ordinal: int) -> float:
-    """When a batch may be submitted: the first of a job immediately, others at the submit rate."""
-    return job.created_at + services.budget.slot(ordinal)
+    """When a batch may be submitted: the first ones of a job immediately, others at the submit rate."""
+    budget = services.budget
+    ahead = max(ordinal - budget.burst // 2, 0)
+    return job.created_at + ahead * budget.slot_seconds

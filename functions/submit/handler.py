@@ -27,7 +27,9 @@ def lambda_handler(event: dict[str, Any], context: LambdaContext) -> Any:  # noq
 
 def record_handler(record: SQSRecord, lambda_context: LambdaContext) -> None:
     """Process one message."""
-    process_message(Invocation.of(services(), lambda_context), record.body, record.receipt_handle)
+    invocation = Invocation.of(services(), lambda_context)
+    waited = invocation.services.now() - int(record.attributes.sent_timestamp) / 1000
+    process_message(invocation, record.body, record.receipt_handle, waited)
 
 
 build_in_init()

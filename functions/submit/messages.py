@@ -1,5 +1,8 @@
 """Messages of the submit function: a batch to submit, an upload to continue, S3's notification of a new one.
 
+The invocation that reads a small upload submits its first batch, too: no message is sent, received and paid for. If it
+dies before, the batch is due a minute after it was created, as if its message had been lost.
+
 If the function fails or dies at a message, an error on an item counts as a claim, so that the item ends in time. Only
 an upload's first message has no item yet that would become due again.
 """
@@ -15,13 +18,14 @@ import msgspec
 from dropbatch.core.keys import is_validation
 from functions.submit.create_job import create_job
 from functions.submit.split import split
-from functions.submit.submit_batch import submit_batch
+from functions.submit.submit_batch import POST_SECONDS, SETTLE_SECONDS, submit_batch
 from functions.submit.turn import lease_turn, take_turn
 from functions.submit.validate_upload import validate
 from shared.aws.object_events import parse_notification
-from shared.aws.queues import SplitMessage, SubmitMessage, decode_message
+from shared.aws.queues import FIRST_BATCH, SplitMessage, SubmitMessage, decode_message
 from shared.claims import report_stuck, retry_seconds
 from shared.errors import StorageError, UploadDeniedError
+from shared.observability import logger
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,17 +36,22 @@ if TYPE_CHECKING:
 
 DEATH_MARGIN_SECONDS = 30.0
 """Seconds after an invocation's end at which its message is delivered again if it died."""
+MAX_WAITED_SECONDS = 1.0
+"""Seconds for which a message has waited at most when its invocation submits, too: otherwise others wait behind it."""
+BEGIN_SUBMIT_SECONDS = 10.0
+"""Seconds in which a batch is read that is submitted."""
 FAILED_AGAIN_SECONDS = 900.0
 """Seconds until the message of an invocation that failed is delivered again: five tries take over an hour."""
 
 
-def process_message(invocation: Invocation, body: str, receipt: str) -> None:
+def process_message(invocation: Invocation, body: str, receipt: str, waited: float) -> None:
     """Process one message.
 
     Args:
         invocation: this one.
         body: the message.
         receipt: its receipt handle.
+        waited: seconds since it was sent.
 
     Raises:
         StorageError: an AWS service failed; the message is delivered again.
@@ -56,7 +65,7 @@ def process_message(invocation: Invocation, body: str, receipt: str) -> None:
             for upload in parse_notification(body):
                 with invocation.called_by_message(0) as own:
                     if job := own.retry(partial(create_job, own.services, upload)):
-                        _read_upload(own, job)
+                        _read_upload(own, job, waited)
         return
     with invocation.called_by_message(message.hops) as own:
         match message:
@@ -68,14 +77,25 @@ def process_message(invocation: Invocation, body: str, receipt: str) -> None:
                     known = own.services.ledger.job(job_id)
                     job = known and lease_turn(own.services, known)
                 if job:
-                    _read_upload(own, job)
+                    _read_upload(own, job, waited)
             case _:
                 raise msgspec.ValidationError("a message for another function")
 
 
-def _read_upload(invocation: Invocation, job: Job) -> None:
-    """Split the upload of a leased job, or only validate it, for one turn."""
-    take_turn(invocation, job, validate if is_validation(job.upload.key) else split)
+def _read_upload(invocation: Invocation, job: Job, waited: float) -> None:
+    """Split the upload of a leased job, or only validate it, for one turn; submit its first batch if that is left."""
+    read = validate if is_validation(job.upload.key) else split
+    if not take_turn(invocation, job, read, submits_first=waited <= MAX_WAITED_SECONDS):
+        return
+    services = invocation.services
+    if not invocation.allows(POST_SECONDS + SETTLE_SECONDS + BEGIN_SUBMIT_SECONDS):
+        services.queues.send(SubmitMessage(job.job_id, FIRST_BATCH))
+        return
+    try:
+        with _count_failures(services, job.job_id, FIRST_BATCH):
+            submit_batch(invocation, job.job_id, FIRST_BATCH)
+    except StorageError as error:  # The upload was read: its message is done, and the batch is due again soon.
+        logger.warning("first batch not submitted", job_id=job.job_id, reason=str(error))
 
 
 @contextmanager

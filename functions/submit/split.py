@@ -45,8 +45,11 @@ RENEW_EVERY_SECONDS, LEASE_RENEWAL_SECONDS = 5.0, 45.0
 UNREAD = ErrorDetail("internal", "Dropbatch could not read the whole upload; the submit function's log shows why.")
 
 
-def split(turn: Turn) -> None:
+def split(turn: Turn) -> bool:
     """Split a job's upload for one turn, from where the last one ended.
+
+    Returns:
+        Whether no message was sent for the job's first batch, so that the caller has it submitted.
 
     Raises:
         LeaseLostError: another run has replaced this one.
@@ -63,7 +66,7 @@ def split(turn: Turn) -> None:
             error = turn.job.error
             if not staged.is_read and not (turn.job.cancelled or error):
                 services.ledger.release_job(turn.job, services.now(), blank_until=staged.place, denied=None)
-                return
+                return False
     except UploadRefused as fault:
         logger.warning("upload failed", job_id=job.job_id, code=fault.code)
         error = ErrorDetail(fault.code, fault.message)
@@ -80,11 +83,12 @@ def split(turn: Turn) -> None:
         job, total, error, services.now(), read_to_end=staged.is_read, has_endings=staged.has_endings
     )
     if ended is None:
-        return
+        return staged.first_is_left
     logger.info("upload read to its end", job_id=job.job_id, records=total)
     services.left.cover(job.job_id)  # Its batches' answers, or the message below, bring the first visit.
     if not staged.is_sent:
         services.queues.send(VisitMessage(job.job_id))  # No answer will, and a tick may be a minute away.
+    return staged.first_is_left
 
 
 def _end_of_last(job: Job, last: Batch | None) -> Checkpoint:
@@ -120,12 +124,14 @@ class Staged:
         is_read: whether the upload was read to its end.
         is_sent: whether any batch is to be submitted; not for a job that was stopped.
         has_endings: whether a sweep ends batches that are not.
+        first_is_left: whether no message was sent for the job's first batch, because the upload was read at once.
     """
 
     place: Checkpoint
     is_read: bool = False
     is_sent: bool = False
     has_endings: bool = False
+    first_is_left: bool = False
 
 
 def _stage(turn: Turn) -> Staged:
@@ -145,6 +151,8 @@ def _stage(turn: Turn) -> Staged:
         except (UploadRefused, UploadDeniedError, StorageError):
             staging.outbox.send()
             raise
+        if staged.is_read and turn.submits_first:
+            staged = replace(staged, first_is_left=staging.outbox.take_first())
         staging.outbox.send()
         return staged
 

@@ -63,6 +63,7 @@ class Turn:
         bytes_read: stored bytes of the upload that have been read.
         bytes_unpacked: unpacked bytes that have been read.
         finished: whether the upload was read to its end.
+        submits_first: whether the invocation submits the job's first batch next, if the upload was read at once.
     """
 
     invocation: Invocation
@@ -75,6 +76,7 @@ class Turn:
     bytes_read: int = 0
     bytes_unpacked: int = 0
     finished: bool = False
+    submits_first: bool = False
 
     @property
     def services(self) -> Services:
@@ -175,32 +177,36 @@ class Turn:
         )
 
 
-def take_turn(invocation: Invocation, job: Job, read: Callable[[Turn], None]) -> None:
-    """Have an upload read for one turn, from where the last one ended.
+def take_turn(
+    invocation: Invocation, job: Job, read: Callable[[Turn], bool | None], *, submits_first: bool = False
+) -> bool:
+    """Have an upload read for one turn, from where the last one ended; return what `read` returned.
 
     Args:
         invocation: this one.
         job: as this invocation has leased it.
         read: reads for one turn; raises `LeaseLostError` if another run has replaced this one.
+        submits_first: whether the caller submits the job's first batch next, if `read` leaves it to it.
 
     Raises:
         StorageError: an AWS service failed; the job is due again at its `due_at`.
     """
-    turn = Turn(invocation, job)
+    turn = Turn(invocation, job, submits_first=submits_first)
     try:
         turn.job = beat(invocation.services, job)
         try:
-            read(turn)
+            return bool(read(turn))
         except UploadDeniedError as denied:
             if failed := wait_or_fail(invocation.services, turn.job, denied):
                 turn = Turn(invocation, failed)
-                read(turn)
+                return bool(read(turn))
     except LeaseLostError:
         logger.info("lease lost", job_id=job.job_id)
     except StorageError as error:
         show_denied_write(invocation.services, turn.job, error)
         _give_back_lease(invocation.services, turn.job)
         raise
+    return False
 
 
 def lease_turn(services: Services, job: Job) -> Job | None:

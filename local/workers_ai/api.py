@@ -19,7 +19,7 @@ from local.workers_ai.behaviour import Behaviour
 from local.workers_ai.codes import ApiError, error
 from local.workers_ai.complete import answers, completed
 from local.workers_ai.edge import Verdict, Windows
-from local.workers_ai.faults import Call, Fault, Faults, by_chance
+from local.workers_ai.faults import Call, Fault, Faults, asked, by_chance
 from local.workers_ai.models.answers import answer_all
 from local.workers_ai.models.catalogue import MODELS, Model
 from local.workers_ai.models.embed import embedder
@@ -320,8 +320,8 @@ class WorkersAI:
             elif fault.kind == "item_fails":
                 sent, attempts, failure = requests(), dict[bytes, int](), error(fault.code or 3040, fault.message)
                 for index in fault.chosen(sent, batch.request_id):
-                    text = msgspec.json.encode(sent[index])
-                    # The same request twice in one batch is one attempt.
+                    text = msgspec.json.encode(asked(sent[index]))
+                    # The same request twice in one batch is one attempt, whatever reference it has.
                     if fault.first and text not in attempts:
                         attempts[text] = self._batches.attempt(fault, text)
                     if not fault.first or attempts[text] <= fault.first:

@@ -151,6 +151,13 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         return {int(chance(self.kind, salt) * len(requests))}
 
 
+def asked(request: object) -> object:
+    """A request without its reference."""
+    if not isinstance(request, dict):
+        return request
+    return {name: value for name, value in request.items() if name != "external_reference"}
+
+
 def chance(*parts: str | int | bytes) -> float:
     """A number from 0 to 1, drawn from the parts: the same parts always draw the same.
 

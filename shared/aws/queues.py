@@ -20,6 +20,8 @@ MAX_SUBMITS_WAITING = 50
 """Messages that wait in the submit queue, up to which more are sent: what comes later waits behind them."""
 FAST_START_BATCHES = 50
 """The first batches of a job are polled, or ended, by message, so that small jobs are fast; ticks poll the others."""
+FIRST_BATCH = "00000000"
+"""The number of a job's first batch."""
 FOLLOWED_SECONDS, FOLLOWED_POLLS = 60.0, 8
 """Seconds after its acceptance, and polls, in which a pending one of them is polled by message, not by the next tick.
 

@@ -44,9 +44,9 @@ class Jobs(Table):
             raise UnreadableItemError(f"job {job_id}: its work is {work}, of another schema than {SCHEMA}")
         return read(item, Job) if item else None
 
-    def models_of(self, job_ids: Sequence[str]) -> dict[str, str]:
-        """The models of jobs, as far as they can be read; a model never changes."""
-        models: dict[str, str] = {}
+    def models_of(self, job_ids: Sequence[str]) -> dict[str, str | None]:
+        """The models of jobs that exist, None for one that the table did not return now; a model never changes."""
+        models: dict[str, str | None] = {}
         for start in range(0, len(job_ids), 100):
             keys = [job_key(job_id) for job_id in job_ids[start : start + 100]]
             names = {"#plan": "plan", "#model": "model"}
@@ -61,6 +61,8 @@ class Jobs(Table):
                 if not (unprocessed := answer.get("UnprocessedKeys", {}).get(self.table)):
                     break
                 asked = unprocessed
+            else:
+                models |= dict.fromkeys(key["pk"]["S"].removeprefix("JOB#") for key in asked["Keys"])
         return models
 
     def create_job(self, job: Job) -> Job | None:

@@ -9,7 +9,7 @@ from shared.models.batches import (
     Submission,
     cause_of,
 )
-from shared.models.common import FIRST, SCHEMA, BatchState, DueKind, ErrorDetail, Sender, Usage
+from shared.models.common import FIRST, SCHEMA, BatchState, DeniedWrite, DueKind, ErrorDetail, Sender, Usage
 from shared.models.jobs import (
     CANCEL,
     CANCEL_NOW,
@@ -18,7 +18,6 @@ from shared.models.jobs import (
     MAX_JOB_SECONDS,
     PAST_DEADLINE,
     TOO_OLD_CODE,
-    DeniedWrite,
     Isolation,
     Job,
     JobControl,

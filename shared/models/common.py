@@ -99,3 +99,16 @@ class Usage:
             add(self.total_tokens, other.total_tokens),
             add(self.cached_tokens, other.cached_tokens),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class DeniedWrite:
+    """A write for a job that S3 refused.
+
+    Attributes:
+        at: Unix seconds of the last try that was noted.
+        said: what S3 said.
+    """
+
+    at: float
+    said: str

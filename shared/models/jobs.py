@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from dropbatch.core.cost_limit import Spent  # noqa: TC001 - read at run time, from the fields
 from dropbatch.core.keys import JobState
 from dropbatch.core.records.plan import Checkpoint, SplitPlan  # noqa: TC001 - read at run time, from the fields
-from shared.models.common import ErrorDetail, Usage
+from shared.models.common import DeniedWrite, ErrorDetail, Usage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -152,19 +152,6 @@ class LastingError:
     polling: bool
     refused: bool = False
     message: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class DeniedWrite:
-    """A write for a job that S3 refused.
-
-    Attributes:
-        at: Unix seconds of the last try that was noted.
-        said: what S3 said.
-    """
-
-    at: float
-    said: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,7 +96,14 @@ class Budget(ControlItems):
         # the inflow is reduced, not the bucket: an almost empty bucket would let hardly any call through.
         least = 0 if limit is None else -(-300_000 // (limit - self.burst))
         self.interval = max(-(-60_000 // calls_per_minute), least)
+        turns = 1 if self.submit_burst < self.poll_burst else 2  # Polls that do not go first have every other turn.
+        self._slot_seconds = turns * self.interval / 1000
         self._most_outstanding = calls_per_minute / 2 * OUTSTANDING_MINUTES
+
+    @property
+    def slot_seconds(self) -> float:
+        """Seconds between the slots of a job's batches: submits may have all calls that polls leave."""
+        return self._slot_seconds / len(self.senders(""))
 
     @property
     def most_outstanding(self) -> float:
@@ -209,15 +216,6 @@ class Budget(ControlItems):
     def calls_in(self, seconds: float) -> int:
         """The maximum number of calls in this many seconds."""
         return (self.burst + int(1000 * seconds / self.interval)) * len(self.senders(""))
-
-    def slot(self, place: int) -> float:
-        """Seconds after which a batch of a job has its turn, at the rate of submits; some have it immediately.
-
-        Args:
-            place: how many batches of the job are before it.
-        """
-        senders = len(self.senders(""))
-        return max(place - senders * self.burst // 2, 0) * 2 * self.interval / 1_000 / senders
 
     def permit_polls(self, wanted: int, now: float, sender: Sender = FIRST) -> tuple[int, Permit | Denied]:
         """A permit for up to `wanted` polls with an API token now (1 or more): how many, and the permit."""

@@ -3,8 +3,9 @@
 `poll_schedule` decides what follows from the times, `dropbatch.core.cost_limit` what follows from the lengths.
 
 A bound is written into a random slot, with one unconditional update that reads nothing. In time it replaces another
-bound; a lost update costs one bound. All of this only makes polling better, so nothing here ever fails: without the
-table, the last known times are used, or those assumed for an unknown model.
+bound; a lost update costs one bound. Of a model that works in order, the item has also the earliest batch that was just
+found pending, so that every function knows it. All of this only makes polling better, so nothing here ever fails:
+without the table, the last known times are used, or those assumed for an unknown model.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import msgspec
 
 from dropbatch.core import keys
 from shared.aws.attribute_values import attribute, plain
-from shared.aws.dynamodb import call_dynamodb
+from shared.aws.dynamodb import ConditionFailedError, call_dynamodb
 from shared.errors import StorageError
 from shared.observability import logger
 from shared.pacing import poll_schedule
@@ -31,8 +32,8 @@ KEPT_LENGTHS = 10
 """Batches of a model whose answers' lengths are kept."""
 READ_EVERY, READ_UNKNOWN_EVERY = 30.0, 1.0
 """Seconds for which a process caches what it read; the second, if that was nothing: the first answer changes it."""
-PENDING_KEPT = 50
-"""Pending batches that a process remembers for each model."""
+SIGHTING_READ_EVERY = 3.0
+"""Seconds for which a process caches what other functions have found pending."""
 TENTHS_BELOW = 20.0
 """Seconds below which an age is stored in tenths."""
 
@@ -54,8 +55,10 @@ class CompletionTimes:
         self.known: dict[str, tuple[float, poll_schedule.Distribution]] = {}
         self.in_order: dict[str, bool] = {}
         """Whether batches of a model finish in the order in which they were accepted."""
-        self.pending: dict[str, tuple[tuple[float, float], ...]] = {}
-        """By model, when this process found batches pending, and when they were accepted, Unix seconds."""
+        self.pending: dict[str, poll_schedule.Sighting] = {}
+        """By model, the earliest batch that was just found pending."""
+        self.pending_read: dict[str, float] = {}
+        """When it was read, Unix seconds."""
         self.newest: dict[str, int] = {}
         """When each model's newest bound was written, Unix seconds."""
         self.lengths: dict[str, list[int]] = {}
@@ -83,16 +86,54 @@ class CompletionTimes:
         return self.lengths.get(model, [])
 
     def note_pending(self, model: str, accepted: float, now: float) -> None:
-        """Note that a batch was found pending, for those behind it; only this process knows."""
-        self.pending[model] = (*self.pending.get(model, ())[1 - PENDING_KEPT :], (now, accepted))
+        """Note that a batch was found pending, for those behind it, if the model works in order."""
+        known = self.pending.get(model)
+        seen = poll_schedule.earlier_pending(known, (now, accepted))
+        if not self.in_order.get(model) or seen == known:
+            return
+        self.pending[model] = seen
+        values = {":seen": now, ":accepted": accepted, ":old": now - poll_schedule.SEEN_SECONDS}
+        try:
+            call_dynamodb(
+                self.client,
+                "update_item",
+                TableName=self.table,
+                Key=_key(model),
+                UpdateExpression="SET pending_seen = :seen, pending_accepted = :accepted",
+                ConditionExpression="attribute_not_exists(pending_seen) OR pending_seen <= :old"
+                " OR pending_accepted >= :accepted",
+                ExpressionAttributeValues={name: attribute(value) for name, value in values.items()},
+            )
+        except ConditionFailedError:
+            self.pending_read.pop(model, None)  # Another function has found an earlier one.
+        except StorageError as error:
+            logger.warning("pending batch not noted", reason=str(error))
 
     def seconds_behind(self, model: str, accepted: float, now: float) -> float:
         """Seconds for which a batch is not polled, because an earlier one was just found pending; 0: it is polled."""
-        if not self.pending.get(model) or not self.in_order.get(model):
+        if not self.in_order.get(model):
             return 0.0
         if random.random() < poll_schedule.ASKED_ANYWAY:  # noqa: S311 - a sample
             return 0.0
-        return poll_schedule.seconds_behind(self.pending[model], accepted, now)
+        return poll_schedule.seconds_behind(self._pending(model, now), accepted, now)
+
+    def _pending(self, model: str, now: float) -> poll_schedule.Sighting | None:
+        """The earliest batch of a model that any function has just found pending."""
+        known = self.pending.get(model)
+        if now - self.pending_read.get(model, 0.0) < SIGHTING_READ_EVERY:
+            return known
+        self.pending_read[model] = now
+        try:
+            item = call_dynamodb(self.client, "get_item", TableName=self.table, Key=_key(model)).get("Item", {})
+            seen, accepted = (float(item[name]["N"]) for name in ("pending_seen", "pending_accepted"))
+        except (KeyError, ValueError):
+            return known  # None has been found pending, or what is there is no sighting.
+        except StorageError as error:
+            logger.warning("pending batch not read", reason=str(error))
+            return known
+        if seen <= now:
+            self.pending[model] = poll_schedule.earlier_pending(known, (seen, accepted))
+        return self.pending.get(model)
 
     def note(self, model: str, number: str, after: float, by: float, now: float, answer_tokens: int = 0) -> None:
         """Store a batch's bound and the length of its answers, if the batch is one of those sampled.

@@ -10,8 +10,8 @@ old; the rule then polls at 2 s, 4 s, 8 s and so on. The assumption counts as ha
 it decides at ages for which nothing is known, and when the bounds have become too wide to tell, because every batch was
 finished at its first poll: one of the next batches is then polled sooner, and shows whether the model became faster.
 
-Where batches are seen to finish in the order in which they were accepted, none is polled while an earlier one was just
-found pending.
+Where batches are seen to finish in the order in which they were accepted, and some take much longer than others, as in
+a queue, none is polled while an earlier one was just found pending, by whichever function.
 
 While nothing at all is known about a model, only the first batches of a job are polled this early. The others wait
 longer for their first poll: by then the first ones have shown how long the model takes, with a few calls instead of
@@ -23,10 +23,6 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from itertools import accumulate, pairwise
 from math import log
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 FIRST_POLL_SECONDS = 2.0
 """Seconds from acceptance to the first poll of the first batch of a model never seen."""
@@ -64,9 +60,13 @@ ORDER_LIFE_SECONDS, ORDER_APART_SECONDS = 3_600.0, 5.0
 """Seconds for which bounds tell of the order, and seconds between two acceptances that count as one after the other."""
 MIN_IN_ORDER, MAX_OUT_OF_ORDER = 20, 0.02
 """Pairs of batches that must have finished in order, and the share that may not have."""
-BEHIND_SECONDS, MAX_BEHIND_SECONDS = 10.0, 120.0
-"""Seconds for which a batch that was found pending holds back those behind it, and the longest that one waits."""
-ASKED_ANYWAY = 0.05
+MIN_TIMES_LONGER = 1.75
+"""How many times longer the slowest eighth of them took than the quickest: otherwise their times alone tell enough."""
+SEEN_SECONDS = 25.0
+"""Seconds for which a batch that was found pending holds back those behind it."""
+MIN_BEHIND_SECONDS, MAX_BEHIND_SECONDS = 10.0, 120.0
+"""The shortest and the longest time for which one of them waits."""
+ASKED_ANYWAY = 0.03
 """The share of them that is polled all the same, to see whether the model still works in order."""
 
 START, STEPS = FIRST_POLL_SECONDS / GROWTH, 7
@@ -78,6 +78,8 @@ EDGES = (0.0, *(START * GROWTH ** (step / STEPS) for step in range(-14, 116)))
 
 Bound = tuple[float, float, int]
 """One batch: its age when last seen pending (0: never), its age when first seen finished, and when that was."""
+Sighting = tuple[float, float]
+"""When a batch was found pending, and when it had been accepted, Unix seconds."""
 Distribution = tuple[float, ...]
 """For each bucket of age, the share of batches that take that long."""
 
@@ -127,10 +129,15 @@ def distribution(bounds: tuple[Bound, ...], now: float) -> Distribution:
 def is_in_order(bounds: tuple[Bound, ...], now: float) -> bool:
     """Whether batches were lately seen to finish in the order in which they were accepted, hardly one before another.
 
+    Not if all took about as long: then there is an order, too, but no queue.
+
     Of two batches that were outstanding at the same time, the later one was seen pending when the earlier one was seen
     finished, or the earlier one was seen pending when the later one was seen finished; other pairs tell nothing.
     """
     seen = [(at - by, at - by + after, at) for after, by, at in bounds if now - at < ORDER_LIFE_SECONDS]
+    ages = sorted(by for _, by, at in bounds if now - at < ORDER_LIFE_SECONDS)
+    if not ages or ages[len(ages) * 7 // 8] < MIN_TIMES_LONGER * ages[len(ages) // 8]:
+        return False
     kept = broken = 0
     for accepted, pending, finished in seen:
         for later, later_pending, later_finished in seen:
@@ -140,16 +147,24 @@ def is_in_order(bounds: tuple[Bound, ...], now: float) -> bool:
     return kept >= MIN_IN_ORDER and broken <= MAX_OUT_OF_ORDER * (kept + broken)
 
 
-def seconds_behind(pending: Iterable[tuple[float, float]], accepted: float, now: float) -> float:
+def earlier_pending(known: Sighting | None, other: Sighting) -> Sighting:
+    """Of two sightings the one that holds back more: of the batch accepted first, unless the other one is too old."""
+    both = [known, other] if known else [other]
+    newest = max(seen for seen, _ in both)
+    return min((one for one in both if newest - one[0] < SEEN_SECONDS), key=lambda one: (one[1], -one[0]))
+
+
+def seconds_behind(pending: Sighting | None, accepted: float, now: float) -> float:
     """Seconds for which a batch of a model that works in order is not polled; 0 if none is known to be before it.
 
     Args:
-        pending: when batches were found pending, and when they were accepted, Unix seconds.
+        pending: the earliest batch that was just found pending.
         accepted: when the batch was accepted.
         now: Unix seconds.
     """
-    before = [at for seen, at in pending if now - seen < BEHIND_SECONDS and at < accepted - 1.0]
-    return min(max(accepted - min(before), BEHIND_SECONDS), MAX_BEHIND_SECONDS) if before else 0.0
+    if pending is None or now - pending[0] >= SEEN_SECONDS or pending[1] >= accepted - 1.0:
+        return 0.0
+    return min(max(accepted - pending[1], MIN_BEHIND_SECONDS), MAX_BEHIND_SECONDS)
 
 
 def first_poll(of: Distribution, number: str, chance: float, *, rested: bool = False) -> float:

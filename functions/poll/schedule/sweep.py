@@ -123,7 +123,7 @@ def _after(services: Services, progress: Sweep, last: str, adjusted: int) -> Swe
     """The progress after a page: the next page, which begins after the number `last`, the next pass, or none."""
     now = services.now()
     if last:
-        pace = adjusted * _slot_seconds(services) if progress.goal is SweepGoal.RELEASE else 0.0
+        pace = adjusted * services.budget.slot_seconds if progress.goal is SweepGoal.RELEASE else 0.0
         return replace(progress, after=last, due=now + pace)
     return replace(progress, passes=progress.passes - 1, after="", due=now + SLOW_HOLD_SECONDS)
 
@@ -131,7 +131,7 @@ def _after(services: Services, progress: Sweep, last: str, adjusted: int) -> Swe
 def _adjust_page(invocation: Invocation, job: Job, goal: SweepGoal, page: list[Batch]) -> int:
     """Adjust each batch in isolation; return how many were adjusted."""
     services = invocation.services
-    now, apart = services.now(), _slot_seconds(services)
+    now, apart = services.now(), services.budget.slot_seconds
     held = [batch.number for batch in page if batch.held and batch.state is BatchState.READY and not batch.ending]
     slots = {number: now + place * apart for place, number in enumerate(held)}
 
@@ -148,11 +148,6 @@ def _adjust_page(invocation: Invocation, job: Job, goal: SweepGoal, page: list[B
 
     items = [(DueEntry(batch.job_id, batch.number, None), batch) for batch in page]
     return sum(map(bool, each_contained(services, items, adjust)))
-
-
-def _slot_seconds(services: Services) -> float:
-    """Seconds between the slots of two batches: submits may use half of the rate budget."""
-    return 2 * services.budget.interval / 1_000 / len(services.budget.senders(""))
 
 
 def _waits(batch: Batch) -> bool:

@@ -46,7 +46,7 @@ def test_second_job_and_model_use_the_same_queue(on, api):
 
 
 def test_without_events_nothing_is_asked(start, api):
-    world = start()
+    world = start(COMPLETION_EVENTS="no")
     world.upload_records("a.jsonl", texts(3), model=BGE)
     world.settle()
     assert not {"queues", "subscriptions", "pull", "ack"} & api.calls.keys()

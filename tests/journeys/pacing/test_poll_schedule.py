@@ -5,7 +5,10 @@ import time
 import pytest
 
 import functions.submit.handler
+from dropbatch.core.keys import completion_times
 from shared.errors import StorageError
+from shared.pacing.completion_times import SIGHTING_READ_EVERY, CompletionTimes
+from shared.pacing.controls import control_key
 from shared.pacing.poll_schedule import LATER_FIRST
 
 M2M = "@cf/meta/m2m100-1.2b"
@@ -52,22 +55,84 @@ def test_process_learns_model_from_first_answer(world):
     assert services.times.first_poll(M2M, "00000009", now + 1) < LATER_FIRST / 2
 
 
-@pytest.mark.parametrize(("apart", "is_held"), [(20, True), (-20, False)], ids=["in order", "the other way round"])
-def test_model_that_works_in_order_is_polled_in_order(world, monkeypatch, apart, is_held):
+@pytest.fixture
+def processes(world, monkeypatch):
+    """The completion times of two processes that know a model whose batches are over every 10 + `apart` s."""
     monkeypatch.setattr("shared.pacing.completion_times.random.random", lambda: 0.9)
     slots = iter(range(40))
     monkeypatch.setattr("shared.pacing.completion_times.random.randrange", lambda _: next(slots))
-    services, now = functions.submit.handler.services(), time.time()
-    for number in range(30):  # Accepted every 10 s, and over every 10 + `apart` s.
-        services.times.note(M2M, f"{number:08d}", 595.0, 600.0 + apart * number, now + (10 + apart) * number)
-    now += 1_000
 
-    assert services.times.seconds_behind(M2M, now - 50, now) == 0.0
-    services.times.note_pending(M2M, now - 90, now)
-    services.times.next_poll(M2M, 90.0, now)
-    assert services.times.seconds_behind(M2M, now - 50, now) == (40.0 if is_held else 0.0)
+    def known(apart=20):
+        first, now = functions.submit.handler.services().times, time.time()
+        for number in range(30):  # Accepted every 10 s.
+            took = 300.0 + apart * (number if apart > 0 else number - 30)
+            first.note(M2M, f"{number:08d}", took - 5.0, took, now + 10 * number + took)
+        other = CompletionTimes(first.client, first.table)
+        for one in (first, other):
+            one.next_poll(M2M, 90.0, now + 1_500)
+        return first, other, now + 1_500
+
+    return known
+
+
+@pytest.mark.parametrize(("apart", "held"), [(20, 40.0), (-20, 0.0)], ids=["in order", "the other way round"])
+def test_model_that_works_in_order_is_polled_in_order(processes, monkeypatch, apart, held):
+    one, _, now = processes(apart)
+    assert one.seconds_behind(M2M, now - 50, now) == 0.0
+    one.note_pending(M2M, now - 90, now)
+
+    assert one.seconds_behind(M2M, now - 50, now) == held
     monkeypatch.setattr("shared.pacing.completion_times.random.random", lambda: 0.01)
-    assert services.times.seconds_behind(M2M, now - 50, now) == 0.0
+    assert one.seconds_behind(M2M, now - 50, now) == 0.0
+
+
+def test_what_one_process_finds_pending_holds_back_others(processes):
+    """Within seconds: they read it now and then."""
+    one, other, now = processes()
+    assert other.seconds_behind(M2M, now - 50, now) == 0.0
+    one.note_pending(M2M, now - 90, now)
+
+    assert other.seconds_behind(M2M, now - 50, now + SIGHTING_READ_EVERY - 0.1) == 0.0
+    assert other.seconds_behind(M2M, now - 50, now + SIGHTING_READ_EVERY) == 40.0
+
+
+def test_earliest_pending_batch_is_what_all_know(processes):
+    one, other, now = processes()
+    one.note_pending(M2M, now - 90, now)
+    other.note_pending(M2M, now - 70, now + 1)  # It has not read of the first one yet.
+
+    third = CompletionTimes(one.client, one.table)
+    third.next_poll(M2M, 90.0, now)
+    for process in (one, other, third):
+        assert process.seconds_behind(M2M, now - 50, now + 2) == 40.0
+    other.note_pending(M2M, now - 60, now + 26)  # The first one may be over.
+    assert third.seconds_behind(M2M, now - 50, now + 27) == 10.0
+
+
+@pytest.mark.parametrize("seen", [{"N": "9999999999"}, {"S": "never"}], ids=["in the future", "no number"])
+def test_sighting_that_cannot_be_right_holds_back_nothing(processes, seen):
+    one, _, now = processes()
+    one.client.update_item(
+        TableName=one.table,
+        Key=control_key(completion_times(M2M)[1]),
+        UpdateExpression="SET pending_seen = :seen, pending_accepted = :accepted",
+        ExpressionAttributeValues={":seen": seen, ":accepted": {"N": "1"}},
+    )
+
+    assert one.seconds_behind(M2M, now - 50, now) == 0.0
+
+
+def test_table_that_fails_holds_back_nothing(processes, monkeypatch):
+    one, _, now = processes()
+
+    def hang(*_args, **_named):
+        raise StorageError("no answer")
+
+    monkeypatch.setattr("shared.pacing.completion_times.call_dynamodb", hang)
+
+    assert one.seconds_behind(M2M, now - 50, now) == 0.0
+    one.note_pending(M2M, now - 90, now)
+    assert one.seconds_behind(M2M, now - 50, now) == 40.0  # It knows of its own.
 
 
 @pytest.mark.parametrize(("calls", "least"), [(4, 30.0), (20, 6.0)])

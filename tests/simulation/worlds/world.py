@@ -296,9 +296,12 @@ class World(Account):
 def simulated(
     seed: int, awkward: Awkward | None = None, behaviour: Behaviour | None = None, **settings: object
 ) -> Iterator[World]:
-    """A world, installed in place of AWS, the API, threads, time and chance until the context ends."""
+    """A world, installed in place of AWS, the API, threads, time and chance until the context ends.
+
+    It has completion events only if `COMPLETION_EVENTS` is given.
+    """
     with ExitStack() as stack:
-        stack.enter_context(patch.dict(os.environ, _environment(settings)))
+        stack.enter_context(patch.dict(os.environ, _environment({"COMPLETION_EVENTS": "no"} | settings)))
         world = World(seed, awkward, behaviour)
         clock = SimpleNamespace(time=world.clock, monotonic=world.clock)
         chance = random.Random(seed)

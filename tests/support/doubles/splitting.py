@@ -19,7 +19,6 @@ from shared.invocation import Invocation
 from shared.models import Batch, ErrorDetail, Job, Upload
 from shared.pacing.room import Free
 from shared.pacing.wakes import LeftDue
-from tests.support.doubles.control_items import GivenBudget
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -52,6 +51,7 @@ class Fake:
         self.calls: list[str] = []
         self.statuses: list[dict[str, Any]] = []
         self.given: dict[str, Any] = {}
+        self.submits_first = self.first_is_left = False
         self.strikes_at, self.mode, self.clock = 0, "", 1_000.0
         self.lock = threading.RLock()
         plan = SplitPlan("@cf/a/b", most, 9_500_000, "account", "jsonl", "plain", 0, first)
@@ -63,7 +63,7 @@ class Fake:
             store=self,
             ledger=self,
             queues=self,
-            budget=SimpleNamespace(slot=GivenBudget().slot, free=self.free),
+            budget=SimpleNamespace(burst=100, slot_seconds=0.6, free=self.free),
             left=LeftDue(),
             day_limit=None,
             now=lambda: self.clock,
@@ -74,7 +74,9 @@ class Fake:
         try:
             job = self.job if leased else lease_turn(self.services, self.job)
             if job:
-                take_turn(Invocation(self.services, self.clock + remaining), job, split)
+                self.first_is_left = take_turn(
+                    Invocation(self.services, self.clock + remaining), job, split, submits_first=self.submits_first
+                )
         except (DiedError, StorageError):
             self.strikes_at = 0
             return False

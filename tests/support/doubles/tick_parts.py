@@ -14,7 +14,7 @@ from functions.poll.schedule import due_jobs, due_polls, tick
 from shared.invocation import Invocation
 from shared.ledger import DueEntry, Ledger
 from shared.models import Batch, DueKind, Job, Sender
-from shared.pacing.controls import Denied, Permit
+from shared.pacing.controls import Controls, Denied, Permit, Rate
 from shared.pacing.room import Free
 from shared.pacing.wakes import LeftDue
 from shared.workers_ai.senders import ONLY_ONE
@@ -63,6 +63,8 @@ class MemoryLedger:
         self.postponed: list[tuple[float, str]] = []
         """Jobs for which a message is sent, and when."""
         self.set_aside_ids: list[str] = []
+        self.unread: set[str] = set()
+        """Ids of jobs whose models are not read."""
         self.is_changed_by_others = False
         """Whether each conditional write comes too late."""
 
@@ -137,9 +139,10 @@ class MemoryLedger:
         """Batches of a kind of work by their job."""
         return Counter(one.job_id for one in self.batches.values() if one.work is work)
 
-    def models_of(self, job_ids: Sequence[str]) -> dict[str, str]:
-        """Models of jobs."""
-        return {job_id: job.plan.model for job_id in job_ids if (job := self.job(job_id))}
+    def models_of(self, job_ids: Sequence[str]) -> dict[str, str | None]:
+        """Models of jobs, None for those that are not read."""
+        found = {job_id: job.plan.model for job_id in job_ids if (job := self.job(job_id))}
+        return {job_id: None if job_id in self.unread else model for job_id, model in found.items()}
 
 
 @dataclass
@@ -152,6 +155,7 @@ class Allowance:
     permit: Permit | Denied = field(default_factory=Permit)
     most_outstanding: float = 999
     polls_wait: bool = False
+    was_full: frozenset[str] = frozenset()
     noted: tuple[int, list[str]] = (-1, [])
     looks_until: float = -1
 
@@ -170,6 +174,10 @@ class Allowance:
     def permit_polls(self, wanted: int, _now: float, _sender: Sender) -> tuple[int, Permit | Denied]:
         """How many polls are permitted, and the permit."""
         return min(wanted, self.granted), self.permit
+
+    def controls(self) -> Controls:
+        """What earlier ticks have noted."""
+        return Controls(None, None, Rate(), self.was_full)
 
     def full_models(self, by_model: Counter[str], total: int) -> list[str]:
         """Names of models, each with its count."""

@@ -117,6 +117,7 @@ def run(journey: Journey, boundaries: Boundaries) -> Seen:
     with ExitStack() as opened:
         executions = waiting_executions.install(opened.enter_context(pytest.MonkeyPatch.context()))
         world = opened.enter_context(mortal_world(api, boundaries, MAX_REQUESTS_PER_BATCH=3, STATE_MACHINE_ARN=MACHINE))
+        world.reads_and_submits = not journey.commands  # These come before the submit.
         lines = [line if isinstance(line, str) else json.dumps(line) for line in journey.upload]
         body = "".join(line + "\n" for line in lines).encode()
         metadata = {"task-token": waiting_executions.TOKEN} if journey.awaited else {}

@@ -88,6 +88,8 @@ class World:
     ticks: int = 0
     wakes: bool = False
     """Whether functions may plan wake-ups. If not, ticks wait for what is due, as at the end of a chain of messages."""
+    reads_and_submits: bool = False
+    """Whether the invocation that reads an upload submits its first batch. If not, messages have waited for long."""
     refused: list[dict[str, Any]] = field(default_factory=list)
 
     # ── a user ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -195,7 +197,8 @@ class World:
             for message in messages:
                 message["Body"] = self._with_versions(message["Body"])
             for _ in range(times):
-                failed = self.invoke(handler, {"Records": [_record(message, queue) for message in messages]})
+                sent_at = time.time() if self.reads_and_submits else 0.0
+                failed = self.invoke(handler, {"Records": [_record(message, queue, sent_at) for message in messages]})
             for message in messages:
                 if message["MessageId"] not in failed:
                     self.sqs.delete_message(QueueUrl=self.queues[queue], ReceiptHandle=message["ReceiptHandle"])
@@ -289,12 +292,12 @@ def _visible(queue: str) -> bool:
     return bool(sqs_backends[AWS_ACCOUNT][REGION].queues[queue].messages)
 
 
-def _record(message: dict[str, Any], queue: str) -> dict[str, Any]:
+def _record(message: dict[str, Any], queue: str, sent_at: float) -> dict[str, Any]:
     return {
         "messageId": message["MessageId"],
         "receiptHandle": message["ReceiptHandle"],
         "body": message["Body"],
-        "attributes": message.get("Attributes", {}),
+        "attributes": message.get("Attributes", {}) | {"SentTimestamp": str(int(1_000 * sent_at))},
         "messageAttributes": {},
         "md5OfBody": message["MD5OfBody"],
         "eventSource": "aws:sqs",

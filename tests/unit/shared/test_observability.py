@@ -23,6 +23,8 @@ WITHOUT_A_JOB = {
     "message failed",
     "completion time not remembered",
     "completion times not read",
+    "pending batch not noted",
+    "pending batch not read",
     "control item deleted, because it cannot be read",
     "stack controlled",
     "unknown command for the stack",

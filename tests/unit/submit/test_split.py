@@ -191,6 +191,25 @@ def test_no_more_messages_are_sent_than_are_taken(waiting, messages):
     assert len(fake.messages) == min(messages, len(fake.batches))
 
 
+def test_first_batch_is_left_to_caller_that_submits_it():
+    fake = Fake(most=2, first=2)
+    fake.submits_first = True
+    fake.services.budget.free = lambda _now: Free(100, 3, 90)
+    fake.run()
+
+    assert fake.first_is_left
+    assert fake.messages == sorted(fake.batches)[1:4]
+
+
+def test_first_batch_is_not_left_once_messages_were_sent():
+    fake = Fake()
+    fake.submits_first = True
+    fake.run()
+
+    assert not fake.first_is_left
+    assert fake.messages == sorted(fake.batches)
+
+
 def test_batches_before_fault_are_sent_immediately():
     fake = Fake()
     read = fake.read_version

@@ -115,7 +115,7 @@ def test_job_whose_turns_keep_failing_is_counted(monkeypatch, claims, stuck):
 )
 def test_turn_lasts(monkeypatch, packing, remaining, lasts):
     turns = []
-    monkeypatch.setattr(module, "Turn", lambda *given: turns.append(Turn(*given)) or turns[-1])
+    monkeypatch.setattr(module, "Turn", lambda *given, **named: turns.append(Turn(*given, **named)) or turns[-1])
     fake = Fake()
     stored = gzip.compress(UPLOAD) if packing == "gzip" else UPLOAD
     fake.read_version = lambda key, version, etag, start, length: stored[start : start + length]

@@ -14,7 +14,6 @@ from shared.invocation import Invocation
 from shared.models import (
     CANCEL,
     CANCELLED,
-    FIRST,
     PAST_DEADLINE,
     BatchState,
     JobControl,
@@ -120,8 +119,7 @@ def ledger(monkeypatch):
 def swept(ledger, changes, *batches, seconds=140.0):
     """The job after one visit has swept it."""
     ledger.held = [replace(batch, number=f"{number:08d}") for number, batch in enumerate(batches)]
-    budget = SimpleNamespace(interval=1_500, senders=lambda account: (FIRST,))
-    services = SimpleNamespace(ledger=ledger, now=lambda: ledger.now, budget=budget)
+    services = SimpleNamespace(ledger=ledger, now=lambda: ledger.now, budget=SimpleNamespace(slot_seconds=3.0))
     return sweep(Invocation(services, ledger.now + seconds), replace(RUNNING, **changes))
 
 
@@ -256,7 +254,7 @@ def test_unreadable_batches_are_passed_over(ledger, lost):
 # ── what a page's batches come to ────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_resumed_job_releases_at_half_rate(ledger):
+def test_resumed_job_releases_at_submit_rate(ledger):
     swept(ledger, RESUMED, HELD, HELD)
 
     assert sorted(ledger.done) == [("released", "00000000", T), ("released", "00000001", T + 3)]

@@ -9,7 +9,7 @@ import functions.poll.schedule.sweep
 from dropbatch.core.keys import JobState
 from functions.poll.schedule.sweep import PASSES, current_sweep, next_sweep, sweep
 from shared.invocation import Invocation
-from shared.models import FIRST, BatchState, JobControl, Sweep, SweepGoal
+from shared.models import BatchState, JobControl, Sweep, SweepGoal
 from tests.support.doubles.ledger_items import JOB, READY, REASON, T
 from tests.support.doubles.swept_jobs import (
     CANCELLED_JOB,
@@ -124,8 +124,7 @@ def test_twenty_thousand_batches_end_in_10_minutes(monkeypatch):
     monkeypatch.setattr(functions.poll.schedule.sweep, "collect", collect)
     monkeypatch.setattr(functions.poll.schedule.sweep, "write_status", lambda *_given: None)
     ledger.batches, ledger.update_leased_job = page_of, lambda job, changes: replace(job, **changes)
-    budget = SimpleNamespace(interval=60_000, senders=lambda account: (FIRST,))
-    services = SimpleNamespace(ledger=ledger, now=lambda: ledger.now, budget=budget)
+    services = SimpleNamespace(ledger=ledger, now=lambda: ledger.now, budget=SimpleNamespace(slot_seconds=120.0))
     job = replace(RUNNING, error=REASON)
     while job.sweep is None or job.sweep.passes == PASSES[SweepGoal.END]:
         visits += 1

@@ -275,6 +275,17 @@ def test_models_are_counted_only_from_limit_on(parts, outstanding, full):
     assert parts.budget.noted == (outstanding, full)
 
 
+@pytest.mark.parametrize(("was_full", "full"), [({M2M}, [f"{M2M}: 3 of 3"]), ({}, [])])
+def test_model_that_cannot_be_counted_stays_full(parts, was_full, full):
+    parts.budget.most_outstanding, parts.budget.was_full = 3, frozenset(was_full)
+    parts.ledger.add(replace(SMALL, due_at=None), *(turn(each, DueKind.POLL, at=900) for each in range(3)))
+    parts.ledger.unread.add(SMALL.job_id)
+
+    parts.run()
+
+    assert parts.budget.noted == (3, full)
+
+
 # ── what a cycle reads ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -344,6 +355,11 @@ def test_idle_tick_reads_only_uncounted(parts):
     assert {kind for _, kind, _ in parts.ledger.asked} == {DueKind.JOB, DueKind.STATUS, DueKind.CLEANUP}
 
 
+def outstanding(batches):
+    """So many batches of a job, none of which is polled soon."""
+    return [turn(10 + number, DueKind.POLL, at=900) for number in range(batches)]
+
+
 # ── submits ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -365,7 +381,7 @@ def test_first_batches_go_first(parts, free, left, outcome, calls):
     """`outcome`: of the first batches so many were sent, and used so many calls; some need none."""
     parts.budget.available = Free(*free)
     parts.budget.calls = 2 * left + 1
-    parts.ledger.add(turn(0, DueKind.FIRST), turn(1))
+    parts.ledger.add(turn(0, DueKind.FIRST), turn(1), *outstanding(left + 1))
     parts.submit_outcomes = [outcome]
 
     parts.run(ONE_CYCLE)
@@ -396,12 +412,15 @@ def test_no_pause_is_named_without_one(parts):
     assert [pause for _, _, pause in parts.submits] == [None, None]
 
 
-def test_tick_sends_first_batches_for_all_calls(parts):
-    """First batches get all calls until the next tick, others half of them."""
+@pytest.mark.parametrize(
+    ("batches", "calls"), [(0, [9, 8, 6, 6]), (3, [9, 5, 6, 3]), (5, [9, 3, 6, 1]), (20, [9, 3, 6, 1])]
+)
+def test_submits_leave_a_call_for_each_batch_outstanding(parts, batches, calls):
+    """First batches get all calls until the next tick, others at least half of them."""
     parts.budget.calls = 9
-    parts.ledger.add(turn(0, DueKind.FIRST), turn(1), turn(2))
+    parts.ledger.add(turn(0, DueKind.FIRST), turn(1), turn(2), *outstanding(batches))
     parts.submit_outcomes = [(1, 1), (2, 2)]
 
     parts.run()
 
-    assert [calls for _, calls, _ in parts.submits] == [9, 3, 6, 1]
+    assert [calls for _, calls, _ in parts.submits] == calls

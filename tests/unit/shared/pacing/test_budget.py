@@ -57,6 +57,12 @@ def test_worker_makes_as_many_calls_as_it_is_told(calls, burst, interval):
     assert (budget.burst, budget.interval, budget.calls_in(60)) == (burst, interval, burst + calls)
 
 
+@pytest.mark.parametrize(("calls", "seconds"), [(240, 0.278), (4, 15.0), (3, 40.0), (1, 120.0)])
+def test_submits_leave_every_other_call_to_polls_without_share(calls, seconds):
+    """Where polls may use more of the burst, they go first, and submits need not leave any."""
+    assert GivenBudget(calls).slot_seconds == seconds
+
+
 @pytest.mark.parametrize(
     ("filled_after", "first", "submits", "polls"),
     [

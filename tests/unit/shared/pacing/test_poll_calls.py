@@ -22,9 +22,12 @@ def test_first_job_takes_at_most_4_calls_per_batch(jobs):
 
 @pytest.mark.parametrize("place", [1, 2, 3])
 def test_later_job_takes_at_most_3_calls_per_batch(jobs, place):
-    """One job of 40 batches varies; four in five stay within the target."""
-    found = calls(jobs[place])
-    assert statistics.fmean(found) <= 2.85
+    assert statistics.fmean(calls(jobs[place])) <= 2.85
+
+
+def test_four_later_jobs_in_five_take_at_most_3_calls_per_batch(jobs):
+    """One job of 40 batches varies, and so does the share of 60: of the same rule, one in ten to one in five."""
+    found = [one for results in jobs[1:] for one in calls(results)]
     assert sum(one > 3 for one in found) <= len(found) / 5
 
 

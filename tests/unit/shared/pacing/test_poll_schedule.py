@@ -21,6 +21,7 @@ from shared.pacing.poll_schedule import (
     SCOUTS,
     SHARE,
     distribution,
+    earlier_pending,
     first_poll,
     is_in_order,
     is_sampled,
@@ -179,12 +180,12 @@ def bounds_of(took, number=40, apart=10.0, polled_every=15.0):
 @pytest.mark.parametrize(
     ("took", "expected"),
     [
-        (lambda _: 33.0, True),
+        (lambda _: 33.0, False),
         (lambda number: 30.0 + 5 * number, True),
         (lambda number: 300.0 if number % 8 == 0 else 30.0, False),
         (lambda number: random.Random(number).uniform(5, 300), False),
     ],
-    ids=["always as long", "a queue", "some take long", "by chance"],
+    ids=["always as long, so nothing is gained", "a queue", "some take long", "by chance"],
 )
 def test_order_is_seen_in_bounds(took, expected):
     bounds = bounds_of(took)
@@ -195,7 +196,24 @@ def test_order_is_seen_in_bounds(took, expected):
 
 @pytest.mark.parametrize(
     ("seen_ago", "accepted_before", "wait"),
-    [(1, 40, 40), (9, 40, 40), (10, 40, 0), (1, 2, 10), (1, 1, 0), (1, -5, 0), (1, 500, 120)],
+    [(1, 40, 40), (24, 40, 40), (25, 40, 0), (1, 2, 10), (1, 1, 0), (1, -5, 0), (1, 500, 120)],
 )
 def test_batch_waits_as_long_as_it_is_behind(seen_ago, accepted_before, wait):
-    assert seconds_behind([(NOW - seen_ago, NOW - 60 - accepted_before)], NOW - 60, NOW) == wait
+    assert seconds_behind((NOW - seen_ago, NOW - 60 - accepted_before), NOW - 60, NOW) == wait
+    assert seconds_behind(None, NOW - 60, NOW) == 0
+
+
+@pytest.mark.parametrize(
+    ("known", "other", "kept"),
+    [
+        (None, (100, 50), (100, 50)),
+        ((90, 40), (100, 50), (90, 40)),
+        ((90, 60), (100, 50), (100, 50)),
+        ((90, 50), (100, 50), (100, 50)),
+        ((75, 40), (100, 50), (100, 50)),
+        ((100, 50), (75, 40), (100, 50)),
+        ((100, 50), (76, 40), (76, 40)),
+    ],
+)
+def test_earliest_batch_that_was_just_pending_is_kept(known, other, kept):
+    assert earlier_pending(known, other) == kept
