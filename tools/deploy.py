@@ -19,6 +19,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 import dropbatch.client.stack
 from dropbatch.cli.cloudflare import DEFAULT_BASE_URL, Api, check_token
 from dropbatch.client import aws
+from dropbatch.client.events import MIN_CALLS_FOR_EVENTS
 from dropbatch.errors import Error
 from local.processes import LocalAwsError
 from tools import answers, answers_files, deploy_worker, plan, smoke_job
@@ -317,6 +318,8 @@ def _of_events(settings: dict[str, str]) -> str:
     """Whether Cloudflare's completion events are used, and how they are switched on."""
     if settings["TRANSPORT"] == "worker":
         return "Batches are polled: a Worker cannot read Cloudflare's completion events."
+    if int(settings.get("API_CALLS_PER_MINUTE", MIN_CALLS_FOR_EVENTS)) < MIN_CALLS_FOR_EVENTS:
+        return f"Batches are polled: completion events take ApiCallsPerMinute of {MIN_CALLS_FOR_EVENTS} at least."
     if settings.get("COMPLETION_EVENTS") == "yes":
         return """Cloudflare's completion events are on: the first job makes their queue, if the token has the
 permission "Queues - Edit"; without it batches are polled. `dropbatch events` shows which."""

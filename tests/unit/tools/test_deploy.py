@@ -311,7 +311,8 @@ def test_closing_words_say_what_was_checked():
     [
         ({"COMPLETION_EVENTS": "yes"}, "completion events are on"),
         ({"COMPLETION_EVENTS": "no"}, 'PARAMETERS="CompletionEvents=yes"'),
-        ({"COMPLETION_EVENTS": "yes", "TRANSPORT": "worker"}, "Batches are polled"),
+        ({"COMPLETION_EVENTS": "yes", "TRANSPORT": "worker"}, "Batches are polled: a Worker"),
+        ({"COMPLETION_EVENTS": "yes", "API_CALLS_PER_MINUTE": "13"}, "ApiCallsPerMinute of 14 at least"),
     ],
 )
 def test_closing_words_say_whether_events_are_used(changes, words):
