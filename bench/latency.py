@@ -254,8 +254,8 @@ def split_rows() -> list[list[str]]:
 def _concurrency(step: str) -> list[Any]:
     """`Fn::If` of the concurrent runs that a step's queue allows: its condition, with a reservation, and without."""
     batches = properties(f"{step.title()}Function")["Events"]["Batches"]["Properties"]
-    found: list[Any] = batches["ScalingConfig"]["MaximumConcurrency"]["Fn::If"]
-    return found
+    condition, reserved, runs = batches["ScalingConfig"]["MaximumConcurrency"]["Fn::If"]
+    return [condition, reserved["Fn::If"][2] if isinstance(reserved, dict) else reserved, runs]
 
 
 def other_rows() -> list[list[str]]:

@@ -20,7 +20,7 @@ from shared.errors import ConfigurationError, StorageError
 from shared.events.set_up import Events, events_of
 from shared.ledger import Ledger
 from shared.observability import logger
-from shared.pacing.budget import Budget
+from shared.pacing.budget import CLOUDFLARE_CALLS, Budget
 from shared.pacing.completion_times import CompletionTimes
 from shared.pacing.day_costs import DayLimit
 from shared.pacing.id_probes import IdProbes
@@ -28,8 +28,9 @@ from shared.pacing.wakes import LeftDue, Wakes
 from shared.retry import jittered, longest_jittered
 from shared.settings import Settings, read_settings
 from shared.workers_ai.client import WorkersAI, http_client
+from shared.workers_ai.senders import ONLY_ONE, Secret, Tokens
 from shared.workers_ai.stack_catalog import StackCatalog
-from shared.workers_ai.transports import Credentials, transport_of
+from shared.workers_ai.transports import transport_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -116,6 +117,7 @@ class Services:
     wakes: Wakes
     id_probes: IdProbes
     catalog: StackCatalog
+    tokens: Tokens = ONLY_ONE
     events: Events | None = None
     """Cloudflare's events of batches; None if they are not used."""
     day_limit: DayLimit | None = None
@@ -205,7 +207,12 @@ def services() -> Services:
 
     dynamodb = client("dynamodb", QUICK_CALLS)
     secrets = cache(lambda: client("secretsmanager", QUICK_CALLS))
-    api = WorkersAI(http_client(), transport_of(settings), _credentials_reader(settings, secrets))
+    tokens = Tokens(
+        _secret_reader(settings, secrets),
+        settings.cloudflare_account_id,
+        may_be_several=settings.transport != "worker",
+    )
+    api = WorkersAI(http_client(), transport_of(settings), tokens.credentials())
     copying = cache(lambda: client("s3", COPY_CALLS))
     store = ObjectStore(client("s3", OBJECT_CALLS), settings.bucket_name, copying, settings.kms_key_arn)
     limit = settings.max_cost_per_day
@@ -222,13 +229,21 @@ def services() -> Services:
             visit_url=settings.visit_queue_url,
         ),
         api,
-        Budget(dynamodb, settings.table_name, settings.api_calls_per_minute),
+        Budget(
+            dynamodb,
+            settings.table_name,
+            settings.api_calls_per_minute,
+            # What limits a token does not limit the AI binding, as far as Cloudflare's documents say.
+            None if settings.transport == "worker" else CLOUDFLARE_CALLS,
+            tokens.senders,
+        ),
         CompletionTimes(dynamodb, settings.table_name, _least_between_polls(settings)),
         EventBus(cache(lambda: client("events", QUICK_CALLS))),
         StepFunctions(cache(lambda: client("stepfunctions", TASK_CALLS, **_region_of(settings.state_machine_arn)))),
         Wakes(dynamodb, settings.table_name),
         IdProbes(dynamodb, settings.table_name),
         StackCatalog(store),
+        tokens,
         day_limit=None if limit is None else DayLimit(dynamodb, settings.table_name, limit),
     )
     return replace(made, events=events_of(made)) if settings.uses_events else made
@@ -254,9 +269,7 @@ def _least_between_polls(settings: Settings) -> float:
     return max(120.0 / settings.api_calls_per_minute, EVENT_SECONDS if settings.uses_events else 0.0)
 
 
-def _credentials_reader(
-    settings: Settings, client: Callable[[], SecretsManagerClient]
-) -> Callable[[bool], Credentials]:
+def _secret_reader(settings: Settings, client: Callable[[], SecretsManagerClient]) -> Callable[[bool], Secret]:
     """Return a function that reads the secrets of the transport.
 
     It reads them on first use and then every `SECRET_SECONDS`; called with True, it reads them again. It raises
@@ -280,4 +293,4 @@ def _credentials_reader(
     worker = settings.transport == "worker"
     token = settings.worker_secret_arn if worker else settings.cloudflare_api_token_secret_arn
     gateway = settings.ai_gateway_token_secret_arn if settings.ai_gateway_id and not worker else ""
-    return lambda fresh: Credentials(read(token, fresh=fresh), read(gateway, fresh=fresh) if gateway else "")
+    return lambda fresh: Secret(read(token, fresh=fresh), read(gateway, fresh=fresh) if gateway else "")

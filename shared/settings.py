@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 MIN_CALLS_FOR_EVENTS = 14
 """Calls a minute from which on events are used: half of them at once are enough for the set-up and a submit."""
 LOOPBACK_HOSTS = frozenset({"127.0.0.1", "localhost", "::1"})
+MAX_CALLS, MAX_WORKER_CALLS = 240, 2_400
+"""Calls a minute: Cloudflare's limit of a token; the most through a Worker, whose binding has no known limit."""
 MAX_QUEUE_NAME, KEPT_OF_QUEUE_NAME = 63, 9
 """Maximum characters of a queue's name at Cloudflare; its last ones: a hyphen and eight digits of the stack's id."""
 
@@ -34,7 +36,7 @@ class Settings:
         cloudflare_api_token_secret_arn: empty with `transport` worker, which needs no API token.
         max_requests_per_batch: maximum number of records in a batch.
         max_batch_bytes: maximum size of a batch's JSON body; a larger record is sent alone.
-        api_calls_per_minute: calls to the Cloudflare API by all functions together.
+        api_calls_per_minute: calls to the Cloudflare API by all functions together, with one token.
         batch_deadline_hours: hours from acceptance after which a pending batch is submitted again.
         ambiguous_submit: what happens to a batch after a submit of unknown outcome.
         staging_retention_days: days from a job's end until its staged objects are deleted.
@@ -183,7 +185,7 @@ _PARSERS: dict[str, Callable[[str], object]] = {
     "default_model": _model,
     "max_requests_per_batch": _whole(1, 100_000),
     "max_batch_bytes": _whole(1_000, API_BODY_LIMIT - 1),
-    "api_calls_per_minute": _whole(1, 240),
+    "api_calls_per_minute": _whole(1, MAX_WORKER_CALLS),
     "batch_deadline_hours": _hours,
     "ambiguous_submit": _one_of("resubmit", "fail"),
     "staging_retention_days": _whole(1, 60),
@@ -236,6 +238,12 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         for name in _NEEDS[transport]
         if not environment.get(name.upper()) and f"{name.upper()} is not set" not in problems
     ]
+    calls = values.get("api_calls_per_minute", 0)
+    if transport != "worker" and isinstance(calls, int) and calls > MAX_CALLS:
+        problems.append(
+            f"API_CALLS_PER_MINUTE must be at most {MAX_CALLS} with TRANSPORT={transport}: Cloudflare allows a "
+            "token no more. Only a Worker (TRANSPORT=worker) may make more calls"
+        )
     if problems:
         raise ConfigurationError("; ".join(problems))
     return Settings(**values)  # type: ignore[arg-type]

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dropbatch.core.api_tokens import MOST_TOKENS, read_tokens
 from local.template import parse_parameters, template
 from tools.account_stack import DeployError, session
 from tools.answers_files import REGION, REGIONS, parameters_of
@@ -106,10 +107,13 @@ def _wrong(parameter: str, value: str) -> str:
     return ""
 
 
-def _wrong_token(token: str) -> str:
-    """What is wrong with the form of a token; empty if nothing is."""
-    good = token and token.isascii() and token.isprintable() and " " not in token
-    return "" if good else "must be the token alone, without spaces or line ends."
+def _wrong_token(value: str) -> str:
+    """What is wrong with the form of a token, or of several; empty if nothing is."""
+    found = read_tokens(value)
+    texts = [one.text for one in found.tokens]
+    if any(not (one.isascii() and one.isprintable()) or " " in one for one in [*texts, found.queues]) or not texts:
+        return "must be the token alone, or several with commas between them, each perhaps with an account id."
+    return "" if len(texts) <= MOST_TOKENS else f"must be at most {MOST_TOKENS} tokens."
 
 
 @dataclass(frozen=True)

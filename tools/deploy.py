@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 from botocore.exceptions import BotoCoreError, ClientError
 
 import dropbatch.client.stack
-from dropbatch.cli.cloudflare import DEFAULT_BASE_URL, Api, check_token
-from dropbatch.client import aws
-from dropbatch.client.events import MIN_CALLS_FOR_EVENTS
+from dropbatch.cli.cloudflare import DEFAULT_BASE_URL, apis_of, check_token, first_wrong
+from dropbatch.client import aws, events
+from dropbatch.core.api_tokens import read_tokens
 from dropbatch.errors import Error
 from local.processes import LocalAwsError
 from tools import answers, answers_files, deploy_worker, plan, smoke_job
@@ -87,7 +87,7 @@ def _delete_empty_table(saved: dict[str, Any], table: str) -> None:
     print(f"Deleted the empty table {table}, which the failed deployment had left behind.")
 
 
-def _limit(saved: dict[str, Any], *, reserve: bool) -> str:
+def _limit(saved: dict[str, Any], parameters: Mapping[str, str]) -> str:
     """What the account's Lambda concurrency limit means for the stack.
 
     Raises:
@@ -98,8 +98,9 @@ def _limit(saved: dict[str, Any], *, reserve: bool) -> str:
         found = client.get_account_settings()["AccountLimit"]
     except ClientError as error:
         return f"Lambda: the account's concurrency limit could not be read ({error.response['Error']['Code']})."
+    reserve, worker = parameters.get("ReserveConcurrency") == "yes", parameters.get("Transport") == "worker"
     limit = plan.Limit(found["ConcurrentExecutions"], found["UnreservedConcurrentExecutions"])
-    possible, meaning = plan.about_limit(limit, client.meta.region_name, reserve=reserve)
+    possible, meaning = plan.about_limit(limit, client.meta.region_name, reserve=reserve, worker=worker)
     if not possible:
         raise DeployError(meaning)
     return meaning
@@ -112,8 +113,8 @@ def _prepare(given: Mapping[str, str], file: AnswersFile) -> answers.Answers:
         DeployError: an answer is missing or wrong, or the user declined.
     """
     chosen = answers.ask(given, file.settings)
-    _check_size(chosen.parameters, file.settings)
-    limit = _limit(file.settings, reserve=chosen.parameters.get("ReserveConcurrency") == "yes")
+    _check_parameters(chosen.parameters, file.settings)
+    limit = _limit(file.settings, chosen.parameters)
     print(plan.describe(chosen, file.settings, limit), flush=True)
     if sys.stdin.isatty() and not confirmed("Create it?"):
         raise DeployError("Nothing was created and nothing is billed.")
@@ -122,12 +123,18 @@ def _prepare(given: Mapping[str, str], file: AnswersFile) -> answers.Answers:
     return chosen
 
 
-def _check_size(parameters: Mapping[str, str], saved: Mapping[str, Any]) -> None:
-    """Check that Lambda takes the functions' environment.
+def _check_parameters(parameters: Mapping[str, str], saved: Mapping[str, Any]) -> None:
+    """Check what CloudFormation does not: that the transport has so many calls, and Lambda takes the environment.
 
     Raises:
-        DeployError: it is too large, with what makes it so.
+        DeployError: there are too many calls; or the environment is too large, with what makes it so.
     """
+    calls = parameters.get("ApiCallsPerMinute", "")
+    if parameters.get("Transport") != "worker" and calls.isdigit() and int(calls) > plan.MAX_CALLS:
+        raise DeployError(
+            f"ApiCallsPerMinute {calls}: Cloudflare allows a token {plan.MAX_CALLS} calls a minute. More need "
+            "Transport=worker, or several tokens (docs/transports.md)."
+        )
     size, longest = plan.environment(parameters, saved)
     if size > plan.MAX_ENVIRONMENT_BYTES:
         raise DeployError(
@@ -192,12 +199,12 @@ def _changed(given: Mapping[str, str], file: AnswersFile, stack: Stack) -> dict[
         answers.ask_token(given)  # One of a wrong form is refused before anything is built.
     wanted |= _worker_url({**stack.parameters, **wanted}, saved)
     parameters = {**stack.parameters, **wanted}
-    _check_size(parameters, saved)
+    _check_parameters(parameters, saved)
     print(f'Updating the stack "{stack.name}" in {saved["region"]}, AWS account {saved["aws_account"]}.')
     for name, value in wanted.items():
         if (before := stack.parameters.get(name, "")) != value:
             print(f"  {name}: {before or '(empty)'} -> {value or '(empty)'}")
-    print(_limit(saved, reserve=parameters.get("ReserveConcurrency") == "yes"), flush=True)
+    print(_limit(saved, parameters), flush=True)
     answers_files.save(file, wanted)
     return parameters
 
@@ -258,7 +265,7 @@ def _what_is_wrong(stack: Stack, settings: dict[str, str], token: str) -> str:
     if settings["TRANSPORT"] != "worker":
         base_url = settings["WORKERS_AI_BASE_URL"].rstrip("/")
         try:
-            wrong = check_token(Api(base_url, settings["CLOUDFLARE_ACCOUNT_ID"], token))
+            wrong = first_wrong(apis_of(base_url, settings["CLOUDFLARE_ACCOUNT_ID"], token), check_token)
         except Error as error:
             is_own = base_url != DEFAULT_BASE_URL
             raise Error(f"{error}{f' Is WorkersAiBaseUrl ({base_url}) right?' if is_own else ''}") from error
@@ -280,7 +287,9 @@ def _checked(stack: Stack, settings: dict[str, str], token: str) -> tuple[str, s
         return "", str(error)
 
 
-def closing_words(settings: dict[str, str], unconfirmed_email: str, *, smoke: bool, unchecked: str = "") -> str:
+def closing_words(
+    settings: dict[str, str], unconfirmed_email: str, *, smoke: bool, unchecked: str = "", tokens: int = 1
+) -> str:
     """The closing text: what the check proved, what it did not, and what to do next.
 
     Args:
@@ -288,10 +297,13 @@ def closing_words(settings: dict[str, str], unconfirmed_email: str, *, smoke: bo
         unconfirmed_email: the address whose subscription is not confirmed yet; empty if none.
         smoke: whether a smoke job follows, which proves more.
         unchecked: why the token could not be checked; empty if it was.
+        tokens: how many there are.
     """
     account = settings["CLOUDFLARE_ACCOUNT_ID"]
     checked = f"""Checked with one free call: the token is valid, and it may read Workers AI in account
 {account}."""
+    if tokens > 1:
+        checked = f"Checked with {tokens} free calls: each token is valid, and it may read Workers AI in its account."
     if settings["TRANSPORT"] == "worker":
         checked = "Checked with one free call: the Worker accepts the shared secret."
     elif unchecked:
@@ -307,24 +319,11 @@ until you open its link "Confirm subscription".
     return f"""
 The stack is up. {checked}
 {email if unconfirmed_email else ""}
-{_of_events(settings)}
+Completion events (docs/events.md): {events.read(settings, {}, 0.0).message}
 
 Drop a file:
   aws s3 cp requests.jsonl s3://{settings["BUCKET_NAME"]}/inbox/@cf/baai/bge-small-en-v1.5/requests.jsonl
 The answers appear under s3://{settings["BUCKET_NAME"]}/results/."""
-
-
-def _of_events(settings: dict[str, str]) -> str:
-    """Whether Cloudflare's completion events are used, and how they are switched on."""
-    if settings["TRANSPORT"] == "worker":
-        return "Batches are polled: a Worker cannot read Cloudflare's completion events."
-    if int(settings.get("API_CALLS_PER_MINUTE", MIN_CALLS_FOR_EVENTS)) < MIN_CALLS_FOR_EVENTS:
-        return f"Batches are polled: completion events take ApiCallsPerMinute of {MIN_CALLS_FOR_EVENTS} at least."
-    if settings.get("COMPLETION_EVENTS") == "yes":
-        return """Cloudflare's completion events are on: the first job makes their queue, if the token has the
-permission "Queues - Edit"; without it batches are polled. `dropbatch events` shows which."""
-    return """Cloudflare's completion events are off, so batches are polled. To have answers within seconds, give
-the token the permission "Queues - Edit" and deploy with PARAMETERS="CompletionEvents=yes" (docs/events.md)."""
 
 
 def _unconfirmed_email(saved: dict[str, Any], stack: Stack) -> str:
@@ -364,7 +363,8 @@ def _deploy_and_check() -> None:
         _put_token(given, saved, stack, token)
         wrong, unchecked = _checked(stack, settings, token)
     smoke = given.get("SMOKE", "yes") != "no"
-    print(closing_words(settings, unconfirmed, smoke=smoke, unchecked=unchecked), flush=True)
+    tokens = len(read_tokens(token).tokens)
+    print(closing_words(settings, unconfirmed, smoke=smoke, unchecked=unchecked, tokens=tokens), flush=True)
     if stack.name != dropbatch.client.stack.DEFAULT_NAME:
         print(f"For the command line: export DROPBATCH_STACK={stack.name} AWS_REGION={saved['region']}", flush=True)
     if smoke:

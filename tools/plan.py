@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 UNRESERVED = 100
 """Lambda leaves at least as many concurrent executions of an account unreserved."""
+MAX_CALLS = 240
+"""Calls a minute that Cloudflare allows a token."""
 MAX_ENVIRONMENT_BYTES = 4_096
 """Lambda's limit of all names and values of a function's environment."""
 KINDS = {
@@ -65,30 +67,30 @@ def dollars() -> tuple[str, str]:
     return idle, job
 
 
-def concurrency(*, reserve: bool) -> tuple[int, int]:
+def concurrency(*, reserve: bool, worker: bool = False) -> tuple[int, int]:
     """How many functions the stack runs at once at most (those of its queues, and a tick), and how many it reserves."""
     used, reserved = 1, 0  # The tick.
     for one in template()["Resources"].values():
         if one["Type"] != "AWS::Serverless::Function":
             continue
         about = one["Properties"]
-        reserved += _chosen(about.get("ReservedConcurrentExecutions", 0), reserve=True)
+        reserved += _chosen(about.get("ReservedConcurrentExecutions", 0), reserve=True, worker=worker)
         for event in about["Events"].values():
             scaling = event["Properties"].get("ScalingConfig", {})
-            used += _chosen(scaling.get("MaximumConcurrency", 1), reserve=reserve)
+            used += _chosen(scaling.get("MaximumConcurrency", 1), reserve=reserve, worker=worker)
     return used, reserved
 
 
-def _chosen(value: Any, *, reserve: bool) -> int:  # noqa: ANN401 - a part of the template
-    if isinstance(value, dict):
-        _, yes, no = value["Fn::If"]
-        return int(yes if reserve else no)
+def _chosen(value: Any, *, reserve: bool, worker: bool = False) -> int:  # noqa: ANN401 - a part of the template
+    while isinstance(value, dict):
+        condition, yes, no = value["Fn::If"]
+        value = yes if (worker if condition == "UsesWorker" else reserve) else no
     return int(value)
 
 
-def about_limit(limit: Limit, region: str, *, reserve: bool) -> tuple[bool, str]:
+def about_limit(limit: Limit, region: str, *, reserve: bool, worker: bool = False) -> tuple[bool, str]:
     """Whether a stack can be deployed under this limit, and what the limit means for it."""
-    used, reserved = concurrency(reserve=reserve)
+    used, reserved = concurrency(reserve=reserve, worker=worker)
     raising = (
         "AWS raises it for free on request:\n"
         "  aws service-quotas request-service-quota-increase --service-code lambda --quota-code L-B99A9384 "

@@ -9,10 +9,14 @@ import urllib.request
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dropbatch.core.api_errors import first_error
+from dropbatch.core.api_tokens import ApiToken, read_tokens
 from dropbatch.errors import Error, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 TIMEOUT_SECONDS = 60.0
 USER_AGENT = "dropbatch"
@@ -152,6 +156,28 @@ def _is_active(verified: Reply) -> bool:
     """Whether a token that was verified can still be used: Cloudflare also verifies one that has ended."""
     ended = isinstance(verified.result, dict) and verified.result.get("status") in {"disabled", "expired"}
     return verified.status == HTTPStatus.OK and not ended
+
+
+def apis_of(base_url: str, account: str, value: str) -> list[Api]:
+    """The API as each token of a secret's value calls it (`dropbatch.core.api_tokens`).
+
+    Args:
+        base_url: as `Api.base_url`.
+        account: of tokens without one.
+        value: the secret's. One plain token is taken as it is, so that a space around it is noticed.
+    """
+    tokens = read_tokens(value).tokens
+    if len(tokens) == 1 and not tokens[0].account:
+        tokens = (ApiToken(value),)
+    return [Api(base_url, one.account or account, one.text) for one in tokens or (ApiToken(value),)]
+
+
+def first_wrong(apis: Sequence[Api], check: Callable[[Api], str]) -> str:
+    """What is wrong with the first token that is not good, by its number if there are several; empty if none is bad."""
+    for number, api in enumerate(apis, 1):
+        if wrong := check(api):
+            return f"Token {number} of {len(apis)}: {wrong}" if len(apis) > 1 else wrong
+    return ""
 
 
 def check_token(api: Api) -> str:

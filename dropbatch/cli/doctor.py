@@ -213,19 +213,20 @@ def environment_of(stack: Stack) -> dict[str, str]:
 def _token(stack: Stack) -> Iterator[tuple[Level, str]]:
     import os
 
-    from dropbatch.cli.cloudflare import Api, check_token
+    from dropbatch.cli.cloudflare import apis_of, check_token, first_wrong
 
     token = os.environ.get("CLOUDFLARE_API_TOKEN", "").strip()
     if not token:
         yield "note", "not checked: the stack's token is a secret. Set CLOUDFLARE_API_TOKEN to check one."
         return
     environment = environment_of(stack)
-    wrong = check_token(Api(environment["WORKERS_AI_BASE_URL"], environment["CLOUDFLARE_ACCOUNT_ID"], token))
-    yield (
-        ("bad", wrong)
-        if wrong
-        else ("ok", "the token of CLOUDFLARE_API_TOKEN may read Workers AI in the stack's account")
-    )
+    apis = apis_of(environment["WORKERS_AI_BASE_URL"], environment["CLOUDFLARE_ACCOUNT_ID"], token)
+    if wrong := first_wrong(apis, check_token):
+        yield "bad", wrong
+    elif len(apis) > 1:
+        yield "ok", f"each of the {len(apis)} tokens of CLOUDFLARE_API_TOKEN may read Workers AI in its account"
+    else:
+        yield "ok", "the token of CLOUDFLARE_API_TOKEN may read Workers AI in the stack's account"
 
 
 def _events(stack: Stack) -> Iterator[tuple[Level, str]]:

@@ -5,8 +5,10 @@ Each answer has the name of the local Workers AI's switch for it, so that `probe
 
 from __future__ import annotations
 
+import json
 import time
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -25,6 +27,15 @@ COST = (
     "$0.001. If the token may edit Queues, a queue dropbatch-probe-... is made and deleted again. Nothing else is "
     "changed in the account."
 )
+BINDING_COST = (
+    "It also polls an id that does not exist {calls:,} times through {url}, within five minutes: that runs no model. "
+    "If the binding has the limit of a token (1,200 calls), Cloudflare refuses it for five minutes, and perhaps other "
+    "calls of the account too."
+)
+MOST_CALLS, TOGETHER, BINDING_SECONDS = 1_300, 16, 290.0
+"""Calls, more than a token has in five minutes; how many at once; and seconds in which they are made."""
+ENOUGH_REFUSED = 20
+TOO_MANY = 429
 OTHER_MODEL = "@cf/baai/bge-base-en-v1.5"
 NO_MODEL = "@cf/dropbatch/no-such-model"
 UNQUEUEABLE_MODEL = "@cf/baai/bge-reranker-base"
@@ -42,6 +53,7 @@ class Prober:
         api: the account.
         model: takes batches of `{"text": …}`.
         gateway: an AI Gateway to try; None for none.
+        worker: a Worker whose AI binding is measured: its address and the secret that it shares; None for none.
         say: called with a text about each step.
         sleep: waits between two polls.
         clock: seconds.
@@ -53,6 +65,7 @@ class Prober:
     api: Api
     model: str
     gateway: str | None = None
+    worker: Api | None = None
     say: Callable[[str], None] = print
     sleep: Callable[[float], None] = time.sleep
     clock: Callable[[], float] = time.monotonic
@@ -76,6 +89,10 @@ class Prober:
         EventProbe(self).run()
         if self.gateway:
             self._gateway(self.gateway)
+        if self.worker:
+            self.say("Many calls through the Worker ...")
+            found = self.facts["binding"] = measure_binding(self.worker, self.model, self.clock)
+            self.like["binding_limit"] = found["first_refused_after"] or 0
         return {
             "version": 1,
             "made_at": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
@@ -246,6 +263,34 @@ class Prober:
 
     def _message(self, reply: Reply) -> str:
         return reply.message.replace(self.api.account, "ACCOUNT")[:MAX_MESSAGE_CHARACTERS]
+
+
+def measure_binding(api: Api, model: str, clock: Callable[[], float]) -> dict[str, Any]:
+    """Make calls until enough are refused, or all are made, or the time is over.
+
+    Args:
+        api: the Worker: its address and the secret that it shares.
+        model: any that takes batches.
+        clock: seconds.
+
+    Returns:
+        How many calls were made in how many seconds, how many of them were refused as too many, and before which number
+        of calls the first was (None: none was).
+    """
+    url, body = f"{api.base_url}/run/{model}?queueRequest=true", json.dumps({"request_id": str(uuid.uuid4())}).encode()
+    began, made, refused, first = clock(), 0, 0, None
+
+    def call(_: int) -> int:
+        return api.send("POST", url, body, {"Content-Type": "application/json"}).status
+
+    with ThreadPoolExecutor(TOGETHER) as threads:
+        while made < MOST_CALLS and refused < ENOUGH_REFUSED and clock() - began < BINDING_SECONDS:
+            statuses = list(threads.map(call, range(min(TOGETHER, MOST_CALLS - made))))
+            found = statuses.count(TOO_MANY)
+            if found and first is None:
+                first = made + statuses.index(TOO_MANY)
+            made, refused = made + len(statuses), refused + found
+    return {"calls": made, "seconds": round(clock() - began, 1), "refused": refused, "first_refused_after": first}
 
 
 def _request_id(reply: Reply) -> str:

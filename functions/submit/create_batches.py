@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING
 
 from dropbatch.core.cost_limit import estimate
 from functions.submit.stage_batches import settle
-from shared.aws.queues import FAST_START_BATCHES, FIRST_BATCH, SUBMIT_GRACE_SECONDS, PollMessage, SubmitMessage
+from shared.aws.queues import (
+    FAST_START_BATCHES,
+    FIRST_BATCH,
+    MAX_SUBMITS_WAITING,
+    SUBMIT_GRACE_SECONDS,
+    PollMessage,
+    SubmitMessage,
+)
 from shared.errors import InvariantError
 from shared.models import Batch, BatchState, DueKind, ErrorDetail
 from shared.observability import count
@@ -48,11 +55,22 @@ class Outbox:
         """
         if self._room < 1 and now >= self._room_until:
             free = self._services.budget.free(now)
-            self._room, self._room_until = 0 if free.paused else free.submits, now + ROOM_SECONDS
+            self._room, self._room_until = 0 if free.paused else self._sendable(free.submits), now + ROOM_SECONDS
         if self._room < 1:
             return now + jittered(NO_TOKEN_SECONDS)
         self._room -= 1
         return now
+
+    def _sendable(self, submits: int) -> int:
+        """Of so many submits that have a call, those for which a message is sent.
+
+        Where there are many calls, more messages could be sent than the submit function takes, and other jobs' first
+        batches would wait behind them.
+        """
+        if submits <= MAX_SUBMITS_WAITING:
+            return submits
+        queues = self._services.queues
+        return max(MAX_SUBMITS_WAITING - queues.waiting(queues.submit_url), 0)
 
     def add(self, message: SubmitMessage) -> None:
         """Send the message soon."""

@@ -8,7 +8,7 @@ after the lease looks for a receipt or a reply of that attempt before it treats 
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
@@ -32,7 +32,7 @@ from shared.events import marking, search
 from shared.events.marking import NOTHING, ToSend
 from shared.events.pulling import expect_events
 from shared.events.set_up import subscribe
-from shared.models import Batch, BatchState, DueKind, ErrorDetail, Job, Reservation, Submission, cause_of
+from shared.models import Batch, BatchState, DueKind, ErrorDetail, Job, Submission, cause_of
 from shared.observability import batch_log_fields, count, logger
 from shared.pacing import cost_limit
 from shared.pacing.controls import (
@@ -53,12 +53,15 @@ from shared.workers_ai.error_codes import (
     model_error_message,
 )
 from shared.workers_ai.lasting_errors import clear_lasting_error
-from shared.workers_ai.other_account import api_of, other_account
+from shared.workers_ai.other_account import other_account
 from shared.workers_ai.rejections import classify_rejection, token_state
 from shared.workers_ai.replies import Accepted, Failed, OutcomeUnknown, Rejected, Reply
 from shared.workers_ai.results import Answer
+from shared.workers_ai.senders import api_of, as_sent, as_told, sender_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from shared.invocation import Invocation
 
 POST_SECONDS = 60.0
@@ -100,10 +103,9 @@ def _advance_batch(invocation: Invocation, job_id: str, number: str) -> None:
     if batch is None or job is None:
         logger.warning("message for an unknown batch", job_id=job_id, number=number)
         return
-    if batch.state is BatchState.SUBMITTING and batch.looking:
-        batch = _Submit(invocation, job, batch).look()
-    elif batch.state is BatchState.SUBMITTING and now >= batch.fence:
-        batch = _Submit(invocation, job, batch).recover()
+    if batch.state is BatchState.SUBMITTING and (batch.looking or now >= batch.fence):
+        last = _of_last_submit(invocation, job, batch)
+        batch = last.look() if batch.looking else last.recover()
     if batch is None or batch.state is not BatchState.READY or batch.ending or batch.isolating:
         return
     if batch.due_at is None or batch.due_at > now + MAX_AHEAD_SECONDS:
@@ -139,27 +141,35 @@ def _submit_if_permitted(invocation: Invocation, job: Job, batch: Batch) -> None
     if isinstance(permit, Denied):
         wait(services, batch, permit)
         return
-    api, pause = api_of(services, job), permit.pause
-    if pause and pause.reason is PauseReason.OUTAGE and token_state(services, api) is TokenState.UNKNOWN:
+    sender, pause = permit.sender, permit.pause
+    if pause and pause.reason is PauseReason.OUTAGE and token_state(services, sender) is TokenState.UNKNOWN:
         # An API that does not answer the free call would not answer a submit either: one more unknown outcome.
         # If the budget has no call left for it (None), the submit is the probe; one call a minute would never suffice.
-        services.budget.pause(PauseReason.OUTAGE, now, "no answer", permit, account)
+        services.budget.pause(PauseReason.OUTAGE, now, "no answer", permit)
         wait(services, batch, wait_for_lift(now, now + min(2 * pause.step, MAX_OUTAGE_WAIT_SECONDS)))
         return
+    sent = as_sent(job, as_told(job, sender))
     # Read before the claim, so that nothing comes between the claim and the POST, or the request_id and the table.
     first_poll = services.times.first_poll(job.plan.model, batch.number, now)
     if job.deadline_at is not None:
         first_poll = min(first_poll, max(job.deadline_at - now, 0.0))  # Its last poll is not later than it has to be.
     size = batch.round_size or batch.body_size
     body = services.store.get(keys.staged(job.job_id, batch.number, batch.round), 0, size)
-    to_send = marking.mark(services, job, batch, body)
+    to_send = marking.mark(services, sent, batch, body)
     if not invocation.allows(POST_SECONDS + SETTLE_SECONDS):
         return  # It stays due.
     reserved = reserve_day(services, job, batch, body, permit)
     if isinstance(reserved, Denied):
         wait(services, batch, reserved)
         return
-    _Submit(invocation, job, batch, permit, first_poll=first_poll, reserved=reserved, to_send=to_send).send()
+    told = {"sender": as_told(job, sender), "markers": to_send.markers} | ({"reserved": reserved} if reserved else {})
+    _Submit(invocation, sent, batch, permit, first_poll=first_poll, told=told, to_send=to_send).send()
+
+
+def _of_last_submit(invocation: Invocation, job: Job, batch: Batch) -> _Submit:
+    """What settles the submit of a batch that an earlier invocation began."""
+    permit = Permit(sender=sender_of(invocation.services, job, batch.sender))
+    return _Submit(invocation, as_sent(job, batch.sender), batch, permit)
 
 
 @dataclass(slots=True)
@@ -168,12 +178,12 @@ class _Submit(UnprovenSubmit):
 
     Attributes:
         first_poll: seconds from the acceptance to the first poll.
-        reserved: what it reserves of the stack's limit for the day.
+        told: what the claim writes of it besides.
         to_send: the body.
     """
 
     first_poll: float = 0.0
-    reserved: Reservation | None = None
+    told: Mapping[str, object] = field(default_factory=dict)
     to_send: ToSend = NOTHING
 
     # ── one POST ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -190,7 +200,7 @@ class _Submit(UnprovenSubmit):
         own = random.uniform(-0.5, 0.5)  # noqa: S311 - of two with one deadline, none must undo the other's claim
         fence = self.invocation.deadline + SUBMIT_LEASE_MARGIN_SECONDS + own
         try:
-            claimed = ledger.begin_submit(self.batch, fence, self.reserved, self.to_send.markers)
+            claimed = ledger.begin_submit(self.batch, fence, **self.told)
         except StorageError:
             # It may be written all the same. Nothing was sent, so nobody has to wait for the fence, or call it unknown.
             ledger.undo_submit(self.batch, fence, self.services.now())
@@ -200,7 +210,9 @@ class _Submit(UnprovenSubmit):
         self.batch = claimed
         seconds = min(POST_SECONDS, self.invocation.seconds_left - SETTLE_SECONDS)
         batch, body, self.sent_from = self.batch, self.to_send.body, self.services.now()
-        with api_of(self.services, self.job).submit(self.job.plan.model, body, seconds, batch.sendable) as reply:
+        with api_of(self.services, self.permit.sender).submit(
+            self.job.plan.model, body, seconds, batch.sendable
+        ) as reply:
             self.settle(reply)
 
     def settle(self, reply: Reply) -> None:
@@ -218,7 +230,9 @@ class _Submit(UnprovenSubmit):
             case Failed(code, message):
                 retry(lambda: self._isolate_or_end(code, message))
             case Rejected(code=code):
-                verdict = retry(lambda: classify_rejection(self.services, self.job, batch, reply, polling=False))
+                verdict = retry(
+                    lambda: classify_rejection(self.services, self.job, batch, reply, permit.sender, polling=False)
+                )
                 logger.info(
                     "submit refused", **batch_log_fields(batch), code=code, status=reply.status, verdict=verdict
                 )
@@ -238,7 +252,7 @@ class _Submit(UnprovenSubmit):
     def record(self, request_id: str) -> None:
         """Record the request_id; at the table's first failure, write a receipt to S3 before trying the table again."""
         now, batch = self.services.now(), self.batch
-        submission = Submission(request_id, batch.attempt, now, batch.round)
+        submission = Submission(request_id, batch.attempt, now, batch.round, sender=batch.sender)
         prompt = int(batch.number[:8]) < FAST_START_BATCHES
         due_at = now + self.first_poll + (POLL_GRACE_SECONDS if prompt and request_id else 0.0)
         is_safe = False
@@ -274,7 +288,7 @@ class _Submit(UnprovenSubmit):
                 died_at = batch.fence - SUBMIT_LEASE_MARGIN_SECONDS
                 self.sent_from = died_at - LONGEST_INVOCATION_SECONDS
                 return self.end_ambiguous(died_at)
-            submission = Submission("", batch.attempt, services.now(), batch.round)
+            submission = Submission("", batch.attempt, services.now(), batch.round, sender=batch.sender)
         else:
             submission = msgspec.json.decode(receipt, type=Submission)
         accepted = services.ledger.accept(batch, submission, services.now())
@@ -334,19 +348,20 @@ class _Submit(UnprovenSubmit):
         """Process a rejection: what happens to the batch, and to later calls."""
         services, job, batch, permit = self.services, self.job, self.batch, self.permit
         now, ledger, budget = services.now(), services.ledger, services.budget
-        code, account = reply.code or reply.status, other_account(services, job)
+        code = reply.code or reply.status
         match verdict:
             case ErrorClass.MODEL_WAITS:
                 until = budget.delay_model(job.plan.model, now, str(code), permit)
                 ledger.refuse(batch, soon_after(until, 15))
             case ErrorClass.RATE_LIMIT:
-                until = soon_after(budget.limit_rate(now, reply.retry_after), 10)
+                until = soon_after(budget.limit_rate(now, reply.retry_after, permit.sender), 10)
+                until = now + LIFT_LOOK_SECONDS if self.has_others else until
                 ledger.refuse(batch, until, paused=batch.paused + until - now)
             case ErrorClass.QUOTA | ErrorClass.CREDITS | ErrorClass.SPEND_LIMIT:
-                budget.pause(UNPAID_REASONS[verdict], now, str(code), permit, account)
+                budget.pause(UNPAID_REASONS[verdict], now, str(code), permit)
                 self._wait_for_end_of_pause()
             case ErrorClass.ACCOUNT:
-                budget.pause(PauseReason.TOKEN_REFUSED, now, str(code), permit, account)
+                budget.pause(PauseReason.TOKEN_REFUSED, now, str(code), permit)
                 self._wait_for_end_of_pause()
             case ErrorClass.MODEL:
                 words = model_error_message(job.plan.model, code)
@@ -364,7 +379,8 @@ class _Submit(UnprovenSubmit):
         batch = self.batch
         seconds = PAUSED_LOOK_SECONDS if batch.pollable else LIFT_LOOK_SECONDS
         self.services.ledger.refuse(batch, self.services.now() + seconds, paused=batch.paused + seconds)
-        self.services.left.cover(batch.job_id, batch.number)  # Whoever lifts the pause has it looked at.
+        if not self.has_others:
+            self.services.left.cover(batch.job_id, batch.number)  # Whoever lifts the pause has it looked at.
 
     def _isolate_or_end(self, code: int | None, message: str) -> None:
         """The API refused the batch's content: the poll function isolates the bad record, so that only it fails."""

@@ -14,7 +14,6 @@ from shared.pacing.controls import Denied, PauseReason, wait_for_lift
 from shared.pacing.day_costs import DAY_SECONDS, Room
 from shared.pacing.poll_schedule import HELD_POLL_SECONDS
 from shared.workers_ai.error_codes import ErrorClass, is_like_lost
-from shared.workers_ai.other_account import other_account
 
 if TYPE_CHECKING:
     from shared.bootstrap import Services
@@ -87,7 +86,7 @@ def reserve_day(services: Services, job: Job, batch: Batch, body: bytes, permit:
         return found
     if found is Room.WAIT:
         return Denied(max(cost_limit.look_at(batch, now), now + DAY_LOOK_SECONDS), paused=True)
-    services.budget.pause(PauseReason.DAY_LIMIT, now, "", permit, other_account(services, job))
+    services.budget.pause(PauseReason.DAY_LIMIT, now, "", permit)
     return wait_for_lift(now, (now // DAY_SECONDS + 1) * DAY_SECONDS)
 
 

@@ -141,9 +141,9 @@ class WorkersAI:
         found = edge.route(method, path)
         kind = found.kind if isinstance(found, edge.Route) else "other"
         is_free = isinstance(found, edge.Route) and found.is_of_messages and not behaviour.pulls_count
-        limit = 0 if is_free else behaviour.global_limit
+        limit = 0 if is_free else behaviour.binding_limit if "cf-worker" in given else behaviour.global_limit
         with self._lock:
-            window = self._window(given.get("authorization", ""), now, limit)
+            window = self._window(given.get("cf-worker", given.get("authorization", "")), now, limit)
         if not window.allowed:
             reply = replies.failure(error(971), behaviour, ceil(window.seconds))
         elif isinstance(found, ApiError):

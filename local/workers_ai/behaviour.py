@@ -174,6 +174,9 @@ class Behaviour:
     global_limit: int = _switch(
         1200, "documented", "calls of a token within five minutes, then five minutes of 429/971; 0: no limit"
     )
+    binding_limit: int = _switch(
+        0, "unknown", "calls of a Worker's AI binding within five minutes, as `global_limit`; 0: no limit"
+    )
     model_limit: Mapping[str, int] = _switch({}, "invented", "submits per minute by model (`*`: every model): 429/3021")
 
     # Completion events

@@ -64,7 +64,7 @@ def handle(api: WorkersAI, method: str, path: str, headers: Mapping[str, str], b
         return _failure(error(5006, "The body needs `requests`, an array, or `request_id`, a string."))
     sent = {"request_id": members["request_id"]} if polling else {"requests": members["requests"]}
     query = "" if polling else "queueRequest=true"
-    token = {"authorization": f"Bearer {api.behaviour.tokens[0]}"}
+    token = {"authorization": f"Bearer {api.behaviour.tokens[0]}", "cf-worker": "dropbatch.example.workers.dev"}
     upstream = f"{PREFIX}/accounts/{(*api.behaviour.accounts, _ACCOUNT)[0]}/ai/run/{model[1]}"
     reply = api.handle("POST", upstream, query, token, msgspec.json.encode(sent))
     return reply if api.behaviour.raw_response else _passed_on(reply)

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from mypy_boto3_sqs import SQSClient
 
+MAX_SUBMITS_WAITING = 50
+"""Messages that wait in the submit queue, up to which more are sent: what comes later waits behind them."""
 FAST_START_BATCHES = 50
 """The first batches of a job are polled, or ended, by message, so that small jobs are fast; ticks poll the others."""
 FIRST_BATCH = "00000000"

@@ -20,10 +20,10 @@ from shared.models import CANCEL_NOW, BatchState, Submission
 from shared.observability import batch_log_fields, count, logger
 from shared.pacing.controls import Denied
 from shared.workers_ai.error_codes import ErrorClass, classify_poll_error
-from shared.workers_ai.other_account import api_of
 from shared.workers_ai.queue_messages import ID_PREFIX
 from shared.workers_ai.replies import Failed, NoAnswers, Rejected
 from shared.workers_ai.results import Answer
+from shared.workers_ai.senders import api_of, sender_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -183,7 +183,8 @@ class _Search:
         """Poll an orphan; return the batch that is searched for if it is its."""
         services, now, model = self.invocation.services, self.invocation.services.now(), self.job.plan.model
         seconds = min(ORPHAN_POLL_SECONDS, self.invocation.seconds_left - ORPHAN_POLL_SECONDS / 2)
-        granted, permit = services.budget.permit_polls(1, now)
+        sender = sender_of(services, self.job, self.batch.sender)
+        granted, permit = services.budget.permit_polls(1, now, sender)
         if seconds <= 0 or not granted or isinstance(permit, Denied):
             self.waits = True
             return None
@@ -194,7 +195,7 @@ class _Search:
         taken: Batch | None = None
         # Events prefix the ids of replies, as far as is known; so an id that is not known is tried with the prefix.
         asked = f"{ID_PREFIX}{orphan.id}" if orphan.misses % 2 else orphan.id
-        with api_of(services, self.job).poll(model, asked, seconds, self.batch.sendable) as reply:
+        with api_of(services, sender).poll(model, asked, seconds, self.batch.sendable) as reply:
             is_answer = isinstance(reply, Answer) and not reply.unfinished
             if isinstance(reply, Answer) and is_answer and (owner := self._owner(reply)):
                 taken = _take(services, *owner, asked, reply)
@@ -248,7 +249,7 @@ def _accept(services: Services, job: Job, batch: Batch, request_id: str) -> Batc
     """Accept a batch whose submit was found. Its next poll takes the reply that is stored already."""
     now = services.now()
     at = min(batch.looking.sent_until, now) if batch.looking else now
-    submission = Submission(request_id, batch.attempt, at, batch.round)
+    submission = Submission(request_id, batch.attempt, at, batch.round, sender=batch.sender)
     accepted = services.ledger.accept(batch, submission, now, found=batch.found + 1, polls_settled=UNSETTLED)
     if accepted:
         count("BatchesAccepted")

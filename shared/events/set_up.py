@@ -17,7 +17,9 @@ from shared.errors import StorageError
 from shared.events.coming import Coming
 from shared.events.control_item import EventsItem, EventsState, Subscription
 from shared.events.ids import Ids
+from shared.models import FIRST
 from shared.observability import logger
+from shared.workers_ai.client import WorkersAI
 from shared.workers_ai.queues_api import CONSUMER, QUEUE_SETTINGS, NoCallLeftError, QueuesApi, QueuesRefusedError
 
 if TYPE_CHECKING:
@@ -72,8 +74,9 @@ def events_of(services: Services) -> Events | None:
         return services.events
     item = EventsItem(services.ledger.client, settings.table_name, settings.cloudflare_account_id)
     ids = Ids(services.ledger.client, settings.table_name)
+    queues = WorkersAI(services.api.http, services.api.transport, services.tokens.queues_credentials)
     coming = Coming(services.ledger.client, settings.table_name, settings.cloudflare_account_id)
-    return Events(item, ids, coming, QueuesApi(services.api, services.now), settings.events_queue_name)
+    return Events(item, ids, coming, QueuesApi(queues, services.now), settings.events_queue_name)
 
 
 def subscribe(services: Services, model: str) -> None:
@@ -103,7 +106,7 @@ def _set_up(services: Services, events: Events, model: str) -> bool:
     if state.busy_until > now:
         return False
     calls = SUBSCRIBE_CALLS if state.queue_id else SET_UP_CALLS
-    if services.budget.free(now).paused or not services.budget.permit_check(now, calls):
+    if services.budget.free(now, (FIRST,)).paused or not services.budget.permit_check(now, calls):
         events.looked.pop(model, None)  # The next submit tries again. What refuses models may refuse queues for a day.
         return True
     if not events.item.claim(now, now + BUSY_SECONDS):

@@ -9,7 +9,7 @@ from shared.aws.attribute_values import attributes, read
 from shared.aws.dynamodb import ABSENT, AtMost, Table
 from shared.errors import InvariantError, UnreadableItemError
 from shared.ledger.item_keys import LIFE_SECONDS, batch_key
-from shared.models import Batch, BatchState, DueKind, ErrorDetail, Looking, Part, Reservation, Submission
+from shared.models import Batch, BatchState, DueKind, ErrorDetail, Looking, Part, Submission
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -100,11 +100,8 @@ class Batches(Table):
         item = {**batch_key(batch.job_id, batch.number), **attributes(batch)}
         return batch if self.create(item) else None
 
-    def begin_submit(
-        self, batch: Batch, fence: float, reserved: Reservation | None = None, markers: tuple[str, ...] = ()
-    ) -> Batch | None:
-        """`ready` to `submitting`, before the POST; no other function may try before `fence`."""
-        reservation = {"reserved": reserved} if reserved else {}
+    def begin_submit(self, batch: Batch, fence: float, **updates: object) -> Batch | None:
+        """`ready` to `submitting`, before the POST, with updates; no other function may try before `fence`."""
         return self._change_batch(
             batch,
             {
@@ -122,9 +119,8 @@ class Batches(Table):
                 "work": DueKind.POLL,  # A batch left by a dead function is recovered even while submits are paused.
                 "due_at": fence,
                 "claims": batch.claims + 1,
-                **reservation,
-                "markers": markers or batch.markers,
                 "looking": None,
+                **updates,
             },
         )
 

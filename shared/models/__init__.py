@@ -9,7 +9,7 @@ from shared.models.batches import (
     Submission,
     cause_of,
 )
-from shared.models.common import SCHEMA, BatchState, DeniedWrite, DueKind, ErrorDetail, Usage
+from shared.models.common import FIRST, SCHEMA, BatchState, DeniedWrite, DueKind, ErrorDetail, Sender, Usage
 from shared.models.jobs import (
     CANCEL,
     CANCEL_NOW,
@@ -36,6 +36,7 @@ __all__ = [
     "CANCELLED",
     "CANCELLED_ACCEPTED",
     "CANCEL_NOW",
+    "FIRST",
     "MAX_JOB_SECONDS",
     "PAST_DEADLINE",
     "SCHEMA",
@@ -55,6 +56,7 @@ __all__ = [
     "PartialReply",
     "Reservation",
     "ResultFileProgress",
+    "Sender",
     "Staging",
     "Submission",
     "Sweep",

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from dropbatch.core.records.plan import Checkpoint  # noqa: TC001 - read at run time, from the fields
-from shared.models.common import BatchState, DueKind, ErrorDetail, Usage
+from shared.models.common import FIRST, BatchState, DueKind, ErrorDetail, Sender, Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +46,7 @@ class Submission:
         misses: once its round has a later one, consecutive polls that found the id unknown, empty, failed or refused;
             `missed_at` is the time of the first.
         given_up: whether the misses were believed, so that the id is no longer polled.
+        sender: which token submitted it, and therefore polls it.
     """
 
     request_id: str
@@ -55,6 +56,7 @@ class Submission:
     misses: int = 0
     missed_at: float = 0.0
     given_up: bool = False
+    sender: Sender = FIRST
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +169,8 @@ class Batch:
     # Submits.
     attempt: int = 0
     """POSTs begun for this batch; 0 before the first."""
+    sender: Sender = FIRST
+    """Which token the last POST was begun with."""
     submissions: tuple[Submission, ...] = ()
     """Every request_id the batch ever had, oldest first."""
     unknowable: int = 0
@@ -276,6 +280,10 @@ class Batch:
     def pollable(self) -> tuple[Submission, ...]:
         """What can be polled: the acceptances of the current round, except earlier ones that were given up."""
         return tuple(one for one in self.of_round if one is self.submissions[-1] or not one.given_up)
+
+    def polled_at(self, polls: int) -> Submission:
+        """What a poll asks for before which there were so many: each of `pollable` in turn, the latest first."""
+        return self.pollable[-1 - polls % len(self.pollable)]
 
     @property
     def waits_to_resubmit(self) -> bool:

@@ -3,37 +3,42 @@
 All state is in control items of the one table, so that every function sees the same. Nothing here knows batches. If the
 table fails, no permit is given: above Cloudflare's limit every call is refused for 5 minutes.
 
-The rate budget is a token bucket stored as one time, the theoretical arrival time of the generic cell rate algorithm:
-`filled_at` is when the bucket would be full again. Taking n tokens makes it n intervals later, if that leaves it within
-the burst. Submits may use only half of the burst, so that polls always find tokens; polls leave a tenth for the first
-batches of jobs, which may use all of it. Where a tenth is less than a token, polls wait every other interval for them.
+The rate budget is a token bucket, one for each API token, stored as one time, the theoretical arrival time of the
+generic cell rate algorithm: `filled_at` is when the bucket would be full again. Taking n tokens makes it n intervals
+later, if that leaves it within the burst. Submits may use only half of the burst, so that polls always find tokens;
+polls leave a tenth for the first batches of jobs, which may use all of it. Where a tenth is less than a token, polls
+wait every other interval for them.
 """
 
 from __future__ import annotations
 
 import math
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from shared.aws.attribute_values import attribute
 from shared.aws.dynamodb import ConditionFailedError
+from shared.models import FIRST, Sender
 from shared.observability import count
 from shared.pacing.controls import (
     MODEL_PROBE_SECONDS,
     CallKind,
     ControlItems,
+    Controls,
     Denied,
     PauseReason,
     Permit,
     Rate,
     control_key,
+    rate_sk,
     wait_for_lift,
 )
+from shared.pacing.room import Free, ModelRoom, together
 from shared.retry import jittered, soon_after
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from mypy_boto3_dynamodb import DynamoDBClient
 
@@ -62,78 +67,81 @@ FULL_LOOK_SECONDS = 60.0
 """Approximate seconds until the next look at a batch whose model is at its limit of outstanding batches."""
 
 
-@dataclass(frozen=True, slots=True)
-class Free:
-    """How many calls would get a token now.
-
-    Attributes:
-        first: submits of jobs' first batches.
-        submits: all submits, including these.
-        polls: polls.
-        paused: whether a pause prevents submits from using the available tokens.
-        look_at: when the pause may be probed or ends, Unix seconds; infinite while an operator has paused the stack.
-        polls_paused: whether it prevents polls, too.
-        next_token: when one of these kinds gets a token again that has none now, Unix seconds; 0: each has one.
-    """
-
-    first: int = 0
-    submits: int = 0
-    polls: int = 0
-    paused: bool = False
-    look_at: float = 0.0
-    polls_paused: bool = False
-    next_token: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class ModelRoom:
-    """How many batches of one model may be submitted now.
-
-    Attributes:
-        batches: how many; None for any number.
-        until: when to look again at the others.
-        full: whether the model is at its limit of outstanding batches, which may last for days.
-    """
-
-    batches: int | None
-    until: float
-    full: bool = False
-
-
 class Budget(ControlItems):
     """Gives permits for calls, and stores how long the API asked to wait."""
 
-    def __init__(self, client: DynamoDBClient, table: str, calls_per_minute: int) -> None:
+    def __init__(
+        self,
+        client: DynamoDBClient,
+        table: str,
+        calls_per_minute: int,
+        limit: int | None = CLOUDFLARE_CALLS,
+        senders: Callable[[str], Sequence[Sender]] = lambda account: (Sender(account=account),),
+    ) -> None:
         """Use a ready client.
 
         Args:
             client: DynamoDB client.
             table: the ledger's table.
-            calls_per_minute: limit of all functions together.
+            calls_per_minute: limit of all functions together, with one API token.
+            limit: calls in any 5 minutes that Cloudflare allows; None: as many as `calls_per_minute` says.
+            senders: API tokens that may submit batches of jobs of an account; empty: of the stack's.
         """
         super().__init__(client, table)
+        self.senders = senders
         self.burst = max(1, calls_per_minute // 2)
         self.submit_burst = max(1, self.burst // 2)
         self.poll_burst = self.burst - self.burst // 10
         # A full bucket and the tokens added in 5 minutes must stay within Cloudflare's limit. Above 218 calls a minute
         # the inflow is reduced, not the bucket: an almost empty bucket would let hardly any call through.
-        self.interval = max(-(-60_000 // calls_per_minute), -(-300_000 // (CLOUDFLARE_CALLS - self.burst)))
+        least = 0 if limit is None else -(-300_000 // (limit - self.burst))
+        self.interval = max(-(-60_000 // calls_per_minute), least)
         turns = 1 if self.submit_burst < self.poll_burst else 2  # Polls that do not go first have every other turn.
-        self.slot_seconds = turns * self.interval / 1000
+        self._slot_seconds = turns * self.interval / 1000
+        self._most_outstanding = calls_per_minute / 2 * OUTSTANDING_MINUTES
+
+    @property
+    def slot_seconds(self) -> float:
         """Seconds between the slots of a job's batches: submits may have all calls that polls leave."""
-        self.most_outstanding = calls_per_minute / 2 * OUTSTANDING_MINUTES
+        return self._slot_seconds / len(self.senders(""))
+
+    @property
+    def most_outstanding(self) -> float:
+        """Batches that one model may have outstanding, if no other has any."""
+        return self._most_outstanding * len(self.senders(""))
 
     def permit_submit(self, model: str, now: float, *, first: bool = False, account: str = "") -> Permit | Denied:
-        """A permit to submit one batch of a model now.
+        """A permit to submit one batch of a model now, with the API token that has most calls left.
+
+        One whose pause is to be probed comes first: nothing else would show that it is good again.
 
         Args:
             model: model id.
             now: Unix seconds.
             first: whether it is the first batch of its job, which may use tokens that others must leave.
-            account: another account than the stack's that it is submitted to; empty: the stack's.
+            account: another account than the stack's that the job is of; empty: the stack's.
         """
+        senders = self.senders(account)
+        found = zip(senders, self.controls_of(model, senders), strict=True)
+        denied: list[Denied] = []
+        for sender, controls in sorted(found, key=lambda one: self._preference(one[1], now)):
+            answer = self._permit_submit(model, now, controls, sender, first=first)
+            if isinstance(answer, Permit):
+                return answer
+            denied.append(answer)
+        return min(denied, key=lambda one: (one.paused, one.until))
+
+    def _preference(self, controls: Controls, now: float) -> tuple[int, int]:
+        """What sorts API tokens by how well they may submit now."""
+        pause, left = controls.pause, -self._free(controls.rate, self.burst, now)
+        if pause is None or pause.is_over(now):
+            return 1, left
+        return (0 if now >= pause.next_probe else 2), left
+
+    def _permit_submit(
+        self, model: str, now: float, controls: Controls, sender: Sender, *, first: bool
+    ) -> Permit | Denied:
         burst = self.burst if first else self.submit_burst
-        controls = self.controls(model, account)
         if model in controls.full_models:
             return Denied(now + jittered(FULL_LOOK_SECONDS), paused=True)
         # Checked before a probe is claimed, because a probe without a token would be lost.
@@ -147,13 +155,15 @@ class Budget(ControlItems):
         waited = self.pass_model(model, controls.model_wait, now)
         if isinstance(waited, Denied):
             return waited
-        if not self._take(controls.rate, 1, burst, now):
+        if not self._take(controls.rate, 1, burst, now, sender):
             return Denied(now + jittered(NO_TOKEN_SECONDS), paused=False)
-        return Permit(paused, waited)
+        return Permit(paused, waited, sender)
 
-    def free(self, now: float) -> Free:
-        """How many calls would get a token now, considering pauses: it is useless to start more than these."""
-        controls = self.controls()
+    def free(self, now: float, senders: Sequence[Sender] = ()) -> Free:
+        """How many calls of these API tokens, or of all, would get a token now: it is useless to start more of them."""
+        return together([self._free_of(one, now) for one in self.controls_of("", senders or self.senders(""))])
+
+    def _free_of(self, controls: Controls, now: float) -> Free:
         if controls.rate.hold_until > now:
             return Free(next_token=controls.rate.hold_until)
         bursts = self.burst, self.submit_burst, self.poll_burst
@@ -189,25 +199,27 @@ class Budget(ControlItems):
         Args:
             model: model id.
             now: Unix seconds.
-            account: another account than the stack's, whose pause counts; empty: the stack's.
+            account: another account than the stack's, whose pauses count; empty: the stack's.
         """
-        controls = self.controls(model, account)
-        if model in controls.full_models:
+        found = self.controls_of(model, self.senders(account))
+        if model in found[0].full_models:
             return ModelRoom(0, now + FULL_LOOK_SECONDS, full=True)
-        if account and (pause := controls.pause) and not pause.is_over(now):
-            may_probe = now >= pause.next_probe
-            return ModelRoom(int(may_probe), now + MODEL_PROBE_SECONDS if may_probe else pause.look_at(now))
-        if (wait := controls.model_wait) is None:
+        pauses = [pause for one in found if (pause := one.pause) and not pause.is_over(now)]
+        if account and len(pauses) == len(found):
+            probes = sum(now >= pause.next_probe for pause in pauses)
+            looks = min(pause.look_at(now) for pause in pauses)
+            return ModelRoom(probes, now + MODEL_PROBE_SECONDS if probes else looks)
+        if (wait := found[0].model_wait) is None:
             return ModelRoom(None, now)
         return ModelRoom(0, wait.until) if wait.until > now else ModelRoom(1, now + MODEL_PROBE_SECONDS)
 
     def calls_in(self, seconds: float) -> int:
         """The maximum number of calls in this many seconds."""
-        return self.burst + int(1000 * seconds / self.interval)
+        return (self.burst + int(1000 * seconds / self.interval)) * len(self.senders(""))
 
-    def permit_polls(self, wanted: int, now: float, account: str = "") -> tuple[int, Permit | Denied]:
-        """A permit for up to `wanted` polls of an account now (1 or more): how many, and the permit."""
-        controls = self.controls(account=account)
+    def permit_polls(self, wanted: int, now: float, sender: Sender = FIRST) -> tuple[int, Permit | Denied]:
+        """A permit for up to `wanted` polls with an API token now (1 or more): how many, and the permit."""
+        controls = self.controls(sender=sender)
         if (denied := self._denied(controls.rate, self.poll_burst, now)) is not None:
             return 0, denied
         paused = self.pass_pause(controls.pause, CallKind.POLL, now)
@@ -215,9 +227,9 @@ class Budget(ControlItems):
             return 0, paused
         wanted = 1 if paused else wanted
         granted = min(wanted, self._free(controls.rate, self.poll_burst, now))
-        if not self._take(controls.rate, granted, self.poll_burst, now):
+        if not self._take(controls.rate, granted, self.poll_burst, now, sender):
             return 0, Denied(now + jittered(NO_TOKEN_SECONDS), paused=False)
-        return granted, Permit(paused)
+        return granted, Permit(paused, sender=sender)
 
     def isolation_slots(self, wanted: int, now: float) -> list[float]:
         """When each piece of a batch may be submitted: some immediately, the others at a quarter of the submit rate.
@@ -252,9 +264,9 @@ class Budget(ControlItems):
             break
         return [max((begin + (1 + slot - burst) * interval) / 1000, now) for slot in range(wanted)]
 
-    def permit_check(self, now: float, calls: int = 1) -> bool:
+    def permit_check(self, now: float, calls: int = 1, sender: Sender = FIRST) -> bool:
         """Whether calls may be made now that run no model, such as the token's check: no pause prevents them."""
-        return self._take(self.controls().rate, calls, self.burst, now)
+        return self._take(self.controls(sender=sender).rate, calls, self.burst, now, sender)
 
     def pull_wait(self, free: Free, since: float) -> float:
         """Seconds until events may be pulled: a pull saves time, and takes no call that others need.
@@ -266,19 +278,21 @@ class Budget(ControlItems):
             free: calls that would get a token now.
             since: seconds since the last pull.
         """
-        used = self.poll_burst - free.polls
+        used = self.poll_burst - free.polls // len(self.senders(""))
         spare = used - int(self.submit_burst * PULLS_LEAVE)
         seconds = self.interval / 1000
         return max(min(spare * seconds, min(2 * seconds / PULL_SHARE, LONGEST_PULL_SECONDS) - since), 0.0)
 
     def can_submit(self, model: str, now: float, account: str = "") -> bool:
-        """Whether a submit would get a permit now, as far as pause, rate limit, model and cap are concerned."""
-        controls = self.controls(model, account)
-        pause, wait = controls.pause, controls.model_wait
-        paused = pause is not None and not pause.is_over(now) and now < pause.next_probe
-        waits = wait is not None and now < wait.until
-        full = model in controls.full_models
-        return not (paused or waits or full or controls.rate.hold_until > now or controls.stack.held_since)
+        """Whether a submit would get a permit now, as far as pauses, rate limits, model and cap are concerned."""
+        found = self.controls_of(model, self.senders(account))
+        wait, stack, full = found[0].model_wait, found[0].stack, model in found[0].full_models
+        if full or stack.held_since or (wait is not None and now < wait.until):
+            return False
+        return any(
+            one.rate.hold_until <= now and not (one.pause and not one.pause.is_over(now) and now < one.pause.next_probe)
+            for one in found
+        )
 
     def _denied(self, rate: Rate, burst: int, now: float) -> Denied | None:
         """Why no call may be made, whatever it is for: Cloudflare asked to wait, or the bucket is empty."""
@@ -292,7 +306,7 @@ class Budget(ControlItems):
         ahead = max(rate.filled_at - int(now * 1000), 0)
         return burst - -(-ahead // self.interval)
 
-    def _take(self, rate: Rate, tokens: int, burst: int, now: float) -> bool:
+    def _take(self, rate: Rate, tokens: int, burst: int, now: float, sender: Sender = FIRST) -> bool:
         """Move the bucket's time forward, from wherever others have moved it meanwhile, if that leaves it in the burst.
 
         Any number of functions take tokens at the same time. The write fails only if the bucket has been emptied, or
@@ -311,37 +325,38 @@ class Budget(ControlItems):
             try:
                 answer = self.call(
                     "update_item",
-                    Key=control_key("RATE"),
+                    Key=control_key(rate_sk(sender)),
                     UpdateExpression=f"SET filled_at = {change}",
                     ConditionExpression=condition,
                     ExpressionAttributeValues={name: attribute(value) for name, value in values.items()},
                     ReturnValues="UPDATED_NEW",
                 )
             except ConditionFailedError:
-                rate = self.readable(self.get(control_key("RATE")), Rate) or Rate()
+                rate = self.readable(self.get(control_key(rate_sk(sender))), Rate) or Rate()
             else:
                 moved = int(answer["Attributes"]["filled_at"]["N"])
                 count("RateBudgetLeft", self._free(replace(rate, filled_at=moved), self.burst, now))
                 return True
         return False
 
-    def limit_rate(self, now: float, seconds: float | None) -> float:
-        """Make every call of every function wait, because Cloudflare asks to slow down.
+    def limit_rate(self, now: float, seconds: float | None, sender: Sender = FIRST) -> float:
+        """Make every call of an API token wait, because Cloudflare asks to slow down.
 
         Args:
             now: Unix seconds.
             seconds: how long, if Cloudflare said so; at most `MAX_RATE_LIMIT_SECONDS`.
+            sender: which token.
 
         Returns:
             Until when calls wait, as far as this reply is concerned.
         """
         until = now + min(seconds or RATE_LIMIT_SECONDS, MAX_RATE_LIMIT_SECONDS)
-        rate = self.controls().rate
+        rate = self.controls(sender=sender).rate
         since = rate.held_since if rate.hold_until > now - SAME_RATE_LIMIT_SECONDS else now
         with suppress(ConditionFailedError):  # Then a longer wait is in force.
             self.call(
                 "update_item",
-                Key=control_key("RATE"),
+                Key=control_key(rate_sk(sender)),
                 UpdateExpression="SET hold_until = :until, held_since = :since",
                 ConditionExpression="attribute_not_exists(hold_until) OR hold_until < :until",
                 ExpressionAttributeValues={":until": attribute(until), ":since": attribute(since)},

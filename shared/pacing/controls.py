@@ -5,8 +5,8 @@ outage). It is half-open at each `next_probe`: one call, the probe, may try. A s
 the condition that the item, identified by its nonce, is still the one that the probe has read; a pause written
 meanwhile stays. A wait of one model is a circuit breaker for that model alone.
 
-Each Cloudflare account has its own pause: the stack's, and those of jobs that were created with another account, whose
-calls neither wait for the stack's pause nor probe it.
+Each API token has a pause and a rate of its own: `Sender` says which. So have jobs that were created with another
+account than the stack's, whose calls neither wait for the stack's pause nor probe it.
 
 The items of the token bucket (`Rate`) and of outstanding batches are read here together with the pauses;
 `shared.pacing.budget` writes them.
@@ -19,13 +19,17 @@ import secrets
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from shared.aws.attribute_values import attribute, attributes, read
 from shared.aws.dynamodb import ConditionFailedError, Table, call_dynamodb
 from shared.errors import UnreadableItemError
+from shared.models import FIRST, Sender
 from shared.observability import count_broken_law, logger
 from shared.retry import jittered, soon_after
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 T = TypeVar("T")
 
@@ -79,21 +83,6 @@ REPLACED = {
 """By the reason of a new pause, the pauses in force that it replaces: a refused token pauses more than a spent quota,
 and that more than an outage. A failed probe of an outage makes that pause longer."""
 
-PAUSE_MESSAGES = {
-    PauseReason.TOKEN_REFUSED: "Cloudflare refuses the API token or the account. Check the token's value in Secrets "
-    "Manager, its Workers AI permission and the account id; a changed secret is used within minutes.",
-    PauseReason.QUOTA_SPENT: "The account's daily allocation is used up. Submits resume after 00:00 UTC, or sooner on "
-    "a paid plan.",
-    PauseReason.CREDITS_SPENT: "AI Gateway says that the account has no credits left. Add credits in Cloudflare's "
-    "dashboard; submits resume within minutes.",
-    PauseReason.SPEND_LIMIT: "The spend limit of AI Gateway is reached. Raise it in Cloudflare's dashboard, or wait "
-    "for the end of its window; submits resume within minutes.",
-    PauseReason.DAY_LIMIT: "What all jobs cost today has reached MaxCostPerDay. Submits resume after 00:00 UTC, with a "
-    "higher MaxCostPerDay within minutes, or for the rest of the day with `dropbatch resume`.",
-    PauseReason.OUTAGE: "The API does not answer submits, or with errors that prove nothing; Dropbatch tries one batch "
-    "at a time.",
-}
-
 
 @dataclass(frozen=True, slots=True)
 class Pause:
@@ -108,6 +97,7 @@ class Pause:
         step: current seconds between probes.
         code: what the API said, for the user.
         account: another Cloudflare account than the stack's whose calls it concerns; empty: the stack's.
+        token: number of the token whose calls it concerns.
     """
 
     reason: PauseReason
@@ -118,11 +108,17 @@ class Pause:
     until: float | None = None
     code: str = ""
     account: str = ""
+    token: int = 1
 
     @property
     def sk(self) -> str:
         """Its item's sort key."""
-        return pause_sk(self.account)
+        return pause_sk(self.sender)
+
+    @property
+    def sender(self) -> Sender:
+        """Whose calls it stops."""
+        return Sender(self.token, self.account)
 
     def is_over(self, now: float) -> bool:
         """Whether it has ended automatically."""
@@ -190,10 +186,11 @@ class Controls:
 
 @dataclass(frozen=True, slots=True)
 class Permit:
-    """A permit for one call; a probe's permit names what a good answer lifts."""
+    """A permit for one call of a token; a probe's permit names what a good answer lifts."""
 
     pause: Pause | None = None
     model_wait: ModelWait | None = None
+    sender: Sender = FIRST
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,14 +211,14 @@ class Denied:
 class ControlItems(Table):
     """The control items: reads all of them, writes pauses and waits of models."""
 
-    def controls(self, model: str = "", account: str = "") -> Controls:
-        """Read the control items of a model and an account together, consistently.
+    def controls(self, model: str = "", sender: Sender = FIRST) -> Controls:
+        """The control items of a model and one token."""
+        return self.controls_of(model, (sender,))[0]
 
-        Args:
-            model: model id; empty: of no model.
-            account: another account than the stack's whose pause is read; empty: the stack's.
-        """
-        keys = [control_key(sk) for sk in (pause_sk(account), "RATE", "RATE#OUTSTANDING", "STACK")]
+    def controls_of(self, model: str, senders: Sequence[Sender]) -> list[Controls]:
+        """Read the control items of a model and of each token together, consistently; an empty model is none."""
+        own = {sk: None for sender in senders for sk in (pause_sk(sender), rate_sk(sender))}
+        keys = [control_key(sk) for sk in (*own, "RATE#OUTSTANDING", "STACK")]
         if model:
             keys.append(control_key(f"RATE#MODEL#{model}"))
         answer = call_dynamodb(
@@ -230,14 +227,12 @@ class ControlItems(Table):
         found = {item["sk"]["S"]: item for item in answer["Responses"].get(self.table, [])}
         if answer.get("UnprocessedKeys"):
             found = {sk: item for key in keys if (sk := key["sk"]["S"]) and (item := self.get(key))}
-        pause, wait = found.get(pause_sk(account)), found.get(f"RATE#MODEL#{model}")
-        return Controls(
-            self.readable(pause, Pause) if pause else None,
-            self.readable(wait, ModelWait) if wait else None,
-            self.readable(found.get("RATE"), Rate) or Rate(),
-            frozenset(found.get("RATE#OUTSTANDING", {}).get("full_models", {}).get("SS", ())),
-            self.readable(found.get("STACK"), StackControl) or StackControl(),
-        )
+        wait = self.readable(found.get(f"RATE#MODEL#{model}"), ModelWait)
+        full = frozenset(found.get("RATE#OUTSTANDING", {}).get("full_models", {}).get("SS", ()))
+        stack = self.readable(found.get("STACK"), StackControl) or StackControl()
+        pauses = [self.readable(found.get(pause_sk(sender)), Pause) for sender in senders]
+        rates = [self.readable(found.get(rate_sk(sender)), Rate) or Rate() for sender in senders]
+        return [Controls(pause, wait, rate, full, stack) for pause, rate in zip(pauses, rates, strict=True)]
 
     def readable(self, item: dict[str, Any] | None, kind: type[T]) -> T | None:
         """A control item; None if there is none. One that cannot be read is deleted, so that it stops no call.
@@ -262,17 +257,17 @@ class ControlItems(Table):
         """Store the result of operators' commands; the caller reads the object again afterwards."""
         self.call("put_item", Item={**control_key("STACK"), **attributes(stack)})
 
-    def pause(self, reason: PauseReason, now: float, code: str, permit: Permit, account: str = "") -> None:
-        """Pause an account's calls, or keep the existing pause.
+    def pause(self, reason: PauseReason, now: float, code: str, permit: Permit) -> None:
+        """Pause a token's calls, or keep the existing pause.
 
         Args:
             reason: why.
             now: Unix seconds.
             code: what the API said, for the user.
             permit: of the call that got this answer; after a failed probe of an outage, the next one is later.
-            account: another account than the stack's that answered; empty: the stack's.
         """
-        old = self.controls(account=account).pause
+        sender = permit.sender
+        old = self.controls(sender=sender).pause
         in_force = old if old and not old.is_over(now) else None
         same = in_force if in_force and in_force.reason is reason else None
         longer_outage = same if reason is PauseReason.OUTAGE and permit.pause else None
@@ -281,7 +276,8 @@ class ControlItems(Table):
         step = min(2 * longer_outage.step, MAX_OUTAGE_WAIT_SECONDS) if longer_outage else FIRST_PROBE_SECONDS[reason]
         until = _next_midnight(now) if reason in UNPAID else None
         since = same.since if same else now
-        new = Pause(reason, secrets.token_hex(8), since, now + step, step, until, code, account)
+        nonce = secrets.token_hex(8)
+        new = Pause(reason, nonce, since, now + step, step, until, code, sender.account, sender.number)
         self._write(new.sk, old, new)
 
     def delay_model(self, model: str, now: float, code: str, permit: Permit) -> float:
@@ -378,9 +374,16 @@ def wait_for_lift(now: float, wake_at: float = math.inf) -> Denied:
     return Denied(soon_after(now + LIFT_LOOK_SECONDS, 1), paused=True, wake_at=wake_at)
 
 
-def pause_sk(account: str) -> str:
-    """Sort key of the pause of an account; empty: the stack's."""
-    return f"PAUSE#{account}" if account else "PAUSE"
+def pause_sk(sender: Sender) -> str:
+    """Sort key of a token's pause; the first has one for each account that it asks."""
+    if sender.number > 1:
+        return f"PAUSE#TOKEN#{sender.number}"
+    return f"PAUSE#{sender.account}" if sender.account else "PAUSE"
+
+
+def rate_sk(sender: Sender) -> str:
+    """Sort key of a token's rate, whatever account it asks."""
+    return f"RATE#TOKEN#{sender.number}" if sender.number > 1 else "RATE"
 
 
 def control_key(sk: str) -> dict[str, Any]:

@@ -8,9 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shared.workers_ai.client import WorkersAI
-from shared.workers_ai.transports import transport_of
-
 if TYPE_CHECKING:
     from shared.bootstrap import Services
     from shared.models import Job
@@ -20,11 +17,3 @@ def other_account(services: Services, job: Job) -> str:
     """A job's Cloudflare account, if it is not the stack's; empty if it is."""
     account = job.plan.account
     return "" if account == services.settings.cloudflare_account_id else account
-
-
-def api_of(services: Services, job: Job) -> WorkersAI:
-    """The API for a job's account."""
-    account = other_account(services, job)
-    if not account:
-        return services.api
-    return WorkersAI(services.api.http, transport_of(services.settings, account), services.api.credentials)

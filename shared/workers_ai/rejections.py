@@ -17,17 +17,27 @@ from shared.workers_ai.error_codes import (
     classify_submit_error,
     classify_with_valid_token,
 )
-from shared.workers_ai.other_account import api_of, other_account
+from shared.workers_ai.other_account import other_account
+from shared.workers_ai.senders import api_of
 
 if TYPE_CHECKING:
     from shared.bootstrap import Services
-    from shared.models import Batch, Job
-    from shared.workers_ai.client import WorkersAI
+    from shared.models import Batch, Job, Sender
     from shared.workers_ai.replies import Rejected
 
 
-def classify_rejection(services: Services, job: Job, batch: Batch, reply: Rejected, *, polling: bool) -> ErrorClass:
+def classify_rejection(
+    services: Services, job: Job, batch: Batch, reply: Rejected, sender: Sender, *, polling: bool
+) -> ErrorClass:
     """What an error reply to a batch's call means; never `ErrorClass.CHECK_TOKEN`.
+
+    Args:
+        services: the process's clients and settings.
+        job: the batch's job, as the account sees it that was asked.
+        batch: the batch.
+        reply: the error.
+        sender: who made the call.
+        polling: whether the call was a poll.
 
     Raises:
         StorageError: DynamoDB failed.
@@ -37,7 +47,7 @@ def classify_rejection(services: Services, job: Job, batch: Batch, reply: Reject
     doubted = verdict is ErrorClass.UNKNOWN_ID and other_account(services, job)
     if verdict is not ErrorClass.CHECK_TOKEN and not doubted:
         return verdict
-    state = token_state(services, api_of(services, job))
+    state = token_state(services, sender)
     logger.info("token checked", **batch_log_fields(batch), state=state, status=reply.status, code=reply.code)
     match state:
         case TokenState.GOOD if doubted:
@@ -50,12 +60,12 @@ def classify_rejection(services: Services, job: Job, batch: Batch, reply: Reject
             return ErrorClass.TRY_LATER
 
 
-def token_state(services: Services, api: WorkersAI) -> TokenState | None:
-    """Whether the token may use an account, by the free call; None if the rate budget has no call left for it.
+def token_state(services: Services, sender: Sender) -> TokenState | None:
+    """Whether a token may use its account, by the free call; None if the rate budget has no call left for it.
 
     Raises:
         StorageError: DynamoDB failed.
     """
-    if not services.budget.permit_check(services.now()):
+    if not services.budget.permit_check(services.now(), sender=sender):
         return None
-    return api.check_token()
+    return api_of(services, sender).check_token()

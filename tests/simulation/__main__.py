@@ -6,7 +6,7 @@ MINUTES=10  as many as the time allows
 EXPLORE=2   small worlds under each schedule with so many disturbances, at most SCHEDULES (2000) of each world; with
             FIRST every second one is drawn by it
 OPERATE=year with seconds between ticks (TICK=60), or backlog with JOBS (1000), BATCHES of each (20), HOURS (8) and
-            CALLS a minute (240): a large world, and bench/simulation.md
+            CALLS a minute (240), with TIMES (1) as many invocations: a large world, and bench/simulation.md
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.simulation.explore.small_worlds import SMALL_WORLDS
 from tests.simulation.operate import backlog, year
 from tests.simulation.worlds.runs import random_world, run, smallest
 
-BACKLOG = {"jobs": 1_000, "batches": 20, "hours": 8, "calls": 240}
+BACKLOG = {"jobs": 1_000, "batches": 20, "hours": 8, "calls": 240, "times": 1}
 
 
 def replay(seed: int) -> bool:
@@ -96,7 +96,9 @@ def main() -> int:
             return year.main(float(os.environ.get("TICK", "60")))
         case "backlog":
             given = {name: float(os.environ.get(name.upper(), least)) for name, least in BACKLOG.items()}
-            size = backlog.Size(int(given["jobs"]), int(given["batches"]), given["hours"], int(given["calls"]))
+            size = backlog.Size(
+                int(given["jobs"]), int(given["batches"]), given["hours"], int(given["calls"]), int(given["times"])
+            )
             return backlog.main(size)
     wanted = os.environ.get("SEEDS")
     return random_worlds(

@@ -144,7 +144,7 @@ def _refresh(context: Context, source: Path | None, *, yes: bool) -> None:
 
 def _fetched(context: Context) -> bytes:
     """Cloudflare's list: that of the account if there is a token, else the public one."""
-    from dropbatch.cli.cloudflare import Api, account_models, public_models
+    from dropbatch.cli.cloudflare import account_models, apis_of, public_models
     from dropbatch.cli.doctor import environment_of
 
     token = os.environ.get("CLOUDFLARE_API_TOKEN", "").strip()
@@ -152,4 +152,4 @@ def _fetched(context: Context) -> bytes:
         note("CLOUDFLARE_API_TOKEN is not set, so the list is read from which Cloudflare's documentation is built.")
         return public_models()
     environment = environment_of(context.stack)
-    return account_models(Api(environment["WORKERS_AI_BASE_URL"], environment["CLOUDFLARE_ACCOUNT_ID"], token))
+    return account_models(apis_of(environment["WORKERS_AI_BASE_URL"], environment["CLOUDFLARE_ACCOUNT_ID"], token)[0])

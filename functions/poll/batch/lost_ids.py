@@ -56,7 +56,13 @@ def other_is_known(services: Services, job: Job, batch: Batch, since: float) -> 
     if batch.pending_at > since or _last_probe(services, job).known_at > since:
         return True
     others = services.ledger.batches(job.job_id, after=job.output.mark, limit=OTHER_BATCHES, unreadable=[])
-    return any(_known_at(one) > since for one in others)
+    account = batch.submissions[-1].sender.account
+    return any(_known_at(one) > since for one in others if _account(one) == account)
+
+
+def _account(batch: Batch) -> str | None:
+    """The account that accepted a batch last, as its sender says; None if none has."""
+    return batch.submissions[-1].sender.account if batch.submissions else None
 
 
 def _known_at(batch: Batch) -> float:

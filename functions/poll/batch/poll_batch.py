@@ -22,15 +22,15 @@ from shared.claims import MAX_CLAIMS, claim_seconds, report_stuck, retry_seconds
 from shared.denied_writes import show_denied_write
 from shared.errors import ObjectNotFoundError, StorageError
 from shared.events.answers import note_answer, note_told_meanwhile, pending_until
-from shared.models import CANCEL_NOW, CANCELLED_ACCEPTED, TOO_OLD_CODE, Batch, ErrorDetail, Job, Submission
+from shared.models import CANCEL_NOW, CANCELLED_ACCEPTED, TOO_OLD_CODE, Batch, ErrorDetail, Job, Sender, Submission
 from shared.observability import count
 from shared.pacing.poll_schedule import is_sampled
 from shared.workers_ai.error_codes import ErrorClass
 from shared.workers_ai.lasting_errors import clear_lasting_error
-from shared.workers_ai.other_account import api_of
 from shared.workers_ai.rejections import classify_rejection
-from shared.workers_ai.replies import OutcomeUnknown, Pending, Rejected
+from shared.workers_ai.replies import OutcomeUnknown, Pending, Rejected, Reply
 from shared.workers_ai.results import Answer, parse_answer
+from shared.workers_ai.senders import api_of, as_sent
 from shared.workers_ai.usage import mean_answer
 
 if TYPE_CHECKING:
@@ -100,43 +100,49 @@ def _advance_batch(invocation: Invocation, job: Job, batch: Batch, permit: Permi
         return ended is not None and collect(services, job, ended, None)
     if job.is_too_old(services.now()):
         return end(services, job, batch, batch.ending_if_unanswered or TOO_OLD_CODE)
-    candidates = batch.pollable
-    submission = candidates[-1 - (batch.polls - 1) % len(candidates)]
+    submission = batch.polled_at(batch.polls - 1)
     with ExitStack() as stack:
         stored = _stored_reply(services, batch, submission, stack)
         if stored is not None:
             return _collect(services, job, batch, stored)
     if job.cancelled == CANCEL_NOW:
         return end(services, job, batch, CANCELLED_ACCEPTED)
-    now = services.now()
+    now, sent = services.now(), as_sent(job, submission.sender)
     count("PollCalls")
-    with api_of(services, job).poll(
+    with api_of(services, permit.sender).poll(
         job.plan.model,
         submission.request_id,
         min(POLL_SECONDS, invocation.seconds_left - COLLECT_SECONDS),
         batch.sendable,
     ) as reply:
-        verdict = classify_rejection(services, job, batch, reply, polling=True) if isinstance(reply, Rejected) else None
+        verdict = _verdict(services, sent, batch, reply, permit.sender)
         if isinstance(reply, Answer) and waits_for_more(services, job, batch, reply):
-            note_known(services, job, batch, submission)
+            note_known(services, sent, batch, submission)
             done = UnfinishedPoll(services, job, batch, submission, permit).process(Pending(reply.status[:32]), None)
         elif isinstance(reply, Answer):
             key = keys.raw(job.job_id, batch.number, submission.attempt, batch.polls)
             # The API may never give this answer again, so S3 is tried for as long as this invocation lasts.
             invocation.retry(lambda: services.store.put_if_absent(key, reply.body))
-            note_known(services, job, batch, submission)
+            note_known(services, sent, batch, submission)
             clear_lasting_error(services, job, batch)
-            note_answer(services, job, batch, now)
+            note_answer(services, sent, batch, now)
             done = _collect(services, job, batch, StoredReply(key, reply))
-            note_told_meanwhile(services, job, batch, now)
+            note_told_meanwhile(services, sent, batch, now)
             _note_completion(services, job, batch, reply, now)
         else:
             if not isinstance(reply, Rejected | OutcomeUnknown):
-                note_known(services, job, batch, submission)
+                note_known(services, sent, batch, submission)
             done = UnfinishedPoll(services, job, batch, submission, permit).process(reply, verdict)
         if not isinstance(reply, OutcomeUnknown) and verdict not in KEEPS_PAUSE:
             services.lift(permit, job.plan.model)
     return done
+
+
+def _verdict(services: Services, job: Job, batch: Batch, reply: Reply, sender: Sender) -> ErrorClass | None:
+    """What a reply means, if it is an error."""
+    if not isinstance(reply, Rejected):
+        return None
+    return classify_rejection(services, job, batch, reply, sender, polling=True)
 
 
 def _collect(services: Services, job: Job, batch: Batch, stored: StoredReply) -> bool:

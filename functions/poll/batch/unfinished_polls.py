@@ -26,8 +26,8 @@ from shared.pacing.controls import PauseReason, Permit
 from shared.retry import poll_back_off, soon_after
 from shared.workers_ai.error_codes import BLOCKED_CODES, METRIC_OF_CLASS, ErrorClass
 from shared.workers_ai.lasting_errors import clear_lasting_error, note_lasting_error
-from shared.workers_ai.other_account import other_account
 from shared.workers_ai.replies import Accepted, Failed, NoAnswers, OutcomeUnknown, Pending, Rejected, Reply
+from shared.workers_ai.senders import as_sent
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -98,11 +98,10 @@ class UnfinishedPoll:
             return False
         match verdict:
             case ErrorClass.ACCOUNT:
-                account = other_account(services, job)
-                services.budget.pause(PauseReason.TOKEN_REFUSED, now, str(code), self.permit, account)
+                services.budget.pause(PauseReason.TOKEN_REFUSED, now, str(code), self.permit)
                 services.ledger.schedule_poll(batch, now + 60, paused=batch.paused + 60)
             case ErrorClass.RATE_LIMIT:
-                until = soon_after(services.budget.limit_rate(now, reply.retry_after), 10)
+                until = soon_after(services.budget.limit_rate(now, reply.retry_after, self.permit.sender), 10)
                 services.ledger.schedule_poll(batch, until, paused=batch.paused + until - now)
             case ErrorClass.UNKNOWN_ID:
                 return self._not_known(reply)
@@ -205,8 +204,8 @@ class UnfinishedPoll:
         if is_overdue(services, batch, now) or job.is_past_deadline(now):
             return submit_again(services, job, batch, LATE, counted)
         if is_lost_for_long(batch.misses + 1, since, now) and (
-            other_is_known(services, job, batch, since)
-            or (may_submit_again(services, job, batch) and begin_probe(services, job, batch))
+            other_is_known(services, self._sent, batch, since)
+            or (may_submit_again(services, job, batch) and begin_probe(services, self._sent, batch))
         ):
             return submit_again(services, job, batch, LOST, counted)
         self._look_again(since, counted)
@@ -256,6 +255,11 @@ class UnfinishedPoll:
         """
         claims, now = self.batch.claims, self.services.now()
         self.services.ledger.schedule_poll(self.batch, now + claim_seconds(claims, wait), claims=claims, **updates)
+
+    @property
+    def _sent(self) -> Job:
+        """The job as the account sees it that was asked."""
+        return as_sent(self.job, self.submission.sender)
 
     @property
     def _is_latest(self) -> bool:

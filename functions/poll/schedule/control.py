@@ -48,8 +48,7 @@ def follow_stack_control(services: Services) -> None:
         StorageError: S3 or DynamoDB failed, or the object kept changing.
     """
     for _ in range(COMMAND_TRIES):
-        controls = services.budget.controls()
-        stack = controls.stack
+        stack = services.budget.controls().stack
         command = read_command(services, keys.STACK_CONTROL, stack.version)
         if command is None:
             return
@@ -58,10 +57,12 @@ def follow_stack_control(services: Services) -> None:
             held_since = held_since or services.now()
         elif command.word == RUN:
             held_since = 0.0
-            if services.day_limit and controls.pause and controls.pause.reason is PauseReason.DAY_LIMIT:
+            found = services.budget.controls_of("", services.budget.senders(""))
+            pauses = [one.pause for one in found if one.pause]
+            if services.day_limit and any(pause.reason is PauseReason.DAY_LIMIT for pause in pauses):
                 services.day_limit.lift_day(services.now())
-            if controls.pause:
-                services.budget.lift(Permit(controls.pause), "")
+            for pause in pauses:
+                services.budget.lift(Permit(pause), "")
         else:
             logger.warning("unknown command for the stack", command=command.word[:20])
         services.budget.note_stack(StackControl(command.version, held_since))

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from functions.poll.schedule.due_items import DueItem, each_contained, load, postponed
-from shared.aws.queues import SubmitMessage
+from shared.aws.queues import MAX_SUBMITS_WAITING, SubmitMessage
 from shared.models import BatchState
 from shared.pacing import cost_limit
 from shared.pacing.controls import LIFT_LOOK_SECONDS
@@ -28,13 +28,11 @@ if TYPE_CHECKING:
     from shared.bootstrap import Services
     from shared.ledger import DueEntry
     from shared.models import Batch, Job
-    from shared.pacing.budget import ModelRoom
+    from shared.pacing.room import ModelRoom
 
 MAX_EXAMINED = 50
 """Most due batches that one cycle reads."""
 MAX_EXAMINED_IN_A_PAUSE = 2
-MAX_SUBMITS_WAITING = 50
-"""Messages that wait in the submit queue, up to which more are sent."""
 DISPATCHED_SECONDS = 90.0
 """Seconds that a message has to be processed before the batch is due again."""
 MAX_POSTPONED_SECONDS = 1_800.0

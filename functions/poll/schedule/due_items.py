@@ -87,8 +87,8 @@ def set_aside(services: Services, due: DueEntry) -> None:
         count("Errors")
 
 
-def load(services: Services, dues: Iterable[DueEntry]) -> list[DueItem]:
-    """Read due batches and their jobs, without those that are no longer due or cannot be read."""
+def load(services: Services, dues: Iterable[DueEntry], until: float = 0.0) -> list[DueItem]:
+    """Read batches and their jobs that are due now, or by `until`, without those that are not or cannot be read."""
     dues = list(dues)
     job_ids = list(dict.fromkeys(due.job_id for due in dues))
 
@@ -104,7 +104,7 @@ def load(services: Services, dues: Iterable[DueEntry]) -> list[DueItem]:
         batch = services.ledger.batch(due.job_id, due.number)
         if batch is None or batch.due_at is None:
             return None
-        if batch.due_at > services.now() + (MAX_AHEAD_SECONDS if due.due_at is None else 0.0):
+        if batch.due_at > max(services.now(), until) + (MAX_AHEAD_SECONDS if due.due_at is None else 0.0):
             return None  # The index was out of date, or a message.
         job = jobs[due.job_id]
         if isinstance(job, StorageError):

@@ -17,7 +17,7 @@ from shared.events.answers import waits_for_event
 from shared.ledger import DueEntry
 from shared.models import BatchState, DueKind
 from shared.pacing.controls import Denied, Permit
-from shared.workers_ai.other_account import other_account
+from shared.workers_ai.senders import as_sent, next_sender
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -100,19 +100,20 @@ def _poll(invocation: Invocation, found: list[DueItem], until: float = math.inf)
     postponed(services, [(one.due, (one, wait)) for one, wait in behind], lambda it: _hold_back(services, *it, now))
     held = {one.due for one, _ in behind}
     found = [one for one in found if one.due not in held]
-    calls = Counter(other_account(services, one.job) for one in found if needs_call(one.job, one.batch, now))
-    permits = {account: services.budget.permit_polls(wanted, now, account) for account, wanted in calls.items()}
+    asked = [one for one in found if needs_call(one.job, one.batch, now)]
+    senders = {one.due: next_sender(services, one.job, one.batch) for one in asked}
+    calls = Counter(senders.values())
+    permits = {sender: services.budget.permit_polls(wanted, now, sender) for sender, wanted in calls.items()}
     chosen: list[tuple[DueItem, Permit]] = []
     for one in found:
-        if not needs_call(one.job, one.batch, now):
+        if (sender := senders.get(one.due)) is None:
             chosen.append((one, Permit()))
             continue
-        account = other_account(services, one.job)
-        granted, permit = permits[account]
+        granted, permit = permits[sender]
         if isinstance(permit, Denied):
             _postpone(services, one, permit, now)
         elif granted > 0:
-            permits[account] = granted - 1, permit
+            permits[sender] = granted - 1, permit
             chosen.append((one, permit))
 
     def step(chosen: tuple[DueItem, Permit]) -> str | None:
@@ -135,7 +136,7 @@ def _seconds_behind(services: Services, found: DueItem, now: float) -> float:
     if len(batch.submissions) != 1 or batch.told_at or batch.misses or not needs_call(job, batch, now):
         return 0.0
     behind = services.times.seconds_behind(job.plan.model, batch.submissions[-1].at, now)
-    wait = max(behind, waits_for_event(services, job, batch, now))
+    wait = max(behind, waits_for_event(services, as_sent(job, batch.submissions[-1].sender), batch, now))
     return wait if job.deadline_at is None or now + wait < job.deadline_at else 0.0
 
 

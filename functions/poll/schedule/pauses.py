@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from functions.poll.schedule.due_items import readable_job
+from functions.poll.schedule.due_items import load, readable_job
 from shared.job_status import iso_time
-from shared.models import DueKind
+from shared.models import FIRST, DueKind
 from shared.observability import count, logger
 from shared.pacing.controls import UNPAID, PauseReason, Permit
 from shared.workers_ai.client import TokenState
 from shared.workers_ai.other_account import other_account
+from shared.workers_ai.senders import api_of, next_sender
 
 if TYPE_CHECKING:
     from shared.bootstrap import Services
@@ -33,7 +35,7 @@ MAX_PROBES_EXAMINED = 20
 
 
 def watch_pause(services: Services, now: float, *, submits_wait: bool, polls_wait: bool) -> None:
-    """Count a pause in force, once per tick, or end it if no batch would: none is left, or all are paused.
+    """Count each pause in force, once per tick, or end it if no batch would: none is left, or all are paused.
 
     Args:
         services: the process's clients and settings.
@@ -44,48 +46,75 @@ def watch_pause(services: Services, now: float, *, submits_wait: bool, polls_wai
     Raises:
         StorageError: DynamoDB failed.
     """
-    pause = services.budget.controls().pause
-    if pause is None or (pause.until is not None and now >= pause.until):
-        return
-    if _is_over(services, pause, now, submits_wait=submits_wait, polls_wait=polls_wait):
-        services.budget.lift(Permit(pause), "")
-        logger.info("pause over", reason=pause.reason)
-        return
-    logger.warning("calls are paused", reason=pause.reason, code=pause.code, since=iso_time(pause.since))
-    count(METRIC_OF_REASON[pause.reason])
-    if pause.reason is not PauseReason.OUTAGE or now - pause.since >= OUTAGE_SECONDS:
+    # An idle tick reads no secret: what further tokens there are is looked at when there is work for them.
+    senders = services.budget.senders("") if submits_wait or polls_wait else (FIRST,)
+    reasons = set[PauseReason]()
+    is_alarm = False
+    for controls in services.budget.controls_of("", senders):
+        pause = controls.pause
+        if pause is None or pause.is_over(now):
+            continue
+        watched = _Watched(services, pause, now, len(senders) > 1)
+        if watched.is_over(submits_wait=submits_wait, polls_wait=polls_wait):
+            services.budget.lift(Permit(pause), "")
+            logger.info("pause over", reason=pause.reason, token=pause.token)
+            continue
+        since = iso_time(pause.since)
+        logger.warning("calls are paused", reason=pause.reason, code=pause.code, since=since, token=pause.token)
+        reasons.add(pause.reason)
+        is_alarm = is_alarm or pause.reason is not PauseReason.OUTAGE or now - pause.since >= OUTAGE_SECONDS
+    for metric in sorted({METRIC_OF_REASON[reason] for reason in reasons}):
+        count(metric)
+    if is_alarm:
         count("Paused")
 
 
-def _is_over(services: Services, pause: Pause, now: float, *, submits_wait: bool, polls_wait: bool) -> bool:
-    if pause.reason is PauseReason.OUTAGE and not submits_wait:
-        return True  # The next submit shows whether it still lasts.
-    if pause.reason in UNPAID or _may_submit(services, now):
-        return False
-    if pause.reason is PauseReason.TOKEN_REFUSED and polls_wait and _waits_soon(services, now, DueKind.POLL):
-        return False
-    return _free_call_succeeds(services, pause, now)
+@dataclass(frozen=True, slots=True)
+class _Watched:
+    """A pause in force, of one token or of the only one."""
 
+    services: Services
+    pause: Pause
+    now: float
+    has_others: bool
 
-def _free_call_succeeds(services: Services, pause: Pause, now: float) -> bool:
-    """Whether the call that costs nothing, as the pause's probe, shows that API and token are good again.
+    def is_over(self, *, submits_wait: bool, polls_wait: bool) -> bool:
+        """Whether it is over, as far as no batch will show that."""
+        pause = self.pause
+        if pause.reason is PauseReason.OUTAGE and not submits_wait:
+            return True  # The next submit shows whether it still lasts.
+        if pause.reason in UNPAID or self._may_submit():
+            return False
+        if pause.reason is PauseReason.TOKEN_REFUSED and polls_wait and self._waits_soon(DueKind.POLL):
+            return False
+        return self._free_call_succeeds()
 
-    A token of the rate budget is taken before the probe is claimed, because a probe without one would be lost.
-    """
-    budget = services.budget
-    may_probe = now >= pause.next_probe and budget.permit_check(now) and budget.claim_probe(pause, now) is not None
-    return may_probe and services.api.check_token() is TokenState.GOOD
+    def _free_call_succeeds(self) -> bool:
+        """Whether the call that costs nothing, as the pause's probe, shows that API and token are good again.
 
+        A token of the rate budget is taken before the probe is claimed, because a probe without one would be lost.
+        """
+        budget, pause, now = self.services.budget, self.pause, self.now
+        may_probe = now >= pause.next_probe and budget.permit_check(now, sender=pause.sender)
+        if not may_probe or budget.claim_probe(pause, now) is None:
+            return False
+        return api_of(self.services, pause.sender).check_token() is TokenState.GOOD
 
-def _may_submit(services: Services, now: float) -> bool:
-    """Whether a batch waits that may be submitted soon, and so will probe the pause: users may have paused all."""
-    if services.budget.controls().stack.held_since:
-        return False
-    return any(_waits_soon(services, now, work) for work in (DueKind.FIRST, DueKind.SUBMIT))
+    def _may_submit(self) -> bool:
+        """Whether a batch waits that may be submitted soon, and so will probe it: users may have paused all."""
+        if self.services.budget.controls().stack.held_since:
+            return False
+        return any(self._waits_soon(work) for work in (DueKind.FIRST, DueKind.SUBMIT))
 
+    def _waits_soon(self, work: DueKind) -> bool:
+        """Whether one of the next batches is of the stack's account: those of another account never probe this pause.
 
-def _waits_soon(services: Services, now: float, work: DueKind) -> bool:
-    """Whether one of the next batches is of the stack's account: those of another account never probe this pause."""
-    found = services.ledger.due(work, now + SOON_SECONDS, MAX_PROBES_EXAMINED)[0]
-    jobs = (readable_job(services, job_id) for job_id in dict.fromkeys(due.job_id for due in found))
-    return any(job is not None and not other_account(services, job) for job in jobs)
+        Where there are several tokens, a batch to poll also has to be this token's.
+        """
+        services = self.services
+        dues = services.ledger.due(work, self.now + SOON_SECONDS, MAX_PROBES_EXAMINED)[0]
+        if work is DueKind.POLL and self.has_others:
+            found = [one for one in load(services, dues, until=self.now + SOON_SECONDS) if one.batch.pollable]
+            return any(next_sender(services, one.job, one.batch) == self.pause.sender for one in found)
+        jobs = (readable_job(services, job_id) for job_id in dict.fromkeys(due.job_id for due in dues))
+        return any(job is not None and not other_account(services, job) for job in jobs)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from shared.events.ids import KnownId
     from shared.events.set_up import Events
     from shared.invocation import Invocation
-    from shared.pacing.budget import Free
+    from shared.pacing.room import Free
     from shared.workers_ai.queue_messages import Message
 
 MAX_PULLS_IN_A_ROW = 10

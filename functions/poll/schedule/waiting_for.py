@@ -10,12 +10,14 @@ from shared.denied_writes import RESULTS_DENIED, denied_message
 from shared.events.search import LONGEST_ID_SECONDS
 from shared.job_status import iso_time
 from shared.observability import count, logger
-from shared.pacing.controls import PAUSE_MESSAGES, PauseReason
+from shared.pacing.controls import PauseReason
 from shared.workers_ai.error_codes import advice
 from shared.workers_ai.lasting_errors import NOTED_AFTER_SECONDS
 from shared.workers_ai.other_account import other_account
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from shared.bootstrap import Services
     from shared.job_status import PendingBatches
     from shared.models import Job, LastingError
@@ -23,6 +25,21 @@ if TYPE_CHECKING:
 
 ALARM_AFTER_SECONDS = 3_600.0
 """Seconds of waiting for something without its own alarm, after which the alarm for stuck items is raised."""
+PAUSE_MESSAGES = {
+    PauseReason.TOKEN_REFUSED: "Cloudflare refuses the API token or the account. Check the token's value in Secrets "
+    "Manager, its Workers AI permission and the account id; a changed secret is used within minutes.",
+    PauseReason.QUOTA_SPENT: "The account's daily allocation is used up. Submits resume after 00:00 UTC, or sooner on "
+    "a paid plan.",
+    PauseReason.CREDITS_SPENT: "AI Gateway says that the account has no credits left. Add credits in Cloudflare's "
+    "dashboard; submits resume within minutes.",
+    PauseReason.SPEND_LIMIT: "The spend limit of AI Gateway is reached. Raise it in Cloudflare's dashboard, or wait "
+    "for the end of its window; submits resume within minutes.",
+    PauseReason.DAY_LIMIT: "What all jobs cost today has reached MaxCostPerDay. Submits resume after 00:00 UTC, with a "
+    "higher MaxCostPerDay within minutes, or for the rest of the day with `dropbatch resume`.",
+    PauseReason.OUTAGE: "The API does not answer submits, or with errors that prove nothing; Dropbatch tries one batch "
+    "at a time.",
+}
+"""What users see of each kind of pause."""
 STACK_MESSAGE = "An operator has paused all jobs. An operator resumes them with `dropbatch resume`."
 OTHER_ACCOUNT_ADVICE = {
     "rest": "Give the API token access to it too, or set CloudflareAccountId and the token back until the job is over.",
@@ -76,17 +93,22 @@ def waiting_for(services: Services, job: Job) -> Waiting | None:
     """
     now = services.now()
     account = other_account(services, job)
-    controls = services.budget.controls(job.plan.model, account)
-    pause, wait, rate, lasting_error = controls.pause, controls.model_wait, controls.rate, job.lasting_error
+    found = services.budget.controls_of(job.plan.model, services.budget.senders(account))
+    controls, wait, lasting_error = found[0], found[0].model_wait, job.lasting_error
+    pauses = [one.pause for one in found if one.pause and not one.pause.is_over(now)]
     if job.control and job.control.held_since:
         return _job_is_held(job.job_id, job.control.held_since)
     if controls.stack.held_since:
         return Waiting("paused", STACK_MESSAGE, None)
     if job.denied_write and now - job.denied_write.at < LASTING_ERROR_SECONDS:
         return Waiting(RESULTS_DENIED, denied_message(job.denied_write.said), None)
-    if pause and not pause.is_over(now):
+    if len(pauses) == len(found):
+        pause = min(pauses, key=lambda one: one.next_probe)
         return _account_is_paused(services.settings.transport, pause) if account else _paused(pause)
-    limited = _rate_limited(rate, now)
+    if refused := [one for one in pauses if one.reason is PauseReason.TOKEN_REFUSED]:
+        return _some_are_refused(refused, len(found))
+    limits = [_rate_limited(one.rate, now) for one in found]
+    limited = limits[0] if all(limits) else None
     if limited and limited.shown_from <= now:
         return limited
     if wait and wait.until > now:
@@ -140,6 +162,21 @@ def _paused(pause: Pause) -> Waiting:
     words = PAUSE_MESSAGES[pause.reason] + (f" (API response: {pause.code}.)" if pause.code else "")
     lasts_all_day = pause.reason in {PauseReason.QUOTA_SPENT, PauseReason.DAY_LIMIT}
     return Waiting(pause.reason.value, words, pause.until if lasts_all_day else None)
+
+
+def _some_are_refused(refused: Sequence[Pause], tokens: int) -> Waiting:
+    """Others go on: what waits is what these have submitted."""
+    numbers, codes = (", ".join(dict.fromkeys(told)) for told in _told_of(refused))
+    words = (
+        f"Cloudflare refuses {len(refused)} of the secret's {tokens} API tokens, by their place there: {numbers} (API "
+        f"response: {codes}). Batches that these submitted wait; all others go on. Replace such a token in its line; "
+        "or remove the line: then another token of the account polls those batches."
+    )
+    return Waiting("some_tokens_refused", words, None)
+
+
+def _told_of(refused: Sequence[Pause]) -> tuple[list[str], list[str]]:
+    return [str(one.token) for one in refused], [one.code for one in refused]
 
 
 def _account_is_paused(transport: str, pause: Pause) -> Waiting:

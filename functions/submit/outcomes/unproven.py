@@ -16,7 +16,6 @@ from shared.pacing.controls import PauseReason, Permit
 from shared.retry import submit_back_off
 from shared.workers_ai.error_codes import is_doubtful, is_like_lost
 from shared.workers_ai.lasting_errors import note_lasting_error
-from shared.workers_ai.other_account import other_account
 
 if TYPE_CHECKING:
     from shared.bootstrap import Services
@@ -44,9 +43,9 @@ class UnprovenSubmit:
 
     Attributes:
         invocation: the one that submits, looks for the submit, or recovers.
-        job: the batch's job.
+        job: the batch's job, as the account sees it to which the batch is submitted.
         batch: as it was read; once claimed, as the claim wrote it.
-        permit: the budget's.
+        permit: the budget's; without one, of who submits.
         sent_from: when the POST began, Unix seconds.
     """
 
@@ -61,6 +60,11 @@ class UnprovenSubmit:
         """The process's clients and settings."""
         return self.invocation.services
 
+    @property
+    def has_others(self) -> bool:
+        """Whether another token may submit the batch."""
+        return len(self.services.budget.senders("")) > 1
+
     def try_later(self, reply: Rejected) -> None:
         """Try the batch later, and count it if the API may have accepted it all the same."""
         services, batch, now = self.services, self.batch, self.services.now()
@@ -69,7 +73,7 @@ class UnprovenSubmit:
             self.end_ambiguous(now, code)
             return
         if like_lost and self.permit.pause and self.permit.pause.reason is PauseReason.OUTAGE:
-            services.budget.pause(PauseReason.OUTAGE, now, code, self.permit, other_account(services, self.job))
+            services.budget.pause(PauseReason.OUTAGE, now, code, self.permit)
         looking = Looking(now, self.sent_from, now, code, doubtful=True, doubts=int(like_lost))
         if is_doubtful(reply) and self._begin_look(looking):
             return
@@ -94,7 +98,7 @@ class UnprovenSubmit:
         """
         services, batch, now = self.services, self.batch, self.services.now()
         if batch.looking is None:
-            services.budget.pause(PauseReason.OUTAGE, since, code, self.permit, other_account(services, self.job))
+            services.budget.pause(PauseReason.OUTAGE, since, code, self.permit)
             if begun := self._begin_look(Looking(now, self.sent_from, now, code)):
                 return begun
         count("AmbiguousSubmits")

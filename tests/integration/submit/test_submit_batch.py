@@ -118,7 +118,7 @@ def test_late_post_ends_in_time_for_outcome(begin, monkeypatch):
     at = begin()
     at.ends = T + 110
     real = at.ledger.begin_submit
-    monkeypatch.setattr(at.ledger, "begin_submit", lambda *given: (real(*given), at.pass_time(20))[0])
+    monkeypatch.setattr(at.ledger, "begin_submit", lambda *given, **told: (real(*given, **told), at.pass_time(20))[0])
 
     at.run()
 

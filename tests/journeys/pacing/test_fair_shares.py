@@ -16,7 +16,7 @@ import functions.poll.schedule.visit_job
 import functions.submit.messages
 import functions.submit.submit_batch
 from dropbatch.core.keys import JobState, result
-from functions.poll.schedule.dispatch_submits import MAX_SUBMITS_WAITING
+from shared.aws.queues import MAX_SUBMITS_WAITING
 from shared.claims import MAX_CLAIMS
 from shared.errors import StorageError
 from shared.models import BatchState, DueKind, ErrorDetail

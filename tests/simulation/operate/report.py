@@ -140,11 +140,12 @@ def most_calls(times: Sequence[float], seconds: float) -> int:
 def call_figures(world: World, limit: int = CALLS_IN_FIVE_MINUTES) -> list[Figure]:
     """How many calls reached the API in any minutes."""
     times = sorted(world.call_times)
+    means = "the rate itself" if limit > CALLS_IN_FIVE_MINUTES else "beyond which Cloudflare rejects all"
     return [
         Figure(
             "most calls to the API in five minutes",
             f"{most_calls(times, 300):,}",
-            f"{limit:,}, beyond which Cloudflare rejects all",
+            f"{limit:,}, {means}",
             "docs/limits.md, Calls",
         )
     ]

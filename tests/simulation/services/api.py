@@ -46,10 +46,23 @@ class Response:
 class Http:
     """A client for the simulated API."""
 
-    def __init__(self, calls: Calls, api: WorkersAI, on_call: Sequence[Callable[[str, str, bytes], None]]) -> None:
-        """Answer from the local Workers AI; tell of each call its path, query and body when it is carried out."""
+    def __init__(
+        self,
+        calls: Calls,
+        api: WorkersAI,
+        on_call: Sequence[Callable[[str, str, bytes], None]],
+        on_answer: Sequence[Callable[[str, Mapping[str, str], bytes, Reply], None]] = (),
+    ) -> None:
+        """Answer from the local Workers AI.
+
+        Args:
+            calls: where each is counted.
+            api: the local Workers AI.
+            on_call: told of each call its path, query and body before it is carried out.
+            on_answer: told of each call its address, headers and body, and of its reply, when it was carried out.
+        """
         self.calls = calls
-        self.on_call = on_call
+        self.on_call, self.on_answer = on_call, on_answer
         self.routes = Routes(api)
 
     @contextmanager
@@ -73,6 +86,8 @@ class Http:
         for tell in self.on_call:
             tell(address.path, address.query, body)
         reply = self.routes.handle(method, address.path, address.query, headers, body)
+        for hear in self.on_answer:
+            hear(url, headers, body, reply)
         self.calls.total += 1
         self.calls.by_operation["api.call"] = self.calls.by_operation.get("api.call", 0) + 1
         if reply.cut is Cut.REFUSE:

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import os
 from collections import deque
+from math import inf
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from greenlet import getcurrent
 
-from shared.pacing.controls import pause_sk
+from shared.bootstrap import SECRET_SECONDS
+from shared.models import Sender
+from shared.pacing.controls import pause_sk, rate_sk
 from tests.simulation.worlds import pacing_laws
 from tests.simulation.worlds.judges import CALLS_IN_FIVE_MINUTES
 from tests.simulation.worlds.release_laws import ReleaseLaws
@@ -93,6 +96,8 @@ MAX_HOLD_SECONDS = 900.0
 """Longest wait after a refusal for too many calls, and of a model without capacity."""
 MAX_PROBE_SECONDS = 1_800.0
 """Longest time between a pause's beginning and its probe."""
+REREAD_SECONDS = SECRET_SECONDS + 150.0
+"""After a change of the secret, for so long a call may be refused with the old token and made again."""
 MIN_WAIT_SECONDS = 7.0
 """Shortest such wait."""
 DAY = 86_400
@@ -114,7 +119,9 @@ class ItemLaws:
         self.tokens: WeakKeyDictionary[Life, int] = WeakKeyDictionary()
         calls = self.world.calls_per_minute
         self.burst = max(1, calls // 2)
-        self.interval = max(-(-60_000 // calls), -(-300_000 // (CALLS_IN_FIVE_MINUTES - self.burst)))
+        self.interval = -(-60_000 // calls)
+        if not self.world.is_through_worker:
+            self.interval = max(self.interval, -(-300_000 // (CALLS_IN_FIVE_MINUTES - self.burst)))
         """The rate budget's two numbers, written once more: if the product counts otherwise, laws are broken."""
         self.holders: dict[Key, Life] = {}
         """Who holds the lease of each job, and of each batch that is being submitted."""
@@ -132,7 +139,8 @@ class ItemLaws:
                 self._judge_call(life)
 
         self.world.calls.before = call
-        WaitLaws(self)
+        if not self.world.has_several:
+            WaitLaws(self)
         ShareLaws(self)
         ReleaseLaws(laws, self.burst)
         self.world.dynamodb.readers.append(self._read)
@@ -252,7 +260,7 @@ class ItemLaws:
         is_ended = "ending" in new or "isolating" in new
         if is_ended or new["state"]["S"] != "ready" or number(new, "round") != number(old, "round"):
             return
-        if was == "queued":
+        if was == "queued" and not self.world.has_several:
             for reason in self._waiting(life, key):
                 probe = number(self.seen[life].get(("CONTROL", reason)), "next_probe")
                 if not 0 < probe <= self.world.kernel.now:  # It may be that probe.
@@ -299,7 +307,7 @@ class ItemLaws:
             "OUTSTANDING": "a model has no more outstanding batches than it may",
         }
         for reason in self._waiting(life, key):
-            if reason != "RATE":  # Judged when the token is taken.
+            if not reason.startswith("RATE"):  # Judged when the token is taken.
                 self.laws.broken(laws.get(reason, "no call is made in a pause but its probe"), f"{key}: {reason}")
 
     def _waiting(self, life: Life, key: Key) -> Iterator[str]:
@@ -314,7 +322,7 @@ class ItemLaws:
             yield "STACK"
         if self._model(seen, key) in seen.get(("CONTROL", "RATE#OUTSTANDING"), {}).get("full_models", {}).get("SS", ()):
             yield "OUTSTANDING"
-        if number(seen.get(("CONTROL", "RATE")), "hold_until") > now:
+        if number(seen.get(("CONTROL", rate_sk(self._sender(key)))), "hold_until") > now:
             yield "RATE"
 
     def _waits(self, seen: dict[Key, Wire], key: Key) -> list[str]:
@@ -326,19 +334,28 @@ class ItemLaws:
         return str(job["plan"]["M"]["model"]["S"]) if job else ""
 
     def _pause(self, seen: dict[Key, Wire], key: Key) -> str:
-        """Sort key of the pause of a job's account."""
-        job = seen.get((key[0], "META"))
-        return self.pause_of(job) if job else pause_sk("")
+        """Sort key of the pause of who submits a batch."""
+        job, sender = seen.get((key[0], "META")), self._sender(key)
+        if sender.number > 1:
+            return pause_sk(sender)
+        return self.pause_of(job) if job and not sender.account else pause_sk(sender)
+
+    def _sender(self, key: Key) -> Sender:
+        """Who submits a batch, as its item says once that has begun."""
+        told = self.world.dynamodb.items.get(key, {}).get("sender", {}).get("M", {})
+        return Sender(int(number(told, "number") or 1), told.get("account", {}).get("S", ""))
 
     def pause_of(self, job: Wire) -> str:
         """Sort key of the pause of a job's account."""
         account = str(job["plan"]["M"].get("account", {}).get("S", ""))
-        return pause_sk("" if account == os.environ["CLOUDFLARE_ACCOUNT_ID"] else account)
+        return pause_sk(Sender(account="" if account == os.environ["CLOUDFLARE_ACCOUNT_ID"] else account))
 
     def _judge_call(self, life: Life) -> None:
         """Judge that an invocation has taken a token for each call; a call has two moments, its begin and its end."""
         moments = self._moments[life] = self._moments.get(life, 0) + 1
-        if moments > 2 * self.tokens.get(life, 0):
+        changed_at = self.world.secrets[-1][0] if len(self.world.secrets) > 1 else -inf
+        is_repeated = self.world.kernel.now - changed_at < REREAD_SECONDS  # With what the secret holds now.
+        if moments > 2 * self.tokens.get(life, 0) * (1 + is_repeated):
             self.laws.broken("each call of the API has its token", f"{life.name}: {(moments + 1) // 2} calls")
 
     def _judge_control(self, life: Life, name: str, old: Wire | None, new: Wire | None) -> None:
@@ -350,8 +367,8 @@ class ItemLaws:
                 self.laws.broken(law, f"{name}: {new}")
         if new is None:
             return
-        if name == "RATE":
-            self._judge_rate(life, old, new)
+        if name == "RATE" or name.startswith("RATE#TOKEN#"):
+            self._judge_rate(life, name, old, new)
         elif name.startswith("PAUSE"):
             self._judge_wait(name, new, "next_probe", now + MAX_PROBE_SECONDS)
             if "until" in new and not now < number(new, "until") <= now + DAY + 60:
@@ -366,7 +383,7 @@ class ItemLaws:
         if number(new, moment) > latest or lasts < MIN_WAIT_SECONDS:
             self.laws.broken("every wait is bounded", f"{name}: {moment} {lasts:g} s after its beginning")
 
-    def _judge_rate(self, life: Life, old: Wire | None, new: Wire) -> None:
+    def _judge_rate(self, life: Life, name: str, old: Wire | None, new: Wire) -> None:
         now = self.world.kernel.now
         if number(new, "hold_until") > now + MAX_HOLD_SECONDS:
             self.laws.broken("every wait is bounded", f"RATE: hold_until {number(new, 'hold_until') - now:g}")
@@ -376,7 +393,7 @@ class ItemLaws:
         if number(new, "hold_until") < number(old, "hold_until"):
             self.laws.broken("the longest wait counts", "RATE: hold_until")
         if number(new, "hold_until") != number(old, "hold_until"):
-            read = self.own[getcurrent()].get(("CONTROL", "RATE")) or self.seen[life].get(("CONTROL", "RATE"))
+            read = self.own[getcurrent()].get(("CONTROL", name)) or self.seen[life].get(("CONTROL", name))
             for law in pacing_laws.broken_by_wait(read, new, now):
                 self.laws.broken(law, f"RATE: {new}")
         if (filled := number(new, "filled_at")) == number(old, "filled_at"):
@@ -386,7 +403,7 @@ class ItemLaws:
         self.tokens[life] = self.tokens.get(life, 0) + taken
         if filled > 1000 * now + self.burst * self.interval:
             self.laws.broken("no more tokens are taken than the bucket holds", f"{filled - 1000 * now:g} ms")
-        if number(self.seen.get(life, {}).get(("CONTROL", "RATE")), "hold_until") > now:
+        if number(self.seen.get(life, {}).get(("CONTROL", name)), "hold_until") > now:
             self.laws.broken("no token is taken while calls have to wait", f"{life.name}")
 
 

@@ -289,7 +289,9 @@ class Ending:
     def judge_calls(self) -> None:
         """Judge that in five minutes no more calls are made than the bucket holds and than flow into it."""
         calls = self.world.calls_per_minute
-        most = min(5 * calls + max(1, calls // 2) + 1, CALLS_IN_FIVE_MINUTES)
+        most = 5 * calls + max(1, calls // 2) + 1
+        if not self.world.is_through_worker:
+            most = min(most, CALLS_IN_FIVE_MINUTES)
         times = sorted(self.world.call_times)
         for before, at in zip(times, times[most:], strict=False):
             if at - before < FIVE_MINUTES:

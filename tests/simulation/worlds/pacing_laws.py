@@ -159,4 +159,4 @@ def _others(old: Wire, new: Wire, *names: str) -> bool:
 
 
 def _said(item: Wire, name: str) -> Wire | None:
-    return None if item.get(name) == {"S": ""} else item.get(name)
+    return None if item.get(name) == ({"N": "1"} if name == "token" else {"S": ""}) else item.get(name)

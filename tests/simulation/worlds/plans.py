@@ -11,6 +11,7 @@ import msgspec
 from local.workers_ai import Fault
 from simulation.services.awkward import HALF, Awkward
 from tests.simulation.cloudflare.events import Events, Hand, draw_events, draw_hands, draw_lost_replies
+from tests.simulation.tokens.secret import Change, draw_changes
 from tests.simulation.worlds.users import MODELS
 from tests.support.doubles.other_versions import Version
 
@@ -116,7 +117,7 @@ class Deploy:
         return {name: Version(value) for name, value in named.items() if value}
 
 
-Act = Drop | Command | Deploy | Hand
+Act = Drop | Command | Deploy | Hand | Change
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +141,11 @@ class Plan:
     @property
     def is_calm(self) -> bool:
         """Whether nothing goes wrong, so that the promises hold."""
-        return self.awkward == Awkward() and not self.faults and all(isinstance(act, Drop) for act in self.acts)
+        return (
+            self.awkward == Awkward()
+            and not self.faults
+            and all(isinstance(act, Drop) or (isinstance(act, Change) and act.at == 0) for act in self.acts)
+        )
 
     def lines(self) -> Iterator[str]:
         """The plan for people, a line each."""
@@ -188,7 +193,9 @@ def draw(seed: int) -> Plan:
         else (*random.sample(FAULTS, random.randint(0, 4)), *_doubts(seed), *_odd_answers(seed), *_no_route(seed)),
         acts=tuple(drops),
     )
-    return _with_events(plan if is_calm else _with_commands(plan, random, drops), drops)
+    plan = _with_events(plan if is_calm else _with_commands(plan, random, drops), drops)
+    changes = draw_changes(seed, one_account=plan.events is not None and plan.events.is_sound)
+    return replace(plan, acts=(*changes, *plan.acts))
 
 
 def _with_commands(plan: Plan, random: Random, drops: list[Drop]) -> Plan:

@@ -38,6 +38,7 @@ class Given:
         self.seen = {}
         world = SimpleNamespace(
             calls_per_minute=calls,
+            has_several=False,
             calls=SimpleNamespace(before=None),
             kernel=kernel,
             clock=lambda: kernel.now,

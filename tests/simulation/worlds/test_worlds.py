@@ -162,8 +162,8 @@ def unclaimed(monkeypatch):
     """A submit that does not claim its batch first pays it twice."""
     real = Batches.begin_submit
 
-    def unconditional(self, batch, *claim):
-        return real(self, self.batch(batch.job_id, batch.number) or batch, *claim) or batch
+    def unconditional(self, batch, fence, **told):
+        return real(self, self.batch(batch.job_id, batch.number) or batch, fence, **told) or batch
 
     monkeypatch.setattr(Batches, "begin_submit", unconditional)
 

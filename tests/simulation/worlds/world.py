@@ -15,10 +15,12 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from hashlib import sha256
+from math import inf
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
+import msgspec
 from aws_lambda_powertools.utilities.batch import BatchProcessor
 
 import functions.poll.handler
@@ -32,7 +34,7 @@ from shared.events.set_up import events_of
 from shared.ledger import batches, jobs
 from shared.pacing import controls
 from shared.workers_ai import client as api_client
-from shared.workers_ai.transports import Credentials
+from shared.workers_ai.senders import Secret
 from simulation import Account, Awkward, Queue
 from tests.simulation.cloudflare.bodies import meaning
 from tests.simulation.services.api import Http
@@ -44,6 +46,7 @@ from tests.support.doubles import other_versions
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from local.workers_ai.replies import Reply
     from shared.bootstrap import Services
     from simulation.services.dynamodb import DynamoDB, Key, Wire
 
@@ -107,16 +110,23 @@ class World(Account):
         self.calls.seconds["api"] = API_SECONDS
         self.has_faults = False
         self.calls_per_minute = int(os.environ["API_CALLS_PER_MINUTE"])
+        self.is_through_worker = os.environ["TRANSPORT"] == "worker"
         self.call_times: list[float] = []
         """When each call of models, or of the token's check, reached the API."""
         self.queue_times: list[float] = []
         """When each call of Queues did."""
         self.on_call: list[Callable[[str, str, bytes], None]] = [self._note_call]
+        self.on_answer: list[Callable[[str, Mapping[str, str], bytes, Reply], None]] = []
         self.meanings: dict[str, str] = {}
         """What each body is about that was sent, by its SHA-256."""
         self.foreign_ids: set[str] = set()
         """Batches that others had accepted."""
         self.token = TOKEN
+        """The value of the secret."""
+        self.secrets: list[tuple[float, str]] = [(START, TOKEN)]
+        """When it became what."""
+        self.has_several = False
+        """Whether it ever has several tokens."""
         self.api = WorkersAI(behaviour or Behaviour(embedder="hash", latency=20.0), now=lambda: self.kernel.now)
         for one in properties("Bucket")["NotificationConfiguration"]["QueueConfigurations"]:
             (rule,) = one["Filter"]["S3Key"]["Rules"]
@@ -140,7 +150,9 @@ class World(Account):
 
     def _note_call(self, path: str, _query: str, body: bytes) -> None:
         if b'"requests"' in body[:20]:
-            self.meanings[sha256(body).hexdigest()] = meaning(body)
+            passed_on = msgspec.json.encode({"requests": msgspec.json.decode(body)["requests"]})  # As the Worker does.
+            for sent in (body, passed_on) if self.is_through_worker else (body,):
+                self.meanings[sha256(sent).hexdigest()] = meaning(body)
         is_of_queues = "/queues" in path or "/event_subscriptions/" in path
         (self.queue_times if is_of_queues else self.call_times).append(self.kernel.now)
 
@@ -296,8 +308,8 @@ def simulated(
         reader = Reader(world.dynamodb)
         for target, name, replacement in (
             *((module, "read", reader) for module in (controls, dynamodb, batches, jobs)),
-            (bootstrap, "http_client", lambda: Http(world.calls, world.api, world.on_call)),
-            (bootstrap, "_credentials_reader", lambda *_: lambda _fresh: Credentials(world.token)),
+            (bootstrap, "http_client", lambda: Http(world.calls, world.api, world.on_call, world.on_answer)),
+            (bootstrap, "_secret_reader", lambda *_: _SecretReader(world)),
             (api_client, "time", clock),
             (api_client, "_cut_off_at", _never_cut_off),
             (secrets, "token_urlsafe", lambda size: urlsafe_b64encode(chance.randbytes(size)).rstrip(b"=").decode()),
@@ -314,6 +326,21 @@ def simulated(
         observability.logger.setLevel("CRITICAL")
         stack.enter_context(world.installed())
         yield world
+
+
+@dataclass(slots=True)
+class _SecretReader:
+    """How a process reads the secret: it remembers it for a while."""
+
+    world: World
+    value: str = ""
+    read_at: float = -inf
+
+    def __call__(self, fresh: bool) -> Secret:  # noqa: FBT001 - as the reader of the functions
+        now = self.world.kernel.now
+        if fresh or now - self.read_at >= bootstrap.SECRET_SECONDS:
+            self.value, self.read_at = self.world.token, now
+        return Secret(self.value)
 
 
 @contextmanager
@@ -338,7 +365,10 @@ def _queue(name: str) -> Queue:
 
 def _number(value: Any) -> int:
     """A number of the template; of a condition, the value that holds with reserved concurrency."""
-    return int(value["Fn::If"][1]) if isinstance(value, dict) else int(value)
+    while isinstance(value, dict):
+        condition, yes, no = value["Fn::If"]
+        value = no if condition == "UsesWorker" and os.environ["TRANSPORT"] != "worker" else yes
+    return int(value)
 
 
 def _resource(value: Any) -> str:

@@ -13,11 +13,12 @@ from functions.submit.submit_batch import submit_batch
 from shared.errors import ObjectNotFoundError
 from shared.invocation import Invocation
 from shared.ledger import Ledger
-from shared.models import Batch, BatchState, ErrorDetail, Job
+from shared.models import FIRST, Batch, BatchState, ErrorDetail, Job
 from shared.pacing.controls import Denied, Permit
 from shared.pacing.wakes import LeftDue
 from shared.workers_ai.client import TokenState
 from shared.workers_ai.replies import Accepted, Rejected, Reply
+from shared.workers_ai.senders import ONLY_ONE
 from tests.support.doubles.ledger_items import JOB, READY, OneItem, T
 
 if TYPE_CHECKING:
@@ -64,7 +65,8 @@ class Submitting:
             api=SimpleNamespace(submit=self._submit, check_token=lambda: self.token),
             budget=SimpleNamespace(
                 permit_submit=self._permit_submit,
-                permit_check=lambda now: True,
+                permit_check=lambda now, sender: True,
+                senders=lambda account: (FIRST,),
                 pause=lambda *words: self.budget_calls.append(("pause", *words[:4])),
                 delay_model=self._delay_model,
                 limit_rate=self._limit_rate,
@@ -73,6 +75,7 @@ class Submitting:
             left=self.left,
             events=None,
             day_limit=None,
+            tokens=ONLY_ONE,
             times=SimpleNamespace(first_poll=lambda model, number, now: FIRST_ASK),
             now=lambda: self.clock,
             sleep=self.pass_time,
@@ -145,7 +148,7 @@ class Submitting:
         return self.clock + MODEL_WAITS_SECONDS
 
     def _limit_rate(self, *words: object) -> float:
-        self.budget_calls.append(("limit_rate", *words))
+        self.budget_calls.append(("limit_rate", *words[:2]))
         return self.clock + RATE_LIMIT_SECONDS
 
 

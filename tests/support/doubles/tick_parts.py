@@ -13,10 +13,11 @@ from functions.poll.batch.poll_batch import PollOutcome
 from functions.poll.schedule import due_jobs, due_polls, tick
 from shared.invocation import Invocation
 from shared.ledger import DueEntry, Ledger
-from shared.models import Batch, DueKind, Job
-from shared.pacing.budget import Free
+from shared.models import Batch, DueKind, Job, Sender
 from shared.pacing.controls import Controls, Denied, Permit, Rate
+from shared.pacing.room import Free
 from shared.pacing.wakes import LeftDue
+from shared.workers_ai.senders import ONLY_ONE
 from tests.support.doubles.ledger_items import JOB, T
 
 if TYPE_CHECKING:
@@ -170,7 +171,7 @@ class Allowance:
         """The maximum number of calls until the next tick."""
         return self.calls
 
-    def permit_polls(self, wanted: int, _now: float, _account: str = "") -> tuple[int, Permit | Denied]:
+    def permit_polls(self, wanted: int, _now: float, _sender: Sender) -> tuple[int, Permit | Denied]:
         """How many polls are permitted, and the permit."""
         return min(wanted, self.granted), self.permit
 
@@ -224,6 +225,7 @@ class TickParts:
         """When a tick noted that it looks no longer."""
         wakes = SimpleNamespace(end=lambda _from, now: self.looks_ended.append(now))
         parts = {"ledger": self.ledger, "budget": self.budget, "queues": self.queues, "wakes": wakes, "events": None}
+        parts["tokens"] = ONLY_ONE
         settings = SimpleNamespace(cloudflare_account_id=JOB.plan.account)
         self.services: Any = SimpleNamespace(**parts, settings=settings, now=self.clock.now, sleep=self.clock.sleep)
         self.behind: dict[float, float] = {}

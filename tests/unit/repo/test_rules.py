@@ -26,6 +26,7 @@ from shared.aws.queues import FAST_START_BATCHES, MAX_HOPS
 from shared.claims import CLAIMS_BEFORE_ALARM, MAX_CLAIMS, MAX_SECONDS_TO_ACCEPTANCE
 from shared.ledger.item_keys import LIFE_SECONDS
 from shared.models import MAX_JOB_SECONDS
+from shared.settings import MAX_CALLS
 from shared.spool import MAX_REPLY_BYTES
 from shared.workers_ai import error_codes
 from tests.support.shipped import ROOT
@@ -45,7 +46,8 @@ SAID = (
     f"{max_records_per_reply(find_model('@cf/meta/m2m100-1.2b')):,} for translation",
     f"{max_records_per_reply(find_model('@cf/nobody/nothing')):,} for a model that",
     f"| one reply of the API | {MAX_REPLY_BYTES:,} bytes |",
-    f"is {defaults()['ApiCallsPerMinute']} by default and at most {PARAMETERS['ApiCallsPerMinute']['MaxValue']}.",
+    f"is {defaults()['ApiCallsPerMinute']} by default and at most {MAX_CALLS}.",
+    f"Through a Worker it may be {PARAMETERS['ApiCallsPerMinute']['MaxValue']:,} ",
     f"The first {FAST_START_BATCHES} batches of a job are polled by message",
     f"ends after {MAX_HOPS} invocations",
     f"each tick visits {MAX_IDLE_VISITS} to",

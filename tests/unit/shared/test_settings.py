@@ -84,7 +84,7 @@ def test_missing_and_wrong_are_reported_together():
             for value in ("0", "-1", "1.5", "100001", "1e3", "٣", "1_000", " 5", "9" * 5_000)
         ),
         *(("MAX_BATCH_BYTES", value) for value in ("999", "10000000", "-9500000", "9.5e6")),
-        *(("API_CALLS_PER_MINUTE", value) for value in ("0", "-200", "241", "20.5")),
+        *(("API_CALLS_PER_MINUTE", value) for value in ("0", "-200", "241", "2401", "20.5")),
         *(("BATCH_DEADLINE_HOURS", value) for value in ("0", "-1", "nan", "inf", "169", "a day", "1e999")),
         *(("AMBIGUOUS_SUBMIT", value) for value in ("Resubmit", "retry", "fail ")),
     ],
@@ -101,6 +101,7 @@ def test_value_out_of_range_is_refused_by_name(name, value):
         ("MAX_BATCH_BYTES", "1000"),
         ("MAX_BATCH_BYTES", "9999999"),
         ("API_CALLS_PER_MINUTE", "1"),
+        ("API_CALLS_PER_MINUTE", "240"),
         ("BATCH_DEADLINE_HOURS", "0.01"),
         ("BATCH_DEADLINE_HOURS", "168"),
         ("DEFAULT_MODEL", "@cf/baai/bge-small-en-v1.5"),
@@ -110,6 +111,15 @@ def test_value_out_of_range_is_refused_by_name(name, value):
 )
 def test_value_at_its_bound_is_taken(name, value):
     read_settings({**GOOD, name: value})
+
+
+@pytest.mark.parametrize("transport", [{}, GATEWAY])
+def test_only_a_worker_makes_more_calls_than_a_token(transport):
+    said = refusal(API_CALLS_PER_MINUTE="2400", **transport)
+    assert said.startswith("API_CALLS_PER_MINUTE must be at most 240 with TRANSPORT=")
+    assert "Only a Worker" in said
+
+    assert read_settings({**GOOD, **WORKER, "API_CALLS_PER_MINUTE": "2400"}).api_calls_per_minute == 2_400
 
 
 @pytest.mark.parametrize(

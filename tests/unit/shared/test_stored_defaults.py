@@ -7,7 +7,7 @@ import pytest
 
 from dropbatch.core.records import plan
 from shared.aws.attribute_values import defaults_of, read
-from shared.models import Batch, Job
+from shared.models import FIRST, Batch, Job
 from shared.pacing import controls
 from shared.pacing.day_costs import DayCosts
 
@@ -101,6 +101,7 @@ DEFAULTS: dict[str, dict[str, object]] = {
         "ready_at": 0.0,
         "paused": 0.0,
         "attempt": 0,
+        "sender": FIRST,
         "submissions": (),
         "unknowable": 0,
         "doubtful": 0,
@@ -165,10 +166,11 @@ DEFAULTS: dict[str, dict[str, object]] = {
     "Staging": {"mark": "", "refused": 0},
     "UploadDenial": {},
     "Part": {"usage": NO_TOKENS},
-    "Submission": {"round": 0, "misses": 0, "missed_at": 0.0, "given_up": False},
+    "Submission": {"round": 0, "misses": 0, "missed_at": 0.0, "given_up": False, "sender": FIRST},
+    "Sender": {"number": 1, "account": ""},
     "PartialReply": {},
     "Looking": {"code": "", "doubtful": False, "doubts": 0, "strangers": 0, "looks": 0},
-    "Pause": {"until": None, "code": "", "account": ""},
+    "Pause": {"until": None, "code": "", "account": "", "token": 1},
     "ModelWait": {"code": "", "since": 0.0},
     "Rate": {"filled_at": 0, "hold_until": 0.0, "held_since": 0.0},
     "StackControl": {"version": "", "held_since": 0.0},

@@ -17,7 +17,7 @@ from functions.submit import create_batches, turn
 from functions.submit import stage_batches as staging
 from shared.aws.step_functions import Gone
 from shared.errors import StorageError
-from shared.pacing.budget import Free
+from shared.pacing.room import Free
 from shared.staged_batch import StagedInfo, encode_index
 from tests.support.doubles.splitting import RECORDS, SIZES, UPLOAD, Fake, place
 from tests.support.examples import examples
@@ -178,6 +178,17 @@ def test_message_is_sent_only_if_budget_has_call_for_it(free, messages, soonest,
     assert waiting
     assert all(soonest <= one.due_at - one.created_at <= latest for one in waiting)
     assert all(one.paused == one.due_at - one.created_at for one in waiting)
+
+
+@pytest.mark.parametrize(("waiting", "messages"), [(0, 12), (45, 6), (50, 1), (4_000, 1)])
+def test_no_more_messages_are_sent_than_are_taken(waiting, messages):
+    """With many calls a minute it is not the calls that are scarce: others' first batches would wait behind them."""
+    fake = Fake()
+    fake.services.budget.free = lambda _now: Free(1_200, 600, 1_080)
+    fake.waiting, fake.submit_url = lambda url: waiting, "submits"
+    fake.run()
+
+    assert len(fake.messages) == min(messages, len(fake.batches))
 
 
 def test_first_batch_is_left_to_caller_that_submits_it():

@@ -3,6 +3,8 @@
 import json
 import re
 
+import pytest
+
 from functions.poll.schedule.due_items import THREADS
 from functions.poll.schedule.due_polls import BATCHES_PER_MESSAGE
 from shared.settings import ENVIRONMENT
@@ -80,6 +82,7 @@ def test_queues_use_little_concurrency_by_default(of_type):
 
     assert sum(resolved(one["MaximumConcurrency"], ReservesConcurrency=False) for one in scaling) == 16
     assert sum(resolved(one["MaximumConcurrency"], ReservesConcurrency=True) for one in scaling) == 27
+    assert sum(resolved(one["MaximumConcurrency"], ReservesConcurrency=True, UsesWorker=True) for one in scaling) == 32
 
 
 def test_schedule_does_not_retry(of_type):
@@ -94,16 +97,17 @@ def test_schedule_does_not_retry(of_type):
     assert invoke["MaximumRetryAttempts"] == 0
 
 
-def test_functions_reserve_what_queues_may_use(of_type):
+@pytest.mark.parametrize("worker", [False, True])
+def test_functions_reserve_what_queues_may_use(of_type, worker):
     used = dict.fromkeys(of_type("AWS::Lambda::Function"), 0)
     for mapping in of_type("AWS::Lambda::EventSourceMapping").values():
         most = mapping["ScalingConfig"]["MaximumConcurrency"]
-        used[target(mapping["FunctionName"])] += resolved(most, ReservesConcurrency=True)
+        used[target(mapping["FunctionName"])] += resolved(most, ReservesConcurrency=True, UsesWorker=worker)
     used["PollFunction"] += 2  # A tick, and one by hand.
 
     for name, function in of_type("AWS::Lambda::Function").items():
         reserved = function["ReservedConcurrentExecutions"]
-        assert resolved(reserved, ReservesConcurrency=True) == used[name]
+        assert resolved(reserved, ReservesConcurrency=True, UsesWorker=worker) == used[name]
         assert resolved({"reserved": reserved}, ReservesConcurrency=False) == {}
 
 

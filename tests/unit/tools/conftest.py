@@ -64,7 +64,7 @@ def cloud(monkeypatch, tmp_path):
     monkeypatch.setattr(destroy, "delete", lambda saved, stack: made.delete(saved))
     monkeypatch.setattr(destroy, "what_stays", lambda stack, names, file: file)
     monkeypatch.setattr(deploy, "_sam", made.sam)
-    monkeypatch.setattr(deploy, "_limit", lambda saved, **_: "enough")
+    monkeypatch.setattr(deploy, "_limit", lambda saved, parameters: "enough")
     monkeypatch.setattr(deploy, "_put_token", lambda *_: None)
     monkeypatch.setattr(answers, "session", lambda saved: SimpleNamespace(region_name="eu-north-1"))
     made.folder = tmp_path

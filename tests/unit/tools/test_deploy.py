@@ -6,7 +6,8 @@ import botocore.session
 import pytest
 from botocore.exceptions import ClientError
 
-from tools import account_stack, answers_files, deploy, destroy
+from shared.settings import MAX_CALLS
+from tools import account_stack, answers_files, deploy, destroy, plan
 from tools.account_stack import NEVER_RAN, STEPS, DeployError, Stack, Step, next_step
 
 STACK_ID = "arn:aws:cloudformation:eu-west-1:111122223333:stack/dropbatch/5f3a9c1e"
@@ -72,7 +73,7 @@ class Account:
             monkeypatch.setattr(module, "delete", self._delete)
             monkeypatch.setattr(module, "physical_ids", lambda saved, stack, *names: {})
         monkeypatch.setattr(deploy, "_sam", self._sam)
-        monkeypatch.setattr(deploy, "_limit", lambda saved, **_: "Lambda: enough.")
+        monkeypatch.setattr(deploy, "_limit", lambda saved, parameters: "Lambda: enough.")
         monkeypatch.setattr(deploy, "_put_token", lambda given, saved, stack, token: self.tokens.append(token))
         self.folder = tmp_path
 
@@ -238,6 +239,17 @@ def test_wrong_variable_is_refused_before_build(account, given):
     assert account.sam_calls == []
 
 
+@pytest.mark.parametrize(("calls", "transport"), [("241", ""), ("2400", " Transport=gateway AiGatewayId=g")])
+def test_calls_that_a_token_does_not_have_are_refused(account, calls, transport):
+    account.stack = stack_in("UPDATE_COMPLETE")
+
+    with pytest.raises(DeployError, match=f"ApiCallsPerMinute {calls}: .* 240 calls a minute"):
+        deploy.deploy({"AWS_REGION": "eu-west-1", "PARAMETERS": f"ApiCallsPerMinute={calls}{transport}"})
+
+    assert account.sam_calls == []
+    assert plan.MAX_CALLS == MAX_CALLS
+
+
 def test_environment_that_lambda_refuses_is_not_built(account):
     secret = f"arn:aws:secretsmanager:eu-west-1:111122223333:secret:{'s' * 500}-AbCdEf"
     values = {
@@ -309,14 +321,19 @@ def test_closing_words_say_what_was_checked():
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"COMPLETION_EVENTS": "yes"}, "completion events are on"),
-        ({"COMPLETION_EVENTS": "no"}, 'PARAMETERS="CompletionEvents=yes"'),
-        ({"COMPLETION_EVENTS": "yes", "TRANSPORT": "worker"}, "Batches are polled: a Worker"),
-        ({"COMPLETION_EVENTS": "yes", "API_CALLS_PER_MINUTE": "13"}, "ApiCallsPerMinute of 14 at least"),
+        ({"COMPLETION_EVENTS": "yes"}, "the first submit makes the queue at Cloudflare, if the token has"),
+        ({"COMPLETION_EVENTS": "no"}, "switched off by the parameter CompletionEvents"),
+        ({"COMPLETION_EVENTS": "yes", "TRANSPORT": "worker"}, "Transport=worker cannot read a queue"),
+        ({"COMPLETION_EVENTS": "yes", "API_CALLS_PER_MINUTE": "13"}, "events take 14 at least"),
     ],
 )
 def test_closing_words_say_whether_events_are_used(changes, words):
     assert words in deploy.closing_words({**SETTINGS, **changes}, "", smoke=True)
+
+
+def test_closing_words_count_several_tokens():
+    said = deploy.closing_words(SETTINGS, "", smoke=False, tokens=3)
+    assert "Checked with 3 free calls: each token is valid" in said
 
 
 def test_closing_words_of_worker_mention_secret():

@@ -51,6 +51,23 @@ def test_missing_or_wrong_is_named_by_variable(given, named):
     assert "two words" not in str(found.value)
 
 
+@pytest.mark.parametrize(
+    ("value", "good"),
+    [
+        ("one", True),
+        ("one, two", True),
+        (f"one\ntwo {ACCOUNT}\nqueues=three", True),
+        ("one\ntwo words", False),
+        ("queues=three", False),
+        ("one,queues=two words", False),
+        (",".join(map(str, range(20))), True),
+        (",".join(map(str, range(21))), False),
+    ],
+)
+def test_several_tokens_are_taken(value, good):
+    assert (answers._wrong_token(value) == "") is good
+
+
 @pytest.mark.parametrize("partition", ["aws", "aws-cn", "aws-us-gov", "aws-eusc"])
 def test_every_region_is_accepted(partition):
     for region in boto3.Session().get_available_regions("lambda", partition):
@@ -105,7 +122,8 @@ def test_low_account_limit_is_explained():
 def test_unreservable_concurrency_is_refused_first():
     _, reserved = plan.concurrency(reserve=True)
     assert reserved == sum(
-        properties(name)["ReservedConcurrentExecutions"]["Fn::If"][1] for name in ("SubmitFunction", "PollFunction")
+        plan._chosen(properties(name)["ReservedConcurrentExecutions"], reserve=True)
+        for name in ("SubmitFunction", "PollFunction")
     )
     assert not about_limit(Limit(10, 10), "eu-west-1", reserve=True)[0]
     assert not about_limit(Limit(1000, 99 + reserved), "eu-west-1", reserve=True)[0]
@@ -148,3 +166,5 @@ def test_environment_is_not_larger_than_said():
 
 def test_number_follows_reservation():
     assert [plan._chosen({"Fn::If": ["Reserves", 8, 2]}, reserve=reserve) for reserve in (True, False)] == [8, 2]
+    of_worker = {"Fn::If": ["Reserves", {"Fn::If": ["UsesWorker", 9, 8]}, 2]}
+    assert [plan._chosen(of_worker, reserve=True, worker=worker) for worker in (True, False)] == [9, 8]

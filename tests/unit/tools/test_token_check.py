@@ -2,7 +2,7 @@
 
 import pytest
 
-from dropbatch.cli.cloudflare import Api, Reply, check_token
+from dropbatch.cli.cloudflare import Api, Reply, apis_of, check_token, first_wrong
 from dropbatch.errors import Error
 from tools import deploy
 from tools.worker_check import check_worker
@@ -49,6 +49,26 @@ def test_says_what_is_wrong(answered, models, verify, words):
     assert bool(told) == bool(words)
     assert TOKEN not in told
     assert asked[0] == ("GET", f"{BASE}/accounts/{ACCOUNT}/ai/models/search?per_page=1", TOKEN)
+
+
+def test_each_token_is_checked_at_its_account():
+    other = "f" * 32
+    asked = []
+    apis = apis_of(BASE, ACCOUNT, f"one, bad {other}\nthree\nqueues=four")
+
+    said = first_wrong(
+        apis, lambda api: asked.append((api.token, api.account)) or ("No." if api.token == "bad" else "")
+    )
+
+    assert said == "Token 2 of 3: No."
+    assert asked == [("one", ACCOUNT), ("bad", other)]
+    assert first_wrong(apis, lambda _: "") == ""
+
+
+@pytest.mark.parametrize("value", ["one", " one", "one\n", "", "two words"])
+def test_one_plain_token_is_checked_as_it_is(value):
+    """A space around it is told."""
+    assert apis_of(BASE, ACCOUNT, value) == [Api(BASE, ACCOUNT, value)]
 
 
 @pytest.mark.parametrize("status", [302, 500])

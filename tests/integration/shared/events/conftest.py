@@ -29,7 +29,9 @@ class Stack:
         self.clock = T
         self.api = client(self.cloudflare)
         self.budget = SimpleNamespace(
-            permit_check=lambda now, calls=1: True, free=lambda now: Free(), pull_wait=lambda free, since: 0.0
+            permit_check=lambda now, calls=1: True,
+            free=lambda now, senders=(): Free(),
+            pull_wait=lambda free, since: 0.0,
         )
         item = EventsItem(table, "table", ACCOUNT)
         item.call("delete_item", Key=item.key)

@@ -5,6 +5,7 @@ import json
 import httpx
 import pytest
 
+from dropbatch.cli import probe as module
 from dropbatch.cli.cloudflare import Api, Reply
 from dropbatch.cli.probe import Prober, lines
 from dropbatch.errors import Error
@@ -50,7 +51,10 @@ def probe(monkeypatch):
         def sleep(seconds):
             now[0] += seconds
 
-        return Prober(Played(client), MODEL, None, lambda _: None, sleep, lambda: now[0]).run()
+        worker = Played(client, "https://dropbatch.example.workers.dev") if run.has_worker else None
+        return Prober(Played(client), MODEL, None, worker, lambda _: None, sleep, lambda: now[0]).run()
+
+    run.has_worker = False
 
     return run
 
@@ -206,3 +210,18 @@ def test_every_answer_is_line(probe):
     found = probe()
 
     assert len(list(lines(found))) == len(found["facts"]) + len(found["like"])
+
+
+@pytest.mark.parametrize(("limit", "refused"), [(0, 0), (100, 20)])
+def test_limit_of_a_workers_binding_is_measured(probe, monkeypatch, limit, refused):
+    """What is found is what the local Workers AI was told to do."""
+    monkeypatch.setattr(module, "MOST_CALLS", 200)
+    monkeypatch.setattr(module, "TOGETHER", 1)
+    probe.has_worker = True
+
+    found = probe(f"binding_limit={limit}")
+
+    measured = found["facts"]["binding"]
+    assert (measured["refused"], measured["calls"]) == (refused, 120 if limit else 200)
+    assert measured["first_refused_after"] == (limit or None)
+    assert found["like"]["binding_limit"] == limit

@@ -19,7 +19,7 @@ from functions.poll.results import result_files as segments
 from functions.poll.schedule import visit_job as finish
 from shared.aws.object_store import BLOCK_BYTES, MultipartPart, ObjectInfo, ObjectStore
 from shared.errors import InvariantError, ObjectNotFoundError
-from shared.models import Batch, BatchState, Job, Part, Submission, Upload
+from shared.models import FIRST, Batch, BatchState, Job, Part, Submission, Upload
 from shared.pacing.controls import Controls, Rate
 from tests.support.doubles.visited_jobs import Watched
 
@@ -188,7 +188,9 @@ class World:
             ledger=self.ledger,
             store=self.store,
             settings=SimpleNamespace(cloudflare_account_id="a", staging_retention_days=3),
-            budget=SimpleNamespace(controls=lambda *_: self.calls("read", lambda: controls)),
+            budget=SimpleNamespace(
+                senders=lambda _account: (FIRST,), controls_of=lambda *_: [self.calls("read", lambda: controls)]
+            ),
             day_limit=None,
             notices=SimpleNamespace(publish_job_over=lambda manifest, now: self.calls("write")),
             now=lambda: self.now,

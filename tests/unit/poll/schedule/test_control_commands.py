@@ -18,7 +18,7 @@ from functions.poll.schedule.control import (
 from shared.aws.object_store import ObjectInfo
 from shared.errors import ObjectNotFoundError, StorageError
 from shared.job_control import COMMAND_TRIES, MAX_COMMAND_BYTES, Command, follow_job_control, obey, read_command
-from shared.models import CANCEL, CANCEL_NOW, JobControl
+from shared.models import CANCEL, CANCEL_NOW, FIRST, JobControl
 from shared.pacing.controls import Pause, PauseReason, Permit, StackControl
 from tests.support.doubles.ledger_items import JOB, T
 
@@ -82,6 +82,12 @@ class StackBudget:
 
     def controls(self):
         return SimpleNamespace(stack=self.stack, pause=self.pause)
+
+    def senders(self, account):
+        return (FIRST,)
+
+    def controls_of(self, model, senders):
+        return [self.controls() for _ in senders]
 
     def note_stack(self, stack):
         self.writes.append("noted")

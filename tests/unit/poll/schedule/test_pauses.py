@@ -8,7 +8,7 @@ import pytest
 from functions.poll.schedule import pauses
 from functions.poll.schedule.pauses import METRIC_OF_REASON, OUTAGE_SECONDS, SOON_SECONDS, watch_pause
 from shared.ledger import DueEntry
-from shared.models import DueKind
+from shared.models import FIRST, DueKind
 from shared.pacing.controls import Pause, PauseReason
 from shared.workers_ai.client import TokenState
 from tests.support.doubles.ledger_items import JOB, T
@@ -29,12 +29,17 @@ class Paused:
             0,
         )
         self.has_token, self.tokens_taken, self.claims = True, 0, 0
+        self.others = []
         controls = SimpleNamespace
         self.services = SimpleNamespace(
             api=SimpleNamespace(check_token=self._check_token),
             settings=SimpleNamespace(cloudflare_account_id=JOB.plan.account),
             budget=SimpleNamespace(
-                controls=lambda: controls(pause=self.pause, stack=SimpleNamespace(held_since=self.held_since)),
+                senders=lambda account: (FIRST, *(one.sender for one in self.others)),
+                controls=lambda: controls(stack=SimpleNamespace(held_since=self.held_since)),
+                controls_of=lambda model, senders: [
+                    controls(pause=one) for one in [self.pause, *self.others][: len(senders)]
+                ],
                 permit_check=self._permit_check,
                 claim_probe=self._claim_probe,
                 lift=lambda permit, model: self.lifted.append(permit.pause),
@@ -42,12 +47,13 @@ class Paused:
             ledger=SimpleNamespace(due=self._due, job=lambda job_id: self.job),
         )
         monkeypatch.setattr(pauses, "count", self.counted.append)
+        monkeypatch.setattr(pauses, "api_of", lambda services, _sender: services.api)
 
     def _due(self, work, until, limit):
         found = [DueEntry(JOB.job_id, "00000000", at) for at in self.due.get(work, ()) if at <= until]
         return found[:limit], None
 
-    def _permit_check(self, now):
+    def _permit_check(self, now, sender):
         self.tokens_taken += 1
         return self.has_token
 
@@ -177,3 +183,35 @@ def test_only_a_refused_token_is_probed_by_polls(paused, reason, polls, calls):
     paused.tick(submits=True, polls=polls)
 
     assert paused.checks == calls
+
+
+# ── several tokens ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+SECOND = Pause(TOKEN, "other", T - 60, T, 60.0, token=2)
+
+
+@pytest.mark.parametrize("waits", [{"submits": True}, {"polls": True}])
+def test_pauses_of_every_token_are_watched_while_there_is_work(paused, waits):
+    paused.pause, paused.others, paused.token = None, [SECOND], TokenState.REFUSED
+    watch_pause(paused.services, T, submits_wait="submits" in waits, polls_wait="polls" in waits)
+    assert paused.counted == ["TokenRefused", "Paused"]
+
+
+def test_idle_tick_watches_the_first_token_only(paused):
+    paused.pause, paused.others = None, [SECOND]
+    paused.tick()
+    assert paused.counted == []
+
+
+def test_each_reason_is_counted_once_and_one_alarm_is_enough(paused):
+    """A short outage of a token takes nothing from the alarm that another one raises."""
+    short = Pause(OUTAGE, "short", T - 5, T + 15, 15.0, token=3)
+    paused.others, paused.token, paused.due = [SECOND, short], TokenState.REFUSED, {DueKind.SUBMIT: [T]}
+    watch_pause(paused.services, T, submits_wait=True, polls_wait=False)
+    assert paused.counted == ["Outage", "TokenRefused", "Paused"]
+
+
+def test_batch_to_be_submitted_probes_any_token(paused):
+    paused.others, paused.due = [SECOND], {DueKind.SUBMIT: [T]}
+    watch_pause(paused.services, T, submits_wait=True, polls_wait=False)
+    assert paused.checks == 0

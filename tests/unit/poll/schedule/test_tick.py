@@ -9,7 +9,7 @@ from functions.poll.schedule.tick import MAX_JOBS, TICK_SECONDS, wake
 from shared.aws.queues import WakeMessage
 from shared.invocation import Invocation
 from shared.models import DueKind
-from shared.pacing.budget import Free
+from shared.pacing.room import Free
 from tests.support.doubles.ledger_items import M2M, READY, T
 from tests.support.doubles.tick_parts import ONE_CYCLE, SMALL
 
@@ -395,6 +395,7 @@ def test_first_batches_go_first(parts, free, left, outcome, calls):
 )
 def test_pause_shares_probe_among_both_kinds(parts, free, outcome, calls):
     parts.budget.available = Free(*free, paused=True, look_at=T + 9)
+    parts.ledger.add(turn(0, DueKind.FIRST, at=99))
     parts.submit_outcomes = [outcome]
 
     parts.run(ONE_CYCLE)
@@ -404,6 +405,7 @@ def test_pause_shares_probe_among_both_kinds(parts, free, outcome, calls):
 
 def test_no_pause_is_named_without_one(parts):
     parts.budget.available = Free(1, 2, look_at=T + 9)
+    parts.ledger.add(turn(0, DueKind.FIRST, at=99))
 
     parts.run(ONE_CYCLE)
 

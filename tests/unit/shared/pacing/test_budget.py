@@ -10,8 +10,9 @@ import pytest
 from shared import retry
 from shared.aws.attribute_values import plain
 from shared.pacing import budget as module
-from shared.pacing.budget import Budget, Free, ModelRoom
+from shared.pacing.budget import Budget
 from shared.pacing.controls import Denied, PauseReason, Permit
+from shared.pacing.room import Free, ModelRoom
 from tests.support.doubles.control_items import INTERVAL, MODEL, NOW, GivenBudget, pause_of, taken, wait_of
 
 QUOTA, TOKEN = PauseReason.QUOTA_SPENT, PauseReason.TOKEN_REFUSED
@@ -47,6 +48,13 @@ def moved(budget):
 def test_rate_has_bursts_and_interval(calls, burst, submits, polls, interval):
     budget = GivenBudget(calls)
     assert (budget.burst, budget.submit_burst, budget.poll_burst, budget.interval) == (burst, submits, polls, interval)
+
+
+@pytest.mark.parametrize(("calls", "burst", "interval"), [(240, 120, 250), (600, 300, 100), (2_400, 1_200, 25)])
+def test_worker_makes_as_many_calls_as_it_is_told(calls, burst, interval):
+    """What Cloudflare allows a token does not slow it down."""
+    budget = Budget(None, "table", calls, None)
+    assert (budget.burst, budget.interval, budget.calls_in(60)) == (burst, interval, burst + calls)
 
 
 @pytest.mark.parametrize(("calls", "seconds"), [(240, 0.278), (4, 15.0), (3, 40.0), (1, 120.0)])
