@@ -91,7 +91,7 @@ class Found:
         ]
 
 
-def measure(latency: float, batches: list[int], apart: float, seed: int, found: Found) -> None:
+def measure(latency: float, batches: list[int], apart: float, seed: int, found: Found, **settings: object) -> None:
     """Run jobs of so many batches on a stack that was idle; add to what was found.
 
     Args:
@@ -100,9 +100,11 @@ def measure(latency: float, batches: list[int], apart: float, seed: int, found: 
         apart: seconds between two drops.
         seed: of the world.
         found: of its way.
+        settings: the functions' variables that differ.
     """
     behaviour = Behaviour(embedder="hash", latency=latency, latency_kind="lognormal", latency_spread=0.5)
-    with simulated(seed, behaviour=behaviour, MAX_REQUESTS_PER_BATCH=RECORDS, API_CALLS_PER_MINUTE=200) as world:
+    settings = {"MAX_REQUESTS_PER_BATCH": RECORDS, "API_CALLS_PER_MINUTE": 200, **settings}
+    with simulated(seed, None, behaviour, **settings) as world:
         world.run(65, lambda: world.functions["PollFunction"].invocations == 1)
         world.run(5)  # The next tick is as far away as it can be.
         before = Counter(world.calls.by_operation)

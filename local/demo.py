@@ -261,8 +261,6 @@ def run(query: str, transport: str = "") -> None:
     print("Starting a local AWS and a local Workers AI ...", flush=True)
     port = aws.free_port()
     parameters = _transport(transport, port)
-    if transport != "worker":  # It cannot read a queue.
-        parameters += " CompletionEvents=yes"
     workers_ai = aws.up({"LOCAL_PORT": str(port), "LOCAL_PARAMETERS": parameters}, HOME)["workers_ai_base_url"]
     aws.put_secret(port, "SharedSecret", worker.LOCAL_SECRET)
     print(f"The stack of template.yaml is up ({time.monotonic() - began:.1f} s). Dropping the file:")

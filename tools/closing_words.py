@@ -1,6 +1,8 @@
-"""What `make deploy` says at its end: what was checked, what was not, and what to do next. Pure."""
+"""What `make deploy` says at its end: what was checked, what was not, and what to do next."""
 
 from __future__ import annotations
+
+from dropbatch.client import events
 
 
 def closing_words(
@@ -35,18 +37,8 @@ until you open its link "Confirm subscription".
     return f"""
 The stack is up. {checked}
 {email if unconfirmed_email else ""}
-{_of_events(settings)}
+Completion events (docs/events.md): {events.read(settings, {}, 0.0).message}
 
 Drop a file:
   aws s3 cp requests.jsonl s3://{settings["BUCKET_NAME"]}/inbox/@cf/baai/bge-small-en-v1.5/requests.jsonl
 The answers appear under s3://{settings["BUCKET_NAME"]}/results/."""
-
-
-def _of_events(settings: dict[str, str]) -> str:
-    """Whether Cloudflare's completion events are used, and how they are switched on."""
-    if settings["TRANSPORT"] == "worker":
-        return "Batches are polled: a Worker cannot read Cloudflare's completion events."
-    if settings.get("COMPLETION_EVENTS") == "yes":
-        return """Answers are collected within seconds if the token has the permission "Queues - Edit" too. The first
-job shows whether it has (`dropbatch events`)."""
-    return 'Batches are polled. With PARAMETERS="CompletionEvents=yes" Cloudflare tells of answers (docs/events.md).'

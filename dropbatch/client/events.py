@@ -100,7 +100,7 @@ def _state(variables: Mapping[str, str], item: Mapping[str, Any], now: float) ->
             if item.get("queue_id")
             else ""
         )
-        return "off", f"switched off by the parameter CompletionEvents: batches are polled.{left}"
+        return "off", f"switched off by the parameter CompletionEvents (yes: on): batches are polled.{left}"
     calls = int(variables.get("API_CALLS_PER_MINUTE", MIN_CALLS_FOR_EVENTS))
     if calls < MIN_CALLS_FOR_EVENTS:
         return "unavailable", (
@@ -116,7 +116,10 @@ def _state(variables: Mapping[str, str], item: Mapping[str, Any], now: float) ->
         until = _utc(item["aside_until"])
         return "put aside", f"Cloudflare refused to let the queue be read: {refusal}; tried again at {until}"
     if not item.get("queue_id"):
-        return "not set up", "the first submit makes the queue at Cloudflare"
+        return (
+            "not set up",
+            "the first submit makes the queue at Cloudflare, if the token has the permission Queues - Edit",
+        )
     return "on", f"batches are polled when Cloudflare says that they are finished (queue {item.get('queue_name', '')})"
 
 

@@ -11,11 +11,11 @@ SEEDS = [1, 4]
 """With one of them an invocation that waits, and does not wake, waits for long."""
 
 
-def billed(latency, batches, seeds):
+def billed(latency, batches, seeds, **settings):
     """Seconds that the functions run until one job is over, the mean of some worlds; and how late its polls were."""
     found = Found()
     for seed in seeds:
-        measure(latency, [batches], 0.0, seed, found)
+        measure(latency, [batches], 0.0, seed, found, **settings)
     return found.seconds.total() / found.runs, max(found.overdue)
 
 
@@ -27,6 +27,12 @@ def test_waiting_job_is_not_billed(latency, most, monkeypatch):
     assert seconds <= most
     assert seconds < billed(latency, 1, SEEDS)[0]
     assert overdue <= 6.0  # What is due in the last seconds before a tick is left to it.
+
+
+@pytest.mark.parametrize(("latency", "most"), [(120.0, 22.0), (300.0, 30.0)])
+def test_nobody_waits_for_a_pull(latency, most):
+    """Of a new model, the set-up included: some 45 and 70 pulls, each by an invocation that a message called."""
+    assert billed(latency, 1, SEEDS, COMPLETION_EVENTS="yes")[0] <= most
 
 
 @pytest.mark.slow

@@ -321,9 +321,10 @@ def test_closing_words_say_what_was_checked():
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"COMPLETION_EVENTS": "yes"}, "Queues - Edit"),
-        ({"COMPLETION_EVENTS": "no"}, 'PARAMETERS="CompletionEvents=yes"'),
-        ({"COMPLETION_EVENTS": "yes", "TRANSPORT": "worker"}, "Batches are polled"),
+        ({"COMPLETION_EVENTS": "yes"}, "the first submit makes the queue at Cloudflare, if the token has"),
+        ({"COMPLETION_EVENTS": "no"}, "switched off by the parameter CompletionEvents"),
+        ({"COMPLETION_EVENTS": "yes", "TRANSPORT": "worker"}, "Transport=worker cannot read a queue"),
+        ({"COMPLETION_EVENTS": "yes", "API_CALLS_PER_MINUTE": "13"}, "events take 14 at least"),
     ],
 )
 def test_closing_words_say_whether_events_are_used(changes, words):
