@@ -52,7 +52,8 @@ def begin(start, api, calls):
 
     def begin(*lines, **settings):
         api.switch(tokens=(ONE, TWO, THREE), latency=60.0)
-        world = start(MAX_REQUESTS_PER_BATCH=1, API_CALLS_PER_MINUTE=20, **settings)
+        given = {"MAX_REQUESTS_PER_BATCH": 1, "API_CALLS_PER_MINUTE": 20, "COMPLETION_EVENTS": "no"}
+        world = start(**given | settings)
         rotate(world, *lines)
         return world
 
@@ -146,6 +147,7 @@ def test_all_refused_but_one(begin, calls, api):
     assert all_good(world, 6)
     assert set(senders(world).values()) == {2}
     assert submitted_by(calls)[ONE] <= 4, "its probes"
+    assert all(int(item["attempt"]["N"]) <= 3 for item in batches(world)), "no batch is every token's probe"
 
 
 def test_removed_token_is_replaced_by_one_of_its_account(begin, calls, api):
