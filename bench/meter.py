@@ -317,7 +317,7 @@ def measure(batches: int, records: int, text: int, latency: float) -> Meter:
         inner = transport(api)
         making = contextlib.contextmanager(make_world)(_Api(inner, meter), patch, MAX_REQUESTS_PER_BATCH=records)
         with making as made:
-            made.wakes = True
+            made.wakes = made.reads_and_submits = True
             world = Metered(**vars(made))
             world.meter = meter
             if not batches:

@@ -193,6 +193,18 @@ def _tell(manifest: dict[str, Any], made_by: str) -> None:
     print(f"What answered for {MODEL} here: {made_by}, inside the local Workers AI; tokens are estimates.")
 
 
+def _tell_calls(manifest: dict[str, Any]) -> None:
+    """Print what completion events save: calls of Workers AI."""
+    batches = manifest["batches"]
+    calls = sum(1 + one["polls"] for one in batches)
+    words = f"{len(batches)} batches took {calls} calls of Workers AI, {calls / len(batches):.1f} each:"
+    if manifest["events"] == "used":
+        words += "\n  Cloudflare's completion events said when to ask; by polls alone, a new model takes over three."
+    else:
+        words += " by polls alone, without Cloudflare's completion events."
+    print(words)
+
+
 def _tell_nearest(query: str, found: list[tuple[float, int]], wanted: list[dict[str, str]]) -> None:
     print(f'\nNearest to "{query}" (cosine):')
     for score, number in found:
@@ -249,6 +261,8 @@ def run(query: str, transport: str = "") -> None:
     print("Starting a local AWS and a local Workers AI ...", flush=True)
     port = aws.free_port()
     parameters = _transport(transport, port)
+    if transport != "worker":  # It cannot read a queue.
+        parameters += " CompletionEvents=yes"
     workers_ai = aws.up({"LOCAL_PORT": str(port), "LOCAL_PARAMETERS": parameters}, HOME)["workers_ai_base_url"]
     aws.put_secret(port, "SharedSecret", worker.LOCAL_SECRET)
     print(f"The stack of template.yaml is up ({time.monotonic() - began:.1f} s). Dropping the file:")
@@ -258,6 +272,7 @@ def run(query: str, transport: str = "") -> None:
     manifest, lines = check(workers_ai, wanted)
     vector, made_by = ask(workers_ai, query)
     print(f"Drop to manifest: {seconds:.1f} s.")
+    _tell_calls(manifest)
     _tell(manifest, made_by)
     _tell_nearest(query, nearest(vector, lines, 5), wanted)
 

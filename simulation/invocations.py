@@ -175,6 +175,7 @@ class EventSource:
             "attributes": {
                 "ApproximateReceiveCount": str(message.received),
                 "SentTimestamp": str(int(1_000 * message.sent_at)),
+                "ApproximateFirstReceiveTimestamp": str(int(1_000 * message.first_at)),
             },
             "messageAttributes": {},
             "eventSource": "aws:sqs",

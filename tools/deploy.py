@@ -319,9 +319,22 @@ until you open its link "Confirm subscription".
     return f"""
 The stack is up. {checked}
 {email if unconfirmed_email else ""}
+{_of_events(settings)}
+
 Drop a file:
   aws s3 cp requests.jsonl s3://{settings["BUCKET_NAME"]}/inbox/@cf/baai/bge-small-en-v1.5/requests.jsonl
 The answers appear under s3://{settings["BUCKET_NAME"]}/results/."""
+
+
+def _of_events(settings: dict[str, str]) -> str:
+    """Whether Cloudflare's completion events are used, and how they are switched on."""
+    if settings["TRANSPORT"] == "worker":
+        return "Batches are polled: a Worker cannot read Cloudflare's completion events."
+    if settings.get("COMPLETION_EVENTS") == "yes":
+        return """Cloudflare's completion events are on: the first job makes their queue, if the token has the
+permission "Queues - Edit"; without it batches are polled. `dropbatch events` shows which."""
+    return """Cloudflare's completion events are off, so batches are polled. To have answers within seconds, give
+the token the permission "Queues - Edit" and deploy with PARAMETERS="CompletionEvents=yes" (docs/events.md)."""
 
 
 def _unconfirmed_email(saved: dict[str, Any], stack: Stack) -> str:

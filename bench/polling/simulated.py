@@ -250,6 +250,9 @@ def _nine_in_ten(values: list[float], digits: int) -> str:
 _TEXT = """\
 # When to poll a batch
 
+With Cloudflare's completion events most of these polls are left out: [events.md](events.md) has both ways side by side,
+with the functions themselves.
+
 Written by `python -m bench.polling.simulated`; do not edit. A simulation, the same everywhere. Each cell
 shows API calls per batch, including the submit, and seconds from ready to collected: the median and the 95th
 percentile. Submits and polls together make at most {calls} calls a minute; submits stop while {outstanding:,} batches

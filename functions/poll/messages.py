@@ -1,4 +1,4 @@
-"""Messages of the poll function: batches to poll, a job to visit, a wake-up, S3's notification of a command."""
+"""Messages of the poll function: batches to poll, events to pull, a job to visit, a wake-up, S3's notification."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dropbatch.core import keys
 from functions.poll.schedule.control import follow_stack_control, is_open
 from functions.poll.schedule.due_polls import REPEAT_SECONDS, advance_batches
 from functions.poll.schedule.events_control import follow_events_control
+from functions.poll.schedule.pull_events import pull_by_message
 from functions.poll.schedule.tick import wake
 from functions.poll.schedule.visit_job import visit_job
 from shared.aws.object_events import parse_notification
@@ -47,6 +48,8 @@ def process_message(invocation: Invocation, body: str) -> None:
         return
     with invocation.called_by_message(message.hops) as own:
         match message:
+            case PollMessage(()):
+                pull_by_message(own)
             case PollMessage(batches):
                 advance_batches(own, batches)
             case VisitMessage(job_id):

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 DEATH_MARGIN_SECONDS = 30.0
 """Seconds after an invocation's end at which its message is delivered again if it died."""
 MAX_WAITED_SECONDS = 1.0
-"""Seconds for which a message has waited at most when its invocation submits, too: otherwise others wait behind it."""
+"""Seconds that a message was in its queue at most whose invocation submits, too: after more, others wait behind it."""
 BEGIN_SUBMIT_SECONDS = 10.0
 """Seconds in which a batch is read that is submitted."""
 FAILED_AGAIN_SECONDS = 900.0
@@ -51,7 +51,7 @@ def process_message(invocation: Invocation, body: str, receipt: str, waited: flo
         invocation: this one.
         body: the message.
         receipt: its receipt handle.
-        waited: seconds since it was sent.
+        waited: seconds that it was in its queue.
 
     Raises:
         StorageError: an AWS service failed; the message is delivered again.

@@ -70,7 +70,7 @@ class SubmitMessage(_Message, frozen=True, tag_field="do", tag="submit"):
 
 
 class PollMessage(_Message, frozen=True, tag_field="do", tag="poll"):
-    """Poll batches of any jobs, given as pairs of job id and number."""
+    """Poll batches of any jobs, given as pairs of job id and number; none: pull events, and poll those they tell of."""
 
     batches: tuple[tuple[str, str], ...]
 

@@ -62,6 +62,7 @@ class EventsState:
         busy_until: until when a function sets something up.
         youngest_at: when the youngest batch was accepted.
         pull_at: when to pull next.
+        pulls_until: when the last of the pulls comes for which messages are on their way.
         quiet_until: until when no batch can be over, as far as was known when the youngest was accepted.
         queued_at: when the youngest batch of ours was accepted whose event `queued` has come.
         pulled_at: when the queue was last pulled until it was empty.
@@ -85,6 +86,7 @@ class EventsState:
     busy_until: float = 0.0
     youngest_at: float = 0.0
     pull_at: float = 0.0
+    pulls_until: float = 0.0
     quiet_until: float = 0.0
     queued_at: float = 0.0
     pulled_at: float = 0.0
@@ -157,15 +159,22 @@ class EventsItem(Table):
         free = "attribute_not_exists(busy_until) OR busy_until <= :now"
         return self.change({"busy_until": until}, free, {"now": now})
 
-    def claim_pull(self, seen: EventsState, next_at: float, now: float) -> bool:
+    def claim_pull(self, seen: EventsState, next_at: float, now: float, pulls_until: float) -> bool:
         """Plan the next pull, which claims this one; False if another function did, or a batch is to be seen sooner.
+
+        Args:
+            seen: the item as it was read.
+            next_at: when to pull next, Unix seconds.
+            now: Unix seconds.
+            pulls_until: until when messages for pulls will be on their way.
 
         Raises:
             StorageError: DynamoDB failed.
         """
         same = "pull_at = :seen" if seen.pull_at else "(attribute_not_exists(pull_at) OR pull_at = :seen)"
         left = {"left_at": now} if seen.pulling_at else {}
-        return self.change({"pull_at": next_at, "pulling_at": now, **left}, same, {"seen": seen.pull_at})
+        planned = {"pull_at": next_at, "pulling_at": now, "pulls_until": pulls_until}
+        return self.change({**planned, **left}, same, {"seen": seen.pull_at})
 
     def put_off_pull(self, seen: float, next_at: float) -> None:
         """Plan a pull that is due for later; a batch that is to be seen sooner keeps its time.
@@ -183,8 +192,9 @@ class EventsItem(Table):
         """
         later = "attribute_not_exists(pull_at) OR pull_at > :at OR pull_at < :stale"
         values = {"at": at, "stale": now - STALE_SECONDS}
-        if not self.change({"pull_at": at, "quiet_until": at, "youngest_at": now}, later, values):
-            self.change({"youngest_at": now})
+        young = {"youngest_at": now, "pulls_until": 0.0}
+        if not self.change({"pull_at": at, "quiet_until": at, **young}, later, values):
+            self.change(young)
 
     def pull_now(self, now: float) -> None:
         """Have the queue pulled now, although no batch can be over yet.

@@ -28,6 +28,7 @@ class Message:
     Attributes:
         visible_at: Unix seconds from which it can be received.
         received: how often it was received.
+        first_at: when it was received first.
     """
 
     id: str
@@ -35,6 +36,7 @@ class Message:
     visible_at: float
     sent_at: float
     received: int = 0
+    first_at: float = 0.0
 
     @property
     def receipt(self) -> str:
@@ -105,6 +107,7 @@ class Queue:
                 self.dead.append(self.messages.pop(message.id))
             else:
                 message.received += 1
+                message.first_at = message.first_at or now
                 self.show(message, now + self.visibility)
                 return message
         return None

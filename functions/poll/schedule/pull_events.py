@@ -12,11 +12,19 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from functions.poll.schedule.due_items import in_parallel
+from functions.poll.schedule.due_polls import (
+    ANSWERS_RESERVE_SECONDS,
+    OWN_POLLS_SECONDS,
+    PollAllowance,
+    poll_due_batches,
+)
+from shared.aws.queues import PollMessage
 from shared.errors import StorageError
 from shared.events.answers import note_late
 from shared.events.control_item import ASIDE_SECONDS
 from shared.events.pulling import MIN_PULL_SECONDS, pull_interval
 from shared.ledger import DueEntry
+from shared.models import DueKind
 from shared.observability import count, logger
 from shared.workers_ai.queue_messages import Event, event_in
 from shared.workers_ai.queues_api import BATCH_SIZE, QueuesRefusedError
@@ -28,6 +36,7 @@ if TYPE_CHECKING:
     from shared.events.control_item import EventsState
     from shared.events.ids import KnownId
     from shared.events.set_up import Events
+    from shared.invocation import Invocation
     from shared.pacing.room import Free
     from shared.workers_ai.queue_messages import Message
 
@@ -37,6 +46,9 @@ PULL_SECONDS = 20.0
 """Seconds that the pulls of one cycle take at most."""
 MAX_NEW_ORPHANS, MAX_ORPHANS_AN_HOUR, HOUR = 100, 1_000, 3_600.0
 """Events of ids that no batch has that one pull writes down, and all pulls of an hour: others' traffic costs little."""
+PULLS_AHEAD, MAX_PULL_HOPS = 4, 7
+"""Pulls that one invocation sends messages for, and the length of a chain from which on it sends none: a tick begins
+another one."""
 MADE_ANEW_SECONDS = 3_600.0
 """Seconds before a queue that is gone is made anew, after it was made the last time."""
 
@@ -54,12 +66,13 @@ class Pulled:
     next_at: float = math.inf
 
 
-def pull_events(services: Services, free: Free) -> Pulled:
+def pull_events(services: Services, free: Free, *, by_message: bool = False) -> Pulled:
     """Pull if it is time, while anything is outstanding; the batches that are told of are due now.
 
     Args:
         services: the process's clients and settings.
         free: calls that would get a token now.
+        by_message: whether a message says that it is time.
     """
     events, now = services.events, services.now()
     if events is None:
@@ -68,21 +81,79 @@ def pull_events(services: Services, free: Free) -> Pulled:
         state = events.item.state()
         if not state.can_pull(now):
             return Pulled()
-        if state.pull_at > now:
-            return Pulled(next_at=state.pull_at)
+        interval = pull_interval(now - state.youngest_at)
+        # Messages for pulls were sent before it was known when the one before would be made.
+        if state.pull_at > now + (interval / 2 if by_message else 0.0):
+            return Pulled(next_at=math.inf if _is_sent(state, state.pull_at) else state.pull_at)
         if wait := services.budget.pull_wait(free, now - state.pulled_at):
             next_at = now + max(wait, MIN_PULL_SECONDS)
             events.item.put_off_pull(state.pull_at, next_at)
             return Pulled(next_at=next_at)
-        next_at = max(now + pull_interval(now - state.youngest_at), state.quiet_until)
-        if not events.item.claim_pull(state, next_at, now):
+        next_at = max(now + interval, state.quiet_until)
+        times = _times_ahead(services, state, next_at)
+        if not events.item.claim_pull(state, next_at, now, max([state.pulls_until, *times])):
             return Pulled(next_at=next_at)
+        _send_messages(services, [at - now for at in times])
         pull = _Pull(services, events, state, now)
         pull.run()
-        return Pulled(pull.told, next_at)
+        return Pulled(pull.told, math.inf if times or _is_sent(state, next_at) else next_at)
     except StorageError as error:
         logger.warning("events not pulled", reason=str(error))
         return Pulled()
+
+
+def begin_chain(services: Services) -> None:
+    """Have the next pull of this tick begin a chain of messages for pulls: the one before may soon be too long."""
+    if services.events is None:
+        return
+    try:
+        services.events.item.change({"pulls_until": 0.0})
+    except StorageError as error:
+        logger.warning("pulls not planned", reason=str(error))
+
+
+def _is_sent(state: EventsState, at: float) -> bool:
+    """Whether a message for a pull at about a time, Unix seconds, is on its way: then nobody waits for it."""
+    return state.pulls_until >= at - pull_interval(at - state.youngest_at) / 2
+
+
+def _times_ahead(services: Services, state: EventsState, next_at: float) -> list[float]:
+    """When to pull next, Unix seconds, if no messages are on their way: one invocation sends those of several pulls.
+
+    So a chain of invocations, whose length is bounded, pulls long enough, and none waits for the next pull.
+    """
+    is_last = services.queues.hops >= MAX_PULL_HOPS or next_at <= state.quiet_until
+    if is_last or _is_sent(state, next_at):
+        return []
+    interval = pull_interval(next_at - state.youngest_at)
+    return [next_at + place * interval for place in range(PULLS_AHEAD)]
+
+
+def _send_messages(services: Services, delays: list[float]) -> None:
+    """Send a message for each of some later pulls; if that fails, the next tick pulls."""
+    try:
+        services.queues.send_all([PollMessage(())] * len(delays), delays)
+    except StorageError as error:
+        logger.warning("later pulls not sent", reason=str(error))
+
+
+def pull_by_message(invocation: Invocation) -> None:
+    """Pull, and poll what was told of, because a message says that it is time; nothing if nothing is outstanding.
+
+    Raises:
+        StorageError: DynamoDB failed.
+    """
+    services = invocation.services
+    now = services.now()
+    due, next_at = services.ledger.due(DueKind.POLL, now, 1)
+    if not due and next_at is None:
+        return
+    pulled = pull_events(services, services.budget.free(now), by_message=True)
+    if pulled.next_at < math.inf:
+        services.left.look(pulled.next_at)
+    if pulled.told:
+        allowance = PollAllowance(len(pulled.told))
+        poll_due_batches(invocation, pulled.told, allowance, now + OWN_POLLS_SECONDS + ANSWERS_RESERVE_SECONDS)
 
 
 @dataclass(slots=True)

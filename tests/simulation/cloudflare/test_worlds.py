@@ -46,6 +46,20 @@ def test_events_that_stop_cost_one_wave_a_minute(what):
 
 
 def test_figures_of_both_ways_are_told():
-    few = both_ways.figures(both_ways.TIMES["at once"], Events(), jobs=1, batches=2)
+    few = both_ways.figures(both_ways.TIMES["at once"], Events(), jobs=2, batches=2)
     assert (few.calls, len(few.waits)) == (2.0, 2)
-    assert few.cell().startswith("2.0 / ")
+    assert few.cell().startswith("2.00 / ")
+
+
+def test_figures_at_the_wall_are_told():
+    each, seconds = both_ways.at_the_wall(Events(), batches=30, windows=2)
+    assert (each, float(seconds) < 10) == ("30, 0", True)
+
+
+@pytest.mark.parametrize("name", both_ways.TIMES)
+def test_batches_of_known_models_cost_two_calls(name):
+    """Nearly none beside the submit and the poll that its event brings; without events, three and more."""
+    is_slow = name == "an hour, always"
+    every = both_ways.SLOW_EVERY_SECONDS if is_slow else both_ways.EVERY_SECONDS
+    found = both_ways.figures(both_ways.TIMES[name], Events(), jobs=4, seed=2, every=every)
+    assert found.calls <= (2.2 if is_slow else 2.1)

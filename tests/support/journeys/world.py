@@ -54,6 +54,8 @@ if TYPE_CHECKING:
 
 quick_moto.install()
 
+STARTING_SECONDS = 2.0
+"""Seconds from when a message is received to its invocation: each could be a process's first."""
 TIMEOUT_SECONDS = template()["Globals"]["Function"]["Timeout"]
 START = datetime(2026, 11, 21, 9, 30, 7, tzinfo=UTC)
 """When every test begins: a test must not depend on the hour."""
@@ -89,7 +91,7 @@ class World:
     wakes: bool = False
     """Whether functions may plan wake-ups. If not, ticks wait for what is due, as at the end of a chain of messages."""
     reads_and_submits: bool = False
-    """Whether the invocation that reads an upload submits its first batch. If not, messages have waited for long."""
+    """Whether the invocation that reads an upload submits its first batch. If not, messages were in queues for long."""
     refused: list[dict[str, Any]] = field(default_factory=list)
 
     # ── a user ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -197,8 +199,8 @@ class World:
             for message in messages:
                 message["Body"] = self._with_versions(message["Body"])
             for _ in range(times):
-                sent_at = time.time() if self.reads_and_submits else 0.0
-                failed = self.invoke(handler, {"Records": [_record(message, queue, sent_at) for message in messages]})
+                waited = 0.0 if self.reads_and_submits else 3_600.0
+                failed = self.invoke(handler, {"Records": [_record(message, queue, waited) for message in messages]})
             for message in messages:
                 if message["MessageId"] not in failed:
                     self.sqs.delete_message(QueueUrl=self.queues[queue], ReceiptHandle=message["ReceiptHandle"])
@@ -292,12 +294,17 @@ def _visible(queue: str) -> bool:
     return bool(sqs_backends[AWS_ACCOUNT][REGION].queues[queue].messages)
 
 
-def _record(message: dict[str, Any], queue: str, sent_at: float) -> dict[str, Any]:
+def _record(message: dict[str, Any], queue: str, waited: float) -> dict[str, Any]:
+    received_at = time.time() - STARTING_SECONDS
     return {
         "messageId": message["MessageId"],
         "receiptHandle": message["ReceiptHandle"],
         "body": message["Body"],
-        "attributes": message.get("Attributes", {}) | {"SentTimestamp": str(int(1_000 * sent_at))},
+        "attributes": {
+            **message.get("Attributes", {}),
+            "SentTimestamp": str(int(1_000 * (received_at - waited))),
+            "ApproximateFirstReceiveTimestamp": str(int(1_000 * received_at)),
+        },
         "messageAttributes": {},
         "md5OfBody": message["MD5OfBody"],
         "eventSource": "aws:sqs",

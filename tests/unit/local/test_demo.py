@@ -47,3 +47,11 @@ def test_missing_node_is_reported(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(LocalAwsError, match=r"Node\.js"):
         demo._transport("worker", 4570)
+
+
+def test_demo_tells_calls_of_each_batch(capsys):
+    demo._tell_calls({"batches": [{"polls": 1}, {"polls": 2}], "events": "used"})
+    demo._tell_calls({"batches": [{"polls": 1}] * 3, "events": "none"})
+    told = capsys.readouterr().out
+    assert "2 batches took 5 calls of Workers AI, 2.5 each:\n  Cloudflare's completion events said" in told
+    assert "3 batches took 6 calls of Workers AI, 2.0 each: by polls alone" in told

@@ -318,6 +318,18 @@ def test_closing_words_say_what_was_checked():
     assert "Not checked" not in deploy.closing_words(SETTINGS, "", smoke=True), "the smoke job checks it"
 
 
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"COMPLETION_EVENTS": "yes"}, "completion events are on"),
+        ({"COMPLETION_EVENTS": "no"}, 'PARAMETERS="CompletionEvents=yes"'),
+        ({"COMPLETION_EVENTS": "yes", "TRANSPORT": "worker"}, "Batches are polled"),
+    ],
+)
+def test_closing_words_say_whether_events_are_used(changes, words):
+    assert words in deploy.closing_words({**SETTINGS, **changes}, "", smoke=True)
+
+
 def test_closing_words_count_several_tokens():
     said = deploy.closing_words(SETTINGS, "", smoke=False, tokens=3)
     assert "Checked with 3 free calls: each token is valid" in said

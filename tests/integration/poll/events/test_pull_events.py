@@ -1,19 +1,22 @@
 """What pulled events change: a batch is due now, by one write, and nothing else; each order of event and batch."""
 
 import json
+import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import httpx
 import pytest
 
 from functions.poll.schedule import pull_events as pull_events_module
-from functions.poll.schedule.pull_events import MAX_PULLS_IN_A_ROW, pull_events
+from functions.poll.schedule.pull_events import MAX_PULLS_IN_A_ROW, begin_chain, pull_by_message, pull_events
 from shared.errors import StorageError
 from shared.events.ids import KnownId
-from shared.events.pulling import expect_events
+from shared.events.pulling import expect_events, pull_interval
 from shared.ledger import DueEntry
 from shared.models import BatchState, DueKind, Submission
 from shared.pacing.budget import Free
+from shared.pacing.wakes import LeftDue
 from tests.integration.poll.events.conftest import M3
 from tests.support.doubles.api_client import refusal
 from tests.support.doubles.ledger_items import JOB, PART, T
@@ -253,10 +256,100 @@ def test_foreign_ids_cost_few_writes(told, monkeypatch):
 
 @pytest.mark.parametrize(("age", "wait"), [(0, 2.0), (32, 2.0), (64, 4.0), (300, 15.0), (900, 30.0)])
 def test_older_the_youngest_the_rarer_the_pulls(told, age, wait):
+    """The next four are made by messages, so that nobody waits for them and their chain is short."""
     told.services.events.item.change({"youngest_at": T - age, "pull_at": T})
-    assert pull_events(told.services, FREE).next_at == T + wait
-    assert pull_events(told.services, FREE).next_at == T + wait
+    assert pull_events(told.services, FREE).next_at == math.inf
+    assert told.state.pull_at == T + wait
+    later = pull_interval(age + wait)
+    assert told.sent == [wait, wait + later, wait + 2 * later, wait + 3 * later]
+    assert pull_events(told.services, FREE).next_at == math.inf
     assert told.cloudflare.calls == [PULL, ACK][:1]
+
+
+def by_message(told, clock):
+    told.clock = clock
+    before = len(told.cloudflare.calls)
+    pull_by_message(SimpleNamespace(services=told.services))
+    return told.cloudflare.calls[before:]
+
+
+@pytest.fixture
+def sent(told):
+    """Four pulls were sent messages for, two seconds apart; what is left to look at."""
+    told.services.left = LeftDue()
+    told.services.budget.free = lambda now: FREE
+    told.services.events.item.change({"youngest_at": T, "pull_at": T})
+    pull_events(told.services, FREE)
+    told.cloudflare.calls.clear()
+    told.sent.clear()
+    return told
+
+
+def test_last_message_for_pull_sends_the_next_four(sent):
+    sent.services.queues.hops = 3
+    for place in range(1, 4):
+        assert by_message(sent, T + 2 * place + 0.4) == [PULL], (
+            "a message may come later or sooner than the pull before"
+        )
+        assert sent.sent == []
+    assert by_message(sent, T + 8.1) == [PULL]
+    assert sent.sent == pytest.approx([2.0, 4.0, 6.0, 8.0])
+    assert sent.services.left.earliest() == math.inf
+
+
+def test_message_after_another_pull_makes_none(sent):
+    assert by_message(sent, T + 2.0) == [PULL]
+    assert by_message(sent, T + 2.9) == []
+
+
+def test_long_chain_of_pulls_is_left_to_ticks(sent):
+    sent.services.queues.hops = 7
+    assert by_message(sent, T + 8.0) == [PULL]
+    assert sent.sent == []
+    assert sent.services.left.earliest() == T + 10
+
+
+def test_tick_begins_another_chain(sent, monkeypatch):
+    begin_chain(sent.services)
+    assert pull_events(sent.services, FREE).next_at == T + 2, "this one is its own"
+    sent.clock += 2
+    pull_events(sent.services, FREE)
+    assert sent.sent == pytest.approx([2.0, 4.0, 6.0, 8.0])
+
+    monkeypatch.setattr(
+        type(sent.services.events.item), "change", lambda *_: (_ for _ in ()).throw(StorageError("500"))
+    )
+    begin_chain(sent.services)
+    sent.services.events = None
+    begin_chain(sent.services)
+
+
+def test_young_batch_ends_plans_for_older_ones(sent):
+    sent.services.events.item.change({"pulls_until": T + 500, "pull_at": T + 100})
+    sent.services.events.item.expect_pull(T + 12, T + 10)
+    assert (sent.state.pulls_until, sent.state.pull_at) == (0.0, T + 12)
+
+
+def test_message_polls_what_it_is_told_of(sent, monkeypatch):
+    polled = []
+    monkeypatch.setattr(pull_events_module, "poll_due_batches", lambda _, dues, *more: polled.extend(dues))
+    sent.cloudflare.send("succeeded", "id")
+    assert by_message(sent, T + 2.0) == [PULL, ACK]
+    assert [one.number for one in polled] == [sent.batch.number]
+
+
+def test_message_without_outstanding_batches_pulls_nothing(sent, monkeypatch):
+    monkeypatch.setattr(type(sent.services.ledger), "due", lambda *_: ([], None))
+    assert by_message(sent, T + 2.0) == []
+
+
+def test_messages_that_are_not_taken_stop_no_pull(told):
+    def fail(*_):
+        raise StorageError("SQS: 500")
+
+    told.services.queues.send_all = fail
+    told.cloudflare.send("succeeded", "id")
+    assert pulled(told) == [told.batch.number]
 
 
 def test_pull_waits_for_calls_that_others_need(told):
@@ -268,7 +361,7 @@ def test_pull_waits_for_calls_that_others_need(told):
     assert pull_events(told.services, FREE).next_at == T + 9
     assert told.cloudflare.calls == []
     told.clock += 2
-    assert pull_events(told.services, FREE).next_at > T + 9
+    assert pull_events(told.services, FREE).next_at == math.inf
     assert told.cloudflare.calls == [PULL]
 
 

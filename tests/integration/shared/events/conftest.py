@@ -24,6 +24,8 @@ class Stack:
 
     def __init__(self, table: Any) -> None:
         self.cloudflare = CloudflareQueues()
+        self.sent: list[float] = []
+        """Seconds until each message comes that was sent."""
         self.clock = T
         self.api = client(self.cloudflare)
         self.budget = SimpleNamespace(
@@ -40,6 +42,7 @@ class Stack:
             settings=SimpleNamespace(cloudflare_account_id=ACCOUNT, table_name="table", events_queue_name=NAME),
             now=lambda: self.clock,
             events=None,
+            queues=SimpleNamespace(hops=0, send_all=lambda messages, delays: self.sent.extend(delays)),
             sleep=self.pass_time,
         )
         self.restart()
