@@ -129,12 +129,8 @@ def _check_parameters(parameters: Mapping[str, str], saved: Mapping[str, Any]) -
     Raises:
         DeployError: there are too many calls; or the environment is too large, with what makes it so.
     """
-    calls = parameters.get("ApiCallsPerMinute", "")
-    if parameters.get("Transport") != "worker" and calls.isdigit() and int(calls) > plan.MAX_CALLS:
-        raise DeployError(
-            f"ApiCallsPerMinute {calls}: Cloudflare allows a token {plan.MAX_CALLS} calls a minute. More need "
-            "Transport=worker, or several tokens (docs/transports.md)."
-        )
+    if wrong := plan.wrong_rate(parameters):
+        raise DeployError(wrong)
     size, longest = plan.environment(parameters, saved)
     if size > plan.MAX_ENVIRONMENT_BYTES:
         raise DeployError(
@@ -299,9 +295,8 @@ def closing_words(
         unchecked: why the token could not be checked; empty if it was.
         tokens: how many there are.
     """
-    account = settings["CLOUDFLARE_ACCOUNT_ID"]
     checked = f"""Checked with one free call: the token is valid, and it may read Workers AI in account
-{account}."""
+{settings["CLOUDFLARE_ACCOUNT_ID"]}."""
     if tokens > 1:
         checked = f"Checked with {tokens} free calls: each token is valid, and it may read Workers AI in its account."
     if settings["TRANSPORT"] == "worker":
