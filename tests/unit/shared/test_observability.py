@@ -35,6 +35,8 @@ WITHOUT_A_JOB = {
     "denied upload has no job",
     "command not read",
     "events not set up",
+    "pulls not planned",
+    "later pulls not sent",
     "events of a model not judged",
     "event of an answer not remembered",
     "events do not come",

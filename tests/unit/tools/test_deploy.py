@@ -321,7 +321,7 @@ def test_closing_words_say_what_was_checked():
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"COMPLETION_EVENTS": "yes"}, "completion events are on"),
+        ({"COMPLETION_EVENTS": "yes"}, "Queues - Edit"),
         ({"COMPLETION_EVENTS": "no"}, 'PARAMETERS="CompletionEvents=yes"'),
         ({"COMPLETION_EVENTS": "yes", "TRANSPORT": "worker"}, "Batches are polled"),
     ],
