@@ -207,7 +207,7 @@ class _Search:
         wait = services.times.next_poll(model, max(now - orphan.at, 0.0), now)
         seen = replace(orphan, next_at=now + wait, misses=misses)
         seen = replace(seen, polled=is_answer or is_given_up or isinstance(reply, Failed))
-        self.strangers += seen.polled and taken is None
+        self.strangers += seen.polled and taken is None and not is_given_up
         self.events.ids.note_orphan(model, seen, now)
         self.waits = self.waits or not seen.polled
         is_ours = taken and (taken.job_id, taken.number) == (self.batch.job_id, self.batch.number)
