@@ -130,12 +130,8 @@ def _check_parameters(parameters: Mapping[str, str], saved: Mapping[str, Any]) -
     Raises:
         DeployError: there are too many calls; or the environment is too large, with what makes it so.
     """
-    calls = parameters.get("ApiCallsPerMinute", "")
-    if parameters.get("Transport") != "worker" and calls.isdigit() and int(calls) > plan.MAX_CALLS:
-        raise DeployError(
-            f"ApiCallsPerMinute {calls}: Cloudflare allows a token {plan.MAX_CALLS} calls a minute. More need "
-            "Transport=worker, or several tokens (docs/transports.md)."
-        )
+    if wrong := plan.wrong_rate(parameters):
+        raise DeployError(wrong)
     size, longest = plan.environment(parameters, saved)
     if size > plan.MAX_ENVIRONMENT_BYTES:
         raise DeployError(

@@ -59,6 +59,15 @@ def _uses_worker(parameters: Mapping[str, str]) -> bool:
     return parameters.get("Transport") == "worker"
 
 
+def wrong_rate(parameters: Mapping[str, str]) -> str:
+    """What is wrong with the calls a minute; empty if nothing is."""
+    calls = parameters.get("ApiCallsPerMinute", "")
+    if _uses_worker(parameters) or not calls.isdigit() or int(calls) <= MAX_CALLS:
+        return ""
+    words = f"ApiCallsPerMinute {calls}: Cloudflare allows a token {MAX_CALLS} calls a minute. More need "
+    return f"{words}Transport=worker, or several tokens (docs/transports.md)."
+
+
 def dollars() -> tuple[str, str]:
     """What an idle stack costs a month, and a job of a million records, as docs/cost.md says."""
     text = (ROOT / "docs/cost.md").read_text("utf-8")

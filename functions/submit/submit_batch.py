@@ -46,12 +46,7 @@ from shared.pacing.controls import (
 )
 from shared.retry import soon_after
 from shared.workers_ai.client import TokenState
-from shared.workers_ai.error_codes import (
-    FIREWALL,
-    METRIC_OF_CLASS,
-    ErrorClass,
-    model_error_message,
-)
+from shared.workers_ai.error_codes import FIREWALL, METRIC_OF_CLASS, ErrorClass, model_error_message
 from shared.workers_ai.lasting_errors import clear_lasting_error
 from shared.workers_ai.other_account import other_account
 from shared.workers_ai.rejections import classify_rejection, token_state
@@ -355,8 +350,8 @@ class _Submit(UnprovenSubmit):
                 ledger.refuse(batch, soon_after(until, 15))
             case ErrorClass.RATE_LIMIT:
                 until = soon_after(budget.limit_rate(now, reply.retry_after, permit.sender), 10)
-                until = now + LIFT_LOOK_SECONDS if self.has_others else until
-                ledger.refuse(batch, until, paused=batch.paused + until - now)
+                if not self.try_other_token():
+                    ledger.refuse(batch, until, paused=batch.paused + until - now)
             case ErrorClass.QUOTA | ErrorClass.CREDITS | ErrorClass.SPEND_LIMIT:
                 budget.pause(UNPAID_REASONS[verdict], now, str(code), permit)
                 self._wait_for_end_of_pause()
@@ -377,10 +372,11 @@ class _Submit(UnprovenSubmit):
     def _wait_for_end_of_pause(self) -> None:
         """Put the batch off; one that still has ids is polled meanwhile, not at once."""
         batch = self.batch
+        if self.try_other_token():
+            return
         seconds = PAUSED_LOOK_SECONDS if batch.pollable else LIFT_LOOK_SECONDS
         self.services.ledger.refuse(batch, self.services.now() + seconds, paused=batch.paused + seconds)
-        if not self.has_others:
-            self.services.left.cover(batch.job_id, batch.number)  # Whoever lifts the pause has it looked at.
+        self.services.left.cover(batch.job_id, batch.number)  # Whoever lifts the pause has it looked at.
 
     def _isolate_or_end(self, code: int | None, message: str) -> None:
         """The API refused the batch's content: the poll function isolates the bad record, so that only it fails."""

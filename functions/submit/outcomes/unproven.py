@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from shared.aws.queues import SubmitMessage
 from shared.events import search
 from shared.models import Batch, ErrorDetail, Job, Looking
 from shared.observability import count
@@ -60,10 +61,18 @@ class UnprovenSubmit:
         """The process's clients and settings."""
         return self.invocation.services
 
-    @property
-    def has_others(self) -> bool:
-        """Whether another token may submit the batch."""
-        return len(self.services.budget.senders("")) > 1
+    def try_other_token(self) -> bool:
+        """Have the batch submitted at once by another token, as this one waits now; False if there is none.
+
+        Otherwise the batch that happens to be due when a refused token is tried would be refused each time. If the
+        function dies before the message, the batch is due.
+        """
+        services, batch = self.services, self.batch
+        if batch.pollable or len(services.budget.senders("")) == 1:
+            return False
+        if services.ledger.refuse(batch, services.now()):
+            services.queues.send(SubmitMessage(batch.job_id, batch.number))
+        return True
 
     def try_later(self, reply: Rejected) -> None:
         """Try the batch later, and count it if the API may have accepted it all the same."""

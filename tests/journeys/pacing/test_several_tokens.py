@@ -146,6 +146,7 @@ def test_all_refused_but_one(begin, calls, api):
     assert all_good(world, 6)
     assert set(senders(world).values()) == {2}
     assert submitted_by(calls)[ONE] <= 4, "its probes"
+    assert all(int(item["attempt"]["N"]) <= 3 for item in batches(world)), "no batch is every token's probe"
 
 
 def test_removed_token_is_replaced_by_one_of_its_account(begin, calls, api):
