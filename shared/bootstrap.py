@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
     from shared.pacing.controls import Permit
 
-EVENT_SECONDS = 5.0
-"""Seconds that a poll leaves to the event of a batch that is over."""
 SECRET_SECONDS = 300
 """Seconds after which a secret is read again. A secret that the API refuses is read again immediately."""
 
@@ -265,8 +263,8 @@ def _region_of(arn: str) -> dict[str, str]:
 
 
 def _least_between_polls(settings: Settings) -> float:
-    """Seconds between two polls of a batch: half of the calls are for submits, and a poll waits for an event."""
-    return max(120.0 / settings.api_calls_per_minute, EVENT_SECONDS if settings.uses_events else 0.0)
+    """Seconds between two polls of a batch: half of the calls are for submits."""
+    return 120.0 / settings.api_calls_per_minute
 
 
 def _secret_reader(settings: Settings, client: Callable[[], SecretsManagerClient]) -> Callable[[bool], Secret]:

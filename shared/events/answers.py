@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 NET_SECONDS = 60.0
 """Seconds by which a poll that was put off is looked at later than the next one would be without events."""
+QUICK_SECONDS, EVENT_SECONDS = 1.0, 5.0
+"""Median of a model's times below which no event is sooner than a poll; and seconds after which one is late."""
 NET_PERCENTILE, NET_MEDIANS = 0.99, 3.0
 """No poll is put off when nearly all batches of the model are over, or beyond so many times their median."""
 
@@ -39,6 +41,8 @@ def waits_for_event(services: Services, job: Job, batch: Batch, now: float) -> f
     left = _net_age(services, model, now) - age
     if left <= 0 or known.state.aside_step or not known.state.can_pull(now):
         return 0.0
+    if age < EVENT_SECONDS and known.events.coming.come(model, pulled_at, now):
+        return EVENT_SECONDS - age
     if known.events.coming.comes(model, accepted, pulled_at, now):
         return min(left, services.times.next_poll(model, age, now) + NET_SECONDS)
     is_unread = pulled_at < accepted and known.state.pull_at > now
@@ -57,8 +61,11 @@ def _pulls_now(events: Events, now: float) -> bool:
 
 def _net_age(services: Services, model: str, now: float) -> float:
     """The age, in seconds, from which on a batch is polled whose event has not come."""
+    median = services.times.percentile(model, 0.5, now)
+    if median < QUICK_SECONDS:
+        return 0.0
     late = services.times.percentile(model, NET_PERCENTILE, now) * BUCKET
-    return min(late, services.times.percentile(model, 0.5, now) * NET_MEDIANS)
+    return max(min(late, median * NET_MEDIANS), median + EVENT_SECONDS)
 
 
 def pending_until(told: float) -> float:

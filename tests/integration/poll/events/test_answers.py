@@ -129,10 +129,25 @@ def test_poll_waits_for_event_that_comes(taught, age, wait):
 
 
 def test_poll_waits_until_most_are_over(taught, monkeypatch):
+    monkeypatch.setitem(TIMES, 0.5, 20.0)
     monkeypatch.setitem(TIMES, 0.99, 30.0)
     come(taught)
     taught.services.events.coming.note_seen(M3, T + 900)
     assert waits(taught, 10.0) == pytest.approx(30.0 * 2 ** (1 / 7) - 10)
+
+
+def test_model_that_is_quicker_than_its_events_is_polled(taught, monkeypatch):
+    monkeypatch.setitem(TIMES, 0.5, 0.4)
+    come(taught)
+    taught.services.events.coming.note_seen(M3, T + 900)
+    assert waits(taught, 1.0) == 0.0
+
+
+def test_first_event_is_waited_for_where_events_come(taught):
+    assert waits(taught, 1.0) == 0.0
+    come(taught)
+    taught.services.events.coming.known.clear()
+    assert waits(taught, 1.0) == 4.0
 
 
 WRONG = ["off", "aside", "refused last", "no subscription", "other account", "no events", "table", "few answers"]
