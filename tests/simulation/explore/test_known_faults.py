@@ -27,7 +27,7 @@ from tests.simulation.worlds.world import simulated
 
 PLAN = Plan(3, settings=(("MAX_REQUESTS_PER_BATCH", 2),), acts=(Drop(0.0, "a.jsonl", 5, bad=1),))
 CHANGE = (Event(0.02, year.change_account),)
-SMALL = backlog.Size(jobs=2, batches=60, hours=0.05, calls_per_minute=4)
+SMALL = backlog.Size(jobs=2, batches=120, hours=0.05, calls_per_minute=4)
 
 
 def laws_broken(violations):
