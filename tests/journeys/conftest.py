@@ -36,15 +36,16 @@ def way() -> dict[str, str]:
 
 @pytest.fixture
 def start(api: WorkersAI, way: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., World]]:
-    """Start a Dropbatch whose settings differ from the template's defaults as given.
+    """Start a Dropbatch whose settings differ from the template's defaults as given; without completion events.
 
-    The API is `api`, or what another httpx transport, given as `http`, leads to.
+    They have journeys of their own, and deaths and random worlds have them too. The API is `api`, or what another httpx
+    transport, given as `http`, leads to.
     """
     with ExitStack() as started:
 
         def begin(http: httpx.BaseTransport | None = None, **settings: Any) -> World:
             started.enter_context(mock_aws())
-            chosen = {**way, **settings}
+            chosen = {"COMPLETION_EVENTS": "no", **way, **settings}
             return started.enter_context(contextmanager(make_world)(http or transport(api), monkeypatch, **chosen))
 
         yield begin
@@ -52,7 +53,7 @@ def start(api: WorkersAI, way: dict[str, str], monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.fixture
 def world(start: Callable[..., World]) -> World:
-    """A Dropbatch with the template's defaults."""
+    """A Dropbatch with the template's defaults, but without completion events."""
     return start()
 
 

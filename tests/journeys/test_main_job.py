@@ -17,6 +17,12 @@ BGE = "@cf/baai/bge-small-en-v1.5"
 
 
 @pytest.fixture
+def way(way):
+    """With completion events, as stacks have them whose token may edit queues."""
+    return {**way, "COMPLETION_EVENTS": "yes"}
+
+
+@pytest.fixture
 def _moto_alone(monkeypatch):
     """Every call goes over HTTP to moto as it comes; other journeys have quicker services."""
     monkeypatch.setattr(quick_moto, "DIRECT", {})

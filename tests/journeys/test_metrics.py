@@ -71,7 +71,7 @@ def test_metrics_add_up_to_what_happened(start, log):
 
 
 def test_lines_about_accepted_batch_have_request_id(start, api, log):
-    world = start(MAX_REQUESTS_PER_BATCH=2, COMPLETION_EVENTS="no")
+    world = start(MAX_REQUESTS_PER_BATCH=2)
     api.inject(Fault(kind="3040", times=1), Fault(kind="missing", items=(1,), first=1))
     world.upload_records("a.jsonl", greetings(4), model=M2M)
     world.settle()
@@ -107,7 +107,7 @@ def test_failing_message_is_logged_and_counted(world, log):
 
 
 def test_failed_records_are_counted_by_fault(start, api, log):
-    world = start(MAX_REQUESTS_PER_BATCH=10, AMBIGUOUS_SUBMIT="fail", COMPLETION_EVENTS="no")
+    world = start(MAX_REQUESTS_PER_BATCH=10, AMBIGUOUS_SUBMIT="fail")
     api.inject(Fault(kind="item_fails", items=(1,), code=5001, times=1))
     world.upload("a.jsonl", "".join(json.dumps(one) + "\n" for one in greetings(3)) + "[]\n", model=M2M)
     world.settle()

@@ -52,7 +52,7 @@ def test_over_worker_bodies_may_have_envelope_or_not(start, api, raw, envelope):
 
 @pytest.mark.parametrize("name", ["gateway", "named gateway"])
 def test_caching_gateway_changes_nothing(start, api, name):
-    api.switch(gateway_token=GATEWAY_TOKEN, gateway_cache=True, gateway_attempts=5, queues_refused="403/10000")
+    api.switch(gateway_token=GATEWAY_TOKEN, gateway_cache=True, gateway_attempts=5)
     api.inject(Fault(kind="accept_then_error", code=10013))
     world = start(**WAYS[name])
     world.upload_records("a.jsonl", greetings(3), model=M2M)

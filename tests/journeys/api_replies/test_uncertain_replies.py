@@ -12,12 +12,6 @@ PAID = [("2021", "credits_spent", "Add credits"), ("2041", "spend_limit", "Raise
 TAKEN = [{"code": 10013}, {"code": 5001}, {"code": 3007}, {"code": 3046, "status": 502}, {"code": 7010}]
 
 
-@pytest.fixture
-def way(way):
-    """Where Cloudflare's events do not tell whether a submit was taken."""
-    return {**way, "COMPLETION_EVENTS": "no"}
-
-
 # ── submits ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

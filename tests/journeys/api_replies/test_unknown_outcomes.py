@@ -15,12 +15,6 @@ from tests.support.translations import M2M, all_good, codes, only_slowly, refere
 
 
 @pytest.fixture
-def way(way):
-    """Where Cloudflare's events do not tell whether a submit was taken."""
-    return {**way, "COMPLETION_EVENTS": "no"}
-
-
-@pytest.fixture
 def mortal(api):
     """A world in which a function can die; starts as `start` does."""
     with ExitStack() as kept:

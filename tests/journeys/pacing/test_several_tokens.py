@@ -52,7 +52,7 @@ def begin(start, api, calls):
 
     def begin(*lines, **settings):
         api.switch(tokens=(ONE, TWO, THREE), latency=60.0)
-        world = start(MAX_REQUESTS_PER_BATCH=1, API_CALLS_PER_MINUTE=20, **{"COMPLETION_EVENTS": "no", **settings})
+        world = start(MAX_REQUESTS_PER_BATCH=1, API_CALLS_PER_MINUTE=20, **settings)
         rotate(world, *lines)
         return world
 

@@ -167,7 +167,6 @@ def test_status_says_what_job_waits_for(command, tmp_path):
 
 
 def test_status_says_what_may_be_billed_again(command, api):
-    api.switch(queues_refused="403/10000")
     api.inject(Fault(kind="accept_then_error", code=10013))
     command.world.upload("july.jsonl", GOOD, model=M2M)
     command.settle()
