@@ -1,7 +1,8 @@
 """Counts polls on the local stack, with real processes, queues and ticks: `python -m bench.polling.on_stack`.
 
-Jobs follow each other immediately, the first on a model that is new. `bench.polling.simulated` shows the figures in
-`bench/polling.md`, beside those of its simulation; they are kept in `bench/polling/on_stack.json`.
+With completion events and without. Jobs follow each other immediately, the first on a model that is new.
+`bench.polling.simulated` shows the figures in `bench/polling.md`, beside those of its simulation; they are kept in
+`bench/polling/on_stack.json`.
 """
 
 from __future__ import annotations
@@ -23,12 +24,16 @@ SOONEST, LATEST = 5.0, 90.0
 MAX_SECONDS = 600.0
 
 
-def measure() -> list[list[float]]:
+WAYS = {"local stack": "no", "local stack, completion events": "yes"}
+"""Rows of the table, and `CompletionEvents`."""
+
+
+def measure(events: str) -> list[list[float]]:
     """Run the jobs; of each, calls per batch, and seconds from ready to collected: median and 95th percentile."""
     middle = (SOONEST + LATEST) / 2
     found = []
     HOME.state.mkdir(parents=True, exist_ok=True)
-    with running_stack(HOME, f"MaxRequestsPerBatch={RECORDS}") as stack:
+    with running_stack(HOME, f"MaxRequestsPerBatch={RECORDS} CompletionEvents={events}") as stack:
         latency = {"latency": middle, "latency_kind": "uniform", "latency_spread": (LATEST - middle) / middle}
         stack.local("behaviour", "PUT", latency)
         for number in range(JOBS):
@@ -62,4 +67,5 @@ def cell(figures: list[float]) -> str:
 
 
 if __name__ == "__main__":
-    FIGURES.write_text(json.dumps([[round(one, 3) for one in job] for job in measure()]) + "\n")
+    made = {way: [[round(one, 3) for one in job] for job in measure(events)] for way, events in WAYS.items()}
+    FIGURES.write_text(json.dumps(made) + "\n")

@@ -236,7 +236,8 @@ def _rows_in_a_row() -> list[list[str]]:
         medians.append(_nine_in_ten([statistics.median(one.delays) for one in results], 0))
     measured = json.loads(on_stack.FIGURES.read_text())
     head = ["", *(f"job {place}" for place in range(1, len(found) + 1))]
-    rows = [head, ["---"] * len(head), means, calls, medians, ["local stack", *map(on_stack.cell, measured)]]
+    on_stacks = [[way, *map(on_stack.cell, jobs)] for way, jobs in measured.items()]
+    rows = [head, ["---"] * len(head), means, calls, medians, *on_stacks]
     print(rows)
     return rows
 
