@@ -40,10 +40,12 @@ ID_SECONDS, LONGEST_ID_SECONDS = 60.0, 900.0
 """Seconds for which an id is waited for at least, and at most: until an event of something accepted later has come."""
 LEFT_SECONDS = 60.0
 """Seconds after a pull that left messages behind, within which they are pulled again, clocks included."""
-MAX_STRANGERS = 20
-"""Answers of others that are seen for one batch."""
+MAX_CANDIDATES = 20
+"""Orphans that are polled for one batch: those whose time is nearest to its POST."""
 MAX_MISSES, MISSED_SECONDS = 4, 900.0
 """Polls that do not find an orphan's id, until it is given up; and its age, in seconds, from which on."""
+UNFOUND = {ErrorClass.UNKNOWN_ID, ErrorClass.REQUEST}
+"""What such a poll is answered with."""
 LOOK_CLAIM_SECONDS, ORPHAN_POLL_SECONDS, NEXT_LOOK_SECONDS = 120.0, 60.0, 5.0
 """Seconds of a look's claim; of a poll at most; and between two looks of one batch at least."""
 MAX_LOOK_SECONDS = 30.0
@@ -121,7 +123,7 @@ def look(invocation: Invocation, job: Job, batch: Batch) -> tuple[Look, Batch | 
     looks = claimed.looking.looks + 1
     gap = max(NEXT_LOOK_SECONDS, min(looks, MAX_LOOK_SECONDS))
     due_at = services.now() + pull_interval(now - claimed.looking.sent_from, gap)
-    looking = replace(claimed.looking, strangers=search.strangers, looks=looks)
+    looking = replace(claimed.looking, looks=looks)
     return Look.WAITS, services.ledger.postpone(claimed, due_at, claims=0, looking=looking)
 
 
@@ -139,31 +141,31 @@ class _Search:
     job: Job
     batch: Batch
     looking: Looking
-    strangers: int = 0
     waits: bool = False
     """Whether an orphan has not answered yet, or could not be read."""
 
     def run(self) -> Batch | None:
         """Poll what is over; return the batch if its own answer was found."""
         ids, looking, model = self.events.ids, self.looking, self.job.plan.model
-        self.strangers = looking.strangers
         found = ids.orphans(model, looking.sent_from - CLOCKS_SECONDS, looking.sent_until + CLOCKS_SECONDS)
-        left = sorted((one for one in found if not one.polled), key=lambda one: abs(one.at - looking.sent_from))
-        known: Mapping[str, KnownId | None] = ids.look_up([one.id for one in left[:MAX_LOOKED_UP]])
+        near = sorted(found, key=lambda one: abs(one.at - looking.sent_from))[:MAX_LOOKED_UP]
+        known: Mapping[str, KnownId | None] = ids.look_up([one.id for one in near])
+        owned = {one for one, of in known.items() if of and of.job_id}
+        candidates = [one for one in near if one.id not in owned and not _is_given_up(one)]
         now = self.invocation.services.now()
-        for one in left[:MAX_LOOKED_UP]:
-            of = known.get(one.id)
-            if of and of.job_id:  # Somebody's by now.
+        for one in candidates[:MAX_CANDIDATES]:
+            if one.polled:
                 continue
+            of = known.get(one.id)
             if of is None or now < one.claimed_until or now < self._next_at(one, of):
                 self.waits = True
-            elif self.strangers < MAX_STRANGERS and (batch := self._poll(one)) is not None:
+            elif (batch := self._poll(one)) is not None:
                 return batch
         return None
 
     def is_over(self) -> bool:
         """Whether the search is in vain: nothing may still answer, and no id may still come."""
-        if self.waits and self.strangers < MAX_STRANGERS:
+        if self.waits:
             return False
         waited = self.invocation.services.now() - self.looking.began_at
         if waited < ID_SECONDS:
@@ -202,12 +204,12 @@ class _Search:
         verdict = classify_poll_error(reply) if isinstance(reply, Rejected) else None
         if isinstance(reply, Rejected) and verdict is ErrorClass.RATE_LIMIT:
             services.budget.limit_rate(now, reply.retry_after)
-        misses = orphan.misses + (verdict is ErrorClass.UNKNOWN_ID or isinstance(reply, NoAnswers))
+        has_failed = isinstance(reply, Failed) or verdict is ErrorClass.BATCH_FAILED
+        misses = orphan.misses + (verdict in UNFOUND or isinstance(reply, NoAnswers))
         is_given_up = misses >= MAX_MISSES and now - orphan.at > MISSED_SECONDS
         wait = services.times.next_poll(model, max(now - orphan.at, 0.0), now)
         seen = replace(orphan, next_at=now + wait, misses=misses)
-        seen = replace(seen, polled=is_answer or is_given_up or isinstance(reply, Failed))
-        self.strangers += seen.polled and taken is None and not is_given_up
+        seen = replace(seen, polled=is_answer or is_given_up or has_failed)
         self.events.ids.note_orphan(model, seen, now)
         self.waits = self.waits or not seen.polled
         is_ours = taken and (taken.job_id, taken.number) == (self.batch.job_id, self.batch.number)
@@ -229,6 +231,11 @@ class _Search:
             job, batch = others_job, other
         fits = len(answer.items) <= batch.sendable
         return (job, batch) if batch.state is BatchState.SUBMITTING and fits else None
+
+
+def _is_given_up(orphan: Orphan) -> bool:
+    """Whether nobody knows an orphan's id: it takes no candidate's place."""
+    return orphan.polled and orphan.misses >= MAX_MISSES
 
 
 def _take(services: Services, job: Job, batch: Batch, request_id: str, answer: Answer) -> Batch | None:

@@ -95,7 +95,6 @@ class Looking:
         code: what the API said.
         doubtful: whether the API answered with an error that proves nothing, so that it is tried again afterwards.
         doubts: how many doubts that adds to those of the batch.
-        strangers: answers of others that it saw.
         looks: at the orphans.
     """
 
@@ -105,7 +104,6 @@ class Looking:
     code: str = ""
     doubtful: bool = False
     doubts: int = 0
-    strangers: int = 0
     looks: int = 0
 
 

@@ -169,7 +169,7 @@ DEFAULTS: dict[str, dict[str, object]] = {
     "Submission": {"round": 0, "misses": 0, "missed_at": 0.0, "given_up": False, "sender": FIRST},
     "Sender": {"number": 1, "account": ""},
     "PartialReply": {},
-    "Looking": {"code": "", "doubtful": False, "doubts": 0, "strangers": 0, "looks": 0},
+    "Looking": {"code": "", "doubtful": False, "doubts": 0, "looks": 0},
     "Pause": {"until": None, "code": "", "account": "", "token": 1},
     "ModelWait": {"code": "", "since": 0.0},
     "Rate": {"filled_at": 0, "hold_until": 0.0, "held_since": 0.0},
