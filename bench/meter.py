@@ -315,7 +315,8 @@ def measure(batches: int, records: int, text: int, latency: float) -> Meter:
         patch.setattr(BotocoreStubber, "__call__", stub)
         patch.setattr(dropbatch.core.plan_upload, "FIRST_BATCH_RECORDS", records)
         inner = transport(api)
-        making = contextlib.contextmanager(make_world)(_Api(inner, meter), patch, MAX_REQUESTS_PER_BATCH=records)
+        settings = {"MAX_REQUESTS_PER_BATCH": records, "COMPLETION_EVENTS": "no"}
+        making = contextlib.contextmanager(make_world)(_Api(inner, meter), patch, **settings)
         with making as made:
             made.wakes = made.reads_and_submits = True
             world = Metered(**vars(made))

@@ -91,9 +91,8 @@ def test_every_grant_is_used_and_unique(start, api, small_steps):  # noqa: PLR09
     world = start(MAX_REQUESTS_PER_BATCH=4)
 
     # A large job with a bad record that is isolated; its output is there already when it would be written.
-    bad = greetings("large", 12)
-    bad[7]["target_lang"] = 7
-    world.upload_records("large.jsonl", bad, model=M2M)
+    api.inject(Fault(kind="5006", on="submit", contains="large 7", times=0))
+    world.upload_records("large.jsonl", greetings("large", 12), model=M2M)
     finish_first(world)
     world.settle(minutes=240)
     world.permissions.before = None
@@ -108,7 +107,8 @@ def test_every_grant_is_used_and_unique(start, api, small_steps):  # noqa: PLR09
     world.settle(minutes=240)
 
     # A table, one of whose rows fails, and its retry file dropped again.
-    world.upload("table.csv", "text\none\ntwo,2\n", model="@cf/baai/bge-m3")
+    api.inject(Fault(kind="item_fails", marker="xtwox", code=5001, times=0))
+    world.upload("table.csv", "text\none\nxtwox\n", model="@cf/baai/bge-m3")
     world.settle(minutes=240)
     (retry,) = [key for key in world.objects() if key.endswith("/retry.csv")]
     parent = {"pk": {"S": f"JOB#{retry.split('/')[-2]}"}, "sk": {"S": "META"}}
@@ -119,6 +119,12 @@ def test_every_grant_is_used_and_unique(start, api, small_steps):  # noqa: PLR09
     # An upload that is only validated, in two turns.
     rows = "".join(json.dumps(one) + "\n" for one in greetings("valid", 9))
     world.s3.put_object(Bucket=BUCKET, Key="validate/valid.jsonl", Body=rows, Metadata={"model": M2M})
+    world.settle(minutes=240)
+
+    # An upload without a record, and one whose event comes late.
+    world.upload("empty.jsonl", "", model=M2M)
+    world.upload_records("late.jsonl", greetings("late", 2), model=M2M)
+    world.pass_time(3_600)
     world.settle(minutes=240)
 
     # More batches due at once than one run polls.
@@ -175,8 +181,8 @@ def test_every_grant_is_used_and_unique(start, api, small_steps):  # noqa: PLR09
     world.settle(minutes=240)
 
     told = world.manifests()
-    assert len(told) == 16
-    assert [one["counts"]["failed"] for key, one in told.items() if "large" not in key and "csv" not in key] == [0] * 13
+    assert len(told) == 18
+    assert [one["counts"]["failed"] for key, one in told.items() if "large" not in key and "csv" not in key] == [0] * 15
     assert {batch["attempts"] for key, one in told.items() if "lost" in key for batch in one["batches"]} == {1}
     (large,) = [one for key, one in told.items() if "large" in key]
     assert world.read(result("inbox/large.jsonl", large["job_id"], "output.jsonl")).startswith(b"xxx")

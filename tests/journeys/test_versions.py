@@ -54,7 +54,8 @@ def test_items_of_another_version_are_finished(start, api, version):
         raise AssertionError("never")
 
     api.inject(Fault(kind="3036", on="submit", times=1))
-    records = [{"text": f"hello {number}", "target_lang": "es" if number else 7} for number in range(5)]
+    api.inject(Fault(kind="5006", on="submit", contains="hello 0", times=0))
+    records = [{"text": f"hello {number}", "target_lang": "es"} for number in range(5)]
     world.upload_records("a.jsonl", records, model=M2M)
     pass_minutes(world.pauses)
     for name, command, done in (
