@@ -10,6 +10,7 @@ NOT_OVER_AN_OLDER_WORKER = (
     "resumes_automatically[older worker-error-40",
     "resumes_automatically[older worker-redirect",
     "fails_its_whole_job_and_no_other[older worker-bare",
+    "fails_its_whole_job_and_no_other[older worker-error-424242",
     "until_secret_is_changed",
     "billed_once[older worker-list",
     "no_verdict_on_records[older worker",
