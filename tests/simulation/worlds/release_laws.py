@@ -66,6 +66,8 @@ class ReleaseLaws:
         return {key: items[key] for key in waiting if key in items and self._waits(key, items[key])}
 
     def _judge_first(self, lifted: float, waiting: dict[Key, Wire]) -> None:
+        if self.world.calls.held_up:
+            return  # It may be who lifted the pause, and sends the message that brings the next tick.
         if self.submitted_at < lifted and (left := self._still(waiting)):
             self.laws.broken(RELEASED, f"{len(left)} wait {FIRST_SECONDS:g} s later, {min(left)} among them")
 
