@@ -50,6 +50,11 @@ class Calls:
         """The place of a write whose answer is lost, so that the SDK sends it again or gives up; and of one that is
         refused; 0: none."""
 
+    @property
+    def disturbances(self) -> int:
+        """How many of these there are."""
+        return len(self.held_up) + sum(map(bool, (self.dies_at, self.lost_at, self.fails_at, self.refused_at)))
+
     def now(self) -> float:
         """The simulated clock."""
         return self.kernel.now
