@@ -277,6 +277,10 @@ class _Submit(UnprovenSubmit):
         try:
             receipt = services.store.get(keys.receipt(batch.job_id, batch.number, batch.attempt))
         except ObjectNotFoundError:
+            if (found := search.accept_stored(services, self.job, batch)) is not None:
+                self.batch = found
+                self._follow_acceptance()
+                return found
             if services.store.head(keys.raw(batch.job_id, batch.number, batch.attempt, 0)) is None:
                 logger.warning("submit outcome unknown", **batch_log_fields(batch), reason="its function died")
                 # It died some time ago, so the pause starts then, and this batch may probe it now.

@@ -75,6 +75,16 @@ class Table:
         item: dict[str, Any] | None = self.call("get_item", Key=key, ConsistentRead=True).get("Item")
         return item
 
+    def pages(self, **arguments: Any) -> Iterator[dict[str, Any]]:  # noqa: ANN401 - boto3's own arguments
+        """Pages of a query, one call each, as far as its caller reads on; raises like `call_dynamodb`."""
+        position: dict[str, Any] = {}
+        while True:
+            page = self.call("query", **arguments, **position)
+            yield page
+            if "LastEvaluatedKey" not in page:
+                return
+            position = {"ExclusiveStartKey": page["LastEvaluatedKey"]}
+
     def create(self, item: dict[str, Any]) -> bool:
         """Write a new item, given in wire form with its key; False if an item with this key exists."""
         try:

@@ -107,20 +107,15 @@ class Ids(Table):
         """The orphans of a model whose first event is of this time, Unix seconds, at most `MAX_ORPHANS`."""
         values = {":pk": f"ORPHANS#{model}", ":since": _moment(since), ":until": f"{_moment(until)}~"}
         found: list[Orphan] = []
-        position: dict[str, Any] = {}
-        while len(found) < MAX_ORPHANS:
-            page = self.call(
-                "query",
-                KeyConditionExpression="pk = :pk AND sk BETWEEN :since AND :until",
-                ExpressionAttributeValues={name: {"S": value} for name, value in values.items()},
-                Limit=MAX_ORPHANS - len(found),
-                ConsistentRead=True,
-                **position,
-            )
+        for page in self.pages(
+            KeyConditionExpression="pk = :pk AND sk BETWEEN :since AND :until",
+            ExpressionAttributeValues={name: {"S": value} for name, value in values.items()},
+            Limit=MAX_ORPHANS,
+            ConsistentRead=True,
+        ):
             found += [read(item, Orphan) for item in page["Items"]]
-            if "LastEvaluatedKey" not in page:
+            if len(found) >= MAX_ORPHANS:
                 break
-            position = {"ExclusiveStartKey": page["LastEvaluatedKey"]}
         return found
 
     def claim_orphan(self, model: str, orphan: Orphan, until: float) -> bool:

@@ -21,7 +21,7 @@ from shared.observability import batch_log_fields, count, logger
 from shared.pacing.controls import Denied
 from shared.workers_ai.error_codes import ErrorClass, classify_poll_error
 from shared.workers_ai.queue_messages import ID_PREFIX
-from shared.workers_ai.replies import Failed, NoAnswers, Rejected
+from shared.workers_ai.replies import Failed, NoAnswers, OutcomeUnknown, Rejected
 from shared.workers_ai.results import Answer
 from shared.workers_ai.senders import api_of, sender_of
 
@@ -110,8 +110,7 @@ def look(invocation: Invocation, job: Job, batch: Batch) -> tuple[Look, Batch | 
     if claimed is None or claimed.looking is None:
         return Look.WAITS, None
     events = services.events
-    found = _stored(services, job, claimed)
-    if found is not None:
+    if (found := accept_stored(services, job, claimed)) is not None:
         return Look.FOUND, found
     if events is None or now > waits_until(claimed, services.settings.batch_deadline_hours) or _is_ended(job, now):
         return Look.OVER, claimed
@@ -121,8 +120,8 @@ def look(invocation: Invocation, job: Job, batch: Batch) -> tuple[Look, Batch | 
     if search.is_over():
         return Look.OVER, claimed
     looks = claimed.looking.looks + 1
-    gap = max(NEXT_LOOK_SECONDS, min(looks, MAX_LOOK_SECONDS))
-    due_at = services.now() + pull_interval(now - claimed.looking.sent_from, gap)
+    gap = max(pull_interval(now - claimed.looking.sent_from, NEXT_LOOK_SECONDS), min(looks, MAX_LOOK_SECONDS))
+    due_at = services.now() + gap
     looking = replace(claimed.looking, looks=looks)
     return Look.WAITS, services.ledger.postpone(claimed, due_at, claims=0, looking=looking)
 
@@ -202,8 +201,10 @@ class _Search:
             if isinstance(reply, Answer) and is_answer and (owner := self._owner(reply)):
                 taken = _take(services, *owner, asked, reply)
         verdict = classify_poll_error(reply) if isinstance(reply, Rejected) else None
+        if verdict is None and not isinstance(reply, OutcomeUnknown):
+            services.lift(permit, model)  # It may be a pause's probe.
         if isinstance(reply, Rejected) and verdict is ErrorClass.RATE_LIMIT:
-            services.budget.limit_rate(now, reply.retry_after)
+            services.budget.limit_rate(now, reply.retry_after, sender)
         has_failed = isinstance(reply, Failed) or verdict is ErrorClass.BATCH_FAILED
         misses = orphan.misses + (verdict in UNFOUND or isinstance(reply, NoAnswers))
         is_given_up = misses >= MAX_MISSES and now - orphan.at > MISSED_SECONDS
@@ -245,8 +246,11 @@ def _take(services: Services, job: Job, batch: Batch, request_id: str, answer: A
     return _accept(services, job, batch, request_id)
 
 
-def _stored(services: Services, job: Job, batch: Batch) -> Batch | None:
-    """The batch, accepted under the id of a reply that an earlier look stored before it died; None if there is none."""
+def accept_stored(services: Services, job: Job, batch: Batch) -> Batch | None:
+    """The batch, accepted under the id of a reply that an earlier look stored before it died; None if there is none.
+
+    That look may have been another batch's.
+    """
     info = services.store.head(keys.raw(job.job_id, batch.number, batch.attempt, 0))
     request_id = info.metadata.get(REQUEST_ID, "") if info else ""
     return _accept(services, job, batch, request_id) if request_id else None

@@ -12,7 +12,7 @@ from shared.ledger.item_keys import LIFE_SECONDS, DueEntry
 from shared.models import BatchState, DueKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
 
 class DueItems(Table):
@@ -47,7 +47,7 @@ class DueItems(Table):
     def count_by_job(self, work: DueKind, most: int) -> Counter[str]:
         """The number of items of one kind of work per job, due or not, counted up to about `most`."""
         counted: Counter[str] = Counter()
-        for page in self._pages(work, {"ProjectionExpression": "pk"}):
+        for page in self.pages(**_of_kind(work), ProjectionExpression="pk"):
             counted.update(item["pk"]["S"].removeprefix("JOB#") for item in page["Items"])
             if counted.total() >= most:
                 break
@@ -56,21 +56,11 @@ class DueItems(Table):
     def count_open(self, work: DueKind, most: int) -> int:
         """The number of items of one kind of work, due or not, counted up to about `most`."""
         counted = 0
-        for page in self._pages(work, {"Select": "COUNT"}):
+        for page in self.pages(**_of_kind(work), Select="COUNT"):
             counted += page["Count"]
             if counted >= most:
                 break
         return counted
-
-    def _pages(self, work: DueKind, wanted: Mapping[str, str]) -> Iterator[dict[str, Any]]:
-        """Pages of the index with all items of one kind of work."""
-        position: dict[str, Any] = {}
-        while True:
-            page = self.call("query", **_of_kind(work), **wanted, **position)
-            yield page
-            if "LastEvaluatedKey" not in page:
-                break
-            position = {"ExclusiveStartKey": page["LastEvaluatedKey"]}
 
     def claims_of(self, due: DueEntry) -> int:
         """How often an item was claimed, whatever else it holds; 0 if it does not say."""

@@ -17,7 +17,7 @@ import msgspec
 
 from dropbatch.core import keys
 from shared.aws.attribute_values import attribute, plain
-from shared.aws.dynamodb import ConditionFailedError, call_dynamodb
+from shared.aws.dynamodb import ConditionFailedError, Table
 from shared.errors import StorageError
 from shared.observability import logger
 from shared.pacing import poll_schedule
@@ -38,7 +38,7 @@ TENTHS_BELOW = 20.0
 """Seconds below which an age is stored in tenths."""
 
 
-class CompletionTimes:
+class CompletionTimes(Table):
     """Reads and writes the stored times; caches what it read."""
 
     def __init__(self, client: DynamoDBClient, table: str, least: float = 0.0) -> None:
@@ -49,9 +49,8 @@ class CompletionTimes:
             table: the ledger's table.
             least: seconds between two polls of a batch at least.
         """
+        super().__init__(client, table)
         self.least = least
-        self.client = client
-        self.table = table
         self.known: dict[str, tuple[float, poll_schedule.Distribution]] = {}
         self.in_order: dict[str, bool] = {}
         """Whether batches of a model finish in the order in which they were accepted."""
@@ -94,10 +93,8 @@ class CompletionTimes:
         self.pending[model] = seen
         values = {":seen": now, ":accepted": accepted, ":old": now - poll_schedule.SEEN_SECONDS}
         try:
-            call_dynamodb(
-                self.client,
+            self.call(
                 "update_item",
-                TableName=self.table,
                 Key=_key(model),
                 UpdateExpression="SET pending_seen = :seen, pending_accepted = :accepted",
                 ConditionExpression="attribute_not_exists(pending_seen) OR pending_seen <= :old"
@@ -124,7 +121,7 @@ class CompletionTimes:
             return known
         self.pending_read[model] = now
         try:
-            item = call_dynamodb(self.client, "get_item", TableName=self.table, Key=_key(model)).get("Item", {})
+            item = self.call("get_item", Key=_key(model)).get("Item", {})
             seen, accepted = (float(item[name]["N"]) for name in ("pending_seen", "pending_accepted"))
         except (KeyError, ValueError):
             return known  # None has been found pending, or what is there is no sighting.
@@ -155,10 +152,8 @@ class CompletionTimes:
             names["#answers"], values[":tokens"] = f"a{slot % KEPT_LENGTHS}", attribute(answer_tokens)
             change += ", #answers = :tokens"
         try:
-            call_dynamodb(
-                self.client,
+            self.call(
                 "update_item",
-                TableName=self.table,
                 Key=_key(model),
                 UpdateExpression=change,
                 ExpressionAttributeNames=names,
@@ -172,7 +167,7 @@ class CompletionTimes:
         if now - read_at < (READ_UNKNOWN_EVERY if spread == poll_schedule.ASSUMED else READ_EVERY):
             return spread
         try:
-            item = call_dynamodb(self.client, "get_item", TableName=self.table, Key=_key(model)).get("Item", {})
+            item = self.call("get_item", Key=_key(model)).get("Item", {})
             found = (_bound(wire) for name, wire in item.items() if name.startswith("b"))
             bounds = tuple(bound for bound in found if bound)
             spread = poll_schedule.distribution(bounds, now)

@@ -5,11 +5,15 @@ import re
 
 import pytest
 
+import functions.poll.handler
+from dropbatch.core import keys
 from local.workers_ai import expected_result
 from local.workers_ai.faults import Fault
 from shared.errors import StorageError
+from shared.events import search
 from shared.events.control_item import EventsItem
 from shared.ledger import Ledger
+from tests.support.journeys.deaths import SUBMIT, Boundaries, mortal_world
 
 BGE = "@cf/baai/bge-small-en-v1.5"
 LOST = [
@@ -243,3 +247,45 @@ def test_batch_without_marker_is_not_sent_because_a_read_failed(on, api, monkeyp
     on.settle(minutes=600, until=lambda: len(on.manifests()) == 2)
     assert failures == []
     assert len(api.accepted) == 2
+
+
+def test_looks_become_rarer_whatever_the_age(on, api):
+    """So a function whose clock is behind does not look at once, again and again."""
+    api.switch(latency=3_000)
+    api.inject(Fault(kind="accept_then_reset"))
+    on.upload_records("a.jsonl", texts(5, referenced=False), model=BGE)
+    on.settle(minutes=5, until=lambda: "looking" in on.item("BATCH#"))
+    batch = on.item("BATCH#")
+    batch["looking"]["M"]["looks"] = {"N": "25"}
+    on.dynamodb.put_item(TableName="ledger", Item=batch)
+    on.pass_time(30)
+    on.tick()
+    on.deliver("SubmitQueue")
+
+    batch = on.item("BATCH#")
+    assert batch["looking"]["M"]["looks"] == {"N": "26"}
+    assert float(batch["due_at"]["N"]) - on.now() > 25
+
+
+def test_answer_that_a_dying_search_left_is_found_with_its_id(api):
+    """Another batch's search saw it while this batch's POST was under way; both functions died."""
+    with mortal_world(api, Boundaries(), COMPLETION_EVENTS="yes") as world:
+        world.upload_records("first.jsonl", texts(1, referenced=False), model=BGE)
+        world.settle()  # The queue is there.
+        world.upload_records("a.jsonl", texts(5, referenced=False), model=BGE)
+        world.deliver("UploadQueue")
+        world.boundaries.strike_first(SUBMIT, "after")
+        world.deliver("SubmitQueue", most=1)
+        accepted = api.accepted[-1]
+        (batch,) = [one for one in world.items() if one.get("state") == {"S": "submitting"}]
+        world.pass_time(30)
+        services = functions.poll.handler.services()
+        with services.api.poll(BGE, accepted["request_id"], 5.0, 5) as reply:
+            key = keys.raw(batch["job_id"]["S"], batch["number"]["S"], 1, 0)
+            services.store.put_if_absent(key, reply.body, {search.REQUEST_ID: accepted["request_id"]})
+        world.settle(minutes=600, until=lambda: len(world.manifests()) == 2)
+
+        (told,) = [one for one in world.manifests().values() if one["counts"]["total"] == 5]
+        assert len(api.accepted) == 2
+        assert [(one["request_id"], one["found_submits"]) for one in told["batches"]] == [(accepted["request_id"], 1)]
+        assert told["counts"]["succeeded"] == 5

@@ -27,7 +27,7 @@ def test_forgotten_model_is_polled_like_new(world, api, monkeypatch):
     def broken(*_, **__):
         raise StorageError("DynamoDB is away")
 
-    monkeypatch.setattr("shared.pacing.completion_times.call_dynamodb", broken)
+    monkeypatch.setattr("shared.pacing.completion_times.CompletionTimes.call", broken)
 
     run_job(world, api, "a.jsonl")
 
@@ -128,7 +128,7 @@ def test_table_that_fails_holds_back_nothing(processes, monkeypatch):
     def hang(*_args, **_named):
         raise StorageError("no answer")
 
-    monkeypatch.setattr("shared.pacing.completion_times.call_dynamodb", hang)
+    monkeypatch.setattr("shared.pacing.completion_times.CompletionTimes.call", hang)
 
     assert one.seconds_behind(M2M, now - 50, now) == 0.0
     one.note_pending(M2M, now - 90, now)

@@ -285,3 +285,20 @@ def test_batches_of_another_account_do_not_wait_for_events(begin, calls, api):
     assert told
     assert not any("sender" in item for item in told)
     assert {item["state"]["S"] for item in batches(world)} == {"done"}
+
+
+def test_wait_for_calls_in_a_search_is_that_of_its_token(begin, calls, api):
+    """A submit of the second token whose reply is lost is looked for by that token."""
+    world = begin(ONE, TWO, COMPLETION_EVENTS="yes")
+    world.upload_records("a.jsonl", greetings(1), model=M2M)
+    world.settle()
+    api.inject(Fault(kind="accept_then_reset"), Fault(kind="971", on="poll", retry_after=30))
+    world.upload_records("b.jsonl", greetings(1), model=M2M)
+
+    def held():
+        return {item["sk"]["S"] for item in world.items() if float(item.get("hold_until", {"N": "0"})["N"])}
+
+    world.settle(minutes=20, until=held)
+
+    assert [one.token for one in calls if not one.polled][-1] == TWO
+    assert held() == {"RATE#TOKEN#2"}
