@@ -64,7 +64,7 @@ class Tokens:
         """
         with suppress(StorageError):  # What was known last holds; the call itself fails likewise.
             self._known = self._parsed(self._read(False).value)  # noqa: FBT003 - its only argument
-        every = [self._sender(number, one) for number, one in enumerate(self._known.tokens, 1)]
+        every = self._every(self._known)
         chosen = [one for one in every if one.account == account] if account else every
         return tuple(chosen) or (Sender(account=account),)
 
@@ -74,13 +74,17 @@ class Tokens:
         same = [one for one in able if one.number == number]
         return next(iter(same or able), Sender(account=account))
 
-    def credentials(self, number: int = 1) -> Callable[[bool], Credentials]:
-        """A function that returns the credentials of a token; called with True, it reads the secret again."""
+    def credentials(self, sender: Sender = FIRST) -> Callable[[bool], Credentials]:
+        """A function that returns the credentials of a sender; called with True, it reads the secret again.
+
+        They are empty if the secret has changed since the sender was chosen, and its line is gone or another account's.
+        """
 
         def read(fresh: bool) -> Credentials:  # noqa: FBT001 - its only argument
             secret = self._read(fresh)
-            tokens = self._parsed(secret.value).tokens
-            return Credentials(tokens[number - 1].text if number <= len(tokens) else "", secret.gateway_token)
+            found = self._parsed(secret.value)
+            is_there = sender.number == 1 or sender in self._every(found)
+            return Credentials(found.tokens[sender.number - 1].text if is_there else "", secret.gateway_token)
 
         return read
 
@@ -95,6 +99,9 @@ class Tokens:
             return ApiTokens((ApiToken(value),))
         found = read_tokens(value)
         return ApiTokens(found.tokens[:MOST_TOKENS] or ONE_TOKEN.tokens, found.queues)
+
+    def _every(self, found: ApiTokens) -> list[Sender]:
+        return [self._sender(number, one) for number, one in enumerate(found.tokens, 1)]
 
     def _sender(self, number: int, token: ApiToken) -> Sender:
         return Sender(number, "" if token.account == self._account else token.account)
@@ -129,5 +136,5 @@ def api_of(services: Services, sender: Sender) -> WorkersAI:
     if sender == FIRST:
         return services.api
     transport = transport_of(services.settings, sender.account) if sender.account else services.api.transport
-    credentials = services.api.credentials if sender.number == 1 else services.tokens.credentials(sender.number)
+    credentials = services.api.credentials if sender.number == 1 else services.tokens.credentials(sender)
     return WorkersAI(services.api.http, transport, credentials)

@@ -66,8 +66,9 @@ def _account(batch: Batch) -> str | None:
 
 
 def _known_at(batch: Batch) -> float:
-    """When the API last showed that it knows an id of a batch."""
-    answered = batch.state is BatchState.DONE and bool(batch.submissions) and batch.ending is None
+    """When the API last showed that it knows an id of a batch; an answer in the reply to a submit has none."""
+    has_id = bool(batch.submissions) and bool(batch.submissions[-1].request_id)
+    answered = batch.state is BatchState.DONE and has_id and batch.ending is None
     return max(batch.pending_at, (batch.completed_at or 0.0) if answered else 0.0)
 
 

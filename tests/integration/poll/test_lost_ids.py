@@ -88,15 +88,19 @@ def test_only_one_batch_is_tried_unless_it_is_known(polled, probe, again):
     assert is_submitted_again(one) is again
 
 
+ANSWERED = {"state": BatchState.DONE, "completed_at": T - 800, "due_at": None, "work": None}
+
+
 @pytest.mark.parametrize(
     ("other", "again"),
     [
         ({"pending_at": T - 800}, True),
         ({"pending_at": T - 901}, False),
-        ({"state": BatchState.DONE, "completed_at": T - 800, "due_at": None, "work": None}, True),
-        ({"state": BatchState.DONE, "completed_at": T - 800, "due_at": None, "work": None, "ending": LATE}, False),
+        (ANSWERED, True),
+        ({**ANSWERED, "ending": LATE}, False),
+        ({**ANSWERED, "submissions": (Submission("", 1, T - 900),)}, False),
     ],
-    ids=["pending", "pending before", "answered", "ended"],
+    ids=["pending", "pending before", "answered", "ended", "answered at its submit"],
 )
 def test_ids_of_same_job_show_that_others_are_known(polled, other, again):
     probed(tried_at=T - 1)

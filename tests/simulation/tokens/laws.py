@@ -117,7 +117,10 @@ class TokenLaws:
         able = {
             _able(lines, submitted_to, one) for lines in in_use(self.world, READ_SECONDS) for one in numbers if lines
         }
-        is_orphan = request_id not in self.known  # It is polled to find out whose it is, by who looks for its own.
+        # An orphan is polled to find out whose it is, by who looks for its own, even while another finds that out.
+        is_orphan = request_id not in self.known or any(
+            sk.endswith(request_id) for pk, sk in self.world.dynamodb.items if pk.startswith("ORPHANS#")
+        )
         if account != submitted_to or (token not in able and not is_orphan):
             self.laws.broken(BATCH, f"{request_id}: {token} at {account}, not {sorted(able)} at {submitted_to}")
 

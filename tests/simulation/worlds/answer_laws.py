@@ -81,7 +81,7 @@ class Probes:
             return
         model = world.dynamodb.items[key[0], "META"]["plan"]["M"]["model"]["S"]
         target = model, latest.get("sender", {"M": {}})["M"].get("account", {"S": ""})["S"]
-        if now - self.last.get(target, -PROBE_SECONDS) < PROBE_SECONDS:
+        if now - self.last.get(target, -PROBE_SECONDS) < PROBE_SECONDS - CLOCKS_SECONDS:
             self.laws.broken(KNOWN, f"{key}")
         self.last[target] = now
 
