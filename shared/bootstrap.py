@@ -204,9 +204,8 @@ def services() -> Services:
         return made
 
     dynamodb = client("dynamodb", QUICK_CALLS)
-    secrets = cache(lambda: client("secretsmanager", QUICK_CALLS))
     tokens = Tokens(
-        _secret_reader(settings, secrets),
+        _secret_reader(settings, lambda: client("secretsmanager", QUICK_CALLS)),
         settings.cloudflare_account_id,
         may_be_several=settings.transport != "worker",
     )
@@ -275,11 +274,11 @@ def _secret_reader(settings: Settings, client: Callable[[], SecretsManagerClient
     """
     from aws_lambda_powertools.utilities.parameters import GetParameterError, SecretsProvider  # noqa: PLC0415 - boto3
 
-    provider = cache(lambda: SecretsProvider(boto3_client=client()))  # Creating the client takes longer than importing.
+    provider = SecretsProvider(boto3_client=client())  # Now: the first request waits for the secret.
 
     def read(arn: str, *, fresh: bool) -> str:
         try:
-            return str(provider().get(arn, max_age=SECRET_SECONDS, force_fetch=fresh)).strip()
+            return str(provider.get(arn, max_age=SECRET_SECONDS, force_fetch=fresh)).strip()
         except GetParameterError as error:
             cause = error.__context__  # botocore's own error.
             if isinstance(cause, ClientError) and (code := cause.response["Error"]["Code"]) in NO_SECRET:
