@@ -1,46 +1,54 @@
-"""`python -m bench.cost`: what AWS bills for a batch, for whole jobs and for an idle stack; writes `bench/cost.md`.
+"""`python -m bench.cost`: what AWS bills for whole jobs and for an idle stack; writes `bench/cost.md`.
 
-The calls of jobs of several sizes are counted (`bench.meter`). The cost of a batch is the difference between two jobs
-divided by the difference of their batches, so that what happens once per job does not count. Processor time is measured
-on full-size batches, without the share of moto and the local API.
+Both functions run in a simulated world (`bench.billed`). Processor time is measured on moto (`bench.meter`).
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 from collections import Counter
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bench.billed import Found, as_slow_as_aws, billed, item_size, scaled
 from bench.meter import (
     API_WAITS,
     CALL_CPU,
-    IDLE_TICKS,
+    FULL_BATCHES,
+    FULL_TEXT,
+    FUNCTIONS,
+    LATENCY,
     MODEL,
-    MONTH_MINUTES,
-    STAGING_SECONDS,
+    ROUNDS,
+    SMALL_BATCHES,
     TLS_CPU,
     WAITS,
-    Meter,
-    measure,
+    Computing,
+    computing,
 )
 from bench.share import memory_of, share_of
-from dropbatch.core.records.plan import FIRST_BATCH_RECORDS, SplitPlan, max_records
+from dropbatch.core.keys import is_in_results
+from dropbatch.core.records.plan import FIRST_BATCH_RECORDS
 from functions.poll.schedule.delete_staged import FIRST_SECONDS
 from local.template import default, properties, template
+from local.workers_ai import Behaviour
 from shared.ledger.item_keys import LIFE_SECONDS
+from tests.simulation.cloudflare.events import Events
+from tests.simulation.worlds.world import simulated
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
+
+    from tests.simulation.worlds.world import World
 
 WRITTEN = Path(__file__).with_name("cost.md")
-SIZES = (40, 120, 200)
-"""Batches of the jobs that are counted."""
-FULL_BATCHES, FULL_RECORDS, FULL_TEXT = 3, 5_000, 985
-"""The job on which processor time and bytes are measured: the largest batches, of records of 1 KB."""
-JOBS = (10, 1_000, 1_000_000)
-"""Records of the jobs whose total cost is shown."""
+JOBS = {10: 1, 1_000: 1, 100_000: 500, 1_000_000: 500}
+"""Records of the jobs whose total cost is shown; a record stands for how many of them."""
+MILLION = 1_000_000
+SEEDS = range(1, 5)
 SECRET, ALARM, DASHBOARD, METRIC = 0.40, 0.10, 3.00, 0.30
 """Dollars a month for each; an account has 10 alarms and 3 dashboards for free."""
 
@@ -61,67 +69,166 @@ POLLERS, RECEIVES_A_MINUTE = 5, 3
 """Pollers that Lambda runs for each queue of a function, and long polls of 20 s that each makes while it is empty."""
 STORAGE_PRICES = {"S3": 0.023, "table": 0.25, "logs": 0.03}
 """Dollars for a GB and a month of 730 hours."""
-JOB_HOURS = 1.0
-"""Hours for which a job of a million records runs, assumed."""
 
-FUNCTIONS = ("submit", "poll")
+STAGING_SECONDS = 86_400.0 * int(default("StagingRetentionDays"))
+IDLE_TICKS, MONTH_MINUTES = 10, 43_800
+COLD_SECONDS = 0.5
+"""Billed for the start of a process: imports and services, without byte code (`bench/README.md`)."""
+POLLS, EVENTS = Events(is_on=False), Events()
 
 
 # ── the bill ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def per_batch(small: Mapping[str, float], large: Mapping[str, float], batches: int) -> dict[str, float]:
-    """The difference between two jobs, per batch."""
-    return {name: (large[name] - small[name]) / batches for name in large}
+@dataclass(frozen=True)
+class Bill:
+    """What is billed for something.
+
+    Attributes:
+        used: what has a price, and `API calls`.
+        wait: seconds that each function waits.
+        cpu: seconds of a whole processor that each computes.
+        stored: name, GB, hours and where, of what is kept.
+        seconds: that it took.
+        batches: that were sent.
+    """
+
+    used: Mapping[str, float]
+    wait: Mapping[str, float]
+    cpu: Mapping[str, float]
+    stored: tuple[tuple[str, float, float, str], ...] = ()
+    seconds: float = 0.0
+    batches: int = 0
+
+    def seconds_of(self, function: str, memory: int) -> float:
+        """Billed seconds of a function: waiting, and computing on its share of a processor."""
+        return self.wait[function] + self.cpu[function] * max(1 / share_of(memory), 1.0)
+
+    def rows(self, memory: Mapping[str, int], times: float = 1.0) -> list[Any]:
+        """Rows of name, count and dollars, of so many of these."""
+        seconds = {name: self.seconds_of(name, memory[name]) for name in FUNCTIONS}
+        disk = max(properties("PollFunction")["EphemeralStorage"]["Size"] - 512, 0) / 1024
+        gb_seconds = sum(seconds[name] * memory[name] / 1024 for name in FUNCTIONS)
+        counts = {**self.used, "Lambda GB-s": gb_seconds, "disk GB-s": seconds["poll"] * disk}
+        return [(name, counts.get(name, 0) * times, counts.get(name, 0) * times * PRICES[name]) for name in PRICES]
+
+    def work(self, memory: Mapping[str, int]) -> float:
+        """Dollars for all but storage."""
+        return float(sum(dollars for *_, dollars in self.rows(memory)))
+
+    def storage(self) -> list[tuple[str, float, float, float]]:
+        """What is kept: name, GB, hours and dollars."""
+        return [(name, gb, hours, gb * hours / 730 * STORAGE_PRICES[where]) for name, gb, hours, where in self.stored]
+
+    def dollars(self, memory: Mapping[str, int]) -> float:
+        """All of it."""
+        return self.work(memory) + sum(dollars for *_, dollars in self.storage())
 
 
-def lambda_seconds(used: Mapping[str, float], cpu: Mapping[str, float], function: str, memory: int) -> float:
-    """Billed seconds of one function for one batch: waiting, and computing on its share of a processor."""
-    return used[f"{function} wait"] + cpu[f"{function} CPU"] * max(1 / share_of(memory), 1.0)
+def memories() -> dict[str, int]:
+    """MB of each function."""
+    return {name: memory_of(name) for name in FUNCTIONS}
 
 
-def bill(
-    used: Mapping[str, float], seconds: Mapping[str, float], cpu: Mapping[str, float], memory: Mapping[str, int]
-) -> list[Any]:
-    """Rows of name, count and dollars for one batch."""
-    billed = {name: lambda_seconds(seconds, cpu, name, memory[name]) for name in memory}
-    disk = max(properties("PollFunction")["EphemeralStorage"]["Size"] - 512, 0) / 1024
-    counts = {
-        **{name: used.get(name, 0.0) for name in PRICES},
-        "Lambda GB-s": sum(billed[name] * memory[name] / 1024 for name in memory),
-        "disk GB-s": billed["poll"] * disk,
+def of_job(records: int, taken: Computing, events: Events = POLLS, seeds: range = SEEDS) -> Bill:
+    """The bill of a job of records of 1 KB, of a model that is new, on a stack that was idle: the mean of some worlds.
+
+    The clean-up of what it staged is included; an idle stack's ticks between its end and the clean-up are not.
+    """
+    found, stored, took, times = Found(), Counter[str](), 0.0, JOBS[records]
+    for seed in seeds:
+        with _idle_stack(seed, events, times) as world, billed(world, found):
+            dropped_at = world.kernel.now
+            line = json.dumps({"text": "w" * FULL_TEXT})
+            world.upload("cost.jsonl", [line] * (records // times), model=MODEL)
+            assert world.settle(36_000.0)
+            took += world.kernel.now - dropped_at
+            for key, version in world.s3.objects.items():
+                if key.startswith("staging/"):
+                    stored["early" if is_in_results(key) else "late"] += len(version.body) * times
+            stored["items"] += sum(map(item_size, world.dynamodb.items.values()))
+            batches = len(world.api.accepted)
+            world.tick_seconds = STAGING_SECONDS / 2 + 60
+            world.run(STAGING_SECONDS + 300)
+            assert not [key for key in world.s3.objects if key.startswith("staging/")]
+    hours, worlds = took / len(seeds) / 3_600, len(seeds)
+    kept = (
+        ("request bodies", stored["late"], hours + STAGING_SECONDS / 3_600, "S3"),
+        ("replies, parts and segments", stored["early"], hours + FIRST_SECONDS / 3_600, "S3"),
+        ("the ledger's items", stored["items"], LIFE_SECONDS / 3_600, "table"),
+        ("logs", found.used["log bytes"], 24.0 * properties("SubmitLogs")["RetentionInDays"], "logs"),
+    )
+    return Bill(
+        {name: count / worlds for name, count in found.used.items()},
+        {name: (found.seconds[name] + COLD_SECONDS * found.cold[name]) / worlds for name in FUNCTIONS},
+        {name: found.calls[name] / worlds * taken.call[name] + records * taken.record[name] for name in FUNCTIONS},
+        tuple((name, size / worlds / 1e9, kept_hours, where) for name, size, kept_hours, where in kept),
+        3_600 * hours,
+        batches,
+    )
+
+
+def of_tick(taken: Computing, events: Events = POLLS) -> tuple[Bill, set[str]]:
+    """The bill of a run that finds nothing to do, and the metrics that it tells."""
+    found = Found()
+    with _idle_stack(SEEDS[0], events, 1) as world, billed(world, found):
+        world.run(60.0 * IDLE_TICKS)
+    ticks = found.used["Lambda runs"]
+    return Bill(
+        {name: count / ticks for name, count in found.used.items()},
+        {name: found.seconds[name] / ticks for name in FUNCTIONS},
+        {name: found.calls[name] / ticks * taken.call[name] for name in FUNCTIONS},
+    ), found.valued
+
+
+@contextmanager
+def _idle_stack(seed: int, events: Events, times: int) -> Iterator[World]:
+    """A world at the template's defaults in which the first tick was, where a record is as so many."""
+    behaviour = Behaviour(embedder="hash", latency=LATENCY, latency_kind="lognormal", latency_spread=0.5)
+    settings = {
+        "MAX_REQUESTS_PER_BATCH": int(default("MaxRequestsPerBatch")) // times,
+        "API_CALLS_PER_MINUTE": default("ApiCallsPerMinute"),
+        **events.settings(),
     }
-    return [(name, count, count * PRICES[name]) for name, count in counts.items()]
+    with scaled(times), simulated(seed, None, events.behaviour(behaviour), **settings) as world:
+        as_slow_as_aws(world, times)
+        world.run(65, lambda: world.functions["PollFunction"].invocations == 1)
+        world.run(5)  # The next tick is as far away as it can be.
+        yield world
 
+
+# ── the page ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 _TEXT = """\
 # What Dropbatch costs on AWS
 
-Written by `python -m bench.cost`; do not edit. Calls are counted on moto, with answers after a minute (median,
-lognormal, sigma 0.5). The cost of a batch is computed from the difference between jobs of {sizes} batches.
-DynamoDB units are computed from the sizes of the items, including the index. Prices are the list prices of
-{prices}. X-Ray traces (the first 100,000 a month are free) are billed in addition. Storage has its
-own section.
+Written by `python -m bench.cost`; do not edit. Both functions run in a simulated world in which messages arrive when
+they are asked for and calls take their time, at the template's defaults, on a model that is new, on a stack that was
+idle. Answers come after a minute (median, lognormal, sigma 0.5). Each figure is the mean of {seeds} worlds. Records
+have 1 KB and are answered with vectors of 384 numbers. In jobs of 100,000 records and more, one record stands for
+{scale}, and the sizes by which the functions divide their work are as much smaller: such a job has as many batches,
+segments and blocks as the large one. DynamoDB units are computed from the sizes of the items, including the index; a
+write that is refused counts too. Prices are the list prices of {prices}. X-Ray traces (the first
+100,000 a month are free) are billed in addition.
 
-## One batch
+## A million records
 
-A batch of {records:,} records of 1 KB, the largest by default.
+In {batches} batches: {first} records at first, up to {most:,} later. With polls alone such a job took {minutes:.0f}
+minutes. *Events*: with Cloudflare's completion events; Cloudflare's bill for them is not included.
 
-{table}
-
-## Whole jobs
-
-Records of 1 KB, answered with vectors of 384 numbers. A job has its own costs in addition to those of its batches; they
-are counted on a job of one batch. Batches have {growth_text}.
-
-{jobs}
+{million}
 
 ## Storage
 
-What a job of a million records keeps, its upload and its results excepted. A GB is 10^9 bytes. The job is assumed to
-run for an hour.
+What the same job keeps, by polls alone, its upload and its results excepted. A GB is 10^9 bytes.
 
 {storage}
+
+## Whole jobs
+
+With storage. The clean-up of what was staged and the ticks while the job runs are included.
+
+{jobs}
 
 ## An idle stack
 
@@ -134,29 +241,20 @@ values. `Dashboard=yes` adds $3.00, unless the account has fewer than three dash
 
 ## Billed Lambda time
 
-The waiting time of each call is assumed: DynamoDB {dynamodb:.0f} ms; S3 {s3:.0f} ms to the first byte and 80 MB a
-second; SQS {sqs:.0f} ms; Workers AI {submit:.1f} s for a submit, {pending:.1f} s for a poll of a pending batch,
-{finished:.1f} s for a poll with an answer. Parallel calls count once. The time that a tick waits for the next due item
-is counted on the simulated clock, in the jobs of small batches, because a tick waits for all batches at once. Processor
-time was measured on {full} batches of {records:,} records of 1 KB, whose answers had {reply:.1f} MB each.
-TLS is not used here: {call_cpu:.0f} ms per call is added to the waiting time for it, and {tls_cpu:.1f} ms of processor
-time for each MB that is moved. A function has its share of a processor: with less memory, computing takes longer and
-waiting costs less.
+Calls are assumed to take: DynamoDB {dynamodb:.0f} ms; S3 {s3:.0f} ms to the first byte and 80 MB a second; SQS
+{sqs:.0f} ms; a write half as long again; Workers AI {submit:.1f} s for a submit, {pending:.1f} s for a poll of a
+pending batch, {finished:.1f} s for a poll with an answer. {call_cpu:.0f} ms for TLS is added to each, and {tls_cpu:.1f}
+ms of processor time for each MB that is moved. Parallel calls of one invocation count once. The start of a process is
+billed as {cold:.1f} s. Processor time was measured on moto: for a call in a job of {small} small batches, and for a
+record as the difference between two jobs of {full} batches, whose answers had {reply:.1f} MB each; the fastest of
+{rounds} rounds counts. A function has its share of a processor: with less memory, computing takes longer and waiting
+costs less. For a million records:
 
 {lambdas}
 
 The whole bill of a million records, with other memory sizes, the same for both functions:
 
 {sizes_table}
-
-## Growth
-
-Each cell is for one more batch. The S3 calls are the same in both columns; the rest follows the API calls, whose number
-varies by chance in jobs as small as these. In the simulation of `bench/polling.md`, a job of 10,000 batches needs no
-more calls per batch than one of 2,000, and `tests/unit/poll/results/test_result_files.py` checks that finishing a job
-takes the same work per batch: the bill of 20,000 batches is 20 times that of 1,000.
-
-{growth}
 """
 
 
@@ -165,12 +263,28 @@ def always(kind: str) -> int:
     return sum(one["Type"] == kind and "Condition" not in one for one in template()["Resources"].values())
 
 
-def standing(idle: Meter) -> dict[str, float]:
-    """What is billed for a month in which nothing happens, by what it is billed for."""
+def standing(valued: set[str]) -> dict[str, float]:
+    """What is billed for a month in which only these metrics have values, by what it is billed for."""
     alarms, dashboards = always("AWS::CloudWatch::Alarm"), always("AWS::CloudWatch::Dashboard")
-    billed = {"secret": SECRET, f"{alarms} alarms": alarms * ALARM, "dashboard": dashboards * DASHBOARD}
-    billed["metrics: " + ", ".join(sorted(idle.valued))] = len(idle.valued) * METRIC
-    return {name: dollars for name, dollars in billed.items() if dollars}
+    billed_for = {"secret": SECRET, f"{alarms} alarms": alarms * ALARM, "dashboard": dashboards * DASHBOARD}
+    billed_for["metrics: " + ", ".join(sorted(valued))] = len(valued) * METRIC
+    return {name: dollars for name, dollars in billed_for.items() if dollars}
+
+
+def polled_queues() -> int:
+    """How many queues Lambda's pollers ask for messages."""
+    events = [event for name in FUNCTIONS for event in properties(f"{name.title()}Function")["Events"].values()]
+    return sum(event["Type"] == "SQS" for event in events)
+
+
+def idle_rows(tick: Bill, valued: set[str]) -> list[tuple[str, str, float]]:
+    """What a month of an idle stack is billed: name, count and dollars."""
+    receives = polled_queues() * POLLERS * RECEIVES_A_MINUTE * MONTH_MINUTES
+    return [
+        *((name, f"{count:,.0f}", cost) for name, count, cost in tick.rows(memories(), MONTH_MINUTES) if count),
+        ("SQS requests of Lambda's pollers", f"{receives:,}", receives * PRICES["SQS requests"]),
+        *((name, "", cost) for name, cost in standing(valued).items()),
+    ]
 
 
 def grid(head: list[str], rows: list[list[str]]) -> str:
@@ -178,197 +292,91 @@ def grid(head: list[str], rows: list[list[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in [head, ["---"] * len(head), *rows])
 
 
-def batches_of(records: int) -> int:
-    """Number of batches of a job with `records` records of 1 KB, at the template's defaults."""
-    most, most_bytes = int(default("MaxRequestsPerBatch")), int(default("MaxBatchBytes"))
-    plan = SplitPlan(MODEL, most, most_bytes, "", first_requests=FIRST_BATCH_RECORDS)
-    number = 0
-    while records > 0:
-        records -= min(max_records(plan, number), plan.max_bytes // 1_000)
-        number += 1
-    return number
-
-
-@dataclass(frozen=True)
-class Bill:
-    """What is billed for something: counts, waiting and computing seconds by function."""
-
-    used: Counter[str]
-    wait: dict[str, float]
-    cpu: dict[str, float]
-
-    def rows(self, memory: dict[str, int]) -> list[Any]:
-        """Rows of name, count and dollars."""
-        seconds = {f"{name} wait": self.wait[name] for name in memory}
-        return bill(self.used, seconds, {f"{name} CPU": self.cpu[name] for name in memory}, memory)
-
-    def dollars(self, memory: dict[str, int]) -> float:
-        """The sum."""
-        return float(sum(dollars for *_, dollars in self.rows(memory)))
-
-    def plus(self, other: Bill, times: float = 1.0) -> Bill:
-        """This bill plus `times` times another."""
-        used = Counter({name: self.used[name] + times * other.used[name] for name in {*self.used, *other.used}})
-        wait = {name: self.wait[name] + times * other.wait[name] for name in FUNCTIONS}
-        cpu = {name: self.cpu[name] + times * other.cpu[name] for name in FUNCTIONS}
-        return Bill(used, wait, cpu)
-
-
-def _bill(used: Mapping[str, float], seconds: Mapping[str, float], times: float = 1.0) -> Bill:
-    return Bill(
-        Counter({name: count * times for name, count in used.items()}),
-        {name: sum(seconds.get(f"{name} {what}", 0.0) for what in ("calls", "sleep")) * times for name in FUNCTIONS},
-        {name: seconds.get(f"{name} CPU", 0.0) * times for name in FUNCTIONS},
-    )
-
-
-@dataclass(frozen=True)
-class Bills:
-    """What was measured, as bills.
-
-    Attributes:
-        batch: one more batch of one small record.
-        job: what a job of one batch costs in addition to its batch.
-        record: computing and moving one record of 1 KB and its answer.
-        tick: a run that finds nothing to do.
-    """
-
-    batch: Bill
-    job: Bill
-    record: Bill
-    tick: Bill
-
-    def of_job(self, records: int) -> Bill:
-        """A whole job."""
-        return self.job.plus(self.batch, batches_of(records)).plus(self.record, records)
-
-    def of_batch(self, records: int) -> Bill:
-        """A batch of `records` records."""
-        return self.batch.plus(self.record, records)
-
-
-def bills(one: Meter, small: Meter, large: Meter, full: Meter, idle: Meter) -> Bills:
-    """The bills from jobs of one batch, of few and of many small batches, of full ones, and from idle runs."""
-    more = SIZES[-1] - SIZES[0]
-    batch = _bill(per_batch(small.used, large.used, more), per_batch(small.seconds, large.seconds, more))
-    job = _bill(one.used, one.seconds).plus(batch, -1)
-    # Full batches differ from small ones only in seconds: they have more bytes to process and to move.
-    # A tick sleeps for all batches at once: its sleep in a job of three batches says nothing about a record.
-    seconds = per_batch(small.seconds, large.seconds, more)
-
-    def of_record(what: str) -> dict[str, float]:
-        names = {name: f"{name} {what}" for name in FUNCTIONS}
-        excess = {name: full.seconds[key] / FULL_BATCHES - seconds[key] for name, key in names.items()}
-        return {name: max(one, 0.0) / FULL_RECORDS for name, one in excess.items()}
-
-    record = Bill(Counter(), of_record("calls"), of_record("CPU"))
-    return Bills(batch, job, record, _bill(idle.used, idle.seconds, 1 / IDLE_TICKS))
-
-
-def storage(full: Meter, log_bytes: float) -> list[tuple[str, float, float, float]]:
-    """What a job of a million records keeps: name, GB, hours and dollars.
-
-    Args:
-        full: of a job of full batches.
-        log_bytes: bytes that a job of a million records logs.
-    """
-    times = 1_000_000 / (FULL_BATCHES * FULL_RECORDS) / 1e9
-    kept = [
-        ("request bodies", full.stored["late"] * times, JOB_HOURS + STAGING_SECONDS / 3_600, "S3"),
-        ("replies, parts and segments", full.stored["early"] * times, JOB_HOURS + FIRST_SECONDS / 3_600, "S3"),
-        ("the ledger's items", full.stored["items"] * times, LIFE_SECONDS / 3_600, "table"),
-        ("logs", log_bytes / 1e9, 24.0 * properties("SubmitLogs")["RetentionInDays"], "logs"),
+def _million_rows(polls: Bill, events: Bill) -> list[list[str]]:
+    memory = memories()
+    rows = [
+        [name, f"${PRICES[name] * 1e6:g}", f"{count:,.0f}", f"{cost:.5f}", f"{others:,.0f}", f"{other_cost:.5f}"]
+        for (name, count, cost), (_, others, other_cost) in zip(polls.rows(memory), events.rows(memory), strict=True)
     ]
-    return [(name, gb, hours, gb * hours / 730 * STORAGE_PRICES[where]) for name, gb, hours, where in kept]
+    kept = [sum(cost for *_, cost in bill.storage()) for bill in (polls, events)]
+    return [
+        *rows,
+        ["storage", "", "", f"{kept[0]:.5f}", "", f"{kept[1]:.5f}"],
+        ["storage and work", "", "", f"**{polls.dollars(memory):.5f}**", "", f"**{events.dollars(memory):.5f}**"],
+    ]
 
 
-def report(meters: dict[int, Meter], one: Meter, full: Meter, idle: Meter) -> str:
+def report(taken: Computing) -> str:
     """The whole report as text."""
-    small, middle, large = SIZES
-    found = bills(one, meters[small], meters[large], full, idle)
-    memory = {name: memory_of(name) for name in FUNCTIONS}
-    whole = found.of_batch(FULL_RECORDS)
-    lambdas = [
-        [
-            name,
-            f"{memory[name]:,} MB",
-            f"{whole.wait[name]:.2f} s",
-            f"{whole.cpu[name]:.3f} s",
-            f"{whole.wait[name] + whole.cpu[name] * max(1 / share_of(memory[name]), 1.0):.2f} s",
-        ]
-        for name in memory
-    ]
-    million = found.of_job(1_000_000)
-    sizes = [
-        [f"{size:,} MB", f"${million.dollars(dict.fromkeys(memory, size)):.4f}"]
-        for size in (256, 512, 768, 1_024, 1_769)
-    ]
-    first = per_batch(meters[small].used, meters[middle].used, middle - small)
-    second = per_batch(meters[middle].used, meters[large].used, large - middle)
-    counted = [name for name in PRICES if name in found.batch.used] + ["API calls"]
-    growth = [[name, f"{first[name]:.2f}", f"{second[name]:.2f}"] for name in counted]
-    jobs = [
-        [f"{records:,}", f"{batches_of(records):,}", f"{job.used['API calls']:,.0f}", f"${job.dollars(memory):.6f}"]
-        for records in JOBS
-        for job in (found.of_job(records),)
-    ]
-    stored = storage(full, million.used["log bytes"])
-    stored_sum = sum(dollars for *_, dollars in stored)
-    month = Bill(Counter(), dict.fromkeys(FUNCTIONS, 0.0), dict.fromkeys(FUNCTIONS, 0.0)).plus(
-        found.tick, MONTH_MINUTES
-    )
-    always_billed = standing(idle)
-    queues = sum(
-        event["Type"] == "SQS"
-        for name in FUNCTIONS
-        for event in properties(f"{name.title()}Function")["Events"].values()
-    )
-    receives = queues * POLLERS * RECEIVES_A_MINUTE * MONTH_MINUTES
-    asked = receives * PRICES["SQS requests"]
-    idle_sum = month.dollars(memory) + sum(always_billed.values()) + asked
+    memory = memories()
+    both = {records: (of_job(records, taken), of_job(records, taken, EVENTS)) for records in JOBS}
+    million, with_events = both[MILLION]
+    idle = idle_rows(*of_tick(taken))
     return _TEXT.format(
-        sizes=f"{small} and of {large}",
+        seeds=len(SEEDS),
+        scale=JOBS[MILLION],
         prices=PRICES_OF,
-        table=grid(
-            ["for one batch", "count", "price of a million", "dollars"],
-            [
-                *(
-                    [name, f"{count:,.2f}", f"${PRICES[name] * 1e6:g}", f"{cost:.7f}"]
-                    for name, count, cost in whole.rows(memory)
-                ),
-                ["", "", "", f"**{whole.dollars(memory):.7f}**"],
-            ],
+        batches=million.batches,
+        first=FIRST_BATCH_RECORDS,
+        most=int(default("MaxRequestsPerBatch")),
+        minutes=million.seconds / 60,
+        million=grid(
+            ["", "price of a million", "polls alone", "dollars", "events", "dollars"],
+            _million_rows(million, with_events),
         ),
-        growth_text=f"{FIRST_BATCH_RECORDS} records at first and up to {int(default('MaxRequestsPerBatch')):,} later",
-        jobs=grid(["records", "batches", "calls of the API", "dollars"], jobs),
         storage=grid(
-            ["a million records", "GB", "kept for", "dollars"],
+            ["", "GB", "kept for", "dollars"],
+            [[name, f"{gb:.4f}", f"{hours:,.0f} h", f"{cost:.5f}"] for name, gb, hours, cost in million.storage()],
+        ),
+        jobs=grid(
+            ["records", "batches", "calls of the API", "dollars", "with events: calls", "dollars"],
             [
-                *([name, f"{gb:.4f}", f"{hours:,.0f} h", f"{cost:.5f}"] for name, gb, hours, cost in stored),
-                ["storage", "", "", f"{stored_sum:.5f}"],
-                ["storage and work", "", "", f"**{stored_sum + million.dollars(memory):.5f}**"],
+                [
+                    f"{records:,}",
+                    f"{bills[0].batches:,}",
+                    *(
+                        cell
+                        for bill in bills
+                        for cell in (f"{bill.used['API calls']:,.0f}", f"{bill.dollars(memory):.6f}")
+                    ),
+                ]
+                for records, bills in both.items()
             ],
         ),
         ticks=IDLE_TICKS,
-        queues=queues,
+        queues=polled_queues(),
         receives=POLLERS * RECEIVES_A_MINUTE,
         idle=grid(
             ["a month", "count", "dollars"],
             [
-                *([name, f"{count:,.0f}", f"{cost:.3f}"] for name, count, cost in month.rows(memory) if count),
-                ["SQS requests of Lambda's pollers", f"{receives:,}", f"{asked:.2f}"],
-                *([name, "", f"{cost:.2f}"] for name, cost in always_billed.items()),
-                ["", "", f"**{idle_sum:.2f}**"],
+                *([name, count, f"{cost:.2f}" if cost >= 0.1 else f"{cost:.3f}"] for name, count, cost in idle),
+                ["", "", f"**{sum(cost for *_, cost in idle):.2f}**"],
             ],
         ),
+        cold=COLD_SECONDS,
+        small=SMALL_BATCHES,
         full=FULL_BATCHES,
-        records=FULL_RECORDS,
-        reply=full.used["reply bytes"] / FULL_BATCHES / 1e6,
-        lambdas=grid(["function", "memory", "waiting", "computing on a whole processor", "billed"], lambdas),
-        sizes_table=grid(["memory", "a million records"], sizes),
-        growth=grid(
-            ["", f"from {small} to {middle} batches", f"from {middle} to {large} batches"],
-            growth,
+        rounds=ROUNDS,
+        reply=taken.reply_bytes / 1e6,
+        lambdas=grid(
+            ["function", "memory", "waiting", "computing on a whole processor", "billed"],
+            [
+                [
+                    name,
+                    f"{memory[name]:,} MB",
+                    f"{million.wait[name]:.0f} s",
+                    f"{million.cpu[name]:.0f} s",
+                    f"{million.seconds_of(name, memory[name]):.0f} s",
+                ]
+                for name in FUNCTIONS
+            ],
+        ),
+        sizes_table=grid(
+            ["memory", "a million records"],
+            [
+                [f"{size:,} MB", f"${million.dollars(dict.fromkeys(memory, size)):.4f}"]
+                for size in (256, 512, 768, 1_024, 1_769)
+            ],
         ),
         call_cpu=CALL_CPU * 1e3,
         tls_cpu=TLS_CPU * 1e9,
@@ -379,18 +387,8 @@ def report(meters: dict[int, Meter], one: Meter, full: Meter, idle: Meter) -> st
 
 def main() -> None:
     """Measure, print and write."""
-    parser = argparse.ArgumentParser(prog="python -m bench.cost", description=__doc__.splitlines()[0])
-    parser.add_argument("--operations", action="store_true", help="print the calls of a batch by name; write nothing")
-    operations = parser.parse_args().operations
-    meters = {size: measure(size, 1, 20, 60.0) for size in (SIZES[::2] if operations else SIZES)}
-    if operations:
-        small, large = (meters[size].operations for size in SIZES[::2])
-        for name, count in sorted(per_batch(small, large, SIZES[2] - SIZES[0]).items()):
-            print(f"{name:24} {count:.2f}")
-        return
-    one, idle = measure(1, 1, 20, 60.0), measure(0, 1, 0, 60.0)
-    full = measure(FULL_BATCHES, FULL_RECORDS, FULL_TEXT, 60.0)
-    text = report(meters, one, full, idle)
+    argparse.ArgumentParser(prog="python -m bench.cost", description=(__doc__ or "").splitlines()[0]).parse_args()
+    text = report(computing())
     print(text)
     WRITTEN.write_text(text)
 

@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any
 import boto3
 from botocore.config import Config
 
-from bench.cost import FULL_BATCHES, FULL_RECORDS, FULL_TEXT, grid
-from bench.meter import measure
+from bench.cost import grid
+from bench.meter import FULL_BATCHES, FULL_RECORDS, FULL_TEXT, measure
 from bench.share import Share, memory_of, share_of
 from bench.timing import AWS_SECONDS, S3_BYTES_A_SECOND
 from dropbatch.core.keys import JobState

@@ -1,11 +1,12 @@
-"""Counts both functions' calls to AWS and the API, in a job that runs in this process, on moto and a simulated clock.
+"""Counts both functions' calls to AWS and the API, and measures what they compute, in a job on moto, in this process.
 
-DynamoDB units are computed from the sizes of the items. The time spent waiting for answers is assumed, as stated here.
+The functions run one after the other. The time spent waiting for answers is assumed, as stated here.
 """
 
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import mmap
 import os
@@ -25,19 +26,23 @@ import dropbatch.core.plan_upload
 import functions.poll.handler
 import functions.submit.handler
 from bench.timing import AWS_SECONDS, S3_BYTES_A_SECOND
-from dropbatch.core.keys import is_in_results
-from functions.poll.schedule.delete_staged import FIRST_SECONDS
-from local.template import default
 from local.workers_ai import Behaviour, WorkersAI, transport
 from shared.observability import logger, metrics
-from tests.support.aws.resources import BUCKET
 from tests.support.journeys.world import TIMEOUT_SECONDS, World, make_world
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 MODEL = "@cf/baai/bge-small-en-v1.5"
-IDLE_TICKS, MONTH_MINUTES = 10, 43_800
+FULL_BATCHES, FULL_RECORDS, FULL_TEXT = 3, 5_000, 985
+"""The job on which processor time is measured: the largest batches, of records of 1 KB."""
+SMALL_BATCHES = 40
+"""Batches of a record, of the job on which the processor time of calls is measured."""
+ROUNDS = 3
+"""Of each measurement of processor time; the fastest counts, because the machine may be shared."""
+LATENCY = 60.0
+"""Seconds until a batch is answered, the median."""
+FUNCTIONS = ("submit", "poll")
 WAITS = AWS_SECONDS | {"secretsmanager": 0.0}
 API_WAITS = {"submit": 1.0, "pending": 0.3, "finished": 0.8}
 """Seconds until Workers AI answers, assumed."""
@@ -45,37 +50,12 @@ CALL_CPU = 0.001
 """Seconds of work on sockets and TLS per call, assumed: there is none here."""
 TLS_CPU = 0.0008e-6
 """Processor seconds that TLS takes for each byte that is moved: measured with httpx and boto3, on one machine."""
-PLATFORM_LOG = 420
-"""Bytes that Lambda itself logs per run."""
 TICK_SECONDS = 60.0
-STAGING_SECONDS = 86_400.0 * int(default("StagingRetentionDays"))
-S3_READS = {"GetObject", "HeadObject"}
-S3_FREE = {"DeleteObjects"}
+STEPS = {"submit": ("submit", "split"), "poll": ("poll",)}
+"""Those of each function."""
 
 
 # ── counting ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def item_size(wire: Any) -> int:  # noqa: ANN401 - DynamoDB's wire form
-    """Bytes of an item as DynamoDB counts them."""
-    return sum(len(name.encode()) + _value_size(value) for name, value in wire.items())
-
-
-def _value_size(value: dict[str, Any]) -> int:
-    ((kind, held),) = value.items()
-    match kind:
-        case "N":
-            return len(held.strip("-0.").replace(".", "")) // 2 + 2
-        case "BOOL" | "NULL":
-            return 1
-        case "M":
-            return 3 + sum(len(name.encode()) + 1 + _value_size(member) for name, member in held.items())
-        case "L":
-            return 3 + sum(1 + _value_size(member) for member in held)
-        case "SS":
-            return sum(len(member.encode()) for member in held)
-        case _:
-            return len(held.encode())
 
 
 @dataclass
@@ -97,66 +77,38 @@ class Run:
         return sum(pools.values())
 
 
-class Log:
-    """Counts the bytes that the functions print, and notes which metrics have a value."""
-
-    def __init__(self, used: Counter[str], valued: set[str]) -> None:
-        """Count into `used`, and note names in `valued`."""
-        self.used, self.valued = used, valued
-
-    def write(self, text: str) -> int:
-        """Count the bytes of a text."""
-        self.used["log bytes"] += len(text.encode())
-        if text.startswith('{"_aws"'):
-            (told,) = json.loads(text)["_aws"]["CloudWatchMetrics"]
-            self.valued |= {metric["Name"] for metric in told["Metrics"]}
-        return len(text)
-
-    def flush(self) -> None:
-        """Do nothing."""
-
-
 class Meter:
     """Counts the functions' calls while one of them runs."""
 
     def __init__(self) -> None:
         """Start all counts at zero."""
-        self.used: Counter[str] = Counter()
-        self.operations: Counter[str] = Counter()
-        self.seconds: Counter[str] = Counter()
-        """By function: `calls`, waiting for answers; `sleep`, waiting for the next due item; `CPU`, computing."""
         self.steps: dict[str, Counter[str]] = defaultdict(Counter)
         """What each step used: calls by service, `waiting` and `computing` seconds."""
-        self.stored: Counter[str] = Counter()
-        """Bytes at the end of the job: `early` and `late` in S3, by when they are deleted, and `items` in the table."""
-        self.valued: set[str] = set()
-        """The metrics that had a value."""
-        self.items: dict[str, dict[str, Any]] = {}
+        self.reply_bytes = 0
         self.run: Run | None = None
         self.lock = threading.Lock()
+
+    def calls_of(self, function: str) -> int:
+        """Calls of AWS and of the API that a function made."""
+        services = {*WAITS, "events", "api"}
+        return sum(self.steps[step][service] for step in STEPS[function] for service in services)
+
+    def computed(self, function: str) -> float:
+        """Seconds of a whole processor that a function computed."""
+        return float(sum(self.steps[step]["computing"] for step in STEPS[function]))
 
     # ── AWS ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def call(self, client: Any, operation: str, arguments: dict[str, Any], answer: dict[str, Any]) -> None:  # noqa: ANN401
         """Count one call to AWS."""
-        service = client.meta.service_model.service_name
-        if service == "dynamodb":
-            self.units(operation, arguments, answer)
         if self.run is None:
             return
-        seconds = 0.0
+        service = client.meta.service_model.service_name
+        moved = _body_size(operation, arguments, answer) if service == "s3" else 0
         with self.lock:
-            if service == "s3":
-                if operation not in S3_FREE:
-                    self.used["S3 reads" if operation in S3_READS else "S3 writes"] += 1
-                moved = _body_size(operation, arguments, answer)
-                self.run.moved += moved
-                seconds = moved / S3_BYTES_A_SECOND
-            elif service == "sqs":
-                self.used["SQS requests"] += 1
-            self.operations[operation] += 1
+            self.run.moved += moved
             self.steps[self.run.step][service] += 1
-        self.wait(WAITS.get(service, WAITS["dynamodb"]) + seconds)
+        self.wait(WAITS.get(service, WAITS["dynamodb"]) + moved / S3_BYTES_A_SECOND)
 
     def wait(self, seconds: float) -> None:
         """Count seconds for which this thread waits."""
@@ -165,64 +117,21 @@ class Meter:
             with self.lock:
                 self.run.waits[thread.name.partition("_")[0], thread.ident or 0] += seconds + CALL_CPU
 
-    def units(self, operation: str, arguments: dict[str, Any], answer: dict[str, Any]) -> None:
-        """Count the DynamoDB units of one call, if a function runs."""
-        reads = writes = 0.0
-        match operation:
-            case "PutItem":
-                writes = self._write(arguments["Item"], arguments["Item"])
-            case "UpdateItem" | "DeleteItem":
-                writes = self._write(arguments["Key"], answer.get("Attributes", {}))
-            case "GetItem":
-                reads = _pages(item_size(answer.get("Item", {})), 4096) * (
-                    1 if arguments.get("ConsistentRead") else 0.5
-                )
-            case "BatchGetItem":
-                found = [item for items in answer["Responses"].values() for item in items]
-                reads = sum(_pages(item_size(item), 4096) for item in found)
-                asked = sum(len(wanted["Keys"]) for wanted in arguments["RequestItems"].values())
-                reads += asked - len(found)
-            case "Query":
-                size = sum(item_size(item) for item in answer.get("Items", [])) or 100 * answer["Count"]
-                reads = _pages(size, 4096) * (1 if arguments.get("ConsistentRead") else 0.5)
-        if self.run is not None:
-            self.used["DynamoDB read units"] += reads  # type: ignore[assignment]
-            self.used["DynamoDB write units"] += writes  # type: ignore[assignment]
-
-    def _write(self, key: dict[str, Any], after: dict[str, Any]) -> int:
-        """Units of one write: of the item, and of its entry in the index if that changes."""
-        name = json.dumps([key["pk"], key["sk"]])
-        before = self.items.get(name, {})
-        if after:
-            self.items[name] = after
-        entries = [(item.get("work"), item.get("due_at")) for item in (before, after or before)]
-        there = [all(entry) for entry in entries]
-        index = 0 if entries[0] == entries[1] else sum(there)
-        return _pages(max(item_size(before), item_size(after)), 1024) + index
-
     # ── runs ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     @contextlib.contextmanager
-    def invocation(self, function: str, step: str, *, scheduled: bool) -> Iterator[None]:
+    def invocation(self, step: str) -> Iterator[None]:
         """Count one run of a function, for one of the steps."""
         self.run = Run(step)
-        log: Any = Log(self.used, self.valued)
+        log = io.StringIO()
         logger.registered_handler.setStream(log)  # type: ignore[attr-defined]
-        clock, cpu = time.time(), time.process_time()
+        cpu = time.process_time()
         with contextlib.redirect_stdout(log):
             yield
         own = max(time.process_time() - cpu - self.run.foreign, 0.0) + self.run.moved * TLS_CPU
         run, self.run = self.run, None
         self.steps[step]["waiting"] += run.waited()  # type: ignore[assignment]
         self.steps[step]["computing"] += own  # type: ignore[assignment]
-        self.used["Lambda runs"] += 1
-        self.used["log bytes"] += PLATFORM_LOG
-        if not scheduled:
-            self.used["SQS requests"] += 2  # received and deleted by Lambda's poller
-        self.seconds[f"{function} CPU"] += own  # type: ignore[assignment]
-        calls = min(run.waited(), TICK_SECONDS)
-        self.seconds[f"{function} calls"] += calls  # type: ignore[assignment]
-        self.seconds[f"{function} sleep"] += min(time.time() - clock, TICK_SECONDS - calls)  # type: ignore[assignment]
 
     def move(self, size: int) -> None:
         """Count bytes that were moved over TLS."""
@@ -253,10 +162,6 @@ def _body_size(operation: str, arguments: dict[str, Any], answer: dict[str, Any]
     return int(size)
 
 
-def _pages(size: int, page: int) -> int:
-    return max(-(-size // page), 1)
-
-
 # ── a job ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -280,15 +185,14 @@ class Metered(World):
 
     def invoke(self, handler: Any, event: dict[str, Any], seconds: float = TIMEOUT_SECONDS) -> set[str]:  # noqa: ANN401
         """Call a handler as Lambda does."""
-        function = "poll" if handler is functions.poll.handler else "submit"
         queue = event["Records"][0]["eventSourceARN"] if "Records" in event else ""
-        step = "split" if queue.endswith(("UploadQueue", "SplitQueue")) else function
-        with self.meter.invocation(function, step, scheduled="Records" not in event):
+        is_split = queue.endswith(("UploadQueue", "SplitQueue"))
+        with self.meter.invocation("poll" if handler is functions.poll.handler else "split" if is_split else "submit"):
             return super().invoke(handler, event, seconds)
 
 
 def measure(batches: int, records: int, text: int, latency: float) -> Meter:
-    """Run one job, its batches all of the same size, to its end; with 0 batches, run some idle ticks."""
+    """Run one job, its batches all of the same size, to its end."""
     meter = Meter()
     metrics.provider.namespace, metrics.provider.service = "Dropbatch", "dropbatch"  # as the template's variables do
     api = WorkersAI(
@@ -321,32 +225,11 @@ def measure(batches: int, records: int, text: int, latency: float) -> Meter:
             made.wakes = made.reads_and_submits = True
             world = Metered(**vars(made))
             world.meter = meter
-            if not batches:
-                for _ in range(IDLE_TICKS):
-                    world.tick()
-                    world.pass_time(60 - world.now() % 60)
-                return meter
             line = json.dumps({"text": "w" * text}) + "\n"
             world.upload("cost.jsonl", line * (batches * records), model=MODEL)
             world.settle(minutes=600)
             assert world.manifest()["counts"]["succeeded"] == batches * records
-            _store(world)
-            for seconds in (FIRST_SECONDS, STAGING_SECONDS - FIRST_SECONDS):
-                world.pass_time(seconds)
-                world.tick()
-            assert world.objects("staging/") == []
     return meter
-
-
-def _store(world: Metered) -> None:
-    """Note what a job that is over has stored, its results excepted."""
-    stored = world.meter.stored
-    pages = world.s3.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix="staging/")
-    for staged in (entry for page in pages for entry in page["Contents"]):
-        stored["early" if is_in_results(staged["Key"]) else "late"] += staged["Size"]
-    # In a job as small as this, no segment is written: a large one holds all its output in segments too.
-    stored["early"] += sum(file["bytes"] for file in world.manifest()["files"])
-    stored["items"] = sum(item_size(item) for item in world.items())
 
 
 class _Api(httpx.BaseTransport):
@@ -363,8 +246,42 @@ class _Api(httpx.BaseTransport):
             content = answer.read()
         size = len(content)
         self.meter.wait(API_WAITS["submit" if submits else "finished" if size > 500 else "pending"])
-        self.meter.used["API calls"] += 1
         self.meter.steps[self.meter.run.step if self.meter.run else ""]["api"] += 1
-        self.meter.used["reply bytes"] += size
+        self.meter.reply_bytes += size
         self.meter.move(len(asked) + size)
         return httpx.Response(answer.status_code, headers=answer.headers, content=content)
+
+
+# ── computing ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Computing:
+    """Seconds of a whole processor that each function takes, for a call and for a record of 1 KB with its answer."""
+
+    call: dict[str, float]
+    record: dict[str, float]
+    reply_bytes: float
+    """Of a batch of `FULL_RECORDS`."""
+
+
+def computing() -> Computing:
+    """Measure it: in the two jobs that are compared all batches are answered at once, so their calls are the same."""
+    small, few, full = (
+        [measure(*job) for _ in range(ROUNDS)]
+        for job in (
+            (SMALL_BATCHES, 1, 20, LATENCY),
+            (FULL_BATCHES, 1, 20, 0.0),
+            (FULL_BATCHES, FULL_RECORDS, FULL_TEXT, 0.0),
+        )
+    )
+
+    def least(rounds: list[Meter], name: str) -> float:
+        return min(one.computed(name) for one in rounds)
+
+    records = FULL_BATCHES * FULL_RECORDS
+    return Computing(
+        {name: min(one.computed(name) / one.calls_of(name) for one in small) for name in FUNCTIONS},
+        {name: (least(full, name) - least(few, name)) / records for name in FUNCTIONS},
+        full[0].reply_bytes / FULL_BATCHES,
+    )

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from bench.small_jobs import Found, measure
+from bench.small_jobs import Runs, measure
 from functions.poll.schedule import tick
 
 SEEDS = [1, 4]
@@ -13,7 +13,7 @@ SEEDS = [1, 4]
 
 def billed(latency, batches, seeds, **settings):
     """Seconds that the functions run until one job is over, the mean of some worlds; and how late its polls were."""
-    found = Found()
+    found = Runs()
     for seed in seeds:
         measure(latency, [batches], 0.0, seed, found, **settings)
     return found.seconds.total() / found.runs, max(found.overdue)

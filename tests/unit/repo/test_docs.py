@@ -197,8 +197,10 @@ def test_shown_costs_are_those_counted():
     idle, job = dollars()
     assert f"| **{idle[1:]}** |" in counted
     assert float(idle[1:]) <= 3.50
-    (whole,) = re.findall(r"storage and work .* \*\*([\d.]+)\*\*", counted)
-    assert job == f"${float(whole):.4f}"
+    ((polls, events),) = re.findall(r"storage and work .* \*\*([\d.]+)\*\* .* \*\*([\d.]+)\*\*", counted)
+    assert job == f"${float(polls):.4f}"
+    assert f"${float(events):.4f} with completion events" in (ROOT / "docs" / "cost.md").read_text()
+    assert float(polls) <= float(events) <= 0.025
     queues = [name for name, one in template()["Resources"].items() if one["Type"] == "AWS::SQS::Queue"]
     fed = [name for name in queues if not name.endswith("DeadLetterQueue")]
     assert f"each of the {len(fed)} queues" in counted
