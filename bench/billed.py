@@ -38,6 +38,7 @@ PLATFORM_LOG = 420
 """Bytes that Lambda itself logs per run."""
 S3_READS = {"GetObject", "HeadObject"}
 S3_FREE = {"DeleteObjects"}
+COUNTED_AS = {"dynamodb": "DynamoDB calls", "sqs": "SQS requests", "events": "bus events", "api": "API calls"}
 OPERATIONS = ("get_item", "batch_get_item", "query", "update_item", "put_item", "delete_item")
 FINISHED_BYTES = 500
 """A longer reply has answers."""
@@ -122,7 +123,9 @@ def billed(world: World, found: Found) -> Iterator[None]:
         stack.callback(logger.setLevel, logger.log_level)
         handler.setStream(_Log(found.used))
         logger.setLevel("INFO")
+        before = world.secret_reads
         yield
+        found.used["secret reads"] += world.secret_reads - before
 
 
 class _Meter:
@@ -245,7 +248,7 @@ def _counted_as(operation: str) -> str:
     """The name under which a call is counted."""
     service, _, name = operation.partition(".")
     if service != "s3":
-        return {"dynamodb": "DynamoDB calls", "sqs": "SQS requests", "api": "API calls"}.get(service, service)
+        return COUNTED_AS.get(service, service)
     name = name.title().replace("_", "")
     return "S3 deletions" if name in S3_FREE else "S3 reads" if name in S3_READS else "S3 writes"
 

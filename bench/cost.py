@@ -59,6 +59,8 @@ PRICES = {
     "S3 writes": 5e-6,
     "S3 reads": 0.4e-6,
     "SQS requests": 0.4e-6,
+    "secret reads": 5e-6,
+    "bus events": 1e-6,
     "Lambda runs": 0.2e-6,
     "Lambda GB-s": 13.3334e-6,
     "disk GB-s": 0.0309e-6,
@@ -235,7 +237,8 @@ With storage. The clean-up of what was staged and the ticks while the job runs a
 A month of one run per minute that finds nothing to do, counted on {ticks} such runs, and the resources that are billed
 when idle. Lambda's pollers ask each of the {queues} queues {receives} times a minute; an account's first million
 requests a month are free. CloudWatch bills the stack's own metrics ($0.30 each) only for hours in which they have
-values. `Dashboard=yes` adds $3.00, unless the account has fewer than three dashboards.
+values. `Dashboard=yes` adds $3.00, unless the account has fewer than three dashboards. The first 14 million invocations
+of EventBridge Scheduler a month are free.
 
 {idle}
 

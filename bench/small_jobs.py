@@ -55,9 +55,9 @@ class Runs(Found):
     runs: int = 0
 
     def dollars(self) -> float:
-        """Of one run: Lambda, DynamoDB, SQS and S3."""
+        """Of one run."""
         gb_seconds = sum(self.seconds[name] * memory_of(name) / 1024 for name in FUNCTIONS)
-        used = {**self.used, "Lambda GB-s": gb_seconds, "log bytes": 0}
+        used = {**self.used, "Lambda GB-s": gb_seconds}
         return sum(PRICES.get(name, 0.0) * count for name, count in used.items()) / self.runs
 
     def cells(self) -> list[str]:
@@ -122,7 +122,7 @@ of {seeds} worlds on a stack that was idle, on a model that is new. Batches have
 invocation stays until what is due next, as all did before. *Wakes*: one that has nothing to do for more than {idle:.0f}
 seconds plans a wake-up, and ends. Billed are all runs from the drop to the end of the last job, idle ticks too.
 *Overdue*: from when a batch is due to its poll, the mean and the 99th percentile. *Collected*: from the API's answer,
-the median. Dollars are of Lambda, DynamoDB, S3 and SQS, at the prices of [cost.md](cost.md).
+the median. Dollars are at the prices of [cost.md](cost.md), storage excepted.
 
 {table}
 """

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.cost import EVENTS, MILLION, POLLS, idle_rows, memories, of_job, of_tick
+from bench.cost import EVENTS, JOBS, MILLION, POLLS, idle_rows, memories, of_job, of_tick
 from bench.meter import computing
 
 pytestmark = pytest.mark.slow
@@ -22,6 +22,21 @@ def test_million_records_cost_at_most_2_5_cents(taken, events):
     assert million.batches == 210
     assert million.dollars(memories()) - million.work(memories()) > 0.001, "what is stored counts"
     assert million.dollars(memories()) <= TARGET_DOLLARS
+
+
+def test_model_of_a_job_is_billed_as_the_job(taken, monkeypatch):
+    """What is billed by size is the same; the rest differs by chance."""
+    bills = []
+    for times in (1, JOBS[MILLION]):
+        monkeypatch.setitem(JOBS, 50_000, times)
+        bills.append(of_job(50_000, taken, POLLS, range(1, 3)))
+    whole, model = bills
+
+    assert (whole.batches, model.batches) == (20, 20)
+    for name, near in (("S3 writes", 0.03), ("S3 reads", 0.1), ("API calls", 0.1)):
+        assert model.used[name] == pytest.approx(whole.used[name], rel=near), name
+    assert [row[1] for row in model.storage()[:2]] == pytest.approx([row[1] for row in whole.storage()[:2]], rel=0.02)
+    assert model.dollars(memories()) == pytest.approx(whole.dollars(memories()), rel=0.08)
 
 
 @WAYS

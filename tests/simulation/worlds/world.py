@@ -125,6 +125,8 @@ class World(Account):
         """The value of the secret."""
         self.secrets: list[tuple[float, str]] = [(START, TOKEN)]
         """When it became what."""
+        self.secret_reads = 0
+        """Calls of Secrets Manager."""
         self.has_several = False
         """Whether it ever has several tokens."""
         self.api = WorkersAI(behaviour or Behaviour(embedder="hash", latency=20.0), now=lambda: self.kernel.now)
@@ -340,6 +342,7 @@ class _SecretReader:
         now = self.world.kernel.now
         if fresh or now - self.read_at >= bootstrap.SECRET_SECONDS:
             self.value, self.read_at = self.world.token, now
+            self.world.secret_reads += 1
         return Secret(self.value)
 
 
