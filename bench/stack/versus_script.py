@@ -189,5 +189,5 @@ def _compared(
 ) -> list[str]:
     accepted = stack.bill()
     paid = sum(one["count"] for one in accepted) - records
-    measured = (f"{seconds:.0f}", f"{computed:.1f}", f"{peak:.0f}", f"{_calls(stack)}", f"{paid:,}", f"{wrong}")
+    measured = (f"{seconds:.1f}", f"{computed:.1f}", f"{peak:.0f}", f"{_calls(stack)}", f"{paid:,}", f"{wrong}")
     return [name, f"{records:,}", *measured]
