@@ -39,16 +39,23 @@ class Spent:
     """What a job has spent, as far as its last visit knew.
 
     Attributes:
-        amount: of its finished batches, in billionths of a US dollar.
+        amount: of its finished batches and of what was sent again, in billionths of a US dollar.
         settled: sum of their estimates, likewise: these reserve nothing more.
         measured: the part of it for records that have an answer.
         records: these records.
+        vain: the part of the amount for what was sent and brought no answer: it tells nothing of what answers cost.
     """
 
     amount: int = 0
     settled: int = 0
     measured: int = 0
     records: int = 0
+    vain: int = 0
+
+    @property
+    def answered(self) -> int:
+        """What the records cost that have an answer."""
+        return self.amount - self.vain
 
 
 def estimate(model: Model, body: bytes, body_size: int, records: int, answer_tokens: int) -> int:
@@ -87,7 +94,7 @@ def fits(model: Model, limit: int, spent: Spent, before: int, more: int) -> bool
 def _room(model: Model, left: int, spent: Spent) -> int:
     """The estimate of the unfinished batches that may have been submitted at the same time."""
     unmeasured = left // UNMEASURED
-    if not (spent.amount and spent.measured):
+    if not (spent.answered and spent.measured):
         return unmeasured
     ratio, a, b = _at_most(model, spent)
     root = (math.sqrt(b * b + 4 * a * left) - b) / (2 * a)
@@ -103,7 +110,7 @@ def judged(model: Model, spent: Spent, longest: int) -> int:
         spent: what the job has spent.
         longest: the batch's estimate.
     """
-    if not (spent.amount and spent.measured):
+    if not (spent.answered and spent.measured):
         return longest
     _, a, b = _at_most(model, spent)
     return min(math.ceil(a * longest + b * math.sqrt(longest)), longest)
@@ -116,7 +123,7 @@ def _at_most(model: Model, spent: Spent) -> tuple[float, float, float]:
     """
     spread = TEXTS_SPREAD if model.task is Task.EMBEDDINGS else ANSWERS_SPREAD
     each = spent.measured / spent.records
-    ratio = (spent.amount + each) / (spent.measured + each)  # As if one more answer was as long as it may be.
+    ratio = (spent.answered + each) / (spent.measured + each)  # As if one more answer was as long as it may be.
     return ratio, ratio * (1 + spread / math.sqrt(spent.records)), ratio * spread * math.sqrt(each)
 
 

@@ -88,7 +88,11 @@ class JobTotals:
         batches: a divided batch counts as its pieces.
         unmetered_size: bytes of accepted bodies for which the API reported no tokens.
         unmetered_records: requests in these bodies.
-        uncollected: accepted submits whose answer was not collected; their bodies are among these.
+        uncollected: accepted submits whose answer was not collected; their bodies are among these, as are those of
+            batches that were accepted and then divided.
+        vain_size: bytes of those bodies that brought no answer.
+        vain_records: requests in them.
+        unsent: records that are in no body.
         unknowable: their submits with an unknown outcome, and those of batches that were divided into them.
         doubtful: likewise, submits that were refused in a way that does not prove it.
         found: likewise, submits whose reply was lost and whose id was found by its event.
@@ -108,6 +112,9 @@ class JobTotals:
     doubtful: int = 0
     found: int = 0
     told: int = 0
+    vain_size: int = 0
+    vain_records: int = 0
+    unsent: int = 0
 
     def counting(self, batches: Sequence[Batch]) -> JobTotals:
         """The same, with the submits of more batches."""

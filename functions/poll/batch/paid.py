@@ -6,25 +6,25 @@ from typing import TYPE_CHECKING
 
 from dropbatch.core.cost import Tokens, cost_of, estimate_cost, to_billionths
 from functions.poll.batch.unmetered import unmetered
+from shared.models import Usage
 
 if TYPE_CHECKING:
     from dropbatch.core.cost import Cost
     from dropbatch.core.formats.model_catalog import Model
     from shared.bootstrap import Services
-    from shared.models import Batch, Job, Usage
+    from shared.models import Batch, Job
 
 
 def note_cost(services: Services, job: Job, batch: Batch) -> None:
-    """Note what a batch cost that just became final.
+    """Note what a batch cost that just became final, or was divided.
 
     Raises:
         StorageError: DynamoDB failed; what the batch has reserved stays counted for its day.
     """
-    part = batch.part
-    if part is None or batch.reserved is None or services.day_limit is None:
+    if batch.reserved is None or services.day_limit is None:
         return
-    more = unmetered(batch, part)
-    cost = cost_so_far(job.plan.known_model, part.usage, more.size, more.records)
+    more, usage = unmetered(batch), batch.part.usage if batch.part else Usage()
+    cost = cost_so_far(job.plan.known_model, usage, more.size, more.records)
     amount = to_billionths(cost.amount) if cost else 0
     services.day_limit.settle(f"{batch.job_id} {batch.number}", batch.reserved, amount, services.now())
 

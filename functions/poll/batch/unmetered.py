@@ -1,15 +1,18 @@
 """What a batch may have cost although the API reported no tokens for it. Pure.
 
 The API bills what it accepts. So an accepted submit counts whose answer was never collected, because the job was
-cancelled, because its time was over, or because the batch was submitted again.
+cancelled, because its time was over, or because the batch was submitted again. A batch that was accepted, failed and
+was then divided counts beside its pieces.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from shared.models import Usage
+
 if TYPE_CHECKING:
-    from shared.models import Batch, Part
+    from shared.models import Batch
 
 
 class Unmetered(NamedTuple):
@@ -19,29 +22,32 @@ class Unmetered(NamedTuple):
         size: bytes of the bodies.
         records: requests in them.
         uncollected: accepted submits whose answer was not collected.
+        vain_size: bytes of those bodies that brought no answer: it was not collected, or the whole failed.
+        vain_records: requests in them.
     """
 
     size: int
     records: int
     uncollected: int
+    vain_size: int = 0
+    vain_records: int = 0
 
 
-def unmetered(batch: Batch, part: Part) -> Unmetered:
-    """What a final batch adds.
-
-    Args:
-        batch: with the submits that were accepted.
-        part: its result lines, and the tokens that its replies reported.
-    """
-    size = records = uncollected = 0
+def unmetered(batch: Batch) -> Unmetered:
+    """What a final batch adds, whether it is done or divided, with the submits of it that were accepted."""
+    usage = batch.part.usage if batch.part else Usage()
+    size = records = uncollected = vain_size = vain_records = 0
     for round_ in range(batch.round + 1):
         accepted = sum(1 for one in batch.submissions if one.round == round_)
         collected = min(accepted, int(_has_reply(batch, round_)))
-        without_tokens = accepted - (collected if part.usage.is_reported else 0)
+        without_tokens = accepted - (collected if usage.is_reported else 0)
+        vain = min(accepted - (0 if _has_failed(batch, round_) else collected), without_tokens)
         uncollected += accepted - collected
         size += without_tokens * _size(batch, round_)
         records += without_tokens * _records(batch, round_)
-    return Unmetered(size, records, uncollected)
+        vain_size += vain * _size(batch, round_)
+        vain_records += vain * _records(batch, round_)
+    return Unmetered(size, records, uncollected, vain_size, vain_records)
 
 
 def _has_reply(batch: Batch, round_: int) -> bool:
@@ -52,6 +58,11 @@ def _has_reply(batch: Batch, round_: int) -> bool:
     if round_ < batch.round:
         return round_ < len(batch.answered) and bool(batch.answered[round_])
     return batch.ending is None or bool(batch.cause)
+
+
+def _has_failed(batch: Batch, round_: int) -> bool:
+    """Whether the reply to a round said that the whole failed, if there was one."""
+    return round_ == batch.round and (batch.part is None or batch.ending is not None)
 
 
 def _size(batch: Batch, round_: int) -> int:

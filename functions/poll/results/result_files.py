@@ -242,7 +242,6 @@ def _after(job: Job, kind: Kind, ahead: ReadyBatches) -> Step:
         next_id += batch.requests
         lines += {"output": batch.requests, "errors": part.failed, "retry": part.retry_lines, "batches": 1}[kind]
         if kind == "output":
-            more = unmetered(batch, part)
             sums = replace(
                 sums,
                 batches=sums.batches + 1,
@@ -251,12 +250,19 @@ def _after(job: Job, kind: Kind, ahead: ReadyBatches) -> Step:
                 errors_size=sums.errors_size + part.errors,
                 retry_size=sums.retry_size + part.retry,
                 usage=sums.usage.plus(part.usage),
-                unmetered_size=sums.unmetered_size + more.size,
-                unmetered_records=sums.unmetered_records + more.records,
-                uncollected=sums.uncollected + more.uncollected,
+                unsent=sums.unsent + batch.requests - batch.sendable,
             )
     if kind == "output":
         sums = sums.counting(ahead.submitted)
+        for more in map(unmetered, ahead.submitted):
+            sums = replace(
+                sums,
+                unmetered_size=sums.unmetered_size + more.size,
+                unmetered_records=sums.unmetered_records + more.records,
+                uncollected=sums.uncollected + more.uncollected,
+                vain_size=sums.vain_size + more.vain_size,
+                vain_records=sums.vain_records + more.vain_records,
+            )
     return Step(replace(progress, mark=ahead.leaves[-1].number, next_id=next_id, lines=lines), sums)
 
 

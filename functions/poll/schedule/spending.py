@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from dropbatch.core.cost import to_billionths
 from dropbatch.core.cost_limit import Spent
 from functions.poll.batch.paid import cost_so_far
+from functions.poll.batch.unanswered import is_overdue
 from functions.poll.batch.unmetered import unmetered
-from shared.models import Batch, BatchState
+from shared.models import Batch, BatchState, Usage
 from shared.pacing import cost_limit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from dropbatch.core.cost import Cost
     from shared.bootstrap import Services
     from shared.models import Job
 
@@ -45,10 +47,12 @@ def spending(services: Services, job: Job) -> Spending:
     """
     if job.cost_reached or (job.max_cost is None and services.day_limit is None):
         return Spending({})
-    spent, unfinished = _so_far(services, job)
-    known, following = replace(job, spent=spent), unfinished[0] if unfinished else None
-    is_reached = following is not None and _waits(following) and not cost_limit.allows_batch(known, following)
-    is_spent = job.max_cost is not None and spent.amount >= job.max_cost
+    spent, again, unfinished = _so_far(services, job)
+    # As long as an answer may come, more may be known; what may be paid again ends no job.
+    is_known = all(_waits(one) or _is_late(services, one) for one in unfinished)
+    known = replace(job, spent=spent)
+    is_reached = bool(unfinished) and is_known and not cost_limit.allows_batch(known, unfinished[0])
+    is_spent = job.max_cost is not None and spent.amount - again >= job.max_cost
     waiting = tuple(filter(_waits, unfinished)) if job.max_cost is not None else ()
     return Spending({"spent": spent, "cost_reached": is_reached or is_spent}, waiting)
 
@@ -75,31 +79,46 @@ def _waits(batch: Batch) -> bool:
     return batch.state is BatchState.READY and not (batch.ending or batch.isolating or batch.pollable)
 
 
-def _so_far(services: Services, job: Job) -> tuple[Spent, list[Batch]]:
-    """What is spent, and the first batches that are not final.
+def _is_late(services: Services, batch: Batch) -> bool:
+    """Whether a batch is to be submitted again, because its answer is overdue."""
+    return batch.state is BatchState.QUEUED and is_overdue(services, batch, services.now())
+
+
+def _so_far(services: Services, job: Job) -> tuple[Spent, int, list[Batch]]:
+    """What is spent, what of it may be paid again for batches that are not final, and the first of these.
 
     The batches up to the output's mark are in the job's sums; the others are read, as far as one visit reads.
     """
     sums = job.sums
     usage, size, records = sums.usage, sums.unmetered_size, sums.unmetered_records
-    succeeded, failed = sums.succeeded, sums.failed
+    vain_size, vain_records = sums.vain_size, sums.vain_records
+    succeeded, sent = sums.succeeded, sums.succeeded + sums.failed - sums.unsent
     last = services.ledger.batch(job.job_id, job.output.mark) if job.output.mark else None
     settled = last.estimated_before + last.estimate if last else 0
-    again, unfinished = 0, list[Batch]()
+    longest, unfinished = 0, list[Batch]()
     batches = services.ledger.batches(job.job_id, after=job.output.mark, page_size=PAGE_BATCHES, unreadable=[])
     for seen, batch in enumerate(batches, 1):
-        if (part := batch.part) is not None:
-            more = unmetered(batch, part)
-            usage, size, records = usage.plus(part.usage), size + more.size, records + more.records
-            succeeded, failed = succeeded + part.succeeded, failed + part.failed
-            settled += batch.estimate
-        elif batch.state is not BatchState.DIVIDED:
+        if batch.state in {BatchState.DONE, BatchState.DIVIDED}:
+            more = unmetered(batch)
+            size, records = size + more.size, records + more.records
+            vain_size, vain_records = vain_size + more.vain_size, vain_records + more.vain_records
+        else:
             unfinished.append(batch)
-            again += max(len(batch.submissions) + batch.unknowable - 1, 0) * batch.estimate
+            longest += max(len(batch.submissions) + batch.unknowable - 1, 0) * batch.estimate
+        if (part := batch.part) is not None:
+            usage, settled = usage.plus(part.usage), settled + batch.estimate
+            succeeded, sent = succeeded + part.succeeded, sent + batch.sendable
         if seen >= MOST_READ or (seen >= PAGE_BATCHES and unfinished):
             break
-    cost = cost_so_far(job.plan.known_model, usage, size, records)
-    amount = to_billionths(cost.amount) if cost else 0
-    measured = settled * succeeded // max(succeeded + failed, 1)
-    amount += again * amount // max(measured, 1)  # What was sent again may be paid again.
-    return Spent(amount, settled, measured, succeeded), unfinished
+    model = job.plan.known_model
+    amount = _billionths(cost_so_far(model, usage, size, records))
+    vain = _billionths(cost_so_far(model, Usage(), vain_size, vain_records))
+    measured = (
+        settled * succeeded // max(sent, 1)
+    )  # An estimate is of what was sent, which leaves out what could not be.
+    again = longest * (amount - vain) // measured if measured else longest  # What was sent again may be paid again.
+    return Spent(amount + again, settled, measured, succeeded, vain + again), again, unfinished
+
+
+def _billionths(cost: Cost | None) -> int:
+    return to_billionths(cost.amount) if cost else 0

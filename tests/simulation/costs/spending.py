@@ -92,22 +92,26 @@ def spend(
     faults: tuple[Fault, ...] = (),
     tokens: tuple[int, int] = ANSWER_TOKENS,
     latency: float = 40.0,
+    unreadable: int = 0,
     **settings: object,
 ) -> Spending:
-    """Run a job of `size` records whose `max_cost` is a share of what it would cost."""
+    """Run a job of `size` records whose `max_cost` is a share of what it would cost; so many lines after each are bad.
+
+    Their codes are left out.
+    """
     behaviour = Behaviour(embedder="hash", latency=latency, latency_kind="lognormal", seed=seed, answer_tokens=tokens)
     requests = [request(model, number) for number in range(size)]
     limit = (full_cost(model, requests, behaviour) * Decimal(share)).quantize(Decimal("1e-9"))
     with simulated(seed, awkward, behaviour, **settings) as world:
         world.inject(*faults)
-        lines = [json.dumps(one) for one in requests]
+        lines = [line for one in requests for line in (json.dumps(one), *["bad"] * unreadable)]
         upload = world.upload("a.jsonl", lines, **{"model": model, "max-cost": f"{limit:f}"})
         is_over = world.settle(SETTLE_SECONDS)
         return Spending(
             limit,
             spent(world, upload),
             is_over,
-            codes(world, upload),
+            tuple(code for code in codes(world, upload) if code != "invalid_json"),
             *_accepted(world),
             world.kernel.now - world.began,
         )

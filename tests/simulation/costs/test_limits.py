@@ -28,6 +28,19 @@ def test_job_spends_its_limit_and_no_more(model):
     judge(spend(1, model, 500), least="0.6")
 
 
+@pytest.mark.parametrize("unreadable", [0, 9])
+def test_small_batches_use_most_of_limit(unreadable):
+    """However many lines cannot be sent: they cost nothing, and tell nothing of what the others cost."""
+    judge(spend(1, KIMI, 300, unreadable=unreadable, MAX_REQUESTS_PER_BATCH=10 * (unreadable + 1)), least="0.8")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(6))
+def test_lines_that_cannot_be_sent_take_no_room(seed):
+    awkward = Awkward.drawn(Random(seed))
+    judge(spend(seed, KIMI, 300, unreadable=9, awkward=awkward, MAX_REQUESTS_PER_BATCH=100), least="0.7")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("model", PRICED)
 @pytest.mark.parametrize("size", [60, 1_000])

@@ -38,6 +38,9 @@ NO_TOTALS = {
     "doubtful": 0,
     "found": 0,
     "told": 0,
+    "vain_size": 0,
+    "vain_records": 0,
+    "unsent": 0,
 }
 DEFAULTS: dict[str, dict[str, object]] = {
     "Job": {
@@ -153,7 +156,7 @@ DEFAULTS: dict[str, dict[str, object]] = {
     "Checkpoint": {"offset": 0, "line": 0, "record": 0},
     "Reservation": {"counted": 0},
     "DayCosts": {"spent": 0, "reserved": 0, "lifted": False, "writes": 0, "last": ""},
-    "Spent": {"amount": 0, "settled": 0, "measured": 0, "records": 0},
+    "Spent": {"amount": 0, "settled": 0, "measured": 0, "records": 0, "vain": 0},
     "Isolation": {"submits": 0, "granted": (), "causes": {}, "writes": 0, "untried": ()},
     "Sweep": {"due": 0.0, "after": ""},
     "DeniedWrite": {},

@@ -51,6 +51,19 @@ def test_answers_as_long_as_they_may_be_need_no_reserve():
     assert room(Spent(900, 900, 900, 9), limit=1_800) == 1_800
 
 
+def test_what_brought_no_answer_takes_money_and_no_room_twice():
+    """Half of what is spent was sent in vain: what is left is judged by what the answers cost."""
+    in_vain = Spent(amount=200, settled=1_000, measured=1_000, records=100, vain=100)
+
+    assert room(in_vain, limit=700) == room(SPENT, limit=600)
+
+
+def test_only_answers_tell_what_answers_cost():
+    nothing = Spent(amount=100, settled=200, measured=100, records=1, vain=100)
+
+    assert room(nothing, limit=1_100) == 200 + 500
+
+
 @given(st.integers(1, 10**9), st.integers(1, 10**9), st.integers(1, 10**6), st.integers(0, 10**9))
 def test_more_known_records_never_leave_less_room(amount, measured, records, left):
     few, many = (Spent(amount, measured, measured, one) for one in (records, records + 1))

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from functions.poll.batch.unmetered import Unmetered, unmetered
-from shared.models import ErrorDetail, Part, PartialReply, Submission, Usage
+from shared.models import BatchState, ErrorDetail, Part, PartialReply, Submission, Usage
 from tests.support.doubles.ledger_items import BATCH
 
 SENT = replace(BATCH, body_size=1_000, sendable=10, submissions=(Submission("a", 1, 1.0),))
@@ -23,11 +23,16 @@ def part(**usage):
         ({}, {"prompt_tokens": 5}, Unmetered(0, 0, 0)),
         ({}, {}, Unmetered(1_000, 10, 0)),
         ({"submissions": ()}, {}, Unmetered(0, 0, 0)),
-        ({"ending": LATE}, {}, Unmetered(1_000, 10, 1)),
-        ({"ending": LATE, "submissions": TWICE}, {}, Unmetered(2_000, 20, 2)),
-        ({"submissions": TWICE}, {"prompt_tokens": 5}, Unmetered(1_000, 10, 1)),
-        ({"ending": LATE, "cause": "3030"}, {}, Unmetered(1_000, 10, 0)),
-        ({"ending": LATE, "partial_replies": (PartialReply("k", 0),)}, {"prompt_tokens": 5}, Unmetered(1_000, 10, 1)),
+        ({"ending": LATE}, {}, Unmetered(1_000, 10, 1, 1_000, 10)),
+        ({"ending": LATE, "submissions": TWICE}, {}, Unmetered(2_000, 20, 2, 2_000, 20)),
+        ({"submissions": TWICE}, {"prompt_tokens": 5}, Unmetered(1_000, 10, 1, 1_000, 10)),
+        ({"submissions": TWICE}, {}, Unmetered(2_000, 20, 1, 1_000, 10)),
+        ({"ending": LATE, "cause": "3030"}, {}, Unmetered(1_000, 10, 0, 1_000, 10)),
+        (
+            {"ending": LATE, "partial_replies": (PartialReply("k", 0),)},
+            {"prompt_tokens": 5},
+            Unmetered(1_000, 10, 1, 1_000, 10),
+        ),
         (
             {
                 "ending": LATE,
@@ -37,7 +42,7 @@ def part(**usage):
                 "submissions": (TWICE[0], replace(TWICE[1], round=1)),
             },
             {"prompt_tokens": 5},
-            Unmetered(200, 2, 1),
+            Unmetered(200, 2, 1, 200, 2),
         ),
         (
             {"round": 1, "round_size": 200, "answered": ("",), "submissions": (replace(TWICE[1], round=1),)},
@@ -47,4 +52,11 @@ def part(**usage):
     ],
 )
 def test_accepted_work_without_tokens_is_counted(changes, usage, added):
-    assert unmetered(replace(SENT, **changes), part(**usage)) == added
+    assert unmetered(replace(SENT, part=part(**usage), **changes)) == added
+
+
+def test_submits_of_a_divided_batch_are_counted():
+    """The first was not collected, and the second failed as a whole."""
+    divided = replace(SENT, state=BatchState.DIVIDED, submissions=TWICE, cause="3030", isolating=LATE, pieces=2)
+
+    assert unmetered(divided) == Unmetered(2_000, 20, 1, 2_000, 20)
