@@ -29,7 +29,7 @@ MIN_FIRST_BYTES = 4 << 20
 """Bytes of results below which all objects are deleted together: keeping their parts costs less than another pass."""
 CLAIM_SECONDS = 180.0
 MAX_REFUSED_TRIES, REFUSED_SECONDS = 5, 86_400.0
-"""Tries for each job whose objects S3 refuses to delete, and seconds between two of them."""
+"""Tries for each job whose objects S3 refuses to list or to delete, and seconds between two of them."""
 
 
 def first_deletion(job: Job, staging: Staging, now: float) -> float:
@@ -100,7 +100,10 @@ def _delete_pages(
     refusal = None
     while True:
         # What was deleted is not listed again: a pass over everything begins anew with each page.
-        found, mark = services.store.versions(keys.staging(job_id), "" if everything and not refusal else mark)
+        try:
+            found, mark = services.store.versions(keys.staging(job_id), "" if everything and not refusal else mark)
+        except RefusedError as error:
+            return mark, error
         if unwanted := [one for one in found if everything or keys.is_in_results(one.key)]:
             try:
                 services.store.delete(unwanted)

@@ -1,4 +1,9 @@
-"""What S3 refuses to delete for good, because it is locked or a policy forbids it: five tries, one line in the log."""
+"""What S3 refuses to list or delete for good, because it is locked or a policy forbids it: five tries, one log line."""
+
+from itertools import pairwise
+
+import pytest
+from botocore.exceptions import ClientError
 
 import functions.poll.handler
 from tests.journeys.results.test_delete_staged import (
@@ -35,6 +40,26 @@ def test_refused_deletion_is_tried_five_times_and_logged_once(world, large, caps
 
     assert len(tries) == 5
     assert tries[1] - tries[0] > 2 * DAY  # After the first hour, only when everything is due.
+    assert is_forgotten(world)
+    assert staged(world)
+
+
+@pytest.mark.parametrize("denied", [("AccessDenied", "a policy"), ("KMS.DisabledException", "a key")])
+def test_refused_listing_is_tried_five_times_and_logged_once(world, denied, capsys, caplog):
+    finish(world)
+    tries = []
+
+    def before(operation, _):
+        if operation == "ListObjectVersions":
+            tries.append(world.now())
+            raise ClientError({"Error": {"Code": denied[0], "Message": denied[1]}}, operation)
+
+    world.permissions.before = before
+    assert refused_for_days(world, capsys, caplog) == ["staged objects left to the lifecycle rule"]
+    world.permissions.before = None
+
+    assert len(tries) == 5
+    assert all(later - one >= DAY for one, later in pairwise(tries))
     assert is_forgotten(world)
     assert staged(world)
 
