@@ -1,50 +1,60 @@
-"""Writes under `results/` or `staging/` that S3 refuses for good: shown in `status.json`, or else an alarm."""
+"""Calls for a job that AWS refuses for good: shown in `status.json`, or else an alarm."""
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from shared.errors import RefusedError, StorageError
-from shared.job_status import build_status, write_status
+from shared.job_status import build_status, denied_for_status, write_status
 from shared.models import DeniedWrite
 from shared.observability import count, logger
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from shared.bootstrap import Services
     from shared.models import Job
 
-RESULTS_DENIED = "results_denied"
-"""Code of a job for which Dropbatch may not write."""
-WRITES = ("S3 put_object", "S3 create_multipart_upload", "S3 upload_part", "S3 complete_multipart_upload")
+SERVICES = ("S3 ", "DynamoDB ", "SQS ")
+"""What a job cannot go on without; reports of its end are given up after some minutes."""
 NOTED_EVERY_SECONDS = 240.0
 """Minimum seconds between two notes of one job."""
 
 
-def denied_message(said: str) -> str:
-    """What a user is told of a refused write, with what S3 said."""
-    return (
-        f"S3 refuses what Dropbatch writes for the job: {said} Check the bucket's policy and its key. It is tried "
-        "again, and goes on when it is allowed; after 72 hours the job fails."
-    )
-
-
-def show_denied_write(services: Services, job: Job, error: StorageError) -> None:
-    """Show that S3 refuses a write for a job, now and at its visits; what is not a refused write is left alone.
+def show_denied(services: Services, job: Job, error: Exception) -> None:
+    """Show that AWS refuses a call for a job, now and at its visits; what is not such a refusal is left alone.
 
     Args:
         services: the process's clients and settings.
         job: with the lease that this run has, or without one.
         error: of the step that failed, which is tried again.
     """
-    if not isinstance(error, RefusedError) or not error.call.startswith(WRITES):
+    if not isinstance(error, RefusedError) or not error.call.startswith(SERVICES):
         return
     now, said = services.now(), str(error)
-    told = {"code": RESULTS_DENIED, "message": denied_message(said), "until": None}
-    logger.warning("write denied", job_id=job.job_id, reason=said)
+    shown = replace(job, denied_write=DeniedWrite(now, said))
+    logger.warning("call denied", job_id=job.job_id, reason=said)
     try:
         if job.denied_write is None or now - job.denied_write.at > NOTED_EVERY_SECONDS:
             services.ledger.note_denied_write(job.job_id, DeniedWrite(now, said))
+    except StorageError as failed:  # The table may be what is denied.
+        logger.error("denied call not noted", job_id=job.job_id, reason=str(failed))
+    try:
+        told = denied_for_status(shown, now)
         write_status(services, job, build_status(job, job.status_succeeded, job.status_failed, told))
     except StorageError as failed:
-        logger.error("write denied, and not shown", job_id=job.job_id, reason=str(failed))
+        logger.error("call denied, and not shown", job_id=job.job_id, reason=str(failed))
         count("StuckItems")
+
+
+@contextmanager
+def shown_if_denied(services: Services, jobs: Iterable[Job]) -> Iterator[None]:
+    """Show for jobs that what is done for all of them is refused; they are due again, and nothing else waits for it."""
+    try:
+        yield
+    except RefusedError as error:
+        count("Errors")
+        for job in {one.job_id: one for one in jobs}.values():
+            show_denied(services, replace(job, lease_until=0.0), error)

@@ -9,7 +9,7 @@
         ├── UploadDeniedError       S3 does not hand out an upload; tried for a day, and shown to its user
         ├── StorageError            S3, DynamoDB, SQS or Secrets Manager rejected the call or the connection failed
         │   ├── ObjectNotFoundError nothing is stored under the key
-        │   ├── RefusedError        S3 refuses the call, and will until somebody changes something
+        │   ├── RefusedError        AWS refuses the call, and will until somebody changes something
         │   └── WriteConflictError  two conditional writes of one object collided
         └── LeaseLostError          another invocation works on the item now; stop
 
@@ -53,12 +53,12 @@ class ObjectNotFoundError(StorageError):
 
 
 class RefusedError(StorageError):
-    """S3 refuses a call about an object, and will until somebody changes a policy, a key or the object.
+    """AWS refuses a call, and will until somebody changes a policy, a key or the object.
 
     Attributes:
         call: the service, its operation, and the key.
-        code: S3's own, or the HTTP status where it sent none.
-        said: S3's message; empty where it sent none.
+        code: the service's own, or the HTTP status where it sent none.
+        said: the service's message; empty where it sent none.
         sent_again: the SDK got no answer at first and sent the call again, so it may have met its own first one.
     """
 

@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from shared.models import Batch, Job, UploadDenial
 
 JSON_TYPE = "application/json"
-UPLOAD_DENIED = "upload_denied"
-"""Code of an upload that S3 lists but does not hand out."""
+UPLOAD_DENIED, RESULTS_DENIED = "upload_denied", "results_denied"
+"""Codes of an upload that S3 lists but does not hand out, and of a job for which AWS refuses a call."""
+DENIED_SECONDS = 4_500.0
+"""Seconds for which a refused call is shown after its last try; it is tried at least hourly."""
 
 
 def iso_time(at: float | None) -> str | None:
@@ -93,6 +95,17 @@ def _denial_for_status(denial: UploadDenial) -> dict[str, Any]:
     return {"code": UPLOAD_DENIED, "message": words, "until": None}
 
 
+def denied_for_status(job: Job, now: float) -> dict[str, Any] | None:
+    """That AWS refuses a call for a job, with what it said; None if it does not, as far as is known."""
+    if job.denied_write is None or now - job.denied_write.at >= DENIED_SECONDS:
+        return None
+    words = (
+        f"AWS refuses a call that the job needs: {job.denied_write.said} Check the policies and keys of the bucket, "
+        "the table and the queues. It is tried again, and goes on when it is allowed; after 72 hours the job fails."
+    )
+    return {"code": RESULTS_DENIED, "message": words, "until": None}
+
+
 def final_status(job: Job) -> dict[str, Any]:
     """The status of a job whose result files are complete."""
     return build_status(replace(job, state=job.final_state), job.sums.succeeded, job.sums.failed, None)
@@ -118,7 +131,8 @@ def write_status(services: Services, job: Job, status: dict[str, Any]) -> None:
     if known.ended_at is not None:
         newest = final_status(known)
     else:
-        newest = build_status(known, known.status_succeeded, known.status_failed, None)
+        denied = denied_for_status(known, services.now())
+        newest = build_status(known, known.status_succeeded, known.status_failed, denied)
     services.store.put(key, encode_status(newest, services.now()), kind=JSON_TYPE)
 
 

@@ -126,6 +126,8 @@ def _new_job(services: Services, job_id: str, upload: Upload, metadata: Mapping[
     except UploadRefused as fault:
         error = ErrorDetail(fault.code, fault.message)
     except RefusedError as refusal:  # Without its options, the job would send what nobody wants.
+        if not refusal.call.startswith("S3 "):
+            raise
         error = ErrorDetail("bad_options", f"S3 does not hand out what the options are read from: {refusal}")
     else:
         by_default = options.model is None

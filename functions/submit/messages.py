@@ -10,6 +10,7 @@ an upload's first message has no item yet that would become due again.
 from __future__ import annotations
 
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,8 @@ from functions.submit.validate_upload import validate
 from shared.aws.object_events import parse_notification
 from shared.aws.queues import FIRST_BATCH, SplitMessage, SubmitMessage, decode_message
 from shared.claims import report_stuck, retry_seconds
-from shared.errors import StorageError, UploadDeniedError
+from shared.denied_writes import show_denied
+from shared.errors import RefusedError, StorageError, UploadDeniedError
 from shared.observability import logger
 
 if TYPE_CHECKING:
@@ -106,7 +108,10 @@ def _count_failures(services: Services, job_id: str, number: str = "") -> Iterat
     """
     try:
         yield
-    except Exception:
+    except Exception as error:
+        with suppress(StorageError):
+            if isinstance(error, RefusedError) and (job := services.ledger.job(job_id)):
+                show_denied(services, replace(job, lease_until=0.0), error)
         now = services.now()
         if found := services.ledger.unclaimed(job_id, number, now):
             due, claims = found

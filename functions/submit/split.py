@@ -25,7 +25,7 @@ from shared.claims import MAX_CLAIMS
 from shared.errors import InvariantError, StorageError, UploadDeniedError
 from shared.executions import beat
 from shared.job_control import obey
-from shared.job_status import build_status, write_status
+from shared.job_status import build_status, denied_for_status, write_status
 from shared.ledger import still_leased
 from shared.models import ErrorDetail, Job
 from shared.observability import logger
@@ -109,7 +109,8 @@ def _after_blank_lines(job: Job, place: Checkpoint) -> Checkpoint:
 
 
 def _write_status(services: Services, job: Job) -> None:
-    write_status(services, job, build_status(job, job.status_succeeded, job.status_failed, None))
+    denied = denied_for_status(job, services.now())
+    write_status(services, job, build_status(job, job.status_succeeded, job.status_failed, denied))
 
 
 # ── one turn's batches ───────────────────────────────────────────────────────────────────────────────────────────────

@@ -17,7 +17,7 @@ from functions.submit.denied_uploads import wait_or_fail
 from functions.submit.pin_plan import pin_plan, reader_for
 from functions.submit.stream import read_decompressed
 from shared.claims import CLAIMS_BEFORE_ALARM, claim_seconds, report_stuck, retry_seconds
-from shared.denied_writes import show_denied_write
+from shared.denied_writes import show_denied
 from shared.errors import LeaseLostError, StorageError, UploadDeniedError
 from shared.executions import beat
 from shared.observability import logger
@@ -203,7 +203,7 @@ def take_turn(
     except LeaseLostError:
         logger.info("lease lost", job_id=job.job_id)
     except StorageError as error:
-        show_denied_write(invocation.services, turn.job, error)
+        show_denied(invocation.services, turn.job, error)
         _give_back_lease(invocation.services, turn.job)
         raise
     return False

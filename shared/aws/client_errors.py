@@ -16,17 +16,21 @@ ARCHIVED = "InvalidObjectState"
 """Code of a read of an object that has to be restored from an archive first."""
 REFUSALS = frozenset(
     {
-        *("AccessDenied", "AccountProblem", "AllAccessDisabled", "InvalidRequest", "NoSuchBucket", ARCHIVED),
+        *("AccessDenied", "AccessDeniedException", "AccountProblem", "AllAccessDisabled", "InvalidRequest"),
+        *("NoSuchBucket", ARCHIVED),
         *("400", "403"),  # HEAD, whose errors have no body.
     }
 )
-"""Codes of calls about an object that S3 will refuse until somebody changes something."""
-_PASSING_KMS = ("DependencyTimeoutException", "InternalException", "KeyUnavailableException", "ThrottlingException")
+"""Codes of calls that AWS will refuse until somebody changes something."""
+_PASSING_KMS = (
+    *("DependencyTimeoutException", "InternalException", "KeyUnavailableException", "ThrottlingException"),
+    "KmsThrottled",
+)
 
 
 def is_refusal(code: str) -> bool:
-    """Whether an error code of S3 says that the same call will be refused again: a policy, a key, an archive."""
-    return code in REFUSALS or (code.startswith("KMS.") and not code.endswith(_PASSING_KMS))
+    """Whether an error code of AWS says that the same call will be refused again: a policy, a key, an archive."""
+    return code in REFUSALS or (code.startswith(("KMS.", "Kms")) and not code.endswith(_PASSING_KMS))
 
 
 @contextmanager

@@ -152,7 +152,7 @@ class Jobs(Table):
         self._change_job(job_id, {"completed_at": ABSENT}, {"lasting_error": lasting_error})
 
     def note_denied_write(self, job_id: str, denied: DeniedWrite) -> None:
-        """Note what S3 refuses to write for a job."""
+        """Note what AWS refuses to do for a job."""
         self._change_job(job_id, {"completed_at": ABSENT}, {"denied_write": denied})
 
     def claim_beat(self, job: Job, now: float) -> Job | None:

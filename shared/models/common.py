@@ -103,11 +103,11 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class DeniedWrite:
-    """A write for a job that S3 refused.
+    """A call for a job that AWS refused.
 
     Attributes:
         at: Unix seconds of the last try that was noted.
-        said: what S3 said.
+        said: what the service said.
     """
 
     at: float

@@ -323,7 +323,7 @@ class Job:
     lasting_error: LastingError | None = None
     """Calls for one of its batches that have been failing for a long time."""
     denied_write: DeniedWrite | None = None
-    """What S3 refuses to write; None if it does not, or once results were written again."""
+    """What AWS refuses to do for it; None if nothing, or once results were written again."""
 
     spent: Spent | None = None
     """What it has spent; None if it has no `max_cost`, or before its first visit."""

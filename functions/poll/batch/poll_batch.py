@@ -19,7 +19,7 @@ from functions.poll.batch.partial_answers import is_partial, use_partial, waits_
 from functions.poll.batch.unanswered import end
 from functions.poll.batch.unfinished_polls import UnfinishedPoll
 from shared.claims import MAX_CLAIMS, claim_seconds, report_stuck, retry_seconds
-from shared.denied_writes import show_denied_write
+from shared.denied_writes import show_denied
 from shared.errors import ObjectNotFoundError, StorageError
 from shared.events.answers import note_answer, note_told_meanwhile, pending_until
 from shared.models import CANCEL_NOW, CANCELLED_ACCEPTED, TOO_OLD_CODE, Batch, ErrorDetail, Job, Sender, Submission
@@ -84,7 +84,7 @@ def poll_batch(invocation: Invocation, job: Job, batch: Batch, permit: Permit) -
             return PollOutcome(job.job_id, _give_up(services, job, claimed))
         return PollOutcome(job.job_id, _advance_batch(invocation, job, claimed, permit))
     except StorageError as error:
-        show_denied_write(services, replace(job, lease_until=0.0), error)
+        show_denied(services, replace(job, lease_until=0.0), error)
         # A poll may be repeated, so nobody has to wait for the claim's end. The claim counts, if it was written.
         services.ledger.postpone(replace(batch, due_at=until), services.now() + retry_seconds(batch.claims))
         raise

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from functions.poll.schedule.due_items import DueItem, each_contained, load, postponed
 from shared.aws.queues import MAX_SUBMITS_WAITING, SubmitMessage
+from shared.denied_writes import shown_if_denied
 from shared.models import BatchState
 from shared.pacing import cost_limit
 from shared.pacing.controls import LIFT_LOOK_SECONDS
@@ -158,7 +159,8 @@ def dispatch(services: Services, found: list[DueItem]) -> int:
         return services.ledger.postpone(one.batch, due_at, paused=one.batch.paused_after(overdue, due_at))
 
     sent = postponed(services, [(one.due, one) for one in found], postpone)
-    services.queues.send_all([SubmitMessage(one.batch.job_id, one.batch.number) for one in sent])
+    with shown_if_denied(services, [one.job for one in sent]):
+        services.queues.send_all([SubmitMessage(one.batch.job_id, one.batch.number) for one in sent])
     return len(sent)
 
 

@@ -12,6 +12,7 @@ from functions.poll.schedule.due_items import each_contained, postponed
 from functions.poll.schedule.sweep import next_sweep
 from functions.poll.schedule.visit_job import visit_job
 from shared.aws.queues import SplitMessage, VisitMessage
+from shared.denied_writes import shown_if_denied
 from shared.ledger import DueEntry
 from shared.retry import soon_after
 
@@ -96,5 +97,6 @@ def _send_jobs(
 
     chosen = postponed(services, due[:room], lambda job: postpone(job, DISPATCHED_SECONDS))
     postponed(services, due[room:], lambda job: postpone(job, soon_after(NO_ROOM_SECONDS, 10)))
-    services.queues.send_all([message(job.job_id) for job in chosen])
+    with shown_if_denied(services, chosen):
+        services.queues.send_all([message(job.job_id) for job in chosen])
     return len(chosen)

@@ -26,7 +26,7 @@ from functions.poll.batch.collect import collect
 from functions.poll.batch.poll_batch import poll_batch
 from functions.poll.batch.unanswered import end
 from functions.poll.schedule.due_items import each_contained
-from shared.job_status import build_status, write_status
+from shared.job_status import build_status, denied_for_status, write_status
 from shared.ledger import DueEntry, still_leased
 from shared.models import CANCEL_NOW, CANCELLED, Batch, BatchState, Job, JobControl, Sweep, SweepGoal
 from shared.observability import logger
@@ -64,7 +64,8 @@ def sweep(invocation: Invocation, job: Job) -> Job:
     while (at := next_sweep(job, now)) is not None and at <= now < ends and (progress := current_sweep(job, now)):
         if progress is not job.sweep and job.error:
             # The sweep may take minutes; the user reads at once why the job ends.
-            write_status(services, job, build_status(job, job.status_succeeded, job.status_failed, None))
+            denied = denied_for_status(job, now)
+            write_status(services, job, build_status(job, job.status_succeeded, job.status_failed, denied))
         page, last = _page(services, job, progress)
         adjusted = _adjust_page(invocation, job, progress.goal, page)
         following = _after(services, progress, last, adjusted)

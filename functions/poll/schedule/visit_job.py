@@ -36,7 +36,7 @@ from functions.poll.schedule.spending import release, spending
 from functions.poll.schedule.sweep import next_sweep, sweep
 from functions.poll.schedule.waiting_for import looking_for_submit, report_long_wait, waiting_for
 from shared.claims import CLAIMS_BEFORE_ALARM, MAX_CLAIMS, claim_seconds, report_stuck, retry_seconds
-from shared.denied_writes import show_denied_write
+from shared.denied_writes import show_denied
 from shared.errors import InvariantError, LeaseLostError, ObjectNotFoundError, RefusedError, StorageError
 from shared.executions import beat
 from shared.job_control import follow_job_control
@@ -108,7 +108,7 @@ def visit_job(invocation: Invocation, job_id: str) -> bool:
         logger.info("lease lost", job_id=job_id)
         return False
     except StorageError as error:
-        show_denied_write(services, replace(job, lease_until=until), error)
+        show_denied(services, replace(job, lease_until=until), error)
         # A visit may be repeated, so nobody has to wait for the lease's end. The claim counts, if it was written.
         if job.claims < CLAIMS_BEFORE_ALARM:  # Later the lease is kept: parts that arrive must not use up its tries.
             services.ledger.retry_job(

@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from functions.poll.schedule.control import MAX_HELD_SECONDS
-from shared.denied_writes import RESULTS_DENIED, denied_message
 from shared.events.search import LONGEST_ID_SECONDS
-from shared.job_status import iso_time
+from shared.job_status import RESULTS_DENIED, denied_for_status, iso_time
 from shared.observability import count, logger
 from shared.pacing.controls import PauseReason
 from shared.workers_ai.error_codes import advice
@@ -100,8 +99,8 @@ def waiting_for(services: Services, job: Job) -> Waiting | None:
         return _job_is_held(job.job_id, job.control.held_since)
     if controls.stack.held_since:
         return Waiting("paused", STACK_MESSAGE, None)
-    if job.denied_write and now - job.denied_write.at < LASTING_ERROR_SECONDS:
-        return Waiting(RESULTS_DENIED, denied_message(job.denied_write.said), None)
+    if denied := denied_for_status(job, now):
+        return Waiting(RESULTS_DENIED, denied["message"], None)
     if len(pauses) == len(found):
         pause = min(pauses, key=lambda one: one.next_probe)
         return _account_is_paused(services.settings.transport, pause) if account else _paused(pause)

@@ -1,10 +1,12 @@
 """Uploads that S3 lists but does not hand out: archived, encrypted with a key that is denied, forbidden by a policy."""
 
 import json
+from contextlib import suppress
 
 import pytest
 from botocore.exceptions import ClientError
 
+from shared.errors import StorageError
 from tests.support.aws.resources import BUCKET
 from tests.support.translations import M2M, all_good, greetings
 
@@ -185,10 +187,50 @@ def test_denied_write_that_cannot_be_shown_is_an_alarm(world, refuse, caplog):
     refuse("PutObject", "AccessDenied", KMS, 403, prefix="results/")
     pass_hours(world, 0.1, MINUTE)
 
-    assert "write denied, and not shown" in caplog.text
+    assert "call denied, and not shown" in caplog.text
     refuse()
     pass_hours(world, 0.2, MINUTE)
     assert all_good(world, 3)
+
+
+# ── reads, and other services ────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("operation", "code", "part"),
+    [
+        ("GetObject", "AccessDenied", "/request"),
+        ("GetObject", "KMS.DisabledException", "/part"),
+        ("HeadObject", "403", "/output.jsonl"),
+        ("UpdateItem", "AccessDeniedException", ""),
+        ("SendMessageBatch", "KMS.AccessDeniedException", ""),
+    ],
+)
+def test_what_a_job_needs_and_aws_refuses_is_shown(start, operation, code, part):
+    """Within a minute, and at each look for half an hour."""
+    world = start(MAX_REQUESTS_PER_BATCH=1)
+
+    def before(called, arguments):
+        if called == operation and (not part or part in arguments["Key"]):
+            error = {"Error": {"Code": code, "Message": KMS}, "ResponseMetadata": {"HTTPStatusCode": 403}}
+            raise ClientError(error, operation)
+
+    world.permissions.before = before
+    world.upload_records("a.jsonl", greetings(3), model=M2M)
+    with suppress(StorageError):
+        pass_hours(world, 1 / 60, MINUTE / 2)
+
+    for _ in range(30):
+        waiting = world.status()["waiting_for"]
+        assert waiting
+        assert waiting["code"] == "results_denied"
+        assert KMS in waiting["message"]
+        with suppress(StorageError):  # A tick fails without the table.
+            pass_hours(world, 1 / 60, MINUTE / 2)
+    world.permissions.before = None
+    pass_hours(world, 3, 5 * MINUTE)
+    assert all_good(world, 3)
+    assert world.status()["waiting_for"] is None
 
 
 # ── other objects of users ───────────────────────────────────────────────────────────────────────────────────────────
