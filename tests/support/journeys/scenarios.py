@@ -9,11 +9,14 @@ import time
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from dropbatch.core.cost import Tokens, cost_of, estimate_cost
+from dropbatch.core.formats.model_catalog import find_model
 from dropbatch.core.keys import job_id
 from local.workers_ai import Behaviour, Fault, WorkersAI, expected_result
 from tests.support.aws.iam import MACHINE
@@ -181,6 +184,21 @@ def check_bill(world: World, api: WorkersAI) -> None:
         assert entry["attempts"] - sum(counted) == len(accepted) or not accepted
         assert not accepted or entry["request_id"] == (accepted[-1]["request_id"]["S"] or None)
     assert leaves == {}
+    check_sums(world.manifest(), batches)
+
+
+def check_sums(manifest: dict[str, Any], batches: list[dict[str, Any]]) -> None:
+    """Check that the manifest's sums have the submits of all batches, also of those that were divided."""
+    for name in ("unknowable", "doubtful"):
+        assert manifest[f"{name}_submits"] == sum(int(number(item, name)) for item in batches)
+    divided = [(item, len(submissions(item))) for item in batches if item["state"]["S"] == "divided"]
+    size = sum(int(number(item, "body_size")) * submits for item, submits in divided)
+    again = estimate_cost(find_model(M2M), size, 0)
+    assert again
+    usage = manifest["usage"]
+    tokens = cost_of(find_model(M2M), Tokens(usage["prompt_tokens"] or 0, usage["completion_tokens"] or 0))
+    assert Decimal(manifest["cost"]["amount"]) >= again.plus(tokens).amount - Decimal("1e-8")
+    assert manifest["cost"]["uncollected_batches"] >= sum(max(submits - 1, 0) for _, submits in divided)
 
 
 def as_cancelled(journey: Journey, lines: list[dict[str, Any]], manifest: dict[str, Any]) -> Journey:
