@@ -36,6 +36,8 @@ MAX_EXAMINED = 50
 MAX_EXAMINED_IN_A_PAUSE = 2
 DISPATCHED_SECONDS = 90.0
 """Seconds that a message has to be processed before the batch is due again."""
+MAX_SHOWN = 10
+"""Batches whose jobs show that the queue may not be asked how many messages wait."""
 MAX_POSTPONED_SECONDS = 1_800.0
 """Most seconds that a batch is postponed whose model has as many outstanding as it may; a new batch waits less."""
 
@@ -95,8 +97,9 @@ def send_submits(dues: list[DueEntry], calls: SubmitCalls) -> int:
     """
     if not dues or calls.are_used_up:
         return 0
-    services, sent = calls.services, 0
-    room = MAX_SUBMITS_WAITING - services.queues.waiting(services.queues.submit_url)
+    services, sent, room = calls.services, 0, 0
+    with shown_if_denied(services, filter(None, (services.ledger.job(due.job_id) for due in dues[:MAX_SHOWN]))):
+        room = MAX_SUBMITS_WAITING - services.queues.waiting(services.queues.submit_url)
     while dues and sent < room and not calls.are_used_up:
         size = max(min(calls.left, room - sent), 1)
         chosen, dues = dues[:size], dues[size:]

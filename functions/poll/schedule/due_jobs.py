@@ -90,7 +90,9 @@ def _send_jobs(
     """Send a message for each job that is due, as long as there is room in the queue; return how many were sent."""
     now = services.now()
     due = [one for one in found if one[1].due_at is not None and one[1].due_at <= now]  # The index may be out of date.
-    room = max(most - services.queues.waiting(url), 0) if due else 0
+    room = 0
+    with shown_if_denied(services, (job for _, job in due)):
+        room = max(most - services.queues.waiting(url), 0) if due else 0
 
     def postpone(job: Job, wait: float) -> Job | None:
         return services.ledger.postpone_job(job, now + wait)

@@ -1,12 +1,14 @@
-"""What a batch counts as paused when it is sent to the submit function."""
+"""Batches that a tick sends to the submit function: what each counts as paused, and a queue that AWS denies."""
 
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
-from functions.poll.schedule.dispatch_submits import DISPATCHED_SECONDS, dispatch
+from functions.poll.schedule.dispatch_submits import DISPATCHED_SECONDS, SubmitCalls, dispatch, send_submits
 from functions.poll.schedule.due_items import DueItem
+from shared import denied_writes
+from shared.errors import RefusedError
 from shared.ledger import DueEntry
 from shared.models import BatchState
 from tests.support.doubles.ledger_items import JOB, READY, T
@@ -33,3 +35,23 @@ def test_time_overdue_is_paused_but_never_longer_than_batch_waits(batch, paused)
     assert dispatch(services, [DueItem(DueEntry(due.job_id, due.number, due.due_at), JOB, due)]) == 1
 
     assert noted == [(T + DISPATCHED_SECONDS, {"paused": paused}), 1]
+
+
+@pytest.mark.parametrize("denied", ["waiting", "send_all"])
+def test_denied_queue_is_shown_and_ends_no_tick(monkeypatch, denied):
+    refusal, shown = RefusedError(f"SQS {denied}", "AccessDenied", "no"), []
+
+    def refuse(*_):
+        raise refusal
+
+    monkeypatch.setattr(denied_writes, "show_denied", lambda _, job, error: shown.append((job.job_id, error)))
+    queues = SimpleNamespace(submit_url="submit", waiting=lambda _: 0, send_all=lambda _: None)
+    setattr(queues, denied, refuse)
+    ledger = SimpleNamespace(job=lambda _: JOB, batch=lambda *_: READY, postpone=lambda *_, **__: READY)
+    budget = SimpleNamespace(model_room=lambda *_: SimpleNamespace(batches=None))
+    settings = SimpleNamespace(cloudflare_account_id=JOB.plan.account)
+    services = SimpleNamespace(ledger=ledger, queues=queues, budget=budget, settings=settings, now=lambda: T)
+
+    send_submits([DueEntry(READY.job_id, READY.number, T)], SubmitCalls(services, 9, None))
+
+    assert shown == [(JOB.job_id, refusal)]

@@ -16,7 +16,9 @@ from functions.poll.schedule.due_jobs import (
     is_large,
 )
 from functions.poll.schedule.tick import MAX_IDLE_VISITS, MAX_JOBS
+from shared import denied_writes
 from shared.aws.queues import SplitMessage, VisitMessage
+from shared.errors import RefusedError
 from shared.models import JobControl, Submission, Sweep, SweepGoal, Upload
 from tests.support.doubles.ledger_items import BATCH, JOB, T
 from tests.support.doubles.tick_parts import ONE_CYCLE, SMALL
@@ -77,6 +79,26 @@ def test_tick_visits_small_jobs_and_sends_large(parts, job, idle, message):
     assert parts.visits == ([] if message else [(0, job.job_id)])
     assert parts.queues.sent == ([message] if message else [])
     assert parts.ledger.job(job.job_id).due_at == (T + DISPATCHED_SECONDS if message else None)
+
+
+def test_queue_that_may_not_be_asked_is_shown_and_holds_up_nothing_else(parts, monkeypatch):
+    """A policy denies it: what needs a message is shown and waits, small jobs are visited and batches polled."""
+    refusal, shown = RefusedError("SQS get_queue_attributes", "AccessDenied", "no"), []
+
+    def refuse(_url):
+        raise refusal
+
+    monkeypatch.setattr(parts.queues, "waiting", refuse)
+    monkeypatch.setattr(denied_writes, "show_denied", lambda _, job, error: shown.append((job.job_id, error)))
+    large = replace(LARGE, job_id="large")
+    queued = replace(BATCH, submissions=(Submission("id", 1, T),))
+    parts.ledger.add(SMALL, large, queued)
+
+    parts.run(ONE_CYCLE)
+
+    assert parts.order == [SMALL.job_id, BATCH.number]
+    assert shown == [("large", refusal)]
+    assert parts.ledger.job("large").due_at > T
 
 
 @pytest.mark.parametrize(
