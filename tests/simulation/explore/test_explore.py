@@ -7,6 +7,7 @@ import pytest
 from shared.ledger import batches
 from shared.ledger.batches import Batches
 from tests.simulation.explore.schedules import Schedule, explore, run
+from tests.simulation.explore.slow_writes import Slow
 from tests.simulation.explore.small_worlds import SMALL_WORLDS
 from tests.simulation.worlds.users import drop
 from tests.simulation.worlds.world import World, simulated
@@ -14,7 +15,6 @@ from tests.simulation.worlds.world import World, simulated
 OF_NAME = {one.name: one for one in SMALL_WORLDS}
 HEAVY = {
     *(
-        "polls fail, and then do not",
         "stalled model",
         "full model",
         "counted one by one",
@@ -31,8 +31,15 @@ HEAVY = {
 
 
 @pytest.mark.parametrize("name", sorted(OF_NAME.keys() - HEAVY))
-def test_undisturbed_world_keeps_laws(name):
+def test_undisturbed_world_keeps_laws(monkeypatch, name):
+    """Each write that is to be slow takes place: otherwise a world is not what its name says."""
+    slow, real = [], Slow.__init__
+    monkeypatch.setattr(
+        Slow, "__init__", lambda self, *given, **named: slow.append(self) or real(self, *given, **named)
+    )
+
     assert run(OF_NAME[name], Schedule()).violations == []
+    assert [one.words for one in slow if one.begun < max(one.nth, 1)] == []
 
 
 def test_every_race_of_smallest_world_keeps_laws():
