@@ -153,6 +153,11 @@ class Account:
         life = self.kernel.life()
         return self.kernel.now - (life.owner.clock_behind if life else 0.0)
 
+    def called_at(self) -> float:
+        """When the present call of the running task began, by the clock of its invocation."""
+        task = self.kernel.task
+        return self.clock() if task is None else task.called_at - task.life.owner.clock_behind
+
     def invocation(self) -> Invocation:
         """The running invocation."""
         life = self.kernel.life()
@@ -221,9 +226,10 @@ class Client:
         Raises:
             NotSimulatedError: there is none of this name.
         """
-        if hasattr(self._service, name):
+        try:
             return getattr(self._service, name)
-        raise NotSimulatedError(f"{type(self._service).__name__}.{name}")
+        except AttributeError:
+            raise NotSimulatedError(f"{type(self._service).__name__}.{name}") from None
 
 
 class Meta:

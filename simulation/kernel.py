@@ -48,9 +48,17 @@ class Life:
 
 
 class Task(greenlet):  # type: ignore[misc] # greenlet has no types.
-    """One thread of simulated execution."""
+    """One thread of simulated execution.
+
+    Attributes:
+        called_at, place: when its present call began, and how many moments of all calls there had been.
+        notes: of whoever watches it.
+    """
 
     life: Life
+    called_at: float
+    place: int
+    notes: dict[Any, Any]
 
 
 class Kernel:
@@ -58,12 +66,14 @@ class Kernel:
 
     Attributes:
         now: Unix seconds.
+        task: the one that runs.
         random: every decision of the world comes from here.
     """
 
     def __init__(self, seed: int, start: float) -> None:
         """Begin at `start`, Unix seconds."""
         self.now = start
+        self.task: Task | None = None
         self.random = Random(seed)
         self._agenda: list[tuple[float, int, Task | Callable[[], None]]] = []
         self._order = count()
@@ -90,15 +100,15 @@ class Kernel:
                 self._leave(task)
 
         task = Task(run, self._hub)
-        task.life = life
+        task.life, task.called_at, task.place, task.notes = life, self.now, 0, {}
         life.tasks.append(task)
         self._lives.add(life)
         heappush(self._agenda, (self.now, next(self._order), task))
 
     def life(self) -> Life | None:
         """The life of the running task; None outside of tasks."""
-        task = getcurrent()
-        return task.life if isinstance(task, Task) else None
+        task = self.task
+        return None if task is None else task.life
 
     def wait(self, seconds: float) -> None:
         """Let simulated time pass for the running task; outside of tasks no time passes.
@@ -106,12 +116,12 @@ class Kernel:
         Raises:
             DiedError: the task was killed meanwhile.
         """
-        task = getcurrent()
-        if not isinstance(task, Task):
+        task = self.task
+        if task is None:
             return
         if task.life.over:
             raise DiedError
-        moment = self.now + max(seconds, 0.0)
+        moment = self.now + seconds if seconds > 0 else self.now
         if moment <= self._until and (not self._agenda or moment < self._agenda[0][0]) and not self._is_done():
             self.now = moment  # Nothing else happens meanwhile.
             return
@@ -141,7 +151,7 @@ class Kernel:
                 self._leave(task)
                 task.throw(GreenletExit)
             else:
-                task.throw(DiedError)
+                self._run(task, task.throw, DiedError)
 
     def _leave(self, task: Task) -> None:
         task.life.tasks.remove(task)
@@ -166,11 +176,19 @@ class Kernel:
             self.now = max(self.now, moment)
             if isinstance(what, Task):
                 if not what.dead:
-                    what.switch()
+                    self._run(what, what.switch)
             else:
                 what()
         if not self._is_done():
             self.now = max(self.now, until)
+
+    def _run(self, task: Task, go: Callable[..., Any], *given: Any) -> None:
+        """Let a task run until it gives way."""
+        self.task = task
+        try:
+            go(*given)
+        finally:
+            self.task = None
 
     # ── threads ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -205,8 +223,8 @@ class Kernel:
             for future, _ in threads.waiting:
                 future.cancel()
             threads.waiting.clear()
-        task = getcurrent()
-        while wait and (threads.running or threads.waiting) and isinstance(task, Task):
+        task = self.task
+        while wait and (threads.running or threads.waiting) and task is not None:
             if task.life.over:
                 raise DiedError
             threads.waiters.append(task)
@@ -224,8 +242,8 @@ class Kernel:
 
     def sleep_until_done(self, future: Future[Any], waiters: list[Task]) -> None:
         """Block the running task until a future is done."""
-        task = getcurrent()
-        while not future.done() and isinstance(task, Task):
+        task = self.task
+        while not future.done() and task is not None:
             if task.life.over:
                 raise DiedError
             waiters.append(task)

@@ -106,6 +106,9 @@ class Calls:
     def _take(self, life: Life, operation: str, share: float) -> None:
         life.calls += 1
         self.places += 1
+        task = self.kernel.task
+        assert task is not None, "a life without a task"
+        task.called_at, task.place = self.kernel.now, self.places
         if self.before is not None:
             self.before(life, operation)
         if self.places == self.dies_at:

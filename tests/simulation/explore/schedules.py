@@ -16,11 +16,8 @@ import random
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import chain, count, zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest.mock import patch
-from weakref import WeakKeyDictionary
-
-from greenlet import getcurrent
 
 from functions.poll.batch import lost_ids
 from local.workers_ai import Behaviour, Fault
@@ -34,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import ModuleType
 
-    from simulation.kernel import Life
     from simulation.services.dynamodb import Key, Wire
     from tests.simulation.worlds.users import Dropped
     from tests.simulation.worlds.world import World
@@ -99,8 +95,7 @@ class Schedule:
         return any(getattr(self, name) for name in CUTS)
 
 
-@dataclass(frozen=True, slots=True)
-class Touch:
+class Touch(NamedTuple):
     """An invocation reads or writes an item, at the world's call of this number and this time.
 
     Attributes:
@@ -200,15 +195,6 @@ class _Touches:
         self.world = world
         self.found: list[Touch] = []
         self._digest = hashlib.sha256()
-        self._places: WeakKeyDictionary[object, int] = WeakKeyDictionary()
-        before = world.calls.before
-
-        def call(life: Life, operation: str) -> None:
-            self._places[getcurrent()] = world.calls.places
-            if before is not None:
-                before(life, operation)
-
-        world.calls.before = call
         world.dynamodb.readers.append(self._read)
         world.dynamodb.watchers.append(self._write)
 
@@ -222,9 +208,9 @@ class _Touches:
         self._digest.update(json.dumps([key, written], sort_keys=True).encode())
 
     def _note(self, key: Key, *, writes: bool, moves: bool = False) -> None:
-        life = self.world.kernel.life()
-        if life is not None:
-            self.found.append(Touch(self._places[getcurrent()], self.world.kernel.now, life.name, key, writes, moves))
+        task = self.world.kernel.task
+        if task is not None:
+            self.found.append(Touch(task.place, self.world.kernel.now, task.life.name, key, writes, moves))
 
     @property
     def digest(self) -> str:

@@ -12,8 +12,6 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from greenlet import getcurrent
-
 from shared.bootstrap import SECRET_SECONDS
 from shared.models import Sender
 from shared.pacing.controls import pause_sk, rate_sk
@@ -112,8 +110,6 @@ class ItemLaws:
         self.world = laws.world
         self.seen: WeakKeyDictionary[Life, dict[Key, Wire]] = WeakKeyDictionary()
         """What each invocation has last read of each item, or written to it."""
-        self.own: WeakKeyDictionary[object, dict[Key, Wire]] = WeakKeyDictionary()
-        """The same of each of its threads."""
         self.probes: WeakKeyDictionary[Life, set[str]] = WeakKeyDictionary()
         """Sort keys of the pauses and waits whose probe each invocation has claimed."""
         self.tokens: WeakKeyDictionary[Life, int] = WeakKeyDictionary()
@@ -148,21 +144,32 @@ class ItemLaws:
         self.world.dynamodb.watchers.append(self._judge)
 
     def _read(self, key: Key, item: Wire | None) -> None:
-        life = self.world.kernel.life()
-        if life is not None and item is not None:
-            self.seen.setdefault(life, {})[key] = item
-            self.own.setdefault(getcurrent(), {})[key] = item
+        task = self.world.kernel.task
+        if task is not None and item is not None:
+            self._seen_by(task.life)[key] = task.notes[key] = item
+
+    def _seen_by(self, life: Life) -> dict[Key, Wire]:
+        found = self.seen.get(life)
+        if found is None:
+            found = self.seen[life] = {}
+        return found
+
+    def _own(self) -> dict[Key, Wire]:
+        """What the running task has last read of each item, or written to it."""
+        task = self.world.kernel.task
+        assert task is not None, "nothing runs"
+        return task.notes
 
     def _miss(self, key: Key) -> None:
-        if (life := self.world.kernel.life()) is not None:
-            self.seen.get(life, {}).pop(key, None)
-            self.own.get(getcurrent(), {}).pop(key, None)
+        if (task := self.world.kernel.task) is not None:
+            self._seen_by(task.life).pop(key, None)
+            task.notes.pop(key, None)
 
     def _judge(self, key: Key, old: Wire | None, new: Wire | None) -> None:
-        life = self.world.kernel.life()
-        if life is None:
+        task = self.world.kernel.task
+        if task is None:
             return
-        seen, own = self.seen.setdefault(life, {}), self.own.setdefault(getcurrent(), {})
+        life, seen, own = task.life, self._seen_by(task.life), self._own()
         if old is not None and new is not None and not key[1].startswith(UNREAD):
             self._judge_update(key, own.get(key) or seen.get(key, old), old, new)
         if old is not None and new is not None and changed(old, new) == {"due_at", "claims"}:
@@ -207,7 +214,7 @@ class ItemLaws:
         goes_on = self.holders.get(key) is life  # Who has read on prolongs its lease, even one that has run out.
         if number(new, "lease_until") != number(old, "lease_until"):
             self.holders[key] = life
-        now, read = self.world.kernel.now, self.own[getcurrent()].get(key) or self.seen[life].get(key)
+        now, read = self.world.kernel.now, self._own().get(key) or self.seen[life].get(key)
         is_claimed = number(old, "lease_until") <= now < number(new, "lease_until")
         if read and is_claimed and not goes_on and number(new, "claims") <= number(read, "claims"):
             self.laws.broken("each claim counts", f"{key}")
@@ -234,7 +241,7 @@ class ItemLaws:
             if was == "done" and any(old.get(name) != new.get(name) for name in BROUGHT):
                 self.laws.broken("what a batch has brought stays", f"{key}")
             self._judge_polled(life, key, old, new)
-            self._judge_counts(key, self.own[getcurrent()].get(key) or self.seen[life].get(key, old), old, new)
+            self._judge_counts(key, self._own().get(key) or self.seen[life].get(key, old), old, new)
         if state == "submitting" != was:
             self._judge_permit(life, key)
             self.holders[key] = life
@@ -362,7 +369,7 @@ class ItemLaws:
         now = self.world.kernel.now
         if name.startswith(("PAUSE", "RATE#MODEL#")):
             key, has_probe = ("CONTROL", name), name in self.probes.get(life, ())
-            read = self.own[getcurrent()].get(key) or self.seen[life].get(key)
+            read = self._own().get(key) or self.seen[life].get(key)
             for law in pacing_laws.broken_by(name, read, old, new, now, has_probe=has_probe):
                 self.laws.broken(law, f"{name}: {new}")
         if new is None:
@@ -393,7 +400,7 @@ class ItemLaws:
         if number(new, "hold_until") < number(old, "hold_until"):
             self.laws.broken("the longest wait counts", "RATE: hold_until")
         if number(new, "hold_until") != number(old, "hold_until"):
-            read = self.own[getcurrent()].get(("CONTROL", name)) or self.seen[life].get(("CONTROL", name))
+            read = self._own().get(("CONTROL", name)) or self.seen[life].get(("CONTROL", name))
             for law in pacing_laws.broken_by_wait(read, new, now):
                 self.laws.broken(law, f"RATE: {new}")
         if (filled := number(new, "filled_at")) == number(old, "filled_at"):

@@ -11,8 +11,6 @@ from collections import Counter, deque
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from greenlet import getcurrent
-
 from functions.poll.schedule import tick
 from shared.aws.queues import SUBMIT_GRACE_SECONDS
 from tests.support.aws.wire_items import number, submissions
@@ -114,8 +112,6 @@ class ShareLaws:
     def __init__(self, items: ItemLaws) -> None:
         """Watch the world of these laws."""
         self.items, self.laws, self.world = items, items.laws, items.world
-        self._began: WeakKeyDictionary[object, float] = WeakKeyDictionary()
-        """When each task began its present call, by its own clock."""
         calls = self.world.calls_per_minute
         self.outstanding = Outstanding(calls)
         submits = max(1, items.burst // 2)
@@ -131,16 +127,8 @@ class ShareLaws:
         """From when on each invocation looks, as it has said or read at its beginning."""
         self._tries: dict[str, tuple[str, int]] = {}
         """By pause: its last step, and how many probes in a row had it."""
-        self._counted: WeakKeyDictionary[Life, tuple[str, int, int | None]] = WeakKeyDictionary()
+        self._counted: WeakKeyDictionary[Life, tuple[object, int, int | None]] = WeakKeyDictionary()
         """What each invocation reads page by page: the kind, how many items, and the limit of the last page."""
-        before = self.world.calls.before
-
-        def call(life: Life, operation: str) -> None:
-            self._began[getcurrent()] = self.world.clock()
-            if before is not None:
-                before(life, operation)
-
-        self.world.calls.before = call
         self.world.dynamodb.readers.append(self._read)
         self.world.dynamodb.watchers.append(self._judge)
         query = self.world.dynamodb.query
@@ -185,7 +173,7 @@ class ShareLaws:
             return
         if old and (key[0], "META") not in self.world.dynamodb.items and number(new, "claims") <= number(old, "claims"):
             self.laws.broken(CLAIM, f"{key}: its job is missing")
-        due, now = number(new, "due_at"), self._began.get(getcurrent(), self.world.clock())
+        due, now = number(new, "due_at"), self.world.called_at()
         if not old and "." in key[1] and self.turns.are_broken_by(due - SUBMIT_GRACE_SECONDS):
             self.laws.broken(TURN, f"{key}")
         grace = SUBMIT_GRACE_SECONDS if "." in key[1] else 0.0
@@ -291,6 +279,6 @@ def _changed(old: Wire, new: Wire) -> set[str]:
     return {name for name in old.keys() | new.keys() if old.get(name) != new.get(name)}
 
 
-def _kind(given: dict[str, Any]) -> str:
+def _kind(given: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     """What a query reads."""
-    return f"{given['KeyConditionExpression']} {sorted(given['ExpressionAttributeValues'].items())}"
+    return given["KeyConditionExpression"], given["ExpressionAttributeValues"]

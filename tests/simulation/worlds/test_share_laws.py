@@ -42,6 +42,7 @@ class Given:
             calls=SimpleNamespace(before=None),
             kernel=kernel,
             clock=lambda: kernel.now,
+            called_at=lambda: kernel.now,
             dynamodb=dynamodb,
         )
         laws = SimpleNamespace(broken=lambda law, _detail: self.broken.add(law))

@@ -15,8 +15,6 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from greenlet import getcurrent
-
 from shared.events.answers import NET_SECONDS
 from shared.pacing.poll_schedule import MAX_BEHIND_SECONDS, MAX_SECONDS
 from tests.support.aws.wire_items import number
@@ -71,7 +69,6 @@ class WaitLaws:
         self.looks: WeakKeyDictionary[Life, deque[Look]] = WeakKeyDictionary()
         self.contested: WeakKeyDictionary[Life, float] = WeakKeyDictionary()
         """When a write of the bucket did not hold."""
-        self._began: WeakKeyDictionary[object, float] = WeakKeyDictionary()
         self._postpone: WeakKeyDictionary[Life, set[Key]] = WeakKeyDictionary()
         """Batches that each invocation has put off to send them."""
         self._claimed: WeakKeyDictionary[Life, set[Key]] = WeakKeyDictionary()
@@ -85,14 +82,6 @@ class WaitLaws:
             "submit": max(1, self.burst // 2),
             "poll": self.burst - self.burst // 10,
         }
-        before = self.world.calls.before
-
-        def call(life: Life, operation: str) -> None:
-            self._began[getcurrent()] = self.world.kernel.now
-            if before is not None:
-                before(life, operation)
-
-        self.world.calls.before = call
         self.world.dynamodb.lookers.append(self._look)
         self.world.dynamodb.readers.append(self._read)
         self.world.dynamodb.watchers.append(self._judge)
@@ -111,8 +100,7 @@ class WaitLaws:
         if life is None or keys[0][0] != "CONTROL":
             return
         found = {sk: self.world.dynamodb.items.get((pk, sk)) for pk, sk in keys if is_whole}
-        behind = life.owner.clock_behind
-        look = Look(self._began[getcurrent()] - behind, self.world.kernel.now - behind, found)
+        look = Look(self.world.called_at(), self.world.clock(), found)
         self.looks.setdefault(life, deque(maxlen=40)).append(look)
 
     def _read(self, key: Key, item: Wire | None) -> None:
@@ -194,7 +182,7 @@ class WaitLaws:
         ):
             return
         job = self.world.dynamodb.items[key[0], "META"]
-        now, due = self._began[getcurrent()] - life.owner.clock_behind, number(new, "due_at")
+        now, due = self.world.called_at(), number(new, "due_at")
         if DISPATCHED[0] <= due - now <= DISPATCHED[1]:
             self._postpone.setdefault(life, set()).add(key)
             return

@@ -10,7 +10,8 @@ if TYPE_CHECKING:
 
 def number(item: Mapping[str, Any] | None, name: str) -> float:
     """A number of an item; 0 if it has none."""
-    return float((item or {}).get(name, {}).get("N", "0"))
+    wire = item.get(name) if item else None
+    return float(wire.get("N", "0")) if wire else 0.0
 
 
 def submissions(batch: Mapping[str, Any]) -> list[dict[str, Any]]:
