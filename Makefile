@@ -31,7 +31,8 @@ check: .venv/.stamp ## the everyday checks: style, types, unit tests with fewer 
 test: .venv/.stamp $(LOCAL) ## unit tests, the whole path on moto, and the stack on a local AWS
 	$(DEV) -m pytest
 
-test-slow: .venv/.stamp $(LOCAL) .local/vendors/.stamp .local/readers/.stamp .local/awscli/.stamp ## the tests that take minutes: deaths at every boundary, functions killed at random
+WORKER := worker/node_modules/.package-lock.json
+test-slow: .venv/.stamp $(LOCAL) $(WORKER) .local/vendors/.stamp .local/readers/.stamp .local/awscli/.stamp ## the tests that take minutes: deaths at every boundary, functions killed at random
 	$(DEV) -m pytest -m slow
 
 LEDGER := tests/integration/shared/ledger tests/integration/shared/pacing tests/journeys/test_main_job.py
@@ -155,6 +156,10 @@ new_enough = $(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("
 	@python$(LAMBDA_PYTHON) -m venv .local/localstack
 	@$(call install,.local/localstack,requirements/localstack.txt)
 	@touch $@
+
+# Nothing else needs Node.js, so its absence only leaves out the tests of the Worker.
+$(WORKER): worker/package-lock.json .venv/.stamp
+	@$(DEV) -m local.worker || echo "The tests of the Worker in workerd are skipped."
 
 .local/%/.stamp: requirements/%.txt .venv/.stamp
 	@echo "Installing $(INSTALLS_$*) (.local/$*) ..."

@@ -302,7 +302,7 @@ def free_port() -> int:
     They are below the range from which systems assign ports, so that no program started meanwhile gets one of them.
     """
     while True:
-        port = random.randrange(*OWN_PORTS, 3)
+        port = random.SystemRandom().randrange(*OWN_PORTS, 3)  # Test processes seed `random` alike.
         with socket.socket() as first, socket.socket() as second, socket.socket() as third, suppress(OSError):
             first.bind(("127.0.0.1", port))
             second.bind(("127.0.0.1", port + 1))

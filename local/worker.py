@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 from local.processes import ROOT, LocalAwsError, Service, bare_environment
@@ -72,3 +73,10 @@ def start(state: Path, port: int, base_url: str, account: str, token: str, *, ra
 def stop(state: Path) -> None:
     """Stop the Worker of a stack, if it runs."""
     Service("worker", state).stop()
+
+
+if __name__ == "__main__":
+    try:
+        install()
+    except LocalAwsError as error:
+        sys.exit(str(error))

@@ -88,7 +88,7 @@ def _translated(reply: Reply) -> Reply:
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return Reply(status=_BAD_GATEWAY, body=b"The AI binding failed without a code.\n")
     if outer.internalCode:
-        return _failure(error(outer.internalCode, outer.description))
+        return _failure(error(outer.internalCode)._replace(message=outer.description))
     if outer.errors:
         return _failure(error(int(outer.errors[0]["code"]), str(outer.errors[0]["message"])))
     if not _OK <= reply.status < _REDIRECT:

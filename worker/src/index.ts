@@ -93,9 +93,12 @@ function passOn(reply: unknown): Response {
   return new Response(text, { headers: JSON_HEADERS });
 }
 
-/** The code and the text of an error that the binding threw: it reports both as `<code>: <text>`. */
+/**
+ * The code and the text of an error that the binding threw: it reports both as `<code>: <text>`, behind the error's name
+ * if the binding is another Worker. Of AI Gateway's errors it knows no text, and writes `undefined`.
+ */
 function describe(error: unknown): ApiError {
   const text = error instanceof Error ? error.message : String(error);
-  const match = /^(?:InferenceUpstreamError: )?(\d{3,5}): ?([\s\S]*)$/.exec(text);
+  const match = /^(?:(?:InferenceUpstream|AiGateway)Error: )?(\d{3,5}): ?(?:undefined$)?([\s\S]*)$/.exec(text);
   return match ? { code: Number(match[1]), message: match[2] ?? "" } : { code: null, message: text };
 }

@@ -1,6 +1,7 @@
 """The environment of `make up`, and processes: only those started here are stopped."""
 
 import json
+import random
 import socket
 import subprocess
 import sys
@@ -91,3 +92,13 @@ def unused_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+def test_processes_with_same_seed_get_different_ports():
+    """Tests seed `random`, each of pytest's processes with the same number."""
+
+    def drawn():
+        random.seed(1)
+        return aws.free_port()
+
+    assert len({drawn() for _ in range(4)}) > 1
