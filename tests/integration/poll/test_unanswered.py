@@ -11,6 +11,7 @@ from functions.poll.batch.unanswered import (
     end_missing,
     is_overdue,
     isolate_or_end,
+    may_submit_again,
     next_poll,
     overdue_at,
     submit_again,
@@ -144,6 +145,57 @@ def test_ids_are_polled_while_nothing_can_be_sent(polled, why):
     now = one.now
     assert (now.state, now.due_at, now.misses, now.missed_at) == (BatchState.QUEUED, T + NEXT_POLL, 7, T - 60)
     assert one.doubles.sent == []
+
+
+PARTLY_OF_LAST = {"partial_replies": (PartialReply("staging/partly", 2),), "round": 2}
+PARTLY_OF_SECOND = {"partial_replies": (PartialReply("staging/partly", 1),), "round": 1}
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        {},
+        PARTLY_ANSWERED,
+        PARTLY_ANSWERED | {"submissions": ids(0, 0)},
+        {"submissions": ids(0, 0, 0, 1), "round": 1},
+        {"submissions": ids(2), "round": 2},
+    ],
+    ids=["once", "partly answered", "twice, partly answered", "three of an earlier round", "last round"],
+)
+def test_batch_may_be_submitted_again(polled, batch):
+    one = polled(**batch)
+
+    assert may_submit_again(one.services, one.job, one.seen)
+
+
+@pytest.mark.parametrize(
+    ("job", "batch"),
+    [
+        ({}, PARTLY_OF_LAST | {"submissions": ids(2)}),
+        ({}, PARTLY_OF_SECOND | {"submissions": ids(0, 0, 1)}),
+        ({}, {"submissions": ids(0, 0, 0)}),
+        ({}, {"submissions": ids(0, 0), "unknowable": 1}),
+        ({}, {"ending_if_unanswered": REASON}),
+        (CANCELLED, {}),
+        ({"control": JobControl(held_since=T - 9)}, {}),
+        ({"max_cost": 10}, {"estimate": 11}),
+    ],
+    ids=[
+        *("last round, partly answered", "three of all rounds, partly answered", "three", "two and an unknowable"),
+        *("last word", "cancelled", "paused", "more than the job may cost"),
+    ],
+)
+def test_batch_may_not_be_submitted_again(polled, job, batch):
+    one = polled(job, **batch)
+
+    assert not may_submit_again(one.services, one.job, one.seen)
+
+
+def test_batch_may_not_be_submitted_again_while_no_call_is_permitted(polled):
+    one = polled()
+    one.services.budget.limit_rate(T, 60)
+
+    assert not may_submit_again(one.services, one.job, one.seen)
 
 
 def test_changed_batch_gets_no_message(polled):
