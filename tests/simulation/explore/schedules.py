@@ -11,13 +11,14 @@ has written, in the same order, is a duplicate: nothing is tried after it.
 from __future__ import annotations
 
 import hashlib
-import json
 import random
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import chain, count, zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest.mock import patch
+
+import msgspec
 
 from functions.poll.batch import lost_ids
 from local.workers_ai import Behaviour, Fault
@@ -205,7 +206,7 @@ class _Touches:
         moves = key[0] != "CONTROL" and any((old or {}).get(name) != (new or {}).get(name) for name in MOVED)
         self._note(key, writes=True, moves=moves)
         written = {name: (new or {}).get(name) for name in TOLD}
-        self._digest.update(json.dumps([key, written], sort_keys=True).encode())
+        self._digest.update(msgspec.json.encode((key, written), order="deterministic"))
 
     def _note(self, key: Key, *, writes: bool, moves: bool = False) -> None:
         task = self.world.kernel.task
