@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+from functools import cache
 from io import TextIOWrapper
 
 import click
@@ -55,7 +56,8 @@ def main() -> None:
     try:
         with aws.explained(), warnings.catch_warnings():
             warnings.simplefilter("always", UserWarning)
-            warnings.showwarning = lambda text, *_, **__: note(in_options(str(text)))
+            noted = cache(note)  # A table may be read twice: for what is there already, and to be sent.
+            warnings.showwarning = lambda text, *_, **__: noted(in_options(str(text)))
             sys.exit(cli.main(prog_name="dropbatch", standalone_mode=False))
     except click.ClickException as error:
         error.show()

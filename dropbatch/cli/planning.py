@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from dropbatch.cli.context import note
 from dropbatch.client import aws
+from dropbatch.client.results.downloads import MANIFEST, read_manifest, written_names
 from dropbatch.client.sources import upload_name
 from dropbatch.client.transfer.stored import S3, is_stored, path_in_place, stored_name
 from dropbatch.client.uploads import upload_key
@@ -66,12 +67,17 @@ def plan(sources: Sequence[str], name: str | None, stack: Callable[[], Stack]) -
                 )
             found[key] = one
         if len(found) == before:
+            _note_left_out(left_out)
             raise UsageError(f"{source} has no files to upload.")
+    _note_left_out(left_out)
+    return list(found.values()), many
+
+
+def _note_left_out(left_out: Sequence[str]) -> None:
     for left in left_out[:MAX_NAMES]:
         note(f"left out: {left}")
     if len(left_out) > MAX_NAMES:
         note(f"left out: {len(left_out) - MAX_NAMES:,} more")
-    return list(found.values()), many
 
 
 def _is_folder(source: str) -> bool:
@@ -111,14 +117,28 @@ def _files_in(top: Path, name: str, left_out: list[str]) -> Iterator[Planned]:
             elif Path(place, one).is_symlink():
                 left_out.append(f"{Path(place, one)} (a link to a folder)")
         folders[:] = sorted(one for one in folders if not one.startswith((".", "_")))
+        results = _results_in(Path(place), files)
+        left_out += sorted(set(results.values()))
         for file in sorted(files):
             path = Path(place, file)
+            if file in results:
+                continue
             if file.startswith((".", "_")):
                 left_out.append(str(path))
             elif kind := _unusual(path):
                 left_out.append(f"{path} ({kind})")
             else:
                 yield Planned(str(path), name + path.relative_to(top.parent).as_posix())
+
+
+def _results_in(place: Path, names: Sequence[str]) -> dict[str, str]:
+    """The files in a folder that `get` wrote, each with what is said of those of its job."""
+    found = dict[str, str]()
+    for name in (MANIFEST, f"{MANIFEST}.part"):
+        if name in names and (manifest := read_manifest(place / name)):
+            told = f"{place} (files of job {manifest['job_id']})"
+            found |= dict.fromkeys(written_names(manifest).intersection(names), told)
+    return found
 
 
 def _unreadable(error: OSError) -> None:

@@ -134,16 +134,24 @@ def read_manifest(path: Path) -> dict[str, Any] | None:
         found = json.loads(path.read_bytes())
     except (FileNotFoundError, ValueError):
         return None
-    return found if isinstance(found, dict) and isinstance(found.get("job_id"), str) and "files" in found else None
+    if not isinstance(found, dict) or not isinstance(found.get("job_id"), str):
+        return None
+    files = found.get("files")
+    return found if isinstance(files, list) and all(isinstance(one, dict) for one in files) else None
 
 
 def _remove_files(folder: Path, manifest: dict[str, Any]) -> None:
     """Remove what `get` wrote for a job."""
+    for name in written_names(manifest):
+        (folder / name).unlink(missing_ok=True)
+
+
+def written_names(manifest: dict[str, Any]) -> set[str]:
+    """Names of the files that `get` may have written for a job, in whole or in part."""
     names = [name for entry in manifest["files"] if is_file_name(name := entry.get("name"))]
     outputs = [merged_name(name) for name in names]
-    for name in (*names, *outputs, *EXPORTS.values(), MERGED_ERRORS, BEDROCK_MANIFEST, MANIFEST):
-        (folder / name).unlink(missing_ok=True)
-        (folder / f"{name}.part").unlink(missing_ok=True)
+    whole = {*names, *outputs, *EXPORTS.values(), MERGED_ERRORS, BEDROCK_MANIFEST, MANIFEST}
+    return whole | {f"{name}.part" for name in whole}
 
 
 def _refuse_others(folder: Path, entry: dict[str, Any], *, force: bool) -> None:

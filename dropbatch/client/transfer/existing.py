@@ -29,14 +29,14 @@ def find_existing(stack: Stack, submissions: Sequence[Submission], since: dateti
 
     Args:
         stack: the stack.
-        submissions: what is to be sent; each is read if an object of its size is found. What the stack reads where it
-            lies is never sent.
+        submissions: what is to be sent; each is read if an object of its size is found. What can be read once is
+            always sent: nothing of it would be left. What the stack reads where it lies is never sent.
         since: uploads that are older do not count.
 
     Returns:
         The newest version of each that the bucket holds, by key.
     """
-    by_key = {one.key: one for one in submissions if not one.in_place}
+    by_key = {one.key: one for one in submissions if one.opens_again and not one.in_place}
     found: dict[str, Uploaded] = {}
     candidates = [by_key[key] for key, size in _listed(stack, by_key, since) if by_key[key].size in {None, size}]
     for submission, same in at_once(lambda one: _same(stack, one, since), candidates, READS_AT_ONCE):

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from itertools import chain
 from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from dropbatch.client.check import check_beginning
@@ -16,6 +17,7 @@ from dropbatch.client.sources import CHUNK_BYTES, Source, open_source, stream_of
 from dropbatch.client.transfer.stored import is_stored, open_stored, path_in_place, start_in_place, upload_in_place
 from dropbatch.client.uploads import copy, upload, upload_key
 from dropbatch.core import keys
+from dropbatch.core.option_values import option_name
 from dropbatch.core.options import metadata_of, options_keys
 from dropbatch.core.task_token import token_metadata, without_task_token
 from dropbatch.errors import NotPermitted, UploadRefused, UsageError
@@ -116,8 +118,14 @@ class Submission:
 
     def release(self) -> None:
         """Close the source if it can be opened again: of many files, only those that are sent are open."""
-        if is_stored(self.source) or (isinstance(self.source, str | PathLike) and self.size is not None):
+        if self.opens_again:
             self.close()
+
+    @property
+    def opens_again(self) -> bool:
+        """Whether the source can be read twice: it is a file or lies in S3. A pipe gives its bytes once."""
+        named = isinstance(self.source, str | PathLike)
+        return named and (is_stored(self.source) or Path(self.source).is_file())  # type: ignore[arg-type]
 
 
 def prepare(
@@ -142,7 +150,7 @@ def prepare(
     Raises:
         UsageError: the source cannot be read, or the name, an option or the token is wrong.
     """
-    template = options.get("template")
+    template = next((value for name, value in options.items() if option_name(name) == "template"), None)
     opened = _open(stack, source, template)
     submission = Submission(stack, source, "", {}, opened.size, opened, None, template)
     try:
@@ -152,7 +160,9 @@ def prepare(
         submission.in_place = path is not None and name in {None, path} and folder == keys.INBOX and as_it_lies
         submission.key = upload_key(path if name is None else name, opened.name, folder)
         own = metadata_of({**opened.options, **given}, token_metadata(task_token))
-        submission.metadata = without_task_token(opened.metadata) | own
+        replaced = set(map(option_name, own))
+        kept = without_task_token(opened.metadata).items()
+        submission.metadata = {name: value for name, value in kept if option_name(name) not in replaced} | own
     except BaseException:
         submission.close()
         raise

@@ -3,9 +3,16 @@
 import json
 import os
 import socket
+import sys
+from io import BytesIO
+from pathlib import Path
+from threading import Thread
+from types import SimpleNamespace
 
 import botocore.client
+import pyarrow as pa
 import pytest
+from pyarrow import feather, parquet
 
 from dropbatch.cli import sending
 from dropbatch.cli.following import path_in
@@ -13,6 +20,7 @@ from dropbatch.client import uploads, waiting
 from tests.support.aws.resources import BUCKET
 
 M2M = "@cf/meta/m2m100-1.2b"
+EMBEDDINGS = "@cf/baai/bge-small-en-v1.5"
 GOOD = '{"text":"x","target_lang":"es"}\n'
 JOBS = 12
 """More than are shown one by one."""
@@ -167,6 +175,102 @@ def test_existing_file_is_not_sent(command, tmp_path, size):
     assert len(versions(command)) == 2  # Another model.
 
 
+LONG = GOOD.encode() * 200
+TEXTS = ["some words"] * 1_000
+"""Both are more than `short_check` reads."""
+
+
+@pytest.fixture
+def short_check(monkeypatch):
+    """The check reads 1,000 bytes, not 12 MB."""
+    monkeypatch.setattr("dropbatch.core.records.beginning.HEAD_BYTES", 1_000)
+    monkeypatch.setattr("dropbatch.client.transfer.submitting.CHUNK_BYTES", 1_000)
+
+
+@pytest.fixture
+def give(monkeypatch, tmp_path):
+    """Gives bytes to the next command, in a way that lets them be read once; returns what names them."""
+
+    def give(kind, content):
+        if kind == "-":
+            monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=BytesIO(content)))
+            sys.stdin.buffer.name = "<stdin>"
+            return "-"
+        path = tmp_path / "pipe"
+        if not path.exists():
+            os.mkfifo(path)
+        Thread(target=path.write_bytes, args=(content,), daemon=True).start()
+        return path
+
+    return give
+
+
+@pytest.mark.parametrize("more", [b"", GOOD.encode()], ids=["same", "changed"])
+@pytest.mark.parametrize("kind", ["-", "pipe"])
+@pytest.mark.parametrize("option", ["--skip-existing", "--get"])
+def test_what_can_be_read_once_is_sent_whole(command, short_check, give, tmp_path, kind, option, more):
+    options = ("--name", "a.jsonl", *((option, tmp_path / "out") if option == "--get" else (option,)))
+    put(command, give(kind, LONG), *options)
+
+    done = put(command, give(kind, LONG + more), *options)
+
+    assert (done.code, len(versions(command))) == (0, 2)
+    assert command.world.read("inbox/a.jsonl") == LONG + more
+
+
+@pytest.fixture(params=[parquet.write_table, feather.write_feather], ids=["parquet", "arrow"])
+def put_table(request, command, short_check, tmp_path):
+    """Writes a table and puts it."""
+
+    def put_table(columns, *options):
+        request.param(pa.table(columns), tmp_path / "a.table")
+        return command.run("put", tmp_path / "a.table", "--model", EMBEDDINGS, *options)
+
+    return put_table
+
+
+@pytest.mark.parametrize("texts", [TEXTS[:1], TEXTS], ids=["short", "long"])
+def test_existing_table_is_not_sent(command, put_table, texts):
+    first = put_table({"text": texts}, "--json").json()
+
+    again = put_table({"text": texts}, "--skip-existing", "--json").json()
+
+    assert again == [first[0] | {"existing": True}]
+    assert len(versions(command)) == 1
+
+
+def test_changed_table_is_sent_whole(command, put_table):
+    put_table({"text": TEXTS})
+
+    assert put_table({"text": [*TEXTS, "more words"]}, "--skip-existing").code == 0
+
+    sent = command.world.read("inbox/a.csv").splitlines()
+    assert (len(sent), sent[-1]) == (len(TEXTS) + 2, b'"more words"')
+
+
+def test_table_that_is_read_again_warns_once(put_table):
+    columns = {"text": TEXTS[:1], "odd": [[1]]}
+    put_table(columns)
+
+    assert put_table(columns, "--skip-existing").err.count("Column 'odd' is left out") == 1
+
+
+def test_checked_tables_are_closed(command, short_check, tmp_path, monkeypatch):
+    """A folder may have more tables than a program may have open files."""
+    for number in range(5):
+        feather.write_feather(pa.table({"text": TEXTS * 100}), tmp_path / f"{number}.arrow")
+    held, real = [], sending.Sending.send
+
+    def send(self, submissions):
+        held.extend(one for one in Path("/proc/self/fd").iterdir() if one.resolve().is_relative_to(tmp_path))
+        return real(self, submissions)
+
+    monkeypatch.setattr(sending.Sending, "send", send)
+
+    assert command.run("put", tmp_path, "--model", EMBEDDINGS).code == 0
+    assert held == []
+
+
 def test_checksum_tells_what_an_etag_does_not(command, tmp_path, monkeypatch):
     """With a key of KMS, an ETag is no digest of the content."""
     (tmp_path / "a.jsonl").write_text(GOOD)
@@ -267,6 +371,39 @@ def test_what_is_no_file_in_folder_is_left_out(command, folder, tmp_path):
         f"left out: {folder}/nothing (a link to nothing)",
         f"left out: {folder}/socket (a socket)",
     ]
+
+
+@pytest.mark.parametrize("out", ["in/out", "in", "in/july/00.jsonl.out"])
+def test_results_in_the_folder_are_no_uploads(command, folder, tmp_path, out):
+    assert put(command, folder, "--get", tmp_path / out).code == 0
+    sent = {one["Key"] for one in versions(command)}
+
+    done = put(command, folder)
+
+    assert (done.code, {one["Key"] for one in versions(command)}) == (0, sent)
+    assert done.err.count(" (files of job ") == JOBS
+
+
+def test_results_beside_files_leave_these(command, folder):
+    """Also what `get` makes of a job's files, and what an interrupted `get` has left."""
+    put(command, folder / "july/00.jsonl", "--get", folder / "july")
+    command.run("get", "00.jsonl", "--merged", "--as", "csv", "-o", folder / "july")
+    (folder / "july/manifest.json").rename(folder / "july/manifest.json.part")
+
+    assert put(command, folder).code == 0
+
+    names = {one["Key"] for one in versions(command)} - {"inbox/00.jsonl"}
+    assert names == {f"inbox/in/july/{number:02}.jsonl" for number in range(JOBS)}
+
+
+def test_folder_of_results_alone_is_an_error(command, tmp_path):
+    (tmp_path / "a.jsonl").write_text(GOOD)
+    put(command, tmp_path / "a.jsonl", "--get", tmp_path / "out")
+
+    done = put(command, tmp_path / "out")
+
+    assert (done.code, len(versions(command))) == (2, 1)
+    assert f"left out: {tmp_path}/out (files of job " in done.err
 
 
 def test_file_that_becomes_shorter_leaves_nothing(command, tmp_path, monkeypatch):

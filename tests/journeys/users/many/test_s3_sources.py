@@ -32,6 +32,16 @@ def test_object_is_submitted_by_its_name(command, lake):
     assert job.manifest()["tags"] == {"team": "x"}
 
 
+def test_option_replaces_that_of_the_object_however_it_is_written(command, lake):
+    lake("july.jsonl", model=M2M, max_cost="5")
+
+    job = dropbatch.Client("dropbatch").submit("s3://lake/july.jsonl", max_cost=1)
+
+    assert job.wait(check=True) == "completed"
+    head = command.world.s3.head_object(Bucket=BUCKET, Key="inbox/july.jsonl")
+    assert head["Metadata"] == {"model": M2M, "max-cost": "1"}
+
+
 def test_prefix_is_a_folder(command, lake, tmp_path):
     for key in (
         "exports/july/a.jsonl",
