@@ -16,6 +16,7 @@ from dropbatch.client.job import Job
 from dropbatch.client.watch.finding import is_many, newest_jobs
 from dropbatch.client.watch.printable import printable
 from dropbatch.core.keys import JOB_ID
+from dropbatch.core.option_values import option_name
 from dropbatch.errors import NotFound, UsageError
 
 if TYPE_CHECKING:
@@ -176,18 +177,22 @@ options = click.option(
 )
 
 
-def parse_options(pairs: Iterable[str]) -> dict[str, str]:
-    """The values of `-o`, by name.
+def parse_options(pairs: Iterable[str], given: Iterable[tuple[str, str]] = ()) -> dict[str, str]:
+    """The values of `-o`, and of options that have a name of their own, by name.
 
     Raises:
-        UsageError: one has no value.
+        UsageError: one has no value, or two.
     """
-    found = {}
+    every = list(given)
     for pair in pairs:
         name, separator, value = pair.partition("=")
         if not separator:
             raise UsageError(f"-o {pair}: write it as NAME=VALUE.")
-        found[name] = value
+        every.append((name, value))
+    found: dict[str, str] = {}
+    for name, value in every:
+        if found.setdefault(option_name(name), value) != value:
+            raise UsageError(f"{option_name(name)} is given twice, with different values.")
     return found
 
 

@@ -26,12 +26,24 @@ def upload_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
         options,
         click.option("--name", help="Path under inbox/; for several files a folder, ending in a slash."),
-        click.option("--template", help="For CSV, TSV and text: the prompt, with {column} for each value."),
-        click.option("--delimiter", metavar="CHARACTER", help="For tables: , ; | or tab. Detected if not given."),
         click.option(
-            "--format", "format_", metavar="NAME", shell_complete=_formats, help="Such as csv. Detected if not given."
+            "--template", multiple=True, help="For CSV, TSV and text: the prompt, with {column} for each value."
         ),
-        click.option("--model", help="The model id, for instance @cf/baai/bge-small-en-v1.5."),
+        click.option(
+            "--delimiter",
+            multiple=True,
+            metavar="CHARACTER",
+            help="For tables: , ; | or tab. Detected if not given.",
+        ),
+        click.option(
+            "--format",
+            "format_",
+            multiple=True,
+            metavar="NAME",
+            shell_complete=_formats,
+            help="Such as csv. Detected if not given.",
+        ),
+        click.option("--model", multiple=True, help="The model id, for instance @cf/baai/bge-small-en-v1.5."),
     ):
         command = option(command)
     return command
@@ -148,15 +160,15 @@ def _report(
     return check_source(file, name, options)
 
 
-def _options(*, options: Sequence[str], format_: str | None, **given: str | None) -> dict[str, Any]:
-    """The options that were given.
+def _options(*, options: Sequence[str], format_: Sequence[str], **given: Sequence[str]) -> dict[str, Any]:
+    """The options that were given: a second value of one would replace the first unseen.
 
     Raises:
-        UsageError: one is unknown or has a wrong value.
+        UsageError: one is unknown, or has a wrong value or two.
     """
     from dropbatch.core.options import metadata_of
 
-    pairs = {"format": format_, **given, **parse_options(options)}
-    found = {option: value for option, value in pairs.items() if value is not None}
+    named = {"format": format_, **given}
+    found = parse_options(options, ((name, value) for name, values in named.items() for value in values))
     metadata_of(found)
     return found

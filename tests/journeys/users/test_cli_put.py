@@ -148,6 +148,50 @@ def test_what_stack_would_refuse_is_not_sent(command, tmp_path, case):
     assert command.world.manifest()["state"] == "failed"
 
 
+TWICE = [
+    ("-o", "max_cost=1", "-o", "max-cost=2"),
+    ("-o", "max_cost=1", "-o", "max_cost=2"),
+    ("--model", M2M, "-o", f"model={BGE}"),
+    ("--model", M2M, "--model", BGE),
+    ("--format", "csv", "-o", "Format=tsv"),
+]
+
+
+@pytest.mark.parametrize("verb", ["put", "validate"])
+@pytest.mark.parametrize("given", TWICE, ids=" ".join)
+def test_two_values_of_one_option_are_refused(command, tmp_path, verb, given):
+    (tmp_path / "a.jsonl").write_text(GOOD)
+
+    done = command.run(verb, tmp_path / "a.jsonl", "--model", M2M, *given)
+
+    assert (done.code, command.world.objects("inbox/")) == (2, [])
+    assert "given twice, with different values" in done.err
+
+
+def test_option_may_be_given_twice_with_one_value(command, tmp_path):
+    (tmp_path / "a.jsonl").write_text(GOOD)
+
+    given = ("--model", M2M, "-o", f"Model={M2M}", "-o", "max_cost=1", "-o", "max-cost=1")
+    assert command.run("put", tmp_path / "a.jsonl", *given).code == 0
+
+
+def test_retry_refuses_two_values_of_one_option(command):
+    command.world.upload("a.jsonl", "nonsense", model=M2M)
+    command.settle()
+
+    done = command.run("retry", "a.jsonl", "-o", "max_cost=1", "-o", "max_cost=2")
+
+    assert (done.code, "given twice, with different values" in done.err) == (2, True)
+
+
+def test_template_in_any_spelling_needs_its_columns(command, tmp_path):
+    parquet.write_table(pa.table({"title": ["x"], "odd": [[1]]}), tmp_path / "a.parquet")
+
+    done = command.run("put", tmp_path / "a.parquet", "--model", BGE, "-o", "Template={odd}")
+
+    assert (done.code, "Column 'odd' cannot be sent" in done.err) == (2, True)
+
+
 def test_pipe_is_checked_and_sent_whole(command, monkeypatch):
     class Pipe(BytesIO):
         name = "<stdin>"
