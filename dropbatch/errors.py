@@ -6,6 +6,7 @@ Error:
 ├── JobFailed       a job ended without its answers
 ├── NotPermitted    AWS denied the call, or has no valid credentials
 ├── NotFound        there is no such stack, job, upload or file
+│   └── NothingToRetry  of a job
 ├── TimedOut        jobs are not over after the time that was given
 └── ConnectionLost  AWS could not be reached, or was busy; the same call may work later
 """
@@ -40,6 +41,10 @@ class NotPermitted(Error):  # noqa: N818
 
 class NotFound(Error):  # noqa: N818
     """There is no such stack, job, upload or file."""
+
+
+class NothingToRetry(NotFound):
+    """A job has no records that can be tried again."""
 
 
 class ConnectionLost(Error):  # noqa: N818

@@ -12,21 +12,25 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
+from dropbatch.cli.exits import Exit, exit_of, in_options, worst
 from dropbatch.client.job import Job
+from dropbatch.client.transfer.threads import at_once
 from dropbatch.client.watch.finding import is_many, newest_jobs
 from dropbatch.client.watch.printable import printable
 from dropbatch.core.keys import JOB_ID
 from dropbatch.core.option_values import option_name
-from dropbatch.errors import NotFound, UsageError
+from dropbatch.errors import Error, NotFound, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from datetime import datetime
 
     from dropbatch.client.client import Client
     from dropbatch.client.stack import Stack
 
 Command = TypeVar("Command", bound=click.Command)
+Out = TypeVar("Out")
+CALLS_AT_ONCE = 16
 
 
 @dataclass
@@ -35,6 +39,8 @@ class Context:
 
     stack_name: str = field(default_factory=lambda: os.environ.get("DROPBATCH_STACK") or "dropbatch")
     local: bool = False
+    code: Exit = field(default=Exit.DONE, init=False)
+    """The worst of what failed for some of several jobs."""
 
     @cached_property
     def client(self) -> Client:
@@ -52,31 +58,74 @@ class Context:
         """The stack."""
         return self.client.stack
 
-    def jobs(self, names: Iterable[str]) -> tuple[list[Job], bool]:
+    def jobs(self, names: Sequence[str], find: Callable[[str], Job] | None = None) -> tuple[list[Job], bool]:
         """The jobs that names mean, each once; and whether they may be several.
 
         A name may be a path prefix that ends in a slash or a pattern: the newest job of each path; or `-`: lines of
-        standard input that begin with an id, as `ls` prints them, also with `--json`.
+        standard input that begin with an id, as `ls` prints them, also with `--json`. If they may be several, one that
+        means no job is said, and counts in `code`.
+
+        Args:
+            names: of the jobs.
+            find: finds the job of a name that means one; `Client.job` if not given.
 
         Raises:
-            Error: one means no job.
+            Error: the only one means no job.
+            SystemExit: none of several means a job.
         """
         found: dict[Job, None] = {}
-        count = 0
+        many = len(names) > 1 or any(name == "-" or is_many(name) for name in names)
         for name in names:
-            count += 1
-            for job in self._meant(name):
-                found.setdefault(job)
-            count += name == "-" or is_many(name)
-        return list(found), count > 1
+            try:
+                for one in self._meant(name, find or self.client.job):
+                    if isinstance(one, Error):
+                        self.add(one)
+                    else:
+                        found.setdefault(one)
+            except Error as error:
+                if len(names) == 1:
+                    raise
+                self.add(error)
+        if not found and self.code:
+            raise SystemExit(self.code)
+        return list(found), many
 
-    def _meant(self, name: str) -> Iterator[Job]:
+    def add(self, error: Error, job: Job | None = None) -> None:
+        """Say what is wrong with one of several jobs; the others go on."""
+        note(f"{job.id}  {in_options(str(error))}" if job else in_options(str(error)))
+        self.code = worst(self.code, exit_of(error))
+
+    def each(self, function: Callable[[Job], Out], jobs: Iterable[Job], *, many: bool) -> Iterator[tuple[Job, Out]]:
+        """Call a function for each job, some at the same time; yield each with its result.
+
+        Raises:
+            Error: it failed for the only job; of many, that is said, and the others go on.
+        """
+
+        def tried(job: Job) -> Out | Error:
+            try:
+                return function(job)
+            except Error as error:
+                if not many:
+                    raise
+                return error
+
+        for job, result in at_once(tried, jobs, CALLS_AT_ONCE):
+            if isinstance(result, Error):
+                self.add(result, job)
+            else:
+                yield job, result
+
+    def _meant(self, name: str, find: Callable[[str], Job]) -> Iterator[Job | Error]:
         if name == "-":
             for line in filter(str.strip, sys.stdin):
-                yield self._of_line(line)
+                try:
+                    yield self._of_line(line)
+                except Error as error:
+                    yield error
             return
         if not is_many(name):
-            yield self.client.job(name)
+            yield find(name)
             return
         jobs = newest_jobs(self.stack, name)
         try:

@@ -24,7 +24,7 @@ class Exit(IntEnum):
     INTERRUPTED = 130
 
 
-_OF_ERRORS = {
+_OF_ERRORS: dict[type[Error], Exit] = {
     UsageError: Exit.USAGE,
     NotPermitted: Exit.NOT_PERMITTED,
     NotFound: Exit.NOT_FOUND,
@@ -40,7 +40,7 @@ def worst(*codes: Exit) -> Exit:
 
 def exit_of(error: Error) -> Exit:
     """The exit code of a command that an error ends."""
-    return _OF_ERRORS.get(type(error), Exit.JOB_FAILED)
+    return next((code for kind, code in _OF_ERRORS.items() if isinstance(error, kind)), Exit.JOB_FAILED)
 
 
 _ARGUMENTS = {

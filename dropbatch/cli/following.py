@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from decimal import Decimal
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dropbatch.cli.context import emit, is_json, note
@@ -17,7 +18,7 @@ from dropbatch.client.results.delivery import deliver
 from dropbatch.client.results.downloads import MANIFEST, read_manifest
 from dropbatch.client.transfer.threads import at_once
 from dropbatch.client.waiting import FEW_JOBS, Total, each_over, wait_until_created
-from dropbatch.errors import Error, NotFound
+from dropbatch.errors import Error
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -89,10 +90,14 @@ class Following:
             Interrupted: the user interrupted it.
         """
         self._note_twice(jobs)
-        if len(jobs) <= FEW_JOBS:
-            for job in jobs:
+        lost: dict[Job, Error] = {}
+        for job in jobs if len(jobs) <= FEW_JOBS else ():
+            try:
                 wait_until_created(job)
-        ended = each_over(jobs, Progress(), self.timeout, self.go_on)
+            except Error as error:
+                lost[job] = error
+        made = [job for job in jobs if job not in lost]
+        ended = chain(lost.items(), each_over(made, Progress(), self.timeout, self.go_on) if made else ())
         if not self.many and len(jobs) == 1:
             (only,) = ended
             return self._one(*only)
@@ -102,13 +107,13 @@ class Following:
         """Download the files of many finished jobs, print a line for each; return the worst exit code."""
         self._note_twice(jobs)
 
-        def read(job: Job) -> tuple[Job, dict[str, Any] | NotFound]:
+        def read(job: Job) -> tuple[Job, dict[str, Any] | Error]:
             try:
                 return job, job.manifest()
-            except NotFound as error:
+            except Error as error:
                 return job, error
 
-        def get(job: Job) -> tuple[tuple[Job, dict[str, Any] | NotFound], Error | None]:
+        def get(job: Job) -> tuple[tuple[Job, dict[str, Any] | Error], Error | None]:
             ended = read(job)
             return ended, self._download(*ended)
 
@@ -117,7 +122,7 @@ class Following:
     def _many(
         self,
         jobs: Sequence[Job],
-        ended: Iterable[tuple[tuple[Job, dict[str, Any] | NotFound], Error | None]],
+        ended: Iterable[tuple[tuple[Job, dict[str, Any] | Error], Error | None]],
     ) -> Exit:
         """Show how many jobs ended: with `--json` each one's manifest at once, else a table at the end."""
         total, rows, code = Total(len(jobs)), dict[Job, Row](), Exit.DONE
@@ -140,9 +145,9 @@ class Following:
     def _note_twice(self, jobs: Sequence[Job]) -> None:
         self.twice = {path for path, count in Counter(job.path for job in jobs).items() if count > 1}
 
-    def _one(self, job: Job, manifest: dict[str, Any] | NotFound) -> Exit:
+    def _one(self, job: Job, manifest: dict[str, Any] | Error) -> Exit:
         """Say how the only job ended, and download its files."""
-        if isinstance(manifest, NotFound):
+        if isinstance(manifest, Error):
             raise manifest
         emit(manifest)
         if error := manifest["error"]:
@@ -155,10 +160,10 @@ class Following:
             get_files(job, self.folder, **self._arguments(self.folder, manifest))
         return self._exit(manifest, None)
 
-    def _download(self, job: Job, found: dict[str, Any] | NotFound) -> Error | None:
+    def _download(self, job: Job, found: dict[str, Any] | Error) -> Error | None:
         """Download one of many jobs' files, if that is wanted; return what failed."""
-        if self.folder is None or isinstance(found, NotFound):
-            return found if isinstance(found, NotFound) else None
+        if self.folder is None or isinstance(found, Error):
+            return found if isinstance(found, Error) else None
         folder = path_in(self.folder, job.path)
         if job.path in self.twice:
             folder /= job.id
@@ -173,9 +178,11 @@ class Following:
         is_older = older is not None and older.get("source", {}).get("key") == manifest["source"]["key"]
         return {**self.download, "force": True} if is_older else self.download
 
-    def _exit(self, found: dict[str, Any] | NotFound, problem: Error | None) -> Exit:
-        if problem or isinstance(found, NotFound):
-            return exit_of(problem or NotFound())
+    def _exit(self, found: dict[str, Any] | Error, problem: Error | None) -> Exit:
+        if isinstance(found, Error):
+            return exit_of(found)
+        if problem:
+            return exit_of(problem)
         if found["state"] != "completed":
             return Exit.JOB_FAILED
         return Exit.SOME_FAILED if self.strict and found["counts"]["failed"] else Exit.DONE
@@ -202,9 +209,9 @@ class Following:
             note("`dropbatch report JOB` shows why records failed, `dropbatch retry JOB...` tries them again.")
 
 
-def _row(job: Job, found: dict[str, Any] | NotFound, problem: Error | None) -> Row:
+def _row(job: Job, found: dict[str, Any] | Error, problem: Error | None) -> Row:
     says = in_options(str(problem)) if problem else ""
-    if isinstance(found, NotFound):
+    if isinstance(found, Error):
         return Row(job.id, job.path, "no job", 0, 0, "", says)
     if error := found["error"]:
         says = f"{error['code']}: {in_options(error['message'])}"

@@ -9,7 +9,7 @@ from dropbatch.client import aws
 from dropbatch.client.job_files import JobFiles
 from dropbatch.core import keys
 from dropbatch.core.options import as_arguments
-from dropbatch.errors import JobFailed, NotFound, UsageError
+from dropbatch.errors import Error, JobFailed, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
@@ -44,7 +44,7 @@ class Job(JobFiles):
 
         wait_until_created(self)
         ((_, manifest),) = each_over([self], shown_to_user() if progress else None, timeout)
-        if isinstance(manifest, NotFound):
+        if isinstance(manifest, Error):
             raise manifest
         return self.ended(manifest, check=check)
 
@@ -232,7 +232,7 @@ def wait(
         for job in wanted:
             wait_until_created(job)
     for job, found in each_over(wanted, shown_to_user() if progress else None, timeout):
-        if isinstance(found, NotFound):
+        if isinstance(found, Error):
             raise found
         job.ended(found, check=check)
         yield job

@@ -102,7 +102,8 @@ class JobFiles:
         self.exists()
         found = self.stack.read_json(f"{self.folder}manifest.json")
         if found is None:
-            self.status()
+            if (state := self.status()["state"]) in keys.FINAL_JOB_STATES:
+                raise NotFound(f"Job {self.id} is over ({state}), and its manifest was deleted.")
             raise NotFound(f"Job {self.id} is not over yet. Wait for it with `job.wait()`.")
         self._state = found["state"]
         return found

@@ -13,7 +13,7 @@ from dropbatch.core import keys
 from dropbatch.core.model_advice import model_advice
 from dropbatch.core.options import metadata_of
 from dropbatch.core.task_token import token_metadata
-from dropbatch.errors import NotFound
+from dropbatch.errors import NotFound, NothingToRetry
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,7 +39,7 @@ def retry(job: JobFiles, options: Mapping[str, object], task_token: str | None =
     if not names:
         failed = manifest["counts"]["failed"]
         why = "none of its failed records can be tried again" if failed else "no record failed"
-        raise NotFound(f"Job {job.id} has no retry file: {why}.")
+        raise NothingToRetry(f"Job {job.id} has no retry file: {why}.")
     stack = job.stack
     source = job.folder + names[0]
     key = keys.INBOX + retry_path(job.path, PurePosixPath(names[0]).suffix)

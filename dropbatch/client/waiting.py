@@ -28,6 +28,8 @@ MIN_READ_SECONDS, MAX_READ_SECONDS = 1.0, 10.0
 """Seconds between two reads of a job's status, at first and later."""
 REDRAW_SECONDS = 1.0
 REPORT_SECONDS = 3_600.0
+GONE_SECONDS = 60.0
+"""Seconds to wait for the files of a job that exists: a running job writes its status anew."""
 JOB_SECONDS = 300.0
 """Seconds to wait for the job of what was just uploaded: S3's events may take a minute, and the queue may be long."""
 
@@ -67,12 +69,13 @@ def wait_until_created(job: JobFiles, seconds: float = JOB_SECONDS) -> None:
 
 def each_over(
     jobs: Sequence[JobT], progress: Progress | None = None, timeout: float | None = None, go_on: str = ""
-) -> Iterator[tuple[JobT, dict[str, Any] | NotFound]]:
+) -> Iterator[tuple[JobT, dict[str, Any] | Error]]:
     """Show jobs until all are over; yield each with its manifest when it is.
 
     Args:
         jobs: if they are few, they must exist. Of many, one that does not exist five minutes after the last new one is
-            yielded with that error.
+            yielded with that error. So is one whose files are deleted, or
+            that AWS denies.
         progress: where they are shown.
         timeout: seconds after which to give up.
         go_on: what to do after an interruption, for its message; empty for the usual.
@@ -81,7 +84,7 @@ def each_over(
         TimedOut: some are not over after these seconds.
         Interrupted: the user interrupted it.
     """
-    watch: Any = FewJobs(jobs) if len(jobs) <= FEW_JOBS else ManyJobs(jobs, JOB_SECONDS)
+    watch: Any = FewJobs(jobs, GONE_SECONDS) if len(jobs) <= FEW_JOBS else ManyJobs(jobs, JOB_SECONDS)
     total = None if len(jobs) <= FEW_JOBS else Total(len(jobs))
     ends = math.inf if timeout is None else time.monotonic() + timeout
     pause = MIN_READ_SECONDS
@@ -117,10 +120,10 @@ class Total:
     records: int = 0
     failed_records: int = 0
 
-    def add(self, found: dict[str, Any] | NotFound) -> None:
+    def add(self, found: dict[str, Any] | Error) -> None:
         """Add a job that is over, or does not exist."""
         self.over += 1
-        if isinstance(found, NotFound):
+        if isinstance(found, Error):
             self.failed += 1
             return
         self.failed += found["state"] != JobState.COMPLETED

@@ -9,7 +9,6 @@ import click
 
 from dropbatch.cli.context import Context, as_json, emit, pass_context
 from dropbatch.cli.exits import Exit
-from dropbatch.client.transfer.threads import at_once
 from dropbatch.core.keys import FINAL_JOB_STATES
 from dropbatch.errors import UsageError
 
@@ -17,8 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dropbatch.client.job import Job
-
-CALLS_AT_ONCE = 16
 
 
 @click.command()
@@ -30,7 +27,7 @@ CALLS_AT_ONCE = 16
 @pass_context
 def cancel(context: Context, *, jobs: Sequence[str], now: bool) -> None:
     """Cancel jobs. Answers that have arrived are kept."""
-    found, _ = context.jobs(jobs)
+    found, many = context.jobs(jobs)
 
     def stop(job: Job) -> str:
         state: str = job.status()["state"]
@@ -38,11 +35,12 @@ def cancel(context: Context, *, jobs: Sequence[str], now: bool) -> None:
             job.cancel(now=now)
         return state
 
-    for job, state in at_once(stop, found, CALLS_AT_ONCE):
+    for job, state in context.each(stop, found, many=many):
         if state in FINAL_JOB_STATES:
             _say_over(job, state)
         else:
             emit({"job_id": job.id, "control": "cancel now" if now else "cancel"}, f"{job.id}  is being cancelled")
+    raise SystemExit(context.code)
 
 
 def _say_over(job: Job, state: str) -> None:

@@ -8,15 +8,13 @@ import click
 
 from dropbatch.cli.context import Context, as_json, emit, is_json, parse_seconds, parse_since, pass_context, strict
 from dropbatch.cli.details import row
-from dropbatch.client.watch.finding import is_many
+from dropbatch.cli.exits import worst
 from dropbatch.core.keys import JobState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
-
-READS_AT_ONCE = 16
 STATES = tuple(state.value for state in JobState)  # click would take the names of the members.
 
 
@@ -47,13 +45,12 @@ def status(context: Context, *, jobs: Sequence[str]) -> None:
     """Show the status of a job, or a line each of several."""
     from dropbatch.cli.details import details
     from dropbatch.client.progress import describe
-    from dropbatch.client.transfer.threads import at_once
 
     found, many = context.jobs(jobs)
     if many:
-        for job, current in at_once(lambda job: job.status(), found, READS_AT_ONCE):
+        for job, current in context.each(lambda job: job.status(), found, many=True):
             emit(current | {"job_id": job.id, "path": job.path}, *row(job, current))
-        return
+        raise SystemExit(context.code)
     (only,) = found
     current = only.status()
     if is_json():
@@ -73,6 +70,6 @@ def wait(context: Context, *, jobs: Sequence[str], timeout: float | None, strict
     from dropbatch.cli.following import Following
     from dropbatch.client.find_jobs import wait_for_job
 
-    found, many = context.jobs(jobs) if any(name == "-" or is_many(name) for name in jobs) else ([], len(jobs) > 1)
+    found, many = context.jobs(jobs, lambda name: wait_for_job(context.stack, name, timeout))
     following = Following(strict=strict, many=many, timeout=timeout)
-    raise SystemExit(following.follow(found or [wait_for_job(context.stack, name, timeout) for name in jobs]))
+    raise SystemExit(worst(following.follow(found), context.code))

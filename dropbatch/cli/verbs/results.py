@@ -8,16 +8,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dropbatch.cli.context import Context, as_json, emit, note, options, parse_options, pass_context, strict
-from dropbatch.cli.exits import Exit, in_options
+from dropbatch.cli.exits import Exit, in_options, worst
 from dropbatch.client.job import Job
 from dropbatch.client.results import EXPORTS
-from dropbatch.client.transfer.threads import at_once
-from dropbatch.errors import Interrupted, NotFound, UsageError
+from dropbatch.errors import Interrupted, NotFound, NothingToRetry, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-RETRIES_AT_ONCE = 8
 
 
 @click.command()
@@ -68,7 +65,8 @@ def get(
         raise UsageError(f"{folder} is a file. -o names a folder, unless --so-far is given.")
     wanted: dict[str, Any] = {"merged": merged, "exports": kinds, "columns": not no_columns, "force": force}
     if many:
-        raise SystemExit(Following(folder=folder or Path(), many=True, download=wanted).collect(found))
+        code = Following(folder=folder or Path(), many=True, download=wanted).collect(found)
+        raise SystemExit(worst(code, context.code))
     (job,) = found
     done = get_files(job, folder or Path(job.id), **wanted)
     if done.merged and done.merged.skipped and strict:
@@ -103,25 +101,25 @@ def retry(context: Context, *, jobs: Sequence[str], options: Sequence[str], wait
     found, many = context.jobs(jobs)
     given, made = parse_options(options), list[Job]()
 
-    def retried(job: Job) -> Job | NotFound:
+    def retried(job: Job) -> Job | str:
         try:
             return job.retry(**given)
-        except NotFound as error:
-            return error
-
-    for _, again in at_once(retried, found, RETRIES_AT_ONCE):
-        if isinstance(again, NotFound):
+        except NothingToRetry as error:
             if not many:
-                raise again
-            note(in_options(str(again)))
+                raise
+            return str(error)
+
+    for _, again in context.each(retried, found, many=many):
+        if isinstance(again, str):
+            note(in_options(again))
             continue
         made.append(again)
         line = f"s3://{context.stack.bucket}/inbox/{again.path}  job {again.id}"
         emit({"path": again.path, "job_id": again.id}, line)
-    if many and not made:
+    if many and not made and not context.code:
         raise NotFound(f"None of these {len(found):,} jobs has records to try again.")
-    if wait and made:
-        raise SystemExit(Following(strict=strict, many=many).follow(made))
+    code = Following(strict=strict, many=many).follow(made) if wait and made else Exit.DONE
+    raise SystemExit(worst(code, context.code))
 
 
 @click.command()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from dropbatch.client.transfer.objects import common_prefix, pages_of
 from dropbatch.client.transfer.threads import at_once
 from dropbatch.core.keys import FINAL_JOB_STATES
-from dropbatch.errors import ConnectionLost, NotFound
+from dropbatch.errors import ConnectionLost, Error, NotFound
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -37,22 +37,42 @@ class FewJobs:
         statuses: of all, by job id.
     """
 
-    def __init__(self, jobs: Sequence[JobFiles]) -> None:
-        """Begin."""
+    def __init__(self, jobs: Sequence[JobFiles], seconds: float) -> None:
+        """Begin.
+
+        Args:
+            jobs: that exist.
+            seconds: after which a job whose files are missing is given up.
+        """
         self.left = list(jobs)
+        self._seconds = seconds
+        self._gone_since: dict[str, float] = {}
         self.statuses: dict[str, dict[str, Any]] = {job.id: {"state": "splitting"} for job in jobs}
 
-    def look(self) -> Iterator[tuple[JobFiles, dict[str, Any]]]:
-        """Look once; yield each job that is over now with its manifest."""
+    def look(self) -> Iterator[tuple[JobFiles, dict[str, Any] | Error]]:
+        """Look once; yield each job that is over now with its manifest, or with the error that its files are gone."""
         for job in list(self.left):
             try:
-                self.statuses[job.id], manifest = _read(job, self.statuses[job.id])
+                self.statuses[job.id], manifest, is_gone = _read(job, self.statuses[job.id])
             except ConnectionLost as error:
                 self.statuses[job.id] = self.statuses[job.id] | {"waiting_for": connection_lost(error)}
+                continue
+            except Error as error:
+                self.left.remove(job)
+                yield job, error
                 continue
             if manifest:
                 self.left.remove(job)
                 yield job, manifest
+            elif not is_gone:
+                self._gone_since.pop(job.id, None)
+            elif time.monotonic() - self._gone_since.setdefault(job.id, time.monotonic()) >= self._seconds:
+                self.left.remove(job)
+                yield job, _deleted(job)
+
+
+def _deleted(job: JobFiles) -> NotFound:
+    return NotFound(f"The results of job {job.id} were deleted: nothing tells how it ended, or whether it is over.")
 
 
 def connection_lost(error: ConnectionLost) -> dict[str, str]:
@@ -60,17 +80,18 @@ def connection_lost(error: ConnectionLost) -> dict[str, str]:
     return {"code": "connection_lost", "message": f"{error} It is tried again."}
 
 
-def _read(job: JobFiles, last: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """A job's status, or the last one, and its manifest once it is over."""
-    current = job.stack.read_json(f"{job.folder}status.json") or last
+def _read(job: JobFiles, last: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any] | None, bool]:
+    """A job's status, or the last one; its manifest once it is over; and whether one that must be there is missing."""
+    found = job.stack.read_json(f"{job.folder}status.json")
+    current = found or last
     # The last status.json is written moments after the manifest.
-    if current["state"] not in FINAL_JOB_STATES | {"finalizing"} and current.get("fraction_done") != 1:
-        return current, None
+    if found and found["state"] not in FINAL_JOB_STATES | {"finalizing"} and found.get("fraction_done") != 1:
+        return current, None, False
     manifest = job.stack.read_json(f"{job.folder}manifest.json")
     if not manifest:
-        return current, None
+        return current, None, not found or found["state"] in FINAL_JOB_STATES
     over = {"state": manifest["state"], "counts": manifest["counts"], "fraction_done": 1.0}
-    return current | over | {"waiting_for": None, "pending": None}, manifest
+    return current | over | {"waiting_for": None, "pending": None}, manifest, False
 
 
 class ManyJobs:
@@ -92,10 +113,11 @@ class ManyJobs:
         self.statuses: dict[str, dict[str, Any]] = {}
         self._seconds, self._grew = seconds, time.monotonic()
         self._exist: set[str] = set()
+        self._final: set[str] = set()
         self._read: dict[str, str] = {}
         self._lists = True
 
-    def look(self) -> Iterator[tuple[JobFiles, dict[str, Any] | NotFound]]:
+    def look(self) -> Iterator[tuple[JobFiles, dict[str, Any] | Error]]:
         """Look once; yield each job that is over now with its manifest, or with the error that it does not exist.
 
         Raises:
@@ -105,7 +127,7 @@ class ManyJobs:
             return
         stack = next(iter(self.left.values())).stack
         over = self._listed(stack) if self._lists else list(self.left)
-        yield from self._ended(over)
+        yield from self._ended(self._final.union(over))
         if time.monotonic() - self._grew > self._seconds:
             yield from self._missing()
 
@@ -129,9 +151,9 @@ class ManyJobs:
                 break
         self._lists = pages <= max(MIN_PAGES, len(self.left))
         if changed.keys() - self._exist:
-            self._exist |= changed.keys()
             self._grew = time.monotonic()
         is_over = set(over)
+        self._exist = is_over.union(changed)
         self._look_at({folder: etag for folder, etag in changed.items() if folder not in is_over})
         return over
 
@@ -144,30 +166,57 @@ class ManyJobs:
             if status:
                 self._read[folder] = changed[folder]
                 self.statuses[self.left[folder].path] = status
+                self._note_final(folder, status)
 
-    def _ended(self, folders: Iterable[str]) -> Iterator[tuple[JobFiles, dict[str, Any]]]:
+    def _note_final(self, folder: str, status: dict[str, Any]) -> None:
+        """Note a job whose manifest is there, unless it was deleted: the last status.json is written after it."""
+        if status["state"] in FINAL_JOB_STATES:
+            self._final.add(folder)
+
+    def _ended(self, folders: Iterable[str]) -> Iterator[tuple[JobFiles, dict[str, Any] | Error]]:
         jobs = {folder: self.left[folder] for folder in folders}
-        reads = at_once(lambda one: _json(jobs[one], one, "manifest.json"), jobs, READS_AT_ONCE)
-        for folder, manifest in reads:
+
+        def read(folder: str) -> dict[str, Any] | Error | None:
+            try:
+                return _json(jobs[folder], folder, "manifest.json")
+            except ConnectionLost:
+                raise
+            except Error as error:
+                return error
+
+        for folder, manifest in at_once(read, jobs, READS_AT_ONCE):
             if manifest:
-                self._exist.add(folder)
                 self._read.pop(folder, None)
-                self.statuses.pop(jobs[folder].path, None)
-                yield self.left.pop(folder), manifest
+            elif folder not in self._final:
+                continue
+            self._final.discard(folder)
+            self.statuses.pop(jobs[folder].path, None)
+            yield self.left.pop(folder), manifest or _deleted(jobs[folder])
 
     def _missing(self) -> Iterator[tuple[JobFiles, NotFound]]:
-        """Look for the jobs of uploads one by one: another upload may have a job's id, so that it got its own."""
+        """Look for jobs one by one: another upload may have a job's id, so that it got its own; or it was deleted."""
         absent = {folder: job for folder, job in self.left.items() if folder not in self._exist}
-        for folder, exists in at_once(lambda one: absent[one].exists(), absent, READS_AT_ONCE):
+
+        def status_of(folder: str) -> dict[str, Any] | None:
+            job = absent[folder]
+            return _json(job, job.folder, "status.json") if job.exists() else None
+
+        for folder, status in at_once(status_of, absent, READS_AT_ONCE):
             job = self.left.pop(folder)
-            if exists and (job.folder != folder or job.stack.ask("head_object", f"{folder}status.json")):
+            if status:
                 self.left[job.folder] = job
                 self._exist.add(job.folder)
-            else:
+                self._note_final(job.folder, status)
+            elif job.uploaded:
                 why = (
                     f"{job.path} has no job after {self._seconds:.0f} seconds. `dropbatch doctor` looks for the cause."
                 )
                 yield job, NotFound(why)
+            else:
+                yield job, _deleted(job)
+        if not self._lists:  # No listing tells which were deleted since.
+            self._exist.clear()
+            self._grew = time.monotonic()
 
 
 def _json(job: JobFiles, folder: str, name: str) -> dict[str, Any] | None:

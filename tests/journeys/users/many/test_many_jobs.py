@@ -5,6 +5,7 @@ import json
 
 import botocore.client
 import pytest
+from botocore.exceptions import ClientError
 
 import dropbatch
 from dropbatch.client import waiting
@@ -115,6 +116,81 @@ def test_wait_has_a_time_limit(command):
     assert command.run("wait", "reviews/1.jsonl", "--timeout", "soon").code == 2
 
 
+# ── some fail ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+NO_JOB = "20200101T000000Z-00000000"
+
+
+@pytest.fixture
+def three(command, monkeypatch):
+    """Three running jobs, whose ids standard input gives between one of no job and a line that names none."""
+    for number in range(3):
+        command.world.upload(f"reviews/{number}.jsonl", GOOD, model=M2M)
+    command.world.deliver_all()
+    first, *others = command.run("ls").out.splitlines(keepends=True)
+    lines = [first, f"{NO_JOB}  gone.jsonl\n", '{"path": 1}\n', *others]
+    monkeypatch.setattr("sys.stdin", io.StringIO("".join(lines)))
+    return command
+
+
+def test_cancel_goes_on_after_an_id_that_means_no_job(three):
+    done = three.run("cancel", "-")
+
+    assert (done.code, len(three.world.objects("control/jobs/"))) == (5, 3)
+    assert f"There is no job {NO_JOB}" in done.err
+    assert 'This line names no job: {"path": 1}' in done.err
+
+
+@pytest.mark.parametrize("verb", ["cancel", "status", "retry", "get", "wait"])
+def test_verb_of_many_goes_on_after_one_that_means_no_job(many, tmp_path, monkeypatch, verb):
+    monkeypatch.chdir(tmp_path)
+
+    done = many.run(verb, "reviews/00.jsonl", NO_JOB, "reviews/01.jsonl")
+
+    assert (done.code, f"There is no job {NO_JOB}" in done.err) == (5, True)
+    assert len(done.out.splitlines()) == 2
+
+
+@pytest.mark.parametrize("verb", ["cancel", "status", "retry", "get", "wait"])
+def test_verb_of_many_of_which_none_exists_fails(many, tmp_path, monkeypatch, verb):
+    monkeypatch.chdir(tmp_path)
+
+    done = many.run(verb, NO_JOB, NO_JOB[:-1] + "1")
+
+    assert (done.code, done.out, done.err.count("There is no job ")) == (5, "", 2)
+
+
+@pytest.mark.parametrize("verb", ["cancel", "status", "retry", "get", "wait"])
+def test_verb_of_many_goes_on_after_a_job_that_aws_denies(many, tmp_path, monkeypatch, verb):
+    """Of the first of three jobs, in whatever it reads."""
+    real = botocore.client.BaseClient._make_api_call
+
+    def call(client, operation, arguments):
+        if "results/reviews/00.jsonl/" in arguments.get("Key", ""):
+            raise ClientError({"Error": {"Code": "AccessDenied", "Message": "no"}}, operation)
+        return real(client, operation, arguments)
+
+    monkeypatch.setattr(botocore.client.BaseClient, "_make_api_call", call)
+    monkeypatch.chdir(tmp_path)
+
+    done = many.run(verb, "reviews/00.jsonl", "reviews/01.jsonl", "reviews/02.jsonl")
+
+    assert (done.code, "AWS denied" in done.out + done.err) == (4, True)
+    shown = [line for line in done.out.splitlines() if "denied" not in line]
+    assert len(shown) == (1 if verb == "retry" else 2)
+
+
+def test_expired_status_hides_no_other_job(many):
+    (found,) = [one["job_id"] for one in many.run("ls", "--json").json() if one["path"] == "reviews/00.jsonl"]
+    many.world.s3.delete_object(Bucket=BUCKET, Key=f"results/reviews/00.jsonl/{found}/status.json")
+
+    done = many.run("status", found, "reviews/01.jsonl", "reviews/02.jsonl")
+
+    assert (done.code, len(done.out.splitlines())) == (5, 2)
+    assert f"There is no job {found}" in done.err
+
+
 # ── calls ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -156,6 +232,70 @@ def test_upload_without_job_ends_the_wait_of_many(command, monkeypatch):
 
     with pytest.raises(dropbatch.NotFound, match="has no job after 300 seconds"):
         list(dropbatch.wait(jobs))
+
+
+def delete(command, *names):
+    """Delete files of all jobs, as the lifecycle does, or somebody who cleans up."""
+    for key in command.world.objects("results/"):
+        if key.rpartition("/")[2] in names:
+            command.world.s3.delete_object(Bucket=BUCKET, Key=key)
+
+
+DELETED = [("status.json", "manifest.json"), ("manifest.json",)]
+
+
+@pytest.mark.parametrize("gone", DELETED, ids=" ".join)
+@pytest.mark.parametrize("jobs", [1, 2, JOBS])
+def test_wait_ends_for_jobs_whose_results_were_deleted(many, jobs, gone):
+    ids = [line.split()[0] for line in many.run("ls").out.splitlines()[:jobs]]
+    delete(many, *gone)
+    began = many.world.now()
+
+    done = many.run("wait", *ids)
+
+    assert (done.code, many.world.now() - began < 400) == (5, True)
+    assert f"{ids[0]}" in done.out + done.err
+    assert "were deleted" in done.out + done.err
+
+
+@pytest.mark.parametrize("lists", [True, False])
+@pytest.mark.parametrize("jobs", [1, JOBS])
+def test_wait_ends_when_results_are_deleted_meanwhile(command, monkeypatch, jobs, lists):
+    command.world.secrets.put_secret_value(SecretId="token", SecretString="wrong-token")
+    for number in range(jobs):
+        command.world.upload(f"reviews/{number:02}.jsonl", GOOD, model=M2M)
+    command.world.deliver_all()
+    if not lists:
+        monkeypatch.setattr(watching, "MIN_PAGES", 0)
+        monkeypatch.setattr(watching, "pages_of", lambda *_: iter([[]] * 50))
+    slept = []
+
+    def sleep(seconds):
+        slept.append(seconds)
+        command.world.pass_time(seconds)
+        if sum(slept) > 400:
+            delete(command, "status.json")
+
+    monkeypatch.setattr(waiting.time, "sleep", sleep)
+
+    done = command.run("wait", *(f"reviews/{number:02}.jsonl" for number in range(jobs)))
+
+    assert (done.code, done.err.count("were deleted") + done.out.count("were deleted")) == (5, jobs)
+    assert sum(slept) < 1_100
+
+
+def test_wait_takes_the_manifest_of_a_job_without_status(many):
+    delete(many, "status.json")
+
+    assert many.run("wait", "reviews/00.jsonl").code == 0
+
+
+def test_get_does_not_tell_to_wait_for_a_job_whose_manifest_was_deleted(many, tmp_path):
+    delete(many, "manifest.json")
+
+    done = many.run("get", "reviews/00.jsonl", "-o", tmp_path / "out")
+
+    assert (done.code, "is over (completed), and its manifest was deleted" in done.err) == (5, True)
 
 
 def test_id_that_another_upload_has_is_found_among_many(command, monkeypatch):
