@@ -12,6 +12,7 @@ import argparse
 import os
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,7 +48,8 @@ def run(file: Path, model: str, environment: Mapping[str, str]) -> int:
     print(f"Starting a local AWS that calls {base_url} ...", flush=True)
     aws.up({"LOCAL_PORT": str(port), "WORKERS_AI_BASE_URL": base_url, "LOCAL_PARAMETERS": parameters}, HOME)
     aws.put_secret(port, "ApiToken", environment[TOKEN])
-    command = [sys.executable, "-m", "dropbatch", "--local", "put", str(file), "--get", str(RESULTS)]
+    folder = RESULTS / f"{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}"  # A folder takes one job, and this stack is new.
+    command = [sys.executable, "-m", "dropbatch", "--local", "put", str(file), "--get", str(folder)]
     names = {name: value for name, value in environment.items() if name != TOKEN}
     done = subprocess.run(
         [*command, *(["--model", model] if model else [])],

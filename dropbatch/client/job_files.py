@@ -10,11 +10,18 @@ from dropbatch.core import keys
 from dropbatch.errors import NotFound
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Self
 
     from dropbatch.client.results.so_far import SoFar
     from dropbatch.client.stack import Stack
     from dropbatch.client.uploads import Uploaded
+
+
+def no_job(path: str, notice: Mapping[str, Any]) -> NotFound:
+    """What is wrong with an upload of which S3 tells the stack nothing, as its notice says."""
+    why = notice["error"] or notice["waiting_for"]
+    return NotFound(f"{path} has no job: {why['code']}: {why['message']}")
 
 
 @dataclass(unsafe_hash=True, repr=False)

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from dropbatch.client.job_files import JobFiles
+from dropbatch.client.job_files import JobFiles, no_job
 from dropbatch.client.watch.watching import FewJobs, ManyJobs, connection_lost
 from dropbatch.core.keys import JobState
 from dropbatch.errors import ConnectionLost, Error, Interrupted, NotFound, TimedOut
@@ -54,8 +54,7 @@ def wait_until_created(job: JobFiles, seconds: float = JOB_SECONDS) -> None:
             pause = min(pause * 1.3, MAX_READ_SECONDS)
         else:
             if notice:
-                why = notice["error"] or notice["waiting_for"]
-                raise NotFound(f"{job.path} has no job: {why['code']}: {why['message']}")
+                raise no_job(job.path, notice)
             raise NotFound(
                 f"{job.path} has no job after {seconds:.0f} seconds. `dropbatch doctor` looks for the cause."
             )

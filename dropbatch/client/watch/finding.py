@@ -7,8 +7,10 @@ from fnmatch import translate
 from typing import TYPE_CHECKING
 
 from dropbatch.client.job import Job
+from dropbatch.client.job_files import no_job
 from dropbatch.client.transfer.objects import pages_of
 from dropbatch.core import keys
+from dropbatch.errors import Error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,6 +33,11 @@ def jobs_under(stack: Stack, prefix: str) -> Iterator[Job]:
 
     Those of paths that are too long for a folder of results are not among them.
     """
+    return (one for one in _under(stack, prefix) if isinstance(one, Job))
+
+
+def _under(stack: Stack, prefix: str) -> Iterator[Job | str]:
+    """The same, and the paths of notices: of uploads without a job. A path's jobs come before its notice."""
     last = ""
     for page in pages_of(stack, _RESULTS + prefix):
         for entry in page:
@@ -38,13 +45,19 @@ def jobs_under(stack: Stack, prefix: str) -> Iterator[Job]:
             if name not in {"status.json", "manifest.json"} or folder == last:
                 continue
             path, _, job_id = folder.removeprefix(_RESULTS).rpartition("/")
-            if keys.JOB_ID.fullmatch(job_id) and not path.startswith(_OWN):
+            if f"{path}/".startswith(_OWN):
+                continue
+            if keys.JOB_ID.fullmatch(job_id):
                 last = folder
                 yield Job.at(stack, path, job_id)
+            elif name == "status.json":
+                yield folder.removeprefix(_RESULTS)
 
 
-def newest_jobs(stack: Stack, name: str) -> Iterator[Job]:
+def newest_jobs(stack: Stack, name: str) -> Iterator[Job | Error]:
     """The newest job of each path that a name means: a prefix that ends in a slash, or a pattern.
+
+    An upload of which S3 tells the stack nothing has no job: it is an error.
 
     In a pattern, `*` matches any characters, also slashes; a name that ends in a slash means all below it.
     """
@@ -54,9 +67,22 @@ def newest_jobs(stack: Stack, name: str) -> Iterator[Job]:
     prefix = path[: found.start()] if found else path
     matches = re.compile(translate(path)).match if found else lambda _: True
     newest: Job | None = None
-    for job in jobs_under(stack, prefix):
+    for job in _under(stack, prefix):
+        if isinstance(job, str):
+            if matches(job) and (error := _told(stack, job)):
+                yield error
+            continue
         if newest and newest.path != job.path and matches(newest.path):
             yield newest
         newest = job
     if newest and matches(newest.path):
         yield newest
+
+
+def _told(stack: Stack, path: str) -> Error | None:
+    """What the notice of an upload tells; None if it got its job since."""
+    try:
+        notice = stack.read_json(keys.denied_notice(keys.INBOX + path))
+    except Error as error:
+        return error
+    return no_job(path, notice) if notice and not notice.get("job_id") else None

@@ -147,6 +147,37 @@ def test_status_shows_upload_of_which_nothing_is_known(command, no_head):
     assert "waiting: upload_denied: S3 refuses to tell anything" in command.run("status", "july.jsonl").out
 
 
+@pytest.mark.parametrize("verb", ["status", "get", "wait", "cancel", "retry"])
+def test_verb_of_many_says_which_upload_has_no_job(command, no_head, monkeypatch, tmp_path, verb):
+    """It has no job that a listing could find, only a notice."""
+    command.world.upload("jan.jsonl", GOOD, model=M2M)
+    command.settle()
+    monkeypatch.chdir(tmp_path)
+
+    done = command.run(verb, "j*")
+
+    assert (done.code != 0, "july.jsonl has no job: upload_denied: S3 refuses" in done.err) == (True, True)
+    assert len(done.out.splitlines()) == (0 if verb == "retry" else 1)
+
+
+def test_many_uploads_without_any_job_are_said(command, no_head, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+
+    done = command.run("get", "jul*")
+
+    assert (done.code, "july.jsonl has no job: upload_denied: S3 refuses" in done.err) == (5, True)
+
+
+def test_notice_of_an_upload_that_got_its_job_is_none(command, no_head, monkeypatch, tmp_path):
+    command.settle()
+    assert json.loads(command.world.read("results/july.jsonl/status.json"))["state"] == "read"
+    monkeypatch.chdir(tmp_path)
+
+    done = command.run("get", "j*")
+
+    assert (done.code, "has no job" in done.err) == (0, False)
+
+
 def test_wait_says_why_upload_has_no_job(command, no_head, monkeypatch):
     monkeypatch.setattr("dropbatch.client.waiting.time.sleep", command.world.pass_time)
 
