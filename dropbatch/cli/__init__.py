@@ -51,6 +51,9 @@ for verb in (
 
 def main() -> None:
     """Run a subcommand. An error becomes a message on standard error and an exit code."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # The shell has closed it: `>&-`.
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115 - until the end
     if isinstance(sys.stdout, TextIOWrapper):  # A name may have letters that the output's encoding lacks.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:

@@ -8,7 +8,8 @@ import re
 import sys
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeVar
+from io import TextIOWrapper
+from typing import TYPE_CHECKING, TextIO, TypeVar
 
 import click
 
@@ -118,6 +119,8 @@ class Context:
 
     def _meant(self, name: str, find: Callable[[str], Job]) -> Iterator[Job | Error]:
         if name == "-":
+            if isinstance(standard_input(), TextIOWrapper):
+                sys.stdin.reconfigure(errors="backslashreplace")  # type: ignore[union-attr] # A line that is no text.
             for line in filter(str.strip, sys.stdin):
                 try:
                     yield self._of_line(line)
@@ -160,6 +163,17 @@ class Context:
             if is_many(name) and name.strip("/"):
                 raise UsageError(f"{name!r} may be several jobs, and this command takes one.") from None
             raise
+
+
+def standard_input() -> TextIO:
+    """Standard input.
+
+    Raises:
+        UsageError: it is closed.
+    """
+    if sys.stdin is None:
+        raise UsageError("Standard input is closed.")
+    return sys.stdin
 
 
 def parse_since(_context: click.Context, _option: click.Parameter, value: str) -> datetime:

@@ -69,7 +69,7 @@ def log_lines(stack: Stack, job_id: str, since: float, *, follow: bool) -> Itera
             pages = [_events(logs, group, since, more) for group in groups]
             merged = heapq.merge(*pages, key=lambda one: one["timestamp"])
             if not follow:
-                yield from (json.loads(event["message"]) for event in merged)
+                yield from (_parsed(event["message"]) for event in merged)
                 return
             for event in merged:
                 identity = event.get("eventId") or f"{event['timestamp']}{event['message']}"
@@ -79,11 +79,19 @@ def log_lines(stack: Stack, job_id: str, since: float, *, follow: bool) -> Itera
         held.sort(key=lambda one: one["timestamp"])
         settled = time.time() - SETTLE_SECONDS
         while held and held[0]["timestamp"] / 1000 <= settled:
-            yield json.loads(held.pop(0)["message"])
+            yield _parsed(held.pop(0)["message"])
         time.sleep(READ_SECONDS)
         newest = max(seen.values(), default=since)
         since = max(since, newest - LATE_SECONDS)
         seen = {identity: at for identity, at in seen.items() if at >= since}
+
+
+def _parsed(line: str) -> dict[str, Any]:
+    """A log line in JSON, or as it is: CloudWatch cuts long ones."""
+    try:
+        return dict(json.loads(line))
+    except ValueError:
+        return {"message": line}
 
 
 def _events(logs: Any, group: str, since: float, more: dict[str, Any]) -> Iterator[dict[str, Any]]:  # noqa: ANN401

@@ -54,6 +54,8 @@ def plan(sources: Sequence[str], name: str | None, stack: Callable[[], Stack]) -
         raise UsageError("--name must end with a slash when several files are uploaded.")
     if sources.count("-") > 1:
         raise UsageError("Standard input can be uploaded once.")
+    if "" in sources:  # As of an empty variable: the current folder is not meant.
+        raise UsageError("A file's name is empty.")
     left_out: list[str] = []
     found: dict[str, Planned] = {}
     for source in sources:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -12,7 +11,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from dropbatch.cli.bars import StatusLine, bytes_bar
-from dropbatch.cli.context import emit, note
+from dropbatch.cli.context import emit, note, standard_input
 from dropbatch.cli.exits import Exit, exit_of, in_options, worst
 from dropbatch.cli.planning import MAX_NAMES, some
 from dropbatch.client.job import Job
@@ -96,7 +95,7 @@ class Sending:
         return [found[number] for number in sorted(found)]
 
     def _prepared(self, one: Planned, read: Callable[[str], bytes | None], *, records: bool) -> Submission:
-        source = sys.stdin.buffer if one.source == "-" else one.source
+        source = standard_input().buffer if one.source == "-" else one.source
         submission = prepare(self.stack, source, one.name, self.options, task_token=self.task_token)
         try:
             if records:

@@ -15,7 +15,7 @@ from dropbatch.client.transfer.objects import pages_of
 from dropbatch.client.uploads import uploaded_as
 from dropbatch.client.waiting import MIN_READ_SECONDS, wait_until_created
 from dropbatch.core import keys
-from dropbatch.errors import NotFound, UsageError
+from dropbatch.errors import Error, NotFound, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -38,6 +38,8 @@ def find_job(stack: Stack, name: str) -> Job:
     Raises:
         NotFound: there is no such job.
     """
+    if not name.isascii() and "\\ud" in ascii(name):  # A name that is no UTF-8 is no key.
+        raise NotFound(f"There is no job {name!r} in {stack.bucket}.")
     path = name.removeprefix(f"s3://{stack.bucket}/").lstrip("/")
     ids = [] if path.startswith(keys.INBOX) else _ANY_ID.findall(path)
     for job_id in reversed(ids):  # The path of a result may have the id of another job in its upload's path.
@@ -158,6 +160,16 @@ def time_of(since: str | date) -> datetime:
 
 def _entry(stack: Stack, key: str) -> tuple[Job, dict[str, Any]]:
     job_id = key.removeprefix(keys.JOB_RECORDS).removesuffix(".json")
-    record = stack.read_json(key) or {}
+    record = _read(stack, key)
     job = Job.at(stack, record.get("path", ""), job_id)
-    return job, record | (stack.read_json(f"{job.folder}status.json") or {"state": "unknown"})
+    return job, {"state": "unknown"} | record | _read(stack, f"{job.folder}status.json")
+
+
+def _read(stack: Stack, key: str) -> dict[str, Any]:
+    """An object of the bucket; empty if it expired, or was changed: the other jobs are listed all the same."""
+    try:
+        return stack.read_json(key) or {}
+    except Error as error:
+        if type(error) is not Error:  # AWS denies it, or cannot be reached.
+            raise
+        return {}

@@ -11,7 +11,8 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from dropbatch.client import aws
-from dropbatch.errors import NotFound, UsageError
+from dropbatch.core import keys
+from dropbatch.errors import Error, NotFound, UsageError
 
 if TYPE_CHECKING:
     from dropbatch.core.formats.model_catalog import Catalog
@@ -19,6 +20,13 @@ if TYPE_CHECKING:
 DEFAULT_NAME = "dropbatch"
 LOCAL_FILE = Path(".local/stack.json")
 ENVIRONMENT = "DROPBATCH_LOCAL"
+
+_MEMBERS = {
+    "_jobs": frozenset({"path"}),
+    "status.json": frozenset({"state"}),
+    "manifest.json": frozenset({"state", "counts", "files", "error"}),
+}
+"""What objects have that are read without looking first."""
 
 
 @dataclass
@@ -94,10 +102,23 @@ class Stack:
         return body
 
     def read_json(self, key: str) -> dict[str, Any] | None:
-        """A JSON object of the bucket; None if it does not exist."""
+        """A JSON object of the bucket; None if it does not exist.
+
+        Raises:
+            Error: it is not as the stack wrote it.
+        """
         body = self.read(key)
-        found: dict[str, Any] | None = json.loads(body) if body is not None else None
-        return found
+        if body is None:
+            return None
+        try:
+            found: Any = json.loads(body)
+        except ValueError:
+            found = None
+        folder, _, name = key.rpartition("/")
+        needed = _MEMBERS.get("_jobs" if f"{folder}/" == keys.JOB_RECORDS else name, frozenset())
+        if found is None or (needed and not (isinstance(found, dict) and needed <= found.keys())):
+            raise Error(f"s3://{self.bucket}/{key} was changed: it is not the JSON that the stack wrote.")
+        return found  # type: ignore[no-any-return]
 
 
 def find_stack(name: str, *, local: bool = False, region: str | None = None, profile: str | None = None) -> Stack:

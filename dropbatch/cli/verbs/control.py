@@ -60,7 +60,7 @@ def pause(context: Context, *, job: str | None, yes: bool) -> None:
 
 
 def _ask(stack: str) -> None:
-    if not sys.stdin.isatty():
+    if sys.stdin is None or not sys.stdin.isatty():
         raise UsageError(f"Without a job, all jobs of stack {stack} are paused. Add --yes if you mean that.")
     if not click.confirm(f"Pause all jobs of stack {stack}?", err=True):
         raise SystemExit(Exit.DONE)

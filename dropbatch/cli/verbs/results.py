@@ -59,6 +59,8 @@ def get(
     if so_far:
         if many or merged or kinds or folder is None:
             raise UsageError("--so-far takes one job, -o FILE and --force.")
+        if folder.is_dir():
+            raise UsageError(f"{folder} is a folder. With --so-far, -o names a file.")
         _get_so_far(found[0], folder, force=force)
         return
     if folder and folder.is_file():

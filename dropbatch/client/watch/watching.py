@@ -162,7 +162,16 @@ class ManyJobs:
         shown = sorted(changed, key=lambda folder: self.left[folder].id)[:SHOWN_JOBS]
         self.statuses = {path: self.statuses[path] for one in shown if (path := self.left[one].path) in self.statuses}
         new = [folder for folder in shown if self._read.get(folder) != changed[folder]]
-        for folder, status in at_once(lambda one: _json(self.left[one], one, "status.json"), new, READS_AT_ONCE):
+
+        def read(folder: str) -> dict[str, Any] | None:
+            try:
+                return _json(self.left[folder], folder, "status.json")
+            except ConnectionLost:
+                raise
+            except Error:  # It is only shown; the manifest tells how the job ended.
+                return None
+
+        for folder, status in at_once(read, new, READS_AT_ONCE):
             if status:
                 self._read[folder] = changed[folder]
                 self.statuses[self.left[folder].path] = status

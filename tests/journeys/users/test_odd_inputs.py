@@ -1,0 +1,133 @@
+"""The command line where streams are closed or broken, and files and objects are not what they should be."""
+
+import io
+import sys
+from fnmatch import fnmatch
+
+import pytest
+
+from dropbatch import cli
+from tests.support.aws.resources import BUCKET
+from tests.support.translations import M2M
+
+GOOD = '{"text":"x","target_lang":"es"}\n'
+
+
+@pytest.fixture
+def done(command, monkeypatch, tmp_path):
+    """One job that is over."""
+    monkeypatch.chdir(tmp_path)
+    command.world.upload("a.jsonl", GOOD, model=M2M)
+    command.settle()
+    (tmp_path / "b.jsonl").write_text(GOOD)
+    return command
+
+
+@pytest.mark.parametrize("verb", ["put - --model x", "cancel -", "status -", "get -", "wait -", "retry -", "pause"])
+def test_closed_standard_input_is_said(done, monkeypatch, verb):
+    monkeypatch.setattr(sys, "stdin", None)
+
+    ended = done.run(*verb.split())
+
+    assert (ended.code, ended.err.count("\n")) == (2, 1)
+
+
+@pytest.mark.parametrize("verb", ["cancel -", "status -", "get -", "wait -", "retry -"])
+def test_standard_input_that_is_no_text_is_said(done, monkeypatch, verb):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff\xfe\n"), "utf-8"))
+
+    ended = done.run(*verb.split())
+
+    assert (ended.code, ended.err.count("\n")) == (5, 1)
+
+
+VERBS = [
+    "ls",
+    "status a.jsonl",
+    "status a.jsonl a.jsonl",
+    "get a.jsonl",
+    "get a* -o out",
+    "get a.jsonl --so-far -o x",
+    "wait a.jsonl",
+    "wait a*",
+    "cancel a.jsonl",
+    "retry a.jsonl",
+    "report a.jsonl",
+    "models",
+    "put b.jsonl --wait --model " + M2M,
+]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_closed_output_changes_no_exit_code(done, monkeypatch, verb, stream):
+    expected = done.run(*verb.split()).code
+    monkeypatch.setattr(sys, stream, None)
+
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+
+    getattr(sys, stream).close()
+    assert int(ended.value.code or 0) == expected
+
+
+@pytest.mark.parametrize("body", [b"{", b"{}", b"\xff"])
+@pytest.mark.parametrize("name", ["a.jsonl/*/status.json", "a.jsonl/*/manifest.json", "_jobs/*"])
+@pytest.mark.parametrize("verb", [*VERBS, "status ID", "wait " + "ID " * 9])
+def test_object_that_was_changed_is_no_stack_trace(done, verb, name, body):
+    found = done.world.objects("results/")
+    (key,) = [one for one in found if fnmatch(one, f"results/{name}")]
+    job_id = next(one for one in found if "_jobs/" in one)[len("results/_jobs/") : -len(".json")]
+    done.world.s3.put_object(Bucket=BUCKET, Key=key, Body=body)
+
+    ended = done.run(*verb.replace("ID", job_id).split())
+
+    assert (ended.code in {0, 1, 5}, "was changed" in ended.out + ended.err) == (True, ended.code == 1)
+
+
+def test_changed_status_hides_no_other_job(done):
+    (key,) = [one for one in done.world.objects("results/a.jsonl/") if one.endswith("/status.json")]
+    done.world.s3.put_object(Bucket=BUCKET, Key=key, Body=b"{")
+    done.world.upload("b.jsonl", GOOD, model=M2M)
+    done.settle()
+
+    assert [line.split()[1] for line in done.run("ls").out.splitlines()] == ["unknown", "completed"]
+
+
+@pytest.mark.parametrize("options", [b"{", b"[]", b'{"model": 1}', b"\xff", b'{"modle": "x"}'])
+def test_wrong_options_file_is_named(done, options):
+    done.world.s3.put_object(Bucket=BUCKET, Key="inbox/_options.json", Body=options)
+
+    ended = done.run("put", "b.jsonl")
+
+    assert (ended.code, ended.err.count("\n"), "_options.json" in ended.err) == (2, 1, True)
+
+
+def test_empty_name_is_no_folder(done):
+    ended = done.run("put", "", "--model", M2M)
+
+    assert (ended.code, done.world.objects("inbox/")) == (2, ["inbox/a.jsonl"])
+
+
+ODD = {
+    "put . --model x --get b.jsonl": 2,
+    "put b.jsonl/x": 2,
+    "put s3://": 2,
+    "get a.jsonl -o b.jsonl": 2,
+    "get a.jsonl -o b.jsonl/x": 2,
+    "get a.jsonl --so-far -o .": 2,
+    "get a.jsonl --so-far -o b.jsonl/x": 2,
+    "report a.jsonl -o .": 2,
+    "report a.jsonl -o b.jsonl/x": 2,
+    "validate .": 2,
+    "models --refresh --from .": 2,
+    "status \udcff": 5,
+}
+
+
+@pytest.mark.parametrize("verb", ODD)
+def test_name_of_the_wrong_kind_is_said(done, verb):
+    ended = done.run(*verb.split())
+
+    assert (ended.code, ended.out) == (ODD[verb], "")
+    assert ended.err
