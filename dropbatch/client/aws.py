@@ -180,7 +180,8 @@ def _explanation(error: Exception, advice: str) -> Error | None:
         )
     if not {"boto3", "botocore"} & {one.__module__.partition(".")[0] for one in type(error).__mro__}:
         # botocore raises ValueError for an endpoint that is no URL.
-        return UsageError(f"{error}. Correct AWS_ENDPOINT_URL.") if str(error).startswith(_BAD_ENDPOINT) else None
+        is_endpoint = isinstance(error, ValueError) and str(error).startswith(_BAD_ENDPOINT)
+        return UsageError(f"{error}. Correct AWS_ENDPOINT_URL.") if is_endpoint else None
     from boto3.exceptions import Boto3Error
     from botocore import exceptions as botocore
     from botocore.parsers import ResponseParserError

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dropbatch.cli.context import Context, as_json, emit, note, pass_context
-from dropbatch.cli.exits import Exit
+from dropbatch.cli.exits import Exit, in_options
 from dropbatch.errors import Error, UsageError
 
 if TYPE_CHECKING:
@@ -66,10 +66,10 @@ def _known(context: Context) -> tuple[Known, dict[str, Typical]]:
     try:
         stack = context.stack
         known = known_models(stack)
-    except Error:
+    except Error as error:
         if context.local or context.stack_name != DEFAULT_NAME:
             raise
-        return Known(catalog()), {}
+        return Known(catalog(), trouble=f"No stack was found. {in_options(str(error))}"), {}
     return known, typical_batches(stack, [model.id for model in known.catalog.models if model.batch])
 
 

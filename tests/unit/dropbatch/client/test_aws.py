@@ -62,7 +62,7 @@ sso_region = eu-west-1
         (SSO, PLACE, 4, ["aws sso login"]),
         ("[default]\ncredential_process = /bin/false\n", PLACE, 4, ["no valid AWS credentials", "aws sso login"]),
         ("[default\n", PLACE, 2, ["parse config file"]),
-        ("", PLACE | KEYS | {"AWS_ENDPOINT_URL": "nonsense"}, 2, ["nonsense", "AWS_ENDPOINT_URL"]),
+        ("", PLACE | KEYS | {"AWS_ENDPOINT_URL": "nonsense"}, 2, ["nonsense. Correct AWS_ENDPOINT_URL.\n"]),
         ("", PLACE | KEYS | {"AWS_ENDPOINT_URL": NOBODY, "AWS_MAX_ATTEMPTS": "1"}, 1, ["not be reached", NOBODY]),
         ("", KEYS | {"AWS_REGION": "the moon"}, 2, ["the moon"]),
         ("", KEYS, 2, ["No AWS region is configured", "AWS_REGION"]),
