@@ -64,7 +64,6 @@ class EventsState:
         pull_at: when to pull next.
         pulls_until: when the last of the pulls comes for which messages are on their way.
         quiet_until: until when no batch can be over, as far as was known when the youngest was accepted.
-        queued_at: when the youngest batch of ours was accepted whose event `queued` has come.
         pulled_at: when the queue was last pulled until it was empty.
         pulling_at: when the pull began that is under way, or that left messages behind, unread by anybody for a while.
         left_at: when such a pull was last noticed.
@@ -88,7 +87,6 @@ class EventsState:
     pull_at: float = 0.0
     pulls_until: float = 0.0
     quiet_until: float = 0.0
-    queued_at: float = 0.0
     pulled_at: float = 0.0
     pulling_at: float = 0.0
     left_at: float = 0.0
@@ -108,7 +106,16 @@ class EventsState:
 
     def can_pull(self, now: float) -> bool:
         """Whether there is a queue that may be read now."""
-        return bool(self.queue_id) and not self.is_off and self.aside_until <= now
+        return self.is_read_on and self.aside_until <= now
+
+    def will_pull(self, now: float) -> bool:
+        """Whether what is sent to the queue now will be read while the queue still keeps it, as far as is known."""
+        return self.is_read_on and (self.aside_until <= now or self.aside_step < len(ASIDE_SECONDS))
+
+    @property
+    def is_read_on(self) -> bool:
+        """Whether there is a queue that is read, now or later."""
+        return bool(self.queue_id) and not self.is_off
 
 
 class EventsItem(Table):

@@ -100,14 +100,15 @@ def note_accepted(services: Services, job: Job, batch: Batch) -> None:
 
 def _takes_markers(services: Services, job: Job) -> bool:
     """Whether a batch gets a marker. A lost submit without one is billed twice, so a failed read is no answer."""
-    known = _pulled(services, subscribed(services, job))
+    known = _read_on(services, subscribed(services, job))
     return known is not None and known.unmarked_until <= services.now()
 
 
 def _subscription(services: Services, job: Job) -> Subscription | None:
     """The subscription of a job's model; None if its batches cannot be recognized by events."""
-    return _pulled(services, subscribed_if_known(services, job))
+    return _read_on(services, subscribed_if_known(services, job))
 
 
-def _pulled(services: Services, known: Subscribed | None) -> Subscription | None:
-    return known.subscription if known and known.state.can_pull(services.now()) else None
+def _read_on(services: Services, known: Subscribed | None) -> Subscription | None:
+    """A model's subscription; None if nobody will read what it sends now."""
+    return known.subscription if known and known.state.will_pull(services.now()) else None

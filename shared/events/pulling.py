@@ -35,7 +35,7 @@ def expect_events(services: Services, job: Job, number: str, submission: Submiss
     if events is None or not submission.request_id:
         return
     try:
-        known = events.ids.assign(bare_id(submission.request_id), job.job_id, number, submission.round, now)
+        known = events.ids.assign(bare_id(submission.request_id), job.job_id, number, submission.round, submission.at)
         if known.over_at:
             services.ledger.tell_over(job.job_id, number, submission.round, now)
             return

@@ -21,6 +21,7 @@ from shared.observability import batch_log_fields, count, logger
 from shared.pacing.controls import Denied
 from shared.workers_ai.error_codes import ErrorClass, classify_poll_error
 from shared.workers_ai.queue_messages import ID_PREFIX
+from shared.workers_ai.queues_api import KEPT_SECONDS
 from shared.workers_ai.replies import Failed, NoAnswers, OutcomeUnknown, Rejected
 from shared.workers_ai.results import Answer
 from shared.workers_ai.senders import api_of, sender_of
@@ -37,7 +38,10 @@ if TYPE_CHECKING:
 CLOCKS_SECONDS = 120.0
 """Seconds by which Cloudflare's clock may differ from AWS's."""
 ID_SECONDS, LONGEST_ID_SECONDS = 60.0, 900.0
-"""Seconds for which an id is waited for at least, and at most: until an event of something accepted later has come."""
+"""Seconds for which an id is waited for at least, and at most: until an event of something accepted later has come.
+While the queue is not read, that none has come proves nothing."""
+UNREAD_SECONDS = float(KEPT_SECONDS)
+"""Seconds after which the queue no longer keeps an event that nobody read."""
 LEFT_SECONDS = 60.0
 """Seconds after a pull that left messages behind, within which they are pulled again, clocks included."""
 MAX_CANDIDATES = 20
@@ -70,7 +74,7 @@ def may_look(services: Services, job: Job, batch: Batch, *, doubtful: bool) -> b
     Raises:
         StorageError: DynamoDB failed.
     """
-    if not batch.marker or (known := subscribed(services, job)) is None or not known.state.can_pull(services.now()):
+    if not batch.marker or (known := subscribed(services, job)) is None or not known.state.will_pull(services.now()):
         return False
     coming, pulled_at = known.events.coming, known.state.pulled_at
     return not doubtful or coming.may_come(job.plan.model, pulled_at, services.now())
@@ -170,8 +174,10 @@ class _Search:
         if waited < ID_SECONDS:
             return False
         state = self.events.item.state()
-        later_came = state.queued_at > self.looking.sent_until and state.pulled_at > state.left_at + LEFT_SECONDS
-        return later_came or waited >= LONGEST_ID_SECONDS
+        is_read = state.pulled_at > max(self.looking.sent_until + ID_SECONDS, state.left_at + LEFT_SECONDS)
+        if waited >= (UNREAD_SECONDS if state.is_read_on and not is_read else LONGEST_ID_SECONDS):
+            return True
+        return is_read and self.events.coming.queued_at(self.job.plan.model) > self.looking.sent_until
 
     def _next_at(self, orphan: Orphan, of: KnownId) -> float:
         """When an orphan is polled: once an event says that it is over; else as one of our own would be."""

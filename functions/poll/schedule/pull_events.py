@@ -164,8 +164,8 @@ class _Pull:
         began: Unix seconds.
         told: batches that are due now.
         noted: events of unknown ids that were noted.
-        queued_at: when the youngest of our batches was accepted whose event `queued` has come, Unix seconds.
-        seen_at: the same of each model, for any event.
+        seen_at: by model, when the youngest of our batches was accepted of which any event has come, Unix seconds.
+        queued_at: the same of the event `queued`.
         left: whether messages were left behind, or may have been, which nobody reads until their lease is over.
     """
 
@@ -175,8 +175,8 @@ class _Pull:
     began: float
     told: list[DueEntry] = field(default_factory=list)
     noted: int = 0
-    queued_at: float = 0.0
     seen_at: dict[str, float] = field(default_factory=dict)
+    queued_at: dict[str, float] = field(default_factory=dict)
     left: bool = False
 
     def run(self) -> None:
@@ -195,12 +195,12 @@ class _Pull:
         if self.noted:
             after["orphans_since"], orphans = self._orphans
             after["orphans"] = orphans + self.noted
-        if self.queued_at > self.state.queued_at:
-            after["queued_at"] = self.queued_at
         if after:
             self.events.item.change(after)
         for model, accepted in self.seen_at.items():
             self.events.coming.note_seen(model, accepted)
+        for model, accepted in self.queued_at.items():
+            self.events.coming.note_seen(model, accepted, "queued_at")
 
     def _is_emptied(self) -> bool:
         """Pull until a pull is not full; whether one was."""
@@ -289,10 +289,9 @@ class _Pull:
         ledger, now = self.services.ledger, self.services.now()
         if not of.job_id:
             return None
-        if event.model:
-            self.seen_at[event.model] = max(self.seen_at.get(event.model, 0.0), of.at)
+        for noted in (self.seen_at, *([] if event.is_over else [self.queued_at])) if event.model else ():
+            noted[event.model] = max(noted.get(event.model, 0.0), of.at)
         if not event.is_over:
-            self.queued_at = max(self.queued_at, of.at)
             return None
         told = ledger.tell_over(of.job_id, of.number, of.round, now)
         if told is None:

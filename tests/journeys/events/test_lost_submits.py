@@ -93,6 +93,31 @@ def test_submit_whose_events_are_lost_follows_todays_policy(on, api):
     assert [(one["found_submits"], one["unknowable_submits"]) for one in batches] == [(0, 1)]
 
 
+@pytest.mark.parametrize("kind", ["json_500", "accept_then_reset"], ids=["refused", "hidden"])
+def test_submit_is_found_though_queue_is_not_read_for_long(on, api, kind):
+    """Three pulls fail: for over 20 minutes nobody can know which events came."""
+    run(on, count=20)
+    api.inject(Fault(kind="accept_then_reset"), Fault(kind=kind, on="queues", contains="messages/pull", times=3))
+    on.upload_records("b.jsonl", texts(5, referenced=False), model=BGE)
+    on.settle(minutes=600, until=lambda: len(on.manifests()) == 2)
+    assert len(api.accepted) == 2
+    assert sorted(one["found_submits"] for one in on.manifests().values()) == [0, 1]
+
+
+def test_submit_after_a_pull_that_failed_is_found(on, api):
+    """For a minute nothing is pulled, and the queue keeps its events."""
+    run(on, count=20)
+    api.inject(Fault(kind="json_500", on="queues", contains="messages/pull"))
+    api.switch(latency=40.0)
+    on.upload_records("b.jsonl", texts(5, referenced=False), model=BGE)
+    on.settle(minutes=600, until=lambda: "json_500" in api.struck)
+    api.inject(Fault(kind="accept_then_reset"))
+    on.upload_records("c.jsonl", texts(6, referenced=False), model=BGE)
+    on.settle(minutes=600, until=lambda: len(on.manifests()) == 3)
+    assert len(api.accepted) == 3
+    assert sorted(one["found_submits"] for one in on.manifests().values()) == [0, 0, 1]
+
+
 def test_submit_without_last_event_is_found(on, api):
     """Its orphan is polled as a batch of ours would be."""
     api.inject(Fault(kind="accept_then_reset"), Fault(kind="event_lost", message="succeeded"))
