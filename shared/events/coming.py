@@ -170,6 +170,15 @@ class Coming(Table):
         except ConditionFailedError:
             return
 
+    def forget_aside(self, model: str) -> None:
+        """Have answers from now on decide whether a model's events come, also if it was put aside.
+
+        Raises:
+            StorageError: DynamoDB failed.
+        """
+        self.known.pop(model, None)
+        self._set(model, {name: attribute(0.0) for name in ("aside_until", "aside_seconds")})
+
     def _read(self, model: str) -> Record:
         item = self.get(self._key(model)) or {}
         answers = (_answer(wire) for name, wire in item.items() if name[:1] == "a" and name[1:].isdigit())

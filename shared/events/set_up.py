@@ -100,7 +100,8 @@ def subscribe(services: Services, model: str) -> None:
 def _set_up(services: Services, events: Events, model: str) -> bool:
     """Set up what a model needs now; False while another function sets something up."""
     state, now = events.item.state(), services.now()
-    if not state.needs_set_up(model, now) or len(state.subscriptions) >= MAX_MODELS:
+    is_beyond = model not in state.subscriptions and len(state.subscriptions) >= MAX_MODELS
+    if is_beyond or not state.needs_set_up(model, now):
         events.item.cached = now, state
         return True
     if state.busy_until > now:

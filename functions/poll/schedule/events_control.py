@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 ON, OFF = "on", "off"
 IDLE_SECONDS = 900.0
 """Seconds after which an idle stack looks for a command again."""
-TRIED_AGAIN = {"refusal": "", "refused_until": 0.0, "aside_until": 0.0, "aside_step": 0}
-"""What `on` forgets, so that the next submit sets everything up."""
+TRIED_AGAIN = {"queue_id": "", "refusal": "", "refused_until": 0.0, "aside_until": 0.0, "aside_step": 0}
+"""What `on` forgets, so that the next submit sets everything up, also a queue that somebody removed."""
 
 
 def follow_events_control(services: Services) -> None:
@@ -43,7 +43,9 @@ def follow_events_control(services: Services) -> None:
             return
         changes: dict[str, object] = {}
         if command.word == ON:
-            changes = {**TRIED_AGAIN, "is_off": False}
+            changes = {**TRIED_AGAIN, "is_off": False, **{model: {} for model in state.subscriptions}}
+            for model in state.subscriptions:
+                events.coming.forget_aside(model)
         elif command.word == OFF:
             events.item.change({"is_off": True})  # From now on no submit sets anything up.
             try:

@@ -2,7 +2,10 @@
 
 import pytest
 
+import functions.poll.handler
 from local.workers_ai.faults import Fault
+from shared.events.coming import Record
+from tests.support.local_api import ACCOUNT, LocalApi, LocalQueue
 
 BGE = "@cf/baai/bge-small-en-v1.5"
 M2M = "@cf/meta/m2m100-1.2b"
@@ -77,6 +80,51 @@ def test_job_ends_whatever_happens_to_events(on, api, kind):
 
     assert on.manifest()["counts"]["succeeded"] == 50
     assert len(api.accepted) == 3
+
+
+def remove_by_hand(api):
+    """Delete every queue of the account, and every subscription."""
+    http, account = LocalApi(api).client, f"/accounts/{ACCOUNT}"
+    for path, name in (("event_subscriptions/subscriptions", "id"), ("queues", "queue_id")):
+        for one in http.get(f"{account}/{path}").json()["result"]:
+            assert http.delete(f"{account}/{path}/{one[name]}").is_success
+
+
+def switched_on(world):
+    """Give the command `on`; what the next job then finds."""
+    world.control("events", "on")
+    world.deliver_all()
+    world.pass_time(61)
+    world.upload_records("b.jsonl", texts(3), model=BGE)
+    world.settle(until=lambda: len(world.manifests()) == 2)
+    return events_item(world)
+
+
+def test_on_makes_anew_what_was_removed_by_hand(on, api):
+    on.upload_records("a.jsonl", texts(3), model=BGE)
+    on.settle()
+    remove_by_hand(api)
+    assert switched_on(on)["queue_id"]["S"]
+    assert [one["pulled"] > 0 for one in api.queues] == [True]
+
+
+def test_on_subscribes_model_that_was_refused(on, api):
+    assert LocalQueue(LocalApi(api)).subscribe(BGE).is_success
+    on.upload_records("a.jsonl", texts(3), model=BGE)
+    on.settle()
+    assert "id" not in events_item(on)[BGE]["M"]
+    remove_by_hand(api)
+    assert "id" in switched_on(on)[BGE]["M"]
+
+
+def test_on_forgets_that_events_did_not_come(on):
+    on.upload_records("a.jsonl", texts(3), model=BGE)
+    on.settle()
+    coming = functions.poll.handler.services().events.coming
+    coming._put_aside(BGE, Record().put_aside(on.now(), on.now()))
+    assert not coming.may_come(BGE, on.now(), on.now())
+    switched_on(on)
+    assert coming.may_come(BGE, on.now(), on.now())
 
 
 def test_switching_off_and_on_again(on, api):

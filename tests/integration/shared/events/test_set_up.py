@@ -4,6 +4,7 @@ import httpx
 import pytest
 
 from shared.errors import StorageError
+from shared.events import set_up
 from shared.events.control_item import Subscription
 from shared.events.set_up import OF_WORKER, TAKEN, remove, subscribe, subscription_name
 from shared.pacing.budget import Free
@@ -221,6 +222,13 @@ def test_failed_subscription_is_tried_after_an_hour(stack):
     stack.clock += 1
     stack.restart()
     stack.cloudflare.refuses = lambda method, path: None
+    subscribe(stack.services, M3)
+    assert made(stack.cloudflare) == WHOLE
+
+
+def test_failed_subscription_is_tried_again_however_many_models_are_known(stack, monkeypatch):
+    monkeypatch.setattr(set_up, "MAX_MODELS", 1)
+    stack.services.events.item.change({M3: {"again_at": T, "problem": "500"}})
     subscribe(stack.services, M3)
     assert made(stack.cloudflare) == WHOLE
 
