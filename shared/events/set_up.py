@@ -17,7 +17,6 @@ from shared.errors import StorageError
 from shared.events.coming import Coming
 from shared.events.control_item import EventsItem, EventsState, Subscription
 from shared.events.ids import Ids
-from shared.models import FIRST
 from shared.observability import logger
 from shared.workers_ai.client import WorkersAI
 from shared.workers_ai.queues_api import CONSUMER, QUEUE_SETTINGS, NoCallLeftError, QueuesApi, QueuesRefusedError
@@ -76,7 +75,8 @@ def events_of(services: Services) -> Events | None:
     ids = Ids(services.ledger.client, settings.table_name)
     queues = WorkersAI(services.api.http, services.api.transport, services.tokens.queues_credentials)
     coming = Coming(services.ledger.client, settings.table_name, settings.cloudflare_account_id)
-    return Events(item, ids, coming, QueuesApi(queues, services.now), settings.events_queue_name)
+    api = QueuesApi(queues, services.now, pass_on=services.tokens.pass_queues_on)
+    return Events(item, ids, coming, api, settings.events_queue_name)
 
 
 def subscribe(services: Services, model: str) -> None:
@@ -107,7 +107,7 @@ def _set_up(services: Services, events: Events, model: str) -> bool:
     if state.busy_until > now:
         return False
     calls = SUBSCRIBE_CALLS if state.queue_id else SET_UP_CALLS
-    if services.budget.free(now, (FIRST,)).paused or not services.budget.permit_check(now, calls):
+    if services.budget.free(now).paused or not services.budget.permit_check(now, calls):
         events.looked.pop(model, None)  # The next submit tries again. What refuses models may refuse queues for a day.
         return True
     if not events.item.claim(now, now + BUSY_SECONDS):

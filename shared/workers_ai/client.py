@@ -37,8 +37,8 @@ SENT_CHUNK_BYTES = 256 << 10
 """Bytes of a request body sent at a time."""
 
 
-MAX_FETCHED_BYTES = 32_000_000
-"""Maximum bytes of a reply of another API: a hundred messages of a queue, of 128 KB each."""
+MAX_FETCHED_BYTES = 1_000_000
+"""Maximum bytes of a reply of another API, such as a hundred queues, if its caller expects no larger one."""
 
 
 class Fetched(NamedTuple):
@@ -96,7 +96,9 @@ class WorkersAI:
         with self._post(model, body, seconds, sent, submitting=False) as reply:
             yield reply
 
-    def fetch(self, method: str, path: str, body: bytes | None, seconds: float) -> Fetched:
+    def fetch(
+        self, method: str, path: str, body: bytes | None, seconds: float, most: int = MAX_FETCHED_BYTES
+    ) -> Fetched:
         """Make one call of another API of the account, such as Queues; it is not repeated.
 
         Args:
@@ -104,6 +106,7 @@ class WorkersAI:
             path: below the account's address.
             body: JSON; None for none.
             seconds: time in which the reply must have been read.
+            most: bytes of a reply that is read.
         """
         deadline = time.monotonic() + seconds
         try:
@@ -121,10 +124,11 @@ class WorkersAI:
                     f"{self.transport.account_url}{path}",
                     content=_in_pieces(body or b"", deadline),
                     headers={**self.transport.check_headers(credentials), "content-length": str(len(body or b""))},
+                    timeout=_timeout(seconds),
                     extensions={"trace": trace},
                 ) as response,
             ):
-                content = _read(response, stack, deadline, MAX_FETCHED_BYTES)
+                content = _read(response, stack, deadline, most)
                 return Fetched(response.status_code, bytes(content), response.headers.get("date", ""))
         except (httpx.HTTPError, TimeoutError, TooLargeError):
             return NOTHING_FETCHED
@@ -149,7 +153,9 @@ class WorkersAI:
             with (
                 contextlib.ExitStack() as stack,
                 _cut_off_at(deadline) as trace,
-                self.http.stream("GET", url, headers=headers, extensions={"trace": trace}) as response,
+                self.http.stream(
+                    "GET", url, headers=headers, timeout=_timeout(TOKEN_CHECK_SECONDS), extensions={"trace": trace}
+                ) as response,
             ):
                 status = response.status_code
                 content = _read(response, stack, deadline)
@@ -203,9 +209,6 @@ class WorkersAI:
         if left <= 0:
             yield Rejected(0, None, "no time left to send it")
             return
-        timeout = httpx.Timeout(
-            connect=CONNECT_SECONDS, write=WRITE_SECONDS, read=min(left, READ_SECONDS), pool=POOL_SECONDS
-        )
         with contextlib.ExitStack() as stack:
             # Not the body itself: httpx's response and its stream form a reference cycle that holds the request. The
             # garbage collector does not run for a few large objects, so ten submits would occupy 100 MB.
@@ -219,7 +222,7 @@ class WorkersAI:
                             self.transport.url(model),
                             content=content_sent,
                             headers={**self.transport.request_headers(credentials), "content-length": str(len(body))},
-                            timeout=timeout,
+                            timeout=_timeout(left),
                             extensions={"trace": trace},
                         )
                     )
@@ -235,6 +238,13 @@ class WorkersAI:
                 return
             wait = response.headers.get("retry-after")
             yield parse_reply(response.status_code, wait, content, submitting=submitting, sent=sent)
+
+
+def _timeout(seconds: float) -> httpx.Timeout:
+    """What httpx bounds of a call that may take so long: each silence within it."""
+    return httpx.Timeout(
+        connect=CONNECT_SECONDS, write=WRITE_SECONDS, read=min(seconds, READ_SECONDS), pool=POOL_SECONDS
+    )
 
 
 @contextlib.contextmanager

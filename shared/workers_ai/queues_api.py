@@ -1,7 +1,7 @@
 """Cloudflare's Queues API and its event subscriptions, as far as Dropbatch uses them. Knows no job and no table.
 
 Nothing that this API says is about the token's right to run models: it pauses no call, and counts as none. Every call
-is made once; what a caller repeats must be harmless when it is done twice.
+is made once with each token; what a caller repeats must be harmless when it is done twice.
 """
 
 from __future__ import annotations
@@ -13,13 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from dropbatch.core.formats.base import begins
+from shared.errors import StorageError
 from shared.observability import count
+from shared.workers_ai.client import MAX_FETCHED_BYTES
 from shared.workers_ai.queue_messages import Message, Pulled
+from shared.workers_ai.results import decode_member
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from shared.workers_ai.client import WorkersAI
+    from shared.workers_ai.transports import Credentials
 
 BATCH_SIZE, MAX_DELIVERIES, VISIBLE_AGAIN_MS, KEPT_SECONDS = 100, 100, 30_000, 3_600
 """Messages of one pull; deliveries of one, after which it is deleted; milliseconds until one that is not acknowledged
@@ -34,13 +39,17 @@ MODEL_SOURCE, QUEUE_DESTINATION = "workersAi.model", "queues.queue"
 PAGE, MAX_PAGES = 100, 20
 FORBIDDEN = frozenset({401, 403, 404, 405})
 """Statuses that say that the token may not do this, or that there is nothing to do it to."""
+OF_TOKEN = frozenset({401, 403})
+"""Those of them that another token may not get."""
 CALL_SECONDS = 5.0
+MAX_PULLED_BYTES = 18_000_000
+"""Bytes of a pull's reply: its messages, of 128 KB each, in base64."""
 MAX_REASON = 200
 
 
 class _Body(msgspec.Struct):
-    success: Any = None
-    errors: Any = None
+    success: msgspec.Raw = msgspec.Raw(b"null")
+    errors: msgspec.Raw = msgspec.Raw(b"null")
     result: msgspec.Raw = msgspec.Raw(b"null")
 
 
@@ -87,12 +96,14 @@ class QueuesApi:
         now: the clock, Unix seconds.
         until: when its calls have to be over, Unix seconds.
         permit: whether one more call may be made.
+        pass_on: has another token make the calls than one that was refused; whether there is one.
     """
 
     api: WorkersAI
     now: Callable[[], float]
     until: float = math.inf
     permit: Callable[[], bool] = lambda: True
+    pass_on: Callable[[Credentials], bool] = lambda _: False
 
     def queue(self, name: str) -> dict[str, Any] | None:
         """The queue of this name; None if there is none."""
@@ -150,7 +161,7 @@ class QueuesApi:
     def pull(self, queue_id: str) -> Pulled:
         """Take up to `BATCH_SIZE` messages, which nobody else gets for `VISIBLE_AGAIN_MS`."""
         body = {"visibility_timeout_ms": VISIBLE_AGAIN_MS, "batch_size": BATCH_SIZE}
-        content = self._fetch("POST", f"/queues/{queue_id}/messages/pull", body)
+        content = self._fetch("POST", f"/queues/{queue_id}/messages/pull", body, MAX_PULLED_BYTES)
         try:
             return msgspec.json.decode(content, type=Pulled)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -184,13 +195,27 @@ class QueuesApi:
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise QueuesRefusedError(HTTPStatus.OK, "a reply that cannot be read") from error
 
-    def _fetch(self, method: str, path: str, body: object) -> msgspec.Raw:
-        """The member `result` of a good reply, as JSON.
+    def _fetch(self, method: str, path: str, body: object, most: int = MAX_FETCHED_BYTES) -> msgspec.Raw:
+        """The member `result` of a good reply, as JSON; a call that is refused for its token is made with the next one.
 
         Raises:
             QueuesRefusedError: there was no reply, or one that is not good.
             NoCallLeftError: it was not made.
         """
+        while True:
+            try:
+                return self._fetch_once(method, path, body, most)
+            except QueuesRefusedError as refused:
+                if refused.status not in OF_TOKEN or not self._is_passed_on():
+                    raise
+
+    def _is_passed_on(self) -> bool:
+        try:
+            return self.pass_on(self.api.credentials(False))  # noqa: FBT003 - its only argument
+        except StorageError:
+            return False
+
+    def _fetch_once(self, method: str, path: str, body: object, most: int) -> msgspec.Raw:
         seconds = min(CALL_SECONDS, self.until - self.now())
         if seconds <= 0:
             raise QueuesRefusedError(0, "no time left")
@@ -198,7 +223,7 @@ class QueuesApi:
             raise NoCallLeftError
         count("QueueCalls")
         sent = None if body is None else msgspec.json.encode(body)
-        status, content, _ = self.api.fetch(method, path, sent, seconds)
+        status, content, _ = self.api.fetch(method, path, sent, seconds, most)
         try:
             told = _decode(content)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -206,13 +231,14 @@ class QueuesApi:
             raise QueuesRefusedError(
                 status, "not the API's JSON", lasting=0 < status < HTTPStatus.INTERNAL_SERVER_ERROR
             ) from None
-        if HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES and told.success is not False:
+        if HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES and not begins(told.success, b"f"):
             return told.result
         raise QueuesRefusedError(status, _words(told.errors), lasting=status in FORBIDDEN)
 
 
-def _words(errors: object) -> str:
+def _words(told: msgspec.Raw) -> str:
     """Code and message of the first error."""
+    errors = decode_member(told)
     first = errors[0] if isinstance(errors, list) and errors else {}
     if not isinstance(first, dict):
         return "refused"

@@ -1,8 +1,8 @@
 """Who makes a call: which of the secret's tokens, and for which account.
 
 A batch is polled by the token that submitted it, as a number: that of its line in the secret. If that line now is of
-another account, or is gone, the first token of the batch's account takes its place; if there is none, the first token
-of all asks for that account, as it does for jobs of another account (`shared.workers_ai.other_account`).
+another account, or is gone, the first token of the batch's account takes its place; if there is none, the first that
+names none asks for that account, as it does for jobs of another account (`shared.workers_ai.other_account`).
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ class Tokens:
         """
         self._read, self._account, self._may_be_several = read, account, may_be_several
         self._known = ONE_TOKEN
+        self._no_queues = set[str]()  # Tokens that the Queues API refused, as far as this process has asked.
 
     def senders(self, account: str = "") -> tuple[Sender, ...]:
         """Who may submit a batch of a job.
@@ -77,22 +78,51 @@ class Tokens:
     def credentials(self, sender: Sender = FIRST) -> Callable[[bool], Credentials]:
         """A function that returns the credentials of a sender; called with True, it reads the secret again.
 
-        They are empty if the secret has changed since the sender was chosen, and its line is gone or another account's.
+        They are empty if the secret has changed since the sender was chosen, and its line is gone or another account's:
+        no token of a line that names an account is sent to another one.
         """
 
         def read(fresh: bool) -> Credentials:  # noqa: FBT001 - its only argument
             secret = self._read(fresh)
-            found = self._parsed(secret.value)
-            is_there = sender.number == 1 or sender in self._every(found)
-            return Credentials(found.tokens[sender.number - 1].text if is_there else "", secret.gateway_token)
+            return Credentials(self._text_of(self._parsed(secret.value), sender), secret.gateway_token)
 
         return read
 
+    def _text_of(self, found: ApiTokens, sender: Sender) -> str:
+        """A sender's token; empty if there is none."""
+        every = self._every(found)
+        if sender in every:
+            return found.tokens[sender.number - 1].text
+        if sender.number > 1:
+            return ""
+        # The first that may ask for the account: one of its own, or one that names none.
+        own = [number for number, one in enumerate(every) if one.account == sender.account]
+        unnamed = [number for number, one in enumerate(found.tokens) if not one.account]
+        return next((found.tokens[number].text for number in (*own, *unnamed)), "")
+
     def queues_credentials(self, fresh: bool) -> Credentials:  # noqa: FBT001 - its only argument
-        """The credentials of the Queues API: a token of its own, or the first."""
+        """The credentials of the Queues API: a token of its own, or the first of the account that it did not refuse."""
         secret = self._read(fresh)
+        able = self._able_for_queues(secret)
+        left = [one for one in able if one not in self._no_queues]
+        return Credentials(next(iter(left or able), ""), secret.gateway_token)
+
+    def pass_queues_on(self, refused: Credentials) -> bool:
+        """Have another token call the Queues API, which refused this one; False if it refused all of them.
+
+        Raises:
+            StorageError: the secret cannot be read.
+        """
+        self._no_queues.add(refused.token)
+        if self.queues_credentials(True).token not in self._no_queues:  # noqa: FBT003 - its only argument
+            return True
+        self._no_queues.clear()
+        return False
+
+    def _able_for_queues(self, secret: Secret) -> list[str]:
         found = self._parsed(secret.value)
-        return Credentials(found.queues or found.tokens[0].text, secret.gateway_token)
+        of_stack = [one.text for one in found.tokens if one.account in {"", self._account}]
+        return [found.queues] if found.queues else of_stack
 
     def _parsed(self, value: str) -> ApiTokens:
         if not self._may_be_several:
@@ -136,5 +166,4 @@ def api_of(services: Services, sender: Sender) -> WorkersAI:
     if sender == FIRST:
         return services.api
     transport = transport_of(services.settings, sender.account) if sender.account else services.api.transport
-    credentials = services.api.credentials if sender.number == 1 else services.tokens.credentials(sender)
-    return WorkersAI(services.api.http, transport, credentials)
+    return WorkersAI(services.api.http, transport, services.tokens.credentials(sender))

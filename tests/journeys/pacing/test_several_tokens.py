@@ -277,6 +277,18 @@ def test_queues_have_a_token_of_their_own(begin, calls, api):
     assert set(submitted_by(calls)) == {ONE, TWO}
 
 
+@pytest.mark.parametrize("switches", [{"tokens": (TWO,)}, {"queues_tokens": (TWO,)}], ids=["refused", "no right"])
+def test_queues_are_read_by_another_token_than_a_refused_one(begin, api, switches):
+    world = begin(ONE, TWO, COMPLETION_EVENTS="yes")
+    api.switch(**switches)
+    for name in ("a.jsonl", "b.jsonl"):
+        world.upload_records(name, greetings(6), model=M2M)
+        world.settle()
+
+    assert len(api.queues) == 1
+    assert {manifest["events"] for manifest in world.manifests().values()} == {"used"}
+
+
 def test_batches_of_another_account_do_not_wait_for_events(begin, calls, api):
     """They have none; those of the stack's account have."""
     world = begin(ONE, f"{TWO} {OTHER}", COMPLETION_EVENTS="yes")

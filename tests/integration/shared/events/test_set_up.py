@@ -362,10 +362,10 @@ def test_without_calls_left_set_up_is_no_refusal(stack):
 
 def test_in_a_pause_nothing_is_set_up(stack):
     """A token that may run no model now would be refused here for a day."""
-    stack.budget.free = lambda now, senders: Free(first=1, paused=True)
+    stack.budget.free = lambda now, senders=(): Free(first=1, paused=True)
     subscribe(stack.services, M3)
     assert stack.cloudflare.calls == []
-    stack.budget.free = lambda now, senders: Free()
+    stack.budget.free = lambda now, senders=(): Free()
     subscribe(stack.services, M3)
     assert made(stack.cloudflare) == WHOLE
 

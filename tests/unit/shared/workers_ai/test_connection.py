@@ -199,3 +199,23 @@ def test_large_answer_may_be_freed_under_views():
     with client(Api(httpx.Response(200, content=body))).poll(MODEL, "id-1", 60) as reply:
         (raw,) = msgspec.json.decode(reply.body, type=dict[str, msgspec.Raw]).values()
     assert bytes(raw)[:3] == b'["x'
+
+
+# ── the account's other APIs ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_silence_of_other_api_lasts_no_longer_than_its_call():
+    api = Api(httpx.Response(200, json=enveloped([])))
+    assert client(api).fetch("GET", "/queues", None, 5.0).status == 200
+    assert api.requests[0].extensions["timeout"]["read"] == 5.0
+
+
+def test_silence_of_tokens_check_lasts_no_longer_than_its_call():
+    api = Api(httpx.Response(200, json=enveloped([])))
+    client(api).check_token()
+    assert api.requests[0].extensions["timeout"]["read"] == module.TOKEN_CHECK_SECONDS
+
+
+@pytest.mark.parametrize(("size", "status"), [(1_000_000, 200), (1_000_001, 0)])
+def test_reply_of_other_api_is_read_up_to_a_size(size, status):
+    assert client(Api(httpx.Response(200, content=b" " * size))).fetch("GET", "/queues", None, 5.0).status == status

@@ -11,6 +11,8 @@ from shared.workers_ai.senders import ONLY_ONE, Secret, Tokens, as_sent, as_told
 from tests.support.doubles.ledger_items import JOB
 
 HERE, OTHER, THIRD = JOB.plan.account, "f" * 32, "d" * 32
+NAMED = "a" * 32
+"""The stack's account as a line may name it."""
 
 
 class Kept:
@@ -95,6 +97,42 @@ def test_first_token_reads_queues_without_one_of_their_own():
 def test_token_that_is_not_there_cannot_be_sent(value, number):
     """The secret may have changed since it was chosen: its place may be another account's now."""
     assert not tokens_of(value).credentials(Sender(number))(False).can_be_sent()  # noqa: FBT003
+
+
+@pytest.mark.parametrize(
+    ("value", "sender", "sent"),
+    [
+        (f"two {OTHER}\none", FIRST, "one"),
+        (f"two {OTHER}", FIRST, ""),
+        (f"one {NAMED}", Sender(1, OTHER), ""),
+        (f"one {NAMED}", FIRST, "one"),
+        (f"two {OTHER}\none", Sender(1, THIRD), "one"),
+        (f"two {OTHER}\none", Sender(1, OTHER), "two"),
+        (f"one\ntwo {OTHER}", Sender(1, OTHER), "two"),
+        ("queues=q", FIRST, ""),
+    ],
+)
+def test_token_of_a_line_that_names_an_account_is_sent_to_no_other(value, sender, sent):
+    assert Tokens(Kept(value), NAMED).credentials(sender)(False).token == sent  # noqa: FBT003
+
+
+def test_queues_are_read_by_a_token_of_the_stacks_account():
+    assert tokens_of(f"two {OTHER}\none\nthree").queues_credentials(False).token == "one"  # noqa: FBT003
+    assert tokens_of(f"two {OTHER}").queues_credentials(False).token == ""  # noqa: FBT003
+
+
+def test_token_that_queues_refuse_makes_room_for_the_next():
+    tokens = Tokens(Kept(f"one\ntwo {OTHER}\nthree {NAMED}"), NAMED)
+    first = tokens.queues_credentials(False)  # noqa: FBT003
+    assert tokens.pass_queues_on(first)
+    assert tokens.queues_credentials(False).token == "three"  # noqa: FBT003
+    assert not tokens.pass_queues_on(tokens.queues_credentials(False))  # noqa: FBT003
+    assert tokens.queues_credentials(False) == first, "all of them were refused"  # noqa: FBT003
+
+
+def test_token_for_queues_alone_makes_room_for_no_other():
+    tokens = tokens_of("one\nqueues=q")
+    assert not tokens.pass_queues_on(tokens.queues_credentials(False))  # noqa: FBT003
 
 
 def test_secret_that_cannot_be_read_is_as_it_was():
