@@ -385,7 +385,7 @@ class _Submit(UnprovenSubmit):
     def _isolate_or_end(self, code: int | None, message: str) -> None:
         """The API refused the batch's content: the poll function isolates the bad record, so that only it fails."""
         services, batch = self.services, self.batch
-        if self.to_send.gives_reference and marking.is_suspect(services, self.job):
+        if self.to_send.is_marked:  # It may be due to the marker: the batch is tried once without it.
             services.ledger.refuse(batch, services.now(), markers=marking.without_marker(batch))
             services.queues.send(SubmitMessage(batch.job_id, batch.number))
             return

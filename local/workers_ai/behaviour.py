@@ -216,6 +216,10 @@ class Behaviour:
     refuse_reference: tuple[str, ...] = _switch(
         (), "unknown", "models whose schema takes no `external_reference`, 400/5006; `*`: every model"
     )
+    most_reference: int = _switch(
+        0, "unknown", "characters of an `external_reference`, above which 400/5006; 0: no limit is documented"
+    )
+    shown_reference: int = _switch(0, "unknown", "characters of an `external_reference` that items have; 0: all")
     embedder: Literal["auto", "hash", "words", "wordllama"] = _switch(
         "auto",
         "invented",

@@ -168,6 +168,8 @@ def _item(
         item["result"] = {"result": result} if behaviour.nested_result else result
         item["success"] = True
     reference = request.get("external_reference") if behaviour.echo_references else None
+    if behaviour.shown_reference and isinstance(reference, str):
+        reference = reference[: behaviour.shown_reference]
     if reference is not None or behaviour.missing_reference == "null":
         item["external_reference"] = reference
     return item

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from dropbatch.core.formats.base import NULL
+from dropbatch.core.formats.base import NULL, begins
 from dropbatch.core.records.index import OPENING
+from shared.workers_ai.results import decode_member
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -77,12 +78,40 @@ def marked_body(body: bytes, lengths: Sequence[int], mark: Marked) -> bytes:
     return b"".join((body[:start], record, body[stop:]))
 
 
-def as_sent(references: list[msgspec.Raw], marker: str, items: Iterable[Item]) -> list[msgspec.Raw]:
-    """The references on the wire, with the marker if a reply shows it: it may answer a submit without one."""
+def as_sent(references: list[msgspec.Raw], marker: str, items: Sequence[Item]) -> list[msgspec.Raw]:
+    """The references on the wire, with the marker as a reply shows it: it may answer a submit without one.
+
+    Or it shows an altered one, such as a shorter one: that is no reason to lose the record's answer.
+    """
     mark = marked(references, marker) if marker else None
-    if mark is None or all(item.external_reference != mark.reference for item in items):
+    if mark is None:
         return references
-    return [*references[: mark.place], mark.reference, *references[mark.place + 1 :]]
+    shown = mark.reference
+    if all(item.external_reference != shown for item in items):
+        known = set(map(bytes, references))
+        odd = [item for item in items if begins(item.external_reference, b'"')]
+        odd = [item for item in odd if bytes(item.external_reference) not in known]
+        altered = [item.external_reference for item in odd if _may_be_altered(item, mark, references[mark.place])]
+        if len(altered) != 1:
+            return references
+        (shown,) = altered
+    return [*references[: mark.place], shown, *references[mark.place + 1 :]]
+
+
+def _may_be_altered(item: Item, mark: Marked, own: msgspec.Raw) -> bool:
+    """Whether an item whose reference nobody sent is of the record with the marker.
+
+    It shows the beginning of what was sent; or it names the record, and shows at least what the user wrote.
+    """
+    shown = decode_member(item.external_reference)
+    if not isinstance(shown, str) or not shown:
+        return False
+    name = item.index if item.id is None else item.id
+    if name is not None and str(name) != str(mark.place):
+        return False
+    written = _decode(own)
+    is_kept = name is not None and isinstance(written, str) and shown.startswith(written)
+    return is_kept or _decode(mark.reference).startswith(shown)
 
 
 def marker_in(items: Iterable[Item]) -> tuple[str, Item] | None:

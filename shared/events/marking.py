@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from dropbatch.core import keys
-from dropbatch.core.formats.base import API_BODY_LIMIT, NULL
+from dropbatch.core.formats.base import API_BODY_LIMIT
 from shared.errors import StorageError
 from shared.events.markers import MARKED_BYTES, draw_marker, marked, marked_body
 from shared.events.subscribed import subscribed, subscribed_if_known
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 UNMARKED_SECONDS = 30 * 86_400.0
 """Seconds for which a model gets no markers that refused a batch with one, and took it without."""
+UNMARKED_AGAIN_SECONDS = 3_600.0
+"""The same, if it took others with one: it may be due to that batch's references."""
 MAX_ALONE_BYTES = API_BODY_LIMIT - 100_000
 """Bytes of a record that stands alone in its body, up to which it may carry a marker."""
 
@@ -31,12 +33,12 @@ class ToSend(NamedTuple):
     Attributes:
         body: with the marker, if there is one.
         markers: the batch's, this round's included.
-        gives_reference: whether a record has a reference only because of the marker.
+        is_marked: whether the body has a marker.
     """
 
     body: bytes
     markers: tuple[str, ...]
-    gives_reference: bool = False
+    is_marked: bool = False
 
 
 NOTHING = ToSend(b"", ())
@@ -66,18 +68,12 @@ def mark(services: Services, job: Job, batch: Batch, body: bytes) -> ToSend:
     if services.events and not is_noted:  # Before the POST: another search may see the answer first.
         services.events.ids.mark(marker, job.job_id, batch.number, services.now())
     markers = (*batch.markers, *[""] * (batch.round - len(batch.markers)), *([] if is_noted else [marker]))
-    return ToSend(marked_body(body, lengths, found), markers, references[found.place] == NULL)
+    return ToSend(marked_body(body, lengths, found), markers, is_marked=True)
 
 
 def without_marker(batch: Batch) -> tuple[str, ...]:
     """The batch's markers, with none for its round."""
     return (*batch.markers[: batch.round], "")
-
-
-def is_suspect(services: Services, job: Job) -> bool:
-    """Whether a refusal may be due to the marker: no batch of the model was ever accepted with one."""
-    subscription = _subscription(services, job)
-    return subscription is not None and not subscription.marked_at
 
 
 def note_accepted(services: Services, job: Job, batch: Batch) -> None:
@@ -87,8 +83,9 @@ def note_accepted(services: Services, job: Job, batch: Batch) -> None:
         return
     if batch.marker and not known.marked_at:
         known = replace(known, marked_at=now)
-    elif not batch.marker and not known.marked_at and known.unmarked_until < now:
-        known = replace(known, unmarked_until=now + UNMARKED_SECONDS)
+    elif not batch.marker and not batch.round and known.unmarked_until < now:
+        seconds = UNMARKED_AGAIN_SECONDS if known.marked_at else UNMARKED_SECONDS
+        known = replace(known, unmarked_until=now + seconds)
         logger.warning("model refuses markers", **batch_log_fields(batch))
     else:
         return

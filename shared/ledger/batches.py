@@ -253,7 +253,9 @@ class Batches(Table):
         settled = {"due_at": due_at, "claims": 0, "calls_fail_since": 0.0, "polls_settled": batch.polls}
         return self._change_batch(batch, _unchanged(batch), {**settled, **updates})
 
-    def begin_round(self, batch: Batch, answered: str, size: int, now: float, due_at: float) -> Batch | None:
+    def begin_round(
+        self, batch: Batch, answered: str, size: int, now: float, due_at: float, **updates: object
+    ) -> Batch | None:
         """`queued` back to `ready`: the answer has arrived, but some of its records are tried again separately."""
         return self._change_batch(
             batch,
@@ -272,6 +274,7 @@ class Batches(Table):
                 "ready_at": now,
                 "paused": 0.0,
                 "polls_settled": batch.polls,
+                **updates,
             },
         )
 

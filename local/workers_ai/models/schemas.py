@@ -53,6 +53,8 @@ def problem(model: str, request: object, where: str, behaviour: Behaviour) -> st
     reference = request.get("external_reference")
     if behaviour.strict_reference and reference is not None and not isinstance(reference, str):
         return f"{_BAD}Type mismatch of '{where}/external_reference', 'string' expected"
+    if behaviour.most_reference and isinstance(reference, str) and len(reference) > behaviour.most_reference:
+        return f"{_BAD}'{where}/external_reference' is too long"
     for member in ("text", "prompt"):
         if isinstance(text := request.get(member), str) and behaviour.refused_text and behaviour.refused_text in text:
             return f"{_BAD}'{where}/{member}' cannot be processed"

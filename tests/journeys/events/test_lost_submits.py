@@ -241,6 +241,59 @@ def test_model_that_refuses_references_gets_no_markers(on, api):
     assert float(item[BGE]["M"]["unmarked_until"]["N"]) > on.now() + 29 * 86_400
 
 
+@pytest.mark.parametrize("referenced", [False, True])
+@pytest.mark.parametrize("known", [False, True])
+def test_refusal_of_a_marker_costs_no_isolation(on, api, referenced, known):
+    """Whatever the model took before: the batch is sent once without it."""
+    if known:
+        run(on, count=20)
+    api.switch(most_reference=20)
+    on.upload_records("b.jsonl", texts(40, referenced=referenced), model=BGE)
+    on.settle(minutes=600, until=lambda: len(on.manifests()) == 1 + known)
+    (last,) = [one for one in on.manifests().values() if one["counts"]["total"] == 40]
+    assert (last["counts"]["succeeded"], last["isolation"]["submits"]) == (40, 0)
+
+
+def test_model_that_took_markers_gets_none_for_an_hour_after_a_refusal(on, api):
+    run(on, count=20)
+    api.switch(most_reference=20)
+    on.upload_records("b.jsonl", texts(5, referenced=False), model=BGE)
+    on.settle(minutes=600, until=lambda: len(on.manifests()) == 2)
+    item = next(one for one in on.items() if one["sk"]["S"].startswith("EVENTS#") and BGE in one)
+    assert 0 < float(item[BGE]["M"]["unmarked_until"]["N"]) - on.now() <= 3_600
+
+
+def test_pieces_and_single_records_are_tried_without_marker(on, api):
+    """The model refuses markers now and then, and one record is bad: no good record fails."""
+    run(on, count=20)
+    records = texts(20, referenced=False)
+    records[7]["text"] = "x" * 40
+    bad = Fault(kind="5006", contains="x" * 40, times=1_000, on="submit")
+    api.inject(bad, *(Fault(kind="5006", contains="~db1.", nth=nth, on="submit") for nth in range(2, 40, 2)))
+    on.upload_records("b.jsonl", records, model=BGE)
+    on.settle(minutes=600, until=lambda: len(on.manifests()) == 2)
+    assert sorted(one["counts"]["failed"] for one in on.manifests().values()) == [0, 1]
+
+
+@pytest.mark.parametrize("numbered", [True, False])
+@pytest.mark.parametrize("referenced", [False, True])
+def test_marker_that_is_shown_shortened_loses_no_answer(on, api, referenced, numbered):
+    api.switch(shown_reference=12)
+    if not numbered:
+        api.inject(Fault(kind="unnumbered", times=0))
+    records, _ = run(on, referenced=referenced or not numbered, count=20)
+    assert on.manifest()["counts"]["succeeded"] == 20
+    assert [line["result"] for line in on.lines()] == [expected_result(BGE, one) for one in records]
+    assert len(api.accepted) == 1
+
+
+def test_record_that_fails_with_marker_is_tried_without(on, api):
+    api.inject(Fault(kind="item_fails", code=5006, marker="~db1.", times=0))
+    run(on, count=20)
+    assert on.manifest()["counts"]["succeeded"] == 20
+    assert [one["count"] for one in api.accepted] == [20, 1]
+
+
 def test_doubtful_submit_is_looked_for_where_events_come(on, api):
     """An error that proves nothing, of a batch that was accepted: no second bill, and no doubt is counted."""
     run(on, count=80)

@@ -82,6 +82,35 @@ def test_reply_without_marker_is_compared_with_own_references(shown):
     assert as_sent(own, "", items(*shown)) == own
 
 
+WHOLE = f"a~{MARKER}"
+
+
+@pytest.mark.parametrize("shown", [WHOLE[:10], WHOLE[:2], WHOLE.replace("~", "_"), f"a {MARKER}", WHOLE + "."])
+def test_altered_marker_is_no_contradiction(shown):
+    """What an item shows that names the record, and has what the user wrote."""
+    reply = [Item(id=1, external_reference=raw("b")), Item(id=0, external_reference=raw(shown))]
+    assert as_sent([raw("a"), raw("b")], MARKER, reply) == [raw(shown), raw("b")]
+
+
+@pytest.mark.parametrize("own", ["a", None])
+def test_shortened_marker_shows_its_record(own):
+    """Of an item that has no other name."""
+    shown = (WHOLE if own else MARKER)[:12]
+    reply = [Item(external_reference=raw(one)) for one in ("b", shown)]
+    assert as_sent([raw(own), raw("b")], MARKER, reply) == [raw(shown), raw("b")]
+
+
+@pytest.mark.parametrize(("place", "shown"), [(1, WHOLE[:10]), (0, "other"), (0, "b"), (None, "a-other"), (None, "")])
+def test_other_reference_is_no_altered_marker(place, shown):
+    own = [raw("a"), raw("b")]
+    assert as_sent(own, MARKER, [Item(id=place, external_reference=raw(shown))]) == own
+
+
+def test_two_altered_markers_are_none():
+    own = [raw("a"), raw("b")]
+    assert as_sent(own, MARKER, [Item(external_reference=raw(WHOLE[:end])) for end in (9, 8)]) == own
+
+
 @pytest.mark.parametrize(
     ("reference", "found"),
     [
