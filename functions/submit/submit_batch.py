@@ -15,17 +15,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dropbatch.core import keys
+from functions.submit.outcomes.refused_model import end_for_model, refuse_model, refusing
 from functions.submit.outcomes.unproven import UnprovenSubmit, end
 from functions.submit.submit_waits import UNPAID_REASONS, closes_pause, hold, reserve_day, wait
 from shared.api_messages import attach_api_message
-from shared.aws.queues import (
-    FAST_START_BATCHES,
-    MAX_AHEAD_SECONDS,
-    POLL_GRACE_SECONDS,
-    PollMessage,
-    SubmitMessage,
-    VisitMessage,
-)
+from shared.aws.queues import FAST_START_BATCHES, MAX_AHEAD_SECONDS, POLL_GRACE_SECONDS, PollMessage, SubmitMessage
 from shared.claims import MAX_CLAIMS, MAX_SECONDS_TO_ACCEPTANCE
 from shared.errors import ObjectNotFoundError, StorageError
 from shared.events import marking, search
@@ -46,7 +40,7 @@ from shared.pacing.controls import (
 )
 from shared.retry import soon_after
 from shared.workers_ai.client import TokenState
-from shared.workers_ai.error_codes import FIREWALL, METRIC_OF_CLASS, ErrorClass, model_error_message
+from shared.workers_ai.error_codes import FIREWALL, METRIC_OF_CLASS, ErrorClass
 from shared.workers_ai.lasting_errors import clear_lasting_error
 from shared.workers_ai.other_account import other_account
 from shared.workers_ai.rejections import classify_rejection, token_state
@@ -131,8 +125,12 @@ def _submit_if_permitted(invocation: Invocation, job: Job, batch: Batch) -> None
     services, account = invocation.services, other_account(invocation.services, job)
     if not account:
         subscribe(services, job.plan.model)  # Before the permit: this may take seconds, in which a pause begins.
-    now = services.now()
-    permit = services.budget.permit_submit(job.plan.model, now, first=batch.work is DueKind.FIRST, account=account)
+    now, refused = services.now(), refusing(services, job)
+    if refused.is_all:
+        end_for_model(UnprovenSubmit(invocation, job, batch), max(refused.codes.values()))
+        return
+    first, model = batch.work is DueKind.FIRST, job.plan.model
+    permit = services.budget.permit_submit(model, now, first=first, account=account, without=refused.codes)
     if isinstance(permit, Denied):
         wait(services, batch, permit)
         return
@@ -363,10 +361,7 @@ class _Submit(UnprovenSubmit):
                 budget.pause(PauseReason.TOKEN_REFUSED, now, str(code), permit)
                 self._wait_for_end_of_pause()
             case ErrorClass.MODEL:
-                words = model_error_message(job.plan.model, code)
-                end(services, batch, ErrorDetail("rejected", words))
-                if ledger.fail_job(job, ErrorDetail("unknown_model", words), now):
-                    services.queues.send(VisitMessage(job.job_id))
+                refuse_model(self, code)
             case ErrorClass.REQUEST | ErrorClass.BATCH_FAILED | ErrorClass.UNKNOWN_ID:
                 is_firewall = not reply.enveloped and reply.status == HTTPStatus.FORBIDDEN
                 self._isolate_or_end(code, FIREWALL if is_firewall else reply.message)

@@ -256,7 +256,7 @@ class WorkersAI:
         model = MODELS.get(run.route.model)
         if model is None:
             return replies.failure(error(behaviour.unknown_model_code), behaviour)
-        refused = self._refused(model, run)
+        refused = edge.refusal_of_models(run.route.account, behaviour) or self._refused(model, run)
         if refused is not None:
             return replies.failure(refused, behaviour)
         if run.call == "sync" and isinstance(run.sent, dict) and "requests" not in run.sent:

@@ -51,6 +51,7 @@ class Behaviour:
     route_pair: bool = _switch(False, "unknown", "a malformed account is answered with 7003 and, as second error, 7000")
 
     # AI Gateway
+    accounts_without_models: tuple[str, ...] = _switch((), "documented", "accounts that may use no model: 403/5018")
     gateway_token: str = _switch("", "observed", "token that the gateway requires in cf-aig-authorization; empty: none")
     gateway_cache: bool = _switch(False, "documented", "identical requests are answered from the gateway's cache")
     gateway_attempts: int = _switch(1, "documented", "how often the gateway tries a call that fails")

@@ -129,3 +129,8 @@ class Windows:
             return Verdict(allowed=False, remaining=0, seconds=block or free)
         calls.append(now)
         return Verdict(allowed=True, remaining=limit - len(calls), seconds=calls[0] + window - now)
+
+
+def refusal_of_models(account: str, behaviour: Behaviour) -> ApiError | None:
+    """Why an account may use no model; None if it may."""
+    return error(5018) if account in behaviour.accounts_without_models else None

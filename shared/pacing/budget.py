@@ -38,7 +38,7 @@ from shared.pacing.room import Free, ModelRoom, together
 from shared.retry import jittered, soon_after
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Container, Mapping, Sequence
 
     from mypy_boto3_dynamodb import DynamoDBClient
 
@@ -110,7 +110,9 @@ class Budget(ControlItems):
         """Batches that one model may have outstanding, if no other has any."""
         return self._most_outstanding * len(self.senders(""))
 
-    def permit_submit(self, model: str, now: float, *, first: bool = False, account: str = "") -> Permit | Denied:
+    def permit_submit(
+        self, model: str, now: float, *, first: bool = False, account: str = "", without: Container[str] = ()
+    ) -> Permit | Denied:
         """A permit to submit one batch of a model now, with the API token that has most calls left.
 
         One whose pause is to be probed comes first: nothing else would show that it is good again.
@@ -120,8 +122,9 @@ class Budget(ControlItems):
             now: Unix seconds.
             first: whether it is the first batch of its job, which may use tokens that others must leave.
             account: another account than the stack's that the job is of; empty: the stack's.
+            without: accounts whose tokens may not submit it.
         """
-        senders = self.senders(account)
+        senders = [one for one in self.senders(account) if one.account not in without]
         found = zip(senders, self.controls_of(model, senders), strict=True)
         denied: list[Denied] = []
         for sender, controls in sorted(found, key=lambda one: self._preference(one[1], now)):

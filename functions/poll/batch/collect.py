@@ -93,9 +93,9 @@ def collect(services: Services, job: Job, batch: Batch, reply: StoredReply | Non
             answers = replies.merge_round(answers, latest, batch.round)
         if reply is not None and answers is not None:
             again = retryable_places(answers)
-            failed = replies.failed_with_marker(answers)
-            if (again or failed) and batch.round < MAX_RETRIES and not job.ending(services.now()):
-                _begin_round(services, batch, rows, sorted({*again, *failed}), reply.key, unmarked=bool(failed))
+            odd = replies.failed_with_marker(answers)
+            if (again or odd) and batch.round < MAX_RETRIES and not job.ending(services.now()):
+                _begin_round(services, batch, rows, sorted({*again, *odd}), reply.key, unmarked=bool(odd))
                 return False
         part, failed = _write_part(services, job, batch, rows, answers)
         del answers

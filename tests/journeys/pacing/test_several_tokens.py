@@ -229,6 +229,79 @@ def test_idle_stack_reads_no_secret(begin, monkeypatch):
     assert reads
 
 
+def asked(calls):
+    """How often each account was asked to take a batch."""
+    return Counter(one.account for one in calls if not one.polled)
+
+
+def test_model_that_one_account_may_not_use_goes_to_the_other(begin, calls, api):
+    """It is asked once, for all jobs; an hour later once more."""
+    world = begin(ONE, f"{TWO} {OTHER}")
+    api.switch(accounts_without_models=(ACCOUNT,))
+    world.upload_records("a.jsonl", greetings(6), model=M2M)
+    world.settle()
+    assert all_good(world, 6)
+    assert asked(calls) == {ACCOUNT: 1, OTHER: 6}
+
+    world.upload_records("b.jsonl", greetings(6), model=M2M)
+    world.settle(until=lambda: len(world.manifests()) == 2)
+    assert asked(calls) == {ACCOUNT: 1, OTHER: 12}
+
+    world.pass_time(3_600)
+    world.upload_records("c.jsonl", greetings(6), model=M2M)
+    world.settle(until=lambda: len(world.manifests()) == 3)
+    assert asked(calls) == {ACCOUNT: 2, OTHER: 18}
+
+
+def test_refused_model_waits_for_the_account_that_may(begin, calls, api):
+    """Its token is refused for a while."""
+    world = begin(ONE, f"{TWO} {OTHER}")
+    api.switch(accounts_without_models=(ACCOUNT,), tokens=(ONE,))
+    world.upload_records("a.jsonl", greetings(2), model=M2M)
+    for _ in range(10):
+        world.deliver_all()
+        world.pass_time(60)
+        world.tick()
+    assert world.manifests() == {}
+    assert asked(calls)[ACCOUNT] == 1
+
+    api.switch(tokens=(ONE, TWO))
+    world.settle(minutes=20)
+    assert all_good(world, 2)
+    assert asked(calls)[ACCOUNT] == 1
+
+
+def test_job_ends_once_every_account_refuses_its_model(begin, calls, api):
+    """Later jobs ask again: somebody may have changed that."""
+    world = begin(ONE, f"{TWO} {OTHER}", f"{THREE} {OTHER}")
+    api.switch(accounts_without_models=(ACCOUNT, OTHER))
+    for times, name in enumerate(("a.jsonl", "b.jsonl"), 1):
+        world.upload_records(name, greetings(6), model=M2M)
+        world.settle(until=lambda times=times: len(world.manifests()) == times)
+        assert asked(calls) == {ACCOUNT: times, OTHER: times}
+        world.pass_time(120)
+    assert {one["error"]["code"] for one in world.manifests().values()} == {"unknown_model"}
+
+
+def test_death_after_note_of_a_refused_model_asks_no_account_again(begin, calls, api, monkeypatch):
+    world = begin(ONE, f"{TWO} {OTHER}")
+    api.switch(accounts_without_models=(ACCOUNT,))
+    refuse, died = Ledger.refuse, []
+
+    def die(self, batch, due_at, **updates):
+        if not died:
+            died.append(batch.number)
+            raise RuntimeError("it dies")
+        return refuse(self, batch, due_at, **updates)
+
+    monkeypatch.setattr(Ledger, "refuse", die)
+    world.upload_records("a.jsonl", greetings(2), model=M2M)
+    world.settle(minutes=60)
+    assert died
+    assert all_good(world, 2)
+    assert asked(calls) == {ACCOUNT: 1, OTHER: 2}
+
+
 def test_stack_whose_tokens_are_all_refused_waits(begin, calls, api):
     """Each is tried now and then; `resume` ends all pauses, and jobs go on with what is good by then."""
     world = begin(ONE, TWO)

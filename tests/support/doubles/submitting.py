@@ -141,8 +141,8 @@ class Submitting:
         self.at_post = self.batch
         yield self.reply
 
-    def _permit_submit(self, model: str, now: float, *, first: bool, account: str) -> Permit | Denied:
-        assert account == "", "the job's account is the stack's"
+    def _permit_submit(self, model: str, now: float, *, first: bool, account: str, without: Any) -> Permit | Denied:
+        assert (account, *without) == ("",), "the job's account is the stack's"
         self.budget_calls.append(("permit", model, now, first))
         return self.permit
 
