@@ -18,13 +18,14 @@ from shared.events.pulling import MIN_PULL_SECONDS, expect_events, pull_interval
 from shared.events.subscribed import subscribed
 from shared.models import CANCEL_NOW, BatchState, Submission
 from shared.observability import batch_log_fields, count, logger
-from shared.pacing.controls import Denied
-from shared.workers_ai.error_codes import ErrorClass, classify_poll_error
+from shared.pacing.controls import Denied, PauseReason
+from shared.workers_ai.error_codes import ErrorClass
 from shared.workers_ai.queue_messages import ID_PREFIX
 from shared.workers_ai.queues_api import KEPT_SECONDS
+from shared.workers_ai.rejections import classify_rejection
 from shared.workers_ai.replies import Failed, NoAnswers, OutcomeUnknown, Rejected
 from shared.workers_ai.results import Answer
-from shared.workers_ai.senders import api_of, sender_of
+from shared.workers_ai.senders import api_of, as_sent, sender_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -80,7 +81,7 @@ def may_look(services: Services, job: Job, batch: Batch, *, doubtful: bool) -> b
     return not doubtful or coming.may_come(job.plan.model, pulled_at, services.now())
 
 
-def begin(services: Services, job: Job, batch: Batch, looking: Looking) -> Batch | None:
+def begin(services: Services, job: Job, batch: Batch, looking: Looking, **updates: object) -> Batch | None:
     """Begin to look for a batch's submit, where `may_look`; the pull is planned first.
 
     Raises:
@@ -90,7 +91,7 @@ def begin(services: Services, job: Job, batch: Batch, looking: Looking) -> Batch
     if events is None:
         return None
     events.item.expect_pull(now + MIN_PULL_SECONDS, now)
-    if begun := services.ledger.look_for_submit(batch, looking, now + MIN_PULL_SECONDS):
+    if begun := services.ledger.look_for_submit(batch, looking, now + MIN_PULL_SECONDS, **updates):
         logger.info("submit looked for", **batch_log_fields(begun))
         return begun
     stored = services.ledger.batch(job.job_id, batch.number)  # An earlier try may have written it, and failed.
@@ -206,11 +207,16 @@ class _Search:
             is_answer = isinstance(reply, Answer) and not reply.unfinished
             if isinstance(reply, Answer) and is_answer and (owner := self._owner(reply)):
                 taken = _take(services, *owner, asked, reply)
-        verdict = classify_poll_error(reply) if isinstance(reply, Rejected) else None
+        verdict = None
+        if isinstance(reply, Rejected):
+            sent = as_sent(self.job, self.batch.sender)
+            verdict = classify_rejection(services, sent, self.batch, reply, sender, polling=True)
         if verdict is None and not isinstance(reply, OutcomeUnknown):
             services.lift(permit, model)  # It may be a pause's probe.
         if isinstance(reply, Rejected) and verdict is ErrorClass.RATE_LIMIT:
             services.budget.limit_rate(now, reply.retry_after, sender)
+        if isinstance(reply, Rejected) and verdict is ErrorClass.ACCOUNT:
+            services.budget.pause(PauseReason.TOKEN_REFUSED, now, str(reply.code or reply.status), permit)
         has_failed = isinstance(reply, Failed) or verdict is ErrorClass.BATCH_FAILED
         misses = orphan.misses + (verdict in UNFOUND or isinstance(reply, NoAnswers))
         is_given_up = misses >= MAX_MISSES and now - orphan.at > MISSED_SECONDS

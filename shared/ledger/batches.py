@@ -135,10 +135,10 @@ class Batches(Table):
             {**_waiting(batch), "due_at": due_at, "claims": batch.claims},
         )
 
-    def look_for_submit(self, batch: Batch, looking: Looking, due_at: float) -> Batch | None:
+    def look_for_submit(self, batch: Batch, looking: Looking, due_at: float, **updates: object) -> Batch | None:
         """Stay `submitting`: the submit may have been accepted, and its id is looked for."""
         expected = {"state": BatchState.SUBMITTING, "attempt": batch.attempt, "looking": ABSENT}
-        return self._change_batch(batch, expected, {"looking": looking, "due_at": due_at, "claims": 0})
+        return self._change_batch(batch, expected, {"looking": looking, "due_at": due_at, "claims": 0, **updates})
 
     def accept(self, batch: Batch, submission: Submission, due_at: float, **updates: object) -> Batch | None:
         """`submitting` to `queued`: the API has accepted the batch under a request_id."""

@@ -83,8 +83,9 @@ class UnprovenSubmit:
             return
         if like_lost and self.permit.pause and self.permit.pause.reason is PauseReason.OUTAGE:
             services.budget.pause(PauseReason.OUTAGE, now, code, self.permit)
+        failing_since = note_lasting_error(services, self.job, batch, reply, polling=False)
         looking = Looking(now, self.sent_from, now, code, doubtful=True, doubts=int(like_lost))
-        if is_doubtful(reply) and self._begin_look(looking):
+        if is_doubtful(reply) and self._begin_look(looking, calls_fail_since=failing_since):
             return
         services.ledger.refuse(
             batch,
@@ -92,7 +93,7 @@ class UnprovenSubmit:
             refusals=batch.refusals + 1,
             doubtful=batch.doubtful + is_doubtful(reply),
             doubts=batch.doubts + like_lost,
-            calls_fail_since=note_lasting_error(services, self.job, batch, reply, polling=False),
+            calls_fail_since=failing_since,
         )
 
     def end_ambiguous(self, since: float, code: str = "no answer") -> Batch | None:
@@ -123,11 +124,12 @@ class UnprovenSubmit:
             return self.end_ambiguous(self.services.now())
         doubts, refusals = batch.doubts + looking.doubts, batch.refusals + 1
         counted = {"doubtful": batch.doubtful + 1, "doubts": doubts, "refusals": refusals}
-        return self.services.ledger.refuse(batch, self.services.now(), **counted)
+        since = batch.calls_fail_since  # The next try goes on failing, or ends it.
+        return self.services.ledger.refuse(batch, self.services.now(), calls_fail_since=since, **counted)
 
-    def _begin_look(self, looking: Looking) -> Batch | None:
+    def _begin_look(self, looking: Looking, **updates: object) -> Batch | None:
         """Begin to look for the submit by its event; None if that is not possible."""
         services, job, batch = self.services, self.job, self.batch
         if not search.may_look(services, job, batch, doubtful=looking.doubtful):
             return None
-        return search.begin(services, job, batch, looking)
+        return search.begin(services, job, batch, looking, **updates)

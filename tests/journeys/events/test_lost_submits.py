@@ -50,6 +50,12 @@ def unmarked(world):
     return not [key for key in world.objects("results/") if MARKER.search(world.read(key).decode(errors="replace"))]
 
 
+def waits(world):
+    """What the jobs wait for, as their status says."""
+    found = [json.loads(world.read(key))["waiting_for"] for key in world.objects() if key.endswith("status.json")]
+    return {one["code"] for one in found if one}
+
+
 @pytest.mark.parametrize("referenced", [False, True])
 @pytest.mark.parametrize("fault", LOST, ids=lambda fault: fault.kind)
 def test_lost_submit_is_found_and_billed_once(on, api, fault, referenced):
@@ -307,6 +313,27 @@ def test_doubtful_submit_is_looked_for_where_events_come(on, api):
     assert len(api.accepted) == accepted + 1
     (last,) = [one for one in on.manifests().values() if one["counts"]["total"] == 5]
     assert (last["found_submits"], last["doubtful_submits"], last["unknowable_submits"]) == (1, 0, 0)
+
+
+def test_submits_that_fail_for_long_are_told_of_although_each_is_looked_for(on, api):
+    """Each is answered with a page, which proves nothing."""
+    run(on, count=80)
+    api.inject(Fault(kind="html", status=409, on="submit", times=1_000))
+    on.upload_records("b.jsonl", texts(5, referenced=False), model=BGE)
+    on.settle(minutes=600, until=lambda: "submits_fail" in waits(on))
+    assert len(on.manifests()) == 1
+
+
+def test_refused_token_is_told_of_while_a_submit_is_looked_for(on, api):
+    run(on, count=20)
+    api.inject(Fault(kind="accept_then_reset"))
+    on.upload_records("b.jsonl", texts(5, referenced=False), model=BGE)
+    on.settle(minutes=5, until=lambda: any("looking" in item for item in on.items()))
+    api.switch(tokens=(), queues_tokens=("local-token",))
+    on.settle(minutes=30, until=lambda: "token_refused" in waits(on))
+    api.switch(tokens=("local-token",), queues_tokens=())
+    on.settle(minutes=60, until=lambda: len(on.manifests()) == 2)
+    assert sorted(one["found_submits"] for one in on.manifests().values()) == [0, 1]
 
 
 def test_batch_without_marker_is_not_sent_because_a_read_failed(on, api, monkeypatch):
