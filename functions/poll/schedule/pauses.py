@@ -16,6 +16,7 @@ from shared.workers_ai.senders import api_of, next_sender
 
 if TYPE_CHECKING:
     from shared.bootstrap import Services
+    from shared.models import Sender
     from shared.pacing.controls import Pause
 
 METRIC_OF_REASON = {
@@ -50,11 +51,11 @@ def watch_pause(services: Services, now: float, *, submits_wait: bool, polls_wai
     senders = services.budget.senders("") if submits_wait or polls_wait else (FIRST,)
     reasons = set[PauseReason]()
     is_alarm = False
-    for controls in services.budget.controls_of("", senders):
+    for sender, controls in zip(senders, services.budget.controls_of("", senders), strict=True):
         pause = controls.pause
         if pause is None or pause.is_over(now):
             continue
-        watched = _Watched(services, pause, now, len(senders) > 1)
+        watched = _Watched(services, pause, sender, now, len(senders) > 1)
         if watched.is_over(submits_wait=submits_wait, polls_wait=polls_wait):
             services.budget.lift(Permit(pause), "")
             logger.info("pause over", reason=pause.reason, token=pause.token)
@@ -71,10 +72,14 @@ def watch_pause(services: Services, now: float, *, submits_wait: bool, polls_wai
 
 @dataclass(frozen=True, slots=True)
 class _Watched:
-    """A pause in force, of one token or of the only one."""
+    """A pause in force, of one token or of the only one.
+
+    `sender` is who has its line now: the pause may be of a token that was there before, of another account.
+    """
 
     services: Services
     pause: Pause
+    sender: Sender
     now: float
     has_others: bool
 
@@ -95,10 +100,10 @@ class _Watched:
         A token of the rate budget is taken before the probe is claimed, because a probe without one would be lost.
         """
         budget, pause, now = self.services.budget, self.pause, self.now
-        may_probe = now >= pause.next_probe and budget.permit_check(now, sender=pause.sender)
+        may_probe = now >= pause.next_probe and budget.permit_check(now, sender=self.sender)
         if not may_probe or budget.claim_probe(pause, now) is None:
             return False
-        return api_of(self.services, pause.sender).check_token() is TokenState.GOOD
+        return api_of(self.services, self.sender).check_token() is TokenState.GOOD
 
     def _may_submit(self) -> bool:
         """Whether a batch waits that may be submitted soon, and so will probe it: users may have paused all."""
@@ -115,6 +120,6 @@ class _Watched:
         dues = services.ledger.due(work, self.now + SOON_SECONDS, MAX_PROBES_EXAMINED)[0]
         if work is DueKind.POLL and self.has_others:
             found = [one for one in load(services, dues, until=self.now + SOON_SECONDS) if one.batch.pollable]
-            return any(next_sender(services, one.job, one.batch) == self.pause.sender for one in found)
+            return any(next_sender(services, one.job, one.batch) == self.sender for one in found)
         jobs = (readable_job(services, job_id) for job_id in dict.fromkeys(due.job_id for due in dues))
         return any(job is not None and not other_account(services, job) for job in jobs)

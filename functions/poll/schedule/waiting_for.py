@@ -103,7 +103,7 @@ def waiting_for(services: Services, job: Job) -> Waiting | None:
         return Waiting(RESULTS_DENIED, denied["message"], None)
     if len(pauses) == len(found):
         pause = min(pauses, key=lambda one: one.next_probe)
-        return _account_is_paused(services.settings.transport, pause) if account else _paused(pause)
+        return _account_is_paused(services.settings.transport, account, pause) if account else _paused(pause)
     if refused := [one for one in pauses if one.reason is PauseReason.TOKEN_REFUSED]:
         return _some_are_refused(refused, len(found))
     limits = [_rate_limited(one.rate, now) for one in found]
@@ -178,12 +178,12 @@ def _told_of(refused: Sequence[Pause]) -> tuple[list[str], list[str]]:
     return [str(one.token) for one in refused], [one.code for one in refused]
 
 
-def _account_is_paused(transport: str, pause: Pause) -> Waiting:
+def _account_is_paused(transport: str, account: str, pause: Pause) -> Waiting:
     """A pause of another account has no alarm of its own."""
     if pause.reason is not PauseReason.TOKEN_REFUSED:
         return replace(_paused(pause), since=pause.since)
     words = (
-        f"The job belongs to the Cloudflare account {pause.account}, with which it was created, and cannot use it now "
+        f"The job belongs to the Cloudflare account {account}, with which it was created, and cannot use it now "
         f"(API response: {pause.code}). {OTHER_ACCOUNT_ADVICE[transport]} Only jobs of that account wait, and they "
         "continue within minutes; nothing of them is lost."
     )

@@ -337,6 +337,30 @@ def test_free_call_shows_that_a_token_without_work_is_good_again(begin, api):
     assert pauses(world) == []
 
 
+@pytest.mark.parametrize(
+    ("before", "sender", "after"),
+    [
+        ((ONE, f"{TWO} {OTHER}"), Sender(2, OTHER), (ONE, THREE, f"{TWO} {OTHER}")),
+        ((ONE, THREE, f"{TWO} {OTHER}"), Sender(2), (ONE, f"{TWO} {OTHER}", THREE)),
+        ((ONE, THREE), Sender(1), (f"{TWO} {OTHER}", ONE)),
+    ],
+    ids=["inserted", "changed places", "inserted first"],
+)
+def test_pause_of_a_line_that_moved_ends(begin, api, before, sender, after):
+    """Whoever has the line now shows that it is good; no batch does."""
+    world = begin(*before)
+    api.switch(latency=7_200.0)
+    world.upload_records("a.jsonl", greetings(1), model=M2M)
+    world.deliver_all()
+    services_of().budget.pause(PauseReason.TOKEN_REFUSED, time.time(), "10000", Permit(sender=sender))
+    rotate(world, *after)
+    world.pass_time(LATER)
+
+    world.settle(minutes=600, until=lambda: not pauses(world))
+
+    assert pauses(world) == []
+
+
 def test_queues_have_a_token_of_their_own(begin, calls, api):
     """The tokens that run models need no right to edit queues."""
     world = begin(ONE, TWO, f"queues={THREE}", COMPLETION_EVENTS="yes")
