@@ -151,8 +151,7 @@ class Services:
 
     def lift(self, permit: Permit, model: str) -> None:
         """End the pause and the wait that a good call has probed; have what waited for the pause's end looked at."""
-        self.budget.lift(permit, model)
-        if permit.pause:
+        if self.budget.lift(permit, model):
             self.wake(self.now(), at_once=True)
 
     def wake(self, at: float, *, at_once: bool = False, instead_of: float | None = None) -> int | None:

@@ -291,9 +291,9 @@ class ControlItems(Table):
         self._write(f"RATE#MODEL#{model}", old, wait)
         return wait.until
 
-    def lift(self, permit: Permit, model: str) -> None:
-        """After a good probe, delete exactly the pause and the wait that it probed."""
-        pause = permit.pause
+    def lift(self, permit: Permit, model: str) -> bool:
+        """After a good probe, delete exactly the pause and the wait that it probed; whether that ended a pause."""
+        pause, is_over = permit.pause, permit.pause is not None
         for sk, probed in ((pause.sk if pause else "", pause), (f"RATE#MODEL#{model}", permit.model_wait)):
             if probed is None:
                 continue
@@ -304,8 +304,9 @@ class ControlItems(Table):
                     ConditionExpression="nonce = :nonce",
                     ExpressionAttributeValues={":nonce": {"S": probed.nonce}},
                 )
-            except ConditionFailedError:
-                continue  # another pause was written meanwhile; it has its own probe
+            except ConditionFailedError:  # It is gone, or another was written meanwhile, which has its own probe.
+                is_over = is_over and (probed is not pause or self.get(control_key(sk)) is None)
+        return is_over
 
     def claim_probe(self, pause: Pause, now: float) -> Pause | None:
         """Claim the one call that tests whether a pause is over; None if it is too early, or another call has it."""

@@ -1,10 +1,12 @@
 """Pauses and waits of models on DynamoDB: of two functions that read the same, one writes and the other leaves it."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from shared.aws.attribute_values import attributes
+from shared.bootstrap import Services
 from shared.pacing.budget import Budget
 from shared.pacing.controls import CallKind, Denied, PauseReason, Permit, control_key
 from tests.support.doubles.control_items import MODEL, NOW, pause_of, wait_of
@@ -89,6 +91,18 @@ def test_good_probe_lifts_exactly_what_it_probed(items, then, left):
     put(items, then)
     items.lift(Permit(*ITEM), MODEL)
     assert read(items) == left
+
+
+@pytest.mark.parametrize(
+    ("then", "sent"), [(ITEM, True), (NO_ITEM, True), (OTHER_NONCE, False)], ids=["ended", "by another", "replaced"]
+)
+def test_poll_function_is_woken_by_a_pause_that_ended(items, then, sent):
+    """A probe may be answered by another pause, such as a spent limit: then nobody may submit more than before."""
+    put(items, then)
+    woken = []
+    services = SimpleNamespace(budget=items, now=lambda: NOW, wake=lambda at, at_once: woken.append((at, at_once)))
+    Services.lift(services, Permit(*ITEM), MODEL)
+    assert woken == [(NOW, True)] * sent
 
 
 def test_deleted_one_does_not_block_the_other(items):

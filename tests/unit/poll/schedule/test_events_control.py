@@ -12,7 +12,7 @@ from shared.workers_ai.queues_api import QueuesRefusedError
 from tests.support.doubles.ledger_items import T
 from tests.unit.poll.schedule.test_control_commands import Commands
 
-FRESH = {"refusal": "", "refused_until": 0.0, "aside_until": 0.0, "aside_step": 0, "is_off": False}
+FRESH = {"queue_id": "", "refusal": "", "refused_until": 0.0, "aside_until": 0.0, "aside_step": 0, "is_off": False}
 NOTED = {"version": "version etag1"}
 
 
