@@ -131,6 +131,8 @@ def _submit_if_permitted(invocation: Invocation, job: Job, batch: Batch) -> None
         return
     first, model = batch.work is DueKind.FIRST, job.plan.model
     permit = services.budget.permit_submit(model, now, first=first, account=account, without=refused.codes)
+    if isinstance(permit, Denied) and permit.paused and services.tokens.is_changed(now):  # One may have been added.
+        permit = services.budget.permit_submit(model, now, first=first, account=account, without=refused.codes)
     if isinstance(permit, Denied):
         wait(services, batch, permit)
         return

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from shared.models import Batch, Job
 
 
+AGAIN_SECONDS = 20.0
+"""Seconds for which a process does not read the secret again to find another token."""
+
+
 class Secret(NamedTuple):
     """What Secrets Manager holds for the stack's transport.
 
@@ -54,6 +58,7 @@ class Tokens:
         """
         self._read, self._account, self._may_be_several = read, account, may_be_several
         self._known = ONE_TOKEN
+        self._again_at = 0.0
         self._no_queues = set[str]()  # Tokens that the Queues API refused, as far as this process has asked.
 
     def senders(self, account: str = "") -> tuple[Sender, ...]:
@@ -68,6 +73,15 @@ class Tokens:
         every = self._every(self._known)
         chosen = [one for one in every if one.account == account] if account else every
         return tuple(chosen) or (Sender(account=account),)
+
+    def is_changed(self, now: float) -> bool:
+        """Read the secret again; whether it has other lines. Others may know of a token that this process does not."""
+        if now - self._again_at < AGAIN_SECONDS:
+            return False
+        self._again_at, before = now, self._known
+        with suppress(StorageError):
+            self._known = self._parsed(self._read(True).value)  # noqa: FBT003 - its only argument
+        return self._known != before
 
     def sender(self, account: str, number: int) -> Sender:
         """Who asks for a batch that the token of this number submitted to an account; empty: the stack's."""

@@ -361,6 +361,19 @@ def test_pause_of_a_line_that_moved_ends(begin, api, before, sender, after):
     assert pauses(world) == []
 
 
+def test_token_that_is_added_while_all_others_are_paused_is_used_at_once(begin, calls):
+    """By processes too that have read the secret before."""
+    world = begin(ONE, TWO)
+    world.upload_records("a.jsonl", greetings(1), model=M2M)
+    world.settle()
+    for number in (1, 2):
+        services_of().budget.pause(PauseReason.QUOTA_SPENT, time.time(), "3036", Permit(sender=Sender(number)))
+    rotate(world, ONE, TWO, THREE)
+    world.upload_records("b.jsonl", greetings(1), model=M2M)
+    world.deliver_all()
+    assert THREE in submitted_by(calls)
+
+
 def test_queues_have_a_token_of_their_own(begin, calls, api):
     """The tokens that run models need no right to edit queues."""
     world = begin(ONE, TWO, f"queues={THREE}", COMPLETION_EVENTS="yes")

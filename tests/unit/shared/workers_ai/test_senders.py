@@ -7,7 +7,7 @@ import pytest
 from dropbatch.core.api_tokens import MOST_TOKENS
 from shared.errors import StorageError
 from shared.models import FIRST, Sender
-from shared.workers_ai.senders import ONLY_ONE, Secret, Tokens, as_sent, as_told
+from shared.workers_ai.senders import AGAIN_SECONDS, ONLY_ONE, Secret, Tokens, as_sent, as_told
 from tests.support.doubles.ledger_items import JOB
 
 HERE, OTHER, THIRD = JOB.plan.account, "f" * 32, "d" * 32
@@ -133,6 +133,18 @@ def test_token_that_queues_refuse_makes_room_for_the_next():
 def test_token_for_queues_alone_makes_room_for_no_other():
     tokens = tokens_of("one\nqueues=q")
     assert not tokens.pass_queues_on(tokens.queues_credentials(False))  # noqa: FBT003
+
+
+def test_secret_is_read_again_now_and_then_for_a_token_that_was_added():
+    kept = Kept("one")
+    fresh = []
+    tokens = Tokens(lambda again: fresh.append(again) or kept(again), HERE)
+    tokens.senders()
+    assert not tokens.is_changed(100.0)
+    kept.value = "one\ntwo"
+    assert not tokens.is_changed(100.0 + AGAIN_SECONDS - 1)
+    assert tokens.is_changed(100.0 + AGAIN_SECONDS)
+    assert fresh == [False, True, True]
 
 
 def test_secret_that_cannot_be_read_is_as_it_was():
