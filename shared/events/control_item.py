@@ -69,6 +69,7 @@ class EventsState:
         left_at: when such a pull was last noticed.
         orphans_since: beginning of the hour in which `orphans` events of unknown ids were noted.
         orphans: how many.
+        looked_until: until when events of unknown ids are noted whatever their number, because a submit is looked for.
         subscriptions: by model; each is an attribute of the item, named as the model.
     """
 
@@ -92,6 +93,7 @@ class EventsState:
     left_at: float = 0.0
     orphans_since: float = 0.0
     orphans: int = 0
+    looked_until: float = 0.0
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
 
     def needs_set_up(self, model: str, now: float) -> bool:
@@ -202,6 +204,15 @@ class EventsItem(Table):
         young = {"youngest_at": now, "pulls_until": 0.0}
         if not self.change({"pull_at": at, "quiet_until": at, **young}, later, values):
             self.change(young)
+
+    def look_until(self, until: float) -> None:
+        """Have events of unknown ids noted until a time, Unix seconds, whatever their number.
+
+        Raises:
+            StorageError: DynamoDB failed.
+        """
+        longer = "attribute_not_exists(looked_until) OR looked_until < :until"
+        self.change({"looked_until": until}, longer, {"until": until})
 
     def pull_now(self, now: float) -> None:
         """Have the queue pulled now, although no batch can be over yet.

@@ -90,6 +90,7 @@ def begin(services: Services, job: Job, batch: Batch, looking: Looking, **update
     events, now = services.events, services.now()
     if events is None:
         return None
+    events.item.look_until(now + LONGEST_ID_SECONDS)
     events.item.expect_pull(now + MIN_PULL_SECONDS, now)
     if begun := services.ledger.look_for_submit(batch, looking, now + MIN_PULL_SECONDS, **updates):
         logger.info("submit looked for", **batch_log_fields(begun))

@@ -248,7 +248,9 @@ class _Pull:
         orphans = [event for _, event in ours if (of := known.get(event.request_id)) and not of.job_id]
         if unknown := sum(not event.is_over for event in orphans):
             count("OrphanBatches", unknown)
-        room = min(MAX_NEW_ORPHANS, MAX_ORPHANS_AN_HOUR - self._orphans[1] - self.noted)
+        room = MAX_NEW_ORPHANS
+        if self.state.looked_until <= self.began:
+            room = min(room, MAX_ORPHANS_AN_HOUR - self._orphans[1] - self.noted)
         chosen = orphans[: max(room, 0)]
         self.noted += len(chosen)
         first = {event.request_id: event for event in sorted(chosen, key=lambda event: event.at, reverse=True)}

@@ -251,6 +251,23 @@ def test_foreign_ids_cost_few_writes(told, monkeypatch):
     assert told_of(3) == 11
 
 
+def test_foreign_ids_hide_no_submit_that_is_looked_for(told, monkeypatch):
+    """While one is, the number of an hour is not bounded."""
+    monkeypatch.setattr(pull_events_module, "MAX_ORPHANS_AN_HOUR", 1)
+    item, ids = told.services.events.item, told.services.events.ids
+    told.cloudflare.send("queued", "foreign")
+    pulled(told)
+    item.look_until(T + 900)
+    item.look_until(T + 800)
+    told.clock = T + 899
+    told.cloudflare.send("queued", "lost")
+    pulled(told)
+    told.clock = T + 900
+    told.cloudflare.send("queued", "later")
+    pulled(told)
+    assert [one.queued_at > 0 for one in ids.look_up(["foreign", "lost", "later"]).values()] == [True, True, False]
+
+
 # ── when ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
