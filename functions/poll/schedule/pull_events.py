@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from shared.invocation import Invocation
     from shared.pacing.room import Free
     from shared.workers_ai.queue_messages import Message
+    from shared.workers_ai.transports import Credentials
 
 MAX_PULLS_IN_A_ROW = 10
 """Full pulls that follow each other in one cycle: a backlog of 100,000 messages is read in minutes."""
@@ -205,7 +206,8 @@ class _Pull:
     def _is_emptied(self) -> bool:
         """Pull until a pull is not full; whether one was."""
         queue_id = self.state.queue_id
-        api = replace(self.events.api, now=self.services.now, until=self.began + PULL_SECONDS)
+        until = self.began + PULL_SECONDS
+        api = replace(self.events.api, now=self.services.now, until=until, pass_on=self._pass_on)
         for _ in range(MAX_PULLS_IN_A_ROW):
             if not self._permit():
                 break
@@ -217,6 +219,10 @@ class _Pull:
             if len(messages) < BATCH_SIZE:
                 return True
         return False
+
+    def _pass_on(self, refused: Credentials) -> bool:
+        """Whether another token makes a call that was refused, which is one call more."""
+        return self.events.api.pass_on(refused) and self._permit()
 
     def _permit(self) -> bool:
         return self.services.budget.permit_check(self.services.now())

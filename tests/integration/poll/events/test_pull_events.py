@@ -435,6 +435,17 @@ def test_refused_pulls_are_put_aside_for_longer(told, answer):
     assert told.state.aside_step == 0
 
 
+@pytest.mark.parametrize(("calls", "made"), [(1, 1), (2, 2)])
+def test_pull_by_another_token_takes_a_call(told, calls, made):
+    told.cloudflare.refuses = lambda method, path: httpx.Response(403, json=refusal(10000))
+    left, passed = iter(range(calls)), iter([True, False])
+    told.budget.permit_check = lambda now, calls=1: next(left, None) is not None
+    events = told.services.events
+    told.services.events = replace(events, api=replace(events.api, pass_on=lambda _: next(passed)))
+    assert pulled(told) == []
+    assert len(told.cloudflare.calls) == made
+
+
 def test_queue_that_is_gone_is_made_anew_once_an_hour(told):
     told.cloudflare.queues.clear()
     told.clock += 10
