@@ -100,7 +100,9 @@ def test_first_batches_without_tokens_of_their_own_wait(monkeypatch):
     assert laws_of_many_drops() == set()
     real = Budget.permit_submit
     monkeypatch.setattr(
-        Budget, "permit_submit", lambda self, model, now, first, account: real(self, model, now, account=account)
+        Budget,
+        "permit_submit",
+        lambda self, model, now, first, account, without: real(self, model, now, account=account),
     )
 
     assert laws_of_many_drops() == {IN_TIME}
