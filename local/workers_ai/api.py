@@ -389,7 +389,8 @@ class WorkersAI:
     def _finished(self, batch: Batch, requests: list[Any], faults: tuple[Fault, ...], earlier: int) -> Reply:
         behaviour = self._behaviour
         result, answered_by = completed(batch, requests, behaviour, faults, earlier)
-        return replies.success(result, behaviour).with_headers(("x-local-answered-by", answered_by))
+        said = {"success": False} if behaviour.answers_refused else {}
+        return replies.success(result, behaviour, **said).with_headers(("x-local-answered-by", answered_by))
 
 
 def _end(reply: Reply) -> str:

@@ -92,6 +92,7 @@ class Behaviour:
     refused_text: str = _switch(
         "(refused)", "invented", "words in `text` or `prompt` that no schema forbids, and that are refused: 400/5006"
     )
+    quoted_text: bool = _switch(False, "unknown", "the message for such a text quotes it")
     batch_messages: bool = _switch(
         True, "observed", "Llama 3.3 takes `messages` in a batch, which its published batch schema lacks"
     )
@@ -139,9 +140,15 @@ class Behaviour:
         "null", "documented", "`external_reference` of an item whose request had none"
     )
     nested_result: bool = _switch(False, "documented", "launch form: the item's `result` within a `result`")
-    item_ids: Literal["number", "text", "absent"] = _switch(
-        "number", "documented", "`id` or `index` of an item; absent: only its `external_reference` names its request"
+    item_ids: Literal["number", "text", "float", "opaque", "absent"] = _switch(
+        "number",
+        "documented",
+        "`id` or `index` of an item; opaque (as a UUID) or absent: only its `external_reference` names its request",
     )
+    item_success: Literal["true", "text", "one", "null", "absent"] = _switch(
+        "true", "documented", "`success` of a good item: true, `'true'`, 1, null, or nothing"
+    )
+    answers_refused: bool = _switch(False, "invented", "`success: false` in the envelope around the answers")
     usage_names: Literal["prompt", "input", "both"] = _switch(
         "prompt",
         "observed",

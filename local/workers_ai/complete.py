@@ -76,6 +76,7 @@ def completed(
     return result, answered_by
 
 
+_SUCCESS = {"true": True, "text": "true", "one": 1, "null": None}
 _LIMITS = ("max_completion_tokens", "max_output_tokens", "max_tokens")
 """Members with which a request limits the tokens of its answer."""
 _LLAMA_LIMIT = 256
@@ -125,8 +126,9 @@ def answers(batch: Batch, requests: list[dict[str, Any]], behaviour: Behaviour, 
     """Whether the next complete answer of a batch has one item for each time that it holds a request (None: any)."""
     result, _ = completed(batch, requests, behaviour, batch.faults, batch.answers)
     places = {index for index, one in enumerate(requests) if one == request}
-    items = result.get("responses") or result.get("results") or []
-    found = [int(item.get("id", item.get("index", -1))) for item in items]
+    items = [item for item in result.get("responses") or result.get("results") or [] if _is_settled(item)]
+    named = [str(item.get("id", item.get("index", -1))).removesuffix(".0") for item in items]
+    found = [int(name) if name.isdigit() else -1 for name in named]
     if request is None:
         return True
     if found.count(-1) == len(items):  # Their references alone say whose they are.
@@ -135,12 +137,18 @@ def answers(batch: Batch, requests: list[dict[str, Any]], behaviour: Behaviour, 
     return bool(places) and all(found.count(at) == 1 for at in places)
 
 
+def _is_settled(item: dict[str, Any]) -> bool:
+    """Whether an item is an answer or a failure, and no placeholder."""
+    return item.get("result") is not None or item.get("success") is False
+
+
 def _named(item: dict[str, Any], faults: tuple[Fault, ...], behaviour: Behaviour) -> dict[str, Any]:
     """An item with its index as the switches give it."""
     index = item.pop("index")
     if behaviour.item_ids == "absent" or any(fault.kind == "unnumbered" for fault in faults):
         return item
-    return {"index": str(index) if behaviour.item_ids == "text" else index, **item}
+    forms = {"number": index, "text": str(index), "float": float(index)}
+    return {"index": forms.get(behaviour.item_ids, f"item-{index:08x}-4000"), **item}
 
 
 def _with_id(item: dict[str, Any]) -> dict[str, Any]:
@@ -166,7 +174,8 @@ def _item(
     elif answer is not None:
         result = msgspec.Raw(_with_usage(answer, behaviour))
         item["result"] = {"result": result} if behaviour.nested_result else result
-        item["success"] = True
+        if behaviour.item_success != "absent":
+            item["success"] = _SUCCESS[behaviour.item_success]
     reference = request.get("external_reference") if behaviour.echo_references else None
     if behaviour.shown_reference and isinstance(reference, str):
         reference = reference[: behaviour.shown_reference]
@@ -201,6 +210,12 @@ def _missing(items: list[dict[str, Any]], struck: set[int], _: Fault) -> list[di
     return [item for item in items if item["index"] not in struck]
 
 
+def _placeholder(items: list[dict[str, Any]], struck: set[int], fault: Fault) -> list[dict[str, Any]]:
+    forms: dict[str, dict[str, Any]] = {"null": {"success": None}, "queued": {"result": None, "status": "queued"}}
+    beside = forms.get(fault.message, {})
+    return [{"index": item["index"], **beside} if item["index"] in struck else item for item in items]
+
+
 def _repeated(items: list[dict[str, Any]], struck: set[int], _: Fault) -> list[dict[str, Any]]:
     return items + [dict(item) for item in items if item["index"] in struck]
 
@@ -230,7 +245,7 @@ def _swapped_reference(items: list[dict[str, Any]], struck: set[int], _: Fault) 
 
 
 def _null_vectors(items: list[dict[str, Any]], struck: set[int], _: Fault) -> list[dict[str, Any]]:
-    return [_with_nulls(item) if item["index"] in struck and "result" in item else item for item in items]
+    return [_with_nulls(item) if item["index"] in struck and item.get("result") is not None else item for item in items]
 
 
 def _with_nulls(item: dict[str, Any]) -> dict[str, Any]:
@@ -250,7 +265,7 @@ def _null_reference(items: list[dict[str, Any]], struck: set[int], _: Fault) -> 
 
 def _giant(items: list[dict[str, Any]], struck: set[int], fault: Fault) -> list[dict[str, Any]]:
     for item in items:
-        if item["index"] in struck and "result" in item:
+        if item["index"] in struck and item.get("result") is not None:
             plain = msgspec.json.encode(item["result"])
             padding = b"x" * (len(plain) * max(fault.factor - 1, 0))
             item["result"] = msgspec.Raw(b'%b,"padding":"%b"}' % (plain[:-1], padding))
@@ -259,6 +274,7 @@ def _giant(items: list[dict[str, Any]], struck: set[int], fault: Fault) -> list[
 
 _SPOILERS = {
     "missing": _missing,
+    "placeholder": _placeholder,
     "repeated": _repeated,
     "contradicting": _contradicting,
     "foreign": _foreign,

@@ -60,6 +60,9 @@ KINDS = {
     "partial": Kind("batch", "submit", "while it runs, the items that are finished are beside `status`"),
     "unnumbered": Kind("batch", "submit", "items have no `id` or `index`, only their `external_reference`"),
     "missing": Kind("batch", "submit", "items are missing in the `first` answers, or always"),
+    "placeholder": Kind(
+        "batch", "submit", "items without result in the `first` answers, or always; `message`: bare, null or queued"
+    ),
     "repeated": Kind("batch", "submit", "items are repeated, identical"),
     "contradicting": Kind("batch", "submit", "items are repeated, with different results"),
     "foreign": Kind("batch", "submit", "an item with an id beyond the batch's last"),

@@ -64,7 +64,7 @@ def page(status: int) -> Reply:
 
 
 def success(result: object, behaviour: Behaviour, status: int = 200, **beside: object) -> Reply:
-    """A reply that holds a result; `beside` goes into the envelope next to it."""
+    """A reply that holds a result; `beside` goes into the envelope next to it, or in place of its members."""
     result = [result] if behaviour.result_list else result
     whole = {"result": result, "success": True, "errors": [], "messages": [], **beside}
     body = msgspec.json.encode(whole if behaviour.envelope else result)

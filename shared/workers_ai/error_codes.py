@@ -7,6 +7,7 @@ verdicts are `functions.submit.submit_batch` and `functions.poll.batch.poll_batc
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from http import HTTPStatus
 from typing import TYPE_CHECKING
@@ -14,8 +15,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from shared.workers_ai.replies import Rejected
 
-QUEUE_UNSUPPORTED = "does not support request queuing"
-"""Text that distinguishes a model without a queue from other uses of code 8007."""
+_QUEUE_UNSUPPORTED = re.compile(
+    r"(AiError: *)*[\w@/. -]{0,200}does not support request queuing", re.ASCII | re.IGNORECASE
+)
+"""A message that distinguishes a model without a queue from other uses of code 8007, or of a code that says nothing.
+
+The words count only as the message's own: a message may quote a record, after a colon or a quotation mark.
+"""
 
 
 class ErrorClass(StrEnum):
@@ -48,6 +54,9 @@ class ErrorClass(StrEnum):
     """Another error: back off. A submit may have been carried out all the same (`is_doubtful`); on a poll it counts as
     no answer."""
 
+
+GENERIC = 8007
+"""The code of many refusals; the message tells them apart."""
 
 _CODES: dict[int, ErrorClass] = {
     3040: ErrorClass.MODEL_WAITS,
@@ -83,7 +92,7 @@ _CODES: dict[int, ErrorClass] = {
     5004: ErrorClass.REQUEST,
     3003: ErrorClass.REQUEST,
     3006: ErrorClass.REQUEST,
-    8007: ErrorClass.REQUEST,  # observed; with QUEUE_UNSUPPORTED it is MODEL
+    GENERIC: ErrorClass.REQUEST,  # observed; with `_QUEUE_UNSUPPORTED` it is MODEL
     3030: ErrorClass.BATCH_FAILED,  # observed
     3007: ErrorClass.TRY_LATER,
     3008: ErrorClass.TRY_LATER,
@@ -217,9 +226,10 @@ def _by_code(reply: Rejected) -> ErrorClass | None:
     """What the API's own JSON means, if it says more than its HTTP status."""
     if not reply.enveloped:
         return None
-    if QUEUE_UNSUPPORTED in reply.message.lower():
+    by_code = _BARE.get(reply.status) if reply.code is None else _CODES.get(reply.code)
+    if (reply.code in {None, GENERIC} or by_code is None) and _QUEUE_UNSUPPORTED.match(reply.message):
         return ErrorClass.MODEL
-    return _BARE.get(reply.status) if reply.code is None else _CODES.get(reply.code)
+    return by_code
 
 
 def _by_status(status: int) -> ErrorClass:

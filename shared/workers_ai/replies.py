@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dropbatch.core.api_errors import first_error
-from dropbatch.core.formats.base import begins
+from dropbatch.core.formats.base import NULL, begins
 from shared.workers_ai.results import (
     COMPLETED_WORDS,
     FAILED_WORDS,
     Answer,
     TooManyItemsError,
     decode_member,
+    is_placeholder,
     only_object,
     parse_answer,
 )
@@ -147,7 +148,7 @@ def parse_reply(
         answer = _answer_in(content, most) if good else None
         if good and answer is None and len(content) > MAX_ERROR_BYTES:
             answer = _answer_in(without_lone_surrogates(content), most)
-        if answer and answer.items:
+        if answer and _is_paid(answer, sent):
             return _with_items(status, answer, submitting=submitting)
         if len(content) > MAX_ERROR_BYTES:
             return _no_answer(status, wait, None)
@@ -155,17 +156,26 @@ def parse_reply(
             content, outer, inner = _decoded(content)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return _no_answer(status, wait, None)
-        if not good or outer.success is False:
-            return _no_answer(status, wait, outer)
-        answer = answer or _answer_in(content, most)  # now without lone surrogates
+        if good and answer is None:
+            answer = _answer_in(content, most)  # now without lone surrogates
     except TooManyItemsError:
         return OutcomeUnknown(f"HTTP {status} with more than {MAX_ITEMS_FOR_EACH} items for each request")
-    word = inner.status.lower() if isinstance(inner.status, str) else ""
-    if answer and answer.items:
+    if answer and _is_paid(answer, sent):
         return _with_items(status, answer, submitting=submitting)
-    if answer and word in COMPLETED_WORDS and not (submitting and _id_of(inner.request_id)):
-        return answer
+    if not good or outer.success is False:
+        return _no_answer(status, wait, outer)
+    word = inner.status.lower() if isinstance(inner.status, str) else ""
     return _unfinished(status, wait, outer, inner, word, submitting=submitting)
+
+
+def _is_paid(answer: Answer, sent: int) -> bool:
+    """Whether an array is an answer, or a part of one: not if it is empty, or holds only placeholders.
+
+    Under `"success":false` it is one only as a whole, a result for each request: nothing more can come.
+    """
+    if not answer.refused:
+        return not all(is_placeholder(item, unfinished=answer.unfinished) for item in answer.items)
+    return len(answer.items) == sent > 0 and all(item.result != NULL for item in answer.items)
 
 
 def _with_items(status: int, answer: Answer, *, submitting: bool) -> Reply:
@@ -195,7 +205,8 @@ def _unfinished(status: int, wait: float | None, outer: _Body, inner: _Body, wor
     if not submitting:
         if word == "completed" or (enveloped and word and word in COMPLETED_WORDS):
             return NoAnswers()
-        known = enveloped or word or outer.result is not msgspec.UNSET
+        has_array = begins(outer.responses, b"[") or begins(outer.results, b"[")
+        known = enveloped or word or has_array or outer.result is not msgspec.UNSET
         return Pending(word[:32]) if known else OutcomeUnknown(f"HTTP {status} with a body that is not the API's JSON")
     if request_id := _id_of(inner.request_id):
         return Accepted(request_id)

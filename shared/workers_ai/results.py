@@ -29,6 +29,8 @@ MAX_UNKNOWN_BYTES = 3_000_000
 COMPLETED_WORDS = frozenset({"", "completed", "complete", "succeeded", "success", "done", "finished"})
 """Status words beside which an array is the whole answer, even one without items."""
 FAILED_WORDS = frozenset({"failed", "error", "errored", "cancelled", "canceled"})
+_DENIALS = frozenset({"false", "0", "0.0", "no"})
+"""What `success` may be of an item that failed, as text."""
 
 Scalar = int | float | str | bool | None
 
@@ -43,7 +45,7 @@ class Item(msgspec.Struct, gc=False, forbid_unknown_fields=True):
     id: Scalar = None
     index: Scalar = None
     external_reference: msgspec.Raw = NULL
-    success: Scalar = True
+    success: Scalar | msgspec.UnsetType = msgspec.UNSET
     result: msgspec.Raw = NULL
     error: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     errors: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
@@ -115,10 +117,31 @@ def plain_results(items: Iterable[Item | None]) -> list[msgspec.Raw]:
         item.result
         for item in items
         if item is not None
-        and item.success is True
+        and (item.success is True or item.success is msgspec.UNSET)
         and item.error is item.errors is item.message is msgspec.UNSET
         and type(item) is not UnusualItem
     ]
+
+
+def has_failed(item: Item) -> bool:
+    """Whether an item says that it failed, or has an error; `success` may be absent, null, a number or a text."""
+    if str(item.success).lower() in _DENIALS:
+        return True
+    others = item.extra_members()
+    word = decode_member(others.get("status", NULL))
+    if isinstance(word, str) and word.lower() in FAILED_WORDS:
+        return True
+    return any(decode_member(others.get(name, NULL)) for name in ("error", "errors"))
+
+
+def is_placeholder(item: Item, *, unfinished: bool) -> bool:
+    """Whether an item only holds the place of an answer that is not there yet.
+
+    Args:
+        item: the item.
+        unfinished: whether its batch may still run; if not, `"success":true` says that the result is empty.
+    """
+    return item.result == NULL and (unfinished or item.success is not True) and not has_failed(item)
 
 
 def items_with_extras(items: Mapping[int, Item]) -> Iterator[tuple[int, Item]]:
@@ -142,6 +165,7 @@ class Answer:
         request_id: as in the reply.
         unfinished: whether the reply does not say that the batch is finished. Then the items are its answer only if
             they answer every record.
+        refused: whether its envelope says that the call has not succeeded.
     """
 
     body: bytes | mmap.mmap
@@ -150,6 +174,7 @@ class Answer:
     status: str = ""
     request_id: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     unfinished: bool = False
+    refused: bool = False
 
 
 Members = dict[str, msgspec.Raw]
@@ -219,48 +244,48 @@ def parse_answer(body: bytes | mmap.mmap, most: int | None = None) -> Answer:
 
     Raises:
         TooManyItemsError: it has more.
-        msgspec.MsgspecError: not JSON, or without `responses` and `results`, or with `"success":false`.
+        msgspec.MsgspecError: not JSON, or without `responses` and `results`.
         UnicodeDecodeError: its keys are not valid text.
         RecursionError: nested too deeply.
     """
-    items, facts = _items_of(body, most)
+    items, facts, refused = _items_of(body, most)
     if most is not None and len(items) > most:
         raise TooManyItemsError
     said = decode_member(facts.status) if begins(facts.status, b'"') else ""
     word = said.lower() if isinstance(said, str) else ""
     unfinished = word not in COMPLETED_WORDS and word not in FAILED_WORDS
-    return Answer(body, items, facts.usage, word, facts.request_id, unfinished)
+    return Answer(body, items, facts.usage, word, facts.request_id, unfinished, refused)
 
 
-def _items_of(body: bytes | mmap.mmap, most: int | None) -> tuple[list[Item], _Facts]:
-    """A reply's items, and what it says beside them."""
+def _items_of(body: bytes | mmap.mmap, most: int | None) -> tuple[list[Item], _Facts, bool]:
+    """A reply's items, what it says beside them, and whether its envelope refuses the call."""
     if most is not None and len(body) > SMALL_REPLY_BYTES:
         try:
-            counted, facts = _array_of(_counter.decode(_decode_counted, body, most))
+            counted, facts, refused = _array_of(_counter.decode(_decode_counted, body, most))
         except _UNREADABLE:
             return _unusual_array_of(body, most)
-        return cast("list[Item]", counted), facts
+        return cast("list[Item]", counted), facts, refused
     try:
         return _array_of(_decode_plain(body))
     except _UNREADABLE:
         pass
     try:
-        every, facts = _array_of(_decode_members(body))
+        every, facts, refused = _array_of(_decode_members(body))
     except _UNREADABLE:
         return _unusual_array_of(body, None)
-    return list(map(_item_of, every)), facts
+    return list(map(_item_of, every)), facts, refused
 
 
-def _array_of(outer: _Reply[Array]) -> tuple[Array, _Facts]:
+def _array_of(outer: _Reply[Array]) -> tuple[Array, _Facts, bool]:
     bare = outer.responses is not msgspec.UNSET or outer.results is not msgspec.UNSET
     inner = outer if bare or outer.result is msgspec.UNSET else outer.result
     array = inner.results if inner.responses is msgspec.UNSET else inner.responses
-    if array is msgspec.UNSET or begins(outer.success, b"f"):
+    if array is msgspec.UNSET:
         raise msgspec.ValidationError("a reply without responses or results")
-    return array, _with_status(inner, outer)
+    return array, _with_status(inner, outer), begins(outer.success, b"f")
 
 
-def _unusual_array_of(body: bytes | mmap.mmap, most: int | None) -> tuple[list[Item], _Facts]:
+def _unusual_array_of(body: bytes | mmap.mmap, most: int | None) -> tuple[list[Item], _Facts, bool]:
     """The same for replies in which something has an unexpected type, such as an item that is not an object."""
     outer = _decode_unusual(body)
     inner: _UnusualInner = outer
@@ -268,7 +293,7 @@ def _unusual_array_of(body: bytes | mmap.mmap, most: int | None) -> tuple[list[I
     if not bare and (result := only_object(outer.result)) is not None:
         inner = _decode_unusual_inner(result)
     array = inner.responses if begins(inner.responses, b"[") else inner.results
-    if not isinstance(array, msgspec.Raw) or not begins(array, b"[") or begins(outer.success, b"f"):
+    if not isinstance(array, msgspec.Raw) or not begins(array, b"["):
         raise msgspec.ValidationError("a reply without responses or results")
     if most is not None:
         # Of a large reply only objects (and nulls) can be counted before they take memory.
@@ -279,7 +304,7 @@ def _unusual_array_of(body: bytes | mmap.mmap, most: int | None) -> tuple[list[I
         known, more = _members_of(raw, left)
         left -= more
         items.append(_item_of(known))
-    return items, _with_status(inner, outer)
+    return items, _with_status(inner, outer), begins(outer.success, b"f")
 
 
 def _with_status(inner: _Facts, outer: _Facts) -> _Facts:

@@ -20,7 +20,14 @@ from dropbatch.core.formats.base import NULL, escape_line_breaks, is_retried, on
 from dropbatch.core.records.index import NO_REFERENCE
 from shared.models import Usage
 from shared.workers_ai.error_codes import RETRYABLE_ITEM_CODES
-from shared.workers_ai.results import Item, decode_member, items_with_extras, plain_results
+from shared.workers_ai.results import (
+    Item,
+    decode_member,
+    has_failed,
+    is_placeholder,
+    items_with_extras,
+    plain_results,
+)
 from shared.workers_ai.usage import usage_of, usage_of_items
 
 if TYPE_CHECKING:
@@ -77,12 +84,14 @@ def sort_answers(answer: Answer, references: list[msgspec.Raw]) -> Answers:
     sent, sorted_ = len(references), answers.items
     places: dict[object, int] | None = None
     for item in answer.items:
-        place = item.id if type(item.id) is int else _place(item)
+        place = item.id if type(item.id) is int and item.index is None else _place(item)
         if place is None:
             places = _places_by_reference(references) if places is None else places
             place = places.get(_reference(item.external_reference))
         if place is None or not 0 <= place < sent:
             answers.foreign += 1
+        elif item.result == NULL and is_placeholder(item, unfinished=answer.unfinished):
+            continue
         elif place in sorted_:
             if sorted_[place] == item:
                 answers.repeated += 1
@@ -286,13 +295,15 @@ def _rest(item: Item) -> bytes:
 
 
 def _place(item: Item) -> int | None:
-    """The place of the record that an item names; -1 if that can be none, None if it has neither `id` nor `index`."""
-    for name in (item.id, item.index):
+    """The place of the record that an item names; None if neither its `index` nor its `id` is a number."""
+    for name in (item.index, item.id):
         if type(name) is int:
             return name
+        if type(name) is float and name.is_integer():
+            return int(name)
         if type(name) is str and name.isascii() and name.isdigit() and len(name) <= _MAX_ID_CHARACTERS:
             return int(name)
-    return None if item.id is None and item.index is None else -1
+    return None
 
 
 def _places_by_reference(references: list[msgspec.Raw]) -> dict[object, int]:
@@ -318,7 +329,7 @@ def _contradicts(item: Item, ours: msgspec.Raw) -> bool:
 
 def result_of(item: Item) -> bytes | None:
     """A good item's result on one line; None for a failed item, and for one that is not UTF-8."""
-    if item.success is not True:
+    if item.success is not True and has_failed(item):
         return None
     result = bytes(item.result)
     if not result.isascii() or _LF in result or _CR in result:

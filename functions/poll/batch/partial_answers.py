@@ -10,7 +10,6 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from dropbatch.core import keys
-from dropbatch.core.formats.base import NULL
 from functions.poll.batch.collect import Replies
 from functions.poll.batch.unanswered import LATE, is_overdue, submit_again
 from shared.models import PartialReply
@@ -20,7 +19,7 @@ from shared.staged_batch import decode_index
 if TYPE_CHECKING:
     from shared.bootstrap import Services
     from shared.models import Batch, Job
-    from shared.workers_ai.results import Answer, Item
+    from shared.workers_ai.results import Answer
 
 
 def is_partial(services: Services, batch: Batch, answer: Answer) -> bool:
@@ -37,12 +36,7 @@ def is_partial(services: Services, batch: Batch, answer: Answer) -> bool:
     with ExitStack() as stack:
         replies = Replies(services, batch, rows.references_sent(), stack)
         found = replies.add(None, answer, batch.round)
-        return sum(map(_is_settled, found.items.values())) < len(replies.places(batch.round))
-
-
-def _is_settled(item: Item) -> bool:
-    """Whether an item holds an answer or a failure, so that it is no placeholder."""
-    return item.result != NULL or item.success is False or bool(item.extra_members())
+        return len(found.items) < len(replies.places(batch.round))
 
 
 def waits_for_more(services: Services, job: Job, batch: Batch, answer: Answer) -> bool:

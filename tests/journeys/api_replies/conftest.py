@@ -16,6 +16,7 @@ NOT_OVER_AN_OLDER_WORKER = (
     "no_verdict_on_records[older worker",
     "cost_no_answer[older worker-2021",
     "cost_no_answer[older worker-2041",
+    "counts_only_if_it_is_whole[older worker",
 )
 """Parts of the names of tests of what an AI binding without raw responses keeps from its caller."""
 SLOW = ["gateway", "worker", "older worker"]

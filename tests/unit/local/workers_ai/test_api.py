@@ -195,6 +195,20 @@ def test_switched_forms_of_finished_batch():
     assert "external_reference" not in result["responses"][0]
 
 
+@pytest.mark.parametrize(("form", "id_"), [("text", "0"), ("float", 0.0), ("opaque", "item-00000000-4000")])
+def test_switched_ids_of_items(form, id_):
+    world = LocalApi(item_ids=form, item_success="one", shuffle=False)
+    item = world.finished(world.submit(requests=[{"text": "a"}]))["responses"][0]
+    assert (item["id"], item["success"]) == (id_, 1)
+
+
+def test_answers_may_be_refused_by_their_envelope():
+    world = LocalApi(answers_refused=True, latency=0.0)
+    reply = world.poll(world.submit()).json()
+    assert reply["success"] is False
+    assert len(reply["result"]["responses"]) == 20
+
+
 def test_large_bodies_are_spooled_and_answered():
     world = LocalApi(memory=0)
     assert len(world.finished(world.submit())["responses"]) == 20

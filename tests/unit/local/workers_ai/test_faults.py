@@ -231,6 +231,22 @@ def test_fault_on_poll_strikes_that_answer_alone():
     assert [len(world.items()) for _ in range(2)] == [7, 8]
 
 
+@pytest.mark.parametrize(
+    ("form", "item"),
+    [
+        ("bare", {"id": 2}),
+        ("null", {"id": 2, "success": None}),
+        ("queued", {"id": 2, "result": None, "status": "queued"}),
+    ],
+)
+def test_placeholders_come_before_answers(form, item):
+    world = World(Fault(kind="placeholder", items=(2,), message=form, first=1))
+    world.submit()
+    first, later = world.items()[2], world.items()[2]
+    assert first == item
+    assert later["success"]
+
+
 def test_repeated_items():
     world = World(Fault(kind="repeated", items=(2,)), Fault(kind="contradicting", items=(3,)))
     world.submit()

@@ -76,10 +76,50 @@ def test_endless_words_are_cut():
     assert len(line.output) < 1_200
 
 
-@pytest.mark.parametrize("item", [{"id": 0, "success": True}, {"id": 0, "success": True, "result": None}, {"id": 0}])
+@pytest.mark.parametrize(
+    "item",
+    [
+        {"success": True},
+        {"success": True, "result": None},
+        {"success": False},
+        {"status": "failed"},
+        {"success": None, "error": "x"},
+        {"errors": [{"code": 1}]},
+    ],
+)
 def test_item_without_result_is_not_success(item):
-    (line,) = joined([row_of(1, None, "")], [item])
+    (line,) = joined([row_of(1, None, "")], [{"id": 0, **item}])
     assert outcome(line) == "inference_failed"
+
+
+@pytest.mark.parametrize(
+    "item", [{}, {"success": None}, {"result": None, "status": "queued"}, {"error": None}, {"message": "in the queue"}]
+)
+def test_placeholder_is_no_answer(item):
+    (line,) = joined([row_of(1, None, "")], [{"id": 0, **item}])
+    assert outcome(line) == "missing_response"
+
+
+def test_placeholder_does_not_contradict_an_answer():
+    (line,) = joined([row_of(1, None, "")], [{"id": 0, "status": "queued"}, good(0)])
+    assert outcome(line) == ""
+
+
+@pytest.mark.parametrize(
+    ("beside", "code"),
+    [
+        ({}, ""),
+        ({"success": "true"}, ""),
+        ({"success": 1}, ""),
+        ({"success": None, "error": None}, ""),
+        ({"success": None, "error": "bad"}, "inference_failed"),
+        ({"success": "False"}, "inference_failed"),
+        ({"success": 0}, "inference_failed"),
+    ],
+)
+def test_result_without_an_error_is_an_answer(beside, code):
+    (line,) = joined([row_of(1, None, "")], [{"id": 0, "result": {"response": "x"}, **beside}])
+    assert outcome(line) == code
 
 
 def test_answers_count_from_sent_records():

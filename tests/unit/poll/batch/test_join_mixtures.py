@@ -44,12 +44,13 @@ def batches(draw):
 def told_of(draw, name, place, reference):
     """What the API says of one record, in no, one or two items, and what that must come to."""
     result = draw(results)
-    item = {name: draw(st.sampled_from([place, str(place)])), "success": True, "result": result}
+    item = {name: draw(st.sampled_from([place, str(place)])), "result": result}
+    item["success"] = draw(st.sampled_from([True, True, "true", 1, None]))
     if draw(st.booleans()):
         item["external_reference"] = draw(st.sampled_from([reference, None]))
     if draw(st.booleans()):
         del item["success"]
-    failed = {**item, "success": draw(st.sampled_from([False, None, "no", 0])), **draw(st.sampled_from(FAILURES))[0]}
+    failed = {**item, "success": draw(st.sampled_from([False, "no", 0])), **draw(st.sampled_from(FAILURES))[0]}
     swapped = {**item, "external_reference": "of another row"}
     fates = [
         ([item], result),

@@ -35,9 +35,20 @@ def test_references_are_compared_as_texts():
     )
 
 
-@pytest.mark.parametrize("number", [{"id": 9}, {"index": "9"}, {"id": "x"}, {"id": 1.5}, {"id": "9" * 30}])
+@pytest.mark.parametrize("number", [{"id": 9}, {"index": "9"}, {"id": 9.0}, {"id": 9, "index": 8}])
 def test_a_number_is_never_overruled_by_a_reference(number):
     assert sorted_by(["a", "b"], {"external_reference": "a", **number}) == ({}, 1)
+
+
+@pytest.mark.parametrize("opaque", ["x", "01a9-4f00", 1.5, "9" * 30, True, [1], ""])
+def test_id_that_is_no_number_names_no_record(opaque):
+    items = [{"id": opaque, "external_reference": "b"}, {"id": opaque, "index": 0}]
+
+    assert sorted_by(["a", "b"], *items) == ({1: "0", 0: "1"}, 0)
+
+
+def test_index_places_an_item_whose_id_is_any_number():
+    assert sorted_by(["a", "b"], {"id": 81_234, "index": 1}) == ({1: "0"}, 0)
 
 
 def test_two_items_for_one_reference_contradict_each_other():

@@ -195,10 +195,10 @@ def test_too_large_answer_is_failed_batch(monkeypatch, submitting):
 
 
 def test_large_answer_may_be_freed_under_views():
-    body = json.dumps({"responses": ["x" * 2 * MAX_BYTES_IN_MEMORY]}).encode()
+    body = json.dumps({"responses": [{"result": "x" * 2 * MAX_BYTES_IN_MEMORY}]}).encode()
     with client(Api(httpx.Response(200, content=body))).poll(MODEL, "id-1", 60) as reply:
         (raw,) = msgspec.json.decode(reply.body, type=dict[str, msgspec.Raw]).values()
-    assert bytes(raw)[:3] == b'["x'
+    assert bytes(raw)[:3] == b'[{"'
 
 
 # ── the account's other APIs ─────────────────────────────────────────────────────────────────────────────────────────

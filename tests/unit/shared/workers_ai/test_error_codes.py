@@ -135,12 +135,39 @@ def test_gateway_knows_nothing_of_ids(code, verdict):
     assert classify_poll_error(reply(404, code)).value == verdict
 
 
-@pytest.mark.parametrize("code", [8007, None, 5006, 3040])
-@pytest.mark.parametrize("words", ["does not support request queuing", "DOES NOT Support Request Queuing"])
+@pytest.mark.parametrize("code", [8007, None, 424242])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "AiError: Model does not support request queuing.",
+        "This model DOES NOT Support Request Queuing",
+        "AiError: AiError: The model @cf/a/b-1.5 does not support request queuing",
+    ],
+)
 def test_model_without_queue_is_models_fault(code, words):
-    told = reply(400, code, f"AiError: Model {words}.")
+    told = reply(400, code, words)
     assert classify_submit_error(told) is ErrorClass.MODEL
     assert classify_poll_error(told) is ErrorClass.TRY_LATER
+
+
+@pytest.mark.parametrize("code", [5006, 3040, 5004])
+def test_words_do_not_decide_what_a_code_says(code):
+    told = reply(400, code, "This model does not support request queuing")
+    assert classify_submit_error(told) is classify_submit_error(reply(400, code))
+
+
+@pytest.mark.parametrize("code", [8007, None, 424242])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "AiError: Bad input: This model does not support request queuing",
+        "AiError: 'Why does it say: this model does not support request queuing?' is too long",
+        'AiError: "model" does not support request queuing',
+        "AiError: bad tool\nThis model does not support request queuing",
+    ],
+)
+def test_words_of_a_quoted_record_are_no_verdict(code, words):
+    assert classify_submit_error(reply(400, code, words)) is not ErrorClass.MODEL
 
 
 # Status, then whether a submit is surely refused (-), doubtful (?) or as doubtful as a lost reply (!): without a code

@@ -28,8 +28,6 @@ DONE = [
     enveloped({"responses": ITEMS, "status": "completed", "usage": {"total_tokens": 1}}),
     enveloped({"results": ITEMS, "status": "queued"}),
     {"responses": ITEMS},
-    {"results": []},
-    enveloped({"results": [], "status": "completed"}),
     {"success": True, "responses": ITEMS},
     {"result": {"responses": ITEMS}},
     enveloped([{"responses": ITEMS}]),
@@ -66,6 +64,10 @@ def test_immediate_results_are_answer_of_submit(content):
         (enveloped({"status": "running", "request_id": "id-1", "responses": []}), "running"),
         (enveloped({"status": "queued", "results": []}), "queued"),
         ({"status": "a word nobody knows", "results": []}, "a word nobody knows"),
+        ({"results": []}, ""),
+        (enveloped({"responses": []}), ""),
+        (enveloped({"responses": [{"id": 0}, {"id": 1, "success": None, "status": "queued"}]}), ""),
+        ({"results": [None, {}]}, ""),
     ],
 )
 def test_poll_without_results_is_pending(content, word):
@@ -78,7 +80,7 @@ def test_integer_request_id_is_taken_as_text(number):
     assert submit(Api(httpx.Response(200, json=content))) == Accepted(str(number))
 
 
-@pytest.mark.parametrize("more", [{}, {"responses": None}, {"results": {}}, {"request_id": "id-1"}])
+@pytest.mark.parametrize("more", [{}, {"responses": None}, {"results": {}}, {"request_id": "id-1"}, {"results": []}])
 @pytest.mark.parametrize("word", ["completed", "Done"])
 def test_completed_batch_without_array_is_doubtful(word, more):
     assert ask(Api(httpx.Response(200, json=enveloped({"status": word, **more})))) == NoAnswers()
@@ -197,6 +199,8 @@ def test_foreign_reply_is_outcome_unknown(status, content, submitting):
         enveloped([]),
         enveloped({"request_id": "x" * (MAX_REQUEST_ID_CHARACTERS + 1)}),
         enveloped({"status": "queued", "results": []}),
+        enveloped({"status": "completed", "results": []}),
+        {"responses": []},
         enveloped({"status": "queued"}),
         {},
     ],
@@ -279,3 +283,21 @@ def test_any_json_of_apis_members_is_classified(content, status, submitting):
         assert submitting
         assert reply.request_id
     assert not (submitting and isinstance(reply, Pending))
+
+
+@pytest.mark.parametrize(
+    ("items", "sent", "is_answer"),
+    [
+        ([{"id": 0, "result": 1}, {"id": 1, "result": 2}], 2, True),
+        ([{"id": 0, "result": 1}, {"id": 1, "result": 2}], 3, False),
+        ([{"id": 0, "result": 1}, {"id": 1}], 2, False),
+        ([], 0, False),
+    ],
+    ids=["whole", "too few", "a placeholder", "empty"],
+)
+@pytest.mark.parametrize("submitting", [True, False])
+def test_refused_array_is_an_answer_only_as_a_whole(items, sent, is_answer, submitting):
+    body = json.dumps({"success": False, "errors": [], "result": {"responses": items}}).encode()
+
+    assert isinstance(parse_reply(200, None, body, submitting=submitting, sent=sent), Answer) is is_answer
+    assert isinstance(parse_reply(500, None, body, submitting=submitting, sent=sent), Rejected)
