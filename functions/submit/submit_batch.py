@@ -391,6 +391,8 @@ class _Submit(UnprovenSubmit):
         reason = attach_api_message(services.store, batch, plain, message)
         if batch.round:
             end(services, batch, replace(reason, code="inference_failed"))
+        elif batch.pollable:  # An id that was paid for may still return the answer; if not, the batch is divided then.
+            services.ledger.keep_polling(batch, reason, services.now())
         elif batch.sendable == 1:
             services.ledger.end_without_answer(batch, reason, services.now(), cause=cause_of(code))
         else:

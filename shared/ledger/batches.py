@@ -299,7 +299,9 @@ class Batches(Table):
             },
         )
 
-    def begin_isolation(self, batch: Batch, reason: ErrorDetail, cause: str, now: float) -> Batch | None:
+    def begin_isolation(
+        self, batch: Batch, reason: ErrorDetail, cause: str, now: float, **updates: object
+    ) -> Batch | None:
         """Back to `ready`, but to isolate bad records instead of being submitted: the poll function continues."""
         return self._change_batch(
             batch,
@@ -312,6 +314,7 @@ class Batches(Table):
                 "work": DueKind.POLL,
                 "due_at": now,
                 "claims": 0,
+                **updates,
             },
         )
 

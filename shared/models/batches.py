@@ -45,7 +45,8 @@ class Submission:
         round: the round.
         misses: once its round has a later one, consecutive polls that found the id unknown, empty, failed or refused;
             `missed_at` is the time of the first.
-        given_up: whether the misses were believed, so that the id is no longer polled.
+        given_up: whether the misses were believed, or the batch of the id failed while an earlier id was still polled:
+            the id is no longer polled, unless no other is left.
         sender: which token submitted it, and therefore polls it.
     """
 
@@ -276,8 +277,8 @@ class Batch:
 
     @property
     def pollable(self) -> tuple[Submission, ...]:
-        """What can be polled: the acceptances of the current round, except earlier ones that were given up."""
-        return tuple(one for one in self.of_round if one is self.submissions[-1] or not one.given_up)
+        """What can be polled: the acceptances of the current round that were not given up, or else the latest."""
+        return tuple(one for one in self.of_round if not one.given_up) or self.of_round[-1:]
 
     def polled_at(self, polls: int) -> Submission:
         """What a poll asks for before which there were so many: each of `pollable` in turn, the latest first."""

@@ -29,10 +29,11 @@ def is_overdue(services: Services, batch: Batch, now: float) -> bool:
 def overdue_at(services: Services, batch: Batch) -> float:
     """When a batch will have been pending for longer than the stack's deadline, Unix seconds.
 
-    One that could not be submitted again, because it is unknown whether it was, gets as long as if it had been.
+    One that could not be submitted again, because it was refused, or it is unknown whether it was, gets as long as if
+    it had been.
     """
     since, last_word = batch.submissions[-1].at, batch.ending_if_unanswered
-    if last_word and last_word.code == "submit_unknown":
+    if last_word and last_word.code in {"submit_unknown", "rejected"}:
         since = max(since, batch.ready_at)
     return since + batch.paused + services.settings.batch_deadline_hours * 3_600
 
@@ -40,6 +41,7 @@ def overdue_at(services: Services, batch: Batch) -> float:
 def submit_again(services: Services, job: Job, batch: Batch, error: ErrorDetail, updates: dict[str, object]) -> bool:
     """Submit an overdue or lost batch again if that is allowed, else end its records; return whether it is done.
 
+    One that was refused or failed while another id was polled is divided instead, now that none returns its answer.
     While no submit can be sent, its ids are still polled, and `updates` are written.
     """
     now = services.now()
@@ -48,6 +50,14 @@ def submit_again(services: Services, job: Job, batch: Batch, error: ErrorDetail,
         return end_missing(services, job, batch, PAST_DEADLINE if is_past else error)
     if is_past:
         return end(services, job, batch, PAST_DEADLINE)
+    if batch.submissions[-1].given_up:
+        isolate_or_end(services, job, batch, batch.failing_code or None, "")
+        return False
+    refused = batch.ending_if_unanswered
+    is_divisible = batch.sendable > 1 and not batch.round and not job.ending(now)
+    if refused and refused.code == "rejected" and is_divisible:
+        services.ledger.begin_isolation(batch, refused, cause_of(None), now, ending_if_unanswered=None)
+        return False
     if not _is_allowed(services, job, batch):
         return end(services, job, batch, batch.ending_if_unanswered or error)
     if not _can_send(services, job, batch):

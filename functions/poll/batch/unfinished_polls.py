@@ -196,7 +196,8 @@ class UnfinishedPoll:
         failing = {"calls_fail_since": note_lasting_error(services, job, batch, reply, polling=True)}
         if not self._is_latest:
             since = seen.missed_at if seen.misses else now
-            given_up = is_lost_for_long(seen.misses + 1, since, now) and batch.pending_at > since
+            shown = batch.pending_at > since or batch.submissions[-1].given_up
+            given_up = is_lost_for_long(seen.misses + 1, since, now) and shown
             changed = replace(seen, misses=seen.misses + 1, missed_at=since, given_up=given_up)
             self._poll_again(DOUBTED_SECONDS, submissions=self._with(changed), **failing)
             return False
@@ -227,11 +228,15 @@ class UnfinishedPoll:
         return {"misses": self.batch.misses + 1, "missed_at": self._missed_at, "failures": 0}
 
     def _failed(self, code: int | None, message: str) -> None:
-        """Process a failure after acceptance; if it is that of an earlier id, only that id is given up."""
-        if self._is_latest:
-            isolate_or_end(self.services, self.job, self.batch, code, message)
-        else:
+        """Process a failure after acceptance; while another id that was paid for is polled, only this is given up."""
+        services, job, batch, now = self.services, self.job, self.batch, self.services.now()
+        if not self._is_latest:
             self._give_up_earlier(lambda *_: True)
+        elif len(batch.pollable) == 1 or is_overdue(services, batch, now) or job.is_past_deadline(now):
+            isolate_or_end(services, job, batch, code, message)
+        else:
+            failed = self._with(replace(self.submission, given_up=True))
+            services.ledger.schedule_poll(batch, now + DOUBTED_SECONDS, submissions=failed, failing_code=code or 0)
 
     def _give_up_earlier(self, is_believed: Callable[[int, float, float], bool]) -> None:
         """Count a poll against an earlier id of a batch that was submitted again; only that id is given up.

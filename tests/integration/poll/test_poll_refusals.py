@@ -282,6 +282,31 @@ def test_failed_earlier_id_is_given_up(polled):
     assert one.now.state is BatchState.QUEUED
 
 
+def test_earlier_id_is_polled_on_when_the_latest_fails(polled):
+    one = polled(submissions=(EARLIER, LATEST), attempt=2)
+
+    assert not one.polled(FAILED)
+    now = one.now
+    assert (now.state, now.isolating, now.failing_code) == (BatchState.QUEUED, None, 3030)
+    assert now.pollable == (EARLIER,)
+
+
+def test_earlier_id_that_was_given_up_holds_up_no_failure(polled):
+    one = polled(submissions=(replace(EARLIER, given_up=True), LATEST), attempt=2)
+
+    assert not one.polled(FAILED)
+    assert one.now.isolating is not None
+
+
+def test_unknown_earlier_id_is_given_up_if_the_latest_failed(polled):
+    earlier = replace(EARLIER, misses=4, missed_at=T - 900)
+    one = polled(submissions=(earlier, replace(LATEST, given_up=True)), attempt=2)
+
+    assert not one.polled(UNKNOWN_ID)
+    assert [each.given_up for each in one.now.submissions] == [True, True]
+    assert one.now.pollable == one.now.submissions[-1:]
+
+
 # ── pauses ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

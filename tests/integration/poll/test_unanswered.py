@@ -31,6 +31,7 @@ from tests.support.doubles.ledger_items import REASON, T
 from tests.support.doubles.polled_batch import ACCEPTED, COMPLETE, INCOMPLETE, NEXT_POLL
 
 HOUR = 3_600.0
+NOT_KNOWN = ErrorDetail("submit_unknown", "")
 CANCELLED = {"control": JobControl(cancelled=CANCEL)}
 ID = Submission("id", 1, ACCEPTED)
 PARTLY, WHOLLY = PartialReply("staging/partly", 0), PartialReply("staging/wholly", 0)
@@ -74,10 +75,11 @@ def test_batch_is_overdue_after_deadline_less_pauses(polled, paused, hours, at):
     [
         ("submit_unknown", ACCEPTED + 25 * HOUR, ACCEPTED + 49 * HOUR),
         ("submit_unknown", ACCEPTED - 1, ACCEPTED + 24 * HOUR),
+        ("rejected", ACCEPTED + 25 * HOUR, ACCEPTED + 49 * HOUR),
         ("cancelled", ACCEPTED + 25 * HOUR, ACCEPTED + 24 * HOUR),
     ],
 )
-def test_ids_are_pending_longer_if_last_submit_is_unknown(polled, code, ready_at, at):
+def test_ids_are_pending_longer_if_last_submit_is_unknown_or_refused(polled, code, ready_at, at):
     one = polled(ready_at=ready_at, ending_if_unanswered=ErrorDetail(code, ""))
 
     assert overdue_at(one.services, one.seen) == at
@@ -112,7 +114,7 @@ def test_batch_is_resubmitted_below_three_submits(polled, batch):
     [
         ({}, {"submissions": ids(0, 0, 0)}, LATE),
         ({}, {"submissions": ids(0, 0), "unknowable": 1}, LATE),
-        ({}, {"ending_if_unanswered": REASON}, REASON),
+        ({}, {"ending_if_unanswered": NOT_KNOWN}, NOT_KNOWN),
         (CANCELLED, {}, LATE),
         ({"deadline_at": T}, {}, PAST_DEADLINE),
         ({"deadline_at": T}, {"ending_if_unanswered": REASON}, PAST_DEADLINE),
@@ -212,6 +214,35 @@ def test_only_unanswered_records_are_resubmitted(stored):
 
     assert not submit_again(one.services, one.job, one.seen, LATE, COUNTED)
     assert (one.now.round, one.now.state) == (1, BatchState.READY)
+
+
+REFUSED = ErrorDetail("rejected", "Workers AI refused this request (5006)")
+
+
+def test_batch_whose_second_submit_was_refused_is_divided_in_the_end(polled):
+    one = polled(ending_if_unanswered=REFUSED)
+
+    assert not submit_again(one.services, one.job, one.seen, LATE, COUNTED)
+    now = one.now
+    assert (now.state, now.isolating, now.ending_if_unanswered) == (BatchState.READY, REFUSED, None)
+
+
+@pytest.mark.parametrize(
+    ("job", "batch"), [(CANCELLED, {}), ({}, {"sendable": 1, "requests": 1})], ids=["cancelled", "alone"]
+)
+def test_refused_batch_ends_that_cannot_be_divided(polled, job, batch):
+    one = polled(job, ending_if_unanswered=REFUSED, **batch)
+
+    assert submit_again(one.services, one.job, one.seen, LATE, COUNTED)
+    assert one.now.ending == REFUSED
+
+
+def test_batch_whose_latest_id_failed_is_divided_in_the_end(polled):
+    earlier, latest = ids(0, 0)
+    one = polled(submissions=(earlier, replace(latest, given_up=True)), failing_code=3030)
+
+    assert not submit_again(one.services, one.job, one.seen, LATE, COUNTED)
+    assert (one.now.isolating.code, one.now.cause) == ("rejected", "3030")
 
 
 # ── items that are missing ───────────────────────────────────────────────────────────────────────────────────────────

@@ -35,6 +35,19 @@ def begin(table, monkeypatch):
     return partial(begun, table, monkeypatch)
 
 
+@pytest.mark.parametrize("sendable", [2, 1])
+def test_content_refused_at_a_second_submit_ends_no_id(begin, sendable):
+    """The first id was paid for, and may still return the answer."""
+    batch = replace(DUE, submissions=(Submission("earlier", 1, T - 90_000),), ready_at=T - 60, sendable=sendable)
+    at = begin(batch, Rejected(400, 5006, "", enveloped=True))
+
+    at.run()
+
+    reason = ErrorDetail("rejected", f"{REFUSED} (5006)")
+    polled = {"state": BatchState.QUEUED, "work": DueKind.POLL, "due_at": T}
+    assert at.batch == sent(batch, **polled, ending_if_unanswered=reason)
+
+
 # ── accepted ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
