@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import Enum
+from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from dropbatch.core import keys
@@ -49,7 +50,7 @@ MAX_CANDIDATES = 20
 """Orphans that are polled for one batch: those whose time is nearest to its POST."""
 MAX_MISSES, MISSED_SECONDS = 4, 900.0
 """Polls that do not find an orphan's id, until it is given up; and its age, in seconds, from which on."""
-UNFOUND = {ErrorClass.UNKNOWN_ID, ErrorClass.REQUEST}
+UNFOUND = {ErrorClass.UNKNOWN_ID, ErrorClass.REQUEST, ErrorClass.BATCH_FAILED}
 """What such a poll is answered with."""
 LOOK_CLAIM_SECONDS, ORPHAN_POLL_SECONDS, NEXT_LOOK_SECONDS = 120.0, 60.0, 5.0
 """Seconds of a look's claim; of a poll at most; and between two looks of one batch at least."""
@@ -207,7 +208,7 @@ class _Search:
         with api_of(services, sender).poll(model, asked, seconds, self.batch.sendable) as reply:
             is_answer = isinstance(reply, Answer) and not reply.unfinished
             if isinstance(reply, Answer) and is_answer and (owner := self._owner(reply)):
-                taken = _take(services, *owner, asked, reply)
+                taken = _take(self.invocation, *owner, asked, reply)
         verdict = None
         if isinstance(reply, Rejected):
             sent = as_sent(self.job, self.batch.sender)
@@ -218,7 +219,9 @@ class _Search:
             services.budget.limit_rate(now, reply.retry_after, sender)
         if isinstance(reply, Rejected) and verdict is ErrorClass.ACCOUNT:
             services.budget.pause(PauseReason.TOKEN_REFUSED, now, str(reply.code or reply.status), permit)
-        has_failed = isinstance(reply, Failed) or verdict is ErrorClass.BATCH_FAILED
+        # With the status of a server, the API itself may fail, for every id.
+        is_servers = isinstance(reply, Rejected) and reply.status >= HTTPStatus.INTERNAL_SERVER_ERROR
+        has_failed = isinstance(reply, Failed) or (verdict is ErrorClass.BATCH_FAILED and not is_servers)
         misses = orphan.misses + (verdict in UNFOUND or isinstance(reply, NoAnswers))
         is_given_up = misses >= MAX_MISSES and now - orphan.at > MISSED_SECONDS
         wait = services.times.next_poll(model, max(now - orphan.at, 0.0), now)
@@ -252,10 +255,11 @@ def _is_given_up(orphan: Orphan) -> bool:
     return orphan.polled and orphan.misses >= MAX_MISSES
 
 
-def _take(services: Services, job: Job, batch: Batch, request_id: str, answer: Answer) -> Batch | None:
+def _take(invocation: Invocation, job: Job, batch: Batch, request_id: str, answer: Answer) -> Batch | None:
     """Store the reply that shows a batch's marker, then accept the batch under its id."""
-    key = keys.raw(job.job_id, batch.number, batch.attempt, 0)
-    services.store.put_if_absent(key, answer.body, {REQUEST_ID: request_id})
+    services, key = invocation.services, keys.raw(job.job_id, batch.number, batch.attempt, 0)
+    # The API may never give this answer again, so S3 is tried for as long as this invocation lasts.
+    invocation.retry(lambda: services.store.put_if_absent(key, answer.body, {REQUEST_ID: request_id}))
     return _accept(services, job, batch, request_id)
 
 

@@ -116,7 +116,8 @@ def _advance_batch(invocation: Invocation, job: Job, batch: Batch, permit: Permi
         batch.sendable,
     ) as reply:
         verdict = _verdict(services, sent, batch, reply, permit.sender)
-        if isinstance(reply, Answer) and waits_for_more(services, job, batch, reply):
+        # The API may give a whole answer only once, so what tells it from a part is read until S3 gives it.
+        if isinstance(reply, Answer) and invocation.retry(lambda: waits_for_more(services, job, batch, reply)):
             note_known(services, sent, batch, submission)
             done = UnfinishedPoll(services, job, batch, submission, permit).process(Pending(reply.status[:32]), None)
         elif isinstance(reply, Answer):

@@ -6,6 +6,7 @@ A reply that may be wrong is believed only when several in a row are the same.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from functions.poll.batch.lost_ids import DOUBTED_SECONDS, begin_probe, is_lost_for_long, next_look, other_is_known
@@ -94,6 +95,9 @@ class UnfinishedPoll:
         logger.info("poll refused", **batch_log_fields(batch), code=code, verdict=verdict)
         count(METRIC_OF_CLASS[verdict])
         is_seen = reply.code is not None and reply.code not in BLOCKED_CODES and job.believes(cause_of(reply.code))
+        is_servers = reply.status >= HTTPStatus.INTERNAL_SERVER_ERROR
+        if is_servers and verdict in {ErrorClass.REQUEST, ErrorClass.BATCH_FAILED}:
+            return self._failed_by_server(reply, code)
         if verdict is ErrorClass.REQUEST and not is_seen and not self._is_believed(code):
             return False
         match verdict:
@@ -162,16 +166,43 @@ class UnfinishedPoll:
 
     def _is_believed(self, code: int) -> bool:
         """Whether a reply is believed: only if several in a row are the same, over a minute. If not, count it."""
-        batch, now = self.batch, self.services.now()
         if not self._is_latest:
             self._give_up_earlier(_is_repeated)
             return False
-        same = batch.failures > 0 and batch.failing_code == code
-        since, times = (batch.failing_at, batch.failures + 1) if same else (now, 1)
-        if _is_repeated(times, since, now):
+        times, since = self._failures(code)
+        if _is_repeated(times, since, self.services.now()):
             return True
         self._poll_again(DOUBTED_SECONDS, failures=times, failing_code=code, failing_at=since, misses=0)
         return False
+
+    def _failed_by_server(self, reply: Rejected, code: int) -> bool:
+        """Process a failure with the status of a server: the API itself may fail, for every batch.
+
+        So it is believed after a quarter of an hour, or a minute if another
+        id was answered normally meanwhile; that a batch of the job failed alike proves nothing.
+        """
+        services, job, batch, now = self.services, self.job, self.batch, self.services.now()
+        if not self._is_latest:
+            self._give_up_earlier(is_lost_for_long)
+            return False
+        times, since = self._failures(code)
+        if is_lost_for_long(times, since, now) or (
+            _is_repeated(times, since, now) and other_is_known(services, self._sent, batch, since)
+        ):
+            self._failed(reply.code, reply.message)
+            return False
+        counted: dict[str, object] = {"failures": times, "failing_code": code, "failing_at": since, "misses": 0}
+        if is_overdue(services, batch, now) or job.is_past_deadline(now):
+            return submit_again(services, job, batch, LATE, counted)
+        wait = next_look(times, since, now - self.submission.at, now)
+        services.ledger.schedule_poll(batch, now + wait, **counted)
+        return False
+
+    def _failures(self, code: int) -> tuple[int, float]:
+        """How many polls in a row got this code, with this one, and since when, Unix seconds."""
+        batch = self.batch
+        same = batch.failures > 0 and batch.failing_code == code
+        return (batch.failures + 1, batch.failing_at) if same else (1, self.services.now())
 
     def _no_answers(self) -> bool:
         """Process a batch that is completed without answers: they are paid for, so they may come for a while."""

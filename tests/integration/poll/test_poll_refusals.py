@@ -33,6 +33,8 @@ UNKNOWN_ID = Rejected(404, 8001, "", enveloped=True)
 BAD_TOKEN = Rejected(401, 10000, "", enveloped=True)
 SLOW_DOWN = Rejected(429, 971, "", 100.0, enveloped=True)
 FAILED_AS_REJECTED = Rejected(500, 3030, "", enveloped=True)
+FAILED_WITH_ERROR = Rejected(400, 3030, "", enveloped=True)
+REFUSED_BY_SERVER = Rejected(502, 5006, "", enveloped=True)
 FAILED = Failed(3030, "")
 PERHAPS_FAILED = Failed(3030, "", enveloped=False)
 PERHAPS_FAILED_WITHOUT_CODE = Failed(None, "", enveloped=False)
@@ -42,7 +44,6 @@ each_doubted_reply = pytest.mark.parametrize(
     ("reply", "code"),
     [
         (REFUSED, 5006),
-        (FAILED_EXECUTION, 5001),
         (GUARDRAIL, 2017),
         (PERHAPS_FAILED, 3030),
         (PERHAPS_FAILED_WITHOUT_CODE, 0),
@@ -91,7 +92,7 @@ def test_doubted_reply_is_confirmed_the_fifth_time(polled, reply, code, before, 
     assert (one.now.state is BatchState.QUEUED) is not believed
 
 
-@pytest.mark.parametrize("reply", [REFUSED, FAILED_EXECUTION, GUARDRAIL, PERHAPS_FAILED])
+@pytest.mark.parametrize("reply", [REFUSED, GUARDRAIL, PERHAPS_FAILED])
 def test_confirmed_failure_is_isolated(polled, reply):
     one = polled(failures=4, failing_code=reply.code, failing_at=T - 60)
 
@@ -104,7 +105,6 @@ def test_confirmed_failure_is_isolated(polled, reply):
     ("reply", "cause", "believed"),
     [
         (REFUSED, "5006", True),
-        (FAILED_EXECUTION, "5001", True),
         (REFUSED, "5004", False),
         (GUARDRAIL, "2017", False),
     ],
@@ -118,7 +118,47 @@ def test_known_cause_is_believed_immediately(polled, reply, cause, believed):
     assert (one.now.isolating is not None) is believed
 
 
-@pytest.mark.parametrize("reply", [FAILED, FAILED_AS_REJECTED])
+each_server_failure = pytest.mark.parametrize("reply", [FAILED_EXECUTION, FAILED_AS_REJECTED, REFUSED_BY_SERVER])
+
+
+@each_server_failure
+@pytest.mark.parametrize(("before", "since", "believed"), [(4, 900, True), (3, 900, False), (4, 899.5, False)])
+def test_failure_with_status_of_a_server_is_believed_after_fifteen_minutes(polled, reply, before, since, believed):
+    """Until then the API itself may be what fails, for every batch."""
+    one = polled(failures=before, failing_code=reply.code, failing_at=T - since)
+
+    assert not one.polled(reply)
+    assert (one.now.isolating is not None) is believed
+
+
+@each_server_failure
+@pytest.mark.parametrize(("pending_at", "believed"), [(T - 30, True), (T - 61, False)])
+def test_failure_is_believed_sooner_if_another_id_is_answered_meanwhile(polled, reply, pending_at, believed):
+    one = polled(failures=4, failing_code=reply.code, failing_at=T - 60)
+    one.services.ledger.create_batch(replace(one.seen, number="00000077", pending_at=pending_at))
+
+    assert not one.polled(reply)
+    assert (one.now.isolating is not None) is believed
+
+
+@each_server_failure
+def test_known_cause_is_no_proof_with_status_of_a_server(polled, reply):
+    one = polled({"isolation": Isolation(causes={str(reply.code): ""})}, claims=1)
+
+    assert not one.polled(reply)
+    now = one.now
+    assert (now.isolating, now.failures, now.failing_code, now.due_at) == (None, 1, reply.code, T + 15)
+    assert now.claims == 0, "not a claim: it is believed, or ends with its deadline"
+
+
+def test_overdue_batch_is_submitted_again_while_a_server_fails(polled):
+    one = polled(submissions=(LATE_SINCE,))
+
+    assert not one.polled(FAILED_EXECUTION)
+    assert (one.now.state, one.now.isolating, len(one.doubles.sent)) == (BatchState.READY, None, 1)
+
+
+@pytest.mark.parametrize("reply", [FAILED, FAILED_WITH_ERROR])
 def test_failed_batch_is_believed_immediately(polled, reply):
     one = polled()
 
@@ -242,7 +282,8 @@ def test_overdue_id_is_polled_on_after_unknown_submits(polled, reply, since, end
 
 
 @pytest.mark.parametrize(
-    ("reply", "over"), [(REFUSED, 60), (FAILED_EXECUTION, 60), (PERHAPS_FAILED, 60), (NoAnswers(), 900)]
+    ("reply", "over"),
+    [(REFUSED, 60), (PERHAPS_FAILED, 60), (FAILED_EXECUTION, 900), (FAILED_AS_REJECTED, 900), (NoAnswers(), 900)],
 )
 @pytest.mark.parametrize(("misses", "early", "given_up"), [(4, 0, True), (3, 0, False), (4, 0.5, False), (0, 0, False)])
 def test_earlier_id_is_given_up_by_its_own_count(polled, reply, over, misses, early, given_up):

@@ -2,7 +2,10 @@
 
 import pytest
 
+from functions.poll.batch import partial_answers
 from local.workers_ai import Fault
+from shared.aws.object_store import ObjectStore
+from shared.errors import StorageError
 from tests.support.translations import M2M, all_good, codes, only_slowly, referenced, submits
 
 
@@ -86,3 +89,34 @@ def test_quoted_record_does_not_speak_for_the_api(world, api):
     world.settle(minutes=30)
 
     assert codes(world) == [None, "rejected", None, None]
+
+
+@pytest.mark.parametrize("status", ["", "running"])
+def test_answer_that_is_given_once_survives_a_failure_of_s3(world, api, monkeypatch, status):
+    api.switch(answers_per_batch=1, completed_status=status)
+    failed = []
+
+    def fails_once(real):
+        def call(*arguments, **named):
+            if real not in failed:
+                failed.append(real)
+                raise StorageError("S3: 503")
+            return real(*arguments, **named)
+
+        return call
+
+    store = ObjectStore.put_if_absent
+    raw = fails_once(store)
+    monkeypatch.setattr(
+        ObjectStore,
+        "put_if_absent",
+        lambda of, key, *more, **named: (raw if "/raw-" in key else store)(of, key, *more, **named),
+    )
+    monkeypatch.setattr(partial_answers, "decode_index", fails_once(partial_answers.decode_index))
+    world.upload_records("a.jsonl", referenced(3), model=M2M)
+
+    world.settle(minutes=60)
+
+    assert all_good(world, 3)
+    assert submits(api) == 1
+    assert len(failed) == (2 if status else 1)

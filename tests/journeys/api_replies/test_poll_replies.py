@@ -60,3 +60,27 @@ def test_unusual_but_clear_reply_is_billed_once(world, api, switch):
     assert all_good(world, 3)
     assert len(api.accepted) == 1
     assert [batch["unknowable_submits"] for batch in world.manifest()["batches"]] == [0]
+
+
+@pytest.mark.parametrize("code", ["5001", *only_slowly("3030", "5006")])
+def test_minutes_of_server_errors_end_no_running_batch(start, api, code):
+    world = start(MAX_REQUESTS_PER_BATCH=2)
+    api.switch(latency=60.0)
+    api.inject(Fault(kind=code, on="poll", status=500, times=24))
+    world.upload_records("a.jsonl", referenced(6), model=M2M)
+
+    world.settle(minutes=30)
+
+    assert all_good(world, 6)
+    assert len(api.accepted) == 3
+
+
+def test_one_server_error_ends_no_piece(start, api):
+    world = start(MAX_REQUESTS_PER_BATCH=8)
+    api.inject(Fault(kind="batch_fails", contains="hello 1", times=0, code=5001, status=400))
+    api.inject(Fault(kind="5001", on="poll", status=500, contains='[{"text": "hello 7'))
+    world.upload_records("a.jsonl", referenced(8), model=M2M)
+
+    world.settle(minutes=60)
+
+    assert codes(world) == [None, "rejected", *[None] * 6]

@@ -9,6 +9,7 @@ import functions.poll.handler
 from dropbatch.core import keys
 from local.workers_ai import expected_result
 from local.workers_ai.faults import Fault
+from shared.aws.object_store import ObjectStore
 from shared.errors import StorageError
 from shared.events import search
 from shared.events.control_item import EventsItem
@@ -139,10 +140,22 @@ def test_submit_that_was_not_taken_is_sent_again(on, api):
     assert [(one["found_submits"], one["unknowable_submits"]) for one in batches] == [(0, 1)]
 
 
-def test_answer_that_is_given_once_is_kept(on, api):
+@pytest.mark.parametrize("fails", [False, True])
+def test_answer_that_is_given_once_is_kept(on, api, monkeypatch, fails):
+    store, failed = ObjectStore.put_if_absent, []
+
+    def fail_once(of, key, *more, **named):
+        if fails and "/raw-" in key and not failed:
+            failed.append(key)
+            raise StorageError("S3: 503")
+        return store(of, key, *more, **named)
+
+    monkeypatch.setattr(ObjectStore, "put_if_absent", fail_once)
     api.switch(answers_per_batch=1)
     api.inject(Fault(kind="accept_then_reset"))
     run(on, count=20)
+
+    assert len(failed) == fails
     assert len(api.accepted) == 1
     assert on.manifest()["counts"]["succeeded"] == 20
 
