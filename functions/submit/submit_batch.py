@@ -391,9 +391,7 @@ class _Submit(UnprovenSubmit):
         reason = attach_api_message(services.store, batch, plain, message)
         if batch.round:
             end(services, batch, replace(reason, code="inference_failed"))
-        elif batch.pollable:  # An id that was paid for may still return the answer; if not, the batch is divided then.
-            services.ledger.keep_polling(batch, reason, services.now())
-        elif batch.sendable == 1:
-            services.ledger.end_without_answer(batch, reason, services.now(), cause=cause_of(code))
+        elif batch.pollable or batch.sendable == 1:  # What was paid for may still come; if not, it is divided then.
+            end(services, batch, reason, **({} if batch.pollable else {"cause": cause_of(code)}))
         else:
             services.ledger.begin_isolation(batch, reason, cause_of(code), services.now())
