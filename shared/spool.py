@@ -18,7 +18,7 @@ MAX_REPLY_BYTES = 400_000_000
 
 
 class TooLargeError(Exception):
-    """There are more bytes than allowed."""
+    """There are more bytes than allowed; its argument holds the first of them."""
 
 
 def spool(chunks: Iterable[bytes], kept: contextlib.ExitStack, most: int | None = None) -> bytes | mmap.mmap:
@@ -33,7 +33,7 @@ def spool(chunks: Iterable[bytes], kept: contextlib.ExitStack, most: int | None 
     for chunk in chunks:
         size += len(chunk)
         if most is not None and size > most:
-            raise TooLargeError
+            raise TooLargeError(b"".join(first) or chunk[:MAX_BYTES_IN_MEMORY])
         if file is None and size > MAX_BYTES_IN_MEMORY:
             file = kept.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - the caller's stack closes it
             file.writelines(first)

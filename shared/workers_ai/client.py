@@ -20,7 +20,15 @@ import msgspec
 from shared.errors import StorageError
 from shared.spool import MAX_REPLY_BYTES, TooLargeError, spool
 from shared.workers_ai.error_codes import ErrorClass, classify_submit_error
-from shared.workers_ai.replies import LARGEST_BATCH, Failed, OutcomeUnknown, Rejected, Reply, parse_reply, says_success
+from shared.workers_ai.replies import (
+    LARGEST_BATCH,
+    OutcomeUnknown,
+    Rejected,
+    Reply,
+    parse_beginning,
+    parse_reply,
+    says_success,
+)
 
 if TYPE_CHECKING:
     import mmap
@@ -233,8 +241,9 @@ class WorkersAI:
             except (httpx.HTTPError, TimeoutError) as error:
                 yield OutcomeUnknown(type(error).__name__)
                 return
-            except TooLargeError:
-                yield Failed(None, f"its answer has over {MAX_REPLY_BYTES:,} bytes, more than Dropbatch can hold")
+            except TooLargeError as error:
+                wait = response.headers.get("retry-after")
+                yield parse_beginning(response.status_code, wait, *error.args, MAX_REPLY_BYTES)
                 return
             wait = response.headers.get("retry-after")
             yield parse_reply(response.status_code, wait, content, submitting=submitting, sent=sent)

@@ -127,6 +127,8 @@ class _Body(msgspec.Struct):
 
 
 _decode = msgspec.json.Decoder(_Body).decode
+_ARRAY = re.compile(rb'"(?:responses|results)"\s*:\s*\[')
+_RESULT = re.compile(rb'"result"\s*:\s*[^n\s]')
 
 
 def parse_reply(
@@ -166,6 +168,17 @@ def parse_reply(
         return _no_answer(status, wait, outer)
     word = inner.status.lower() if isinstance(inner.status, str) else ""
     return _unfinished(status, wait, outer, inner, word, submitting=submitting)
+
+
+def parse_beginning(status: int, retry_after: str | None, beginning: bytes, most: int) -> Reply:
+    """What a reply means of which only the beginning is read, because it has more than the `most` bytes that fit.
+
+    It is the answer only if it begins as one, with a result; anything else is no answer, as a page is.
+    """
+    array = _ARRAY.search(beginning) if HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES else None
+    if array and begins(msgspec.Raw(beginning.lstrip()), b"{") and _RESULT.search(beginning, array.end()):
+        return Failed(None, f"its answer has over {most:,} bytes, more than Dropbatch can hold")
+    return _no_answer(status, _seconds(retry_after), None)
 
 
 def _is_paid(answer: Answer, sent: int) -> bool:

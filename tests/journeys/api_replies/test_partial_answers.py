@@ -3,6 +3,7 @@
 import pytest
 
 from local.workers_ai import Fault
+from shared.workers_ai import client
 from tests.support.translations import M2M, all_good, codes, referenced, submits
 
 
@@ -63,6 +64,18 @@ def test_items_with_only_a_reference_are_placed(world, api, shape):
 
     twice = [None, "missing_response", None, None, None, "missing_response"]
     assert codes(world) == twice, "two records have the reference r1"
+
+
+@pytest.mark.parametrize("status", [200, 502, 404])
+def test_page_larger_than_any_answer_costs_nothing(world, api, monkeypatch, status):
+    monkeypatch.setattr(client, "MAX_REPLY_BYTES", 500_000)
+    api.inject(Fault(kind="flood", message="page", factor=1, times=3, status=status))
+    world.upload_records("a.jsonl", referenced(5), model=M2M)
+
+    world.settle(minutes=60)
+
+    assert all_good(world, 5)
+    assert submits(api) == 1
 
 
 @pytest.mark.parametrize("what", ["items", "errors", "unknown", "wide", "deep", "page"])

@@ -186,12 +186,35 @@ def test_too_large_answer_is_failed_batch(monkeypatch, submitting):
     def pieces():
         for number in range(100):
             taken.append(number)
-            yield b" " * 300
+            yield b" " * 300 if number else b'{"result":{"responses":[{"id":0,"success":true,"result":"'
 
     api = Api(httpx.Response(200, stream=Stream(pieces())))
     reply = (submit if submitting else ask)(api)
     assert reply == Failed(None, "its answer has over 1,000 bytes, more than Dropbatch can hold")
-    assert len(taken) == 4
+    assert len(taken) == 5
+
+
+@pytest.mark.parametrize("submitting", [True, False])
+@pytest.mark.parametrize(
+    ("status", "begin", "reply"),
+    [
+        (200, b"<html>", OutcomeUnknown),
+        (502, b"<html>", OutcomeUnknown),
+        (404, b"<html>", Rejected),
+        (500, b'{"result":{"responses":[{"id":0,"result":"', OutcomeUnknown),
+        (200, b'{"result":{"responses":[{},{},{},', OutcomeUnknown),
+        (200, b'{"result":{"text":"\\"responses\\":[{\\"result\\":1', OutcomeUnknown),
+        (200, b'{"result":null,"success":false,"errors":[', OutcomeUnknown),
+    ],
+)
+def test_too_large_reply_is_no_answer_if_it_does_not_begin_as_one(monkeypatch, submitting, status, begin, reply):
+    monkeypatch.setattr(module, "MAX_REPLY_BYTES", 1_000)
+    api = Api(httpx.Response(status, stream=Stream([begin, b"x" * 2_000])))
+
+    found = (submit if submitting else ask)(api)
+
+    assert isinstance(found, reply)
+    assert not getattr(found, "enveloped", False)
 
 
 def test_large_answer_may_be_freed_under_views():
