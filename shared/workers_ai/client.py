@@ -243,7 +243,7 @@ class WorkersAI:
                 return
             except TooLargeError as error:
                 wait = response.headers.get("retry-after")
-                yield parse_beginning(response.status_code, wait, *error.args, MAX_REPLY_BYTES)
+                yield parse_beginning(response.status_code, wait, error.args[0], MAX_REPLY_BYTES)
                 return
             wait = response.headers.get("retry-after")
             yield parse_reply(response.status_code, wait, content, submitting=submitting, sent=sent)

@@ -17,11 +17,15 @@ if TYPE_CHECKING:
     from tests.simulation.worlds.world import Upload
 
 GIVEN_UP = "no answer that the API has is given up"
+RUNS = "no batch is divided while an id of it has its answer, or will have it"
 COSTS = "what was accepted has a cost"
 KNOWN = "a batch whose id the API knows is submitted again as a probe only"
+NO_REASON = "Workers AI gave no reason."
 LOST = unfinished_polls.LOST.message
 CLOCKS_SECONDS = 60.0
 """Seconds by which clocks may differ."""
+FAILED_SECONDS = 900.0
+"""Seconds after which a failure is believed that may be the API's own, or an id that is not known."""
 PROBE_SECONDS = 3_600.0
 """Seconds within which one batch of a model may be submitted again although the API knows its id."""
 
@@ -31,13 +35,32 @@ def judge_given_up(laws: Laws, upload: Upload, lines: Sequence[dict[str, Any]], 
     missing = [
         record
         for line, record in zip(lines, records, strict=True)
-        if not line["success"] and (line["error"]["code"] == "missing_response" or line["error"]["message"] == LOST)
+        if not line["success"]
+        and (line["error"]["code"] == "missing_response" or line["error"]["message"] in {LOST, NO_REASON})
     ]
     for record in missing:
         for item in _batches(laws, upload) if record is not None else ():
             for request_id in _ids(item):
                 if laws.world.api.would_answer(request_id, record):
                     laws.broken(GIVEN_UP, f"{upload.key}: {record}, in {request_id}")
+
+
+def judge_division(laws: Laws, key: Key, old: dict[str, Any], new: dict[str, Any]) -> None:
+    """Judge that a batch with an id that runs or has its answer is divided only after its deadline or long failures."""
+    if "isolating" in old or "isolating" not in new or not submissions(old):
+        return
+    now, latest = laws.world.kernel.now, submissions(old)[-1]
+    hours = float(os.environ["BATCH_DEADLINE_HOURS"])
+    since = max(float(latest["at"]["N"]), number(old, "ready_at")) + number(old, "paused")
+    is_late = now - since > 3_600 * hours - CLOCKS_SECONDS
+    has_failed = any(
+        number(old, count) and now - number(old, first) > FAILED_SECONDS - CLOCKS_SECONDS
+        for count, first in (("failures", "failing_at"), ("misses", "missed_at"))
+    )
+    of_round = [one for one in submissions(old) if one["round"]["N"] == old.get("round", {"N": "0"})["N"]]
+    for one in () if is_late or has_failed else of_round:
+        if laws.world.api.has_or_makes_answer(one["request_id"]["S"]):
+            laws.broken(RUNS, f"{key}: {one['request_id']['S']}")
 
 
 def judge_cost(laws: Laws, upload: Upload, manifest: dict[str, Any]) -> None:

@@ -18,7 +18,7 @@ from local.workers_ai import expected_result
 from shared.errors import RetryableError
 from simulation.services.dynamodb import MAX_ITEM_BYTES, Key, may_have, size_of
 from tests.simulation.cloudflare.bodies import meaning
-from tests.simulation.worlds.answer_laws import Probes, judge_cost, judge_given_up
+from tests.simulation.worlds.answer_laws import Probes, judge_cost, judge_division, judge_given_up
 from tests.simulation.worlds.world import FINAL, World
 from tests.support.aws.wire_items import number, submissions
 
@@ -118,6 +118,7 @@ class Laws:
             if [one["request_id"] for one in submissions(new)][: len(kept)] != kept:
                 self.broken("every id that a batch had is kept", f"{key}")
             self._judge_given_up(key, old, new)
+            judge_division(self, key, old, new)
 
     def _judge_given_up(self, key: Key, old: Item, new: Item) -> None:
         """Judge that a poll makes a batch fail only by the API's word for it, or by a code that blames the request."""

@@ -67,6 +67,19 @@ ANSWER_FAULTS = (
 """Odd answers, drawn apart from the other faults: a world without one is what it was before these were known."""
 ANSWER_SHARE = 0.25
 """Share of the worlds with faults that have one of them."""
+ODD_REPLIES = (
+    Fault(kind="5001", on="poll", times=8),
+    Fault(kind="5001", on="poll", times=24),
+    Fault(kind="3030", on="poll", status=500, times=8),
+    Fault(kind="missing", share=1.0, first=4, times=0),
+    Fault(kind="placeholder", message="bare", first=1, times=0),
+    Fault(kind="placeholder", message="queued", share=0.5, first=2, times=0),
+    Fault(kind="placeholder", message="null", share=1.0, first=4, times=0),
+    Fault(kind="stuck", seconds=5_400),
+)
+"""Replies that show no answer yet, although it comes; the last beside a second submit that is refused."""
+ODD_REPLY_SHARE = 0.25
+"""Share of the worlds with faults that have one of them."""
 ROUTE_SHARE = 0.1
 """Share of the worlds with faults in which polls find no id for minutes or hours."""
 TASK_SHARE, LONG = 0.4, 1e9
@@ -190,7 +203,13 @@ def draw(seed: int) -> Plan:
         settings=tuple(settings.items()),
         faults=()
         if is_calm
-        else (*random.sample(FAULTS, random.randint(0, 4)), *_doubts(seed), *_odd_answers(seed), *_no_route(seed)),
+        else (
+            *random.sample(FAULTS, random.randint(0, 4)),
+            *_doubts(seed),
+            *_odd_answers(seed),
+            *_odd_replies(seed),
+            *_no_route(seed),
+        ),
         acts=tuple(drops),
     )
     plan = _with_events(plan if is_calm else _with_commands(plan, random, drops), drops)
@@ -224,6 +243,15 @@ def _doubts(seed: int) -> list[Fault]:
 def _odd_answers(seed: int) -> list[Fault]:
     apart = Random(f"{seed} answers")
     return [apart.choice(ANSWER_FAULTS)] if apart.random() < ANSWER_SHARE else []
+
+
+def _odd_replies(seed: int) -> list[Fault]:
+    apart = Random(f"{seed} replies")
+    if apart.random() >= ODD_REPLY_SHARE:
+        return []
+    chosen = apart.choice(ODD_REPLIES)
+    second = [Fault(kind="5006", on="submit", nth=2, times=2)] if chosen.kind == "stuck" else []
+    return [chosen, *second]
 
 
 def _no_route(seed: int) -> list[Fault]:

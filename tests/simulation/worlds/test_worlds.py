@@ -100,6 +100,35 @@ FOUND = {
             Command(30.0, "a.jsonl", "run"),
         ),
     ),
+    "polls failed with the code of a failed batch for some minutes: every batch that ran was divided": Plan(
+        30,
+        latency=600.0,
+        settings=(("MAX_REQUESTS_PER_BATCH", 3),),
+        faults=(Fault(kind="5001", on="poll", times=24),),
+        acts=(Drop(0.0, "a.jsonl", 5),),
+    ),
+    "a second submit was refused: the batch was divided while its first id ran": Plan(
+        31,
+        settings=(("BATCH_DEADLINE_HOURS", 1),),
+        faults=(Fault(kind="stuck", seconds=5_400), Fault(kind="5006", on="submit", nth=2, times=0)),
+        acts=(Drop(0.0, "a.jsonl", 5),),
+    ),
+    "a second id failed: the batch was divided while its first id ran": Plan(
+        32,
+        settings=(("BATCH_DEADLINE_HOURS", 1),),
+        faults=(Fault(kind="stuck", seconds=5_400), Fault(kind="batch_fails", nth=2)),
+        acts=(Drop(0.0, "a.jsonl", 5),),
+    ),
+    "an empty array for some minutes: its records ended as missing while the API had them": Plan(
+        33,
+        faults=(Fault(kind="missing", share=1.0, first=4),),
+        acts=(Drop(0.0, "a.jsonl", 5),),
+    ),
+    "placeholders beside no status: their records ended as failed": Plan(
+        34,
+        faults=(Fault(kind="placeholder", message="bare", share=1.0, first=4),),
+        acts=(Drop(0.0, "a.jsonl", 5),),
+    ),
 }
 """Plans that broke a law once, by what was wrong then."""
 
