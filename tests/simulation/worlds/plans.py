@@ -71,10 +71,10 @@ ODD_REPLIES = (
     Fault(kind="5001", on="poll", times=8),
     Fault(kind="5001", on="poll", times=24),
     Fault(kind="3030", on="poll", status=500, times=8),
-    Fault(kind="missing", share=1.0, first=4, times=0),
+    Fault(kind="missing", share=1.0, first=3, times=0),
     Fault(kind="placeholder", message="bare", first=1, times=0),
     Fault(kind="placeholder", message="queued", share=0.5, first=2, times=0),
-    Fault(kind="placeholder", message="null", share=1.0, first=4, times=0),
+    Fault(kind="placeholder", message="null", share=1.0, first=3, times=0),
     Fault(kind="stuck", seconds=5_400),
 )
 """Replies that show no answer yet, although it comes; the last beside a second submit that is refused."""

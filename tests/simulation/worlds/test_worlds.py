@@ -121,12 +121,12 @@ FOUND = {
     ),
     "an empty array for some minutes: its records ended as missing while the API had them": Plan(
         33,
-        faults=(Fault(kind="missing", share=1.0, first=4),),
+        faults=(Fault(kind="missing", share=1.0, first=3),),
         acts=(Drop(0.0, "a.jsonl", 5),),
     ),
     "placeholders beside no status: their records ended as failed": Plan(
         34,
-        faults=(Fault(kind="placeholder", message="bare", share=1.0, first=4),),
+        faults=(Fault(kind="placeholder", message="bare", items=(1,), first=1),),
         acts=(Drop(0.0, "a.jsonl", 5),),
     ),
 }
