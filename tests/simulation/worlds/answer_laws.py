@@ -70,7 +70,12 @@ def judge_cost(laws: Laws, upload: Upload, manifest: dict[str, Any]) -> None:
     unanswered = {
         one["request_id"] for one in laws.world.billed if not (one["answers"] or one["failed"] or one["inline"])
     }
-    done = [item for item in _batches(laws, upload) if item["state"]["S"] == "done"]
+    # A failure that was believed after several polls counts as one: for all that anybody knows, it cost nothing.
+    done = [
+        item
+        for item in _batches(laws, upload)
+        if item["state"]["S"] == "done" and not ("cause" in item and number(item, "failures"))
+    ]
     never = sum(request_id in unanswered for item in done for request_id in _ids(item))
     if cost["uncollected_batches"] < never or (never and not cost["estimated"]):
         laws.broken(COSTS, f"{upload.key}: {never} batches without an answer, {cost}")
