@@ -129,6 +129,14 @@ def test_partial_answers_taken_as_whole_are_detected(monkeypatch):
     assert answer_laws.GIVEN_UP in laws_broken(run(plan).violations)
 
 
+def test_division_of_a_batch_that_runs_is_detected(monkeypatch):
+    plan = Plan(1, latency=600.0, faults=(Fault(kind="5001", on="poll", times=8),), acts=(Drop(0.0, "a.jsonl", 5),))
+    assert run(plan).violations == ()
+    monkeypatch.setattr(unfinished_polls, "other_is_known", lambda *_: True)
+
+    assert answer_laws.RUNS in laws_broken(run(plan).violations)
+
+
 def test_accepted_batches_without_a_cost_are_detected(monkeypatch):
     acts = (Drop(0.0, "a.jsonl", 5), Command(60.0, "a.jsonl", "cancel now"))
     plan = Plan(1, latency=3_000.0, acts=acts)
