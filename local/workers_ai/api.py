@@ -369,12 +369,6 @@ class WorkersAI:
             result = done | result
         return replies.success({} if behaviour.pending_empty else result, behaviour, behaviour.pending_status)
 
-    def has_or_makes_answer(self, request_id: str) -> bool:
-        """Whether the answer of an id is there, or will be."""
-        with self._lock:
-            batch = self._batches.find(request_id, self._behaviour, self._now())
-            return batch is not None and batch.failure is None
-
     def would_answer(self, request_id: str, request: object) -> bool:
         """Whether a poll for this id would now bring an item for each time a request was sent; it counts as no poll."""
         with self._lock:

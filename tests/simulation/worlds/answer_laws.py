@@ -57,10 +57,12 @@ def judge_division(laws: Laws, key: Key, old: dict[str, Any], new: dict[str, Any
         number(old, count) and now - number(old, first) > FAILED_SECONDS - CLOCKS_SECONDS
         for count, first in (("failures", "failing_at"), ("misses", "missed_at"))
     )
-    of_round = [one for one in submissions(old) if number(one, "round") == number(old, "round")]
-    for one in () if is_late or has_failed else of_round:
-        if laws.world.api.has_or_makes_answer(one["request_id"]["S"]):
-            laws.broken(RUNS, f"{key}: {one['request_id']['S']}")
+    if is_late or has_failed:
+        return
+    ids = {one["request_id"]["S"] for one in submissions(old) if number(one, "round") == number(old, "round")}
+    for one in laws.world.billed:
+        if one["request_id"] in ids and not one["failed"]:
+            laws.broken(RUNS, f"{key}: {one['request_id']}")
 
 
 def judge_cost(laws: Laws, upload: Upload, manifest: dict[str, Any]) -> None:
