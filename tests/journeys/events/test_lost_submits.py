@@ -133,6 +133,13 @@ def test_submit_without_last_event_is_found(on, api):
     assert [one["found_submits"] for one in batches] == [1]
 
 
+def test_submit_is_found_although_its_first_poll_got_an_error_of_a_server(on, api):
+    api.inject(Fault(kind="accept_then_reset"), Fault(kind="3030", on="poll", status=500))
+    _, batches = run(on, count=20)
+    assert len(api.accepted) == 1
+    assert [one["found_submits"] for one in batches] == [1]
+
+
 def test_submit_that_was_not_taken_is_sent_again(on, api):
     api.inject(Fault(kind="reset"))
     _, batches = run(on, count=20)
