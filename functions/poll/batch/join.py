@@ -1,8 +1,8 @@
 """The join: a batch's records and the API's items become result lines, in record order.
 
 Bytes are spliced: an item's members are located and passed on. Nothing is guessed: an item counts only for the record
-its `id` (or `index`) names, and only if it does not contradict the record's `external_reference`. An item with neither
-counts for the only record that has its `external_reference`. The lines of formats
+its `index` (or `id`) names, and only if it does not contradict the record's `external_reference`. An item without a
+number in either counts for the only record that has its `external_reference`; a placeholder counts for none. The lines of formats
 that keep records as written are made in `functions.poll.batch.join_originals`. Pure: no S3, no ledger.
 """
 
