@@ -193,10 +193,11 @@ def check_sums(manifest: dict[str, Any], batches: list[dict[str, Any]]) -> None:
         assert manifest[f"{name}_submits"] == sum(int(number(item, name)) for item in batches)
     divided = [(item, len(submissions(item))) for item in batches if item["state"]["S"] == "divided"]
     size = sum(int(number(item, "body_size")) * submits for item, submits in divided)
-    again = estimate_cost(find_model(M2M), size, 0)
+    model = find_model(manifest["model"])
+    again = estimate_cost(model, size, 0)
     assert again
     usage = manifest["usage"]
-    tokens = cost_of(find_model(M2M), Tokens(usage["prompt_tokens"] or 0, usage["completion_tokens"] or 0))
+    tokens = cost_of(model, Tokens(usage["prompt_tokens"] or 0, usage["completion_tokens"] or 0))
     assert Decimal(manifest["cost"]["amount"]) >= again.plus(tokens).amount - Decimal("1e-8")
     assert manifest["cost"]["uncollected_batches"] >= sum(max(submits - 1, 0) for _, submits in divided)
 
