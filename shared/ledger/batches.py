@@ -346,11 +346,12 @@ class Batches(Table):
 
     def finish_batch(self, batch: Batch, part: Part, now: float) -> Batch | None:
         """`queued` or `ready` to `done`: the part is written, and this item names it."""
-        expected = {"state": batch.state, "attempt": batch.attempt, "pieces": UNDIVIDED}
         changes: dict[str, object] = {"state": BatchState.DONE, "part": part}
         if batch.ending:
             changes["ending"] = batch.ending  # A sweep decides it with this write.
-        return self._end_batch(batch, expected, changes, now)
+        return self._end_batch(
+            batch, {"state": batch.state, "attempt": batch.attempt, "pieces": UNDIVIDED}, changes, now
+        )
 
     def abandon(self, batch: Batch, now: float) -> Batch | None:
         """`ready` to `done` without a part: not even its failed lines could be written; its job cannot finish."""
@@ -363,11 +364,7 @@ class Batches(Table):
         return self._change_batch(batch, expected, ended, remove=("due_at", "work"))
 
     def _change_batch(
-        self,
-        batch: Batch,
-        expected: Mapping[str, object],
-        changes: Mapping[str, object],
-        remove: Sequence[str] = (),
+        self, batch: Batch, expected: Mapping[str, object], changes: Mapping[str, object], remove: Sequence[str] = ()
     ) -> Batch | None:
         return self.update(batch_key(batch.job_id, batch.number), expected, changes, Batch, remove=remove)
 
