@@ -73,8 +73,7 @@ def each_over(
 
     Args:
         jobs: if they are few, they must exist. Of many, one that does not exist five minutes after the last new one is
-            yielded with that error. So is one whose files are deleted, or
-            that AWS denies.
+            yielded with that error. So is one whose files are deleted, or that AWS denies.
         progress: where they are shown.
         timeout: seconds after which to give up.
         go_on: what to do after an interruption, for its message; empty for the usual.

@@ -297,8 +297,9 @@ class _Pull:
         ledger, now = self.services.ledger, self.services.now()
         if not of.job_id:
             return None
-        for noted in (self.seen_at, *([] if event.is_over else [self.queued_at])) if event.model else ():
-            noted[event.model] = max(noted.get(event.model, 0.0), of.at)
+        if event.model:
+            for noted in (self.seen_at,) if event.is_over else (self.seen_at, self.queued_at):
+                noted[event.model] = max(noted.get(event.model, 0.0), of.at)
         if not event.is_over:
             return None
         told = ledger.tell_over(of.job_id, of.number, of.round, now)

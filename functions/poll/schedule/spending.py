@@ -113,9 +113,7 @@ def _so_far(services: Services, job: Job) -> tuple[Spent, int, list[Batch]]:
     model = job.plan.known_model
     amount = _billionths(cost_so_far(model, usage, size, records))
     vain = _billionths(cost_so_far(model, Usage(), vain_size, vain_records))
-    measured = (
-        settled * succeeded // max(sent, 1)
-    )  # An estimate is of what was sent, which leaves out what could not be.
+    measured = settled * succeeded // max(sent, 1)  # Estimates are of what was sent.
     again = longest * (amount - vain) // measured if measured else longest  # What was sent again may be paid again.
     return Spent(amount + again, settled, measured, succeeded, vain + again), again, unfinished
 
