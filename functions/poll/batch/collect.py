@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from shared.bootstrap import Services
 
 MISSING_ITEM_WAITS = (15.0, 60.0)
-"""Seconds to wait before a batch is polled again because items were missing: twice, within 90 seconds."""
+"""Seconds to wait before a batch is polled again because items were missing: each of its ids twice."""
 
 RETRY_SECONDS = (20.0, 120.0)
 """Seconds before each retry of records that failed for lack of capacity or a similar cause."""
@@ -85,7 +85,7 @@ def collect(services: Services, job: Job, batch: Batch, reply: StoredReply | Non
             places = replies.places(batch.round)
             latest = replies.add(latest, reply.answer, batch.round)
             missing = len(places) - len(latest.items)
-            if missing and batch.missing_polls < len(MISSING_ITEM_WAITS):
+            if missing and batch.missing_polls < _most_missing_polls(batch):
                 _poll_again(services, batch, reply.key, missing)
                 return False
             _log_odd_items(batch, latest)
@@ -154,12 +154,18 @@ def try_missing_again(services: Services, batch: Batch) -> bool:
     return True
 
 
+def _most_missing_polls(batch: Batch) -> int:
+    """How many replies may lack items before the last one: each id of the batch is polled once, and once a wait."""
+    return len(batch.pollable) * (len(MISSING_ITEM_WAITS) + 1) - 1
+
+
 def _poll_again(services: Services, batch: Batch, key: str, missing: int) -> None:
     """Poll again because a reply lacks items. What it holds counts: the API may not know the id for much longer."""
     logger.info("items missing", **batch_log_fields(batch), missing=missing)
+    turn = batch.missing_polls * len(MISSING_ITEM_WAITS) // _most_missing_polls(batch)
     services.ledger.schedule_poll(
         batch,
-        services.now() + MISSING_ITEM_WAITS[batch.missing_polls],
+        services.now() + MISSING_ITEM_WAITS[turn],
         missing_polls=batch.missing_polls + 1,
         partial_replies=(*batch.partial_replies, PartialReply(key, batch.round)),
     )

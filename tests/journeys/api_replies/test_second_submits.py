@@ -36,3 +36,15 @@ def test_refused_batch_is_divided_once_its_first_id_is_over(start, api):
     world.settle(minutes=300)
 
     assert codes(world) == [None, "rejected", None]
+
+
+def test_each_id_is_asked_again_for_items_that_are_not_there_yet(start, api):
+    api.inject(Fault(kind="placeholder", items=(1,), first=2, times=0))
+    api.inject(Fault(kind="10404", on="poll", status=404, times=40))
+    world = start(BATCH_DEADLINE_HOURS=0.5)
+    world.upload_records("a.jsonl", referenced(3), model=M2M)
+
+    world.settle(minutes=180)
+
+    assert submits(api) > 1
+    assert all_good(world, 3)
