@@ -33,7 +33,7 @@ def overdue_at(services: Services, batch: Batch) -> float:
     it had been.
     """
     since, last_word = batch.submissions[-1].at, batch.ending_if_unanswered
-    if last_word and last_word.code in {"submit_unknown", "rejected"}:
+    if last_word and last_word.code in {"submit_unknown", "rejected", "inference_failed"}:
         since = max(since, batch.ready_at)
     return since + batch.paused + services.settings.batch_deadline_hours * 3_600
 
@@ -56,7 +56,7 @@ def submit_again(services: Services, job: Job, batch: Batch, error: ErrorDetail,
     refused = batch.ending_if_unanswered
     is_divisible = batch.sendable > 1 and not batch.round and not job.ending(now)
     if refused and refused.code == "rejected" and is_divisible:
-        services.ledger.begin_isolation(batch, refused, cause_of(None), now, ending_if_unanswered=None)
+        _begin_isolation(services, batch, refused, cause_of(None))
         return False
     if not _is_allowed(services, job, batch):
         return end(services, job, batch, batch.ending_if_unanswered or error)
@@ -124,11 +124,17 @@ def isolate_or_end(services: Services, job: Job, batch: Batch, code: int | None,
     reason = attach_api_message(
         services.store, batch, ErrorDetail("rejected", words if code is None else f"{words} ({code})"), message
     )
-    now = services.now()
     if batch.sendable == 1 or batch.round:
-        services.ledger.end_without_answer(batch, reason, now, cause=cause_of(code))
+        services.ledger.end_without_answer(batch, reason, services.now(), cause=cause_of(code))
     else:
-        services.ledger.begin_isolation(batch, reason, cause_of(code), now)
+        _begin_isolation(services, batch, reason, cause_of(code))
+
+
+def _begin_isolation(services: Services, batch: Batch, reason: ErrorDetail, cause: str) -> None:
+    """Isolate bad records of a batch; that a submit of the whole was refused keeps no part from being submitted."""
+    last_word = batch.ending_if_unanswered
+    kept = None if last_word and last_word.code == "rejected" else last_word
+    services.ledger.begin_isolation(batch, reason, cause, services.now(), ending_if_unanswered=kept)
 
 
 def next_poll(services: Services, job: Job, batch: Batch) -> float:

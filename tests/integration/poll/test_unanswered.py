@@ -76,6 +76,7 @@ def test_batch_is_overdue_after_deadline_less_pauses(polled, paused, hours, at):
         ("submit_unknown", ACCEPTED + 25 * HOUR, ACCEPTED + 49 * HOUR),
         ("submit_unknown", ACCEPTED - 1, ACCEPTED + 24 * HOUR),
         ("rejected", ACCEPTED + 25 * HOUR, ACCEPTED + 49 * HOUR),
+        ("inference_failed", ACCEPTED + 25 * HOUR, ACCEPTED + 49 * HOUR),  # A round that was refused.
         ("cancelled", ACCEPTED + 25 * HOUR, ACCEPTED + 24 * HOUR),
     ],
 )
@@ -225,6 +226,15 @@ def test_batch_whose_second_submit_was_refused_is_divided_in_the_end(polled):
     assert not submit_again(one.services, one.job, one.seen, LATE, COUNTED)
     now = one.now
     assert (now.state, now.isolating, now.ending_if_unanswered) == (BatchState.READY, REFUSED, None)
+
+
+@pytest.mark.parametrize(("last_word", "kept"), [(REFUSED, None), (NOT_KNOWN, NOT_KNOWN)], ids=["refused", "unknown"])
+def test_failed_batch_whose_second_submit_was_refused_is_divided(polled, last_word, kept):
+    one = polled(ending_if_unanswered=last_word)
+
+    isolate_or_end(one.services, one.job, one.seen, 3030, "")
+    now = one.now
+    assert (now.state, now.cause, now.ending_if_unanswered) == (BatchState.READY, "3030", kept)
 
 
 @pytest.mark.parametrize(
