@@ -205,9 +205,7 @@ class _Submit(UnprovenSubmit):
         self.batch = claimed
         seconds = min(POST_SECONDS, self.invocation.seconds_left - SETTLE_SECONDS)
         batch, body, self.sent_from = self.batch, self.to_send.body, self.services.now()
-        with api_of(self.services, self.permit.sender).submit(
-            self.job.plan.model, body, seconds, batch.sendable
-        ) as reply:
+        with api_of(self.services, self.permit.sender).submit(self.job.plan.model, body, seconds, batch.sent) as reply:
             self.settle(reply)
 
     def settle(self, reply: Reply) -> None:

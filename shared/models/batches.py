@@ -194,6 +194,8 @@ class Batch:
     """0 for the whole batch, 1 and 2 for such records."""
     round_size: int = 0
     """Bytes of the round's body; 0 in round 0."""
+    round_requests: int = 0
+    """Requests in the round's body; 0 in round 0, and in a round that began before they were counted."""
     answered: tuple[str, ...] = ()
     """For each earlier round, the key of its final reply; empty if the items it lacked are tried separately."""
 
@@ -246,6 +248,11 @@ class Batch:
     def submit_work(self) -> DueKind:
         """The kind of due work that it is while it waits to be submitted."""
         return DueKind.FIRST if self.ordinal == 0 and not self.submissions else DueKind.SUBMIT
+
+    @property
+    def sent(self) -> int:
+        """How many requests the body of the current round has, or at most has."""
+        return self.round_requests or self.sendable
 
     @property
     def marker(self) -> str:

@@ -263,7 +263,7 @@ def _begin_round(
     wait = RETRY_SECONDS[batch.round]
     now = services.now()
     padded = (*batch.markers, *[""] * (batch.round + 2 - len(batch.markers)))
-    updates = {"markers": padded} if unmarked else {}
+    updates = {"round_requests": int(metadata["requests"])} | ({"markers": padded} if unmarked else {})
     services.ledger.begin_round(batch, answered, int(metadata["body-size"]), now, now + wait, **updates)
 
 

@@ -113,7 +113,7 @@ def _advance_batch(invocation: Invocation, job: Job, batch: Batch, permit: Permi
         job.plan.model,
         submission.request_id,
         min(POLL_SECONDS, invocation.seconds_left - COLLECT_SECONDS),
-        batch.sendable,
+        batch.sent,
     ) as reply:
         verdict = _verdict(services, sent, batch, reply, permit.sender)
         # The API may give a whole answer only once, so what tells it from a part is read until S3 gives it.

@@ -46,6 +46,18 @@ def test_answer_under_a_refusal_counts_only_if_it_is_whole(world, api):
     assert submits(api) == 1
 
 
+def test_answer_under_a_refusal_is_whole_if_it_answers_what_was_tried_again(world, api):
+    api.inject(Fault(kind="item_fails", items=(1,), code=3040))
+    world.upload_records("a.jsonl", referenced(3), model=M2M)
+    world.settle(minutes=5, until=lambda: submits(api) == 2)
+    api.switch(answers_refused=True)
+
+    world.settle(minutes=5)
+
+    assert all_good(world, 3)
+    assert submits(api) == 2
+
+
 @pytest.mark.parametrize("status", ["", *only_slowly("completed")])
 def test_empty_array_is_no_answer(world, api, status):
     api.switch(completed_status=status)

@@ -116,6 +116,7 @@ DEFAULTS: dict[str, dict[str, object]] = {
         "calls_fail_since": 0.0,
         "round": 0,
         "round_size": 0,
+        "round_requests": 0,
         "answered": (),
         "polls": 0,
         "polls_settled": 0,
