@@ -24,7 +24,7 @@ from shared.retry import soon_after
 from shared.workers_ai.other_account import other_account
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from shared.bootstrap import Services
     from shared.ledger import DueEntry
@@ -98,7 +98,7 @@ def send_submits(dues: list[DueEntry], calls: SubmitCalls) -> int:
     if not dues or calls.are_used_up:
         return 0
     services, sent, room = calls.services, 0, 0
-    with shown_if_denied(services, filter(None, (services.ledger.job(due.job_id) for due in dues[:MAX_SHOWN]))):
+    with shown_if_denied(services, _jobs_of(services, dues[:MAX_SHOWN])):
         room = MAX_SUBMITS_WAITING - services.queues.waiting(services.queues.submit_url)
     while dues and sent < room and not calls.are_used_up:
         size = max(min(calls.left, room - sent), 1)
@@ -110,6 +110,12 @@ def send_submits(dues: list[DueEntry], calls: SubmitCalls) -> int:
                 services.left.note_postponed(one.batch.job_id, one.batch.number, calls.look_at)
         sent += dispatch(services, go)
     return sent
+
+
+def _jobs_of(services: Services, dues: list[DueEntry]) -> Iterator[Job]:
+    """The jobs of due batches, read only once they are asked for; one that cannot be read holds up no other."""
+    for one in load(services, dues):
+        yield one.job
 
 
 def _sort(

@@ -5,10 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from functions.poll.schedule import due_items
 from functions.poll.schedule.dispatch_submits import DISPATCHED_SECONDS, SubmitCalls, dispatch, send_submits
 from functions.poll.schedule.due_items import DueItem
 from shared import denied_writes
-from shared.errors import RefusedError
+from shared.errors import RefusedError, UnreadableItemError
 from shared.ledger import DueEntry
 from shared.models import BatchState
 from tests.support.doubles.ledger_items import JOB, READY, T
@@ -55,3 +56,25 @@ def test_denied_queue_is_shown_and_ends_no_tick(monkeypatch, denied):
     send_submits([DueEntry(READY.job_id, READY.number, T)], SubmitCalls(services, 9, None))
 
     assert shown == [(JOB.job_id, refusal)]
+
+
+def test_denied_queue_is_shown_though_a_job_cannot_be_read(monkeypatch):
+    """Its batch ends in time; other jobs are shown, and the tick goes on to polls."""
+    shown, aside = [], []
+
+    def refuse(*_):
+        raise RefusedError("SQS get_queue_attributes", "AccessDenied", "no")
+
+    def job(job_id):
+        if job_id == "broken":
+            raise UnreadableItemError
+        return JOB
+
+    monkeypatch.setattr(denied_writes, "show_denied", lambda _, job, error: shown.append(job.job_id))
+    monkeypatch.setattr(due_items, "set_aside", lambda _, due: aside.append(due.job_id))
+    ledger = SimpleNamespace(job=job, batch=lambda *_: READY)
+    services = SimpleNamespace(ledger=ledger, queues=SimpleNamespace(submit_url="", waiting=refuse), now=lambda: T)
+    dues = [DueEntry("broken", READY.number, T), DueEntry(READY.job_id, READY.number, T)]
+
+    assert send_submits(dues, SubmitCalls(services, 9, None)) == 0
+    assert (shown, aside) == ([JOB.job_id], ["broken"])
