@@ -155,7 +155,8 @@ class UnfinishedPoll:
         """Process a poll without an answer. One that the API itself refuses may be refused until the deadline."""
         services, job, batch, now = self.services, self.job, self.batch, self.services.now()
         since = note_lasting_error(services, job, batch, reply, polling=True)
-        wait = poll_back_off(now - self.submission.at) if self._is_latest else DOUBTED_SECONDS
+        is_awaited = self._is_latest or batch.submissions[-1].given_up
+        wait = poll_back_off(now - self.submission.at) if is_awaited else DOUBTED_SECONDS
         if not isinstance(reply, Rejected) or not reply.enveloped:
             self._poll_again(wait, calls_fail_since=since)
         elif is_overdue(services, batch, now) or job.is_past_deadline(now):
@@ -230,7 +231,7 @@ class UnfinishedPoll:
             shown = batch.pending_at > since or batch.submissions[-1].given_up
             given_up = is_lost_for_long(seen.misses + 1, since, now) and shown
             changed = replace(seen, misses=seen.misses + 1, missed_at=since, given_up=given_up)
-            self._poll_again(DOUBTED_SECONDS, submissions=self._with(changed), **failing)
+            self._poll_again(self._wait_for_earlier(changed), submissions=self._with(changed), **failing)
             return False
         counted, since = self._counted() | failing, self._missed_at
         if is_overdue(services, batch, now) or job.is_past_deadline(now):
@@ -280,7 +281,17 @@ class UnfinishedPoll:
         seen, now = self.submission, self.services.now()
         misses, since = seen.misses + 1, seen.missed_at if seen.misses else now
         counted = replace(seen, misses=misses, missed_at=since, given_up=is_believed(misses, since, now))
-        self._poll_again(DOUBTED_SECONDS, submissions=self._with(counted))
+        self._poll_again(self._wait_for_earlier(counted), submissions=self._with(counted))
+
+    def _wait_for_earlier(self, seen: Submission) -> float:
+        """Seconds until the next poll after one that counts against an earlier id; longer if no latest id is polled.
+
+        Otherwise the claims of a few minutes would be taken for a batch that keeps failing.
+        """
+        if not self.batch.submissions[-1].given_up:
+            return DOUBTED_SECONDS
+        now = self.services.now()
+        return next_look(seen.misses, seen.missed_at, now - seen.at, now)
 
     def _poll_again(self, wait: float, **updates: object) -> None:
         """Poll again later. The claim counts, so that a batch whose replies are never readable, or keep changing, ends.

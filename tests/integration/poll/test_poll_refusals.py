@@ -348,6 +348,16 @@ def test_unknown_earlier_id_is_given_up_if_the_latest_failed(polled):
     assert one.now.pollable == one.now.submissions[-1:]
 
 
+@pytest.mark.parametrize("reply", [UNKNOWN_ID, NoAnswers(), FAILED_AS_REJECTED, NO_ANSWER, UNKNOWN_CODE])
+def test_earlier_id_that_alone_is_polled_uses_up_no_claims_by_frequent_polls(polled, reply):
+    """Twenty claims within minutes would raise an alarm, and then each poll would wait for an hour."""
+    earlier = replace(EARLIER, misses=5, missed_at=T - 75)
+    one = polled(submissions=(earlier, replace(LATEST, given_up=True)), attempt=2, claims=6)
+
+    assert not one.polled(reply)
+    assert one.now.due_at >= T + 180
+
+
 # ── pauses ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
