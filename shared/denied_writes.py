@@ -33,16 +33,19 @@ def show_denied(services: Services, job: Job, error: Exception) -> None:
     """
     if not isinstance(error, RefusedError) or not error.call.startswith(SERVICES):
         return
-    now, said = services.now(), str(error)
-    shown = replace(job, denied_write=DeniedWrite(now, said))
+    now, said, noted = services.now(), str(error), job.denied_write
     logger.warning("call denied", job_id=job.job_id, reason=said)
+    if noted and now - noted.at <= NOTED_EVERY_SECONDS:
+        return
+    denied = DeniedWrite(now, said)
     try:
-        if job.denied_write is None or now - job.denied_write.at > NOTED_EVERY_SECONDS:
-            services.ledger.note_denied_write(job.job_id, DeniedWrite(now, said))
+        services.ledger.note_denied_write(job.job_id, denied)
     except StorageError as failed:  # The table may be what is denied.
         logger.error("denied call not noted", job_id=job.job_id, reason=str(failed))
+    if noted and job.status_at > noted.at and denied_for_status(job, now):
+        return  # Visits show it, and know more: how many batches are pending.
     try:
-        told = denied_for_status(shown, now)
+        told = denied_for_status(replace(job, denied_write=denied), now)
         write_status(services, job, build_status(job, job.status_succeeded, job.status_failed, told))
     except StorageError as failed:
         logger.error("call denied, and not shown", job_id=job.job_id, reason=str(failed))

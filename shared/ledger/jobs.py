@@ -152,8 +152,8 @@ class Jobs(Table):
         self._change_job(job_id, {"completed_at": ABSENT}, {"lasting_error": lasting_error})
 
     def note_denied_write(self, job_id: str, denied: DeniedWrite) -> None:
-        """Note what AWS refuses to do for a job."""
-        self._change_job(job_id, {"completed_at": ABSENT}, {"denied_write": denied})
+        """Note what AWS refuses to do for a job; its next visit writes the status anew."""
+        self._change_job(job_id, {"completed_at": ABSENT}, {"denied_write": denied, "status_sha": ""})
 
     def claim_beat(self, job: Job, now: float) -> Job | None:
         """Claim the minute's heartbeat of a job, under its lease or without one, unless somebody else has."""

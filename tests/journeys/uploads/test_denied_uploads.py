@@ -6,6 +6,7 @@ from contextlib import suppress
 import pytest
 from botocore.exceptions import ClientError
 
+from local.workers_ai import Fault
 from shared.errors import StorageError
 from tests.support.aws.resources import BUCKET
 from tests.support.translations import M2M, all_good, greetings
@@ -179,6 +180,28 @@ def test_denied_write_is_shown_and_goes_on_when_allowed(world, refuse, part):
     pass_hours(world, 1.5, 5 * MINUTE)
     assert all_good(world, 3)
     assert world.status()["waiting_for"] is None
+
+
+def test_denied_write_of_one_batch_hides_no_pending_ones(start, api):
+    """What is refused is tried again within minutes; each visit counts the others."""
+    world = start(MAX_REQUESTS_PER_BATCH=1)
+
+    def before(operation, arguments):
+        if operation == "PutObject" and "/00000000/part-" in arguments["Key"]:
+            error = {"Error": {"Code": "AccessDenied", "Message": KMS}, "ResponseMetadata": {"HTTPStatusCode": 403}}
+            raise ClientError(error, operation)
+
+    world.permissions.before = before
+    api.inject(Fault(kind="stuck", contains="hello 1"), Fault(kind="stuck", contains="hello 2"))
+    world.upload_records("a.jsonl", greetings(3), model=M2M)
+    pass_hours(world, 0.5, MINUTE)
+
+    shown = []
+    for _ in range(20):
+        pass_hours(world, 1 / 60, MINUTE)
+        status = world.status()
+        shown.append(((status["waiting_for"] or {}).get("code"), status["pending"]["batches"]))
+    assert shown == [("results_denied", 3)] * 20
 
 
 def test_denied_write_that_cannot_be_shown_is_an_alarm(world, refuse, caplog):
