@@ -24,7 +24,7 @@ from shared.workers_ai.error_codes import ErrorClass
 from shared.workers_ai.queue_messages import ID_PREFIX
 from shared.workers_ai.queues_api import KEPT_SECONDS
 from shared.workers_ai.rejections import classify_rejection
-from shared.workers_ai.replies import Failed, NoAnswers, OutcomeUnknown, Rejected
+from shared.workers_ai.replies import LARGEST_BATCH, Failed, NoAnswers, OutcomeUnknown, Rejected
 from shared.workers_ai.results import Answer
 from shared.workers_ai.senders import api_of, as_sent, sender_of
 
@@ -205,7 +205,8 @@ class _Search:
         taken: Batch | None = None
         # Events prefix the ids of replies, as far as is known; so an id that is not known is tried with the prefix.
         asked = f"{ID_PREFIX}{orphan.id}" if orphan.misses % 2 else orphan.id
-        with api_of(services, sender).poll(model, asked, seconds, self.batch.sendable) as reply:
+        # It may be another batch's, of any size, and may be given only once.
+        with api_of(services, sender).poll(model, asked, seconds, self.batch.sent, LARGEST_BATCH) as reply:
             is_answer = isinstance(reply, Answer) and not reply.unfinished
             if isinstance(reply, Answer) and is_answer and (owner := self._owner(reply)):
                 taken = _take(self.invocation, *owner, asked, reply)

@@ -11,6 +11,7 @@ import socket
 import threading
 import time
 from enum import StrEnum
+from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -94,14 +95,20 @@ class WorkersAI:
             seconds: time in which the reply must have been read.
             sent: how many requests it has; a reply with many more items is no answer.
         """
-        with self._post(model, body, seconds, sent, submitting=True) as reply:
+        with self._post(model, body, seconds, partial(parse_reply, submitting=True, sent=sent)) as reply:
             yield reply
 
     @contextlib.contextmanager
-    def poll(self, model: str, request_id: str, seconds: float, sent: int = LARGEST_BATCH) -> Iterator[Reply]:
-        """Poll a batch of `sent` requests. A large answer stays on disk until the context ends."""
+    def poll(
+        self, model: str, request_id: str, seconds: float, sent: int = LARGEST_BATCH, largest: int = 0
+    ) -> Iterator[Reply]:
+        """Poll a batch of `sent` requests, or perhaps another of up to `largest`.
+
+        A large answer stays on disk until the context ends.
+        """
         body = msgspec.json.encode({"request_id": request_id})
-        with self._post(model, body, seconds, sent, submitting=False) as reply:
+        parse = partial(parse_reply, submitting=False, sent=sent, largest=largest)
+        with self._post(model, body, seconds, parse) as reply:
             yield reply
 
     def fetch(
@@ -179,19 +186,19 @@ class WorkersAI:
         return TokenState.REFUSED if refused else TokenState.UNKNOWN
 
     @contextlib.contextmanager
-    def _post(self, model: str, body: bytes, seconds: float, sent: int, *, submitting: bool) -> Iterator[Reply]:
+    def _post(self, model: str, body: bytes, seconds: float, parse: Callable[..., Reply]) -> Iterator[Reply]:
         deadline = time.monotonic() + seconds
         try:
             credentials = self.credentials(False)  # noqa: FBT003 - its only argument
         except StorageError as error:
             yield Rejected(0, None, f"no token: {error}")
             return
-        with self._exchange(model, body, credentials, deadline, sent, submitting=submitting) as reply:
+        with self._exchange(model, body, credentials, deadline, parse) as reply:
             changed = self._changed(credentials) if _is_token_refused(reply) else None
             if changed is None:
                 yield reply
                 return
-        with self._exchange(model, body, changed, deadline, sent, submitting=submitting) as reply:
+        with self._exchange(model, body, changed, deadline, parse) as reply:
             yield reply
 
     def _changed(self, refused: Credentials) -> Credentials | None:
@@ -204,7 +211,7 @@ class WorkersAI:
 
     @contextlib.contextmanager
     def _exchange(
-        self, model: str, body: bytes, credentials: Credentials, deadline: float, sent: int, *, submitting: bool
+        self, model: str, body: bytes, credentials: Credentials, deadline: float, parse: Callable[..., Reply]
     ) -> Iterator[Reply]:
         """One POST and its reply."""
         if not self.transport.run_url:
@@ -246,7 +253,7 @@ class WorkersAI:
                 yield parse_beginning(response.status_code, wait, error.args[0], MAX_REPLY_BYTES)
                 return
             wait = response.headers.get("retry-after")
-            yield parse_reply(response.status_code, wait, content, submitting=submitting, sent=sent)
+            yield parse(response.status_code, wait, content)
 
 
 def _timeout(seconds: float) -> httpx.Timeout:

@@ -132,7 +132,13 @@ _RESULT = re.compile(rb'"result"\s*:\s*[^n\s]')
 
 
 def parse_reply(
-    status: int, retry_after: str | None, content: bytes | mmap.mmap, *, submitting: bool, sent: int = LARGEST_BATCH
+    status: int,
+    retry_after: str | None,
+    content: bytes | mmap.mmap,
+    *,
+    submitting: bool,
+    sent: int = LARGEST_BATCH,
+    largest: int = 0,
 ) -> Reply:
     """Turn a complete HTTP reply into data.
 
@@ -142,10 +148,11 @@ def parse_reply(
         content: the whole body.
         submitting: whether it answers a submit; only then does a `request_id` mean acceptance.
         sent: how many requests the batch has.
+        largest: how many another batch may have that the reply may answer as well.
     """
     wait = _seconds(retry_after)
     good = HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES
-    most = MAX_ITEMS_FOR_EACH * sent
+    most = MAX_ITEMS_FOR_EACH * max(sent, largest)
     try:
         answer = _answer_in(content, most) if good else None
         if good and answer is None and len(content) > MAX_ERROR_BYTES:

@@ -220,6 +220,26 @@ def test_two_equal_files_get_their_own_answers(on, api):
     assert sorted(one["found_submits"] for one in on.manifests().values()) == [0, 1]
 
 
+def test_answer_that_is_given_once_is_kept_for_a_larger_batch(on, api, monkeypatch):
+    """The search for a batch of one record, which takes longer, asks for the other's id first."""
+    look, began = search.look, on.now()
+
+    def late(invocation, job, batch):
+        if batch.sendable == 1 or on.now() > began + 120:
+            return look(invocation, job, batch)
+        return search.Look.WAITS, invocation.services.ledger.postpone(batch, on.now() + 60)
+
+    monkeypatch.setattr(search, "look", late)
+    api.switch(answers_per_batch=1)
+    api.inject(Fault(kind="accept_then_reset", times=2), Fault(kind="stuck", seconds=600))
+    for path, size in (("a.jsonl", 1), ("b.jsonl", 20)):
+        on.upload_records(path, texts(size, referenced=True), model=BGE)
+    on.settle(minutes=60 * 30, until=lambda: len(on.manifests()) == 2)
+
+    assert len(api.accepted) == 2
+    assert [one["counts"]["failed"] for one in on.manifests().values()] == [0, 0]
+
+
 def test_waiting_job_says_what_is_looked_for(on, api, monkeypatch):
     api.switch(latency=3_000)
     api.inject(Fault(kind="accept_then_reset"))
