@@ -81,7 +81,7 @@ def sort_answers(answer: Answer, references: list[msgspec.Raw]) -> Answers:
         references: each submitted record's `external_reference`, in the order of submission.
     """
     answers = Answers(usage=usage_of(answer.usage))
-    sent, sorted_ = len(references), answers.items
+    sent, sorted_, may_lack = len(references), answers.items, answer.unfinished
     places: dict[object, int] | None = None
     for item in answer.items:
         place = item.id if type(item.id) is int and item.index is None else _place(item)
@@ -90,7 +90,7 @@ def sort_answers(answer: Answer, references: list[msgspec.Raw]) -> Answers:
             place = places.get(_reference(item.external_reference))
         if place is None or not 0 <= place < sent:
             answers.foreign += 1
-        elif item.result == NULL and is_placeholder(item, unfinished=answer.unfinished):
+        elif (may_lack or item.success is not True) and is_placeholder(item, unfinished=may_lack):
             continue
         elif place in sorted_:
             if sorted_[place] == item:

@@ -44,6 +44,12 @@ def test_tokens_submit_three_times_as_much(three):
     assert three.permit_submit(MODEL, NOW) == Denied(pytest.approx(NOW + 5, abs=2), paused=False)
 
 
+def test_submit_waits_if_only_accounts_are_left_that_may_not(three):
+    answer = three.permit_submit(MODEL, NOW, account=OTHER, without={OTHER})
+    assert isinstance(answer, Denied)
+    assert answer.paused
+
+
 def test_one_token_writes_what_it_always_wrote(budget):
     submits(budget)
     budget.pause(TOKEN, NOW, "10000", Permit())
