@@ -31,8 +31,6 @@ from shared.workers_ai.replies import Accepted, Failed, NoAnswers, OutcomeUnknow
 from shared.workers_ai.senders import as_sent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from shared.bootstrap import Services
 
 FAILURES, FAILURES_OVER = 5, 60.0
@@ -168,7 +166,7 @@ class UnfinishedPoll:
     def _is_believed(self, code: int) -> bool:
         """Whether a reply is believed: only if several in a row are the same, over a minute. If not, count it."""
         if not self._is_latest:
-            self._give_up_earlier(_is_repeated)
+            self._give_up_earlier()
             return False
         times, since = self._failures(code)
         if _is_repeated(times, since, self.services.now()):
@@ -184,7 +182,7 @@ class UnfinishedPoll:
         """
         services, job, batch, now = self.services, self.job, self.batch, self.services.now()
         if not self._is_latest:
-            self._give_up_earlier(is_lost_for_long)
+            self._give_up_earlier()
             return False
         times, since = self._failures(code)
         if is_lost_for_long(times, since, now) or (
@@ -209,7 +207,7 @@ class UnfinishedPoll:
         """Process a batch that is completed without answers: they are paid for, so they may come for a while."""
         services, job, batch, now = self.services, self.job, self.batch, self.services.now()
         if not self._is_latest:
-            self._give_up_earlier(is_lost_for_long)
+            self._give_up_earlier()
             return False
         counted, since = self._counted(), self._missed_at
         if (
@@ -263,24 +261,23 @@ class UnfinishedPoll:
         """Process a failure after acceptance; while another id that was paid for is polled, only this is given up."""
         services, job, batch, now = self.services, self.job, self.batch, self.services.now()
         if not self._is_latest:
-            self._give_up_earlier(lambda *_: True)
+            self._give_up_earlier(has_failed=True)
         elif len(batch.pollable) == 1 or is_overdue(services, batch, now) or job.is_past_deadline(now):
             isolate_or_end(services, job, batch, code, message)
         else:
             failed = self._with(replace(self.submission, given_up=True))
             services.ledger.schedule_poll(batch, now + DOUBTED_SECONDS, submissions=failed, failing_code=code or 0)
 
-    def _give_up_earlier(self, is_believed: Callable[[int, float, float], bool]) -> None:
+    def _give_up_earlier(self, *, has_failed: bool = False) -> None:
         """Count a poll against an earlier id of a batch that was submitted again; only that id is given up.
 
-        The counts of the latest id stay: it alone decides what happens to the batch.
-
-        Args:
-            is_believed: whether so many such polls since a time are believed, at a time.
+        The counts of the latest id stay: it alone decides what happens to the batch. The codes of an earlier one are
+        not kept, so that all errors count alike, for as long as those of a server.
         """
         seen, now = self.submission, self.services.now()
         misses, since = seen.misses + 1, seen.missed_at if seen.misses else now
-        counted = replace(seen, misses=misses, missed_at=since, given_up=is_believed(misses, since, now))
+        given_up = has_failed or is_lost_for_long(misses, since, now)
+        counted = replace(seen, misses=misses, missed_at=since, given_up=given_up)
         self._poll_again(self._wait_for_earlier(counted), submissions=self._with(counted))
 
     def _wait_for_earlier(self, seen: Submission) -> float:

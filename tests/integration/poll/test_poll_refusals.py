@@ -281,14 +281,11 @@ def test_overdue_id_is_polled_on_after_unknown_submits(polled, reply, since, end
 # ── earlier ids ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(
-    ("reply", "over"),
-    [(REFUSED, 60), (PERHAPS_FAILED, 60), (FAILED_EXECUTION, 900), (FAILED_AS_REJECTED, 900), (NoAnswers(), 900)],
-)
+@pytest.mark.parametrize("reply", [REFUSED, PERHAPS_FAILED, FAILED_EXECUTION, FAILED_AS_REJECTED, NoAnswers()])
 @pytest.mark.parametrize(("misses", "early", "given_up"), [(4, 0, True), (3, 0, False), (4, 0.5, False), (0, 0, False)])
-def test_earlier_id_is_given_up_by_its_own_count(polled, reply, over, misses, early, given_up):
-    """The latest id's count stays: it alone decides what becomes of the batch."""
-    since = over - early
+def test_earlier_id_is_given_up_by_its_own_count(polled, reply, misses, early, given_up):
+    """The latest id's count stays: it alone decides what becomes of the batch. The misses may be errors of a server."""
+    since = 900 - early
     earlier = replace(EARLIER, misses=misses, missed_at=T - since)
     latest = {"failures": 4, "failing_code": 3030, "failing_at": T - 60, "misses": 4, "missed_at": T - 60}
     one = polled(submissions=(earlier, LATEST), **EARLIER_IS_POLLED, **latest)
@@ -299,6 +296,14 @@ def test_earlier_id_is_given_up_by_its_own_count(polled, reply, over, misses, ea
     assert now.submissions == (counted, LATEST)
     assert (now.state, now.due_at, now.claims) == (BatchState.QUEUED, T + 15, 1)
     assert (now.failures, now.misses) == (4, 4)
+
+
+def test_one_refusal_after_errors_of_a_server_gives_up_no_earlier_id(polled):
+    earlier = replace(EARLIER, misses=4, missed_at=T - 60)
+    one = polled(submissions=(earlier, LATEST), **EARLIER_IS_POLLED)
+
+    assert not one.polled(REFUSED)
+    assert one.now.pollable == one.now.submissions
 
 
 def test_earlier_id_with_unknown_code_is_kept(polled):
