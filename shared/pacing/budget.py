@@ -122,7 +122,7 @@ class Budget(ControlItems):
             now: Unix seconds.
             first: whether it is the first batch of its job, which may use tokens that others must leave.
             account: another account than the stack's that the job is of; empty: the stack's.
-            without: accounts whose tokens may not submit it.
+            without: accounts whose tokens may not submit it; no others are left if the secret has just changed.
         """
         senders = [one for one in self.senders(account) if one.account not in without]
         found = zip(senders, self.controls_of(model, senders), strict=True)
@@ -132,7 +132,6 @@ class Budget(ControlItems):
             if isinstance(answer, Permit):
                 return answer
             denied.append(answer)
-        # None is left if the secret was read again meanwhile, and now names only accounts that may not.
         return min(denied, key=lambda one: (one.paused, one.until), default=wait_for_lift(now))
 
     def _preference(self, controls: Controls, now: float) -> tuple[int, int]:
