@@ -41,6 +41,8 @@ KNOWN_FROM = 3
 MEAN_SECONDS, MOST_SECONDS, LEAST_BATCHES = 2.0, 5.0, 20
 """From ready to collected, beside the event's own delay and the time between two pulls: on average after half of it, 95
 of 100 after all of it; and how many batches are judged."""
+STARTS = 3
+"""Processes that may have to start one after the other until then: who pulls, who polls, and who polls what is more."""
 LEAST_INTERVAL, INTERVAL, LATE_INTERVAL, LATE = 2.0, 15.0, 30.0, 600.0
 """Seconds between two pulls: a sixteenth of a batch's age, at least the first, at most the second, or from an age of
 the last on the third."""
@@ -181,7 +183,8 @@ class EventLaws:
         """Judge how long answers waited."""
         if len(self.waits) < LEAST_BATCHES:
             return
-        slow, usual = self.events.slowest, mean(self.intervals)
+        starts = STARTS * self.world.calls.awkward.cold_start_seconds
+        slow, usual = self.events.slowest + starts, mean(self.intervals)
         beyond = sorted(wait - interval for wait, interval in zip(self.waits, self.intervals, strict=True))
         late = beyond[len(beyond) * 95 // 100]
         if mean(self.waits) > MEAN_SECONDS + usual / 2 + slow or late > MOST_SECONDS + slow:

@@ -36,7 +36,7 @@ it."""
 BEGUN_SECONDS = 150.0
 """Seconds after a token's first refusal in which calls that were permitted before may still be made."""
 PROBE_SECONDS = 50.0
-"""Between two probes of a refused token at least, less what a call may take."""
+"""Between two probes of a refused token at least, less what a call may take, and less by how much clocks differ."""
 
 
 class TokenLaws:
@@ -133,7 +133,8 @@ class TokenLaws:
             return
         times = self.refused.setdefault(asks, [])
         times.append(now)
-        if now - times[0] > BEGUN_SECONDS and now - times[-2] < PROBE_SECONDS:
+        soonest = times[-2] + PROBE_SECONDS - self.world.calls.awkward.clock_behind_seconds
+        if now - times[0] > BEGUN_SECONDS and now < soonest:
             self.laws.broken(REFUSED, f"{asks}: {now - times[-2]:.0f} s after the last call")
 
     def judge_rates(self) -> None:
