@@ -133,8 +133,8 @@ class TokenLaws:
             return
         times = self.refused.setdefault(asks, [])
         times.append(now)
-        soonest = times[-2] + PROBE_SECONDS - self.world.calls.awkward.clock_behind_seconds
-        if now - times[0] > BEGUN_SECONDS and now < soonest:
+        least = PROBE_SECONDS - self.world.calls.awkward.clock_behind_seconds
+        if now - times[0] > BEGUN_SECONDS and now - times[-2] < least:
             self.laws.broken(REFUSED, f"{asks}: {now - times[-2]:.0f} s after the last call")
 
     def judge_rates(self) -> None:
