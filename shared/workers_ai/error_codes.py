@@ -108,6 +108,9 @@ _CODES_ON_A_POLL: dict[int, ErrorClass] = {
 }
 """What a code means on a poll, where that differs."""
 
+_WITH_4XX = {ErrorClass.MODEL, ErrorClass.CHECK_TOKEN}
+"""Classes whose codes are believed of a submit only with a status of the client's, with which they are documented."""
+
 _GATEWAYS_OWN = range(2000, 3000)
 """Codes of AI Gateway itself, which knows nothing of a batch's id."""
 BLOCKED_CODES = frozenset({2016, 2017, 2029, 2030})
@@ -182,7 +185,7 @@ def classify_submit_error(reply: Rejected) -> ErrorClass:
     """What an error reply to a submit means, or to the free call."""
     if not reply.enveloped and reply.status in _NO_VERDICT_AS_A_PAGE:
         return ErrorClass.TRY_LATER
-    return _by_code(reply) or _by_status(reply.status)
+    return _by_code_of_submit(reply) or _by_status(reply.status)
 
 
 def is_doubtful(reply: Rejected) -> bool:
@@ -191,7 +194,7 @@ def is_doubtful(reply: Rejected) -> bool:
     Surely refused is only what could not be sent, what a code says of itself, and what the API's own JSON answers with
     a status from 400 to 499 other than 408.
     """
-    if reply.status == 0 or (_by_code(reply) or ErrorClass.TRY_LATER) is not ErrorClass.TRY_LATER:
+    if reply.status == 0 or (_by_code_of_submit(reply) or ErrorClass.TRY_LATER) is not ErrorClass.TRY_LATER:
         return False
     return not reply.enveloped or not _is_refusal(reply.status)
 
@@ -230,6 +233,14 @@ def _by_code(reply: Rejected) -> ErrorClass | None:
     if (reply.code in {None, GENERIC} or by_code is None) and _QUEUE_UNSUPPORTED.match(reply.message):
         return ErrorClass.MODEL
     return by_code
+
+
+def _by_code_of_submit(reply: Rejected) -> ErrorClass | None:
+    """The same of a submit. One reply ends a job by its model, so a server's error is no verdict on the model."""
+    is_servers = reply.status == HTTPStatus.REQUEST_TIMEOUT or reply.status >= HTTPStatus.INTERNAL_SERVER_ERROR
+    if reply.enveloped and is_servers and _CODES.get(reply.code or 0) in _WITH_4XX:
+        return ErrorClass.TRY_LATER
+    return _by_code(reply)
 
 
 def _by_status(status: int) -> ErrorClass:

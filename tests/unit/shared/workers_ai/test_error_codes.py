@@ -53,6 +53,8 @@ EVERY = [
 ]
 ON_A_POLL = {ErrorClass.MODEL: ErrorClass.TRY_LATER}
 """What differs on a poll: a paid answer is not given up because the model cannot be used for more."""
+WITH_5XX = {ErrorClass.MODEL: ErrorClass.TRY_LATER, ErrorClass.CHECK_TOKEN: ErrorClass.TRY_LATER}
+"""What differs on a submit with a 5xx or 408: these codes come with a 4xx, and nothing shows that it is the model's."""
 
 
 def reply(status, code, message="words"):
@@ -62,10 +64,17 @@ def reply(status, code, message="words"):
 
 @pytest.mark.parametrize(("code", "verdict"), EVERY)
 def test_code_decides_on_submit(code, verdict):
-    statuses = (400, 401, 403, 404, 408, 410, 413, 429, 500, 502, 503, 200, 302)
-    assert {status: classify_submit_error(reply(status, code)) for status in statuses} == dict.fromkeys(
-        statuses, verdict
-    )
+    statuses = (400, 401, 403, 404, 410, 413, 429, 200, 302)
+    servers = (408, 500, 502, 503)
+    expected = dict.fromkeys(statuses, verdict) | dict.fromkeys(servers, WITH_5XX.get(verdict, verdict))
+    assert {status: classify_submit_error(reply(status, code)) for status in (*statuses, *servers)} == expected
+
+
+@pytest.mark.parametrize("code", sorted(CODES[ErrorClass.MODEL] | {7000}))
+@pytest.mark.parametrize("status", [408, 500, 502, 504, 599])
+def test_no_model_is_given_up_by_an_error_of_a_server(code, status):
+    assert classify_submit_error(reply(status, code)) is ErrorClass.TRY_LATER
+    assert is_like_lost(reply(status, code))
 
 
 def test_no_other_code_has_verdict():
@@ -200,7 +209,8 @@ def test_submit_is_refused_for_sure_only_by_api_itself(status):
 @pytest.mark.parametrize(("code", "verdict"), EVERY)
 def test_code_that_says_what_it_refuses_leaves_no_doubt(code, verdict):
     for status in (200, 400, 408, 500, 504):
-        is_known = verdict is not ErrorClass.TRY_LATER or status == 400
+        meant = verdict if status in {200, 400} else WITH_5XX.get(verdict, verdict)
+        is_known = meant is not ErrorClass.TRY_LATER or status == 400
         assert is_doubtful(reply(status, code)) is is_like_lost(reply(status, code)) is not is_known
 
 

@@ -120,6 +120,7 @@ def test_unreadable_secret_keeps_token_refused():
         (httpx.Response(403, content=b"<html>firewall</html>"), TokenState.UNKNOWN),
         (httpx.Response(429, json=refusal(971)), TokenState.UNKNOWN),
         (httpx.Response(500, json=refusal(10013)), TokenState.UNKNOWN),
+        (httpx.Response(502, json=refusal(7000)), TokenState.UNKNOWN),
         (made(httpx.ConnectError), TokenState.UNKNOWN),
         (made(httpx.ReadTimeout), TokenState.UNKNOWN),
     ],
