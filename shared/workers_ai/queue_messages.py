@@ -13,6 +13,8 @@ from typing import Any
 
 import msgspec
 
+from shared.workers_ai.results import Counter
+
 MAX_EVENT_BYTES = 8_192
 """Bytes of a message's body that may be an event; documented ones have under 600."""
 MAX_ID_CHARACTERS = 1_024
@@ -53,14 +55,35 @@ class Message(msgspec.Struct, frozen=True):
     timestamp_ms: float = 0.0
 
 
-class Pulled(msgspec.Struct, frozen=True):
+class _CountedMessage(Message, frozen=True):
+    """One of a reply whose length nobody knows: what is counted takes no memory."""
+
+    def __post_init__(self) -> None:
+        """Count it."""
+        _counter.count()
+
+
+class _Pulled(msgspec.Struct, frozen=True):
     """What a pull returns."""
 
-    messages: list[Message] = []
-    message_backlog_count: int = 0
+    messages: list[_CountedMessage] = []
 
 
+_counter = Counter()
+_decode_pulled = msgspec.json.Decoder(_Pulled).decode
 _decode = msgspec.json.Decoder().decode
+
+
+def messages_in(pulled: msgspec.Raw, most: int) -> list[Message]:
+    """The messages that a pull returns.
+
+    Raises:
+        TooManyItemsError: there are more than `most`.
+        msgspec.MsgspecError: it holds something else.
+        UnicodeDecodeError: its texts are not valid.
+        RecursionError: nested too deeply.
+    """
+    return list(_counter.decode(_decode_pulled, pulled, most).messages)
 
 
 def bare_id(request_id: str) -> str:

@@ -17,8 +17,8 @@ from dropbatch.core.formats.base import begins
 from shared.errors import StorageError
 from shared.observability import count
 from shared.workers_ai.client import MAX_FETCHED_BYTES
-from shared.workers_ai.queue_messages import Message, Pulled
-from shared.workers_ai.results import decode_member
+from shared.workers_ai.queue_messages import Message, messages_in
+from shared.workers_ai.results import TooManyItemsError, decode_member
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -44,6 +44,8 @@ OF_TOKEN = frozenset({401, 403})
 CALL_SECONDS = 5.0
 MAX_PULLED_BYTES = 18_000_000
 """Bytes of a pull's reply: its messages, of 128 KB each, in base64."""
+MAX_MESSAGES = 2 * BATCH_SIZE
+"""Messages of a pull's reply at most: small ones that fill its bytes would fill the memory."""
 MAX_REASON = 200
 
 
@@ -158,13 +160,15 @@ class QueuesApi:
         """Delete an event subscription."""
         self._delete(f"/event_subscriptions/subscriptions/{subscription_id}")
 
-    def pull(self, queue_id: str) -> Pulled:
+    def pull(self, queue_id: str) -> list[Message]:
         """Take up to `BATCH_SIZE` messages, which nobody else gets for `VISIBLE_AGAIN_MS`."""
         body = {"visibility_timeout_ms": VISIBLE_AGAIN_MS, "batch_size": BATCH_SIZE}
         content = self._fetch("POST", f"/queues/{queue_id}/messages/pull", body, MAX_PULLED_BYTES)
         try:
-            return msgspec.json.decode(content, type=Pulled)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            return messages_in(content, MAX_MESSAGES)
+        except TooManyItemsError as error:
+            raise QueuesRefusedError(HTTPStatus.OK, "more messages than were asked for") from error
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise QueuesRefusedError(HTTPStatus.OK, f"messages that cannot be read: {error}") from error
 
     def acknowledge(self, queue_id: str, messages: Sequence[Message]) -> None:

@@ -79,14 +79,20 @@ class _Counted(msgspec.Struct):
         _counter.count()
 
 
-class _Counter:
+class Counter:
     """Counts what a decoder makes. One at a time: a decoder knows nothing of its caller."""
 
     def __init__(self) -> None:
+        """Count nothing yet."""
         self._lock = Lock()
         self._left = 0
 
     def count(self) -> None:
+        """Count one object.
+
+        Raises:
+            TooManyItemsError: no more are expected.
+        """
         self._left -= 1
         if self._left < 0:
             raise TooManyItemsError
@@ -98,7 +104,7 @@ class _Counter:
             return decode(content)
 
 
-_counter = _Counter()
+_counter = Counter()
 
 
 class UnusualItem(Item):

@@ -211,7 +211,7 @@ class _Pull:
         for _ in range(MAX_PULLS_IN_A_ROW):
             if not self._permit():
                 break
-            messages = api.pull(queue_id).messages
+            messages = api.pull(queue_id)
             done = self._process(messages)
             self.left = self.left or len(done) < len(messages)
             if done and self._permit():

@@ -435,6 +435,15 @@ def test_refused_pulls_are_put_aside_for_longer(told, answer):
     assert told.state.aside_step == 0
 
 
+def test_pull_with_many_more_messages_than_asked_for_is_put_aside(told):
+    many = {"messages": [{"lease_id": str(place)} for place in range(201)]}
+    told.cloudflare.refuses = lambda method, path: httpx.Response(200, json={"success": True, "result": many})
+    assert pulled(told) == []
+    assert told.cloudflare.calls == [PULL]
+    assert told.state.aside_until == told.clock + 60
+    assert "more messages" in told.state.refusal
+
+
 @pytest.mark.parametrize(("calls", "made"), [(1, 1), (2, 2)])
 def test_pull_by_another_token_takes_a_call(told, calls, made):
     told.cloudflare.refuses = lambda method, path: httpx.Response(403, json=refusal(10000))

@@ -2,11 +2,13 @@
 
 import base64
 import json
+import tracemalloc
 
 import msgspec
 import pytest
 
-from shared.workers_ai.queue_messages import MAX_EVENT_BYTES, Event, Message, event_in
+from shared.workers_ai.queue_messages import MAX_EVENT_BYTES, Event, Message, event_in, messages_in
+from shared.workers_ai.results import TooManyItemsError
 
 ID = "768f15b7-0000-4000-8000-ad94ffc7f8d2"
 EVENT = {
@@ -86,3 +88,21 @@ def test_large_body_is_not_read():
     padding = MAX_EVENT_BYTES - len(json.dumps(changed(more="")))
     assert told(changed(more="x" * padding)) == TOLD
     assert told(changed(more="x" * (padding + 1))) is None
+
+
+def test_pull_returns_messages_with_bodies_as_bytes():
+    sent = [{"lease_id": str(place), "body": {"a": place}, "more": []} for place in range(3)]
+    found = messages_in(msgspec.Raw(json.dumps({"messages": sent}, separators=(",", ":")).encode()), 3)
+    assert [(one.lease_id, bytes(one.body)) for one in found] == [(str(at), b'{"a":%d}' % at) for at in range(3)]
+
+
+@pytest.mark.parametrize("tiny", [b'{"lease_id":""}', b'{"lease\\u005fid":"","body":[]}'])
+def test_messages_without_end_take_little(tiny):
+    content = msgspec.Raw(b'{"messages":[%b%b]}' % ((tiny + b",") * (3_000_000 // len(tiny)), tiny))
+    tracemalloc.start()
+    try:
+        with pytest.raises(TooManyItemsError):
+            messages_in(content, 200)
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    finally:
+        tracemalloc.stop()
