@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dropbatch.core import keys
-from functions.submit.outcomes.refused_model import end_for_model, refuse_model, refusing
+from functions.submit.outcomes.refused_model import end_for_model, refuse_model
 from functions.submit.outcomes.unproven import UnprovenSubmit, end
 from functions.submit.submit_waits import UNPAID_REASONS, closes_pause, hold, reserve_day, wait
 from shared.api_messages import attach_api_message
@@ -43,6 +43,7 @@ from shared.workers_ai.client import TokenState
 from shared.workers_ai.error_codes import FIREWALL, METRIC_OF_CLASS, ErrorClass
 from shared.workers_ai.lasting_errors import clear_lasting_error
 from shared.workers_ai.other_account import other_account
+from shared.workers_ai.refused_models import refusing
 from shared.workers_ai.rejections import classify_rejection, token_state
 from shared.workers_ai.replies import Accepted, Failed, OutcomeUnknown, Rejected, Reply
 from shared.workers_ai.results import Answer

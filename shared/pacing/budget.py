@@ -38,7 +38,7 @@ from shared.pacing.room import Free, ModelRoom, together
 from shared.retry import jittered, soon_after
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from mypy_boto3_dynamodb import DynamoDBClient
 
@@ -111,7 +111,7 @@ class Budget(ControlItems):
         return self._most_outstanding * len(self.senders(""))
 
     def permit_submit(
-        self, model: str, now: float, *, first: bool = False, account: str = "", without: Container[str] = ()
+        self, model: str, now: float, *, first: bool = False, account: str = "", without: Collection[str] = ()
     ) -> Permit | Denied:
         """A permit to submit one batch of a model now, with the API token that has most calls left.
 
@@ -173,9 +173,7 @@ class Budget(ControlItems):
         first, submits, polls = (max(self._free(controls.rate, burst, now), 0) for burst in bursts)
         taken_until = (controls.rate.filled_at / 1_000 - (burst - 1) * self.interval / 1_000 for burst in bursts)
         next_token = min((until for until in taken_until if until > now), default=0.0)
-        pause = controls.pause
-        if pause is not None and pause.is_over(now):
-            pause = None
+        pause = controls.pause if controls.pause and not controls.pause.is_over(now) else None
         no_polls = pause is not None and pause.reason is PauseReason.TOKEN_REFUSED
         if controls.stack.held_since:
             return Free(polls=polls, paused=True, look_at=math.inf, polls_paused=no_polls, next_token=next_token)
@@ -196,22 +194,23 @@ class Budget(ControlItems):
         """Whether polls do not use the tokens of first batches that are being sent: they have no share of their own."""
         return self.poll_burst == self.burst and int(1000 * now) // self.interval % 2 == 0
 
-    def model_room(self, model: str, now: float, account: str = "") -> ModelRoom:
+    def model_room(self, model: str, now: float, account: str = "", without: Collection[str] = ()) -> ModelRoom:
         """How many batches of a model may be submitted now, regardless of tokens and of the stack's pause.
 
         Args:
             model: model id.
             now: Unix seconds.
             account: another account than the stack's, whose pauses count; empty: the stack's.
+            without: accounts that may not submit them; the others' pauses count then.
         """
-        found = self.controls_of(model, self.senders(account))
+        able = [one for one in self.senders(account) if one.account not in without]
+        found = self.controls_of(model, able or self.senders(account))
         if model in found[0].full_models:
             return ModelRoom(0, now + FULL_LOOK_SECONDS, full=True)
         pauses = [pause for one in found if (pause := one.pause) and not pause.is_over(now)]
-        if account and len(pauses) == len(found):
+        if (account or without) and len(pauses) == len(found):
             probes = sum(now >= pause.next_probe for pause in pauses)
-            looks = min(pause.look_at(now) for pause in pauses)
-            return ModelRoom(probes, now + MODEL_PROBE_SECONDS if probes else looks)
+            return ModelRoom(probes, now + MODEL_PROBE_SECONDS if probes else min(one.look_at(now) for one in pauses))
         if (wait := found[0].model_wait) is None:
             return ModelRoom(None, now)
         return ModelRoom(0, wait.until) if wait.until > now else ModelRoom(1, now + MODEL_PROBE_SECONDS)

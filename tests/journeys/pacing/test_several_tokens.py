@@ -7,11 +7,14 @@ from typing import NamedTuple
 
 import pytest
 
+from dropbatch.core.api_tokens import read_tokens
+from functions.submit import submit_batch as submit_module
 from local.workers_ai import Fault
 from shared.errors import StorageError
 from shared.ledger import Ledger
 from shared.models import Sender
-from shared.pacing.controls import PauseReason, Permit
+from shared.pacing.controls import Denied, PauseReason, Permit
+from shared.workers_ai.senders import Tokens
 from tests.support.aws.resources import ACCOUNT
 from tests.support.journeys.placed_items import services_of
 from tests.support.translations import M2M, all_good, greetings
@@ -428,3 +431,48 @@ def test_wait_for_calls_in_a_search_is_that_of_its_token(begin, calls, api):
 
     assert [one.token for one in calls if not one.polled][-1] == TWO
     assert held() == {"RATE#TOKEN#2"}
+
+
+def test_account_that_is_removed_while_it_refuses_a_model_ends_no_job(begin, calls, api, monkeypatch):
+    """The account that is left was not asked yet."""
+    real = api.handle
+
+    def handle(method, path, query, headers, body):
+        if "/ai/run/" in path and f"/{ACCOUNT}/" in path:
+            monkeypatch.setattr(Tokens, "_parsed", lambda *_: read_tokens(f"{TWO} {OTHER}"))
+        return real(method, path, query, headers, body)
+
+    monkeypatch.setattr(api, "handle", handle)
+    world = begin(ONE, f"{TWO} {OTHER}")
+    services_of().budget.limit_rate(time.time(), 1, Sender(2, OTHER))
+    api.inject(Fault(kind="5007", on="submit"))
+    world.upload_records("a.jsonl", greetings(2), model=M2M)
+    world.settle(minutes=30)
+    assert all_good(world, 2)
+    assert asked(calls) == {ACCOUNT: 1, OTHER: 2}
+
+
+def test_model_waits_if_the_last_account_for_it_was_just_removed(begin):
+    """The secret may change between the look at who refuses and the permit."""
+    begin(ONE)
+    permit = services_of().budget.permit_submit(M2M, time.time(), without={""})
+    assert isinstance(permit, Denied)
+
+
+def test_wait_for_the_account_that_may_use_a_model_is_shown_and_costs_little(begin, calls, api, monkeypatch):
+    """The other account has calls left, and refuses the model."""
+    world = begin(ONE, f"{TWO} {OTHER}")
+    api.switch(accounts_without_models=(ACCOUNT,))
+    services_of().budget.pause(PauseReason.QUOTA_SPENT, time.time(), "3036", Permit(sender=Sender(2, OTHER)))
+    world.upload_records("a.jsonl", greetings(6), model=M2M)
+    world.deliver_all()
+    runs = []
+    real = submit_module._submit_if_permitted
+    monkeypatch.setattr(submit_module, "_submit_if_permitted", lambda *given: runs.append(given) or real(*given))
+    for _ in range(10):
+        world.pass_time(60)
+        world.tick()
+        world.deliver_all()
+    assert world.status()["waiting_for"]["code"] == "quota_spent"
+    assert len(runs) < 10, "each batch was tried in every minute"
+    assert asked(calls) == {ACCOUNT: 1}
