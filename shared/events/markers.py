@@ -15,7 +15,7 @@ import msgspec
 
 from dropbatch.core.formats.base import NULL, begins
 from dropbatch.core.records.index import OPENING
-from shared.workers_ai.results import decode_member
+from shared.workers_ai.results import decode_member, place_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -101,17 +101,20 @@ def as_sent(references: list[msgspec.Raw], marker: str, items: Sequence[Item]) -
 def _may_be_altered(item: Item, mark: Marked, own: msgspec.Raw) -> bool:
     """Whether an item whose reference nobody sent is of the record with the marker.
 
-    It shows the beginning of what was sent; or it names the record, and shows at least what the user wrote.
+    It shows at least what the user wrote, or without that the prefix, and then the beginning of the marker. One that
+    names the record may show less, or something else after what the user wrote.
     """
     shown = decode_member(item.external_reference)
     if not isinstance(shown, str) or not shown:
         return False
-    name = item.index if item.id is None else item.id
-    if name is not None and str(name) != str(mark.place):
+    named = place_of(item)
+    if named not in {None, mark.place}:
         return False
-    written = _decode(own)
-    is_kept = name is not None and isinstance(written, str) and shown.startswith(written)
-    return is_kept or _decode(mark.reference).startswith(shown)
+    written, is_beginning = _decode(own), _decode(mark.reference).startswith(shown)
+    is_kept = shown.startswith(written if isinstance(written, str) else PREFIX)
+    if named is None:  # A shorter one may be another record's reference, shortened likewise.
+        return is_beginning and is_kept
+    return is_beginning or (is_kept and isinstance(written, str))
 
 
 def marker_in(items: Iterable[Item]) -> tuple[str, Item] | None:

@@ -23,6 +23,7 @@ SMALL_REPLY_BYTES = 3_000_000
 """A reply up to this size is decoded without counting: whatever it holds takes 120 MB at most."""
 MAX_MEMBER_BYTES = 1_000_000
 """A single member, such as an item's error, is decoded up to this size; a larger one counts as absent."""
+_MAX_ID_CHARACTERS = 18
 MAX_UNKNOWN_BYTES = 3_000_000
 """Bytes of members with unknown names that are kept of one large reply."""
 
@@ -148,6 +149,18 @@ def is_placeholder(item: Item, *, unfinished: bool) -> bool:
         unfinished: whether its batch may still run; if not, `"success":true` says that the result is empty.
     """
     return item.result == NULL and (unfinished or item.success is not True) and not has_failed(item)
+
+
+def place_of(item: Item) -> int | None:
+    """The place of the record that an item names; None if neither its `index` nor its `id` is a number."""
+    for name in (item.index, item.id):
+        if type(name) is int:
+            return name
+        if type(name) is float and name.is_integer():
+            return int(name)
+        if type(name) is str and name.isascii() and name.isdigit() and len(name) <= _MAX_ID_CHARACTERS:
+            return int(name)
+    return None
 
 
 def items_with_extras(items: Mapping[int, Item]) -> Iterator[tuple[int, Item]]:

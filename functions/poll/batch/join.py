@@ -26,6 +26,7 @@ from shared.workers_ai.results import (
     has_failed,
     is_placeholder,
     items_with_extras,
+    place_of,
     plain_results,
 )
 from shared.workers_ai.usage import usage_of, usage_of_items
@@ -46,7 +47,6 @@ _PLAIN_LINE = b'{"id":%d,"external_reference":%b,"success":true,"result":%b}\n'.
 _NULL = bytes(NULL)
 _LF, _CR, _U, _OPEN = b"\n\ru["  # Numbers: `in` finds them at a fraction of the cost of bytes.
 _RETRYABLE = frozenset(map(str, RETRYABLE_ITEM_CODES))
-_MAX_ID_CHARACTERS = 18
 NULL_VECTORS = "Workers AI's embedding has null in place of numbers."
 
 _encode = msgspec.json.Encoder().encode
@@ -84,7 +84,7 @@ def sort_answers(answer: Answer, references: list[msgspec.Raw]) -> Answers:
     sent, sorted_, may_lack = len(references), answers.items, answer.unfinished
     places: dict[object, int] | None = None
     for item in answer.items:
-        place = item.id if type(item.id) is int and item.index is None else _place(item)
+        place = item.id if type(item.id) is int and item.index is None else place_of(item)
         if place is None:
             places = _places_by_reference(references) if places is None else places
             place = places.get(_reference(item.external_reference))
@@ -292,18 +292,6 @@ def _rest(item: Item) -> bytes:
         return b""
     texts = ((name, _text(raw)) for name, raw in others.items())
     return b"".join(b",%b:%b" % (_encode(name), text) for name, text in texts if text is not None)
-
-
-def _place(item: Item) -> int | None:
-    """The place of the record that an item names; None if neither its `index` nor its `id` is a number."""
-    for name in (item.index, item.id):
-        if type(name) is int:
-            return name
-        if type(name) is float and name.is_integer():
-            return int(name)
-        if type(name) is str and name.isascii() and name.isdigit() and len(name) <= _MAX_ID_CHARACTERS:
-            return int(name)
-    return None
 
 
 def _places_by_reference(references: list[msgspec.Raw]) -> dict[object, int]:

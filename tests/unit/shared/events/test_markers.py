@@ -106,6 +106,20 @@ def test_other_reference_is_no_altered_marker(place, shown):
     assert as_sent(own, MARKER, [Item(id=place, external_reference=raw(shown))]) == own
 
 
+@pytest.mark.parametrize("names", [{"index": 0, "id": "f00d-1"}, {"id": 0.0}, {"id": "00"}, {"id": "f00d-1"}])
+def test_altered_marker_is_recognized_however_its_item_is_named(names):
+    """As answers are: by a number, or without one by the reference."""
+    reply = [Item(**names, external_reference=raw(WHOLE[:10])), Item(id=1, external_reference=raw("b"))]
+    assert as_sent([raw("a"), raw("b")], MARKER, reply) == [raw(WHOLE[:10]), raw("b")]
+
+
+@pytest.mark.parametrize("shown", ["row-", "row-1", "r"])
+def test_reference_that_is_shortened_itself_may_be_anothers(shown):
+    """The record with the marker has no answer in this reply."""
+    own = [raw("row-11"), raw("row-12")]
+    assert as_sent(own, MARKER, [Item(external_reference=raw(shown))]) == own
+
+
 def test_two_altered_markers_are_none():
     own = [raw("a"), raw("b")]
     assert as_sent(own, MARKER, [Item(external_reference=raw(WHOLE[:end])) for end in (9, 8)]) == own
