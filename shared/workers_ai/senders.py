@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from shared.models import Batch, Job
 
 
-AGAIN_SECONDS = 20.0
-"""Seconds for which a process does not read the secret again to find another token."""
+AGAIN_SECONDS = 60.0
+"""Seconds for which a process does not read the secret again to find another token: each reading costs."""
 
 
 class Secret(NamedTuple):

@@ -88,3 +88,8 @@ def test_without_events_none_comes(lost):
     """Nothing reads a queue that an operator switched off."""
     lost.services.events.item.change({"is_off": True})
     assert ends_at(lost, 900)
+
+
+def test_stack_that_no_longer_uses_events_looks_once(lost):
+    lost.services.events = None
+    assert look(SimpleNamespace(services=lost.services), MINE, lost.batch)[0] is Look.OVER

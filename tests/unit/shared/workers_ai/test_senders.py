@@ -147,6 +147,14 @@ def test_secret_is_read_again_now_and_then_for_a_token_that_was_added():
     assert fresh == [False, True, True]
 
 
+def test_day_of_a_pause_reads_the_secret_once_a_minute_at_most():
+    fresh = []
+    tokens = Tokens(lambda again: fresh.append(again) or Secret("one"), HERE)
+    for second in range(0, 86_400, 2):
+        tokens.is_changed(1e9 + second)
+    assert len(fresh) == 1_440
+
+
 def test_secret_that_cannot_be_read_is_as_it_was():
     kept = Kept("one\ntwo")
     tokens = Tokens(kept, HERE)
