@@ -227,8 +227,7 @@ class Budget(ControlItems):
         paused = self.pass_pause(controls.pause, CallKind.POLL, now)
         if isinstance(paused, Denied):
             return 0, paused
-        wanted = 1 if paused else wanted
-        granted = min(wanted, self._free(controls.rate, self.poll_burst, now))
+        granted = min(1 if paused else wanted, self._free(controls.rate, self.poll_burst, now))
         if not self._take(controls.rate, granted, self.poll_burst, now, sender):
             return 0, Denied(now + jittered(NO_TOKEN_SECONDS), paused=False)
         return granted, Permit(paused, sender=sender)
@@ -285,9 +284,10 @@ class Budget(ControlItems):
         seconds = self.interval / 1000
         return max(min(spare * seconds, min(2 * seconds / PULL_SHARE, LONGEST_PULL_SECONDS) - since), 0.0)
 
-    def can_submit(self, model: str, now: float, account: str = "") -> bool:
+    def can_submit(self, model: str, now: float, account: str = "", without: Collection[str] = ()) -> bool:
         """Whether a submit would get a permit now, as far as pauses, rate limits, model and cap are concerned."""
-        found = self.controls_of(model, self.senders(account))
+        able = [one for one in self.senders(account) if one.account not in without]
+        found = self.controls_of(model, able or self.senders(account))
         wait, stack, full = found[0].model_wait, found[0].stack, model in found[0].full_models
         if full or stack.held_since or (wait is not None and now < wait.until):
             return False

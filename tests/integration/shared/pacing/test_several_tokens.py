@@ -166,3 +166,11 @@ def test_pause_of_second_token_says_so(three):
     pause = three.controls(sender=THIRD).pause
     assert (pause.token, pause.account, pause.sender) == (3, OTHER, THIRD)
     assert replace(pause, token=1).sk == f"PAUSE#{OTHER}"
+
+
+def test_model_has_no_room_while_only_accounts_that_refuse_it_are_free(three):
+    three.pause(PauseReason.QUOTA_SPENT, NOW, "3036", Permit(sender=THIRD))
+    assert three.can_submit(MODEL, NOW)
+    assert not three.can_submit(MODEL, NOW, without={""})
+    assert three.model_room(MODEL, NOW).batches is None
+    assert three.model_room(MODEL, NOW, without={""}).batches == 0
