@@ -149,7 +149,7 @@ class EventLaws:
             if plan.is_calm and self.world.calls_per_minute >= MIN_CALLS_FOR_EVENTS:
                 self.judge_calls()
         if plan.is_calm and self.world.calls_per_minute >= FAST_CALLS:
-            self.judge_waits()
+            self.judge_waits(plan.awkward.cold_start_seconds)
 
     @property
     def _owners(self) -> dict[str, Key]:
@@ -179,12 +179,11 @@ class EventLaws:
         if calls > CALLS_EACH * len(polls) + CALLS_BESIDE:
             self.laws.broken(CALLS, f"{calls} for {len(polls)} batches, {max(polls)} polls of one")
 
-    def judge_waits(self) -> None:
-        """Judge how long answers waited."""
+    def judge_waits(self, start_seconds: float) -> None:
+        """Judge how long answers waited, where a process starts in so many seconds."""
         if len(self.waits) < LEAST_BATCHES:
             return
-        starts = STARTS * self.world.calls.awkward.cold_start_seconds
-        slow, usual = self.events.slowest + starts, mean(self.intervals)
+        slow, usual = self.events.slowest + STARTS * start_seconds, mean(self.intervals)
         beyond = sorted(wait - interval for wait, interval in zip(self.waits, self.intervals, strict=True))
         late = beyond[len(beyond) * 95 // 100]
         if mean(self.waits) > MEAN_SECONDS + usual / 2 + slow or late > MOST_SECONDS + slow:

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from local.workers_ai import Fault
+from simulation.services.awkward import Awkward
 from tests.simulation.cloudflare import events, laws
 from tests.simulation.cloudflare.events import LOST_REPLIES, Events
 from tests.simulation.cloudflare.laws import EventLaws
@@ -53,7 +54,7 @@ class Given:
 
     def judge(self, jobs=1, **plan):
         one = SimpleNamespace(upload=SimpleNamespace(key="a"), model="m")
-        given = {"acts": (DROP,) * jobs, "events": self.laws.events} | plan
+        given = {"acts": (DROP,) * jobs, "events": self.laws.events, "awkward": Awkward(cold_start_seconds=0.0)} | plan
         self.laws.judge([one] * jobs, Plan(1, **given))
         return self.broken
 
@@ -268,6 +269,13 @@ def test_answers_that_wait_long_are_found(age, waits, broken):
         given.write(batch("queued") | {"submissions": {"L": [accepted]}}, batch("done"))
         given.world.billed.clear()
     assert given.judge() == broken
+
+
+@pytest.mark.parametrize(("waits", "broken"), [(6.0, set()), (7.0, {laws.SOON})])
+def test_processes_that_start_take_their_time(waits, broken):
+    given = Given()
+    given.laws.waits, given.laws.intervals = [waits] * 20, [2.0] * 20
+    assert given.judge(awkward=Awkward(cold_start_seconds=1.0)) == broken
 
 
 def test_delays_at_few_calls_are_not_judged():

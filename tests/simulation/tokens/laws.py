@@ -104,9 +104,17 @@ class TokenLaws:
             place for lines in in_use(self.world, READ_SECONDS) for place, one in enumerate(lines, 1) if one[0] == token
         }
 
+    @property
+    def _has_changed(self) -> bool:
+        """Whether some process may still know another secret than the present one."""
+        since = self.world.kernel.now - READ_SECONDS
+        return any(at >= since and at > self.world.began for at, _ in self.world.secrets)
+
     def _judge_budget(self, token: str) -> None:
-        life = self.world.kernel.life()
-        if life is not None and not self.taken.get(life, set()) & self._numbers(token):
+        life, able = self.world.kernel.life(), self._numbers(token)
+        if self._has_changed:  # The first number's calls may find the token of a line that has just come.
+            able.add(1)
+        if life is not None and not self.taken.get(life, set()) & able:
             self.laws.broken(OWN, f"{life.name}: {token}, from {self.taken.get(life)}")
 
     def _judge_poll(self, request_id: str, token: str, account: str) -> None:
@@ -128,7 +136,7 @@ class TokenLaws:
         """Judge how often a token is used that is refused; for another account it is another pause."""
         asks, now = f"{token} {account}", self.world.kernel.now
         is_refused = reply.status in {401, 403} and token not in self.world.api.behaviour.tokens
-        if not is_refused or any(at >= now - READ_SECONDS and at > self.world.began for at, _ in self.world.secrets):
+        if not is_refused or self._has_changed:
             self.refused.pop(asks, None)
             return
         times = self.refused.setdefault(asks, [])
