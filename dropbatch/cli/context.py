@@ -36,9 +36,9 @@ CALLS_AT_ONCE = 16
 
 @dataclass
 class Context:
-    """The stack that the options name, before or after the verb."""
+    """The stack that the options name, before or after the verb; `stack_name` is empty if nothing names one."""
 
-    stack_name: str = field(default_factory=lambda: os.environ.get("DROPBATCH_STACK") or "dropbatch")
+    stack_name: str = field(default_factory=lambda: os.environ.get("DROPBATCH_STACK", ""))
     local: bool = False
     code: Exit = field(default=Exit.DONE, init=False)
     """The worst of what failed for some of several jobs."""
@@ -51,8 +51,9 @@ class Context:
             Error: the stack does not exist, or the caller may not look it up.
         """
         from dropbatch.client.client import Client
+        from dropbatch.client.stack import DEFAULT_NAME
 
-        return Client(self.stack_name, local=self.local)
+        return Client(self.stack_name or DEFAULT_NAME, local=self.local)
 
     @property
     def stack(self) -> Stack:

@@ -60,14 +60,13 @@ def models(context: Context, *, all_: bool, refresh: bool, source: Path | None, 
 def _known(context: Context) -> tuple[Known, dict[str, Typical]]:
     """What the stack knows of models, and has learned of their batches; what is shipped without a stack."""
     from dropbatch.client.models import Known, known_models, typical_batches
-    from dropbatch.client.stack import DEFAULT_NAME
     from dropbatch.core.formats.model_catalog import catalog
 
     try:
         stack = context.stack
         known = known_models(stack)
     except Error as error:
-        if context.local or context.stack_name != DEFAULT_NAME:
+        if context.local or context.stack_name:
             raise
         return Known(catalog(), trouble=f"No stack was found. {in_options(str(error))}"), {}
     return known, typical_batches(stack, [model.id for model in known.catalog.models if model.batch])

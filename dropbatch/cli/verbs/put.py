@@ -146,13 +146,12 @@ def _report(
     context: Context, file: Path, name: str | None, options: dict[str, Any], *, offline: bool
 ) -> dict[str, Any]:
     from dropbatch.client.check import check_source
-    from dropbatch.client.stack import DEFAULT_NAME
 
     if not offline:
         try:
             client = context.client
         except Error as error:
-            if context.local or context.stack_name != DEFAULT_NAME:
+            if context.local or context.stack_name:
                 raise
             note(f"Checked on this machine, because no stack was found. {in_options(str(error))}")
         else:

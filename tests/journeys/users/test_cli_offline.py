@@ -28,12 +28,20 @@ def test_file_is_checked_without_stack(tmp_path, reviews, asked):
     assert ("no stack was found" in done.stderr) is not asked
 
 
-@pytest.mark.parametrize("named", [("--stack", "mine"), ("--local",)])
+@pytest.mark.parametrize("named", [("--stack", "mine"), ("--stack", "dropbatch"), ("--local",)])
 def test_named_stack_must_exist(tmp_path, reviews, named):
     done = run_alone(*named, "validate", reviews, DROPBATCH_LOCAL=str(tmp_path))
 
     assert done.returncode in {2, 4, 5}
     assert done.stdout == ""
+
+
+@pytest.mark.parametrize("verb", ["validate", "models"])
+def test_stack_of_the_default_name_may_be_named(reviews, verb):
+    """Then what AWS refuses is said: the checks of this machine are not what was asked for."""
+    done = run_alone(verb, *[reviews] * (verb == "validate"), DROPBATCH_STACK="dropbatch")
+
+    assert (done.returncode in {2, 4, 5}, done.stdout) == (True, "")
 
 
 def test_offline_sends_nothing_and_agrees(command, reviews):
