@@ -14,7 +14,7 @@ import msgspec
 from dropbatch.client.find_jobs import job_ids
 from dropbatch.client.job import Job
 from dropbatch.core.formats.vendors.openai import BATCH_ENDPOINTS, model_id
-from dropbatch.core.keys import FINAL_JOB_STATES, INBOX, JobState, job_id
+from dropbatch.core.keys import FINAL_JOB_STATES, INBOX, JobState, denied_notice, job_id
 from dropbatch.core.option_values import MAX_DEADLINE_HOURS, MAX_TAGS
 from dropbatch.core.options import Options, metadata_of
 from dropbatch.core.plan_upload import StackLimits, first_plan, plan_upload, with_default_model
@@ -199,9 +199,15 @@ class Batches:
         """
         found = self.find(batch_id)
         shown = batch_object(found.record, found.status, found.manifest)
-        if found.job is None and self._has_no_job(found.record):
-            return shown | NO_JOB | {"failed_at": names.created_at(batch_id)}
-        return shown
+        if found.manifest or (found.status and found.status["state"] not in FINAL_JOB_STATES):
+            return shown
+        error = NO_JOB if found.status or self._has_no_job(found.record) else self._given_up(batch_id)
+        return shown | _failed(batch_id, error) if error else shown
+
+    def _given_up(self, batch_id: str) -> dict[str, str] | None:
+        """Why the stack has given up a batch's upload, of which S3 told it nothing; None if it has not."""
+        notice = self.store.stack.read_json(denied_notice(INBOX + names.upload_path(batch_id)))
+        return notice["error"] if notice and not notice["job_id"] else None
 
     def _has_no_job(self, record: Record) -> bool:
         """Whether a batch without a job will never have one, or has one no more."""
@@ -230,7 +236,9 @@ class Batches:
     def _ids(self, after: str, page: int) -> Iterator[str]:
         """Ids of batches, newest first."""
         for key in self.store.keys(names.BATCHES, after, page):
-            yield key.rpartition("/")[2].removesuffix(".json")
+            batch_id = key.rpartition("/")[2].removesuffix(".json")
+            if names.is_batch(batch_id):
+                yield batch_id
 
     def find(self, batch_id: str) -> Found:
         """A batch, and what is known about its job.
@@ -298,20 +306,17 @@ def _being_created() -> ApiError:
 
 
 NO_JOB = {
-    "status": "failed",
-    "errors": {
-        "object": "list",
-        "data": [
-            {
-                "code": "no_job",
-                "message": "Its server was stopped while it created this batch, or its results were deleted after the "
-                "stack's ResultRetentionDays.",
-                "param": None,
-                "line": None,
-            }
-        ],
-    },
+    "code": "no_job",
+    "message": "Its server was stopped while it created this batch, or its results were deleted after the stack's "
+    "ResultRetentionDays.",
 }
+
+
+def _failed(batch_id: str, error: dict[str, str]) -> dict[str, Any]:
+    """What the object of a batch without a job says."""
+    told = {"code": error["code"], "message": error["message"], "param": None, "line": None}
+    errors = {"object": "list", "data": [told]}
+    return {"status": "failed", "errors": errors, "failed_at": names.created_at(batch_id)}
 
 
 def _checked(asked: NewBatch) -> tuple[Record, dict[str, str]]:

@@ -129,14 +129,18 @@ class Files:
         """
         if after and not names.is_file(after):
             raise no_such("File", after, "after")
-        limit = min(limit, MAX_PAGE)
-        if newest_first:
-            start = names.file_key(after) if after else names.FILES
-            keys = list(islice(self.store.keys(names.FILES, start, limit + 1), limit + 1))
-        else:
-            keys = list(_before(self.store.keys(names.FILES, names.FILES), after, limit + 1))
-        found = self.store.each(self._listed_object, (key.rpartition("/")[2] for key in keys[:limit]))
-        return [one for one in found if one], len(keys) > limit
+        limit, found = min(limit, MAX_PAGE), list[dict[str, Any]]()
+        more = True
+        while more and len(found) <= limit:  # Of a page, all may have expired.
+            if newest_first:
+                start = names.file_key(after) if after else names.FILES
+                keys = list(islice(self.store.keys(names.FILES, start, limit + 1), limit + 1))
+            else:
+                keys = list(_before(self.store.keys(names.FILES, names.FILES), after, limit + 1))
+            ids = [key.rpartition("/")[2] for key in keys]
+            found += filter(None, self.store.each(self._listed_object, ids))
+            more, after = len(keys) > limit, ids[-1] if ids else after
+        return found[:limit], len(found) > limit
 
     def _listed_object(self, file_id: str) -> dict[str, Any] | None:
         try:

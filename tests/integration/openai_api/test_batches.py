@@ -232,3 +232,38 @@ def test_batch_whose_results_are_deleted_is_over(ai, file, monkeypatch):
     monkeypatch.setattr(module, "time", type("Later", (), {"time": lambda: batch.expires_at + 86_401}))
 
     assert ai.batches.retrieve(batch.id).errors.data[0].code == "no_job"
+
+
+@pytest.mark.parametrize("state", ["in_progress", "completed"])
+def test_batch_whose_results_are_deleted_while_it_is_known_is_over(ai, s3, file, monkeypatch, state):
+    batch = create(ai, file, completion_window="1h")
+    folder = f"results/openai/{batch.id}.jsonl/20261121T093000Z-5a6b7c8d"
+    status = {"state": state, "job_id": "20261121T093000Z-5a6b7c8d", "counts": {}}
+    s3.put_object(Bucket=BUCKET, Key=f"{folder}/status.json", Body=json.dumps(status).encode())
+    ai.batches.retrieve(batch.id)
+    if state == "in_progress":
+        s3.delete_object(Bucket=BUCKET, Key=f"{folder}/status.json")
+        monkeypatch.setattr(module, "time", type("Later", (), {"time": lambda: batch.expires_at + 86_401}))
+
+    shown = ai.batches.retrieve(batch.id)
+
+    assert (shown.status, shown.errors and shown.errors.data[0].code) == ("failed", "no_job")
+
+
+def test_batch_that_the_stack_gave_up_is_over(ai, s3, file):
+    batch = create(ai, file)
+    error = {"code": "upload_denied", "message": "Upload it again."}
+    notice = {"state": "failed", "error": error, "waiting_for": None, "job_id": None, "version": "v"}
+    key = f"results/openai/{batch.id}.jsonl/status.json"
+    s3.put_object(Bucket=BUCKET, Key=key, Body=json.dumps(notice).encode())
+
+    shown = ai.batches.retrieve(batch.id)
+
+    assert (shown.status, shown.errors.data[0].code) == ("failed", "upload_denied")
+
+
+def test_batch_that_is_no_more_ends_no_listing(ai, s3, file):
+    batch = create(ai, file)
+    s3.put_object(Bucket=BUCKET, Key="files/batches/notes.txt", Body=b"mine")
+
+    assert ai.batches.list().data == [batch]

@@ -93,6 +93,19 @@ def test_file_expires_when_it_was_asked_to(ai, monkeypatch):
     assert ai.files.list().data == []
 
 
+@pytest.mark.parametrize("order", ["desc", "asc"])
+def test_expired_files_end_no_page(ai, monkeypatch, order):
+    """A client takes a page without entries for the last one."""
+    lasting = [upload(ai).id for _ in range(2)]
+    time.sleep(0.002)
+    made = [upload(ai, expires_after={"anchor": "created_at", "seconds": 3_600}) for _ in range(4)]
+    monkeypatch.setattr(module, "time", type("Later", (), {"time": lambda: made[-1].expires_at + 1}))
+    time.sleep(0.002)
+
+    assert {file.id for file in ai.files.list(limit=1, order=order)} == set(lasting)
+    assert not ai.files.list(limit=2, order=order).has_more
+
+
 @pytest.mark.parametrize(
     ("sent", "param"),
     [
