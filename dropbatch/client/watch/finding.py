@@ -44,14 +44,15 @@ def _under(stack: Stack, prefix: str) -> Iterator[Job | str]:
             folder, _, name = entry["Key"].rpartition("/")
             if name not in {"status.json", "manifest.json"} or folder == last:
                 continue
-            path, _, job_id = folder.removeprefix(_RESULTS).rpartition("/")
-            if f"{path}/".startswith(_OWN):
+            inner = folder.removeprefix(_RESULTS)
+            path, _, job_id = inner.rpartition("/")
+            if f"{inner}/".startswith(_OWN):
                 continue
             if keys.JOB_ID.fullmatch(job_id):
                 last = folder
                 yield Job.at(stack, path, job_id)
             elif name == "status.json":
-                yield folder.removeprefix(_RESULTS)
+                yield inner
 
 
 def newest_jobs(stack: Stack, name: str) -> Iterator[Job | Error]:

@@ -202,17 +202,24 @@ class ManyJobs:
             self.statuses.pop(jobs[folder].path, None)
             yield self.left.pop(folder), manifest or _deleted(jobs[folder])
 
-    def _missing(self) -> Iterator[tuple[JobFiles, NotFound]]:
+    def _missing(self) -> Iterator[tuple[JobFiles, Error]]:
         """Look for jobs one by one: another upload may have a job's id, so that it got its own; or it was deleted."""
         absent = {folder: job for folder, job in self.left.items() if folder not in self._exist}
 
-        def status_of(folder: str) -> dict[str, Any] | None:
+        def status_of(folder: str) -> dict[str, Any] | Error | None:
             job = absent[folder]
-            return _json(job, job.folder, "status.json") if job.exists() else None
+            try:
+                return _json(job, job.folder, "status.json") if job.exists() else None
+            except ConnectionLost:
+                raise
+            except Error as error:
+                return error
 
         for folder, status in at_once(status_of, absent, READS_AT_ONCE):
             job = self.left.pop(folder)
-            if status:
+            if isinstance(status, Error):
+                yield job, status
+            elif status:
                 self.left[job.folder] = job
                 self._exist.add(job.folder)
                 self._note_final(job.folder, status)

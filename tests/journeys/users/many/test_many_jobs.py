@@ -284,6 +284,21 @@ def test_wait_ends_when_results_are_deleted_meanwhile(command, monkeypatch, jobs
     assert sum(slept) < 1_100
 
 
+def test_wait_of_many_goes_on_when_aws_denies_one(many, monkeypatch):
+    """Here a listing is worth nothing, so that each is looked for."""
+    ids = [line.split()[0] for line in many.run("ls").out.splitlines()[:JOBS]]
+    folder = next(job.folder for job in dropbatch.Client("dropbatch").jobs(since="30d") if job.id == ids[0])
+    monkeypatch.setattr(watching, "MIN_PAGES", 0)
+    monkeypatch.setattr(watching, "pages_of", lambda *_: iter([[]] * 50))
+    many.world.s3.delete_object(Bucket=BUCKET, Key=f"{folder}manifest.json")
+    many.world.s3.put_object(Bucket=BUCKET, Key=f"{folder}status.json", Body=b"mine")
+
+    done = many.run("wait", *ids)
+
+    assert (done.code, done.out.count("\n")) == (1, JOBS)
+    assert "status.json was changed" in done.out
+
+
 def test_wait_takes_the_manifest_of_a_job_without_status(many):
     delete(many, "status.json")
 
