@@ -10,6 +10,7 @@ import hashlib
 import heapq
 import io
 import json
+import os
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import IO, TYPE_CHECKING, NamedTuple
@@ -21,7 +22,7 @@ from dropbatch.client.transfer.objects import CHUNK_BYTES
 from dropbatch.errors import Error, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from dropbatch.client.job_files import JobFiles
@@ -71,6 +72,22 @@ class _State:
             return cls(found["job_id"], found["opening"], HandedOut([Span(*one) for one in found["spans"]]))
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             return None
+
+
+def answers_in(folder: Path, names: Iterable[str]) -> dict[str, str]:
+    """The files in a folder that `write_so_far` wrote and nobody has replaced, each with what is said of it."""
+    found, there = dict[str, str](), set(names)
+    for name in there:
+        own = name.removesuffix(".part")
+        if not own.endswith(STATE) or not (folder / name).is_file() or not os.access(folder / name, os.R_OK):
+            continue
+        if state := _State.read(folder / name):
+            answers = folder / own.removesuffix(STATE)
+            told = f"{answers} (answers of job {state.job_id})"
+            found[name] = told
+            if answers.is_file() and answers.stat().st_size == state.size:
+                found |= dict.fromkeys(there.intersection({answers.name, f"{answers.name}.part"}), told)
+    return found
 
 
 def write_so_far(job: JobFiles, path: Path, *, force: bool = False) -> Written:

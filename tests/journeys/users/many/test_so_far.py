@@ -122,6 +122,19 @@ def test_calls_at_any_time_make_the_output(small, api, tmp_path, steps):
     assert (done.json()[0]["records"], done.json()[0]["pending"], done.json()[0]["over"]) == (20, 0, True)
 
 
+def test_answers_so_far_are_no_upload(small, api, tmp_path):
+    api.inject(Fault(kind="stuck", contains="text 3.", seconds=HALF_AN_HOUR))
+    upload(small, 8)
+    run_until(small, 1)
+    (tmp_path / "b.jsonl").write_text('{"text":"x","target_lang":"es"}\n')
+    assert small.run("get", "a.jsonl", "--so-far", "-o", tmp_path / "answers.jsonl").code == 0
+
+    done = small.run("put", tmp_path, "--name", "next/", "--model", M2M)
+
+    assert (done.code, small.world.objects("inbox/next/")) == (0, [f"inbox/next/{tmp_path.name}/b.jsonl"])
+    assert f"left out: {tmp_path}/answers.jsonl (answers of job " in done.err
+
+
 def chat(number):
     return {"messages": [{"role": "user", "content": f"text {number}."}]}
 
