@@ -198,15 +198,18 @@ def _sender(
 
 def _remembered(stack: Stack) -> Callable[[str], bytes | None]:
     """Reads each `_options.json` once for all files of a folder."""
-    known: dict[str, bytes | None] = {}
+    known: dict[str, bytes | NotPermitted | None] = {}
 
     def read(key: str) -> bytes | None:
         if key not in known:
             try:
                 known[key] = stack.read(key)
-            except NotPermitted:
-                known[key] = None
-        return known[key]
+            except NotPermitted as error:
+                known[key] = error
+        found = known[key]
+        if isinstance(found, NotPermitted):
+            raise found
+        return found
 
     return read
 

@@ -47,6 +47,7 @@ class Source:
         size: in bytes; None if it is not known before the end.
         options: that follow from what it is.
         stored: its bucket, key and version, if it lies in S3: then it is copied, and the stream is only for the check.
+        etag: of an object in S3 that has no version.
         metadata: its own, if it lies in S3.
     """
 
@@ -55,6 +56,7 @@ class Source:
     size: int | None = None
     options: Mapping[str, str] = field(default_factory=dict)
     stored: Mapping[str, str] | None = None
+    etag: str = ""
     metadata: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -189,6 +189,8 @@ def copy(
     key: str,
     metadata: Mapping[str, str],
     progress: Callable[[int], None] = lambda _: None,
+    *,
+    etag: str = "",
 ) -> Uploaded:
     """Copy an object within S3, in parts, however small it is; up to 5 TB. The new one exists only when it is whole.
 
@@ -199,13 +201,23 @@ def copy(
         key: of the new object.
         metadata: of the new object.
         progress: called with each number of bytes copied, from several threads.
+        etag: that the source must have, also when its last part is copied; empty for any.
 
     Raises:
         NotPermitted: AWS denied the copy.
+        NotFound: the source was replaced.
         Error: it failed.
     """
+    from botocore.exceptions import ClientError
+
+    place, conditions = {"Bucket": stack.bucket, "Key": key}, {"CopySourceIfMatch": f'"{etag}"'} if etag else {}
     with aws.explained():
-        answer = copy_parts(stack.s3, source, size, {"Bucket": stack.bucket, "Key": key}, metadata, progress)
+        try:
+            answer = copy_parts(stack.s3, source, size, place, metadata, progress, **conditions)
+        except ClientError as error:
+            if not etag or error.response["Error"]["Code"] not in CONDITION_FAILED:
+                raise
+            raise NotFound(f"s3://{source['Bucket']}/{source['Key']} was replaced while it was copied.") from error
         return uploaded_as(stack, key, answer)
 
 

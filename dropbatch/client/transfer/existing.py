@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 import zlib
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -79,10 +80,23 @@ def _same(stack: Stack, submission: Submission, since: datetime) -> Uploaded | N
 
 
 def _is_copy(stack: Stack, submission: Submission, head: ObjectHead) -> bool:
-    """Whether an object of the same size was written after the one that it may be a copy of."""
+    """Whether an object of the same size is a copy: its digest says so or, where none does, its time.
+
+    An object that is encrypted with a key of KMS, or was sent in parts, has an ETag that is no digest of its content.
+    """
     from dropbatch.client.transfer.stored import find_object
 
-    return find_object(stack, str(submission.source))[1].modified <= head.modified
+    source = find_object(stack, str(submission.source))[1]
+    digests = _digest_of(source), _digest_of(head)
+    return digests[0] == digests[1] if all(digests) else source.modified <= head.modified
+
+
+def _digest_of(head: ObjectHead) -> str:
+    """What the ETag of an object says of its whole content, as if it was sent in one part; empty if nothing."""
+    if head.is_kms or not (matched := re.fullmatch(r"([0-9a-f]{32})(-1)?", head.etag)):
+        return ""
+    whole, in_part = matched.groups()
+    return head.etag if in_part else f"{hashlib.md5(bytes.fromhex(whole), usedforsecurity=False).hexdigest()}-1"
 
 
 def _fingerprints(stream: BinaryIO) -> set[str]:

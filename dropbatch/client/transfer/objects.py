@@ -32,6 +32,7 @@ class ObjectHead:
         modified: of that version.
         metadata: by name, without `x-amz-meta-`.
         checksum: the CRC32 that S3 keeps, in base64; empty if it was not asked for, or there is none.
+        is_kms: whether a key of KMS encrypts it: then its ETag is no digest of its content.
     """
 
     size: int
@@ -40,6 +41,7 @@ class ObjectHead:
     modified: datetime
     metadata: dict[str, str] = field(repr=False)
     checksum: str = ""
+    is_kms: bool = False
 
 
 def head_of(answer: Mapping[str, Any]) -> ObjectHead:
@@ -51,6 +53,7 @@ def head_of(answer: Mapping[str, Any]) -> ObjectHead:
         answer["LastModified"],
         answer["Metadata"],
         answer.get("ChecksumCRC32", ""),
+        "kms" in answer.get("ServerSideEncryption", ""),
     )
 
 

@@ -55,7 +55,8 @@ def open_stored(stack: Stack, url: str, template: str) -> Source:
     bucket, head = find_object(stack, url)
     key = url.removeprefix(S3).partition("/")[2]
     place = {"Bucket": bucket, "Key": key} | ({"VersionId": head.version} if head.version != "null" else {})
-    pinned = place if head.version != "null" else place | {"IfMatch": f'"{head.etag}"'}
+    etag = head.etag if head.version == "null" else ""
+    pinned = place | ({"IfMatch": f'"{etag}"'} if etag else {})
     if _is_table(key):
         file = io.BufferedReader(_ObjectFile(stack.s3, pinned, head.size), READ_BYTES)
         try:
@@ -65,7 +66,7 @@ def open_stored(stack: Stack, url: str, template: str) -> Source:
             raise
         return table_source(table, stored_name(url), template, head.metadata)
     stream = stream_of(blocks(stack.s3, pinned, head.size))
-    return Source(stored_name(url), stream, head.size, stored=place, metadata=head.metadata)
+    return Source(stored_name(url), stream, head.size, stored=place, etag=etag, metadata=head.metadata)
 
 
 def find_object(stack: Stack, url: str) -> tuple[str, ObjectHead]:

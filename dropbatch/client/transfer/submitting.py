@@ -5,6 +5,7 @@ So that many sources can all be checked before the first is sent.
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, field
 from itertools import chain
 from os import PathLike
@@ -90,7 +91,8 @@ class Submission:
             return self._start(progress)
         opened = self.open()
         if opened.stored:
-            uploaded = copy(self.stack, opened.stored, opened.size or 0, self.key, self.metadata, progress)
+            what = opened.stored, opened.size or 0, self.key
+            uploaded = copy(self.stack, *what, self.metadata, progress, etag=opened.etag)
         else:
             uploaded = upload(self.stack, self._stream or opened.stream, self.key, self.metadata, progress)
         return Job.of_upload(self.stack, uploaded)
@@ -182,7 +184,10 @@ def _checked(
     metadata: Mapping[str, str],
     read: Callable[[str], bytes | None],
 ) -> BinaryIO:
-    """The stream, after its beginning was read and checked."""
+    """The stream, after its beginning was read and checked.
+
+    What AWS does not let the caller read may be an `_options.json`: then what seems wrong is only said.
+    """
     blocks_, held, errors = iter(lambda: stream.read(CHUNK_BYTES), b""), list[bytes](), list[UsageError]()
 
     def kept() -> Iterator[bytes]:
@@ -194,18 +199,29 @@ def _checked(
             errors.append(error)
             raise
 
+    folder_options, is_known = None, True
     try:
-        folder_options = next(filter(None, map(read, options_keys(key, keys.INBOX))), None)
+        found = map(read, options_keys(key, keys.INBOX))
+        folder_options = next((one for one in found if one is not None), None)
     except NotPermitted:
-        folder_options = None
-    check_beginning(
-        kept(),
-        keys.upload_path(key),
-        metadata,
-        folder_options=folder_options,
-        default_model=stack.default_model,
-        catalog=stack.catalog,
-    )
+        is_known = False
+    try:
+        check_beginning(
+            kept(),
+            keys.upload_path(key),
+            metadata,
+            folder_options=folder_options,
+            default_model=stack.default_model,
+            catalog=stack.catalog,
+        )
+    except (UploadRefused, UsageError) as error:
+        if is_known:
+            raise
+        path = keys.upload_path(key)
+        warnings.warn(
+            f"{path}: {error} It is sent, for its folder's _options.json may not be read, and may set this.",
+            stacklevel=5,
+        )
     if errors:
         raise errors[0]
     return stream_of(chain(held, blocks_))

@@ -7,6 +7,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from tests.support.aws.resources import BUCKET
+from tests.support.converted import LLAMA
 from tests.support.translations import M2M
 
 GOOD = '{"text":"x","target_lang":"es"}\n'
@@ -120,6 +121,30 @@ def test_key_that_exists_and_is_denied_stays_denied(command, finished, monkeypat
     assert (ended.code, "AWS denied GetObject" in ended.err) == (4, True)
 
 
+@pytest.mark.parametrize("many", [False, True])
+def test_file_is_not_refused_for_options_that_nobody_may_read(command, monkeypatch, tmp_path, many):
+    """They may name the model that is missing here."""
+    path = tmp_path / "in/a.csv"
+    path.parent.mkdir()
+    path.write_text("one,two\nx,y\n")
+    real = botocore.client.BaseClient._make_api_call
+
+    def call(client, operation, arguments):
+        if operation == "GetObject" and arguments["Key"].endswith("_options.json"):
+            raise ClientError({"Error": {"Code": "AccessDenied", "Message": "no policy allows it"}}, operation)
+        return real(client, operation, arguments)
+
+    options = {"model": LLAMA, "template": "{one}"}
+    for key in ("inbox/_options.json", "inbox/in/_options.json"):
+        command.world.s3.put_object(Bucket=BUCKET, Key=key, Body=json.dumps(options))
+    monkeypatch.setattr(botocore.client.BaseClient, "_make_api_call", call)
+
+    done = command.run("put", path.parent if many else path)
+
+    assert (done.code, len(done.out.splitlines())) == (0, 1), done.err
+    assert "_options.json may not be read" in done.err
+
+
 # ── the functions are denied ─────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -176,6 +201,16 @@ def test_notice_of_an_upload_that_got_its_job_is_none(command, no_head, monkeypa
     done = command.run("get", "j*")
 
     assert (done.code, "has no job" in done.err) == (0, False)
+
+
+def test_notice_of_long_paths_is_none_of_a_pattern(command, no_head):
+    """All of them have one, so that nobody knows whose it is."""
+    notice = command.world.read("results/july.jsonl/status.json")
+    command.world.s3.put_object(Bucket=BUCKET, Key="results/_long/status.json", Body=notice)
+
+    done = command.run("status", "*")
+
+    assert ("july.jsonl has no job" in done.err, "_long" in done.err) == (True, False)
 
 
 def test_wait_says_why_upload_has_no_job(command, no_head, monkeypatch):

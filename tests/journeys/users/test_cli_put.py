@@ -226,3 +226,16 @@ def test_default_model_of_stack_counts_in_check(command, tmp_path, default, code
 
     assert (done.code, bool(command.world.objects("inbox/"))) == (code, code == 0)
     assert ("No model was named" in done.err) == (code == 2)
+
+
+def test_empty_options_file_is_refused_as_the_stack_does(command, tmp_path):
+    """It is the nearest one; the stack looks no further."""
+    (tmp_path / "a.jsonl").write_text(GOOD)
+    drop = command.world.s3.put_object
+    drop(Bucket=BUCKET, Key="inbox/_options.json", Body=json.dumps({"model": M2M}))
+    drop(Bucket=BUCKET, Key="inbox/x/_options.json", Body=b"")
+
+    done = command.run("put", tmp_path / "a.jsonl", "--name", "x/")
+
+    assert (done.code, command.world.objects("inbox/x/a")) == (2, [])
+    assert "_options.json" in done.err

@@ -1,8 +1,11 @@
 """What lies in S3 already is a source: it is copied on S3's side, checked first, whole or not at all."""
 
+import hashlib
 import io
 
+import botocore.client
 import pytest
+from botocore.exceptions import ClientError
 
 import dropbatch
 from dropbatch.client import uploads
@@ -11,6 +14,7 @@ from tests.support.aws.resources import BUCKET, REGION
 M2M = "@cf/meta/m2m100-1.2b"
 GOOD = b'{"text":"x","target_lang":"es"}\n'
 LAKE = "lake"
+REPLACED = f'"{hashlib.md5(GOOD * 2).hexdigest()}"'
 
 
 @pytest.fixture
@@ -66,13 +70,35 @@ def test_same_objects_are_not_copied_twice(command, lake):
     put = ("put", "s3://lake/a/", "--model", M2M, "--skip-existing")
     command.run(*put)
     command.world.pass_time(60)
-    lake("a/2.jsonl")  # Written anew: S3 does not say whether a copy has the same bytes.
+    kms = {"ServerSideEncryption": "aws:kms"}  # Its ETag does not say whether a copy has the same bytes.
+    command.world.s3.put_object(Bucket=LAKE, Key="a/2.jsonl", Body=GOOD, **kms)
 
     done = command.run(*put)
 
     assert done.out.count("is there already") == 1
     found = command.world.s3.list_object_versions(Bucket=BUCKET, Prefix="inbox/a/")["Versions"]
     assert [one["Key"] for one in found] == ["inbox/a/1.jsonl", "inbox/a/2.jsonl", "inbox/a/2.jsonl"]
+
+
+@pytest.mark.parametrize("bucket", ["lake", "pond"])
+def test_older_object_of_the_same_size_is_no_copy(command, lake, bucket):
+    """As of another bucket, or one that is the newest again."""
+    made = {"Bucket": "pond", "CreateBucketConfiguration": {"LocationConstraint": REGION}}
+    command.world.s3.create_bucket(**made)
+    command.world.s3.put_bucket_versioning(Bucket=LAKE, VersioningConfiguration={"Status": "Enabled"})
+    other = GOOD.replace(b'"x"', b'"y"')
+    command.world.s3.put_object(Bucket=bucket, Key="a/1.jsonl", Body=other)
+    lake("a/1.jsonl")
+    command.world.pass_time(60)
+    command.run("put", "s3://lake/a/", "--model", M2M)
+    if bucket == LAKE:
+        newest = command.world.s3.head_object(Bucket=LAKE, Key="a/1.jsonl")["VersionId"]
+        command.world.s3.delete_object(Bucket=LAKE, Key="a/1.jsonl", VersionId=newest)
+
+    done = command.run("put", f"s3://{bucket}/a/", "--model", M2M, "--skip-existing")
+
+    assert (done.code, "is there already" in done.out) == (0, False), done.err
+    assert command.world.read("inbox/a/1.jsonl") == other
 
 
 @pytest.mark.parametrize(
@@ -106,6 +132,25 @@ def test_version_that_was_checked_is_copied(command, lake, monkeypatch):
     command.run("put", "s3://lake/a.jsonl", "--model", M2M)
 
     assert command.world.read("inbox/a.jsonl") == GOOD * 3
+
+
+def test_object_without_versions_that_is_replaced_is_not_copied(command, lake, monkeypatch):
+    """A part of each would be a file that nobody wrote."""
+    lake("a.jsonl", GOOD * 3)
+    real = botocore.client.BaseClient._make_api_call
+
+    def call(client, operation, arguments):
+        if operation == "UploadPartCopy":  # S3 judges its condition; moto does not.
+            lake("a.jsonl", GOOD * 2)
+            if arguments.get("CopySourceIfMatch", REPLACED) != REPLACED:
+                raise ClientError({"Error": {"Code": "PreconditionFailed", "Message": "At least one"}}, operation)
+        return real(client, operation, arguments)
+
+    monkeypatch.setattr(botocore.client.BaseClient, "_make_api_call", call)
+    done = command.run("put", "s3://lake/a.jsonl", "--model", M2M)
+
+    assert (done.code, command.world.objects("inbox/")) == (5, [])
+    assert "s3://lake/a.jsonl was replaced while it was copied." in done.err
 
 
 @pytest.mark.parametrize("size", [5 << 40, (256 << 20) * 10_000, (256 << 20) + 1])
