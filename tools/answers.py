@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 ACCOUNT, TOKEN, EMAIL = "CLOUDFLARE_ACCOUNT_ID", "CLOUDFLARE_API_TOKEN", "NOTIFICATION_EMAIL"
+PARAMETER_OF = {ACCOUNT: "CloudflareAccountId", EMAIL: "NotificationEmail"}
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ def given_parameters(given: Mapping[str, str]) -> dict[str, str]:
     """The template's parameters in the variable PARAMETERS.
 
     Raises:
-        DeployError: the template has no such parameter, or does not accept a value.
+        DeployError: the template has no such parameter, or accepts no such value; or a variable of its own has another.
     """
     try:
         parameters = parse_parameters(given.get("PARAMETERS", ""))
@@ -74,6 +75,9 @@ def given_parameters(given: Mapping[str, str]) -> dict[str, str]:
             raise DeployError(f"The template has no parameter {name}; docs/configuration.md lists all.")
         if wrong := _wrong(name, value):
             raise DeployError(f"{name} {wrong}")
+    for variable, name in PARAMETER_OF.items():
+        if name in parameters and given.get(variable, "").strip() not in {"", parameters[name]}:
+            raise DeployError(f"{variable} and PARAMETERS differ in {name}. Unset one of them.")
     return parameters
 
 
@@ -84,7 +88,7 @@ def named_parameters(given: Mapping[str, str]) -> dict[str, str]:
         DeployError: as for `given_parameters`.
     """
     parameters = given_parameters(given)
-    for variable, parameter in ((ACCOUNT, "CloudflareAccountId"), (EMAIL, "NotificationEmail")):
+    for variable, parameter in PARAMETER_OF.items():
         if value := given.get(variable, "").strip():
             if wrong := _wrong(parameter, value):
                 raise DeployError(f"{variable} {wrong}")

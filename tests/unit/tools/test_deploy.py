@@ -229,11 +229,21 @@ def test_variable_beats_what_is_remembered(account, capsys):
     assert "->" not in before.out
 
 
-@pytest.mark.parametrize("given", [{"CLOUDFLARE_ACCOUNT_ID": "mine"}, {"CLOUDFLARE_API_TOKEN": "two words"}])
-def test_wrong_variable_is_refused_before_build(account, given):
+TWO_EMAILS = {"NOTIFICATION_EMAIL": "a@example.org", "PARAMETERS": "NotificationEmail=b@example.org"}
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"CLOUDFLARE_ACCOUNT_ID": "mine"}, "must be"),
+        ({"CLOUDFLARE_API_TOKEN": "two words"}, "must be"),
+        (TWO_EMAILS, "NOTIFICATION_EMAIL and PARAMETERS differ"),
+    ],
+)
+def test_wrong_variable_is_refused_before_build(account, given, says):
     account.stack = stack_in("UPDATE_COMPLETE")
 
-    with pytest.raises(DeployError, match="must be"):
+    with pytest.raises(DeployError, match=says):
         deploy.deploy({"AWS_REGION": "eu-west-1"} | given)
 
     assert account.sam_calls == []

@@ -43,6 +43,7 @@ def test_no_token_is_asked_where_none_is_needed(parameters):
         (GIVEN | {"PARAMETERS": "AiGatewayToken=x"}, "no parameter AiGatewayToken"),
         (GIVEN | {"PARAMETERS": "LogLevel=LOUD"}, "LogLevel must be one of"),
         (GIVEN | {"PARAMETERS": "LOUD"}, "PARAMETERS: .*LOUD"),
+        (GIVEN | {"PARAMETERS": f"CloudflareAccountId={'f' * 32}"}, "CLOUDFLARE_ACCOUNT_ID and PARAMETERS differ"),
     ],
 )
 def test_missing_or_wrong_is_named_by_variable(given, named):
