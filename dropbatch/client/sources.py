@@ -152,7 +152,7 @@ def _size_of(path: Path) -> int:
 
 
 def _steady(stream: Any, name: str) -> BinaryIO:  # noqa: ANN401
-    """A user's own stream; if it is a regular file, one that must not become shorter while it is read."""
+    """A user's own stream; if it is a regular file, one that must not be written anew meanwhile."""
     if not isinstance(stream, io.BufferedReader | io.BufferedRandom | io.FileIO):
         return stream  # type: ignore[no-any-return] # It has `read`.
     try:
@@ -163,11 +163,18 @@ def _steady(stream: Any, name: str) -> BinaryIO:  # noqa: ANN401
 
 
 class _Steady(io.RawIOBase):
-    """A regular file that is read. Half of a file that another program writes anew must not become a job."""
+    """A regular file that is read. Half of a file that another program writes anew must not become a job.
+
+    One that only grows, as a log does, is read to its end.
+    """
 
     def __init__(self, file: io.FileIO | io.BufferedReader | io.BufferedRandom, name: object, *, owned: bool) -> None:
         self._file, self._name, self._owned = file, name, owned
-        self._size = os.fstat(file.fileno()).st_size
+        self._size, self._modified = self._state()
+
+    def _state(self) -> tuple[int, int]:
+        found = os.fstat(self._file.fileno())
+        return found.st_size, found.st_mtime_ns
 
     def readable(self) -> bool:
         return True
@@ -182,12 +189,16 @@ class _Steady(io.RawIOBase):
         return self._file.tell()
 
     def readinto(self, buffer: Any) -> int | None:  # noqa: ANN401
-        count = self._file.readinto(buffer)
-        if not count and (held := self._file.tell()) < self._size:
+        if count := self._file.readinto(buffer):
+            return count
+        size, modified = self._state()
+        if (held := self._file.tell()) < self._size:
             raise Error(
                 f"{self._name} became shorter while it was read: it had {self._size:,} bytes, and ends after {held:,}. "
                 "It is not uploaded."
             )
+        if size == self._size and modified != self._modified:
+            raise Error(f"{self._name} was changed while it was read. It is not uploaded.")
         return count
 
     def close(self) -> None:

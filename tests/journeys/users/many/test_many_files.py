@@ -406,6 +406,26 @@ def test_folder_of_results_alone_is_an_error(command, tmp_path):
     assert f"left out: {tmp_path}/out (files of job " in done.err
 
 
+def test_file_that_is_written_anew_while_it_is_sent_leaves_nothing(command, tmp_path, monkeypatch):
+    """The upload would have some of both."""
+    path = tmp_path / "a.jsonl"
+    path.write_text(GOOD * 100)
+    real = uploads._part
+
+    def part(stream):
+        begun = real(stream)
+        path.write_text(GOOD.replace("x", "y") * 100)
+        os.utime(path, (1, 1))  # However coarse the clock of files is.
+        return begun
+
+    monkeypatch.setattr(uploads, "PART_BYTES", 1_000)
+    monkeypatch.setattr(uploads, "_part", part)
+    done = put(command, path)
+
+    assert (done.code, versions(command)) == (1, [])
+    assert "was changed while it was read" in done.err
+
+
 def test_file_that_becomes_shorter_leaves_nothing(command, tmp_path, monkeypatch):
     path = tmp_path / "a.jsonl"
     path.write_text(GOOD * (3 * uploads.PART_BYTES // len(GOOD)))
