@@ -248,21 +248,21 @@ def begun(folder: Path) -> datetime | None:
         raise UsageError(f"{folder / BEGUN} was changed. Delete it, or choose another folder.") from None
 
 
-def begin(folder: Path, places: Mapping[str, Path]) -> None:
+def begin(folder: Path, places: Mapping[tuple[str, str], Path]) -> None:
     """Note in a folder of results that a `put` begins; nothing of it is sent yet.
 
     Args:
         folder: created if it does not exist.
-        places: where each job's files will lie, by the key of its upload.
+        places: where each job's files will lie, by the bucket and the key of its upload.
 
     Raises:
         UsageError: one has a job's files already, and not those of an earlier `put` of the same upload; or the folder
             cannot be written.
     """
     has_begun = (folder / BEGUN).exists()
-    for key, place in places.items():
-        older = read_manifest(place / MANIFEST) or {}
-        is_ours = has_begun and older.get("source", {}).get("key") == key
+    for of, place in places.items():
+        source = (read_manifest(place / MANIFEST) or {}).get("source", {})
+        is_ours = has_begun and (source.get("bucket"), source.get("key")) == of
         if (place / MANIFEST).exists() and not is_ours:
             raise UsageError(f"{place} has the files of another job. Choose another folder with --get.")
     if has_begun:

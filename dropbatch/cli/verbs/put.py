@@ -112,7 +112,7 @@ def put(
         files.resumes = following.go_on = "The same command goes on."
     submissions = files.check(records=not no_check)
     if folder:
-        places = {one.object_key: path_in(folder, upload_path(one.key)) if many else folder for one in submissions}
+        places = {one.place: path_in(folder, upload_path(one.key)) if many else folder for one in submissions}
         sending.begin(folder, places)
     jobs = files.send(submissions)
     code = following.follow(jobs) if jobs and (wait or folder) else Exit.DONE

@@ -56,9 +56,11 @@ class Submission:
     existed: bool = False
 
     @property
-    def object_key(self) -> str:
-        """The key of what becomes a job: the upload's, or the source's if it is read where it lies."""
-        return str(self.source).removeprefix(f"s3://{self.stack.source_bucket}/") if self.in_place else self.key
+    def place(self) -> tuple[str, str]:
+        """Bucket and key of what becomes a job: the upload's, or the source's if it is read where it lies."""
+        if not self.in_place:
+            return self.stack.bucket, self.key
+        return self.stack.source_bucket, str(self.source).removeprefix(f"s3://{self.stack.source_bucket}/")
 
     def check(self, read: Callable[[str], bytes | None]) -> None:
         """Check the options, and the beginning of the source, by the rules of the stack.

@@ -17,7 +17,7 @@ from pyarrow import feather, parquet
 from dropbatch.cli import sending
 from dropbatch.cli.following import path_in
 from dropbatch.client import uploads, waiting
-from tests.support.aws.resources import BUCKET
+from tests.support.aws.resources import BUCKET, REGION
 
 M2M = "@cf/meta/m2m100-1.2b"
 EMBEDDINGS = "@cf/baai/bge-small-en-v1.5"
@@ -143,6 +143,18 @@ def test_another_file_needs_another_folder(command, folder, tmp_path):
     done = put(command, folder / "july/01.jsonl", "--get", tmp_path / "out")
 
     assert (done.code, len(versions(command))) == (2, 1)
+
+
+def test_another_stack_needs_another_folder(command, folder, tmp_path):
+    """What lies there is of the first stack's job, though its path is the same."""
+    command.world.s3.create_bucket(Bucket="other", CreateBucketConfiguration={"LocationConstraint": REGION})
+    command.add_stack("other", {"BucketName": "other"})
+    assert put(command, folder, "--get", tmp_path / "out").code == 0
+
+    done = put(command, folder, "--get", tmp_path / "out", "--stack", "other")
+
+    assert (done.code, "has the files of another job" in done.err) == (2, True)
+    assert command.world.s3.list_objects_v2(Bucket="other").get("Contents", []) == []
 
 
 @pytest.mark.parametrize(
