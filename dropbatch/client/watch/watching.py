@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+from dropbatch.client.job_files import no_job
 from dropbatch.client.transfer.objects import common_prefix, pages_of
 from dropbatch.client.transfer.threads import at_once
 from dropbatch.core.keys import FINAL_JOB_STATES
@@ -209,7 +210,9 @@ class ManyJobs:
         def status_of(folder: str) -> dict[str, Any] | Error | None:
             job = absent[folder]
             try:
-                return _json(job, job.folder, "status.json") if job.exists() else None
+                if job.exists():
+                    return _json(job, job.folder, "status.json")
+                return no_job(job.path, notice) if (notice := job.notice()) else None
             except ConnectionLost:
                 raise
             except Error as error:

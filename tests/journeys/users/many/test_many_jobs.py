@@ -299,6 +299,20 @@ def test_wait_of_many_goes_on_when_aws_denies_one(many, monkeypatch):
     assert "status.json was changed" in done.out
 
 
+def test_many_uploads_without_jobs_are_given_up_with_what_their_notices_say(command):
+    client = dropbatch.Client("dropbatch")
+    jobs = [client.submit([{"text": "x", "target_lang": "es"}], name=f"{one}.jsonl", model=M2M) for one in "ab"]
+    waiting_for = {"code": "upload_denied", "message": "S3 refuses."}
+    notice = {"state": "waiting", "error": None, "waiting_for": waiting_for, "job_id": None}
+    notice["version"] = jobs[0].uploaded.version
+    command.world.s3.put_object(Bucket=BUCKET, Key="results/a.jsonl/status.json", Body=json.dumps(notice).encode())
+
+    found = {job.path: str(error) for job, error in watching.ManyJobs(jobs, -1.0).look()}
+
+    assert found["a.jsonl"] == "a.jsonl has no job: upload_denied: S3 refuses."
+    assert found["b.jsonl"].startswith("b.jsonl has no job after")
+
+
 def test_wait_takes_the_manifest_of_a_job_without_status(many):
     delete(many, "status.json")
 
