@@ -6,7 +6,6 @@ from types import SimpleNamespace
 import pytest
 
 from local.workers_ai import Fault
-from simulation.services.awkward import Awkward
 from tests.simulation.cloudflare import events, laws
 from tests.simulation.cloudflare.events import LOST_REPLIES, Events
 from tests.simulation.cloudflare.laws import EventLaws
@@ -54,7 +53,7 @@ class Given:
 
     def judge(self, jobs=1, **plan):
         one = SimpleNamespace(upload=SimpleNamespace(key="a"), model="m")
-        given = {"acts": (DROP,) * jobs, "events": self.laws.events, "awkward": Awkward(cold_start_seconds=0.0)} | plan
+        given = {"acts": (DROP,) * jobs, "events": self.laws.events} | plan
         self.laws.judge([one] * jobs, Plan(1, **given))
         return self.broken
 
@@ -68,6 +67,7 @@ def batch(state, told_at=0.0, **more):
 def all_judged(monkeypatch):
     monkeypatch.setenv("BATCH_DEADLINE_HOURS", "24")
     monkeypatch.setattr(events, "ARE_WHOLE", True)
+    monkeypatch.setattr(laws, "STARTS", 0)
 
 
 # ── writes ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -271,11 +271,12 @@ def test_answers_that_wait_long_are_found(age, waits, broken):
     assert given.judge() == broken
 
 
-@pytest.mark.parametrize(("waits", "broken"), [(6.0, set()), (7.0, {laws.SOON})])
-def test_processes_that_start_take_their_time(waits, broken):
+@pytest.mark.parametrize(("waits", "broken"), [(6.0, set()), (9.0, {laws.SOON})])
+def test_processes_that_start_take_their_time(monkeypatch, waits, broken):
+    monkeypatch.setattr(laws, "STARTS", 3)
     given = Given()
     given.laws.waits, given.laws.intervals = [waits] * 20, [2.0] * 20
-    assert given.judge(awkward=Awkward(cold_start_seconds=1.0)) == broken
+    assert given.judge() == broken
 
 
 def test_delays_at_few_calls_are_not_judged():
