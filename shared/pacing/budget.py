@@ -132,7 +132,7 @@ class Budget(ControlItems):
             if isinstance(answer, Permit):
                 return answer
             denied.append(answer)
-        return min(denied, key=lambda one: (one.paused, one.until), default=wait_for_lift(now))
+        return min(denied, key=lambda one: (one.paused, one.until)) if denied else wait_for_lift(now)
 
     def _preference(self, controls: Controls, now: float) -> tuple[int, int]:
         """What sorts API tokens by how well they may submit now."""

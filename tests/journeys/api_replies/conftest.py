@@ -14,6 +14,8 @@ NOT_OVER_AN_OLDER_WORKER = (
     "until_secret_is_changed",
     "billed_once[older worker-list",
     "no_verdict_on_records[older worker",
+    "in_spite_of_an_error_is_counted[older worker-5007",
+    "in_spite_of_an_error_is_counted[older worker-7000",
     "cost_no_answer[older worker-2021",
     "cost_no_answer[older worker-2041",
     "counts_only_if_it_is_whole[older worker",
