@@ -32,7 +32,9 @@ def attribute(value: object) -> dict[str, Any]:
             return {"BOOL": value}
         case str():
             return {"S": str(value)}
-        case int() | float():
+        case int():
+            return {"N": str(_storable(int(value)))}  # Also of an HTTPStatus, whose text is its name.
+        case float():
             return {"N": repr(_storable(value))}
         case list() | tuple():
             return {"L": [attribute(member) for member in value]}

@@ -293,9 +293,12 @@ def normal(wire: Any) -> Any:
         case "N":
             if not _NORMAL.fullmatch(value) or len(value) > MAX_DIGITS:
                 try:
-                    text = f"{DYNAMODB_CONTEXT.create_decimal(value):f}"
+                    number = DYNAMODB_CONTEXT.create_decimal(value)
                 except DecimalException:
                     raise refused("ValidationException", "DynamoDB") from None
+                if not number.is_finite():
+                    raise refused("ValidationException", "DynamoDB")
+                text = f"{number:f}"
                 wire = {"N": (text.rstrip("0").rstrip(".") or "0") if "." in text else text}
             return wire if len(value) > SHORT else shared(wire, kind, value)
         case "S":

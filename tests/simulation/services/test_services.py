@@ -19,7 +19,7 @@ from simulation.services.awkward import Awkward
 from simulation.services.calls import Calls
 from simulation.services.dynamodb import DynamoDB
 from simulation.services.events import Events
-from simulation.services.expressions import NotSimulatedError, condition
+from simulation.services.expressions import NotSimulatedError, condition, normal
 from simulation.services.s3 import S3
 from simulation.services.step_functions import StepFunctions
 from tests.simulation.services.random_calls import CALLS, compare, make_table
@@ -217,3 +217,9 @@ def test_unsimulated_expression_raises():
         condition("contains(tags, :one)")
     with pytest.raises(NotSimulatedError):
         condition("size(a) > :n")
+
+
+@pytest.mark.parametrize("text", ["NaN", "Infinity", "<HTTPStatus.OK: 200>", "1e200"])
+def test_table_refuses_what_is_no_number_of_dynamodb(text):
+    with pytest.raises(ClientError, match="ValidationException"):
+        normal({"N": text})

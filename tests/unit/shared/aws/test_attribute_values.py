@@ -1,6 +1,7 @@
 """Data classes to DynamoDB's wire form and back: nothing is lost, nothing changes its type."""
 
 from decimal import Decimal
+from http import HTTPStatus
 
 import pytest
 from boto3.dynamodb.types import DYNAMODB_CONTEXT
@@ -73,6 +74,7 @@ def test_item_that_breaks_its_promise_is_refused():
         ("", {"S": ""}),
         (0, {"N": "0"}),
         (1.5, {"N": "1.5"}),
+        (HTTPStatus.UNAUTHORIZED, {"N": "401"}),
         ((1, "a"), {"L": [{"N": "1"}, {"S": "a"}]}),
         ({"a": 1, "b": None}, {"M": {"a": {"N": "1"}}}),
         (Usage(1), {"M": {"prompt_tokens": {"N": "1"}}}),
