@@ -1,24 +1,20 @@
 """Batches that are submitted twice: an id that was paid for is polled on, whatever becomes of the other."""
 
+import pytest
+
 from local.workers_ai import Fault
 from tests.support.translations import M2M, all_good, codes, referenced, submits
 
 HOUR = 3_600
 
 
-def test_second_submit_that_is_refused_gives_up_no_running_id(start, api):
-    api.inject(Fault(kind="stuck", seconds=1.5 * HOUR), Fault(kind="5006", on="submit", nth=2, times=0))
-    world = start(BATCH_DEADLINE_HOURS=1)
-    world.upload_records("a.jsonl", referenced(3), model=M2M)
-
-    world.settle(minutes=180)
-
-    assert all_good(world, 3)
-    assert submits(api) == 2
-
-
-def test_second_id_that_fails_gives_up_no_running_id(start, api):
-    api.inject(Fault(kind="stuck", seconds=1.5 * HOUR), Fault(kind="batch_fails", nth=2))
+@pytest.mark.parametrize(
+    "second",
+    [Fault(kind="5006", on="submit", nth=2, times=0), Fault(kind="batch_fails", nth=2)],
+    ids=["refused", "failed"],
+)
+def test_second_submit_that_comes_to_nothing_gives_up_no_running_id(start, api, second):
+    api.inject(Fault(kind="stuck", seconds=1.5 * HOUR), second)
     world = start(BATCH_DEADLINE_HOURS=1)
     world.upload_records("a.jsonl", referenced(3), model=M2M)
 
