@@ -104,7 +104,7 @@ class Learned(Way):
     def wait(self, age: float, now: float, chance: float) -> float:
         """By the distribution of the remembered bounds."""
         self._read(now)
-        return cadence.next_poll(self.spread, age, chance)
+        return cadence.next_poll(self.spread, age, chance, in_order=self.in_order)
 
     def first(self, number: int, now: float, chance: float) -> float:
         """The same; while nothing is known, only the first batches are polled early."""
@@ -164,7 +164,11 @@ class Apart(Learned):
 
 
 class Unordered(Learned):
-    """The same, but no batch is held back, as it was before."""
+    """The same, but no order is seen and no batch is held back, as it was before."""
+
+    def _read(self, now: float) -> None:
+        super()._read(now)
+        self.in_order = False
 
     def behind(self, accepted: float, now: float) -> float:  # noqa: ARG002 - as its parent
         """Never."""

@@ -71,8 +71,9 @@ class CompletionTimes(Table):
 
     def next_poll(self, model: str, age: float, now: float) -> float:
         """Seconds until a batch of a model, pending at this age, is polled."""
+        spread, in_order = self._spread(model, now), self.in_order.get(model, False)
         chance = random.random()  # noqa: S311 - spreads load
-        return max(poll_schedule.next_poll(self._spread(model, now), age, chance), self.least)
+        return max(poll_schedule.next_poll(spread, age, chance, in_order=in_order), self.least)
 
     def percentile(self, model: str, share: float, now: float) -> float:
         """Seconds in which this share of a model's batches is finished; 0 if nothing is known of it."""

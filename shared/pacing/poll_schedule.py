@@ -6,9 +6,10 @@ estimate, by expectation maximisation, over buckets of age). The one rule: poll 
 that were still pending at this age can be expected to be finished.
 
 For a model never seen before, the assumption is that two in five of the pending batches finish before they are twice as
-old; the rule then polls at 2 s, 4 s, 8 s and so on. The assumption counts as half a batch among the stored ones. So
-it decides at ages for which nothing is known, and when the bounds have become too wide to tell, because every batch was
-finished at its first poll: one of the next batches is then polled sooner, and shows whether the model became faster.
+old; the rule then polls at 2 s, 4 s, 8 s and so on. The assumption counts as a third of a batch among the stored ones.
+So it decides at ages for which nothing is known, and when the bounds have become too wide to tell, because every batch
+was finished at its first poll: one of the next batches is then polled sooner, and shows whether the model became
+faster.
 
 Where batches are seen to finish in the order in which they were accepted, and some take much longer than others, as in
 a queue, none is polled while an earlier one was just found pending, by whichever function.
@@ -50,10 +51,10 @@ REST_SECONDS, HALVED_SECONDS = 6 * 3_600, 60.0
 least the second of them: for less, a model that became quicker is seen soon enough."""
 SAMPLED_FIRST, SAMPLED_ONE_IN = 40, 8
 """Batches of a job that are sampled: this many first ones, then one in this many."""
-ASSUMED_WEIGHT = 0.5
+ASSUMED_WEIGHT = 0.3
 LEAST_SECONDS = 0.25
 """By how much a batch is at least older when it is found finished than when it was last seen pending."""
-ROUNDS = 3
+ROUNDS = 6
 """Iterations of the estimate. Stopped early, it stays smooth; more of them turn chance into narrow peaks."""
 
 ORDER_LIFE_SECONDS, ORDER_APART_SECONDS = 3_600.0, 5.0
@@ -66,14 +67,16 @@ SEEN_SECONDS = 25.0
 """Seconds for which a batch that was found pending holds back those behind it."""
 MIN_BEHIND_SECONDS, MAX_BEHIND_SECONDS = 10.0, 120.0
 """The shortest and the longest time for which one of them waits."""
+MAX_IN_ORDER_SECONDS = 60.0
+"""Seconds between two polls of one batch at most: only the earliest is polled, and all others wait for it."""
 ASKED_ANYWAY = 0.03
 """The share of them that is polled all the same, to see whether the model still works in order."""
 
-START, STEPS = FIRST_POLL_SECONDS / GROWTH, 7
+START, STEPS = FIRST_POLL_SECONDS / GROWTH, 14
 BUCKET: float = GROWTH ** (1 / STEPS)
 """Upper edge of a bucket of age, as a multiple of its lower edge."""
-EDGES = (0.0, *(START * GROWTH ** (step / STEPS) for step in range(-14, 116)))
-"""Lower edges of the buckets of age: from a quarter of a second to a day in steps of about a tenth; the last is open.
+EDGES = (0.0, *(START * GROWTH ** (step / STEPS) for step in range(-28, 232)))
+"""Lower edges of the buckets of age: from a quarter of a second to a day in steps of a twentieth; the last is open.
 """
 
 Bound = tuple[float, float, int]
@@ -191,13 +194,14 @@ def percentile(of: Distribution, share: float) -> float:
     return edge
 
 
-def next_poll(of: Distribution, age: float, chance: float) -> float:
+def next_poll(of: Distribution, age: float, chance: float, *, in_order: bool = False) -> float:
     """Seconds until a batch that is pending at this age is polled.
 
     Args:
         of: how long batches of its model take.
         age: seconds since the API accepted it.
         chance: random, from 0 to 1: spreads batches that were accepted together.
+        in_order: whether they finish in the order in which they were accepted.
     """
     bucket = bisect_right(EDGES, max(age, 0.0)) - 1
     if bucket + 1 == len(EDGES):
@@ -211,5 +215,5 @@ def next_poll(of: Distribution, age: float, chance: float) -> float:
             bucket += 1
             above -= of[bucket]
         wait = EDGES[bucket + 1] - age
-    latest = min(MAX_SECONDS, max(age, MAX_FIRST_SECONDS))
+    latest = min(MAX_IN_ORDER_SECONDS if in_order else MAX_SECONDS, max(age, MAX_FIRST_SECONDS))
     return min(max(wait, MIN_SECONDS, MIN_SHARE * age), latest / (1 + JITTER)) * (1 + JITTER * chance)

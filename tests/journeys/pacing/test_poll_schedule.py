@@ -9,7 +9,7 @@ from dropbatch.core.keys import completion_times
 from shared.errors import StorageError
 from shared.pacing.completion_times import SIGHTING_READ_EVERY, CompletionTimes
 from shared.pacing.controls import control_key
-from shared.pacing.poll_schedule import LATER_FIRST
+from shared.pacing.poll_schedule import LATER_FIRST, MAX_IN_ORDER_SECONDS
 
 M2M = "@cf/meta/m2m100-1.2b"
 GREETING = [{"text": "hello", "target_lang": "es"}]
@@ -82,6 +82,7 @@ def test_model_that_works_in_order_is_polled_in_order(processes, monkeypatch, ap
     one.note_pending(M2M, now - 90, now)
 
     assert one.seconds_behind(M2M, now - 50, now) == held
+    assert (one.next_poll(M2M, 1_000.0, now) <= MAX_IN_ORDER_SECONDS) is (held > 0)
     monkeypatch.setattr("shared.pacing.completion_times.random.random", lambda: 0.01)
     assert one.seconds_behind(M2M, now - 50, now) == 0.0
 

@@ -48,6 +48,9 @@ LEAST_INTERVAL, INTERVAL, LATE_INTERVAL, LATE = 2.0, 15.0, 30.0, 600.0
 the last on the third."""
 FAST_CALLS = 200
 """Calls a minute from which on delays are judged: with fewer, answers wait for calls."""
+SCARCE_SECONDS = 12.0
+"""Calls are scarce while those of more seconds are used in advance, as when many batches are sent at once: then pulls
+leave calls to submits."""
 
 
 class EventLaws:
@@ -59,9 +62,9 @@ class EventLaws:
         self.answered: Counter[str] = Counter()
         """Answers that were collected, by model."""
         self.of_known: set[str] = set()
-        """Ids of batches that were accepted when their model was known."""
+        """Ids of batches that were accepted when their model was known, and over while calls were not scarce."""
         self.waits: list[float] = []
-        """Seconds from ready to collected, of each batch."""
+        """Seconds from ready to collected, of each batch that was over while calls were not scarce."""
         self.intervals: list[float] = []
         """Seconds between two pulls when each was ready."""
         self.unknown: set[Key] = set()
@@ -69,7 +72,7 @@ class EventLaws:
         self.uncovered: set[Key] = set()
         """Batches that were submitted before the functions knew that the events of their model come."""
         self._outstanding: set[Key] = set()
-        self._busy_at = self.world.kernel.now
+        self._scarce_until = self._busy_at = self.world.kernel.now
         self.world.dynamodb.watchers.append(self._watch)
         self.world.on_call.append(self._call)
 
@@ -83,6 +86,8 @@ class EventLaws:
     def _watch(self, key: Key, old: Wire | None, new: Wire | None) -> None:
         if key[0].startswith("ID#") and new is not None:
             self._judge_id(key, old or {}, new)
+        if key[1].startswith("RATE") and "filled_at" in (new or {}):
+            self._scarce_until = max(self._scarce_until, number(new, "filled_at") / 1000 - SCARCE_SECONDS)
         if not (key[0].startswith("JOB#") and key[1].startswith("BATCH#")):
             return
         is_outstanding = new is not None and new["state"]["S"] in OUTSTANDING
@@ -131,6 +136,9 @@ class EventLaws:
         if found and found[0]["completes_at"] is not None:
             accepted = float(latest["at"]["N"])
             ready = max(found[0]["completes_at"], accepted)
+            if self._scarce_until > ready:
+                self.of_known.discard(latest["request_id"]["S"])
+                return
             self.waits.append(now - ready)
             age = ready - accepted
             self.intervals.append(max(LEAST_INTERVAL, min(age / 16, INTERVAL if age < LATE else LATE_INTERVAL)))

@@ -11,6 +11,7 @@ from shared.events.answers import note_answer, note_told_meanwhile, pending_unti
 from shared.events.coming import Answer
 from shared.models import BatchState, Submission
 from shared.pacing.budget import Free
+from shared.pacing.poll_schedule import BUCKET
 from tests.integration.poll.events.conftest import M3
 from tests.support.doubles.api_client import ACCOUNT
 from tests.support.doubles.ledger_items import JOB, PART, T
@@ -133,7 +134,7 @@ def test_poll_waits_until_most_are_over(taught, monkeypatch):
     monkeypatch.setitem(TIMES, 0.99, 30.0)
     come(taught)
     taught.services.events.coming.note_seen(M3, T + 900)
-    assert waits(taught, 10.0) == pytest.approx(30.0 * 2 ** (1 / 7) - 10)
+    assert waits(taught, 10.0) == pytest.approx(30.0 * BUCKET - 10)
 
 
 def test_model_that_is_quicker_than_its_events_is_polled(taught, monkeypatch):

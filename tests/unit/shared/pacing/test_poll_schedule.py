@@ -15,6 +15,7 @@ from shared.pacing.poll_schedule import (
     LATER_FIRST,
     LONG_LIFE_SECONDS,
     MAX_FIRST_SECONDS,
+    MAX_IN_ORDER_SECONDS,
     MAX_SECONDS,
     MIN_SECONDS,
     SAMPLES,
@@ -62,7 +63,7 @@ def test_new_model_is_polled_at_2_s_then_twice_age():
     assert FIRST_POLL_SECONDS == 2.0
 
 
-@pytest.mark.parametrize(("took", "most"), [(0.5, 0.7), (1.0, 1.4), (3.0, 3.8)])
+@pytest.mark.parametrize(("took", "most"), [(0.5, 0.7), (1.0, 1.6), (3.0, 3.8)])
 def test_quick_model_is_polled_as_soon_as_it_was_seen_quick(took, most):
     polls, of = learned(lambda _: took, 30)
 
@@ -138,6 +139,12 @@ def test_remembered_stall_does_not_hide_quick_model():
     stalled = distribution(((30_000, 36_000, NOW),) * SAMPLES, NOW)
     assert next_poll(stalled, 0.0, 1.0) == pytest.approx(MAX_FIRST_SECONDS)
     assert next_poll(stalled, 2_000.0, 1.0) == pytest.approx(MAX_SECONDS)
+
+
+def test_earliest_batch_of_model_that_works_in_order_is_polled_each_minute():
+    """All others wait for it."""
+    assert next_poll(ASSUMED, 2_000.0, 1.0) > 5 * MAX_IN_ORDER_SECONDS
+    assert next_poll(ASSUMED, 2_000.0, 1.0, in_order=True) == pytest.approx(MAX_IN_ORDER_SECONDS)
 
 
 @pytest.mark.parametrize(
