@@ -72,7 +72,8 @@ class EventLaws:
         self.uncovered: set[Key] = set()
         """Batches that were submitted before the functions knew that the events of their model come."""
         self._outstanding: set[Key] = set()
-        self._scarce_until = self._busy_at = self.world.kernel.now
+        self._busy_at = self.world.kernel.now
+        self._scarce_until = 0.0
         self.world.dynamodb.watchers.append(self._watch)
         self.world.on_call.append(self._call)
 

@@ -271,6 +271,19 @@ def test_answers_that_wait_long_are_found(age, waits, broken):
     assert given.judge() == broken
 
 
+@pytest.mark.parametrize(("scarce", "broken"), [(12.0, {laws.SOON}), (32.0, set())])
+def test_answers_that_wait_for_calls_are_not_judged(scarce, broken):
+    given = Given(replace(SOUND, delay=0.5))
+    filled_at = {"filled_at": {"N": str((given.kernel.now + scarce - 30.0) * 1000)}}
+    given.write(None, filled_at, ("CONTROL", "RATE"))
+    for number in range(20):
+        accepted = {"M": {"request_id": {"S": "id"}, "at": {"N": str(given.kernel.now - 46.0)}}}
+        given.bill(str(number), completes_at=given.kernel.now - 30.0)
+        given.write(batch("queued") | {"submissions": {"L": [accepted]}}, batch("done"))
+        given.world.billed.clear()
+    assert given.judge() == broken
+
+
 @pytest.mark.parametrize(("waits", "broken"), [(6.0, set()), (9.0, {laws.SOON})])
 def test_processes_that_start_take_their_time(monkeypatch, waits, broken):
     monkeypatch.setattr(laws, "STARTS", 3)

@@ -99,10 +99,13 @@ class TokenLaws:
             self.owner[request_id] = token, account, self._numbers(token)
 
     def _numbers(self, token: str) -> set[int]:
-        """The numbers that a token may have, as far as any process knows."""
-        return {
-            place for lines in in_use(self.world, READ_SECONDS) for place, one in enumerate(lines, 1) if one[0] == token
-        }
+        """The numbers that a token may have, as far as any process knows.
+
+        The first number's calls may find the token of a line that has just come.
+        """
+        secrets = in_use(self.world, READ_SECONDS)
+        places = {place for lines in secrets for place, one in enumerate(lines, 1) if one[0] == token}
+        return places | {1} if self._has_changed else places
 
     @property
     def _has_changed(self) -> bool:
@@ -112,8 +115,6 @@ class TokenLaws:
 
     def _judge_budget(self, token: str) -> None:
         life, able = self.world.kernel.life(), self._numbers(token)
-        if self._has_changed:  # The first number's calls may find the token of a line that has just come.
-            able.add(1)
         if life is not None and not self.taken.get(life, set()) & able:
             self.laws.broken(OWN, f"{life.name}: {token}, from {self.taken.get(life)}")
 
