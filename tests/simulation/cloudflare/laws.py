@@ -64,9 +64,9 @@ class EventLaws:
         self.of_known: set[str] = set()
         """Ids of batches that were accepted when their model was known, and over while calls were not scarce."""
         self.waits: list[float] = []
-        """Seconds from ready to collected, of each batch that was over while calls were not scarce."""
-        self.intervals: list[float] = []
-        """Seconds between two pulls when each was ready."""
+        """Seconds from ready to collected, of each batch."""
+        self.judged: list[tuple[float, float]] = []
+        """The same of those that were over while calls were not scarce, and seconds between two pulls then."""
         self.unknown: set[Key] = set()
         """Batches that ended because nobody knew whether they were accepted."""
         self.uncovered: set[Key] = set()
@@ -137,12 +137,13 @@ class EventLaws:
         if found and found[0]["completes_at"] is not None:
             accepted = float(latest["at"]["N"])
             ready = max(found[0]["completes_at"], accepted)
+            self.waits.append(now - ready)
             if self._scarce_until > ready:
                 self.of_known.discard(latest["request_id"]["S"])
                 return
-            self.waits.append(now - ready)
             age = ready - accepted
-            self.intervals.append(max(LEAST_INTERVAL, min(age / 16, INTERVAL if age < LATE else LATE_INTERVAL)))
+            interval = max(LEAST_INTERVAL, min(age / 16, INTERVAL if age < LATE else LATE_INTERVAL))
+            self.judged.append((now - ready, interval))
 
     # ── at the end ───────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -190,10 +191,11 @@ class EventLaws:
 
     def judge_waits(self, start_seconds: float) -> None:
         """Judge how long answers waited, where a process starts in so many seconds."""
-        if len(self.waits) < LEAST_BATCHES:
+        if len(self.judged) < LEAST_BATCHES:
             return
-        slow, usual = self.events.slowest + STARTS * start_seconds, mean(self.intervals)
-        beyond = sorted(wait - interval for wait, interval in zip(self.waits, self.intervals, strict=True))
+        usual, waited = mean(interval for _, interval in self.judged), mean(wait for wait, _ in self.judged)
+        slow = self.events.slowest + STARTS * start_seconds
+        beyond = sorted(wait - interval for wait, interval in self.judged)
         late = beyond[len(beyond) * 95 // 100]
-        if mean(self.waits) > MEAN_SECONDS + usual / 2 + slow or late > MOST_SECONDS + slow:
-            self.laws.broken(SOON, f"mean {mean(self.waits):.1f} s, 95 %: {late:.1f} s beyond a pull's interval")
+        if waited > MEAN_SECONDS + usual / 2 + slow or late > MOST_SECONDS + slow:
+            self.laws.broken(SOON, f"mean {waited:.1f} s, 95 %: {late:.1f} s beyond a pull's interval")

@@ -288,11 +288,11 @@ def test_answers_that_wait_for_calls_are_not_judged(scarce, broken):
 def test_processes_that_start_take_their_time(monkeypatch, waits, broken):
     monkeypatch.setattr(laws, "STARTS", 3)
     given = Given()
-    given.laws.waits, given.laws.intervals = [waits] * 20, [2.0] * 20
+    given.laws.judged = [(waits, 2.0)] * 20
     assert given.judge() == broken
 
 
 def test_delays_at_few_calls_are_not_judged():
     given = Given(calls=20)
-    given.laws.waits, given.laws.intervals = [100.0] * 20, [2.0] * 20
+    given.laws.judged = [(100.0, 2.0)] * 20
     assert given.judge() == set()
