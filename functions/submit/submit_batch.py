@@ -40,7 +40,7 @@ from shared.pacing.controls import (
 )
 from shared.retry import soon_after
 from shared.workers_ai.client import TokenState
-from shared.workers_ai.error_codes import FIREWALL, METRIC_OF_CLASS, ErrorClass
+from shared.workers_ai.error_codes import FIREWALL, METRIC_OF_CLASS, ErrorClass, is_like_lost
 from shared.workers_ai.lasting_errors import clear_lasting_error
 from shared.workers_ai.other_account import other_account
 from shared.workers_ai.refused_models import refusing
@@ -365,7 +365,8 @@ class _Submit(UnprovenSubmit):
                 refuse_model(self, code)
             case ErrorClass.REQUEST | ErrorClass.BATCH_FAILED | ErrorClass.UNKNOWN_ID:
                 is_firewall = not reply.enveloped and reply.status == HTTPStatus.FORBIDDEN
-                self._isolate_or_end(code, FIREWALL if is_firewall else reply.message)
+                doubtful = batch.doubtful + is_like_lost(reply)
+                self._isolate_or_end(code, FIREWALL if is_firewall else reply.message, doubtful=doubtful)
             case _:
                 self.try_later(reply)
 
@@ -378,19 +379,19 @@ class _Submit(UnprovenSubmit):
         self.services.ledger.refuse(batch, self.services.now() + seconds, paused=batch.paused + seconds)
         self.services.left.cover(batch.job_id, batch.number)  # Whoever lifts the pause has it looked at.
 
-    def _isolate_or_end(self, code: int | None, message: str) -> None:
+    def _isolate_or_end(self, code: int | None, message: str, **counted: int) -> None:
         """The API refused the batch's content: the poll function isolates the bad record, so that only it fails."""
         services, batch = self.services, self.batch
         if self.to_send.is_marked:  # It may be due to the marker: the batch is tried once without it.
-            services.ledger.refuse(batch, services.now(), markers=marking.without_marker(batch))
+            services.ledger.refuse(batch, services.now(), markers=marking.without_marker(batch), **counted)
             services.queues.send(SubmitMessage(batch.job_id, batch.number))
             return
         words = "Workers AI refused this request"
         plain = ErrorDetail("rejected", words if code is None else f"{words} ({code})")
         reason = attach_api_message(services.store, batch, plain, message)
         if batch.round:
-            end(services, batch, replace(reason, code="inference_failed"))
+            end(services, batch, replace(reason, code="inference_failed"), **counted)
         elif batch.pollable or batch.sendable == 1:  # What was paid for may still come; if not, it is divided then.
-            end(services, batch, reason, **({} if batch.pollable else {"cause": cause_of(code)}))
+            end(services, batch, reason, **counted, **({} if batch.pollable else {"cause": cause_of(code)}))
         else:
-            services.ledger.begin_isolation(batch, reason, cause_of(code), services.now())
+            services.ledger.begin_isolation(batch, reason, cause_of(code), services.now(), **counted)

@@ -111,6 +111,9 @@ _CODES_ON_A_POLL: dict[int, ErrorClass] = {
 _WITH_4XX = {ErrorClass.MODEL, ErrorClass.CHECK_TOKEN}
 """Classes whose codes are believed of a submit only with a status of the client's, with which they are documented."""
 
+_BLAMES_REQUEST = {ErrorClass.REQUEST, ErrorClass.BATCH_FAILED}
+"""Classes whose codes say what was wrong with a submit, and not that nothing was taken."""
+
 _GATEWAYS_OWN = range(2000, 3000)
 """Codes of AI Gateway itself, which knows nothing of a batch's id."""
 BLOCKED_CODES = frozenset({2016, 2017, 2029, 2030})
@@ -189,12 +192,13 @@ def classify_submit_error(reply: Rejected) -> ErrorClass:
 
 
 def is_doubtful(reply: Rejected) -> bool:
-    """Whether a submit that is to be tried later may have been carried out all the same.
+    """Whether a submit that is to be tried later, or divided, may have been carried out all the same.
 
     Surely refused is only what could not be sent, what a code says of itself, and what the API's own JSON answers with
     a status from 400 to 499 other than 408.
     """
-    if reply.status == 0 or (_by_code_of_submit(reply) or ErrorClass.TRY_LATER) is not ErrorClass.TRY_LATER:
+    verdict = _by_code_of_submit(reply) or ErrorClass.TRY_LATER
+    if reply.status == 0 or verdict not in _BLAMES_REQUEST | {ErrorClass.TRY_LATER}:
         return False
     return not reply.enveloped or not _is_refusal(reply.status)
 

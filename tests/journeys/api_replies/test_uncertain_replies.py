@@ -14,6 +14,11 @@ TAKEN = [
     *({"code": 5001}, {"code": 3007}, {"code": 3046, "status": 502}, {"code": 7010}, {"code": 7000, "status": 500}),
 ]
 
+BLAMED = [
+    {"code": 8007, "status": 502, "message": "AiError: Bad input"},
+    *only_slowly({"code": 3003, "status": 500}, {"code": 3030, "status": 408}),
+]
+
 
 # ── submits ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -64,6 +69,19 @@ def test_pieces_do_not_hide_what_their_batch_cost(start, api):
     assert [batch["doubtful_submits"] for batch in world.manifest()["batches"]] == [0] * 4
     assert world.manifest()["doubtful_submits"] == 1
     assert len(api.accepted) == 1 + 3
+
+
+@pytest.mark.parametrize("fault", BLAMED, ids=lambda fault: fault["code"])
+def test_batch_taken_although_its_request_is_blamed_is_divided_and_counted(start, api, fault):
+    world = start(MAX_REQUESTS_PER_BATCH=4)
+    api.inject(Fault(kind="accept_then_error", **fault), Fault(kind="accept_then_error", contains="hello 2", **fault))
+    world.upload_records("a.jsonl", greetings(4), model=M2M)
+
+    world.settle()
+
+    assert codes(world) == [None, None, "rejected", None]
+    assert len(api.accepted) == 1 + 4
+    assert world.manifest()["doubtful_submits"] == 2
 
 
 @pytest.mark.parametrize("status", [410, *only_slowly(400, 422, 404, 405)])

@@ -210,7 +210,8 @@ def test_submit_is_refused_for_sure_only_by_api_itself(status):
 def test_code_that_says_what_it_refuses_leaves_no_doubt(code, verdict):
     for status in (200, 400, 408, 500, 504):
         meant = verdict if status in {200, 400} else WITH_5XX.get(verdict, verdict)
-        is_known = meant is not ErrorClass.TRY_LATER or status == 400
+        says_nothing_was_taken = meant not in {ErrorClass.TRY_LATER, ErrorClass.REQUEST, ErrorClass.BATCH_FAILED}
+        is_known = says_nothing_was_taken or status == 400
         assert is_doubtful(reply(status, code)) is is_like_lost(reply(status, code)) is not is_known
 
 
