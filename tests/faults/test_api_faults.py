@@ -128,7 +128,9 @@ CASES = {
         rates={"submit:json_500": 0.33}, observed="doubtful: retried, counted in the manifest"
     ),
     "an error with a code to 6 accepted submits": Case(
-        faults=tuple(Fault(kind="accept_then_error", contains=f"hello {number}.", times=2) for number in (3, 43, 83)),
+        faults=tuple(
+            Fault(kind="accept_then_error", code=10013, contains=f"hello {number}.", times=2) for number in (3, 43, 83)
+        ),
         extra=6,
         why="one for each acceptance that was answered with an error",
         observed="doubtful: submitted again, counted in the manifest",
