@@ -146,7 +146,7 @@ def seconds_to_the_end():
         if key[1] == "META" and new["state"]["S"] != "splitting" and not ended:
             ended.append(world.kernel.now - world.began)
 
-    with world_with() as world:
+    with world_with(latency=1.0) as world:
         world.dynamodb.watchers.append(watch)
         drop(world, "a.jsonl", 800)
         world.run(HOUR, lambda: bool(ended))
@@ -167,7 +167,7 @@ def test_visits_that_take_the_lease_hold_up_reading(monkeypatch):
     assert seconds_to_the_end() < 30
     monkeypatch.setattr(visit_job, "_watch_split", visit_with_lease)
 
-    assert seconds_to_the_end() > 300
+    assert seconds_to_the_end() > 200
 
 
 # ── a small job beside a backlog ─────────────────────────────────────────────────────────────────────────────────────
