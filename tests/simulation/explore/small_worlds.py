@@ -380,7 +380,7 @@ MOST = {
     "lost twice": (4, 21, 157),
     "failed after acceptance": (7, 20, 219),
     "lost id": (11, 75, 332),
-    "overdue": (14, 88, 378),
+    "overdue": (15, 88, 378),
     "answer at once": (2, 3, 91),
     "death after an answer at once": (2, 207, 206),
     "receipt": (3, 207, 206),

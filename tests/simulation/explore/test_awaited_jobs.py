@@ -69,7 +69,8 @@ def test_false_note_is_found(monkeypatch):
 
     monkeypatch.setattr(StepFunctions, "_send", unaware)
 
-    assert task_laws.NOTED in laws_of(replace(PLAN, awkward=Awkward(answered_late=0.5)))
+    found = [laws_of(replace(PLAN, seed=seed, awkward=Awkward(answered_late=0.5))) for seed in range(1, 9)]
+    assert task_laws.NOTED in set.union(*found)
 
 
 def test_event_before_the_report_is_found(monkeypatch):
