@@ -286,7 +286,7 @@ class Batches(Table):
         clock = {} if batch.waits_to_resubmit else {"ready_at": now, "paused": 0.0}
         return self._change_batch(
             batch,
-            {"state": BatchState.QUEUED, "attempt": batch.attempt},
+            _unchanged(batch),
             {
                 "state": BatchState.READY,
                 "work": DueKind.SUBMIT,

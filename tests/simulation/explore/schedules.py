@@ -15,6 +15,7 @@ import random
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import chain, count, zip_longest
+from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest.mock import patch
 
@@ -367,13 +368,21 @@ class Exploration:
         return schedule, ran.violations
 
 
-def explore(small: SmallWorld, depth: int, most: int | None = None, seed: int | None = None) -> Explored:
-    """Run the schedules of a small world with at most so many things that happen; at most so many schedules.
+def explore(
+    small: SmallWorld, depth: int, most: int | None = None, seed: int | None = None, most_calls: float = inf
+) -> Explored:
+    """Run the schedules of a small world with at most so many things that happen.
 
-    With a seed every second one is drawn from all that are to be tried.
+    Args:
+        small: the world.
+        depth: most things that happen in one schedule.
+        most: schedules to run.
+        seed: with one, every second schedule is drawn from all that are to be tried.
+        most_calls: no further schedule is run once all together have made some so many calls of AWS.
     """
     exploration = Exploration(small, depth, None if seed is None else random.Random(seed))
+    explored = exploration.explored
     for done in count():
-        if done == most or exploration.step() is None:
+        if done == most or done * explored.calls > most_calls or exploration.step() is None:
             break
-    return exploration.explored
+    return explored

@@ -52,8 +52,8 @@ class ReleaseLaws:
             return False
         if {"ending", "isolating", "held"} & item.keys() or number(item, "ordinal") >= self.burst // 2:
             return False
-        job = self.world.dynamodb.items[key[0], "META"]
-        return not (
+        job = self.world.dynamodb.items.get((key[0], "META"))
+        return job is not None and not (
             number(item, "unknowable") or number(item, "refusals") or {"control", "error", "deadline_at"} & job.keys()
         )
 

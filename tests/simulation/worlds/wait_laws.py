@@ -110,8 +110,8 @@ class WaitLaws:
 
     def _recent(self, life: Life) -> list[Look]:
         """The looks that may have decided what an invocation does now; those before the last of them count too."""
-        looks = self.looks.get(life, deque())
-        recent = [one for one in looks if one.at >= looks[-1].at - RECENT_SECONDS]
+        looks, seconds = self.looks.get(life, deque()), RECENT_SECONDS + sum(self.world.calls.held_up.values())
+        recent = [one for one in looks if one.at >= looks[-1].at - seconds]
         return recent if all(one.items for one in recent) else []
 
     def _free(self, look: Look, kind: str, at: float) -> int:

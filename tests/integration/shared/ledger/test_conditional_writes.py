@@ -60,7 +60,7 @@ TRANSITIONS = {
         ("state", "round", "told_at"),
     ),
     "refuse": (SUBMITTING, lambda at, seen: at.refuse(seen, T + 9), ("state", "attempt")),
-    "resubmit": (BATCH, lambda at, seen: at.resubmit(seen, T + 9), ("state", "attempt")),
+    "resubmit": (BATCH, lambda at, seen: at.resubmit(seen, T + 9), ("state", "attempt", "due_at")),
     "keep_polling": (READY, lambda at, seen: at.keep_polling(seen, REASON, T + 9), ("state", "attempt", "due_at")),
     "wait": (READY, lambda at, seen: at.wait(seen, T + 9, 7.0), ("state", "attempt", "due_at")),
     "postpone": (READY, lambda at, seen: at.postpone(seen, T + 9), ("state", "attempt", "due_at")),
