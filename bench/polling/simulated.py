@@ -20,6 +20,7 @@ from bench.polling import on_stack
 from bench.polling.ways import MINUTE, Apart, EveryMinute, Forgetful, Growing, Knowing, Late, Learned, Unordered, Way
 from bench.polling.worlds import EIGHT_AT_A_TIME, HOUR, QUICK_WORLDS, REALISTIC, STALL, WORLDS, World
 from shared.pacing import poll_schedule as cadence
+from shared.pacing.completion_times import stored_age
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -110,7 +111,7 @@ def run(
         if poll_at >= finished:
             found.polls.append(polls + 1)
             found.delays.append(poll_at - finished)
-            way.finished(number, (round(after, 1), round(age, 1), int(poll_at)), chance.random())
+            way.finished(number, (stored_age(after), stored_age(age), int(poll_at)), chance.random())
         else:
             way.pending(accepted, poll_at)
             following = _look(poll_at + way.wait(age, poll_at, chance.random()))

@@ -147,7 +147,7 @@ class CompletionTimes(Table):
         if not poll_schedule.is_sampled(number):
             return
         slot = random.randrange(poll_schedule.SAMPLES)  # noqa: S311 - in time it replaces another
-        names, values = {"#slot": f"b{slot}"}, {":bound": attribute((_age(after), _age(by), int(now)))}
+        names, values = {"#slot": f"b{slot}"}, {":bound": attribute((stored_age(after), stored_age(by), int(now)))}
         change = "SET #slot = :bound"
         if answer_tokens:
             names["#answers"], values[":tokens"] = f"a{slot % KEPT_LENGTHS}", attribute(answer_tokens)
@@ -182,7 +182,7 @@ class CompletionTimes(Table):
         return spread
 
 
-def _age(seconds: float) -> float:
+def stored_age(seconds: float) -> float:
     """An age as it is stored: of a quick batch in tenths of a second, else in seconds."""
     return round(seconds, 1) if seconds < TENTHS_BELOW else round(seconds)
 
