@@ -102,6 +102,16 @@ def then_a_wait(world: World, kind: str = "971", after: float = 72.2) -> list[Dr
     return dropped + one(world, name="b.jsonl")
 
 
+def then_a_refusal(world: World) -> list[Dropped]:
+    """A batch with a lost id is submitted again, and that submit is refused."""
+    dropped = one(world)
+    world.run(15.0)
+    world.inject(Fault(kind="5006", on="submit", times=0))
+    world.run(10 * MINUTE)
+    world.api.clear_faults()
+    return dropped
+
+
 def then_a_paused_stack(world: World) -> list[Dropped]:
     """A lost batch is to be submitted again while an operator has paused the stack."""
     dropped = one(world)
@@ -207,6 +217,9 @@ _WORLDS = (
     SmallWorld("lost after acceptance", ONE, (Fault(kind="accept_then_reset"),)),
     SmallWorld("lost after acceptance, messages late", twice(ONE, LATE), (Fault(kind="accept_then_reset"),)),
     SmallWorld("lost twice", TWO, (Fault(kind="accept_then_reset", times=2),)),
+    SmallWorld("accepted and answered with an error", TWO, (Fault(kind="accept_then_error", code=5001, times=2),)),
+    SmallWorld("accepted and blamed", twice(TWO), (Fault(kind="accept_then_error", code=3003),)),
+    SmallWorld("accepted again and refused", twice(then_a_refusal, 1.0), (LOST,)),
     SmallWorld("failed after acceptance", TWO, (Fault(kind="batch_fails", contains="a.jsonl 1", times=0),)),
     SmallWorld("lost id", twice(TWO), (LOST,)),
     SmallWorld("overdue", twice(TWO), (Fault(kind="stuck", seconds=150),), DEADLINE),
@@ -378,6 +391,9 @@ MOST = {
     "lost after acceptance": (5, 27, 169),
     "lost after acceptance, messages late": (5, 27, 169),
     "lost twice": (4, 21, 157),
+    "accepted and answered with an error": (5, 38, 172),
+    "accepted and blamed": (8, 7, 226),
+    "accepted again and refused": (10, 677, 377),
     "failed after acceptance": (7, 20, 219),
     "lost id": (11, 75, 332),
     "overdue": (15, 88, 378),
