@@ -169,6 +169,8 @@ def metadata_of(options: Mapping[str, object], more: Mapping[str, str] = Mapping
         text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
         if not text.isascii() and _LONE_SURROGATE.search(text):
             raise UsageError(f"{written}: It has a character that is not Unicode text.")
+        if not text:
+            raise UsageError(f"{written}: It is empty, as of a variable that is not set. Leave it out.")
         if name in {"template", "system"} and (text.startswith('"') or text != text.strip()):
             text = msgspec.json.encode(text).decode()  # Otherwise it would be read as JSON, or without its blanks.
         header = name.replace("_", "-")

@@ -272,7 +272,7 @@ class Merging:
         if first := next(failed, None):
             self.merged.errors = errors
             with _whole(errors) as file:
-                file.writelines(_ID.sub(b'{"id":%d,' % place, line) + b"\n" for place, line in chain([first], failed))
+                file.writelines(_with_id(line, place) + b"\n" for place, line in chain([first], failed))
         return self.merged
 
     def _mismatch(self, retry: Files, parent: str) -> str:
@@ -378,4 +378,9 @@ def _in_place_of(line: bytes, answer: bytes, at: int, format_: str) -> bytes:
     if format_ == "bedrock":
         record_id = (members_of(line) or {}).get("recordId", NULL)
         return answer[: answer.rindex(_RECORD_ID)] + _RECORD_ID + bytes(record_id) + b"}"
-    return _ID.sub(b'{"id":%d,' % at, answer, count=1) if _ID.match(answer) else answer
+    return _with_id(answer, at)
+
+
+def _with_id(line: bytes, place: int) -> bytes:
+    """A line with its record's id; one that has no id stays. Objects within it may begin with an `id` of the user's."""
+    return _ID.sub(b'{"id":%d,' % place, line, count=1) if _ID.match(line) else line

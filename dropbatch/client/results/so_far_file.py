@@ -51,11 +51,12 @@ class Written(NamedTuple):
 
 @dataclass
 class _State:
-    """What a file has: its job, the bytes before its first record, the spans of its records."""
+    """What a file has: its job, the bytes before its first record, the spans of its records; whether it is written."""
 
     job_id: str
     opening: int = 0
     done: HandedOut = field(default_factory=HandedOut)
+    is_written: bool = True
 
     @property
     def size(self) -> int:
@@ -127,7 +128,7 @@ def _state_of(job: JobFiles, path: Path, *, force: bool) -> _State:
             f"{path} is no file of this job's answers so far, or was changed. Choose another file, or replace it with "
             "`force=True`."
         )
-    return _State(job.id)
+    return _State(job.id, is_written=False)
 
 
 @dataclass
@@ -142,7 +143,7 @@ class _Update:
     def run(self) -> None:
         pieces = self._pieces()
         first = next(pieces, None)
-        if first or not self.path.exists():
+        if first or not self.state.is_written:
             added = self._write(first, pieces)
             self.state.done.add(added.spans)
             self.state.opening = len(self.found.opening)
