@@ -108,9 +108,15 @@ class Looking:
     looks: int = 0
 
 
-def cause_of(code: int | None) -> str:
-    """Why a batch failed, from the API's code; its pieces are compared by this. Of bounded length."""
-    return "failed" if code is None else str(code)[:20]
+def cause_of(code: int | None, *, accepted: bool = False) -> str:
+    """Why a batch failed, from the API's code; its pieces are compared by this. Of bounded length.
+
+    Args:
+        code: the API's.
+        accepted: whether it had been accepted: what is refused proves nothing of what is paid for.
+    """
+    cause = "failed" if code is None else str(code)[:20]
+    return f"{cause} after acceptance" if accepted else cause
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,13 +217,13 @@ class Batch:
     told_at: float = 0.0
     """When an event of the latest acceptance said that it is over; 0 if none did."""
     misses: int = 0
-    """Consecutive polls that found the latest id unknown or without answers."""
+    """Consecutive polls that found the latest id unknown, or all of them without answers."""
     missed_at: float = 0.0
     """Time of the first of these."""
     failures: int = 0
     """Consecutive polls of the latest id that got the same code, which is believed only after several."""
     failing_code: int = 0
-    """That code."""
+    """That code, negative with a server's status; 404 or 200 for misses: the id was unknown, or without answers."""
     failing_at: float = 0.0
     """Time of the first of these polls."""
     partial_replies: tuple[PartialReply, ...] = ()
@@ -229,7 +235,7 @@ class Batch:
     isolating: ErrorDetail | None = None
     """Why the API refused the batch as a whole, or failed it; set once bad records in it are to be isolated."""
     cause: str = ""
-    """The code of that refusal or failure; a batch and its pieces, or batches of a job, are compared by it."""
+    """What `cause_of` says of that refusal or failure; batches and their pieces are compared by it."""
     pieces: int = 0
     """How many pieces the batch is divided into, decided once; 0 before that."""
     ending_if_unanswered: ErrorDetail | None = None

@@ -374,10 +374,6 @@ class Job:
             return JobState.FAILED
         return JobState.CANCELLED if self.cancelled else JobState.COMPLETED
 
-    def believes(self, cause: str) -> bool:
-        """Whether a batch of this job failed for this cause before, so that one answer is enough to believe it."""
-        return self.isolation is not None and cause in self.isolation.causes
-
     def is_too_old(self, now: float) -> bool:
         """Whether it has to end, because what it needs will soon be deleted."""
         return now - self.created_at > MAX_JOB_SECONDS

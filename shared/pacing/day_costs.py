@@ -27,13 +27,14 @@ from shared.aws.dynamodb import ConditionFailedError
 from shared.models import Reservation
 from shared.observability import logger
 from shared.pacing.controls import ControlItems, control_key
+from shared.pacing.cost_limit import MAX_COST_LOOK_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mypy_boto3_dynamodb import DynamoDBClient
 
-DAY_SECONDS = 86_400
+DAY_SECONDS, NOTED_EVERY_SECONDS = 86_400, 60.0
 KEPT_DAYS = 30
 """Days after which a day's item is deleted."""
 CHANGE_TRIES = 5
@@ -56,6 +57,7 @@ class DayCosts:
         spent: what was submitted on that day and is known.
         reserved: what batches that were submitted on that day and are not final will probably cost.
         lifted: whether an operator has lifted the limit for that day.
+        waited_at: when a batch last had to wait until it is known what others cost, Unix seconds.
         writes: how often it was written.
         last: which batch's change was the last.
     """
@@ -63,6 +65,7 @@ class DayCosts:
     spent: int = 0
     reserved: int = 0
     lifted: bool = False
+    waited_at: float = 0.0
     writes: int = 0
     last: str = ""
 
@@ -111,6 +114,7 @@ class DayLimit(ControlItems):
                 if seen.spent + before.amount + wanted.amount > limit:
                     return Room.NONE
                 if seen.spent + seen.reserved + wanted.amount > limit:
+                    self._note_wait(day, seen, now)
                     return Room.WAIT
             changed = replace(
                 seen, spent=seen.spent + before.amount, reserved=seen.reserved - before.amount + wanted.amount
@@ -119,6 +123,16 @@ class DayLimit(ControlItems):
                 return wanted
             seen = self.day(day)
         return Room.WAIT
+
+    def _note_wait(self, day: str, seen: DayCosts, now: float) -> None:
+        """Note for those who look that a batch waits. Lost if another write is quicker: the batch looks again."""
+        if now - seen.waited_at > NOTED_EVERY_SECONDS:
+            self._put(day, seen, replace(seen, waited_at=now))
+
+    def is_awaited(self, now: float) -> bool:
+        """Whether batches wait until it is known what others cost, so far as they have looked."""
+        seen = self.day(day_of(now))
+        return not seen.lifted and now - seen.waited_at < MAX_COST_LOOK_SECONDS + NOTED_EVERY_SECONDS
 
     def settle(self, name: str, held: Reservation, amount: int, now: float) -> None:
         """Note what a batch cost that is final, in place of what it reserved. A day that is over is left as it is."""

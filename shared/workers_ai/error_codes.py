@@ -116,8 +116,6 @@ _BLAMES_REQUEST = {ErrorClass.REQUEST, ErrorClass.BATCH_FAILED}
 
 _GATEWAYS_OWN = range(2000, 3000)
 """Codes of AI Gateway itself, which knows nothing of a batch's id."""
-BLOCKED_CODES = frozenset({2016, 2017, 2029, 2030})
-"""Codes of AI Gateway for content that it blocks: they say nothing of other batches of the job."""
 
 _STATUSES: dict[int, ErrorClass] = {
     HTTPStatus.UNAUTHORIZED: ErrorClass.CHECK_TOKEN,

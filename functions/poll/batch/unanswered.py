@@ -57,7 +57,7 @@ def submit_again(services: Services, job: Job, batch: Batch, error: ErrorDetail,
     refused = batch.ending_if_unanswered
     is_divisible = batch.sendable > 1 and not batch.round and not job.ending(now)
     if refused and refused.code == "rejected" and is_divisible:
-        _begin_isolation(services, batch, refused, cause_of(None))
+        _begin_isolation(services, batch, refused, cause_of(None, accepted=True))
         return False
     if not _is_allowed(services, job, batch):
         return end(services, job, batch, batch.ending_if_unanswered or error)
@@ -121,14 +121,14 @@ def isolate_or_end(services: Services, job: Job, batch: Batch, code: int | None,
     if batch.is_partly_answered:
         end_missing(services, job, batch)
         return
-    words = "Workers AI accepted this request and then failed it"
+    words, cause = "Workers AI accepted this request and then failed it", cause_of(code, accepted=True)
     reason = attach_api_message(
         services.store, batch, ErrorDetail("rejected", words if code is None else f"{words} ({code})"), message
     )
     if batch.sendable == 1 or batch.round:
-        services.ledger.end_without_answer(batch, reason, services.now(), cause=cause_of(code))
+        services.ledger.end_without_answer(batch, reason, services.now(), cause=cause)
     else:
-        _begin_isolation(services, batch, reason, cause_of(code))
+        _begin_isolation(services, batch, reason, cause)
 
 
 def _begin_isolation(services: Services, batch: Batch, reason: ErrorDetail, cause: str) -> None:

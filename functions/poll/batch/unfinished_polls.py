@@ -21,12 +21,12 @@ from functions.poll.batch.unanswered import (
 )
 from shared.aws.queues import FAST_START_BATCHES, FOLLOWED_POLLS, FOLLOWED_SECONDS, POLL_GRACE_SECONDS, PollMessage
 from shared.claims import claim_seconds
-from shared.models import Batch, ErrorDetail, Job, Submission, cause_of
+from shared.models import Batch, ErrorDetail, Job, Submission
 from shared.observability import batch_log_fields, count, logger
 from shared.pacing.controls import PauseReason, Permit
 from shared.retry import poll_back_off, soon_after
-from shared.workers_ai.error_codes import BLOCKED_CODES, METRIC_OF_CLASS, ErrorClass
-from shared.workers_ai.lasting_errors import clear_lasting_error, note_lasting_error
+from shared.workers_ai.error_codes import METRIC_OF_CLASS, ErrorClass
+from shared.workers_ai.lasting_errors import NOTED_AFTER_SECONDS, clear_lasting_error, note_lasting_error
 from shared.workers_ai.replies import Accepted, Failed, NoAnswers, OutcomeUnknown, Pending, Rejected, Reply
 from shared.workers_ai.senders import as_sent
 
@@ -82,21 +82,20 @@ class UnfinishedPoll:
             case OutcomeUnknown(reason):
                 logger.info("no answer to a poll", **batch_log_fields(self.batch), reason=reason)
                 count("ApiErrors")
-                self._unanswered(reply)
+                return self._unanswered(reply)
             case Rejected() if verdict is not None:
                 return self._rejected(reply, verdict)
         return False
 
     def _rejected(self, reply: Rejected, verdict: ErrorClass) -> bool:
-        services, job, batch, now = self.services, self.job, self.batch, self.services.now()
+        services, batch, now = self.services, self.batch, self.services.now()
         code = reply.code or reply.status
         logger.info("poll refused", **batch_log_fields(batch), code=code, verdict=verdict)
         count(METRIC_OF_CLASS[verdict])
-        is_seen = reply.code is not None and reply.code not in BLOCKED_CODES and job.believes(cause_of(reply.code))
         is_servers = reply.status >= HTTPStatus.INTERNAL_SERVER_ERROR
         if is_servers and verdict in {ErrorClass.REQUEST, ErrorClass.BATCH_FAILED}:
             return self._failed_by_server(reply, code)
-        if verdict is ErrorClass.REQUEST and not is_seen and not self._is_believed(code):
+        if verdict is ErrorClass.REQUEST and not self._is_believed(code):
             return False
         match verdict:
             case ErrorClass.ACCOUNT:
@@ -150,12 +149,17 @@ class UnfinishedPoll:
         return next_poll(self.services, self.job, batch)
 
     def _unanswered(self, reply: Rejected | OutcomeUnknown) -> bool:
-        """Process a poll without an answer. One that the API itself refuses may be refused until the deadline."""
+        """Process a poll without an answer. One that the API itself refuses may be refused until the deadline.
+
+        Where not even the API answers, a job's own deadline counts once polls have failed for a quarter of an hour.
+        """
         services, job, batch, now = self.services, self.job, self.batch, self.services.now()
         since = note_lasting_error(services, job, batch, reply, polling=True)
         is_awaited = self._is_latest or batch.submissions[-1].given_up
         wait = poll_back_off(now - self.submission.at) if is_awaited else DOUBTED_SECONDS
         if not isinstance(reply, Rejected) or not reply.enveloped:
+            if job.is_past_deadline(now) and now - since >= NOTED_AFTER_SECONDS:
+                return submit_again(services, job, batch, LATE, {"calls_fail_since": since})
             self._poll_again(wait, calls_fail_since=since)
         elif is_overdue(services, batch, now) or job.is_past_deadline(now):
             return submit_again(services, job, batch, LATE, {"calls_fail_since": since})
@@ -184,13 +188,13 @@ class UnfinishedPoll:
         if not self._is_latest:
             self._give_up_earlier()
             return False
-        times, since = self._failures(code)
+        times, since = self._failures(-code)
         if is_lost_for_long(times, since, now) or (
             _is_repeated(times, since, now) and other_is_known(services, self._sent, batch, since)
         ):
             self._failed(reply.code, reply.message)
             return False
-        counted: dict[str, object] = {"failures": times, "failing_code": code, "failing_at": since, "misses": 0}
+        counted: dict[str, object] = {"failures": times, "failing_code": -code, "failing_at": since, "misses": 0}
         if is_overdue(services, batch, now) or job.is_past_deadline(now):
             return submit_again(services, job, batch, LATE, counted)
         wait = next_look(times, since, now - self.submission.at, now)
@@ -198,7 +202,10 @@ class UnfinishedPoll:
         return False
 
     def _failures(self, code: int) -> tuple[int, float]:
-        """How many polls in a row got this code, with this one, and since when, Unix seconds."""
+        """How many polls in a row got this code, with this one, and since when, Unix seconds.
+
+        A server's status is one of another kind, so with it the code is negative.
+        """
         batch = self.batch
         same = batch.failures > 0 and batch.failing_code == code
         return (batch.failures + 1, batch.failing_at) if same else (1, self.services.now())
@@ -209,14 +216,11 @@ class UnfinishedPoll:
         if not self._is_latest:
             self._give_up_earlier()
             return False
-        counted, since = self._counted(), self._missed_at
-        if (
-            is_lost_for_long(batch.misses + 1, since, now)
-            or is_overdue(services, batch, now)
-            or job.is_past_deadline(now)
-        ):
+        times, since = self._misses(HTTPStatus.OK)
+        counted = _missed(times, since, HTTPStatus.OK)
+        if is_lost_for_long(times, since, now) or is_overdue(services, batch, now) or job.is_past_deadline(now):
             return submit_again(services, job, batch, NO_ANSWERS, counted)
-        self._look_again(since, counted)
+        self._look_again(times, since, counted)
         return False
 
     def _not_known(self, reply: Rejected) -> bool:
@@ -231,31 +235,33 @@ class UnfinishedPoll:
             changed = replace(seen, misses=seen.misses + 1, missed_at=since, given_up=given_up)
             self._poll_again(self._wait_for_earlier(changed), submissions=self._with(changed), **failing)
             return False
-        counted, since = self._counted() | failing, self._missed_at
+        times, since = self._misses(HTTPStatus.NOT_FOUND)
+        counted = _missed(times, since, HTTPStatus.NOT_FOUND) | failing
         if is_overdue(services, batch, now) or job.is_past_deadline(now):
             return submit_again(services, job, batch, LATE, counted)
-        if is_lost_for_long(batch.misses + 1, since, now) and (
+        if is_lost_for_long(times, since, now) and (
             other_is_known(services, self._sent, batch, since)
             or (may_submit_again(services, job, batch) and begin_probe(services, self._sent, batch))
         ):
             return submit_again(services, job, batch, LOST, counted)
-        self._look_again(since, counted)
+        self._look_again(times, since, counted)
         return False
 
-    def _look_again(self, since: float, counted: dict[str, object]) -> None:
+    def _look_again(self, times: int, since: float, counted: dict[str, object]) -> None:
         """Poll an id again for which nothing was found since then."""
         now = self.services.now()
-        wait = next_look(self.batch.misses + 1, since, now - self.submission.at, now)
+        wait = next_look(times, since, now - self.submission.at, now)
         self.services.ledger.schedule_poll(self.batch, now + wait, **counted)
 
-    @property
-    def _missed_at(self) -> float:
-        """Time of the first of the consecutive polls that found nothing, Unix seconds."""
-        return self.batch.missed_at if self.batch.misses else self.services.now()
+    def _misses(self, status: int) -> tuple[int, float]:
+        """How many polls in a row found nothing in the same way, with this one, and since when, Unix seconds.
 
-    def _counted(self) -> dict[str, object]:
-        """The batch's changes by one more poll that found nothing."""
-        return {"misses": self.batch.misses + 1, "missed_at": self._missed_at, "failures": 0}
+        A completed batch without answers is known: it is no proof that the id is lost, and an unknown id none that the
+        answers are.
+        """
+        batch = self.batch
+        same = batch.misses > 0 and batch.failing_code == status
+        return (batch.misses + 1, batch.missed_at) if same else (1, self.services.now())
 
     def _failed(self, code: int | None, message: str) -> None:
         """Process a failure after acceptance; while another id that was paid for is polled, only this is given up."""
@@ -312,6 +318,11 @@ class UnfinishedPoll:
     def _with(self, changed: Submission) -> tuple[Submission, ...]:
         """The batch's submissions, the polled one changed."""
         return tuple(changed if one is self.submission else one for one in self.batch.submissions)
+
+
+def _missed(times: int, since: float, status: int) -> dict[str, object]:
+    """A batch's changes by polls that found nothing."""
+    return {"misses": times, "missed_at": since, "failing_code": int(status), "failures": 0}
 
 
 def _is_repeated(times: int, since: float, now: float) -> bool:

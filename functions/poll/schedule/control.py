@@ -59,7 +59,8 @@ def follow_stack_control(services: Services) -> None:
             held_since = 0.0
             found = services.budget.controls_of("", services.budget.senders(""))
             pauses = [one.pause for one in found if one.pause]
-            if services.day_limit and any(pause.reason is PauseReason.DAY_LIMIT for pause in pauses):
+            is_spent = any(pause.reason is PauseReason.DAY_LIMIT for pause in pauses)
+            if services.day_limit and (is_spent or services.day_limit.is_awaited(services.now())):
                 services.day_limit.lift_day(services.now())
             for pause in pauses:
                 services.budget.lift(Permit(pause), "")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from shared.bootstrap import Services
     from shared.job_status import PendingBatches
     from shared.models import Job, LastingError
-    from shared.pacing.controls import Pause, Rate
+    from shared.pacing.controls import Controls, Pause, Rate
 
 ALARM_AFTER_SECONDS = 3_600.0
 """Seconds of waiting for something without its own alarm, after which the alarm for stuck items is raised."""
@@ -40,6 +40,11 @@ PAUSE_MESSAGES = {
     "at a time.",
 }
 """What users see of each kind of pause."""
+DAY_AWAITED_MESSAGE = (
+    "What all jobs cost today, with what outstanding batches may cost, reaches MaxCostPerDay. Dropbatch submits more "
+    "when these are finished, after 00:00 UTC, with a higher MaxCostPerDay, or for the rest of the day with "
+    "`dropbatch resume`."
+)
 STACK_MESSAGE = "An operator has paused all jobs. An operator resumes them with `dropbatch resume`."
 OTHER_ACCOUNT_ADVICE = {
     "rest": "Give the API token access to it too, or set CloudflareAccountId and the token back until the job is over.",
@@ -97,7 +102,7 @@ def waiting_for(services: Services, job: Job) -> Waiting | None:
     found = services.budget.controls_of(job.plan.model, senders)
     # What its batches wait for is not who refuses the model.
     able = [one for one, sender in zip(found, senders, strict=True) if sender.account not in refused_by] or found
-    controls, wait, lasting_error = found[0], found[0].model_wait, job.lasting_error
+    controls = found[0]
     pauses = [one.pause for one in found if one.pause and not one.pause.is_over(now)]
     if job.control and job.control.held_since:
         return _job_is_held(job.job_id, job.control.held_since)
@@ -111,6 +116,14 @@ def waiting_for(services: Services, job: Job) -> Waiting | None:
         return _account_is_paused(services.settings.transport, account, pause) if account else _paused(pause)
     if refused := [one for one in pauses if one.reason is PauseReason.TOKEN_REFUSED]:
         return _some_are_refused(refused, len(found))
+    if services.day_limit and services.day_limit.is_awaited(now):
+        return Waiting(PauseReason.DAY_LIMIT.value, DAY_AWAITED_MESSAGE, None)
+    return _slowed(job, able, controls, now)
+
+
+def _slowed(job: Job, able: Sequence[Controls], controls: Controls, now: float) -> Waiting | None:
+    """What a job waits for although nothing is paused: a rate limit, its model, or calls that fail."""
+    wait, lasting_error = controls.model_wait, job.lasting_error
     limits = [_rate_limited(one.rate, now) for one in able]
     limited = limits[0] if all(limits) else None
     if limited and limited.shown_from <= now:

@@ -12,7 +12,7 @@ from shared.errors import StorageError
 from shared.models import CANCEL, BatchState, JobControl, LastingError, PartialReply, Submission
 from shared.pacing.controls import control_key
 from shared.pacing.id_probes import IdProbes
-from shared.workers_ai.replies import Accepted, Pending, Rejected
+from shared.workers_ai.replies import Accepted, NoAnswers, Pending, Rejected
 from tests.support.aws.resources import client
 from tests.support.doubles.ledger_items import T
 from tests.support.doubles.polled_batch import ACCEPTED, COMPLETE, INCOMPLETE
@@ -22,7 +22,7 @@ UNKNOWN = Rejected(404, 8001, "its words", enveloped=True)
 EARLIER, LATEST = Submission("earlier", 1, T - 9_000), Submission("id", 2, T - 2_000)
 AGAIN = {"attempt": 2, "submissions": (EARLIER, LATEST), "polls_settled": 1}
 """A batch that was submitted again; an even number of polls means its earlier id."""
-FOR_LONG = {"misses": 4, "missed_at": T - LOST_SECONDS}
+FOR_LONG = {"misses": 4, "missed_at": T - LOST_SECONDS, "failing_code": 404}
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +52,7 @@ def is_submitted_again(one):
 
 @pytest.mark.parametrize(("misses", "since"), [(0, T), (1, T - 500)])
 def test_unknown_id_is_counted(polled, misses, since):
-    one = polled(claims=1, misses=misses, missed_at=T - 500, failures=3)
+    one = polled(claims=1, misses=misses, missed_at=T - 500, failing_code=404, failures=3)
 
     assert not one.polled(UNKNOWN)
     now = one.now
@@ -63,7 +63,7 @@ def test_unknown_id_is_counted(polled, misses, since):
 @pytest.mark.parametrize(("misses", "since", "again"), [(4, 900, True), (3, 900, False), (4, 899.5, False)])
 def test_first_batch_of_model_is_submitted_again(polled, misses, since, again):
     """It shows whether the API knows its new id."""
-    one = polled(misses=misses, missed_at=T - since)
+    one = polled(misses=misses, missed_at=T - since, failing_code=404)
 
     assert not one.polled(UNKNOWN)
     assert is_submitted_again(one) is again
@@ -193,6 +193,20 @@ def test_batch_that_cannot_be_sent_is_no_probe(polled):
     assert "Item" not in client("dynamodb").get_item(TableName="table", Key=PROBE)
 
 
+@pytest.mark.parametrize(
+    ("reply", "code", "counted"),
+    [(UNKNOWN, 404, 5), (UNKNOWN, 200, 1), (NoAnswers(), 200, 5), (NoAnswers(), 404, 1)],
+    ids=["unknown", "unknown after no answers", "no answers", "no answers after unknown"],
+)
+def test_unknown_ids_and_missing_answers_are_counted_apart(polled, reply, code, counted):
+    """A completed batch is known; an unknown one may have answers."""
+    since = T - LOST_SECONDS / 2
+    one = polled(misses=4, missed_at=since, failing_code=code)
+
+    assert not one.polled(reply)
+    assert (one.now.misses, one.now.missed_at) == (counted, since if counted == 5 else T)
+
+
 def test_overdue_batch_is_submitted_again(polled):
     one = polled(submissions=(Submission("id", 1, T - DAY - 1),))
 
@@ -225,7 +239,7 @@ def test_earlier_id_is_given_up_if_latest_is_known(polled, misses, since, pendin
 
 
 def test_polls_are_rarer_after_a_minute(polled):
-    one = polled(misses=9, missed_at=ACCEPTED)
+    one = polled(misses=9, missed_at=ACCEPTED, failing_code=404)
 
     one.polled(UNKNOWN)
 

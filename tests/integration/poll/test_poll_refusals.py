@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from functions.poll.batch.unanswered import LATE
-from shared.models import BatchState, ErrorDetail, Isolation, LastingError, Submission
+from shared.models import PAST_DEADLINE, BatchState, ErrorDetail, Isolation, LastingError, Submission
 from shared.pacing.controls import PauseReason, Permit
 from shared.workers_ai import lasting_errors
 from shared.workers_ai.replies import Failed, NoAnswers, OutcomeUnknown, Pending, Rejected
@@ -97,25 +97,27 @@ def test_confirmed_failure_is_isolated(polled, reply):
     one = polled(failures=4, failing_code=reply.code, failing_at=T - 60)
 
     assert not one.polled(reply)
-    assert (one.now.state, one.now.cause, one.now.due_at) == (BatchState.READY, str(reply.code), T)
+    assert (one.now.state, one.now.cause, one.now.due_at) == (BatchState.READY, f"{reply.code} after acceptance", T)
     assert one.now.isolating.message == f"Workers AI accepted this request and then failed it ({reply.code})"
 
 
-@pytest.mark.parametrize(
-    ("reply", "cause", "believed"),
-    [
-        (REFUSED, "5006", True),
-        (REFUSED, "5004", False),
-        (GUARDRAIL, "2017", False),
-    ],
-)
-def test_known_cause_is_believed_immediately(polled, reply, cause, believed):
-    one = polled({"isolation": Isolation(causes={cause: ""})})
+def test_no_cause_is_believed_for_having_been_seen_before(polled):
+    """What refuses another batch of the job, or even fails it, proves nothing of one that is paid for."""
+    one = polled({"isolation": Isolation(causes={"5006": "all", "5006 after acceptance": "all"})})
+
+    one.polled(REFUSED)
+
+    assert (one.now.failures, one.now.isolating) == (1, None)
+
+
+@pytest.mark.parametrize(("before", "reply"), [(-5006, REFUSED), (5006, REFUSED_BY_SERVER)])
+def test_failures_with_status_of_a_server_are_counted_apart(polled, before, reply):
+    """An outage's replies are no proof that one of another kind is right."""
+    one = polled(failures=4, failing_code=before, failing_at=T - 240)
 
     one.polled(reply)
 
-    assert one.now.failures == (0 if believed else 1)
-    assert (one.now.isolating is not None) is believed
+    assert (one.now.failures, one.now.failing_code, one.now.isolating) == (1, -before, None)
 
 
 each_server_failure = pytest.mark.parametrize("reply", [FAILED_EXECUTION, FAILED_AS_REJECTED, REFUSED_BY_SERVER])
@@ -125,7 +127,7 @@ each_server_failure = pytest.mark.parametrize("reply", [FAILED_EXECUTION, FAILED
 @pytest.mark.parametrize(("before", "since", "believed"), [(4, 900, True), (3, 900, False), (4, 899.5, False)])
 def test_failure_with_status_of_a_server_is_believed_after_fifteen_minutes(polled, reply, before, since, believed):
     """Until then the API itself may be what fails, for every batch."""
-    one = polled(failures=before, failing_code=reply.code, failing_at=T - since)
+    one = polled(failures=before, failing_code=-reply.code, failing_at=T - since)
 
     assert not one.polled(reply)
     assert (one.now.isolating is not None) is believed
@@ -134,7 +136,7 @@ def test_failure_with_status_of_a_server_is_believed_after_fifteen_minutes(polle
 @each_server_failure
 @pytest.mark.parametrize(("pending_at", "believed"), [(T - 30, True), (T - 61, False)])
 def test_failure_is_believed_sooner_if_another_id_is_answered_meanwhile(polled, reply, pending_at, believed):
-    one = polled(failures=4, failing_code=reply.code, failing_at=T - 60)
+    one = polled(failures=4, failing_code=-reply.code, failing_at=T - 60)
     one.services.ledger.create_batch(replace(one.seen, number="00000077", pending_at=pending_at))
 
     assert not one.polled(reply)
@@ -143,11 +145,11 @@ def test_failure_is_believed_sooner_if_another_id_is_answered_meanwhile(polled, 
 
 @each_server_failure
 def test_known_cause_is_no_proof_with_status_of_a_server(polled, reply):
-    one = polled({"isolation": Isolation(causes={str(reply.code): ""})}, claims=1)
+    one = polled({"isolation": Isolation(causes={f"{reply.code} after acceptance": ""})}, claims=1)
 
     assert not one.polled(reply)
     now = one.now
-    assert (now.isolating, now.failures, now.failing_code, now.due_at) == (None, 1, reply.code, T + 15)
+    assert (now.isolating, now.failures, now.failing_code, now.due_at) == (None, 1, -reply.code, T + 15)
     assert now.claims == 0, "not a claim: it is believed, or ends with its deadline"
 
 
@@ -163,7 +165,7 @@ def test_failed_batch_is_believed_immediately(polled, reply):
     one = polled()
 
     assert not one.polled(reply)
-    assert (one.now.state, one.now.cause) == (BatchState.READY, "3030")
+    assert (one.now.state, one.now.cause) == (BatchState.READY, "3030 after acceptance")
 
 
 # ── no answer ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -226,6 +228,19 @@ def test_long_unanswered_calls_are_noted_in_job(polled, reply, noted):
     assert one.services.ledger.job(one.job.job_id).lasting_error == LastingError(
         since=since, at=T, polling=True, **noted
     )
+
+
+@pytest.mark.parametrize("reply", [NO_ANSWER, PROXY])
+@pytest.mark.parametrize(
+    ("deadline", "since", "ends"),
+    [(T, 900, True), (T + 1, 900, False), (T, 899, False)],
+    ids=["long", "not yet past", "not for long"],
+)
+def test_deadline_of_job_ends_batch_whose_polls_fail_for_long(polled, reply, deadline, since, ends):
+    one = polled({"deadline_at": deadline}, calls_fail_since=T - since)
+
+    assert one.polled(reply) is ends
+    assert one.now.ending == (PAST_DEADLINE if ends else None)
 
 
 @pytest.mark.parametrize(

@@ -234,7 +234,7 @@ def test_failed_batch_whose_second_submit_was_refused_is_divided(polled, last_wo
 
     isolate_or_end(one.services, one.job, one.seen, 3030, "")
     now = one.now
-    assert (now.state, now.cause, now.ending_if_unanswered) == (BatchState.READY, "3030", kept)
+    assert (now.state, now.cause, now.ending_if_unanswered) == (BatchState.READY, "3030 after acceptance", kept)
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,7 @@ def test_batch_whose_latest_id_failed_is_divided_in_the_end(polled):
     one = polled(submissions=(earlier, replace(latest, given_up=True)), failing_code=3030)
 
     assert not submit_again(one.services, one.job, one.seen, LATE, COUNTED)
-    assert (one.now.isolating.code, one.now.cause) == ("rejected", "3030")
+    assert (one.now.isolating.code, one.now.cause) == ("rejected", "3030 after acceptance")
 
 
 # ── items that are missing ───────────────────────────────────────────────────────────────────────────────────────────
@@ -319,8 +319,8 @@ def test_changed_batch_does_not_end(polled):
 @pytest.mark.parametrize(
     ("code", "cause", "message"),
     [
-        (5006, "5006", "Workers AI accepted this request and then failed it (5006)"),
-        (None, "failed", "Workers AI accepted this request and then failed it"),
+        (5006, "5006 after acceptance", "Workers AI accepted this request and then failed it (5006)"),
+        (None, "failed after acceptance", "Workers AI accepted this request and then failed it"),
     ],
 )
 def test_failed_batch_of_several_records_is_isolated(polled, code, cause, message):
@@ -342,7 +342,7 @@ def test_retried_batch_that_fails_ends(polled, batch):
     isolate_or_end(one.services, one.job, one.seen, 5006, "its words")
 
     now = one.now
-    assert (now.ending.code, now.cause, now.isolating, now.due_at) == ("rejected", "5006", None, T)
+    assert (now.ending.code, now.cause, now.isolating, now.due_at) == ("rejected", "5006 after acceptance", None, T)
     assert one.services.store.get(now.ending.said) == b"its words"
 
 
