@@ -141,7 +141,7 @@ def plan_upload(
     """
     plan, header = _plan(first, options, key, beginning, limits, is_retry=is_retry)
     model = with_task(limits.catalog.find(plan.model), options.task or "")
-    plan = replace(plan, inputs=model.schema, task=model.task.value, facts=facts_of(model))
+    plan = replace(plan, inputs=model.schema, task=model.task.value, facts=facts_of(model), checks_models=True)
     if options.template and FORMATS[plan.format].is_json:
         takers = ", ".join(name for name, known in FORMATS.items() if not known.is_json)
         message = f"template: The upload's format is {plan.format}; only {takers} take a template. Leave it out."
@@ -224,8 +224,8 @@ def _plan(
         answers=known.is_table and bool(answer_columns(options.defaults or {})),
         converts=format_ != "native" or bool(options.defaults),
     )
-    model = first_model(format_, head, complete=complete, elements=array) if plan.by_default else ""
-    if model:
+    records = _elements(head[start:]) if plan.is_document else None
+    if plan.by_default and (model := first_model(format_, head, complete=complete, elements=records)):
         most = limits.most(model)
         plan = replace(plan, model=model, max_requests=most, first_requests=min(FIRST_BATCH_RECORDS, most))
     return plan, header

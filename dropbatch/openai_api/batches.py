@@ -13,7 +13,8 @@ import msgspec
 
 from dropbatch.client.find_jobs import job_ids
 from dropbatch.client.job import Job
-from dropbatch.core.formats.vendors.openai import BATCH_ENDPOINTS, model_id
+from dropbatch.core.formats.model_catalog import model_id
+from dropbatch.core.formats.vendors.openai import BATCH_ENDPOINTS
 from dropbatch.core.keys import FINAL_JOB_STATES, INBOX, JobState, denied_notice, job_id
 from dropbatch.core.option_values import MAX_DEADLINE_HOURS, MAX_TAGS
 from dropbatch.core.options import Options, metadata_of

@@ -10,8 +10,8 @@ import msgspec
 
 from dropbatch.core.errors import UploadRefused
 from dropbatch.core.formats.base import API_BODY_LIMIT, UNDECODABLE, begins
+from dropbatch.core.formats.model_catalog import model_id
 from dropbatch.core.formats.registry import FORMATS
-from dropbatch.core.formats.vendors.openai import model_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -222,16 +222,17 @@ def extension_format(key: str) -> str:
 def first_model(format_: str, head: bytes, *, complete: bool, elements: Iterable[bytes] | None = None) -> str:
     """The first model id that a record of a format names; empty if there is none."""
     sign = FORMATS[format_].sign
-    if sign is None or not sign.names_model:
+    if format_ != "native" and not (sign and sign.names_model):
         return ""
     for _, record in _lines(head, complete=complete) if elements is None else enumerate(elements):
+        if b'"model"' not in record:
+            continue
         try:
             value: Any = _decode(record)
         except UNDECODABLE:
             continue
-        body = value.get(sign.member) if isinstance(value, dict) else None
-        model = body.get("model") if isinstance(body, dict) else None
-        if isinstance(model, str) and (found := model_id(model)):
+        body = value.get(sign.member) if sign and isinstance(value, dict) else value
+        if found := model_id(body.get("model") if isinstance(body, dict) else None):
             return found
     return ""
 

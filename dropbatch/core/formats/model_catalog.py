@@ -19,6 +19,7 @@ from dropbatch.core.formats.base import UNDECODABLE, Shape, Task
 from dropbatch.core.formats.schemas import SCHEMAS, Limits, Schema
 
 MODEL_ID = re.compile(r"(?!.{201})@(?:cf|hf)/[A-Za-z0-9._-]+/[A-Za-z0-9._-]+")
+_LITELLM_PREFIX = "workers-ai/"
 WORKER_REPLY_TARGET_BYTES = 12_000_000
 """`REPLY_TARGET_BYTES` for the transport `worker`: a Worker has 128 MB, and if its AI binding does not return raw
 responses, it keeps several copies of a reply."""
@@ -27,6 +28,23 @@ REPLY_TARGET_BYTES = 200_000_000
 
 UNKNOWN_ANSWER_BYTES = 400_000
 """Bytes assumed for one answer of a model that is not listed: enough for half a minute of speech."""
+
+
+def model_id(name: object) -> str:
+    """The model id in a `model`, which LiteLLM writes after `workers-ai/`; empty for what names none of Workers AI."""
+    found = name.removeprefix(_LITELLM_PREFIX) if isinstance(name, str) else ""
+    return found if MODEL_ID.fullmatch(found) else ""
+
+
+def no_other_than(model: str) -> str:
+    """A pattern for what `model_id` finds no other model in."""
+    prefix = f"(?:{_LITELLM_PREFIX})?"
+    return rf"^(?!{prefix}{MODEL_ID.pattern}$)|^{prefix}{re.escape(model)}$"
+
+
+def of_other_model(model: str, job_model: str) -> str:
+    """Says of a record that it names another model than its job's."""
+    return f"The job's model is {job_model}. Upload records for {model[:100]} as a separate file."
 
 
 def is_model(model: str) -> bool:

@@ -218,8 +218,8 @@ def _converted(
         fault = UnsendableRecord(found.code, located(line, found.message), request)
         return _Record(b"", raw, _normal(found.reference), line, begin, end, fault)
     sent, reference = found
-    if inputs and (message := inputs.fault(sent)):
-        fault = UnsendableRecord("bad_record", located(line, message), NO_REFERENCE)
+    if inputs and (wrong := inputs.fault(sent)):
+        fault = UnsendableRecord(wrong.code, located(line, wrong.message), NO_REFERENCE)
         return _Record(b"", raw, _normal(reference), line, begin, end, fault)
     if len(sent) >= API_BODY_LIMIT - WRAPPER_BYTES:
         fault = too_large(len(sent), line, excerpt_json(raw))

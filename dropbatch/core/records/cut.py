@@ -312,9 +312,9 @@ def validate_record(
         return UnsendableRecord(
             "not_an_object", located(line, message), msgspec.Raw(readable_json(raw.removesuffix(b"\r")))
         )
-    if inputs and (message := inputs.fault(raw)):
+    if inputs and (fault := inputs.fault(raw)):
         return UnsendableRecord(
-            "bad_record", located(line, message), msgspec.Raw(readable_json(raw.removesuffix(b"\r")))
+            fault.code, located(line, fault.message), msgspec.Raw(readable_json(raw.removesuffix(b"\r")))
         )
     return _Sendable(raw.removesuffix(b"\r"), _reference(reference, raw))
 
@@ -344,7 +344,7 @@ def _reference_kept(raw: bytes | OverlongRecord, fault: UnsendableRecord) -> msg
     found = b""
     if fault.code == "too_large":
         found = whole_members(beginning_of(raw))
-    elif fault.code == "bad_record" and isinstance(raw, bytes):
+    elif fault.code in {"bad_record", "mismatched_model"} and isinstance(raw, bytes):
         found = without_lone_surrogates(raw)
     return _reference(_decode_request(found).external_reference, found) if found else NO_REFERENCE
 

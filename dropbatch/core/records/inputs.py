@@ -1,8 +1,8 @@
 """Inputs: whether a model takes a request, by the schemas that Cloudflare publishes and the efforts that are known.
 
 One without an input, with an empty one, or with a value beyond its range would be refused, and with it its whole
-batch. Requests are judged while they are decoded: a decoder that knows the members it looks for is quicker than one
-that keeps all.
+batch; one that names another model would be answered by the wrong one. Requests are judged while they are decoded: a
+decoder that knows the members it looks for is quicker than one that keeps all.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from dropbatch.core.formats.base import RecordFault
+from dropbatch.core.formats.model_catalog import model_id, no_other_than, of_other_model
 from dropbatch.core.formats.published import NEVER, alternatives, content, struct_of, with_efforts
 from dropbatch.core.formats.schemas import Limits
 
@@ -47,25 +49,32 @@ class Form(NamedTuple):
 
 
 @cache
-def forms_of(schema: str, efforts: tuple[str, ...] | None = None) -> tuple[Form, ...]:
+def forms_of(schema: str, efforts: tuple[str, ...] | None = None, model: str = "") -> tuple[Form, ...]:
     """The forms of a schema's requests; if nothing is known, one that any object has.
 
     Args:
         schema: its name, one of `dropbatch.core.formats.published`.
         efforts: that the model takes; None if they are not known.
+        model: the only one of Workers AI that a request may name; empty: any.
     """
+    named = {"model": [f"string {no_other_than(model)}", "null"]} if model else {}
     if schema not in content()["schemas"]:
-        return (Form("", msgspec.json.Decoder(Request).decode),)
+        return (Form("", msgspec.json.Decoder(struct_of(named, Request)).decode),)
     found = alternatives(schema)
     inputs = [next(name[:-1] for name in one.members if name.endswith("!")) for one in found]
     forms = []
     for one, member in zip(found, inputs, strict=True):
         others = dict.fromkeys(set(inputs) - {member}, NEVER)
-        kind = struct_of(with_efforts(one.members, efforts) | others, Request)
+        kind = struct_of(with_efforts(one.members, efforts) | others | named, Request)
         forms.append(Form(member, msgspec.json.Decoder(kind).decode))
     return tuple(reversed(forms))  # The usual one is the last that is published.
 
 
+class _Named(msgspec.Struct):
+    model: Any = None
+
+
+_decode_named = msgspec.json.Decoder(_Named).decode
 _WRONG = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _external_reference = attrgetter("external_reference")
 _decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -76,10 +85,10 @@ _MISSING = re.compile(r"required field `(\w+)`")
 class Inputs:
     """The requests that the model of a job takes."""
 
-    def __init__(self, schema: str, efforts: Efforts | None = None) -> None:
-        """Judge by the schema of this name, and by the model's efforts if they are known."""
-        self._efforts = efforts
-        self._forms = forms_of(schema, efforts and efforts.values)
+    def __init__(self, schema: str, efforts: Efforts | None = None, model: str = "") -> None:
+        """Judge by the schema of this name, by the model's efforts if they are known, and by its id if it is given."""
+        self._efforts, self._model = efforts, model
+        self._forms = forms_of(schema, efforts and efforts.values, model)
 
     def references(self, raws: Sequence[bytes], *, wanted: bool) -> list[Any] | None:
         """The references of requests that all have an input, in the same form; None if perhaps one has none.
@@ -110,10 +119,19 @@ class Inputs:
                 continue
         return None
 
-    def fault(self, raw: bytes) -> str:
-        """Why the model does not take a request, a JSON object; empty if it does. Begins with the member at fault."""
-        if not self._forms[0].member or self.read(raw) is not None:
-            return ""
+    def fault(self, raw: bytes) -> RecordFault | None:
+        """Why a request, a JSON object, cannot be sent; None if it can."""
+        if self.read(raw) is not None:
+            return None
+        model = model_id(_decode_named(raw).model)
+        if self._model and model not in {"", self._model}:
+            return RecordFault("mismatched_model", f"model: {of_other_model(model, self._model)}")
+        if not self._forms[0].member:
+            return None
+        return RecordFault("bad_record", self._fault_of_input(raw))
+
+    def _fault_of_input(self, raw: bytes) -> str:
+        """Begins with the member at fault."""
         members = _decode_members(raw)
         given = [one for one in self._forms if one.member in members]
         takers = " or ".join(one.member for one in self._forms)
@@ -144,7 +162,8 @@ class Inputs:
 
 def inputs_of(plan: SplitPlan) -> Inputs:
     """The requests that the model of a job takes: any if nothing is known, or if an older version planned it so."""
-    return Inputs(plan.inputs, plan.known_model.efforts if plan.facts else None)
+    efforts = plan.known_model.efforts if plan.facts else None
+    return Inputs(plan.inputs, efforts, plan.model if plan.checks_models else "")
 
 
 def is_text(raw: bytes) -> bool:

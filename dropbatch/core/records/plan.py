@@ -41,6 +41,7 @@ class SplitPlan:
         facts: what was known of the model then, as `dropbatch.core.formats.model_catalog.facts_of` writes it.
         first_bytes: maximum bytes of the first bodies, if fewer than `max_bytes`; later ones grow up to that. 0: none.
         by_default: whether the model is the stack's default: a model that the file names precedes it.
+        checks_models: whether a request that names another model is not sent; in jobs of older versions it was.
     """
 
     model: str
@@ -61,6 +62,7 @@ class SplitPlan:
     task: str = ""
     facts: str = ""
     first_bytes: int = 0
+    checks_models: bool = False
 
     @property
     def known_model(self) -> Model:

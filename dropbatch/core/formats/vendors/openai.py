@@ -27,7 +27,7 @@ from dropbatch.core.formats.base import (
     word_of,
 )
 from dropbatch.core.formats.conversion.requests import INPUT_MEMBERS, Endpoint, convert_body
-from dropbatch.core.formats.model_catalog import MODEL_ID
+from dropbatch.core.formats.model_catalog import model_id, of_other_model
 from dropbatch.core.formats.vendors.openai_objects import OBJECTS
 
 if TYPE_CHECKING:
@@ -97,12 +97,6 @@ class OpenAIReader(LineReader):
             raise BadRecordError(f"body.{name}", "It is missing. Without it, the body is a request of no endpoint.")
 
 
-def model_id(name: str) -> str:
-    """The model id in a `model`, which LiteLLM writes after `workers-ai/`; empty for another vendor's name."""
-    name = name.removeprefix("workers-ai/")
-    return name if MODEL_ID.fullmatch(name) else ""
-
-
 def check_model(body: dict[str, msgspec.Raw], target: Target, path: str) -> None:
     """Check a body's model: another vendor's name is ignored.
 
@@ -112,13 +106,9 @@ def check_model(body: dict[str, msgspec.Raw], target: Target, path: str) -> None
     model = value_of(body.get("model", NULL))
     if model is not None and not isinstance(model, str):
         raise BadRecordError(f"{path}.model", "It must be a string.")
-    model = model_id(model or "")
+    model = model_id(model)
     if model and model != target.model:
-        raise BadRecordError(
-            f"{path}.model",
-            f"The job's model is {target.model}. Upload records for {model[:100]} as a separate file.",
-            "mismatched_model",
-        )
+        raise BadRecordError(f"{path}.model", of_other_model(model, target.model), "mismatched_model")
 
 
 def _checked_body(line: _Line) -> dict[str, msgspec.Raw]:

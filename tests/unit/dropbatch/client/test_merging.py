@@ -92,6 +92,16 @@ def test_columns_that_differ_are_skipped(tmp_path):
 # ── what is never done ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
+def test_ids_within_a_users_record_stay(tmp_path):
+    record = b'{"id":4711,"text":"fail","metadata":{"id":9,"k":1},"external_reference":{"id":812,"page":2}}'
+    first = finish(tmp_path, ROOT, Form("native"), b'{"text":"ok"}\n' + record + b"\n", fail_marked)
+
+    error = json.loads(merge(tmp_path, first).errors.read_bytes())
+
+    assert (error["id"], error["external_reference"]) == (1, {"id": 812, "page": 2})
+    assert error["request"] == json.loads(record)
+
+
 def test_merge_that_dies_leaves_no_part_of_errors(tmp_path, monkeypatch):
     """What an earlier merge wrote is gone, and what this one wrote is not taken for all of it."""
     first = finish(tmp_path, ROOT, Form("native"), lines_of(*({"prompt": "x"} for _ in range(3))), all_fail)

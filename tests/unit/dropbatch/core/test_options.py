@@ -189,6 +189,13 @@ def test_number_next_to_nothing_is_nothing(member, text):
     assert str(value) in {"0", "0.0", "-0", "-0.0"}
 
 
+@pytest.mark.parametrize("name", ["max_cost", "deadline-hours", "model", "template"])
+def test_empty_argument_is_no_option(name):
+    """A limit of a variable that is not set must not be none."""
+    with pytest.raises(UsageError, match=f"{name}: It is empty, as of a variable that is not set"):
+        metadata_of({name: ""})
+
+
 def test_empty_metadata_names_nothing():
     assert metadata_options({"model": "", "tags": " "}) == {}
 

@@ -166,11 +166,20 @@ def test_first_model_id_in_body_counts():
     lines = [{"body": {"model": "gpt-4o"}}, {"body": 5}, 7, {"body": {"model": BGE}}, {"body": {"model": "@cf/a/b"}}]
     head = b"broken\n" + b"\n".join(json.dumps(line).encode() for line in lines)
     assert first_model("openai", head, complete=True) == BGE
-    assert first_model("native", head, complete=True) == ""
+    assert first_model("csv", head, complete=True) == ""
     assert first_model("openai", OPENAI, complete=True) == ""
     assert first_model("openai", json.dumps({"body": {"model": BGE}}).encode(), complete=False) == ""
     named = json.dumps({"params": {"model": f"workers-ai/{BGE}"}}).encode()
     assert first_model("anthropic", b"", complete=True, elements=[NATIVE, named]) == BGE
+
+
+@pytest.mark.parametrize("model", [BGE, f"workers-ai/{BGE}"])
+def test_native_record_names_model_itself(model):
+    lines = [{"text": "a"}, {"text": '"model"'}, {"model": "gpt-4o"}, {"model": 5}, {"model": model}]
+    head = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+
+    assert first_model("native", head, complete=True) == BGE
+    assert first_model("native", b'{"body":{"model":"@cf/a/b"},"text":"a"}\n', complete=True) == ""
 
 
 BROKEN = b"not JSON\n" * 100

@@ -48,10 +48,15 @@ def test_judged_as_by_published_schema(model):
         refused = problem(model, request, "", behaviour)
         fault = inputs.fault(json.dumps(request).encode())
 
-        assert (fault == "") == (refused is None), (request, fault, refused)
-        judged[fault == ""] += 1
+        assert (fault is None) == (refused is None), (request, fault, refused)
+        judged[fault is None] += 1
     assert judged[True]
     assert judged[False]
+
+
+def message_of(fault):
+    assert fault is None or fault.code == "bad_record"
+    return fault.message if fault else ""
 
 
 def test_every_schema_is_known():
@@ -80,7 +85,7 @@ def test_every_schema_is_known():
     ],
 )
 def test_fault_names_its_member(schema, request_, message):
-    assert Inputs(schema).fault(json.dumps(request_).encode()) == message
+    assert message_of(Inputs(schema).fault(json.dumps(request_).encode())) == message
 
 
 @pytest.mark.parametrize(
@@ -95,7 +100,7 @@ def test_fault_names_its_member(schema, request_, message):
 )
 def test_effort_is_judged_if_models_are_known(model, request_, message):
     inputs = inputs_of(replace(PLAN, inputs=find_model(model).schema, facts=facts_of(find_model(model))))
-    assert inputs.fault(json.dumps(request_).encode()) == message
+    assert message_of(inputs.fault(json.dumps(request_).encode())) == message
 
 
 PLAN = SplitPlan("@cf/baai/bge-m3", 100, 1_000_000, "a", "jsonl", "plain", inputs="bge-m3")
@@ -132,3 +137,31 @@ def test_what_no_input_is_read_from_is_judged_too(record, count):
     found = cut_of(*[b'{"text":"a"}'] * count, record)
 
     assert (found.sendable, len(found.rows)) == (count, count + 1)
+
+
+OTHER = "The job's model is @cf/baai/bge-m3. Upload records for @cf/baai/bge-base-en-v1.5 as a separate file."
+
+
+@pytest.mark.parametrize("schema", ["bge-m3", ""])
+@pytest.mark.parametrize(
+    ("model", "sent"),
+    [
+        *((name, True) for name in (PLAN.model, f"workers-ai/{PLAN.model}", "gpt-4o", "", None, "@cf/x")),
+        *((name, False) for name in ("@cf/baai/bge-base-en-v1.5", "workers-ai/@cf/baai/bge-base-en-v1.5")),
+    ],
+)
+@pytest.mark.parametrize("count", [0, 40])
+def test_record_that_names_another_model_is_not_sent(schema, model, sent, count):
+    record = json.dumps({"text": "a", "model": model, "external_reference": "r"}).encode()
+    good = [b'{"text":"a","other":{"model":"@cf/a/b"}}'] * count
+
+    found = cut_of(*good, record, plan=replace(PLAN, inputs=schema, checks_models=True))
+
+    faults = [(one.code, one.message) for one in found.rows.faults.values()]
+    assert faults == [] if sent else [("mismatched_model", f"Line {count + 1}: model: {OTHER}")]
+    assert found.sendable == count + sent
+    assert bytes(found.rows.references[-1]) == b'"r"'
+
+
+def test_models_are_not_judged_in_older_jobs():
+    assert cut_of(b'{"text":"a","model":"@cf/baai/bge-base-en-v1.5"}').sendable == 1
