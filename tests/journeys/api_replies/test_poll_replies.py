@@ -84,3 +84,40 @@ def test_one_server_error_ends_no_piece(start, api):
     world.settle(minutes=60)
 
     assert codes(world) == [None, "rejected", *[None] * 6]
+
+
+@pytest.mark.parametrize("code", [5006, *only_slowly(8007)])
+def test_refusal_of_another_batch_ends_no_running_one(start, api, code):
+    """All records of the second batch are refused one by one; then one poll of the first gets the same code once."""
+    api.switch(latency=1_200.0)
+    world = start(MAX_REQUESTS_PER_BATCH=8)
+    records = referenced(16)
+    for record in records[8:]:
+        record["text"] += " (bad)"
+    api.inject(Fault(kind=str(code), status=400, on="submit", contains="(bad)", times=0))
+    world.upload_records("a.jsonl", records, model=M2M)
+    began = world.now()
+    world.settle(until=lambda: world.now() - began > 600)
+    api.inject(Fault(kind=str(code), status=400, on="poll"))
+
+    world.settle()
+
+    assert codes(world) == [None] * 8 + ["rejected"] * 8
+    assert len(api.accepted) == 1
+
+
+def test_codes_of_an_outage_and_one_refusal_divide_no_running_batch(start, api):
+    """The API fails for every id for four minutes; then each batch gets the same code once as a client's fault."""
+    api.switch(latency=1_200.0)
+    world = start(MAX_REQUESTS_PER_BATCH=8)
+    api.inject(Fault(kind="5006", status=500, on="poll", times=0))
+    world.upload_records("a.jsonl", referenced(32), model=M2M)
+    began = world.now()
+    world.settle(until=lambda: world.now() - began > 240)
+    api.clear_faults()
+    api.inject(Fault(kind="5006", status=400, on="poll", times=4))
+
+    world.settle()
+
+    assert all_good(world, 32)
+    assert len(api.accepted) == 4

@@ -10,12 +10,17 @@ LIMIT = "0.00002"
 """Dollars: about three of the batches of two records."""
 
 
+def is_shown(world):
+    """Whether a job says that it waits for the day's limit."""
+    return (world.status()["waiting_for"] or {}).get("code") == "day_limit"
+
+
 @pytest.fixture
 def poor(start):
     """A Dropbatch that has spent what it may spend today, with a job that waits."""
     world = start(MAX_REQUESTS_PER_BATCH=2, MAX_COST_PER_DAY=LIMIT)
     world.upload_records("a.jsonl", greetings(12), model=M2M)
-    world.settle(minutes=30, until=lambda: (world.status()["waiting_for"] or {}).get("code") == "day_limit")
+    world.settle(minutes=30, until=lambda: is_shown(world) and world.status()["waiting_for"]["until"])
     return world
 
 
@@ -56,3 +61,27 @@ def test_pause_of_the_day_is_no_pause_of_the_next(poor):
     assert [(one["reason"]["S"], float(one["until"]["N"])) for one in pauses] == [
         (PauseReason.DAY_LIMIT.value, 1_795_305_600.0)
     ]
+
+
+@pytest.fixture
+def reserved(start, api):
+    """A Dropbatch whose outstanding batches may cost all of today's money, with a job that waits for them."""
+    world = start(MAX_REQUESTS_PER_BATCH=2, MAX_COST_PER_DAY=LIMIT)
+    api.switch(latency=7_200.0)
+    world.upload_records("a.jsonl", greetings(12), model=M2M)
+    world.settle(minutes=5, until=lambda: is_shown(world))
+    return world
+
+
+def test_job_that_waits_for_what_others_cost_says_so(reserved):
+    waiting = reserved.status()["waiting_for"]
+
+    assert waiting["until"] is None
+    assert "when these are finished" in waiting["message"]
+
+
+def test_resume_lets_it_submit_at_once(reserved, api):
+    assert 0 < len(api.accepted) < 12
+    reserved.control("stack", "run")
+
+    reserved.settle(minutes=10, until=lambda: len(api.accepted) == 12)

@@ -134,5 +134,17 @@ def test_settled_day_is_never_below_zero(day):
     assert replace(day.day(TODAY), writes=0, last="") == DayCosts()
 
 
+def test_wait_for_what_others_cost_is_seen_until_it_is_lifted(day):
+    day.reserve("a", 700, None, 0, NOW)
+    assert not day.is_awaited(NOW)
+
+    assert day.reserve("b", 400, None, 0, NOW) is Room.WAIT
+    assert day.is_awaited(NOW + 1_800), "the longest time between two looks"
+    assert not day.is_awaited(NOW + 1_900)
+    assert today(day) == (0, 700)
+    day.lift_day(NOW)
+    assert not day.is_awaited(NOW)
+
+
 def test_days_change_at_midnight_utc():
     assert [day_of(at) for at in (MIDNIGHT - 0.001, MIDNIGHT)] == [TODAY, "2026-11-22"]

@@ -307,6 +307,16 @@ def test_other_files_are_not_touched(small, tmp_path):
     assert small.run("get", "a.jsonl", "--so-far").code == 2
 
 
+def test_replaced_file_has_nothing_of_another_job_before_the_first_answer(small, tmp_path):
+    upload(small, 4)
+    small.world.deliver_all()
+    out = tmp_path / "a.jsonl"
+    out.write_text('{"id":0,"result":"of another job"}\n')
+
+    assert small.run("get", "a.jsonl", "--so-far", "-o", out, "--force").code == 0
+    assert out.read_bytes() == b""
+
+
 def test_long_spans_are_not_read_again(small, api, tmp_path, monkeypatch, read):
     """The ledger is read on where a long span ends."""
     monkeypatch.setattr(so_far, "LONG_SPAN", 3)
