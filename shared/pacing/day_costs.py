@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from mypy_boto3_dynamodb import DynamoDBClient
 
-DAY_SECONDS, NOTED_EVERY_SECONDS = 86_400, 60.0
+DAY_SECONDS, WAIT_NOTED_SECONDS = 86_400, 60.0
 KEPT_DAYS = 30
 """Days after which a day's item is deleted."""
 CHANGE_TRIES = 5
@@ -126,13 +126,13 @@ class DayLimit(ControlItems):
 
     def _note_wait(self, day: str, seen: DayCosts, now: float) -> None:
         """Note for those who look that a batch waits. Lost if another write is quicker: the batch looks again."""
-        if now - seen.waited_at > NOTED_EVERY_SECONDS:
+        if now - seen.waited_at > WAIT_NOTED_SECONDS:
             self._put(day, seen, replace(seen, waited_at=now))
 
     def is_awaited(self, now: float) -> bool:
         """Whether batches wait until it is known what others cost, so far as they have looked."""
         seen = self.day(day_of(now))
-        return not seen.lifted and now - seen.waited_at < MAX_COST_LOOK_SECONDS + NOTED_EVERY_SECONDS
+        return not seen.lifted and now - seen.waited_at < MAX_COST_LOOK_SECONDS + WAIT_NOTED_SECONDS
 
     def settle(self, name: str, held: Reservation, amount: int, now: float) -> None:
         """Note what a batch cost that is final, in place of what it reserved. A day that is over is left as it is."""

@@ -218,8 +218,10 @@ class UnfinishedPoll:
             return False
         times, since = self._misses(HTTPStatus.OK)
         counted = _missed(times, since, HTTPStatus.OK)
-        if is_lost_for_long(times, since, now) or is_overdue(services, batch, now) or job.is_past_deadline(now):
+        if is_lost_for_long(times, since, now):
             return submit_again(services, job, batch, NO_ANSWERS, counted)
+        if is_overdue(services, batch, now) or job.is_past_deadline(now):
+            return submit_again(services, job, batch, LATE, counted)
         self._look_again(times, since, counted)
         return False
 

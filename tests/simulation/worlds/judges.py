@@ -53,7 +53,9 @@ CODES = frozenset(
     {"rejected", "inference_failed", "missing_response", "expired", "submit_unknown", "cancelled", "internal"}
 )
 """Codes with which a good record may end, if faults were injected."""
-FAILED_BY_CODE = frozenset({"failed", "3003", "3006", "3030", "5001", "5004", "5006", "8007"})
+FAILED_BY_CODE = frozenset(
+    f"{one} after acceptance" for one in ("failed", "3003", "3006", "3030", "5001", "5004", "5006", "8007")
+)
 """With which an accepted batch may fail: the API's word for it, and the codes that blame the request. The gateway's
 2016, 2017, 2029 and 2030 too, which no world plays on polls."""
 ENDED_RECORDS = ("RecordsSucceeded", "RecordsUnreadable", "RecordsRefused", "RecordsUnanswered")

@@ -80,6 +80,14 @@ ODD_REPLIES = (
 """Replies that show no answer yet, although it comes; the last beside a second submit that is refused."""
 ODD_REPLY_SHARE = 0.25
 """Share of the worlds with faults that have one of them."""
+MIXED_REPLIES = (
+    (Fault(kind="5006", on="submit", nth=2, times=2), Fault(kind="5006", on="poll", status=400, times=4)),
+    (Fault(kind="5006", on="poll", status=500, times=20), Fault(kind="5006", on="poll", status=400, times=4)),
+    (Fault(kind="10404", on="poll", status=404, times=30), Fault(kind="no_answers", times=4)),
+)
+"""Replies of two kinds, of which neither comes often enough to be believed."""
+MIXED_SHARE = 0.15
+"""Share of the worlds with faults that have two of them."""
 ROUTE_SHARE = 0.1
 """Share of the worlds with faults in which polls find no id for minutes or hours."""
 TASK_SHARE, LONG = 0.4, 1e9
@@ -209,6 +217,7 @@ def draw(seed: int) -> Plan:
             *_odd_answers(seed),
             *_odd_replies(seed),
             *_no_route(seed),
+            *_mixed_replies(seed),
         ),
         acts=tuple(drops),
     )
@@ -252,6 +261,11 @@ def _odd_replies(seed: int) -> list[Fault]:
     chosen = apart.choice(ODD_REPLIES)
     second = [Fault(kind="5006", on="submit", nth=2, times=2)] if chosen.kind == "stuck" else []
     return [chosen, *second]
+
+
+def _mixed_replies(seed: int) -> list[Fault]:
+    apart = Random(f"{seed} mixed")
+    return [*apart.choice(MIXED_REPLIES)] if apart.random() < MIXED_SHARE else []
 
 
 def _no_route(seed: int) -> list[Fault]:
