@@ -171,6 +171,9 @@ def commanded_at_the_end(world: World) -> list[Dropped]:
         then=lambda: world.command(dropped.upload.job_id, "pause"),
     )
     Slow(world, "META", "#control", seconds=10.0)
+    world.run(600.0, world.all_over)
+    if not world.all_over():  # Under this schedule it was not at its end; a paused job waits for a month.
+        world.command(dropped.upload.job_id, "run")
     return [dropped]
 
 

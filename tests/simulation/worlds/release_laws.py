@@ -43,7 +43,8 @@ class ReleaseLaws:
         is_resumed = key == ("CONTROL", "STACK") and number(old, "held_since") > 0 == number(new, "held_since")
         if is_lifted or is_resumed:
             waiting = {one: item for one, item in self.world.dynamodb.items.items() if self._waits(one, item)}
-            self.world.kernel.at(now + FIRST_SECONDS, lambda: self._judge_first(now, waiting))
+            held_up = sum(self.world.calls.held_up.values())  # Whoever lifts it may be what was held up.
+            self.world.kernel.at(now + FIRST_SECONDS + held_up, lambda: self._judge_first(now, waiting))
             self.world.kernel.at(now + DUE_SECONDS, lambda: self._judge_due(now, waiting))
 
     def _waits(self, key: Key, item: Wire) -> bool:

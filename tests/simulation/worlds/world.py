@@ -280,12 +280,6 @@ class World(Account):
         found: Services = self.invocation().process.state
         return found
 
-    def message_failed(self, record: Any, exception: Any) -> Any:
-        """In place of the processor's handler of a failed message, which Lambda delivers again."""
-        self.failures.append(exception[1])
-        processor = HANDLERS[self.invocation().function_name].processor
-        return BatchProcessor.failure_handler(processor, record, exception)
-
     def count(self, name: str, unit: str, value: float = 1) -> None:
         """Add to a metric."""
         del unit
@@ -305,6 +299,12 @@ def simulated(
     with ExitStack() as stack:
         stack.enter_context(patch.dict(os.environ, _environment({"COMPLETION_EVENTS": "no"} | settings)))
         world = World(seed, awkward, behaviour)
+
+        def message_failed(processor: BatchProcessor, record: Any, exception: Any) -> Any:
+            """Of the invocation whose processor this is: others run meanwhile."""
+            world.failures.append(exception[1])
+            return BatchProcessor.failure_handler(processor, record, exception)
+
         clock = SimpleNamespace(time=world.clock, monotonic=world.clock)
         chance = random.Random(seed)
         reader = Reader(world.dynamodb)
@@ -319,7 +319,7 @@ def simulated(
             (functions.submit.handler, "services", world.services),
             (functions.poll.handler, "services", world.services),
             (observability.metrics, "add_metric", world.count),
-            (observability.LoggingBatchProcessor, "failure_handler", world.message_failed),
+            (observability.LoggingBatchProcessor, "failure_handler", message_failed),
             (observability.metrics, "flush_metrics", lambda **_: None),
             (inspect, "signature", cache(inspect.signature)),  # Powertools asks for a handler's with each message.
         ):
