@@ -17,6 +17,8 @@ POLL_SECONDS = (0.005, 0.05)
 """How long a message waits for one of Lambda's pollers."""
 THROTTLED_SECONDS = 5.0
 """How long a message waits after the function had no room."""
+APART_SECONDS = 1e-6
+"""No two invocations begin at the very same time: each would take what the other writes then for its own."""
 
 
 @dataclass(slots=True)
@@ -94,7 +96,7 @@ class Function:
         kernel, random, awkward = self.calls.kernel, self.calls.random, self.calls.awkward
         is_cold = not self.idle
         process = Process(self.build(), self.version) if is_cold else self.idle.pop(random.randrange(len(self.idle)))
-        delay = random.uniform(0, awkward.cold_start_seconds) if is_cold else 0.0
+        delay = random.uniform(0, awkward.cold_start_seconds) if is_cold else self.invocations % 97 * APART_SECONDS
         name = f"{self.name}-{self.invocations}"
         invocation = Invocation(name, process, kernel.now + delay + self.timeout, self.calls)
         if awkward.death and random.random() < awkward.death:
