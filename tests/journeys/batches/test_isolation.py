@@ -114,7 +114,7 @@ def test_records_failing_alike_are_not_tried_alone(start, api, monkeypatch, coun
     assert calls(api, "submit") <= 1 + 3 * at_once
     assert calls(api, "submit") <= 40
     assert any(message.startswith("Not tried alone, because every request") for message in messages(world))
-    assert world.manifest()["isolation"]["not_tried_alone"] == ["3030" if later else "5006"]
+    assert world.manifest()["isolation"]["not_tried_alone"] == ["3030 after acceptance" if later else "5006"]
     assert len(world.lines("retry.jsonl")) == count
 
 
