@@ -132,7 +132,8 @@ class DayLimit(ControlItems):
     def is_awaited(self, now: float) -> bool:
         """Whether batches wait until it is known what others cost, so far as they have looked."""
         seen = self.day(day_of(now))
-        return not seen.lifted and now - seen.waited_at < MAX_COST_LOOK_SECONDS + WAIT_NOTED_SECONDS
+        is_noted = now - seen.waited_at < MAX_COST_LOOK_SECONDS + WAIT_NOTED_SECONDS
+        return is_noted and seen.reserved > 0 and not seen.lifted
 
     def settle(self, name: str, held: Reservation, amount: int, now: float) -> None:
         """Note what a batch cost that is final, in place of what it reserved. A day that is over is left as it is."""

@@ -219,13 +219,18 @@ def extension_format(key: str) -> str:
     return next((found for ending, found in EXTENSIONS.items() if name.endswith(ending)), "")
 
 
+_MODEL = b'"model"'
+
+
 def first_model(format_: str, head: bytes, *, complete: bool, elements: Iterable[bytes] | None = None) -> str:
     """The first model id that a record of a format names; empty if there is none."""
     sign = FORMATS[format_].sign
     if format_ != "native" and not (sign and sign.names_model):
         return ""
+    if elements is None and _MODEL not in head:
+        return ""  # Nearly always, so without a look at each line.
     for _, record in _lines(head, complete=complete) if elements is None else enumerate(elements):
-        if b'"model"' not in record:
+        if _MODEL not in record:
             continue
         try:
             value: Any = _decode(record)

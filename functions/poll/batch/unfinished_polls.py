@@ -172,7 +172,7 @@ class UnfinishedPoll:
         if not self._is_latest:
             self._give_up_earlier()
             return False
-        times, since = self._failures(code)
+        times, since = self._in_a_row(self.batch.failures, self.batch.failing_at, code)
         if _is_repeated(times, since, self.services.now()):
             return True
         self._poll_again(DOUBTED_SECONDS, failures=times, failing_code=code, failing_at=since, misses=0)
@@ -188,7 +188,7 @@ class UnfinishedPoll:
         if not self._is_latest:
             self._give_up_earlier()
             return False
-        times, since = self._failures(-code)
+        times, since = self._in_a_row(batch.failures, batch.failing_at, -code)
         if is_lost_for_long(times, since, now) or (
             _is_repeated(times, since, now) and other_is_known(services, self._sent, batch, since)
         ):
@@ -201,14 +201,19 @@ class UnfinishedPoll:
         services.ledger.schedule_poll(batch, now + wait, **counted)
         return False
 
-    def _failures(self, code: int) -> tuple[int, float]:
+    def _in_a_row(self, times: int, since: float, code: int) -> tuple[int, float]:
         """How many polls in a row got this code, with this one, and since when, Unix seconds.
 
-        A server's status is one of another kind, so with it the code is negative.
+        What differs in kind differs in code, since neither proves the other: a server's status makes a code negative;
+        an unknown id is 404, and 200 one that is known, but completed without answers.
+
+        Args:
+            times: as many polls before, of this code or another.
+            since: time of the first of them.
+            code: of this poll.
         """
-        batch = self.batch
-        same = batch.failures > 0 and batch.failing_code == code
-        return (batch.failures + 1, batch.failing_at) if same else (1, self.services.now())
+        same = times > 0 and self.batch.failing_code == code
+        return (times + 1, since) if same else (1, self.services.now())
 
     def _no_answers(self) -> bool:
         """Process a batch that is completed without answers: they are paid for, so they may come for a while."""
@@ -216,7 +221,7 @@ class UnfinishedPoll:
         if not self._is_latest:
             self._give_up_earlier()
             return False
-        times, since = self._misses(HTTPStatus.OK)
+        times, since = self._in_a_row(batch.misses, batch.missed_at, HTTPStatus.OK)
         counted = _missed(times, since, HTTPStatus.OK)
         if is_lost_for_long(times, since, now):
             return submit_again(services, job, batch, NO_ANSWERS, counted)
@@ -237,7 +242,7 @@ class UnfinishedPoll:
             changed = replace(seen, misses=seen.misses + 1, missed_at=since, given_up=given_up)
             self._poll_again(self._wait_for_earlier(changed), submissions=self._with(changed), **failing)
             return False
-        times, since = self._misses(HTTPStatus.NOT_FOUND)
+        times, since = self._in_a_row(batch.misses, batch.missed_at, HTTPStatus.NOT_FOUND)
         counted = _missed(times, since, HTTPStatus.NOT_FOUND) | failing
         if is_overdue(services, batch, now) or job.is_past_deadline(now):
             return submit_again(services, job, batch, LATE, counted)
@@ -254,16 +259,6 @@ class UnfinishedPoll:
         now = self.services.now()
         wait = next_look(times, since, now - self.submission.at, now)
         self.services.ledger.schedule_poll(self.batch, now + wait, **counted)
-
-    def _misses(self, status: int) -> tuple[int, float]:
-        """How many polls in a row found nothing in the same way, with this one, and since when, Unix seconds.
-
-        A completed batch without answers is known: it is no proof that the id is lost, and an unknown id none that the
-        answers are.
-        """
-        batch = self.batch
-        same = batch.misses > 0 and batch.failing_code == status
-        return (batch.misses + 1, batch.missed_at) if same else (1, self.services.now())
 
     def _failed(self, code: int | None, message: str) -> None:
         """Process a failure after acceptance; while another id that was paid for is polled, only this is given up."""

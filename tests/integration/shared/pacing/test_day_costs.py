@@ -146,5 +146,14 @@ def test_wait_for_what_others_cost_is_seen_until_it_is_lifted(day):
     assert not day.is_awaited(NOW)
 
 
+def test_nothing_is_awaited_once_all_costs_are_known(day):
+    held = day.reserve("a", 700, None, 0, NOW)
+    assert day.reserve("b", 400, None, 0, NOW) is Room.WAIT
+
+    day.settle("a", held, 300, NOW)
+
+    assert not day.is_awaited(NOW)
+
+
 def test_days_change_at_midnight_utc():
     assert [day_of(at) for at in (MIDNIGHT - 0.001, MIDNIGHT)] == [TODAY, "2026-11-22"]
