@@ -347,6 +347,8 @@ class _Submit(UnprovenSubmit):
         services, job, batch, permit = self.services, self.job, self.batch, self.permit
         now, ledger, budget = services.now(), services.ledger, services.budget
         code = reply.code or reply.status
+        if is_like_lost(reply) and permit.pause and permit.pause.reason is PauseReason.OUTAGE:
+            budget.pause(PauseReason.OUTAGE, now, str(code), permit)  # Whatever the code blames.
         match verdict:
             case ErrorClass.MODEL_WAITS:
                 until = budget.delay_model(job.plan.model, now, str(code), permit)

@@ -33,6 +33,7 @@ from shared.pacing.controls import (
     control_key,
     rate_sk,
     wait_for_lift,
+    wait_for_model,
 )
 from shared.pacing.room import Free, ModelRoom, together
 from shared.retry import jittered, soon_after
@@ -147,15 +148,18 @@ class Budget(ControlItems):
         burst = self.burst if first else self.submit_burst
         if model in controls.full_models:
             return Denied(now + jittered(FULL_LOOK_SECONDS), paused=True)
-        # Checked before a probe is claimed, because a probe without a token would be lost.
+        # Checked before a probe is claimed, because a probe without a call would be lost.
         if (denied := self._denied(controls.rate, burst, now)) is not None:
             return denied
         if controls.stack.held_since:
             return wait_for_lift(now)
-        paused = self.pass_pause(controls.pause, CallKind.SUBMIT, now)
+        pause, wait = controls.pause, controls.model_wait
+        if wait and now < wait.until and (pause is None or now >= pause.probed_at(now)):
+            return wait_for_model(wait, now)
+        paused = self.pass_pause(pause, CallKind.SUBMIT, now)
         if isinstance(paused, Denied):
             return paused
-        waited = self.pass_model(model, controls.model_wait, now)
+        waited = self.pass_model(model, wait, now)
         if isinstance(waited, Denied):
             return waited
         if not self._take(controls.rate, 1, burst, now, sender):

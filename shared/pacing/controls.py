@@ -264,13 +264,14 @@ class ControlItems(Table):
             reason: why.
             now: Unix seconds.
             code: what the API said, for the user.
-            permit: of the call that got this answer; after a failed probe of an outage, the next one is later.
+            permit: of the call that got this answer; after a failed probe of an outage, the next one is later, once.
         """
         sender = permit.sender
         old = self.controls(sender=sender).pause
         in_force = old if old and not old.is_over(now) else None
         same = in_force if in_force and in_force.reason is reason else None
-        longer_outage = same if reason is PauseReason.OUTAGE and permit.pause else None
+        is_probed = same is not None and permit.pause is not None and permit.pause.nonce == same.nonce
+        longer_outage = same if reason is PauseReason.OUTAGE and is_probed else None
         if in_force and in_force.reason not in REPLACED[reason] and not longer_outage:
             return
         step = min(2 * longer_outage.step, MAX_OUTAGE_WAIT_SECONDS) if longer_outage else FIRST_PROBE_SECONDS[reason]
@@ -338,7 +339,7 @@ class ControlItems(Table):
             probing = replace(wait, until=now + MODEL_PROBE_SECONDS)
             if self._replace(f"RATE#MODEL#{model}", wait, probing):
                 return probing
-        return Denied(soon_after(max(wait.until, now) + 1, 14), paused=False)
+        return wait_for_model(wait, now)
 
     def _replace(self, sk: str, old: Pause | ModelWait, new: Pause | ModelWait) -> bool:
         """Write `new` if the item is still exactly the one that was read, by its nonce and its next time."""
@@ -373,6 +374,11 @@ class ControlItems(Table):
 def wait_for_lift(now: float, wake_at: float = math.inf) -> Denied:
     """No submit now, but as soon as a pause is lifted; `wake_at` is when to look if nobody lifts it."""
     return Denied(soon_after(now + LIFT_LOOK_SECONDS, 1), paused=True, wake_at=wake_at)
+
+
+def wait_for_model(wait: ModelWait, now: float) -> Denied:
+    """No submit of the model now, but when its wait is over."""
+    return Denied(soon_after(max(wait.until, now) + 1, 14), paused=False)
 
 
 def pause_sk(sender: Sender) -> str:

@@ -26,6 +26,10 @@ PROBED_SECONDS = 3_600.0
 """Seconds for which no other batch of a model is submitted again once a probe was begun, or its id was not known."""
 OTHER_BATCHES = 100
 """Batches of the job in which an id is looked for that the API knew."""
+CLOCK_SECONDS = 30.0
+"""Seconds by which clocks of two functions may differ."""
+COLLECTED_SECONDS = 300.0
+"""Seconds from an answer until its batch is `done`, where the function that got it died, or S3 was slow."""
 
 
 def is_lost_for_long(misses: int, since: float, now: float) -> bool:
@@ -47,17 +51,24 @@ def next_look(misses: int, since: float, age: float, now: float) -> float:
     return min(wait, max(left, DOUBTED_SECONDS)) if left > 0 else wait
 
 
-def other_is_known(services: Services, job: Job, batch: Batch, since: float) -> bool:
-    """Whether the API knew another id of the model after `since`, Unix seconds, when it did not know the batch's.
+def other_is_known(services: Services, job: Job, batch: Batch) -> bool:
+    """Whether the API has known another id of the model since it first failed to find the batch's answers.
+
+    It is read before the batch is polled. An id that is known a moment after the poll proves nothing: a route that
+    begins to work again answers the one normally, and did not yet know the other.
 
     Raises:
         StorageError: DynamoDB failed.
     """
-    if batch.pending_at > since or _last_probe(services, job).known_at > since:
+    times, since = (batch.misses, batch.missed_at) if batch.misses else (batch.failures, batch.failing_at)
+    if times + 1 < MISSES:
+        return False  # The poll decides nothing.
+    known_from = since + CLOCK_SECONDS
+    if batch.pending_at > known_from or _last_probe(services, job).known_at > known_from:
         return True
     others = services.ledger.batches(job.job_id, after=job.output.mark, limit=OTHER_BATCHES, unreadable=[])
     account = batch.submissions[-1].sender.account
-    return any(_known_at(one) > since for one in others if _account(one) == account)
+    return any(_known_at(one) > known_from for one in others if _account(one) == account)
 
 
 def _account(batch: Batch) -> str | None:
@@ -66,10 +77,10 @@ def _account(batch: Batch) -> str | None:
 
 
 def _known_at(batch: Batch) -> float:
-    """When the API last showed that it knows an id of a batch; an answer in the reply to a submit has none."""
+    """Since when at least the API knew an id of a batch; an answer in the reply to a submit has none."""
     has_id = bool(batch.submissions) and bool(batch.submissions[-1].request_id)
     answered = batch.state is BatchState.DONE and has_id and batch.ending is None
-    return max(batch.pending_at, (batch.completed_at or 0.0) if answered else 0.0)
+    return max(batch.pending_at, (batch.completed_at or 0.0) - COLLECTED_SECONDS if answered else 0.0)
 
 
 def begin_probe(services: Services, job: Job, batch: Batch) -> bool:
@@ -88,14 +99,21 @@ def begin_probe(services: Services, job: Job, batch: Batch) -> bool:
     return services.id_probes.begin(*_model(services, job), last, now)
 
 
-def note_known(services: Services, job: Job, batch: Batch, submission: Submission) -> None:
+def note_known(services: Services, job: Job, batch: Batch, submission: Submission, now: float) -> None:
     """Note that the API knows the id of a batch that was submitted again, the first time that it does.
+
+    Args:
+        services: the process's services.
+        job: as the account sees it that was polled.
+        batch: as claimed.
+        submission: the one whose id was polled.
+        now: when the poll began, Unix seconds.
 
     Raises:
         StorageError: DynamoDB failed.
     """
     if len(batch.of_round) > 1 and submission is batch.submissions[-1] and batch.pending_at < submission.at:
-        services.id_probes.note_known(*_model(services, job), services.now())
+        services.id_probes.note_known(*_model(services, job), now)
 
 
 def _last_probe(services: Services, job: Job) -> IdProbe:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from dropbatch.core import keys
 from functions.poll.batch.collect import StoredReply, collect
 from functions.poll.batch.isolate_batch import give_up, isolate
-from functions.poll.batch.lost_ids import note_known
+from functions.poll.batch.lost_ids import note_known, other_is_known
 from functions.poll.batch.partial_answers import is_partial, use_partial, waits_for_more
 from functions.poll.batch.unanswered import end
 from functions.poll.batch.unfinished_polls import UnfinishedPoll
@@ -108,6 +108,7 @@ def _advance_batch(invocation: Invocation, job: Job, batch: Batch, permit: Permi
     if job.cancelled == CANCEL_NOW:
         return end(services, job, batch, CANCELLED_ACCEPTED)
     now, sent = services.now(), as_sent(job, submission.sender)
+    poll = UnfinishedPoll(services, job, batch, submission, permit, other_is_known(services, sent, batch))
     count("PollCalls")
     with api_of(services, permit.sender).poll(
         job.plan.model,
@@ -118,13 +119,13 @@ def _advance_batch(invocation: Invocation, job: Job, batch: Batch, permit: Permi
         verdict = _verdict(services, sent, batch, reply, permit.sender)
         # The API may give a whole answer only once, so what tells it from a part is read until S3 gives it.
         if isinstance(reply, Answer) and invocation.retry(lambda: waits_for_more(services, job, batch, reply)):
-            note_known(services, sent, batch, submission)
-            done = UnfinishedPoll(services, job, batch, submission, permit).process(Pending(reply.status[:32]), None)
+            note_known(services, sent, batch, submission, now)
+            done = poll.process(Pending(reply.status[:32]), None)
         elif isinstance(reply, Answer):
             key = keys.raw(job.job_id, batch.number, submission.attempt, batch.polls)
             # The API may never give this answer again, so S3 is tried for as long as this invocation lasts.
             invocation.retry(lambda: services.store.put_if_absent(key, reply.body))
-            note_known(services, sent, batch, submission)
+            note_known(services, sent, batch, submission, now)
             clear_lasting_error(services, job, batch)
             note_answer(services, sent, batch, now)
             done = _collect(services, job, batch, StoredReply(key, reply))
@@ -132,8 +133,8 @@ def _advance_batch(invocation: Invocation, job: Job, batch: Batch, permit: Permi
             _note_completion(services, job, batch, reply, now)
         else:
             if not isinstance(reply, Rejected | OutcomeUnknown):
-                note_known(services, sent, batch, submission)
-            done = UnfinishedPoll(services, job, batch, submission, permit).process(reply, verdict)
+                note_known(services, sent, batch, submission, now)
+            done = poll.process(reply, verdict)
         if not isinstance(reply, OutcomeUnknown) and verdict not in KEEPS_PAUSE:
             services.lift(permit, job.plan.model)
     return done

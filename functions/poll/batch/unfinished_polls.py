@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from functions.poll.batch.lost_ids import DOUBTED_SECONDS, begin_probe, is_lost_for_long, next_look, other_is_known
+from functions.poll.batch.lost_ids import DOUBTED_SECONDS, begin_probe, is_lost_for_long, next_look
 from functions.poll.batch.unanswered import (
     LATE,
     is_overdue,
@@ -51,6 +51,7 @@ class UnfinishedPoll:
         batch: as claimed.
         submission: the one whose id was polled.
         permit: the poll's.
+        other_known: whether the API has known another id of the model since this one failed; read before the poll.
     """
 
     services: Services
@@ -58,6 +59,7 @@ class UnfinishedPoll:
     batch: Batch
     submission: Submission
     permit: Permit
+    other_known: bool
 
     def process(self, reply: Reply, verdict: ErrorClass | None) -> bool:
         """Process the reply.
@@ -189,9 +191,7 @@ class UnfinishedPoll:
             self._give_up_earlier()
             return False
         times, since = self._in_a_row(batch.failures, batch.failing_at, -code)
-        if is_lost_for_long(times, since, now) or (
-            _is_repeated(times, since, now) and other_is_known(services, self._sent, batch, since)
-        ):
+        if is_lost_for_long(times, since, now) or (_is_repeated(times, since, now) and self.other_known):
             self._failed(reply.code, reply.message)
             return False
         counted: dict[str, object] = {"failures": times, "failing_code": -code, "failing_at": since, "misses": 0}
@@ -247,8 +247,7 @@ class UnfinishedPoll:
         if is_overdue(services, batch, now) or job.is_past_deadline(now):
             return submit_again(services, job, batch, LATE, counted)
         if is_lost_for_long(times, since, now) and (
-            other_is_known(services, self._sent, batch, since)
-            or (may_submit_again(services, job, batch) and begin_probe(services, self._sent, batch))
+            self.other_known or (may_submit_again(services, job, batch) and begin_probe(services, self._sent, batch))
         ):
             return submit_again(services, job, batch, LOST, counted)
         self._look_again(times, since, counted)

@@ -81,8 +81,6 @@ class UnprovenSubmit:
         if like_lost and batch.doubts >= MAX_DOUBTS:
             self.end_ambiguous(now, code)
             return
-        if like_lost and self.permit.pause and self.permit.pause.reason is PauseReason.OUTAGE:
-            services.budget.pause(PauseReason.OUTAGE, now, code, self.permit)
         failing_since = note_lasting_error(services, self.job, batch, reply, polling=False)
         looking = Looking(now, self.sent_from, now, code, doubtful=True, doubts=int(like_lost))
         if is_doubtful(reply) and self._begin_look(looking, calls_fail_since=failing_since):

@@ -36,8 +36,8 @@ IDLE_SECONDS = 180.0
 """Seconds after the last outstanding batch within which something may still be pulled."""
 CALLS_EACH, CALLS_BESIDE = 2.1, 5
 """Calls for each batch of a model that is known, and so many more for a few batches."""
-KNOWN_FROM = 3
-"""Answers from which on a model's events are known to come."""
+KNOWN_FROM = 6
+"""Answers from which on a model's events are known to come: three are needed, and one may take another's place."""
 MEAN_SECONDS, MOST_SECONDS, LEAST_BATCHES = 2.0, 5.0, 20
 """From ready to collected, beside the event's own delay and the time between two pulls: on average after half of it, 95
 of 100 after all of it; and how many batches are judged."""

@@ -232,10 +232,10 @@ def test_world_without_sound_events_is_not_judged(events):
 @pytest.mark.parametrize(
     ("answers", "polls", "broken"),
     [
-        (3, [1] * 100, set()),
-        (3, [1] * 85 + [2] * 15, set()),
-        (3, [1] * 84 + [2] * 16, {laws.CALLS}),
-        (2, [9] * 100, set()),
+        (6, [1] * 100, set()),
+        (6, [1] * 85 + [2] * 15, set()),
+        (6, [1] * 84 + [2] * 16, {laws.CALLS}),
+        (5, [9] * 100, set()),
     ],
 )
 def test_too_many_calls_are_found(answers, polls, broken):

@@ -5,7 +5,7 @@ from math import inf
 
 import pytest
 
-from functions.poll.batch import collect, lost_ids, poll_batch, unfinished_polls
+from functions.poll.batch import collect, lost_ids, poll_batch
 from functions.poll.batch.unmetered import Unmetered
 from functions.poll.results import result_files
 from functions.poll.schedule import due_jobs, sweep, visit_job
@@ -132,7 +132,7 @@ def test_partial_answers_taken_as_whole_are_detected(monkeypatch):
 def test_division_of_a_batch_that_runs_is_detected(monkeypatch):
     plan = Plan(1, latency=600.0, faults=(Fault(kind="5001", on="poll", times=8),), acts=(Drop(0.0, "a.jsonl", 5),))
     assert run(plan).violations == ()
-    monkeypatch.setattr(unfinished_polls, "other_is_known", lambda *_: True)
+    monkeypatch.setattr(poll_batch, "other_is_known", lambda *_: True)
 
     assert answer_laws.RUNS in laws_broken(run(plan).violations)
 
@@ -154,6 +154,6 @@ def test_ids_that_are_believed_lost_in_an_outage_are_detected(monkeypatch, ambig
     plan = Plan(1, settings=settings, faults=(unknown,), acts=(Drop(0.0, "a.jsonl", 5),))
     assert run(plan).violations == ()
     monkeypatch.setattr(lost_ids, "LOST_SECONDS", 60.0)
-    monkeypatch.setattr(unfinished_polls, "other_is_known", lambda *_: True)
+    monkeypatch.setattr(poll_batch, "other_is_known", lambda *_: True)
 
     assert law in laws_broken(run(plan).violations)

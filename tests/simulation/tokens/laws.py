@@ -66,6 +66,8 @@ class TokenLaws:
         life = self.world.kernel.life()
         if key[1].startswith("BATCH#") and new is not None:
             self._judge_number(key, new)
+        if key == ("CONTROL", "STACK") and not number(new, "held_since"):
+            self.refused.clear()  # An operator's `run` ends pauses, so one more call may be made.
         if life is None or new is None or key[0] != "CONTROL" or number(new, "filled_at") == number(old, "filled_at"):
             return
         if key[1] == "RATE" or key[1].startswith("RATE#TOKEN#"):

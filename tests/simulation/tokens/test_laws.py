@@ -12,7 +12,7 @@ from shared.pacing.controls import ControlItems
 from shared.workers_ai.senders import Tokens
 from tests.simulation.tokens.laws import BATCH, NUMBER, OWN, RATE, REFUSED
 from tests.simulation.tokens.secret import GOOD, OTHER, Change, draw_changes
-from tests.simulation.worlds.plans import Drop, Plan, draw
+from tests.simulation.worlds.plans import Command, Drop, Plan, draw
 from tests.simulation.worlds.runs import random_world, run
 
 THREE = (GOOD[0], GOOD[1], f"of-other {OTHER}")
@@ -24,6 +24,7 @@ PLAN = Plan(
 )
 """Three tokens, the last one of another account, which are all good."""
 REFUSAL = replace(PLAN, acts=(*PLAN.acts, Change(60.0, THREE, (GOOD[1],)), Change(6_000.0, THREE)))
+RUN = replace(REFUSAL, acts=(*REFUSAL.acts, Command(690.0, "", "run")))
 MOVED = replace(PLAN, latency=2_000.0, acts=(*PLAN.acts, Change(60.0, (THREE[2], THREE[0], THREE[1]))))
 """The answers come after every process has read the secret again."""
 
@@ -35,8 +36,8 @@ def laws_broken(plan):
 
 @pytest.mark.parametrize(
     "plan",
-    [PLAN, pytest.param(REFUSAL, marks=pytest.mark.slow), pytest.param(MOVED, marks=pytest.mark.slow)],
-    ids=["all good", "refused", "moved"],
+    [PLAN, *(pytest.param(one, marks=pytest.mark.slow) for one in (REFUSAL, RUN, MOVED))],
+    ids=["all good", "refused", "refused, and an operator's run", "moved"],
 )
 def test_good_code_keeps_every_law(plan):
     assert run(plan).violations == ()

@@ -237,12 +237,24 @@ def test_submit_that_may_not_call_claims_no_probe(held):
 
 
 @pytest.mark.parametrize(
-    "waiting", [{"pause": pause_of(TOKEN)}, {"wait": wait_of(NOW + 1)}], ids=["a pause", "the model's wait"]
+    "waiting",
+    [
+        {"pause": pause_of(TOKEN)},
+        {"wait": wait_of(NOW + 1)},
+        {"pause": pause_of(next_probe=NOW), "wait": wait_of(NOW + 1)},
+        {"pause": pause_of(QUOTA, until=NOW), "wait": wait_of(NOW + 1)},
+    ],
+    ids=["a pause", "the model's wait", "the model's, at the probe of a pause", "the model's, at the end of a pause"],
 )
 def test_submit_that_has_to_wait_takes_no_token(waiting):
     budget = GivenBudget(**waiting)
     assert isinstance(budget.permit_submit(MODEL, NOW), Denied)
     assert budget.written == []
+
+
+def test_clock_of_batch_stands_still_if_a_pause_and_its_model_wait():
+    denied = GivenBudget(pause=pause_of(TOKEN), wait=wait_of(NOW + 1)).permit_submit(MODEL, NOW)
+    assert denied.paused
 
 
 def test_polls_that_have_to_wait_take_no_token():

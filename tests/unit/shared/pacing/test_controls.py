@@ -3,6 +3,8 @@
 Random waits return their midpoint, unless a test says otherwise.
 """
 
+from dataclasses import replace
+
 import pytest
 
 from shared import retry
@@ -79,6 +81,7 @@ def test_spent_quota_pauses_until_next_midnight(now, until):
         (pause_of(QUOTA, until=NOW + 1), OUTAGE, Permit()),
         (pause_of(QUOTA, until=NOW + 1), OUTAGE, PROBE),
         (pause_of(OUTAGE), OUTAGE, Permit()),
+        (replace(pause_of(OUTAGE), nonce="of a probe that failed before"), OUTAGE, PROBE),
     ],
 )
 def test_weaker_pause_does_not_replace_stronger(old, reason, permit):
