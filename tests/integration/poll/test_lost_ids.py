@@ -15,7 +15,7 @@ from shared.pacing.id_probes import IdProbes
 from shared.workers_ai.replies import Accepted, NoAnswers, Pending, Rejected
 from tests.support.aws.resources import client
 from tests.support.doubles.ledger_items import T
-from tests.support.doubles.polled_batch import ACCEPTED, COMPLETE, INCOMPLETE
+from tests.support.doubles.polled_batch import ACCEPTED, COMPLETE, INCOMPLETE, Doubles
 
 DAY = 86_400
 UNKNOWN = Rejected(404, 8001, "its words", enveloped=True)
@@ -88,19 +88,25 @@ def test_only_one_batch_is_tried_unless_it_is_known(polled, probe, again):
     assert is_submitted_again(one) is again
 
 
-ANSWERED = {"state": BatchState.DONE, "completed_at": T - 800, "due_at": None, "work": None}
+ANSWERED = {"state": BatchState.DONE, "completed_at": T - 560, "due_at": None, "work": None}
+"""Its poll began at most five minutes before."""
 
 
 @pytest.mark.parametrize(
     ("other", "again"),
     [
         ({"pending_at": T - 800}, True),
-        ({"pending_at": T - 901}, False),
+        ({"pending_at": T - 869}, True),
+        ({"pending_at": T - 870}, False),
         (ANSWERED, True),
+        ({**ANSWERED, "completed_at": T - 580}, False),
         ({**ANSWERED, "ending": LATE}, False),
         ({**ANSWERED, "submissions": (Submission("", 1, T - 900),)}, False),
     ],
-    ids=["pending", "pending before", "answered", "ended", "answered at its submit"],
+    ids=[
+        *("pending", "a little after", "pending before, if clocks differ"),
+        *("answered", "answered before, perhaps", "ended", "answered at its submit"),
+    ],
 )
 def test_ids_of_same_job_show_that_others_are_known(polled, other, again):
     probed(tried_at=T - 1)
@@ -110,6 +116,22 @@ def test_ids_of_same_job_show_that_others_are_known(polled, other, again):
     one.polled(UNKNOWN)
 
     assert is_submitted_again(one) is again
+
+
+def test_id_that_is_known_only_while_this_one_is_polled_proves_nothing(polled, monkeypatch):
+    """The route works again from the middle of a tick on: it did not when this poll was answered."""
+    probed(tried_at=T - 1)
+    one = polled(**FOR_LONG)
+    poll = Doubles.poll
+
+    def healed_meanwhile(self, *words):
+        one.services.ledger.create_batch(replace(one.seen, number="00000077", pending_at=T))
+        return poll(self, *words)
+
+    monkeypatch.setattr(Doubles, "poll", healed_meanwhile)
+    one.polled(UNKNOWN)
+
+    assert not is_submitted_again(one)
 
 
 def test_probe_that_is_not_known_is_not_repeated(polled):

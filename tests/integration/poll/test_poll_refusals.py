@@ -134,7 +134,7 @@ def test_failure_with_status_of_a_server_is_believed_after_fifteen_minutes(polle
 
 
 @each_server_failure
-@pytest.mark.parametrize(("pending_at", "believed"), [(T - 30, True), (T - 61, False)])
+@pytest.mark.parametrize(("pending_at", "believed"), [(T - 29, True), (T - 30, False)])
 def test_failure_is_believed_sooner_if_another_id_is_answered_meanwhile(polled, reply, pending_at, believed):
     one = polled(failures=4, failing_code=-reply.code, failing_at=T - 60)
     one.services.ledger.create_batch(replace(one.seen, number="00000077", pending_at=pending_at))
