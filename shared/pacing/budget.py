@@ -303,7 +303,7 @@ class Budget(ControlItems):
     def _denied(self, rate: Rate, burst: int, now: float) -> Denied | None:
         """Why no call may be made, whatever it is for: Cloudflare asked to wait, or the bucket is empty."""
         if rate.hold_until > now:
-            return Denied(soon_after(rate.hold_until, 10), paused=True)
+            return Denied(soon_after(rate.hold_until, 10), paused=True, since=rate.held_since)
         if self._free(rate, burst, now) < 1:
             return Denied(now + jittered(NO_TOKEN_SECONDS), paused=False)
         return None

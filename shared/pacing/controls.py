@@ -201,11 +201,13 @@ class Denied:
         until: when the item is due again, Unix seconds.
         paused: whether the wait stops a batch's clock, as pauses do.
         wake_at: when the poll function has to look at it if nobody lifts the pause before; 0: when it is due.
+        since: Unix seconds since when Cloudflare refuses every poll; infinite if it does not.
     """
 
     until: float
     paused: bool
     wake_at: float = 0.0
+    since: float = math.inf
 
 
 class ControlItems(Table):
@@ -328,7 +330,7 @@ class ControlItems(Table):
         if probing := self.claim_probe(pause, now):
             return probing
         if call_for is CallKind.POLL:
-            return Denied(soon_after(pause.look_at(now) + 1, 9), paused=True)
+            return Denied(soon_after(pause.look_at(now) + 1, 9), paused=True, since=pause.since)
         return wait_for_lift(now, pause.probed_at(now))
 
     def pass_model(self, model: str, wait: ModelWait | None, now: float) -> ModelWait | Denied | None:

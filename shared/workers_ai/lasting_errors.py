@@ -18,6 +18,11 @@ NOTED_EVERY_SECONDS = 240.0
 """Minimum seconds between two such notes of one job."""
 
 
+def is_lasting(since: float, now: float) -> bool:
+    """Whether calls have been failing for so long, Unix seconds, that a job's deadline no longer waits for them."""
+    return now - since >= NOTED_AFTER_SECONDS
+
+
 def note_lasting_error(
     services: Services, job: Job, batch: Batch, reply: Rejected | OutcomeUnknown, *, polling: bool
 ) -> float:

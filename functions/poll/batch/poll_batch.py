@@ -16,7 +16,7 @@ from functions.poll.batch.collect import StoredReply, collect
 from functions.poll.batch.isolate_batch import give_up, isolate
 from functions.poll.batch.lost_ids import note_known, other_is_known
 from functions.poll.batch.partial_answers import is_partial, use_partial, waits_for_more
-from functions.poll.batch.unanswered import end
+from functions.poll.batch.unanswered import LATE, end, submit_again
 from functions.poll.batch.unfinished_polls import UnfinishedPoll
 from shared.claims import MAX_CLAIMS, claim_seconds, report_stuck, retry_seconds
 from shared.denied_writes import show_denied
@@ -63,8 +63,14 @@ def needs_call(job: Job, batch: Batch, now: float) -> bool:
     return not (batch.ending or batch.isolating or is_over) and any(one.request_id for one in batch.pollable)
 
 
-def poll_batch(invocation: Invocation, job: Job, batch: Batch, permit: Permit) -> PollOutcome:
+def poll_batch(invocation: Invocation, job: Job, batch: Batch, permit: Permit | None) -> PollOutcome:
     """Claim a batch and advance it.
+
+    Args:
+        invocation: the running one.
+        job: the batch's.
+        batch: as it was read.
+        permit: for the call; None: every call is refused for so long that the batch ends, as it is past its deadline.
 
     Raises:
         StorageError: an AWS service failed; the batch is due again at its `due_at`.
@@ -90,7 +96,7 @@ def poll_batch(invocation: Invocation, job: Job, batch: Batch, permit: Permit) -
         raise
 
 
-def _advance_batch(invocation: Invocation, job: Job, batch: Batch, permit: Permit) -> bool:
+def _advance_batch(invocation: Invocation, job: Job, batch: Batch, permit: Permit | None) -> bool:
     """Process what is known already, else poll the API; return whether that made the batch `done`."""
     services = invocation.services
     if batch.ending is not None:
@@ -107,6 +113,14 @@ def _advance_batch(invocation: Invocation, job: Job, batch: Batch, permit: Permi
             return _collect(services, job, batch, stored)
     if job.cancelled == CANCEL_NOW:
         return end(services, job, batch, CANCELLED_ACCEPTED)
+    if permit is None:
+        return submit_again(services, job, batch, LATE, {})
+    return _poll(invocation, job, batch, permit)
+
+
+def _poll(invocation: Invocation, job: Job, batch: Batch, permit: Permit) -> bool:
+    """Poll the API and process its reply; return whether that made the batch `done`."""
+    services, submission = invocation.services, batch.polled_at(batch.polls - 1)
     now, sent = services.now(), as_sent(job, submission.sender)
     poll = UnfinishedPoll(services, job, batch, submission, permit, other_is_known(services, sent, batch))
     count("PollCalls")

@@ -26,7 +26,7 @@ from shared.observability import batch_log_fields, count, logger
 from shared.pacing.controls import PauseReason, Permit
 from shared.retry import poll_back_off, soon_after
 from shared.workers_ai.error_codes import METRIC_OF_CLASS, ErrorClass
-from shared.workers_ai.lasting_errors import NOTED_AFTER_SECONDS, clear_lasting_error, note_lasting_error
+from shared.workers_ai.lasting_errors import clear_lasting_error, is_lasting, note_lasting_error
 from shared.workers_ai.replies import Accepted, Failed, NoAnswers, OutcomeUnknown, Pending, Rejected, Reply
 from shared.workers_ai.senders import as_sent
 
@@ -102,10 +102,10 @@ class UnfinishedPoll:
         match verdict:
             case ErrorClass.ACCOUNT:
                 services.budget.pause(PauseReason.TOKEN_REFUSED, now, str(code), self.permit)
-                services.ledger.schedule_poll(batch, now + 60, paused=batch.paused + 60)
+                return self._all_refused(now + 60, self.permit.pause.since if self.permit.pause else now)
             case ErrorClass.RATE_LIMIT:
                 until = soon_after(services.budget.limit_rate(now, reply.retry_after, self.permit.sender), 10)
-                services.ledger.schedule_poll(batch, until, paused=batch.paused + until - now)
+                return self._all_refused(until, services.budget.controls(sender=self.permit.sender).rate.held_since)
             case ErrorClass.UNKNOWN_ID:
                 return self._not_known(reply)
             case ErrorClass.REQUEST | ErrorClass.BATCH_FAILED:
@@ -160,13 +160,26 @@ class UnfinishedPoll:
         is_awaited = self._is_latest or batch.submissions[-1].given_up
         wait = poll_back_off(now - self.submission.at) if is_awaited else DOUBTED_SECONDS
         if not isinstance(reply, Rejected) or not reply.enveloped:
-            if job.is_past_deadline(now) and now - since >= NOTED_AFTER_SECONDS:
+            if job.is_past_deadline(now) and is_lasting(since, now):
                 return submit_again(services, job, batch, LATE, {"calls_fail_since": since})
             self._poll_again(wait, calls_fail_since=since)
         elif is_overdue(services, batch, now) or job.is_past_deadline(now):
             return submit_again(services, job, batch, LATE, {"calls_fail_since": since})
         else:
             services.ledger.schedule_poll(batch, now + wait, calls_fail_since=since)
+        return False
+
+    def _all_refused(self, until: float, since: float) -> bool:
+        """Process a poll that was refused as every call is: the batch's clock stands still, its job's deadline comes.
+
+        Args:
+            until: when it is polled again, Unix seconds.
+            since: since when every call has been refused.
+        """
+        services, job, batch, now = self.services, self.job, self.batch, self.services.now()
+        if job.is_past_deadline(now) and is_lasting(since, now):
+            return submit_again(services, job, batch, LATE, {})
+        services.ledger.schedule_poll(batch, until, paused=batch.paused + until - now)
         return False
 
     def _is_believed(self, code: int) -> bool:

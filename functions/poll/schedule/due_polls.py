@@ -17,6 +17,7 @@ from shared.events.answers import waits_for_event
 from shared.ledger import DueEntry
 from shared.models import BatchState, DueKind
 from shared.pacing.controls import Denied, Permit
+from shared.workers_ai.lasting_errors import is_lasting
 from shared.workers_ai.senders import as_sent, next_sender
 
 if TYPE_CHECKING:
@@ -104,19 +105,21 @@ def _poll(invocation: Invocation, found: list[DueItem], until: float = math.inf)
     senders = {one.due: next_sender(services, one.job, one.batch) for one in asked}
     calls = Counter(senders.values())
     permits = {sender: services.budget.permit_polls(wanted, now, sender) for sender, wanted in calls.items()}
-    chosen: list[tuple[DueItem, Permit]] = []
+    chosen: list[tuple[DueItem, Permit | None]] = []
     for one in found:
         if (sender := senders.get(one.due)) is None:
             chosen.append((one, Permit()))
             continue
         granted, permit = permits[sender]
-        if isinstance(permit, Denied):
+        if isinstance(permit, Denied) and one.job.is_past_deadline(now) and is_lasting(permit.since, now):
+            chosen.append((one, None))
+        elif isinstance(permit, Denied):
             _postpone(services, one, permit, now)
         elif granted > 0:
             permits[sender] = granted - 1, permit
             chosen.append((one, permit))
 
-    def step(chosen: tuple[DueItem, Permit]) -> str | None:
+    def step(chosen: tuple[DueItem, Permit | None]) -> str | None:
         """Poll one batch; return its job's id if it got a part, so that the job is visited again."""
         one, permit = chosen
         outcome = poll_batch(polling, one.job, one.batch, permit)

@@ -398,6 +398,25 @@ def test_too_many_calls_hold_calls_and_clock(polled):
     assert (one.now.due_at, one.now.paused, one.now.claims) == (T + 105, 110.0, 0)
 
 
+@pytest.mark.parametrize(("deadline_at", "since", "ends"), [(T, 900, True), (T + 1, 900, False), (T, 899, False)])
+@pytest.mark.parametrize("reply", [BAD_TOKEN, SLOW_DOWN])
+def test_deadline_comes_while_every_call_is_refused_for_long(polled, reply, deadline_at, since, ends):
+    one = polled({"deadline_at": deadline_at})
+    one.services.budget.pause(PauseReason.TOKEN_REFUSED, T - since, "10000", Permit())
+    pause = one.services.budget.controls().pause
+    one.services.budget.limit_rate(T - since, 700)
+
+    assert one.polled(reply, Permit(pause)) is ends
+    assert one.now.ending == (PAST_DEADLINE if ends else None)
+
+
+def test_batch_whose_calls_are_refused_for_long_ends_without_one(polled):
+    one = polled({"deadline_at": T})
+
+    assert one.polled(permit=None)
+    assert (one.now.ending, one.doubles.asked) == (PAST_DEADLINE, [])
+
+
 @pytest.mark.parametrize(
     ("reply", "is_over"),
     [

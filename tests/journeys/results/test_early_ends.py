@@ -52,6 +52,25 @@ def test_job_past_deadline_polls_accepted_once_more(slow, api):
     assert len(slow.lines("retry.jsonl")) == MANY
 
 
+@pytest.mark.parametrize("count", [1, 4])
+@pytest.mark.parametrize(("refused_at", "over_by"), [(2, 62), (55, 78)])
+@pytest.mark.parametrize(("code", "status"), [(10000, 401), (0, 429)], ids=["refused token", "rate limit"])
+def test_deadline_waits_a_quarter_of_an_hour_for_refused_polls(start, api, count, refused_at, over_by, code, status):
+    """A refused token, or a rate limit that stays, kept such a job open for days."""
+    world = start(MAX_REQUESTS_PER_BATCH=1)
+    api.inject(Fault(kind="stuck", seconds=86_400, times=0))
+    upload(world, count, **{"deadline-hours": "1"})
+    began = world.now()
+    world.settle(minutes=refused_at + 5, until=lambda: world.now() > began + 60 * refused_at)
+    api.inject(Fault(kind="error", code=code, status=status, times=0))
+
+    world.settle(minutes=78)
+
+    assert max(60, refused_at + 15) <= (world.now() - began) / 60 <= over_by
+    assert codes(world) == ["expired"] * count
+    assert len(api.accepted) == count
+
+
 def test_answers_there_at_deadline_are_collected(slow, api):
     upload(slow, **{"deadline-hours": "0.1"})
 

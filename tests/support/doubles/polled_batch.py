@@ -41,6 +41,7 @@ ACCEPTED = T - 100
 """When the API accepted the batch."""
 NEXT_POLL = 100.0
 """Seconds to the next poll of a pending batch, according to the times of its model."""
+NO_PROBE = Permit()
 _item = '{"id":%d,"success":true,"result":{"translated_text":"x"}}'
 INCOMPLETE = parse_answer(f'{{"responses":[{_item % 0}]}}'.encode())
 """It lacks the second record's item."""
@@ -135,10 +136,12 @@ class PolledBatch:
         staged = keys.staged(self.job.job_id, self.seen.number)
         s3_backends[DEFAULT_ACCOUNT_ID]["aws"].put_object("bucket", staged, BODY + index)
 
-    def polled(self, reply: Reply | Exception | None = None, permit: Permit | None = None, left: float = 900) -> bool:
+    def polled(
+        self, reply: Reply | Exception | None = None, permit: Permit | None = NO_PROBE, left: float = 900
+    ) -> bool:
         """Poll it once, with this many seconds left; return whether it is then done."""
         self.doubles.reply = reply
-        outcome = poll_batch(Invocation(self.services, T + left), self.job, self.seen, permit or Permit())
+        outcome = poll_batch(Invocation(self.services, T + left), self.job, self.seen, permit)
         assert outcome.job_id == self.job.job_id
         return outcome.done
 

@@ -1,6 +1,7 @@
 """Polls of a tick and of a message: who makes them, with how much time, and whose jobs are visited at once."""
 
 from dataclasses import replace
+from math import inf
 
 import pytest
 
@@ -234,6 +235,19 @@ def test_refused_poll_waits(parts, due_in, paused, counted, claims):
 
     (batch,) = parts.ledger.batches.values()
     assert (batch.due_at, batch.paused, batch.claims) == (T + 9, counted, claims)
+
+
+@pytest.mark.parametrize(
+    ("deadline_at", "since", "polled"), [(T, T - 900, 1), (T + 1, T - 900, 0), (T, T - 899, 0), (T, inf, 0)]
+)
+def test_batch_past_deadline_is_ended_without_permit_once_all_polls_were_refused_for_long(
+    parts, deadline_at, since, polled
+):
+    parts.budget.permit = Denied(T + 9, paused=True, since=since)
+    parts.ledger.add(replace(SMALL, deadline_at=deadline_at), *polls(1))
+
+    assert asked(parts, ["00000000"]) == polled
+    assert len(parts.polled) == polled
 
 
 # ── the job of a batch that is done ──────────────────────────────────────────────────────────────────────────────────
