@@ -9,6 +9,7 @@ import base64
 import binascii
 from dataclasses import dataclass
 from datetime import datetime
+from math import isfinite
 from typing import Any
 
 import msgspec
@@ -48,11 +49,20 @@ class Event:
 
 
 class Message(msgspec.Struct, frozen=True):
-    """A pulled message; its body stays bytes until it is read."""
+    """A pulled message. Its members stay bytes until they are read: an odd one spoils neither it nor the others."""
 
-    lease_id: str
+    lease_id: msgspec.Raw = msgspec.Raw(b"null")
     body: msgspec.Raw = msgspec.Raw(b"null")
-    timestamp_ms: float = 0.0
+    timestamp_ms: msgspec.Raw = msgspec.Raw(b"0")
+
+    @property
+    def sent_at(self) -> float:
+        """When it was sent, Unix seconds; 0 if it does not say."""
+        try:
+            at = _decode_number(self.timestamp_ms) / 1000
+        except msgspec.MsgspecError:
+            return 0.0
+        return at if isfinite(at) else 0.0
 
 
 class _CountedMessage(Message, frozen=True):
@@ -72,6 +82,7 @@ class _Pulled(msgspec.Struct, frozen=True):
 _counter = Counter()
 _decode_pulled = msgspec.json.Decoder(_Pulled).decode
 _decode = msgspec.json.Decoder().decode
+_decode_number = msgspec.json.Decoder(float).decode
 
 
 def messages_in(pulled: msgspec.Raw, most: int) -> list[Message]:
@@ -112,7 +123,7 @@ def event_in(message: Message) -> Event | None:
         bare_id(request_id),
         _text(told, "source", "modelName", "model_name"),
         _text(told, "metadata", "accountId", "account_id"),
-        _time(_text(told, "metadata", "eventTimestamp", "event_timestamp")) or message.timestamp_ms / 1000,
+        _time(_text(told, "metadata", "eventTimestamp", "event_timestamp")) or message.sent_at,
     )
 
 

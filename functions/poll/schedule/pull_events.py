@@ -305,7 +305,7 @@ class _Pull:
         told = ledger.tell_over(of.job_id, of.number, of.round, now)
         if told is None:
             batch = ledger.batch(of.job_id, of.number)
-            note_late(self.events, event.model, event.request_id, batch, message.timestamp_ms / 1000)
+            note_late(self.events, event.model, event.request_id, batch, message.sent_at)
             return None
         is_due = told.due_at is not None and told.due_at <= now
         return DueEntry(of.job_id, of.number, told.due_at) if is_due else None

@@ -22,7 +22,7 @@ TOLD = Event("succeeded", ID, "@cf/baai/bge-m3", "a" * 32, AT)
 
 
 def told(body, at=0.0):
-    return event_in(Message("lease", msgspec.Raw(json.dumps(body).encode()), at))
+    return event_in(Message(*(msgspec.Raw(json.dumps(one).encode()) for one in ("lease", body, at))))
 
 
 def changed(**members):
@@ -93,7 +93,21 @@ def test_large_body_is_not_read():
 def test_pull_returns_messages_with_bodies_as_bytes():
     sent = [{"lease_id": str(place), "body": {"a": place}, "more": []} for place in range(3)]
     found = messages_in(msgspec.Raw(json.dumps({"messages": sent}, separators=(",", ":")).encode()), 3)
-    assert [(one.lease_id, bytes(one.body)) for one in found] == [(str(at), b'{"a":%d}' % at) for at in range(3)]
+    assert [(bytes(one.lease_id), bytes(one.body)) for one in found] == [
+        (b'"%d"' % at, b'{"a":%d}' % at) for at in range(3)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "sent_at"),
+    [("1795253400123", 1_795_253_400.123), ("1.5e3", 1.5), ("null", 0.0), ('"2026"', 0.0), ("1e999", 0.0), ("{}", 0.0)],
+)
+def test_odd_member_spoils_neither_its_message_nor_others(timestamp, sent_at):
+    """One that stays in the queue would hide all events of its stack."""
+    content = b'{"messages":[{"lease_id":"a","timestamp_ms":%b},{"lease_id":7},{}]}' % timestamp.encode()
+    first, second, third = messages_in(msgspec.Raw(content), 3)
+    assert first.sent_at == pytest.approx(sent_at)
+    assert msgspec.json.encode([first.lease_id, second.lease_id, third.lease_id]) == b'["a",7,null]'
 
 
 @pytest.mark.parametrize("tiny", [b'{"lease_id":""}', b'{"lease\\u005fid":"","body":[]}'])
