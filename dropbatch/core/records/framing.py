@@ -151,6 +151,9 @@ def elements(plan: SplitPlan, start: Checkpoint, blocks: Iterable[bytes]) -> Ite
 _BETWEEN = re.compile(rb"[ \t\r\n]*+(,?)[ \t\r\n]*+(.?)", re.DOTALL)
 _OUTSIDE = re.compile(rb"[\"{}\[\]]")
 _INSIDE = re.compile(rb"[\"\\]")
+KEY_BYTES = 64
+"""Bytes after a quote in which a key and its colon are looked for."""
+_REQUESTS_KEY = re.compile(rb'requests"[ \t\r\n]*+:')
 _SCALAR_END = re.compile(rb"[,{}\[\]\"\s]")
 
 
@@ -348,6 +351,10 @@ class _Scanner:
                 rest = self._next_block("its end is missing")
                 continue
             depth, inside, at = _past(match, depth, inside=inside)
+            if inside and depth == 1 and match.group() == b'"':
+                rest, at = self._with_key(rest, at)
+                if _REQUESTS_KEY.match(rest, at):
+                    raise self._broken('a second member "requests" follows the array')
         rest = rest[at:]
         while not rest.strip(_SPACE):
             following = next(self.blocks, None)
@@ -355,6 +362,15 @@ class _Scanner:
                 return
             rest = following
         raise self._broken("something follows its end")
+
+    def _with_key(self, rest: bytes, at: int) -> tuple[bytes, int]:
+        """The same text and place, with enough text after it for a key, if the document has so much."""
+        if len(rest) - at >= KEY_BYTES:
+            return rest, at
+        parts = [rest[at:]]
+        while sum(map(len, parts)) < KEY_BYTES and (block := next(self.blocks, None)) is not None:
+            parts.append(block)
+        return b"".join(parts), 0
 
     def _next_block(self, missing: str) -> bytes:
         """The next block, which must exist: otherwise something is missing."""

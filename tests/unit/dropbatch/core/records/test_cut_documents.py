@@ -190,6 +190,27 @@ def test_truncated_document_is_broken_after_records(form, size):
 
 
 @pytest.mark.parametrize(
+    ("more", "is_broken"),
+    [
+        (b', "requests": [{"text":"d"}]', True),
+        (b', "n": [{"requests": []}], "requests"\n :[]', True),
+        (b', "more": "requests", "requests ": 1, "Requests": []', False),
+        (b', "more": {"requests": [{"text":"d"}]}', False),
+        (b', "more": "\\"requests\\": []"', False),
+        (b', "more\\\\requests": []', False),
+    ],
+)
+@pytest.mark.parametrize("size", [1, 7, 1 << 20])
+def test_second_array_of_requests_is_not_ignored(more, is_broken, size):
+    """Its records would get no line."""
+    data = DOCUMENTS["object"][:-1] + more + b"}"
+    plan = plan_of((2, 390), *detect_form(data, complete=True))
+    rows, problem = told(plan, data, size)
+    assert len(rows) == 3
+    assert (problem is not None and 'second member "requests"' in problem[1]) is is_broken
+
+
+@pytest.mark.parametrize(
     ("data", "before"),
     [
         (b'[{"a":1} {"a":2}]', 1),
