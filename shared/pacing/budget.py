@@ -21,10 +21,10 @@ from shared.aws.attribute_values import attribute
 from shared.aws.dynamodb import ConditionFailedError
 from shared.models import FIRST, Sender
 from shared.observability import count
+from shared.pacing.control_items import ControlItems
 from shared.pacing.controls import (
     MODEL_PROBE_SECONDS,
     CallKind,
-    ControlItems,
     Controls,
     Denied,
     PauseReason,
@@ -33,7 +33,6 @@ from shared.pacing.controls import (
     control_key,
     rate_sk,
     wait_for_lift,
-    wait_for_model,
 )
 from shared.pacing.room import Free, ModelRoom, together
 from shared.retry import jittered, soon_after
@@ -148,18 +147,15 @@ class Budget(ControlItems):
         burst = self.burst if first else self.submit_burst
         if model in controls.full_models:
             return Denied(now + jittered(FULL_LOOK_SECONDS), paused=True)
-        # Checked before a probe is claimed, because a probe without a call would be lost.
+        # Checked before a probe is claimed, because a probe without a token would be lost.
         if (denied := self._denied(controls.rate, burst, now)) is not None:
             return denied
         if controls.stack.held_since:
             return wait_for_lift(now)
-        pause, wait = controls.pause, controls.model_wait
-        if wait and now < wait.until and (pause is None or now >= pause.probed_at(now)):
-            return wait_for_model(wait, now)
-        paused = self.pass_pause(pause, CallKind.SUBMIT, now)
+        paused = self.pass_pause(controls.pause, CallKind.SUBMIT, now, controls.model_wait)
         if isinstance(paused, Denied):
             return paused
-        waited = self.pass_model(model, wait, now)
+        waited = self.pass_model(model, controls.model_wait, now)
         if isinstance(waited, Denied):
             return waited
         if not self._take(controls.rate, 1, burst, now, sender):

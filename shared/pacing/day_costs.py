@@ -26,7 +26,8 @@ from shared.aws.attribute_values import attribute, attributes
 from shared.aws.dynamodb import ConditionFailedError
 from shared.models import Reservation
 from shared.observability import logger
-from shared.pacing.controls import ControlItems, control_key
+from shared.pacing.control_items import ControlItems
+from shared.pacing.controls import control_key
 from shared.pacing.cost_limit import MAX_COST_LOOK_SECONDS
 
 if TYPE_CHECKING:

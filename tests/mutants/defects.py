@@ -30,6 +30,7 @@ DECIDING = (
     "shared/ledger/batches.py",
     "shared/ledger/due.py",
     "shared/pacing/budget.py",
+    "shared/pacing/control_items.py",
     "shared/pacing/controls.py",
     "shared/aws/object_store.py",
     "shared/workers_ai/other_account.py",

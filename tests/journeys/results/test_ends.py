@@ -13,7 +13,7 @@ import functions.submit.turn
 from local.workers_ai import Fault
 from shared import observability
 from shared.errors import StorageError
-from shared.pacing import controls
+from shared.pacing import control_items, controls
 from tests.support.aws.wire_items import submissions
 from tests.support.journeys.deaths import Boundaries, DiedError, Mortal
 from tests.support.translations import M2M, all_good, codes, greetings
@@ -231,8 +231,8 @@ def change_token(world, api):
 
 
 def test_job_outlives_a_week_of_refused_token(start, api, monkeypatch):
-    for name in ("PAUSED_LOOK_SECONDS", "TOKEN_PROBE_LATER_SECONDS"):
-        monkeypatch.setattr(controls, name, 6.0 * HOUR)
+    monkeypatch.setattr(controls, "PAUSED_LOOK_SECONDS", 6.0 * HOUR)
+    monkeypatch.setattr(control_items, "TOKEN_PROBE_LATER_SECONDS", 6.0 * HOUR)
     world = start(MAX_REQUESTS_PER_BATCH=2)
     api.switch(tokens=("new-token",))
     world.upload_records("a.jsonl", greetings(4), model=M2M)

@@ -8,7 +8,7 @@ from functions.poll.batch import poll_batch
 from functions.submit import submit_batch
 from shared.models import FIRST, Sender
 from shared.pacing.budget import Budget
-from shared.pacing.controls import ControlItems
+from shared.pacing.control_items import ControlItems
 from shared.workers_ai.senders import Tokens
 from tests.simulation.tokens.laws import BATCH, NUMBER, OWN, RATE, REFUSED
 from tests.simulation.tokens.secret import GOOD, OTHER, Change, draw_changes

@@ -61,7 +61,7 @@ IMPURE = {
     *("shared.bootstrap", "shared.observability", "shared.workers_ai.client"),
     *("shared.aws.dynamodb", "shared.aws.event_bus", "shared.aws.object_store", "shared.aws.queues"),
     *("shared.ledger", "shared.ledger.batches", "shared.ledger.due", "shared.ledger.jobs"),
-    *("shared.pacing.budget", "shared.pacing.completion_times", "shared.pacing.controls"),
+    *("shared.pacing.budget", "shared.pacing.completion_times", "shared.pacing.control_items"),
 }
 
 

@@ -169,7 +169,7 @@ def test_no_poll_is_granted_where_none_is_free(already):
 @pytest.mark.parametrize(("until", "held"), [(NOW - 1, False), (NOW, False), (NOW + 1, True)])
 def test_hold_ends_at_its_time_for_every_call(until, held):
     budget = GivenBudget(rate=module.Rate(0, until, NOW - 10))
-    denied = Denied(until + 5, paused=True)
+    denied = Denied(until + 5, paused=True, since=NOW - 10)
 
     assert budget.permit_submit(MODEL, NOW) == (denied if held else Permit())
     assert budget.permit_polls(2, NOW) == ((0, denied) if held else (2, Permit()))

@@ -191,7 +191,7 @@ def test_unaffected_call_is_not_a_probe(pause, kind):
 def test_paused_poll_rechecks_after_probe_end_or_45_seconds(next_probe, until, after):
     pause = pause_of(TOKEN, next_probe=next_probe, until=until)
     items = GivenBudget(pause=pause)
-    assert items.pass_pause(pause, POLL, NOW) == Denied(NOW + after + 1 + 4.5, paused=True)
+    assert items.pass_pause(pause, POLL, NOW) == Denied(NOW + after + 1 + 4.5, paused=True, since=pause.since)
     assert items.written == []
 
 
@@ -208,7 +208,7 @@ def test_paused_submit_is_due_whenever_pause_is_lifted(next_probe, until, wake_a
 def test_paused_polls_resume_spread_over_nine_seconds(spread, place, after):
     spread(place)
     pause = pause_of(TOKEN)
-    assert GivenBudget().pass_pause(pause, POLL, NOW) == Denied(NOW + after, paused=True)
+    assert GivenBudget().pass_pause(pause, POLL, NOW) == Denied(NOW + after, paused=True, since=pause.since)
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,8 @@ def test_probe_sets_time_of_next(reason, kind, since, step, next_probe):
 @pytest.mark.parametrize("next_probe", [NOW, NOW - 50])
 def test_who_comes_second_to_probe_looks_again_soon(next_probe):
     items = GivenBudget(loses=1)
-    assert items.pass_pause(pause_of(TOKEN, next_probe=next_probe), POLL, NOW) == Denied(NOW + 1 + 4.5, paused=True)
+    pause = pause_of(TOKEN, next_probe=next_probe)
+    assert items.pass_pause(pause, POLL, NOW) == Denied(NOW + 1 + 4.5, paused=True, since=pause.since)
 
 
 def test_model_that_does_not_wait_is_not_probed():
