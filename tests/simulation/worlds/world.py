@@ -32,7 +32,7 @@ from shared import bootstrap, observability
 from shared.aws import attribute_values, dynamodb
 from shared.events.set_up import events_of
 from shared.ledger import batches, jobs
-from shared.pacing import controls
+from shared.pacing import control_items
 from shared.workers_ai import client as api_client
 from shared.workers_ai.senders import Secret
 from simulation import Account, Awkward, Queue
@@ -309,13 +309,13 @@ def simulated(
         chance = random.Random(seed)
         reader = Reader(world.dynamodb)
         for target, name, replacement in (
-            *((module, "read", reader) for module in (controls, dynamodb, batches, jobs)),
+            *((module, "read", reader) for module in (control_items, dynamodb, batches, jobs)),
             (bootstrap, "http_client", lambda: Http(world.calls, world.api, world.on_call, world.on_answer)),
             (bootstrap, "_secret_reader", lambda *_: _SecretReader(world)),
             (api_client, "time", clock),
             (api_client, "_cut_off_at", _never_cut_off),
             (secrets, "token_urlsafe", lambda size: urlsafe_b64encode(chance.randbytes(size)).rstrip(b"=").decode()),
-            (controls, "secrets", SimpleNamespace(token_hex=lambda size: chance.randbytes(size).hex())),
+            (control_items, "secrets", SimpleNamespace(token_hex=lambda size: chance.randbytes(size).hex())),
             (functions.submit.handler, "services", world.services),
             (functions.poll.handler, "services", world.services),
             (observability.metrics, "add_metric", world.count),
