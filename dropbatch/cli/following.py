@@ -15,7 +15,7 @@ from dropbatch.cli.rows import Cell, job_lines, terminal_width
 from dropbatch.client.job import Job
 from dropbatch.client.progress import Progress
 from dropbatch.client.results.delivery import deliver
-from dropbatch.client.results.downloads import MANIFEST, read_manifest
+from dropbatch.client.results.downloads import MANIFEST, read_manifest, remove_unchanged
 from dropbatch.client.transfer.threads import at_once
 from dropbatch.client.waiting import FEW_JOBS, Total, each_over, wait_until_created
 from dropbatch.errors import Error
@@ -157,7 +157,8 @@ class Following:
             again = f", `dropbatch retry {job.id}` tries them again" if can_retry else ""
             note(f"`dropbatch report {job.id}` shows why records failed{again}.")
         if self.folder:
-            get_files(job, self.folder, **self._arguments(self.folder, manifest))
+            self._make_room(self.folder, manifest)
+            get_files(job, self.folder, **self.download)
         return self._exit(manifest, None)
 
     def _download(self, job: Job, found: dict[str, Any] | Error) -> Error | None:
@@ -168,15 +169,19 @@ class Following:
         if job.path in self.twice:
             folder /= job.id
         try:
-            deliver(job, folder, lambda *_: None, **self._arguments(folder, found), manifest=found)
+            self._make_room(folder, found)
+            deliver(job, folder, lambda *_: None, **self.download, manifest=found)
         except Error as error:
             return error
         return None
 
-    def _arguments(self, folder: Path, manifest: dict[str, Any]) -> dict[str, Any]:
+    def _make_room(self, folder: Path, manifest: dict[str, Any]) -> None:
+        """Remove what an older job of the same path left there; what somebody else wrote or changed stays."""
         older = read_manifest(folder / MANIFEST) if self.replaces else None
-        is_older = older is not None and older.get("source", {}).get("key") == manifest["source"]["key"]
-        return {**self.download, "force": True} if is_older else self.download
+        if older is None or older["job_id"] == manifest["job_id"]:
+            return
+        if older.get("source", {}).get("key") == manifest["source"]["key"]:
+            remove_unchanged(folder, older)
 
     def _exit(self, found: dict[str, Any] | Error, problem: Error | None) -> Exit:
         if isinstance(found, Error):

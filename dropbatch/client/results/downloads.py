@@ -146,6 +146,22 @@ def _remove_files(folder: Path, manifest: dict[str, Any]) -> None:
         (folder / name).unlink(missing_ok=True)
 
 
+def remove_unchanged(folder: Path, manifest: dict[str, Any]) -> None:
+    """Remove a job's files that are as they were downloaded, what was downloaded in part, and its manifest.
+
+    Raises:
+        UsageError: one cannot be removed.
+    """
+    owned = {MANIFEST, *((BEDROCK_MANIFEST,) if manifest.get("format") == "bedrock" else ())}
+    digests = {name: entry.get("sha256") for entry in manifest["files"] if is_file_name(name := entry.get("name"))}
+    with writing(folder):
+        for name, digest in digests.items():
+            if (folder / name).is_file() and _sha256(folder / name).hexdigest() == digest:
+                owned.add(name)
+        for name in {*owned, *(f"{name}.part" for name in {*digests, MANIFEST})}:
+            (folder / name).unlink(missing_ok=True)
+
+
 def written_names(manifest: dict[str, Any]) -> set[str]:
     """Names of the files that `get` may have written for a job, in whole or in part."""
     names = [name for entry in manifest["files"] if is_file_name(name := entry.get("name"))]

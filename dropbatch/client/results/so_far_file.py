@@ -97,7 +97,7 @@ def write_so_far(job: JobFiles, path: Path, *, force: bool = False) -> Written:
     Args:
         job: running or over.
         path: the file.
-        force: replace a file that is none of this job.
+        force: replace a file that is none of this job, or does not match the manifest of one that is over.
 
     Raises:
         NotFound: there is no such job.
@@ -110,7 +110,13 @@ def write_so_far(job: JobFiles, path: Path, *, force: bool = False) -> Written:
         found = look(job, state.done)
         before = state.done.records
         _Update(found, path, state).run()
-        _check(found, path)
+        if (problem := _mismatch(found, path)) and force:
+            state, before = _State(job.id, is_written=False), 0
+            found = look(job, state.done)
+            _Update(found, path, state).run()
+            problem = _mismatch(found, path)
+        if problem:
+            raise Error(problem)
     return Written(path, state.done.records, state.done.records - before, found.pending, found.manifest is not None)
 
 
@@ -208,19 +214,20 @@ def _copy(old: IO[bytes], new: IO[bytes], size: int) -> None:
         size -= len(block)
 
 
-def _check(found: SoFar, path: Path) -> None:
-    """Whether the file of a job that is over is its output."""
+def _mismatch(found: SoFar, path: Path) -> str:
+    """What to say of a file that is not the output of its job; empty if it is, or cannot be yet."""
     entry = found.output
     if not entry or found.pending:
-        return
+        return ""
     digest = hashlib.sha256()
     for block in blocks_of_file(path):
         digest.update(block)
-    if digest.hexdigest() != entry["sha256"]:
-        raise Error(
-            f"{path} does not match the manifest: its SHA-256 is {digest.hexdigest()}, expected {entry['sha256']}. "
-            "Write it anew with `force=True`."
-        )
+    if digest.hexdigest() == entry["sha256"]:
+        return ""
+    return (
+        f"{path} does not match the manifest: its SHA-256 is {digest.hexdigest()}, expected {entry['sha256']}. "
+        "Write it anew with `force=True`."
+    )
 
 
 def _beside(path: Path, suffix: str) -> Path:

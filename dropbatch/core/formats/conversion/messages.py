@@ -19,6 +19,7 @@ from dropbatch.core.formats.base import (
     BadRecordError,
     Json,
     begins,
+    compact,
     elements_of,
     encode,
     members_of,
@@ -27,7 +28,7 @@ from dropbatch.core.formats.base import (
     value_of,
     word_of,
 )
-from dropbatch.core.formats.conversion.tools import function_call, text_of_result
+from dropbatch.core.formats.conversion.tools import function_call
 
 if TYPE_CHECKING:
     from dropbatch.core.formats.base import Target
@@ -210,17 +211,36 @@ def _read(parts: list[msgspec.Raw], target: Target, path: str) -> _Parts | None:
         elif kind in CALL_TYPES:
             found.calls.append(function_call(members_of(members.get(kind, NULL)) or members))
         elif kind in RESULT_TYPES:
-            found.results.append(_result(members_of(members.get(kind, NULL)) or members))
+            found.results.append(_result(members_of(members.get(kind, NULL)) or members, f"{path}[{index}]"))
         elif kind not in DROPPED_TYPES:
             is_known = False
     return found if is_known else None
 
 
-def _result(members: Members) -> bytes:
+def _result(members: Members, path: str) -> bytes:
     """The result of a tool as a message."""
     call_id = members.get("tool_use_id") or members.get("toolUseId") or b'""'
-    text = text_of_result(members.get("content", msgspec.Raw(b'""')))
+    text = text_of_result(members.get("content", msgspec.Raw(b'""')), f"{path}.content")
     return splice([("role", b'"tool"'), ("tool_call_id", call_id), ("content", text)])
+
+
+def text_of_result(content: Json, path: str) -> Json:
+    """What a tool returned, as a JSON string: its text, or its JSON.
+
+    Raises:
+        BadRecordError: it has an image or a file, whose bytes would be a prompt of base64.
+    """
+    if begins(content, b'"'):
+        return content
+    texts = []
+    for index, raw in enumerate(elements_of(content) or [msgspec.Raw(bytes(content))]):
+        members = members_of(raw) or {}
+        if (kind := kind_of(members)) in IMAGE_TYPES | REFUSED_TYPES:
+            message = f"What a tool returned can only be text here, no {kind}. Write what is in it as text."
+            raise BadRecordError(f"{path}[{index}]", message)
+        text = value_of(members.get("text", b"null"))
+        texts.append(text if isinstance(text, str) else compact(members.get("json", raw)).decode(errors="replace"))
+    return encode("\n".join(texts))
 
 
 def _joined(pieces: list[str | bytes]) -> Json:

@@ -85,16 +85,16 @@ def _chat(
     if "toolConfig" in request and "tools" not in request:
         config = members_of(request.pop("toolConfig")) or {}
         request.update((new, config[old]) for old, new in _TOOL_CONFIG.items() if old in config)
-    _chat_options(request, origins, target)
+    _chat_options(request, origins, target, path)
 
 
-def _chat_options(request: Request, origins: Origins, target: Target) -> None:
+def _chat_options(request: Request, origins: Origins, target: Target, path: str) -> None:
     """Everything of a chat request but the content of its messages, as the model takes it."""
     thinking(request, target)
     if "truncate" in request:
         del request["truncate"]
     if "tools" in request:
-        request["tools"] = chat_tools(request["tools"], full=target.schema.full_tools)
+        request["tools"] = chat_tools(request["tools"], f"{path}.tools", full=target.schema.full_tools)
     if "tool_choice" in request:
         request["tool_choice"] = chat_tool_choice(request["tool_choice"])
     if "response_format" in request:
@@ -122,7 +122,7 @@ def _completions(request: Request, origins: Origins, endpoint: Endpoint, target:
         raise BadRecordError(f"{path}.prompt", "It must be a string.")
     request.pop("prompt", None)
     request.update(text_input(prompt, target))
-    _chat_options(request, origins, target)
+    _chat_options(request, origins, target, path)
 
 
 def _embeddings(request: Request, _: Origins, endpoint: Endpoint, target: Target, path: str) -> None:
@@ -164,7 +164,7 @@ def convert_defaults(target: Target) -> Request:
     try:
         request, origins = renamed(target.defaults, target, "defaults")
         if target.task in {Task.GENERATION, Task.UNKNOWN}:
-            _chat_options(request, origins, target)
+            _chat_options(request, origins, target, "defaults")
         check_limits(request, origins, target, "defaults")
     except BadRecordError as error:
         raise UploadRefused("bad_options", error.message) from error

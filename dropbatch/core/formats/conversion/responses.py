@@ -18,7 +18,8 @@ from dropbatch.core.formats.base import (
     word_of,
 )
 from dropbatch.core.formats.conversion.members import RESPONSES_NAMES
-from dropbatch.core.formats.conversion.tools import flat_choice, flat_tools, function_call, text_of_result
+from dropbatch.core.formats.conversion.messages import text_of_result
+from dropbatch.core.formats.conversion.tools import flat_choice, flat_tools, function_call
 
 if TYPE_CHECKING:
     from dropbatch.core.formats.base import Target
@@ -54,12 +55,12 @@ def _items(messages: Json) -> Json:
     if b'"tool' not in bytes(messages):
         return messages
     items: list[Json] = []
-    for raw in elements_of(messages) or []:
+    for index, raw in enumerate(elements_of(messages) or []):
         message = members_of(raw) or {}
         calls = elements_of(message.get("tool_calls", NULL)) if "tool_calls" in message else None
         if word_of(message.get("role", NULL)) == "tool":
             call_id = message.get("tool_call_id") or b'""'
-            output = text_of_result(message.get("content", NULL))
+            output = text_of_result(message.get("content", NULL), f"messages[{index}].content")
             items.append(splice([("type", b'"function_call_output"'), ("call_id", call_id), ("output", output)]))
         elif calls is None:
             items.append(raw)
@@ -141,7 +142,7 @@ def _messages(given: Json, path: str) -> tuple[Json, list[int]]:
             places.append(index - 1)
             calls = []
         if kind == "function_call_output":
-            output = text_of_result(item.get("output", NULL))
+            output = text_of_result(item.get("output", NULL), f"{path}.input[{index}].output")
             known: list[tuple[str, Json]] = [("tool_call_id", item.get("call_id") or b'""'), ("content", output)]
             messages.append(splice([("role", b'"tool"'), *known]))
         elif "role" in item:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from dropbatch.core.formats.base import (
+    NULL,
+    BadRecordError,
     Json,
     begins,
-    compact,
     elements_of,
     encode,
     json_text,
@@ -28,19 +29,36 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-def chat_tools(tools: Json, *, full: bool) -> Json:
+def chat_tools(tools: Json, path: str, *, full: bool) -> Json:
     """Anthropic's, Converse's and the Responses API's tools as OpenAI's functions.
 
     Args:
         tools: as JSON.
+        path: where they are in the record.
         full: whether the model requires a description and parameters of each function.
+
+    Raises:
+        BadRecordError: one is another tool, which only its vendor has.
     """
     raws = elements_of(tools)
     if raws is None:
         return tools
-    kept = [raw for raw in raws if "cachePoint" not in (members_of(raw) or {})]
-    changed = [_openai_tool(raw, full=full) for raw in kept]
+    changed = []
+    for index, raw in enumerate(raws):
+        members = members_of(raw) or {}
+        if "cachePoint" in members:
+            continue
+        if not _is_function(members):
+            raise BadRecordError(f"{path}[{index}]", "The models of Workers AI call functions, no other tools.")
+        changed.append(_openai_tool(raw, full=full))
     return tools if changed == raws else splice_array(changed)
+
+
+def _is_function(members: Mapping[str, Json]) -> bool:
+    if not members or "function" in members or "toolSpec" in members:
+        return bool(members)
+    kind = word_of(members.get("type", NULL))
+    return "input_schema" in members or ("name" in members and kind in {"", "function", "custom"})
 
 
 def _openai_tool(raw: Json, *, full: bool) -> Json:
@@ -124,18 +142,6 @@ def function_call(members: dict[str, msgspec.Raw]) -> bytes:
 def _call(id_: Json, name: Json, arguments: Json) -> bytes:
     function = splice([("name", name), ("arguments", arguments)])
     return splice([("id", id_), ("type", b'"function"'), ("function", function)])
-
-
-def text_of_result(content: Json) -> Json:
-    """What a tool returned, as a JSON string: its text, or its JSON."""
-    if begins(content, b'"'):
-        return content
-    texts = []
-    for raw in elements_of(content) or [msgspec.Raw(bytes(content))]:
-        members = members_of(raw) or {}
-        text = value_of(members.get("text", b"null"))
-        texts.append(text if isinstance(text, str) else compact(members.get("json", raw)).decode(errors="replace"))
-    return encode("\n".join(texts))
 
 
 class ToolCall(NamedTuple):

@@ -126,6 +126,27 @@ def test_changed_file_is_sent_again(command, folder, tmp_path):
 
 
 @pytest.mark.parametrize("many", [False, True])
+def test_changed_file_replaces_only_results_as_they_were_downloaded(command, folder, tmp_path, many):
+    source, out = folder / "july/03.jsonl", tmp_path / "out"
+    place = out / ("in/july/03.jsonl" if many else "")
+    put(command, folder if many else source, "--get", out)
+    mine = place / "output.parquet"
+    mine.write_bytes(b"mine")
+    (place / "output.jsonl").write_text("edited")
+    source.write_text(GOOD.replace('"x"', '"y"') * 4)
+
+    refused = put(command, folder if many else source, "--get", out)
+
+    assert refused.code == 2
+    assert "output.jsonl exists, and is no file of this job" in refused.out + refused.err
+    assert (mine.read_bytes(), (place / "output.jsonl").read_text()) == (b"mine", "edited")
+    (place / "output.jsonl").unlink()
+    assert put(command, folder if many else source, "--get", out).code == 0
+    assert len((place / "output.jsonl").read_text().splitlines()) == 4
+    assert mine.read_bytes() == b"mine"
+
+
+@pytest.mark.parametrize("many", [False, True])
 def test_results_of_others_are_seen_before_anything_is_sent(command, folder, tmp_path, many):
     place = tmp_path / "out" / ("in/july/03.jsonl" if many else "")
     place.mkdir(parents=True)

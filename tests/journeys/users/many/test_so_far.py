@@ -307,6 +307,24 @@ def test_other_files_are_not_touched(small, tmp_path):
     assert small.run("get", "a.jsonl", "--so-far").code == 2
 
 
+def test_file_that_does_not_match_is_written_anew_by_force(small, tmp_path):
+    """It has the right size, so that only its digest shows that it was changed."""
+    upload(small, 4)
+    small.world.settle()
+    out = tmp_path / "a.jsonl"
+    assert small.run("get", "a.jsonl", "--so-far", "-o", out).code == 0
+    whole = out.read_bytes()
+    out.write_bytes(whole.replace(b'"id":2', b'"id":9'))
+
+    refused = small.run("get", "a.jsonl", "--so-far", "-o", out)
+    assert (refused.code, ids(out)) == (1, [0, 1, 9, 3])
+    assert "--force" in refused.err
+
+    assert small.run("get", "a.jsonl", "--so-far", "-o", out, "--force").code == 0
+    assert out.read_bytes() == whole
+    assert small.run("get", "a.jsonl", "--so-far", "-o", out).code == 0
+
+
 def test_replaced_file_has_nothing_of_another_job_before_the_first_answer(small, tmp_path):
     upload(small, 4)
     small.world.deliver_all()

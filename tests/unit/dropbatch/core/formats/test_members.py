@@ -367,3 +367,52 @@ def test_default_beyond_range_is_named_as_written(model, defaults, member):
     with pytest.raises(UploadRefused) as caught:
         convert(model, {"messages": [HELLO]}, defaults=defaults)
     assert member_of(caught.value.message) == member
+
+
+IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}}
+
+
+@pytest.mark.parametrize("model", [LLAMA, SCOUT, GPT])
+@pytest.mark.parametrize(
+    ("block", "kind"),
+    [
+        ({"type": "tool_result", "tool_use_id": "t", "content": [{"type": "text", "text": "see"}, IMAGE]}, "image"),
+        ({"type": "tool_result", "tool_use_id": "t", "content": [{}, {"type": "document"}]}, "document"),
+        ({"toolResult": {"toolUseId": "t", "content": [{"text": "see"}, {"image": {"format": "png"}}]}}, "image"),
+    ],
+)
+def test_image_that_a_tool_returned_is_not_sent_as_its_base64(model, block, kind):
+    """It would be billed as text, and mean nothing."""
+    path, message = fault(model, {"messages": [HELLO, {"role": "user", "content": [block]}]}, "bedrock")
+    assert path.endswith("messages[1].content[0].content[1]")
+    assert f"no {kind}" in message
+
+
+@pytest.mark.parametrize("model", [LLAMA, GPT])
+@pytest.mark.parametrize(
+    "tool",
+    [
+        {"type": "web_search_20250305", "name": "web_search"},
+        {"type": "code_interpreter", "container": {"type": "auto"}},
+        {"systemTool": {"name": "nova_grounding"}},
+        {},
+    ],
+)
+def test_tool_that_is_no_function_is_refused(model, tool):
+    path, message = fault(model, {"messages": [HELLO], "tools": [TOOL, tool]})
+    assert path.endswith("tools[1]")
+    assert "functions, no other tools" in message
+
+
+@pytest.mark.parametrize(
+    "tool",
+    [
+        {"name": "tide", "input_schema": {"type": "object"}},
+        {"type": "custom", "name": "tide", "input_schema": {"type": "object"}},
+        {"toolSpec": {"name": "tide", "inputSchema": {"json": {"type": "object"}}}},
+        {"name": "tide", "parameters": {"type": "object", "properties": {}}, "description": "d"},
+    ],
+)
+def test_functions_of_every_vendor_are_sent(tool):
+    (sent_tool,) = sent(LLAMA, {"messages": [HELLO], "tools": [tool]})["tools"]
+    assert sent_tool.get("function", sent_tool)["name"] == "tide"
