@@ -69,8 +69,9 @@ def read_command(services: Services, key: str, known: str = "") -> Command | Non
             body = services.store.get(key)
         except ObjectNotFoundError:
             return None
-        except RefusedError as refusal:  # It is noted as a command that nobody knows.
+        except RefusedError as refusal:  # Not noted: it is carried out once it can be read.
             logger.warning("command not read", key=key, reason=str(refusal))
+            return None
     word = " ".join(body.decode(errors="replace").lower().split())
     return Command(word, version)
 

@@ -46,12 +46,14 @@ def wait_or_fail(services: Services, job: Job, denied: UploadDeniedError) -> Job
     since = job.denied.since if job.denied else now
     logger.warning("upload denied", job_id=job.job_id, since=iso_time(since), reason=str(denied))
     # A validation has no status to show it, and sends nothing: it is soon repeated.
-    if keys.is_validation(job.upload.key) or now - since >= MAX_DENIED_SECONDS:
+    is_over = now - since >= MAX_DENIED_SECONDS or job.is_past_deadline(now)
+    if keys.is_validation(job.upload.key) or is_over:
         message = f"S3 does not hand out the upload: {denied.said} Correct this, and upload it again."
         return services.ledger.fail_job(job, ErrorDetail(UPLOAD_DENIED, message), now)
     shown = replace(job, denied=UploadDenial(since, denied.said))
     write_status(services, shown, build_status(shown, job.status_succeeded, job.status_failed, None))
-    services.ledger.release_job(job, now + _wait(now - since, MIN_WAIT_SECONDS, MAX_WAIT_SECONDS), denied=shown.denied)
+    due_at = now + _wait(now - since, MIN_WAIT_SECONDS, MAX_WAIT_SECONDS)
+    services.ledger.release_job(job, min(due_at, job.deadline_at or due_at), denied=shown.denied)
     return None
 
 

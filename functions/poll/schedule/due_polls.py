@@ -13,9 +13,11 @@ from functions.poll.schedule.due_items import DueItem, contained, each_contained
 from functions.poll.schedule.due_jobs import advance_jobs, is_large
 from functions.poll.schedule.visit_job import visit_job
 from shared.aws.queues import PollMessage
+from shared.denied_writes import shown_if_denied
 from shared.events.answers import waits_for_event
 from shared.ledger import DueEntry
 from shared.models import BatchState, DueKind
+from shared.observability import logger
 from shared.pacing.controls import Denied, Permit
 from shared.workers_ai.lasting_errors import is_lasting
 from shared.workers_ai.senders import as_sent, next_sender
@@ -39,6 +41,8 @@ MAX_POLLS_WAITING = 20
 """Messages that wait in the poll queue, up to which more are sent."""
 FULL_SECONDS = 10.0
 """Seconds until the batches to poll are read again when that many messages wait: each read returns all of them."""
+NO_ROOM_FOR_SECONDS = 300.0
+"""Seconds from when on a batch for which the queue has no room is polled by the tick."""
 REPEAT_SECONDS = 1.0
 """Seconds to wait before visiting again a job that another invocation had leased."""
 
@@ -70,20 +74,35 @@ def poll_due_batches(invocation: Invocation, dues: list[DueEntry], left: PollAll
     begun = [one for one in found if one.batch.state is BatchState.SUBMITTING]
     polls = [one for one in found if one.batch.state is not BatchState.SUBMITTING]
     in_hand: list[DueItem] = []
-    time = over - ANSWERS_RESERVE_SECONDS - services.now()
-    if min(time, invocation.seconds_left - COLLECT_SECONDS) > POLL_BEGUN_SECONDS:
+    time = min(over - ANSWERS_RESERVE_SECONDS - services.now(), invocation.seconds_left - COLLECT_SECONDS)
+    if time > POLL_BEGUN_SECONDS:
         in_hand = [one for one in polls if not is_large(one.job, services.now())][:MAX_OWN_POLLS]
     own = {one.due for one in in_hand}
     recovered = dispatch(services, begun)  # The submit function recovers the submits of an invocation that died.
-    others = [one for one in polls if one.due not in own]
-    room = max(MAX_POLLS_WAITING - services.queues.waiting(services.queues.poll_url), 0) if others else 0
-    handed = _send_polls(services, others[: room * BATCHES_PER_MESSAGE])
-    if len(others) > room * BATCHES_PER_MESSAGE:
+    others, room = [one for one in polls if one.due not in own], 0
+    if others:
+        with shown_if_denied(services, [one.job for one in others]):
+            room = max(MAX_POLLS_WAITING - services.queues.waiting(services.queues.poll_url), 0) * BATCHES_PER_MESSAGE
+    handed = _send_polls(services, others[:room])
+    if left_over := others[room:]:
         left.look_at = services.now() + FULL_SECONDS
+        if time > POLL_BEGUN_SECONDS:
+            in_hand += _overdue(left_over, services.now())[: max(MAX_OWN_POLLS - len(in_hand), 0)]
     until = min(over - ANSWERS_RESERVE_SECONDS, services.now() + OWN_POLLS_SECONDS)
     polled = _poll(invocation, in_hand, until + COLLECT_SECONDS)
     left.calls -= handed + polled
     return recovered + handed + polled
+
+
+def _overdue(found: list[DueItem], now: float) -> list[DueItem]:
+    """Those that are so long overdue that nobody may be reading the poll queue, as when its event source is disabled.
+
+    While they are due, no others are read; and their jobs' deadlines come.
+    """
+    late = [one for one in found if one.batch.due_at is not None and now - one.batch.due_at > NO_ROOM_FOR_SECONDS]
+    if late:
+        logger.warning("poll queue full; the tick polls itself", job_id=late[0].batch.job_id, batches=len(late))
+    return late
 
 
 def advance_batches(invocation: Invocation, batches: Iterable[tuple[str, str]]) -> int:
@@ -166,10 +185,10 @@ def _send_polls(services: Services, chosen: list[DueItem]) -> int:
         services, [(one.due, one.batch) for one in chosen], lambda batch: services.ledger.postpone(batch, due_at)
     )
     pairs = [(batch.job_id, batch.number) for batch in sent]
-    services.queues.send_all(
-        [
-            PollMessage(tuple(pairs[start : start + BATCHES_PER_MESSAGE]))
-            for start in range(0, len(pairs), BATCHES_PER_MESSAGE)
-        ]
-    )
+    messages = [
+        PollMessage(tuple(pairs[start : start + BATCHES_PER_MESSAGE]))
+        for start in range(0, len(pairs), BATCHES_PER_MESSAGE)
+    ]
+    with shown_if_denied(services, [one.job for one in chosen]):
+        services.queues.send_all(messages)
     return len(pairs)

@@ -101,6 +101,18 @@ def test_upload_denied_for_a_day_ends_so(world, refuse):
     assert dead_letters(world) == []
 
 
+def test_deadline_comes_while_upload_is_denied(world, refuse):
+    """It took a day."""
+    refuse(*DENIALS["kms disabled"])
+    world.upload_records("a.jsonl", greetings(3), model=M2M, **{"deadline-hours": "1"})
+    pass_hours(world, 0.9, step=MINUTE)
+    assert world.manifests() == {}
+
+    pass_hours(world, 0.2, step=MINUTE)
+
+    assert (world.manifest()["state"], world.manifest()["error"]["code"]) == ("failed", "upload_denied")
+
+
 def test_denied_validation_ends_at_once(world, refuse):
     refuse(*DENIALS["policy"], prefix="validate/")
     world.s3.put_object(Bucket=BUCKET, Key="validate/a.jsonl", Body=b"{}\n", Metadata={"model": M2M})
@@ -282,6 +294,22 @@ def test_denied_command_delays_no_job(world, refuse, name, operation, caplog):
 
     assert all_good(world, 3)
     assert not [one for one in caplog.records if one.levelname == "ERROR"]
+
+
+def test_command_is_carried_out_once_it_can_be_read(world, refuse, api):
+    """HEAD is allowed, and GET is not: the command was noted as done, and forgotten."""
+    api.switch(latency=2 * HOUR)
+    world.upload_records("a.jsonl", greetings(3), model=M2M)
+    world.deliver_all()
+    refuse(*DENIALS["kms disabled"], prefix="control/")
+    world.control(world.job_id(), "cancel now")
+    pass_hours(world, 0.1, step=MINUTE)
+    assert world.status()["state"] == "in_progress"
+
+    refuse()
+    pass_hours(world, 0.5, step=MINUTE)
+
+    assert world.status()["state"] == "cancelled"
 
 
 def test_archived_manifest_of_parent_delays_no_retry(world, refuse):

@@ -92,12 +92,12 @@ def test_queue_that_may_not_be_asked_is_shown_and_holds_up_nothing_else(parts, m
     monkeypatch.setattr(denied_writes, "show_denied", lambda _, job, error: shown.append((job.job_id, error)))
     large = replace(LARGE, job_id="large")
     queued = replace(BATCH, submissions=(Submission("id", 1, T),))
-    parts.ledger.add(SMALL, large, queued)
+    parts.ledger.add(SMALL, large, queued, replace(queued, job_id="large"))
 
     parts.run(ONE_CYCLE)
 
     assert parts.order == [SMALL.job_id, BATCH.number]
-    assert shown == [("large", refusal)]
+    assert shown == [("large", refusal)] * 2, "its visit and its batch"
     assert parts.ledger.job("large").due_at > T
 
 

@@ -1,0 +1,74 @@
+"""A poll queue that nobody reads, or that may not be asked: no job waits for ever, and none is hidden by another."""
+
+import json
+
+import pytest
+from botocore.exceptions import ClientError
+
+from tests.support.translations import M2M, greetings, polls
+
+READ = ("UploadQueue", "SplitQueue", "SubmitQueue", "VisitQueue")
+"""All queues but that of polls."""
+
+
+def run(world, minutes, queues=READ):
+    """Deliver the messages of some queues, with a tick each minute."""
+    ends = world.now() + 60 * minutes
+    while world.now() < ends:
+        for queue in queues:
+            world.deliver(queue)
+        world.tick()
+        for queue in queues:
+            world.deliver(queue)
+        world.pass_time(max(60 - world.now() % 60, 1))
+
+
+def states(world):
+    """Each job's state, and what it waits for, by its upload."""
+    found = {key.split("/")[1]: json.loads(world.read(key)) for key in world.objects() if key.endswith("status.json")}
+    return {name: (one["state"], one["waiting_for"] and one["waiting_for"]["code"]) for name, one in found.items()}
+
+
+@pytest.mark.parametrize("calls", [20, 200])
+def test_batches_are_polled_although_event_source_is_disabled(start, api, calls):
+    """At 20 calls a minute, batches of a large job hid those of a small one; the large job was polled at no rate."""
+    world = start(MAX_REQUESTS_PER_BATCH=100, API_CALLS_PER_MINUTE=calls)
+    api.switch(latency=300.0)
+    world.upload_records("large.jsonl", greetings(2_100), model=M2M)
+    run(world, 20)
+    world.upload_records("small.jsonl", greetings(3), model=M2M)
+    run(world, 60)
+
+    assert states(world) == {"large.jsonl": ("completed", None), "small.jsonl": ("completed", None)}
+    assert polls(api) <= 3 * len(api.accepted)
+
+
+def test_deadline_comes_although_event_source_is_disabled(start, api):
+    world = start(MAX_REQUESTS_PER_BATCH=100)
+    api.switch(latency=86_400.0)
+    world.upload_records("large.jsonl", greetings(2_100), model=M2M, **{"deadline-hours": "1"})
+    run(world, 75)
+
+    assert states(world) == {"large.jsonl": ("completed", None)}
+    assert world.manifest()["counts"]["failed"] == 2_100
+
+
+@pytest.mark.parametrize(
+    ("call", "large"), [("GetQueueAttributes", "completed"), ("SendMessageBatch", "in_progress")], ids=["ask", "send"]
+)
+def test_refused_queue_holds_up_no_small_job(start, api, call, large):
+    """Every tick died at it. What is refused to a large job is shown."""
+    world = start(MAX_REQUESTS_PER_BATCH=100)
+    api.switch(latency=120.0)
+    world.upload_records("large.jsonl", greetings(2_100), model=M2M)
+    world.upload_records("small.jsonl", greetings(3), model=M2M)
+
+    def refuse(called, arguments):
+        if called == call and "Poll" in arguments["QueueUrl"]:
+            raise ClientError({"Error": {"Code": "AccessDenied", "Message": "no"}}, called)
+
+    world.permissions.before = refuse
+    run(world, 30, (*READ, "PollQueue"))
+
+    denied = None if large == "completed" else "results_denied"
+    assert states(world) == {"large.jsonl": (large, denied), "small.jsonl": ("completed", None)}
