@@ -184,7 +184,7 @@ class _Pull:
         """Pull until a pull is not full, and note what the control item has to know."""
         after: dict[str, object] = {}
         try:
-            if self._is_emptied():
+            if self._is_emptied() and not self.left:
                 after["pulled_at"] = self.began
             if self.state.aside_step:
                 after["aside_step"] = 0

@@ -210,10 +210,17 @@ class ShareLaws:
 
     def _judge_first(self, batch: Wire) -> None:
         """Judge that a poll does not wait for many first batches in a row."""
+        if self._is_token_refused():
+            return  # Each is a probe, as a poll would be.
         overdue = min(self._polls.values(), default=self.world.kernel.now) + OVERDUE_SECONDS < self.world.kernel.now
         self.firsts = self.firsts + 1 if overdue and batch["work"]["S"].endswith("first") else 0
         if self.firsts > MOST_FIRSTS:
             self.laws.broken(POLLS, f"{self.firsts} first batches, and no poll")
+
+    def _is_token_refused(self) -> bool:
+        items = self.world.dynamodb.items.items()
+        pauses = (item for (pk, sk), item in items if pk == "CONTROL" and sk.startswith("PAUSE"))
+        return any(item["reason"]["S"] == "token_refused" for item in pauses)
 
     # ── control items ────────────────────────────────────────────────────────────────────────────────────────────
 

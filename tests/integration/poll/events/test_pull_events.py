@@ -231,6 +231,28 @@ def test_backlog_is_read_in_full_pulls(told):
     assert (told.cloudflare.messages, told.cloudflare.leased) == ([], {})
 
 
+def test_queue_is_not_read_to_its_end_while_a_message_is_left(told, monkeypatch):
+    """A search would take the event that was not noted for one that never came."""
+    ids = type(told.services.events.ids)
+    told.cloudflare.send("queued", "a")
+    told.cloudflare.send("queued", "b")
+    before, note = told.state.pulled_at, ids.note
+
+    def fails_for_one(self, event, now, *, listed):
+        if event.request_id == "b":
+            raise StorageError("DynamoDB: throttled")
+        return note(self, event, now, listed=listed)
+
+    monkeypatch.setattr(ids, "note", fails_for_one)
+    pulled(told)
+    assert (told.state.pulled_at, len(told.cloudflare.leased)) == (before, 1)
+
+    monkeypatch.undo()
+    told.clock += 60
+    pulled(told)
+    assert told.state.pulled_at == told.clock
+
+
 def test_foreign_ids_cost_few_writes(told, monkeypatch):
     """Their number is bounded for one pull and for an hour; the others are acknowledged all the same."""
     noted = []
