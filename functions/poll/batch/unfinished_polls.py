@@ -177,7 +177,7 @@ class UnfinishedPoll:
             since: since when every call has been refused.
         """
         services, job, batch, now = self.services, self.job, self.batch, self.services.now()
-        if job.is_past_deadline(now) and is_lasting(since, now):
+        if job.is_past_deadline(now) and is_lasting(max(since, batch.pending_at), now):
             return submit_again(services, job, batch, LATE, {})
         services.ledger.schedule_poll(batch, until, paused=batch.paused + until - now)
         return False

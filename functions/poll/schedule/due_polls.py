@@ -130,7 +130,7 @@ def _poll(invocation: Invocation, found: list[DueItem], until: float = math.inf)
             chosen.append((one, Permit()))
             continue
         granted, permit = permits[sender]
-        if isinstance(permit, Denied) and one.job.is_past_deadline(now) and is_lasting(permit.since, now):
+        if isinstance(permit, Denied) and _is_given_up(one, permit, now):
             chosen.append((one, None))
         elif isinstance(permit, Denied):
             _postpone(services, one, permit, now)
@@ -150,6 +150,11 @@ def _poll(invocation: Invocation, found: list[DueItem], until: float = math.inf)
         services.sleep(REPEAT_SECONDS)
         advance_jobs(invocation, sorted(wanted))
     return len(chosen) + len(held)
+
+
+def _is_given_up(found: DueItem, refusal: Denied, now: float) -> bool:
+    """Whether a batch past its deadline ends without a poll: all have been refused for a quarter of an hour."""
+    return found.job.is_past_deadline(now) and is_lasting(max(refusal.since, found.batch.pending_at), now)
 
 
 def _seconds_behind(services: Services, found: DueItem, now: float) -> float:

@@ -398,10 +398,14 @@ def test_too_many_calls_hold_calls_and_clock(polled):
     assert (one.now.due_at, one.now.paused, one.now.claims) == (T + 105, 110.0, 0)
 
 
-@pytest.mark.parametrize(("deadline_at", "since", "ends"), [(T, 900, True), (T + 1, 900, False), (T, 899, False)])
+@pytest.mark.parametrize(
+    ("deadline_at", "since", "pending", "ends"),
+    [(T, 900, 900, True), (T + 1, 900, 900, False), (T, 899, 900, False), (T, 900, 899, False)],
+)
 @pytest.mark.parametrize("reply", [BAD_TOKEN, SLOW_DOWN])
-def test_deadline_comes_while_every_call_is_refused_for_long(polled, reply, deadline_at, since, ends):
-    one = polled({"deadline_at": deadline_at})
+def test_deadline_comes_while_every_call_is_refused_for_long(polled, reply, deadline_at, since, pending, ends):
+    """Not if the batch was found pending since: then polls succeed between refusals."""
+    one = polled({"deadline_at": deadline_at}, pending_at=T - pending)
     one.services.budget.pause(PauseReason.TOKEN_REFUSED, T - since, "10000", Permit())
     pause = one.services.budget.controls().pause
     one.services.budget.limit_rate(T - since, 700)

@@ -238,13 +238,21 @@ def test_refused_poll_waits(parts, due_in, paused, counted, claims):
 
 
 @pytest.mark.parametrize(
-    ("deadline_at", "since", "polled"), [(T, T - 900, 1), (T + 1, T - 900, 0), (T, T - 899, 0), (T, inf, 0)]
+    ("deadline_at", "since", "pending_at", "polled"),
+    [
+        (T, T - 900, 0.0, 1),
+        (T + 1, T - 900, 0.0, 0),
+        (T, T - 899, 0.0, 0),
+        (T, T - 900, T - 900, 1),
+        (T, T - 900, T - 899, 0),
+        (T, inf, 0.0, 0),
+    ],
 )
 def test_batch_past_deadline_is_ended_without_permit_once_all_polls_were_refused_for_long(
-    parts, deadline_at, since, polled
+    parts, deadline_at, since, pending_at, polled
 ):
     parts.budget.permit = Denied(T + 9, paused=True, since=since)
-    parts.ledger.add(replace(SMALL, deadline_at=deadline_at), *polls(1))
+    parts.ledger.add(replace(SMALL, deadline_at=deadline_at), *polls(1, pending_at=pending_at))
 
     assert asked(parts, ["00000000"]) == polled
     assert len(parts.polled) == polled
