@@ -54,10 +54,16 @@ def show_denied(services: Services, job: Job, error: Exception) -> None:
 
 @contextmanager
 def shown_if_denied(services: Services, jobs: Iterable[Job]) -> Iterator[None]:
-    """Show for jobs that what is done for all of them is refused; they are due again, and nothing else waits for it."""
+    """Show for jobs that what is done for all of them is refused; they are due again, and nothing else waits for it.
+
+    Nor does anything wait for a call that fails otherwise: that is only logged and counted.
+    """
     try:
         yield
-    except RefusedError as error:
+    except StorageError as error:
         count("Errors")
+        if not isinstance(error, RefusedError):
+            logger.warning("call failed for several jobs", reason=str(error))
+            return
         for job in {one.job_id: one for one in jobs}.values():
             show_denied(services, replace(job, lease_until=0.0), error)

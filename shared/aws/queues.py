@@ -40,7 +40,8 @@ after somebody has worked on the item, and has perhaps died: it is left until it
 
 MAX_DELAY_SECONDS = 900
 """Maximum seconds that SQS can delay a message."""
-
+GONE = frozenset({"AWS.SimpleQueueService.NonExistentQueue", "QueueDoesNotExist"})
+"""Codes of a queue that somebody deleted."""
 
 MAX_HOPS = 14
 """Invocations, each called by a message of the one before, after which nothing more is sent: Lambda ends 16 of them."""
@@ -147,7 +148,7 @@ class Queues:
                     zip(chosen, delays[start : start + 10] or [0.0] * len(chosen), strict=True)
                 )
             ]
-            with storage_errors("SQS send_message_batch"):
+            with storage_errors("SQS send_message_batch", GONE):
                 answer = self.client.send_message_batch(QueueUrl=self._url(chosen[0]), Entries=entries)  # type: ignore[arg-type]
             if answer.get("Failed"):
                 raise StorageError(
@@ -172,7 +173,7 @@ class Queues:
         Raises:
             StorageError: SQS failed.
         """
-        with storage_errors("SQS get_queue_attributes"):
+        with storage_errors("SQS get_queue_attributes", GONE):
             answer = self.client.get_queue_attributes(QueueUrl=url, AttributeNames=["ApproximateNumberOfMessages"])
         return int(answer["Attributes"]["ApproximateNumberOfMessages"])
 

@@ -332,19 +332,20 @@ def assemble_file(invocation: Invocation, job: Job, kind: Kind) -> Job | None:
     Raises:
         InvariantError: the segments do not match the job item.
         LeaseLostError: another run holds the job.
-        StorageError: an AWS service failed.
+        StorageError: an AWS service failed, or the file was written and is gone.
     """
     store, key = invocation.services.store, file_key(job, kind)
     if store.head(key) is not None:
         return job
     if not _has_segments(progress_of(job, kind)):
+        if progress_of(job, kind).size:  # It was put whole, and somebody deleted it.
+            raise ObjectNotFoundError(key)
         _put_file(invocation.services, job, kind, opening_of(store, job, kind))
         return job
     job, copied = _resume_upload(invocation.services, job, kind)
     progress = progress_of(job, kind)
-    sources = [keys.segment(job.job_id, kind, ordinal) for ordinal in range(progress.segments)]
-    if progress.growing:
-        sources.append(_growing_key(job, kind, progress))
+    growing = [_growing_key(job, kind, progress)] if progress.growing else []
+    sources = [*(keys.segment(job.job_id, kind, ordinal) for ordinal in range(progress.segments)), *growing]
     missing = [(number, source) for number, source in enumerate(sources, 1) if number not in copied]
     with ThreadPoolExecutor(MAX_PARALLEL_COPIES) as threads:
         for start in range(0, len(missing), MAX_PARALLEL_COPIES):

@@ -34,7 +34,7 @@ def append_up_to_fault(invocation: Invocation, job: Job) -> Job:
         except ObjectNotFoundError:
             logger.exception("batches not appended", job_id=job.job_id)
             leaves = list(takewhile(lambda batch: _is_there(services, batch), ahead.leaves))
-            if not leaves:
+            if not leaves or len(leaves) == len(ahead.leaves):  # Then what was appended before is missing.
                 break
             job = append_segment(services, job, "output", replace(ahead, leaves=leaves), final=False)
     return job

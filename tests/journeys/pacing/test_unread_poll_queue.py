@@ -72,3 +72,23 @@ def test_refused_queue_holds_up_no_small_job(start, api, call, large):
 
     denied = None if large == "completed" else "results_denied"
     assert states(world) == {"large.jsonl": (large, denied), "small.jsonl": ("completed", None)}
+
+
+@pytest.mark.parametrize("code", ["AWS.SimpleQueueService.NonExistentQueue", "InternalError"])
+@pytest.mark.parametrize("queue", ["PollQueue", "VisitQueue", "SubmitQueue"])
+def test_queue_that_fails_kills_no_tick(start, api, queue, code):
+    """Every tick ended at it, so that nothing that was accepted was collected."""
+    world = start(MAX_REQUESTS_PER_BATCH=100)
+    api.switch(latency=120.0)
+    world.upload_records("large.jsonl", greetings(2_100), model=M2M)
+    world.upload_records("small.jsonl", greetings(3), model=M2M)
+    run(world, 1)
+
+    def fail(called, arguments):
+        if called in {"GetQueueAttributes", "SendMessageBatch"} and queue in arguments["QueueUrl"]:
+            raise ClientError({"Error": {"Code": code, "Message": "no"}}, called)
+
+    world.permissions.before = fail
+    run(world, 30)
+
+    assert states(world)["small.jsonl"] == ("completed", None)
