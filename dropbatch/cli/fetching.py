@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from dropbatch.client.job import Job
     from dropbatch.client.results.delivery import Delivery
+    from dropbatch.client.results.exports import Exported
     from dropbatch.client.results.merging import Merged
 
 
@@ -41,22 +42,28 @@ def get_files(
     for file in done.files:
         emit({"path": str(file.path), "bytes": file.size, "fetched": file.fetched}, str(file.path))
     if done.merged:
-        _show_merged(done.merged)
+        show_merged(done.merged)
     for one in done.exports:
         emit({**vars(one), "path": str(one.path)}, one.path)
-        if one.left_out:
-            note(f"{one.left_out:,} failed records are left out of {one.path.name}.")
-        if one.renamed:
-            note(
-                f"{one.path.name}: {one.renamed:,} of {one.records:,} ids are made of the job's id and the record's, "
-                "whose reference is missing, longer than 64 bytes, or another record's."
-            )
+        note_export(one)
     return done
 
 
-def _show_merged(done: Merged) -> None:
+def note_export(one: Exported, of: str = "") -> None:
+    """Say what a file lacks, or has otherwise; `of` comes before, and names the job where there are several."""
+    if one.left_out:
+        note(f"{of}{one.left_out:,} failed records are left out of {one.path.name}.")
+    if one.renamed:
+        note(
+            f"{of}{one.path.name}: {one.renamed:,} of {one.records:,} ids are made of the job's id and the record's, "
+            "whose reference is missing, longer than 64 bytes, or another record's."
+        )
+
+
+def show_merged(done: Merged, of: str = "") -> None:
+    """Print what was merged, and say what was not; `of` comes before, and names the job where there are several."""
     for one in done.skipped:
-        note(f"Retry {one.job_id} is skipped: {one.message}")
+        note(f"{of}Retry {one.job_id} is skipped: {one.message}")
     shown = {
         "path": str(done.path),
         "errors": done.errors and str(done.errors),

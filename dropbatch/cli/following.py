@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dropbatch.cli.context import emit, is_json, note
 from dropbatch.cli.exits import Exit, exit_of, in_options, worst
-from dropbatch.cli.fetching import get_files
+from dropbatch.cli.fetching import get_files, note_export, show_merged
 from dropbatch.cli.rows import Cell, job_lines, terminal_width
 from dropbatch.client.job import Job
 from dropbatch.client.progress import Progress
@@ -23,6 +23,8 @@ from dropbatch.errors import Error
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
+
+    from dropbatch.client.results.delivery import Delivery
 
 DOWNLOADS_AT_ONCE = 8
 
@@ -78,6 +80,9 @@ class Following:
     go_on: str = ""
     replaces: bool = False
     download: dict[str, Any] = field(default_factory=dict)
+    whole: bool = False
+    """Whether a retry whose answers cannot be merged is a failure."""
+    _delivered: dict[Job, Delivery] = field(default_factory=dict, init=False)
     twice: set[str] = field(default_factory=set, init=False)
     """Paths of several of the jobs: each has a folder of its id below its path's."""
 
@@ -93,7 +98,7 @@ class Following:
         lost: dict[Job, Error] = {}
         for job in jobs if len(jobs) <= FEW_JOBS else ():
             try:
-                wait_until_created(job)
+                wait_until_created(job, timeout=self.timeout)
             except Error as error:
                 lost[job] = error
         made = [job for job in jobs if job not in lost]
@@ -126,12 +131,14 @@ class Following:
     ) -> Exit:
         """Show how many jobs ended: with `--json` each one's manifest at once, else a table at the end."""
         total, rows, code = Total(len(jobs)), dict[Job, Row](), Exit.DONE
-        cost = Decimal(0)
+        cost = _Cost()
         for (job, found), problem in ended:
             total.add(found)
             code = worst(code, self._exit(found, problem))
             if isinstance(found, dict):
-                cost += Decimal((found["cost"] or {}).get("amount", 0))
+                cost.add(found)
+            if done := self._delivered.pop(job, None):
+                code = worst(code, self._show(job, done))
             if not is_json():
                 rows[job] = _row(job, found, problem)
                 continue
@@ -170,10 +177,18 @@ class Following:
             folder /= job.id
         try:
             self._make_room(folder, found)
-            deliver(job, folder, lambda *_: None, **self.download, manifest=found)
+            self._delivered[job] = deliver(job, folder, lambda *_: None, **self.download, manifest=found)
         except Error as error:
             return error
         return None
+
+    def _show(self, job: Job, done: Delivery) -> Exit:
+        """Show what was left out of one of many jobs' files, and return its exit code."""
+        if done.merged:
+            show_merged(done.merged, f"{job.id}  ")
+        for one in done.exports:
+            note_export(one, f"{job.id}  ")
+        return Exit.SOME_FAILED if self.whole and done.merged and done.merged.skipped else Exit.DONE
 
     def _make_room(self, folder: Path, manifest: dict[str, Any]) -> None:
         """Remove what an older job of the same path left there; what somebody else wrote or changed stays."""
@@ -192,7 +207,7 @@ class Following:
             return Exit.JOB_FAILED
         return Exit.SOME_FAILED if self.strict and found["counts"]["failed"] else Exit.DONE
 
-    def _table(self, rows: Sequence[Row], total: Total, cost: Decimal) -> None:
+    def _table(self, rows: Sequence[Row], total: Total, cost: _Cost) -> None:
         if not rows:
             return
         width = terminal_width()
@@ -207,7 +222,7 @@ class Following:
             emit(row._asdict(), *job_lines(cells, row.path, row.says, width))
         parts = [f"{total.jobs:,} jobs: {total.jobs - total.failed:,} completed"]
         parts += [f"{total.failed:,} not"] if total.failed else []
-        parts += [f"{total.records:,} records", f"{total.failed_records:,} failed", f"${cost:f}" if cost else ""]
+        parts += [f"{total.records:,} records", f"{total.failed_records:,} failed", str(cost)]
         where = f" The results are in {self.folder}." if self.folder else ""
         note(f"{', '.join(filter(None, parts))}.{where}")
         if total.failed_records:
@@ -225,4 +240,26 @@ def _row(job: Job, found: dict[str, Any] | Error, problem: Error | None) -> Row:
 
 
 def _cost(manifest: dict[str, Any]) -> str:
-    return f"${manifest['cost']['amount']}" if manifest.get("cost") else ""
+    cost = manifest.get("cost")
+    return f"{'~' if cost['estimated'] else ''}${cost['amount']}" if cost else ""
+
+
+@dataclass
+class _Cost:
+    """What several jobs cost together."""
+
+    amount: Decimal = Decimal(0)
+    is_estimated: bool = False
+    unknown: int = 0
+
+    def add(self, manifest: dict[str, Any]) -> None:
+        """Add a job that is over; what it cost may not be known."""
+        if (cost := manifest["cost"]) is None:
+            self.unknown += 1
+            return
+        self.amount += Decimal(cost["amount"])
+        self.is_estimated |= cost["estimated"]
+
+    def __str__(self) -> str:
+        known = f"{'~' if self.is_estimated else ''}${self.amount:f}" if self.amount else ""
+        return ", ".join(filter(None, (known, f"cost of {self.unknown:,} not known" if self.unknown else "")))

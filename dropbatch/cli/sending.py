@@ -164,8 +164,7 @@ class Sending:
         names: dict[bool, list[str]] = {True: [], False: []}
         for one in submissions:
             names[one.key in jobs].append(one.source if isinstance(one.source, str) else "-")
-        resumes = f" {self.resumes}" if len(submissions) > 1 else ""
-        return f"Uploaded: {some(names[True])}. Not uploaded: {some(names[False])}.{resumes}"
+        return f"Uploaded: {some(names[True])}. Not uploaded, or not confirmed: {some(names[False])}. {self.resumes}"
 
     def report_refused(self) -> Exit:
         """Name the files that were left out because the stack would refuse them."""

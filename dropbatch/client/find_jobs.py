@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +16,7 @@ from dropbatch.client.transfer.objects import pages_of
 from dropbatch.client.uploads import uploaded_as
 from dropbatch.client.waiting import MIN_READ_SECONDS, wait_until_created
 from dropbatch.core import keys
-from dropbatch.errors import Error, NotFound, UsageError
+from dropbatch.errors import Error, NotFound, TimedOut, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -68,15 +69,18 @@ def wait_for_job(stack: Stack, name: str, timeout: float | None = None) -> Job:
 
     Raises:
         NotFound: there is no such upload; or no job after a minute, or a minute after the time in the id.
+        TimedOut: its job may still come.
     """
-    seconds = NAMED_SECONDS if timeout is None else min(timeout, NAMED_SECONDS)
+    ends = math.inf if timeout is None else time.monotonic() + timeout
     while True:
         try:
             job = find_job(stack, name)
-            wait_until_created(job, seconds)
+            wait_until_created(job, NAMED_SECONDS, timeout=None if timeout is None else max(ends - time.monotonic(), 0))
         except NotFound:
             if not _may_come(name):
                 raise
+            if time.monotonic() >= ends:
+                raise TimedOut(f"{name} has no job yet after {timeout:g} seconds.") from None
         else:
             return job
         time.sleep(MIN_READ_SECONDS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -42,8 +43,9 @@ class Job(JobFiles):
         from dropbatch.client.progress import shown_to_user
         from dropbatch.client.waiting import each_over, wait_until_created
 
-        wait_until_created(self)
-        ((_, manifest),) = each_over([self], shown_to_user() if progress else None, timeout)
+        began = time.monotonic()
+        wait_until_created(self, timeout=timeout)
+        ((_, manifest),) = each_over([self], shown_to_user() if progress else None, timeout, began=began)
         if isinstance(manifest, Error):
             raise manifest
         return self.ended(manifest, check=check)
@@ -227,11 +229,12 @@ def wait(
     from dropbatch.client.progress import shown_to_user
     from dropbatch.client.waiting import FEW_JOBS, each_over, wait_until_created
 
-    wanted = list(jobs)
+    wanted, began = list(jobs), time.monotonic()
     if len(wanted) <= FEW_JOBS:
         for job in wanted:
-            wait_until_created(job)
-    for job, found in each_over(wanted, shown_to_user() if progress else None, timeout):
+            left = None if timeout is None else max(began + timeout - time.monotonic(), 0.0)
+            wait_until_created(job, timeout=left)
+    for job, found in each_over(wanted, shown_to_user() if progress else None, timeout, began=began):
         if isinstance(found, Error):
             raise found
         job.ended(found, check=check)

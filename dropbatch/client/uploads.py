@@ -20,7 +20,7 @@ from dropbatch.client import aws
 from dropbatch.client.transfer.objects import CONDITION_FAILED, head_of
 from dropbatch.client.transfer.threads import at_once
 from dropbatch.core import keys
-from dropbatch.errors import Error, NotFound, UsageError
+from dropbatch.errors import ConnectionLost, Error, NotFound, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -36,6 +36,8 @@ PARTS_AT_ONCE = 4
 CHECKSUM = "CRC32"
 ABORT_SECONDS = 0.5
 """Seconds to wait until broken uploads are aborted; the bucket's lifecycle removes what is left of them."""
+CONFIRM_SECONDS, CONFIRM_PAUSE_SECONDS = 60.0, 2.0
+"""Seconds for which what S3 has stored is asked for its version, and between two tries."""
 SURE_SECONDS = 1.0
 """S3 says times in whole seconds."""
 
@@ -144,9 +146,24 @@ def uploaded_as(stack: Stack, key: str, answer: Mapping[str, Any]) -> Uploaded:
 
     Raises:
         NotFound: there is none, or it was deleted at once.
+        ConnectionLost: it is not known, though what was written is there.
     """
     version = answer.get("VersionId", "null")
-    found = stack.ask("head_object", key, **({"VersionId": version} if version != "null" else {}))
+    place = {"VersionId": version} if version != "null" else {}
+    deadline = time.monotonic() + CONFIRM_SECONDS
+    while True:
+        try:
+            found = stack.ask("head_object", key, **place)
+            break
+        except ConnectionLost as error:
+            if not answer:
+                raise
+            if time.monotonic() >= deadline:
+                raise ConnectionLost(
+                    f"{key} is uploaded, and its job will run; AWS could not be reached to read the job's id. Do not "
+                    f"send it again: `dropbatch status {key.removeprefix(keys.INBOX)}` shows the job."
+                ) from error
+            time.sleep(CONFIRM_PAUSE_SECONDS)
     if found is None:
         raise NotFound(f"There is no {key}, or it was deleted while it was uploaded.")
     return _uploaded(key, found)

@@ -34,27 +34,37 @@ JOB_SECONDS = 300.0
 """Seconds to wait for the job of what was just uploaded: S3's events may take a minute, and the queue may be long."""
 
 
-def wait_until_created(job: JobFiles, seconds: float = JOB_SECONDS) -> None:
+def wait_until_created(job: JobFiles, seconds: float = JOB_SECONDS, *, timeout: float | None = None) -> None:
     """Wait until the stack has created an uploaded job.
+
+    Args:
+        job: of the upload.
+        seconds: after which it is said to have none.
+        timeout: seconds after which to give up; that says nothing of the job.
 
     Raises:
         NotFound: there is no job after these seconds, or the stack has given the upload up.
+        TimedOut: there is none yet.
         Interrupted: the user interrupted it.
     """
-    deadline = time.monotonic() + seconds
+    began = time.monotonic()
+    deadline = began + (seconds if timeout is None else min(seconds, timeout))
     pause, expected = MIN_READ_SECONDS / 2, job.id
     notice: dict[str, Any] | None = None
     try:
-        while time.monotonic() < deadline and not (notice and notice["error"]):
+        while True:
             with suppress(ConnectionLost):
                 if job.exists():
                     break
                 notice = job.notice()
-            time.sleep(pause)
-            pause = min(pause * 1.3, MAX_READ_SECONDS)
-        else:
+            if (left := deadline - time.monotonic()) > 0 and not (notice and notice["error"]):
+                time.sleep(min(pause, left))
+                pause = min(pause * 1.3, MAX_READ_SECONDS)
+                continue
             if notice:
                 raise no_job(job.path, notice)
+            if timeout is not None and timeout < seconds:
+                raise TimedOut(f"{job.path} has no job yet after {timeout:g} seconds.")
             raise NotFound(
                 f"{job.path} has no job after {seconds:.0f} seconds. `dropbatch doctor` looks for the cause."
             )
@@ -67,7 +77,11 @@ def wait_until_created(job: JobFiles, seconds: float = JOB_SECONDS) -> None:
 
 
 def each_over(
-    jobs: Sequence[JobT], progress: Progress | None = None, timeout: float | None = None, go_on: str = ""
+    jobs: Sequence[JobT],
+    progress: Progress | None = None,
+    timeout: float | None = None,
+    go_on: str = "",
+    began: float | None = None,
 ) -> Iterator[tuple[JobT, dict[str, Any] | Error]]:
     """Show jobs until all are over; yield each with its manifest when it is.
 
@@ -76,6 +90,7 @@ def each_over(
             yielded with that error. So is one whose files are deleted, or that AWS denies.
         progress: where they are shown.
         timeout: seconds after which to give up.
+        began: since when these count, as `time.monotonic` says; None for now.
         go_on: what to do after an interruption, for its message; empty for the usual.
 
     Raises:
@@ -84,7 +99,7 @@ def each_over(
     """
     watch: Any = FewJobs(jobs, GONE_SECONDS) if len(jobs) <= FEW_JOBS else ManyJobs(jobs, JOB_SECONDS)
     total = None if len(jobs) <= FEW_JOBS else Total(len(jobs))
-    ends = math.inf if timeout is None else time.monotonic() + timeout
+    ends = math.inf if timeout is None else (time.monotonic() if began is None else began) + timeout
     pause = MIN_READ_SECONDS
     try:
         while True:

@@ -246,22 +246,23 @@ class Budget(ControlItems):
             Unix seconds for each piece, ascending.
         """
         interval, burst = 8 * self.interval, max(self.submit_burst // 4, 1)
-        for _ in range(3):
-            seen = (self.readable(self.get(control_key("RATE#ISOLATION")), Rate) or Rate()).filled_at
-            begin = max(seen, int(now * 1000))
+        clock, cost, key = int(now * 1000), wanted * interval, control_key("RATE#ISOLATION")
+        later = "filled_at + :cost", "filled_at > :now", {":cost": cost}
+        first = ":moved", "attribute_not_exists(filled_at) OR filled_at <= :now", {":moved": clock + cost}
+        begin, seen = clock, self.readable(self.get(key), Rate) or Rate()
+        for change, condition, values in (later, first, later) if seen.filled_at > clock else (first, later, first):
             try:
-                self.call(
+                answer = self.call(
                     "update_item",
-                    Key=control_key("RATE#ISOLATION"),
-                    UpdateExpression="SET filled_at = :moved",
-                    ConditionExpression="attribute_not_exists(filled_at) OR filled_at = :seen",
-                    ExpressionAttributeValues={
-                        ":moved": attribute(begin + wanted * interval),
-                        ":seen": attribute(seen),
-                    },
+                    Key=key,
+                    UpdateExpression=f"SET filled_at = {change}",
+                    ConditionExpression=condition,
+                    ExpressionAttributeValues={name: attribute(one) for name, one in {**values, ":now": clock}.items()},
+                    ReturnValues="UPDATED_NEW",
                 )
-            except ConditionFailedError:
+            except ConditionFailedError:  # Others have moved it past the present, or it has passed.
                 continue
+            begin = int(answer["Attributes"]["filled_at"]["N"]) - cost
             break
         return [max((begin + (1 + slot - burst) * interval) / 1000, now) for slot in range(wanted)]
 

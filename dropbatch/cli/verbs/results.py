@@ -11,6 +11,8 @@ from dropbatch.cli.context import Context, as_json, emit, note, options, parse_o
 from dropbatch.cli.exits import Exit, in_options, worst
 from dropbatch.client.job import Job
 from dropbatch.client.results import EXPORTS
+from dropbatch.client.results.downloads import read_manifest
+from dropbatch.core.keys import JobState
 from dropbatch.errors import Interrupted, NotFound, NothingToRetry, UsageError
 
 if TYPE_CHECKING:
@@ -67,12 +69,25 @@ def get(
         raise UsageError(f"{folder} is a file. -o names a folder, unless --so-far is given.")
     wanted: dict[str, Any] = {"merged": merged, "exports": kinds, "columns": not no_columns, "force": force}
     if many:
-        code = Following(folder=folder or Path(), many=True, download=wanted).collect(found)
+        code = Following(folder=folder or Path(), many=True, download=wanted, whole=strict).collect(found)
         raise SystemExit(worst(code, context.code))
     (job,) = found
     done = get_files(job, folder or Path(job.id), **wanted)
+    manifest = read_manifest(done.files[-1].path) or {}
+    code = _note_failure(job, manifest)
     if done.merged and done.merged.skipped and strict:
-        raise SystemExit(Exit.SOME_FAILED)
+        code = worst(code, Exit.SOME_FAILED)
+    raise SystemExit(code)
+
+
+def _note_failure(job: Job, manifest: dict[str, Any]) -> Exit:
+    """Say why a job that is over is not completed; return its exit code."""
+    if manifest.get("state") == JobState.COMPLETED:
+        return Exit.DONE
+    error = manifest.get("error")
+    why = f": {error['code']}: {in_options(error['message'])}" if error else ""
+    note(f"{job.id}  {manifest.get('state')}{why}")
+    return Exit.JOB_FAILED
 
 
 def _get_so_far(job: Job, path: Path, *, force: bool) -> None:
@@ -82,11 +97,14 @@ def _get_so_far(job: Job, path: Path, *, force: bool) -> None:
         done = write_so_far(job, path, force=force)
     except KeyboardInterrupt:
         raise Interrupted("\nInterrupted. The same command goes on.") from None
-    rest = "all of the job" if done.over else "the rest is not known yet"
+    rest = "all of the job" if done.manifest else "the rest is not known yet"
     if done.pending:
         rest = f"{done.pending:,} pending"
-    shown = done._asdict() | {"path": str(path), "job_id": job.id}
+    shown = done._asdict() | {"path": str(path), "job_id": job.id, "over": done.manifest is not None}
+    shown.pop("manifest")
     emit(shown, f"{path}  {done.records:,} records, {done.new:,} new, {rest}")
+    if done.manifest:
+        raise SystemExit(_note_failure(job, done.manifest))
 
 
 @click.command()

@@ -13,7 +13,7 @@ import json
 import os
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import IO, TYPE_CHECKING, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from dropbatch.client.results.downloads import blocks_of_file, writing
 from dropbatch.client.results.handed_out import HandedOut, Span
@@ -39,14 +39,14 @@ class Written(NamedTuple):
         records: in it.
         new: those that this call has added.
         pending: those that are still to come; None if the upload was not read to its end.
-        over: whether the job is over: then nothing more comes.
+        manifest: the job's, if it is over: then nothing more comes.
     """
 
     path: Path
     records: int
     new: int
     pending: int | None
-    over: bool
+    manifest: dict[str, Any] | None
 
 
 @dataclass
@@ -117,7 +117,7 @@ def write_so_far(job: JobFiles, path: Path, *, force: bool = False) -> Written:
             problem = _mismatch(found, path)
         if problem:
             raise Error(problem)
-    return Written(path, state.done.records, state.done.records - before, found.pending, found.manifest is not None)
+    return Written(path, state.done.records, state.done.records - before, found.pending, found.manifest)
 
 
 def _state_of(job: JobFiles, path: Path, *, force: bool) -> _State:

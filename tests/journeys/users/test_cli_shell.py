@@ -113,7 +113,7 @@ def interrupted(server, shell):
     out, err = running.communicate(timeout=180)
     seconds = time.perf_counter() - began
     assert running.returncode == 130
-    assert "Uploaded: a.jsonl. Not uploaded: b.jsonl." in err.decode()
+    assert "Uploaded: a.jsonl. Not uploaded, or not confirmed: b.jsonl." in err.decode()
     assert "inbox/a.jsonl  job 20261121T093000Z-" in out.decode()
     assert b"Traceback" not in err
     return seconds

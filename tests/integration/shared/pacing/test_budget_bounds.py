@@ -102,19 +102,13 @@ def test_low_rate_still_sends_one_piece_at_once(budget, calls, at_once):
     assert slots == sorted(slots)
 
 
-@pytest.mark.parametrize(("races", "begins"), [(1, 2.4), (2, 2.4), (3, 0.0)], ids=str)
-def test_taken_slots_are_not_given_again(budget, monkeypatch, races, begins):
-    """Slots that others took meanwhile are given again only after three lost races."""
-    put(budget, TURNS, Rate(in_milliseconds(12 * 2.4)))
-    true_get, looks = budget.get, []
+@pytest.mark.parametrize(("seen", "then"), [(0, 12 * 2.4), (12 * 2.4, 0)], ids=["taken", "none left"])
+def test_slots_follow_those_that_others_have_taken_since_they_were_read(budget, monkeypatch, seen, then):
+    """However many functions take some at the same time."""
+    put(budget, TURNS, Rate(in_milliseconds(then)))
+    monkeypatch.setattr(budget, "get", lambda _: {"filled_at": attribute(in_milliseconds(seen))})
 
-    def get(key):
-        looks.append(key)
-        return {"filled_at": attribute(1)} if len(looks) <= races else true_get(key)
-
-    monkeypatch.setattr(budget, "get", get)
-
-    assert waits(budget.isolation_slots(1, NOW)) == [begins]
+    assert waits(budget.isolation_slots(13, NOW))[-1] == pytest.approx(then + 2.4)
 
     monkeypatch.undo()
-    assert held(budget, TURNS).filled_at == in_milliseconds((13 if races < 3 else 12) * 2.4)
+    assert held(budget, TURNS).filled_at == in_milliseconds(then + 13 * 2.4)

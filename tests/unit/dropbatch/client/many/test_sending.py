@@ -77,5 +77,5 @@ def test_nothing_more_is_sent_after_a_failure(send, capsys):
 
     says = capsys.readouterr().err
     assert says.startswith("Uploaded: inbox/00.jsonl, ")
-    assert "Not uploaded: inbox/03.jsonl, " in says
+    assert "Not uploaded, or not confirmed: inbox/03.jsonl, " in says
     assert "The same command with --skip-existing sends what is missing." in says
