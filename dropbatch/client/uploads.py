@@ -36,8 +36,8 @@ PARTS_AT_ONCE = 4
 CHECKSUM = "CRC32"
 ABORT_SECONDS = 0.5
 """Seconds to wait until broken uploads are aborted; the bucket's lifecycle removes what is left of them."""
-CONFIRM_SECONDS, CONFIRM_PAUSE_SECONDS = 60.0, 2.0
-"""Seconds for which what S3 has stored is asked for its version, and between two tries."""
+CONFIRM_TRIES, CONFIRM_PAUSE_SECONDS = 30, 2.0
+"""How often what S3 has stored is asked for its time, if AWS cannot be reached, and seconds between two tries."""
 SURE_SECONDS = 1.0
 """S3 says times in whole seconds."""
 
@@ -150,19 +150,20 @@ def uploaded_as(stack: Stack, key: str, answer: Mapping[str, Any]) -> Uploaded:
     """
     version = answer.get("VersionId", "null")
     place = {"VersionId": version} if version != "null" else {}
-    deadline = time.monotonic() + CONFIRM_SECONDS
+    tries = CONFIRM_TRIES if answer else 1
     while True:
         try:
             found = stack.ask("head_object", key, **place)
             break
         except ConnectionLost as error:
-            if not answer:
-                raise
-            if time.monotonic() >= deadline:
+            tries -= 1
+            if not tries and answer:
                 raise ConnectionLost(
                     f"{key} is uploaded, and its job will run; AWS could not be reached to read the job's id. Do not "
                     f"send it again: `dropbatch status {key.removeprefix(keys.INBOX)}` shows the job."
                 ) from error
+            if not tries:
+                raise
             time.sleep(CONFIRM_PAUSE_SECONDS)
     if found is None:
         raise NotFound(f"There is no {key}, or it was deleted while it was uploaded.")

@@ -40,7 +40,7 @@ after somebody has worked on the item, and has perhaps died: it is left until it
 
 MAX_DELAY_SECONDS = 900
 """Maximum seconds that SQS can delay a message."""
-GONE = frozenset({"AWS.SimpleQueueService.NonExistentQueue", "QueueDoesNotExist"})
+QUEUE_GONE = frozenset({"AWS.SimpleQueueService.NonExistentQueue", "QueueDoesNotExist"})
 """Codes of a queue that somebody deleted."""
 
 MAX_HOPS = 14
@@ -148,7 +148,7 @@ class Queues:
                     zip(chosen, delays[start : start + 10] or [0.0] * len(chosen), strict=True)
                 )
             ]
-            with storage_errors("SQS send_message_batch", GONE):
+            with storage_errors("SQS send_message_batch", QUEUE_GONE):
                 answer = self.client.send_message_batch(QueueUrl=self._url(chosen[0]), Entries=entries)  # type: ignore[arg-type]
             if answer.get("Failed"):
                 raise StorageError(
@@ -173,7 +173,7 @@ class Queues:
         Raises:
             StorageError: SQS failed.
         """
-        with storage_errors("SQS get_queue_attributes", GONE):
+        with storage_errors("SQS get_queue_attributes", QUEUE_GONE):
             answer = self.client.get_queue_attributes(QueueUrl=url, AttributeNames=["ApproximateNumberOfMessages"])
         return int(answer["Attributes"]["ApproximateNumberOfMessages"])
 

@@ -1,0 +1,148 @@
+"""What the command line and the library say of a job is so: how it ended, what it cost, whether it is there at all."""
+
+import json
+from pathlib import Path
+
+import pytest
+from botocore.exceptions import EndpointConnectionError
+
+import dropbatch
+from dropbatch import Client
+from dropbatch.client import aws, uploads
+from dropbatch.client.stack import Stack
+from tests.journeys.users.test_get import GOOD, LLAMA, M2M, job_of, retried
+from tests.support.aws.resources import BUCKET
+
+BGE = "@cf/baai/bge-small-en-v1.5"
+
+# ── how it ended ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def failed(command):
+    """The path of an upload whose job fails as a whole."""
+    command.world.upload("f.jsonl", "x\n", model=LLAMA)
+    command.settle()
+    return "f.jsonl"
+
+
+def test_get_of_a_job_that_failed_says_so(command, failed, tmp_path):
+    done = command.run("get", failed, "-o", tmp_path / "f")
+    assert (done.code, (tmp_path / "f/manifest.json").exists()) == (1, True)
+    assert "failed: unknown_format: " in done.err
+
+
+def test_answers_so_far_of_a_job_that_failed_are_not_all_of_it(command, failed, tmp_path):
+    done = command.run("get", failed, "--so-far", "-o", tmp_path / "f.jsonl")
+    assert done.code == 1
+    assert "failed: unknown_format: " in done.err
+
+
+def test_get_of_a_completed_job_ends_well(command, tmp_path):
+    job = job_of(command)
+    assert command.run("get", job, "-o", tmp_path / "a").code == 0
+    assert command.run("get", job, "--so-far", "-o", tmp_path / "a.jsonl").code == 0
+
+
+@pytest.mark.parametrize(("options", "code"), [(["--strict"], 3), ([], 0)])
+def test_retries_that_are_skipped_are_named_for_several_jobs(command, api, tmp_path, options, code):
+    job = retried(command, api, '{"prompt":"fail a"}\n{"prompt":"fail b"}\n', "m/a.jsonl")
+    other = job_of(command, "m/b.jsonl", '{"prompt":"x"}\n', LLAMA)
+    command.world.pass_time(60)
+    command.world.upload("part.jsonl", '{"prompt":"other"}\n', model=LLAMA, **{"retry-of": job})
+    command.settle()
+
+    done = command.run("get", job, other, "-o", tmp_path / "out", "--merged", *options)
+
+    assert done.code == code
+    assert f"{job}  Retry " in done.err
+    assert "is skipped: 1 of its 1 records cannot be matched" in done.err
+
+
+# ── what it cost ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_estimated_and_unknown_costs_of_several_jobs_are_not_shown_as_exact(command):
+    jobs = [job_of(command, f"{name}.jsonl", GOOD) for name in "abc"]
+    known = {"amount": "0.2500", "currency": "USD", "priced_at": "2026-07-09", "uncollected_batches": 0}
+    costs = (known | {"estimated": True}, None, known | {"estimated": False})
+    for name, job, cost in zip("abc", jobs, costs, strict=True):
+        key = f"results/{name}.jsonl/{job}/manifest.json"
+        manifest = json.loads(command.world.read(key)) | {"cost": cost}
+        command.world.s3.put_object(Bucket=BUCKET, Key=key, Body=json.dumps(manifest).encode())
+
+    done = command.run("wait", *jobs)
+
+    shown = {name: line for line in done.out.splitlines() for name in "abc" if f"{name}.jsonl" in line}
+    assert "~$0.2500" in shown["a"]
+    assert "$" not in shown["b"]
+    assert "~" not in shown["c"]
+    assert "~$0.5000, cost of 1 not known." in done.err.splitlines()[-1]
+
+
+# ── whether it is there ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def never_created(command, monkeypatch):
+    """A job of the library whose upload the stack does not read yet."""
+    monkeypatch.setattr(command.world, "deliver_all", lambda *_, **__: None)
+    monkeypatch.setattr(type(command), "settle", lambda _: None)
+    return Client("dropbatch").submit([{"text": "x"}], name="t.jsonl", model=BGE)
+
+
+def test_time_limit_includes_the_creation_of_a_job(command, never_created):
+    """Five minutes passed, and the job was said not to exist."""
+    for wait in (never_created.wait, lambda timeout: list(dropbatch.wait([never_created], timeout=timeout))):
+        began = command.world.now()
+        with pytest.raises(dropbatch.TimedOut):
+            wait(timeout=5)
+        assert command.world.now() - began < 8
+
+    began = command.world.now()
+    done = command.run("wait", "t.jsonl", "--timeout", "5s")
+    assert done.code == 6
+    assert command.world.now() - began < 8
+
+
+@pytest.fixture
+def unreachable(monkeypatch):
+    """Has the read of what was just stored fail so many times."""
+    ask = Stack.ask
+
+    def begin(times):
+        failures = iter(range(times))
+
+        def fails(self, operation, key, **more):
+            if operation == "head_object" and key.startswith("inbox/") and next(failures, None) is not None:
+                with aws.explained():
+                    raise EndpointConnectionError(endpoint_url="https://s3")
+            return ask(self, operation, key, **more)
+
+        monkeypatch.setattr(Stack, "ask", fails)
+        monkeypatch.setattr(uploads, "CONFIRM_PAUSE_SECONDS", 0)
+        return failures
+
+    return begin
+
+
+def records(tmp_path: Path):
+    file = tmp_path / "i.jsonl"
+    file.write_text(GOOD)
+    return file
+
+
+def test_upload_that_was_stored_is_not_said_to_have_failed(command, unreachable, tmp_path):
+    left = unreachable(3)
+    done = command.run("put", records(tmp_path), "--model", M2M)
+    assert done.code == 0
+    assert "inbox/i.jsonl  job " in done.out
+    assert next(left, None) is None
+
+
+def test_upload_that_cannot_be_confirmed_is_said_to_be_there(command, unreachable, tmp_path):
+    unreachable(1_000)
+    done = command.run("put", records(tmp_path), "--model", M2M)
+    assert done.code == 1
+    assert "inbox/i.jsonl is uploaded, and its job will run" in done.err
+    assert "dropbatch status i.jsonl" in done.err
