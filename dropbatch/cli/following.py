@@ -241,7 +241,7 @@ def _row(job: Job, found: dict[str, Any] | Error, problem: Error | None) -> Row:
 
 def _cost(manifest: dict[str, Any]) -> str:
     cost = manifest.get("cost")
-    return f"{'~' if cost['estimated'] else ''}${cost['amount']}" if cost else ""
+    return f"{'~' if cost.get('estimated') else ''}${cost['amount']}" if cost else ""
 
 
 @dataclass
@@ -258,7 +258,7 @@ class _Cost:
             self.unknown += 1
             return
         self.amount += Decimal(cost["amount"])
-        self.is_estimated |= cost["estimated"]
+        self.is_estimated |= bool(cost.get("estimated"))
 
     def __str__(self) -> str:
         known = f"{'~' if self.is_estimated else ''}${self.amount:f}" if self.amount else ""

@@ -14,7 +14,7 @@ from dropbatch.client import aws
 from dropbatch.client.job import Job
 from dropbatch.client.transfer.objects import pages_of
 from dropbatch.client.uploads import uploaded_as
-from dropbatch.client.waiting import MIN_READ_SECONDS, wait_until_created
+from dropbatch.client.waiting import MIN_READ_SECONDS, clock, wait_until_created
 from dropbatch.core import keys
 from dropbatch.errors import Error, NotFound, TimedOut, UsageError
 
@@ -71,15 +71,15 @@ def wait_for_job(stack: Stack, name: str, timeout: float | None = None) -> Job:
         NotFound: there is no such upload; or no job after a minute, or a minute after the time in the id.
         TimedOut: its job may still come.
     """
-    ends = math.inf if timeout is None else time.monotonic() + timeout
+    ends = math.inf if timeout is None else clock() + timeout
     while True:
         try:
             job = find_job(stack, name)
-            wait_until_created(job, NAMED_SECONDS, timeout=None if timeout is None else max(ends - time.monotonic(), 0))
+            wait_until_created(job, NAMED_SECONDS, timeout=None if timeout is None else max(ends - clock(), 0))
         except NotFound:
             if not _may_come(name):
                 raise
-            if time.monotonic() >= ends:
+            if clock() >= ends:
                 raise TimedOut(f"{name} has no job yet after {timeout:g} seconds.") from None
         else:
             return job

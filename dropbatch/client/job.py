@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -41,9 +40,9 @@ class Job(JobFiles):
             NotFound: an upload has no job after five minutes.
         """
         from dropbatch.client.progress import shown_to_user
-        from dropbatch.client.waiting import each_over, wait_until_created
+        from dropbatch.client.waiting import clock, each_over, wait_until_created
 
-        began = time.monotonic()
+        began = clock()
         wait_until_created(self, timeout=timeout)
         ((_, manifest),) = each_over([self], shown_to_user() if progress else None, timeout, began=began)
         if isinstance(manifest, Error):
@@ -227,12 +226,12 @@ def wait(
         NotFound: an upload has no job.
     """
     from dropbatch.client.progress import shown_to_user
-    from dropbatch.client.waiting import FEW_JOBS, each_over, wait_until_created
+    from dropbatch.client.waiting import FEW_JOBS, clock, each_over, wait_until_created
 
-    wanted, began = list(jobs), time.monotonic()
+    wanted, began = list(jobs), clock()
     if len(wanted) <= FEW_JOBS:
         for job in wanted:
-            left = None if timeout is None else max(began + timeout - time.monotonic(), 0.0)
+            left = None if timeout is None else max(began + timeout - clock(), 0.0)
             wait_until_created(job, timeout=left)
     for job, found in each_over(wanted, shown_to_user() if progress else None, timeout, began=began):
         if isinstance(found, Error):

@@ -160,7 +160,7 @@ def uploaded_as(stack: Stack, key: str, answer: Mapping[str, Any]) -> Uploaded:
             if not tries and answer:
                 raise ConnectionLost(
                     f"{key} is uploaded, and its job will run; AWS could not be reached to read the job's id. Do not "
-                    f"send it again: `dropbatch status {key.removeprefix(keys.INBOX)}` shows the job."
+                    "send it again. `client.jobs()` lists jobs."
                 ) from error
             if not tries:
                 raise

@@ -34,6 +34,11 @@ JOB_SECONDS = 300.0
 """Seconds to wait for the job of what was just uploaded: S3's events may take a minute, and the queue may be long."""
 
 
+def clock() -> float:
+    """The time from which time limits are counted, in seconds."""
+    return time.monotonic()
+
+
 def wait_until_created(job: JobFiles, seconds: float = JOB_SECONDS, *, timeout: float | None = None) -> None:
     """Wait until the stack has created an uploaded job.
 
@@ -90,7 +95,7 @@ def each_over(
             yielded with that error. So is one whose files are deleted, or that AWS denies.
         progress: where they are shown.
         timeout: seconds after which to give up.
-        began: since when these count, as `time.monotonic` says; None for now.
+        began: since when these count, as `clock` says; None for now.
         go_on: what to do after an interruption, for its message; empty for the usual.
 
     Raises:

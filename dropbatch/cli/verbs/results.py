@@ -103,7 +103,7 @@ def _get_so_far(job: Job, path: Path, *, force: bool) -> None:
     shown = done._asdict() | {"path": str(path), "job_id": job.id, "over": done.manifest is not None}
     shown.pop("manifest")
     emit(shown, f"{path}  {done.records:,} records, {done.new:,} new, {rest}")
-    if done.manifest:
+    if done.manifest and done.manifest["state"] == JobState.FAILED:
         raise SystemExit(_note_failure(job, done.manifest))
 
 

@@ -145,4 +145,4 @@ def test_upload_that_cannot_be_confirmed_is_said_to_be_there(command, unreachabl
     done = command.run("put", records(tmp_path), "--model", M2M)
     assert done.code == 1
     assert "inbox/i.jsonl is uploaded, and its job will run" in done.err
-    assert "dropbatch status i.jsonl" in done.err
+    assert "`dropbatch ls`" in done.err
