@@ -91,9 +91,9 @@ class EventLaws:
             self._scarce_until = max(self._scarce_until, number(new, "filled_at") / 1000 - SCARCE_SECONDS)
         if not (key[0].startswith("JOB#") and key[1].startswith("BATCH#")):
             return
-        is_outstanding = new is not None and new["state"]["S"] in OUTSTANDING
+        is_outstanding = new is not None and _is_polled(new)
         (self._outstanding.add if is_outstanding else self._outstanding.discard)(key)
-        if is_outstanding or (old or {}).get("state", {}).get("S") in OUTSTANDING:
+        if is_outstanding or (old and _is_polled(old)):
             self._busy_at = self.world.kernel.now
         if old is not None and new is not None:
             self._judge_told(key, old, new)
@@ -199,3 +199,8 @@ class EventLaws:
         late = beyond[len(beyond) * 95 // 100]
         if waited > MEAN_SECONDS + usual / 2 + slow or late > MOST_SECONDS + slow:
             self.laws.broken(SOON, f"mean {waited:.1f} s, 95 %: {late:.1f} s beyond a pull's interval")
+
+
+def _is_polled(batch: Wire) -> bool:
+    """Whether a batch is outstanding, or waits to be divided: its poll is due, too, and costs a pull now and then."""
+    return batch["state"]["S"] in OUTSTANDING or ("isolating" in batch and batch["state"]["S"] == "ready")
