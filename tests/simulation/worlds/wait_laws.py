@@ -38,6 +38,8 @@ PUT_OFF, LOOK_SECONDS = 2.0, 45.0
 SENT = "what is sent to be submitted may be submitted"
 DUE = "what waits is due when what stops it ends"
 PROBE = "a probe is claimed only if there is a token for it"
+CLOCKS_SECONDS, LONGEST_POLL_SECONDS = 30.0, 75.0
+"""Seconds by which clocks may differ, and that a poll may take."""
 AGAIN = "what is lost is submitted again as soon as it may be"
 MISSES, MISSED_SECONDS = 5, 60.0
 """There is no answer after so many polls that find none, over so many seconds."""
@@ -273,8 +275,9 @@ class WaitLaws:
             seconds = UNKNOWN_SECONDS
             account = self.items.pause_of(job).removeprefix("PAUSE").removeprefix("#")
             probe = ("CONTROL", f"LOST#{account}#{job['plan']['M']['model']['S']}")
-            if number(self.world.dynamodb.items.get(probe, {}), "known_at") <= number(new, "missed_at"):
-                return
+            known_at = number(self.world.dynamodb.items.get(probe, {}), "known_at")
+            if not number(new, "missed_at") + CLOCKS_SECONDS < known_at < self.world.clock() - LONGEST_POLL_SECONDS:
+                return  # It proves nothing, or this poll may have begun before.
         if number(new, "missed_at") + seconds > self.world.clock() - 1 or self._is_held(job) or not looks:
             return
         names = self._names(key, job)
