@@ -63,7 +63,7 @@ def shown_if_denied(services: Services, jobs: Iterable[Job]) -> Iterator[None]:
     except StorageError as error:
         count("Errors")
         if not isinstance(error, RefusedError):
-            logger.warning("call failed for several jobs", reason=str(error))
+            logger.warning("queue not reached", reason=str(error))
             return
         for job in {one.job_id: one for one in jobs}.values():
             show_denied(services, replace(job, lease_until=0.0), error)

@@ -51,6 +51,7 @@ WITHOUT_A_JOB = {
     "control item of events deleted, because it cannot be read",
     "list of models not read",
     "list of models not used",
+    "queue not reached",
 }
 """Lines about what is no job, or not yet."""
 
