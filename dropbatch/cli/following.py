@@ -71,6 +71,7 @@ class Following:
         go_on: what to do after an interruption, for a message; empty for the usual.
         replaces: whether files of an older job of the same path are replaced.
         download: arguments of `Job.download`.
+        whole: whether a retry whose answers cannot be merged is a failure.
     """
 
     strict: bool = False
@@ -81,7 +82,6 @@ class Following:
     replaces: bool = False
     download: dict[str, Any] = field(default_factory=dict)
     whole: bool = False
-    """Whether a retry whose answers cannot be merged is a failure."""
     _delivered: dict[Job, Delivery] = field(default_factory=dict, init=False)
     twice: set[str] = field(default_factory=set, init=False)
     """Paths of several of the jobs: each has a folder of its id below its path's."""
