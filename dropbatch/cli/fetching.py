@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dropbatch.cli.bars import FilesBar
 from dropbatch.cli.context import emit, note
+from dropbatch.cli.exits import in_options
 from dropbatch.errors import Interrupted
 
 if TYPE_CHECKING:
@@ -47,6 +48,13 @@ def get_files(
         emit({**vars(one), "path": str(one.path)}, one.path)
         note_export(one)
     return done
+
+
+def failure_of(job: Job, manifest: dict[str, Any]) -> str:
+    """What to say of a job that is over and not completed."""
+    error = manifest["error"]
+    why = f": {error['code']}: {in_options(error['message'])}" if error else ""
+    return f"{job.id}  {manifest['state']}{why}"
 
 
 def note_export(one: Exported, of: str = "") -> None:

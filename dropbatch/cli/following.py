@@ -10,21 +10,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dropbatch.cli.context import emit, is_json, note
 from dropbatch.cli.exits import Exit, exit_of, in_options, worst
-from dropbatch.cli.fetching import get_files, note_export, show_merged
+from dropbatch.cli.fetching import failure_of, get_files, note_export, show_merged
 from dropbatch.cli.rows import Cell, job_lines, terminal_width
 from dropbatch.client.job import Job
 from dropbatch.client.progress import Progress
-from dropbatch.client.results.delivery import deliver
+from dropbatch.client.results.delivery import Delivery, deliver
 from dropbatch.client.results.downloads import MANIFEST, read_manifest, remove_unchanged
 from dropbatch.client.transfer.threads import at_once
-from dropbatch.client.waiting import FEW_JOBS, Total, each_over, wait_until_created
+from dropbatch.client.waiting import FEW_JOBS, Total, each_over, end_of, wait_until_created
 from dropbatch.errors import Error
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
-
-    from dropbatch.client.results.delivery import Delivery
 
 DOWNLOADS_AT_ONCE = 8
 
@@ -82,7 +80,6 @@ class Following:
     replaces: bool = False
     download: dict[str, Any] = field(default_factory=dict)
     whole: bool = False
-    _delivered: dict[Job, Delivery] = field(default_factory=dict, init=False)
     twice: set[str] = field(default_factory=set, init=False)
     """Paths of several of the jobs: each has a folder of its id below its path's."""
 
@@ -96,13 +93,14 @@ class Following:
         """
         self._note_twice(jobs)
         lost: dict[Job, Error] = {}
+        ends = end_of(self.timeout)
         for job in jobs if len(jobs) <= FEW_JOBS else ():
             try:
-                wait_until_created(job, timeout=self.timeout)
+                wait_until_created(job, ends=ends)
             except Error as error:
                 lost[job] = error
         made = [job for job in jobs if job not in lost]
-        ended = chain(lost.items(), each_over(made, Progress(), self.timeout, self.go_on) if made else ())
+        ended = chain(lost.items(), each_over(made, Progress(), self.timeout, self.go_on, ends) if made else ())
         if not self.many and len(jobs) == 1:
             (only,) = ended
             return self._one(*only)
@@ -118,7 +116,7 @@ class Following:
             except Error as error:
                 return job, error
 
-        def get(job: Job) -> tuple[tuple[Job, dict[str, Any] | Error], Error | None]:
+        def get(job: Job) -> tuple[tuple[Job, dict[str, Any] | Error], Delivery | Error | None]:
             ended = read(job)
             return ended, self._download(*ended)
 
@@ -127,17 +125,18 @@ class Following:
     def _many(
         self,
         jobs: Sequence[Job],
-        ended: Iterable[tuple[tuple[Job, dict[str, Any] | Error], Error | None]],
+        ended: Iterable[tuple[tuple[Job, dict[str, Any] | Error], Delivery | Error | None]],
     ) -> Exit:
         """Show how many jobs ended: with `--json` each one's manifest at once, else a table at the end."""
         total, rows, code = Total(len(jobs)), dict[Job, Row](), Exit.DONE
         cost = _Cost()
-        for (job, found), problem in ended:
+        for (job, found), done in ended:
+            problem = done if isinstance(done, Error) else None
             total.add(found)
             code = worst(code, self._exit(found, problem))
             if isinstance(found, dict):
                 cost.add(found)
-            if done := self._delivered.pop(job, None):
+            if isinstance(done, Delivery):
                 code = worst(code, self._show(job, done))
             if not is_json():
                 rows[job] = _row(job, found, problem)
@@ -157,8 +156,8 @@ class Following:
         if isinstance(manifest, Error):
             raise manifest
         emit(manifest)
-        if error := manifest["error"]:
-            note(f"{job.id}  {manifest['state']}: {error['code']}: {in_options(error['message'])}")
+        if manifest["error"]:
+            note(failure_of(job, manifest))
         elif manifest["counts"]["failed"]:
             can_retry = any(entry["kind"] == "retry" for entry in manifest["files"])
             again = f", `dropbatch retry {job.id}` tries them again" if can_retry else ""
@@ -168,8 +167,8 @@ class Following:
             get_files(job, self.folder, **self.download)
         return self._exit(manifest, None)
 
-    def _download(self, job: Job, found: dict[str, Any] | Error) -> Error | None:
-        """Download one of many jobs' files, if that is wanted; return what failed."""
+    def _download(self, job: Job, found: dict[str, Any] | Error) -> Delivery | Error | None:
+        """Download one of many jobs' files, if that is wanted; return what was written, or what failed."""
         if self.folder is None or isinstance(found, Error):
             return found if isinstance(found, Error) else None
         folder = path_in(self.folder, job.path)
@@ -177,10 +176,9 @@ class Following:
             folder /= job.id
         try:
             self._make_room(folder, found)
-            self._delivered[job] = deliver(job, folder, lambda *_: None, **self.download, manifest=found)
+            return deliver(job, folder, lambda *_: None, **self.download, manifest=found)
         except Error as error:
             return error
-        return None
 
     def _show(self, job: Job, done: Delivery) -> Exit:
         """Show what was left out of one of many jobs' files, and return its exit code."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +13,7 @@ from dropbatch.client import aws
 from dropbatch.client.job import Job
 from dropbatch.client.transfer.objects import pages_of
 from dropbatch.client.uploads import uploaded_as
-from dropbatch.client.waiting import MIN_READ_SECONDS, clock, wait_until_created
+from dropbatch.client.waiting import MIN_READ_SECONDS, end_of, wait_until_created
 from dropbatch.core import keys
 from dropbatch.errors import Error, NotFound, TimedOut, UsageError
 
@@ -71,16 +70,16 @@ def wait_for_job(stack: Stack, name: str, timeout: float | None = None) -> Job:
         NotFound: there is no such upload; or no job after a minute, or a minute after the time in the id.
         TimedOut: its job may still come.
     """
-    ends = math.inf if timeout is None else clock() + timeout
+    ends = end_of(timeout)
     while True:
         try:
             job = find_job(stack, name)
-            wait_until_created(job, NAMED_SECONDS, timeout=None if timeout is None else max(ends - clock(), 0))
+            wait_until_created(job, NAMED_SECONDS, ends=ends)
         except NotFound:
             if not _may_come(name):
                 raise
-            if clock() >= ends:
-                raise TimedOut(f"{name} has no job yet after {timeout:g} seconds.") from None
+            if ends <= end_of(0):  # Now.
+                raise TimedOut(f"{name} has no job yet.") from None
         else:
             return job
         time.sleep(MIN_READ_SECONDS)

@@ -40,11 +40,11 @@ class Job(JobFiles):
             NotFound: an upload has no job after five minutes.
         """
         from dropbatch.client.progress import shown_to_user
-        from dropbatch.client.waiting import clock, each_over, wait_until_created
+        from dropbatch.client.waiting import each_over, end_of, wait_until_created
 
-        began = clock()
-        wait_until_created(self, timeout=timeout)
-        ((_, manifest),) = each_over([self], shown_to_user() if progress else None, timeout, began=began)
+        ends = end_of(timeout)
+        wait_until_created(self, ends=ends)
+        ((_, manifest),) = each_over([self], shown_to_user() if progress else None, timeout, ends=ends)
         if isinstance(manifest, Error):
             raise manifest
         return self.ended(manifest, check=check)
@@ -226,14 +226,13 @@ def wait(
         NotFound: an upload has no job.
     """
     from dropbatch.client.progress import shown_to_user
-    from dropbatch.client.waiting import FEW_JOBS, clock, each_over, wait_until_created
+    from dropbatch.client.waiting import FEW_JOBS, each_over, end_of, wait_until_created
 
-    wanted, began = list(jobs), clock()
+    wanted, ends = list(jobs), end_of(timeout)
     if len(wanted) <= FEW_JOBS:
         for job in wanted:
-            left = None if timeout is None else max(began + timeout - clock(), 0.0)
-            wait_until_created(job, timeout=left)
-    for job, found in each_over(wanted, shown_to_user() if progress else None, timeout, began=began):
+            wait_until_created(job, ends=ends)
+    for job, found in each_over(wanted, shown_to_user() if progress else None, timeout, ends=ends):
         if isinstance(found, Error):
             raise found
         job.ended(found, check=check)

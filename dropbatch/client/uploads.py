@@ -150,24 +150,31 @@ def uploaded_as(stack: Stack, key: str, answer: Mapping[str, Any]) -> Uploaded:
     """
     version = answer.get("VersionId", "null")
     place = {"VersionId": version} if version != "null" else {}
-    tries = CONFIRM_TRIES if answer else 1
-    while True:
-        try:
-            found = stack.ask("head_object", key, **place)
-            break
-        except ConnectionLost as error:
-            tries -= 1
-            if not tries and answer:
-                raise ConnectionLost(
-                    f"{key} is uploaded, and its job will run; AWS could not be reached to read the job's id. Do not "
-                    "send it again. `client.jobs()` lists jobs."
-                ) from error
-            if not tries:
-                raise
-            time.sleep(CONFIRM_PAUSE_SECONDS)
+    try:
+        found = stack.ask("head_object", key, **place)
+    except ConnectionLost:
+        if not answer:
+            raise
+        found = _confirm(stack, key, place)
     if found is None:
         raise NotFound(f"There is no {key}, or it was deleted while it was uploaded.")
     return _uploaded(key, found)
+
+
+def _confirm(stack: Stack, key: str, place: Mapping[str, str]) -> dict[str, Any] | None:
+    """S3's answer to HEAD of what it has stored, once AWS can be reached again.
+
+    Raises:
+        ConnectionLost: it cannot for a minute.
+    """
+    for _ in range(CONFIRM_TRIES):
+        time.sleep(CONFIRM_PAUSE_SECONDS)
+        with suppress(ConnectionLost):
+            return stack.ask("head_object", key, **place)
+    raise ConnectionLost(
+        f"{key} is uploaded, and its job will run; AWS could not be reached to read the job's id. Do not send it again."
+        " `client.jobs()` lists jobs."
+    )
 
 
 def _uploaded(key: str, answer: Mapping[str, Any]) -> Uploaded:

@@ -34,26 +34,25 @@ JOB_SECONDS = 300.0
 """Seconds to wait for the job of what was just uploaded: S3's events may take a minute, and the queue may be long."""
 
 
-def clock() -> float:
-    """The time from which time limits are counted, in seconds."""
-    return time.monotonic()
+def end_of(timeout: float | None) -> float:
+    """When a time limit that begins now is over, by this module's clock; infinite without one."""
+    return math.inf if timeout is None else time.monotonic() + timeout
 
 
-def wait_until_created(job: JobFiles, seconds: float = JOB_SECONDS, *, timeout: float | None = None) -> None:
+def wait_until_created(job: JobFiles, seconds: float = JOB_SECONDS, *, ends: float = math.inf) -> None:
     """Wait until the stack has created an uploaded job.
 
     Args:
         job: of the upload.
         seconds: after which it is said to have none.
-        timeout: seconds after which to give up; that says nothing of the job.
+        ends: when to give up, as `end_of` says; that says nothing of the job.
 
     Raises:
         NotFound: there is no job after these seconds, or the stack has given the upload up.
         TimedOut: there is none yet.
         Interrupted: the user interrupted it.
     """
-    began = time.monotonic()
-    deadline = began + (seconds if timeout is None else min(seconds, timeout))
+    no_job_at = time.monotonic() + seconds
     pause, expected = MIN_READ_SECONDS / 2, job.id
     notice: dict[str, Any] | None = None
     try:
@@ -62,14 +61,14 @@ def wait_until_created(job: JobFiles, seconds: float = JOB_SECONDS, *, timeout: 
                 if job.exists():
                     break
                 notice = job.notice()
-            if (left := deadline - time.monotonic()) > 0 and not (notice and notice["error"]):
+            if (left := min(no_job_at, ends) - time.monotonic()) > 0 and not (notice and notice["error"]):
                 time.sleep(min(pause, left))
                 pause = min(pause * 1.3, MAX_READ_SECONDS)
                 continue
             if notice:
                 raise no_job(job.path, notice)
-            if timeout is not None and timeout < seconds:
-                raise TimedOut(f"{job.path} has no job yet after {timeout:g} seconds.")
+            if ends < no_job_at:
+                raise TimedOut(f"{job.path} has no job yet.")
             raise NotFound(
                 f"{job.path} has no job after {seconds:.0f} seconds. `dropbatch doctor` looks for the cause."
             )
@@ -86,7 +85,7 @@ def each_over(
     progress: Progress | None = None,
     timeout: float | None = None,
     go_on: str = "",
-    began: float | None = None,
+    ends: float | None = None,
 ) -> Iterator[tuple[JobT, dict[str, Any] | Error]]:
     """Show jobs until all are over; yield each with its manifest when it is.
 
@@ -95,7 +94,7 @@ def each_over(
             yielded with that error. So is one whose files are deleted, or that AWS denies.
         progress: where they are shown.
         timeout: seconds after which to give up.
-        began: since when these count, as `clock` says; None for now.
+        ends: when that is, if they have begun before, as `end_of` says.
         go_on: what to do after an interruption, for its message; empty for the usual.
 
     Raises:
@@ -104,7 +103,7 @@ def each_over(
     """
     watch: Any = FewJobs(jobs, GONE_SECONDS) if len(jobs) <= FEW_JOBS else ManyJobs(jobs, JOB_SECONDS)
     total = None if len(jobs) <= FEW_JOBS else Total(len(jobs))
-    ends = math.inf if timeout is None else (time.monotonic() if began is None else began) + timeout
+    ends = end_of(timeout) if ends is None else ends
     pause = MIN_READ_SECONDS
     try:
         while True:

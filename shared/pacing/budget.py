@@ -54,6 +54,9 @@ PULL_SHARE, LONGEST_PULL_SECONDS = 0.05, 30.0
 PULLS_LEAVE = 0.8
 """Calls are scarce while more than this share of what submits may use at once is used."""
 
+TURNS = "RATE#ISOLATION"
+"""Sort key of the bucket of pieces' turns."""
+
 CLOUDFLARE_CALLS = 1_200
 """Calls with one token that Cloudflare allows in any 5 minutes; above that it refuses every call for 5 minutes."""
 
@@ -246,24 +249,15 @@ class Budget(ControlItems):
             Unix seconds for each piece, ascending.
         """
         interval, burst = 8 * self.interval, max(self.submit_burst // 4, 1)
-        clock, cost, key = int(now * 1000), wanted * interval, control_key("RATE#ISOLATION")
+        clock, cost = int(now * 1000), wanted * interval
         later = "filled_at + :cost", "filled_at > :now", {":cost": cost}
         first = ":moved", "attribute_not_exists(filled_at) OR filled_at <= :now", {":moved": clock + cost}
-        begin, seen = clock, self.readable(self.get(key), Rate) or Rate()
+        seen = self.readable(self.get(control_key(TURNS)), Rate) or Rate()
+        begin = clock
         for change, condition, values in (later, first, later) if seen.filled_at > clock else (first, later, first):
-            try:
-                answer = self.call(
-                    "update_item",
-                    Key=key,
-                    UpdateExpression=f"SET filled_at = {change}",
-                    ConditionExpression=condition,
-                    ExpressionAttributeValues={name: attribute(one) for name, one in {**values, ":now": clock}.items()},
-                    ReturnValues="UPDATED_NEW",
-                )
-            except ConditionFailedError:  # Others have moved it past the present, or it has passed.
-                continue
-            begin = int(answer["Attributes"]["filled_at"]["N"]) - cost
-            break
+            if (moved := self._move(TURNS, change, condition, {**values, ":now": clock})) is not None:
+                begin = moved - cost
+                break
         return [max((begin + (1 + slot - burst) * interval) / 1000, now) for slot in range(wanted)]
 
     def permit_check(self, now: float, calls: int = 1, sender: Sender = FIRST) -> bool:
@@ -300,7 +294,7 @@ class Budget(ControlItems):
     def _denied(self, rate: Rate, burst: int, now: float) -> Denied | None:
         """Why no call may be made, whatever it is for: Cloudflare asked to wait, or the bucket is empty."""
         if rate.hold_until > now:
-            return Denied(soon_after(rate.hold_until, 10), paused=True, since=rate.held_since)
+            return Denied(soon_after(rate.hold_until, 10), paused=True, since=rate.held_since or math.inf)
         if self._free(rate, burst, now) < 1:
             return Denied(now + jittered(NO_TOKEN_SECONDS), paused=False)
         return None
@@ -325,22 +319,26 @@ class Budget(ControlItems):
             else:
                 change, condition = ":moved", "attribute_not_exists(filled_at) OR filled_at <= :now"
                 values = {":moved": clock + cost, ":now": clock}
-            try:
-                answer = self.call(
-                    "update_item",
-                    Key=control_key(rate_sk(sender)),
-                    UpdateExpression=f"SET filled_at = {change}",
-                    ConditionExpression=condition,
-                    ExpressionAttributeValues={name: attribute(value) for name, value in values.items()},
-                    ReturnValues="UPDATED_NEW",
-                )
-            except ConditionFailedError:
-                rate = self.readable(self.get(control_key(rate_sk(sender))), Rate) or Rate()
-            else:
-                moved = int(answer["Attributes"]["filled_at"]["N"])
+            if (moved := self._move(rate_sk(sender), change, condition, values)) is not None:
                 count("RateBudgetLeft", self._free(replace(rate, filled_at=moved), self.burst, now))
                 return True
+            rate = self.readable(self.get(control_key(rate_sk(sender))), Rate) or Rate()
         return False
+
+    def _move(self, sk: str, change: str, condition: str, values: Mapping[str, int]) -> int | None:
+        """Move a bucket's time, milliseconds since the epoch; return it, None if the condition does not hold."""
+        try:
+            answer = self.call(
+                "update_item",
+                Key=control_key(sk),
+                UpdateExpression=f"SET filled_at = {change}",
+                ConditionExpression=condition,
+                ExpressionAttributeValues={name: attribute(value) for name, value in values.items()},
+                ReturnValues="UPDATED_NEW",
+            )
+        except ConditionFailedError:
+            return None
+        return int(answer["Attributes"]["filled_at"]["N"])
 
     def limit_rate(self, now: float, seconds: float | None, sender: Sender = FIRST) -> float:
         """Make every call of an API token wait, because Cloudflare asks to slow down.

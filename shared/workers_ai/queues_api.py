@@ -173,7 +173,10 @@ class QueuesApi:
 
     def acknowledge(self, queue_id: str, messages: Sequence[Message]) -> None:
         """Have pulled messages deleted."""
-        body = {"acks": [{"lease_id": one.lease_id} for one in messages], "retries": []}
+        acks = [{"lease_id": one.lease_id} for one in messages if bytes(one.lease_id).startswith(b'"')]
+        if not acks:  # One without a lease would spoil the call for the others.
+            return
+        body = {"acks": acks, "retries": []}
         self._call("POST", f"/queues/{queue_id}/messages/ack", body)
 
     def _delete(self, path: str) -> None:

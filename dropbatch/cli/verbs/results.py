@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,6 @@ from dropbatch.cli.context import Context, as_json, emit, note, options, parse_o
 from dropbatch.cli.exits import Exit, in_options, worst
 from dropbatch.client.job import Job
 from dropbatch.client.results import EXPORTS
-from dropbatch.client.results.downloads import read_manifest
 from dropbatch.core.keys import JobState
 from dropbatch.errors import Interrupted, NotFound, NothingToRetry, UsageError
 
@@ -73,20 +73,19 @@ def get(
         raise SystemExit(worst(code, context.code))
     (job,) = found
     done = get_files(job, folder or Path(job.id), **wanted)
-    manifest = read_manifest(done.files[-1].path) or {}
-    code = _note_failure(job, manifest)
+    code = _exit_of(job, json.loads(done.files[-1].path.read_bytes()))
     if done.merged and done.merged.skipped and strict:
         code = worst(code, Exit.SOME_FAILED)
     raise SystemExit(code)
 
 
-def _note_failure(job: Job, manifest: dict[str, Any]) -> Exit:
-    """Say why a job that is over is not completed; return its exit code."""
-    if manifest.get("state") == JobState.COMPLETED:
+def _exit_of(job: Job, manifest: dict[str, Any]) -> Exit:
+    """The exit code of a job that is over; say why it is not completed."""
+    from dropbatch.cli.fetching import failure_of
+
+    if manifest["state"] == JobState.COMPLETED:
         return Exit.DONE
-    error = manifest.get("error")
-    why = f": {error['code']}: {in_options(error['message'])}" if error else ""
-    note(f"{job.id}  {manifest.get('state')}{why}")
+    note(failure_of(job, manifest))
     return Exit.JOB_FAILED
 
 
@@ -104,7 +103,7 @@ def _get_so_far(job: Job, path: Path, *, force: bool) -> None:
     shown.pop("manifest")
     emit(shown, f"{path}  {done.records:,} records, {done.new:,} new, {rest}")
     if done.manifest and done.manifest["state"] == JobState.FAILED:
-        raise SystemExit(_note_failure(job, done.manifest))
+        raise SystemExit(_exit_of(job, done.manifest))
 
 
 @click.command()

@@ -107,17 +107,21 @@ def write_so_far(job: JobFiles, path: Path, *, force: bool = False) -> Written:
     with writing(path):
         job.exists()  # Then its id is its own.
         state = _state_of(job, path, force=force)
-        found = look(job, state.done)
         before = state.done.records
-        _Update(found, path, state).run()
-        if (problem := _mismatch(found, path)) and force:
+        found, problem = _updated(job, path, state)
+        if problem and force:
             state, before = _State(job.id, is_written=False), 0
-            found = look(job, state.done)
-            _Update(found, path, state).run()
-            problem = _mismatch(found, path)
+            found, problem = _updated(job, path, state)
         if problem:
             raise Error(problem)
     return Written(path, state.done.records, state.done.records - before, found.pending, found.manifest)
+
+
+def _updated(job: JobFiles, path: Path, state: _State) -> tuple[SoFar, str]:
+    """Add what has come since a state; return what there is now, and what is wrong with the file, if anything is."""
+    found = look(job, state.done)
+    _Update(found, path, state).run()
+    return found, _mismatch(found, path)
 
 
 def _state_of(job: JobFiles, path: Path, *, force: bool) -> _State:

@@ -120,6 +120,8 @@ class CloudflareQueues:
         return good({"message_backlog_count": len(self.messages), "messages": found})
 
     def _acknowledge(self, _queue_id: str, body: dict[str, Any]) -> httpx.Response:
+        if not all(isinstance(one["lease_id"], str) for one in body["acks"]):
+            return httpx.Response(400, json=refusal(10026))
         for one in body["acks"]:
             self.leased.pop(one["lease_id"], None)
         return good({"ackCount": len(body["acks"])})

@@ -55,10 +55,8 @@ def chat_tools(tools: Json, path: str, *, full: bool) -> Json:
 
 
 def _is_function(members: Mapping[str, Json]) -> bool:
-    if not members or "function" in members or "toolSpec" in members:
-        return bool(members)
-    kind = word_of(members.get("type", NULL))
-    return "input_schema" in members or ("name" in members and kind in {"", "function", "custom"})
+    is_flat = "name" in members and word_of(members.get("type", NULL)) in {"", "function", "custom"}
+    return is_flat or not members.keys().isdisjoint({"function", "toolSpec", "input_schema"})
 
 
 def _openai_tool(raw: Json, *, full: bool) -> Json:

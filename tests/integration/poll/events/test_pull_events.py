@@ -231,6 +231,16 @@ def test_backlog_is_read_in_full_pulls(told):
     assert (told.cloudflare.messages, told.cloudflare.leased) == ([], {})
 
 
+@pytest.mark.parametrize("lease", [None, 7])
+def test_message_without_a_lease_spoils_no_acknowledgement(told, lease):
+    """The API refuses the whole call for one of them, and would deliver the others for ever."""
+    told.cloudflare.send("queued", "a")
+    told.cloudflare.messages.append({**told.cloudflare.messages[-1], "lease_id": lease})
+    pulled(told)
+    assert told.cloudflare.calls == [PULL, ACK]
+    assert list(told.cloudflare.leased) == [lease]
+
+
 def test_queue_is_not_read_to_its_end_while_a_message_is_left(told, monkeypatch):
     """A search would take the event that was not noted for one that never came."""
     ids = type(told.services.events.ids)

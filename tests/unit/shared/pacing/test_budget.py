@@ -178,6 +178,12 @@ def test_hold_ends_at_its_time_for_every_call(until, held):
     assert budget.free(NOW) == (Free(next_token=until) if held else Free(100, 50, 90))
 
 
+def test_hold_of_unknown_beginning_is_not_said_to_last():
+    """An older version stored none: a poll that is denied would end its batch."""
+    _, denied = GivenBudget(rate=taken(0, hold_until=NOW + 60)).permit_polls(1, NOW)
+    assert denied.since == math.inf
+
+
 @pytest.mark.parametrize(
     ("said", "seconds"), [(None, 60), (0, 60), (0.5, 0.5), (17, 17), (899, 899), (900, 900), (901, 900), (86_400, 900)]
 )
