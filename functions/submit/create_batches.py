@@ -20,6 +20,7 @@ from shared.models import Batch, BatchState, DueKind, ErrorDetail
 from shared.observability import count
 from shared.pacing import cost_limit
 from shared.pacing.budget import NO_TOKEN_SECONDS
+from shared.pacing.controls import LIFT_LOOK_SECONDS
 from shared.retry import jittered
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class Outbox:
         self._messages: list[SubmitMessage] = []
         self._since = 0.0
         self._room, self._room_until = 0, 0.0
+        self._put_off = NO_TOKEN_SECONDS
 
     def room_at(self, now: float) -> float:
         """When to send the next message: now, unless the rate budget would have no call for it.
@@ -56,8 +58,9 @@ class Outbox:
         if self._room < 1 and now >= self._room_until:
             free = self._services.budget.free(now)
             self._room, self._room_until = 0 if free.paused else self._sendable(free.submits), now + ROOM_SECONDS
+            self._put_off = LIFT_LOOK_SECONDS if free.paused else NO_TOKEN_SECONDS
         if self._room < 1:
-            return now + jittered(NO_TOKEN_SECONDS)
+            return now + jittered(self._put_off)
         self._room -= 1
         return now
 

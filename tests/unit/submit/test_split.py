@@ -163,9 +163,9 @@ def test_messages_are_sent_ten_at_a_time():
     [
         (Free(100, 3, 90), 4, 4.0, 6.0),
         (Free(100, 0, 90), 1, 4.0, 6.0),
-        (Free(1, 1, 90, paused=True, look_at=1_300.0), 1, 4.0, 6.0),
+        (Free(1, 1, 90, paused=True, look_at=1_300.0), 1, 1.6, 2.4),
     ],
-    ids=["three calls", "none", "paused"],
+    ids=["three calls", "none", "a pause, which may end at any time"],
 )
 def test_message_is_sent_only_if_budget_has_call_for_it(free, messages, soonest, latest):
     """The first batch, which has a share of its own, always gets one; the others are due when to look again."""
