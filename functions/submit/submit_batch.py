@@ -45,7 +45,7 @@ from shared.workers_ai.lasting_errors import clear_lasting_error
 from shared.workers_ai.other_account import other_account
 from shared.workers_ai.refused_models import refusing
 from shared.workers_ai.rejections import classify_rejection, token_state
-from shared.workers_ai.replies import Accepted, Failed, OutcomeUnknown, Rejected, Reply
+from shared.workers_ai.replies import Accepted, Failed, OutcomeUnknown, Rejected, Reply, Unreadable
 from shared.workers_ai.results import Answer
 from shared.workers_ai.senders import api_of, as_sent, as_told, sender_of
 
@@ -221,7 +221,7 @@ class _Submit(UnprovenSubmit):
                 retry(lambda: self.services.store.put_if_absent(key, answer))
                 self.first_poll = 0.0
                 self.record("")
-            case Failed(code, message):
+            case Failed(code, message) | Unreadable(code, message):
                 retry(lambda: self._isolate_or_end(code, message))
             case Rejected(code=code):
                 verdict = retry(

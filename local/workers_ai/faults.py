@@ -75,6 +75,7 @@ KINDS = {
     "event_twice": Kind("batch", "submit", "its event `message` (none: each) comes twice"),
     "event_early": Kind("batch", "submit", "its last event comes with its acceptance, while polls say pending"),
     "event_false": Kind("batch", "submit", "its last event is `failed`, and polls bring its answers"),
+    "deep": Kind("batch", "submit", "results are nested so deeply that no reader follows"),
     "giant": Kind("batch", "submit", "results are `factor` times as long"),
 }
 

@@ -79,8 +79,8 @@ class Usage:
 
     @property
     def is_reported(self) -> bool:
-        """Whether any tokens were reported that have a price."""
-        return self.prompt_tokens is not None or self.completion_tokens is not None
+        """Whether the tokens of the prompt are known, which every price has; without them nothing has its price."""
+        return self.prompt_tokens is not None
 
     @property
     def sum(self) -> int:

@@ -1,4 +1,4 @@
-"""One reply of the API as data: `Accepted`, `Answer`, `Pending`, `NoAnswers`, `Rejected`, `Failed`, `OutcomeUnknown`.
+"""One reply of the API as data, one class for each meaning (`Reply`).
 
 Accepts what Cloudflare does not specify: any 2xx, bodies with or without the envelope, both shapes of a completed
 batch, unknown status words. Every number and text that is stored is bounded. What an error means:
@@ -106,7 +106,15 @@ class OutcomeUnknown:
     reason: str
 
 
-Reply = Accepted | Answer | Pending | NoAnswers | Rejected | Failed | OutcomeUnknown
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A whole reply that begins as an answer, but is not JSON that can be read."""
+
+    code: int | None = None
+    message: str = "its answer cannot be read as JSON"
+
+
+Reply = Accepted | Answer | Pending | NoAnswers | Rejected | Failed | OutcomeUnknown | Unreadable
 
 
 class _Body(msgspec.Struct):
@@ -127,6 +135,7 @@ class _Body(msgspec.Struct):
 
 
 _decode = msgspec.json.Decoder(_Body).decode
+_OBJECT = re.compile(rb"\s*\{")
 _ARRAY = re.compile(rb'"(?:responses|results)"\s*:\s*\[')
 _RESULT = re.compile(rb'"result"\s*:\s*[^n\s]')
 
@@ -160,11 +169,11 @@ def parse_reply(
         if answer and _is_paid(answer, sent):
             return _with_items(status, answer, submitting=submitting)
         if len(content) > MAX_ERROR_BYTES:
-            return _no_answer(status, wait, None)
+            return _unread(status, wait, content, answer)
         try:
             content, outer, inner = _decoded(content)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return _no_answer(status, wait, None)
+            return _unread(status, wait, content, answer)
         if good and answer is None:
             answer = _answer_in(content, most)  # now without lone surrogates
     except TooManyItemsError:
@@ -182,10 +191,27 @@ def parse_beginning(status: int, retry_after: str | None, beginning: bytes, most
 
     It is the answer only if it begins as one, with a result; anything else is no answer, as a page is.
     """
-    array = _ARRAY.search(beginning) if HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES else None
-    if array and begins(msgspec.Raw(beginning.lstrip()), b"{") and _RESULT.search(beginning, array.end()):
+    if _begins_as_answer(status, beginning):
         return Failed(None, f"its answer has over {most:,} bytes, more than Dropbatch can hold")
     return _no_answer(status, _seconds(retry_after), None)
+
+
+def _unread(status: int, wait: float | None, content: bytes | mmap.mmap, answer: Answer | None) -> Reply:
+    """What a complete reply means that could not be read.
+
+    If it begins as an answer, a single record may have made it so, as an answer that is nested too deeply does. A reply
+    that was cut off on its way looks alike, but not every time.
+    """
+    if answer is None and _begins_as_answer(status, content):
+        return Unreadable()
+    return _no_answer(status, wait, None)
+
+
+def _begins_as_answer(status: int, content: bytes | mmap.mmap) -> bool:
+    """Whether a good reply begins with `{`, and has an array of answers with a result."""
+    good = HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES
+    array = _ARRAY.search(content) if good and _OBJECT.match(content) else None
+    return array is not None and _RESULT.search(content, array.end()) is not None
 
 
 def _is_paid(answer: Answer, sent: int) -> bool:

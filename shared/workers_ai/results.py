@@ -7,6 +7,7 @@ large reply are counted while they are read, and nothing else that is large is d
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
@@ -30,6 +31,8 @@ MAX_UNKNOWN_BYTES = 3_000_000
 COMPLETED_WORDS = frozenset({"", "completed", "complete", "succeeded", "success", "done", "finished"})
 """Status words beside which an array is the whole answer, even one without items."""
 FAILED_WORDS = frozenset({"failed", "error", "errored", "cancelled", "canceled"})
+_ITEMS = re.compile(rb'\[\s*\{\s*"(?:id|index)"\s*:\s*"?[0-9]')
+"""An array of items that stands where the object with the array should."""
 _DENIALS = frozenset({"false", "0", "0.0", "no"})
 """What `success` may be of an item that failed, as text."""
 
@@ -298,10 +301,10 @@ def _items_of(body: bytes | mmap.mmap, most: int | None) -> tuple[list[Item], _F
 def _array_of(outer: _Reply[Array]) -> tuple[Array, _Facts, bool]:
     bare = outer.responses is not msgspec.UNSET or outer.results is not msgspec.UNSET
     inner = outer if bare or outer.result is msgspec.UNSET else outer.result
-    array = inner.results if inner.responses is msgspec.UNSET else inner.responses
-    if array is msgspec.UNSET:
+    arrays = [one for one in (inner.responses, inner.results) if one is not msgspec.UNSET]
+    if not arrays:
         raise msgspec.ValidationError("a reply without responses or results")
-    return array, _with_status(inner, outer), begins(outer.success, b"f")
+    return max(arrays, key=len), _with_status(inner, outer), begins(outer.success, b"f")
 
 
 def _unusual_array_of(body: bytes | mmap.mmap, most: int | None) -> tuple[list[Item], _Facts, bool]:
@@ -311,9 +314,12 @@ def _unusual_array_of(body: bytes | mmap.mmap, most: int | None) -> tuple[list[I
     bare = begins(outer.responses, b"[") or begins(outer.results, b"[")
     if not bare and (result := only_object(outer.result)) is not None:
         inner = _decode_unusual_inner(result)
-    array = inner.responses if begins(inner.responses, b"[") else inner.results
-    if not isinstance(array, msgspec.Raw) or not begins(array, b"["):
+    arrays = [one for one in (inner.responses, inner.results) if isinstance(one, msgspec.Raw) and begins(one, b"[")]
+    if not arrays and isinstance(outer.result, msgspec.Raw) and _ITEMS.match(memoryview(outer.result)):
+        arrays = [outer.result]
+    if not arrays:
         raise msgspec.ValidationError("a reply without responses or results")
+    array = max(arrays, key=lambda one: len(memoryview(one)))
     if most is not None:
         # Of a large reply only objects (and nulls) can be counted before they take memory.
         _counter.decode(_count_objects, array, most)

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from dropbatch.core.formats.base import NULL
 from shared.models import Usage
-from shared.workers_ai.results import decode_member
+from shared.workers_ai.results import decode_member, has_failed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -70,22 +71,27 @@ _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 def usage_of(raw: msgspec.Raw | msgspec.UnsetType) -> Usage:
     """A `usage` member; numbers that are missing, or no count of tokens, are None.
 
-    One of nothing but zeros reports nothing: no request without tokens is accepted.
+    One of nothing but zeros reports nothing: no request without tokens is accepted. Two of its numbers tell the third.
     """
     return Usage(*_counts_of(raw))
 
 
 def usage_of_items(items: Iterable[Item]) -> Usage:
-    """The sum of the usages inside items' results, as chat models report them."""
+    """The sum of the usages inside items' results, as chat models report them; nothing if a good one reports less."""
     sums: list[int | None] = [None] * len(_NOTHING)
+    reports = with_completion = 0
     for item in items:
         counts = _counts_of_item(item)
-        if counts is _NOTHING:
+        if counts.prompt is None:
+            if item.result != NULL and not has_failed(item):
+                return Usage()  # The sum would count what this answer cost as nothing.
             continue
+        reports += 1
+        with_completion += counts.completion is not None
         for at, count in enumerate(counts):
             if count is not None:
                 sums[at] = (sums[at] or 0) + count
-    return Usage(*sums)
+    return Usage(*sums) if with_completion in {0, reports} else Usage()
 
 
 def mean_answer(answer: Answer) -> int:
@@ -132,6 +138,12 @@ def _counts(usual: _UsualUsage) -> _Counts:
     total = _first(usual.total_tokens, None)
     if not (prompt or completion or total):
         return _NOTHING
+    if not (prompt or completion):
+        return _Counts(None, None, total, None)
+    if prompt is None and total is not None and completion is not None and total >= completion:
+        prompt = total - completion
+    elif completion is None and total is not None and prompt is not None and total > prompt:
+        completion = total - prompt
     details = usual.prompt_tokens_details or usual.input_tokens_details
     return _Counts(prompt, completion, total, _first(details.cached_tokens, None) if details else None)
 

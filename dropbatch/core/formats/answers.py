@@ -31,6 +31,11 @@ TEXT_MEMBERS = ("response", "translated_text", "output_text", "text", "content",
 
 REASONING = ("reasoning_content", "reasoning")
 """Members of a message that hold the text of a model's reasoning."""
+_FINISH_WORDS = {
+    **dict.fromkeys(("max_tokens", "max_output_tokens", "max_completion_tokens", "max_length", "incomplete"), "length"),
+    **dict.fromkeys(("abort", "aborted", "cancelled", "canceled", "error", "failed", "timeout"), "length"),
+    **dict.fromkeys(("content_filtered", "refusal", "safety"), "content_filter"),
+}
 
 
 class Tokens(NamedTuple):
@@ -47,7 +52,7 @@ class Answer(NamedTuple):
     Attributes:
         text: as a JSON string; None if the answer has none, or none that is known.
         calls: tool calls that the model requests.
-        finish: why the model stopped, in its own words; empty if it did not say.
+        finish: why the model stopped (`finish_of`); empty if it did not say.
         tokens: as reported.
         members: the result's members as JSON; empty if it is not an object.
         is_known: whether the result has a known shape, so that no text means that the model gave none.
@@ -79,11 +84,11 @@ def read_answer(result: Json) -> Answer:
             continue
         is_text = begins(raw, b'"')
         calls = tool_calls_of(members.get("tool_calls", NULL))
-        finish = word_of(members.get("finish_reason", NULL))
+        finish = finish_of(members.get("finish_reason", NULL))
         return Answer(bytes(raw) if is_text else json_text(raw), calls, finish, tokens, members)
     calls = tool_calls_of(members.get("tool_calls", NULL))
     is_known = "response" in members and not vectors_of(members)
-    return Answer(None, calls, word_of(members.get("finish_reason", NULL)), tokens, members, is_known=is_known)
+    return Answer(None, calls, finish_of(members.get("finish_reason", NULL)), tokens, members, is_known=is_known)
 
 
 def unwrapped(result: Json) -> dict[str, msgspec.Raw]:
@@ -103,7 +108,7 @@ def _of_choice(members: dict[str, msgspec.Raw], tokens: Tokens) -> Answer:
     message = members_of((choice or {}).get("message", NULL)) or {}
     content = message.get("content") or (choice or {}).get("text") or NULL
     calls = tool_calls_of(message.get("tool_calls", NULL))
-    finish = word_of((choice or {}).get("finish_reason", NULL))
+    finish = finish_of((choice or {}).get("finish_reason", NULL))
     text = _text_of_content(content)
     reasoning = next((bytes(message[name]) for name in REASONING if begins(message.get(name, NULL), b'"')), None)
     return Answer(text, calls, finish, tokens, members, bool(choice), reasoning)
@@ -139,9 +144,15 @@ def _of_responses(members: dict[str, msgspec.Raw], tokens: Tokens) -> Answer:
             text = _text_of_content(item.get("content", NULL))
             texts += [text_value(text)] if text is not None else []
     incomplete = members_of(members.get("incomplete_details", NULL)) or {}
-    finish = "length" if word_of(incomplete.get("reason", NULL)) == "max_output_tokens" else ""
+    finish = finish_of(incomplete.get("reason", NULL)) or finish_of(members.get("status", NULL))
     reasoning = encode("".join(thoughts)) if thoughts else None
     return Answer(encode("".join(texts)) if texts else None, calls, finish, tokens, members, reasoning=reasoning)
+
+
+def finish_of(raw: Json) -> str:
+    """Why a model stopped, in OpenAI's word where there is one; an answer that was cut off never looks complete."""
+    word = word_of(raw).lower()
+    return _FINISH_WORDS.get(word, word)
 
 
 def vectors_of(members: dict[str, msgspec.Raw]) -> list[msgspec.Raw]:

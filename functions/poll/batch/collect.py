@@ -19,7 +19,7 @@ from dropbatch.core.formats.base import REFUSED_CODES
 from dropbatch.core.keys import JobState
 from dropbatch.core.records.index import build_body, record_spans
 from functions.poll.batch.join import Answers, add_reply, merge_round, result_of, retryable_places, sort_answers
-from functions.poll.batch.paid import note_cost
+from functions.poll.batch.paid import note_cost, priced
 from functions.poll.batch.result_lines import lines_of, unwritten_part
 from shared.events.markers import as_sent, marked
 from shared.models import Batch, Job, Part, PartialReply, Usage
@@ -287,7 +287,7 @@ def _write_part(
         The part, and how many records failed with which code.
     """
     key = keys.part(job.job_id, batch.number, batch.attempt)
-    usage = answers.usage if answers else Usage()
+    usage = priced(job.plan.known_model, answers.usage) if answers else Usage()
     retries = waiting = 0
     failed: Counter[str] = Counter()
     with tempfile.TemporaryFile() as spool, _spool() as errors, _spool() as retry:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -103,9 +104,10 @@ def sort_answers(answer: Answer, references: list[msgspec.Raw]) -> Answers:
                 answers.contradicted.add(place)
     for place in answers.contradicted:
         sorted_.pop(place, None)
-    if answers.usage == Usage():
+    if not answers.usage.is_reported:
         answers.itemized = True
-        answers.usage = usage_of_items(sorted_.values())
+        of_items = usage_of_items(sorted_.values())
+        answers.usage = of_items if of_items.is_reported else answers.usage
     return answers
 
 
@@ -115,22 +117,36 @@ def add_reply(answers: Answers, later: Answers) -> None:
     The first answer to a record counts. Usage that two replies report as a whole is that of the same batch.
     """
     added = {place: item for place, item in later.items.items() if place not in answers.items}
+    if answers.itemized and later.itemized:
+        answers.usage = _together(answers, Answers(added, usage=usage_of_items(added.values())))
+    else:
+        answers.usage = max(answers.usage, later.usage, key=lambda usage: usage.sum)
+        answers.itemized = False
     answers.items.update(added)
     answers.contradicted = (answers.contradicted | later.contradicted) - answers.items.keys()
     answers.foreign += later.foreign
     answers.repeated += later.repeated
-    if answers.itemized and later.itemized:
-        answers.usage = answers.usage.plus(usage_of_items(added.values()))
-    else:
-        answers.usage = max(answers.usage, later.usage, key=lambda usage: usage.sum)
-        answers.itemized = False
 
 
 def merge_round(answers: Answers, later: Answers, places: list[int]) -> None:
     """Replace failed answers with those of the records that were tried again."""
+    answers.usage = _together(answers, later)
     for at, item in later.items.items():
         answers.items[places[at]] = item
-    answers.usage = answers.usage.plus(later.usage)
+
+
+def _together(first: Answers, later: Answers) -> Usage:
+    """The usage of both; nothing if one has good answers and reports none, or only a part of the tokens of the other.
+
+    What is reported counts as what everything cost, so a sum that lacks a part would count that part as free.
+    """
+    usages = [one.usage for one in (first, later) if one.usage.is_reported]
+    silent = [one for one in (first, later) if not one.usage.is_reported]
+    if any(result_of(item) is not None for one in silent for item in one.items.values()):
+        return Usage()
+    if len({usage.completion_tokens is None for usage in usages}) > 1:
+        return Usage()
+    return reduce(Usage.plus, usages, Usage())
 
 
 def retryable_places(answers: Answers) -> list[int]:

@@ -35,3 +35,9 @@ def cost_so_far(model: Model, usage: Usage, unmetered_size: int, unmetered_recor
     if cost and unmetered_size:
         return cost.plus(estimate_cost(model, unmetered_size, unmetered_records))
     return cost
+
+
+def priced(model: Model, usage: Usage) -> Usage:
+    """A batch's usage if it has all tokens that the model bills; if not, nothing: the rest would count as free."""
+    lacks_output = usage.completion_tokens is None and bool(model.output_price)
+    return usage if usage.is_reported and not lacks_output else Usage(total_tokens=usage.total_tokens)

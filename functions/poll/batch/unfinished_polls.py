@@ -27,7 +27,7 @@ from shared.pacing.controls import PauseReason, Permit
 from shared.retry import poll_back_off, soon_after
 from shared.workers_ai.error_codes import METRIC_OF_CLASS, ErrorClass
 from shared.workers_ai.lasting_errors import clear_lasting_error, is_lasting, note_lasting_error
-from shared.workers_ai.replies import Accepted, Failed, NoAnswers, OutcomeUnknown, Pending, Rejected, Reply
+from shared.workers_ai.replies import Accepted, Failed, NoAnswers, OutcomeUnknown, Pending, Rejected, Reply, Unreadable
 from shared.workers_ai.senders import as_sent
 
 if TYPE_CHECKING:
@@ -81,6 +81,10 @@ class UnfinishedPoll:
             case Failed(code, message, enveloped):
                 if enveloped or self._is_believed(code or 0):
                     self._failed(code, message)
+            case Unreadable(code, message):
+                logger.info("answer cannot be read", **batch_log_fields(self.batch))
+                count("ApiErrors")
+                return self._failed_for_long(code, message, HTTPStatus.OK)
             case OutcomeUnknown(reason):
                 logger.info("no answer to a poll", **batch_log_fields(self.batch), reason=reason)
                 count("ApiErrors")
@@ -96,7 +100,7 @@ class UnfinishedPoll:
         count(METRIC_OF_CLASS[verdict])
         is_servers = reply.status >= HTTPStatus.INTERNAL_SERVER_ERROR
         if is_servers and verdict in {ErrorClass.REQUEST, ErrorClass.BATCH_FAILED}:
-            return self._failed_by_server(reply, code)
+            return self._failed_for_long(reply.code, reply.message, -code, or_for_others=True)
         if verdict is ErrorClass.REQUEST and not self._is_believed(code):
             return False
         match verdict:
@@ -193,21 +197,27 @@ class UnfinishedPoll:
         self._poll_again(DOUBTED_SECONDS, failures=times, failing_code=code, failing_at=since, misses=0)
         return False
 
-    def _failed_by_server(self, reply: Rejected, code: int) -> bool:
-        """Process a failure with the status of a server: the API itself may fail, for every batch.
+    def _failed_for_long(self, code: int | None, message: str, counted_as: int, *, or_for_others: bool = False) -> bool:
+        """Process a failure that may not be the batch's own: it is believed after a quarter of an hour.
 
-        So it is believed after a quarter of an hour, or a minute if another
-        id was answered normally meanwhile; that a batch of the job failed alike proves nothing.
+        Args:
+            code: what the reply says.
+            message: likewise.
+            counted_as: the code that polls in a row must have (`_in_a_row`).
+            or_for_others: whether it is believed after a minute if another id was answered normally meanwhile; that a
+                batch of the job failed alike proves nothing.
         """
         services, job, batch, now = self.services, self.job, self.batch, self.services.now()
         if not self._is_latest:
             self._give_up_earlier()
             return False
-        times, since = self._in_a_row(batch.failures, batch.failing_at, -code)
-        if is_lost_for_long(times, since, now) or (_is_repeated(times, since, now) and self.other_known):
-            self._failed(reply.code, reply.message)
+        times, since = self._in_a_row(batch.failures, batch.failing_at, counted_as)
+        if is_lost_for_long(times, since, now) or (
+            or_for_others and _is_repeated(times, since, now) and self.other_known
+        ):
+            self._failed(code, message)
             return False
-        counted: dict[str, object] = {"failures": times, "failing_code": -code, "failing_at": since, "misses": 0}
+        counted: dict[str, object] = {"failures": times, "failing_code": counted_as, "failing_at": since, "misses": 0}
         if is_overdue(services, batch, now) or job.is_past_deadline(now):
             return submit_again(services, job, batch, LATE, counted)
         wait = next_look(times, since, now - self.submission.at, now)
@@ -218,7 +228,7 @@ class UnfinishedPoll:
         """How many polls in a row got this code, with this one, and since when, Unix seconds.
 
         What differs in kind differs in code, since neither proves the other: a server's status makes a code negative;
-        an unknown id is 404, and 200 one that is known, but completed without answers.
+        an unknown id is 404, and 200 one that is known, but completed without answers that can be read.
 
         Args:
             times: as many polls before, of this code or another.

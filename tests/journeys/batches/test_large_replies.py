@@ -46,6 +46,24 @@ def test_too_large_answer_fails_its_record(start, api, small_limit, at_once):
     assert len(world.lines("retry.jsonl")) == 1
 
 
+@pytest.mark.parametrize("at_once", [False, True], ids=["polled", "answered at once"])
+def test_answer_that_no_reader_follows_fails_its_record(start, api, at_once):
+    """It makes the whole reply unreadable, in every poll: the batch is divided until its record is alone."""
+    if at_once:
+        api.inject(Fault(kind="sync_answer", times=0))
+    api.inject(Fault(kind="deep", marker="two", times=0))
+    world = start()
+    world.upload_records("a.jsonl", [{"text": text} for text in ("one", "two", "three", "four")], model=BGE)
+
+    world.settle()
+
+    assert [line["success"] for line in world.lines()] == [True, False, True, True]
+    error = world.lines()[1]["error"]
+    assert error["code"] == "rejected"
+    assert "its answer cannot be read as JSON" in error["message"]
+    assert len(world.lines("retry.jsonl")) == 1
+
+
 def test_answers_of_model_limit_batch_size(start, api, monkeypatch):
     monkeypatch.setattr(limits, "REPLY_TARGET_BYTES", 3 * 24_000)
     world = start(MAX_REQUESTS_PER_BATCH=100_000)

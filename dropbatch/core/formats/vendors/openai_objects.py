@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from dropbatch.core.formats.answers import Answer, numbers_of, read_answer, vectors_of
+from dropbatch.core.formats.answers import Answer, finish_of, numbers_of, read_answer, vectors_of
 from dropbatch.core.formats.base import (
     NULL,
     UNDECODABLE,
@@ -24,7 +24,6 @@ from dropbatch.core.formats.base import (
     members_of,
     splice,
     splice_array,
-    word_of,
 )
 from dropbatch.core.formats.conversion.requests import Endpoint
 from dropbatch.core.formats.conversion.tools import tool_calls_of
@@ -72,7 +71,7 @@ def _chat_choice(facts: BatchFacts, id_: int, index: int, choice: dict[str, msgs
     is_text = begins(content, b'"') or bytes(content) == b"null"
     calls = tool_calls_of(members.get("tool_calls", NULL))
     message = _message(members, content if is_text else json_text(content), calls, f"{facts.job_id}-{id_}-{index}")
-    finish = word_of(choice.get("finish_reason", NULL))
+    finish = finish_of(choice.get("finish_reason", NULL))
     rest = [(name, raw) for name, raw in choice.items() if name not in _CHOICE_MEMBERS]
     logprobs = choice.get("logprobs", NULL)
     kept = logprobs if _is_logprobs(logprobs) else NULL

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from dropbatch.core.records.index import RecordEntry
-from functions.poll.batch.join import add_reply, sort_answers
+from functions.poll.batch.join import add_reply, merge_round, sort_answers
 from shared.models import Usage
 from shared.workers_ai.results import parse_answer
 from tests.support.joined import (
@@ -274,10 +274,45 @@ def test_usage_is_what_reply_reports(told, usage, wrapped):
     assert answers_of([], {"result": reply} if wrapped else reply).usage == usage
 
 
-def test_usage_of_items_is_summed():
-    rows = [row_of(number, None, "") for number in (1, 2, 3)]
-    items = [{"id": number, "result": {"usage": {"prompt_tokens": 2, "total_tokens": 5 + number}}} for number in (0, 1)]
-    assert answers_of(rows, items_reply([*items, good(2)])).usage == Usage(4, None, 11)
+def used(prompt, completion=None):
+    return {"result": {"usage": {"prompt_tokens": prompt, "completion_tokens": completion}}}
+
+
+@pytest.mark.parametrize(
+    ("items", "usage"),
+    [
+        ([used(2, 3), used(2, 5)], Usage(4, 8)),
+        ([used(2), used(3)], Usage(5)),
+        ([used(2, 3), {"success": False, "error": "busy"}], Usage(2, 3)),
+        ([used(2, 3), good(1)], Usage()),
+        ([used(2, 3), used(2)], Usage()),
+        ([{"result": {"usage": {"completion_tokens": 3}}}] * 2, Usage()),
+    ],
+    ids=["all", "of embeddings", "but a failed one", "one does not", "one only its prompt", "no prompts"],
+)
+def test_usage_of_items_is_summed_if_every_good_one_has_reported_it(items, usage):
+    rows = [row_of(number, None, "") for number in (1, 2)]
+    assert answers_of(rows, items_reply([{**item, "id": number} for number, item in enumerate(items)])).usage == usage
+
+
+@pytest.mark.parametrize(
+    ("first", "later", "usage"),
+    [
+        ([used(2, 3), {"success": False}], [used(4, 5)], Usage(6, 8)),
+        ([{"success": False}] * 2, [used(4, 5)], Usage(4, 5)),
+        ([good(0), {"success": False}], [used(4, 5)], Usage()),
+        ([used(2, 3), {"success": False}], [good(0)], Usage()),
+        ([used(2, 3), {"success": False}], [used(4)], Usage()),
+    ],
+    ids=["both", "the first has no answer", "the first does not", "the later does not", "the later lacks a part"],
+)
+def test_usage_of_two_rounds_is_known_if_both_report_it(first, later, usage):
+    """A sum without one of them would count the answers of that one as free."""
+    answers, again = (sorted_reply([{**one, "id": at} for at, one in enumerate(items)]) for items in (first, later))
+
+    merge_round(answers, again, [1])
+
+    assert answers.usage == usage
 
 
 # ── several replies to the same records ──────────────────────────────────────────────────────────────────────────────
@@ -316,26 +351,26 @@ def test_contradicted_place_is_filled_by_other():
 
 
 @pytest.mark.parametrize(
-    ("first", "later", "total"),
+    ("first", "later", "tokens"),
     [
-        ({"usage": {"total_tokens": 30}}, {"usage": {"total_tokens": 40}}, 40),
-        ({"usage": {"total_tokens": 40}}, {"usage": {"total_tokens": 30}}, 40),
-        ({"usage": {"total_tokens": 40}}, {}, 40),
-        ({}, {"usage": {"total_tokens": 40}}, 40),
+        ({"usage": {"prompt_tokens": 30}}, {"usage": {"prompt_tokens": 40}}, 40),
+        ({"usage": {"prompt_tokens": 40}}, {"usage": {"prompt_tokens": 30}}, 40),
+        ({"usage": {"prompt_tokens": 40}}, {}, 40),
+        ({}, {"usage": {"prompt_tokens": 40}}, 40),
         ({}, {}, None),
     ],
 )
-def test_usage_of_one_batch_is_not_counted_twice(first, later, total):
+def test_usage_of_one_batch_is_not_counted_twice(first, later, tokens):
     answers = sorted_reply([item_of(0)], **first)
 
     add_reply(answers, sorted_reply([item_of(0), item_of(1)], **later))
 
-    assert answers.usage.total_tokens == total
+    assert answers.usage.prompt_tokens == tokens
 
 
 def test_usage_counts_items_taken():
-    answers = sorted_reply([item_of(0, usage={"total_tokens": 5})])
+    answers = sorted_reply([item_of(0, usage={"prompt_tokens": 5})])
 
-    add_reply(answers, sorted_reply([item_of(0, usage={"total_tokens": 7}), item_of(1, usage={"total_tokens": 11})]))
+    add_reply(answers, sorted_reply([item_of(0, usage={"prompt_tokens": 7}), item_of(1, usage={"prompt_tokens": 11})]))
 
-    assert answers.usage.total_tokens == 16
+    assert answers.usage.prompt_tokens == 16

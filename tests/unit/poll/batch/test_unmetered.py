@@ -4,12 +4,17 @@ from dataclasses import replace
 
 import pytest
 
+from dropbatch.core.formats.model_catalog import find_model
+from functions.poll.batch.paid import priced
 from functions.poll.batch.unmetered import Unmetered, unmetered
 from shared.models import BatchState, ErrorDetail, Part, PartialReply, Submission, Usage
 from tests.support.doubles.ledger_items import BATCH
 
 SENT = replace(BATCH, body_size=1_000, sendable=10, submissions=(Submission("a", 1, 1.0),))
 LATE = ErrorDetail("expired", "late")
+CHAT, EMBEDDINGS = (
+    find_model(name) for name in ("@cf/meta/llama-3.3-70b-instruct-fp8-fast", "@cf/baai/bge-small-en-v1.5")
+)
 TWICE = (Submission("a", 1, 1.0), Submission("b", 2, 2.0))
 
 
@@ -60,3 +65,17 @@ def test_submits_of_a_divided_batch_are_counted():
     divided = replace(SENT, state=BatchState.DIVIDED, submissions=TWICE, cause="3030", isolating=LATE, pieces=2)
 
     assert unmetered(divided) == Unmetered(2_000, 20, 1, 2_000, 20)
+
+
+@pytest.mark.parametrize(
+    ("model", "usage", "is_counted"),
+    [
+        (CHAT, Usage(5, 6, 11), True),
+        (CHAT, Usage(5, None, 5), False),
+        (CHAT, Usage(None, 6), False),
+        (CHAT, Usage(), False),
+        (EMBEDDINGS, Usage(5, None, 5), True),
+    ],
+)
+def test_usage_counts_only_with_all_tokens_that_model_bills(model, usage, is_counted):
+    assert priced(model, usage).is_reported == is_counted

@@ -32,6 +32,9 @@ DONE = [
     {"result": {"responses": ITEMS}},
     enveloped([{"responses": ITEMS}]),
     {"result": [{"results": ITEMS, "status": "completed"}]},
+    enveloped({"responses": [], "results": ITEMS}),
+    enveloped({"responses": ITEMS, "results": []}),
+    enveloped(ITEMS),
 ]
 
 

@@ -232,6 +232,28 @@ def test_cut_off_reasoning_gives_no_text():
     assert body["usage"]["completion_tokens_details"] == {"reasoning_tokens": 9}
 
 
+def chat_that_ended(reason):
+    return {"choices": [{"message": {"role": "assistant", "content": "Hi"}, "finish_reason": reason}]}
+
+
+@pytest.mark.parametrize(
+    ("result", "finish"),
+    [
+        (chat_that_ended("MAX_TOKENS"), "length"),
+        (chat_that_ended("abort"), "length"),
+        (chat_that_ended("safety"), "content_filter"),
+        (chat_that_ended("eos_token"), "stop"),
+        (CUT_OFF | {"incomplete_details": {"reason": "content_filter"}}, "content_filter"),
+        (CUT_OFF | {"incomplete_details": None, "status": "incomplete"}, "length"),
+        (CUT_OFF | {"incomplete_details": None, "status": "failed"}, "length"),
+        (CUT_OFF | {"incomplete_details": None, "status": "completed"}, "stop"),
+        ({"response": "Hi", "finish_reason": "max_tokens"}, "length"),
+    ],
+)
+def test_answer_that_was_cut_off_does_not_look_complete(result, finish):
+    assert body_of(GPT, {"messages": [HELLO]}, result)["choices"][0]["finish_reason"] == finish
+
+
 def test_call_is_answered_by_its_call_id():
     call = {"type": "function_call", "id": "fc_1", "call_id": "call_1", "name": "tide", "arguments": "{}"}
     (choice,) = body_of(GPT, {"messages": [HELLO]}, {"output": [call]})["choices"]
