@@ -201,6 +201,8 @@ def stack_options(command: Command) -> Command:
     """Add the options that choose the stack; the group has them, and each verb."""
 
     def choose(context: click.Context, option: click.Parameter, value: object) -> None:
+        if value == "":  # Another stack than the default one was meant.
+            raise click.BadParameter("It is empty, as of a variable that is not set. Leave it out.")
         if value and option.name:
             setattr(context.ensure_object(Context), option.name, value)
 

@@ -54,7 +54,7 @@ def _say_over(job: Job, state: str) -> None:
 @pass_context
 def pause(context: Context, *, job: str | None, yes: bool) -> None:
     """Pause a job's submits, or the whole stack's."""
-    if not job and not yes:
+    if job is None and not yes:  # An empty name is none of a job, and not left out.
         _ask(context.stack.name)
     _control(context, job, "pause", "paused: nothing more is submitted, accepted batches are collected")
 
@@ -76,7 +76,7 @@ def resume(context: Context, *, job: str | None) -> None:
 
 
 def _control(context: Context, job: str | None, word: Literal["pause", "run"], means: str) -> None:
-    found = context.job(job) if job else None
+    found = None if job is None else context.job(job)
     if found and (state := found.status()["state"]) in FINAL_JOB_STATES:
         _say_over(found, state)
         return

@@ -57,7 +57,7 @@ def tail(context: Context, *, job: str | None, since: datetime, no_follow: bool)
     """Follow the functions' logs, of one job or of all."""
     from dropbatch.cli.operators import log_lines
 
-    job_id = context.job(job).id if job else ""
+    job_id = "" if job is None else context.job(job).id
     for line in log_lines(context.stack, job_id, since.timestamp(), follow=not no_follow):
         emit(line, *([_log_line(line)] if "message" in line else []))
 

@@ -30,7 +30,7 @@ def serve(context: Context, *, port: int, host: str | None, model: str | None) -
         raise UsageError(f"--host lets other machines call: set {KEY} to a key that each request must have.")
     from dropbatch.core.formats.model_catalog import is_model
 
-    if model and not is_model(model):
+    if model is not None and not is_model(model):
         raise UsageError(f"--model: {model[:100]!r} is not a model id, such as @cf/baai/bge-m3.")
     try:
         from dropbatch.openai_api.server import base_url, listen, make_server

@@ -191,8 +191,11 @@ def test_other_machines_need_a_key():
     assert "DROPBATCH_API_KEY" in done.stderr
 
 
-def test_default_model_is_a_model_id():
-    done = run_alone("serve", "--port", "0", DROPBATCH_MODEL="gpt-4o-mini")
+@pytest.mark.parametrize(
+    ("arguments", "variable", "named"), [((), "gpt-4o-mini", "gpt-4o-mini"), (("--model", ""), "@cf/baai/bge-m3", "")]
+)
+def test_default_model_is_a_model_id(arguments, variable, named):
+    done = run_alone("serve", "--port", "0", *arguments, DROPBATCH_MODEL=variable)
 
     assert (done.returncode, done.stdout) == (2, "")
-    assert "--model: 'gpt-4o-mini' is not a model id, such as @cf/baai/bge-m3." in done.stderr
+    assert f"--model: {named!r} is not a model id, such as @cf/baai/bge-m3." in done.stderr

@@ -78,6 +78,14 @@ def test_commands_for_what_does_not_exist_exit_with_5(command, name):
     assert command.world.objects("control/") == []
 
 
+@pytest.mark.parametrize("verb", ["status", "wait", "get", "cancel", "report", "pause --yes", "pause", "resume", "tail"])
+def test_empty_name_of_unset_variable_is_no_job_and_not_all(command, verb):
+    done = command.run(*verb.split(), "")
+
+    assert (done.code, done.out, "No upload '' has a job" in done.err) == (5, "", True)
+    assert command.world.objects("control/") == []
+
+
 def test_wait_ends_after_a_minute_without_job(command, monkeypatch):
     command.world.upload("a.jsonl", GOOD, model=M2M)
     monkeypatch.setattr("dropbatch.client.waiting.time.sleep", command.world.pass_time)
@@ -164,3 +172,11 @@ def test_stack_of_environment_is_default(command, monkeypatch):
     done = command.run("ls")
     assert (done.code, 'There is no stack "dropbach"' in done.err) == (5, True)
     assert command.run("ls", "--stack", "dropbatch").code == 0
+
+
+@pytest.mark.parametrize("arguments", [("--stack", "", "resume"), ("resume", "--stack", "")])
+def test_empty_name_is_no_stack(command, arguments):
+    done = command.run(*arguments)
+
+    assert (done.code, "'--stack': It is empty" in done.err) == (2, True)
+    assert command.world.objects("control/") == []
