@@ -53,6 +53,11 @@ CALL_THREADS, TRANSFER_THREADS = 32, 32
 PREFIXES = ("/v1", "/openai", "/openai/v1")
 """What paths begin with: OpenAI's, and Azure's two."""
 HEALTH = "/health"
+RESENT_SECONDS = 1_800.0
+"""Seconds in which an SDK that does not say how long it waits sends a request again: most wait 600 for each answer."""
+MAX_BACK_OFF_SECONDS = 120.0
+"""The longest wait of an SDK before it sends a request again, which a proxy may ask for."""
+_RETRIES, _WAIT = re.compile(r"[0-9]{1,4}"), re.compile(r"[0-9]{1,6}(\.[0-9]{1,9})?")
 _MAX_DIGITS = 10
 _MAX_PARTS = 8
 _LOOPBACK = re.compile(r"(?:127\.0\.0\.1|localhost|\[::1\])(?::\d+)?")
@@ -241,8 +246,8 @@ class _Api:
             asked = msgspec.json.decode(body, type=NewBatch)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise ApiError(400, f"The body must be a JSON object: {error}") from error
-        resent = request.headers.get("x-stainless-retry-count", "0") != "0"  # As OpenAI's SDKs count.
-        return _answer(await self._transfer(lambda: self._batches.create(asked, resent=resent)))
+        within = _resent_within(request)
+        return _answer(await self._transfer(lambda: self._batches.create(asked, resent_within=within)))
 
     async def list_batches(self, request: Request) -> Response:
         entries, more = await self._call(self._batches.list, *_page(request, DEFAULT_BATCHES, MAX_BATCHES))
@@ -301,6 +306,21 @@ def _page(request: Request, default: int, most: int) -> tuple[str, int]:
     if not (given.isascii() and given.isdigit() and len(given) < _MAX_DIGITS and 1 <= int(given) <= most):
         raise ApiError(400, f"It must be a number from 1 to {most:,}.", "limit", "invalid_value")
     return request.query_params.get("after", ""), int(given)
+
+
+def _resent_within(request: Request) -> float:
+    """Seconds before now in which OpenAI's SDK may have sent this request already; 0 if it did not.
+
+    The SDKs count how often they have sent a request again; most say how long they wait for an answer.
+    """
+    retries = request.headers.get("x-stainless-retry-count", "0")
+    if retries == "0":
+        return 0
+    waits = (request.headers.get(f"x-stainless-{name}") for name in ("read-timeout", "timeout"))
+    wait = next(filter(None, waits), "")
+    if not (_RETRIES.fullmatch(retries) and _WAIT.fullmatch(wait)):
+        return RESENT_SECONDS
+    return int(retries) * (float(wait) + MAX_BACK_OFF_SECONDS)
 
 
 def _answer(value: object, status: int = 200) -> Response:

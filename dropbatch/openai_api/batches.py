@@ -38,8 +38,6 @@ NOT_STARTED_SECONDS = 900
 """Seconds after which a batch without an upload never gets one: its server died while it created it."""
 NO_JOB_SECONDS = 86_400
 """Seconds after a batch's window in which its job must have come into being."""
-RESENT_SECONDS = 1_800
-"""Seconds in which an SDK sends a request again whose answer it did not get: OpenAI's waits 600 for each of three."""
 _KNOWN_BATCHES = 2_000
 _WINDOW = re.compile(r"([1-9][0-9]{0,2})h")
 _TRIES = 5
@@ -90,19 +88,19 @@ class Batches:
 
     # ── create, cancel ───────────────────────────────────────────────────────────────────────────────────────────
 
-    def create(self, asked: NewBatch, *, resent: bool) -> dict[str, Any]:
+    def create(self, asked: NewBatch, *, resent_within: float) -> dict[str, Any]:
         """Start a batch; return its object.
 
         Args:
             asked: what for.
-            resent: whether the client sent the same request before, and got no answer. Each batch is billed, so if that
-                request created one, this one does not.
+            resent_within: seconds before now in which the client sent the same request, and got no answer; 0 if it did
+                not. Each batch is billed, so if that request may have created one, this one does not.
 
         Raises:
             ApiError: it cannot be started, or another request is starting it.
         """
         record, options = _checked(asked)
-        if resent and (created := self._created_by(record)):
+        if resent_within and (created := self._created_by(record, resent_within)):
             if self.store.head(INBOX + names.upload_path(created)) is None:
                 raise _being_created()
             return self.retrieve(created)
@@ -137,15 +135,30 @@ class Batches:
         except (UploadRefused, UsageError):  # The stack says what is wrong with the file.
             return self._model
 
-    def _created_by(self, wanted: Record) -> str | None:
-        """The id of the batch that the same request created lately; None if it created none."""
+    def _created_by(self, wanted: Record, seconds: float) -> str | None:
+        """The id of the batch that the same request may have created in these last seconds; None if there is none.
+
+        One that failed before anything of it was sent does not count: the client may not know it, and another costs
+        nothing. An equal one does that another request created: the client has that one's answers, and no second bill.
+        """
         for batch_id in self._ids(names.BATCHES, MAX_PAGE):
-            if names.created_at(batch_id) < time.time() - RESENT_SECONDS:
+            if names.created_at(batch_id) < time.time() - seconds:
                 break
             record, _ = self._read(batch_id)
-            if msgspec.structs.replace(record, id=wanted.id, expires_at=wanted.expires_at) == wanted:
+            same = msgspec.structs.replace(record, id=wanted.id, expires_at=wanted.expires_at) == wanted
+            if same and not self._failed_unsent(batch_id):
                 return batch_id
         return None
+
+    def _failed_unsent(self, batch_id: str) -> bool:
+        """Whether a batch has failed before its file was divided into anything that is sent."""
+        if self.retrieve(batch_id)["status"] != "failed":
+            return False
+        found = self.find(batch_id)
+        if found.manifest is None:
+            return found.job is None
+        listed_apart = any(file["kind"] == "batches" for file in found.manifest["files"])
+        return not (found.manifest["batches"] or listed_apart)
 
     def cancel(self, batch_id: str) -> dict[str, Any]:
         """Cancel a batch; return its object.

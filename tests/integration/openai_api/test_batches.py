@@ -167,6 +167,34 @@ def test_batch_whose_answer_is_lost_is_created_once(ai, url, s3, file):
     assert create(ai, file).id != batch.id
 
 
+@pytest.mark.parametrize(
+    ("count", "headers", "age", "same"),
+    [
+        ("1", {"read-timeout": "600"}, 700, True),
+        ("1", {"read-timeout": "600"}, 730, False),
+        ("2", {"read-timeout": "600"}, 1_430, True),
+        ("1", {"read-timeout": "20.0"}, 150, False),
+        ("1", {"timeout": "60"}, 190, False),
+        ("1", {}, 1_750, True),
+        ("1", {}, 1_850, False),
+        ("1", {"read-timeout": "never"}, 1_750, True),
+        ("9" * 5_000, {"read-timeout": "600"}, 1_850, False),
+        ("0", {"read-timeout": "600"}, 0, False),
+    ],
+)
+def test_resent_request_is_older_batch_only_if_client_can_have_waited_so_long(
+    ai, url, file, monkeypatch, count, headers, age, same
+):
+    batch = create(ai, file)
+    monkeypatch.setattr(module, "time", type("Later", (), {"time": lambda: batch.created_at + age}))
+    body = {"input_file_id": file.id, "endpoint": CHAT, "completion_window": "24h"}
+    sent = {"retry-count": count, **headers}
+
+    answer = httpx.post(f"{url}/batches", json=body, headers={f"x-stainless-{one}": sent[one] for one in sent})
+
+    assert (answer.status_code, answer.json()["id"] == batch.id) == (200, same)
+
+
 def test_batch_that_failed_to_begin_begins_when_sent_again(ai, s3, file, monkeypatch):
     copy, failures = Store.copy, [Error("AWS failed")]
 

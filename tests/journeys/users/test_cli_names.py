@@ -78,7 +78,9 @@ def test_commands_for_what_does_not_exist_exit_with_5(command, name):
     assert command.world.objects("control/") == []
 
 
-@pytest.mark.parametrize("verb", ["status", "wait", "get", "cancel", "report", "pause --yes", "pause", "resume", "tail"])
+@pytest.mark.parametrize(
+    "verb", ["status", "wait", "get", "cancel", "report", "pause --yes", "pause", "resume", "tail"]
+)
 def test_empty_name_of_unset_variable_is_no_job_and_not_all(command, verb):
     done = command.run(*verb.split(), "")
 
