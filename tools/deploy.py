@@ -260,10 +260,11 @@ def _what_is_wrong(stack: Stack, settings: dict[str, str], token: str) -> str:
         Error: the token could not be checked.
     """
     if settings["TRANSPORT"] != "worker":
-        base_url = settings["WORKERS_AI_BASE_URL"].rstrip("/")
+        apis = apis_of(settings["WORKERS_AI_BASE_URL"], settings["CLOUDFLARE_ACCOUNT_ID"], token)
         try:
-            wrong = first_wrong(apis_of(base_url, settings["CLOUDFLARE_ACCOUNT_ID"], token), check_token)
+            wrong = first_wrong(apis, check_token)
         except Error as error:
+            base_url = apis[0].base_url
             is_own = base_url != DEFAULT_BASE_URL
             raise Error(f"{error}{f' Is WorkersAiBaseUrl ({base_url}) right?' if is_own else ''}") from error
         return wrong and f"{wrong} The bare token belongs in the stack's secret; the functions read it immediately."

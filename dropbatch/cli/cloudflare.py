@@ -28,7 +28,7 @@ PUBLIC_MODELS = "https://ai-cloudflare-com.pages.dev/api/models"
 MODELS_PER_PAGE, MAX_PAGES = 100, 20
 DEFAULT_BASE_URL = "https://api.cloudflare.com/client/v4"
 _REFUSALS = {400, 401, 403, 404}
-"""Statuses that are about the token or the account; others are not."""
+"""Statuses that are about the token or the account; others, but 200, are not."""
 
 
 @dataclass(frozen=True)
@@ -162,13 +162,14 @@ def apis_of(base_url: str, account: str, value: str) -> list[Api]:
     """The API as each token of a secret's value calls it (`dropbatch.core.api_tokens`).
 
     Args:
-        base_url: as `Api.base_url`.
+        base_url: as `Api.base_url`, perhaps with a slash at its end.
         account: of tokens without one.
         value: the secret's. One plain token is taken as it is, so that a space around it is noticed.
     """
     tokens = read_tokens(value).tokens
     if len(tokens) == 1 and not tokens[0].account:
         tokens = (ApiToken(value),)
+    base_url = base_url.rstrip("/")
     return [Api(base_url, one.account or account, one.text) for one in tokens or (ApiToken(value),)]
 
 
@@ -192,18 +193,30 @@ def check_token(api: Api) -> str:
     if not api.token or api.token != api.token.strip():
         return "The token is empty, or has a space or a line break before or after it."
     reply = api.get(f"/accounts/{api.account}/ai/models/search?per_page=1")
-    said = f"HTTP {reply.status}, code {reply.code}"
     if reply.status == HTTPStatus.OK:
         return ""
-    if reply.status not in _REFUSALS:
-        raise Error(f"Cloudflare cannot check the token now ({said}). Try again later.")
-    verified = ("/user/tokens/verify", f"/accounts/{api.account}/tokens/verify")
-    if any(_is_active(api.get(path)) for path in verified):
+    _must_tell(reply)
+    said = f"HTTP {reply.status}, code {reply.code}"
+    verified = [api.get(path) for path in ("/user/tokens/verify", f"/accounts/{api.account}/tokens/verify")]
+    if any(map(_is_active, verified)):
         return (
             f"The token is valid but may not use Workers AI in account {api.account} ({said}). Give it "
             '"Workers AI - Read" and "Workers AI - Edit" for that account, or correct the account id.'
         )
+    for one in verified:
+        _must_tell(one)
     return f"Cloudflare does not accept this token ({said}). Create a new one."
+
+
+def _must_tell(reply: Reply) -> None:
+    """Check that a reply says something about the token.
+
+    Raises:
+        Error: it does not.
+    """
+    if reply.status not in {HTTPStatus.OK, *_REFUSALS}:
+        said = f"HTTP {reply.status}, code {reply.code}"
+        raise Error(f"Cloudflare cannot check the token now ({said}). Try again later.")
 
 
 def account_models(api: Api) -> bytes:

@@ -51,6 +51,11 @@ def test_says_what_is_wrong(answered, models, verify, words):
     assert asked[0] == ("GET", f"{BASE}/accounts/{ACCOUNT}/ai/models/search?per_page=1", TOKEN)
 
 
+@pytest.mark.parametrize("base", [BASE, f"{BASE}/", f"{BASE}//"])
+def test_address_may_end_in_a_slash(base):
+    assert [api.base_url for api in apis_of(base, ACCOUNT, "one, two")] == [BASE, BASE]
+
+
 def test_each_token_is_checked_at_its_account():
     other = "f" * 32
     asked = []
@@ -77,6 +82,16 @@ def test_reply_about_something_else_proves_nothing(answered, status):
 
     with pytest.raises(Error, match="cannot check the token now"):
         check_token(Api(BASE, ACCOUNT, TOKEN))
+
+
+def test_token_is_not_called_wrong_if_it_cannot_be_verified(answered):
+    answered(search=403, verify=500)
+
+    with pytest.raises(Error, match=r"cannot check the token now \(HTTP 500"):
+        check_token(Api(BASE, ACCOUNT, TOKEN))
+    settings = {"TRANSPORT": "rest", "WORKERS_AI_BASE_URL": BASE, "CLOUDFLARE_ACCOUNT_ID": ACCOUNT}
+    wrong, unchecked = deploy._checked(None, settings, TOKEN)
+    assert (wrong, "cannot check the token now" in unchecked) == ("", True)
 
 
 @pytest.mark.parametrize("status", ["disabled", "expired"])

@@ -237,6 +237,17 @@ def server():
     listening.server_close()
 
 
+@pytest.mark.parametrize(("status", "level"), [(200, "ok"), (403, "bad"), (500, "unknown")])
+def test_token_is_checked_at_address_that_ends_in_a_slash(services, server, monkeypatch, status, level):
+    url, handler, seen = server
+    handler.answer = (status, {}, b'{"success":true,"errors":[],"result":[]}')
+    services.environment |= {"WORKERS_AI_BASE_URL": f"{url}/v4/"}
+    monkeypatch.setenv("CLOUDFLARE_API_TOKEN", "token")
+
+    assert findings(services)["token"].level == level
+    assert seen[0][0] == f"/v4/accounts/{'a' * 32}/ai/models/search?per_page=1"
+
+
 def test_redirect_is_not_followed_with_token(server):
     url, handler, seen = server
     handler.answer = (301, {"Location": f"{url}/elsewhere"}, b"")
