@@ -9,6 +9,7 @@ import getpass
 import re
 import sys
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +41,8 @@ class Answers:
 def variables(environment: Mapping[str, str]) -> dict[str, str]:
     """The environment, and below it the file of `NAME=value` lines that its variable ANSWERS names.
 
+    A variable that is empty in the environment is not set.
+
     Raises:
         DeployError: the file cannot be read, or a line is something else.
     """
@@ -57,7 +60,7 @@ def variables(environment: Mapping[str, str]) -> dict[str, str]:
         if not separator or not variable.isidentifier():
             raise DeployError(f"{name}, line {number}: write it as NAME=value.")  # Its content may be a token.
         found[variable] = value.strip().strip("\"'")
-    return found | dict(environment)
+    return found | {variable: value for variable, value in environment.items() if value.strip()}
 
 
 def given_parameters(given: Mapping[str, str]) -> dict[str, str]:
@@ -108,7 +111,17 @@ def _wrong(parameter: str, value: str) -> str:
         return str(about["ConstraintDescription"])
     if "AllowedValues" in about and value not in about["AllowedValues"]:
         return f"must be one of {', '.join(about['AllowedValues'])}."
+    if about["Type"] == "Number":
+        return _wrong_number(value, about.get("MinValue", -inf), about.get("MaxValue", inf))
+    if not about.get("MinLength", 0) <= len(value) <= about.get("MaxLength", inf):
+        return f"must have {about.get('MinLength', 0)} to {about.get('MaxLength', inf)} characters."
     return ""
+
+
+def _wrong_number(value: str, least: float, most: float) -> str:
+    """What is wrong with a number's text, as CloudFormation reads it; empty if nothing is."""
+    is_number = re.fullmatch(r"-?([0-9]+(\.[0-9]*)?|\.[0-9]+)", value, re.ASCII)
+    return "" if is_number and least <= float(value) <= most else f"must be a number from {least:,} to {most:,}."
 
 
 def _wrong_token(value: str) -> str:

@@ -5,6 +5,7 @@ import re
 import boto3
 import pytest
 
+from local import template
 from local.template import properties
 from tools import answers, answers_files, plan
 from tools.account_stack import DeployError
@@ -42,6 +43,11 @@ def test_no_token_is_asked_where_none_is_needed(parameters):
         (GIVEN | {"NOTIFICATION_EMAIL": "team"}, "NOTIFICATION_EMAIL must be"),
         (GIVEN | {"PARAMETERS": "AiGatewayToken=x"}, "no parameter AiGatewayToken"),
         (GIVEN | {"PARAMETERS": "LogLevel=LOUD"}, "LogLevel must be one of"),
+        (GIVEN | {"PARAMETERS": "StagingRetentionDays=90"}, "StagingRetentionDays must be a number from 1 to 60"),
+        (GIVEN | {"PARAMETERS": "StagingRetentionDays="}, "StagingRetentionDays must be a number"),
+        (GIVEN | {"PARAMETERS": "BatchDeadlineHours=nan"}, "BatchDeadlineHours must be a number from 0.001 to 168"),
+        (GIVEN | {"PARAMETERS": "MaxBatchBytes=9_500_000"}, "MaxBatchBytes must be a number from 1,000 to 9,999,999"),
+        (GIVEN | {"PARAMETERS": f"DefaultModel=@cf/a/{'x' * 200}"}, "DefaultModel must have 0 to 200 characters"),
         (GIVEN | {"PARAMETERS": "LOUD"}, "PARAMETERS: .*LOUD"),
         (GIVEN | {"PARAMETERS": f"CloudflareAccountId={'f' * 32}"}, "CLOUDFLARE_ACCOUNT_ID and PARAMETERS differ"),
     ],
@@ -81,6 +87,17 @@ def test_environment_precedes_file(tmp_path):
     file.write_text('# mine\n\nexport CLOUDFLARE_API_TOKEN="from-file"\nSTACK_NAME=second\n')
     found = answers.variables({"ANSWERS": str(file), "STACK_NAME": "third"})
     assert (found["CLOUDFLARE_API_TOKEN"], found["STACK_NAME"]) == ("from-file", "third")
+
+
+def test_variable_that_is_empty_is_not_set(tmp_path):
+    file = tmp_path / "deploy.env"
+    file.write_text("AWS_REGION=eu-west-1\n")
+    assert answers.variables({"ANSWERS": str(file), "AWS_REGION": ""})["AWS_REGION"] == "eu-west-1"
+
+
+def test_every_default_of_template_is_accepted():
+    for name, value in template.defaults().items():
+        assert answers.given_parameters({"PARAMETERS": f'{name}="{value}"'}) == {name: value}
 
 
 def test_bad_line_is_not_quoted(tmp_path):
