@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
@@ -12,14 +13,18 @@ from botocore.exceptions import ClientError, WaiterError
 from botocore.utils import JSONFileCache
 
 from dropbatch.client import aws
+from dropbatch.errors import Error
+from local.processes import LocalAwsError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     import boto3
     from mypy_boto3_secretsmanager import SecretsManagerClient
 
 ROOT = Path(__file__).resolve().parent.parent
+INTERRUPTED = 130
+"""The exit code of a shell's command that Ctrl-C ends."""
 ADVICE = "docs/accounts.md says what whoever deploys must be allowed to do."
 
 
@@ -171,6 +176,25 @@ def delete(saved: dict[str, Any], stack: Stack) -> None:
             f'The stack "{stack.name}" could not be deleted completely:{"".join(failed) or f" {error}"}\n'
             "(A policy that is still attached to a user or role, such as UserPolicy, must be detached first.)"
         ) from error
+
+
+def exit_code(command: Callable[[], None], interrupted: str) -> int:
+    """Run a command to its end; return its exit code. What stops it is printed.
+
+    Args:
+        command: what to run.
+        interrupted: what to say after Ctrl-C.
+    """
+    try:
+        with aws.explained(advice=ADVICE):
+            command()
+    except KeyboardInterrupt:
+        print(f"\nInterrupted. {interrupted}", file=sys.stderr)
+        return INTERRUPTED
+    except (DeployError, LocalAwsError, Error) as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
 
 
 def secret_value(client: SecretsManagerClient, secret: str) -> str:

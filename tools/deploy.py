@@ -21,10 +21,8 @@ from dropbatch.cli.cloudflare import DEFAULT_BASE_URL, apis_of, check_token, fir
 from dropbatch.client import aws
 from dropbatch.core.api_tokens import read_tokens
 from dropbatch.errors import Error
-from local.processes import LocalAwsError
 from tools import answers, answers_files, deploy_worker, plan, smoke_job
 from tools.account_stack import (
-    ADVICE,
     NEVER_RAN,
     ROOT,
     DeployError,
@@ -33,6 +31,7 @@ from tools.account_stack import (
     account_of,
     confirmed,
     delete,
+    exit_code,
     find_stack,
     next_step,
     not_now,
@@ -335,18 +334,10 @@ def _deploy_and_check() -> None:
 def main() -> int:
     """Deploy and check; return the exit code."""
     try:
-        with aws.explained(advice=ADVICE):
-            _deploy_and_check()
-    except KeyboardInterrupt:
-        print("\nInterrupted. Run make deploy again to go on.", file=sys.stderr)
-        return 130
-    except (DeployError, LocalAwsError, Error) as error:
-        print(error, file=sys.stderr)
-        return 1
+        return exit_code(_deploy_and_check, "The same command goes on.")
     except subprocess.CalledProcessError as error:
-        print("It was not deployed. When the cause is fixed, run make deploy again.", file=sys.stderr)
+        print("It was not deployed. When the cause is fixed, run the same command again.", file=sys.stderr)
         return error.returncode  # The SAM CLI has printed why.
-    return 0
 
 
 if __name__ == "__main__":

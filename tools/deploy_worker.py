@@ -17,15 +17,12 @@ import tempfile
 import time
 from pathlib import Path
 
-from dropbatch.client import aws
-from dropbatch.errors import Error
 from local import worker
-from local.processes import LocalAwsError
 from tools import answers, answers_files
 from tools.account_stack import (
-    ADVICE,
     DeployError,
     Step,
+    exit_code,
     find_stack,
     next_step,
     secret_value,
@@ -166,14 +163,7 @@ def deploy_worker() -> str:
 
 def main() -> int:
     """Deploy; return the exit code."""
-    try:
-        with aws.explained(advice=ADVICE):
-            said = deploy_worker()
-    except (DeployError, LocalAwsError, Error) as error:
-        print(error, file=sys.stderr)
-        return 1
-    print(f"\n{said}")
-    return 0
+    return exit_code(lambda: print(f"\n{deploy_worker()}"), "The same command goes on.")
 
 
 if __name__ == "__main__":

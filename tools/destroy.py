@@ -6,17 +6,17 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from dropbatch.client import aws, events
+from dropbatch.client import events
 from dropbatch.client.stack import Stack as Place
 from dropbatch.errors import Error
 from tools import answers, answers_files
 from tools.account_stack import (
-    ADVICE,
     DeployError,
     Stack,
     Step,
     confirmed,
     delete,
+    exit_code,
     find_stack,
     next_step,
     not_now,
@@ -126,13 +126,7 @@ def what_stays(stack: Stack, names: dict[str, str], answers_file: str) -> str:
 
 def main() -> int:
     """Delete; return the exit code."""
-    try:
-        with aws.explained(advice=ADVICE):
-            destroy(answers.variables(os.environ))
-    except (DeployError, Error) as error:
-        print(error, file=sys.stderr)
-        return 1
-    return 0
+    return exit_code(lambda: destroy(answers.variables(os.environ)), "A deletion that has begun goes on.")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from shared.settings import MAX_CALLS
-from tools import account_stack, answers_files, deploy, destroy, plan
+from tools import account_stack, answers_files, deploy, deploy_worker, destroy, plan
 from tools.account_stack import NEVER_RAN, STEPS, DeployError, Stack, Step, next_step
 
 STACK_ID = "arn:aws:cloudformation:eu-west-1:111122223333:stack/dropbatch/5f3a9c1e"
@@ -178,7 +178,7 @@ def test_failure_of_sam_cli_is_its_exit_code(account, monkeypatch, capsys):
     monkeypatch.setattr(deploy.os, "environ", GIVEN)
 
     assert deploy.main() == 3
-    assert "run make deploy again" in capsys.readouterr().err
+    assert "run the same command again" in capsys.readouterr().err
 
 
 def test_answers_are_saved_without_token(account):
@@ -421,6 +421,20 @@ def test_destroy_asks_first(account):
     destroy.destroy(GIVEN)
     assert account.deleted == ["UPDATE_COMPLETE"]
     assert "dropbatch" in account.questions[-1]
+
+
+def interrupted(*_, **__):
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(("tool", "step"), [(deploy, "_sam"), (destroy, "confirmed"), (deploy_worker, "find_stack")])
+def test_interrupted_tool_ends_as_shells_commands_do(account, monkeypatch, capsys, tool, step):
+    account.stack = stack_in("UPDATE_COMPLETE")
+    monkeypatch.setattr(deploy.os, "environ", GIVEN)
+    monkeypatch.setattr(tool, step, interrupted)
+
+    assert tool.main() == 130
+    assert capsys.readouterr().err.startswith("\nInterrupted. ")
 
 
 @pytest.mark.parametrize("status", [None, "UPDATE_IN_PROGRESS"])
