@@ -1,7 +1,8 @@
 """One file of answers a stack, which `sam deploy` reads too.
 
 samconfig.local.toml belongs to the first stack, samconfig.NAME.REGION.local.toml to another. Git ignores them. Neither
-has the token. What a user adds to one stays. samconfig.toml holds the project's defaults and is never written.
+has the token. What a user adds to one stays, but for a parameter that the stack has otherwise. samconfig.toml holds the
+project's defaults and is never written.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 FOLDER = ROOT
 HEADER = """# From `make deploy`: the defaults of samconfig.toml, and your answers. Git ignores this file.
+# `make deploy` keeps the values of the stack's parameters: change one with PARAMETERS=, not here.
 version = 0.1
 
 """

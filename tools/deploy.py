@@ -21,6 +21,7 @@ from dropbatch.cli.cloudflare import DEFAULT_BASE_URL, apis_of, check_token, fir
 from dropbatch.client import aws
 from dropbatch.core.api_tokens import read_tokens
 from dropbatch.errors import Error
+from local.template import template
 from tools import answers, answers_files, deploy_worker, plan, smoke_job
 from tools.account_stack import (
     NEVER_RAN,
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
     from tools.answers_files import AnswersFile
 
 SAM = ROOT / ".local/sam/bin/sam"
+HIDDEN = "****"
+"""What CloudFormation shows of a parameter with NoEcho."""
 
 
 def _sam(*arguments: str, **more: str) -> None:
@@ -188,21 +191,41 @@ def _asked_region(given: Mapping[str, str], saved: Mapping[str, Any]) -> str:
 
 
 def _changed(given: Mapping[str, str], file: AnswersFile, stack: Stack) -> dict[str, str]:
-    """The parameters of a stack that is updated, after saving those that are given; the others keep their values."""
-    saved, kept = file.settings, answers_files.parameters_of(file.settings)
-    wanted = kept | answers.named_parameters(given)
+    """The parameters of a stack that is updated, after saving those that are given; the others keep their values.
+
+    The stack's values are kept, not those of the file: they may have been changed in CloudFormation since.
+    """
+    saved, before = file.settings, answers_files.parameters_of(file.settings)
+    named = answers.named_parameters(given)
+    changed = {name: value for name, value in _differing(before, stack).items() if name not in named}
+    wanted = before | changed | named
     if given.get(answers.TOKEN):
         answers.ask_token(given)  # One of a wrong form is refused before anything is built.
     wanted |= _worker_url({**stack.parameters, **wanted}, saved)
     parameters = {**stack.parameters, **wanted}
     _check_parameters(parameters, saved)
     print(f'Updating the stack "{stack.name}" in {saved["region"]}, AWS account {saved["aws_account"]}.')
+    for name, value in changed.items():
+        print(f"  {name}: {_shown(value)} stays; {file.path.name} had {_shown(before[name])}. PARAMETERS changes it.")
     for name, value in wanted.items():
-        if (before := stack.parameters.get(name, "")) != value:
-            print(f"  {name}: {before or '(empty)'} -> {value or '(empty)'}")
+        if (now := stack.parameters.get(name, "")) != value and name in template()["Parameters"]:
+            print(f"  {name}: {_shown(now)} -> {_shown(value)}")
     print(_limit(saved, parameters), flush=True)
     answers_files.save(file, wanted)
     return parameters
+
+
+def _differing(parameters: Mapping[str, str], stack: Stack) -> dict[str, str]:
+    """The stack's values of those parameters that it has otherwise. What CloudFormation hides is not known."""
+    return {
+        name: stack.parameters[name]
+        for name, value in parameters.items()
+        if name in template()["Parameters"] and stack.parameters.get(name, value) not in {value, HIDDEN}
+    }
+
+
+def _shown(value: str) -> str:
+    return value or "(empty)"
 
 
 def _put_token(given: Mapping[str, str], saved: dict[str, Any], stack: Stack, token: str) -> None:

@@ -4,7 +4,7 @@ import tomllib
 
 import pytest
 
-from tools import deploy, destroy
+from tools import answers_files, deploy, destroy
 from tools.account_stack import DeployError
 
 GIVEN = {"CLOUDFLARE_ACCOUNT_ID": "0" * 32, "CLOUDFLARE_API_TOKEN": "token"}
@@ -228,3 +228,76 @@ def test_broken_file_is_named(cloud, added):
 
     with pytest.raises(DeployError, match=r"samconfig\.local\.toml: "):
         deploy.deploy({})
+
+
+# ── what the stack has otherwise ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def place(cloud):
+    """A stack with two parameters, which were changed in CloudFormation since."""
+    deploy.deploy(FIRST | {"PARAMETERS": "InboxRetentionDays=7 MaxCostPerDay=100"})
+    (place,) = cloud.stacks
+    cloud.stacks[place] |= {"InboxRetentionDays": "0", "MaxCostPerDay": ""}
+    return place
+
+
+def saved(cloud):
+    return answers_files.parameters_of(answers_files._read(cloud.folder / "samconfig.local.toml"))
+
+
+def test_value_of_stack_precedes_saved_one(cloud, place, capsys):
+    before = dict(cloud.stacks[place])
+
+    deploy.deploy({})
+
+    assert cloud.stacks[place] == saved(cloud) == before
+    said = capsys.readouterr().out
+    assert "  InboxRetentionDays: 0 stays; samconfig.local.toml had 7. PARAMETERS changes it.\n" in said
+    assert "  MaxCostPerDay: (empty) stays; samconfig.local.toml had 100." in said
+    assert "->" not in said
+    deploy.deploy({})
+    assert "stays" not in capsys.readouterr().out
+
+
+def test_variable_precedes_value_of_stack(cloud, place, capsys):
+    deploy.deploy({"PARAMETERS": "InboxRetentionDays=7"})
+
+    assert (cloud.stacks[place]["InboxRetentionDays"], cloud.stacks[place]["MaxCostPerDay"]) == ("7", "")
+    assert "  InboxRetentionDays: 0 -> 7\n" in capsys.readouterr().out
+
+
+def test_hidden_value_of_stack_is_not_saved(cloud, place):
+    cloud.stacks[place]["MaxCostPerDay"] = "****"
+
+    deploy.deploy({})
+
+    assert saved(cloud)["MaxCostPerDay"] == "100"
+
+
+def test_saved_parameter_that_stack_has_not_yet_is_deployed(cloud, place):
+    del cloud.stacks[place]["MaxCostPerDay"]
+
+    deploy.deploy({})
+
+    assert cloud.stacks[place]["MaxCostPerDay"] == "100"
+
+
+def test_parameter_that_template_has_no_more_is_not_told(cloud, place, capsys):
+    path = cloud.folder / "samconfig.local.toml"
+    path.write_text(path.read_text().replace("MaxCostPerDay=", "Old=1 MaxCostPerDay="))
+
+    for old in ({}, {"Old": "2"}):
+        cloud.stacks[place] |= old
+        deploy.deploy({})
+        assert "Old" not in capsys.readouterr().out
+
+
+def test_saved_parameters_of_failed_creation_are_kept(cloud):
+    deploy.deploy(FIRST | {"PARAMETERS": "MaxCostPerDay=100"})
+    (place,) = cloud.stacks
+    del cloud.stacks[place]
+
+    deploy.deploy(GIVEN)
+
+    assert cloud.stacks[place]["MaxCostPerDay"] == "100"
