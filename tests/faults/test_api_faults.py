@@ -246,6 +246,14 @@ CASES = {
     ),
     "replies in shape B": Case(switches={"shapes": {"*": "B"}}, observed="read like shape A"),
     "results 200 times as long": Case(faults=(Fault(kind="giant", factor=200, times=0),), observed="spooled to disk"),
+    "2 answers that no JSON reader follows": Case(
+        faults=tuple(Fault(kind="deep", marker=f"hello {bad}.", times=0) for bad in (7, 50)),
+        failing=frozenset({7, 50}),
+        codes=frozenset({"rejected"}),
+        extra=2 * 18,
+        why="pieces of batches whose answers could not be read",
+        observed="divided until the bad record is alone; only it fails",
+    ),
     "a mixture": Case(
         rates={
             "submit:3040": 0.05,
