@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
@@ -25,6 +26,7 @@ from dropbatch.core.options import (
 )
 from shared.errors import ObjectNotFoundError, UnreadableItemError
 from shared.job_status import JSON_TYPE
+from shared.models import ErrorDetail  # noqa: TC001 - read at run time, from the fields
 from shared.observability import logger
 
 if TYPE_CHECKING:
@@ -53,6 +55,10 @@ class Retried(msgspec.Struct, frozen=True):
 class _JobRecord(msgspec.Struct):
     path: str
     format: str | None = None
+
+
+class _Manifest(msgspec.Struct):
+    error: ErrorDetail | None = None
 
 
 def resolve_options(
@@ -124,8 +130,25 @@ def _nearest_file(services: Services, upload_key: str) -> dict[str, Any]:
 
 
 def _parent_options(services: Services, manifest: str) -> dict[str, Any]:
-    """The options of the job that is retried."""
-    return named_options(_read_options(services, f"{manifest.removesuffix('manifest.json')}options.json"))
+    """The options of the job that is retried; none if that failed because of them, before they were pinned."""
+    try:
+        return named_options(_read_options(services, f"{manifest.removesuffix('manifest.json')}options.json"))
+    except UploadRefused:
+        error = _error_of(services, manifest)
+        if error and error.code == "bad_options":
+            return {}
+        raise
+
+
+def _error_of(services: Services, manifest: str) -> ErrorDetail | None:
+    """Why a job failed: from its item or, once that has expired, from its manifest."""
+    with suppress(UnreadableItemError):
+        if job := services.ledger.job(keys.named_job(manifest) or ""):
+            return job.error
+    try:
+        return msgspec.json.decode(services.store.get(manifest), type=_Manifest).error
+    except ObjectNotFoundError:
+        return None
 
 
 def pin_options(services: Services, upload_key: str, job_id: str, options: Options) -> Options:

@@ -90,6 +90,20 @@ def test_retry_needs_options_of_first_job(world, api, parent):
     assert len(api.accepted) == submits
 
 
+@pytest.mark.parametrize("has_expired", [False, True])
+def test_retry_of_job_that_failed_for_its_options_has_its_own(world, has_expired):
+    world.upload("a.jsonl", BODY, model=M2M, **{"max-cost": "lots"})
+    world.settle()
+    failed = world.only_folder()
+    assert world.manifest(failed)["error"]["code"] == "bad_options"
+    if has_expired:
+        world.dynamodb.delete_item(TableName=TABLE, Key=job_key(failed))
+    again = try_again(world, failed, model=M2M, **{"retry-of": failed.rpartition("/")[2], "max-cost": "1"})
+
+    assert world.manifest(again)["error"] is None
+    assert options_of(world, again) == {"model": M2M, "max_cost": 1}
+
+
 @pytest.mark.parametrize(
     "named",
     [
