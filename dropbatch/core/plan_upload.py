@@ -159,13 +159,16 @@ def plan_upload(
 
 
 def _limited(plan: SplitPlan, options: Options, head: bytes, day: Decimal | None) -> SplitPlan:
-    """The plan of a job or a stack with a limit: small first batches, and none that may cost more than half a day's."""
+    """The plan of a job or a stack with a limit: small first batches, and none that may cost more than half a day's.
+
+    A limit of 0 sends nothing until it is lifted or raised, and then says nothing about batches.
+    """
     model, answer_tokens = plan.known_model, options.output_tokens or 0
-    limits = [one for one in (options.max_cost, day) if one is not None]
+    limits = [one for one in (options.max_cost, day) if one]
     if not limits or not has_price(model):
         return plan
     named = max(named_limits(head + msgspec.json.encode(options.defaults)), default=None)
-    most, most_bytes = most_for(model, day / 2, named, answer_tokens) if day is not None else (None, None)
+    most, most_bytes = most_for(model, day / 2, named, answer_tokens) if day else (None, None)
     records, size = first_batch(model, min(limits), named, answer_tokens)
     return replace(
         plan,

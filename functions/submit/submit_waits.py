@@ -72,13 +72,17 @@ def wait(services: Services, batch: Batch, refusal: Denied) -> None:
 def reserve_day(services: Services, job: Job, batch: Batch, body: bytes, permit: Permit) -> Reservation | Denied | None:
     """Reserve what a batch costs, before it is claimed; None if nothing limits it, or its model has no price.
 
-    When the day's money is spent, the submits of all jobs pause until the day is over.
+    When the day's money is spent, the submits of all jobs pause until the day is over. A limit of 0 allows no batch,
+    whatever is known of its price.
 
     Raises:
         StorageError: DynamoDB failed.
     """
     day_limit, now = services.day_limit, services.now()
-    if day_limit is None or not (amount := _amount(services, job, batch, body)):
+    if day_limit is None:
+        return None
+    amount = _amount(services, job, batch, body)
+    if day_limit.limit and not amount:
         return None
     submits = len(batch.submissions) + batch.unknowable + batch.doubtful
     found = day_limit.reserve(f"{batch.job_id} {batch.number}", amount, batch.reserved, submits, now)

@@ -139,8 +139,8 @@ class Budget(ControlItems):
 
     def _preference(self, controls: Controls, now: float) -> tuple[int, int]:
         """What sorts API tokens by how well they may submit now."""
-        pause, left = controls.pause, -self._free(controls.rate, self.burst, now)
-        if pause is None or pause.is_over(now):
+        pause, left = controls.pause_in_force(now), -self._free(controls.rate, self.burst, now)
+        if pause is None:
             return 1, left
         return (0 if now >= pause.next_probe else 2), left
 
@@ -176,7 +176,7 @@ class Budget(ControlItems):
         first, submits, polls = (max(self._free(controls.rate, burst, now), 0) for burst in bursts)
         taken_until = (controls.rate.filled_at / 1_000 - (burst - 1) * self.interval / 1_000 for burst in bursts)
         next_token = min((until for until in taken_until if until > now), default=0.0)
-        pause = controls.pause if controls.pause and not controls.pause.is_over(now) else None
+        pause = controls.pause_in_force(now)
         no_polls = pause is not None and pause.reason is PauseReason.TOKEN_REFUSED
         if controls.stack.held_since:
             return Free(polls=polls, paused=True, look_at=math.inf, polls_paused=no_polls, next_token=next_token)
@@ -210,7 +210,7 @@ class Budget(ControlItems):
         found = self.controls_of(model, able or self.senders(account))
         if model in found[0].full_models:
             return ModelRoom(0, now + FULL_LOOK_SECONDS, full=True)
-        pauses = [pause for one in found if (pause := one.pause) and not pause.is_over(now)]
+        pauses = [pause for one in found if (pause := one.pause_in_force(now))]
         if (account or without) and len(pauses) == len(found):
             probes = sum(now >= pause.next_probe for pause in pauses)
             return ModelRoom(probes, now + MODEL_PROBE_SECONDS if probes else min(one.look_at(now) for one in pauses))
@@ -287,7 +287,7 @@ class Budget(ControlItems):
         if full or stack.held_since or (wait is not None and now < wait.until):
             return False
         return any(
-            one.rate.hold_until <= now and not (one.pause and not one.pause.is_over(now) and now < one.pause.next_probe)
+            one.rate.hold_until <= now and not ((pause := one.pause_in_force(now)) and now < pause.next_probe)
             for one in found
         )
 

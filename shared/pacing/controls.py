@@ -153,6 +153,10 @@ class Controls:
     """Models that are at their limit of outstanding batches."""
     stack: StackControl = field(default_factory=StackControl)
 
+    def pause_in_force(self, now: float) -> Pause | None:
+        """The pause, unless it has ended automatically: its item stays until another pause replaces it."""
+        return self.pause if self.pause and not self.pause.is_over(now) else None
+
 
 @dataclass(frozen=True, slots=True)
 class Permit:

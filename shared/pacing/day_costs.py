@@ -3,7 +3,7 @@
 A submit reserves what its batch will probably cost before it claims the batch; the batch's item keeps the reservation
 (`Reservation`), and when the batch is final, what it really cost takes its place. The item is written whole, on the
 condition that nobody wrote it since it was read. So a write that is sent twice counts once, and of two functions that
-reserve the same money one reads again.
+reserve the same money one reads again. An operator's lift depends on nothing that it has read, so no other prevents it.
 
 | who dies | what follows |
 | --- | --- |
@@ -93,7 +93,8 @@ class DayLimit(ControlItems):
 
         Args:
             name: the batch's.
-            amount: what it costs; more than the limit is reserved as the limit, so that a new day allows it.
+            amount: what it costs; more than the limit is reserved as the limit, so that a new day allows it. A limit of
+                0 allows nothing.
             held: what the batch reserved before.
             submits: submits of the batch that may be paid, before this one.
             now: Unix seconds.
@@ -111,6 +112,8 @@ class DayLimit(ControlItems):
             if seen.last == f"{name} {submits}":
                 return wanted  # This is another try of the same submit.
             if not seen.lifted:
+                if not limit:
+                    return Room.NONE
                 # What an earlier submit of the batch reserved may be paid for, and counts as spent from now on.
                 if seen.spent + before.amount + wanted.amount > limit:
                     return Room.NONE
@@ -150,8 +153,28 @@ class DayLimit(ControlItems):
             logger.warning("cost of a batch not noted", job_id=job_id, number=number)
 
     def lift_day(self, now: float) -> None:
-        """Lift the limit for the rest of a day."""
-        self._change(day_of(now), lambda seen: replace(seen, lifted=True))
+        """Lift the limit for the rest of a day, whatever others write meanwhile.
+
+        Raises:
+            StorageError: DynamoDB failed.
+        """
+        day = day_of(now)
+        if not self._lift(day) and not self._put(day, DayCosts(), DayCosts(lifted=True)):
+            self._lift(day)  # Another function was quicker to write the day's first costs.
+
+    def _lift(self, day: str) -> bool:
+        """Lift the limit of a day that has costs; whether it has."""
+        try:
+            self.call(
+                "update_item",
+                Key=_key(day),
+                UpdateExpression="SET lifted = :lifted, writes = writes + :one",
+                ConditionExpression="attribute_exists(pk)",
+                ExpressionAttributeValues={":lifted": {"BOOL": True}, ":one": attribute(1)},
+            )
+        except ConditionFailedError:
+            return False
+        return True
 
     def _change(self, day: str, change: Callable[[DayCosts], DayCosts]) -> bool:
         for _ in range(CHANGE_TRIES):

@@ -56,12 +56,12 @@ def follow_stack_control(services: Services) -> None:
         if command.word == PAUSE:
             held_since = held_since or services.now()
         elif command.word == RUN:
-            held_since = 0.0
+            held_since, now = 0.0, services.now()
             found = services.budget.controls_of("", services.budget.senders(""))
-            pauses = [one.pause for one in found if one.pause]
+            pauses = [pause for one in found if (pause := one.pause_in_force(now))]
             is_spent = any(pause.reason is PauseReason.DAY_LIMIT for pause in pauses)
-            if services.day_limit and (is_spent or services.day_limit.is_awaited(services.now())):
-                services.day_limit.lift_day(services.now())
+            if services.day_limit and (is_spent or services.day_limit.is_awaited(now)):
+                services.day_limit.lift_day(now)
             for pause in pauses:
                 services.budget.lift(Permit(pause), "")
         else:

@@ -52,8 +52,8 @@ def watch_pause(services: Services, now: float, *, submits_wait: bool, polls_wai
     reasons = set[PauseReason]()
     is_alarm = False
     for sender, controls in zip(senders, services.budget.controls_of("", senders), strict=True):
-        pause = controls.pause
-        if pause is None or pause.is_over(now):
+        pause = controls.pause_in_force(now)
+        if pause is None:
             continue
         watched = _Watched(services, pause, sender, now, len(senders) > 1)
         if watched.is_over(submits_wait=submits_wait, polls_wait=polls_wait):

@@ -103,14 +103,14 @@ def waiting_for(services: Services, job: Job) -> Waiting | None:
     # What its batches wait for is not who refuses the model.
     able = [one for one, sender in zip(found, senders, strict=True) if sender.account not in refused_by] or found
     controls = found[0]
-    pauses = [one.pause for one in found if one.pause and not one.pause.is_over(now)]
+    pauses = [pause for one in found if (pause := one.pause_in_force(now))]
     if job.control and job.control.held_since:
         return _job_is_held(job.job_id, job.control.held_since)
     if controls.stack.held_since:
         return Waiting("paused", STACK_MESSAGE, None)
     if denied := denied_for_status(job, now):
         return Waiting(RESULTS_DENIED, denied["message"], None)
-    in_the_way = [one.pause for one in able if one.pause and not one.pause.is_over(now)]
+    in_the_way = [pause for one in able if (pause := one.pause_in_force(now))]
     if len(in_the_way) == len(able):
         pause = min(in_the_way, key=lambda one: one.next_probe)
         return _account_is_paused(services.settings.transport, account, pause) if account else _paused(pause)

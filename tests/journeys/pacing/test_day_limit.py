@@ -85,3 +85,31 @@ def test_resume_lets_it_submit_at_once(reserved, api):
     reserved.control("stack", "run")
 
     reserved.settle(minutes=10, until=lambda: len(api.accepted) == 12)
+
+
+def test_pause_of_an_earlier_day_does_not_lift_the_limit_of_a_later_one(poor):
+    poor.settle(minutes=2 * 24 * 60)
+    poor.control("stack", "pause")
+    poor.deliver_all()
+    poor.control("stack", "run")
+    poor.deliver_all()
+
+    assert [one for one in poor.items() if one["sk"]["S"] == "PAUSE"], "no other pause has replaced it"
+    assert not [one for one in poor.items() if "lifted" in one and one["lifted"]["BOOL"]]
+
+
+@pytest.mark.parametrize("model", [M2M, "@cf/deepgram/aura-2-en"], ids=["with a price", "without"])
+def test_limit_of_0_sends_nothing_until_resume(start, api, model):
+    world = start(MAX_REQUESTS_PER_BATCH=5, MAX_COST_PER_DAY="0")
+    world.upload_records("a.jsonl", greetings(12), model=model)
+    world.settle(minutes=10, until=lambda: is_shown(world))
+    for _ in range(20):
+        world.pass_time(60)
+        world.tick()
+        world.deliver_all()
+    assert api.accepted == []
+
+    world.control("stack", "run")
+    world.settle(minutes=30, until=lambda: len(api.accepted) == 3)
+
+    assert sorted(one["count"] for one in api.accepted) == [2, 5, 5]

@@ -6,7 +6,7 @@ import pytest
 
 from shared.aws.dynamodb import ConditionFailedError
 from shared.models import Reservation
-from shared.pacing.day_costs import DayCosts, DayLimit, Room, day_of
+from shared.pacing.day_costs import KEPT_DAYS, DayCosts, DayLimit, Room, day_of
 
 NOW = 1_795_253_400.0
 TODAY, MIDNIGHT = "2026-11-21", 1_795_305_600.0
@@ -94,6 +94,68 @@ def test_lifted_day_allows_everything_and_goes_on_counting(day):
     assert today(day) == (0, 1_800)
     assert day.reserve("c", 900, None, 0, MIDNIGHT) == Reservation("2026-11-22", 900, 0)
     assert day.reserve("d", 900, None, 0, MIDNIGHT) is Room.WAIT
+
+
+def test_lift_is_not_lost_to_quicker_functions(day, monkeypatch):
+    """Whatever is read of the day, another function writes it before the lift."""
+    real = day.day
+
+    def outrun(of):
+        seen = real(of)
+        DayLimit(day.client, day.table, LIMIT).reserve(f"quicker {seen.writes}", 1, None, 0, NOW)
+        return seen
+
+    monkeypatch.setattr(day, "day", outrun)
+    day.lift_day(NOW)
+
+    assert real(TODAY).lifted
+
+
+def test_lift_is_not_lost_to_first_costs_of_the_day(day, monkeypatch):
+    """Another function writes them just before the lift would."""
+    call = day.call
+
+    def outrun(operation, **arguments):
+        if operation == "put_item":
+            DayLimit(day.client, day.table, LIMIT).reserve("quicker", 1, None, 0, NOW)
+        return call(operation, **arguments)
+
+    monkeypatch.setattr(day, "call", outrun)
+    day.lift_day(NOW)
+
+    assert day.day(TODAY).lifted
+    assert today(day) == (0, 1)
+
+
+def test_lift_in_between_is_kept_by_slower_function(day, monkeypatch):
+    day.reserve("a", 400, None, 0, NOW)
+    stale = [day.day(TODAY)]
+    day.lift_day(NOW)
+    real = day.day
+    monkeypatch.setattr(day, "day", lambda of: stale.pop() if stale else real(of))
+
+    assert day.reserve("b", 500, None, 0, NOW) == Reservation(TODAY, 500, 0)
+    assert real(TODAY).lifted
+    assert today(day) == (0, 900)
+
+
+def test_lift_of_day_without_costs_is_deleted_as_any_day(day):
+    day.lift_day(NOW)
+    day.lift_day(NOW)
+
+    assert day.day(TODAY) == DayCosts(lifted=True, writes=2)
+    (item,) = day.client.scan(TableName=day.table)["Items"]
+    assert item["ttl"] == {"N": str(int(MIDNIGHT - 86_400 + KEPT_DAYS * 86_400))}
+
+
+@pytest.mark.parametrize("amount", [0, 400])
+def test_limit_of_0_allows_nothing_until_it_is_lifted(budget, amount):
+    day = DayLimit(budget.client, budget.table, 0)
+
+    assert day.reserve("a", amount, None, 0, NOW) is Room.NONE
+    assert day.day(TODAY) == DayCosts()
+    day.lift_day(NOW)
+    assert day.reserve("a", amount, None, 0, NOW) == Reservation(TODAY, 0, 0)
 
 
 def test_function_that_was_slower_reads_again(day, monkeypatch):

@@ -9,7 +9,7 @@ from functions.poll.schedule import pauses
 from functions.poll.schedule.pauses import METRIC_OF_REASON, OUTAGE_SECONDS, SOON_SECONDS, watch_pause
 from shared.ledger import DueEntry
 from shared.models import FIRST, DueKind
-from shared.pacing.controls import Pause, PauseReason
+from shared.pacing.controls import Controls, Pause, PauseReason, Rate
 from shared.workers_ai.client import TokenState
 from tests.support.doubles.ledger_items import JOB, T
 
@@ -30,15 +30,14 @@ class Paused:
         )
         self.has_token, self.tokens_taken, self.claims = True, 0, 0
         self.others = []
-        controls = SimpleNamespace
         self.services = SimpleNamespace(
             api=SimpleNamespace(check_token=self._check_token),
             settings=SimpleNamespace(cloudflare_account_id=JOB.plan.account),
             budget=SimpleNamespace(
                 senders=lambda account: (FIRST, *(one.sender for one in self.others)),
-                controls=lambda: controls(stack=SimpleNamespace(held_since=self.held_since)),
+                controls=lambda: SimpleNamespace(stack=SimpleNamespace(held_since=self.held_since)),
                 controls_of=lambda model, senders: [
-                    controls(pause=one) for one in [self.pause, *self.others][: len(senders)]
+                    Controls(one, None, Rate(), frozenset()) for one in [self.pause, *self.others][: len(senders)]
                 ],
                 permit_check=self._permit_check,
                 claim_probe=self._claim_probe,
