@@ -141,7 +141,9 @@ def plan_upload(
     """
     plan, header = _plan(first, options, key, beginning, limits, is_retry=is_retry)
     model = with_task(limits.catalog.find(plan.model), options.task or "")
-    plan = replace(plan, inputs=model.schema, task=model.task.value, facts=facts_of(model), checks_models=True)
+    plan = replace(
+        plan, inputs=model.schema, task=model.task.value, facts=facts_of(model), checks_models=True, is_strict=True
+    )
     if options.template and FORMATS[plan.format].is_json:
         takers = ", ".join(name for name, known in FORMATS.items() if not known.is_json)
         message = f"template: The upload's format is {plan.format}; only {takers} take a template. Leave it out."

@@ -6,6 +6,7 @@ A type is written as one of:
 - `"integer"`, `"number"`, `"number 0..5"`: with its range;
 - `"=a|b"`: one of these words;
 - `{"list": type, "least": 1, "most": 4}`;
+- `{"only": value}`: this value alone; a decoder needs `check_only`;
 - `{"members": {"name!": type}}`: an object, `!` for a required member; others may be there too;
 - `{"by": "role", "kinds": {"user": members}}`: an object whose member `role` says which members it has;
 - an array of types: any one of them;
@@ -65,6 +66,13 @@ def _alternative(written: dict[str, Any], groups: dict[str, Members]) -> Alterna
     return Alternative(required, members, not written.get("unpublished", False))
 
 
+def not_empty(written: Any) -> Any:  # noqa: ANN401 # As `type_of`.
+    """The type without empty arrays."""
+    if isinstance(written, list):
+        return [not_empty(one) for one in written]
+    return {"least": 1} | written if isinstance(written, dict) and "list" in written else written
+
+
 def with_efforts(members: Members, efforts: tuple[str, ...] | None) -> Members:
     """The members of a form, with the efforts that a model takes, none at all, or any (None)."""
     words = "any" if efforts is None else f"={'|'.join(efforts)}" if efforts else "null"
@@ -102,7 +110,33 @@ def type_of(written: Any) -> Any:  # noqa: ANN401 # Types are values of no one t
     return _PLAIN[kind]
 
 
+class _Only:
+    """What stands for a value that can be only `value`, in subclasses; `instance` is the one that each has."""
+
+    value: object
+    instance: _Only
+
+
+def check_only(kind: type[_Only], found: object) -> _Only:
+    """The `dec_hook` of decoders of types with `only`.
+
+    Raises:
+        ValueError: it is another value.
+    """
+    if found is kind.value or (type(found) is type(kind.value) and found == kind.value):
+        return kind.instance
+    raise ValueError("another value")
+
+
+def _only(value: object) -> type[_Only]:
+    kind: type[_Only] = type("Only", (_Only,), {"value": value})
+    kind.instance = kind()
+    return kind
+
+
 def _composite(written: dict[str, Any]) -> Any:  # noqa: ANN401
+    if "only" in written:
+        return _only(written["only"])
     if "list" in written:
         bounds = msgspec.Meta(min_length=written.get("least"), max_length=written.get("most"))
         return Annotated[list[type_of(written["list"])], bounds]  # type: ignore[misc]

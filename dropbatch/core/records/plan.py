@@ -42,6 +42,8 @@ class SplitPlan:
         first_bytes: maximum bytes of the first bodies, if fewer than `max_bytes`; later ones grow up to that. 0: none.
         by_default: whether the model is the stack's default: a model that the file names precedes it.
         checks_models: whether a request that names another model is not sent; in jobs of older versions it was.
+        is_strict: whether a request without anything to answer, or with a member that no answer can be right for, is
+            not sent; in jobs of older versions it was.
     """
 
     model: str
@@ -63,6 +65,7 @@ class SplitPlan:
     facts: str = ""
     first_bytes: int = 0
     checks_models: bool = False
+    is_strict: bool = False
 
     @property
     def known_model(self) -> Model:

@@ -154,6 +154,7 @@ DEFAULTS: dict[str, dict[str, object]] = {
         "facts": "",
         "first_bytes": 0,
         "checks_models": False,
+        "is_strict": False,
     },
     "Checkpoint": {"offset": 0, "line": 0, "record": 0},
     "Reservation": {"counted": 0},

@@ -31,8 +31,9 @@ LEFT_OUT: tuple[str, ...] = (
 )
 """Members that are never sent."""
 
+STREAM = "stream"
 ONLY_VALUES: dict[str, tuple[object, str]] = {
-    "stream": (False, "answers are written to a file, so nothing can be streamed. Leave it out."),
+    STREAM: (False, "answers are written to a file, so nothing can be streamed. Leave it out."),
     "n": (1, "Workers AI gives one answer per request. Write a record for each answer you want."),
     "normalize": (True, "Workers AI's embeddings are normalized. Leave it out."),
     "embedding_types": (["float"], 'Workers AI returns floats. Write ["float"], or leave it out.'),
@@ -50,6 +51,15 @@ REFUSED: dict[str, str] = {
     "conversation": "A batch has no earlier answers. Write the whole conversation in the record.",
 }
 """Members that make a record bad, unless they are null."""
+
+NATIVE: dict[str, tuple[str, ...]] = {
+    "input": ("previous_response_id", "conversation"),
+    "messages": ("n",),
+    "prompt": ("n",),
+    "text": ("dimensions",),
+}
+"""By the member that has a native request's input, which members besides `stream` make it bad too: of the names that
+OpenAI's API and Workers AI share, those that no answer would be right for."""
 
 RENAMED: dict[str, str] = {
     "max_completion_tokens": "max_tokens",
@@ -129,7 +139,7 @@ def _is_sent(name: str, written: str, value: Json, target: Target, path: str) ->
         return False
     if name in LENGTHS:
         if value_of(value) != target.dimensions:
-            raise BadRecordError(f"{path}.{written}", _other_length(target))
+            raise BadRecordError(f"{path}.{written}", _other_length(target.model, target.dimensions))
         return False
     if name in ONLY_VALUES and not (name == "n" and "n" in target.schema.limits):
         allowed, message = ONLY_VALUES[name]
@@ -145,10 +155,23 @@ def _is_sent(name: str, written: str, value: Json, target: Target, path: str) ->
 _LEFT_OUT = frozenset(LEFT_OUT)
 
 
-def _other_length(target: Target) -> str:
-    if target.dimensions is None:
+def only_values(member: str, model: str, dimensions: int | None) -> dict[str, tuple[object, str]]:
+    """The one value besides null that members of a native request may have (None: no other), and why.
+
+    Args:
+        member: that has the request's input; empty if it is not known.
+        model: the job's.
+        dimensions: numbers in one of its embeddings; None if unknown.
+    """
+    known = ONLY_VALUES | dict.fromkeys(LENGTHS, (dimensions, _other_length(model, dimensions)))
+    known |= {name: (None, message) for name, message in REFUSED.items()}
+    return {name: known[name] for name in (STREAM, *NATIVE.get(member, ()))}
+
+
+def _other_length(model: str, dimensions: int | None) -> str:
+    if dimensions is None:
         return "Workers AI's models return embeddings of one length. Leave it out."
-    return f"{target.model} returns embeddings of {target.dimensions} numbers. Write that, or leave it out."
+    return f"{model} returns embeddings of {dimensions} numbers. Write that, or leave it out."
 
 
 def check_limits(request: Request, origins: dict[str, str], target: Target, path: str) -> None:

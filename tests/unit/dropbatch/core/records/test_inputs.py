@@ -165,3 +165,57 @@ def test_record_that_names_another_model_is_not_sent(schema, model, sent, count)
 
 def test_models_are_not_judged_in_older_jobs():
     assert cut_of(b'{"text":"a","model":"@cf/baai/bge-base-en-v1.5"}').sendable == 1
+
+
+STRICT = replace(PLAN, is_strict=True)
+
+
+def strict_fault(model, request_):
+    """What is said of a native request in a new job."""
+    found = find_model(model)
+    plan = replace(PLAN, model=model, inputs=found.schema, facts=facts_of(found), checks_models=True, is_strict=True)
+    return message_of(inputs_of(plan).fault(json.dumps(request_).encode()))
+
+
+STREAMED = "stream: answers are written to a file, so nothing can be streamed. Leave it out."
+SEVERAL = "n: Workers AI gives one answer per request. Write a record for each answer you want."
+EARLIER = "A batch has no earlier answers. Write the whole conversation in the record."
+LLAMA, BGE_M3 = "@cf/meta/llama-3.3-70b-instruct-fp8-fast", "@cf/baai/bge-m3"
+LENGTH = f"dimensions: {BGE_M3} returns embeddings of 1024 numbers. Write that, or leave it out."
+
+
+@pytest.mark.parametrize(
+    ("model", "request_", "message"),
+    [
+        (LLAMA, {"prompt": "a", "stream": True}, STREAMED),
+        (KIMI, {"prompt": "a", "stream": True}, STREAMED),
+        ("@cf/example/x", {"anything": "a", "stream": True}, STREAMED),
+        (LLAMA, {"prompt": "a", "n": 5}, SEVERAL),
+        (LLAMA, {"prompt": "a", "n": True}, SEVERAL),
+        (KIMI, {"prompt": "a", "n": 5}, ""),
+        (BGE_M3, {"text": "a", "dimensions": 256}, LENGTH),
+        (GPT, {"input": "a", "previous_response_id": "r"}, f"previous_response_id: {EARLIER}"),
+        (GPT, {"input": "a", "conversation": {}}, f"conversation: {EARLIER}"),
+        (LLAMA, {"messages": []}, "messages: It must not be empty."),
+        (BGE_M3, {"text": []}, "text: It must not be empty."),
+        (BGE_M3, {"contexts": []}, "contexts: It must not be empty."),
+        (GPT, {"input": []}, "input: It must not be empty."),
+        (LLAMA, {"prompt": "a", "stream": False, "n": 1}, ""),
+        (LLAMA, {"prompt": "a", "stream": None, "n": None, "images": ["a"]}, ""),
+        (BGE_M3, {"text": "a", "dimensions": 1024}, ""),
+        (GPT, {"input": "a", "previous_response_id": None}, ""),
+        ("@cf/example/x", {"anything": "a", "stream": False, "n": 5}, ""),
+    ],
+)
+def test_native_request_without_a_right_answer_is_bad(model, request_, message):
+    assert strict_fault(model, request_) == message
+
+
+def test_harmless_values_are_sent_byte_for_byte():
+    record = b'{ "text":"a", "stream" : false,"dimensions":1024 }'
+
+    assert record in cut_of(*[record] * 40, plan=STRICT).body
+
+
+def test_values_are_not_judged_in_older_jobs():
+    assert cut_of(b'{"text":"a","stream":true}', b'{"text":[]}').sendable == 2
