@@ -71,6 +71,8 @@ class EventLaws:
         """Batches that ended because nobody knew whether they were accepted."""
         self.uncovered: set[Key] = set()
         """Batches that were submitted before the functions knew that the events of their model come."""
+        self._sent_at: dict[Key, float] = {}
+        """When each batch was submitted last."""
         self._outstanding: set[Key] = set()
         self._busy_at = self.world.kernel.now
         self._scarce_until = 0.0
@@ -112,8 +114,10 @@ class EventLaws:
             self.laws.broken(TOLD, f"{key}: {sorted(changed)}")
 
     def _note_batch(self, key: Key, old: Wire, new: Wire) -> None:
-        if new["state"]["S"] == "submitting" != old["state"]["S"] and not self._is_covered(key):
-            self.uncovered.add(key)
+        if new["state"]["S"] == "submitting" != old["state"]["S"]:
+            self._sent_at[key] = self.world.kernel.now
+            if not self._is_covered(key):
+                self.uncovered.add(key)
         if new.get("ending", {"M": {}})["M"].get("code") == {"S": "submit_unknown"}:
             self.unknown.add(key)
         moved, model = (old["state"]["S"], new["state"]["S"]), self._model(key)
@@ -154,7 +158,7 @@ class EventLaws:
             return
         if events.ARE_WHOLE:
             self.judge_bills()
-            if (unknown := self.unknown - self.uncovered) and self._lost:
+            if unknown := [key for key in self.unknown - self.uncovered if self._is_lost(key)]:
                 self.laws.broken(FOUND, f"{sorted(unknown)}")
             if plan.is_calm and self.world.calls_per_minute >= MIN_CALLS_FOR_EVENTS:
                 self.judge_calls()
@@ -168,10 +172,14 @@ class EventLaws:
         batches = ((key, item) for key, item in items if key[1].startswith("BATCH#"))
         return {one["request_id"]["S"]: key for key, item in batches for one in submissions(item)}
 
-    @property
-    def _lost(self) -> set[str]:
-        """Accepted ids that no batch has. A function that dies before its POST leaves none, and proves nothing."""
-        return {one["request_id"] for one in self.world.billed} - self._owners.keys()
+    def _is_lost(self, key: Key) -> bool:
+        """Whether a batch may have been accepted under an id that no batch has.
+
+        A function that dies before its POST leaves none, and proves nothing.
+        """
+        owners, model, since = self._owners, self._model(key), self._sent_at[key]
+        lost = [one for one in self.world.billed if one["request_id"] not in owners]
+        return any(one["model"] == model and one["time"] >= since for one in lost)
 
     def judge_bills(self) -> None:
         """Judge that no body was accepted twice."""
