@@ -46,10 +46,10 @@ class Given:
         for tell in self.world.on_call:
             tell(path, "", b"")
 
-    def bill(self, sha256="one", time=0.0, completes_at=10.0, request_id="id", polls=1):
+    def bill(self, sha256="one", **more):
         self.items[KEY] = batch("done")
-        one = {"request_id": request_id, "sha256": sha256, "time": time, "completes_at": completes_at, "polls": polls}
-        self.world.billed.append(one)
+        one = {"request_id": "id", "model": "m", "time": 0.0, "completes_at": 10.0, "polls": 1}
+        self.world.billed.append(one | {"sha256": sha256} | more)
 
     def judge(self, jobs=1, **plan):
         one = SimpleNamespace(upload=SimpleNamespace(key="a"), model="m")
@@ -178,16 +178,19 @@ SUBSCRIBED = {("CONTROL", f"EVENTS#{ACCOUNT}"): {"m": {"M": {"id": {"S": "7"}}}}
 @pytest.mark.parametrize(
     ("items", "ending", "accepted", "broken"),
     [
-        (SUBSCRIBED, UNKNOWN, "lost", {laws.FOUND}),
-        (SUBSCRIBED, {"ending": {"M": {"code": {"S": "rejected"}}}}, "lost", set()),
-        ({("JOB#a", "META"): JOB}, UNKNOWN, "lost", set()),
-        (SUBSCRIBED, UNKNOWN, "id", set()),
+        (SUBSCRIBED, UNKNOWN, {}, {laws.FOUND}),
+        (SUBSCRIBED, {"ending": {"M": {"code": {"S": "rejected"}}}}, {}, set()),
+        ({("JOB#a", "META"): JOB}, UNKNOWN, {}, set()),
+        (SUBSCRIBED, UNKNOWN, {"request_id": "id"}, set()),
+        (SUBSCRIBED, UNKNOWN, {"model": "another"}, set()),
+        (SUBSCRIBED, UNKNOWN, {"time": 9_999.0}, set()),
     ],
+    ids=["lost", "its end is known", "before the subscription", "not lost", "of another model", "before its submit"],
 )
 def test_accepted_submit_that_ends_unknown_is_found(items, ending, accepted, broken):
     given = Given()
     given.items |= items
-    given.bill(request_id=accepted)
+    given.bill(**{"request_id": "lost", "time": 10_001.0} | accepted)
     given.write(batch("ready"), batch("submitting"))
     given.write(batch("submitting"), batch("ready") | ending)
     assert given.judge() == broken
