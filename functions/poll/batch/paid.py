@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dropbatch.core.cost import Tokens, cost_of, estimate_cost, to_billionths
+from dropbatch.core.cost import Tokens, cost_of, estimate_cost, has_price, to_billionths
 from functions.poll.batch.unmetered import unmetered
 from shared.models import Usage
 
@@ -40,4 +40,4 @@ def cost_so_far(model: Model, usage: Usage, unmetered_size: int, unmetered_recor
 def priced(model: Model, usage: Usage) -> Usage:
     """A batch's usage if it has all tokens that the model bills; if not, nothing: the rest would count as free."""
     lacks_output = usage.completion_tokens is None and bool(model.output_price)
-    return usage if usage.is_reported and not lacks_output else Usage(total_tokens=usage.total_tokens)
+    return Usage() if has_price(model) and (lacks_output or not usage.is_reported) else usage
