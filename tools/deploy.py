@@ -262,7 +262,7 @@ def _deployed(file: AnswersFile, stack: Stack | None) -> Stack:
             "you are ready; it asks the same questions, with your answers filled in, and asks for the token."
         )
     if next_step(stack) is not Step.UPDATE:
-        raise DeployError(f'The stack "{stack.name}" is not deployed ({stack.status}). Run make deploy again.')
+        raise DeployError(f'The stack "{stack.name}" is not deployed ({stack.status}). Run the same command again.')
     return stack
 
 

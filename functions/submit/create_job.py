@@ -57,6 +57,7 @@ def create_job(services: Services, event: ObjectCreated) -> Job | None:
         return None
     if stored is None:
         logger.warning("upload deleted before its job was created", version=event.version)
+        end_notice(services, event, key, None)
         return None
     source_key = None if event.bucket == services.settings.bucket_name else event.key
     upload = Upload(event.bucket, key, stored.version, stored.etag, stored.size, source_key)
@@ -67,13 +68,15 @@ def create_job(services: Services, event: ObjectCreated) -> Job | None:
         if known is None:
             if services.store.head(keys.result(upload.key, job_id, last)):
                 logger.info("job is over", job_id=job_id)
+                end_notice(services, event, key, job_id)
                 return None
             job = _new_job(services, job_id, upload, stored.metadata, now)
             if _create(services, job):
-                end_notice(services, event, job)
+                end_notice(services, event, key, job_id)
                 return job
             known = services.ledger.job(job_id)
         if known and known.upload == upload:
+            end_notice(services, event, key, job_id)
             return None
     logger.error("no job id left for an upload", version=upload.version)
     return None

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dropbatch.core import keys
-from shared.errors import RefusedError, UploadDeniedError
+from shared.errors import ObjectNotFoundError, RefusedError, UploadDeniedError
 from shared.job_status import JSON_TYPE, UPLOAD_DENIED, build_status, iso_time, write_status
 from shared.models import ErrorDetail, UploadDenial
 from shared.observability import logger
@@ -31,6 +31,10 @@ MIN_EVENT_SECONDS, MAX_EVENT_SECONDS = 60.0, 1_800.0
 """The same of an event without a job: each try uses up one of the 100 deliveries of its message."""
 FIRST_DELIVERY_SECONDS = 45.0
 """Age of an event in seconds up to which no delivery of its message has failed because the upload was denied."""
+
+
+class _Notice(msgspec.Struct):
+    version: str | None = None
 
 
 def wait_or_fail(services: Services, job: Job, denied: UploadDeniedError) -> Job | None:
@@ -92,15 +96,30 @@ def show_denied_event(services: Services, event: ObjectCreated, upload_key: str,
     raise UploadDeniedError(said, _wait(age, MIN_EVENT_SECONDS, MAX_EVENT_SECONDS))
 
 
-def end_notice(services: Services, event: ObjectCreated, job: Job) -> None:
-    """If an upload was shown as denied before it got its job, show that it has one.
+def end_notice(services: Services, event: ObjectCreated, upload_key: str, job_id: str | None) -> None:
+    """If an upload was shown as denied, show what became of it; each delivery of its event may do so.
+
+    Args:
+        services: the process's clients and settings.
+        event: the upload's.
+        upload_key: its key under `inbox/`.
+        job_id: of the job that it got; None: it was deleted before.
 
     Raises:
-        StorageError: S3 failed.
+        StorageError: S3 failed; the event's message is delivered again.
     """
-    is_late = event.at is not None and services.now() - event.at > FIRST_DELIVERY_SECONDS
-    if is_late and services.store.head(keys.denied_notice(job.upload.key)):
-        _put_notice(services, job.upload.key, {"state": "read", "job_id": job.job_id, "version": event.version})
+    if event.at is None or services.now() - event.at <= FIRST_DELIVERY_SECONDS:
+        return
+    try:
+        shown = msgspec.json.decode(services.store.get(keys.denied_notice(upload_key)), type=_Notice)
+    except ObjectNotFoundError:
+        return
+    if event.version and shown.version != event.version:  # Another version was denied since.
+        return
+    told: dict[str, Any] = {"state": "read", "job_id": job_id}
+    if job_id is None:
+        told = {"state": "failed", "error": {"code": "source_gone", "message": "It was deleted before it was read."}}
+    _put_notice(services, upload_key, {**told, "version": event.version})
 
 
 def _put_notice(services: Services, upload_key: str, told: dict[str, Any]) -> None:

@@ -221,7 +221,7 @@ class _Submit(UnprovenSubmit):
                 retry(lambda: self.services.store.put_if_absent(key, answer))
                 self.first_poll = 0.0
                 self.record("")
-            case Failed(code, message) | Unreadable(code, message):
+            case Failed(code, message):
                 retry(lambda: self._isolate_or_end(code, message))
             case Rejected(code=code):
                 verdict = retry(
@@ -235,8 +235,8 @@ class _Submit(UnprovenSubmit):
                 if permit.pause and closes_pause(permit.pause, verdict, reply):
                     self.services.lift(Permit(pause=permit.pause), model)
                 return
-            case _:  # `OutcomeUnknown`, or `Pending`, which is not an answer to a submit
-                if isinstance(reply, OutcomeUnknown):
+            case _:  # `OutcomeUnknown`, `Unreadable`, or `Pending`, which is not an answer to a submit
+                if isinstance(reply, OutcomeUnknown | Unreadable):
                     logger.warning("submit outcome unknown", **batch_log_fields(batch), reason=reply.reason)
                 retry(lambda: self.end_ambiguous(self.services.now()))
                 return

@@ -110,8 +110,7 @@ class OutcomeUnknown:
 class Unreadable:
     """A whole reply that begins as an answer, but is not JSON that can be read."""
 
-    code: int | None = None
-    message: str = "its answer cannot be read as JSON"
+    reason: str = "its answer cannot be read as JSON"
 
 
 Reply = Accepted | Answer | Pending | NoAnswers | Rejected | Failed | OutcomeUnknown | Unreadable

@@ -79,19 +79,20 @@ def usage_of(raw: msgspec.Raw | msgspec.UnsetType) -> Usage:
 def usage_of_items(items: Iterable[Item]) -> Usage:
     """The sum of the usages inside items' results, as chat models report them; nothing if a good one reports less."""
     sums: list[int | None] = [None] * len(_NOTHING)
-    reports = with_completion = 0
+    lacks_completion = False
     for item in items:
         counts = _counts_of_item(item)
         if counts.prompt is None:
             if item.result != NULL and not has_failed(item):
                 return Usage()  # The sum would count what this answer cost as nothing.
             continue
-        reports += 1
-        with_completion += counts.completion is not None
+        if counts.completion is None and counts.total != counts.prompt and not has_failed(item):
+            lacks_completion = True
         for at, count in enumerate(counts):
             if count is not None:
                 sums[at] = (sums[at] or 0) + count
-    return Usage(*sums) if with_completion in {0, reports} else Usage()
+    usage = Usage(*sums)
+    return Usage() if lacks_completion and usage.completion_tokens is not None else usage
 
 
 def mean_answer(answer: Answer) -> int:
@@ -136,10 +137,8 @@ def _counts(usual: _UsualUsage) -> _Counts:
         _first(usual.completion_tokens, usual.output_tokens),
     )
     total = _first(usual.total_tokens, None)
-    if not (prompt or completion or total):
-        return _NOTHING
     if not (prompt or completion):
-        return _Counts(None, None, total, None)
+        return _NOTHING
     if prompt is None and total is not None and completion is not None and total >= completion:
         prompt = total - completion
     elif completion is None and total is not None and prompt is not None and total > prompt:

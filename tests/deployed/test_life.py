@@ -12,6 +12,7 @@ import boto3
 import pytest
 
 from local import aws
+from shared.events.search import LONGEST_ID_SECONDS
 from tests.support.aws.stack import (
     MODEL,
     Stack,
@@ -101,7 +102,8 @@ def test_deploy_over_jobs_in_flight_loses_nothing(operator, stack):
     assert operator.resources() == before, "a deploy of new settings replaces nothing"
     environment = stack.functions.get_function_configuration(FunctionName=before["SubmitFunction"])["Environment"]
     assert environment["Variables"]["MAX_REQUESTS_PER_BATCH"] == "50"
-    folder, manifest = stack.wait(f"{MODEL}/flight.jsonl", seconds=600)
+    # A function may be killed between its claim and its POST: nothing was sent then, and no event ends the search.
+    folder, manifest = stack.wait(f"{MODEL}/flight.jsonl", seconds=LONGEST_ID_SECONDS + 300)
     assert manifest["counts"] == {"total": 2_000, "succeeded": 2_000, "failed": 0}
     assert_every_line_answers_its_request(stack.lines(folder), records)
     assert [batch["requests"] for batch in manifest["batches"]] == [100] * 20, "a job keeps the limits it began with"

@@ -10,6 +10,7 @@ from dropbatch.client.results.merging import Files
 from dropbatch.core.formats.base import NULL, BatchFacts, Outcome, RecordFault, encode, is_retried
 from dropbatch.core.formats.csv_rows import first_row, read_rows
 from dropbatch.core.formats.registry import FORMATS, Form, describer_of, reader_of, writer_of
+from dropbatch.core.records.detect_form import BOM
 from tests.support.converted import LLAMA, target_of
 
 if TYPE_CHECKING:
@@ -56,7 +57,8 @@ def finish(folder: Path, job_id: str, form: Form, content: bytes, fails: Callabl
     if is_table:
         form = Form(form.format, first_row(content).rstrip(b"\r"), form.delimiter)
         delimiter = form.columns.delimiter
-        records = [bytes(row) for window in read_rows([content], delimiter) for row in window.records][1:]  # type: ignore[arg-type] # no long rows
+        rows = read_rows([content.removeprefix(BOM)], delimiter)
+        records = [bytes(row) for window in rows for row in window.records][1:]  # type: ignore[arg-type] # no long rows
     else:
         records = content.splitlines()
     records = [one for one in records if one]

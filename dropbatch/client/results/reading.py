@@ -16,6 +16,7 @@ from dropbatch.core.formats.base import NULL
 from dropbatch.core.formats.csv_rows import OverlongRecord, read_rows, split_row
 from dropbatch.core.formats.registry import FORMATS
 from dropbatch.core.formats.tables import IS_ANSWER, REFERENCE_COLUMNS, Columns, read_fields
+from dropbatch.core.records.detect_form import BOM
 from dropbatch.errors import Error, NotFound
 
 if TYPE_CHECKING:
@@ -194,7 +195,9 @@ def _rows(output: Iterable[bytes]) -> Iterator[tuple[Any, Any]]:
     delimiter = delimiter_of(header + b"\n")
     columns = Columns(header, delimiter)
     answer = answer_column(columns)
-    reference = Columns(delimiter.join(split_row(header, delimiter)[:answer]), delimiter).find(REFERENCE_COLUMNS)
+    reference = Columns(delimiter.join(split_row(header.removeprefix(BOM), delimiter)[:answer]), delimiter).find(
+        REFERENCE_COLUMNS
+    )
     for row in rows:
         fields = split_row(row, delimiter)
         if len(fields) != len(columns.names):
@@ -232,16 +235,18 @@ def lines_of(blocks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def table_rows(blocks: Iterable[bytes]) -> Iterator[bytes]:
-    """The rows of an output that is a table, its header first, without line ends."""
+    """The rows of an output that is a table, its header with its BOM first, without line ends."""
     beginning, stream = b"", iter(blocks)
     while b"\n" not in beginning and (block := next(stream, b"")):
         beginning += block
     delimiter = delimiter_of(beginning)
-    for window in read_rows(_chain(beginning, stream), delimiter, limit=MAX_ROW_BYTES):
+    bom = BOM if beginning.startswith(BOM) else b""  # Before it, a quote would begin no field.
+    for window in read_rows(_chain(beginning.removeprefix(BOM), stream), delimiter, limit=MAX_ROW_BYTES):
         for row in window.records:
             if isinstance(row, OverlongRecord):
                 raise Error(f"A row has {row.length:,} bytes, more than {MAX_ROW_BYTES:,}.")
-            yield row
+            yield bom + row
+            bom = b""
 
 
 def _chain(first: bytes, others: Iterator[bytes]) -> Iterator[bytes]:

@@ -3,10 +3,10 @@
 A type is written as one of:
 
 - `"string"`, `"string+"` (not empty), `"string <pattern>"`, `"boolean"`, `"object"`, `"null"`, `"any"`;
+- `"false"`: this value alone; its decoder needs `check_false`;
 - `"integer"`, `"number"`, `"number 0..5"`: with its range;
 - `"=a|b"`: one of these words;
 - `{"list": type, "least": 1, "most": 4}`;
-- `{"only": value}`: this value alone; a decoder needs `check_only`;
 - `{"members": {"name!": type}}`: an object, `!` for a required member; others may be there too;
 - `{"by": "role", "kinds": {"user": members}}`: an object whose member `role` says which members it has;
 - an array of types: any one of them;
@@ -110,33 +110,22 @@ def type_of(written: Any) -> Any:  # noqa: ANN401 # Types are values of no one t
     return _PLAIN[kind]
 
 
-class _Only:
-    """What stands for a value that can be only `value`, in subclasses; `instance` is the one that each has."""
-
-    value: object
-    instance: _Only
+class _False:
+    """What stands for the value false."""
 
 
-def check_only(kind: type[_Only], found: object) -> _Only:
-    """The `dec_hook` of decoders of types with `only`.
+def check_false(kind: type[_False], found: object) -> _False:
+    """The `dec_hook` of decoders of types with `"false"`.
 
     Raises:
         ValueError: it is another value.
     """
-    if found is kind.value or (type(found) is type(kind.value) and found == kind.value):
-        return kind.instance
+    if found is False:
+        return kind()
     raise ValueError("another value")
 
 
-def _only(value: object) -> type[_Only]:
-    kind: type[_Only] = type("Only", (_Only,), {"value": value})
-    kind.instance = kind()
-    return kind
-
-
 def _composite(written: dict[str, Any]) -> Any:  # noqa: ANN401
-    if "only" in written:
-        return _only(written["only"])
     if "list" in written:
         bounds = msgspec.Meta(min_length=written.get("least"), max_length=written.get("most"))
         return Annotated[list[type_of(written["list"])], bounds]  # type: ignore[misc]
@@ -151,6 +140,7 @@ _PLAIN: dict[str, Any] = {
     "string": str,
     "string+": Annotated[str, msgspec.Meta(min_length=1)],
     "boolean": bool,
+    "false": _False,
     "integer": int,
     "number": float,
     "object": dict[str, Any],

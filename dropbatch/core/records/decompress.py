@@ -29,6 +29,8 @@ MAX_ZSTD_WINDOW_BYTES = 128 << 20
 _DAMAGED = (zlib.error, EOFError)
 _NO_PADDING = re.compile(rb"[^\x00]")
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+_ZSTD_SKIPPABLE = re.compile(rb"[\x50-\x5f]\x2a\x4d\x18")
+"""The beginning of a frame without content, which `pzstd` writes before each of its own."""
 _FOREIGN: tuple[tuple[bytes, str], ...] = (
     (b"PK\x03\x04", "a zip archive; unzip it and upload the file inside, or compress that with gzip or zstd"),
     (b"\xd0\xcf\x11\xe0", "an Excel workbook; save the sheet as CSV (UTF-8)"),
@@ -63,7 +65,7 @@ def detect_compression(head: bytes) -> str:
     """`plain`, `gzip` or `zstd`, detected from the first stored bytes."""
     if head.startswith(_GZIP):
         return "gzip"
-    return "zstd" if head.startswith(_ZSTD) else "plain"
+    return "zstd" if head.startswith(_ZSTD) or _ZSTD_SKIPPABLE.match(head) else "plain"
 
 
 def reject_foreign_format(head: bytes) -> None:

@@ -22,7 +22,7 @@ from dropbatch.core.formats.model_catalog import model_id, no_other_than, of_oth
 from dropbatch.core.formats.published import (
     NEVER,
     alternatives,
-    check_only,
+    check_false,
     content,
     not_empty,
     struct_of,
@@ -100,9 +100,16 @@ def forms_of(
 
 def _form(member: str, members: Members, only: Mapping[str, tuple[object, str]]) -> Form:
     """The form with this input and these members, of which some may have only one value."""
-    kinds = {name: "null" if value is None else [{"only": value}, "null"] for name, (value, _) in only.items()}
-    decoder = msgspec.json.Decoder(struct_of(members | kinds, Request), dec_hook=check_only)
+    kinds = {name: _only(value, members.get(name)) for name, (value, _) in only.items()}
+    decoder = msgspec.json.Decoder(struct_of(members | kinds, Request), dec_hook=check_false)
     return Form(member, decoder.decode, {name: message for name, (_, message) in only.items()})
+
+
+def _only(value: object, published: Any) -> Any:  # noqa: ANN401 # Kinds, as `dropbatch.core.formats.published` has them.
+    """The kind of one value, and of null unless the published kind has none: what is sent is what is written."""
+    kind = "null" if value is None else "false" if value is False else f"integer {value}..{value}"
+    takes_null = published is None or published == "any" or "null" in published
+    return [kind, "null"] if takes_null else kind
 
 
 class _Named(msgspec.Struct):
@@ -133,7 +140,7 @@ class Inputs:
 
         `is_strict` and `dimensions`: as for `forms_of`.
         """
-        self._efforts, self._model = efforts, model
+        self._efforts, self._model, self._is_strict = efforts, model, is_strict
         self._forms = forms_of(schema, efforts and efforts.values, model, is_strict=is_strict, dimensions=dimensions)
 
     def references(self, raws: Sequence[bytes], *, wanted: bool) -> list[Any] | None:
@@ -172,6 +179,8 @@ class Inputs:
         model = model_id(_decode_named(raw).model)
         if self._model and model not in {"", self._model}:
             return RecordFault("mismatched_model", f"model: {of_other_model(model, self._model)}")
+        if not (self._is_strict or self._forms[0].member):
+            return None
         return RecordFault("bad_record", self._fault_of_input(raw))
 
     def _fault_of_input(self, raw: bytes) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from functools import reduce
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -33,7 +32,7 @@ from shared.workers_ai.results import (
 from shared.workers_ai.usage import usage_of, usage_of_items
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from dropbatch.core.formats.base import Json
     from dropbatch.core.records.index import RecordEntry, RecordIndex
@@ -63,7 +62,7 @@ class Answers:
         foreign: items that name no record of the batch.
         repeated: items that repeat another.
         usage: as the reply reports it.
-        itemized: whether the usage is the sum of what the items report, because the reply as a whole reports none.
+        itemized: whether the usage is the sum of what the items report, because the reply as a whole reports less.
     """
 
     items: dict[int, Item] = field(default_factory=dict)
@@ -81,7 +80,7 @@ def sort_answers(answer: Answer, references: list[msgspec.Raw]) -> Answers:
         answer: the reply.
         references: each submitted record's `external_reference`, in the order of submission.
     """
-    answers = Answers(usage=usage_of(answer.usage))
+    answers = Answers()
     sent, sorted_, may_lack = len(references), answers.items, answer.unfinished
     places: dict[object, int] | None = None
     for item in answer.items:
@@ -104,11 +103,17 @@ def sort_answers(answer: Answer, references: list[msgspec.Raw]) -> Answers:
                 answers.contradicted.add(place)
     for place in answers.contradicted:
         sorted_.pop(place, None)
-    if not answers.usage.is_reported:
-        answers.itemized = True
-        of_items = usage_of_items(sorted_.values())
-        answers.usage = of_items if of_items.is_reported else answers.usage
+    answers.usage, answers.itemized = _reported(usage_of(answer.usage), sorted_.values())
     return answers
+
+
+def _reported(whole: Usage, items: Iterable[Item]) -> tuple[Usage, bool]:
+    """A reply's usage, and whether it is the sum of what its items report: that of the whole may lack a part."""
+    if whole.is_reported and whole.completion_tokens is not None:
+        return whole, False
+    of_items = usage_of_items(items)
+    is_better = of_items.completion_tokens is not None or not whole.is_reported
+    return (of_items, True) if is_better else (whole, False)
 
 
 def add_reply(answers: Answers, later: Answers) -> None:
@@ -140,13 +145,12 @@ def _together(first: Answers, later: Answers) -> Usage:
 
     What is reported counts as what everything cost, so a sum that lacks a part would count that part as free.
     """
-    usages = [one.usage for one in (first, later) if one.usage.is_reported]
     silent = [one for one in (first, later) if not one.usage.is_reported]
     if any(result_of(item) is not None for one in silent for item in one.items.values()):
         return Usage()
-    if len({usage.completion_tokens is None for usage in usages}) > 1:
+    if not silent and (first.usage.completion_tokens is None) != (later.usage.completion_tokens is None):
         return Usage()
-    return reduce(Usage.plus, usages, Usage())
+    return first.usage.plus(later.usage)
 
 
 def retryable_places(answers: Answers) -> list[int]:

@@ -81,10 +81,10 @@ class UnfinishedPoll:
             case Failed(code, message, enveloped):
                 if enveloped or self._is_believed(code or 0):
                     self._failed(code, message)
-            case Unreadable(code, message):
+            case Unreadable(reason):
                 logger.info("answer cannot be read", **batch_log_fields(self.batch))
                 count("ApiErrors")
-                return self._failed_for_long(code, message, HTTPStatus.OK)
+                return self._failed_for_long(None, reason, HTTPStatus.OK)
             case OutcomeUnknown(reason):
                 logger.info("no answer to a poll", **batch_log_fields(self.batch), reason=reason)
                 count("ApiErrors")

@@ -46,11 +46,8 @@ def test_too_large_answer_fails_its_record(start, api, small_limit, at_once):
     assert len(world.lines("retry.jsonl")) == 1
 
 
-@pytest.mark.parametrize("at_once", [False, True], ids=["polled", "answered at once"])
-def test_answer_that_no_reader_follows_fails_its_record(start, api, at_once):
+def test_answer_that_no_reader_follows_fails_its_record(start, api):
     """It makes the whole reply unreadable, in every poll: the batch is divided until its record is alone."""
-    if at_once:
-        api.inject(Fault(kind="sync_answer", times=0))
     api.inject(Fault(kind="deep", marker="two", times=0))
     world = start()
     world.upload_records("a.jsonl", [{"text": text} for text in ("one", "two", "three", "four")], model=BGE)
@@ -62,6 +59,19 @@ def test_answer_that_no_reader_follows_fails_its_record(start, api, at_once):
     assert error["code"] == "rejected"
     assert "its answer cannot be read as JSON" in error["message"]
     assert len(world.lines("retry.jsonl")) == 1
+
+
+def test_answer_at_once_that_no_reader_follows_is_paid_and_unknown(start, api):
+    """It may have been cut off on its way, and cannot be asked for again: `AmbiguousSubmit` says what follows."""
+    api.inject(Fault(kind="sync_answer", times=0))
+    api.inject(Fault(kind="deep", marker="two", times=0))
+    world = start(AMBIGUOUS_SUBMIT="fail")
+    world.upload_records("a.jsonl", [{"text": text} for text in ("one", "two")], model=BGE)
+
+    world.settle()
+
+    assert [line["error"]["code"] for line in world.lines()] == ["submit_unknown"] * 2
+    assert [entry["unknowable_submits"] for entry in world.manifest()["batches"]] == [1]
 
 
 def test_answers_of_model_limit_batch_size(start, api, monkeypatch):

@@ -168,6 +168,59 @@ def test_unknown_upload_is_given_up_after_a_day(world, refuse):
     assert dead_letters(world) == []
 
 
+def test_unknown_upload_that_is_deleted_is_not_waited_for(world, refuse):
+    refuse(*HEADS["policy"])
+    version = world.upload_records("a.jsonl", greetings(3), model=M2M)
+    world.deliver_all()
+    refuse()
+    world.s3.delete_object(Bucket=BUCKET, Key="inbox/a.jsonl", VersionId=version)
+    pass_hours(world, 1, 10 * MINUTE)
+
+    told = notice(world)
+    assert (told["state"], told["error"]["code"], told["waiting_for"]) == ("failed", "source_gone", None)
+
+
+def test_notice_ends_although_the_jobs_first_status_was_not_written(world, refuse):
+    """The event is delivered again, and finds a job."""
+    refuse(*HEADS["policy"])
+    world.upload_records("a.jsonl", greetings(3), model=M2M)
+    world.deliver_all()
+    left = ["once"]
+
+    def before(called, arguments):
+        if called == "PutObject" and "Z-" in arguments["Key"] and arguments["Key"].endswith("/status.json") and left:
+            left.pop()
+            response = {"Error": {"Code": "SlowDown"}, "ResponseMetadata": {"HTTPStatusCode": 503}}
+            raise ClientError(response, called)
+
+    world.permissions.before = before
+    pass_hours(world, 2, 10 * MINUTE)
+
+    assert left == []
+    assert all_good(world, 3)
+    assert (notice(world)["state"], notice(world)["job_id"]) == ("read", world.job_id())
+
+
+def test_notice_of_a_later_version_stays(world, refuse):
+    """Of the first one, HEAD is allowed again; the second is still denied, and shown."""
+    refuse(*HEADS["policy"])
+    first = world.upload_records("a.jsonl", greetings(3), model=M2M)
+    world.deliver_all()
+    second = world.upload_records("a.jsonl", greetings(4), model=M2M)
+    world.deliver_all()
+    denied = {"Error": {"Code": "403"}, "ResponseMetadata": {"HTTPStatusCode": 403}}
+
+    def before(called, arguments):
+        if called == "HeadObject" and arguments.get("VersionId") == second:
+            raise ClientError(denied, called)
+
+    world.permissions.before = before
+    pass_hours(world, 1, 10 * MINUTE)
+
+    assert first != second
+    assert (notice(world)["state"], notice(world)["version"]) == ("waiting", second)
+
+
 # ── writes ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

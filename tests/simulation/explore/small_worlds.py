@@ -12,6 +12,7 @@ from tests.simulation.explore.awaited_worlds import AWAITED_WORLDS
 from tests.simulation.explore.crowded_worlds import CROWDED_WORLDS
 from tests.simulation.explore.schedules import SmallWorld
 from tests.simulation.explore.slow_writes import SLOW_WORLDS
+from tests.simulation.worlds import answer_laws
 from tests.simulation.worlds.users import MODELS, Dropped, drop
 
 if TYPE_CHECKING:
@@ -230,7 +231,13 @@ _WORLDS = (
     SmallWorld(
         "unreadable answers",
         rarely_ticked,
-        (Fault(kind="truncated_json", times=0),),
+        (Fault(kind="truncated_json", at=20, times=0),),
+    ),
+    SmallWorld(
+        "an answer that no reader follows",
+        twice(TWO),
+        (Fault(kind="deep", marker="a.jsonl 1", times=0),),
+        patched=((answer_laws, "FAILED_SECONDS", 60.0 + answer_laws.CLOCKS_SECONDS),),  # As schedules patch the code.
     ),
     SmallWorld("answers never come", TWO, (Fault(kind="missing"),)),
     SmallWorld("a second round", twice(TWO), (Fault(kind="item_fails", first=1),)),
@@ -402,6 +409,7 @@ MOST = {
     "receipt": (3, 207, 206),
     "answers missing": (4, 9, 95),
     "unreadable answers": (102, 316823, 6949),
+    "an answer that no reader follows": (20, 150, 640),
     "answers never come": (5, 91, 202),
     "a second round": (11, 37, 277),
     "a second round of a lost batch": (14, 136, 512),

@@ -34,7 +34,8 @@ def response_object(facts: BatchFacts, id_: int, result: Json, *, is_base64: boo
     ]
     if not output:
         output = _made_output(answer, result, name)
-    if answer.finish == "length" and "incomplete_details" not in members:
+    has_ended = word_of(members.get("status", NULL)) in {"failed", "cancelled"}
+    if answer.finish == "length" and not has_ended and "incomplete_details" not in members:
         members = {**members, "incomplete_details": msgspec.Raw(b'{"reason":"max_output_tokens"}')}
     kept = [(member, raw) for member, raw in members.items() if member not in _RESPONSE_MEMBERS]
     status = members.get("status", NULL)

@@ -96,21 +96,6 @@ def test_lifted_day_allows_everything_and_goes_on_counting(day):
     assert day.reserve("d", 900, None, 0, MIDNIGHT) is Room.WAIT
 
 
-def test_lift_is_not_lost_to_quicker_functions(day, monkeypatch):
-    """Whatever is read of the day, another function writes it before the lift."""
-    real = day.day
-
-    def outrun(of):
-        seen = real(of)
-        DayLimit(day.client, day.table, LIMIT).reserve(f"quicker {seen.writes}", 1, None, 0, NOW)
-        return seen
-
-    monkeypatch.setattr(day, "day", outrun)
-    day.lift_day(NOW)
-
-    assert real(TODAY).lifted
-
-
 def test_lift_is_not_lost_to_first_costs_of_the_day(day, monkeypatch):
     """Another function writes them just before the lift would."""
     call = day.call

@@ -38,6 +38,8 @@ def lines_of(*records):
         (Form("text"), b"one\ntwo\n", [None, None]),
         (Form("csv"), b'id,text\na,5" pipe\nb,"x\ny"\n', ["a", "b"]),
         (Form("csv"), b'id,text\na,"abc"def\nb,\xff\n', ["a", "b"]),
+        (Form("csv"), b'\xef\xbb\xbf"first\nname",id,text\nx,a,one\ny,b,two\n', ["a", "b"]),
+        (Form("csv"), b'\xef\xbb\xbf"name, first",text,id\nx,one,a\ny,two,b\n', ["a", "b"]),
         (Form("csv", delimiter=";"), b"error_message;id;text\nx;a;one\ny;b;two, too\n", ["a", "b"]),
         (Form("tsv"), b"ID\ttext\na\tone, two\nb\tx\ry\n", ["a", "b"]),
     ],

@@ -286,13 +286,30 @@ def used(prompt, completion=None):
         ([used(2, 3), {"success": False, "error": "busy"}], Usage(2, 3)),
         ([used(2, 3), good(1)], Usage()),
         ([used(2, 3), used(2)], Usage()),
+        ([used(2, 3), used(2) | {"success": False}], Usage(4, 3)),
+        ([used(2, 3), {"result": {"usage": {"prompt_tokens": 2, "total_tokens": 2}}}], Usage(4, 3, 2)),
         ([{"result": {"usage": {"completion_tokens": 3}}}] * 2, Usage()),
     ],
-    ids=["all", "of embeddings", "but a failed one", "one does not", "one only its prompt", "no prompts"],
+    ids=["all", "embeddings", "but a failed one", "one not", "one in part", "a failed one in part", "0", "no prompts"],
 )
 def test_usage_of_items_is_summed_if_every_good_one_has_reported_it(items, usage):
     rows = [row_of(number, None, "") for number in (1, 2)]
     assert answers_of(rows, items_reply([{**item, "id": number} for number, item in enumerate(items)])).usage == usage
+
+
+@pytest.mark.parametrize(
+    ("whole", "items", "usage"),
+    [
+        ({"prompt_tokens": 9}, [used(2, 3), used(2, 5)], Usage(4, 8)),
+        ({"prompt_tokens": 9}, [used(2), used(3)], Usage(9)),
+        ({"prompt_tokens": 9, "completion_tokens": 1}, [used(2, 3), used(2, 5)], Usage(9, 1)),
+        ({"total_tokens": 9}, [used(2, 3), used(2, 5)], Usage(4, 8)),
+    ],
+)
+def test_usage_of_items_counts_if_that_of_the_reply_lacks_a_part(whole, items, usage):
+    rows = [row_of(number, None, "") for number in (1, 2)]
+    reply = {"responses": [{**item, "id": number} for number, item in enumerate(items)], "usage": whole}
+    assert answers_of(rows, {"result": reply}).usage == usage
 
 
 @pytest.mark.parametrize(

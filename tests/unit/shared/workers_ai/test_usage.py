@@ -23,7 +23,7 @@ from shared.workers_ai.usage import usage_of
         ({"prompt_tokens": 5, "total_tokens": 12}, Usage(5, 7, 12)),
         ({"completion_tokens": 5, "total_tokens": 12}, Usage(7, 5, 12)),
         ({"prompt_tokens": 12, "total_tokens": 12}, Usage(12, None, 12)),
-        ({"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 12}, Usage(None, None, 12)),
+        ({"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 12}, Usage()),
         ({"prompt_tokens": 10.5, "completion_tokens": 1}, Usage(None, 1)),
         ({"prompt_tokens": True, "completion_tokens": 2**53, "total_tokens": "7"}, Usage()),
         ([], Usage()),

@@ -254,6 +254,15 @@ def test_answer_that_was_cut_off_does_not_look_complete(result, finish):
     assert body_of(GPT, {"messages": [HELLO]}, result)["choices"][0]["finish_reason"] == finish
 
 
+@pytest.mark.parametrize("status", ["failed", "cancelled"])
+def test_response_that_failed_names_no_limit_of_tokens(status):
+    result = {"output": [], "status": status, "error": {"message": "boom"}}
+
+    body = body_of(GPT, {"input": "a"}, result, url="/v1/responses")
+
+    assert (body["status"], "incomplete_details" in body) == (status, False)
+
+
 def test_call_is_answered_by_its_call_id():
     call = {"type": "function_call", "id": "fc_1", "call_id": "call_1", "name": "tide", "arguments": "{}"}
     (choice,) = body_of(GPT, {"messages": [HELLO]}, {"output": [call]})["choices"]

@@ -201,7 +201,10 @@ LENGTH = f"dimensions: {BGE_M3} returns embeddings of 1024 numbers. Write that, 
         (BGE_M3, {"contexts": []}, "contexts: It must not be empty."),
         (GPT, {"input": []}, "input: It must not be empty."),
         (LLAMA, {"prompt": "a", "stream": False, "n": 1}, ""),
-        (LLAMA, {"prompt": "a", "stream": None, "n": None, "images": ["a"]}, ""),
+        (LLAMA, {"prompt": "a", "n": None, "images": ["a"]}, ""),
+        (LLAMA, {"prompt": "a", "stream": None}, STREAMED),
+        (KIMI, {"prompt": "a", "stream": None}, ""),
+        ("@cf/example/x", {"anything": "a", "stream": None}, ""),
         (BGE_M3, {"text": "a", "dimensions": 1024}, ""),
         (GPT, {"input": "a", "previous_response_id": None}, ""),
         ("@cf/example/x", {"anything": "a", "stream": False, "n": 5}, ""),
@@ -219,3 +222,10 @@ def test_harmless_values_are_sent_byte_for_byte():
 
 def test_values_are_not_judged_in_older_jobs():
     assert cut_of(b'{"text":"a","stream":true}', b'{"text":[]}').sendable == 2
+
+
+def test_members_are_not_judged_in_older_jobs_of_unknown_models():
+    plan = replace(PLAN, model="@cf/example/x", inputs="", checks_models=True)
+
+    assert cut_of(b'{"prompt":"a","model":5}', plan=plan).sendable == 1
+    assert cut_of(b'{"prompt":"a","model":5}', plan=replace(plan, is_strict=True)).sendable == 0
