@@ -108,7 +108,7 @@ class OutcomeUnknown:
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """A whole reply that begins as an answer, but is not JSON that can be read."""
+    """A whole reply that is an answer, but not JSON that can be read."""
 
     reason: str = "its answer cannot be read as JSON"
 
@@ -134,6 +134,9 @@ class _Body(msgspec.Struct):
 
 
 _decode = msgspec.json.Decoder(_Body).decode
+_skip = msgspec.json.Decoder(msgspec.Raw).decode
+_MOST_SPACE = 64
+"""Bytes of white space that may follow a reply's JSON."""
 _OBJECT = re.compile(rb"\s*\{")
 _ARRAY = re.compile(rb'"(?:responses|results)"\s*:\s*\[')
 _RESULT = re.compile(rb'"result"\s*:\s*[^n\s]')
@@ -198,10 +201,10 @@ def parse_beginning(status: int, retry_after: str | None, beginning: bytes, most
 def _unread(status: int, wait: float | None, content: bytes | mmap.mmap, answer: Answer | None) -> Reply:
     """What a complete reply means that could not be read.
 
-    If it begins as an answer, a single record may have made it so, as an answer that is nested too deeply does. A reply
-    that was cut off on its way looks alike, but not every time.
+    If it is an answer from its beginning to its end, a single record has made it so, as one does whose answer is nested
+    too deeply. One that was cut off on its way says nothing of its records: the next poll may bring it whole.
     """
-    if answer is None and _begins_as_answer(status, content):
+    if answer is None and _begins_as_answer(status, content) and not _is_cut_off(content):
         return Unreadable()
     return _no_answer(status, wait, None)
 
@@ -211,6 +214,19 @@ def _begins_as_answer(status: int, content: bytes | mmap.mmap) -> bool:
     good = HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES
     array = _ARRAY.search(content) if good and _OBJECT.match(content) else None
     return array is not None and _RESULT.search(content, array.end()) is not None
+
+
+def _is_cut_off(content: bytes | mmap.mmap) -> bool:
+    """Whether all that is wrong with JSON that cannot be read is that its end is missing."""
+    if not content[-_MOST_SPACE:].rstrip().endswith(b"}"):
+        return True
+    try:
+        _skip(content)
+    except msgspec.DecodeError as error:
+        return "truncated" in str(error)
+    except RecursionError:
+        pass
+    return False
 
 
 def _is_paid(answer: Answer, sent: int) -> bool:

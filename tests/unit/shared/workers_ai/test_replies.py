@@ -18,6 +18,7 @@ from shared.workers_ai.replies import (
     OutcomeUnknown,
     Pending,
     Rejected,
+    Unreadable,
     parse_reply,
 )
 from shared.workers_ai.results import Answer
@@ -44,6 +45,17 @@ DONE = [
 def test_results_of_either_shape_are_an_answer(content, indent, status):
     body = json.dumps(content, indent=indent).encode()
     assert ask(Api(httpx.Response(status, content=body))) == body
+
+
+@pytest.mark.parametrize("wrong", [b"[" * 3_000 + b"]" * 3_000, b"NaN", b'"\\x"'], ids=["deep", "NaN", "an escape"])
+@pytest.mark.parametrize("padding", [0, 1_200_000], ids=["small", "large"])
+def test_answer_that_is_wrong_in_itself_cannot_be_read_and_one_cut_off_is_none(wrong, padding):
+    good = b'{"id":0,"success":true,"result":{"a":"' + b"x" * padding + b'"}}'
+    whole = b'{"result":{"responses":[%b,{"id":1,"success":true,"result":%b}]},"success":true}\n' % (good, wrong)
+
+    assert parse_reply(200, None, whole, submitting=False) == Unreadable()
+    for end in (len(whole) - 4, len(good) + 30, len(good) + 25, len(good) + 50):
+        assert isinstance(parse_reply(200, None, whole[:end], submitting=False), OutcomeUnknown)
 
 
 @pytest.mark.parametrize("content", DONE)
