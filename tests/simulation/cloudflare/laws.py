@@ -178,8 +178,8 @@ class EventLaws:
         A function that dies before its POST leaves none, and proves nothing.
         """
         owners, model, since = self._owners, self._model(key), self._sent_at[key]
-        lost = [one for one in self.world.billed if one["request_id"] not in owners]
-        return any(one["model"] == model and one["time"] >= since for one in lost)
+        accepted = (one for one in self.world.billed if one["model"] == model and one["time"] >= since)
+        return any(one["request_id"] not in owners for one in accepted)
 
     def judge_bills(self) -> None:
         """Judge that no body was accepted twice."""
