@@ -2,18 +2,22 @@
 
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 
-from shared.models import BatchState, DueKind, Submission
+from shared.aws.queues import PollMessage
+from shared.events.search import REQUEST_ID
+from shared.models import BatchState, DueKind, Looking, Submission
 from shared.pacing.controls import Pause, PauseReason, Permit
 from shared.workers_ai.replies import OutcomeUnknown, Pending, Rejected
-from tests.support.doubles.ledger_items import T
+from tests.support.doubles.ledger_items import JOB, SUBMITTING, T
 from tests.support.doubles.submitting import DUE, UNKNOWN, begun, sent, told
 
 OUTAGE = PauseReason.OUTAGE
 PERMIT = Permit(Pause(PauseReason.QUOTA_SPENT, "nonce", T - 60, T, 60.0))
 EARLIER = (Submission("earlier", 1, T - 900),)
+LOOKED_FOR = replace(SUBMITTING, attempt=1, looking=Looking(T - 60, T - 90, T - 60))
 
 
 @pytest.fixture
@@ -80,6 +84,15 @@ def test_doubtful_probe_prolongs_outage(begin):
     assert (at.batch.doubtful, at.batch.doubts, at.batch.unknowable) == (1, 1, 0)
 
 
+def test_doubtful_probe_of_another_pause_begins_no_outage(begin):
+    at = begin(reply=told(503, 7010))
+    at.permit = PERMIT
+
+    at.run()
+
+    assert at.budget_calls[1:] == []
+
+
 def test_pages_never_become_unknown_outcomes(begin):
     batch = replace(DUE, doubtful=600, doubts=2)
     at = begin(batch, Rejected(404, None, ""))
@@ -107,3 +120,28 @@ def test_batch_with_id_is_polled_after_last_submit(begin):
 
     polled = {"state": BatchState.QUEUED, "work": DueKind.POLL, "due_at": T}
     assert at.batch == sent(batch, **polled, ending_if_unanswered=UNKNOWN, unknowable=2)
+
+
+# ── submits that are looked for ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_submit_that_was_found_is_polled_by_message(begin):
+    """Like any other acceptance of one of the first batches."""
+    at = begin(LOOKED_FOR)
+    at.services.store.head = lambda _: SimpleNamespace(metadata={REQUEST_ID: "found"})
+
+    at.run()
+
+    assert at.batch.submissions == (Submission("found", 1, T - 60),)
+    assert at.messages == [(PollMessage(((JOB.job_id, at.number),)), 0)]
+    assert at.job.seen_accepted
+
+
+def test_submit_that_another_looks_for_is_left(begin, monkeypatch):
+    at = begin(LOOKED_FOR)
+    monkeypatch.setattr(at.ledger, "claim_look", lambda *_: None)
+
+    at.run()
+
+    assert at.batch == LOOKED_FOR
+    assert at.messages == at.posts == []

@@ -102,6 +102,12 @@ def test_low_rate_still_sends_one_piece_at_once(budget, calls, at_once):
     assert slots == sorted(slots)
 
 
+def test_slots_follow_one_another_again_after_an_item_that_nobody_can_read(budget):
+    budget.client.put_item(TableName="table", Item={**control_key(TURNS), "filled_at": {"S": "?"}})
+    assert waits(budget.isolation_slots(12, NOW)) == [0.0] * 12
+    assert waits(budget.isolation_slots(1, NOW)) == [2.4]
+
+
 @pytest.mark.parametrize(("seen", "then"), [(0, 12 * 2.4), (12 * 2.4, 0)], ids=["taken", "none left"])
 def test_slots_follow_those_that_others_have_taken_since_they_were_read(budget, monkeypatch, seen, then):
     """However many functions take some at the same time."""

@@ -174,3 +174,9 @@ def test_model_has_no_room_while_only_accounts_that_refuse_it_are_free(three):
     assert not three.can_submit(MODEL, NOW, without={""})
     assert three.model_room(MODEL, NOW).batches is None
     assert three.model_room(MODEL, NOW, without={""}).batches == 0
+
+
+def test_model_that_every_account_refuses_does_not_wait(three):
+    """Its batches are looked at, which ends their job."""
+    assert three.can_submit(MODEL, NOW, without={"", OTHER})
+    assert three.model_room(MODEL, NOW, without={"", OTHER}).batches is None

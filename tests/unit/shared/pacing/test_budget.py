@@ -297,6 +297,13 @@ def test_what_is_free_is_paused_until_pause_is_over(pause, is_paused):
     )
 
 
+@pytest.mark.parametrize("held_since", [0.0, NOW - 10])
+@pytest.mark.parametrize(("reason", "paused"), [(TOKEN, True), (QUOTA, False), (PauseReason.OUTAGE, False)])
+def test_only_refused_token_pauses_polls(reason, paused, held_since):
+    free = GivenBudget(pause=pause_of(reason), held_since=held_since).free(NOW)
+    assert free.polls_paused is paused
+
+
 @pytest.mark.parametrize(
     ("next_probe", "already", "first", "submits"),
     [(NOW + 0.5, 0, 0, 0), (NOW, 0, 1, 1), (NOW - 1, 49, 1, 1), (NOW, 50, 1, 0), (NOW, 99, 1, 0), (NOW, 100, 0, 0)],
