@@ -248,7 +248,13 @@ def test_unknown_ids_are_shown(polled):
 
 @pytest.mark.parametrize(
     ("misses", "since", "pending_at", "given_up"),
-    [(4, 900, T - 1, True), (4, 900, T - 901, False), (3, 900, T - 1, False), (4, 899, T - 1, False)],
+    [
+        (4, 900, T - 1, True),
+        (4, 900, T - 900, False),
+        (9, 900, T - 901, False),
+        (3, 900, T - 1, False),
+        (4, 899, T - 1, False),
+    ],
 )
 def test_earlier_id_is_given_up_if_latest_is_known(polled, misses, since, pending_at, given_up):
     earlier = replace(EARLIER, misses=misses, missed_at=T - since)

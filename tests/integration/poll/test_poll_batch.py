@@ -364,6 +364,15 @@ def test_pending_batch_is_followed_only_at_first(table, age, number, polls, foll
     assert batch.now.due_at == T + SOON + (POLL_GRACE_SECONDS if followed else 0)
 
 
+def test_batch_that_is_changed_during_its_poll_is_not_followed(polled):
+    one = polled(submissions=(Submission("id", 1, T - 5),))
+    one.doubles.next_poll = lambda *_: SOON
+    one.doubles.note_pending = lambda *_: one.services.ledger.claim_poll(one.now, T + 500)
+
+    assert not one.polled(PENDING)
+    assert (one.now.due_at, one.doubles.sent) == (T + 500, [])
+
+
 # ── after an event ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 

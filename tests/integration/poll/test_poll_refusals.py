@@ -8,7 +8,7 @@ from functions.poll.batch.unanswered import LATE
 from shared.models import PAST_DEADLINE, BatchState, ErrorDetail, Isolation, LastingError, Submission
 from shared.pacing.controls import PauseReason, Permit
 from shared.workers_ai import lasting_errors
-from shared.workers_ai.replies import Failed, NoAnswers, OutcomeUnknown, Pending, Rejected
+from shared.workers_ai.replies import Failed, NoAnswers, OutcomeUnknown, Pending, Rejected, Unreadable
 from tests.support.doubles.ledger_items import T
 from tests.support.doubles.polled_batch import ACCEPTED, COMPLETE
 
@@ -31,6 +31,7 @@ TIMED_OUT = Rejected(499, 3008, "", enveloped=True)
 PROXY = Rejected(503, None, "")
 UNKNOWN_ID = Rejected(404, 8001, "", enveloped=True)
 BAD_TOKEN = Rejected(401, 10000, "", enveloped=True)
+BAD_TOKEN_WITHOUT_CODE = Rejected(401, None, "", enveloped=True)
 SLOW_DOWN = Rejected(429, 971, "", 100.0, enveloped=True)
 FAILED_AS_REJECTED = Rejected(500, 3030, "", enveloped=True)
 FAILED_WITH_ERROR = Rejected(400, 3030, "", enveloped=True)
@@ -134,9 +135,11 @@ def test_failure_with_status_of_a_server_is_believed_after_fifteen_minutes(polle
 
 
 @each_server_failure
-@pytest.mark.parametrize(("pending_at", "believed"), [(T - 29, True), (T - 30, False)])
-def test_failure_is_believed_sooner_if_another_id_is_answered_meanwhile(polled, reply, pending_at, believed):
-    one = polled(failures=4, failing_code=-reply.code, failing_at=T - 60)
+@pytest.mark.parametrize(
+    ("since", "pending_at", "believed"), [(60, T - 29, True), (60, T - 30, False), (59.5, T - 29, False)]
+)
+def test_failure_is_believed_sooner_if_another_id_is_answered_meanwhile(polled, reply, since, pending_at, believed):
+    one = polled(failures=4, failing_code=-reply.code, failing_at=T - since)
     one.services.ledger.create_batch(replace(one.seen, number="00000077", pending_at=pending_at))
 
     assert not one.polled(reply)
@@ -153,11 +156,29 @@ def test_known_cause_is_no_proof_with_status_of_a_server(polled, reply):
     assert now.claims == 0, "not a claim: it is believed, or ends with its deadline"
 
 
-def test_overdue_batch_is_submitted_again_while_a_server_fails(polled):
+def test_unreadable_answer_is_not_believed_sooner_for_another_id(polled):
+    """The next poll may get it whole, and it is paid for."""
+    one = polled(failures=4, failing_code=200, failing_at=T - 60)
+    one.services.ledger.create_batch(replace(one.seen, number="00000077", pending_at=T - 29))
+
+    assert not one.polled(Unreadable())
+    assert (one.now.isolating, one.now.failures) == (None, 5)
+
+
+@pytest.mark.parametrize("reply", [FAILED_EXECUTION, NoAnswers()])
+def test_overdue_batch_is_submitted_again_while_its_failure_is_doubted(polled, reply):
     one = polled(submissions=(LATE_SINCE,))
 
-    assert not one.polled(FAILED_EXECUTION)
+    assert not one.polled(reply)
     assert (one.now.state, one.now.isolating, len(one.doubles.sent)) == (BatchState.READY, None, 1)
+
+
+@pytest.mark.parametrize("reply", [FAILED_EXECUTION, NoAnswers(), UNKNOWN_ID])
+def test_deadline_of_job_ends_batch_while_its_failure_is_doubted(polled, reply):
+    one = polled({"deadline_at": T})
+
+    assert one.polled(reply)
+    assert one.now.ending == PAST_DEADLINE
 
 
 @pytest.mark.parametrize("reply", [FAILED, FAILED_WITH_ERROR])
@@ -240,7 +261,7 @@ def test_deadline_of_job_ends_batch_whose_polls_fail_for_long(polled, reply, dea
     one = polled({"deadline_at": deadline}, calls_fail_since=T - since)
 
     assert one.polled(reply) is ends
-    assert one.now.ending == (PAST_DEADLINE if ends else None)
+    assert (one.now.ending, one.doubles.sent) == (PAST_DEADLINE if ends else None, [])
 
 
 @pytest.mark.parametrize(
@@ -349,7 +370,17 @@ def test_earlier_id_is_polled_on_when_the_latest_fails(polled):
     assert not one.polled(FAILED)
     now = one.now
     assert (now.state, now.isolating, now.failing_code) == (BatchState.QUEUED, None, 3030)
-    assert now.pollable == (EARLIER,)
+    assert (now.pollable, now.due_at) == ((EARLIER,), T + 15)
+
+
+@pytest.mark.parametrize(
+    ("deadline_at", "latest"), [(None, LATE_SINCE), (T, LATEST)], ids=["overdue", "past the job's deadline"]
+)
+def test_earlier_id_holds_up_no_failure_when_the_time_is_over(polled, deadline_at, latest):
+    one = polled({"deadline_at": deadline_at}, submissions=(EARLIER, latest), attempt=2)
+
+    assert not one.polled(FAILED)
+    assert one.now.isolating is not None
 
 
 def test_earlier_id_that_was_given_up_holds_up_no_failure(polled):
@@ -381,12 +412,13 @@ def test_earlier_id_that_alone_is_polled_uses_up_no_claims_by_frequent_polls(pol
 # ── pauses ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_refused_token_pauses_calls_and_clock(polled):
+@pytest.mark.parametrize(("reply", "code"), [(BAD_TOKEN, "10000"), (BAD_TOKEN_WITHOUT_CODE, "401")])
+def test_refused_token_pauses_calls_and_clock(polled, reply, code):
     one = polled(paused=5.0)
 
-    assert not one.polled(BAD_TOKEN)
+    assert not one.polled(reply)
     pause = one.services.budget.controls().pause
-    assert (pause.reason, pause.since, pause.code) == (PauseReason.TOKEN_REFUSED, T, "10000")
+    assert (pause.reason, pause.since, pause.code) == (PauseReason.TOKEN_REFUSED, T, code)
     assert (one.now.due_at, one.now.paused, one.now.claims) == (T + 60, 65.0, 0)
 
 
