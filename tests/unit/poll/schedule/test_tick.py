@@ -1,6 +1,7 @@
 """The cycles of a tick: how long it goes on and waits, and what each cycle reads and sends."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -116,8 +117,10 @@ def test_wake_up_takes_place_of_tick(parts):
 
 
 @pytest.mark.parametrize(("later", "woken_at"), [(3, [25, 3]), (25, [25]), (40, [25])])
-def test_what_was_left_meanwhile_is_looked_at_earlier(parts, later, woken_at):
+@pytest.mark.parametrize("is_watched", [False, True], ids=["a wake-up was planned", "somebody looks anyway"])
+def test_what_was_left_meanwhile_is_looked_at_earlier(parts, is_watched, later, woken_at):
     """Who left something due just before the wake-up was planned has woken nobody."""
+    parts.is_watched = is_watched
     parts.ledger.add(turn(0, DueKind.POLL, 25))
     left = replace(SMALL, due_at=T + later)
     wake_up = parts.services.wake
@@ -146,6 +149,17 @@ def test_own_writes_are_looked_at_before_index_shows_them(parts):
 
     assert parts.visits == [(0, SMALL.job_id)]
     assert parts.woken == [(30, 0)]
+
+
+def test_tick_that_is_busy_to_its_end_leaves_the_rest_to_the_next_one(parts):
+    """It plans no wake-up for its last second, and does not write that it looks no longer: that is known."""
+    parts.ledger.add(turn(0, DueKind.FIRST), turn(1, DueKind.FIRST))
+    parts.submit_outcomes = [(1, 1), (0, 0)] * int(TICK_SECONDS)
+
+    parts.run()
+
+    assert parts.clock.at == TICK_SECONDS - 1
+    assert (parts.woken, parts.looks_ended) == ([], [])
 
 
 @pytest.mark.parametrize(("sent", "slept"), [(0, []), (1, [1]), (2, [])])
@@ -353,6 +367,16 @@ def test_idle_tick_reads_only_uncounted(parts):
     parts.run()
 
     assert {kind for _, kind, _ in parts.ledger.asked} == {DueKind.JOB, DueKind.STATUS, DueKind.CLEANUP}
+
+
+def test_idle_tick_does_not_ask_how_many_calls_there_are(parts):
+    """The budget would read the secret for that, because each API token has calls of its own."""
+    answered = "note_outstanding", "polls_wait_for_first"
+    parts.services.budget = SimpleNamespace(**{name: getattr(parts.budget, name) for name in answered})
+
+    parts.run()
+
+    assert parts.counted[-1] == "Ticks"
 
 
 def outstanding(batches):

@@ -138,6 +138,17 @@ def test_tick_visits_few_idle_and_all_moving_jobs(parts):
     assert parts.clock.at < 2 * len(others) / MAX_JOBS  # It does not wait for those that it left.
 
 
+def test_tick_ends_with_last_of_its_idle_visits(parts):
+    idle = [replace(SMALL, job_id=f"idle {number}") for number in range(MAX_IDLE_VISITS + MAX_JOBS)]
+    parts.ledger.add(*idle)
+    parts.ledger.idle |= {job.job_id for job in idle}
+
+    parts.run()
+
+    assert [at for at, _ in parts.visits] == [at for at in range(MAX_IDLE_VISITS // MAX_JOBS) for _ in range(MAX_JOBS)]
+    assert parts.clock.at == parts.visits[-1][0]
+
+
 @pytest.mark.parametrize("job", [LARGE, JOB, SMALL], ids=["large", "its upload is being read", "small"])
 def test_ten_thousand_jobs_delay_work_30_s(parts, job):
     """A cycle of 25 visits takes 0.9 s on the share of a processor that Lambda gives 512 MB."""

@@ -10,7 +10,13 @@ from dropbatch.core.keys import JobState
 from functions.poll.batch.poll_batch import COLLECT_SECONDS, POLL_BEGUN_SECONDS, POLL_SECONDS, PollOutcome
 from functions.poll.schedule.dispatch_submits import DISPATCHED_SECONDS
 from functions.poll.schedule.due_jobs import LARGE_RECORDS
-from functions.poll.schedule.due_polls import BATCHES_PER_MESSAGE, MAX_OWN_POLLS, advance_batches
+from functions.poll.schedule.due_polls import (
+    BATCHES_PER_MESSAGE,
+    FULL_SECONDS,
+    MAX_OWN_POLLS,
+    MAX_POLLS_WAITING,
+    advance_batches,
+)
 from shared.aws.queues import MAX_AHEAD_SECONDS, PollMessage
 from shared.invocation import Invocation
 from shared.models import BatchState, DueKind, Submission
@@ -158,6 +164,16 @@ def test_full_queue_is_retried_after_10_s(parts, job, waiting, count, looks):
     parts.run()
 
     assert [at for at, kind, limit in parts.ledger.asked if kind is DueKind.POLL and limit] == looks
+
+
+def test_tick_looks_until_there_is_room_in_queue_and_no_longer(parts, monkeypatch):
+    monkeypatch.setattr(parts.queues, "waiting", lambda _: MAX_POLLS_WAITING if parts.clock.at < FULL_SECONDS else 0)
+    parts.ledger.add(LARGE, *polls(1))
+
+    parts.run()
+
+    assert parts.queues.sent == [PollMessage(((JOB.job_id, "00000000"),))]
+    assert parts.looks_ended == [T + FULL_SECONDS]
 
 
 def test_abandoned_submit_is_recovered_not_polled(parts):
