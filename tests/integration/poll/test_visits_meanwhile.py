@@ -2,18 +2,21 @@
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from dropbatch.core.keys import JobState
 from functions.poll.results import result_files
 from functions.poll.schedule import visit_job as module
 from functions.poll.schedule.visit_job import MIN_ANSWERED_RECORDS, STATUS_SECONDS
+from functions.poll.schedule.waiting_for import Waiting
 from shared.claims import MAX_CLAIMS
 from shared.errors import InvariantError
 from shared.models import MAX_JOB_SECONDS, JobControl, Sweep, SweepGoal
 from tests.support.doubles.ledger_items import REASON, T
 from tests.support.doubles.visited_jobs import LINE
 
+LIMITED = {"max_cost": 1_000}
 READ = {"state": JobState.SPLITTING, "lease_until": T + 45, "due_at": T + 45}
 
 
@@ -117,6 +120,49 @@ def test_job_is_visited_at_its_deadline(visited, deadline, due_at, work):
     visited.visit()
 
     assert (visited.job.due_at, visited.work) == (due_at, work)
+
+
+@pytest.mark.parametrize(
+    ("changes", "due_at"),
+    [
+        (LIMITED, T - 1 + STATUS_SECONDS / 2),
+        ({**LIMITED, "cost_reached": True, "sweep": Sweep(SweepGoal.END, 0.0, passes=0)}, T + 60),
+        ({}, T + 60),
+    ],
+    ids=["limited", "limit reached", "without a limit"],
+)
+def test_job_with_limit_is_visited_soon_after_batch_is_final(visited, changes, due_at):
+    """What the batch has cost may give others room."""
+    visited.hold((1, 0), None, due_at=T + 60, status_at=T - 1, **changes)
+
+    visited.visit()
+
+    assert (visited.job.due_at, visited.job.status_at) == (due_at, T - 1)
+
+
+@pytest.mark.parametrize("due", [2, STATUS_SECONDS / 2], ids=["sooner", "at the same time"])
+def test_visit_that_is_soon_is_not_brought_forward(visited, due):
+    visited.hold((1, 0), None, due_at=T - 1 + due, status_at=T - 1, **LIMITED)
+    visited.ledger.bring_visit_forward = None
+
+    assert visited.visit()
+
+
+@pytest.mark.parametrize(
+    ("shown_from", "is_shown", "due_at"),
+    [(T, True, T + 10), (T + 3, False, T + 3), (T + 11, False, T + 10)],
+    ids=["now", "before the next visit", "after the next visit"],
+)
+def test_wait_is_shown_as_soon_as_it_is_long(visited, monkeypatch, shown_from, is_shown, due_at):
+    wait = Waiting("too_many_calls", "Every call waits.", None, shown_from=shown_from)
+    monkeypatch.setattr(module, "waiting_for", lambda *_: wait)
+    visited.hold(None)
+
+    visited.visit()
+
+    shown = msgspec.json.decode(visited.read("status.json"))["waiting_for"]
+    assert shown == (wait.for_status() if is_shown else None)
+    assert visited.job.due_at == due_at
 
 
 def test_job_that_fails_is_swept_by_same_visit(visited):
