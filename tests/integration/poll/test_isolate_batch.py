@@ -299,6 +299,7 @@ WEEK = MAX_SECONDS_TO_ACCEPTANCE
         ({"error": REASON}, {}, STOPPED),
         ({"control": JobControl(cancelled=CANCEL)}, {}, "because the job was cancelled"),
         ({"control": JobControl(held_since=T)}, {}, ""),
+        ({"cost_reached": True}, {}, "because the job had reached its max_cost"),
         ({}, {"ending_if_unanswered": REASON}, "because the batch may not be submitted again"),
         ({"deadline_at": T}, {}, "because the job's deadline_hours were over"),
         ({"deadline_at": T + 1}, {}, ""),
@@ -340,6 +341,14 @@ def test_cause_is_listed_before_its_batch_ends(services, monkeypatch):
 
     assert isolate(services, SMALL).ending
     assert services.isolation.untried == (SMALL.cause,)
+
+
+@pytest.mark.parametrize("known", [MAX_CAUSES - 1, MAX_CAUSES])
+def test_job_lists_so_many_untried_causes_and_no_more(services, known):
+    others = tuple(f"other {number}" for number in range(known))
+
+    assert services.decided(SMALL, job=replace(OPEN, error=REASON), untried=others).ending
+    assert services.isolation.untried == (*others, *([CAUSE] if known < MAX_CAUSES else []))
 
 
 def test_batch_of_job_that_is_over_ends_nevertheless(services):

@@ -238,7 +238,9 @@ def test_failed_batch_whose_second_submit_was_refused_is_divided(polled, last_wo
 
 
 @pytest.mark.parametrize(
-    ("job", "batch"), [(CANCELLED, {}), ({}, {"sendable": 1, "requests": 1})], ids=["cancelled", "alone"]
+    ("job", "batch"),
+    [(CANCELLED, {}), ({}, {"sendable": 1, "requests": 1}), ({}, {"submissions": ids(0, 1), "round": 1})],
+    ids=["cancelled", "alone", "tried again"],
 )
 def test_refused_batch_ends_that_cannot_be_divided(polled, job, batch):
     one = polled(job, ending_if_unanswered=REFUSED, **batch)
@@ -247,12 +249,13 @@ def test_refused_batch_ends_that_cannot_be_divided(polled, job, batch):
     assert one.now.ending == REFUSED
 
 
-def test_batch_whose_latest_id_failed_is_divided_in_the_end(polled):
+@pytest.mark.parametrize(("code", "cause"), [(3030, "3030"), (0, "failed")], ids=["with a code", "without one"])
+def test_batch_whose_latest_id_failed_is_divided_in_the_end(polled, code, cause):
     earlier, latest = ids(0, 0)
-    one = polled(submissions=(earlier, replace(latest, given_up=True)), failing_code=3030)
+    one = polled(submissions=(earlier, replace(latest, given_up=True)), failing_code=code)
 
     assert not submit_again(one.services, one.job, one.seen, LATE, COUNTED)
-    assert (one.now.isolating.code, one.now.cause) == ("rejected", "3030 after acceptance")
+    assert (one.now.isolating.code, one.now.cause) == ("rejected", f"{cause} after acceptance")
 
 
 # ── items that are missing ───────────────────────────────────────────────────────────────────────────────────────────

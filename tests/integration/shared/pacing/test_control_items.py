@@ -8,7 +8,7 @@ import pytest
 from shared.aws.attribute_values import attributes
 from shared.bootstrap import Services
 from shared.pacing.budget import Budget
-from shared.pacing.controls import CallKind, Denied, PauseReason, Permit, control_key
+from shared.pacing.controls import CallKind, Denied, PauseReason, Permit, StackControl, control_key
 from tests.support.doubles.control_items import MODEL, NOW, pause_of, wait_of
 
 WAIT = f"RATE#MODEL#{MODEL}"
@@ -94,7 +94,9 @@ def test_good_probe_lifts_exactly_what_it_probed(items, then, left):
 
 
 @pytest.mark.parametrize(
-    ("then", "sent"), [(ITEM, True), (NO_ITEM, True), (OTHER_NONCE, False)], ids=["ended", "by another", "replaced"]
+    ("then", "sent"),
+    [(ITEM, True), (NO_ITEM, True), (OTHER_NONCE, False), ((ITEM[0], OTHER_NONCE[1]), True)],
+    ids=["ended", "by another", "replaced", "ended, while the model waits anew"],
 )
 def test_poll_function_is_woken_by_a_pause_that_ended(items, then, sent):
     """A probe may be answered by another pause, such as a spent limit: then nobody may submit more than before."""
@@ -162,11 +164,18 @@ def test_unreadable_control_item_stops_no_call(items, which):
         items.client.delete_item(TableName="table", Key=control_key(one))
 
 
-def test_good_pause_is_not_deleted_as_unreadable(items):
+@pytest.mark.parametrize("was", [{"nonce": {"S": "earlier"}}, {"later": {"S": "x"}}], ids=["a nonce", "no nonce"])
+def test_good_pause_is_not_deleted_as_unreadable(items, was):
     """Somebody wrote it after the unreadable one was read."""
     put(items, ITEM)
 
-    assert items.readable({**control_key("PAUSE"), "nonce": {"S": "earlier"}}, type(ITEM[0])) is None
+    assert items.readable({**control_key("PAUSE"), **was}, type(ITEM[0])) is None
 
     assert read(items) == ITEM
     put(items, NO_ITEM)
+
+
+def test_command_for_the_stack_is_read_as_noted(budget):
+    budget.note_stack(StackControl("version", NOW))
+
+    assert budget.controls(MODEL).stack == StackControl("version", NOW)
