@@ -15,13 +15,14 @@ from functions.poll.schedule.due_polls import (
     FULL_SECONDS,
     MAX_OWN_POLLS,
     MAX_POLLS_WAITING,
+    NO_ROOM_FOR_SECONDS,
     advance_batches,
 )
 from shared.aws.queues import MAX_AHEAD_SECONDS, PollMessage
 from shared.invocation import Invocation
 from shared.models import BatchState, DueKind, Submission
 from shared.pacing.controls import Denied
-from tests.support.doubles.ledger_items import BATCH, JOB, T
+from tests.support.doubles.ledger_items import BATCH, JOB, REASON, T
 from tests.support.doubles.tick_parts import ONE_CYCLE
 
 SMALL = replace(JOB, state=JobState.IN_PROGRESS, total=3, due_at=None)
@@ -176,6 +177,24 @@ def test_tick_looks_until_there_is_room_in_queue_and_no_longer(parts, monkeypatc
     assert parts.looks_ended == [T + FULL_SECONDS]
 
 
+@pytest.mark.parametrize(
+    ("late_by", "seconds", "by_tick"),
+    [
+        (NO_ROOM_FOR_SECONDS + 1, ONE_CYCLE, True),
+        (NO_ROOM_FOR_SECONDS, ONE_CYCLE, False),
+        (NO_ROOM_FOR_SECONDS + 1, COLLECT_SECONDS + POLL_BEGUN_SECONDS, False),
+    ],
+    ids=["for over 5 minutes", "for 5 minutes", "no time for a poll"],
+)
+def test_tick_polls_itself_what_had_no_room_in_queue(parts, late_by, seconds, by_tick):
+    parts.queues.waiting_messages["poll"] = MAX_POLLS_WAITING
+    parts.ledger.add(LARGE, *polls(1, due_at=T - late_by))
+
+    parts.run(seconds)
+
+    assert bool(parts.polled) is by_tick
+
+
 def test_abandoned_submit_is_recovered_not_polled(parts):
     parts.ledger.add(SMALL, *polls(1, state=BatchState.SUBMITTING))
 
@@ -196,8 +215,9 @@ def test_abandoned_submit_is_recovered_not_polled(parts):
         ({}, {"told_at": T}, False),
         ({}, {"misses": 1}, False),
         ({}, {"submissions": (*ACCEPTED.submissions, *ACCEPTED.submissions)}, False),
+        ({}, {"ending": REASON}, False),
     ],
-    ids=["behind", "its deadline comes", "a later deadline", "an event came", "unknown", "sent twice"],
+    ids=["behind", "its deadline comes", "a later deadline", "an event came", "unknown", "sent twice", "ends"],
 )
 def test_batch_behind_pending_one_is_held_back(parts, job, batch, is_held):
     parts.behind[ACCEPTED.submissions[-1].at] = 30.0
@@ -207,6 +227,18 @@ def test_batch_behind_pending_one_is_held_back(parts, job, batch, is_held):
 
     assert bool(parts.polled) is not is_held
     assert (parts.ledger.batches[JOB.job_id, "00000000"].due_at == T + 30) is is_held
+
+
+@pytest.mark.parametrize(("behind", "event_in", "held_for"), [(0, 20, 20), (30, 20, 30), (20, 30, 30)])
+def test_batch_is_held_back_for_pending_one_or_its_event_if_longer(parts, monkeypatch, behind, event_in, held_for):
+    monkeypatch.setattr(functions.poll.schedule.due_polls, "waits_for_event", lambda *_: event_in)
+    parts.behind[ACCEPTED.submissions[-1].at] = behind
+    parts.ledger.add(SMALL, *polls(1))
+
+    parts.run(ONE_CYCLE)
+
+    assert parts.polled == {}
+    assert parts.ledger.batches[JOB.job_id, "00000000"].due_at == T + held_for
 
 
 # ── tokens ───────────────────────────────────────────────────────────────────────────────────────────────────────────
