@@ -7,12 +7,14 @@ from dataclasses import dataclass
 
 import pytest
 
+from shared.aws.attribute_values import attribute
 from shared.aws.dynamodb import Table
 from shared.errors import StorageError
 from tests.support.aws.stubs import stubbed
 
 KEY = {"pk": {"S": "JOB#1"}, "sk": {"S": "META"}}
 ITEM = {**KEY, "claims": {"N": "2"}, "due_at": {"N": "9.5"}}
+NESTED = {"claims": 2, "usage": {"tokens": 5}, "parts": [{"size": 7}]}
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,10 @@ def fails_its_condition(dynamodb, operation, *, tries):
 
 def holds(dynamodb, item):
     dynamodb.add_response("get_item", {"Item": item} if item else {})
+
+
+def as_item(values):
+    return {**KEY, **{name: attribute(value) for name, value in values.items()}}
 
 
 def test_new_item_is_created(table, dynamodb):
@@ -80,6 +86,48 @@ def test_repeated_create_recognizes_its_item(table, dynamodb, held, is_own):
     holds(dynamodb, held)
 
     assert table.create(ITEM) is is_own
+
+
+@pytest.mark.parametrize(
+    "held",
+    [{"usage": {"tokens": 5, "added_later": 1}}, {"parts": [{"size": 7, "added_later": 1}]}],
+    ids=["in a map", "in a map of a list"],
+)
+def test_repeated_create_recognizes_its_item_beside_members_of_newer_version(table, dynamodb, held):
+    fails_its_condition(dynamodb, "put_item", tries=2)
+    holds(dynamodb, as_item(NESTED | held))
+
+    assert table.create(as_item(NESTED))
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        {"usage": {"tokens": 6}},
+        {"usage": {"added_later": 1}},
+        {"usage": 5},
+        {"claims": {"tokens": 2}},
+        {"parts": [{"size": 8}]},
+        {"parts": [{"size": 7}, {"size": 7}]},
+        {"parts": 7},
+        {"claims": [2]},
+    ],
+    ids=[
+        "another value in a map",
+        "a member is absent",
+        "no map",
+        "a map for a number",
+        "another value in a list",
+        "a longer list",
+        "no list",
+        "a list for a number",
+    ],
+)
+def test_repeated_create_does_not_take_other_members_for_its_own(table, dynamodb, held):
+    fails_its_condition(dynamodb, "put_item", tries=2)
+    holds(dynamodb, as_item(NESTED | held))
+
+    assert not table.create(as_item(NESTED))
 
 
 def test_change_that_failed_first_is_not_its_own(table, dynamodb):
