@@ -100,6 +100,22 @@ def test_task_of_option_precedes_what_is_known(model, task, request_):
     assert json.loads(made.request) == request_
 
 
+@pytest.mark.parametrize(
+    ("task", "shape"),
+    [
+        (Task.EMBEDDINGS, Shape.TEXT),
+        (Task.TRANSLATION, Shape.TEXT),
+        (Task.GENERATION, Shape.MESSAGES),
+        (Task.TRANSCRIPTION, Shape.AUDIO),
+        (Task.SPEECH, Shape.TEXT),
+        (Task.CLASSIFICATION, Shape.UNKNOWN),
+    ],
+)
+def test_requests_have_the_shape_of_the_task_of_option(task, shape):
+    target = target_of("@cf/somebody/something", task=task)
+    assert (target.task, target.shape) == (task, shape)
+
+
 def test_option_for_own_task_forgets_nothing():
     assert target_of(BGE, task="embeddings") == target_of(BGE)
 
