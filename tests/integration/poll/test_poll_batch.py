@@ -25,7 +25,7 @@ from shared.models import (
 )
 from shared.workers_ai.replies import Accepted, OutcomeUnknown, Pending
 from tests.support.doubles.ledger_items import BATCH, JOB, REASON, T
-from tests.support.doubles.polled_batch import ACCEPTED, COMPLETE, NEXT_POLL, PolledBatch
+from tests.support.doubles.polled_batch import ACCEPTED, COMPLETE, NEXT_POLL, RUNNING, PolledBatch
 
 DAY = 86_400
 OTHER = ErrorDetail("expired", "another reason")
@@ -206,12 +206,22 @@ def test_answer_is_stored_under_ordinal_of_poll(polled):
     assert (one.now.state, one.now.part.succeeded) == (BatchState.DONE, 2)
 
 
-def test_answer_to_submit_needs_no_call(polled):
-    one = polled(submissions=(AT_ONCE,))
-    one.store_reply(0)
+@pytest.mark.parametrize("submissions", [(AT_ONCE,), (EARLIER, replace(AT_ONCE, attempt=2))], ids=["first", "second"])
+def test_answer_to_submit_needs_no_call(polled, submissions):
+    one = polled(submissions=submissions, attempt=len(submissions))
+    one.store_reply(0, attempt=len(submissions))
 
     assert one.polled(NO_ANSWER)
     assert (one.now.part.succeeded, one.doubles.asked) == (2, [])
+
+
+def test_answer_to_submit_lacks_items_whatever_it_says(polled):
+    one = polled(submissions=(AT_ONCE,))
+    one.store_reply(0, reply=RUNNING)
+
+    one.polled()
+
+    assert (one.now.missing_polls, one.doubles.asked) == (1, [])
 
 
 @pytest.mark.parametrize(

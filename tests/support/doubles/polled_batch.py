@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from mypy_boto3_dynamodb import DynamoDBClient
 
-    from shared.workers_ai.replies import Reply
+    from shared.workers_ai.replies import Answer, Reply
 
 RECORDS = [b'{"text":"one"}', b'{"text":"two"}']
 BODY = build_body(RECORDS)
@@ -43,8 +43,12 @@ NEXT_POLL = 100.0
 """Seconds to the next poll of a pending batch, according to the times of its model."""
 NO_PROBE = Permit()
 _item = '{"id":%d,"success":true,"result":{"translated_text":"x"}}'
-INCOMPLETE = parse_answer(f'{{"responses":[{_item % 0}]}}'.encode())
+INRUNNING = parse_answer(f'{{"responses":[{_item % 0}],"status":"running"}}'.encode())
+"""The second record's item is to come."""
+COMPLETE = parse_answer(f'{{"responses":[{_item % 0}]}}'.encode())
 """It lacks the second record's item."""
+RUNNING = parse_answer(f'{{"responses":[{_item % 0}],"status":"running"}}'.encode())
+"""The second record's item is to come."""
 COMPLETE = parse_answer(f'{{"responses":[{_item % 0},{_item % 1}]}}'.encode())
 _ids = count(1)
 
@@ -152,10 +156,10 @@ class PolledBatch:
         assert found is not None
         return found
 
-    def store_reply(self, ordinal: int, attempt: int = 1) -> None:
-        """Put a complete reply where the poll of this ordinal stores it."""
+    def store_reply(self, ordinal: int, attempt: int = 1, reply: Answer = COMPLETE) -> None:
+        """Put a reply where the poll of this ordinal stores it."""
         key = keys.raw(self.job.job_id, self.seen.number, attempt, ordinal)
-        self.services.store.put_if_absent(key, COMPLETE.body)
+        self.services.store.put_if_absent(key, reply.body)
 
     def differs(self) -> None:
         """Let another process claim the batch after it was read."""

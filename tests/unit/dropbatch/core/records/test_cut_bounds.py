@@ -258,6 +258,18 @@ def test_request_out_of_range_is_text_in_errors(number):
     assert (judged.code, msgspec.json.decode(judged.request)) == ("bad_record", record.decode())
 
 
+def test_record_that_is_to_be_converted_has_no_number_out_of_range():
+    """Who converts it must be able to read it."""
+    assert validate_record(b'{"text":"a","n":1e999}', 1).code == "bad_record"
+
+
+def test_records_that_cannot_be_sent_count_towards_the_limit():
+    """A batch's index holds them until they are written to the errors."""
+    record = b'"%b"' % (b"a" * 60)
+    cuts = cuts_of(plan_of((10, 100)), b"\n".join([record] * 3))
+    assert [len(one.rows) for one in cuts] == [1, 1, 1]
+
+
 def test_faulty_run_is_divided(monkeypatch):
     judged = []
     true_validate = module.validate_record
