@@ -10,7 +10,7 @@ from dropbatch.core import keys
 from dropbatch.core.keys import JobState
 from functions.submit.create_job import MAX_EVENT_AGE_SECONDS, TURN_LEASE_SECONDS, create_job
 from shared.aws.object_events import ObjectCreated
-from shared.errors import StorageError
+from shared.errors import RefusedError, StorageError
 from tests.support.aws.resources import BUCKET, TABLE
 
 M2M = "@cf/meta/m2m100-1.2b"
@@ -144,11 +144,32 @@ def test_batch_size_is_as_set_and_fits_reply(start, monkeypatch, setting, per_re
 
 
 @pytest.mark.parametrize(
-    ("metadata", "deadline", "tags"),
-    [({}, None, {}), ({"deadline-hours": "5", "tags": '{"team": "a"}'}, 5 * 3_600, {"team": "a"})],
+    ("metadata", "deadline", "tags", "tokens"),
+    [
+        ({}, None, {}, 0),
+        ({"deadline-hours": "5", "tags": '{"team": "a"}', "output-tokens": "70"}, 5 * 3_600, {"team": "a"}, 70),
+    ],
 )
-def test_job_holds_its_deadline_and_its_tags(services, put, metadata, deadline, tags):
+def test_job_holds_its_deadline_its_tags_and_its_tokens(services, put, metadata, deadline, tags, tokens):
     job = create_job(services, put(**metadata))
 
     assert job.deadline_at == (None if deadline is None else services.now() + deadline)
     assert job.tags == tags
+    assert job.output_tokens == tokens
+
+
+def test_upload_whose_retried_job_the_table_refuses_to_read_is_tried_again(services, put, world, monkeypatch):
+    """What S3 does not hand out is for the user to mend; what the table refuses is not."""
+    retried = create_job(services, put(key="inbox/first.jsonl"))
+    items, real = world.items(), type(services.ledger).job
+
+    def refused(at, job_id):
+        if job_id == retried.job_id:
+            raise RefusedError("DynamoDB get_item", "AccessDeniedException", "no")
+        return real(at, job_id)
+
+    monkeypatch.setattr(type(services.ledger), "job", refused)
+
+    with pytest.raises(RefusedError):
+        create_job(services, put(**{"retry-of": retried.job_id}))
+    assert world.items() == items

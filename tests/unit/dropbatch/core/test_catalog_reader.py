@@ -86,6 +86,22 @@ def test_new_model_is_added_with_its_task():
     assert "@cf/new/painter" not in Read([*rows(), painter, {"name": "vendor/elsewhere"}]).models
 
 
+@pytest.mark.parametrize(
+    ("named", "task"),
+    [
+        ("Text Embeddings", Task.EMBEDDINGS),
+        ("Translation", Task.TRANSLATION),
+        ("Text Generation", Task.GENERATION),
+        ("Automatic Speech Recognition", Task.TRANSCRIPTION),
+        ("Text-to-Speech", Task.SPEECH),
+        ("Text Classification", Task.CLASSIFICATION),
+    ],
+)
+def test_new_models_task_is_as_cloudflare_names_it(named, task):
+    new = {"name": "@cf/new/model", "task": {"name": named}}
+    assert Read([*rows(), new]).models["@cf/new/model"].task is task
+
+
 def test_model_that_is_gone_takes_no_batches():
     assert not Read([one for one in rows() if one["name"] != QWEN]).models[QWEN].batch
 

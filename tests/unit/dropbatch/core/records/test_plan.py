@@ -1,8 +1,10 @@
-"""How many records a batch may have, by its model and its number."""
+"""How many records and bytes a batch may have, by its model and its number."""
+
+from dataclasses import replace
 
 import pytest
 
-from dropbatch.core.records.plan import FIRST_BATCH_RECORDS, SplitPlan, max_records
+from dropbatch.core.records.plan import FIRST_BATCH_RECORDS, SplitPlan, body_room, max_records
 
 
 def plan_of(most, first):
@@ -35,3 +37,12 @@ def test_number_beyond_all_batches_is_no_trouble():
 @pytest.mark.parametrize(("most", "first"), [(300, 500), (500, 500)])
 def test_batch_size_is_constant_without_growth(number, most, first):
     assert max_records(plan_of(most, first), number) == most
+
+
+@pytest.mark.parametrize(
+    ("number", "size"),
+    [(0, 3_000_000), (3, 3_000_000), (4, 6_000_000), (7, 6_000_000), (8, 9_500_000), (400, 9_500_000)],
+)
+def test_body_doubles_every_four_batches_up_to_the_most(number, size):
+    grows, even = replace(plan_of(5_000, 500), first_bytes=3_000_000), replace(plan_of(5_000, 500), max_bytes=size)
+    assert body_room(grows, number) == body_room(even, number)
