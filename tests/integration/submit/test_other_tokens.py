@@ -1,9 +1,11 @@
 """Submits of a stack with several API tokens: when another one gets the batch, and when none is left for it."""
 
+from dataclasses import replace
+
 import pytest
 
 from shared.aws.queues import SubmitMessage, VisitMessage
-from shared.models import FIRST, ErrorDetail, Sender
+from shared.models import FIRST, BatchState, ErrorDetail, Sender, Submission
 from shared.pacing.controls import Denied
 from tests.support.doubles.ledger_items import JOB, T
 from tests.support.doubles.submitting import DUE, begun, sent, told
@@ -35,6 +37,18 @@ def test_batch_of_token_that_has_to_wait_goes_to_another_at_once(begin, reply):
 
     assert at.batch == sent(DUE, due_at=T)
     assert at.messages == [(SubmitMessage(JOB.job_id, at.number), 0)]
+
+
+def test_batch_with_id_is_polled_while_its_token_waits(begin):
+    """Its answer may come before another token is tried."""
+    has_id = replace(DUE, submissions=(Submission("earlier", 1, T - 900),))
+    at = begin(FIRST, Sender(2), batch=has_id, reply=told(401, 10000))
+
+    at.run()
+
+    assert at.batch.state is BatchState.QUEUED
+    assert at.batch.due_at > T
+    assert at.messages == []
 
 
 def test_batch_whose_model_every_account_has_refused_is_not_sent(begin):

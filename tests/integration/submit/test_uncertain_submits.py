@@ -6,16 +6,20 @@ from types import SimpleNamespace
 
 import pytest
 
+from functions.submit.outcomes.unproven import UnprovenSubmit
 from shared.aws.queues import PollMessage
+from shared.events.control_item import Subscription
 from shared.events.search import REQUEST_ID
+from shared.invocation import Invocation
 from shared.models import BatchState, DueKind, Looking, Submission
 from shared.pacing.controls import Pause, PauseReason, Permit
 from shared.workers_ai.replies import OutcomeUnknown, Pending, Rejected
-from tests.support.doubles.ledger_items import JOB, SUBMITTING, T
+from tests.support.doubles.ledger_items import JOB, M2M, SUBMITTING, T
 from tests.support.doubles.submitting import DUE, UNKNOWN, begun, sent, told
 
 OUTAGE = PauseReason.OUTAGE
 PERMIT = Permit(Pause(PauseReason.QUOTA_SPENT, "nonce", T - 60, T, 60.0))
+NOT_SENT = Rejected(0, None, "no connection")
 EARLIER = (Submission("earlier", 1, T - 900),)
 LOOKED_FOR = replace(SUBMITTING, attempt=1, looking=Looking(T - 60, T - 90, T - 60))
 
@@ -45,6 +49,14 @@ def test_unknown_outcome_is_resubmitted_once(begin, reply, setting, before, chan
     assert at.batch == sent(batch, **changes)
     assert at.budget_calls[1:] == [("pause", OUTAGE, T, "no answer", PERMIT)]
     assert at.counted == ["SubmitCalls", "AmbiguousSubmits"]
+
+
+def test_outage_names_status_of_doubtful_reply_without_code(begin):
+    at = begin(replace(DUE, doubts=2), told(503, None))
+
+    at.run()
+
+    assert at.budget_calls[1:] == [("pause", OUTAGE, T, "503", Permit())]
 
 
 @pytest.mark.parametrize("status", [408, 500])
@@ -145,3 +157,39 @@ def test_submit_that_another_looks_for_is_left(begin, monkeypatch):
 
     assert at.batch == LOOKED_FOR
     assert at.messages == at.posts == []
+
+
+@pytest.mark.parametrize("doubts", [1, 0], ids=["like lost", "a page"])
+def test_doubtful_submit_that_is_not_found_is_counted_once_more(begin, doubts):
+    """An invocation with more time would submit it at once."""
+    looking = replace(LOOKED_FOR.looking, doubtful=True, doubts=doubts)
+    at = begin(replace(LOOKED_FOR, looking=looking, refusals=2, doubtful=3, doubts=1, calls_fail_since=T - 90))
+    at.ends = T + 60
+
+    at.run()
+
+    assert (at.batch.state, at.batch.due_at, at.batch.calls_fail_since) == (BatchState.READY, T, T - 90)
+    assert (at.batch.refusals, at.batch.doubtful, at.batch.doubts) == (3, 4, 1 + doubts)
+
+
+@pytest.mark.parametrize(
+    ("markers", "reply", "is_looked_for"),
+    [(("~db1.",), told(503, 10013), True), ((), told(503, 10013), False), (("~db1.",), NOT_SENT, False)],
+    ids=["a server's error", "without a marker", "it could not be sent"],
+)
+def test_refused_submit_is_looked_for_if_it_may_be_found(begin, markers, reply, is_looked_for):
+    """On a stack that gets the events of the model."""
+    at = begin(replace(SUBMITTING, markers=markers))
+    at.services.events = events_that_come()
+
+    UnprovenSubmit(Invocation(at.services, at.ends), at.job, at.batch).try_later(reply)
+
+    assert (at.batch.looking is not None) is is_looked_for
+    assert at.batch.state is (BatchState.SUBMITTING if is_looked_for else BatchState.READY)
+
+
+def events_that_come():
+    """Events of a stack that is subscribed to the job's model, and whose queue is read."""
+    state = SimpleNamespace(subscriptions={M2M: Subscription("id")}, will_pull=lambda now: True, pulled_at=T)
+    item = SimpleNamespace(recent=lambda now: state, look_until=lambda at: None, expect_pull=lambda at, now: None)
+    return SimpleNamespace(item=item, coming=SimpleNamespace(may_come=lambda model, pulled_at, now: True))

@@ -201,6 +201,18 @@ def test_first_batch_is_left_to_caller_that_submits_it():
     assert fake.messages == sorted(fake.batches)[1:4]
 
 
+def test_first_batch_is_not_left_if_upload_is_read_on_later(monkeypatch):
+    """The caller submits it only once all is read."""
+    monkeypatch.setattr("functions.submit.turn.TURN_SECONDS", -1.0)
+    fake = Fake()
+    fake.submits_first = True
+    fake.run()
+
+    assert "release" in fake.calls
+    assert not fake.first_is_left
+    assert fake.messages == ["00000000"]
+
+
 def test_first_batch_is_not_left_once_messages_were_sent():
     fake = Fake()
     fake.submits_first = True

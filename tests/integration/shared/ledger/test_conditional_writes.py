@@ -10,7 +10,7 @@ import pytest
 from dropbatch.core.keys import JobState
 from dropbatch.errors import UploadRefused
 from shared.aws.object_store import ObjectStore
-from shared.models import Isolation, Job, JobControl, LastingError, ResultFileProgress, Staging, Submission
+from shared.models import DeniedWrite, Isolation, Job, JobControl, LastingError, ResultFileProgress, Staging, Submission
 from tests.support.aws.resources import client
 from tests.support.doubles.ledger_items import BATCH, JOB, PART, READY, REASON, SPLIT, SUBMITTING, OneItem, T
 from tests.support.doubles.other_versions import Version, item_by
@@ -114,6 +114,11 @@ TRANSITIONS = {
     "note_lasting_error": (
         JOB,
         lambda at, seen: at.note_lasting_error(seen.job_id, LastingError(500, T, T, polling=False)),
+        ("completed_at",),
+    ),
+    "note_denied_write": (
+        JOB,
+        lambda at, seen: at.note_denied_write(seen.job_id, DeniedWrite(T, "AccessDenied")),
         ("completed_at",),
     ),
     "record_acceptance": (JOB, lambda at, seen: at.record_acceptance(seen.job_id), ("completed_at",)),

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from dropbatch.core.keys import JobState
+from shared.errors import UnreadableItemError
 from shared.ledger import Ledger
 from shared.ledger.item_keys import DueEntry
 from shared.ledger.jobs import READ_TRIES
@@ -144,6 +145,17 @@ def test_batches_are_read_in_order_up_to_limit(ten_batches, monkeypatch, wanted,
     if limit:
         assert sum(asked) <= max(limit, size or 0)
         assert len(asked) == math.ceil(limit / min(limit, size or limit))
+
+
+def test_unreadable_batch_is_left_out_only_for_who_asks_for_its_number(ten_batches, table):
+    OneItem(table, replace(BATCH, job_id="ten", number="00000001")).change("created_at", "?")
+    unreadable = []
+
+    assert len(list(ten_batches.batches("ten", unreadable=unreadable))) == 10
+    assert unreadable == ["00000001"]
+
+    with pytest.raises(UnreadableItemError):
+        list(ten_batches.batches("ten"))
 
 
 def test_last_batch_is_one_with_highest_number(ten_batches):

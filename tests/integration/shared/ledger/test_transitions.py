@@ -320,6 +320,11 @@ WRITES = {
         lambda at, seen: at.note_task_fault(seen, REASON, JobControl(cancelled="cancel")),
         {"task_fault": plain(attribute(REASON)), "control": plain(attribute(JobControl(cancelled="cancel")))},
     ),
+    "note_task_fault of a job that is held": (
+        replace(JOB, task_token="t", control=JobControl("v", held_since=T)),
+        lambda at, seen: at.note_task_fault(seen, REASON),
+        {"task_fault": plain(attribute(REASON))},
+    ),
     "note the end of a task's fault": (
         replace(JOB, task_token="t", task_fault=REASON),
         lambda at, seen: at.note_task_fault(seen, None),
