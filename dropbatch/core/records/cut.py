@@ -22,7 +22,7 @@ from dropbatch.core.records.framing import LINE_SPACE, Window, elements, excerpt
 from dropbatch.core.records.index import NO_REFERENCE, WRAPPER_BYTES, RecordIndex, UnsendableRecord, build_body
 from dropbatch.core.records.inputs import Request, inputs_of, is_text
 from dropbatch.core.records.plan import Checkpoint, body_room, max_records
-from dropbatch.core.records.surrogates import first_lone_surrogate, without_lone_surrogates
+from dropbatch.core.records.surrogates import about_lone_surrogate, without_lone_surrogates
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -305,6 +305,7 @@ def validate_record(
     try:
         is_object = _is_object(raw, out_of_range=inputs is not None)
         reference = _decode_request(raw).external_reference if is_object else None
+        fault = inputs.fault(raw) if inputs and is_object else None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return _unreadable(raw, line, error)
     if not is_object:
@@ -312,7 +313,7 @@ def validate_record(
         return UnsendableRecord(
             "not_an_object", located(line, message), msgspec.Raw(readable_json(raw.removesuffix(b"\r")))
         )
-    if inputs and (fault := inputs.fault(raw)):
+    if fault:
         return UnsendableRecord(
             fault.code, located(line, fault.message), msgspec.Raw(readable_json(raw.removesuffix(b"\r")))
         )
@@ -381,11 +382,9 @@ def _lone_surrogate(raw: bytes, line: int | None) -> UnsendableRecord | None:
         _decode_request(without_lone_surrogates(raw))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
-    member, half = first_lone_surrogate(raw)
-    message = (
-        f"{member}: It has half of a surrogate pair ({half}), as where a text is cut in the middle of an emoji. Cut it "
-        "elsewhere, or replace that character."
-    )
+    message = about_lone_surrogate(raw)
+    if not message:  # It is not JSON for another reason, such as a number out of range.
+        return None
     text = raw.removesuffix(b"\r").decode()
     return UnsendableRecord(LONE_SURROGATE, located(line, message), msgspec.Raw(_encode(text)))
 

@@ -24,18 +24,24 @@ def without_lone_surrogates(content: bytes) -> bytes:
     return SURROGATES.sub(lambda found: found[0] if found[1] is None else REPLACEMENT, content)
 
 
-def first_lone_surrogate(content: bytes) -> tuple[str, str]:
-    """The member of an object that has a lone surrogate, and how that is written; empty if there is none.
+def about_lone_surrogate(content: bytes) -> str:
+    """What to tell the user of an object's first lone surrogate, beginning with its member; empty if it has none.
 
     Args:
         content: JSON but for that.
     """
-    half = next((found[1] for found in SURROGATES.finditer(content) if found[1] is not None), b"")
+    half = next((found[1] for found in SURROGATES.finditer(content) if found[1] is not None), b"").decode()
+    if not half:
+        return ""
     marked = SURROGATES.sub(lambda found: found[0] if found[1] is None else _MARK.encode("unicode-escape"), content)
     try:
-        return _first_in(_decode(marked), "") or "", half.decode()
+        member = _first_in(_decode(marked), "")
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return "", ""
+        member = None
+    return (
+        f"{member or 'The record'}: It has half of a surrogate pair ({half}), as where a text is cut in the middle of "
+        "an emoji. Cut it elsewhere, or replace that character."
+    )
 
 
 def _first_in(value: Any, path: str) -> str | None:  # noqa: ANN401

@@ -258,9 +258,16 @@ def test_request_out_of_range_is_text_in_errors(number):
     assert (judged.code, msgspec.json.decode(judged.request)) == ("bad_record", record.decode())
 
 
-def test_record_that_is_to_be_converted_has_no_number_out_of_range():
+@pytest.mark.parametrize("number", OUT_OF_RANGE)
+def test_record_that_is_to_be_converted_has_no_number_out_of_range(number):
     """Who converts it must be able to read it."""
-    assert validate_record(b'{"text":"a","n":1e999}', 1).code == "bad_record"
+    judged = validate_record(b'{"text":"a","n":%b}' % number, 1)
+    assert (judged.code, "out of range" in judged.message) == ("invalid_json", True)
+
+
+def test_half_of_a_surrogate_pair_is_named_beside_a_number_out_of_range():
+    judged = validate_record(rb'{"body":{"n":1e999},"x":"\ud800"}', 7, Inputs("bge"))
+    assert judged.message.startswith(r"Line 7: The record: It has half of a surrogate pair (\ud800)")
 
 
 def test_records_that_cannot_be_sent_count_towards_the_limit():

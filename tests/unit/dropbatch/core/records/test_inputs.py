@@ -229,3 +229,11 @@ def test_members_are_not_judged_in_older_jobs_of_unknown_models():
 
     assert cut_of(b'{"prompt":"a","model":5}', plan=plan).sendable == 1
     assert cut_of(b'{"prompt":"a","model":5}', plan=replace(plan, is_strict=True)).sendable == 0
+
+
+@pytest.mark.parametrize("text", [b"", b'"text":"",'], ids=["no input", "an empty one"])
+def test_no_depth_of_nesting_stops_the_cut(text):
+    """Of the functions that read a record, some can follow one level more than others."""
+    for depth in range(850, 1_000):
+        record = b'{%b"x":%b1%b}' % (text, b"[" * depth, b"]" * depth)
+        assert cut_of(record).sendable == 0, depth
