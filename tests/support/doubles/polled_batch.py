@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
     from mypy_boto3_dynamodb import DynamoDBClient
 
-    from shared.workers_ai.replies import Answer, Reply
+    from shared.workers_ai.replies import Reply
+    from shared.workers_ai.results import Answer
 
 RECORDS = [b'{"text":"one"}', b'{"text":"two"}']
 BODY = build_body(RECORDS)
@@ -43,9 +44,7 @@ NEXT_POLL = 100.0
 """Seconds to the next poll of a pending batch, according to the times of its model."""
 NO_PROBE = Permit()
 _item = '{"id":%d,"success":true,"result":{"translated_text":"x"}}'
-INRUNNING = parse_answer(f'{{"responses":[{_item % 0}],"status":"running"}}'.encode())
-"""The second record's item is to come."""
-COMPLETE = parse_answer(f'{{"responses":[{_item % 0}]}}'.encode())
+INCOMPLETE = parse_answer(f'{{"responses":[{_item % 0}]}}'.encode())
 """It lacks the second record's item."""
 RUNNING = parse_answer(f'{{"responses":[{_item % 0}],"status":"running"}}'.encode())
 """The second record's item is to come."""
