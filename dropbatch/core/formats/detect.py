@@ -178,9 +178,12 @@ def _two(word: str, *both: _Seen) -> str:
 def _kind_of(record: bytes) -> str:
     """What a record is: a format, `output`, `bare`, `native`, `value` for JSON that is no object, or `broken`."""
     try:
-        found = _decode_members(record)
+        return _kind_of_object(_decode_members(record))
     except UNDECODABLE:
         return "value" if _is_json(record) else "broken"
+
+
+def _kind_of_object(found: Any) -> str:  # noqa: ANN401 # A type made at run time.
     if _is_output(found):
         return "output"
     for name, sign in _SIGNS:

@@ -58,6 +58,13 @@ def test_first_record_that_names_format_decides(head, expected):
     assert detect(head) == expected
 
 
+def test_no_depth_of_nesting_stops_the_detection():
+    """What stands inside a request is read by a function that can follow one level less."""
+    deep = [GEMINI.replace(b"[]", b"[" * depth + b"]" * depth) for depth in range(850, 1_000)]
+    found = {detect(record + NATIVE) for record in deep}
+    assert found == {"gemini", "native"}
+
+
 def test_document_is_native_array_as_its_elements():
     assert detect(b'{"requests":[' + OPENAI + b"]}", form="object") == "native"
     for record, expected in ((BEDROCK, "bedrock"), (OPENAI, "openai"), (NATIVE, "native")):
