@@ -150,7 +150,7 @@ class UnfinishedPoll:
         """Seconds until the next poll; soon after an event that says that the batch is over."""
         batch, now = self.batch, self.services.now()
         soon = [at for wait in TOLD_WAITS if (at := batch.told_at + wait) > now]
-        if batch.told_at and soon:
+        if soon:  # Without an event `told_at` is 0, and its waits are long over.
             return min(soon) - now
         return next_poll(self.services, self.job, batch)
 

@@ -87,7 +87,7 @@ def poll_due_batches(invocation: Invocation, dues: list[DueEntry], left: PollAll
     if left_over := others[room:]:
         left.look_at = services.now() + FULL_SECONDS
         if time > POLL_BEGUN_SECONDS:
-            in_hand += _overdue(left_over, services.now())[: max(MAX_OWN_POLLS - len(in_hand), 0)]
+            in_hand += _overdue(left_over, services.now())[: MAX_OWN_POLLS - len(in_hand)]
     until = min(over - ANSWERS_RESERVE_SECONDS, services.now() + OWN_POLLS_SECONDS)
     polled = _poll(invocation, in_hand, until + COLLECT_SECONDS)
     left.calls -= handed + polled

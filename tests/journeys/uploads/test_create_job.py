@@ -159,7 +159,7 @@ def test_job_holds_its_deadline_its_tags_and_its_tokens(services, put, metadata,
 
 
 def test_upload_whose_retried_job_the_table_refuses_to_read_is_tried_again(services, put, world, monkeypatch):
-    """What S3 does not hand out is for the user to mend; what the table refuses is not."""
+    """What S3 does not hand out is for the user to fix; what the table refuses is not."""
     retried = create_job(services, put(key="inbox/first.jsonl"))
     items, real = world.items(), type(services.ledger).job
 
