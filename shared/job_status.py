@@ -37,18 +37,14 @@ class PendingBatches:
         queued: batches that the API has not started, as far as it reports.
         running: batches that it is processing.
         oldest_at: when it accepted the oldest of them, Unix seconds.
-        looked_for_since: since when the submit of a batch is looked for, Unix seconds; None if there is no such batch.
     """
 
     queued: int = 0
     running: int = 0
     oldest_at: float | None = None
-    looked_for_since: float | None = None
 
     def plus(self, batch: Batch) -> PendingBatches:
         """The same with one more batch, if it is pending."""
-        if batch.looking:
-            return replace(self, looked_for_since=batch.looking.began_at)
         if batch.state is not BatchState.QUEUED:
             return self
         oldest = min((at for at in (self.oldest_at, batch.accepted_at) if at is not None), default=None)

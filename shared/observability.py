@@ -67,7 +67,6 @@ METRICS = {
     "OldestJobAge": "Seconds",
     # What needs attention.
     "AmbiguousSubmits": "Count",
-    "OrphanBatches": "Count",
     "StuckItems": "Count",
     "LawsBroken": "Count",
     "Errors": "Count",

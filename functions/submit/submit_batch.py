@@ -19,11 +19,9 @@ from functions.submit.outcomes.refused_model import end_for_model, refuse_model
 from functions.submit.outcomes.unproven import UnprovenSubmit, end
 from functions.submit.submit_waits import UNPAID_REASONS, closes_pause, hold, reserve_day, wait
 from shared.api_messages import attach_api_message
-from shared.aws.queues import FAST_START_BATCHES, MAX_AHEAD_SECONDS, POLL_GRACE_SECONDS, PollMessage, SubmitMessage
+from shared.aws.queues import FAST_START_BATCHES, MAX_AHEAD_SECONDS, POLL_GRACE_SECONDS, PollMessage
 from shared.claims import MAX_CLAIMS, MAX_SECONDS_TO_ACCEPTANCE
 from shared.errors import ObjectNotFoundError, StorageError
-from shared.events import marking, search
-from shared.events.marking import NOTHING, ToSend
 from shared.events.pulling import expect_events
 from shared.events.set_up import subscribe
 from shared.models import Batch, BatchState, DueKind, ErrorDetail, Job, Submission, cause_of
@@ -60,8 +58,6 @@ SETTLE_SECONDS = 45.0
 """Seconds kept after the POST to record its outcome, in the table or else as a receipt in S3."""
 SUBMIT_LEASE_MARGIN_SECONDS = 30.0
 """Seconds by which clocks of two functions may differ."""
-LONGEST_INVOCATION_SECONDS = 150.0
-"""Seconds that an invocation may take, as the template sets them."""
 PRECISE_SECONDS = 2.0
 """Seconds up to which a first poll comes to the tenth of a second."""
 SUBMIT_FAILED = ErrorDetail("internal", "Dropbatch could not submit this batch; see the submit function's log.")
@@ -93,9 +89,8 @@ def _advance_batch(invocation: Invocation, job_id: str, number: str) -> None:
     if batch is None or job is None:
         logger.warning("message for an unknown batch", job_id=job_id, number=number)
         return
-    if batch.state is BatchState.SUBMITTING and (batch.looking or now >= batch.fence):
-        last = _of_last_submit(invocation, job, batch)
-        batch = last.look() if batch.looking else last.recover()
+    if batch.state is BatchState.SUBMITTING and now >= batch.fence:
+        batch = _of_last_submit(invocation, job, batch).recover()
     if batch is None or batch.state is not BatchState.READY or batch.ending or batch.isolating:
         return
     if batch.due_at is None or batch.due_at > now + MAX_AHEAD_SECONDS:
@@ -151,15 +146,14 @@ def _submit_if_permitted(invocation: Invocation, job: Job, batch: Batch) -> None
         first_poll = min(first_poll, max(job.deadline_at - now, 0.0))  # Its last poll is not later than it has to be.
     size = batch.round_size or batch.body_size
     body = services.store.get(keys.staged(job.job_id, batch.number, batch.round), 0, size)
-    to_send = marking.mark(services, sent, batch, body)
     if not invocation.allows(POST_SECONDS + SETTLE_SECONDS):
         return  # It stays due.
     reserved = reserve_day(services, job, batch, body, permit)
     if isinstance(reserved, Denied):
         wait(services, batch, reserved)
         return
-    told = {"sender": as_told(job, sender), "markers": to_send.markers} | ({"reserved": reserved} if reserved else {})
-    _Submit(invocation, sent, batch, permit, first_poll=first_poll, told=told, to_send=to_send).send()
+    told = {"sender": as_told(job, sender)} | ({"reserved": reserved} if reserved else {})
+    _Submit(invocation, sent, batch, permit, first_poll=first_poll, told=told, body=body).send()
 
 
 def _of_last_submit(invocation: Invocation, job: Job, batch: Batch) -> _Submit:
@@ -175,12 +169,12 @@ class _Submit(UnprovenSubmit):
     Attributes:
         first_poll: seconds from the acceptance to the first poll.
         told: what the claim writes of it besides.
-        to_send: the body.
+        body: what is sent.
     """
 
     first_poll: float = 0.0
     told: Mapping[str, object] = field(default_factory=dict)
-    to_send: ToSend = NOTHING
+    body: bytes = b""
 
     # ── one POST ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -205,8 +199,8 @@ class _Submit(UnprovenSubmit):
             return
         self.batch = claimed
         seconds = min(POST_SECONDS, self.invocation.seconds_left - SETTLE_SECONDS)
-        batch, body, self.sent_from = self.batch, self.to_send.body, self.services.now()
-        with api_of(self.services, self.permit.sender).submit(self.job.plan.model, body, seconds, batch.sent) as reply:
+        api = api_of(self.services, self.permit.sender)
+        with api.submit(self.job.plan.model, self.body, seconds, claimed.sent) as reply:
             self.settle(reply)
 
     def settle(self, reply: Reply) -> None:
@@ -276,15 +270,10 @@ class _Submit(UnprovenSubmit):
         try:
             receipt = services.store.get(keys.receipt(batch.job_id, batch.number, batch.attempt))
         except ObjectNotFoundError:
-            if (found := search.accept_stored(services, self.job, batch)) is not None:
-                self.batch = found
-                self._follow_acceptance()
-                return found
             if services.store.head(keys.raw(batch.job_id, batch.number, batch.attempt, 0)) is None:
                 logger.warning("submit outcome unknown", **batch_log_fields(batch), reason="its function died")
                 # It died some time ago, so the pause starts then, and this batch may probe it now.
                 died_at = batch.fence - SUBMIT_LEASE_MARGIN_SECONDS
-                self.sent_from = died_at - LONGEST_INVOCATION_SECONDS
                 return self.end_ambiguous(died_at)
             submission = Submission("", batch.attempt, services.now(), batch.round, sender=batch.sender)
         else:
@@ -293,19 +282,6 @@ class _Submit(UnprovenSubmit):
         if accepted:
             self._schedule_first_poll(submission)
         return accepted
-
-    def look(self) -> Batch | None:
-        """Look for a submit that may have been accepted; return the batch as it is afterwards."""
-        ended, batch = search.look(self.invocation, self.job, self.batch)
-        if batch is None or batch.looking is None:
-            if ended is search.Look.FOUND and batch:
-                self.batch = batch
-                self._follow_acceptance()
-            return batch
-        if ended is not search.Look.OVER:
-            return batch
-        self.batch = batch
-        return self.end_look()
 
     def _leave_receipt(self, submission: Submission) -> bool:
         """Record in the log and in S3 an acceptance that the table did not store; return whether S3 has it."""
@@ -325,12 +301,6 @@ class _Submit(UnprovenSubmit):
         services, batch = self.services, self.batch
         if not other_account(services, self.job):
             expect_events(services, self.job, batch.number, submission)
-            marking.note_accepted(services, self.job, batch)
-        self._follow_acceptance()
-
-    def _follow_acceptance(self) -> None:
-        """Note an acceptance in the job; send the message that polls one of the first batches."""
-        services, batch = self.services, self.batch
         if not self.job.seen_accepted:
             services.ledger.record_acceptance(batch.job_id)
         if int(batch.number[:8]) < FAST_START_BATCHES:
@@ -384,10 +354,6 @@ class _Submit(UnprovenSubmit):
     def _isolate_or_end(self, code: int | None, message: str, **counted: int) -> None:
         """The API refused the batch's content: the poll function isolates the bad record, so that only it fails."""
         services, batch = self.services, self.batch
-        if self.to_send.is_marked:  # It may be due to the marker: the batch is tried once without it.
-            services.ledger.refuse(batch, services.now(), markers=marking.without_marker(batch), **counted)
-            services.queues.send(SubmitMessage(batch.job_id, batch.number))
-            return
         words = "Workers AI refused this request"
         plain = ErrorDetail("rejected", words if code is None else f"{words} ({code})")
         reason = attach_api_message(services.store, batch, plain, message)

@@ -34,7 +34,7 @@ FIRST_ASIDE_SECONDS, MAX_ASIDE_SECONDS = 3_600.0, 86_400.0
 """Seconds for which a model's polls come as without events, after an event that did not come; doubled each time."""
 CACHED_SECONDS = 10.0
 ASIDE = ("overdue_at", "aside_until", "aside_seconds")
-TIMES = (*ASIDE, "seen_at", "queued_at")
+TIMES = (*ASIDE, "seen_at")
 """Attributes of an item, besides its answers."""
 
 
@@ -55,7 +55,6 @@ class Record:
         aside_until: until when its events are not waited for, Unix seconds.
         aside_seconds: for how long.
         seen_at: when the youngest batch was accepted of which any event has come, Unix seconds.
-        queued_at: the same of its event `queued`.
     """
 
     answers: tuple[Answer, ...] = ()
@@ -63,7 +62,6 @@ class Record:
     aside_until: float = 0.0
     aside_seconds: float = 0.0
     seen_at: float = 0.0
-    queued_at: float = 0.0
 
     def overdue(self, pulled_at: float) -> float:
         """When the latest answer was found whose event is overdue, though it was waited for; 0 if there is none.
@@ -133,14 +131,6 @@ class Coming(Table):
         self.known[model] = now, record
         return record
 
-    def may_come(self, model: str, pulled_at: float, now: float) -> bool:
-        """Whether nothing shows that the events of a model do not come; as of a model that was never seen.
-
-        Raises:
-            StorageError: DynamoDB failed.
-        """
-        return self._read(model).come(pulled_at, now, least=0)
-
     def note(self, model: str, request_id: str, at: float, *, told: bool) -> None:
         """Note an answer found at a time, Unix seconds; its place follows from the id, so a later note replaces it."""
         slot = f"a{crc32(request_id.encode()) % ANSWERS}"
@@ -149,24 +139,10 @@ class Coming(Table):
         except StorageError as error:
             logger.warning("event of an answer not remembered", reason=str(error))
 
-    def queued_at(self, model: str) -> float:
-        """When the youngest batch of a model was accepted whose event `queued` has come, Unix seconds; 0: none has.
-
-        Raises:
-            StorageError: DynamoDB failed.
-        """
-        return self._read(model).queued_at
-
-    def note_seen(self, model: str, accepted: float, name: str = "seen_at") -> None:
-        """Note that an event has come of a batch that was accepted at a time, Unix seconds.
-
-        Args:
-            model: model id.
-            accepted: when the youngest such batch was accepted.
-            name: `seen_at` for any event, `queued_at` for `queued`.
-        """
+    def note_seen(self, model: str, accepted: float) -> None:
+        """Note that an event has come of a batch that was accepted at a time, Unix seconds."""
         try:
-            self._set(model, {name: attribute(accepted)}, f"attribute_not_exists({name}) OR {name} < :v0")
+            self._set(model, {"seen_at": attribute(accepted)}, "attribute_not_exists(seen_at) OR seen_at < :v0")
         except ConditionFailedError:
             return
 

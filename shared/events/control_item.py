@@ -32,16 +32,12 @@ class Subscription:
         at: when it was made, Unix seconds.
         again_at: when one that failed is tried again, Unix seconds.
         problem: why there is none; empty if there is one.
-        marked_at: when a batch with a marker was accepted first, Unix seconds; 0: never.
-        unmarked_until: until when batches have no marker, because the model refuses references, Unix seconds.
     """
 
     id: str = ""
     at: float = 0.0
     again_at: float = 0.0
     problem: str = ""
-    marked_at: float = 0.0
-    unmarked_until: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +61,6 @@ class EventsState:
         pulls_until: when the last of the pulls comes for which messages are on their way.
         quiet_until: until when no batch can be over, as far as was known when the youngest was accepted.
         pulled_at: when the queue was last pulled until it was empty.
-        pulling_at: when the pull began that is under way, or that left messages behind, unread by anybody for a while.
-        left_at: when such a pull was last noticed.
-        orphans_since: beginning of the hour in which `orphans` events of unknown ids were noted.
-        orphans: how many.
-        looked_until: until when events of unknown ids are noted whatever their number, because a submit is looked for.
         subscriptions: by model; each is an attribute of the item, named as the model.
     """
 
@@ -89,11 +80,6 @@ class EventsState:
     pulls_until: float = 0.0
     quiet_until: float = 0.0
     pulled_at: float = 0.0
-    pulling_at: float = 0.0
-    left_at: float = 0.0
-    orphans_since: float = 0.0
-    orphans: int = 0
-    looked_until: float = 0.0
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
 
     def needs_set_up(self, model: str, now: float) -> bool:
@@ -109,10 +95,6 @@ class EventsState:
     def can_pull(self, now: float) -> bool:
         """Whether there is a queue that may be read now."""
         return self.is_read_on and self.aside_until <= now
-
-    def will_pull(self, now: float) -> bool:
-        """Whether what is sent to the queue now will be read while the queue still keeps it, as far as is known."""
-        return self.is_read_on and (self.aside_until <= now or self.aside_step < len(ASIDE_SECONDS))
 
     @property
     def is_read_on(self) -> bool:
@@ -168,22 +150,19 @@ class EventsItem(Table):
         free = "attribute_not_exists(busy_until) OR busy_until <= :now"
         return self.change({"busy_until": until}, free, {"now": now})
 
-    def claim_pull(self, seen: EventsState, next_at: float, now: float, pulls_until: float) -> bool:
+    def claim_pull(self, seen: EventsState, next_at: float, pulls_until: float) -> bool:
         """Plan the next pull, which claims this one; False if another function did, or a batch is to be seen sooner.
 
         Args:
             seen: the item as it was read.
             next_at: when to pull next, Unix seconds.
-            now: Unix seconds.
             pulls_until: until when messages for pulls will be on their way.
 
         Raises:
             StorageError: DynamoDB failed.
         """
         same = "pull_at = :seen" if seen.pull_at else "(attribute_not_exists(pull_at) OR pull_at = :seen)"
-        left = {"left_at": now} if seen.pulling_at else {}
-        planned = {"pull_at": next_at, "pulling_at": now, "pulls_until": pulls_until}
-        return self.change({**planned, **left}, same, {"seen": seen.pull_at})
+        return self.change({"pull_at": next_at, "pulls_until": pulls_until}, same, {"seen": seen.pull_at})
 
     def put_off_pull(self, seen: float, next_at: float) -> None:
         """Plan a pull that is due for later; a batch that is to be seen sooner keeps its time.
@@ -204,15 +183,6 @@ class EventsItem(Table):
         young = {"youngest_at": now, "pulls_until": 0.0}
         if not self.change({"pull_at": at, "quiet_until": at, **young}, later, values):
             self.change(young)
-
-    def look_until(self, until: float) -> None:
-        """Have events of unknown ids noted until a time, Unix seconds, whatever their number.
-
-        Raises:
-            StorageError: DynamoDB failed.
-        """
-        longer = "attribute_not_exists(looked_until) OR looked_until < :until"
-        self.change({"looked_until": until}, longer, {"until": until})
 
     def pull_now(self, now: float) -> None:
         """Have the queue pulled now, although no batch can be over yet.

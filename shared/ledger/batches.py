@@ -9,7 +9,7 @@ from shared.aws.attribute_values import attributes, read
 from shared.aws.dynamodb import ABSENT, AtMost, Table
 from shared.errors import InvariantError, UnreadableItemError
 from shared.ledger.item_keys import LIFE_SECONDS, batch_key
-from shared.models import Batch, BatchState, DueKind, ErrorDetail, Looking, Part, Submission
+from shared.models import Batch, BatchState, DueKind, ErrorDetail, Part, Submission
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -119,7 +119,6 @@ class Batches(Table):
                 "work": DueKind.POLL,  # A batch left by a dead function is recovered even while submits are paused.
                 "due_at": fence,
                 "claims": batch.claims + 1,
-                "looking": None,
                 **updates,
             },
         )
@@ -134,11 +133,6 @@ class Batches(Table):
             {"state": BatchState.SUBMITTING, "attempt": batch.attempt + 1, "fence": fence},
             {**_waiting(batch), "due_at": due_at, "claims": batch.claims},
         )
-
-    def look_for_submit(self, batch: Batch, looking: Looking, due_at: float, **updates: object) -> Batch | None:
-        """Stay `submitting`: the submit may have been accepted, and its id is looked for."""
-        expected = {"state": BatchState.SUBMITTING, "attempt": batch.attempt, "looking": ABSENT}
-        return self._change_batch(batch, expected, {"looking": looking, "due_at": due_at, "claims": 0, **updates})
 
     def accept(self, batch: Batch, submission: Submission, due_at: float, **updates: object) -> Batch | None:
         """`submitting` to `queued`: the API has accepted the batch under a request_id."""
@@ -158,7 +152,6 @@ class Batches(Table):
                 "calls_fail_since": 0.0,
                 "paused": 0.0,
                 "told_at": 0.0,
-                "looking": None,
                 **updates,
             },
         )
@@ -199,7 +192,7 @@ class Batches(Table):
         return self._change_batch(
             batch,
             {"state": BatchState.SUBMITTING, "attempt": batch.attempt},
-            {**_waiting(batch), "due_at": due_at, "claims": 0, "calls_fail_since": 0.0, "looking": None, **updates},
+            {**_waiting(batch), "due_at": due_at, "claims": 0, "calls_fail_since": 0.0, **updates},
         )
 
     def poll_on(self, batch: Batch, due_at: float) -> Batch | None:
@@ -317,10 +310,6 @@ class Batches(Table):
                 **updates,
             },
         )
-
-    def claim_look(self, batch: Batch, until: float) -> Batch | None:
-        """Claim a batch whose submit is looked for; moves `due_at` to the claim's end."""
-        return self.claim_isolation(batch, until)
 
     def claim_isolation(self, batch: Batch, until: float) -> Batch | None:
         """Claim a batch in which bad records are to be isolated; moves `due_at` to the claim's end."""

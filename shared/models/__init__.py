@@ -2,7 +2,6 @@
 
 from shared.models.batches import (
     Batch,
-    Looking,
     Part,
     PartialReply,
     Reservation,
@@ -51,7 +50,6 @@ __all__ = [
     "JobControl",
     "JobTotals",
     "LastingError",
-    "Looking",
     "Part",
     "PartialReply",
     "Reservation",

@@ -85,29 +85,6 @@ class Reservation:
     counted: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Looking:
-    """A search for a submit that may have been accepted. Times are Unix seconds.
-
-    Attributes:
-        began_at: when its outcome became unknown.
-        sent_from: when the POST began at the earliest.
-        sent_until: when it was over.
-        code: what the API said.
-        doubtful: whether the API answered with an error that proves nothing, so that it is tried again afterwards.
-        doubts: how many doubts that adds to those of the batch.
-        looks: at the orphans.
-    """
-
-    began_at: float
-    sent_from: float
-    sent_until: float
-    code: str = ""
-    doubtful: bool = False
-    doubts: int = 0
-    looks: int = 0
-
-
 def cause_of(code: int | None, *, accepted: bool = False) -> str:
     """Why a batch failed, from the API's code; its pieces are compared by this. Of bounded length.
 
@@ -184,12 +161,6 @@ class Batch:
     """Submits that were refused in a way that does not prove it, and were tried again."""
     doubts: int = 0
     """Those since the last acceptance that prove as little as no reply."""
-    found: int = 0
-    """Submits whose reply was lost and whose id was found by its event."""
-    markers: tuple[str, ...] = ()
-    """By round, the marker that its body carries on the wire (`shared.events.markers`); empty for none."""
-    looking: Looking | None = None
-    """Set while it is looked for among ids that no batch has."""
     refusals: int = 0
     """Consecutive refusals, for the back-off."""
     calls_fail_since: float = 0.0
@@ -259,11 +230,6 @@ class Batch:
     def sent(self) -> int:
         """How many requests the body of the current round has, or at most has."""
         return self.round_requests or self.sendable
-
-    @property
-    def marker(self) -> str:
-        """The marker of the current round; empty if it has none."""
-        return self.markers[self.round] if self.round < len(self.markers) else ""
 
     @property
     def accepted_at(self) -> float | None:

@@ -95,7 +95,6 @@ class JobTotals:
         unsent: records that are in no body.
         unknowable: their submits with an unknown outcome, and those of batches that were divided into them.
         doubtful: likewise, submits that were refused in a way that does not prove it.
-        found: likewise, submits whose reply was lost and whose id was found by its event.
         told: batches of which an event told that they are over.
     """
 
@@ -110,7 +109,6 @@ class JobTotals:
     uncollected: int = 0
     unknowable: int = 0
     doubtful: int = 0
-    found: int = 0
     told: int = 0
     vain_size: int = 0
     vain_records: int = 0
@@ -122,7 +120,6 @@ class JobTotals:
             self,
             unknowable=self.unknowable + sum(one.unknowable for one in batches),
             doubtful=self.doubtful + sum(one.doubtful for one in batches),
-            found=self.found + sum(one.found for one in batches),
             told=self.told + sum(one.told_at > 0 for one in batches),
         )
 

@@ -18,10 +18,9 @@ from dropbatch.core import keys
 from dropbatch.core.formats.base import REFUSED_CODES
 from dropbatch.core.keys import JobState
 from dropbatch.core.records.index import build_body, record_spans
-from functions.poll.batch.join import Answers, add_reply, merge_round, result_of, retryable_places, sort_answers
+from functions.poll.batch.join import Answers, add_reply, merge_round, retryable_places, sort_answers
 from functions.poll.batch.paid import note_cost, priced
 from functions.poll.batch.result_lines import lines_of, unwritten_part
-from shared.events.markers import as_sent, marked
 from shared.models import Batch, Job, Part, PartialReply, Usage
 from shared.observability import batch_log_fields, count, logger
 from shared.staged_batch import decode_index, decode_ranges, encode_ranges
@@ -93,9 +92,8 @@ def collect(services: Services, job: Job, batch: Batch, reply: StoredReply | Non
             answers = replies.merge_round(answers, latest, batch.round)
         if reply is not None and answers is not None:
             again = retryable_places(answers)
-            odd = replies.failed_with_marker(answers)
-            if (again or odd) and batch.round < MAX_RETRIES and not job.ending(services.now()):
-                _begin_round(services, batch, rows, sorted({*again, *odd}), reply.key, unmarked=bool(odd))
+            if again and batch.round < MAX_RETRIES and not job.ending(services.now()):
+                _begin_round(services, batch, rows, again, reply.key)
                 return False
         part, failed = _write_part(services, job, batch, rows, answers)
         del answers
@@ -205,23 +203,11 @@ class Replies:
     def add(self, answers: Answers | None, answer: Answer, round_: int) -> Answers:
         """Add a reply to a round's answers."""
         references = [self.references[place] for place in self.places(round_)]
-        found = sort_answers(answer, as_sent(references, self._marker(round_), answer.items))
+        found = sort_answers(answer, references)
         if answers is None:
             return found
         add_reply(answers, found)
         return answers
-
-    def failed_with_marker(self, answers: Answers) -> list[int]:
-        """The place of the record that carried the current round's marker, if it failed: it is tried without."""
-        if not (marker := self._marker(self.batch.round)):
-            return []
-        places = self.places(self.batch.round)
-        mark = marked([self.references[place] for place in places], marker)
-        item = answers.items.get(places[mark.place]) if mark else None
-        return [places[mark.place]] if mark and item and result_of(item) is None else []
-
-    def _marker(self, round_: int) -> str:
-        return self.batch.markers[round_] if round_ < len(self.batch.markers) else ""
 
     def merge_round(self, answers: Answers | None, found: Answers, round_: int) -> Answers:
         """Add a round's answers to those of the rounds before it."""
@@ -244,9 +230,7 @@ class Replies:
         return decode_ranges(self.services.store.get(key, int(stored.metadata["body-size"])))
 
 
-def _begin_round(
-    services: Services, batch: Batch, rows: RecordIndex, places: list[int], answered: str, *, unmarked: bool = False
-) -> None:
+def _begin_round(services: Services, batch: Batch, rows: RecordIndex, places: list[int], answered: str) -> None:
     """Stage the records that are tried again, without the others, and send the batch to be submitted.
 
     What an earlier run staged for this round counts: that run may have got another reply. Records that it did not
@@ -262,9 +246,8 @@ def _begin_round(
     logger.info("records tried again", **batch_log_fields(batch), records=metadata["requests"])
     wait = RETRY_SECONDS[batch.round]
     now = services.now()
-    padded = (*batch.markers, *[""] * (batch.round + 2 - len(batch.markers)))
-    updates = {"round_requests": int(metadata["requests"])} | ({"markers": padded} if unmarked else {})
-    services.ledger.begin_round(batch, answered, int(metadata["body-size"]), now, now + wait, **updates)
+    size, requests = int(metadata["body-size"]), int(metadata["requests"])
+    services.ledger.begin_round(batch, answered, size, now, now + wait, round_requests=requests)
 
 
 def _log_odd_items(batch: Batch, answers: Answers) -> None:

@@ -68,7 +68,6 @@ def build_manifest(job: Job, batches: Iterable[Batch], files: Sequence[FileEntry
         "cost": _cost(job),
         "unknowable_submits": job.sums.unknowable,
         "doubtful_submits": job.sums.doubtful,
-        "found_submits": job.sums.found,
         "events": "used" if job.sums.told else "none",
         "batches": [batch_entry(batch) for batch in batches if batch.state is not BatchState.DIVIDED],
         "isolation": {
@@ -97,7 +96,6 @@ def batch_entry(batch: Batch) -> dict[str, Any]:
         "attempts": max(len(batch.submissions) + batch.unknowable + batch.doubtful, min(batch.attempt, 1)),
         "unknowable_submits": batch.unknowable,
         "doubtful_submits": batch.doubtful,
-        "found_submits": batch.found,
     }
 
 

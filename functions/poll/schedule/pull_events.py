@@ -25,7 +25,7 @@ from shared.events.control_item import ASIDE_SECONDS
 from shared.events.pulling import MIN_PULL_SECONDS, pull_interval
 from shared.ledger import DueEntry
 from shared.models import DueKind
-from shared.observability import count, logger
+from shared.observability import logger
 from shared.workers_ai.queue_messages import Event, event_in
 from shared.workers_ai.queues_api import BATCH_SIZE, QueuesRefusedError
 
@@ -45,8 +45,8 @@ MAX_PULLS_IN_A_ROW = 10
 """Full pulls that follow each other in one cycle: a backlog of 100,000 messages is read in minutes."""
 PULL_SECONDS = 20.0
 """Seconds that the pulls of one cycle take at most."""
-MAX_NEW_ORPHANS, MAX_ORPHANS_AN_HOUR, HOUR = 100, 1_000, 3_600.0
-"""Events of ids that no batch has that one pull writes down, and all pulls of an hour: others' traffic costs little."""
+MAX_NOTED = 100
+"""Events of ids that no batch has yet that the pulls of one cycle write down: others' traffic costs little."""
 PULLS_AHEAD, MAX_PULL_HOPS = 4, 7
 """Pulls that one invocation sends messages for, and the length of a chain from which on it sends none: a tick begins
 another one."""
@@ -92,7 +92,7 @@ def pull_events(services: Services, free: Free, *, by_message: bool = False) -> 
             return Pulled(next_at=next_at)
         next_at = max(now + interval, state.quiet_until)
         times = _times_ahead(services, state, next_at)
-        if not events.item.claim_pull(state, next_at, now, max([state.pulls_until, *times])):
+        if not events.item.claim_pull(state, next_at, max([state.pulls_until, *times])):
             return Pulled(next_at=next_at)
         _send_messages(services, [at - now for at in times])
         pull = _Pull(services, events, state, now)
@@ -166,7 +166,6 @@ class _Pull:
         told: batches that are due now.
         noted: events of unknown ids that were noted.
         seen_at: by model, when the youngest of our batches was accepted of which any event has come, Unix seconds.
-        queued_at: the same of the event `queued`.
         left: whether messages were left behind, or may have been, which nobody reads until their lease is over.
     """
 
@@ -177,7 +176,6 @@ class _Pull:
     told: list[DueEntry] = field(default_factory=list)
     noted: int = 0
     seen_at: dict[str, float] = field(default_factory=dict)
-    queued_at: dict[str, float] = field(default_factory=dict)
     left: bool = False
 
     def run(self) -> None:
@@ -191,17 +189,10 @@ class _Pull:
         except QueuesRefusedError as refused:
             self.left = True
             self._put_aside(refused)
-        if not self.left:
-            after["pulling_at"] = 0.0
-        if self.noted:
-            after["orphans_since"], orphans = self._orphans
-            after["orphans"] = orphans + self.noted
         if after:
             self.events.item.change(after)
         for model, accepted in self.seen_at.items():
             self.events.coming.note_seen(model, accepted)
-        for model, accepted in self.queued_at.items():
-            self.events.coming.note_seen(model, accepted, "queued_at")
 
     def _is_emptied(self) -> bool:
         """Pull until a pull is not full; whether one was."""
@@ -227,12 +218,6 @@ class _Pull:
     def _permit(self) -> bool:
         return self.services.budget.permit_check(self.services.now())
 
-    @property
-    def _orphans(self) -> tuple[float, int]:
-        """The beginning of the hour, and how many events of unknown ids were noted in it before."""
-        is_over = self.began - self.state.orphans_since >= HOUR
-        return (self.began, 0) if is_over else (self.state.orphans_since, self.state.orphans)
-
     def _put_aside(self, refused: QueuesRefusedError) -> None:
         """Pull nothing for a while; a queue that is gone is made anew by the next submit. No pause of calls follows."""
         events, state, now = self.events, self.state, self.began
@@ -251,16 +236,10 @@ class _Pull:
         found = [(one, event_in(one)) for one in messages]
         ours = [(one, event) for one, event in found if event and event.account in {"", account}]
         known = self.events.ids.look_up(list(dict.fromkeys(event.request_id for _, event in ours)))
-        orphans = [event for _, event in ours if (of := known.get(event.request_id)) and not of.job_id]
-        if unknown := sum(not event.is_over for event in orphans):
-            count("OrphanBatches", unknown)
-        room = MAX_NEW_ORPHANS
-        if self.state.looked_until <= self.began:
-            room = min(room, MAX_ORPHANS_AN_HOUR - self._orphans[1] - self.noted)
-        chosen = orphans[: max(room, 0)]
-        self.noted += len(chosen)
-        first = {event.request_id: event for event in sorted(chosen, key=lambda event: event.at, reverse=True)}
-        to_note = {id(event): first[event.request_id] is event for event in chosen}
+        # The event may be quicker than the function that submits: it finds then what the event said.
+        early = [event for _, event in ours if (of := known.get(event.request_id)) and not of.job_id and event.is_over]
+        to_note = {id(event) for event in early[: max(MAX_NOTED - self.noted, 0)]}
+        self.noted += len(to_note)
 
         def follow(pair: tuple[Message, Event]) -> tuple[Message, DueEntry | None] | None:
             """A message that is done with, and the batch that is due; None for one that is to be delivered again."""
@@ -270,7 +249,7 @@ class _Pull:
                 return None
             try:
                 if not of.job_id and id(event) in to_note:
-                    of = self._note(event, of, is_first=to_note[id(event)])
+                    of = self.events.ids.note(event, self.services.now())
                 return message, self._follow(message, event, of)
             except StorageError as error:
                 logger.warning("event not followed", job_id=of.job_id, number=of.number, reason=str(error))
@@ -281,25 +260,13 @@ class _Pull:
         of_ours = {id(message) for message, _ in ours}
         return [one for one in messages if id(one) not in of_ours] + [message for message, _ in followed]
 
-    def _note(self, event: Event, of: KnownId, *, is_first: bool) -> KnownId:
-        """Note an event of an id that no batch had; what is known of the id now. It is listed before, for searches.
-
-        A search looks for the time of the acceptance, which only the event `queued` tells.
-        """
-        ids, now = self.events.ids, self.services.now()
-        tells_time = not event.is_over and not of.queued_at
-        if is_listed := is_first and (tells_time or not of.listed):
-            ids.list_orphan(event, now)
-        return ids.note(event, now, listed=is_listed)
-
     def _follow(self, message: Message, event: Event, of: KnownId) -> DueEntry | None:
         """Make the batch due that an event says is over; None if it makes none due."""
         ledger, now = self.services.ledger, self.services.now()
         if not of.job_id:
             return None
         if event.model:
-            for noted in (self.seen_at,) if event.is_over else (self.seen_at, self.queued_at):
-                noted[event.model] = max(noted.get(event.model, 0.0), of.at)
+            self.seen_at[event.model] = max(self.seen_at.get(event.model, 0.0), of.at)
         if not event.is_over:
             return None
         told = ledger.tell_over(of.job_id, of.number, of.round, now)

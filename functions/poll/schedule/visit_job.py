@@ -34,7 +34,7 @@ from functions.poll.schedule.control import end_long_hold
 from functions.poll.schedule.delete_staged import first_deletion
 from functions.poll.schedule.spending import release, spending
 from functions.poll.schedule.sweep import next_sweep, sweep
-from functions.poll.schedule.waiting_for import looking_for_submit, report_long_wait, waiting_for
+from functions.poll.schedule.waiting_for import report_long_wait, waiting_for
 from shared.claims import CLAIMS_BEFORE_ALARM, MAX_CLAIMS, claim_seconds, report_stuck, retry_seconds
 from shared.denied_writes import show_denied
 from shared.errors import InvariantError, LeaseLostError, ObjectNotFoundError, RefusedError, StorageError
@@ -387,7 +387,6 @@ def _update_status(services: Services, job: Job, ahead: ReadyBatches) -> None:
 
 def _status_of(services: Services, job: Job, ahead: ReadyBatches, waiting: Waiting | None) -> dict[str, Any]:
     """The status of a job that is not over, without its time."""
-    waiting = waiting or looking_for_submit(services, ahead.pending)
     report_long_wait(waiting, job.job_id, services.now())
     held_up = waiting.for_status() if waiting and waiting.shown_from <= services.now() else None
     return build_status(job, ahead.succeeded, ahead.failed, held_up, ahead.pending)

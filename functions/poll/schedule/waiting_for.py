@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from functions.poll.schedule.control import MAX_HELD_SECONDS
-from shared.events.search import LONGEST_ID_SECONDS
 from shared.job_status import RESULTS_DENIED, denied_for_status, iso_time
 from shared.observability import count, logger
 from shared.pacing.controls import PauseReason
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from shared.bootstrap import Services
-    from shared.job_status import PendingBatches
     from shared.models import Job, LastingError
     from shared.pacing.controls import Controls, Pause, Rate
 
@@ -140,21 +138,6 @@ def _slowed(job: Job, able: Sequence[Controls], controls: Controls, now: float) 
     if lasting_error and now - lasting_error.at < LASTING_ERROR_SECONDS:
         return _lasting_error(lasting_error)
     return limited
-
-
-def looking_for_submit(services: Services, pending: PendingBatches) -> Waiting | None:
-    """That a batch is looked for whose submit Workers AI may have accepted; None if there is no such batch."""
-    since = pending.looked_for_since
-    if since is None:
-        return None
-    until = since + LONGEST_ID_SECONDS
-    if until <= services.now():  # It waits for an answer.
-        until = since + services.settings.batch_deadline_hours * 3_600
-    words = (
-        "The reply to a submit was lost. Dropbatch looks for its batch among Cloudflare's events, so that it is not "
-        "billed twice. If it is not found, AmbiguousSubmit says what follows."
-    )
-    return Waiting("looking_for_submit", words, until)
 
 
 def report_long_wait(waiting: Waiting | None, job_id: str, now: float) -> None:

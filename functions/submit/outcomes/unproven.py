@@ -1,8 +1,4 @@
-"""Submits of which it is not proven whether the API accepted them: looked for, tried again, or settled as ambiguous.
-
-With Cloudflare's events, the id of such a submit may still come (`shared.events.search`); until that is decided, the
-batch stays `submitting`, and nobody submits it.
-"""
+"""Submits of which it is not proven whether the API accepted them: tried again, or settled as ambiguous."""
 
 from __future__ import annotations
 
@@ -10,8 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from shared.aws.queues import SubmitMessage
-from shared.events import search
-from shared.models import Batch, ErrorDetail, Job, Looking
+from shared.models import Batch, ErrorDetail, Job
 from shared.observability import count
 from shared.pacing.controls import PauseReason, Permit
 from shared.retry import submit_back_off
@@ -43,18 +38,16 @@ class UnprovenSubmit:
     """One submit of a batch.
 
     Attributes:
-        invocation: the one that submits, looks for the submit, or recovers.
+        invocation: the one that submits, or recovers.
         job: the batch's job, as the account sees it to which the batch is submitted.
         batch: as it was read; once claimed, as the claim wrote it.
         permit: the budget's; without one, of who submits.
-        sent_from: when the POST began, Unix seconds.
     """
 
     invocation: Invocation
     job: Job
     batch: Batch
     permit: Permit = field(default_factory=Permit)
-    sent_from: float = 0.0
 
     @property
     def services(self) -> Services:
@@ -82,9 +75,6 @@ class UnprovenSubmit:
             self.end_ambiguous(now, code)
             return
         failing_since = note_lasting_error(services, self.job, batch, reply, polling=False)
-        looking = Looking(now, self.sent_from, now, code, doubtful=True, doubts=int(like_lost))
-        if is_doubtful(reply) and self._begin_look(looking, calls_fail_since=failing_since):
-            return
         services.ledger.refuse(
             batch,
             now + submit_back_off(batch.refusals),
@@ -95,7 +85,7 @@ class UnprovenSubmit:
         )
 
     def end_ambiguous(self, since: float, code: str = "no answer") -> Batch | None:
-        """It is unknown whether the API accepted the batch: look for its id, or apply `AmbiguousSubmit`.
+        """It is unknown whether the API accepted the batch: apply `AmbiguousSubmit`.
 
         Args:
             since: since when the API has not answered, Unix seconds.
@@ -105,29 +95,9 @@ class UnprovenSubmit:
             The batch as it is then.
         """
         services, batch, now = self.services, self.batch, self.services.now()
-        if batch.looking is None:
-            services.budget.pause(PauseReason.OUTAGE, since, code, self.permit)
-            if begun := self._begin_look(Looking(now, self.sent_from, now, code)):
-                return begun
+        services.budget.pause(PauseReason.OUTAGE, since, code, self.permit)
         count("AmbiguousSubmits")
         times = batch.unknowable + 1
         if services.settings.ambiguous_submit == "fail" or times >= MAX_AMBIGUOUS_SUBMITS:
             return end(services, batch, UNKNOWN, unknowable=times)
         return services.ledger.refuse(batch, now + submit_back_off(0), unknowable=times)
-
-    def end_look(self) -> Batch | None:
-        """The submit was looked for in vain: what would have followed without a search; the batch as it is then."""
-        batch, looking = self.batch, self.batch.looking
-        if looking is None or not looking.doubtful:
-            return self.end_ambiguous(self.services.now())
-        doubts, refusals = batch.doubts + looking.doubts, batch.refusals + 1
-        counted = {"doubtful": batch.doubtful + 1, "doubts": doubts, "refusals": refusals}
-        since = batch.calls_fail_since  # The next try goes on failing, or ends it.
-        return self.services.ledger.refuse(batch, self.services.now(), calls_fail_since=since, **counted)
-
-    def _begin_look(self, looking: Looking, **updates: object) -> Batch | None:
-        """Begin to look for the submit by its event; None if that is not possible."""
-        services, job, batch = self.services, self.job, self.batch
-        if not search.may_look(services, job, batch, doubtful=looking.doubtful):
-            return None
-        return search.begin(services, job, batch, looking, **updates)
