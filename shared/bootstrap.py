@@ -22,7 +22,6 @@ from shared.ledger import Ledger
 from shared.observability import logger
 from shared.pacing.budget import CLOUDFLARE_CALLS, Budget
 from shared.pacing.completion_times import CompletionTimes
-from shared.pacing.day_costs import DayLimit
 from shared.pacing.id_probes import IdProbes
 from shared.pacing.wakes import LeftDue, Wakes
 from shared.retry import jittered, longest_jittered
@@ -118,8 +117,6 @@ class Services:
     tokens: Tokens = ONLY_ONE
     events: Events | None = None
     """Cloudflare's events of batches; None if they are not used."""
-    day_limit: DayLimit | None = None
-    """The limit of what all jobs cost in a day; None if there is none."""
     left: LeftDue = field(default_factory=LeftDue)
     """What the running invocation leaves due, if these services are its own."""
     now: Callable[[], float] = time.time
@@ -211,7 +208,6 @@ def services() -> Services:
     api = WorkersAI(http_client(), transport_of(settings), tokens.credentials())
     copying = cache(lambda: client("s3", COPY_CALLS))
     store = ObjectStore(client("s3", OBJECT_CALLS), settings.bucket_name, copying, settings.kms_key_arn)
-    limit = settings.max_cost_per_day
     made = Services(
         settings,
         Ledger(dynamodb, settings.table_name),
@@ -240,7 +236,6 @@ def services() -> Services:
         IdProbes(dynamodb, settings.table_name),
         StackCatalog(store),
         tokens,
-        day_limit=None if limit is None else DayLimit(dynamodb, settings.table_name, limit),
     )
     return replace(made, events=events_of(made)) if settings.uses_events else made
 

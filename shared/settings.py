@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import MISSING, dataclass, fields
-from decimal import Decimal
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
 
-from dropbatch.core.cost import to_billionths
 from dropbatch.core.formats.base import API_BODY_LIMIT
 from dropbatch.core.formats.model_catalog import MODEL_ID
 from shared.errors import ConfigurationError
@@ -46,7 +44,6 @@ class Settings:
         ai_gateway_token_secret_arn: empty unless the gateway requires its own token.
         source_bucket_name: bucket outside the stack whose objects are uploads too; empty for none.
         source_prefix: prefix of their keys.
-        max_cost_per_day: most that all jobs together may cost in a UTC day, in billionths of a US dollar; None: any.
         kms_key_arn: the key with which the bucket encrypts; empty if S3's own key does.
         state_machine_arn: whose executions may wait for a job; empty for none.
     """
@@ -77,7 +74,6 @@ class Settings:
     source_bucket_name: str = ""
     source_prefix: str = ""
     kms_key_arn: str = ""
-    max_cost_per_day: int | None = None
     state_machine_arn: str = ""
     completion_events: Literal["yes", "no"] = "no"
     events_queue_name: str = "dropbatch"
@@ -139,12 +135,6 @@ def _hours(value: str) -> float:
     return hours
 
 
-def _dollars(value: str) -> int | None:
-    if value and not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", value):
-        raise ValueError("must be empty or a number of US dollars such as 25 or 2.50")
-    return to_billionths(Decimal(value)) if value else None
-
-
 def _one_of(*choices: str) -> Callable[[str], str]:
     def parse(value: str) -> str:
         if value not in choices:
@@ -199,7 +189,6 @@ _PARSERS: dict[str, Callable[[str], object]] = {
     "source_bucket_name": str,
     "source_prefix": str,
     "kms_key_arn": str,
-    "max_cost_per_day": _dollars,
     "state_machine_arn": _optional(_state_machine_arn),
     "completion_events": _one_of("yes", "no"),
     "events_queue_name": _queue_name,

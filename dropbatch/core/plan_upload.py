@@ -13,7 +13,7 @@ import msgspec
 
 from dropbatch.core import keys
 from dropbatch.core.cost import has_price, named_limits
-from dropbatch.core.cost_limit import first_batch, most_for
+from dropbatch.core.cost_limit import first_batch
 from dropbatch.core.errors import UploadRefused
 from dropbatch.core.formats.csv_rows import OverlongRecord, delimiters_in, first_row, read_rows
 from dropbatch.core.formats.detect import check_named, detect_format, first_model
@@ -32,7 +32,6 @@ from dropbatch.core.records.plan import FIRST_BATCH_RECORDS, Checkpoint, SplitPl
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from decimal import Decimal
 
     from dropbatch.core.formats.base import Reader
     from dropbatch.core.formats.model_catalog import Catalog
@@ -54,7 +53,6 @@ class StackLimits:
         transport: how the API is called.
         account: the Cloudflare account.
         default_model: of uploads that name none; empty if there is none.
-        max_cost_per_day: US dollars of all jobs together; None: no limit.
         catalog: what is known of models.
     """
 
@@ -63,7 +61,6 @@ class StackLimits:
     transport: str = "rest"
     account: str = ""
     default_model: str = ""
-    max_cost_per_day: Decimal | None = None
     catalog: Catalog = field(default_factory=catalog)
 
     def most(self, model: str) -> int:
@@ -154,28 +151,21 @@ def plan_upload(
         message = f"max_cost: The price of {plan.model[:100]} is not known. Leave max_cost out."
         raise UploadRefused("bad_options", message)
     if plan.model:
-        plan = _limited(plan, options, beginning.head, limits.max_cost_per_day)
+        plan = _limited(plan, options, beginning.head)
     if plan.model and plan.model != (options.model or "").strip():
         options = msgspec.structs.replace(options, model=plan.model)
     return Planned(plan, options, header)
 
 
-def _limited(plan: SplitPlan, options: Options, head: bytes, day: Decimal | None) -> SplitPlan:
-    """The plan of a job or a stack with a limit: small first batches, and none that may cost more than half a day's.
-
-    A limit of 0 sends nothing until it is lifted or raised, and then says nothing about batches.
-    """
+def _limited(plan: SplitPlan, options: Options, head: bytes) -> SplitPlan:
+    """The plan of a job with a limit: small first batches. A limit of 0 says nothing about batches."""
     model, answer_tokens = plan.known_model, options.output_tokens or 0
-    limits = [one for one in (options.max_cost, day) if one]
-    if not limits or not has_price(model):
+    if not options.max_cost or not has_price(model):
         return plan
     named = max(named_limits(head + msgspec.json.encode(options.defaults)), default=None)
-    most, most_bytes = most_for(model, day / 2, named, answer_tokens) if day else (None, None)
-    records, size = first_batch(model, min(limits), named, answer_tokens)
+    records, size = first_batch(model, options.max_cost, named, answer_tokens)
     return replace(
         plan,
-        max_requests=min(plan.max_requests, most or plan.max_requests),
-        max_bytes=min(plan.max_bytes, max(most_bytes or plan.max_bytes, MIN_BODY_BYTES)),
         first_requests=min(plan.first_requests, records or plan.first_requests),
         first_bytes=min(plan.max_bytes, size or plan.max_bytes),
     )

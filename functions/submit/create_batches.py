@@ -137,7 +137,7 @@ def create_batch(services: Services, job: Job, candidate: StagedAhead, before: B
     name = f"{candidate.number:08d}"
     staged = settle(services.store, candidate)
     now = services.now()
-    cost = _estimate(services, job, candidate, staged)
+    cost = _estimate(job, candidate, staged)
     ending = job.ending(now) if staged.sendable else NOTHING_TO_SEND
     slot = _slot(services, job, before.ordinal)
     if not (ending or cost_limit.allows(job, before.estimate, cost)):
@@ -183,9 +183,9 @@ def _ended_at(number: int, now: float) -> float:
     return now if number < FAST_START_BATCHES else now + SWEPT_SECONDS
 
 
-def _estimate(services: Services, job: Job, candidate: StagedAhead, staged: StagedInfo) -> int:
-    """A batch's cost in billionths of a US dollar, if the job or the stack has a limit."""
-    if not staged.sendable or (job.max_cost is None and services.day_limit is None):
+def _estimate(job: Job, candidate: StagedAhead, staged: StagedInfo) -> int:
+    """A batch's cost in billionths of a US dollar, if the job has a limit."""
+    if not staged.sendable or job.max_cost is None:
         return 0
     body = candidate.body[: candidate.ours.body_size]
     return estimate(job.plan.known_model, body, staged.body_size, staged.sendable, job.output_tokens)

@@ -8,7 +8,6 @@ are written once, before the plan is pinned, so a pinned plan has both.
 from __future__ import annotations
 
 from dataclasses import replace
-from decimal import Decimal
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -33,14 +32,12 @@ if TYPE_CHECKING:
 def limits_of(services: Services) -> StackLimits:
     """What the stack decides about batches."""
     settings = services.settings
-    limit = settings.max_cost_per_day
     return StackLimits(
         max_requests=settings.max_requests_per_batch,
         max_bytes=settings.max_batch_bytes,
         transport=settings.transport,
         account=settings.cloudflare_account_id,
         default_model=settings.default_model,
-        max_cost_per_day=None if limit is None else Decimal(limit) / 1_000_000_000,
         catalog=services.catalog.current(services.now()),
     )
 

@@ -17,7 +17,7 @@ import msgspec
 from dropbatch.core import keys
 from functions.submit.outcomes.refused_model import end_for_model, refuse_model
 from functions.submit.outcomes.unproven import UnprovenSubmit, end
-from functions.submit.submit_waits import UNPAID_REASONS, closes_pause, hold, reserve_day, wait
+from functions.submit.submit_waits import UNPAID_REASONS, closes_pause, hold, wait
 from shared.api_messages import attach_api_message
 from shared.aws.queues import FAST_START_BATCHES, MAX_AHEAD_SECONDS, POLL_GRACE_SECONDS, PollMessage
 from shared.claims import MAX_CLAIMS, MAX_SECONDS_TO_ACCEPTANCE
@@ -148,11 +148,7 @@ def _submit_if_permitted(invocation: Invocation, job: Job, batch: Batch) -> None
     body = services.store.get(keys.staged(job.job_id, batch.number, batch.round), 0, size)
     if not invocation.allows(POST_SECONDS + SETTLE_SECONDS):
         return  # It stays due.
-    reserved = reserve_day(services, job, batch, body, permit)
-    if isinstance(reserved, Denied):
-        wait(services, batch, reserved)
-        return
-    told = {"sender": as_told(job, sender)} | ({"reserved": reserved} if reserved else {})
+    told = {"sender": as_told(job, sender)}
     _Submit(invocation, sent, batch, permit, first_poll=first_poll, told=told, body=body).send()
 
 

@@ -4,7 +4,6 @@ from shared.models.batches import (
     Batch,
     Part,
     PartialReply,
-    Reservation,
     Submission,
     cause_of,
 )
@@ -52,7 +51,6 @@ __all__ = [
     "LastingError",
     "Part",
     "PartialReply",
-    "Reservation",
     "ResultFileProgress",
     "Sender",
     "Staging",

@@ -68,23 +68,6 @@ class PartialReply:
     round: int
 
 
-@dataclass(frozen=True, slots=True)
-class Reservation:
-    """What a batch has reserved of its stack's limit for one day, in billionths of a US dollar.
-
-    Attributes:
-        day: the UTC day, YYYY-MM-DD.
-        amount: what its last submit will probably cost.
-        submits: submits before that one which may be paid.
-        counted: what these reserved on the same day, and counts as spent.
-    """
-
-    day: str
-    amount: int
-    submits: int
-    counted: int = 0
-
-
 def cause_of(code: int | None, *, accepted: bool = False) -> str:
     """Why a batch failed, from the API's code; its pieces are compared by this. Of bounded length.
 
@@ -127,9 +110,6 @@ class Batch:
     0 unless the job has a `max_cost`."""
     estimated_before: int = 0
     """Sum of the estimates of the batches before it."""
-
-    reserved: Reservation | None = None
-    """What it has reserved of `MaxCostPerDay`; None without that limit, or before its first submit."""
 
     # When it is due, and who works on it.
     due_at: float | None = None

@@ -49,7 +49,6 @@ FIRST_PROBE_SECONDS = {
     PauseReason.QUOTA_SPENT: 1_800.0,
     PauseReason.CREDITS_SPENT: 300.0,
     PauseReason.SPEND_LIMIT: 300.0,
-    PauseReason.DAY_LIMIT: 300.0,
     PauseReason.OUTAGE: 15.0,
 }
 """Seconds from the beginning of a pause to its first probe."""

@@ -46,11 +46,10 @@ class PauseReason(StrEnum):
     QUOTA_SPENT = "quota_spent"
     CREDITS_SPENT = "credits_spent"
     SPEND_LIMIT = "spend_limit"
-    DAY_LIMIT = "day_limit"
     OUTAGE = "outage"
 
 
-UNPAID = frozenset({PauseReason.QUOTA_SPENT, PauseReason.CREDITS_SPENT, PauseReason.SPEND_LIMIT, PauseReason.DAY_LIMIT})
+UNPAID = frozenset({PauseReason.QUOTA_SPENT, PauseReason.CREDITS_SPENT, PauseReason.SPEND_LIMIT})
 """Reasons that something must be paid, raised or waited for; such a pause ends at midnight at the latest."""
 
 

@@ -19,7 +19,7 @@ from dropbatch.core.formats.base import REFUSED_CODES
 from dropbatch.core.keys import JobState
 from dropbatch.core.records.index import build_body, record_spans
 from functions.poll.batch.join import Answers, add_reply, merge_round, retryable_places, sort_answers
-from functions.poll.batch.paid import note_cost, priced
+from functions.poll.batch.paid import priced
 from functions.poll.batch.result_lines import lines_of, unwritten_part
 from shared.models import Batch, Job, Part, PartialReply, Usage
 from shared.observability import batch_log_fields, count, logger
@@ -105,7 +105,6 @@ def _finish(services: Services, job: Job, batch: Batch, part: Part, failed: Coun
     _expect_visit(services, job)
     finished = services.ledger.finish_batch(batch, part, services.now())
     if finished:
-        note_cost(services, job, finished)
         count("BatchesDone")
         count("RecordsSucceeded", part.succeeded)
         for code, records in failed.items():

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING
 
 from dropbatch.core import keys
 from dropbatch.core.records.index import build_body, record_spans
-from functions.poll.batch.paid import note_cost
 from shared.aws.queues import SUBMIT_GRACE_SECONDS, SubmitMessage
 from shared.claims import MAX_SECONDS_TO_ACCEPTANCE
 from shared.errors import InvariantError, UnreadableItemError
@@ -278,9 +277,7 @@ def _divide(services: Services, batch: Batch) -> None:
             estimated_before=batch.estimated_before + before,
         )
         ledger.create_batch(piece)
-    if divided := ledger.finish_division(batch, services.now()):
-        if divided.reserved and services.day_limit and (job := ledger.job(batch.job_id)):
-            note_cost(services, job, divided)
+    if ledger.finish_division(batch, services.now()):
         count("BatchesDivided")
         logger.info("batch divided", **batch_log_fields(batch), pieces=len(bounds))
         messages = [SubmitMessage(batch.job_id, number) for number in numbers]

@@ -1,32 +1,15 @@
-"""What batches cost: tokens as reported, and an estimate of the others. It is noted for the day of the stack."""
+"""What batches cost: tokens as reported, and an estimate of the others."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dropbatch.core.cost import Tokens, cost_of, estimate_cost, has_price, to_billionths
-from functions.poll.batch.unmetered import unmetered
+from dropbatch.core.cost import Tokens, cost_of, estimate_cost, has_price
 from shared.models import Usage
 
 if TYPE_CHECKING:
     from dropbatch.core.cost import Cost
     from dropbatch.core.formats.model_catalog import Model
-    from shared.bootstrap import Services
-    from shared.models import Batch, Job
-
-
-def note_cost(services: Services, job: Job, batch: Batch) -> None:
-    """Note what a batch cost that just became final, or was divided.
-
-    Raises:
-        StorageError: DynamoDB failed; what the batch has reserved stays counted for its day.
-    """
-    if batch.reserved is None or services.day_limit is None:
-        return
-    more, usage = unmetered(batch), batch.part.usage if batch.part else Usage()
-    cost = cost_so_far(job.plan.known_model, usage, more.size, more.records)
-    amount = to_billionths(cost.amount) if cost else 0
-    services.day_limit.settle(f"{batch.job_id} {batch.number}", batch.reserved, amount, services.now())
 
 
 def cost_so_far(model: Model, usage: Usage, unmetered_size: int, unmetered_records: int) -> Cost | None:

@@ -19,7 +19,7 @@ from shared.errors import StorageError
 from shared.job_control import COMMAND_TRIES, PAUSE, RUN, cancelled, read_command
 from shared.models import CANCEL, Job
 from shared.observability import count, logger
-from shared.pacing.controls import PauseReason, Permit, StackControl
+from shared.pacing.controls import Permit, StackControl
 
 if TYPE_CHECKING:
     from shared.bootstrap import Services
@@ -58,11 +58,7 @@ def follow_stack_control(services: Services) -> None:
         elif command.word == RUN:
             held_since, now = 0.0, services.now()
             found = services.budget.controls_of("", services.budget.senders(""))
-            pauses = [pause for one in found if (pause := one.pause_in_force(now))]
-            is_spent = any(pause.reason is PauseReason.DAY_LIMIT for pause in pauses)
-            if services.day_limit and (is_spent or services.day_limit.is_awaited(now)):
-                services.day_limit.lift_day(now)
-            for pause in pauses:
+            for pause in [pause for one in found if (pause := one.pause_in_force(now))]:
                 services.budget.lift(Permit(pause), "")
         else:
             logger.warning("unknown command for the stack", command=command.word[:20])

@@ -31,7 +31,7 @@ class Spending(NamedTuple):
     """What a visit found of a job's spending.
 
     Attributes:
-        told: what it stores; nothing if neither job nor stack has a limit.
+        told: what it stores; nothing if it has no limit.
         waiting: the first batches that are ready to be submitted.
     """
 
@@ -45,16 +45,15 @@ def spending(services: Services, job: Job) -> Spending:
     Raises:
         StorageError: DynamoDB failed.
     """
-    if job.cost_reached or (job.max_cost is None and services.day_limit is None):
+    if job.cost_reached or job.max_cost is None:
         return Spending({})
     spent, again, unfinished = _so_far(services, job)
     # As long as an answer may come, more may be known; what may be paid again ends no job.
     is_known = all(_waits(one) or _is_late(services, one) for one in unfinished)
     known = replace(job, spent=spent)
     is_reached = bool(unfinished) and is_known and not cost_limit.allows_batch(known, unfinished[0])
-    is_spent = job.max_cost is not None and spent.amount - again >= job.max_cost
-    waiting = tuple(filter(_waits, unfinished)) if job.max_cost is not None else ()
-    return Spending({"spent": spent, "cost_reached": is_reached or is_spent}, waiting)
+    is_spent = spent.amount - again >= job.max_cost
+    return Spending({"spent": spent, "cost_reached": is_reached or is_spent}, tuple(filter(_waits, unfinished)))
 
 
 def release(services: Services, before: Job, after: Job, waiting: Iterable[Batch]) -> None:

@@ -32,17 +32,10 @@ PAUSE_MESSAGES = {
     "dashboard; submits resume within minutes.",
     PauseReason.SPEND_LIMIT: "The spend limit of AI Gateway is reached. Raise it in Cloudflare's dashboard, or wait "
     "for the end of its window; submits resume within minutes.",
-    PauseReason.DAY_LIMIT: "What all jobs cost today has reached MaxCostPerDay. Submits resume after 00:00 UTC, with a "
-    "higher MaxCostPerDay within minutes, or for the rest of the day with `dropbatch resume`.",
     PauseReason.OUTAGE: "The API does not answer submits, or with errors that prove nothing; Dropbatch tries one batch "
     "at a time.",
 }
 """What users see of each kind of pause."""
-DAY_AWAITED_MESSAGE = (
-    "What all jobs cost today, with what outstanding batches may cost, reaches MaxCostPerDay. Dropbatch submits more "
-    "when these are finished, after 00:00 UTC, with a higher MaxCostPerDay, or for the rest of the day with "
-    "`dropbatch resume`."
-)
 STACK_MESSAGE = "An operator has paused all jobs. An operator resumes them with `dropbatch resume`."
 OTHER_ACCOUNT_ADVICE = {
     "rest": "Give the API token access to it too, or set CloudflareAccountId and the token back until the job is over.",
@@ -114,8 +107,6 @@ def waiting_for(services: Services, job: Job) -> Waiting | None:
         return _account_is_paused(services.settings.transport, account, pause) if account else _paused(pause)
     if refused := [one for one in pauses if one.reason is PauseReason.TOKEN_REFUSED]:
         return _some_are_refused(refused, len(found))
-    if services.day_limit and services.day_limit.is_awaited(now):
-        return Waiting(PauseReason.DAY_LIMIT.value, DAY_AWAITED_MESSAGE, None)
     return _slowed(job, able, controls, now)
 
 
@@ -160,8 +151,7 @@ def _job_is_held(job_id: str, since: float) -> Waiting:
 
 def _paused(pause: Pause) -> Waiting:
     words = PAUSE_MESSAGES[pause.reason] + (f" (API response: {pause.code}.)" if pause.code else "")
-    lasts_all_day = pause.reason in {PauseReason.QUOTA_SPENT, PauseReason.DAY_LIMIT}
-    return Waiting(pause.reason.value, words, pause.until if lasts_all_day else None)
+    return Waiting(pause.reason.value, words, pause.until if pause.reason is PauseReason.QUOTA_SPENT else None)
 
 
 def _some_are_refused(refused: Sequence[Pause], tokens: int) -> Waiting:

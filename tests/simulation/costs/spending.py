@@ -16,7 +16,14 @@ from dropbatch.core.formats.model_catalog import find_model
 from local.workers_ai import Behaviour
 from local.workers_ai.complete import reported
 from local.workers_ai.models.catalogue import MODELS
-from shared.pacing.day_costs import DAY_SECONDS, day_of
+from datetime import UTC, datetime
+
+DAY_SECONDS = 86_400
+
+
+def day_of(now):
+    return f"{datetime.fromtimestamp(now, UTC):%Y-%m-%d}"
+
 from tests.simulation.worlds.world import simulated
 
 if TYPE_CHECKING:
