@@ -22,7 +22,6 @@ from shared.ledger import Ledger
 from shared.observability import logger
 from shared.pacing.budget import CLOUDFLARE_CALLS, Budget
 from shared.pacing.completion_times import CompletionTimes
-from shared.pacing.id_probes import IdProbes
 from shared.pacing.wakes import LeftDue, Wakes
 from shared.retry import jittered, longest_jittered
 from shared.settings import Settings, read_settings
@@ -112,7 +111,6 @@ class Services:
     notices: EventBus
     executions: StepFunctions
     wakes: Wakes
-    id_probes: IdProbes
     catalog: StackCatalog
     tokens: Tokens = ONLY_ONE
     events: Events | None = None
@@ -233,7 +231,6 @@ def services() -> Services:
         EventBus(cache(lambda: client("events", QUICK_CALLS))),
         StepFunctions(cache(lambda: client("stepfunctions", TASK_CALLS, **_region_of(settings.state_machine_arn)))),
         Wakes(dynamodb, settings.table_name),
-        IdProbes(dynamodb, settings.table_name),
         StackCatalog(store),
         tokens,
     )

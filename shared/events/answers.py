@@ -14,7 +14,6 @@ from shared.events.pulling import MIN_PULL_SECONDS, pull_interval
 from shared.events.subscribed import subscribed_if_known
 from shared.models import BatchState
 from shared.observability import logger
-from shared.pacing.poll_schedule import BUCKET
 
 if TYPE_CHECKING:
     from shared.bootstrap import Services
@@ -64,7 +63,7 @@ def _net_age(services: Services, model: str, now: float) -> float:
     median = services.times.percentile(model, 0.5, now)
     if median < QUICK_SECONDS:
         return 0.0
-    late = services.times.percentile(model, NET_PERCENTILE, now) * BUCKET
+    late = services.times.percentile(model, NET_PERCENTILE, now)
     return max(min(late, median * NET_MEDIANS), median + EVENT_SECONDS)
 
 

@@ -1,8 +1,7 @@
 """Whether an id that the API says it does not know is lost, or whether no id is found because the route fails.
 
-Both look alike for one batch. So an id counts as lost only if the API knew another id after it said so: one of the same
-job, or one that was accepted later. Where there is none, one batch of a model is submitted again as a probe. If the API
-does not know that id either, no other batch of the model is, and all are polled until their deadline.
+Both look alike for one batch. So an id counts as lost only if the API knew another id of the same job after it said so.
+Where there is none, the batch is polled until its deadline.
 """
 
 from __future__ import annotations
@@ -11,19 +10,15 @@ from typing import TYPE_CHECKING
 
 from shared.models import BatchState
 from shared.retry import poll_back_off
-from shared.workers_ai.other_account import other_account
 
 if TYPE_CHECKING:
     from shared.bootstrap import Services
-    from shared.models import Batch, Job, Submission
-    from shared.pacing.id_probes import IdProbe
+    from shared.models import Batch, Job
 
 MISSES, LOST_SECONDS = 5, 900.0
 """Polls in a row for which the API must not know an id, or have no answers for it, and over how many seconds."""
 DOUBTED_SECONDS = 15.0
 """Seconds to the next poll after a reply that is believed only when several are the same."""
-PROBED_SECONDS = 3_600.0
-"""Seconds for which no other batch of a model is submitted again once a probe was begun, or its id was not known."""
 OTHER_BATCHES = 100
 """Batches of the job in which an id is looked for that the API knew."""
 CLOCK_SECONDS = 30.0
@@ -64,7 +59,7 @@ def other_is_known(services: Services, job: Job, batch: Batch) -> bool:
     if times + 1 < MISSES:
         return False  # The poll decides nothing.
     known_from = since + CLOCK_SECONDS
-    if batch.pending_at > known_from or _last_probe(services, job).known_at > known_from:
+    if batch.pending_at > known_from:
         return True
     others = services.ledger.batches(job.job_id, after=job.output.mark, limit=OTHER_BATCHES, unreadable=[])
     account = batch.submissions[-1].sender.account
@@ -81,45 +76,3 @@ def _known_at(batch: Batch) -> float:
     has_id = bool(batch.submissions) and bool(batch.submissions[-1].request_id)
     answered = batch.state is BatchState.DONE and has_id and batch.ending is None
     return max(batch.pending_at, (batch.completed_at or 0.0) - COLLECTED_SECONDS if answered else 0.0)
-
-
-def begin_probe(services: Services, job: Job, batch: Batch) -> bool:
-    """Whether a batch may be submitted again as the probe of its model: not while the API does not know the last one.
-
-    Raises:
-        StorageError: DynamoDB failed.
-    """
-    is_known = batch.pending_at > batch.submissions[-1].at
-    if len(batch.of_round) > 1 and not is_known:
-        services.id_probes.note_unknown(*_model(services, job), services.now())  # It is the probe.
-        return False
-    now, last = services.now(), _last_probe(services, job)
-    if last.tried_at > last.known_at and now - last.tried_at < PROBED_SECONDS:
-        return False
-    return services.id_probes.begin(*_model(services, job), last, now)
-
-
-def note_known(services: Services, job: Job, batch: Batch, submission: Submission, now: float) -> None:
-    """Note that the API knows the id of a batch that was submitted again, the first time that it does.
-
-    Args:
-        services: the process's services.
-        job: as the account sees it that was polled.
-        batch: as claimed.
-        submission: the one whose id was polled.
-        now: when the poll began, Unix seconds.
-
-    Raises:
-        StorageError: DynamoDB failed.
-    """
-    if len(batch.of_round) > 1 and submission is batch.submissions[-1] and batch.pending_at < submission.at:
-        services.id_probes.note_known(*_model(services, job), now)
-
-
-def _last_probe(services: Services, job: Job) -> IdProbe:
-    return services.id_probes.last(*_model(services, job))
-
-
-def _model(services: Services, job: Job) -> tuple[str, str]:
-    """A job's account, empty for the stack's, and its model."""
-    return other_account(services, job), job.plan.model

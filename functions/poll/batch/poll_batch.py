@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from dropbatch.core import keys
 from functions.poll.batch.collect import StoredReply, collect
 from functions.poll.batch.isolate_batch import give_up, isolate
-from functions.poll.batch.lost_ids import note_known, other_is_known
+from functions.poll.batch.lost_ids import other_is_known
 from functions.poll.batch.partial_answers import is_partial, use_partial, waits_for_more
 from functions.poll.batch.unanswered import LATE, end, submit_again
 from functions.poll.batch.unfinished_polls import UnfinishedPoll
@@ -133,21 +133,17 @@ def _poll(invocation: Invocation, job: Job, batch: Batch, permit: Permit) -> boo
         verdict = _verdict(services, sent, batch, reply, permit.sender)
         # The API may give a whole answer only once, so what tells it from a part is read until S3 gives it.
         if isinstance(reply, Answer) and invocation.retry(lambda: waits_for_more(services, job, batch, reply)):
-            note_known(services, sent, batch, submission, now)
             done = poll.process(Pending(reply.status[:32]), None)
         elif isinstance(reply, Answer):
             key = keys.raw(job.job_id, batch.number, submission.attempt, batch.polls)
             # The API may never give this answer again, so S3 is tried for as long as this invocation lasts.
             invocation.retry(lambda: services.store.put_if_absent(key, reply.body))
-            note_known(services, sent, batch, submission, now)
             clear_lasting_error(services, job, batch)
             note_answer(services, sent, batch, now)
             done = _collect(services, job, batch, StoredReply(key, reply))
             note_told_meanwhile(services, sent, batch, now)
             _note_completion(services, job, batch, reply, now)
         else:
-            if not isinstance(reply, Rejected | OutcomeUnknown):
-                note_known(services, sent, batch, submission, now)
             done = poll.process(reply, verdict)
         if not isinstance(reply, OutcomeUnknown) and verdict not in KEEPS_PAUSE:
             services.lift(permit, job.plan.model)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from functions.poll.batch.collect import MAX_RETRIES, collect, try_missing_again
+from functions.poll.batch.collect import collect, try_missing_again
 from shared.api_messages import attach_api_message
 from shared.aws.queues import SubmitMessage
 from shared.models import PAST_DEADLINE, Batch, ErrorDetail, Job, cause_of
@@ -67,13 +67,6 @@ def submit_again(services: Services, job: Job, batch: Batch, error: ErrorDetail,
         logger.warning("batch submitted again", **batch_log_fields(batch), reason=error.message)
         services.queues.send(SubmitMessage(job.job_id, batch.number))
     return False
-
-
-def may_submit_again(services: Services, job: Job, batch: Batch) -> bool:
-    """Whether `submit_again` would submit a batch now, or a part of it, instead of ending it or polling on."""
-    if batch.is_partly_answered and (batch.round == MAX_RETRIES or _submits(batch) >= MAX_ROUND_SUBMITS):
-        return False
-    return _is_allowed(services, job, batch) and _can_send(services, job, batch)
 
 
 def _submits(batch: Batch) -> int:

@@ -9,12 +9,11 @@ from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from functions.poll.batch.lost_ids import DOUBTED_SECONDS, begin_probe, is_lost_for_long, next_look
+from functions.poll.batch.lost_ids import DOUBTED_SECONDS, is_lost_for_long, next_look
 from functions.poll.batch.unanswered import (
     LATE,
     is_overdue,
     isolate_or_end,
-    may_submit_again,
     next_poll,
     overdue_at,
     submit_again,
@@ -28,7 +27,6 @@ from shared.retry import poll_back_off, soon_after
 from shared.workers_ai.error_codes import METRIC_OF_CLASS, ErrorClass
 from shared.workers_ai.lasting_errors import clear_lasting_error, is_lasting, note_lasting_error
 from shared.workers_ai.replies import Accepted, Failed, NoAnswers, OutcomeUnknown, Pending, Rejected, Reply, Unreadable
-from shared.workers_ai.senders import as_sent
 
 if TYPE_CHECKING:
     from shared.bootstrap import Services
@@ -123,7 +121,6 @@ class UnfinishedPoll:
         services, job, batch, now = self.services, self.job, self.batch, self.services.now()
         count("OldestPendingAge", now - batch.submissions[-1].at)
         clear_lasting_error(services, job, batch)
-        services.times.note_pending(job.plan.model, batch.submissions[-1].at, now)
         updates: dict[str, object] = {"pending_at": now, "api_status": status}
         if self._is_latest:
             updates |= {"misses": 0, "failures": 0}
@@ -269,9 +266,7 @@ class UnfinishedPoll:
         counted = _missed(times, since, HTTPStatus.NOT_FOUND) | failing
         if is_overdue(services, batch, now) or job.is_past_deadline(now):
             return submit_again(services, job, batch, LATE, counted)
-        if is_lost_for_long(times, since, now) and (
-            self.other_known or (may_submit_again(services, job, batch) and begin_probe(services, self._sent, batch))
-        ):
+        if is_lost_for_long(times, since, now) and self.other_known:
             return submit_again(services, job, batch, LOST, counted)
         self._look_again(times, since, counted)
         return False
@@ -324,11 +319,6 @@ class UnfinishedPoll:
         """
         claims, now = self.batch.claims, self.services.now()
         self.services.ledger.schedule_poll(self.batch, now + claim_seconds(claims, wait), claims=claims, **updates)
-
-    @property
-    def _sent(self) -> Job:
-        """The job as the account sees it that was asked."""
-        return as_sent(self.job, self.submission.sender)
 
     @property
     def _is_latest(self) -> bool:

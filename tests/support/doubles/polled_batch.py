@@ -21,7 +21,6 @@ from shared.ledger import Ledger
 from shared.models import Batch, Job, Submission
 from shared.pacing.budget import Budget
 from shared.pacing.controls import Permit, control_key
-from shared.pacing.id_probes import IdProbes
 from shared.staged_batch import encode_index
 from shared.workers_ai.results import parse_answer
 from shared.workers_ai.stack_catalog import StackCatalog
@@ -124,7 +123,6 @@ class PolledBatch:
                 double,
                 double,
                 double,
-                IdProbes(dynamodb, "table"),
                 StackCatalog(store),
             ),
             now=lambda: T,
