@@ -163,16 +163,12 @@ class Isolation:
     """The progress of isolating bad records in a job. Its size is bounded, however large the job is.
 
     Attributes:
-        submits: submits it was granted so far: one for each piece of each batch that was granted a division.
-        granted: numbers of batches that were granted a division and may not have recorded it yet.
-        causes: by cause, what this job knows about it (`functions.poll.batch.isolate_batch`).
+        submits: submits it was granted so far: one for each piece of each batch that was divided.
         writes: how often it was stored.
         untried: causes for which records ended without being tried alone.
     """
 
     submits: int = 0
-    granted: tuple[str, ...] = ()
-    causes: dict[str, str] = field(default_factory=dict)
     writes: int = 0
     untried: tuple[str, ...] = ()
 

@@ -4,31 +4,23 @@ A batch that is to be isolated is divided into up to 16 pieces. How many is deci
 From then on every run carries out that decision: it stages and creates the pieces, the last one first, and then makes
 the batch `divided`. A piece is a batch like any other, so a piece that fails is divided too.
 
-Before the decision, the job item grants the submits that the pieces will cost, and keeps what is known about each cause
-(the API's code) in `Isolation.causes`:
-
-- `PROVEN`: a batch failed for this cause.
-- the number of a batch, the scout: it was divided, and its pieces show whether every record of the job has this fault.
-  Other batches that fail for the same cause wait meanwhile. If all pieces of the scout fail for it too, one of them is
-  the next scout, down to single records: 16 submits per level, instead of 16 times as many at each level.
-- `MIXED`: some piece of a scout did not fail for this cause. Every batch that fails for it is divided.
-- `UNIFORM`: all pieces of each scout failed for this cause, down to single records. Batches that fail for it are not
-  divided: their records end as `rejected`.
+Before the decision, the job item counts the submits that the pieces will cost, in a write of its own. A function that
+dies between the two counts them twice: fewer batches are divided, and none more. Batches are no longer divided when the
+job has used up its submits, or when these have shown nothing but refusals.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dropbatch.core import keys
 from dropbatch.core.records.index import build_body, record_spans
 from shared.aws.queues import SUBMIT_GRACE_SECONDS, SubmitMessage
 from shared.claims import MAX_SECONDS_TO_ACCEPTANCE
-from shared.errors import InvariantError, UnreadableItemError
+from shared.errors import InvariantError
 from shared.models import Batch, BatchState, DueKind, ErrorDetail, Isolation
 from shared.observability import batch_log_fields, count, logger
-from shared.retry import jittered
 from shared.staged_batch import StagedInfo, decode_index, encode_index, original_spans
 
 if TYPE_CHECKING:
@@ -43,39 +35,15 @@ MAX_PIECES = 16
 MAX_ISOLATION_SUBMITS = 2_000
 """Submits that isolation may cause in one job. Finding one bad record among 5,000 takes about 50."""
 
-PROVEN, MIXED, UNIFORM = "", "some", "all"
+MAX_SUBMITS_IN_VAIN = 64
+"""Submits of pieces after which no more batches are divided while no record of the job has been taken."""
 MAX_CAUSES = 16
-"""Causes that a job keeps, and that it lists; batches that fail for further ones are divided without a scout."""
-MAX_GRANTED = 32
-"""Granted batches that a job item lists; before more are listed, those whose division is recorded are dropped."""
-MIN_SCOUT = 8
-"""Requests of the first scout of a cause: fewer show too little about the other records of the job."""
-SCOUT_SECONDS = 3_600.0
-"""How long other batches wait for the pieces of a scout."""
+"""Causes that a job lists."""
 
 RACE_TRIES = 5
 """Times a lost race for the job item is tried again immediately."""
-LOOK_SECONDS, LOOK_LATER_SECONDS = 5.0, 60.0
-"""Seconds until a batch that waits for a scout looks again: for a piece of the same batch, and for any other."""
-
-
-@dataclass(frozen=True, slots=True)
-class Divide:
-    """The batch is divided now. `finding`: what the job item then holds for its cause, as the module's text lists."""
-
-    finding: str
-
-
-@dataclass(frozen=True, slots=True)
-class Conclude:
-    """The batch ends, and no other of its cause is divided: every record of the job has the fault."""
-
-    finding: str = UNIFORM
-
-
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """The batch waits for a scout's pieces."""
+LOOK_SECONDS = 5.0
+"""Seconds until a batch looks again that has lost that many."""
 
 
 def isolate(services: Services, batch: Batch) -> Batch | None:
@@ -101,11 +69,7 @@ def isolate(services: Services, batch: Batch) -> Batch | None:
 
 
 def _decide(services: Services, batch: Batch) -> Batch | None:
-    """The batch once it is decided that it is divided, or ended; None while it waits, or if another run has it.
-
-    The job is read after the claim. A run that was granted the division before either recorded it before this claim, or
-    the batch is still in the job's list. So a division is never granted twice.
-    """
+    """The batch once it is decided that it is divided, or ended; None if another run has it, or it looks again."""
     wanted = min(MAX_PIECES, batch.sendable)
     for _ in range(RACE_TRIES):
         now = services.now()
@@ -113,33 +77,13 @@ def _decide(services: Services, batch: Batch) -> Batch | None:
         if job is None:
             raise InvariantError(f"batch {batch.job_id}/{batch.number} has no job")
         known = job.isolation or Isolation()
-        if batch.number in known.granted:
-            return services.ledger.decide_pieces(batch, wanted)
         if why := _why_untried(job, known, batch, wanted, now):
-            if not _listed_as_untried(services, job, known, batch.cause):
-                continue
-            return services.ledger.end_without_answer(batch, _not_tried(batch, why), now)
-        step = _next_step(services, known, batch, now)
-        granted = _still_granted(services, job, known)
-        if isinstance(step, Wait) or len(granted) >= MAX_GRANTED:
-            _wait(services, known, batch, now)
-            return None
-        if batch.cause in known.causes or len(known.causes) < MAX_CAUSES:
-            known = replace(known, causes={**known.causes, batch.cause: step.finding})
-        if isinstance(step, Conclude):
-            services.ledger.note_isolation(job, known)
-            continue  # The job, read again, now says why the batch is not tried.
-        known = replace(known, submits=known.submits + wanted, granted=(*granted, batch.number))
-        if services.ledger.note_isolation(job, known):
+            if _listed_as_untried(services, job, known, batch.cause):
+                return services.ledger.end_without_answer(batch, _not_tried(batch, why), now)
+        elif services.ledger.note_isolation(job, replace(known, submits=known.submits + wanted)):
             return services.ledger.decide_pieces(batch, wanted)
-    services.ledger.postpone(batch, services.now() + LOOK_SECONDS)
+    services.ledger.postpone(batch, services.now() + LOOK_SECONDS, claims=0)
     return None
-
-
-def _wait(services: Services, known: Isolation, batch: Batch, now: float) -> None:
-    root = known.causes.get(batch.cause, "")[:8]
-    wait = LOOK_SECONDS if batch.number.startswith(root) else LOOK_LATER_SECONDS
-    services.ledger.postpone(batch, now + jittered(wait), claims=0)
 
 
 def _why_untried(job: Job, known: Isolation, batch: Batch, wanted: int, now: float) -> str:
@@ -157,8 +101,9 @@ def _why_untried(job: Job, known: Isolation, batch: Batch, wanted: int, now: flo
     since = batch.submissions[0].at if batch.submissions else batch.waiting_since
     if now - since > MAX_SECONDS_TO_ACCEPTANCE:
         return "because it failed more than 7 days after it was to be submitted"
-    if known.causes.get(batch.cause) == UNIFORM:
-        return "because every request of this job that was tried alone failed for the same cause"
+    has_taken_some = job.status_succeeded > 0 if batch.submissions else job.seen_accepted
+    if known.submits >= MAX_SUBMITS_IN_VAIN and not has_taken_some:
+        return f"because Workers AI took none of the {known.submits:,} parts of this job that were tried"
     if known.submits + wanted > MAX_ISOLATION_SUBMITS:
         return f"because this job has used up its {MAX_ISOLATION_SUBMITS:,} submits for isolating bad requests"
     return ""
@@ -174,61 +119,6 @@ def _listed_as_untried(services: Services, job: Job, known: Isolation, cause: st
 def _not_tried(batch: Batch, why: str) -> ErrorDetail:
     reason = batch.isolating or ErrorDetail("rejected", "Workers AI refused this request")
     return ErrorDetail("rejected", f"Not tried alone, {why}: {reason.message}", reason.said)
-
-
-def _next_step(services: Services, known: Isolation, batch: Batch, now: float) -> Divide | Conclude | Wait:
-    """What is done with a batch that may be tried, from what the job knows about its cause."""
-    finding = known.causes.get(batch.cause, PROVEN)
-    if finding == PROVEN:
-        return Divide(batch.number if batch.sendable >= MIN_SCOUT else PROVEN)
-    if finding == MIXED:
-        return Divide(MIXED)
-    scout = _readable(services, batch.job_id, finding)
-    pieces = [
-        one
-        for one in services.ledger.batches(batch.job_id, prefix=f"{finding}.", unreadable=[])
-        if one.number.count(".") == finding.count(".") + 1
-    ]
-    alike = all_failed_alike(scout, pieces, now)
-    if alike is None:
-        return Wait()
-    if not alike:
-        return Divide(MIXED)
-    if all(one.sendable == 1 for one in pieces):
-        return Conclude()
-    return Divide(batch.number) if batch.number.rpartition(".")[0] == finding else Wait()
-
-
-def all_failed_alike(scout: Batch | None, pieces: Sequence[Batch], now: float) -> bool | None:
-    """Whether every piece of a batch failed for the batch's own cause; None while that is not known."""
-    if scout is None or scout.ending or scout.state is BatchState.DONE:
-        return False  # It was not divided: a batch that is divided has no ending.
-    if scout.completed_at and now - scout.completed_at > SCOUT_SECONDS:
-        return False
-    for piece in pieces:
-        failed = bool(piece.cause or piece.ending)
-        answered = piece.state is BatchState.DONE or piece.answered or (piece.submissions and not scout.submissions)
-        if piece.cause != scout.cause and (failed or answered):
-            return False
-    failed_alike = sum(piece.cause == scout.cause for piece in pieces)
-    return True if 0 < scout.pieces == failed_alike else None
-
-
-def _still_granted(services: Services, job: Job, known: Isolation) -> tuple[str, ...]:
-    """Batches that were granted a division and have not recorded it; checked only when the list is full."""
-    if len(known.granted) < MAX_GRANTED:
-        return known.granted
-    found = ((number, _readable(services, job.job_id, number)) for number in known.granted)
-    return tuple(number for number, one in found if one and one.pieces == 0 and not one.ending)
-
-
-def _readable(services: Services, job_id: str, number: str) -> Batch | None:
-    """Another batch of the job; None too if it cannot be read: it tells nothing then, and holds up no other."""
-    try:
-        return services.ledger.batch(job_id, number)
-    except UnreadableItemError:
-        logger.exception("batch not readable", job_id=job_id, number=number)
-        return None
 
 
 # ── carrying out ─────────────────────────────────────────────────────────────────────────────────────────────────────
