@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dropbatch.core import keys
-from functions.submit.outcomes.refused_model import end_for_model, refuse_model
 from functions.submit.outcomes.unproven import UnprovenSubmit, end
 from functions.submit.submit_waits import UNPAID_REASONS, closes_pause, hold, wait
 from shared.api_messages import attach_api_message
-from shared.aws.queues import FAST_START_BATCHES, MAX_AHEAD_SECONDS, POLL_GRACE_SECONDS, PollMessage
+from shared.aws.queues import FAST_START_BATCHES, MAX_AHEAD_SECONDS, POLL_GRACE_SECONDS, PollMessage, VisitMessage
 from shared.claims import MAX_CLAIMS, MAX_SECONDS_TO_ACCEPTANCE
 from shared.errors import ObjectNotFoundError, StorageError
 from shared.events.pulling import expect_events
@@ -38,10 +37,9 @@ from shared.pacing.controls import (
 )
 from shared.retry import soon_after
 from shared.workers_ai.client import TokenState
-from shared.workers_ai.error_codes import FIREWALL, METRIC_OF_CLASS, ErrorClass, is_like_lost
+from shared.workers_ai.error_codes import FIREWALL, METRIC_OF_CLASS, ErrorClass, is_like_lost, model_error_message
 from shared.workers_ai.lasting_errors import clear_lasting_error
 from shared.workers_ai.other_account import other_account
-from shared.workers_ai.refused_models import refusing
 from shared.workers_ai.rejections import classify_rejection, token_state
 from shared.workers_ai.replies import Accepted, Failed, OutcomeUnknown, Rejected, Reply, Unreadable
 from shared.workers_ai.results import Answer
@@ -121,14 +119,11 @@ def _submit_if_permitted(invocation: Invocation, job: Job, batch: Batch) -> None
     services, account = invocation.services, other_account(invocation.services, job)
     if not account:
         subscribe(services, job.plan.model)  # Before the permit: this may take seconds, in which a pause begins.
-    now, refused = services.now(), refusing(services, job)
-    if refused.is_all:
-        end_for_model(UnprovenSubmit(invocation, job, batch), max(refused.codes.values()))
-        return
+    now = services.now()
     first, model = batch.work is DueKind.FIRST, job.plan.model
-    permit = services.budget.permit_submit(model, now, first=first, account=account, without=refused.codes)
+    permit = services.budget.permit_submit(model, now, first=first, account=account)
     if isinstance(permit, Denied) and permit.paused and services.tokens.is_changed(now):  # One may have been added.
-        permit = services.budget.permit_submit(model, now, first=first, account=account, without=refused.codes)
+        permit = services.budget.permit_submit(model, now, first=first, account=account)
     if isinstance(permit, Denied):
         wait(services, batch, permit)
         return
@@ -330,13 +325,21 @@ class _Submit(UnprovenSubmit):
                 budget.pause(PauseReason.TOKEN_REFUSED, now, str(code), permit)
                 self._wait_for_end_of_pause()
             case ErrorClass.MODEL:
-                refuse_model(self, code)
+                self._end_job(code)
             case ErrorClass.REQUEST | ErrorClass.BATCH_FAILED | ErrorClass.UNKNOWN_ID:
                 is_firewall = not reply.enveloped and reply.status == HTTPStatus.FORBIDDEN
                 doubtful = batch.doubtful + is_like_lost(reply)
                 self._isolate_or_end(code, FIREWALL if is_firewall else reply.message, doubtful=doubtful)
             case _:
                 self.try_later(reply)
+
+    def _end_job(self, code: int) -> None:
+        """End a batch and its job, because the account may not use the model."""
+        services, job = self.services, self.job
+        words = model_error_message(job.plan.model, code)
+        end(services, self.batch, ErrorDetail("rejected", words))
+        if services.ledger.fail_job(job, ErrorDetail("unknown_model", words), services.now()):
+            services.queues.send(VisitMessage(job.job_id))
 
     def _wait_for_end_of_pause(self) -> None:
         """Put the batch off; one that still has ids is polled meanwhile, not at once."""

@@ -38,7 +38,7 @@ from shared.pacing.room import Free, ModelRoom, together
 from shared.retry import jittered, soon_after
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from mypy_boto3_dynamodb import DynamoDBClient
 
@@ -113,9 +113,7 @@ class Budget(ControlItems):
         """Batches that one model may have outstanding, if no other has any."""
         return self._most_outstanding * len(self.senders(""))
 
-    def permit_submit(
-        self, model: str, now: float, *, first: bool = False, account: str = "", without: Collection[str] = ()
-    ) -> Permit | Denied:
+    def permit_submit(self, model: str, now: float, *, first: bool = False, account: str = "") -> Permit | Denied:
         """A permit to submit one batch of a model now, with the API token that has most calls left.
 
         One whose pause is to be probed comes first: nothing else would show that it is good again.
@@ -125,9 +123,8 @@ class Budget(ControlItems):
             now: Unix seconds.
             first: whether it is the first batch of its job, which may use tokens that others must leave.
             account: another account than the stack's that the job is of; empty: the stack's.
-            without: accounts whose tokens may not submit it; no others are left if the secret has just changed.
         """
-        senders = [one for one in self.senders(account) if one.account not in without]
+        senders = self.senders(account)
         found = zip(senders, self.controls_of(model, senders), strict=True)
         denied: list[Denied] = []
         for sender, controls in sorted(found, key=lambda one: self._preference(one[1], now)):
@@ -135,7 +132,7 @@ class Budget(ControlItems):
             if isinstance(answer, Permit):
                 return answer
             denied.append(answer)
-        return min(denied, key=lambda one: (one.paused, one.until)) if denied else wait_for_lift(now)
+        return min(denied, key=lambda one: (one.paused, one.until))
 
     def _preference(self, controls: Controls, now: float) -> tuple[int, int]:
         """What sorts API tokens by how well they may submit now."""
@@ -197,21 +194,19 @@ class Budget(ControlItems):
         """Whether polls do not use the tokens of first batches that are being sent: they have no share of their own."""
         return self.poll_burst == self.burst and int(1000 * now) // self.interval % 2 == 0
 
-    def model_room(self, model: str, now: float, account: str = "", without: Collection[str] = ()) -> ModelRoom:
+    def model_room(self, model: str, now: float, account: str = "") -> ModelRoom:
         """How many batches of a model may be submitted now, regardless of tokens and of the stack's pause.
 
         Args:
             model: model id.
             now: Unix seconds.
             account: another account than the stack's, whose pauses count; empty: the stack's.
-            without: accounts that may not submit them; the others' pauses count then.
         """
-        able = [one for one in self.senders(account) if one.account not in without]
-        found = self.controls_of(model, able or self.senders(account))
+        found = self.controls_of(model, self.senders(account))
         if model in found[0].full_models:
             return ModelRoom(0, now + FULL_LOOK_SECONDS, full=True)
         pauses = [pause for one in found if (pause := one.pause_in_force(now))]
-        if (account or without) and len(pauses) == len(found):
+        if account and len(pauses) == len(found):
             probes = sum(now >= pause.next_probe for pause in pauses)
             return ModelRoom(probes, now + MODEL_PROBE_SECONDS if probes else min(one.look_at(now) for one in pauses))
         if (wait := found[0].model_wait) is None:
@@ -279,10 +274,9 @@ class Budget(ControlItems):
         seconds = self.interval / 1000
         return max(min(spare * seconds, min(2 * seconds / PULL_SHARE, LONGEST_PULL_SECONDS) - since), 0.0)
 
-    def can_submit(self, model: str, now: float, account: str = "", without: Collection[str] = ()) -> bool:
+    def can_submit(self, model: str, now: float, account: str = "") -> bool:
         """Whether a submit would get a permit now, as far as pauses, rate limits, model and cap are concerned."""
-        able = [one for one in self.senders(account) if one.account not in without]
-        found = self.controls_of(model, able or self.senders(account))
+        found = self.controls_of(model, self.senders(account))
         wait, stack, full = found[0].model_wait, found[0].stack, model in found[0].full_models
         if full or stack.held_since or (wait is not None and now < wait.until):
             return False

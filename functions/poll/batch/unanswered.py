@@ -11,7 +11,6 @@ from shared.models import PAST_DEADLINE, Batch, ErrorDetail, Job, cause_of
 from shared.observability import batch_log_fields, logger
 from shared.pacing import cost_limit
 from shared.workers_ai.other_account import other_account
-from shared.workers_ai.refused_models import refusing
 
 if TYPE_CHECKING:
     from shared.bootstrap import Services
@@ -88,7 +87,7 @@ def _can_send(services: Services, job: Job, batch: Batch) -> bool:
     account = other_account(services, job)
     if job.is_held or not cost_limit.allows_batch(job, batch):
         return False
-    return services.budget.can_submit(job.plan.model, services.now(), account, refusing(services, job).codes)
+    return services.budget.can_submit(job.plan.model, services.now(), account)
 
 
 def end_missing(services: Services, job: Job, batch: Batch, error: ErrorDetail = MISSING) -> bool:

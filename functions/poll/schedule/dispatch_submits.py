@@ -22,7 +22,6 @@ from shared.pacing.controls import LIFT_LOOK_SECONDS
 from shared.pacing.poll_schedule import HELD_POLL_SECONDS
 from shared.retry import soon_after
 from shared.workers_ai.other_account import other_account
-from shared.workers_ai.refused_models import refusing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -74,9 +73,7 @@ class SubmitCalls:
         target = self._target(found.job)
         if target not in self.rooms:
             model, account = target
-            refused = refusing(self.services, found.job)
-            without = () if refused.is_all else refused.codes  # If all refuse it, the submit function ends the job.
-            self.rooms[target] = self.services.budget.model_room(model, now, account, without)
+            self.rooms[target] = self.services.budget.model_room(model, now, account)
         room = self.rooms[target]
         if room.batches is None or self.taken[target] < room.batches:
             return None

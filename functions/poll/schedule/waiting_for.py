@@ -12,7 +12,6 @@ from shared.pacing.controls import PauseReason
 from shared.workers_ai.error_codes import advice
 from shared.workers_ai.lasting_errors import NOTED_AFTER_SECONDS
 from shared.workers_ai.other_account import other_account
-from shared.workers_ai.refused_models import refusing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -89,10 +88,7 @@ def waiting_for(services: Services, job: Job) -> Waiting | None:
     """
     now = services.now()
     account = other_account(services, job)
-    senders, refused_by = services.budget.senders(account), refusing(services, job).codes
-    found = services.budget.controls_of(job.plan.model, senders)
-    # What its batches wait for is not who refuses the model.
-    able = [one for one, sender in zip(found, senders, strict=True) if sender.account not in refused_by] or found
+    found = services.budget.controls_of(job.plan.model, services.budget.senders(account))
     controls = found[0]
     pauses = [pause for one in found if (pause := one.pause_in_force(now))]
     if job.control and job.control.held_since:
@@ -101,13 +97,12 @@ def waiting_for(services: Services, job: Job) -> Waiting | None:
         return Waiting("paused", STACK_MESSAGE, None)
     if denied := denied_for_status(job, now):
         return Waiting(RESULTS_DENIED, denied["message"], None)
-    in_the_way = [pause for one in able if (pause := one.pause_in_force(now))]
-    if len(in_the_way) == len(able):
-        pause = min(in_the_way, key=lambda one: one.next_probe)
+    if len(pauses) == len(found):
+        pause = min(pauses, key=lambda one: one.next_probe)
         return _account_is_paused(services.settings.transport, account, pause) if account else _paused(pause)
     if refused := [one for one in pauses if one.reason is PauseReason.TOKEN_REFUSED]:
         return _some_are_refused(refused, len(found))
-    return _slowed(job, able, controls, now)
+    return _slowed(job, found, controls, now)
 
 
 def _slowed(job: Job, able: Sequence[Controls], controls: Controls, now: float) -> Waiting | None:
