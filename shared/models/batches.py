@@ -167,10 +167,6 @@ class Batch:
     """The API's own status word for a pending batch."""
     told_at: float = 0.0
     """When an event of the latest acceptance said that it is over; 0 if none did."""
-    misses: int = 0
-    """Consecutive polls that found the latest id unknown, or all of them without answers."""
-    missed_at: float = 0.0
-    """Time of the first of these."""
     failures: int = 0
     """Consecutive polls of the latest id that got the same code, which is believed only after several."""
     failing_code: int = 0

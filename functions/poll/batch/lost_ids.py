@@ -55,10 +55,9 @@ def other_is_known(services: Services, job: Job, batch: Batch) -> bool:
     Raises:
         StorageError: DynamoDB failed.
     """
-    times, since = (batch.misses, batch.missed_at) if batch.misses else (batch.failures, batch.failing_at)
-    if times + 1 < MISSES:
+    if batch.failures + 1 < MISSES:
         return False  # The poll decides nothing.
-    known_from = since + CLOCK_SECONDS
+    known_from = batch.failing_at + CLOCK_SECONDS
     if batch.pending_at > known_from:
         return True
     others = services.ledger.batches(job.job_id, after=job.output.mark, limit=OTHER_BATCHES, unreadable=[])

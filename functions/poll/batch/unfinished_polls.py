@@ -5,11 +5,14 @@ A reply that may be wrong is believed only when several in a row are the same.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
+from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from functions.poll.batch.lost_ids import DOUBTED_SECONDS, is_lost_for_long, next_look
+from functions.poll.batch import lost_ids
+from functions.poll.batch.lost_ids import DOUBTED_SECONDS, MISSES, is_lost_for_long, next_look
 from functions.poll.batch.unanswered import (
     LATE,
     is_overdue,
@@ -29,10 +32,12 @@ from shared.workers_ai.lasting_errors import clear_lasting_error, is_lasting, no
 from shared.workers_ai.replies import Accepted, Failed, NoAnswers, OutcomeUnknown, Pending, Rejected, Reply, Unreadable
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from shared.bootstrap import Services
 
-FAILURES, FAILURES_OVER = 5, 60.0
-"""Polls in a row that must be answered with the same code that blames the request, over at least that many seconds."""
+FAILED_SECONDS = 60.0
+"""Seconds over which polls must be answered with the same code that blames the request."""
 TOLD_WAITS = (2.0, 5.0, 15.0)
 """Seconds after an event that says that a batch is over at which it is polled again while it is still pending."""
 LOST = ErrorDetail("expired", "Workers AI no longer knew the batch.")
@@ -62,6 +67,18 @@ class UnfinishedPoll:
     def process(self, reply: Reply, verdict: ErrorClass | None) -> bool:
         """Process the reply.
 
+        | reply | is believed after 5 polls in a row, over | what follows |
+        | --- | --- | --- |
+        | pending | - | another poll; after the deadline, another submit |
+        | none, or one that proves nothing | - | likewise |
+        | token refused, too many calls | - | likewise; the batch's clock stands still |
+        | completed without answers | 15 min | another submit |
+        | the id is not known | 15 min, if other ids are known | another submit |
+        | a failure without the API's envelope, a refusal of the request | 1 min | isolation |
+        | a failure with a server's status | 15 min, or 1 min if other ids are known | isolation |
+        | an answer that cannot be read | 15 min | isolation |
+        | a failure in the API's own JSON | at once | isolation |
+
         Args:
             reply: no `Answer`.
             verdict: what it means, if it is an error.
@@ -75,14 +92,14 @@ class UnfinishedPoll:
             case Accepted():
                 return self._still_pending("queued")
             case NoAnswers():
-                return self._no_answers()
+                return self._doubt(HTTPStatus.OK, lost_ids.LOST_SECONDS, partial(self._submit_again, NO_ANSWERS))
             case Failed(code, message, enveloped):
-                if enveloped or self._is_believed(code or 0):
-                    self._failed(code, message)
+                failed = partial(self._failed, code, message)
+                return failed({}) if enveloped else self._doubt(code or 0, FAILED_SECONDS, failed)
             case Unreadable(reason):
                 logger.info("answer cannot be read", **batch_log_fields(self.batch))
                 count("ApiErrors")
-                return self._failed_for_long(None, reason, HTTPStatus.OK)
+                return self._doubt(HTTPStatus.PARTIAL_CONTENT, lost_ids.LOST_SECONDS, partial(self._failed, None, reason))
             case OutcomeUnknown(reason):
                 logger.info("no answer to a poll", **batch_log_fields(self.batch), reason=reason)
                 count("ApiErrors")
@@ -92,15 +109,11 @@ class UnfinishedPoll:
         return False
 
     def _rejected(self, reply: Rejected, verdict: ErrorClass) -> bool:
-        services, batch, now = self.services, self.batch, self.services.now()
+        services, job, batch, now = self.services, self.job, self.batch, self.services.now()
         code = reply.code or reply.status
         logger.info("poll refused", **batch_log_fields(batch), code=code, verdict=verdict)
         count(METRIC_OF_CLASS[verdict])
-        is_servers = reply.status >= HTTPStatus.INTERNAL_SERVER_ERROR
-        if is_servers and verdict in {ErrorClass.REQUEST, ErrorClass.BATCH_FAILED}:
-            return self._failed_for_long(reply.code, reply.message, -code, or_for_others=True)
-        if verdict is ErrorClass.REQUEST and not self._is_believed(code):
-            return False
+        failed = partial(self._failed, reply.code, reply.message)
         match verdict:
             case ErrorClass.ACCOUNT:
                 services.budget.pause(PauseReason.TOKEN_REFUSED, now, str(code), self.permit)
@@ -109,12 +122,45 @@ class UnfinishedPoll:
                 until = soon_after(services.budget.limit_rate(now, reply.retry_after, self.permit.sender), 10)
                 return self._all_refused(until, services.budget.controls(sender=self.permit.sender).rate.held_since)
             case ErrorClass.UNKNOWN_ID:
-                return self._not_known(reply)
-            case ErrorClass.REQUEST | ErrorClass.BATCH_FAILED:
-                self._failed(reply.code, reply.message)
+                failing = note_lasting_error(services, job, batch, reply, polling=True)
+                lost, patience = partial(self._submit_again, LOST), lost_ids.LOST_SECONDS if self.other_known else math.inf
+                return self._doubt(HTTPStatus.NOT_FOUND, patience, lost, calls_fail_since=failing)
+            case ErrorClass.REQUEST | ErrorClass.BATCH_FAILED if reply.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+                return self._doubt(-code, FAILED_SECONDS if self.other_known else lost_ids.LOST_SECONDS, failed)
+            case ErrorClass.REQUEST:
+                return self._doubt(code, FAILED_SECONDS, failed)
+            case ErrorClass.BATCH_FAILED:
+                return failed({})
             case _:
                 return self._unanswered(reply)
+
+    def _doubt(self, code: int, seconds: float, then: Callable[[dict[str, object]], bool], **updates: object) -> bool:
+        """Process a reply that is believed only if several in a row are the same: poll again, or do what follows.
+
+        Args:
+            code: what the polls must have in common; what differs in kind differs in code, since neither proves the
+                other: a server's status makes a code negative.
+            seconds: over how many seconds.
+            then: what follows once it is believed; gets the batch's updates.
+            updates: of the batch, besides the count.
+        """
+        services, job, batch, now = self.services, self.job, self.batch, self.services.now()
+        if not self._is_latest:
+            self._give_up_earlier(code, updates)
+            return False
+        same = batch.failures > 0 and batch.failing_code == code
+        times, since = (batch.failures + 1, batch.failing_at) if same else (1, now)
+        counted = {"failures": times, "failing_code": int(code), "failing_at": since, **updates}
+        if times >= MISSES and now - since >= seconds:
+            return then(counted)
+        if is_overdue(services, batch, now) or job.is_past_deadline(now):
+            return submit_again(services, job, batch, LATE, counted)
+        wait = next_look(times, since, now - self.submission.at, now)
+        services.ledger.schedule_poll(batch, now + wait, **counted)
         return False
+
+    def _submit_again(self, why: ErrorDetail, counted: dict[str, object]) -> bool:
+        return submit_again(self.services, self.job, self.batch, why, counted)
 
     def _still_pending(self, status: str) -> bool:
         """Process a pending reply, perhaps of an overdue batch."""
@@ -123,7 +169,7 @@ class UnfinishedPoll:
         clear_lasting_error(services, job, batch)
         updates: dict[str, object] = {"pending_at": now, "api_status": status}
         if self._is_latest:
-            updates |= {"misses": 0, "failures": 0}
+            updates["failures"] = 0
         elif self.submission.misses:
             updates |= {"submissions": self._with(replace(self.submission, misses=0))}
         if is_overdue(services, batch, now) or job.is_past_deadline(now):
@@ -183,122 +229,31 @@ class UnfinishedPoll:
         services.ledger.schedule_poll(batch, until, paused=batch.paused + until - now)
         return False
 
-    def _is_believed(self, code: int) -> bool:
-        """Whether a reply is believed: only if several in a row are the same, over a minute. If not, count it."""
-        if not self._is_latest:
-            self._give_up_earlier()
-            return False
-        times, since = self._in_a_row(self.batch.failures, self.batch.failing_at, code)
-        if _is_repeated(times, since, self.services.now()):
-            return True
-        self._poll_again(DOUBTED_SECONDS, failures=times, failing_code=code, failing_at=since, misses=0)
-        return False
-
-    def _failed_for_long(self, code: int | None, message: str, counted_as: int, *, or_for_others: bool = False) -> bool:
-        """Process a failure that may not be the batch's own: it is believed after a quarter of an hour.
-
-        Args:
-            code: what the reply says.
-            message: likewise.
-            counted_as: the code that polls in a row must have (`_in_a_row`).
-            or_for_others: whether it is believed after a minute if another id was answered normally meanwhile; that a
-                batch of the job failed alike proves nothing.
-        """
-        services, job, batch, now = self.services, self.job, self.batch, self.services.now()
-        if not self._is_latest:
-            self._give_up_earlier()
-            return False
-        times, since = self._in_a_row(batch.failures, batch.failing_at, counted_as)
-        if is_lost_for_long(times, since, now) or (
-            or_for_others and _is_repeated(times, since, now) and self.other_known
-        ):
-            self._failed(code, message)
-            return False
-        counted: dict[str, object] = {"failures": times, "failing_code": counted_as, "failing_at": since, "misses": 0}
-        if is_overdue(services, batch, now) or job.is_past_deadline(now):
-            return submit_again(services, job, batch, LATE, counted)
-        wait = next_look(times, since, now - self.submission.at, now)
-        services.ledger.schedule_poll(batch, now + wait, **counted)
-        return False
-
-    def _in_a_row(self, times: int, since: float, code: int) -> tuple[int, float]:
-        """How many polls in a row got this code, with this one, and since when, Unix seconds.
-
-        What differs in kind differs in code, since neither proves the other: a server's status makes a code negative;
-        an unknown id is 404, and 200 one that is known, but completed without answers that can be read.
-
-        Args:
-            times: as many polls before, of this code or another.
-            since: time of the first of them.
-            code: of this poll.
-        """
-        same = times > 0 and self.batch.failing_code == code
-        return (times + 1, since) if same else (1, self.services.now())
-
-    def _no_answers(self) -> bool:
-        """Process a batch that is completed without answers: they are paid for, so they may come for a while."""
-        services, job, batch, now = self.services, self.job, self.batch, self.services.now()
-        if not self._is_latest:
-            self._give_up_earlier()
-            return False
-        times, since = self._in_a_row(batch.misses, batch.missed_at, HTTPStatus.OK)
-        counted = _missed(times, since, HTTPStatus.OK)
-        if is_lost_for_long(times, since, now):
-            return submit_again(services, job, batch, NO_ANSWERS, counted)
-        if is_overdue(services, batch, now) or job.is_past_deadline(now):
-            return submit_again(services, job, batch, LATE, counted)
-        self._look_again(times, since, counted)
-        return False
-
-    def _not_known(self, reply: Rejected) -> bool:
-        """Process a reply that the id is not known, which is believed only if other ids are, or of one batch."""
-        services, job, batch, now = self.services, self.job, self.batch, self.services.now()
-        seen = self.submission
-        failing = {"calls_fail_since": note_lasting_error(services, job, batch, reply, polling=True)}
-        if not self._is_latest:
-            since = seen.missed_at if seen.misses else now
-            shown = batch.pending_at > since or batch.submissions[-1].given_up
-            given_up = is_lost_for_long(seen.misses + 1, since, now) and shown
-            changed = replace(seen, misses=seen.misses + 1, missed_at=since, given_up=given_up)
-            self._poll_again(self._wait_for_earlier(changed), submissions=self._with(changed), **failing)
-            return False
-        times, since = self._in_a_row(batch.misses, batch.missed_at, HTTPStatus.NOT_FOUND)
-        counted = _missed(times, since, HTTPStatus.NOT_FOUND) | failing
-        if is_overdue(services, batch, now) or job.is_past_deadline(now):
-            return submit_again(services, job, batch, LATE, counted)
-        if is_lost_for_long(times, since, now) and self.other_known:
-            return submit_again(services, job, batch, LOST, counted)
-        self._look_again(times, since, counted)
-        return False
-
-    def _look_again(self, times: int, since: float, counted: dict[str, object]) -> None:
-        """Poll an id again for which nothing was found since then."""
-        now = self.services.now()
-        wait = next_look(times, since, now - self.submission.at, now)
-        self.services.ledger.schedule_poll(self.batch, now + wait, **counted)
-
-    def _failed(self, code: int | None, message: str) -> None:
+    def _failed(self, code: int | None, message: str, _counted: dict[str, object]) -> bool:
         """Process a failure after acceptance; while another id that was paid for is polled, only this is given up."""
         services, job, batch, now = self.services, self.job, self.batch, self.services.now()
         if not self._is_latest:
-            self._give_up_earlier(has_failed=True)
+            self._give_up_earlier(code or 0, {}, has_failed=True)
         elif len(batch.pollable) == 1 or is_overdue(services, batch, now) or job.is_past_deadline(now):
             isolate_or_end(services, job, batch, code, message)
         else:
             failed = self._with(replace(self.submission, given_up=True))
             services.ledger.schedule_poll(batch, now + DOUBTED_SECONDS, submissions=failed, failing_code=code or 0)
+        return False
 
-    def _give_up_earlier(self, *, has_failed: bool = False) -> None:
+    def _give_up_earlier(self, code: int, updates: dict[str, object], *, has_failed: bool = False) -> None:
         """Count a poll against an earlier id of a batch that was submitted again; only that id is given up.
 
         The counts of the latest id stay: it alone decides what happens to the batch. The codes of an earlier one are
         not kept, so that all errors count alike, for as long as those of a server.
         """
-        seen, now = self.submission, self.services.now()
+        seen, batch, now = self.submission, self.batch, self.services.now()
         misses, since = seen.misses + 1, seen.missed_at if seen.misses else now
-        given_up = has_failed or is_lost_for_long(misses, since, now)
+        # An id is unknown, too, while no id is found.
+        is_proven = code != HTTPStatus.NOT_FOUND or batch.pending_at > since or batch.submissions[-1].given_up
+        given_up = has_failed or (is_lost_for_long(misses, since, now) and is_proven)
         counted = replace(seen, misses=misses, missed_at=since, given_up=given_up)
-        self._poll_again(self._wait_for_earlier(counted), submissions=self._with(counted))
+        self._poll_again(self._wait_for_earlier(counted), submissions=self._with(counted), **updates)
 
     def _wait_for_earlier(self, seen: Submission) -> float:
         """Seconds until the next poll after one that counts against an earlier id; longer if no latest id is polled.
@@ -327,13 +282,3 @@ class UnfinishedPoll:
     def _with(self, changed: Submission) -> tuple[Submission, ...]:
         """The batch's submissions, the polled one changed."""
         return tuple(changed if one is self.submission else one for one in self.batch.submissions)
-
-
-def _missed(times: int, since: float, status: int) -> dict[str, object]:
-    """A batch's changes by polls that found nothing."""
-    return {"misses": times, "missed_at": since, "failing_code": int(status), "failures": 0}
-
-
-def _is_repeated(times: int, since: float, now: float) -> bool:
-    """Whether a reply that blames the request has come often and long enough."""
-    return times >= FAILURES and now - since >= FAILURES_OVER

@@ -160,7 +160,7 @@ def _is_given_up(found: DueItem, refusal: Denied, now: float) -> bool:
 def _seconds_behind(services: Services, found: DueItem, now: float) -> float:
     """Seconds for which a batch is not polled, because its event will tell of it."""
     job, batch = found.job, found.batch
-    if len(batch.submissions) != 1 or batch.told_at or batch.misses or not needs_call(job, batch, now):
+    if len(batch.submissions) != 1 or batch.told_at or batch.failures or not needs_call(job, batch, now):
         return 0.0
     wait = waits_for_event(services, as_sent(job, batch.submissions[-1].sender), batch, now)
     return wait if job.deadline_at is None or now + wait < job.deadline_at else 0.0
