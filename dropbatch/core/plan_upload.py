@@ -28,11 +28,9 @@ from dropbatch.core.formats.registry import FORMATS, Form, reader_of, target_of
 from dropbatch.core.formats.tables import answer_columns
 from dropbatch.core.records.detect_form import BOM, detect_form
 from dropbatch.core.records.framing import elements
-from dropbatch.core.records.plan import FIRST_BATCH_RECORDS, Checkpoint, SplitPlan
+from dropbatch.core.records.plan import FIRST_BATCH_RECORDS, SplitPlan
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from dropbatch.core.formats.base import Reader
     from dropbatch.core.formats.model_catalog import Catalog
     from dropbatch.core.options import Options
@@ -194,7 +192,7 @@ def _plan(
     """The plan, and a table's header, which is empty for other formats."""
     head, complete = beginning.head, beginning.complete
     form, start = detect_form(head, complete=complete)
-    array = list(_elements(head[start:])) if form == "array" else None
+    array = _elements(form, head[start:]) if form == "array" else None
     format_ = options.format or detect_format(key, head, complete=complete, form=form, elements=array)
     known, start_line, header, delimiter = FORMATS[format_], 0, b"", ""
     if not known.is_json or (format_ != "native" and form == "object"):
@@ -219,21 +217,19 @@ def _plan(
         answers=known.is_table and bool(answer_columns(options.defaults or {})),
         converts=format_ != "native" or bool(options.defaults),
     )
-    records = _elements(head[start:]) if plan.is_document else None
+    records = _elements(form, head[start:]) if plan.is_document else None
     if plan.by_default and (model := first_model(format_, head, complete=complete, elements=records)):
         most = limits.most(model)
         plan = replace(plan, model=model, max_requests=most, first_requests=min(FIRST_BATCH_RECORDS, most))
     return plan, header
 
 
-def _elements(text: bytes) -> Iterator[bytes]:
-    """The whole elements at the beginning of an array, as far as they can be read."""
-    plan = SplitPlan("", 0, 0, "", form="array")
+def _elements(form: str, text: bytes) -> list[bytes]:
+    """The elements of a document; none if it is broken, which the split finds."""
     try:
-        for window in elements(plan, Checkpoint(), [text]):
-            yield from (record for record in window.records if isinstance(record, bytes))
+        return [bytes(one) for window in elements(form, [text]) for one in window.records]  # type: ignore[arg-type]
     except UploadRefused:
-        return  # The head ends within an element; what is broken, the split finds.
+        return []
 
 
 def _delimiter(format_: str, text: bytes) -> str:

@@ -36,7 +36,7 @@ def small_limits() -> Iterator[None]:
         patch.setattr(windows, "EXCERPT_BYTES", EXCERPT)
         patch.setattr(windows, "WINDOW_BYTES", 200)
         patch.setattr(module, "MIN_RECORDS", 2)
-        patch.setattr(windows, "MIN_ELEMENTS", 2)
+        patch.setattr(windows, "WINDOW_ELEMENTS", 3)
         yield
 
 

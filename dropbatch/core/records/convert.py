@@ -150,8 +150,8 @@ def windows(plan: SplitPlan, start: Checkpoint, blocks: Iterable[bytes]) -> Iter
     if plan.is_table:
         yield from read_rows(blocks, plan.delimiter.encode(), start.line)
     elif plan.is_document:
-        for window in elements(plan, start, blocks):
-            yield RecordWindow(window.records, window.steps, [0] * len(window.records))
+        for window in elements(plan.form, blocks, start.record):
+            yield RecordWindow(window.records, *([[0] * len(window.records)] * 2))  # A document is read whole.
     else:
         for window in lines(blocks):
             if window.blank_bytes:

@@ -25,7 +25,7 @@ from dropbatch.core.records.plan import Checkpoint, body_room, max_records
 from dropbatch.core.records.surrogates import about_lone_surrogate, without_lone_surrogates
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from dropbatch.core.records.inputs import Inputs
     from dropbatch.core.records.plan import SplitPlan
@@ -202,7 +202,7 @@ def _runs(plan: SplitPlan, start: Checkpoint, blocks: Iterable[bytes]) -> Iterat
     """All records of an upload: valid ones together; a run with an invalid one is divided, down to single records."""
     place, gap = start, 0 if plan.is_document else 1
     inputs = inputs_of(plan)
-    for window in elements(plan, start, blocks) if plan.is_document else lines(blocks):
+    for window in elements(plan.form, blocks, start.record) if plan.is_document else lines(blocks):
         if window.blank_bytes:
             place = after_blank(place, window)
             yield _Run.blank(place, gap)
@@ -211,14 +211,15 @@ def _runs(plan: SplitPlan, start: Checkpoint, blocks: Iterable[bytes]) -> Iterat
         while spans:
             begin, end = spans.pop()
             records = window.records[begin:end]
-            steps = window.steps[begin:end] if window.steps else list(map(len, records))
-            size = len(window.lines) - len(steps) + 1 if _is_whole(window, steps) else sum(steps)
+            lengths = list(map(len, records))
+            steps = [0] * len(records) if plan.is_document else lengths  # A document is read whole by every run.
+            size = len(window.lines) - len(records) + 1 if _is_whole(window, records) else sum(lengths)
             # One may be too large; an OverlongRecord is.
-            valid = _valid(window, records, steps, inputs) if size < API_BODY_LIMIT - WRAPPER_BYTES else None
+            valid = _valid(window, records, lengths, inputs) if size < API_BODY_LIMIT - WRAPPER_BYTES else None
             if valid:
                 text, weights, references = valid
                 line = None if plan.is_document else place.line + 1
-                after = _after(place, size, gap, len(steps), len(steps))
+                after = _after(place, 0 if plan.is_document else size, gap, len(steps), len(steps))
                 yield _Run(text, references, weights, line, place, steps, gap, after)
                 place = after
             elif len(records) > MIN_RECORDS:
@@ -243,15 +244,15 @@ def after_blank(place: Checkpoint, window: Window) -> Checkpoint:
 
 
 def _valid(
-    window: Window, records: list[bytes | OverlongRecord], steps: list[int], inputs: Inputs
+    window: Window, records: list[bytes | OverlongRecord], lengths: list[int], inputs: Inputs
 ) -> tuple[bytes, list[int], list[msgspec.Raw]] | None:
     """Records that can all be sent, without the CR of a CRLF: their text with commas, their lengths and references.
 
     None if perhaps one cannot be sent: each is read separately, as `validate_record` does it.
     """
     raws: list[bytes] = records  # type: ignore[assignment]
-    weights = steps
-    if _is_whole(window, steps) and not window.returns:
+    weights = lengths
+    if _is_whole(window, raws) and not window.returns:
         text = window.lines.replace(b"\n", b",")
     else:
         raws = [raw.removesuffix(b"\r") for raw in raws] if window.returns else raws
@@ -261,9 +262,9 @@ def _valid(
     return text, weights, _as_json(found, raws)
 
 
-def _is_whole(window: Window, steps: list[int]) -> bool:
+def _is_whole(window: Window, records: Sequence[object]) -> bool:
     """Whether these are all records of a window of lines."""
-    return bool(window.lines) and len(steps) == len(window.records)
+    return bool(window.lines) and len(records) == len(window.records)
 
 
 def _as_json(references: list[Any], raws: list[bytes]) -> list[msgspec.Raw]:

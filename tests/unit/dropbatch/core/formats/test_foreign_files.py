@@ -67,7 +67,7 @@ def read(path):
     """The form of a file, and its records."""
     content = path.read_bytes()
     form, start = detect_form(content, complete=True)
-    elements = list(_elements(content[start:])) if form == "array" else None
+    elements = _elements(form, content[start:]) if form == "array" else None
     format_ = detect_format(f"inbox/{path.name}", content, complete=True, form=form, elements=elements)
     if elements:
         return Form(format_), [json.dumps(json.loads(one)).encode() for one in elements]

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dropbatch.core.records.detect_form import HEAD_BYTES, detect_form, end_of_value
+from dropbatch.errors import UploadRefused
 
 BOM = b"\xef\xbb\xbf"
 
@@ -29,9 +30,7 @@ BOM = b"\xef\xbb\xbf"
 )
 def test_lone_requests_array_is_document(text):
     form, start = detect_form(text, complete=True)
-    assert form == "object"
-    assert text[:start].rstrip().endswith(b"[")
-    assert text[:start].count(b'"requests"') >= 1
+    assert (form, start) == ("object", len(BOM) if text.startswith(BOM) else 0)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +46,7 @@ def test_lone_requests_array_is_document(text):
 )
 def test_lone_array_of_objects_is_document(text):
     form, start = detect_form(text, complete=True)
-    assert (form, start) == ("array", text.index(b"[") + 1)
+    assert (form, start) == ("array", len(BOM) if text.startswith(BOM) else 0)
 
 
 @pytest.mark.parametrize(
@@ -91,9 +90,6 @@ def test_json_lines_begin_behind_byte_order_mark():
 @pytest.mark.parametrize(
     ("head", "form"),
     [
-        (b'{"requests":[' + b'{"text":"a"},' * 10, "object"),
-        (b'{"requests":[\n{"text":"a"},\n', "object"),
-        (b'[{"text":"a"},', "array"),
         (b'{"text":"a"}\n{"text":', "jsonl"),
         (b'{"requests":[{"text":"a"}]}\n{"requests":', "jsonl"),
         (b'{"text":"' + b"a" * 100, "jsonl"),
@@ -102,6 +98,14 @@ def test_json_lines_begin_behind_byte_order_mark():
 )
 def test_form_is_detected_from_head(head, form):
     assert detect_form(head, complete=False)[0] == form
+
+
+@pytest.mark.parametrize(
+    "head", [b'{"requests":[' + b'{"text":"a"},' * 10, b'{"requests":[\n{"text":"a"},\n', b'[{"text":"a"},']
+)
+def test_large_document_is_refused_with_fix(head):
+    with pytest.raises(UploadRefused, match="jq -c"):
+        detect_form(head, complete=False)
 
 
 def test_head_holds_more_than_largest_record():
@@ -125,11 +129,10 @@ values = st.recursive(
     value=values,
     indent=st.sampled_from([None, 1]),
     behind=st.sampled_from([b",", b"]", b" ", b"}"]),
-    strict=st.booleans(),
 )
-def test_value_ends_where_json_reader_says(value, indent, behind, strict):
+def test_value_ends_where_json_reader_says(value, indent, behind):
     text = json.dumps(value, indent=indent).encode()
-    assert end_of_value(b" " + text + behind + b'{"a":1}', 1, strict=strict) == 1 + len(text)
+    assert end_of_value(b" " + text + behind + b'{"a":1}', 1) == 1 + len(text)
 
 
 @given(value=st.one_of(st.lists(values, max_size=3), st.text(max_size=9)), part=st.floats(0, 1, exclude_max=True))
@@ -140,11 +143,13 @@ def test_value_cut_short_has_no_end(value, part):
 
 def test_raw_line_feed_ends_strict_string():
     assert end_of_value(b'{"a":"\n"},', 0) is None
-    assert end_of_value(b'{"a":"\n"},', 0, strict=False) == 9
 
 
 @given(head=st.binary(max_size=40), complete=st.booleans())
 def test_any_bytes_have_form(head, complete):
-    form, start = detect_form(head, complete=complete)
+    try:
+        form, start = detect_form(head, complete=complete)
+    except UploadRefused:
+        return
     assert form in {"jsonl", "object", "array"}
     assert 0 <= start <= len(head)
