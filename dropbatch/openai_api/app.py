@@ -10,12 +10,12 @@ import hmac
 import logging
 import re
 import time
-from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 import msgspec
 from starlette.applications import Starlette
+from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
@@ -24,8 +24,7 @@ from dropbatch.errors import Error
 from dropbatch.openai_api import names
 from dropbatch.openai_api.batches import Batches, NewBatch
 from dropbatch.openai_api.errors import ApiError, of_library
-from dropbatch.openai_api.files import MAX_FILE_BYTES, PART_BYTES, Files, Upload
-from dropbatch.openai_api.forms import FileForm
+from dropbatch.openai_api.files import MAX_FILE_BYTES, Files
 from dropbatch.openai_api.results import Results
 from dropbatch.openai_api.store import Store
 
@@ -42,6 +41,8 @@ logger = logging.getLogger(__name__)
 
 MAX_JSON_BYTES = 64 << 10
 MAX_FORM_BYTES = MAX_FILE_BYTES + (1 << 20)
+MAX_FIELDS, MAX_FIELD_BYTES = 20, 4_096
+"""Of the form that uploads a file."""
 IDLE_SECONDS = 120.0
 """Seconds without a byte after which a body is given up."""
 MAX_BATCHES, MAX_FILES = 100, 10_000
@@ -189,22 +190,17 @@ class _Api:
     # ── files ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def create_file(self, request: Request) -> Response:
-        form = FileForm(request.headers.get("content-type", ""))
-        upload: Upload | None = None
+        parser = MultiPartParser(
+            request.headers, _body(request, MAX_FORM_BYTES), max_fields=MAX_FIELDS, max_part_size=MAX_FIELD_BYTES
+        )
         try:
-            async with aclosing(_body(request, MAX_FORM_BYTES)) as chunks:
-                async for chunk in chunks:
-                    form.feed(chunk)
-                    if len(form.content) >= PART_BYTES:
-                        upload = upload or Upload(self._files.store, form)
-                        await self._transfer(upload.add, form.take())
-            upload = upload or Upload(self._files.store, form)
-            return _answer(await self._transfer(upload.finish, form))
-        except BaseException:
-            if upload:
-                with anyio.CancelScope(shield=True):
-                    await self._transfer(upload.abort)
-            raise
+            form = await parser.parse()
+        except (MultiPartException, KeyError) as error:
+            raise ApiError(400, f"The body must be multipart/form-data with purpose and file: {error}") from error
+        try:
+            return _answer(await self._transfer(self._files.create, form))
+        finally:
+            await form.close()
 
     async def list_files(self, request: Request) -> Response:
         after, limit = _page(request, MAX_FILES, MAX_FILES)

@@ -10,18 +10,20 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
+from starlette.datastructures import UploadFile
+
 from dropbatch.openai_api import names
 from dropbatch.openai_api.errors import ApiError, no_such
-from dropbatch.openai_api.store import MAX_PAGE, PartedObject
+from dropbatch.openai_api.store import MAX_PAGE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from starlette.datastructures import FormData
+
     from dropbatch.client.transfer.objects import ObjectHead
-    from dropbatch.openai_api.forms import FileForm
     from dropbatch.openai_api.store import Store
 
-PART_BYTES = 8 << 20
 MAX_FILE_BYTES = 10 << 30
 MAX_NAME = 150
 """Characters of a file's name that are kept: S3's metadata has room for 2 KB."""
@@ -33,61 +35,6 @@ BLOCK_BYTES = 2 << 20
 _KNOWN_FILES = 10_000
 
 
-class Upload:
-    """A file on its way to S3: small ones are put whole at the end, others in parts. It exists when it is finished."""
-
-    def __init__(self, store: Store, form: FileForm) -> None:
-        """Begin with the fields that precede the file.
-
-        Raises:
-            ApiError: one is wrong.
-        """
-        self._store = store
-        self.file_id = f"file-{names.new_id(time.time())}"
-        self._lifetime = lifetime_of(form.fields)
-        self._metadata = {"filename": quote(_printable(form.filename or "")[:MAX_NAME])}
-        if self._lifetime != LIFETIME_SECONDS:
-            self._metadata["lifetime"] = str(self._lifetime)
-        self._parted: PartedObject | None = None
-        self._size = 0
-
-    def add(self, content: bytearray) -> None:
-        """Write a part of at least 5 MB."""
-        if self._parted is None:
-            self._parted = PartedObject(self._store, names.file_key(self.file_id), self._metadata)
-        self._size += len(content)
-        self._parted.add(content)
-
-    def finish(self, form: FileForm) -> dict[str, Any]:
-        """Write the last bytes and make the file; return its object.
-
-        Args:
-            form: read to its end.
-
-        Raises:
-            ApiError: the form is no upload for a batch, or its file is empty.
-        """
-        _check_form(form)
-        if lifetime_of(form.fields) != self._lifetime:
-            raise ApiError(400, "It must precede the file.", "expires_after")
-        rest = form.take()
-        if self._parted is None:
-            if not rest:
-                raise ApiError(400, "The file is empty.", "file", "empty_file")
-            self._size = len(rest)
-            self._store.put(names.file_key(self.file_id), rest, self._metadata)
-        else:
-            if rest:
-                self.add(rest)
-            self._parted.complete()
-        return _object(self.file_id, self._size, self._metadata)
-
-    def abort(self) -> None:
-        """Discard what was written, unless it is finished."""
-        if self._parted is not None:
-            self._parted.abort()
-
-
 class Files:
     """The uploaded files of a bucket."""
 
@@ -95,6 +42,20 @@ class Files:
         self.store = store
         # A file never changes, and a listing shows only those that exist.
         self._listed = lru_cache(_KNOWN_FILES)(self.head)
+
+    def create(self, form: FormData) -> dict[str, Any]:
+        """Keep the file of a form, which lies in a temporary file; return its object.
+
+        Raises:
+            ApiError: the form is no upload for a batch, or its file is empty.
+        """
+        file, fields = _checked(form)
+        file_id, lifetime = f"file-{names.new_id(time.time())}", lifetime_of(fields)
+        metadata = {"filename": quote(_printable(file.filename or "")[:MAX_NAME])}
+        if lifetime != LIFETIME_SECONDS:
+            metadata["lifetime"] = str(lifetime)
+        self.store.upload(names.file_key(file_id), file.file, metadata)
+        return _object(file_id, file.size or 0, metadata)
 
     def head(self, file_id: str) -> ObjectHead:
         """What S3 knows about a file.
@@ -202,22 +163,26 @@ def lifetime_of(fields: Mapping[str, str]) -> int:
     return int(seconds)
 
 
-def _check_form(form: FileForm) -> None:
-    """Check that a form which was read to its end is an upload for a batch.
+def _checked(form: FormData) -> tuple[UploadFile, dict[str, str]]:
+    """A form's file and its fields.
 
     Raises:
-        ApiError: it is not.
+        ApiError: it is no upload for a batch.
     """
-    form.check_whole()
-    purpose = form.fields.get("purpose")
+    files = [value for name, value in form.multi_items() if name == "file" and isinstance(value, UploadFile)]
+    fields = {name: value for name, value in form.multi_items() if isinstance(value, str)}
+    purpose = fields.get("purpose")
     if purpose is None:
         raise ApiError(400, "You must provide a purpose: batch.", "purpose", "missing_required_parameter")
     if purpose != "batch":
         raise ApiError(
             400, f"'{purpose[:60]}' is not supported: the purpose must be batch.", "purpose", "invalid_value"
         )
-    if form.filename is None:
-        raise ApiError(400, "You must provide a file.", "file", "missing_required_parameter")
+    if len(files) != 1:
+        raise ApiError(400, "You must provide one file.", "file", "missing_required_parameter")
+    if not files[0].size:
+        raise ApiError(400, "The file is empty.", "file", "empty_file")
+    return files[0], fields
 
 
 def _expires_at(file_id: str, metadata: Mapping[str, str]) -> int:

@@ -10,7 +10,6 @@ import uvicorn
 
 from dropbatch.errors import UsageError
 from dropbatch.openai_api.app import make_app
-from dropbatch.openai_api.connections import protocol
 
 if TYPE_CHECKING:
     from dropbatch.client.stack import Stack
@@ -52,7 +51,7 @@ def make_server(stack: Stack, key: str, model: str = "") -> uvicorn.Server:
     return uvicorn.Server(
         uvicorn.Config(
             make_app(stack, key, model),
-            http=protocol(),
+            http="h11",  # It bounds the size of headers.
             h11_max_incomplete_event_size=MAX_HEADER_BYTES,
             ws="none",
             lifespan="off",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
 from dropbatch.client import aws
 from dropbatch.client.transfer.objects import CONDITION_FAILED, ObjectHead, blocks, head_of
-from dropbatch.client.uploads import begin, complete, copy_parts, send_part
+from dropbatch.client.uploads import copy_parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -76,6 +76,11 @@ class Store:
                 raise
         return True
 
+    def upload(self, key: str, content: BinaryIO, metadata: dict[str, str]) -> None:
+        """Write a file; a large one in parts, some at the same time."""
+        with aws.explained():
+            self.s3.upload_fileobj(content, self.bucket, key, ExtraArgs={"Metadata": metadata})
+
     def delete(self, key: str) -> None:
         """Delete an object; its version is deleted a day later."""
         with aws.explained():
@@ -112,31 +117,3 @@ class Store:
         with aws.explained():
             to = {"Bucket": self.bucket, "Key": target}
             copy_parts(self.s3, place, head.size, to, metadata, CopySourceIfMatch=f'"{head.etag}"')
-
-
-class PartedObject:
-    """An object that is written in parts, and exists once it is complete."""
-
-    def __init__(self, store: Store, key: str, metadata: dict[str, str]) -> None:
-        self._s3 = store.s3
-        with aws.explained():
-            self._where = begin(self._s3, {"Bucket": store.bucket, "Key": key}, metadata)
-        self._parts: list[dict[str, Any]] = []
-        self._completed = False
-
-    def add(self, content: bytes | bytearray) -> None:
-        """Write the next part."""
-        with aws.explained():
-            self._parts.append(send_part(self._s3, self._where, len(self._parts) + 1, content))
-
-    def complete(self) -> None:
-        """Make the object of its parts."""
-        with aws.explained():
-            complete(self._s3, self._where, self._parts)
-        self._completed = True
-
-    def abort(self) -> None:
-        """Discard the parts, unless the object is complete."""
-        if not self._completed:
-            with aws.explained():
-                self._s3.abort_multipart_upload(**self._where)

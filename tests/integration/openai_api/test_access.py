@@ -12,7 +12,6 @@ import pytest
 from botocore.exceptions import ClientError
 
 from dropbatch.core.formats.model_catalog import catalog
-from dropbatch.openai_api import connections
 from dropbatch.openai_api.server import MAX_HEADER_BYTES
 from tests.support.journeys.openai_server import serving
 from tests.support.terminal import run_alone

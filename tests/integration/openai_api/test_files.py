@@ -9,9 +9,10 @@ import openai
 import pytest
 
 from dropbatch.openai_api import files as module
-from dropbatch.openai_api.files import BLOCK_BYTES, PART_BYTES
+from dropbatch.openai_api.files import BLOCK_BYTES
 from tests.support.aws.resources import BUCKET
 
+PART_BYTES = 8 << 20
 LINE = b'{"custom_id":"a"}\n'
 LARGE = bytes(range(256)) * ((2 * PART_BYTES + BLOCK_BYTES // 2) // 256)
 
