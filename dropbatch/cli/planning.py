@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from dropbatch.cli.context import note
 from dropbatch.client import aws
 from dropbatch.client.results.downloads import MANIFEST, read_manifest, written_names
-from dropbatch.client.results.so_far_file import answers_in
 from dropbatch.client.sources import upload_name
 from dropbatch.client.transfer.stored import S3, is_stored, path_in_place, stored_name
 from dropbatch.client.uploads import upload_key
@@ -141,7 +140,7 @@ def _results_in(place: Path, names: Sequence[str]) -> dict[str, str]:
         if name in names and (manifest := read_manifest(place / name)):
             told = f"{place} (files of job {manifest['job_id']})"
             found |= dict.fromkeys(written_names(manifest).intersection(names), told)
-    return found | answers_in(place, names)
+    return found
 
 
 def _unreadable(error: OSError) -> None:

@@ -9,7 +9,7 @@ from dropbatch.client import aws
 from dropbatch.client.job_files import JobFiles
 from dropbatch.core import keys
 from dropbatch.core.options import as_arguments
-from dropbatch.errors import Error, JobFailed, UsageError
+from dropbatch.errors import Error, JobFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
@@ -100,37 +100,17 @@ class Job(JobFiles):
 
         return deliver(self, LocalPath(folder), progress, merged=merged, exports=exports, columns=columns, force=force)
 
-    def results(self, *, merged: bool = False, so_far: bool = False) -> Iterator[Record]:
+    def results(self, *, merged: bool = False) -> Iterator[Record]:
         """The finished job's records, in input order; streamed.
 
         Args:
             merged: each record's newest answer, retries included; they are written to a temporary file first.
-            so_far: also of a running job: the records that have come since this handle was last asked, each once.
-                `pending` says how many are missing after that.
 
         Raises:
             NotFound: the job is not over, or has no output.
-            UsageError: both were given.
         """
-        if so_far:
-            yield from self._new_records(merged=merged)
-            return
         with self._files(merged=merged) as files:
             yield from files.records()
-
-    def _new_records(self, *, merged: bool) -> Iterator[Record]:
-        from dropbatch.client.results.handed_out import HandedOut
-        from dropbatch.client.results.so_far import look, new_records
-
-        if merged:
-            raise UsageError("Retries can be merged when the job is over: give `merged` or `so_far`.")
-        self._so_far = look(self, self._so_far.done if self._so_far else HandedOut())
-        yield from new_records(self._so_far)
-
-    @property
-    def pending(self) -> int | None:
-        """Records that `results(so_far=True)` has not given; None if it is not known how many the job has."""
-        return self._so_far.pending if self._so_far else None
 
     def to_arrow(self, *, merged: bool = False, columns: bool = True) -> Any:  # noqa: ANN401 - pyarrow has no types
         """The finished job's records as a `pyarrow.Table` (extra `dropbatch[data]`).

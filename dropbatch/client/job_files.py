@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Self
 
-    from dropbatch.client.results.so_far import SoFar
     from dropbatch.client.stack import Stack
     from dropbatch.client.uploads import Uploaded
 
@@ -39,7 +38,6 @@ class JobFiles:
     folder: str
     uploaded: Uploaded | None = field(default=None, compare=False)
     _state: str = field(default="", init=False, compare=False)
-    _so_far: SoFar | None = field(default=None, init=False, compare=False)
 
     def __repr__(self) -> str:
         """The id, the path, and the state that was read last."""

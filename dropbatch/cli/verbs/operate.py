@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from dropbatch.cli.context import Context, as_json, emit, parse_since, pass_context
 from dropbatch.cli.exits import Exit
-from dropbatch.errors import UsageError
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -92,34 +89,10 @@ LEVELS = {"ok": "ok", "note": "note", "bad": "BAD", "unknown": "?"}
 
 
 @click.command()
-@click.option("--probe", is_flag=True, help="Ask the real API what its documentation leaves open. Needs no AWS.")
-@click.option("--model", default="@cf/baai/bge-small-en-v1.5", show_default=True, help="For --probe.")
-@click.option("--gateway", metavar="ID", help="For --probe: an AI Gateway of the account to try too.")
-@click.option(
-    "--worker",
-    metavar="URL",
-    help="For --probe: a Worker of Transport=worker, to measure how many calls its AI binding takes; its secret in "
-    "DROPBATCH_WORKER_SECRET.",
-)
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
-    default=Path("probe.json"),
-    show_default=True,
-    metavar="FILE",
-    help="For --probe: where to save the answers.",
-)
-@click.option("--yes", is_flag=True, help="For --probe: do not ask first.")
 @as_json
 @pass_context
-def doctor(
-    context: Context, *, probe: bool, model: str, gateway: str | None, worker: str | None, output: Path, yes: bool
-) -> None:
+def doctor(context: Context) -> None:
     """Find what is wrong, and say what to do."""
-    if probe:
-        _probe(model, gateway, worker, output, yes=yes)
-        return
     from dropbatch.cli.doctor import examine
 
     worst = Exit.DONE
@@ -129,27 +102,3 @@ def doctor(
         shown = {"check": finding.name, "level": finding.level, "message": finding.message}
         emit(shown, f"{LEVELS[finding.level]:<5} {finding.name:<13} {finding.message}")
     raise SystemExit(worst)
-
-
-def _probe(model: str, gateway: str | None, worker: str | None, output: Path, *, yes: bool) -> None:
-    import os
-
-    from dropbatch.cli.cloudflare import DEFAULT_BASE_URL, Api, apis_of
-    from dropbatch.cli.probe import BINDING_COST, COST, MOST_CALLS, Prober, lines
-
-    needed = ["CLOUDFLARE_ACCOUNT_ID", "CLOUDFLARE_API_TOKEN", *(["DROPBATCH_WORKER_SECRET"] if worker else [])]
-    missing = [name for name in needed if not os.environ.get(name)]
-    if missing:
-        raise UsageError(f"Set {' and '.join(missing)}.")
-    click.echo(COST.format(model=model), err=True)
-    if worker:
-        click.echo(BINDING_COST.format(calls=MOST_CALLS, url=worker), err=True)
-    if not yes and not click.confirm("Continue?", err=True):
-        raise SystemExit(Exit.DONE)
-    base_url = os.environ.get("WORKERS_AI_BASE_URL", DEFAULT_BASE_URL)
-    api = apis_of(base_url, os.environ["CLOUDFLARE_ACCOUNT_ID"], os.environ["CLOUDFLARE_API_TOKEN"])[0]
-    measured = Api(worker.rstrip("/"), "", os.environ["DROPBATCH_WORKER_SECRET"]) if worker else None
-    found = Prober(api, model, gateway, measured, lambda text: click.echo(text, err=True)).run()
-    output.write_text(json.dumps(found, indent=1) + "\n")
-    saved = f"Saved in {output}. It contains no token and no text, so you can attach it to a bug report."
-    emit(found, *lines(found), saved)

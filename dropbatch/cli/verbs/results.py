@@ -13,7 +13,7 @@ from dropbatch.cli.exits import Exit, in_options, worst
 from dropbatch.client.job import Job
 from dropbatch.client.results import EXPORTS
 from dropbatch.core.keys import JobState
-from dropbatch.errors import Interrupted, NotFound, NothingToRetry, UsageError
+from dropbatch.errors import NotFound, NothingToRetry, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,9 +30,6 @@ if TYPE_CHECKING:
     help="The folder, or that of the folders of several jobs; the job's id, or this folder, if not given.",
 )
 @click.option(
-    "--so-far", is_flag=True, help="Of a running job: bring the file that -o names up to date with its answers."
-)
-@click.option(
     "--merged", is_flag=True, help="Also write the output with each record's newest answer, retries included."
 )
 @click.option("--as", "kinds", type=click.Choice(tuple(EXPORTS)), multiple=True, help="Also write the records so.")
@@ -46,7 +43,6 @@ def get(
     *,
     jobs: Sequence[str],
     folder: Path | None,
-    so_far: bool,
     merged: bool,
     kinds: Sequence[str],
     no_columns: bool,
@@ -58,15 +54,8 @@ def get(
     from dropbatch.cli.following import Following
 
     found, many = context.jobs(jobs)
-    if so_far:
-        if many or merged or kinds or folder is None:
-            raise UsageError("--so-far takes one job, -o FILE and --force.")
-        if folder.is_dir():
-            raise UsageError(f"{folder} is a folder. With --so-far, -o names a file.")
-        _get_so_far(found[0], folder, force=force)
-        return
     if folder and folder.is_file():
-        raise UsageError(f"{folder} is a file. -o names a folder, unless --so-far is given.")
+        raise UsageError(f"{folder} is a file. -o names a folder.")
     wanted: dict[str, Any] = {"merged": merged, "exports": kinds, "columns": not no_columns, "force": force}
     if many:
         code = Following(folder=folder or Path(), many=True, download=wanted, whole=strict).collect(found)
@@ -87,23 +76,6 @@ def _exit_of(job: Job, manifest: dict[str, Any]) -> Exit:
         return Exit.DONE
     note(failure_of(job, manifest))
     return Exit.JOB_FAILED
-
-
-def _get_so_far(job: Job, path: Path, *, force: bool) -> None:
-    from dropbatch.client.results.so_far_file import write_so_far
-
-    try:
-        done = write_so_far(job, path, force=force)
-    except KeyboardInterrupt:
-        raise Interrupted("\nInterrupted. The same command goes on.") from None
-    rest = "all of the job" if done.manifest else "the rest is not known yet"
-    if done.pending:
-        rest = f"{done.pending:,} pending"
-    shown = done._asdict() | {"path": str(path), "job_id": job.id, "over": done.manifest is not None}
-    shown.pop("manifest")
-    emit(shown, f"{path}  {done.records:,} records, {done.new:,} new, {rest}")
-    if done.manifest and done.manifest["state"] == JobState.FAILED:
-        raise SystemExit(_exit_of(job, done.manifest))
 
 
 @click.command()
