@@ -1,7 +1,7 @@
 """What the API answered to one request, whatever the model's shape: a text, tool calls, embeddings, tokens.
 
 Shapes: Workers AI's own (`response`, `translated_text`, `text`), chat and text completions (`choices`), Responses
-objects (`output`), and embeddings (`data`, or `response` of arrays). Texts and numbers stay JSON; nothing here raises.
+objects (`output`), and embeddings (`data`, or `response` of arrays). Nothing here raises.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from dropbatch.core.formats.base import (
     NULL,
     Json,
     begins,
+    compact,
     elements_of,
-    encode,
-    json_text,
     members_of,
     splice_array,
     value_of,
@@ -50,28 +49,28 @@ class Answer(NamedTuple):
     """One answer.
 
     Attributes:
-        text: as a JSON string; None if the answer has none, or none that is known.
+        text: None if the answer has none, or none that is known.
         calls: tool calls that the model requests.
         finish: why the model stopped (`finish_of`); empty if it did not say.
         tokens: as reported.
         members: the result's members as JSON; empty if it is not an object.
         is_known: whether the result has a known shape, so that no text means that the model gave none.
-        reasoning: the text of the model's reasoning, as a JSON string; None if it gave none.
+        reasoning: the text of the model's reasoning; None if it gave none.
     """
 
-    text: bytes | None
+    text: str | None
     calls: list[ToolCall]
     finish: str
     tokens: Tokens
     members: dict[str, msgspec.Raw]
     is_known: bool = True
-    reasoning: bytes | None = None
+    reasoning: str | None = None
 
 
 def read_answer(result: Json) -> Answer:
     """Read a result of the API; a result of unknown shape has no text."""
     if begins(result, b'"'):
-        return Answer(bytes(result), [], "", Tokens(), {})
+        return Answer(text_value(result), [], "", Tokens(), {})
     members = unwrapped(result)
     tokens = _tokens(members)
     if "choices" in members:
@@ -82,10 +81,9 @@ def read_answer(result: Json) -> Answer:
         raw = members.get(name, NULL)
         if bytes(raw) == b"null" or (name == "response" and vectors_of(members)):
             continue
-        is_text = begins(raw, b'"')
         calls = tool_calls_of(members.get("tool_calls", NULL))
         finish = finish_of(members.get("finish_reason", NULL))
-        return Answer(bytes(raw) if is_text else json_text(raw), calls, finish, tokens, members)
+        return Answer(text_value(raw), calls, finish, tokens, members)
     calls = tool_calls_of(members.get("tool_calls", NULL))
     is_known = "response" in members and not vectors_of(members)
     return Answer(None, calls, finish_of(members.get("finish_reason", NULL)), tokens, members, is_known=is_known)
@@ -110,22 +108,18 @@ def _of_choice(members: dict[str, msgspec.Raw], tokens: Tokens) -> Answer:
     calls = tool_calls_of(message.get("tool_calls", NULL))
     finish = finish_of((choice or {}).get("finish_reason", NULL))
     text = _text_of_content(content)
-    reasoning = next((bytes(message[name]) for name in REASONING if begins(message.get(name, NULL), b'"')), None)
+    reasoning = next((text_value(message[name]) for name in REASONING if begins(message.get(name, NULL), b'"')), None)
     return Answer(text, calls, finish, tokens, members, bool(choice), reasoning)
 
 
-def _text_of_content(content: Json) -> bytes | None:
-    """A message's content as a JSON string; parts of text are joined."""
-    if bytes(content) == b"null":
-        return None
-    if begins(content, b'"'):
-        return bytes(content)
+def _text_of_content(content: Json) -> str | None:
+    """A message's content; parts of text are joined."""
     parts = value_of(content)
     if isinstance(parts, list):
         texts = [part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str)]
         if texts and len(texts) == len(parts):
-            return encode("".join(texts))
-    return json_text(content)
+            return "".join(texts)
+    return None if bytes(content) == b"null" else text_value(content)
 
 
 def _of_responses(members: dict[str, msgspec.Raw], tokens: Tokens) -> Answer:
@@ -138,15 +132,14 @@ def _of_responses(members: dict[str, msgspec.Raw], tokens: Tokens) -> Answer:
         if kind == "function_call":
             calls += tool_calls_of(splice_array([raw]))
         elif kind == "reasoning":
-            text = _text_of_content(item.get("content", NULL))
-            thoughts += [text_value(text)] if text is not None else []
+            thoughts += filter(None, [_text_of_content(item.get("content", NULL))])
         elif kind in {"message", ""}:
             text = _text_of_content(item.get("content", NULL))
-            texts += [text_value(text)] if text is not None else []
+            texts += [text] if text is not None else []
     incomplete = members_of(members.get("incomplete_details", NULL)) or {}
     finish = finish_of(incomplete.get("reason", NULL)) or finish_of(members.get("status", NULL))
-    reasoning = encode("".join(thoughts)) if thoughts else None
-    return Answer(encode("".join(texts)) if texts else None, calls, finish, tokens, members, reasoning=reasoning)
+    reasoning = "".join(thoughts) if thoughts else None
+    return Answer("".join(texts) if texts else None, calls, finish, tokens, members, reasoning=reasoning)
 
 
 def finish_of(raw: Json) -> str:
@@ -186,7 +179,7 @@ def numbers_of(raw: Json) -> dict[str, int]:
     return {name: count for name, count in counts.items() if type(count) is int} if isinstance(counts, dict) else {}
 
 
-def text_value(text: Json) -> str:
-    """A JSON string's text; one that cannot be decoded, such as half a surrogate pair, stays as it is written."""
-    value = value_of(text)
-    return value if isinstance(value, str) else bytes(text).decode(errors="replace")
+def text_value(raw: Json) -> str:
+    """A JSON string's text; anything else, also a string that cannot be decoded, as compact JSON."""
+    value = value_of(raw)
+    return value if isinstance(value, str) else compact(raw).decode(errors="replace")

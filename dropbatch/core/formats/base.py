@@ -260,9 +260,9 @@ def escape_line_breaks(json: Json) -> bytes:
     return written
 
 
-def json_line(members: Iterable[tuple[str, Json]]) -> bytes:
-    """A line of a result file, line feed included, that every reader takes for one: an object of these members."""
-    return escape_line_breaks(splice(members)) + b"\n"
+def json_line(value: object) -> bytes:
+    """A value as a line of a result file, line feed included, that every reader takes for one."""
+    return encode_line(value) + b"\n"
 
 
 def encode_line(value: object) -> bytes:

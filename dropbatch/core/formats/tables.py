@@ -16,12 +16,9 @@ from dropbatch.core.formats.base import (
     NULL,
     Converted,
     RecordFault,
-    begins,
     compact,
     encode,
     members_of,
-    splice,
-    splice_array,
     value_of,
     with_defaults,
 )
@@ -265,10 +262,7 @@ def _members(answer: str, names: Sequence[str]) -> list[str]:
     """The members of an answer that is a JSON object: texts as they are, other values as compact JSON."""
     members = members_of(answer.encode(errors="replace")) or {}
     found = (members.get(name, NULL) for name in names)
-    return [
-        "" if raw == NULL else text_value(raw) if begins(raw, b'"') else compact(raw).decode(errors="replace")
-        for raw in found
-    ]
+    return ["" if raw == NULL else text_value(raw) for raw in found]
 
 
 def answer_columns(defaults: Mapping[str, Json]) -> list[str]:
@@ -293,10 +287,9 @@ def _is_text(row: bytes) -> bool:
 def answer_text(result: bytes | msgspec.Raw) -> str:
     """The text of a text answer, the calls of one that has no text, else the API's result as compact JSON."""
     answer = read_answer(result)
-    text = "" if answer.text is None else text_value(answer.text)
-    if not text and answer.calls:
-        calls = [splice([("name", encode(call.name)), ("arguments", arguments_object(call))]) for call in answer.calls]
-        return compact(splice_array(calls)).decode(errors="replace")
+    if not answer.text and answer.calls:
+        calls = [{"name": call.name, "arguments": arguments_object(call)} for call in answer.calls]
+        return compact(encode(calls)).decode(errors="replace")
     if answer.text is None and not answer.is_known:
         return compact(result).decode(errors="replace")
-    return text
+    return answer.text or ""

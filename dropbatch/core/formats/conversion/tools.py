@@ -153,11 +153,11 @@ class ToolCall(NamedTuple):
     arguments: bytes
 
 
-def arguments_object(call: ToolCall) -> bytes:
+def arguments_object(call: ToolCall) -> msgspec.Raw | dict[str, str]:
     """A call's arguments as an object on one line; anything else is put in one, as text."""
     if members_of(call.arguments) is not None:
-        return one_line(call.arguments)
-    return splice([("arguments", encode(call.arguments.decode(errors="replace")))])
+        return msgspec.Raw(one_line(call.arguments))
+    return {"arguments": call.arguments.decode(errors="replace")}
 
 
 def tool_calls_of(raw: Json) -> list[ToolCall]:

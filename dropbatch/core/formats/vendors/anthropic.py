@@ -6,23 +6,19 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dropbatch.core.formats.answers import read_answer
+from dropbatch.core.formats.answers import read_answer, text_value
 from dropbatch.core.formats.base import (
     NULL,
     REFUSED_CODES,
     BadRecordError,
     Converted,
-    Json,
     LineReader,
     RecordFault,
     begins,
-    encode,
     is_object,
     json_line,
-    json_text,
     members_of,
     one_line,
-    splice,
     with_defaults,
 )
 from dropbatch.core.formats.conversion.requests import Endpoint, convert_body
@@ -32,7 +28,7 @@ from dropbatch.core.formats.vendors.openai import check_model
 if TYPE_CHECKING:
     from dropbatch.core.formats.base import BatchFacts, Outcome
 
-OTHER_RESULTS = {"expired": b'{"type":"expired"}', "cancelled": b'{"type":"canceled"}'}
+OTHER_RESULTS = {"expired": "expired", "cancelled": "canceled"}
 """Codes for which Anthropic has a type of result."""
 
 _LEFT_OUT = frozenset({"mcp_servers", "context_management", "cache_control", "speed"})
@@ -72,21 +68,19 @@ class AnthropicWriter:
         """The record's line: its message, or how it failed."""
         line = _decode_line(outcome.record) if is_object(outcome.record) else _Line()
         reference = line.custom_id if outcome.record else outcome.reference
-        custom_id = one_line(reference) if begins(reference, b'"') else b'""'
-        return json_line([("custom_id", custom_id), ("result", _result(facts, outcome))])
+        custom_id = msgspec.Raw(one_line(reference)) if begins(reference, b'"') else ""
+        return json_line({"custom_id": custom_id, "result": _result(facts, outcome)})
 
 
-def _result(facts: BatchFacts, outcome: Outcome) -> Json:
+def _result(facts: BatchFacts, outcome: Outcome) -> dict[str, object]:
     if outcome.result is not None:
         answer = read_answer(outcome.result)
         made = message_object({}, facts, outcome.id, answer)
         if made is None:
-            made = message_object({}, facts, outcome.id, answer._replace(text=json_text(outcome.result)))
-        return splice([("type", b'"succeeded"'), ("message", made or NULL)])
+            made = message_object({}, facts, outcome.id, answer._replace(text=text_value(outcome.result)))
+        return {"type": "succeeded", "message": made}
     if outcome.code in OTHER_RESULTS:
-        return OTHER_RESULTS[outcome.code]
+        return {"type": OTHER_RESULTS[outcome.code]}
     kind = "invalid_request_error" if outcome.code in REFUSED_CODES else "api_error"
-    error = encode({"type": kind, "message": outcome.message})
-    request_id = encode(facts.request_id or None)
-    inner = splice([("type", b'"error"'), ("error", error), ("request_id", request_id)])
-    return splice([("type", b'"errored"'), ("error", inner)])
+    error = {"type": kind, "message": outcome.message}
+    return {"type": "errored", "error": {"type": "error", "error": error, "request_id": facts.request_id or None}}

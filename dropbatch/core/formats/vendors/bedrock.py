@@ -94,15 +94,15 @@ class BedrockWriter:
     def line(self, facts: BatchFacts, outcome: Outcome) -> bytes:
         """The record's line: its input, and its output or its error."""
         line = _decode_line(outcome.record) if is_object(outcome.record) else _Line()
-        model_input = one_line(line.model_input)
+        model_input = msgspec.Raw(one_line(line.model_input))
         if outcome.result is not None:
             output = model_output(members_of(line.model_input) or {}, facts, outcome.id, outcome.result)
-            last: tuple[str, Json] = ("modelOutput", output)
+            last = {"modelOutput": output}
         else:
-            error = {"errorCode": error_code(outcome.code), "errorMessage": outcome.message}
-            last = ("error", encode(error))
-        record_id = one_line(line.record_id) if begins(line.record_id, b'"') else encode(made_up_id(facts, outcome.id))
-        return json_line([("modelInput", model_input), last, ("recordId", record_id)])
+            last = {"error": {"errorCode": error_code(outcome.code), "errorMessage": outcome.message}}
+        known = begins(line.record_id, b'"')
+        record_id = msgspec.Raw(one_line(line.record_id)) if known else made_up_id(facts, outcome.id)
+        return json_line({"modelInput": model_input, **last, "recordId": record_id})
 
 
 def error_code(code: str) -> int:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from dropbatch.core.formats.answers import Answer, read_answer, vectors_of
-from dropbatch.core.formats.base import NULL, begins, elements_of, encode, members_of, splice, splice_array, word_of
+from dropbatch.core.formats.base import NULL, begins, elements_of, members_of, word_of
 from dropbatch.core.formats.conversion.requests import as_array
 from dropbatch.core.formats.conversion.tools import arguments_object
 from dropbatch.core.formats.vendors.openai_objects import chat_completion
@@ -13,156 +15,121 @@ from dropbatch.core.formats.vendors.openai_objects import chat_completion
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import msgspec
-
     from dropbatch.core.formats.base import BatchFacts, Json
 
     Input = dict[str, msgspec.Raw]
+    Output = dict[str, Any] | None
 
 
-def model_output(model_input: Input, facts: BatchFacts, id_: int, result: Json) -> bytes:
+def model_output(model_input: Input, facts: BatchFacts, id_: int, result: Json) -> object:
     """The answer in the shape of the input; the API's own if that has no known shape, or the answer does not fit it."""
     if "messages" in model_input and "anthropic_version" not in model_input and not _is_converse(model_input):
         return chat_completion(facts, id_, result)
     answer = read_answer(result)
     made = next((make(model_input, facts, id_, answer) for fits, make in SHAPES if fits(model_input)), None)
-    return made or bytes(result)
+    return made or msgspec.Raw(bytes(result))
 
-
-# ── Titan ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 _TITAN_REASONS = {"length": "LENGTH", "content_filter": "CONTENT_FILTERED"}
 
 
-def _titan(model_input: Input, facts: BatchFacts, id_: int, answer: Answer) -> bytes | None:  # noqa: ARG001
-    vectors = vectors_of(answer.members)
-    if vectors:
-        by_type = splice([("float", vectors[0])])
-        count = b"%d" % answer.tokens.input
-        return splice([("embedding", vectors[0]), ("embeddingsByType", by_type), ("inputTextTokenCount", count)])
+def _titan(_: Input, __: BatchFacts, ___: int, answer: Answer) -> Output:
+    read, written, _total = answer.tokens
+    if vectors := vectors_of(answer.members):
+        return {"embedding": vectors[0], "embeddingsByType": {"float": vectors[0]}, "inputTextTokenCount": read}
     if answer.text is None:
         return None
-    result = splice(
-        [
-            ("tokenCount", b"%d" % answer.tokens.output),
-            ("outputText", answer.text),
-            ("completionReason", encode(_TITAN_REASONS.get(answer.finish, "FINISH"))),
-        ]
-    )
-    return splice([("inputTextTokenCount", b"%d" % answer.tokens.input), ("results", splice_array([result]))])
+    reason = _TITAN_REASONS.get(answer.finish, "FINISH")
+    result = {"tokenCount": written, "outputText": answer.text, "completionReason": reason}
+    return {"inputTextTokenCount": read, "results": [result]}
 
 
-# ── Cohere ───────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _cohere(model_input: Input, facts: BatchFacts, id_: int, answer: Answer) -> bytes | None:
+def _cohere(model_input: Input, facts: BatchFacts, id_: int, answer: Answer) -> Output:
     vectors = vectors_of(answer.members)
     if not vectors:
         return None
-    embeddings, kind = splice_array(vectors), "embeddings_floats"
-    if begins(model_input.get("embedding_types", NULL), b"["):
-        embeddings, kind = splice([("float", embeddings)]), "embeddings_by_type"
-    return splice(
-        [
-            ("embeddings", embeddings),
-            ("id", encode(f"{facts.job_id}-{id_}")),
-            ("response_type", encode(kind)),
-            ("texts", as_array(model_input["texts"])),
-        ]
-    )
+    by_type = begins(model_input.get("embedding_types", NULL), b"[")
+    return {
+        "embeddings": {"float": vectors} if by_type else vectors,
+        "id": f"{facts.job_id}-{id_}",
+        "response_type": "embeddings_by_type" if by_type else "embeddings_floats",
+        "texts": msgspec.Raw(as_array(model_input["texts"])),
+    }
 
-
-# ── Anthropic's Messages, and Converse ───────────────────────────────────────────────────────────────────────────────
 
 _STOP_REASONS = {"length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
 _CONVERSE_REASONS = {"length": "max_tokens", "tool_calls": "tool_use", "content_filter": "content_filtered"}
 
 
-def _reason(answer: Answer, reasons: dict[str, str]) -> bytes:
-    return encode(reasons.get(answer.finish, "tool_use" if answer.calls else "end_turn"))
+def _reason(answer: Answer, reasons: dict[str, str]) -> str:
+    return reasons.get(answer.finish, "tool_use" if answer.calls else "end_turn")
 
 
-def message_object(model_input: Input, facts: BatchFacts, id_: int, answer: Answer) -> bytes | None:  # noqa: ARG001
+def message_object(_: Input, facts: BatchFacts, id_: int, answer: Answer) -> Output:
     """Anthropic's message; None if the answer is of an unknown shape."""
     if answer.text is None and not answer.calls and not answer.is_known:
         return None
     name = f"{facts.job_id}-{id_}"
-    content: list[Json] = []
+    content: list[dict[str, Any]] = []
     if answer.reasoning is not None:
-        thought = [("type", b'"thinking"'), ("thinking", answer.reasoning), ("signature", b'""')]
-        content.append(splice(thought))
+        content.append({"type": "thinking", "thinking": answer.reasoning, "signature": ""})
     if answer.text is not None:
-        content.append(splice([("type", b'"text"'), ("text", answer.text)]))
+        content.append({"type": "text", "text": answer.text})
     for index, call in enumerate(answer.calls):
-        id_of_call = encode(call.id or f"toolu_{name}-{index}")
-        known = [("id", id_of_call), ("name", encode(call.name)), ("input", arguments_object(call))]
-        content.append(splice([("type", b'"tool_use"'), *known]))
-    usage = b'{"input_tokens":%d,"output_tokens":%d}' % answer.tokens[:2]
-    return splice(
-        [
-            ("id", encode(f"msg_{name}")),
-            ("type", b'"message"'),
-            ("role", b'"assistant"'),
-            ("model", encode(facts.model)),
-            ("content", splice_array(content)),
-            ("stop_reason", _reason(answer, _STOP_REASONS)),
-            ("stop_sequence", NULL),
-            ("usage", usage),
-        ]
-    )
+        call_id, given = call.id or f"toolu_{name}-{index}", arguments_object(call)
+        content.append({"type": "tool_use", "id": call_id, "name": call.name, "input": given})
+    return {
+        "id": f"msg_{name}",
+        "type": "message",
+        "role": "assistant",
+        "model": facts.model,
+        "content": content,
+        "stop_reason": _reason(answer, _STOP_REASONS),
+        "stop_sequence": None,
+        "usage": {"input_tokens": answer.tokens.input, "output_tokens": answer.tokens.output},
+    }
 
 
-def _converse(model_input: Input, facts: BatchFacts, id_: int, answer: Answer) -> bytes | None:  # noqa: ARG001
+def _converse(_: Input, facts: BatchFacts, id_: int, answer: Answer) -> Output:
     if answer.text is None and not answer.calls and not answer.is_known:
         return None
-    blocks: list[Json] = []
+    blocks: list[dict[str, Any]] = []
     if answer.reasoning is not None:
-        thought = splice([("reasoningText", splice([("text", answer.reasoning)]))])
-        blocks.append(splice([("reasoningContent", thought)]))
+        blocks.append({"reasoningContent": {"reasoningText": {"text": answer.reasoning}}})
     if answer.text is not None:
-        blocks.append(splice([("text", answer.text)]))
+        blocks.append({"text": answer.text})
     for index, call in enumerate(answer.calls):
-        id_of_call = encode(call.id or f"tooluse_{facts.job_id}-{id_}-{index}")
-        known = [("toolUseId", id_of_call), ("name", encode(call.name)), ("input", arguments_object(call))]
-        blocks.append(splice([("toolUse", splice(known))]))
-    message = splice([("role", b'"assistant"'), ("content", splice_array(blocks))])
-    return splice(
-        [
-            ("output", splice([("message", message)])),
-            ("stopReason", _reason(answer, _CONVERSE_REASONS)),
-            ("usage", b'{"inputTokens":%d,"outputTokens":%d,"totalTokens":%d}' % answer.tokens),
-            ("metrics", b'{"latencyMs":0}'),
-        ]
-    )
+        call_id = call.id or f"tooluse_{facts.job_id}-{id_}-{index}"
+        blocks.append({"toolUse": {"toolUseId": call_id, "name": call.name, "input": arguments_object(call)}})
+    read, written, total = answer.tokens
+    return {
+        "output": {"message": {"role": "assistant", "content": blocks}},
+        "stopReason": _reason(answer, _CONVERSE_REASONS),
+        "usage": {"inputTokens": read, "outputTokens": written, "totalTokens": total},
+        "metrics": {"latencyMs": 0},
+    }
 
 
-# ── Llama ────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _llama(model_input: Input, facts: BatchFacts, id_: int, answer: Answer) -> bytes | None:  # noqa: ARG001
+def _llama(_: Input, __: BatchFacts, ___: int, answer: Answer) -> Output:
     if answer.text is None:
         return None
-    return splice(
-        [
-            ("generation", answer.text),
-            ("prompt_token_count", b"%d" % answer.tokens.input),
-            ("generation_token_count", b"%d" % answer.tokens.output),
-            ("stop_reason", b'"length"' if answer.finish == "length" else b'"stop"'),
-        ]
-    )
+    return {
+        "generation": answer.text,
+        "prompt_token_count": answer.tokens.input,
+        "generation_token_count": answer.tokens.output,
+        "stop_reason": _length_or_stop(answer),
+    }
 
 
-# ── Mistral, and the chat completions that LiteLLM writes for other models ───────────────────────────────────────────
-
-
-def _mistral(model_input: Input, facts: BatchFacts, id_: int, answer: Answer) -> bytes | None:  # noqa: ARG001
+def _mistral(_: Input, __: BatchFacts, ___: int, answer: Answer) -> Output:
+    """Mistral's, and the chat completions that LiteLLM writes for other models."""
     if answer.text is None:
         return None
-    reason = b'"length"' if answer.finish == "length" else b'"stop"'
-    return splice([("outputs", splice_array([splice([("text", answer.text), ("stop_reason", reason)])]))])
+    return {"outputs": [{"text": answer.text, "stop_reason": _length_or_stop(answer)}]}
 
 
-# ── which shape ──────────────────────────────────────────────────────────────────────────────────────────────────────
+def _length_or_stop(answer: Answer) -> str:
+    return "length" if answer.finish == "length" else "stop"
 
 
 def _is_converse(model_input: Input) -> bool:
@@ -177,7 +144,7 @@ def _is_converse(model_input: Input) -> bool:
     return False
 
 
-SHAPES: tuple[tuple[Callable[[Input], bool], Callable[[Input, BatchFacts, int, Answer], bytes | None]], ...] = (
+SHAPES: tuple[tuple[Callable[[Input], bool], Callable[[Input, BatchFacts, int, Answer], Output]], ...] = (
     (lambda model_input: "inputText" in model_input, _titan),
     (lambda model_input: "texts" in model_input, _cohere),
     (lambda model_input: "anthropic_version" in model_input, message_object),

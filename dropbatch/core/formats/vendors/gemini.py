@@ -15,11 +15,9 @@ from dropbatch.core.formats.base import (
     REFUSED_CODES,
     BadRecordError,
     Converted,
-    Json,
     LineReader,
     RecordFault,
     begins,
-    encode,
     json_line,
     members_of,
     one_line,
@@ -69,7 +67,8 @@ class GeminiWriter:
     def line(self, facts: BatchFacts, outcome: Outcome) -> bytes:
         """The record's line: its response, or its error."""
         record = (members_of(outcome.record) if outcome.record else None) or {}
-        response = error = None
+        response: object = None
+        error: dict[str, object] | None = None
         if outcome.result is not None:
             request = members_of(record.get("request", NULL)) or {}
             response = response_object(facts, outcome.id, outcome.result, is_list="contents" in request)
@@ -77,16 +76,16 @@ class GeminiWriter:
             code, status = _ERRORS.get(outcome.code, _INTERNAL)
             error = {"code": code, "message": outcome.message, "status": status}
         if "key" in record:
-            last: tuple[str, Json] = ("error", encode(error)) if response is None else ("response", response)
-            return json_line([("key", one_line(record["key"])), last])
-        own = [(name, one_line(raw)) for name, raw in record.items() if name not in _RESULT_MEMBERS]
+            last = {"response": response} if error is None else {"error": error}
+            return json_line({"key": msgspec.Raw(one_line(record["key"])), **last})
+        own = {name: msgspec.Raw(one_line(raw)) for name, raw in record.items() if name not in _RESULT_MEMBERS}
         moment = datetime.fromtimestamp(facts.accepted_at, UTC).isoformat(timespec="milliseconds")
-        processed = moment if facts.accepted_at else ""
-        members: list[tuple[str, Json]] = [
-            *own,
-            ("request", one_line(record.get("request", NULL))),
-            ("response", b"{}" if response is None else response),
-            ("status", encode(error["message"] if error else "")),
-            ("processed_time", encode(processed)),
-        ]
-        return json_line(members)
+        return json_line(
+            {
+                **own,
+                "request": msgspec.Raw(one_line(record.get("request", NULL))),
+                "response": {} if response is None else response,
+                "status": error["message"] if error else "",
+                "processed_time": moment if facts.accepted_at else "",
+            }
+        )

@@ -15,13 +15,11 @@ from dropbatch.core.formats.base import (
     RecordFault,
     Task,
     begins,
-    encode,
     is_object,
     json_line,
     member_of,
     members_of,
     one_line,
-    splice,
     value_of,
     with_defaults,
     word_of,
@@ -156,45 +154,36 @@ class OpenAIWriter:
     def line(self, facts: BatchFacts, outcome: Outcome) -> bytes:
         """The record's line: its answer in `response`, a failure before any answer in `error`."""
         line = _decode_line(outcome.record) if is_object(outcome.record) else _Line()
-        response, error = NULL, NULL
+        response = error = None
         if outcome.result is not None:
-            response = msgspec.Raw(_response(facts, 200, self._body(facts, outcome, line)))
-        elif outcome.code in STATUS_CODES:
-            status = STATUS_CODES[outcome.code]
-            error_object = {
+            response = _response(facts, 200, self._body(facts, outcome, line, outcome.result))
+        elif status := STATUS_CODES.get(outcome.code):
+            told = {
                 "message": outcome.message,
                 "type": _ERROR_TYPES[status],
                 "param": member_of(outcome.message) if status == 400 else None,  # noqa: PLR2004
                 "code": outcome.code,
             }
-            response = msgspec.Raw(_response(facts, status, encode({"error": error_object})))
+            response = _response(facts, status, {"error": told})
         else:
-            code = ERROR_CODES.get(outcome.code, outcome.code)
-            error = msgspec.Raw(encode({"code": code, "message": outcome.message}))
-        reference = one_line(line.custom_id if outcome.record else outcome.reference)
-        members: list[tuple[str, Json]] = [
-            ("id", encode(f"batch_req_{facts.job_id}_{outcome.id}")),
-            ("custom_id", reference),
-            ("response", response),
-            ("error", error),
-        ]
-        return json_line(members)
+            error = {"code": ERROR_CODES.get(outcome.code, outcome.code), "message": outcome.message}
+        reference = line.custom_id if outcome.record else outcome.reference
+        return json_line(
+            {
+                "id": f"batch_req_{facts.job_id}_{outcome.id}",
+                "custom_id": msgspec.Raw(one_line(reference)),
+                "response": response,
+                "error": error,
+            }
+        )
 
-    def _body(self, facts: BatchFacts, outcome: Outcome, line: _Line) -> bytes:
+    def _body(self, facts: BatchFacts, outcome: Outcome, line: _Line, result: Json) -> object:
         body = members_of(line.body) or {}
-        endpoint = endpoint_of(line.url, body, self._task)
-        assert outcome.result is not None  # noqa: S101 - the caller checked
-        make = OBJECTS.get(endpoint)
+        make = OBJECTS.get(endpoint_of(line.url, body, self._task))
         is_base64 = bytes(body.get("encoding_format", NULL)) == b'"base64"'
-        made = make(facts, outcome.id, outcome.result, is_base64=is_base64) if make else None
-        return made or bytes(outcome.result)
+        made = make(facts, outcome.id, result, is_base64=is_base64) if make else None
+        return made or msgspec.Raw(bytes(result))
 
 
-def _response(facts: BatchFacts, status: int, body: bytes) -> bytes:
-    return splice(
-        [
-            ("status_code", b"%d" % status),
-            ("request_id", encode(facts.request_id)),
-            ("body", body),
-        ]
-    )
+def _response(facts: BatchFacts, status: int, body: object) -> dict[str, object]:
+    return {"status_code": status, "request_id": facts.request_id, "body": body}

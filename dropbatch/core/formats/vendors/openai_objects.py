@@ -8,23 +8,12 @@ from __future__ import annotations
 import base64
 import sys
 from array import array
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from dropbatch.core.formats.answers import Answer, finish_of, numbers_of, read_answer, vectors_of
-from dropbatch.core.formats.base import (
-    NULL,
-    UNDECODABLE,
-    Json,
-    begins,
-    elements_of,
-    encode,
-    json_text,
-    members_of,
-    splice,
-    splice_array,
-)
+from dropbatch.core.formats.answers import Answer, finish_of, numbers_of, read_answer, text_value, vectors_of
+from dropbatch.core.formats.base import NULL, UNDECODABLE, Json, begins, elements_of, members_of
 from dropbatch.core.formats.conversion.requests import Endpoint
 from dropbatch.core.formats.conversion.tools import tool_calls_of
 from dropbatch.core.formats.vendors.openai_responses import response_object
@@ -32,6 +21,8 @@ from dropbatch.core.formats.vendors.openai_responses import response_object
 if TYPE_CHECKING:
     from dropbatch.core.formats.base import BatchFacts
     from dropbatch.core.formats.conversion.tools import ToolCall
+
+    Members = dict[str, msgspec.Raw]
 
 FINISH_REASONS = frozenset({"stop", "length", "tool_calls", "content_filter", "function_call"})
 
@@ -41,41 +32,41 @@ _decode_numbers = msgspec.json.Decoder(list[float]).decode
 class MakeObject(Protocol):
     """Builds an endpoint's object from the API's result; None if the result is of another kind."""
 
-    def __call__(self, facts: BatchFacts, id_: int, result: Json, *, is_base64: bool = False) -> bytes | None:
-        """The object as JSON on one line."""
+    def __call__(self, facts: BatchFacts, id_: int, result: Json, *, is_base64: bool = False) -> dict[str, Any] | None:
+        """The object; what is not changed is JSON."""
 
 
 # ── chat and text completions ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def chat_completion(facts: BatchFacts, id_: int, result: Json, *, is_base64: bool = False) -> bytes:  # noqa: ARG001
+def chat_completion(facts: BatchFacts, id_: int, result: Json, *, is_base64: bool = False) -> dict[str, Any]:  # noqa: ARG001
     """A `chat.completion`."""
-    answer = read_answer(result)
-    choices = elements_of(answer.members.get("choices", NULL)) or []
-    found = [members_of(choice) for choice in choices]
+    answer, name = read_answer(result), f"{facts.job_id}-{id_}"
+    found = [members_of(choice) for choice in elements_of(answer.members.get("choices", NULL)) or []]
     if found and all(one and members_of(one.get("message", NULL)) is not None for one in found):
-        made = [_chat_choice(facts, id_, index, one or {}) for index, one in enumerate(found)]
+        choices = [_chat_choice(name, index, one or {}) for index, one in enumerate(found)]
     else:
-        text = answer.text if answer.text is not None or answer.is_known or answer.calls else json_text(result)
-        thought = {} if answer.reasoning is None else {"reasoning_content": msgspec.Raw(answer.reasoning)}
-        message = _message(thought, text, answer.calls, f"{facts.job_id}-{id_}")
-        made = [_choice(0, _finish(answer.finish, answer.calls), ("message", message))]
-    head = _head("chat.completion", f"chatcmpl-{facts.job_id}-{id_}", facts, answer)
-    return splice([*head, ("choices", splice_array(made)), ("usage", _usage(answer))])
+        text = answer.text if answer.text is not None or answer.is_known or answer.calls else text_value(result)
+        message = _message(text, answer.calls, name)
+        if answer.reasoning is not None:
+            message["reasoning_content"] = answer.reasoning
+        choices = [_choice(0, _finish(answer.finish, answer.calls), message=message)]
+    return _head("chat.completion", f"chatcmpl-{name}", facts, answer) | {"choices": choices, "usage": _usage(answer)}
 
 
-def _chat_choice(facts: BatchFacts, id_: int, index: int, choice: dict[str, msgspec.Raw]) -> bytes:
+def _chat_choice(name: str, index: int, choice: Members) -> dict[str, Any]:
     """One of the API's choices with what OpenAI's types require; its other members are kept."""
     members = members_of(choice["message"]) or {}
     content = members.get("content", NULL)
-    is_text = begins(content, b'"') or bytes(content) == b"null"
     calls = tool_calls_of(members.get("tool_calls", NULL))
-    message = _message(members, content if is_text else json_text(content), calls, f"{facts.job_id}-{id_}-{index}")
-    finish = finish_of(choice.get("finish_reason", NULL))
-    rest = [(name, raw) for name, raw in choice.items() if name not in _CHOICE_MEMBERS]
+    refusal = members.get("refusal", NULL)
+    message = _message(None if content == NULL else text_value(content), calls, f"{name}-{index}")
+    message["refusal"] = refusal if begins(refusal, b'"') else None
+    message |= {name: raw for name, raw in members.items() if name not in _MESSAGE_MEMBERS}
+    rest = {name: raw for name, raw in choice.items() if name not in _CHOICE_MEMBERS}
     logprobs = choice.get("logprobs", NULL)
-    kept = logprobs if _is_logprobs(logprobs) else NULL
-    return _choice(index, _finish(finish, calls), ("message", message), *rest, logprobs=kept)
+    finish = _finish(finish_of(choice.get("finish_reason", NULL)), calls)
+    return _choice(index, finish, message=message, logprobs=logprobs if _is_logprobs(logprobs) else None) | rest
 
 
 class _Top(msgspec.Struct):
@@ -106,36 +97,23 @@ def _is_logprobs(raw: Json) -> bool:
 
 
 _CHOICE_MEMBERS = frozenset({"index", "message", "finish_reason", "logprobs"})
-_MESSAGE_MEMBERS = frozenset(
-    {"role", "content", "refusal", "tool_calls", "function_call", "annotations", "audio"},
-)
+_MESSAGE_MEMBERS = frozenset({"role", "content", "refusal", "tool_calls", "function_call", "annotations", "audio"})
 
 
-def _message(others: dict[str, msgspec.Raw], content: Json | None, calls: list[ToolCall], call_id: str) -> bytes:
-    refusal = others.get("refusal", NULL)
-    members: list[tuple[str, Json]] = [
-        ("role", b'"assistant"'),
-        ("content", NULL if content is None else content),
-        ("refusal", refusal if begins(refusal, b'"') else NULL),
-    ]
+def _message(content: str | None, calls: list[ToolCall], call_id: str) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
     if calls:
-        written = splice_array(_tool_call(call, f"{call_id}-{at}") for at, call in enumerate(calls))
-        members.append(("tool_calls", written))
-    members += [(name, raw) for name, raw in others.items() if name not in _MESSAGE_MEMBERS]
-    return splice(members)
+        message["tool_calls"] = [_tool_call(call, f"call_{call_id}-{at}") for at, call in enumerate(calls)]
+    return message
 
 
-def _tool_call(call: ToolCall, made_up: str) -> bytes:
-    function = splice([("name", encode(call.name)), ("arguments", encode(call.arguments.decode(errors="replace")))])
-    return splice([("id", encode(call.id or f"call_{made_up}")), ("type", b'"function"'), ("function", function)])
+def _tool_call(call: ToolCall, made_up: str) -> dict[str, Any]:
+    function = {"name": call.name, "arguments": call.arguments.decode(errors="replace")}
+    return {"id": call.id or made_up, "type": "function", "function": function}
 
 
-def _choice(
-    index: int, finish: str, content: tuple[str, Json], *rest: tuple[str, Json], logprobs: Json = NULL
-) -> bytes:
-    return splice(
-        [("index", b"%d" % index), content, ("logprobs", logprobs), ("finish_reason", encode(finish)), *rest],
-    )
+def _choice(index: int, finish: str, *, logprobs: Json | None = None, **content: object) -> dict[str, Any]:
+    return {"index": index, **content, "logprobs": logprobs, "finish_reason": finish}
 
 
 def _finish(reason: str, calls: list[ToolCall]) -> str:
@@ -144,39 +122,34 @@ def _finish(reason: str, calls: list[ToolCall]) -> str:
     return "tool_calls" if calls else "stop"
 
 
-def text_completion(facts: BatchFacts, id_: int, result: Json, *, is_base64: bool = False) -> bytes:  # noqa: ARG001
+def text_completion(facts: BatchFacts, id_: int, result: Json, *, is_base64: bool = False) -> dict[str, Any]:  # noqa: ARG001
     """A `text_completion`."""
     answer = read_answer(result)
-    text = answer.text or (b'""' if answer.is_known else json_text(result))
+    text = answer.text or ("" if answer.is_known else text_value(result))
     finish = answer.finish if answer.finish in {"length", "content_filter"} else "stop"
     head = _head("text_completion", f"cmpl-{facts.job_id}-{id_}", facts, answer)
-    choices = splice_array([_choice(0, finish, ("text", text))])
-    return splice([*head, ("choices", choices), ("usage", _usage(answer))])
+    return head | {"choices": [_choice(0, finish, text=text)], "usage": _usage(answer)}
 
 
-def _head(kind: str, id_: str, facts: BatchFacts, answer: Answer) -> list[tuple[str, Json]]:
+def _head(kind: str, id_: str, facts: BatchFacts, answer: Answer) -> dict[str, Any]:
     own_id = answer.members.get("id", NULL)
     fingerprint = answer.members.get("system_fingerprint", NULL)
-    more: list[tuple[str, Json]] = [("system_fingerprint", fingerprint)] if begins(fingerprint, b'"') else []
-    return [
-        ("id", own_id if begins(own_id, b'"') else encode(id_)),
-        ("object", encode(kind)),
-        ("created", b"%d" % facts.accepted_at),
-        ("model", encode(facts.model)),
-        *more,
-    ]
+    return {
+        "id": own_id if begins(own_id, b'"') else id_,
+        "object": kind,
+        "created": int(facts.accepted_at),
+        "model": facts.model,
+        **({"system_fingerprint": fingerprint} if begins(fingerprint, b'"') else {}),
+    }
 
 
-def _usage(answer: Answer) -> bytes:
+def _usage(answer: Answer) -> dict[str, Any]:
     usage = members_of(answer.members.get("usage", NULL)) or {}
-    members: list[tuple[str, Json]] = [
-        (name, b"%d" % count) for name, count in zip(_USAGE_COUNTS, answer.tokens, strict=True)
-    ]
-    for name, theirs in _USAGE_DETAILS.items():
-        counts = numbers_of(usage.get(name) or usage.get(theirs) or NULL)
-        if counts:
-            members.append((name, encode(counts)))
-    return splice(members)
+    details = {
+        name: numbers_of(usage.get(name) or usage.get(theirs) or NULL) for name, theirs in _USAGE_DETAILS.items()
+    }
+    counts = dict(zip(_USAGE_COUNTS, answer.tokens, strict=True))
+    return counts | {name: found for name, found in details.items() if found}
 
 
 _USAGE_COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens")
@@ -190,29 +163,36 @@ _USAGE_DETAILS = {
 # ── embeddings ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def embedding_list(facts: BatchFacts, id_: int, result: Json, *, is_base64: bool = False) -> bytes | None:  # noqa: ARG001
+def embedding_list(
+    facts: BatchFacts,
+    id_: int,  # noqa: ARG001
+    result: Json,
+    *,
+    is_base64: bool = False,
+) -> dict[str, Any] | None:
     """A `list` of `embedding`s."""
     answer = read_answer(result)
-    vectors = vectors_of(answer.members)
+    vectors: list[Any] = [*vectors_of(answer.members)]
     if not vectors:
         return None
-    written: list[Json] = [_base64_vector(one) or one for one in vectors] if is_base64 else [*vectors]
-    data = splice_array(
-        b'{"object":"embedding","index":%d,"embedding":%b}' % (index, vector) for index, vector in enumerate(written)
-    )
-    usage = b'{"prompt_tokens":%d,"total_tokens":%d}' % (answer.tokens.input, answer.tokens.total)
-    return splice([("object", b'"list"'), ("data", data), ("model", encode(facts.model)), ("usage", usage)])
+    written = [_base64_vector(one) or one for one in vectors] if is_base64 else vectors
+    return {
+        "object": "list",
+        "data": [{"object": "embedding", "index": index, "embedding": one} for index, one in enumerate(written)],
+        "model": facts.model,
+        "usage": {"prompt_tokens": answer.tokens.input, "total_tokens": answer.tokens.total},
+    }
 
 
-def _base64_vector(vector: Json) -> bytes | None:
-    """Numbers as little-endian float32 in base64, as a JSON string; None if they are not numbers."""
+def _base64_vector(vector: Json) -> str | None:
+    """Numbers as little-endian float32 in base64; None if they are not numbers."""
     try:
         numbers = array("f", _decode_numbers(vector))
     except UNDECODABLE:
         return None
     if sys.byteorder == "big":
         numbers.byteswap()
-    return b'"%b"' % base64.b64encode(numbers.tobytes())
+    return base64.b64encode(numbers.tobytes()).decode()
 
 
 OBJECTS: dict[Endpoint, MakeObject] = {
