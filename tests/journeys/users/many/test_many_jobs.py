@@ -33,6 +33,15 @@ def many(command):
 
 
 @pytest.fixture
+def few(command):
+    """Three finished jobs below reviews/, two with a failed record."""
+    for number in range(3):
+        command.world.upload(f"reviews/{number:02}.jsonl", GOOD + BAD * (number < 2), model=M2M)
+    command.settle()
+    return command
+
+
+@pytest.fixture
 def calls(monkeypatch):
     real, made = botocore.client.BaseClient._make_api_call, []
 
@@ -142,27 +151,22 @@ def test_cancel_goes_on_after_an_id_that_means_no_job(three):
     assert 'This line names no job: {"path": 1}' in done.err
 
 
-@pytest.mark.parametrize("verb", ["cancel", "status", "retry", "get", "wait"])
-def test_verb_of_many_goes_on_after_one_that_means_no_job(many, tmp_path, monkeypatch, verb):
+VERBS = ("cancel", "status", "retry", "get", "wait")
+
+
+def test_verb_of_many_goes_on_after_one_that_means_no_job(few, tmp_path, monkeypatch, subtests):
     monkeypatch.chdir(tmp_path)
-
-    done = many.run(verb, "reviews/00.jsonl", NO_JOB, "reviews/01.jsonl")
-
-    assert (done.code, f"There is no job {NO_JOB}" in done.err) == (5, True)
-    assert len(done.out.splitlines()) == 2
-
-
-@pytest.mark.parametrize("verb", ["cancel", "status", "retry", "get", "wait"])
-def test_verb_of_many_of_which_none_exists_fails(many, tmp_path, monkeypatch, verb):
-    monkeypatch.chdir(tmp_path)
-
-    done = many.run(verb, NO_JOB, NO_JOB[:-1] + "1")
-
-    assert (done.code, done.out, done.err.count("There is no job ")) == (5, "", 2)
+    for verb in VERBS:
+        with subtests.test(verb):
+            done = few.run(verb, "reviews/00.jsonl", NO_JOB, "reviews/01.jsonl")
+            assert (done.code, f"There is no job {NO_JOB}" in done.err) == (5, True)
+            assert len(done.out.splitlines()) == 2
+        with subtests.test(verb, all="missing"):
+            done = few.run(verb, NO_JOB, NO_JOB[:-1] + "1")
+            assert (done.code, done.out, done.err.count("There is no job ")) == (5, "", 2)
 
 
-@pytest.mark.parametrize("verb", ["cancel", "status", "retry", "get", "wait"])
-def test_verb_of_many_goes_on_after_a_job_that_aws_denies(many, tmp_path, monkeypatch, verb):
+def test_verb_of_many_goes_on_after_a_job_that_aws_denies(few, tmp_path, monkeypatch, subtests):
     """Of the first of three jobs, in whatever it reads."""
     real = botocore.client.BaseClient._make_api_call
 
@@ -173,19 +177,19 @@ def test_verb_of_many_goes_on_after_a_job_that_aws_denies(many, tmp_path, monkey
 
     monkeypatch.setattr(botocore.client.BaseClient, "_make_api_call", call)
     monkeypatch.chdir(tmp_path)
+    for verb in VERBS:
+        with subtests.test(verb):
+            done = few.run(verb, "reviews/00.jsonl", "reviews/01.jsonl", "reviews/02.jsonl")
+            assert (done.code, "AWS denied" in done.out + done.err) == (4, True)
+            shown = [line for line in done.out.splitlines() if "denied" not in line]
+            assert len(shown) == (1 if verb == "retry" else 2)
 
-    done = many.run(verb, "reviews/00.jsonl", "reviews/01.jsonl", "reviews/02.jsonl")
 
-    assert (done.code, "AWS denied" in done.out + done.err) == (4, True)
-    shown = [line for line in done.out.splitlines() if "denied" not in line]
-    assert len(shown) == (1 if verb == "retry" else 2)
+def test_expired_status_hides_no_other_job(few):
+    (found,) = [one["job_id"] for one in few.run("ls", "--json").json() if one["path"] == "reviews/00.jsonl"]
+    few.world.s3.delete_object(Bucket=BUCKET, Key=f"results/reviews/00.jsonl/{found}/status.json")
 
-
-def test_expired_status_hides_no_other_job(many):
-    (found,) = [one["job_id"] for one in many.run("ls", "--json").json() if one["path"] == "reviews/00.jsonl"]
-    many.world.s3.delete_object(Bucket=BUCKET, Key=f"results/reviews/00.jsonl/{found}/status.json")
-
-    done = many.run("status", found, "reviews/01.jsonl", "reviews/02.jsonl")
+    done = few.run("status", found, "reviews/01.jsonl", "reviews/02.jsonl")
 
     assert (done.code, len(done.out.splitlines())) == (5, 2)
     assert f"There is no job {found}" in done.err
@@ -245,7 +249,7 @@ DELETED = [("status.json", "manifest.json"), ("manifest.json",)]
 
 
 @pytest.mark.parametrize("gone", DELETED, ids=" ".join)
-@pytest.mark.parametrize("jobs", [1, 2, JOBS])
+@pytest.mark.parametrize("jobs", [1, JOBS])
 def test_wait_ends_for_jobs_whose_results_were_deleted(many, jobs, gone):
     ids = [line.split()[0] for line in many.run("ls").out.splitlines()[:jobs]]
     delete(many, *gone)
@@ -313,16 +317,16 @@ def test_many_uploads_without_jobs_are_given_up_with_what_their_notices_say(comm
     assert found["b.jsonl"].startswith("b.jsonl has no job after")
 
 
-def test_wait_takes_the_manifest_of_a_job_without_status(many):
-    delete(many, "status.json")
+def test_wait_takes_the_manifest_of_a_job_without_status(few):
+    delete(few, "status.json")
 
-    assert many.run("wait", "reviews/00.jsonl").code == 0
+    assert few.run("wait", "reviews/00.jsonl").code == 0
 
 
-def test_get_does_not_tell_to_wait_for_a_job_whose_manifest_was_deleted(many, tmp_path):
-    delete(many, "manifest.json")
+def test_get_does_not_tell_to_wait_for_a_job_whose_manifest_was_deleted(few, tmp_path):
+    delete(few, "manifest.json")
 
-    done = many.run("get", "reviews/00.jsonl", "-o", tmp_path / "out")
+    done = few.run("get", "reviews/00.jsonl", "-o", tmp_path / "out")
 
     assert (done.code, "is over (completed), and its manifest was deleted" in done.err) == (5, True)
 
@@ -370,15 +374,15 @@ def test_library_finds_jobs_of_a_folder(many):
 # ── status ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_status_says_what_and_why(many, tmp_path):
-    lines = many.run("status", "reviews/00.jsonl").out.splitlines()
+def test_status_says_what_and_why(few):
+    lines = few.run("status", "reviews/00.jsonl").out.splitlines()
 
     assert [line.split()[0] for line in lines[1:]] == ["file", "model", "age", "cost", "failed", "results"]
     assert "model    @cf/meta/m2m100-1.2b, format native" in lines
     assert lines[5].startswith("failed   1 records; the first: line 2: rejected: ")
 
-    many.world.upload("no-model.jsonl", GOOD)
-    many.settle()
-    says = many.run("status", "no-model.jsonl").out
+    few.world.upload("no-model.jsonl", GOOD)
+    few.settle()
+    says = few.run("status", "no-model.jsonl").out
     assert "because  no_model: No model was named" in says
-    assert json.loads(many.run("status", "no-model.jsonl", "--json").out)["error"]["code"] == "no_model"
+    assert json.loads(few.run("status", "no-model.jsonl", "--json").out)["error"]["code"] == "no_model"

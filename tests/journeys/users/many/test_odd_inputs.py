@@ -23,22 +23,17 @@ def done(command, monkeypatch, tmp_path):
     return command
 
 
-@pytest.mark.parametrize("verb", ["put - --model x", "cancel -", "status -", "get -", "wait -", "retry -", "pause"])
-def test_closed_standard_input_is_said(done, monkeypatch, verb):
-    monkeypatch.setattr(sys, "stdin", None)
-
-    ended = done.run(*verb.split())
-
-    assert (ended.code, ended.err.count("\n")) == (2, 1)
-
-
-@pytest.mark.parametrize("verb", ["cancel -", "status -", "get -", "wait -", "retry -"])
-def test_standard_input_that_is_no_text_is_said(done, monkeypatch, verb):
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff\xfe\n"), "utf-8"))
-
-    ended = done.run(*verb.split())
-
-    assert (ended.code, ended.err.count("\n")) == (5, 1)
+def test_standard_input_that_cannot_be_read_is_said(done, monkeypatch, subtests):
+    for verb in ("put - --model x", "cancel -", "status -", "get -", "wait -", "retry -", "pause"):
+        monkeypatch.setattr(sys, "stdin", None)
+        with subtests.test(verb):
+            ended = done.run(*verb.split())
+            assert (ended.code, ended.err.count("\n")) == (2, 1)
+    for verb in ("cancel -", "status -", "get -", "wait -", "retry -"):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff\xfe\n"), "utf-8"))
+        with subtests.test(f"{verb}: no text"):
+            ended = done.run(*verb.split())
+            assert (ended.code, ended.err.count("\n")) == (5, 1)
 
 
 VERBS = [
@@ -58,31 +53,29 @@ VERBS = [
 ]
 
 
-@pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
-def test_closed_output_changes_no_exit_code(done, monkeypatch, verb, stream):
-    expected = done.run(*verb.split()).code
-    monkeypatch.setattr(sys, stream, None)
+def test_closed_output_changes_no_exit_code(done, monkeypatch, subtests, stream):
+    for verb in VERBS:
+        with subtests.test(verb), monkeypatch.context() as closed:
+            expected = done.run(*verb.split()).code
+            closed.setattr(sys, stream, None)
+            with pytest.raises(SystemExit) as ended:
+                cli.main()
+            getattr(sys, stream).close()
+            assert int(ended.value.code or 0) == expected
 
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
 
-    getattr(sys, stream).close()
-    assert int(ended.value.code or 0) == expected
-
-
-@pytest.mark.parametrize("body", [b"{", b"{}", b"\xff"])
 @pytest.mark.parametrize("name", ["a.jsonl/*/status.json", "a.jsonl/*/manifest.json", "_jobs/*"])
-@pytest.mark.parametrize("verb", [*VERBS, "status ID", "wait " + "ID " * 9])
-def test_object_that_was_changed_is_no_stack_trace(done, verb, name, body):
+def test_object_that_was_changed_is_no_stack_trace(done, subtests, name):
     found = done.world.objects("results/")
     (key,) = [one for one in found if fnmatch(one, f"results/{name}")]
     job_id = next(one for one in found if "_jobs/" in one)[len("results/_jobs/") : -len(".json")]
-    done.world.s3.put_object(Bucket=BUCKET, Key=key, Body=body)
-
-    ended = done.run(*verb.replace("ID", job_id).split())
-
-    assert (ended.code in {0, 1, 5}, "was changed" in ended.out + ended.err) == (True, ended.code == 1)
+    for verb in (*VERBS, "status ID", "wait " + "ID " * 9):
+        for body in (b"{", b"{}", b"\xff"):
+            done.world.s3.put_object(Bucket=BUCKET, Key=key, Body=body)
+            with subtests.test(verb, body=body):
+                ended = done.run(*verb.replace("ID", job_id).split())
+                assert (ended.code in {0, 1, 5}, "was changed" in ended.out + ended.err) == (True, ended.code == 1)
 
 
 def test_changed_status_hides_no_other_job(done):
@@ -94,13 +87,12 @@ def test_changed_status_hides_no_other_job(done):
     assert [line.split()[1] for line in done.run("ls").out.splitlines()] == ["unknown", "completed"]
 
 
-@pytest.mark.parametrize("options", [b"{", b"[]", b'{"model": 1}', b"\xff", b'{"modle": "x"}'])
-def test_wrong_options_file_is_named(done, options):
-    done.world.s3.put_object(Bucket=BUCKET, Key="inbox/_options.json", Body=options)
-
-    ended = done.run("put", "b.jsonl")
-
-    assert (ended.code, ended.err.count("\n"), "_options.json" in ended.err) == (2, 1, True)
+def test_wrong_options_file_is_named(done, subtests):
+    for options in (b"{", b"[]", b'{"model": 1}', b"\xff", b'{"modle": "x"}'):
+        done.world.s3.put_object(Bucket=BUCKET, Key="inbox/_options.json", Body=options)
+        with subtests.test(options=options):
+            ended = done.run("put", "b.jsonl")
+            assert (ended.code, ended.err.count("\n"), "_options.json" in ended.err) == (2, 1, True)
 
 
 def test_empty_name_is_no_folder(done):
@@ -125,9 +117,8 @@ ODD = {
 }
 
 
-@pytest.mark.parametrize("verb", ODD)
-def test_name_of_the_wrong_kind_is_said(done, verb):
-    ended = done.run(*verb.split())
-
-    assert (ended.code, ended.out) == (ODD[verb], "")
-    assert ended.err
+def test_name_of_the_wrong_kind_is_said(done, subtests):
+    for verb, code in ODD.items():
+        with subtests.test(verb):
+            ended = done.run(*verb.split())
+            assert (ended.code, ended.out, bool(ended.err)) == (code, "", True)
