@@ -1,6 +1,9 @@
-"""Measurements, each compared with a baseline in the same run. No product code imports this package.
+"""Measurements, each compared with a baseline in the same run.
 
-Powertools reads its environment variables when it is imported, so they are set before anything else.
+No product code imports this package.
+
+Powertools reads its environment variables when it is imported, so they are set before anything
+else.
 """
 
 import os

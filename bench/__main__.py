@@ -1,6 +1,9 @@
-"""`python -m bench`: measures everything and writes `bench/README.md`; `--quick` prints a rough table in a minute.
+"""`python -m bench`: measures everything and writes `bench/README.md`.
 
-Each figure is CPU time, never wall time, and each target is a ratio between steps that took turns in one run.
+`--quick` prints a rough table in a minute.
+
+Each figure is CPU time, never wall time, and each target is a ratio between steps that took turns
+in one run.
 """
 
 from __future__ import annotations
@@ -45,12 +48,17 @@ class Extent:
 
 
 # From 200 MB on: below that an upload ends before its batches, which grow, are at their largest.
-FULL = Extent(5, 80 * MB, 30 * MB, 100_000, (200 * MB, 600 * MB, 2_000 * MB), (2 * MB, 20 * MB, 200 * MB), 7)
+FULL = Extent(
+    5, 80 * MB, 30 * MB, 100_000, (200 * MB, 600 * MB, 2_000 * MB), (2 * MB, 20 * MB, 200 * MB), 7
+)
 QUICK = Extent(2, 16 * MB, 6 * MB, 5_000, (10 * MB, 50 * MB), (2 * MB, 20 * MB), 2)
 
 
 def split_rows(extent: Extent, folder: Path) -> list[Speed]:
-    """Split and its floor, for each kind of upload; a document's floor reads the same records as JSON Lines."""
+    """Split and its floor, for each kind of upload.
+
+    A document's floor reads the same records as JSON Lines.
+    """
     found = []
     kinds = [(kind, False) for kind in inputs.UPLOADS] + [("1 KB records", True)]
     upload, lines, written = folder / "upload", folder / "lines", folder / "written"
@@ -73,7 +81,10 @@ def _into(written: Path, upload: Path, way: Callable[[Path, BinaryIO], object]) 
 
 
 def collect_rows(extent: Extent, folder: Path) -> list[Speed]:
-    """Collect and its floor, for each kind of reply, to batches of few, of the usual most and of the most requests."""
+    """Collect and its floor, for each kind of reply, to batches of few.
+
+    Of the usual most and of the most requests.
+    """
     found = []
     reply = folder / "reply"
     for kind, model in inputs.MOST_ANSWERS.items():
@@ -83,12 +94,23 @@ def collect_rows(extent: Extent, folder: Path) -> list[Speed]:
             min(max_records_per_reply(find_model(model)), extent.answers),
         ):
             collected = steps.Collected(inputs.write_answers(reply, kind, count))
-            repeat = max(extent.reply // reply.stat().st_size, 1)  # A small reply takes a millisecond.
+            # A small reply takes a millisecond.
+            repeat = max(extent.reply // reply.stat().st_size, 1)
             ways = {"ours": collected.collect, "floor": steps.collect_floor}
-            times = take_turns({name: partial(_again, repeat, way, reply) for name, way in ways.items()}, extent.rounds)
+            times = take_turns(
+                {name: partial(_again, repeat, way, reply) for name, way in ways.items()},
+                extent.rounds,
+            )
             size = repeat * reply.stat().st_size
             few = count == FIRST_BATCH_RECORDS
-            found.append(_speed(f"{count:,} {kind}", times, size, MOST_TIMES_FLOOR_OF_FEW if few else MOST_TIMES_FLOOR))
+            found.append(
+                _speed(
+                    f"{count:,} {kind}",
+                    times,
+                    size,
+                    MOST_TIMES_FLOOR_OF_FEW if few else MOST_TIMES_FLOOR,
+                )
+            )
             print(found[-1].line())
     return found
 
@@ -99,7 +121,9 @@ def _again(times: int, way: Callable[[Path], object], reply: Path) -> None:
 
 
 def _speed(name: str, times: Times, size: int, most: float = MOST_TIMES_FLOOR) -> Speed:
-    per_gb, floor = (Spread.of([one / size * GB for one in times[step]]) for step in ("ours", "floor"))
+    per_gb, floor = (
+        Spread.of([one / size * GB for one in times[step]]) for step in ("ours", "floor")
+    )
     return Speed(name, per_gb, floor, ratio(times, "ours", "floor"), most)
 
 
@@ -114,7 +138,9 @@ def growth_rows(extent: Extent, folder: Path) -> list[Growth]:
         print(found[-1].line())
     for size in extent.collect_growth:
         count = inputs.write_reply(reply, "embeddings of 384 floats", size)
-        found.append(_growth("collect", size, partial(in_fresh_process, "collect_memory", reply, count)))
+        found.append(
+            _growth("collect", size, partial(in_fresh_process, "collect_memory", reply, count))
+        )
         print(found[-1].line())
     return found
 
@@ -133,7 +159,9 @@ def import_rows(extent: Extent) -> list[tuple[str, str, Spread, Spread]]:
         in_fresh_process("imports", handler, "yes")
         for compiled in ("yes", "no"):
             runs = [in_fresh_process("imports", handler, compiled) for _ in range(extent.processes)]
-            spreads = [Spread.of([one[what] * 1_000 for one in runs]) for what in ("imports", "services")]
+            spreads = [
+                Spread.of([one[what] * 1_000 for one in runs]) for what in ("imports", "services")
+            ]
             found.append((handler, compiled, spreads[0], spreads[1]))
             print(f"import {handler}, byte code {compiled}: {spreads[0].text('.0f', ' ms')}")
     return found
@@ -142,7 +170,11 @@ def import_rows(extent: Extent) -> list[tuple[str, str, Spread, Spread]]:
 def main() -> None:
     """Measure, print and write."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="smaller inputs, fewer rounds; print, and write no file")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="smaller inputs, fewer rounds; print, and write no file",
+    )
     quick = parser.parse_args().quick
     variables = template()["Globals"]["Function"]["Environment"]["Variables"]
     allocator = {name: value for name, value in variables.items() if name.startswith("MALLOC_")}
@@ -168,7 +200,10 @@ def main() -> None:
         print(text)
     else:
         README.write_text(text)
-        print(f"Written: {README.relative_to(Path.cwd()) if README.is_relative_to(Path.cwd()) else README}")
+        print(
+            "Written: "
+            f"{README.relative_to(Path.cwd()) if README.is_relative_to(Path.cwd()) else README}"
+        )
 
 
 if __name__ == "__main__":

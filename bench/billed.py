@@ -1,6 +1,9 @@
-"""Counts what AWS bills for jobs in a simulated world, where functions run beside each other, as they do on Lambda.
+"""Counts what AWS bills for jobs in a simulated world, where functions run beside each other.
 
-Messages arrive when they are asked for, and a call takes as long as it would. Computing takes no time there.
+As they do on Lambda.
+
+Messages arrive when they are asked for, and a call takes as long as it would. Computing takes no
+time there.
 """
 
 from __future__ import annotations
@@ -38,7 +41,12 @@ PLATFORM_LOG = 420
 """Bytes that Lambda itself logs per run."""
 S3_READS = {"GetObject", "HeadObject"}
 S3_FREE = {"DeleteObjects"}
-COUNTED_AS = {"dynamodb": "DynamoDB calls", "sqs": "SQS requests", "events": "bus events", "api": "API calls"}
+COUNTED_AS = {
+    "dynamodb": "DynamoDB calls",
+    "sqs": "SQS requests",
+    "events": "bus events",
+    "api": "API calls",
+}
 OPERATIONS = ("get_item", "batch_get_item", "query", "update_item", "put_item", "delete_item")
 FINISHED_BYTES = 500
 """A longer reply has answers."""
@@ -53,7 +61,10 @@ BY_SIZE = (
     (sizes, "LARGE_UPLOAD_BYTES"),
     (simulation.services.s3, "MIN_PART_BYTES"),
 )
-"""What depends on the size of a job: in a model of it all these are as much smaller as its records are fewer."""
+"""What depends on the size of a job.
+
+In a model of it all these are as much smaller as its records are fewer.
+"""
 
 
 @dataclass
@@ -139,7 +150,9 @@ class _Meter:
     def invoking(self, invoke: Callable[..., bool]) -> Callable[..., bool]:
         """`Function.invoke`, which also counts runs and their time."""
 
-        def invoked(function: Function, event: dict[str, Any], ended: Callable[[set[str] | None], None]) -> bool:
+        def invoked(
+            function: Function, event: dict[str, Any], ended: Callable[[set[str] | None], None]
+        ) -> bool:
             began, is_cold = self.kernel.now, not function.idle
             kind, name = _kind(function.name), f"{function.name}-{function.invocations + 1}"
 
@@ -153,7 +166,8 @@ class _Meter:
             self.told[name] = set()
             self.found.cold[kind] += is_cold
             self.found.used["Lambda runs"] += 1
-            self.found.used["SQS requests"] += 2 * ("Records" in event)  # Received and deleted by Lambda's poller.
+            # Received and deleted by Lambda's poller.
+            self.found.used["SQS requests"] += 2 * ("Records" in event)
             return True
 
         return invoked
@@ -183,7 +197,10 @@ class _Meter:
             self.found.used[_counted_as(operation)] += 1
 
     def counting_units(self, name: str) -> Callable[..., Any]:
-        """One of DynamoDB's operations, which also counts the units of reads, and of writes that are refused."""
+        """One of DynamoDB's operations, which also counts the units of reads.
+
+        And of writes that are refused.
+        """
         call, operation = getattr(self.table, name), name.title().replace("_", "")
 
         def counted(**given: Any) -> Any:  # noqa: ANN401 - as boto3
@@ -213,7 +230,10 @@ class _Meter:
 
 
 def as_slow_as_aws(world: World, times: int) -> None:
-    """Let calls take as long as `bench.meter` assumes, and objects as long as those that are so many times larger."""
+    """Let calls take as long as `bench.meter` assumes.
+
+    And objects as long as those that are so many times larger.
+    """
     for service, seconds in WAITS.items():
         world.calls.seconds[service] = (seconds + CALL_CPU, seconds + CALL_CPU)
     world.calls.seconds["api"] = (CALL_CPU, CALL_CPU)
@@ -221,9 +241,15 @@ def as_slow_as_aws(world: World, times: int) -> None:
 
     def answered(_url: str, _headers: Mapping[str, str], body: bytes, reply: Reply) -> None:
         is_finished = len(reply.body) > FINISHED_BYTES
-        wait(API_WAITS["submit" if b'"requests"' in body[:20] else "finished" if is_finished else "pending"])
+        wait(
+            API_WAITS[
+                "submit" if b'"requests"' in body[:20] else "finished" if is_finished else "pending"
+            ]
+        )
 
-    def moving(call: Callable[..., Any], size: Callable[[dict[str, Any], Any], int]) -> Callable[..., Any]:
+    def moving(
+        call: Callable[..., Any], size: Callable[[dict[str, Any], Any], int]
+    ) -> Callable[..., Any]:
         def moved(**given: Any) -> Any:  # noqa: ANN401 - as boto3
             answer = call(**given)
             wait(size(given, answer) * times / S3_BYTES_A_SECOND)
@@ -257,11 +283,14 @@ def _metrics_bytes(names: set[str]) -> int:
     """Bytes of the line that tells CloudWatch of metrics; without any there is none."""
     listed = [{"Name": name, "Unit": METRICS[name]} for name in names]
     told = {"Namespace": "Dropbatch", "Dimensions": [["service"]], "Metrics": listed}
-    line = {"_aws": {"Timestamp": 1_795_253_407_000, "CloudWatchMetrics": [told]}, "service": "dropbatch"}
+    line = {
+        "_aws": {"Timestamp": 1_795_253_407_000, "CloudWatchMetrics": [told]},
+        "service": "dropbatch",
+    }
     return len(json.dumps(line | {name: [1.0] for name in names})) + 1 if names else 0
 
 
-# ── DynamoDB's units ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── DynamoDB's units ──────────────────────────────────────────────────────────────────────────────
 
 
 def item_size(wire: Wire) -> int:
@@ -277,7 +306,9 @@ def _value_size(value: Wire) -> int:
         case "BOOL" | "NULL":
             return 1
         case "M":
-            return 3 + sum(len(name.encode()) + 1 + _value_size(member) for name, member in held.items())
+            return 3 + sum(
+                len(name.encode()) + 1 + _value_size(member) for name, member in held.items()
+            )
         case "L":
             return 3 + sum(1 + _value_size(member) for member in held)
         case "SS":

@@ -38,7 +38,8 @@ EXAMPLE_SETTINGS = {
 def peak() -> float:
     """The peak resident memory of this process, in MB."""
     status = Path("/proc/self/status")
-    if status.exists():  # getrusage may report the parent's peak, from before this program was loaded
+    # getrusage may report the parent's peak, from before this program was loaded
+    if status.exists():
         return int(re.search(r"VmHWM:\s+(\d+) kB", status.read_text())[1]) * 1024 / 1e6  # type: ignore[index]
     import resource  # noqa: PLC0415 - only where there is no /proc
 
@@ -56,7 +57,10 @@ def split_memory(upload: str) -> dict[str, float]:
 
 
 def collect_memory(reply: str, count: str) -> dict[str, float]:
-    """The same for a collect; the reply is a mapped file, whose pages count as long as memory is free."""
+    """The same for a collect.
+
+    The reply is a mapped file, whose pages count as long as memory is free.
+    """
     from bench.steps import Collected  # noqa: PLC0415
 
     collected = Collected(int(count))
@@ -67,7 +71,10 @@ def collect_memory(reply: str, count: str) -> dict[str, float]:
 
 
 def imports(handler: str, compiled: str) -> dict[str, float]:
-    """CPU seconds to import a handler, and then to build its services; our own packages with byte code or without."""
+    """CPU seconds to import a handler, and then to build its services.
+
+    Our own packages with byte code or without.
+    """
     os.environ.update(EXAMPLE_SETTINGS)
     sys.dont_write_bytecode = False  # the first of these processes compiles for the others
     if compiled == "no":

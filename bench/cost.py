@@ -1,6 +1,9 @@
-"""`python -m bench.cost`: what AWS bills for whole jobs and for an idle stack; writes `bench/cost.md`.
+"""`python -m bench.cost`: what AWS bills for whole jobs and for an idle stack.
 
-Both functions run in a simulated world (`bench.billed`). Processor time is measured on moto (`bench.meter`).
+Writes `bench/cost.md`.
+
+Both functions run in a simulated world (`bench.billed`). Processor time is measured on moto
+(`bench.meter`).
 """
 
 from __future__ import annotations
@@ -68,18 +71,24 @@ PRICES = {
 }
 """Dollars for one of each."""
 POLLERS, RECEIVES_A_MINUTE = 5, 3
-"""Pollers that Lambda runs for each queue of a function, and long polls of 20 s that each makes while it is empty."""
+"""Pollers that Lambda runs for each queue of a function.
+
+And long polls of 20 s that each makes while it is empty.
+"""
 STORAGE_PRICES = {"S3": 0.023, "table": 0.25, "logs": 0.03}
 """Dollars for a GB and a month of 730 hours."""
 
 STAGING_SECONDS = 86_400.0 * int(default("StagingRetentionDays"))
 IDLE_TICKS, MONTH_MINUTES = 10, 43_800
 COLD_SECONDS = 0.5
-"""Billed for the start of a process: imports and services, without byte code (`bench/README.md`)."""
+"""Billed for the start of a process.
+
+Imports and services, without byte code (`bench/README.md`).
+"""
 POLLS, EVENTS = Events(is_on=False), Events()
 
 
-# ── the bill ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the bill ──────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True)
@@ -112,7 +121,10 @@ class Bill:
         disk = max(properties("PollFunction")["EphemeralStorage"]["Size"] - 512, 0) / 1024
         gb_seconds = sum(seconds[name] * memory[name] / 1024 for name in FUNCTIONS)
         counts = {**self.used, "Lambda GB-s": gb_seconds, "disk GB-s": seconds["poll"] * disk}
-        return [(name, counts.get(name, 0) * times, counts.get(name, 0) * times * PRICES[name]) for name in PRICES]
+        return [
+            (name, counts.get(name, 0) * times, counts.get(name, 0) * times * PRICES[name])
+            for name in PRICES
+        ]
 
     def work(self, memory: Mapping[str, int]) -> float:
         """Dollars for all but storage."""
@@ -120,7 +132,10 @@ class Bill:
 
     def storage(self) -> list[tuple[str, float, float, float]]:
         """What is kept: name, GB, hours and dollars."""
-        return [(name, gb, hours, gb * hours / 730 * STORAGE_PRICES[where]) for name, gb, hours, where in self.stored]
+        return [
+            (name, gb, hours, gb * hours / 730 * STORAGE_PRICES[where])
+            for name, gb, hours, where in self.stored
+        ]
 
     def dollars(self, memory: Mapping[str, int]) -> float:
         """All of it."""
@@ -133,9 +148,12 @@ def memories() -> dict[str, int]:
 
 
 def of_job(records: int, taken: Computing, events: Events = POLLS, seeds: range = SEEDS) -> Bill:
-    """The bill of a job of records of 1 KB, of a model that is new, on a stack that was idle: the mean of some worlds.
+    """The bill of a job of records of 1 KB, of a model that is new, on a stack that was idle.
 
-    The clean-up of what it staged is included; an idle stack's ticks between its end and the clean-up are not.
+    The mean of some worlds.
+
+    The clean-up of what it staged is included; an idle stack's ticks between its end and the
+    clean-up are not.
     """
     found, stored, took, times = Found(), Counter[str](), 0.0, JOBS[records]
     for seed in seeds:
@@ -158,13 +176,26 @@ def of_job(records: int, taken: Computing, events: Events = POLLS, seeds: range 
         ("request bodies", stored["late"], hours + STAGING_SECONDS / 3_600, "S3"),
         ("replies, parts and segments", stored["early"], hours + FIRST_SECONDS / 3_600, "S3"),
         ("the ledger's items", stored["items"], LIFE_SECONDS / 3_600, "table"),
-        ("logs", found.used["log bytes"], 24.0 * properties("SubmitLogs")["RetentionInDays"], "logs"),
+        (
+            "logs",
+            found.used["log bytes"],
+            24.0 * properties("SubmitLogs")["RetentionInDays"],
+            "logs",
+        ),
     )
     return Bill(
         {name: count / worlds for name, count in found.used.items()},
-        {name: (found.seconds[name] + COLD_SECONDS * found.cold[name]) / worlds for name in FUNCTIONS},
-        {name: found.calls[name] / worlds * taken.call[name] + records * taken.record[name] for name in FUNCTIONS},
-        tuple((name, size / worlds / 1e9, kept_hours, where) for name, size, kept_hours, where in kept),
+        {
+            name: (found.seconds[name] + COLD_SECONDS * found.cold[name]) / worlds
+            for name in FUNCTIONS
+        },
+        {
+            name: found.calls[name] / worlds * taken.call[name] + records * taken.record[name]
+            for name in FUNCTIONS
+        },
+        tuple(
+            (name, size / worlds / 1e9, kept_hours, where) for name, size, kept_hours, where in kept
+        ),
         3_600 * hours,
         batches,
     )
@@ -185,8 +216,13 @@ def of_tick(taken: Computing, events: Events = POLLS) -> tuple[Bill, set[str]]:
 
 @contextmanager
 def _idle_stack(seed: int, events: Events, times: int) -> Iterator[World]:
-    """A world at the template's defaults in which the first tick was, where a record is as so many."""
-    behaviour = Behaviour(embedder="hash", latency=LATENCY, latency_kind="lognormal", latency_spread=0.5)
+    """A world at the template's defaults in which the first tick was.
+
+    Where a record is as so many.
+    """
+    behaviour = Behaviour(
+        embedder="hash", latency=LATENCY, latency_kind="lognormal", latency_spread=0.5
+    )
     settings = {
         "MAX_REQUESTS_PER_BATCH": int(default("MaxRequestsPerBatch")) // times,
         "API_CALLS_PER_MINUTE": default("ApiCallsPerMinute"),
@@ -199,7 +235,7 @@ def _idle_stack(seed: int, events: Events, times: int) -> Iterator[World]:
         yield world
 
 
-# ── the page ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the page ──────────────────────────────────────────────────────────────────────────────────────
 
 _TEXT = """\
 # What Dropbatch costs on AWS
@@ -263,20 +299,33 @@ The whole bill of a million records, with other memory sizes, the same for both 
 
 def always(kind: str) -> int:
     """How many resources of a kind the stack has whatever its parameters are."""
-    return sum(one["Type"] == kind and "Condition" not in one for one in template()["Resources"].values())
+    return sum(
+        one["Type"] == kind and "Condition" not in one for one in template()["Resources"].values()
+    )
 
 
 def standing(valued: set[str]) -> dict[str, float]:
-    """What is billed for a month in which only these metrics have values, by what it is billed for."""
+    """What is billed for a month in which only these metrics have values.
+
+    By what it is billed for.
+    """
     alarms, dashboards = always("AWS::CloudWatch::Alarm"), always("AWS::CloudWatch::Dashboard")
-    billed_for = {"secret": SECRET, f"{alarms} alarms": alarms * ALARM, "dashboard": dashboards * DASHBOARD}
+    billed_for = {
+        "secret": SECRET,
+        f"{alarms} alarms": alarms * ALARM,
+        "dashboard": dashboards * DASHBOARD,
+    }
     billed_for["metrics: " + ", ".join(sorted(valued))] = len(valued) * METRIC
     return {name: dollars for name, dollars in billed_for.items() if dollars}
 
 
 def polled_queues() -> int:
     """How many queues Lambda's pollers ask for messages."""
-    events = [event for name in FUNCTIONS for event in properties(f"{name.title()}Function")["Events"].values()]
+    events = [
+        event
+        for name in FUNCTIONS
+        for event in properties(f"{name.title()}Function")["Events"].values()
+    ]
     return sum(event["Type"] == "SQS" for event in events)
 
 
@@ -284,7 +333,11 @@ def idle_rows(tick: Bill, valued: set[str]) -> list[tuple[str, str, float]]:
     """What a month of an idle stack is billed: name, count and dollars."""
     receives = polled_queues() * POLLERS * RECEIVES_A_MINUTE * MONTH_MINUTES
     return [
-        *((name, f"{count:,.0f}", cost) for name, count, cost in tick.rows(memories(), MONTH_MINUTES) if count),
+        *(
+            (name, f"{count:,.0f}", cost)
+            for name, count, cost in tick.rows(memories(), MONTH_MINUTES)
+            if count
+        ),
         ("SQS requests of Lambda's pollers", f"{receives:,}", receives * PRICES["SQS requests"]),
         *((name, "", cost) for name, cost in standing(valued).items()),
     ]
@@ -298,14 +351,30 @@ def grid(head: list[str], rows: list[list[str]]) -> str:
 def _million_rows(polls: Bill, events: Bill) -> list[list[str]]:
     memory = memories()
     rows = [
-        [name, f"${PRICES[name] * 1e6:g}", f"{count:,.0f}", f"{cost:.5f}", f"{others:,.0f}", f"{other_cost:.5f}"]
-        for (name, count, cost), (_, others, other_cost) in zip(polls.rows(memory), events.rows(memory), strict=True)
+        [
+            name,
+            f"${PRICES[name] * 1e6:g}",
+            f"{count:,.0f}",
+            f"{cost:.5f}",
+            f"{others:,.0f}",
+            f"{other_cost:.5f}",
+        ]
+        for (name, count, cost), (_, others, other_cost) in zip(
+            polls.rows(memory), events.rows(memory), strict=True
+        )
     ]
     kept = [sum(cost for *_, cost in bill.storage()) for bill in (polls, events)]
     return [
         *rows,
         ["storage", "", "", f"{kept[0]:.5f}", "", f"{kept[1]:.5f}"],
-        ["storage and work", "", "", f"**{polls.dollars(memory):.5f}**", "", f"**{events.dollars(memory):.5f}**"],
+        [
+            "storage and work",
+            "",
+            "",
+            f"**{polls.dollars(memory):.5f}**",
+            "",
+            f"**{events.dollars(memory):.5f}**",
+        ],
     ]
 
 
@@ -329,7 +398,10 @@ def report(taken: Computing) -> str:
         ),
         storage=grid(
             ["", "GB", "kept for", "dollars"],
-            [[name, f"{gb:.4f}", f"{hours:,.0f} h", f"{cost:.5f}"] for name, gb, hours, cost in million.storage()],
+            [
+                [name, f"{gb:.4f}", f"{hours:,.0f} h", f"{cost:.5f}"]
+                for name, gb, hours, cost in million.storage()
+            ],
         ),
         jobs=grid(
             ["records", "batches", "calls of the API", "dollars", "with events: calls", "dollars"],
@@ -340,7 +412,10 @@ def report(taken: Computing) -> str:
                     *(
                         cell
                         for bill in bills
-                        for cell in (f"{bill.used['API calls']:,.0f}", f"{bill.dollars(memory):.6f}")
+                        for cell in (
+                            f"{bill.used['API calls']:,.0f}",
+                            f"{bill.dollars(memory):.6f}",
+                        )
                     ),
                 ]
                 for records, bills in both.items()
@@ -352,7 +427,10 @@ def report(taken: Computing) -> str:
         idle=grid(
             ["a month", "count", "dollars"],
             [
-                *([name, count, f"{cost:.2f}" if cost >= 0.1 else f"{cost:.3f}"] for name, count, cost in idle),
+                *(
+                    [name, count, f"{cost:.2f}" if cost >= 0.1 else f"{cost:.3f}"]
+                    for name, count, cost in idle
+                ),
                 ["", "", f"**{sum(cost for *_, cost in idle):.2f}**"],
             ],
         ),
@@ -390,7 +468,9 @@ def report(taken: Computing) -> str:
 
 def main() -> None:
     """Measure, print and write."""
-    argparse.ArgumentParser(prog="python -m bench.cost", description=(__doc__ or "").splitlines()[0]).parse_args()
+    argparse.ArgumentParser(
+        prog="python -m bench.cost", description=(__doc__ or "").splitlines()[0]
+    ).parse_args()
     text = report(computing())
     print(text)
     WRITTEN.write_text(text)

@@ -22,7 +22,9 @@ _FOREIGN = "größer, été, señor, Київ, 東京の天気, "
 def texts(characters: int, different: int = 1_000) -> list[str]:
     """Sentences of about `characters` characters."""
     dice = random.Random(characters)
-    return [" ".join(dice.choices(_WORDS, k=characters // 5))[:characters] for _ in range(different)]
+    return [
+        " ".join(dice.choices(_WORDS, k=characters // 5))[:characters] for _ in range(different)
+    ]
 
 
 def _kilobyte(dice: random.Random, text: list[str], _: int) -> str:
@@ -38,7 +40,10 @@ def _accented(dice: random.Random, text: list[str], _: int) -> str:
 
 
 def _chat(dice: random.Random, text: list[str], number: int) -> str:
-    said = [{"role": "system", "content": "Answer in one word."}, {"role": "user", "content": dice.choice(text)[:760]}]
+    said = [
+        {"role": "system", "content": "Answer in one word."},
+        {"role": "user", "content": dice.choice(text)[:760]},
+    ]
     settings = {"max_tokens": 64, "temperature": 0.2, "top_p": 0.9, "seed": number}
     return json.dumps({"external_reference": f"row-{number}", "messages": said, **settings})
 
@@ -84,9 +89,15 @@ def repeat_upload(path: Path, source: Path, size: int) -> None:
 
 
 def _embedding(dimensions: int) -> Callable[[random.Random], str]:
-    """Results with one of a few vectors, printed like 32-bit floats stored as 64-bit ones and cut at 10 digits."""
+    """Results with one of a few vectors.
+
+    Printed like 32-bit floats stored as 64-bit ones and cut at 10 digits.
+    """
     dice = random.Random(dimensions)
-    vectors = ["[" + ",".join(repr(round(dice.gauss(0, 0.05), 10)) for _ in range(dimensions)) + "]" for _ in range(64)]
+    vectors = [
+        "[" + ",".join(repr(round(dice.gauss(0, 0.05), 10)) for _ in range(dimensions)) + "]"
+        for _ in range(64)
+    ]
 
     def result(dice: random.Random) -> str:
         return f'{{"shape":[1,{dimensions}],"data":[{dice.choice(vectors)}],"pooling":"cls"}}'
@@ -100,7 +111,10 @@ def _label(dice: random.Random) -> str:
 
 
 def _generated(dice: random.Random) -> str:
-    answer = {"response": dice.choice(PARAGRAPHS), "usage": {"prompt_tokens": 90, "completion_tokens": 70}}
+    answer = {
+        "response": dice.choice(PARAGRAPHS),
+        "usage": {"prompt_tokens": 90, "completion_tokens": 70},
+    }
     return json.dumps(answer)
 
 
@@ -121,8 +135,13 @@ REPLIES: dict[str, Callable[[random.Random], str]] = {
 
 
 def write_reply(path: Path, kind: str, size: int) -> int:
-    """Write a finished batch's reply of about `size` bytes, items shuffled; return the number of items."""
-    return write_answers(path, kind, max(size // len(_item(0, REPLIES[kind](random.Random(kind)))), 1))
+    """Write a finished batch's reply of about `size` bytes, items shuffled.
+
+    Return the number of items.
+    """
+    return write_answers(
+        path, kind, max(size // len(_item(0, REPLIES[kind](random.Random(kind)))), 1)
+    )
 
 
 def write_answers(path: Path, kind: str, count: int) -> int:

@@ -1,8 +1,11 @@
-"""`python -m bench.latency`: the throughput of each step at AWS's latencies; writes `bench/latency.md`.
+"""`python -m bench.latency`: the throughput of each step at AWS's latencies.
 
-Split runs unchanged, on boto3, against a server in another process that replaces S3, DynamoDB and SQS and answers after
-the time that they are known to take. It gets the share of a processor that Lambda gives a function with its memory. The
-calls of the other steps are counted on moto (`bench.meter`), and their time is computed from the same latencies.
+Writes `bench/latency.md`.
+
+Split runs unchanged, on boto3, against a server in another process that replaces S3, DynamoDB and
+SQS and answers after the time that they are known to take. It gets the share of a processor that
+Lambda gives a function with its memory. The calls of the other steps are counted on moto
+(`bench.meter`), and their time is computed from the same latencies.
 """
 
 from __future__ import annotations
@@ -67,11 +70,14 @@ WALL = 100
 """Submits a minute within Cloudflare's limit of calls."""
 
 
-# ── a slow AWS ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── a slow AWS ────────────────────────────────────────────────────────────────────────────────────
 
 
 class SlowAws(BaseHTTPRequestHandler):
-    """Serves any range of an endless upload; accepts any object, item and message, and keeps none. As slow as AWS."""
+    """Serves any range of an endless upload.
+
+    Accepts any object, item and message, and keeps none. As slow as AWS.
+    """
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
@@ -114,7 +120,10 @@ class SlowAws(BaseHTTPRequestHandler):
         self.rfile.read(int(self.headers["Content-Length"]))
         service, _, operation = self.headers["X-Amz-Target"].rpartition(".")
         time.sleep(DYNAMODB if service.startswith("DynamoDB") else SQS)
-        answer = {"Query": {"Items": [], "Count": 0}, "SendMessageBatch": {"Successful": [], "Failed": []}}
+        answer = {
+            "Query": {"Items": [], "Count": 0},
+            "SendMessageBatch": {"Successful": [], "Failed": []},
+        }
         body = json.dumps(answer.get(operation, {})).encode()
         self.head(HTTPStatus.OK, len(body))
         self.wfile.write(body)
@@ -138,9 +147,14 @@ def _serve(port: Connection) -> None:
 
 @contextmanager
 def serving() -> Iterator[str]:
-    """Run the server in its own process, so that its answers cost this one nothing; yield its address."""
+    """Run the server in its own process, so that its answers cost this one nothing.
+
+    Yield its address.
+    """
     ours, theirs = multiprocessing.Pipe()
-    server = multiprocessing.get_context("spawn").Process(target=_serve, args=(theirs,), daemon=True)
+    server = multiprocessing.get_context("spawn").Process(
+        target=_serve, args=(theirs,), daemon=True
+    )
     server.start()
     try:
         yield f"http://127.0.0.1:{ours.recv()}"
@@ -149,7 +163,7 @@ def serving() -> Iterator[str]:
         server.join()
 
 
-# ── split ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── split ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 class OneJob(Ledger):
@@ -169,7 +183,8 @@ class OneJob(Ledger):
     ) -> Job:
         del expected, remove
         self.call("update_item", Key=job_key(job_id))
-        changes = {name: value for name, value in changes.items() if name != "work"}  # only in the table
+        # only in the table
+        changes = {name: value for name, value in changes.items() if name != "work"}
         self.present = replace(self.present, **changes)  # type: ignore[arg-type] # The ledger's own members.
         return self.present
 
@@ -192,12 +207,21 @@ def split_for(endpoint: str, records: int, *, ahead: bool) -> dict[str, float]:
     sqs = session.client("sqs", endpoint_url=endpoint, config=config)
     upload = Upload("bucket", "inbox/a.jsonl", "version", "etag", 1 << 40)
     plan = SplitPlan("@cf/a/b", records, 9_500_000, "account", "jsonl", "plain")
-    job = Job(job_id="job", state=JobState.SPLITTING, upload=upload, plan=plan, created_at=time.time(), due_at=0.0)
+    job = Job(
+        job_id="job",
+        state=JobState.SPLITTING,
+        upload=upload,
+        plan=plan,
+        created_at=time.time(),
+        due_at=0.0,
+    )
     ledger = OneJob(dynamodb, job)
     services: Any = SimpleNamespace(
         store=ObjectStore(s3, "bucket"),
         ledger=ledger,
-        queues=Queues(sqs, *(f"{endpoint}/{name}" for name in ("upload", "split", "submit", "poll", "visit"))),
+        queues=Queues(
+            sqs, *(f"{endpoint}/{name}" for name in ("upload", "split", "submit", "poll", "visit"))
+        ),
         budget=SimpleNamespace(burst=100, slot_seconds=0.3),
         now=time.time,
     )
@@ -208,7 +232,10 @@ def split_for(endpoint: str, records: int, *, ahead: bool) -> dict[str, float]:
 
 
 def measure_split(endpoint: str, records: int, *, ahead: bool, share: float) -> dict[str, float]:
-    """Run `split_for` in its own process with a share of a processor; its imports are not measured."""
+    """Run `split_for` in its own process with a share of a processor.
+
+    Its imports are not measured.
+    """
     ours, theirs = multiprocessing.Pipe()
     context = multiprocessing.get_context("spawn")
     child = context.Process(target=_child, args=(theirs, endpoint, records, ahead), daemon=True)
@@ -248,11 +275,14 @@ def split_rows() -> list[list[str]]:
     return rows
 
 
-# ── the other steps ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the other steps ───────────────────────────────────────────────────────────────────────────────
 
 
 def _concurrency(step: str) -> list[Any]:
-    """`Fn::If` of the concurrent runs that a step's queue allows: its condition, with a reservation, and without."""
+    """`Fn::If` of the concurrent runs that a step's queue allows.
+
+    Its condition, with a reservation, and without.
+    """
     batches = properties(f"{step.title()}Function")["Events"]["Batches"]["Properties"]
     condition, reserved, runs = batches["ScalingConfig"]["MaximumConcurrency"]["Fn::If"]
     return [condition, reserved["Fn::If"][2] if isinstance(reserved, dict) else reserved, runs]
@@ -263,18 +293,27 @@ def other_rows() -> list[list[str]]:
     share = share_of(MEMORY)
     small, large = (measure(batches, 1, 20, 60.0) for batches in (40, 120))
     few, full = (measure(batches, FULL_RECORDS, FULL_TEXT, 60.0) for batches in (1, FULL_BATCHES))
-    jobs = (("1 record", small, large, 80), (f"{FULL_RECORDS:,} records", few, full, FULL_BATCHES - 1))
+    jobs = (
+        ("1 record", small, large, 80),
+        (f"{FULL_RECORDS:,} records", few, full, FULL_BATCHES - 1),
+    )
     rows = []
     for step, together in TOGETHER.items():
         _, reserved, runs = _concurrency(step)
         for name, one, other, batches in jobs:
-            used = {key: (other.steps[step][key] - one.steps[step][key]) / batches for key in other.steps[step]}
+            used = {
+                key: (other.steps[step][key] - one.steps[step][key]) / batches
+                for key in other.steps[step]
+            }
             waiting, computing = used["waiting"], used["computing"] / share
             seconds = max(computing, (waiting + computing) / together)
             rows.append(
                 [
                     f"{step}, {name}",
-                    *(f"{used.get(service, 0.0):.1f}" for service in ("dynamodb", "s3", "sqs", "api")),
+                    *(
+                        f"{used.get(service, 0.0):.1f}"
+                        for service in ("dynamodb", "s3", "sqs", "api")
+                    ),
                     f"{waiting:.2f} s",
                     f"{computing:.2f} s",
                     f"{runs}",
@@ -317,7 +356,9 @@ at the same time; they share its processor.
 
 def main() -> None:
     """Measure, print and write."""
-    parser = argparse.ArgumentParser(prog="python -m bench.latency", description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.latency", description=(__doc__ or "").splitlines()[0]
+    )
     parser.parse_args()
     split_head = [
         "batches of",

@@ -1,6 +1,9 @@
-"""Counts both functions' calls to AWS and the API, and measures what they compute, in a job on moto, in this process.
+"""Counts both functions' calls to AWS and the API, and measures what they compute.
 
-The functions run one after the other. The time spent waiting for answers is assumed, as stated here.
+In a job on moto, in this process.
+
+The functions run one after the other. The time spent waiting for answers is assumed, as stated
+here.
 """
 
 from __future__ import annotations
@@ -49,13 +52,16 @@ API_WAITS = {"submit": 1.0, "pending": 0.3, "finished": 0.8}
 CALL_CPU = 0.001
 """Seconds of work on sockets and TLS per call, assumed: there is none here."""
 TLS_CPU = 0.0008e-6
-"""Processor seconds that TLS takes for each byte that is moved: measured with httpx and boto3, on one machine."""
+"""Processor seconds that TLS takes for each byte that is moved.
+
+Measured with httpx and boto3, on one machine.
+"""
 TICK_SECONDS = 60.0
 STEPS = {"submit": ("submit", "split"), "poll": ("poll",)}
 """Those of each function."""
 
 
-# ── counting ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── counting ──────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass
@@ -97,9 +103,11 @@ class Meter:
         """Seconds of a whole processor that a function computed."""
         return float(sum(self.steps[step]["computing"] for step in STEPS[function]))
 
-    # ── AWS ──────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── AWS ───────────────────────────────────────────────────────────────────────────────────────
 
-    def call(self, client: Any, operation: str, arguments: dict[str, Any], answer: dict[str, Any]) -> None:  # noqa: ANN401
+    def call(
+        self, client: Any, operation: str, arguments: dict[str, Any], answer: dict[str, Any]
+    ) -> None:
         """Count one call to AWS."""
         if self.run is None:
             return
@@ -115,9 +123,11 @@ class Meter:
         if self.run is not None:
             thread = threading.current_thread()
             with self.lock:
-                self.run.waits[thread.name.partition("_")[0], thread.ident or 0] += seconds + CALL_CPU
+                self.run.waits[thread.name.partition("_")[0], thread.ident or 0] += (
+                    seconds + CALL_CPU
+                )
 
-    # ── runs ─────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── runs ──────────────────────────────────────────────────────────────────────────────────────
 
     @contextlib.contextmanager
     def invocation(self, step: str) -> Iterator[None]:
@@ -162,7 +172,7 @@ def _body_size(operation: str, arguments: dict[str, Any], answer: dict[str, Any]
     return int(size)
 
 
-# ── a job ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── a job ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Metered(World):
@@ -171,7 +181,10 @@ class Metered(World):
     meter: Meter
 
     def settle(self, *, minutes: int = 60, until: Callable[[], bool] | None = None) -> None:
-        """Let minutes pass, second by second, until every job is over: messages arrive when they are asked for."""
+        """Let minutes pass, second by second, until every job is over.
+
+        Messages arrive when they are asked for.
+        """
         ends, tick_at = time.time() + 60 * minutes, time.time() + TICK_SECONDS
         while time.time() < ends:
             if time.time() >= tick_at:
@@ -183,18 +196,23 @@ class Metered(World):
             self.pass_time(1.0)
         raise AssertionError(f"not settled after {minutes} minutes")
 
-    def invoke(self, handler: Any, event: dict[str, Any], seconds: float = TIMEOUT_SECONDS) -> set[str]:  # noqa: ANN401
+    def invoke(
+        self, handler: Any, event: dict[str, Any], seconds: float = TIMEOUT_SECONDS
+    ) -> set[str]:
         """Call a handler as Lambda does."""
         queue = event["Records"][0]["eventSourceARN"] if "Records" in event else ""
         is_split = queue.endswith(("UploadQueue", "SplitQueue"))
-        with self.meter.invocation("poll" if handler is functions.poll.handler else "split" if is_split else "submit"):
+        with self.meter.invocation(
+            "poll" if handler is functions.poll.handler else "split" if is_split else "submit"
+        ):
             return super().invoke(handler, event, seconds)
 
 
 def measure(batches: int, records: int, text: int, latency: float) -> Meter:
     """Run one job, its batches all of the same size, to its end."""
     meter = Meter()
-    metrics.provider.namespace, metrics.provider.service = "Dropbatch", "dropbatch"  # as the template's variables do
+    # as the template's variables do
+    metrics.provider.namespace, metrics.provider.service = "Dropbatch", "dropbatch"
     api = WorkersAI(
         Behaviour(embedder="hash", latency=latency, latency_kind="lognormal", latency_spread=0.5),
         now=lambda: time.time(),  # noqa: PLW0108 - the clock moves
@@ -252,12 +270,15 @@ class _Api(httpx.BaseTransport):
         return httpx.Response(answer.status_code, headers=answer.headers, content=content)
 
 
-# ── computing ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── computing ─────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True)
 class Computing:
-    """Seconds of a whole processor that each function takes, for a call and for a record of 1 KB with its answer."""
+    """Seconds of a whole processor that each function takes.
+
+    For a call and for a record of 1 KB with its answer.
+    """
 
     call: dict[str, float]
     record: dict[str, float]
@@ -266,7 +287,10 @@ class Computing:
 
 
 def computing() -> Computing:
-    """Measure it: in the two jobs that are compared all batches are answered at once, so their calls are the same."""
+    """Measure it: in the two jobs that are compared all batches are answered at once.
+
+    So their calls are the same.
+    """
     small, few, full = (
         [measure(*job) for _ in range(ROUNDS)]
         for job in (

@@ -21,7 +21,10 @@ MB = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """A step on one kind of input: CPU seconds per GB, those of its floor, their ratio, and the most that it may be."""
+    """A step on one kind of input.
+
+    CPU seconds per GB, those of its floor, their ratio, and the most that it may be.
+    """
 
     kind: str
     per_gb: Spread
@@ -36,7 +39,9 @@ class Speed:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """A step in a fresh process: peak resident memory before and after it, in MB, and CPU seconds per GB.
+    """A step in a fresh process.
+
+    Peak resident memory before and after it, in MB, and CPU seconds per GB.
 
     Attributes:
         anonymous: memory not backed by a file while the answers are in memory; only for collect.
@@ -51,7 +56,10 @@ class Growth:
 
     def line(self) -> str:
         """One line of progress."""
-        return f"{self.step} of {self.size // MB:,} MB: peak {self.peak.text('.0f', ' MB')}, {self.per_gb.text()} s/GB"
+        return (
+            f"{self.step} of {self.size // MB:,} MB: peak {self.peak.text('.0f', ' MB')}, "
+            f"{self.per_gb.text()} s/GB"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +123,10 @@ at import; Python's library and boto3 come compiled with the Lambda runtime. *Se
 is boto3, its clients and the HTTP client."""
 
 MOST_TIMES_FLOOR, MOST_TIMES_FLOOR_OF_FEW = 1.8, 3.0
-"""The second is of replies of 500 answers, where what is done once for a batch is as much as the rest: half a ms."""
+"""The second is of replies of 500 answers.
+
+Where what is done once for a batch is as much as the rest: half a ms.
+"""
 
 
 def readme(table: Table) -> str:
@@ -123,7 +134,10 @@ def readme(table: Table) -> str:
     noise = [speed.floor.largest / speed.floor.least for speed in (*table.split, *table.collect)]
     sections = [
         "# Measurements",
-        "What a user decides by has a page of its own. This page is about the two steps that take processor time.",
+        (
+            "What a user decides by has a page of its own. This page is about the two steps "
+            "that take processor time."
+        ),
         _PAGES,
         _ALL,
         _machine(),
@@ -139,7 +153,15 @@ def readme(table: Table) -> str:
         "## Growth",
         _GROWTH,
         _grid(
-            ("step", "input", "CPU, s/GB", "after imports, MB", "peak, MB", "peak less imports", "not of files, MB"),
+            (
+                "step",
+                "input",
+                "CPU, s/GB",
+                "after imports, MB",
+                "peak, MB",
+                "peak less imports",
+                "not of files, MB",
+            ),
             [
                 (
                     one.step,
@@ -186,12 +208,24 @@ def _targets(table: Table) -> str:
     peaks = [one.peak.middle for one in table.growth if one.step == "split"]
     least, most = min(peaks), max(peaks)
     grown = f"{most / least:.2f} times, {most:.0f} MB"
-    rows.append(("split, peak memory by size", "within 10 %, under 200 MB", grown, most < 1.1 * least and most < 200))
+    rows.append(
+        (
+            "split, peak memory by size",
+            "within 10 %, under 200 MB",
+            grown,
+            most < 1.1 * least and most < 200,
+        )
+    )
     slowest = max(one.middle for _, compiled, one, _ in table.imports if compiled == "yes")
-    rows.append(("imports of the slower handler", "under 400 ms", f"{slowest:.0f} ms", slowest < 400))
+    rows.append(
+        ("imports of the slower handler", "under 400 ms", f"{slowest:.0f} ms", slowest < 400)
+    )
     return _grid(
         ("what", "target", "measured", ""),
-        [(what, target, found, "met" if good else "**missed**") for what, target, found, good in rows],
+        [
+            (what, target, found, "met" if good else "**missed**")
+            for what, target, found, good in rows
+        ],
     )
 
 
@@ -206,7 +240,9 @@ def _machine() -> str:
     except OSError:
         found = None
     processor = found[1] if found else platform.processor() or "unknown processor"
-    versions = ", ".join(f"{name} {version(name)}" for name in ("msgspec", "boto3", "aws-lambda-powertools", "httpx"))
+    versions = ", ".join(
+        f"{name} {version(name)}" for name in ("msgspec", "boto3", "aws-lambda-powertools", "httpx")
+    )
     return (
         f"{datetime.now(UTC):%Y-%m-%d}, {processor}, {os.cpu_count()} processors, "
         f"{platform.system()} {platform.machine()}, "

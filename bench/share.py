@@ -1,7 +1,8 @@
 """Gives processes the share of a processor that Lambda gives a function with a given memory size. Linux only.
 
-Lambda's functions run in a control group with a quota: in each period a process may compute for a fixed time. When that
-is used up, it is stopped until the next period. Waiting costs nothing. Here signals do the same.
+Lambda's functions run in a control group with a quota: in each period a process may compute for a
+fixed time. When that is used up, it is stopped until the next period. Waiting costs nothing. Here
+signals do the same.
 """
 
 from __future__ import annotations
@@ -41,14 +42,18 @@ def cpu_seconds(pid: int) -> float:
     Raises:
         OSError: the process has ended.
     """
-    return time.clock_gettime((~pid << 3) | 2)  # The kernel's number for the clock of another process.
+    # The kernel's number for the clock of another process.
+    return time.clock_gettime((~pid << 3) | 2)
 
 
 class Share(threading.Thread):
     """Limits each of several processes to a share of a processor, until it is ended."""
 
     def __init__(self, share: float, processes: Callable[[], Iterable[int]]) -> None:
-        """Limit the processes that `processes` returns, called once a second, to `share` of a processor."""
+        """Limit the processes that `processes` returns, called once a second.
+
+        To `share` of a processor.
+        """
         super().__init__(daemon=True)
         self.share = share
         self.processes = processes

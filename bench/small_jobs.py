@@ -1,8 +1,10 @@
-"""`python -m bench.small_jobs`: what jobs of a few batches are billed while they wait; writes `bench/small_jobs.md`.
+"""`python -m bench.small_jobs`: what jobs of a few batches are billed while they wait.
 
-The functions run in a simulated world (`tests.simulation`): messages arrive when they are asked for, and a call takes
-as long as it would. Computing takes no time there. Two ways take turns in one run: to wait in the invocation for what
-is due next, and to plan a wake-up and end.
+Writes `bench/small_jobs.md`.
+
+The functions run in a simulated world (`tests.simulation`): messages arrive when they are asked
+for, and a call takes as long as it would. Computing takes no time there. Two ways take turns in one
+run: to wait in the invocation for what is due next, and to plan a wake-up and end.
 """
 
 from __future__ import annotations
@@ -62,7 +64,9 @@ class Runs(Found):
 
     def cells(self) -> list[str]:
         """Billed seconds, calls of AWS and of the API, overdue, late, dollars: of one run."""
-        calls = sum(self.used[name] for name in ("DynamoDB calls", "S3 writes", "S3 reads", "SQS requests"))
+        calls = sum(
+            self.used[name] for name in ("DynamoDB calls", "S3 writes", "S3 reads", "SQS requests")
+        )
         ordered = sorted(self.overdue)
         return [
             f"{self.seconds.total() / self.runs:.1f} s",
@@ -75,7 +79,9 @@ class Runs(Found):
         ]
 
 
-def measure(latency: float, batches: list[int], apart: float, seed: int, found: Runs, **settings: object) -> None:
+def measure(
+    latency: float, batches: list[int], apart: float, seed: int, found: Runs, **settings: object
+) -> None:
     """Run jobs of so many batches on a stack that was idle; add to what was found.
 
     Args:
@@ -86,7 +92,9 @@ def measure(latency: float, batches: list[int], apart: float, seed: int, found: 
         found: of its way.
         settings: the functions' variables that differ.
     """
-    behaviour = Behaviour(embedder="hash", latency=latency, latency_kind="lognormal", latency_spread=0.5)
+    behaviour = Behaviour(
+        embedder="hash", latency=latency, latency_kind="lognormal", latency_spread=0.5
+    )
     settings = {"MAX_REQUESTS_PER_BATCH": RECORDS, "API_CALLS_PER_MINUTE": 200, **settings}
     with simulated(seed, None, behaviour, **settings) as world:
         world.run(65, lambda: world.functions["PollFunction"].invocations == 1)
@@ -96,7 +104,9 @@ def measure(latency: float, batches: list[int], apart: float, seed: int, found: 
                 drop(world, f"{number}.jsonl", size * RECORDS)
                 world.run(apart)
             assert world.settle(MOST_SECONDS)
-        found.late += [found.done[one["request_id"]] - one["completes_at"] for one in world.api.accepted]
+        found.late += [
+            found.done[one["request_id"]] - one["completes_at"] for one in world.api.accepted
+        ]
         found.runs += 1
 
 
@@ -130,10 +140,24 @@ the median. Dollars are at the prices of [cost.md](cost.md), storage excepted.
 
 def main() -> None:
     """Measure, print and write."""
-    argparse.ArgumentParser(prog="python -m bench.small_jobs", description=__doc__.splitlines()[0]).parse_args()
-    head = ["jobs", "", "billed", "runs", "calls of AWS", "calls of the API", "overdue", "collected", "dollars"]
+    argparse.ArgumentParser(
+        prog="python -m bench.small_jobs", description=__doc__.splitlines()[0]
+    ).parse_args()
+    head = [
+        "jobs",
+        "",
+        "billed",
+        "runs",
+        "calls of AWS",
+        "calls of the API",
+        "overdue",
+        "collected",
+        "dollars",
+    ]
     table = grid(head, [line for one in JOBS for line in row(*one)])
-    WRITTEN.write_text(_TEXT.format(seeds=len(SEEDS), records=RECORDS, idle=tick.MAX_IDLE_SECONDS, table=table))
+    WRITTEN.write_text(
+        _TEXT.format(seeds=len(SEEDS), records=RECORDS, idle=tick.MAX_IDLE_SECONDS, table=table)
+    )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """The measured steps: the product's own, and floors that no step can be faster than.
 
-The product's steps are its own functions, from one local file to another, without the cost of S3. A floor is the
-fastest way known to the same bytes from an input in which nothing is wrong or unusual, with the same well-kept reader.
+The product's steps are its own functions, from one local file to another, without the cost of S3. A
+floor is the fastest way known to the same bytes from an input in which nothing is wrong or unusual,
+with the same well-kept reader.
 """
 
 from __future__ import annotations
@@ -75,13 +76,18 @@ def anonymous() -> float:
     return int(found[1]) * 1024 / 1e6 if found else 0.0
 
 
-# ── split ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── split ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def split(upload: Path, output: IO[bytes], *, document: bool = False) -> int:
-    """The product's split: cut, and write the staged object of each batch; return the number of batches."""
+    """The product's split: cut, and write the staged object of each batch.
+
+    Return the number of batches.
+    """
     form = "object" if document else "jsonl"
-    plan = SplitPlan(MODEL, MAX_RECORDS, MAX_BYTES, "account", form, "plain", first_requests=FIRST_BATCH_RECORDS)
+    plan = SplitPlan(
+        MODEL, MAX_RECORDS, MAX_BYTES, "account", form, "plain", first_requests=FIRST_BATCH_RECORDS
+    )
     stream = blocks(upload)
     place = Checkpoint()
     if document:
@@ -111,7 +117,7 @@ def split_floor(upload: Path, output: IO[bytes]) -> None:
         output.write(block)
 
 
-# ── collect ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── collect ───────────────────────────────────────────────────────────────────────────────────────
 
 
 class Collected:
@@ -120,12 +126,18 @@ class Collected:
     def __init__(self, count: int) -> None:
         """Prepare for a reply of `count` items."""
         rows = RecordIndex()
-        rows.extend([1_000] * count, 1, [msgspec.Raw(b'"row-%d"' % number) for number in range(count)])
+        rows.extend(
+            [1_000] * count, 1, [msgspec.Raw(b'"row-%d"' % number) for number in range(count)]
+        )
         self.index = encode_index(rows)
         upload = Upload("bucket", "inbox/file.jsonl", "version", "etag", 1)
         plan = SplitPlan(MODEL, MAX_RECORDS, MAX_BYTES, "account", form="jsonl", packing="plain")
         self.job = Job(
-            job_id="20261121T093000Z-5f3a9c1e", state=JobState.IN_PROGRESS, upload=upload, plan=plan, created_at=0.0
+            job_id="20261121T093000Z-5f3a9c1e",
+            state=JobState.IN_PROGRESS,
+            upload=upload,
+            plan=plan,
+            created_at=0.0,
         )
         self.batch = Batch(
             job_id=self.job.job_id,
@@ -162,10 +174,15 @@ class Collected:
 
 
 def collect_floor(reply: Path) -> None:
-    """Write the lines of a reply in which nothing is unusual: locate items and their results, order them by id."""
+    """Write the lines of a reply in which nothing is unusual.
+
+    Locate items and their results, order them by id.
+    """
     with reply.open("rb") as file, tempfile.TemporaryFile() as spool:
         body = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         items = sorted(_read_items(body).result.responses, key=attrgetter("id"))
         for begin in range(0, len(items), LINES_TOGETHER):
             some = items[begin : begin + LINES_TOGETHER]
-            spool.write(b"".join([_LINE % (one.id, one.external_reference, one.result) for one in some]))
+            spool.write(
+                b"".join([_LINE % (one.id, one.external_reference, one.result) for one in some])
+            )

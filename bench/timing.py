@@ -1,4 +1,7 @@
-"""CPU time of steps that take turns (not wall time: machines are shared), and the time that AWS takes."""
+"""CPU time of steps that take turns (not wall time.
+
+Machines are shared), and the time that AWS takes.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,10 @@ Times = dict[str, list[float]]
 
 
 def take_turns(steps: Mapping[str, Callable[[], object]], rounds: int) -> Times:
-    """CPU seconds, user and system, of each step, one value per round; a warm-up round is not counted."""
+    """CPU seconds, user and system, of each step, one value per round.
+
+    A warm-up round is not counted.
+    """
     found: Times = {name: [] for name in steps}
     for turn in range(rounds + 1):
         for name, step in steps.items():

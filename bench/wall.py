@@ -1,7 +1,10 @@
-"""`python -m bench.wall`: how many batches are over when the rate budget is what limits them; writes `bench/wall.md`.
+"""`python -m bench.wall`: how many batches are over when the rate budget is what limits them.
 
-The functions run in a simulated world (`tests.simulation`) with 240 calls a minute. Two shares of the submits take
-turns in one run: half of the calls, as before, and what is left by a poll for each batch outstanding.
+Writes `bench/wall.md`.
+
+The functions run in a simulated world (`tests.simulation`) with 240 calls a minute. Two shares of
+the submits take turns in one run: half of the calls, as before, and what is left by a poll for each
+batch outstanding.
 """
 
 from __future__ import annotations
@@ -62,7 +65,12 @@ def measure(latency: float, jobs: int, batches: int, seed: int, *, with_events: 
         before, called, done = len(world.api.accepted), len(world.call_times), dict[str, float]()
 
         def watch(key: Key, old: Wire | None, new: Wire | None) -> None:
-            if key[1].startswith("BATCH#") and old and new and new["state"]["S"] == "done" != old["state"]["S"]:
+            if (
+                key[1].startswith("BATCH#")
+                and old
+                and new
+                and new["state"]["S"] == "done" != old["state"]["S"]
+            ):
                 done[submissions(new)[-1]["request_id"]["S"]] = world.kernel.now
 
         world.dynamodb.watchers.append(watch)
@@ -75,10 +83,19 @@ def measure(latency: float, jobs: int, batches: int, seed: int, *, with_events: 
 
 
 def cell(found: list[Figures]) -> str:
-    """Batches over, calls, and seconds from ready to collected (mean and 95th percentile) of several worlds."""
+    """Batches over, calls, and seconds from ready to collected.
+
+    (mean and 95th percentile) of several worlds.
+    """
     late = sorted(wait for one in found for wait in one.delays)
-    over, calls = (statistics.fmean(values) for values in zip(*((one.over, one.calls) for one in found), strict=True))
-    return f"{over:.0f} / {calls:,.0f} / {statistics.fmean(late):.1f} / {late[int(0.95 * (len(late) - 1))]:.0f}"
+    over, calls = (
+        statistics.fmean(values)
+        for values in zip(*((one.over, one.calls) for one in found), strict=True)
+    )
+    return (
+        f"{over:.0f} / {calls:,.0f} / {statistics.fmean(late):.1f} / "
+        f"{late[int(0.95 * (len(late) - 1))]:.0f}"
+    )
 
 
 def row(latency: float, jobs: int, batches: int, *, with_events: bool) -> list[str]:
@@ -94,7 +111,11 @@ def row(latency: float, jobs: int, batches: int, *, with_events: bool) -> list[s
     for seed in SEEDS:
         with (
             patch.object(Budget, "__init__", half),
-            patch.object(tick._Allowance, "of", lambda calls, visits, _outstanding=0: share(calls, visits, calls)),  # noqa: SLF001
+            patch.object(
+                tick._Allowance,
+                "of",
+                lambda calls, visits, _outstanding=0: share(calls, visits, calls),
+            ),
         ):
             halves.append(measure(latency, jobs, batches, seed, with_events=with_events))
         shared.append(measure(latency, jobs, batches, seed, with_events=with_events))
@@ -119,11 +140,17 @@ collected, the mean and the 95th percentile. *Events*: with Cloudflare's complet
 
 def main() -> None:
     """Measure, print and write."""
-    argparse.ArgumentParser(prog="python -m bench.wall", description=__doc__.splitlines()[0]).parse_args()
-    given = [(latency, *jobs, told) for latency in LATENCIES for jobs in JOBS for told in (False, True)]
+    argparse.ArgumentParser(
+        prog="python -m bench.wall", description=__doc__.splitlines()[0]
+    ).parse_args()
+    given = [
+        (latency, *jobs, told) for latency in LATENCIES for jobs in JOBS for told in (False, True)
+    ]
     rows = [row(latency, jobs, batches, with_events=told) for latency, jobs, batches, told in given]
     table = grid(["time to finish, jobs", "before", "now"], rows)
-    WRITTEN.write_text(_TEXT.format(calls=CALLS, seeds=len(SEEDS), minutes=SECONDS / 60, table=table))
+    WRITTEN.write_text(
+        _TEXT.format(calls=CALLS, seeds=len(SEEDS), minutes=SECONDS / 60, table=table)
+    )
 
 
 if __name__ == "__main__":

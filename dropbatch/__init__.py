@@ -1,4 +1,6 @@
-"""Dropbatch, the library: `Client` for a user's programs, and the rules that the stack's functions use too.
+"""Dropbatch, the library.
+
+`Client` for a user's programs, and the rules that the stack's functions use too.
 
 The functions import this package: it loads nothing until a name is used.
 """
@@ -12,7 +14,15 @@ if TYPE_CHECKING:
     from dropbatch.client.client import Client
     from dropbatch.client.job import Job, wait
     from dropbatch.client.results.reading import Record
-    from dropbatch.errors import Error, JobFailed, NotFound, NotPermitted, TimedOut, UploadRefused, UsageError
+    from dropbatch.errors import (
+        Error,
+        JobFailed,
+        NotFound,
+        NotPermitted,
+        TimedOut,
+        UploadRefused,
+        UsageError,
+    )
 
 __all__ = [
     "Client",

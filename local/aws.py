@@ -1,11 +1,16 @@
-"""The stack on this machine: `python -m local.aws up|down|status`. No account, no Docker, no network.
+"""The stack on this machine: `python -m local.aws up|down|status`.
 
-`up` starts a local AWS and a local Workers AI, builds the functions with `sam build`, deploys template.yaml
-with `sam deploy` and writes .local/stack.json. All of it runs until `down`, which stops only what was started here.
+No account, no Docker, no network.
 
-Environment: LOCAL_PORT (port of the local AWS; the local Workers AI uses the next one), WORKERS_AI_BASE_URL (use
-another Workers AI), LOCAL_PARAMETERS (more template parameters, Name=value separated by spaces), LOCAL_FAULTS (any
-value: the functions reach the local AWS through a proxy that breaks calls on demand, on the port after the next).
+`up` starts a local AWS and a local Workers AI, builds the functions with `sam build`, deploys
+template.yaml with `sam deploy` and writes .local/stack.json. All of it runs until `down`, which
+stops only what was started here.
+
+Environment: LOCAL_PORT (port of the local AWS; the local Workers AI uses the next one),
+WORKERS_AI_BASE_URL (use another Workers AI), LOCAL_PARAMETERS (more template parameters, Name=value
+separated by spaces), LOCAL_FAULTS (any
+value: the functions reach the local AWS through a proxy that breaks calls on demand, on the port
+after the next).
 """
 
 from __future__ import annotations
@@ -49,7 +54,11 @@ BUILD = TOOLS / "build"
 REGION = "us-east-1"
 STACK_NAME = "dropbatch"
 DEFAULT_PORT = 4570
-CREDENTIALS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": REGION}
+CREDENTIALS = {
+    "AWS_ACCESS_KEY_ID": "test",
+    "AWS_SECRET_ACCESS_KEY": "test",
+    "AWS_DEFAULT_REGION": REGION,
+}
 LOCAL_TOKEN = "local-token"  # noqa: S105 - the token that the local Workers AI accepts
 LOCAL_ACCOUNT = "0123456789abcdef0123456789abcdef"
 
@@ -105,9 +114,9 @@ MAIN = Home()
 """The stack of `make up`."""
 
 
-# ------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # Services
-# ------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def _start_aws(home: Home, port: int, functions_endpoint: str) -> None:
@@ -130,7 +139,15 @@ def _start_aws(home: Home, port: int, functions_endpoint: str) -> None:
 
 
 def _start_proxy(home: Home, port: int, aws_port: int) -> None:
-    command = [sys.executable, "-m", "local.fault_proxy", "--port", str(port), "--upstream-port", str(aws_port)]
+    command = [
+        sys.executable,
+        "-m",
+        "local.fault_proxy",
+        "--port",
+        str(port),
+        "--upstream-port",
+        str(aws_port),
+    ]
     home.service("proxy").start(command, bare_environment(), port, "/_faults", str(aws_port))
 
 
@@ -155,13 +172,16 @@ def _start_services(home: Home, port: int, proxy: str, *, with_workers_ai: bool)
         _start_workers_ai(home, port + 1)
 
 
-# ------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # Build and deployment
-# ------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def _sam(arguments: list[str], environment: Mapping[str, str], log: Path, lock: int) -> None:
-    """Run the SAM CLI in the project's folder, without the user's answers in samconfig.toml and AWS settings."""
+    """Run the SAM CLI in the project's folder.
+
+    Without the user's answers in samconfig.toml and AWS settings.
+    """
     settings = {
         "SAM_CLI_TELEMETRY": "0",
         "SAM_CLI_POLL_DELAY": "0.2",
@@ -175,7 +195,10 @@ def _sam(arguments: list[str], environment: Mapping[str, str], log: Path, lock: 
 
 
 def _build(home: Home, lock: int) -> str:
-    """Build the functions for this machine unless the build is current; return the build's fingerprint."""
+    """Build the functions for this machine unless the build is current.
+
+    Return the build's fingerprint.
+    """
     current = fingerprint(*BUILD_SOURCES)
     mark = TOOLS / "build.sha256"
     if mark.exists() and mark.read_text() == current:
@@ -202,7 +225,9 @@ def client(service: str, port: int, config: Config | None = None) -> Any:  # noq
 
 def put_secret(port: int, logical_id: str, value: str, *, only_if_empty: bool = False) -> None:
     """Put a value in one of the stack's secrets, if the stack has it."""
-    resources = client("cloudformation", port).describe_stack_resources(StackName=STACK_NAME)["StackResources"]
+    resources = client("cloudformation", port).describe_stack_resources(StackName=STACK_NAME)[
+        "StackResources"
+    ]
     names = {one["LogicalResourceId"]: one["PhysicalResourceId"] for one in resources}
     secrets = client("secretsmanager", port)
     if name := names.get(logical_id):
@@ -232,7 +257,13 @@ def _deploy(home: Home, port: int, parameters: dict[str, str], lock: int) -> Non
     config = home.state / "samconfig.toml"
     table = "\n".join(f"{name} = {value}" for name, value in settings.items())
     config.write_text(f"version = 0.1\n\n[default.deploy.parameters]\n{table}\n")
-    arguments = ["deploy", "--template-file", str(BUILD / "template.yaml"), "--config-file", str(config)]
+    arguments = [
+        "deploy",
+        "--template-file",
+        str(BUILD / "template.yaml"),
+        "--config-file",
+        str(config),
+    ]
     endpoint = {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}"}
     _sam(arguments, {**CREDENTIALS, **endpoint}, home.logs / "deploy.log", lock)
 
@@ -271,7 +302,8 @@ def _parameters(environment: Mapping[str, str], base_url: str) -> dict[str, str]
 
 
 def _deploy_if_changed(home: Home, port: int, parameters: dict[str, str]) -> None:
-    with locked(TOOLS / "build.lock") as lock:  # No other build may run between this one and its deployment.
+    # No other build may run between this one and its deployment.
+    with locked(TOOLS / "build.lock") as lock:
         wanted = {"build": _build(home, lock), "parameters": parameters}
         deployed = json.loads(home.deployed.read_text()) if home.deployed.exists() else None
         if deployed != wanted or not home.stack_file.exists():
@@ -281,13 +313,15 @@ def _deploy_if_changed(home: Home, port: int, parameters: dict[str, str]) -> Non
             home.deployed.write_text(json.dumps(wanted))
 
 
-# ------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # The commands
-# ------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def build() -> Path:
-    """Build the functions for this machine, as `up` does; return the folder of one function's package.
+    """Build the functions for this machine, as `up` does.
+
+    Return the folder of one function's package.
 
     Raises:
         LocalAwsError: with the log's last lines.
@@ -337,7 +371,11 @@ def down(home: Home = MAIN) -> list[str]:
 def _print_status() -> int:
     for name, (title, _) in SERVICES.items():
         service = MAIN.service(name).running()
-        state = f"runs on port {service['port']} (process {service['pid']})" if service else "does not run"
+        state = (
+            f"runs on port {service['port']} (process {service['pid']})"
+            if service
+            else "does not run"
+        )
         print(f"{title:17} {state}")
     if not MAIN.stack_file.exists():
         print("no stack; `make up` starts one")
@@ -348,7 +386,9 @@ def _print_status() -> int:
 
 def main() -> int:
     """Run the command; return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m local.aws", description="The stack on this machine.")
+    parser = argparse.ArgumentParser(
+        prog="python -m local.aws", description="The stack on this machine."
+    )
     parser.add_argument("verb", choices=["up", "down", "status"])
     verb = parser.parse_args().verb
     try:

@@ -1,10 +1,13 @@
-"""`make demo`: the main job on this machine. A file of real texts goes in, every answer comes out and is checked.
+"""`make demo`: the main job on this machine.
 
-It starts its own stack beside whatever else runs here, and always stops it at the end; the results stay in
-.local/demo/results. local.aws runs the local services; the vectors come from the local Workers AI.
+A file of real texts goes in, every answer comes out and is checked.
 
-Environment: QUERY, the text to search the records for; TRANSPORT, how the functions reach the local Workers AI: rest,
-gateway, or worker (the Worker of `worker/` in workerd, which needs Node.js).
+It starts its own stack beside whatever else runs here, and always stops it at the end; the results
+stay in .local/demo/results. local.aws runs the local services; the vectors come from the local
+Workers AI.
+
+Environment: QUERY, the text to search the records for; TRANSPORT, how the functions reach the local
+Workers AI: rest, gateway, or worker (the Worker of `worker/` in workerd, which needs Node.js).
 """
 
 from __future__ import annotations
@@ -47,7 +50,10 @@ PATH = f"{MODEL}/demo/aws-operations.jsonl"
 DIMENSION = 384
 QUERY = "change the password of a user"
 LONGEST_TEXT = 200
-"""A record has at most this many characters of a description: its first sentences say what an operation is for."""
+"""A record has at most this many characters of a description.
+
+Its first sentences say what an operation is for.
+"""
 PATIENCE_SECONDS = 240.0
 
 # fmt: off
@@ -64,9 +70,9 @@ class DemoError(Exception):
     """The demo did not finish, or its results are wrong; the message is for the user."""
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # The records
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def _first_sentences(text: str) -> str:
@@ -89,13 +95,15 @@ def records() -> Iterator[dict[str, str]]:
                 yield {"text": _first_sentences(words), "external_reference": f"{service}.{name}"}
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # The job
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def run_job(wanted: list[dict[str, str]]) -> tuple[Job, float]:
-    """Submit the records as a user's program does, and wait; return the job and the seconds it took.
+    """Submit the records as a user's program does, and wait.
+
+    Return the job and the seconds it took.
 
     Raises:
         DemoError: it took too long.
@@ -109,12 +117,17 @@ def run_job(wanted: list[dict[str, str]]) -> tuple[Job, float]:
         status = job.status()
         progress.show({"job": status})
         if (seconds := time.monotonic() - progress.began) > PATIENCE_SECONDS:
-            raise DemoError(f"The job is not over after {PATIENCE_SECONDS:.0f} s; the services' logs may show why.")
+            raise DemoError(
+                f"The job is not over after {PATIENCE_SECONDS:.0f} s; the "
+                "services' logs may show why."
+            )
         time.sleep(0.3)
     return job, seconds
 
 
-def check(workers_ai: str, wanted: list[dict[str, str]]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def check(
+    workers_ai: str, wanted: list[dict[str, str]]
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Check the result files; return the manifest and the lines of the output.
 
     Raises:
@@ -125,9 +138,13 @@ def check(workers_ai: str, wanted: list[dict[str, str]]) -> tuple[dict[str, Any]
         raise DemoError(f"The job failed: {manifest['error']['message']}")
     lines = [json.loads(line) for line in (RESULTS / "output.jsonl").read_bytes().split(b"\n")[:-1]]
     wrong = [
-        f"line {number + 1} is not record {number}'s, with its own reference and a vector of {DIMENSION} numbers"
+        (
+            f"line {number + 1} is not record {number}'s, with its own reference and a vector "
+            f"of {DIMENSION} numbers"
+        )
         for number, (line, record) in enumerate(zip(lines, wanted, strict=False))
-        if (line["id"], line["external_reference"], line["success"]) != (number, record["external_reference"], True)
+        if (line["id"], line["external_reference"], line["success"])
+        != (number, record["external_reference"], True)
         or len(line["result"]["data"][0]) != DIMENSION
     ]
     if len(lines) != len(wanted):
@@ -138,18 +155,23 @@ def check(workers_ai: str, wanted: list[dict[str, str]]) -> tuple[dict[str, Any]
         "failed": 0,
     }:
         wrong.append(f"the manifest says {manifest['state']} and {manifest['counts']}")
-    with urllib.request.urlopen(f"{workers_ai.removesuffix('/client/v4')}/_local/accepted") as reply:  # noqa: S310 - loopback
+    with urllib.request.urlopen(
+        f"{workers_ai.removesuffix('/client/v4')}/_local/accepted"
+    ) as reply:
         bill = json.load(reply)
     if len(bill) != len(manifest["batches"]):
-        wrong.append(f"Workers AI accepted {len(bill)} batches, the manifest lists {len(manifest['batches'])}")
+        wrong.append(
+            f"Workers AI accepted {len(bill)} batches, the manifest lists "
+            f"{len(manifest['batches'])}"
+        )
     if wrong:
         raise DemoError("The results are wrong: " + "; ".join(wrong[:5]))
     return manifest, lines
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # What the user sees
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def ask(workers_ai: str, text: str) -> tuple[list[float], str]:
@@ -164,7 +186,9 @@ def ask(workers_ai: str, text: str) -> tuple[list[float], str]:
     return result["responses"][0]["result"]["data"][0], result["answered_by"]
 
 
-def nearest(vector: list[float], lines: list[dict[str, Any]], count: int) -> list[tuple[float, int]]:
+def nearest(
+    vector: list[float], lines: list[dict[str, Any]], count: int
+) -> list[tuple[float, int]]:
     """Cosine similarity and id of the records nearest to a vector."""
 
     def size(numbers: list[float]) -> float:
@@ -180,7 +204,9 @@ def nearest(vector: list[float], lines: list[dict[str, Any]], count: int) -> lis
 
 def _tell(manifest: dict[str, Any], made_by: str) -> None:
     """Print the results, and that they were checked."""
-    print("\nEvery record has its line, in order, none failed: checked against the file that went in.")
+    print(
+        "\nEvery record has its line, in order, none failed: checked against the file that went in."
+    )
     for name in ("output.jsonl", "manifest.json"):
         path = RESULTS / name
         print(f"  {path.relative_to(aws.ROOT)} ({path.stat().st_size:,} bytes)")
@@ -190,16 +216,24 @@ def _tell(manifest: dict[str, Any], made_by: str) -> None:
             print(f"  {line[:107]} ...")
     print(f"manifest.json: {manifest['state']}, counts {json.dumps(manifest['counts'])},")
     print(f"  usage {json.dumps(manifest['usage'])}")
-    print(f"What answered for {MODEL} here: {made_by}, inside the local Workers AI; tokens are estimates.")
+    print(
+        f"What answered for {MODEL} here: {made_by}, inside the local Workers AI; tokens are "
+        "estimates."
+    )
 
 
 def _tell_calls(manifest: dict[str, Any]) -> None:
     """Print what completion events save: calls of Workers AI."""
     batches = manifest["batches"]
     calls = sum(1 + one["polls"] for one in batches)
-    words = f"{len(batches)} batches took {calls} calls of Workers AI, {calls / len(batches):.1f} each:"
+    words = (
+        f"{len(batches)} batches took {calls} calls of Workers AI, {calls / len(batches):.1f} each:"
+    )
     if manifest["events"] == "used":
-        words += "\n  Cloudflare's completion events said when to ask; by polls alone, a new model takes over three."
+        words += (
+            "\n  Cloudflare's completion events said when to ask; by polls alone, a new "
+            "model takes over three."
+        )
     else:
         words += " by polls alone, without Cloudflare's completion events."
     print(words)
@@ -213,9 +247,9 @@ def _tell_nearest(query: str, found: list[tuple[float, int]], wanted: list[dict[
         print(f"  {score:.3f}  {record['external_reference']:34} {text}")
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # The demo
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def _transport(name: str, port: int) -> str:
@@ -238,7 +272,9 @@ def _transport(name: str, port: int) -> str:
         case "worker":
             worker.install()
             own = aws.free_port()
-            worker.start(HOME.state, own, f"{workers_ai}/client/v4", aws.LOCAL_ACCOUNT, aws.LOCAL_TOKEN)
+            worker.start(
+                HOME.state, own, f"{workers_ai}/client/v4", aws.LOCAL_ACCOUNT, aws.LOCAL_TOKEN
+            )
             print("Batches go through the Worker of worker/, which runs in workerd.", flush=True)
             return f"Transport=worker WorkerUrl=http://127.0.0.1:{own}"
     raise DemoError(f"TRANSPORT is {name!r}; it must be rest, gateway or worker.")
@@ -253,17 +289,23 @@ def run(query: str, transport: str = "") -> None:
     """
     wanted = list(records())
     print(
-        f"{len(wanted):,} records: what the operations of {len(SERVICES)} AWS services are for, in the words of\n"
-        f"botocore {version('botocore')} (Apache License 2.0, copyright Amazon.com, Inc. or its affiliates).",
+        f"{len(wanted):,} records: what the operations of {len(SERVICES)} AWS services are "
+        "for, in the words of\n"
+        f"botocore {version('botocore')} (Apache License 2.0, copyright Amazon.com, Inc. "
+        "or its affiliates).",
         flush=True,
     )
     began = time.monotonic()
     print("Starting a local AWS and a local Workers AI ...", flush=True)
     port = aws.free_port()
     parameters = _transport(transport, port)
-    workers_ai = aws.up({"LOCAL_PORT": str(port), "LOCAL_PARAMETERS": parameters}, HOME)["workers_ai_base_url"]
+    workers_ai = aws.up({"LOCAL_PORT": str(port), "LOCAL_PARAMETERS": parameters}, HOME)[
+        "workers_ai_base_url"
+    ]
     aws.put_secret(port, "SharedSecret", worker.LOCAL_SECRET)
-    print(f"The stack of template.yaml is up ({time.monotonic() - began:.1f} s). Dropping the file:")
+    print(
+        f"The stack of template.yaml is up ({time.monotonic() - began:.1f} s). Dropping the file:"
+    )
     job, seconds = run_job(wanted)
     shutil.rmtree(RESULTS, ignore_errors=True)
     job.download(RESULTS)
@@ -293,7 +335,9 @@ def main() -> int:
             try:
                 run(os.environ.get("QUERY") or QUERY, os.environ.get("TRANSPORT", ""))
             except (aws.LocalAwsError, DemoError, Error) as error:
-                print(f"\n{error}\nLogs are in {HOME.logs.relative_to(aws.ROOT)}/.", file=sys.stderr)
+                print(
+                    f"\n{error}\nLogs are in {HOME.logs.relative_to(aws.ROOT)}/.", file=sys.stderr
+                )
                 return 1
     print("\nEverything that was started has been stopped; the results stay where they are.")
     return 0

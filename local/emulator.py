@@ -33,23 +33,39 @@ def _get_object_in_ranges(
         return status, answered, body
     part = s3._parse_range(wanted, len(body))  # noqa: SLF001
     if part is None:
-        return 416, {"Content-Type": "application/xml", "Content-Range": f"bytes */{len(body)}"}, b""
+        return (
+            416,
+            {"Content-Type": "application/xml", "Content-Range": f"bytes */{len(body)}"},
+            b"",
+        )
     first, last = part
     # The SDK would compare a checksum of the whole object with the range, and fail.
-    kept = {name: value for name, value in answered.items() if not name.lower().startswith("x-amz-checksum-")}
+    kept = {
+        name: value
+        for name, value in answered.items()
+        if not name.lower().startswith("x-amz-checksum-")
+    }
     kept["Content-Length"] = str(last + 1 - first)
     kept["Content-Range"] = f"bytes {first}-{last}/{len(body)}"
     return 206, kept, body[first : last + 1]
 
 
 def _extract_iam_action_of_batches(*request: Any) -> str | None:  # noqa: ANN401 - passed through
-    """Check a batch of messages against the permission for one message, as AWS does; MiniStack has one for batches."""
+    """Check a batch of messages against the permission for one message, as AWS does.
+
+    MiniStack has one for batches.
+    """
     action: str | None = _extract_iam_action(*request)
     return _BATCH_ACTIONS.get(action or "", action)
 
 
-def _request_context(service: str, action: str, body: bytes, params: dict[str, Any]) -> dict[str, Any]:
-    """Pass the source and the type of events to policies, as AWS does; each call of Dropbatch has one type."""
+def _request_context(
+    service: str, action: str, body: bytes, params: dict[str, Any]
+) -> dict[str, Any]:
+    """Pass the source and the type of events to policies, as AWS does.
+
+    Each call of Dropbatch has one type.
+    """
     context: dict[str, Any] = _request_tag_context(service, action, body, params)
     if action == "events:PutEvents":
         entry = json.loads(body)["Entries"][0]
@@ -58,7 +74,10 @@ def _request_context(service: str, action: str, body: bytes, params: dict[str, A
 
 
 def _pin_origin_with_tls(source_ip: str, _secure: bool) -> None:  # noqa: FBT001 - called by position
-    """Tell policies that each request came over TLS: the local AWS has no certificate, and listens on loopback only."""
+    """Tell policies that each request came over TLS.
+
+    The local AWS has no certificate, and listens on loopback only.
+    """
     iam_evaluator.pin_request_origin(source_ip, secure_transport=True)
 
 

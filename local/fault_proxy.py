@@ -1,7 +1,10 @@
-"""A proxy between the functions and the local AWS that breaks or slows calls on demand, as AWS does.
+"""A proxy between the functions and the local AWS that breaks or slows calls on demand.
 
-Calls are forwarded byte for byte, so that signatures stay valid. `PUT /_faults` sets the rules, `GET /_faults` returns
-how often each kind struck which service. It knows HTTP and the form of AWS's errors, and nothing of Dropbatch.
+As AWS does.
+
+Calls are forwarded byte for byte, so that signatures stay valid. `PUT /_faults` sets the rules,
+`GET /_faults` returns how often each kind struck which service. It knows HTTP and the form of AWS's
+errors, and nothing of Dropbatch.
 """
 
 from __future__ import annotations
@@ -22,8 +25,9 @@ from typing import Any
 KINDS = ("throttle", "throttling_exception", "error_500", "latency", "reset", "lost", "cut")
 """The faults.
 
-The proxy itself answers `throttle`, `throttling_exception` and `error_500`; it forwards the call after `latency`;
-`reset` resets the connection before the call is forwarded, `lost` after that, `cut` in the middle of the answer.
+The proxy itself answers `throttle`, `throttling_exception` and `error_500`; it forwards the call
+after `latency`; `reset` resets the connection before the call is forwarded, `lost` after that,
+`cut` in the middle of the answer.
 """
 
 ERRORS: dict[tuple[str, str], tuple[int, str]] = {
@@ -77,7 +81,10 @@ class Rule:
 
 @dataclass(frozen=True)
 class Message:
-    """A request or a response as received: first line and headers, then the body with its framing."""
+    """A request or a response as received.
+
+    First line and headers, then the body with its framing.
+    """
 
     head: bytes
     body: bytes
@@ -101,7 +108,9 @@ class Proxy:
         """Handle one client's connection, call after call."""
         upstream = None
         try:
-            upstream = await asyncio.open_connection("127.0.0.1", self.upstream_port, limit=_MAX_HEAD_BYTES)
+            upstream = await asyncio.open_connection(
+                "127.0.0.1", self.upstream_port, limit=_MAX_HEAD_BYTES
+            )
             while (request := await _read_request(reader, writer)) is not None:
                 if request.first_line[1] == "/_faults":
                     writer.write(self._control(request))
@@ -173,11 +182,15 @@ def _reset(writer: asyncio.StreamWriter) -> None:
 
 
 def _header(head: bytes, name: str) -> str:
-    found = re.search(rb"\r\n" + re.escape(name.encode()) + rb":[ \t]*([^\r]*)", head, re.IGNORECASE)
+    found = re.search(
+        rb"\r\n" + re.escape(name.encode()) + rb":[ \t]*([^\r]*)", head, re.IGNORECASE
+    )
     return found[1].decode("latin-1").strip() if found else ""
 
 
-async def _read_request(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Message | None:
+async def _read_request(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> Message | None:
     try:
         head = await reader.readuntil(b"\r\n\r\n")
     except asyncio.IncompleteReadError:
@@ -215,15 +228,21 @@ def _error(kind: str, service: str, first_line: list[str]) -> bytes:
     status, code = ERRORS[kind, service]
     asked, request_id = str(uuid.uuid4()), uuid.uuid4().hex[:16].upper()
     if service != "s3":
-        about = json.dumps({"__type": f"{SHAPES.get(service, '')}{code}", "message": "Rate exceeded"}).encode()
+        about = json.dumps(
+            {"__type": f"{SHAPES.get(service, '')}{code}", "message": "Rate exceeded"}
+        ).encode()
         version = "1.1" if service == "secretsmanager" else "1.0"
         query = {"x-amzn-query-error": f"{code};Sender"} if service == "sqs" else {}
-        return _response(status, f"application/x-amz-json-{version}", about, {"x-amzn-RequestId": asked, **query})
+        return _response(
+            status, f"application/x-amz-json-{version}", about, {"x-amzn-RequestId": asked, **query}
+        )
     named = {"x-amz-request-id": request_id, "x-amz-id-2": asked}
     if first_line[0] == "HEAD":
         return _response(status, "application/xml", b"", named)
     about = (
-        f'<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>{code}</Code><Message>Please reduce your request rate.'
+        '<?xml version="1.0" '
+        f'encoding="UTF-8"?>\n<Error><Code>{code}</Code><Message>Please reduce your '
+        "request rate."
         f"</Message><RequestId>{request_id}</RequestId><HostId>{asked}</HostId></Error>"
     ).encode()
     return _response(status, "application/xml", about, named)
@@ -237,12 +256,16 @@ def _response(status: int, kind: str, body: bytes, headers: dict[str, Any] | Non
 
 async def main() -> None:
     """Listen on the loopback address until stopped."""
-    parser = argparse.ArgumentParser(prog="python -m local.fault_proxy", description="Breaks AWS calls on demand.")
+    parser = argparse.ArgumentParser(
+        prog="python -m local.fault_proxy", description="Breaks AWS calls on demand."
+    )
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--upstream-port", type=int, required=True)
     chosen = parser.parse_args()
     proxy = Proxy(chosen.upstream_port)
-    server = await asyncio.start_server(proxy.serve, "127.0.0.1", chosen.port, limit=_MAX_HEAD_BYTES)
+    server = await asyncio.start_server(
+        proxy.serve, "127.0.0.1", chosen.port, limit=_MAX_HEAD_BYTES
+    )
     await server.serve_forever()
 
 

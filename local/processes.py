@@ -1,6 +1,9 @@
-"""Processes in the background: started once, found again by a file, and stopped with all their children.
+"""Processes in the background.
 
-A process is identified by its id and start time, so that only processes started here are ever stopped.
+Started once, found again by a file, and stopped with all their children.
+
+A process is identified by its id and start time, so that only processes started here are ever
+stopped.
 """
 
 from __future__ import annotations
@@ -51,7 +54,8 @@ class Service:
     Attributes:
         name: the name of its log and of its file.
         state: the stack's folder.
-        sources: files and folders, relative to the project; the service is restarted when one of them changes.
+        sources: files and folders, relative to the project; the service is restarted when one of
+            them changes.
     """
 
     name: str
@@ -77,7 +81,10 @@ class Service:
         return service if start_time(service["pid"]) == service["born"] else None
 
     def is_current(self, port: int, peer: str = "") -> bool:
-        """Whether it runs with these settings and the current sources; if it runs with others, stop it."""
+        """Whether it runs with these settings and the current sources.
+
+        If it runs with others, stop it.
+        """
         service = self.running()
         wanted = {"port": port, "code": fingerprint(*self.sources), "peer": peer}
         if service and service.items() >= wanted.items():
@@ -86,7 +93,12 @@ class Service:
         return False
 
     def start(
-        self, command: list[str], environment: Mapping[str, str], port: int, health: str = "", peer: str = ""
+        self,
+        command: list[str],
+        environment: Mapping[str, str],
+        port: int,
+        health: str = "",
+        peer: str = "",
     ) -> None:
         """Start it in its own session and wait until it answers.
 
@@ -103,22 +115,34 @@ class Service:
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
                 raise LocalAwsError(
-                    f"Port {port} is in use by a program that was not started here; set LOCAL_PORT to use another."
+                    f"Port {port} is in use by a program that was not started here; set "
+                    "LOCAL_PORT to use another."
                 )
         code = fingerprint(*self.sources)
         with self.log.open("wb") as output, signals_held():
             process = _spawn(command, environment, output)
             _children[process.pid] = process
-            service = {"pid": process.pid, "born": start_time(process.pid), "port": port, "code": code, "peer": peer}
+            service = {
+                "pid": process.pid,
+                "born": start_time(process.pid),
+                "port": port,
+                "code": code,
+                "peer": peer,
+            }
             self.file.write_text(json.dumps(service))
         deadline = time.monotonic() + START_SECONDS
-        while not _answers(port, health) or process.poll() is not None:  # another program may be answering
+        # another program may be answering
+        while not _answers(port, health) or process.poll() is not None:
             if process.poll() is not None:
                 self.file.unlink()
-                raise LocalAwsError(f"{self.name} stopped right after its start.\n{last_lines(self.log)}")
+                raise LocalAwsError(
+                    f"{self.name} stopped right after its start.\n{last_lines(self.log)}"
+                )
             if time.monotonic() > deadline:
                 self.stop()
-                raise LocalAwsError(f"{self.name} did not answer within {START_SECONDS} s.\n{last_lines(self.log)}")
+                raise LocalAwsError(
+                    f"{self.name} did not answer within {START_SECONDS} s.\n{last_lines(self.log)}"
+                )
             time.sleep(0.05)
 
     def stop(self) -> bool:
@@ -179,8 +203,8 @@ def _answers(port: int, health: str) -> bool:
 def run(command: list[str], environment: Mapping[str, str], log: Path, lock: int) -> int:
     """Run a program to its end with its output in a log; return its exit code.
 
-    The program holds the lock too: if this process is killed, the next one waits until the program has ended. If this
-    process is interrupted, the program and all its children are killed.
+    The program holds the lock too: if this process is killed, the next one waits until the program
+    has ended. If this process is interrupted, the program and all its children are killed.
 
     Args:
         command: program and arguments.
@@ -203,7 +227,10 @@ def run(command: list[str], environment: Mapping[str, str], log: Path, lock: int
 
 
 def fingerprint(*sources: str) -> str:
-    """A digest of files and folders, relative to the project, of this Python and of this processor."""
+    """A digest of files and folders, relative to the project.
+
+    Of this Python and of this processor.
+    """
     digest = hashlib.sha256(f"{sys.version}{platform.machine()}".encode())
     for source in sources:
         path = ROOT / source
@@ -217,7 +244,10 @@ def fingerprint(*sources: str) -> str:
 
 
 def start_time(pid: int) -> str | None:
-    """When a process began, which distinguishes it from a later one with the same id; None if it has ended."""
+    """When a process began, which distinguishes it from a later one with the same id.
+
+    None if it has ended.
+    """
     stat = Path(f"/proc/{pid}/stat")
     if Path("/proc/self").exists():
         try:
@@ -225,7 +255,9 @@ def start_time(pid: int) -> str | None:
         except OSError:
             return None
         return None if fields[0] == "Z" else fields[19]
-    ps = subprocess.run(["ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    ps = subprocess.run(
+        ["ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False
+    )
     state, _, began = ps.stdout.strip().partition(" ")
     return began.strip() if began and not state.startswith("Z") else None
 
@@ -238,7 +270,17 @@ def last_lines(log: Path) -> str:
 
 def bare_environment() -> dict[str, str]:
     """The variables that any program needs, without the user's own AWS settings."""
-    names = ("HOME", "LANG", "LC_ALL", "PATH", "PYENV_VERSION", "SSL_CERT_FILE", "SSL_CERT_DIR", "TMPDIR", "TZ")
+    names = (
+        "HOME",
+        "LANG",
+        "LC_ALL",
+        "PATH",
+        "PYENV_VERSION",
+        "SSL_CERT_FILE",
+        "SSL_CERT_DIR",
+        "TMPDIR",
+        "TZ",
+    )
     return {name: os.environ[name] for name in names if name in os.environ}
 
 
@@ -258,7 +300,9 @@ def signals_held() -> Iterator[None]:
         yield  # Signals are delivered to the main thread only.
         return
     received: list[int] = []
-    before = {number: signal.signal(number, lambda sent, _: received.append(sent)) for number in ENDINGS}
+    before = {
+        number: signal.signal(number, lambda sent, _: received.append(sent)) for number in ENDINGS
+    }
     try:
         yield
     finally:
@@ -270,7 +314,9 @@ def signals_held() -> Iterator[None]:
 
 @contextmanager
 def stopped_at_end(stop: Callable[[], object], said: bytes = b"") -> Iterator[None]:
-    """Call `stop` first, for what a killed run left, and at the end or a first signal; later signals are ignored.
+    """Call `stop` first, for what a killed run left, and at the end or a first signal.
+
+    Later signals are ignored.
 
     Args:
         stop: stops all that was started.
@@ -297,13 +343,21 @@ def stopped_at_end(stop: Callable[[], object], said: bytes = b"") -> Iterator[No
 
 
 def free_port() -> int:
-    """A port that is free now, as are the next two: for a local AWS, its local Workers AI and its fault proxy.
+    """A port that is free now, as are the next two.
 
-    They are below the range from which systems assign ports, so that no program started meanwhile gets one of them.
+    For a local AWS, its local Workers AI and its fault proxy.
+
+    They are below the range from which systems assign ports, so that no program started meanwhile
+    gets one of them.
     """
     while True:
         port = random.SystemRandom().randrange(*OWN_PORTS, 3)  # Test processes seed `random` alike.
-        with socket.socket() as first, socket.socket() as second, socket.socket() as third, suppress(OSError):
+        with (
+            socket.socket() as first,
+            socket.socket() as second,
+            socket.socket() as third,
+            suppress(OSError),
+        ):
             first.bind(("127.0.0.1", port))
             second.bind(("127.0.0.1", port + 1))
             third.bind(("127.0.0.1", port + 2))

@@ -1,4 +1,7 @@
-"""`template.yaml` as data: test resources, local deployments and cost figures are derived from what is deployed."""
+"""`template.yaml` as data.
+
+Test resources, local deployments and cost figures are derived from what is deployed.
+"""
 
 import re
 import shlex
@@ -59,12 +62,22 @@ def default(parameter: str) -> str:
 def default_variables() -> dict[str, str]:
     """The functions' own variables that are the default of a parameter."""
     variables, given = template()["Globals"]["Function"]["Environment"]["Variables"], defaults()
-    named = {name: value["Ref"] for name, value in variables.items() if isinstance(value, dict) and "Ref" in value}
-    return {name: given[one] for name, one in named.items() if one in given and not name.startswith("POWERTOOLS_")}
+    named = {
+        name: value["Ref"]
+        for name, value in variables.items()
+        if isinstance(value, dict) and "Ref" in value
+    }
+    return {
+        name: given[one]
+        for name, one in named.items()
+        if one in given and not name.startswith("POWERTOOLS_")
+    }
 
 
 def parse_parameters(text: str) -> dict[str, str]:
-    """Parse `Name=value Other="a value"`. A word without a name continues the value, as in rate(1 minute).
+    """Parse `Name=value Other="a value"`.
+
+    A word without a name continues the value, as in rate(1 minute).
 
     Raises:
         ValueError: the first word has no name.
@@ -88,7 +101,10 @@ def write_parameters(parameters: dict[str, str]) -> str:
 
 
 def powertools_variables() -> dict[str, str]:
-    """Return the variables that Powertools reads when it is imported, as the functions have them."""
+    """Return the variables that Powertools reads when it is imported.
+
+    As the functions have them.
+    """
     variables = template()["Globals"]["Function"]["Environment"]["Variables"]
     names = {name: value for name, value in variables.items() if name.startswith("POWERTOOLS_")}
     return {name: value for name, value in names.items() if isinstance(value, str)} | {

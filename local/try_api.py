@@ -1,9 +1,12 @@
-"""`make try FILE=… MODEL=…`: the local stack against the real API, for those with a token and no AWS account.
+"""`make try FILE=… MODEL=…`.
+
+The local stack against the real API, for those with a token and no AWS account.
 
 The token comes from the environment and is never written to disk: it is put in the local Secrets
 Manager, which keeps it in memory. Everything is stopped at the end.
 
-Environment: CLOUDFLARE_ACCOUNT_ID, CLOUDFLARE_API_TOKEN; WORKERS_AI_BASE_URL for an API other than Cloudflare's.
+Environment: CLOUDFLARE_ACCOUNT_ID, CLOUDFLARE_API_TOKEN; WORKERS_AI_BASE_URL for an API other than
+Cloudflare's.
 """
 
 from __future__ import annotations
@@ -41,14 +44,20 @@ def run(file: Path, model: str, environment: Mapping[str, str]) -> int:
     if missing:
         raise Error(f"Set {' and '.join(missing)}.")
     base_url = environment.get("WORKERS_AI_BASE_URL") or DEFAULT_BASE_URL
-    if wrong := first_wrong(apis_of(base_url, environment[ACCOUNT], environment[TOKEN]), check_token):
+    if wrong := first_wrong(
+        apis_of(base_url, environment[ACCOUNT], environment[TOKEN]), check_token
+    ):
         raise Error(wrong)
     port = aws.free_port()
     parameters = f"CloudflareAccountId={environment[ACCOUNT]}"
     print(f"Starting a local AWS that calls {base_url} ...", flush=True)
-    aws.up({"LOCAL_PORT": str(port), "WORKERS_AI_BASE_URL": base_url, "LOCAL_PARAMETERS": parameters}, HOME)
+    aws.up(
+        {"LOCAL_PORT": str(port), "WORKERS_AI_BASE_URL": base_url, "LOCAL_PARAMETERS": parameters},
+        HOME,
+    )
     aws.put_secret(port, "ApiToken", environment[TOKEN])
-    folder = RESULTS / f"{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}"  # A folder takes one job, and this stack is new.
+    # A folder takes one job, and this stack is new.
+    folder = RESULTS / f"{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}"
     command = [sys.executable, "-m", "dropbatch", "--local", "put", str(file), "--get", str(folder)]
     names = {name: value for name, value in environment.items() if name != TOKEN}
     done = subprocess.run(

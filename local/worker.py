@@ -1,4 +1,7 @@
-"""The Worker of `worker/` on this machine, in workerd, with a Workers AI behind its AI binding. Needs Node.js."""
+"""The Worker of `worker/` on this machine, in workerd, with a Workers AI behind its AI binding.
+
+Needs Node.js.
+"""
 
 from __future__ import annotations
 
@@ -29,20 +32,27 @@ def install() -> None:
     node, npm = shutil.which("node"), shutil.which("npm")
     if node is None or npm is None:
         raise LocalAwsError(
-            f"The Worker needs Node.js {MIN_NODE} or later with npm, which is not on the PATH. Nothing else needs it."
+            f"The Worker needs Node.js {MIN_NODE} or later with npm, which is not on the "
+            "PATH. Nothing else needs it."
         )
-    version = subprocess.run([node, "--version"], capture_output=True, text=True, check=True).stdout.strip()
+    version = subprocess.run(
+        [node, "--version"], capture_output=True, text=True, check=True
+    ).stdout.strip()
     if int(version.removeprefix("v").partition(".")[0]) < MIN_NODE:
         raise LocalAwsError(f"The Worker needs Node.js {MIN_NODE} or later; this is {version}.")
     if INSTALLED.exists() and INSTALLED.stat().st_mtime >= LOCK.stat().st_mtime:
         return
     print("Installing the Worker's packages (worker/node_modules) ...", flush=True)
-    if subprocess.run([npm, "ci", "--no-audit", "--no-fund", "--loglevel=error"], cwd=WORKER, check=False).returncode:
+    if subprocess.run(
+        [npm, "ci", "--no-audit", "--no-fund", "--loglevel=error"], cwd=WORKER, check=False
+    ).returncode:
         raise LocalAwsError("npm could not install the Worker's packages.")
     INSTALLED.touch()
 
 
-def start(state: Path, port: int, base_url: str, account: str, token: str, *, raw: bool = True) -> Service:
+def start(
+    state: Path, port: int, base_url: str, account: str, token: str, *, raw: bool = True
+) -> Service:
     """Start the Worker on a port; return the running service.
 
     Args:
@@ -66,7 +76,9 @@ def start(state: Path, port: int, base_url: str, account: str, token: str, *, ra
         "SHARED_SECRET": LOCAL_SECRET,
         "RAW_RESPONSE": "yes" if raw else "no",
     }
-    service.start([shutil.which("node") or "node", str(WORKER / "local.mjs"), str(port)], environment, port)
+    service.start(
+        [shutil.which("node") or "node", str(WORKER / "local.mjs"), str(port)], environment, port
+    )
     return service
 
 

@@ -1,6 +1,7 @@
 """The API's own error messages: stored in S3, like the prompts, because they may quote one.
 
-The ledger holds only their key. They are not in logs, events or exceptions; users read them in their result files.
+The ledger holds only their key. They are not in logs, events or exceptions; users read them in
+their result files.
 """
 
 from __future__ import annotations
@@ -16,8 +17,12 @@ if TYPE_CHECKING:
     from shared.models import Batch, ErrorDetail
 
 
-def attach_api_message(store: ObjectStore, batch: Batch, fault: ErrorDetail, said: str) -> ErrorDetail:
-    """Store the API's message about a batch's latest submit; return the fault with its key. The first message is kept.
+def attach_api_message(
+    store: ObjectStore, batch: Batch, fault: ErrorDetail, said: str
+) -> ErrorDetail:
+    """Store the API's message about a batch's latest submit; return the fault with its key.
+
+    The first message is kept.
 
     Raises:
         StorageError: S3 failed.

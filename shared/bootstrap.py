@@ -1,4 +1,7 @@
-"""The composition root: builds the services of a process once, from its settings: in Lambda's init or on first use."""
+"""The composition root: builds the services of a process once, from its settings.
+
+In Lambda's init or on first use.
+"""
 
 from __future__ import annotations
 
@@ -38,20 +41,31 @@ if TYPE_CHECKING:
     from shared.pacing.controls import Permit
 
 SECRET_SECONDS = 300
-"""Seconds after which a secret is read again. A secret that the API refuses is read again immediately."""
+"""Seconds after which a secret is read again.
+
+A secret that the API refuses is read again immediately.
+"""
 
 
 NO_SECRET = frozenset(
-    {"AccessDeniedException", "DecryptionFailure", "InvalidRequestException", "ResourceNotFoundException"}
+    {
+        "AccessDeniedException",
+        "DecryptionFailure",
+        "InvalidRequestException",
+        "ResourceNotFoundException",
+    }
 )
-"""Error codes of a secret that nobody can read until somebody changes a policy, a key or the secret."""
+"""Error codes of a secret that nobody can read until somebody changes a policy.
+
+A key or the secret.
+"""
 
 
 class Waits(NamedTuple):
     """Limits of one kind of AWS call: seconds to connect, seconds without data, and tries.
 
-    There are few tries, because a call to a service that hangs must fail in time. If a service answers that it is busy,
-    the call is tried again after each of `BUSY_WAITS`.
+    There are few tries, because a call to a service that hangs must fail in time. If a service
+    answers that it is busy, the call is tried again after each of `BUSY_WAITS`.
     """
 
     connect: float
@@ -60,12 +74,23 @@ class Waits(NamedTuple):
 
     @property
     def longest(self) -> float:
-        """Seconds after which a call without an answer fails; botocore waits up to 1, 2, 4 … seconds between tries."""
-        between = float((1 << self.tries - 1) - 1)
-        return self.tries * (self.connect + self.read) + between + sum(map(longest_jittered, BUSY_WAITS))
+        """Seconds after which a call without an answer fails.
 
-    def after_busy(self, response: tuple[Any, dict[str, Any]] | None, attempts: int, **_: object) -> float | None:
-        """Seconds until another try of a call that botocore would give up; None to leave the decision to botocore.
+        Botocore waits up to 1, 2, 4 … seconds between tries.
+        """
+        between = float((1 << self.tries - 1) - 1)
+        return (
+            self.tries * (self.connect + self.read)
+            + between
+            + sum(map(longest_jittered, BUSY_WAITS))
+        )
+
+    def after_busy(
+        self, response: tuple[Any, dict[str, Any]] | None, attempts: int, **_: object
+    ) -> float | None:
+        """Seconds until another try of a call that botocore would give up.
+
+        None to leave the decision to botocore.
 
         Handles botocore's event `needs-retry`; `response` is None if there was no answer.
         """
@@ -73,22 +98,35 @@ class Waits(NamedTuple):
         if response is None or not 0 <= further < len(BUSY_WAITS):
             return None
         http, parsed = response
-        is_busy = http.status_code >= SERVER_ERROR or parsed.get("Error", {}).get("Code") in THROTTLED
+        is_busy = (
+            http.status_code >= SERVER_ERROR or parsed.get("Error", {}).get("Code") in THROTTLED
+        )
         return jittered(BUSY_WAITS[further]) if is_busy else None
 
 
 BUSY_WAITS = (0.1, 0.2, 0.4)
-"""Seconds before each further try. If 30 % of all calls are refused as busy, 1 in 1,000 still fails."""
+"""Seconds before each further try.
+
+If 30 % of all calls are refused as busy, 1 in 1,000 still fails.
+"""
 SERVER_ERROR = 500
 """The lowest HTTP status of a service that failed; S3's `SlowDown` (503) is one of them."""
 THROTTLED = frozenset(
-    {"ProvisionedThroughputExceededException", "RequestLimitExceeded", "RequestThrottled", "ThrottlingException"}
+    {
+        "ProvisionedThroughputExceededException",
+        "RequestLimitExceeded",
+        "RequestThrottled",
+        "ThrottlingException",
+    }
 )
 """Error codes of busy services that have another status."""
 
 
 QUICK_CALLS = Waits(connect=2, read=3, tries=3)
-"""Calls that return within milliseconds: those to the table, the queues, the secrets and the event bus."""
+"""Calls that return within milliseconds.
+
+Those to the table, the queues, the secrets and the event bus.
+"""
 OBJECT_CALLS = Waits(connect=2, read=5, tries=3)
 """Calls to S3, whose first byte takes tens of milliseconds."""
 TASK_CALLS = Waits(connect=1, read=2, tries=2)
@@ -128,11 +166,18 @@ class Services:
         """
         left = LeftDue()
         ledger = Ledger(self.ledger.client, self.ledger.table, left.note)
-        return replace(self, ledger=ledger, queues=replace(self.queues, hops=hops, covered=left.cover), left=left)
+        return replace(
+            self,
+            ledger=ledger,
+            queues=replace(self.queues, hops=hops, covered=left.cover),
+            left=left,
+        )
 
     @contextmanager
     def called_by_message(self, hops: int) -> Iterator[Services]:
-        """Services of an invocation that a message called; at its end it wakes the poll function for what it left due.
+        """Services of an invocation that a message called.
+
+        At its end it wakes the poll function for what it left due.
 
         Args:
             hops: of the message.
@@ -145,11 +190,16 @@ class Services:
                 own.wake(at)
 
     def lift(self, permit: Permit, model: str) -> None:
-        """End the pause and the wait that a good call has probed; have what waited for the pause's end looked at."""
+        """End the pause and the wait that a good call has probed.
+
+        Have what waited for the pause's end looked at.
+        """
         if self.budget.lift(permit, model):
             self.wake(self.now(), at_once=True)
 
-    def wake(self, at: float, *, at_once: bool = False, instead_of: float | None = None) -> int | None:
+    def wake(
+        self, at: float, *, at_once: bool = False, instead_of: float | None = None
+    ) -> int | None:
         """Have the poll function look at what is due at a time, unless it will anyway.
 
         Args:
@@ -205,7 +255,9 @@ def services() -> Services:
     )
     api = WorkersAI(http_client(), transport_of(settings), tokens.credentials())
     copying = cache(lambda: client("s3", COPY_CALLS))
-    store = ObjectStore(client("s3", OBJECT_CALLS), settings.bucket_name, copying, settings.kms_key_arn)
+    store = ObjectStore(
+        client("s3", OBJECT_CALLS), settings.bucket_name, copying, settings.kms_key_arn
+    )
     made = Services(
         settings,
         Ledger(dynamodb, settings.table_name),
@@ -223,13 +275,20 @@ def services() -> Services:
             dynamodb,
             settings.table_name,
             settings.api_calls_per_minute,
-            # What limits a token does not limit the AI binding, as far as Cloudflare's documents say.
+            # What limits a token does not limit the AI binding, as far as Cloudflare's documents
+            # say.
             None if settings.transport == "worker" else CLOUDFLARE_CALLS,
             tokens.senders,
         ),
         CompletionTimes(dynamodb, settings.table_name, _least_between_polls(settings)),
         EventBus(cache(lambda: client("events", QUICK_CALLS))),
-        StepFunctions(cache(lambda: client("stepfunctions", TASK_CALLS, **_region_of(settings.state_machine_arn)))),
+        StepFunctions(
+            cache(
+                lambda: client(
+                    "stepfunctions", TASK_CALLS, **_region_of(settings.state_machine_arn)
+                )
+            )
+        ),
         Wakes(dynamodb, settings.table_name),
         StackCatalog(store),
         tokens,
@@ -238,7 +297,9 @@ def services() -> Services:
 
 
 def build_in_init() -> None:
-    """Build the services while Lambda initializes a process: it then has a whole processor, whatever its memory.
+    """Build the services while Lambda initializes a process.
+
+    It then has a whole processor, whatever its memory.
 
     A bad variable is left to the first invocation, whose error names it.
     """
@@ -257,23 +318,30 @@ def _least_between_polls(settings: Settings) -> float:
     return 120.0 / settings.api_calls_per_minute
 
 
-def _secret_reader(settings: Settings, client: Callable[[], SecretsManagerClient]) -> Callable[[bool], Secret]:
+def _secret_reader(
+    settings: Settings, client: Callable[[], SecretsManagerClient]
+) -> Callable[[bool], Secret]:
     """Return a function that reads the secrets of the transport.
 
-    It reads them on first use and then every `SECRET_SECONDS`; called with True, it reads them again. It raises
-    `StorageError`.
+    It reads them on first use and then every `SECRET_SECONDS`; called with True, it reads them
+    again. It raises `StorageError`.
     """
     from aws_lambda_powertools.utilities.parameters import GetParameterError, SecretsProvider  # noqa: PLC0415 - boto3
 
-    provider = SecretsProvider(boto3_client=client())  # Now: the first request waits for the secret.
+    # Now: the first request waits for the secret.
+    provider = SecretsProvider(boto3_client=client())
 
     def read(arn: str, *, fresh: bool) -> str:
         try:
             return str(provider.get(arn, max_age=SECRET_SECONDS, force_fetch=fresh)).strip()
         except GetParameterError as error:
             cause = error.__context__  # botocore's own error.
-            if isinstance(cause, ClientError) and (code := cause.response["Error"]["Code"]) in NO_SECRET:
-                # The calls wait as they do with a refused token. A new stack's secret has no value yet.
+            if (
+                isinstance(cause, ClientError)
+                and (code := cause.response["Error"]["Code"]) in NO_SECRET
+            ):
+                # The calls wait as they do with a refused token. A new stack's secret has no value
+                # yet.
                 logger.warning("no token can be read", code=code)
                 return ""
             raise StorageError(f"Secrets Manager: {error}") from error
@@ -281,4 +349,6 @@ def _secret_reader(settings: Settings, client: Callable[[], SecretsManagerClient
     worker = settings.transport == "worker"
     token = settings.worker_secret_arn if worker else settings.cloudflare_api_token_secret_arn
     gateway = settings.ai_gateway_token_secret_arn if settings.ai_gateway_id and not worker else ""
-    return lambda fresh: Secret(read(token, fresh=fresh), read(gateway, fresh=fresh) if gateway else "")
+    return lambda fresh: Secret(
+        read(token, fresh=fresh), read(gateway, fresh=fresh) if gateway else ""
+    )

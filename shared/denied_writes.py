@@ -24,7 +24,9 @@ NOTED_EVERY_SECONDS = 240.0
 
 
 def show_denied(services: Services, job: Job, error: Exception) -> None:
-    """Show that AWS refuses a call for a job, now and at its visits; what is not such a refusal is left alone.
+    """Show that AWS refuses a call for a job, now and at its visits.
+
+    What is not such a refusal is left alone.
 
     Args:
         services: the process's clients and settings.
@@ -46,7 +48,9 @@ def show_denied(services: Services, job: Job, error: Exception) -> None:
         return  # Visits show it, and know more: how many batches are pending.
     try:
         told = denied_for_status(replace(job, denied_write=denied), now)
-        write_status(services, job, build_status(job, job.status_succeeded, job.status_failed, told))
+        write_status(
+            services, job, build_status(job, job.status_succeeded, job.status_failed, told)
+        )
     except StorageError as failed:
         logger.error("call denied, and not shown", job_id=job.job_id, reason=str(failed))
         count("StuckItems")
@@ -54,7 +58,9 @@ def show_denied(services: Services, job: Job, error: Exception) -> None:
 
 @contextmanager
 def shown_if_denied(services: Services, jobs: Iterable[Job]) -> Iterator[None]:
-    """Show for jobs that what is done for all of them is refused; they are due again, and nothing else waits for it.
+    """Show for jobs that what is done for all of them is refused.
+
+    They are due again, and nothing else waits for it.
 
     Nor does anything wait for a call that fails otherwise: that is only logged and counted.
     """

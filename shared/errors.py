@@ -1,4 +1,6 @@
-"""The exception hierarchy. Adapters translate the errors of foreign systems; the code above them sees only these.
+"""The exception hierarchy.
+
+Adapters translate the errors of foreign systems; the code above them sees only these.
 
     DropbatchError
     ├── PermanentError              a retry changes nothing
@@ -13,7 +15,8 @@
         │   └── WriteConflictError  two conditional writes of one object collided
         └── LeaseLostError          another invocation works on the item now; stop
 
-A fault of the user's upload is `dropbatch.errors.UploadRefused`. A reply of the Workers AI API is a value, not an
+A fault of the user's upload is `dropbatch.errors.UploadRefused`. A reply of the Workers AI API is a
+value, not an
 exception: see `shared.workers_ai.replies` and `.error_codes`.
 """
 
@@ -45,7 +48,10 @@ class RetryableError(DropbatchError):
 
 
 class StorageError(RetryableError):
-    """An AWS service rejected a call or the connection failed, after the client's own short retries."""
+    """An AWS service rejected a call or the connection failed.
+
+    After the client's own short retries.
+    """
 
 
 class ObjectNotFoundError(StorageError):
@@ -59,7 +65,8 @@ class RefusedError(StorageError):
         call: the service, its operation, and the key.
         code: the service's own, or the HTTP status where it sent none.
         said: the service's message; empty where it sent none.
-        sent_again: the SDK got no answer at first and sent the call again, so it may have met its own first one.
+        sent_again: the SDK got no answer at first and sent the call again, so it may have met its
+            own first one.
     """
 
     def __init__(self, call: str, code: str, said: str, *, sent_again: bool = False) -> None:

@@ -1,8 +1,10 @@
-"""Executions of AWS Step Functions that wait for a job: what is noted of them, and that they are told of the work.
+"""Executions of AWS Step Functions that wait for a job.
 
-The upload's task token names the execution. While the job runs, each invocation that moves it on sends a heartbeat, one
-a minute at most; functions/poll/results/announce.py reports the end. An execution that is gone holds up no job. Jobs
-without a token cost no call.
+What is noted of them, and that they are told of the work.
+
+The upload's task token names the execution. While the job runs, each invocation that moves it on
+sends a heartbeat, one a minute at most; functions/poll/results/announce.py reports the end. An
+execution that is gone holds up no job. Jobs without a token cost no call.
 """
 
 from __future__ import annotations
@@ -29,8 +31,12 @@ EXECUTION_GONE = "execution_gone"
 EXECUTION_REFUSED = "execution_refused"
 
 
-def await_with(settings: Settings, upload_key: str, metadata: Mapping[str, str]) -> tuple[str, ErrorDetail | None]:
-    """The task token of an upload, and why nothing will be reported to the execution that waits with it.
+def await_with(
+    settings: Settings, upload_key: str, metadata: Mapping[str, str]
+) -> tuple[str, ErrorDetail | None]:
+    """The task token of an upload.
+
+    And why nothing will be reported to the execution that waits with it.
 
     An upload that is only validated reports nothing, as it has no status and no manifest.
     """
@@ -38,29 +44,44 @@ def await_with(settings: Settings, upload_key: str, metadata: Mapping[str, str])
     if not tokens or is_validation(upload_key):
         return "", None
     if len(tokens) > 1 or len(token := tokens.pop()) > MAX_TOKEN:
-        message = f"x-amz-meta-task-token must be one token of at most {MAX_TOKEN:,} characters. Nothing is reported."
+        message = (
+            f"x-amz-meta-task-token must be one token of at most {MAX_TOKEN:,} "
+            "characters. Nothing is reported."
+        )
         return "", ErrorDetail("bad_task_token", message)
     if not settings.state_machine_arn:
-        message = "The stack has no StateMachineArn, so nothing is reported to the execution that waits for the job."
+        message = (
+            "The stack has no StateMachineArn, so nothing is reported to the execution "
+            "that waits for the job."
+        )
         return "", ErrorDetail("no_state_machine", message)
     return token, None
 
 
 def is_awaited(job: Job) -> bool:
     """Whether an execution waits for a job, as far as is known."""
-    return bool(job.task_token) and (job.task_fault is None or job.task_fault.code != EXECUTION_GONE)
+    return bool(job.task_token) and (
+        job.task_fault is None or job.task_fault.code != EXECUTION_GONE
+    )
 
 
 def gone_fault(gone: Gone) -> ErrorDetail:
     """What is noted of an execution that is gone."""
-    why = "Step Functions knows no task with this token" if gone.code == "InvalidToken" else "it no longer waits"
-    return ErrorDetail(EXECUTION_GONE, f"Nothing more is reported to the execution: {why} ({gone.code}).")
+    why = (
+        "Step Functions knows no task with this token"
+        if gone.code == "InvalidToken"
+        else "it no longer waits"
+    )
+    return ErrorDetail(
+        EXECUTION_GONE, f"Nothing more is reported to the execution: {why} ({gone.code})."
+    )
 
 
 def refused_fault(refusal: RefusedError) -> ErrorDetail:
     """What is noted of reports that Step Functions refuses."""
     message = (
-        f"Step Functions refuses what is reported to the execution: {refusal.code} {refusal.said} Check that the token "
+        f"Step Functions refuses what is reported to the execution: {refusal.code} "
+        f"{refusal.said} Check that the token "
         "is of the state machine in StateMachineArn."
     )
     return ErrorDetail(EXECUTION_REFUSED, message)
@@ -69,8 +90,9 @@ def refused_fault(refusal: RefusedError) -> ErrorDetail:
 def beat(services: Services, job: Job) -> Job:
     """Send a heartbeat to the execution that waits for an open job, if its minute has come.
 
-    The minute is claimed first: a function that dies afterwards has left one heartbeat out. What the answer says is
-    noted once; with the option `cancel_with_task`, an execution that is gone cancels the job by the same write.
+    The minute is claimed first: a function that dies afterwards has left one heartbeat out. What
+    the answer says is noted once; with the option `cancel_with_task`, an execution that is gone
+    cancels the job by the same write.
 
     Returns:
         The job as it is afterwards.
@@ -95,7 +117,9 @@ def beat(services: Services, job: Job) -> Job:
 
 
 def note_fault(services: Services, job: Job, fault: ErrorDetail | None) -> Job:
-    """Note why nothing is reported to a job's execution, once; None: reports are taken. Return the job afterwards.
+    """Note why nothing is reported to a job's execution, once; None: reports are taken.
+
+    Return the job afterwards.
 
     Raises:
         StorageError: DynamoDB failed.
@@ -105,7 +129,9 @@ def note_fault(services: Services, job: Job, fault: ErrorDetail | None) -> Job:
         return job
     control = None
     if fault:
-        logger.warning("execution not told", job_id=job.job_id, code=fault.code, reason=fault.message)
+        logger.warning(
+            "execution not told", job_id=job.job_id, code=fault.code, reason=fault.message
+        )
         is_open = job.state in {JobState.SPLITTING, JobState.IN_PROGRESS} and not job.cancelled
         if fault.code == EXECUTION_GONE and job.cancel_with_task and is_open:
             control = cancelled(job.control or JobControl(), CANCEL)

@@ -1,7 +1,7 @@
 """Self-contained HTML pages. Pure: data in, bytes out.
 
-A page loads nothing and has no script. Its only style sheet is inline, and the Content-Security-Policy allows it by its
-hash. All text from outside is escaped.
+A page loads nothing and has no script. Its only style sheet is inline, and the
+Content-Security-Policy allows it by its hash. All text from outside is escaped.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ def page(title: str, body: Iterable[str]) -> bytes:
         f'<meta http-equiv="Content-Security-Policy" content="{escape(POLICY)}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<meta name="referrer" content="no-referrer">'
-        f'<meta name="robots" content="noindex"><title>{escape(title)}</title><style>{STYLE}</style></head><body>\n'
+        '<meta name="robots" '
+        f'content="noindex"><title>{escape(title)}</title><style>{STYLE}</style></head><body>\n'
     )
     return (head + "\n".join(body) + "\n</body></html>\n").encode(errors="replace")
 
@@ -85,15 +86,23 @@ def facts(entries: Iterable[tuple[str, str]]) -> str:
 def table(header: Sequence[str], rows: Iterable[Sequence[object]], caption: str = "") -> str:
     """A table of texts and numbers; numbers are aligned to the right."""
     found = [list(row) for row in rows]
-    right = [bool(found) and isinstance(found[0][index], int | float) for index in range(len(header))]
+    right = [
+        bool(found) and isinstance(found[0][index], int | float) for index in range(len(header))
+    ]
 
     def cells(row: Sequence[object], tag: str) -> str:
-        return "".join(f"<{tag}{' class=n' if right[i] else ''}>{_cell(cell)}</{tag}>" for i, cell in enumerate(row))
+        return "".join(
+            f"<{tag}{' class=n' if right[i] else ''}>{_cell(cell)}</{tag}>"
+            for i, cell in enumerate(row)
+        )
 
     head = f"<tr>{cells(header, 'th')}</tr>"
     lines = "".join(f"<tr>{cells(row, 'td')}</tr>" for row in found)
     text = f"<caption>{escape(caption)}</caption>" if caption else ""
-    return f'<div class="scroll"><table>{text}<thead>{head}</thead><tbody>{lines}</tbody></table></div>'
+    return (
+        "<div "
+        f'class="scroll"><table>{text}<thead>{head}</thead><tbody>{lines}</tbody></table></div>'
+    )
 
 
 def _cell(value: object) -> str:

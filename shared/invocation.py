@@ -51,7 +51,10 @@ class Invocation:
         return self.seconds_left >= seconds
 
     def until(self, end: float) -> Invocation:
-        """The same invocation with an earlier end, Unix seconds; its own end stays if that comes first."""
+        """The same invocation with an earlier end, Unix seconds.
+
+        Its own end stays if that comes first.
+        """
         return replace(self, deadline=min(self.deadline, end))
 
     def retry(self, step: Callable[[], T]) -> T:

@@ -1,7 +1,10 @@
-"""A user's command for a job, in the object `control/jobs/<job_id>`: read it, and carry it out in the ledger.
+"""A user's command for a job, in the object `control/jobs/<job_id>`.
 
-The object is the command: an event only reports that there is something to read. So whoever works on a job reads it: a
-visit, and the turn that reads the upload, which obeys what was written before the job existed.
+Read it, and carry it out in the ledger.
+
+The object is the command: an event only reports that there is something to read. So whoever works
+on a job reads it: a visit, and the turn that reads the upload, which obeys what was written before
+the job existed.
 """
 
 from __future__ import annotations
@@ -48,7 +51,8 @@ def read_command(services: Services, key: str, known: str = "") -> Command | Non
         known: the version that was carried out last.
 
     Returns:
-        None if the object does not exist, is still the known version, or is refused: it delays no job.
+        None if the object does not exist, is still the known version, or is refused: it delays no
+        job.
 
     Raises:
         StorageError: S3 failed.
@@ -77,28 +81,39 @@ def read_command(services: Services, key: str, known: str = "") -> Command | Non
 
 
 def follow_job_control(services: Services, job_id: str) -> Job | None:
-    """Carry out the command for a job, and make an open job due; return the job as it is afterwards.
+    """Carry out the command for a job, and make an open job due.
+
+    Return the job as it is afterwards.
 
     Raises:
         StorageError: S3 or DynamoDB failed, or the object kept changing.
     """
     for _ in range(COMMAND_TRIES):
         job = services.ledger.job(job_id)
-        if job is None or job.state not in {JobState.SPLITTING, JobState.IN_PROGRESS} or obey(services, job) is job:
+        if (
+            job is None
+            or job.state not in {JobState.SPLITTING, JobState.IN_PROGRESS}
+            or obey(services, job) is job
+        ):
             return job
-    raise StorageError(f"{keys.job_control(job_id)} changed {COMMAND_TRIES} times while it was read")
+    raise StorageError(
+        f"{keys.job_control(job_id)} changed {COMMAND_TRIES} times while it was read"
+    )
 
 
 def obey(services: Services, job: Job) -> Job | None:
     """Carry out the newest command for an open job.
 
     Returns:
-        The job as it is afterwards: the same if there is nothing new. None if something else changed it meanwhile.
+        The job as it is afterwards: the same if there is nothing new. None if something else
+        changed it meanwhile.
 
     Raises:
         StorageError: S3 or DynamoDB failed.
     """
-    command = read_command(services, keys.job_control(job.job_id), job.control.version if job.control else "")
+    command = read_command(
+        services, keys.job_control(job.job_id), job.control.version if job.control else ""
+    )
     if command is None:
         return job
     control = controlled(job.control or JobControl(), command, services.now())
@@ -113,7 +128,10 @@ def obey(services: Services, job: Job) -> Job | None:
 
 
 def controlled(control: JobControl, command: Command, now: float) -> JobControl:
-    """A job's control after a command; a command that is unknown or comes too late is only noted."""
+    """A job's control after a command.
+
+    A command that is unknown or comes too late is only noted.
+    """
     noted = replace(control, version=command.version)
     match command.word:
         case word if word in {CANCEL, CANCEL_NOW}:

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 JSON_TYPE = "application/json"
 UPLOAD_DENIED, RESULTS_DENIED = "upload_denied", "results_denied"
-"""Codes of an upload that S3 lists but does not hand out, and of a job for which AWS refuses a call."""
+"""Codes of an upload that S3 lists but does not hand out.
+
+And of a job for which AWS refuses a call.
+"""
 DENIED_SECONDS = 4_500.0
 """Seconds for which a refused call is shown after its last try; it is tried at least hourly."""
 
@@ -31,7 +34,9 @@ def iso_time(at: float | None) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class PendingBatches:
-    """Batches pending at the API, among those that a visit read: the first hundred not appended yet.
+    """Batches pending at the API, among those that a visit read.
+
+    The first hundred not appended yet.
 
     Attributes:
         queued: batches that the API has not started, as far as it reports.
@@ -47,12 +52,22 @@ class PendingBatches:
         """The same with one more batch, if it is pending."""
         if batch.state is not BatchState.QUEUED:
             return self
-        oldest = min((at for at in (self.oldest_at, batch.accepted_at) if at is not None), default=None)
+        oldest = min(
+            (at for at in (self.oldest_at, batch.accepted_at) if at is not None), default=None
+        )
         running = batch.api_status == "running"
-        return replace(self, queued=self.queued + (not running), running=self.running + running, oldest_at=oldest)
+        return replace(
+            self,
+            queued=self.queued + (not running),
+            running=self.running + running,
+            oldest_at=oldest,
+        )
 
     def for_status(self) -> dict[str, Any]:
-        """The member `pending`. It has a time, not an age, so that the status stays the same while nothing happens."""
+        """The member `pending`.
+
+        It has a time, not an age, so that the status stays the same while nothing happens.
+        """
         return {
             "batches": self.queued + self.running,
             "queued": self.queued,
@@ -62,7 +77,11 @@ class PendingBatches:
 
 
 def build_status(
-    job: Job, succeeded: int, failed: int, waiting_for: dict[str, Any] | None, pending: PendingBatches | None = None
+    job: Job,
+    succeeded: int,
+    failed: int,
+    waiting_for: dict[str, Any] | None,
+    pending: PendingBatches | None = None,
 ) -> dict[str, Any]:
     """The status as users read it, without its time."""
     splitting = job.state is JobState.SPLITTING
@@ -76,46 +95,63 @@ def build_status(
         "tags": job.tags,
         "counts": {"total": job.total, "succeeded": succeeded, "failed": failed},
         "fraction_done": 1.0 if over else None if job.total is None else job.fraction,
-        "splitting": {"bytes_read": job.bytes_read, "bytes": job.upload.size} if splitting else None,
+        "splitting": {"bytes_read": job.bytes_read, "bytes": job.upload.size}
+        if splitting
+        else None,
         "pending": None if over else (pending or PendingBatches()).for_status(),
         "waiting_for": None if over else waiting_for,
-        "notes": [{"code": job.task_fault.code, "message": job.task_fault.message}] if job.task_fault else [],
+        "notes": [{"code": job.task_fault.code, "message": job.task_fault.message}]
+        if job.task_fault
+        else [],
     }
 
 
 def _denial_for_status(denial: UploadDenial) -> dict[str, Any]:
     words = (
-        f"S3 does not hand out the upload: {denial.said} Check the bucket's policy and the key that encrypts it. It is "
-        f"tried again every few minutes; if it is still denied 24 hours after {iso_time(denial.since)}, the job fails."
+        f"S3 does not hand out the upload: {denial.said} Check the bucket's policy and the "
+        "key that encrypts it. It is "
+        "tried again every few minutes; if it is still denied 24 hours after "
+        f"{iso_time(denial.since)}, the job fails."
     )
     return {"code": UPLOAD_DENIED, "message": words, "until": None}
 
 
 def denied_for_status(job: Job, now: float) -> dict[str, Any] | None:
-    """That AWS refuses a call for a job, with what it said; None if it does not, as far as is known."""
+    """That AWS refuses a call for a job, with what it said.
+
+    None if it does not, as far as is known.
+    """
     if job.denied_write is None or now - job.denied_write.at >= DENIED_SECONDS:
         return None
     words = (
-        f"AWS refuses a call that the job needs: {job.denied_write.said} Check the policies and keys of the bucket, "
-        "the table and the queues. It is tried again, and goes on when it is allowed; after 72 hours the job fails."
+        f"AWS refuses a call that the job needs: {job.denied_write.said} Check the "
+        "policies and keys of the bucket, "
+        "the table and the queues. It is tried again, and goes on when it is allowed; "
+        "after 72 hours the job fails."
     )
     return {"code": RESULTS_DENIED, "message": words, "until": None}
 
 
 def final_status(job: Job) -> dict[str, Any]:
     """The status of a job whose result files are complete."""
-    return build_status(replace(job, state=job.final_state), job.sums.succeeded, job.sums.failed, None)
+    return build_status(
+        replace(job, state=job.final_state), job.sums.succeeded, job.sums.failed, None
+    )
 
 
 def encode_status(status: dict[str, Any], now: float) -> bytes:
     """The bytes of `status.json`."""
-    return msgspec.json.format(msgspec.json.encode({**status, "updated_at": iso_time(now)}), indent=1) + b"\n"
+    return (
+        msgspec.json.format(msgspec.json.encode({**status, "updated_at": iso_time(now)}), indent=1)
+        + b"\n"
+    )
 
 
 def write_status(services: Services, job: Job, status: dict[str, Any]) -> None:
     """Write a job's `status.json`, as its lease holder or while its upload is read.
 
-    If the job may have moved on before the write did, because no lease protects it, its status as of now follows.
+    If the job may have moved on before the write did, because no lease protects it, its status as
+    of now follows.
     """
     key = keys.result(job.upload.key, job.job_id, "status.json")
     services.store.put(key, encode_status(status, services.now()), kind=JSON_TYPE)

@@ -1,8 +1,10 @@
-"""The logger and the metrics of both functions. They hold ids, states, codes and numbers: no prompt, answer or token.
+"""The logger and the metrics of both functions.
 
-Metrics reach CloudWatch as log lines (embedded metric format), one per invocation, with one dimension: the stack. Ids
-of jobs, batches and models are logged but never a dimension: each value would be billed as a metric. Traces are
-Lambda's own segments; every log line names its trace.
+They hold ids, states, codes and numbers: no prompt, answer or token.
+
+Metrics reach CloudWatch as log lines (embedded metric format), one per invocation, with one
+dimension: the stack. Ids of jobs, batches and models are logged but never a dimension: each value
+would be billed as a metric. Traces are Lambda's own segments; every log line names its trace.
 """
 
 from __future__ import annotations
@@ -75,10 +77,12 @@ METRICS = {
 
 
 def count(name: str, value: float = 1) -> None:
-    """Add to a metric, under a lock: batches are processed in threads, and Powertools' metrics are not thread-safe.
+    """Add to a metric, under a lock.
 
-    CloudWatch bills a metric for each hour in which it has a value, so a value of nothing is left out, except of the
-    budget, where it is news.
+    Batches are processed in threads, and Powertools' metrics are not thread-safe.
+
+    CloudWatch bills a metric for each hour in which it has a value, so a value of nothing is left
+    out, except of the budget, where it is news.
     """
     if value == 0 and name != "RateBudgetLeft":
         return
@@ -93,7 +97,10 @@ def count_broken_law() -> None:
 
 
 def batch_log_fields(batch: Batch) -> dict[str, Any]:
-    """Fields of every log line about a batch: job, number, and the API's request_id if it has one."""
+    """Fields of every log line about a batch.
+
+    Job, number, and the API's request_id if it has one.
+    """
     named = {"job_id": batch.job_id, "number": batch.number}
     if batch.submissions and batch.submissions[-1].request_id:
         named["request_id"] = batch.submissions[-1].request_id
@@ -101,10 +108,16 @@ def batch_log_fields(batch: Batch) -> dict[str, Any]:
 
 
 class LoggingBatchProcessor(BatchProcessor):
-    """Processes each SQS message independently; one that fails is logged, counted and delivered again."""
+    """Processes each SQS message independently.
+
+    One that fails is logged, counted and delivered again.
+    """
 
     def __init__(self) -> None:
-        """Do not raise if every message of an invocation failed: that is not an error of the function."""
+        """Do not raise if every message of an invocation failed.
+
+        That is not an error of the function.
+        """
         super().__init__(event_type=EventType.SQS, raise_on_entire_batch_failure=False)
 
     def failure_handler(
@@ -112,10 +125,17 @@ class LoggingBatchProcessor(BatchProcessor):
         record: SQSRecord,
         exception: tuple[type[BaseException] | None, BaseException | None, TracebackType | None],
     ) -> tuple[str, str, Any]:
-        """Log the failure: Powertools does not, and the dead-letter queue gets the message only an hour later."""
-        if isinstance(exception[1], UploadDeniedError):  # It is no error of Dropbatch, and was logged.
+        """Log the failure: Powertools does not.
+
+        And the dead-letter queue gets the message only an hour later.
+        """
+        # It is no error of Dropbatch, and was logged.
+        if isinstance(exception[1], UploadDeniedError):
             return super().failure_handler(record, exception)
-        asked = record.body if record.body.startswith('{"do":') else None  # S3's messages name the user's files.
-        logger.error("message failed", message_id=record.message_id, asked=asked, exc_info=exception[1])
+        # S3's messages name the user's files.
+        asked = record.body if record.body.startswith('{"do":') else None
+        logger.error(
+            "message failed", message_id=record.message_id, asked=asked, exc_info=exception[1]
+        )
         count("Errors")
         return super().failure_handler(record, exception)

@@ -1,7 +1,7 @@
 """Back-off: how long to wait before something is tried again.
 
-`shared.claims` decides how long an item waits that is claimed again and again without progress; pauses of the whole
-account and of one model are in `shared.pacing.controls`.
+`shared.claims` decides how long an item waits that is claimed again and again without progress;
+pauses of the whole account and of one model are in `shared.pacing.controls`.
 """
 
 from __future__ import annotations
@@ -16,12 +16,18 @@ MAX_DOUBLINGS = 30
 
 
 def exponential(first: float, times: int, longest: float) -> float:
-    """Seconds to wait after a number of failures: `first` after none, doubled for each failure, at most `longest`."""
+    """Seconds to wait after a number of failures.
+
+    `first` after none, doubled for each failure, at most `longest`.
+    """
     return min(first * 2.0 ** min(times, MAX_DOUBLINGS), longest)
 
 
 def jittered(seconds: float, fraction: float = 0.2) -> float:
-    """A wait varied at random by at most `fraction`, so that waits that begin at the same time do not end together."""
+    """A wait varied at random by at most `fraction`.
+
+    So that waits that begin at the same time do not end together.
+    """
     return seconds * random.uniform(1 - fraction, 1 + fraction)  # noqa: S311 - spreads load, guards nothing
 
 
@@ -31,7 +37,10 @@ def longest_jittered(seconds: float, fraction: float = 0.2) -> float:
 
 
 def soon_after(moment: float, within: float) -> float:
-    """A random time up to `within` seconds after a moment, so that not everything that waits for it starts together."""
+    """A random time up to `within` seconds after a moment.
+
+    So that not everything that waits for it starts together.
+    """
     return moment + random.uniform(0, within)  # noqa: S311 - spreads load, guards nothing
 
 
@@ -41,5 +50,8 @@ def submit_back_off(refusals: int) -> float:
 
 
 def poll_back_off(age: float) -> float:
-    """Seconds until a batch is polled again after a poll without an answer: half its age since acceptance."""
+    """Seconds until a batch is polled again after a poll without an answer.
+
+    Half its age since acceptance.
+    """
     return jittered(min(max(age / 2, MIN_POLL_SECONDS), MAX_POLL_SECONDS), 0.1)

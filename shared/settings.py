@@ -18,12 +18,21 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 MIN_CALLS_FOR_EVENTS = 14
-"""Calls a minute from which on events are used: half of them at once are enough for the set-up and a submit."""
+"""Calls a minute from which on events are used.
+
+Half of them at once are enough for the set-up and a submit.
+"""
 LOOPBACK_HOSTS = frozenset({"127.0.0.1", "localhost", "::1"})
 MAX_CALLS, MAX_WORKER_CALLS = 240, 2_400
-"""Calls a minute: Cloudflare's limit of a token; the most through a Worker, whose binding has no known limit."""
+"""Calls a minute: Cloudflare's limit of a token.
+
+The most through a Worker, whose binding has no known limit.
+"""
 MAX_QUEUE_NAME, KEPT_OF_QUEUE_NAME = 63, 9
-"""Maximum characters of a queue's name at Cloudflare; its last ones: a hyphen and eight digits of the stack's id."""
+"""Maximum characters of a queue's name at Cloudflare; its last ones.
+
+A hyphen and eight digits of the stack's id.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +47,10 @@ class Settings:
         batch_deadline_hours: hours from acceptance after which a pending batch is submitted again.
         ambiguous_submit: what happens to a batch after a submit of unknown outcome.
         staging_retention_days: days from a job's end until its staged objects are deleted.
-        completion_events: whether Cloudflare's events of batches are wanted; `uses_events` says whether they are used.
-        events_queue_name: name of the stack's queue at Cloudflare, which is cut to `MAX_QUEUE_NAME` characters.
+        completion_events: whether Cloudflare's events of batches are wanted; `uses_events` says
+            whether they are used.
+        events_queue_name: name of the stack's queue at Cloudflare, which is cut to `MAX_QUEUE_NAME`
+            characters.
         transport: how the API is reached, see `shared.workers_ai.transports`.
         ai_gateway_token_secret_arn: empty unless the gateway requires its own token.
         source_bucket_name: bucket outside the stack whose objects are uploads too; empty for none.
@@ -80,7 +91,10 @@ class Settings:
 
     @property
     def uses_events(self) -> bool:
-        """Whether Cloudflare's events of batches are used: with few calls a minute, they would take those of polls."""
+        """Whether Cloudflare's events of batches are used.
+
+        With few calls a minute, they would take those of polls.
+        """
         return self.completion_events == "yes" and self.api_calls_per_minute >= MIN_CALLS_FOR_EVENTS
 
 
@@ -109,10 +123,19 @@ def _model(value: str) -> str:
 def _base_url(value: str) -> str:
     """Check that a URL neither sends the token unencrypted nor hides its host behind user info."""
     parts = urlsplit(value)
-    secure = parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in LOOPBACK_HOSTS)
-    plain = value.isascii() and value.isprintable() and not set(value) & set(" @\\?#") and parts.port != 0
+    secure = parts.scheme == "https" or (
+        parts.scheme == "http" and parts.hostname in LOOPBACK_HOSTS
+    )
+    plain = (
+        value.isascii()
+        and value.isprintable()
+        and not set(value) & set(" @\\?#")
+        and parts.port != 0
+    )
     if not secure or not parts.hostname or not plain:
-        raise ValueError("must be an https URL (http only on loopback), without user, query or fragment")
+        raise ValueError(
+            "must be an https URL (http only on loopback), without user, query or fragment"
+        )
     return value.rstrip("/")
 
 
@@ -155,7 +178,9 @@ def _gateway_id(value: str) -> str:
 
 
 def _state_machine_arn(value: str) -> str:
-    if not re.fullmatch(r"arn:aws[a-z-]*:states:[a-z0-9-]+:[0-9]{12}:stateMachine:[A-Za-z0-9_-]{1,80}", value):
+    if not re.fullmatch(
+        r"arn:aws[a-z-]*:states:[a-z0-9-]+:[0-9]{12}:stateMachine:[A-Za-z0-9_-]{1,80}", value
+    ):
         raise ValueError("must be the ARN of a state machine, without version or alias")
     return value
 
@@ -166,7 +191,9 @@ def _queue_name(value: str) -> str:
     if not re.fullmatch("[a-z0-9]([a-z0-9-]*[a-z0-9])?", name):
         raise ValueError("must be the name of a queue: letters, digits and hyphens")
     cut = MAX_QUEUE_NAME - KEPT_OF_QUEUE_NAME
-    return name if len(name) <= MAX_QUEUE_NAME else name[:cut].rstrip("-") + name[-KEPT_OF_QUEUE_NAME:]
+    return (
+        name if len(name) <= MAX_QUEUE_NAME else name[:cut].rstrip("-") + name[-KEPT_OF_QUEUE_NAME:]
+    )
 
 
 _PARSERS: dict[str, Callable[[str], object]] = {
@@ -206,7 +233,8 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
     """Read and check every setting.
 
     Raises:
-        ConfigurationError: a variable is missing or out of range; the message names every such variable.
+        ConfigurationError: a variable is missing or out of range; the message names every such
+            variable.
     """
     values: dict[str, object] = {}
     problems: list[str] = []
@@ -230,7 +258,8 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
     calls = values.get("api_calls_per_minute", 0)
     if transport != "worker" and isinstance(calls, int) and calls > MAX_CALLS:
         problems.append(
-            f"API_CALLS_PER_MINUTE must be at most {MAX_CALLS} with TRANSPORT={transport}: Cloudflare allows a "
+            f"API_CALLS_PER_MINUTE must be at most {MAX_CALLS} with TRANSPORT={transport}: "
+            "Cloudflare allows a "
             "token no more. Only a Worker (TRANSPORT=worker) may make more calls"
         )
     if problems:

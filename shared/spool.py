@@ -1,4 +1,7 @@
-"""Data that may be too large for memory: kept in memory while it is small, on disk when it is large."""
+"""Data that may be too large for memory.
+
+Kept in memory while it is small, on disk when it is large.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,19 @@ MAX_BYTES_IN_MEMORY = 256 << 10
 """Maximum bytes kept in memory; larger data goes to disk."""
 
 MAX_REPLY_BYTES = 400_000_000
-"""Maximum bytes of one API reply. The poll function's disk has room for eight, each with the part made from it."""
+"""Maximum bytes of one API reply.
+
+The poll function's disk has room for eight, each with the part made from it.
+"""
 
 
 class TooLargeError(Exception):
     """There are more bytes than allowed; its argument holds the first of them."""
 
 
-def spool(chunks: Iterable[bytes], kept: contextlib.ExitStack, most: int | None = None) -> bytes | mmap.mmap:
+def spool(
+    chunks: Iterable[bytes], kept: contextlib.ExitStack, most: int | None = None
+) -> bytes | mmap.mmap:
     """All chunks as one buffer; on disk, it lives as long as the given stack.
 
     Raises:
@@ -50,6 +58,7 @@ def spool(chunks: Iterable[bytes], kept: contextlib.ExitStack, most: int | None 
 
 
 def _close(mapped: mmap.mmap) -> None:
-    # A traceback may keep views into the mapping after the stack closes; it is then unmapped with the last view.
+    # A traceback may keep views into the mapping after the stack closes; it is then unmapped with
+    # the last view.
     with contextlib.suppress(BufferError):
         mapped.close()

@@ -1,8 +1,9 @@
 """The staged object of a batch: `body | originals | index`, written in one put.
 
-The body is the exact request. The originals are the records as the user wrote them, kept only if what is sent differs;
-their sizes are in the index. The index shows where each record is, or why it cannot be sent. The object's metadata has
-what a split needs if the object already exists. Knows the form of all of them, but neither S3 nor the ledger.
+The body is the exact request. The originals are the records as the user wrote them, kept only if
+what is sent differs; their sizes are in the index. The index shows where each record is, or why it
+cannot be sent. The object's metadata has what a split needs if the object already exists. Knows the
+form of all of them, but neither S3 nor the ledger.
 """
 
 from __future__ import annotations
@@ -64,8 +65,13 @@ class StagedInfo:
     @classmethod
     def of(cls, metadata: Mapping[str, str]) -> StagedInfo:
         """Read what `metadata` returned back from S3."""
-        requests, sendable, body_size = (int(metadata[name]) for name in ("requests", "sendable", "body-size"))
-        begin, originals = _place(metadata.get("begin", "")), int(metadata.get("originals-size", "0"))
+        requests, sendable, body_size = (
+            int(metadata[name]) for name in ("requests", "sendable", "body-size")
+        )
+        begin, originals = (
+            _place(metadata.get("begin", "")),
+            int(metadata.get("originals-size", "0")),
+        )
         return cls(requests, sendable, body_size, _place(metadata["end"]), begin, originals)
 
 
@@ -105,6 +111,11 @@ def decode_ranges(ranges: bytes) -> list[int]:
 
 
 def original_spans(rows: RecordIndex) -> list[tuple[int, int]]:
-    """Where each record is among the originals, as offset and length; length 0 for one that is not kept."""
+    """Where each record is among the originals, as offset and length.
+
+    Length 0 for one that is not kept.
+    """
     lengths = rows.originals or [0] * len(rows)
-    return [(end - length, length) for end, length in zip(accumulate(lengths), lengths, strict=True)]
+    return [
+        (end - length, length) for end, length in zip(accumulate(lengths), lengths, strict=True)
+    ]

@@ -1,4 +1,6 @@
-"""AWS in memory for tests: functions, queues, a table and a bucket on one clock, where a seed decides what happens.
+"""AWS in memory for tests.
+
+Functions, queues, a table and a bucket on one clock, where a seed decides what happens.
 
 `README.md` beside this file shows how to use it, and what is simulated.
 """

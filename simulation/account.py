@@ -1,4 +1,7 @@
-"""An AWS account in memory: a table, a bucket, queues, an event bus, waiting tasks and functions on one clock."""
+"""An AWS account in memory.
+
+A table, a bucket, queues, an event bus, waiting tasks and functions on one clock.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,8 @@ class Account:
         calls: how calls of services take place.
         functions: by name.
         sources: what each queue invokes, by the queue's name.
-        notifications: prefixes of keys in the bucket, each with the queue that is told of new objects.
+        notifications: prefixes of keys in the bucket, each with the queue that is told of new
+            objects.
         trace: called with a line for each moment at which an invocation may be switched away from.
     """
 
@@ -79,7 +83,7 @@ class Account:
         self.notifications: list[tuple[str, str]] = []
         self.trace: Callable[[str], None] | None = None
 
-    # ── what it has ──────────────────────────────────────────────────────────────────────────────────────────────
+    # ── what it has ───────────────────────────────────────────────────────────────────────────────
 
     def add_function(
         self,
@@ -96,14 +100,16 @@ class Account:
 
     def connect(self, queue: str, function: Function, most: int = MOST_INVOCATIONS) -> EventSource:
         """Let a queue invoke a function with each of its messages, at most `most` at a time."""
-        source = self.sources[queue] = EventSource(self.sqs.queues[queue], function, most, self.calls)
+        source = self.sources[queue] = EventSource(
+            self.sqs.queues[queue], function, most, self.calls
+        )
         return source
 
     def schedule(self, function: Function, seconds: float, first: float) -> Schedule:
         """Invoke a function every so many seconds, the first time at `first`, Unix seconds."""
         return Schedule(function, seconds, first, self.calls)
 
-    # ── what happens in it ───────────────────────────────────────────────────────────────────────────────────────
+    # ── what happens in it ────────────────────────────────────────────────────────────────────────
 
     def run(self, seconds: float, done: Callable[[], bool] | None = None) -> None:
         """Let time pass, or until `done` says so."""
@@ -146,7 +152,7 @@ class Account:
             self.kernel.kill(life)
             raise DiedError
 
-    # ── what a function sees ─────────────────────────────────────────────────────────────────────────────────────
+    # ── what a function sees ──────────────────────────────────────────────────────────────────────
 
     def clock(self) -> float:
         """Unix seconds by the clock of the running invocation, in place of `time.time`."""
@@ -184,7 +190,10 @@ class Account:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """In place of AWS, threads and chance, until the context ends; then what still runs is ended too."""
+        """In place of AWS, threads and chance, until the context ends.
+
+        Then what still runs is ended too.
+        """
 
         def session(*_: object, **_options: object) -> SimpleNamespace:
             return SimpleNamespace(client=self.client)
@@ -213,7 +222,10 @@ def _as_method(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Client:
-    """A service as boto3's client shows it; a call that it does not have raises what no handler takes for AWS's."""
+    """A service as boto3's client shows it.
+
+    A call that it does not have raises what no handler takes for AWS's.
+    """
 
     def __init__(self, service: object) -> None:
         """Look each operation up when it is called: somebody may have replaced it."""

@@ -18,7 +18,10 @@ POLL_SECONDS = (0.005, 0.05)
 THROTTLED_SECONDS = 5.0
 """How long a message waits after the function had no room."""
 APART_SECONDS = 1e-6
-"""No two invocations begin at the very same time: each would take what the other writes then for its own."""
+"""No two invocations begin at the very same time.
+
+Each would take what the other writes then for its own.
+"""
 
 
 @dataclass(slots=True)
@@ -26,7 +29,10 @@ class Process:
     """A process of a function; a later invocation may find it as an earlier one left it."""
 
     state: Any
-    """What the function's `build` made when the process began: what a module keeps between invocations."""
+    """What the function's `build` made when the process began.
+
+    What a module keeps between invocations.
+    """
     version: int
     """Of the function, which a deployment replaces."""
 
@@ -87,7 +93,10 @@ class Function:
     errors: list[BaseException] = field(default_factory=list)
 
     def invoke(self, event: dict[str, Any], ended: Callable[[set[str] | None], None]) -> bool:
-        """Begin an invocation, unless there is no room; `ended` gets the failed messages' ids, None if it died."""
+        """Begin an invocation, unless there is no room.
+
+        `ended` gets the failed messages' ids, None if it died.
+        """
         if self.running >= self.most:
             self.throttles += 1
             return False
@@ -95,8 +104,16 @@ class Function:
         self.invocations += 1
         kernel, random, awkward = self.calls.kernel, self.calls.random, self.calls.awkward
         is_cold = not self.idle
-        process = Process(self.build(), self.version) if is_cold else self.idle.pop(random.randrange(len(self.idle)))
-        delay = random.uniform(0, awkward.cold_start_seconds) if is_cold else self.invocations % 97 * APART_SECONDS
+        process = (
+            Process(self.build(), self.version)
+            if is_cold
+            else self.idle.pop(random.randrange(len(self.idle)))
+        )
+        delay = (
+            random.uniform(0, awkward.cold_start_seconds)
+            if is_cold
+            else self.invocations % 97 * APART_SECONDS
+        )
         name = f"{self.name}-{self.invocations}"
         invocation = Invocation(name, process, kernel.now + delay + self.timeout, self.calls)
         if awkward.death and random.random() < awkward.death:

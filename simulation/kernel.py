@@ -1,7 +1,8 @@
 """The clock and the tasks of a simulated world: what runs, in which order, and what dies.
 
-Each invocation of a function is a greenlet, and so is each thread that it starts. A task gives way only in `wait` and
-`sleep_until_done`, which every simulated call uses, so one seed gives one order. Knows nothing about AWS.
+Each invocation of a function is a greenlet, and so is each thread that it starts. A task gives way
+only in `wait` and `sleep_until_done`, which every simulated call uses, so one seed gives one order.
+Knows nothing about AWS.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ T = TypeVar("T")
 
 
 class DiedError(BaseException):
-    """The process of a task was killed. No code may handle it: cleanup that calls a service gets it again."""
+    """The process of a task was killed.
+
+    No code may handle it: cleanup that calls a service gets it again.
+    """
 
 
 class Life:
@@ -51,7 +55,8 @@ class Task(greenlet):  # type: ignore[misc] # greenlet has no types.
     """One thread of simulated execution.
 
     Attributes:
-        called_at, place: when its present call began, and how many moments of all calls there had been.
+        called_at, place: when its present call began, and how many moments of all calls there had
+        been.
         notes: of whoever watches it.
     """
 
@@ -82,7 +87,7 @@ class Kernel:
         self._until = start
         self._is_done: Callable[[], bool] = _never
 
-    # ── tasks ────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── tasks ─────────────────────────────────────────────────────────────────────────────────────
 
     def at(self, moment: float, happening: Callable[[], None]) -> None:
         """Have something happen at a moment; it must not wait."""
@@ -122,7 +127,11 @@ class Kernel:
         if task.life.over:
             raise DiedError
         moment = self.now + seconds if seconds > 0 else self.now
-        if moment <= self._until and (not self._agenda or moment < self._agenda[0][0]) and not self._is_done():
+        if (
+            moment <= self._until
+            and (not self._agenda or moment < self._agenda[0][0])
+            and not self._is_done()
+        ):
             self.now = moment  # Nothing else happens meanwhile.
             return
         heappush(self._agenda, (moment, next(self._order), task))
@@ -136,7 +145,10 @@ class Kernel:
         self.at(self.now, lambda: self._reap(life))
 
     def close(self) -> None:
-        """End what goes on. A task that waits is no garbage, and neither is what it refers to: its whole world."""
+        """End what goes on.
+
+        A task that waits is no garbage, and neither is what it refers to: its whole world.
+        """
         for life in list(self._lives):
             life.over = True
             self._end(life)
@@ -163,7 +175,7 @@ class Kernel:
         if task.life.over:
             raise DiedError
 
-    # ── running ──────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── running ───────────────────────────────────────────────────────────────────────────────────
 
     def run(self, until: float, done: Callable[[], bool] | None = None) -> None:
         """Let everything happen until a moment, or until `done` says so."""
@@ -190,9 +202,11 @@ class Kernel:
         finally:
             self.task = None
 
-    # ── threads ──────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── threads ───────────────────────────────────────────────────────────────────────────────────
 
-    def submit(self, pool: ThreadPoolExecutor, work: Callable[..., T], *arguments: Any, **named: Any) -> Future[T]:
+    def submit(
+        self, pool: ThreadPoolExecutor, work: Callable[..., T], *arguments: Any, **named: Any
+    ) -> Future[T]:
         """Run work as a thread of a pool would, in place of `ThreadPoolExecutor.submit`."""
         future: _Awaited[T] = _Awaited(self)
         threads = _threads(pool)
@@ -216,7 +230,9 @@ class Kernel:
         self._next_thread(pool, life)
         return future
 
-    def shut_down(self, pool: ThreadPoolExecutor, *, wait: bool = True, cancel_futures: bool = False) -> None:
+    def shut_down(
+        self, pool: ThreadPoolExecutor, *, wait: bool = True, cancel_futures: bool = False
+    ) -> None:
         """End a pool, in place of `ThreadPoolExecutor.shutdown`."""
         threads = _threads(pool)
         if cancel_futures:

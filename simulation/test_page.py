@@ -7,7 +7,9 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 TOY, PROGRAM = re.findall(r"```python\n(.*?)```", (HERE / "README.md").read_text(), re.DOTALL)
-(PRINTED,) = re.findall(r"\n```\n(.*?)```\n", (HERE / "README.md").read_text().split(f"{PROGRAM}```")[1], re.DOTALL)
+(PRINTED,) = re.findall(
+    r"\n```\n(.*?)```\n", (HERE / "README.md").read_text().split(f"{PROGRAM}```")[1], re.DOTALL
+)
 
 
 def test_page_shows_the_toy():

@@ -1,4 +1,7 @@
-"""A counter behind a queue: written the usual way it miscounts in most worlds, with one conditional write in none."""
+"""A counter behind a queue.
+
+Written the usual way it miscounts in most worlds, with one conditional write in none.
+"""
 
 from contextlib import suppress
 
@@ -26,7 +29,9 @@ def careful(event, context):
     for record in event["Records"]:
         item = {"pk": {"S": record["messageId"]}, "n": {"N": "1"}}
         with suppress(table.exceptions.ConditionalCheckFailedException):  # It is counted already.
-            table.put_item(TableName="counts", Item=item, ConditionExpression="attribute_not_exists(pk)")
+            table.put_item(
+                TableName="counts", Item=item, ConditionExpression="attribute_not_exists(pk)"
+            )
 
 
 def counted(seed, handler, trace=None):

@@ -1,6 +1,9 @@
-"""Set what every test needs before any module of Dropbatch is imported: the variables that Powertools reads at import.
+"""Set what every test needs before any module of Dropbatch is imported.
 
-Hypothesis tries the same examples on every machine and in every run, stores nothing and has no deadline.
+The variables that Powertools reads at import.
+
+Hypothesis tries the same examples on every machine and in every run, stores nothing and has no
+deadline.
 """
 
 import fcntl
@@ -20,8 +23,10 @@ from tests.support.examples import FEWER, QUICK
 
 gc.disable()  # Until all is imported, which makes no garbage.
 os.environ |= powertools_variables()
-botocore.session.create_loader = cache(botocore.session.create_loader)  # A session reads its models for 70 ms.
-ssl.create_default_context = cache(ssl.create_default_context)  # Each HTTP client would read all certificates.
+# A session reads its models for 70 ms.
+botocore.session.create_loader = cache(botocore.session.create_loader)
+# Each HTTP client would read all certificates.
+ssl.create_default_context = cache(ssl.create_default_context)
 settings.register_profile(
     "dropbatch",
     max_examples=60,
@@ -45,7 +50,10 @@ TOGETHER = {
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection():
-    """One process imports the tests before the others: together, each would compile every module (10 s in a clone)."""
+    """One process imports the tests before the others.
+
+    Together, each would compile every module (10 s in a clone).
+    """
     with Path(__file__).open("rb") as one:
         try:
             fcntl.flock(one, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -55,14 +63,19 @@ def pytest_collection():
 
 
 def pytest_collection_finish():
-    """Exclude what is imported by now from garbage collection: searching it took a tenth of a run."""
+    """Exclude what is imported by now from garbage collection.
+
+    Searching it took a tenth of a run.
+    """
     gc.freeze()
     gc.enable()
     gc.set_threshold(20_000, 20, 50)
 
 
 class _OneProcessForAStack(LoadScopeScheduling):
-    """Tests go to whichever process is free, but those that share a stack, builds or the template stay together.
+    """Tests go to whichever process is free, but those that share a stack.
+
+    Builds or the template stay together.
 
     They are grouped by path: xdist 3.8 cannot read its own group marks with pytest 9.2.
     """

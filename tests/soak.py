@@ -1,9 +1,12 @@
-"""The soak test: `python -m tests.soak`, or `make soak`. Hours of trouble in minutes, on its own deployed stack.
+"""The soak test: `python -m tests.soak`, or `make soak`.
 
-Uploads of every size and form arrive for SOAK_MINUTES (30) while 5 % of the functions' AWS calls and 5 % of the API's
-answers go wrong and function processes are killed. A firewall blocks the text of some records, one model stalls, and
-an item of the table cannot be read. Then every job may finish, and every line of every job is compared with what it
-must be. It ends automatically, with a summary, its figures in docs/reliability.md, and an error if anything was lost.
+Hours of trouble in minutes, on its own deployed stack.
+
+Uploads of every size and form arrive for SOAK_MINUTES (30) while 5 % of the functions' AWS calls
+and 5 % of the API's answers go wrong and function processes are killed. A firewall blocks the text
+of some records, one model stalls, and an item of the table cannot be read. Then every job may
+finish, and every line of every job is compared with what it must be. It ends automatically, with a
+summary, its figures in docs/reliability.md, and an error if anything was lost.
 """
 
 from __future__ import annotations
@@ -33,10 +36,16 @@ STALLED_SECONDS = 900
 """How much longer than others the stalled model takes for each batch."""
 BLOCKED = "a text that the firewall blocks"
 LARGEST = 20_000
-"""Records of the largest uploads; those of over `LONG` request short answers, since a local S3 keeps all in memory."""
+"""Records of the largest uploads.
+
+Those of over `LONG` request short answers, since a local S3 keeps all in memory.
+"""
 LONG = 500
 FINISH_SECONDS = 1_500
-"""How long the jobs may take to finish: a message whose function was killed is delivered again after 15 minutes."""
+"""How long the jobs may take to finish.
+
+A message whose function was killed is delivered again after 15 minutes.
+"""
 
 AWS_FAULTS = [
     {"kind": "throttle", "rate": 0.01},
@@ -91,7 +100,10 @@ class Upload:
         """One record; None for a line that cannot be read."""
         if self.bad and number % 97 == 5:
             return None
-        content = f"upload {self.number} record {number}{f', {BLOCKED}' if self.is_blocked(number) else ''}"
+        content = (
+            f"upload {self.number} record "
+            f"{number}{f', {BLOCKED}' if self.is_blocked(number) else ''}"
+        )
         text = {"text": content, "external_reference": f"{self.number}/{number}"}
         return text | ({"target_lang": "es"} if self.model == M2M else {})
 
@@ -99,7 +111,9 @@ class Upload:
         records = [self.record(number) for number in range(self.count)]
         if self.form == "json":
             return json.dumps({"requests": records}).encode()
-        lines = "".join('{"text": \n' if record is None else json.dumps(record) + "\n" for record in records)
+        lines = "".join(
+            '{"text": \n' if record is None else json.dumps(record) + "\n" for record in records
+        )
         return gzip.compress(lines.encode(), 1) if self.form == "jsonl.gz" else lines.encode()
 
 
@@ -114,7 +128,10 @@ class Seen:
     twice: int = 0
     wrong: list[str] = field(default_factory=list)
     unknown: int = 0
-    """Records whose batch was submitted twice with an unknown outcome: they end `submit_unknown`, as promised."""
+    """Records whose batch was submitted twice with an unknown outcome.
+
+    They end `submit_unknown`, as promised.
+    """
     again: int = 0
     unknowable: int = 0
     blocked: int = 0
@@ -142,8 +159,12 @@ class Seen:
             if batch["unknowable_submits"] > 1
             for number in range(batch["first_id"], batch["first_id"] + batch["requests"])
         }
-        if manifest["state"] != "completed" or [line["id"] for line in lines] != list(range(upload.count)):
-            self.wrong.append(f"{upload.path}: {manifest['state']}, {len(lines)} of {upload.count} lines")
+        if manifest["state"] != "completed" or [line["id"] for line in lines] != list(
+            range(upload.count)
+        ):
+            self.wrong.append(
+                f"{upload.path}: {manifest['state']}, {len(lines)} of {upload.count} lines"
+            )
         for line in lines:
             fault = wrong(line, upload.record(line["id"]), upload.model)
             if upload.is_blocked(line["id"]) and fault == "rejected":
@@ -161,7 +182,9 @@ class Seen:
                 told = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
                 name = next(one for one in told if one.startswith(b"AWS_LAMBDA_FUNCTION_NAME="))
                 function = "submit" if b"Submit" in name else "poll"
-                resident = int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+                resident = int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf(
+                    "SC_PAGE_SIZE"
+                )
                 now[function] = max(now.get(function, 0), resident)
         for function, resident in now.items():
             self.memory.setdefault(function, []).append(resident)
@@ -170,7 +193,11 @@ class Seen:
 def wrong(line: dict[str, Any], record: dict[str, Any] | None, model: str) -> str:
     """What is wrong with a line: an error's code, or `another answer`; empty for the right one."""
     if record is None:
-        return "" if not line["success"] and line["error"]["code"] == "invalid_json" else "a bad line was answered"
+        return (
+            ""
+            if not line["success"] and line["error"]["code"] == "invalid_json"
+            else "a bad line was answered"
+        )
     if not line["success"]:
         return line["error"]["code"]
     request = {name: value for name, value in record.items() if name != "external_reference"}
@@ -178,15 +205,27 @@ def wrong(line: dict[str, Any], record: dict[str, Any] | None, model: str) -> st
     return "" if right and line["result"] == expected_result(model, request) else "another answer"
 
 
-def rain(stack: Stack, seconds: float, chance: random.Random, seen: Seen, waiting: dict[str, Upload]) -> None:
+def rain(
+    stack: Stack, seconds: float, chance: random.Random, seen: Seen, waiting: dict[str, Upload]
+) -> None:
     """Cause uploads, faults and deaths for this many seconds."""
     ends = time.monotonic() + seconds
     next_look = time.monotonic()
     next_kill = next_look + 10
-    stack.local("behaviour", "PUT", {"latency": 5.0, "latency_kind": "lognormal", "fault_rates": API_FAULTS})
+    stack.local(
+        "behaviour", "PUT", {"latency": 5.0, "latency_kind": "lognormal", "fault_rates": API_FAULTS}
+    )
     stack.local("faults", "POST", {"kind": "missing", "share": 0.0003, "first": 1, "times": 0})
-    stack.local("faults", "POST", {"kind": "stuck", "model": STALLED, "seconds": STALLED_SECONDS, "times": 0})
-    stack.local("faults", "POST", {"kind": "html", "on": "submit", "status": 403, "contains": BLOCKED, "times": 0})
+    stack.local(
+        "faults",
+        "POST",
+        {"kind": "stuck", "model": STALLED, "seconds": STALLED_SECONDS, "times": 0},
+    )
+    stack.local(
+        "faults",
+        "POST",
+        {"kind": "html", "on": "submit", "status": 403, "contains": BLOCKED, "times": 0},
+    )
     put_unreadable_items(stack)
     stack.break_aws(*AWS_FAULTS)
     for number in range(1_000_000):
@@ -220,7 +259,11 @@ def rain(stack: Stack, seconds: float, chance: random.Random, seen: Seen, waitin
 
 def put_unreadable_items(stack: Stack) -> None:
     """Put a job and batches that no version can read, due immediately, before all others."""
-    for sort_key, work in (("META", "v1#status"), ("BATCH#00000000", "v1#submit"), ("BATCH#00000001", "v1#poll")):
+    for sort_key, work in (
+        ("META", "v1#status"),
+        ("BATCH#00000000", "v1#submit"),
+        ("BATCH#00000001", "v1#poll"),
+    ):
         stack.dynamodb.put_item(
             TableName=stack.table,
             Item={
@@ -263,13 +306,21 @@ def dry(stack: Stack, seen: Seen, waiting: dict[str, Upload]) -> None:
     bill = Counter(one["sha256"] for one in stack.bill())
     seen.again = sum(bill.values()) - len(bill)
     if seen.again > seen.unknowable:
-        seen.wrong.append(f"{seen.again} batches were billed twice, of which the manifests count {seen.unknowable}")
+        seen.wrong.append(
+            f"{seen.again} batches were billed twice, of which the manifests "
+            f"count {seen.unknowable}"
+        )
     seen.dead = {queue: bodies for queue, bodies in stack.dead_letters().items() if bodies}
-    seen.wrong += [f"dead in {queue}: {body[:200]}" for queue, bodies in seen.dead.items() for body in bodies]
+    seen.wrong += [
+        f"dead in {queue}: {body[:200]}" for queue, bodies in seen.dead.items() for body in bodies
+    ]
 
 
 def memory_told(samples: list[int]) -> str:
-    """The most memory a function's processes used, and whether it grew: medians of the first and the last third."""
+    """The most memory a function's processes used, and whether it grew.
+
+    Medians of the first and the last third.
+    """
     third = max(len(samples) // 3, 1)
     first, last = (median(part) / 1e6 for part in (samples[:third], samples[-third:]))
     return f"at most {max(samples) / 1e6:.0f} MB, {first:.0f} MB at first, {last:.0f} MB at last"
@@ -281,7 +332,9 @@ def main() -> int:
     minutes = float(os.environ.get("SOAK_MINUTES") or 30)
     seed = int(os.environ.get("SOAK_SEED") or time.time())
     print(f"{minutes:g} minutes with seed {seed}", flush=True)
-    with running_stack(aws.Home(ROOT / ".local/soak"), "MaxRequestsPerBatch=200", faults=True) as stack:
+    with running_stack(
+        aws.Home(ROOT / ".local/soak"), "MaxRequestsPerBatch=200", faults=True
+    ) as stack:
         began = time.monotonic()
         seen, waiting = Seen(), {}
         rain(stack, 60 * minutes, random.Random(seed), seen, waiting)
@@ -295,14 +348,26 @@ def main() -> int:
             seen,
             minutes,
             took,
-            {"AWS calls, broken": f"{calls:,}, {broken:,}", "batches paid, API faults": f"{batches:,}, {struck:,}"},
+            {
+                "AWS calls, broken": f"{calls:,}, {broken:,}",
+                "batches paid, API faults": f"{batches:,}, {struck:,}",
+            },
         )
 
 
 def tell(seen: Seen, minutes: float, took: float, other_side: dict[str, str]) -> int:
-    """Print the summary, and keep it in the document if all is well; return the process's exit code."""
-    waits = f"median {median(seen.seconds):.0f}, at most {max(seen.seconds):.0f}" if seen.seconds else ""
-    memory = "; ".join(f"{name}: {memory_told(samples)}" for name, samples in sorted(seen.memory.items()))
+    """Print the summary, and keep it in the document if all is well.
+
+    Return the process's exit code.
+    """
+    waits = (
+        f"median {median(seen.seconds):.0f}, at most {max(seen.seconds):.0f}"
+        if seen.seconds
+        else ""
+    )
+    memory = "; ".join(
+        f"{name}: {memory_told(samples)}" for name, samples in sorted(seen.memory.items())
+    )
     row = {
         "minutes": f"{minutes:g}, and {max(took / 60 - minutes, 0):.1f} to finish",
         "uploads": f"{seen.uploads:,}",
@@ -313,7 +378,9 @@ def tell(seen: Seen, minutes: float, took: float, other_side: dict[str, str]) ->
         "seconds from upload to manifest, small jobs": waits,
         "lost": f"{seen.lost:,}",
         "answered twice": f"{seen.twice:,}",
-        "submits beyond one per batch": f"{seen.again:,}, of {seen.unknowable:,} ambiguous ones counted in manifests",
+        "submits beyond one per batch": (
+            f"{seen.again:,}, of {seen.unknowable:,} ambiguous ones counted in manifests"
+        ),
         "ended `submit_unknown`": f"{seen.unknown:,}",
         "dead letters": f"{sum(map(len, seen.dead.values())):,}",
         "memory of functions": memory,
@@ -324,7 +391,9 @@ def tell(seen: Seen, minutes: float, took: float, other_side: dict[str, str]) ->
         print(f"WRONG: {fault}", flush=True)
     if seen.wrong or seen.lost or seen.twice:
         return 1
-    write_between_marks("soak", "\n".join(["| | |", "| --- | --- |", *(f"| {a} | {b} |" for a, b in row.items())]))
+    write_between_marks(
+        "soak", "\n".join(["| | |", "| --- | --- |", *(f"| {a} | {b} |" for a, b in row.items())])
+    )
     return 0
 
 

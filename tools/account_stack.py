@@ -1,4 +1,7 @@
-"""The stack in a real AWS account: find it, decide what its status in CloudFormation requires, delete it."""
+"""The stack in a real AWS account.
+
+Find it, decide what its status in CloudFormation requires, delete it.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,8 @@ class Step(Enum):
 
 
 STEPS = {
-    "REVIEW_IN_PROGRESS": Step.CREATE,  # A change set was created but not executed: no resource exists.
+    # A change set was created but not executed: no resource exists.
+    "REVIEW_IN_PROGRESS": Step.CREATE,
     "DELETE_COMPLETE": Step.CREATE,
     "CREATE_FAILED": Step.RECREATE,
     "ROLLBACK_COMPLETE": Step.RECREATE,
@@ -54,7 +58,8 @@ STEPS = {
     "DELETE_FAILED": Step.RECREATE,
     "CREATE_COMPLETE": Step.UPDATE,
     "UPDATE_COMPLETE": Step.UPDATE,
-    "UPDATE_FAILED": Step.UPDATE,  # Rollback was switched off: the next update continues from there.
+    # Rollback was switched off: the next update continues from there.
+    "UPDATE_FAILED": Step.UPDATE,
     "UPDATE_ROLLBACK_COMPLETE": Step.UPDATE,
     "IMPORT_COMPLETE": Step.UPDATE,
     "IMPORT_ROLLBACK_COMPLETE": Step.UPDATE,
@@ -96,13 +101,17 @@ class Stack:
 
 
 def session(saved: Mapping[str, Any]) -> boto3.Session:
-    """The session of a profile and a region, one for all calls; those that are not saved are the environment's."""
+    """The session of a profile and a region, one for all calls.
+
+    Those that are not saved are the environment's.
+    """
     return _session(saved.get("profile"), saved.get("region"))
 
 
 @cache
 def _session(profile: str | None, region: str | None) -> boto3.Session:
-    return aws.sign_in(region=region, profile=profile, copy=JSONFileCache())  # Where the SAM CLI looks.
+    # Where the SAM CLI looks.
+    return aws.sign_in(region=region, profile=profile, copy=JSONFileCache())
 
 
 def account_of(saved: Mapping[str, Any]) -> str:
@@ -122,14 +131,18 @@ def find_stack(saved: dict[str, Any]) -> Stack | None:
         client = session(saved).client("cloudformation")
         (found,) = client.describe_stacks(StackName=saved["stack_name"])["Stacks"]
     except ClientError as error:
-        if error.response["Error"]["Code"] == "ValidationError":  # CloudFormation's code for "no such stack".
+        # CloudFormation's code for "no such stack".
+        if error.response["Error"]["Code"] == "ValidationError":
             return None
         raise
     return Stack(
         found["StackName"],
         found["StackId"],
         found["StackStatus"],
-        {each["ParameterKey"]: each.get("ParameterValue", "") for each in found.get("Parameters", [])},
+        {
+            each["ParameterKey"]: each.get("ParameterValue", "")
+            for each in found.get("Parameters", [])
+        },
         {each["OutputKey"]: each["OutputValue"] for each in found.get("Outputs", [])},
     )
 
@@ -167,14 +180,19 @@ def delete(saved: dict[str, Any], stack: Stack) -> None:
     except WaiterError as error:
         pages = client.get_paginator("list_stack_resources").paginate(StackName=stack.id)
         failed = [
-            f"\n  {resource['LogicalResourceId']}: {resource.get('ResourceStatusReason', 'no reason given')}"
+            (
+                f"\n  {resource['LogicalResourceId']}: "
+                f"{resource.get('ResourceStatusReason', 'no reason given')}"
+            )
             for page in pages
             for resource in page["StackResourceSummaries"]
             if resource["ResourceStatus"] == "DELETE_FAILED"
         ]
         raise DeployError(
-            f'The stack "{stack.name}" could not be deleted completely:{"".join(failed) or f" {error}"}\n'
-            "(A policy that is still attached to a user or role, such as UserPolicy, must be detached first.)"
+            f'The stack "{stack.name}" could not be deleted '
+            f"completely:{''.join(failed) or f' {error}'}\n"
+            "(A policy that is still attached to a user or role, such as UserPolicy, must "
+            "be detached first.)"
         ) from error
 
 
@@ -198,7 +216,10 @@ def exit_code(command: Callable[[], None], interrupted: str) -> int:
 
 
 def secret_value(client: SecretsManagerClient, secret: str) -> str:
-    """A secret's value as the functions read it; empty if it has none. One that is being deleted is restored."""
+    """A secret's value as the functions read it; empty if it has none.
+
+    One that is being deleted is restored.
+    """
     try:
         answer = client.get_secret_value(SecretId=secret)
     except client.exceptions.ResourceNotFoundException:
@@ -222,11 +243,14 @@ def not_now(stack: Stack) -> DeployError:
     """The error for a stack that is being changed or must be repaired."""
     if next_step(stack) is Step.WAIT:
         return DeployError(
-            f'CloudFormation is still working on the stack "{stack.name}" ({stack.status}). Nothing was done; wait '
+            f'CloudFormation is still working on the stack "{stack.name}" '
+            f"({stack.status}). Nothing was done; wait "
             "until it has finished, then try again."
         )
     return DeployError(
-        f'The stack "{stack.name}" is in {stack.status} and cannot be updated. Its events in the CloudFormation '
-        "console show why. Repair it there (for UPDATE_ROLLBACK_FAILED: Stack actions, Continue update rollback), "
+        f'The stack "{stack.name}" is in {stack.status} and cannot be updated. Its events '
+        "in the CloudFormation "
+        "console show why. Repair it there (for UPDATE_ROLLBACK_FAILED: Stack actions, "
+        "Continue update rollback), "
         "then try again."
     )

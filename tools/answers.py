@@ -1,4 +1,6 @@
-"""What `make deploy` needs to know: from variables, from a file of them, or from a person at the terminal.
+"""What `make deploy` needs to know.
+
+From variables, from a file of them, or from a person at the terminal.
 
 What is saved, and where, is in `tools.answers_files`. The API token is never among it.
 """
@@ -58,7 +60,8 @@ def variables(environment: Mapping[str, str]) -> dict[str, str]:
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         if not separator or not variable.isidentifier():
-            raise DeployError(f"{name}, line {number}: write it as NAME=value.")  # Its content may be a token.
+            # Its content may be a token.
+            raise DeployError(f"{name}, line {number}: write it as NAME=value.")
         found[variable] = value.strip().strip("\"'")
     return found | {variable: value for variable, value in environment.items() if value.strip()}
 
@@ -67,7 +70,8 @@ def given_parameters(given: Mapping[str, str]) -> dict[str, str]:
     """The template's parameters in the variable PARAMETERS.
 
     Raises:
-        DeployError: the template has no such parameter, or accepts no such value; or a variable of its own has another.
+        DeployError: the template has no such parameter, or accepts no such value; or a variable of
+            its own has another.
     """
     try:
         parameters = parse_parameters(given.get("PARAMETERS", ""))
@@ -75,7 +79,9 @@ def given_parameters(given: Mapping[str, str]) -> dict[str, str]:
         raise DeployError(f"PARAMETERS: {error}") from error
     for name, value in parameters.items():
         if name not in template()["Parameters"]:
-            raise DeployError(f"The template has no parameter {name}; docs/configuration.md lists all.")
+            raise DeployError(
+                f"The template has no parameter {name}; docs/configuration.md lists all."
+            )
         if wrong := _wrong(name, value):
             raise DeployError(f"{name} {wrong}")
     for variable, name in PARAMETER_OF.items():
@@ -101,7 +107,9 @@ def named_parameters(given: Mapping[str, str]) -> dict[str, str]:
 
 def needs_token(parameters: Mapping[str, str]) -> bool:
     """Whether the stack sends a token that is in its own secret."""
-    return parameters.get("Transport") != "worker" and not parameters.get("CloudflareApiTokenSecretArn")
+    return parameters.get("Transport") != "worker" and not parameters.get(
+        "CloudflareApiTokenSecretArn"
+    )
 
 
 def _wrong(parameter: str, value: str) -> str:
@@ -121,15 +129,28 @@ def _wrong(parameter: str, value: str) -> str:
 def _wrong_number(value: str, least: float, most: float) -> str:
     """What is wrong with a number's text, as CloudFormation reads it; empty if nothing is."""
     is_number = re.fullmatch(r"-?([0-9]+(\.[0-9]*)?|\.[0-9]+)", value, re.ASCII)
-    return "" if is_number and least <= float(value) <= most else f"must be a number from {least:,} to {most:,}."
+    return (
+        ""
+        if is_number and least <= float(value) <= most
+        else f"must be a number from {least:,} to {most:,}."
+    )
 
 
 def _wrong_token(value: str) -> str:
     """What is wrong with the form of a token, or of several; empty if nothing is."""
     found = read_tokens(value)
     texts = [one.text for one in found.tokens]
-    if any(not (one.isascii() and one.isprintable()) or " " in one for one in [*texts, found.queues]) or not texts:
-        return "must be the token alone, or several with commas between them, each perhaps with an account id."
+    if (
+        any(
+            not (one.isascii() and one.isprintable()) or " " in one
+            for one in [*texts, found.queues]
+        )
+        or not texts
+    ):
+        return (
+            "must be the token alone, or several with commas between them, each perhaps "
+            "with an account id."
+        )
     return "" if len(texts) <= MOST_TOKENS else f"must be at most {MOST_TOKENS} tokens."
 
 
@@ -217,13 +238,17 @@ def ask(given: Mapping[str, str], saved: Mapping[str, Any]) -> Answers:
 
 
 def ask_region(given: Mapping[str, str], saved: Mapping[str, Any]) -> str:
-    """The AWS region; the first stack's is the default, else the one that is configured for the AWS CLI.
+    """The AWS region; the first stack's is the default.
+
+    Else the one that is configured for the AWS CLI.
 
     Raises:
         DeployError: there is none, or it is none.
     """
     known = saved.get("region") or session(saved).region_name or ""
-    wrong: Callable[[str], str] = lambda value: "" if re.fullmatch(REGION, value) else "must be a region's name."  # noqa: E731
+    wrong: Callable[[str], str] = lambda value: (
+        "" if re.fullmatch(REGION, value) else "must be a region's name."
+    )
     return _Question("AWS region", REGIONS, known, wrong).answer(given)
 
 

@@ -1,8 +1,8 @@
 """One file of answers a stack, which `sam deploy` reads too.
 
-samconfig.local.toml belongs to the first stack, samconfig.NAME.REGION.local.toml to another. Git ignores them. Neither
-has the token. What a user adds to one stays, but for a parameter that the stack has otherwise. samconfig.toml holds the
-project's defaults and is never written.
+samconfig.local.toml belongs to the first stack, samconfig.NAME.REGION.local.toml to another. Git
+ignores them. Neither has the token. What a user adds to one stays, but for a parameter that the
+stack has otherwise. samconfig.toml holds the project's defaults and is never written.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ class AnswersFile:
 
     Attributes:
         path: the file; it need not exist.
-        settings: of `sam deploy`: the project's defaults, then what the file says, then what the variables say.
+        settings: of `sam deploy`: the project's defaults, then what the file says, then what the
+            variables say.
     """
 
     path: Path
@@ -53,19 +54,25 @@ def choose(given: Mapping[str, str], region_of: Callable[[Mapping[str, Any]], st
 
     Args:
         given: variables.
-        region_of: returns the region of a stack that has no file and for which no variable names one.
+        region_of: returns the region of a stack that has no file and for which no variable names
+            one.
 
     Raises:
         DeployError: a name is wrong, or several stacks fit.
     """
     explicit = _explicit(given)
     first = _read(FOLDER / "samconfig.local.toml")
-    wanted = {"stack_name": first["stack_name"], **({} if "stack_name" in explicit else _place(first)), **explicit}
+    wanted = {
+        "stack_name": first["stack_name"],
+        **({} if "stack_name" in explicit else _place(first)),
+        **explicit,
+    }
     fitting = _fitting(wanted, explicit, given)
     if len(fitting) > 1:
         listed = ", ".join(f"{one.path.name} ({one.settings.get('region')})" for one in fitting)
         raise DeployError(
-            f'Several stacks are named "{wanted["stack_name"]}": {listed}. Set AWS_REGION or AWS_PROFILE.'
+            f'Several stacks are named "{wanted["stack_name"]}": {listed}. Set AWS_REGION '
+            "or AWS_PROFILE."
         )
     settings = {**(fitting[0].settings if fitting else _read(FOLDER / "samconfig.toml")), **wanted}
     settings["region"] = settings.get("region") or region_of({**_place(first), **explicit})
@@ -73,7 +80,9 @@ def choose(given: Mapping[str, str], region_of: Callable[[Mapping[str, Any]], st
 
 
 def save(file: AnswersFile, parameters: Mapping[str, str]) -> None:
-    """Write what is not in the file yet: name, region, profile, account, tags, role and the template's parameters.
+    """Write what is not in the file yet.
+
+    Name, region, profile, account, tags, role and the template's parameters.
 
     Args:
         file: the file and the settings that it must have.
@@ -88,17 +97,25 @@ def save(file: AnswersFile, parameters: Mapping[str, str]) -> None:
     wanted = {name: file.settings.get(name) for name in names}
     if parameters_of(before) != dict(parameters):
         wanted["parameter_overrides"] = write_parameters(dict(parameters))
-    changed = {name: str(value) for name, value in wanted.items() if value and before.get(name) != value}
+    changed = {
+        name: str(value) for name, value in wanted.items() if value and before.get(name) != value
+    }
     for name, value in changed.items():
         text = _changed(text, TABLES.get(name, DEPLOY), name, value)
     if not _is_whole(text) or _settings(text) != before | changed:
         lines = "\n  ".join(f"{name} = {toml(value)}" for name, value in changed.items())
-        raise DeployError(f"{file.path.name} has a form that cannot be changed here. Put in it yourself:\n  {lines}")
+        raise DeployError(
+            f"{file.path.name} has a form that cannot be changed here. Put in it "
+            f"yourself:\n  {lines}"
+        )
     file.path.write_text(text, "utf-8")
 
 
 def parameters_of(settings: Mapping[str, Any]) -> dict[str, str]:
-    """The template's parameters in settings of `sam deploy`, in each form that the SAM CLI reads."""
+    """The template's parameters in settings of `sam deploy`.
+
+    In each form that the SAM CLI reads.
+    """
     overrides = settings.get("parameter_overrides", "")
     if isinstance(overrides, dict):
         return {name: str(value) for name, value in overrides.items()}
@@ -106,10 +123,18 @@ def parameters_of(settings: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _explicit(given: Mapping[str, str]) -> dict[str, str]:
-    """The settings that variables name; a profile only if no variable has the keys themselves, which come first."""
+    """The settings that variables name.
+
+    A profile only if no variable has the keys themselves, which come first.
+    """
     found = {}
     for name, variables, pattern, must in (
-        ("stack_name", ("STACK_NAME",), NAME, "begin with a letter, and have at most 128 letters, digits and hyphens"),
+        (
+            "stack_name",
+            ("STACK_NAME",),
+            NAME,
+            "begin with a letter, and have at most 128 letters, digits and hyphens",
+        ),
         ("region", REGIONS, REGION, "be a region's name"),
         ("profile", () if given.get("AWS_ACCESS_KEY_ID") else PROFILES, ".+", ""),
         ("role_arn", ("STACK_ROLE_ARN",), ROLE, "be a role's ARN"),
@@ -127,10 +152,13 @@ def _place(settings: Mapping[str, Any]) -> dict[str, str]:
     return {"region": settings["region"]} if settings.get("region") else {}
 
 
-def _fitting(wanted: Mapping[str, str], explicit: Mapping[str, str], given: Mapping[str, str]) -> list[AnswersFile]:
+def _fitting(
+    wanted: Mapping[str, str], explicit: Mapping[str, str], given: Mapping[str, str]
+) -> list[AnswersFile]:
     """The files of the stack that is wanted, of which there should be one.
 
-    Without a variable it is the first stack's. A file with a profile is looked at last: its credentials may have ended.
+    Without a variable it is the first stack's. A file with a profile is looked at last: its
+    credentials may have ended.
     """
     paths = [FOLDER / "samconfig.local.toml", *sorted(FOLDER.glob("samconfig.*.local.toml"))]
     files = [AnswersFile(path, _read(path)) for path in paths if path.exists()]
@@ -142,10 +170,13 @@ def _fitting(wanted: Mapping[str, str], explicit: Mapping[str, str], given: Mapp
 
 
 def _fits(file: AnswersFile, wanted: Mapping[str, str], given: Mapping[str, str]) -> bool:
-    """Whether a file belongs to the stack of this name, in this region and in the account of the credentials.
+    """Whether a file belongs to the stack of this name.
+
+    In this region and in the account of the credentials.
 
     Raises:
-        DeployError: the variables have keys, and the file names a profile: nothing says which of them counts.
+        DeployError: the variables have keys, and the file names a profile: nothing says which of
+            them counts.
     """
     settings = file.settings
     places = [(settings.get(name), wanted.get(name)) for name in ("stack_name", "region")]
@@ -153,7 +184,8 @@ def _fits(file: AnswersFile, wanted: Mapping[str, str], given: Mapping[str, str]
         return False
     if given.get("AWS_ACCESS_KEY_ID") and "profile" in settings:
         raise DeployError(
-            f"AWS_ACCESS_KEY_ID is set, and {file.path.name} names the profile {settings['profile']}. Unset the "
+            f"AWS_ACCESS_KEY_ID is set, and {file.path.name} names the profile "
+            f"{settings['profile']}. Unset the "
             "variable, or remove the line."
         )
     return settings.get("aws_account") in {None, account_of({**settings, **wanted})}
@@ -165,7 +197,9 @@ def _unused(settings: Mapping[str, Any]) -> Path:
     for middle in ("", f".{name}", f".{name}.{account_of(settings)}"):
         if not (path := FOLDER / f"samconfig{middle}.local.toml").exists():
             return path
-    raise DeployError(f"{path.name} belongs to another stack than its name says. Correct or remove it.")
+    raise DeployError(
+        f"{path.name} belongs to another stack than its name says. Correct or remove it."
+    )
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -192,7 +226,9 @@ def _settings(text: str) -> dict[str, Any]:
 
 def _defaults() -> str:
     """The text of a new file."""
-    return HEADER + (FOLDER / "samconfig.toml").read_text("utf-8").partition("\n\n")[2].rstrip() + "\n"
+    return (
+        HEADER + (FOLDER / "samconfig.toml").read_text("utf-8").partition("\n\n")[2].rstrip() + "\n"
+    )
 
 
 def _changed(text: str, table: str, name: str, value: str) -> str:

@@ -6,7 +6,12 @@ from dropbatch.client import events
 
 
 def closing_words(
-    settings: dict[str, str], unconfirmed_email: str, *, smoke: bool, unchecked: str = "", tokens: int = 1
+    settings: dict[str, str],
+    unconfirmed_email: str,
+    *,
+    smoke: bool,
+    unchecked: str = "",
+    tokens: int = 1,
 ) -> str:
     """The closing text: what the check proved, what it did not, and what to do next.
 
@@ -21,7 +26,10 @@ def closing_words(
     checked = f"""Checked with one free call: the token is valid, and it may read Workers AI in account
 {account}."""
     if tokens > 1:
-        checked = f"Checked with {tokens} free calls: each token is valid, and it may read Workers AI in its account."
+        checked = (
+            f"Checked with {tokens} free calls: each token is valid, and it may read "
+            "Workers AI in its account."
+        )
     if settings["TRANSPORT"] == "worker":
         checked = "Checked with one free call: the Worker accepts the shared secret."
     elif unchecked:

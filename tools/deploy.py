@@ -1,9 +1,10 @@
 """`make deploy`: the stack on a real AWS account.
 
-The first time it asks a few questions (`tools.answers`) and shows what it will create (`tools.plan`). It builds the
-functions, runs `sam deploy`, puts the Cloudflare token in the stack's secret, checks it with one free call, and runs
-the smoke job (`tools.smoke_job`). The first step depends only on the stack's status in CloudFormation: a first
-deployment that failed or was declined can be repeated. The token is printed nowhere and passed to no other program.
+The first time it asks a few questions (`tools.answers`) and shows what it will create
+(`tools.plan`). It builds the functions, runs `sam deploy`, puts the Cloudflare token in the stack's
+secret, checks it with one free call, and runs the smoke job (`tools.smoke_job`). The first step
+depends only on the stack's status in CloudFormation: a first deployment that failed or was declined
+can be repeated. The token is printed nowhere and passed to no other program.
 """
 
 from __future__ import annotations
@@ -64,7 +65,10 @@ def _recreate(saved: dict[str, Any], stack: Stack) -> None:
     Raises:
         DeployError: the user declined, or it could not be deleted.
     """
-    print(f'The stack "{stack.name}" is in {stack.status}: it cannot be updated, only deleted and created again.')
+    print(
+        f'The stack "{stack.name}" is in {stack.status}: it cannot be updated, only deleted '
+        "and created again."
+    )
     if stack.status in NEVER_RAN:
         print("It was never created completely, so it holds no data.")
     if not confirmed("Delete it?"):
@@ -100,10 +104,18 @@ def _limit(saved: dict[str, Any], parameters: Mapping[str, str]) -> str:
     try:
         found = client.get_account_settings()["AccountLimit"]
     except ClientError as error:
-        return f"Lambda: the account's concurrency limit could not be read ({error.response['Error']['Code']})."
-    reserve, worker = parameters.get("ReserveConcurrency") == "yes", parameters.get("Transport") == "worker"
+        return (
+            "Lambda: the account's concurrency limit could not be read "
+            f"({error.response['Error']['Code']})."
+        )
+    reserve, worker = (
+        parameters.get("ReserveConcurrency") == "yes",
+        parameters.get("Transport") == "worker",
+    )
     limit = plan.Limit(found["ConcurrentExecutions"], found["UnreservedConcurrentExecutions"])
-    possible, meaning = plan.about_limit(limit, client.meta.region_name, reserve=reserve, worker=worker)
+    possible, meaning = plan.about_limit(
+        limit, client.meta.region_name, reserve=reserve, worker=worker
+    )
     if not possible:
         raise DeployError(meaning)
     return meaning
@@ -127,23 +139,30 @@ def _prepare(given: Mapping[str, str], file: AnswersFile) -> answers.Answers:
 
 
 def _check_parameters(parameters: Mapping[str, str], saved: Mapping[str, Any]) -> None:
-    """Check what CloudFormation does not: that the transport has so many calls, and Lambda takes the environment.
+    """Check what CloudFormation does not.
+
+    That the transport has so many calls, and Lambda takes the environment.
 
     Raises:
-        DeployError: there are too many calls; or the environment is too large, with what makes it so.
+        DeployError: there are too many calls; or the environment is too large, with what makes it
+            so.
     """
     if wrong := plan.wrong_rate(parameters):
         raise DeployError(wrong)
     size, longest = plan.environment(parameters, saved)
     if size > plan.MAX_ENVIRONMENT_BYTES:
         raise DeployError(
-            f"The functions' environment would have {size:,} bytes, and Lambda takes {plan.MAX_ENVIRONMENT_BYTES:,}. "
+            f"The functions' environment would have {size:,} bytes, and Lambda takes "
+            f"{plan.MAX_ENVIRONMENT_BYTES:,}. "
             f"Use shorter values; the longest are {longest}."
         )
 
 
 def _worker_url(parameters: Mapping[str, str], saved: dict[str, Any]) -> dict[str, str]:
-    """The parameter WorkerUrl of a stack that calls a Worker and names none: the Worker is deployed."""
+    """The parameter WorkerUrl of a stack that calls a Worker and names none.
+
+    The Worker is deployed.
+    """
     if parameters.get("Transport") != "worker" or parameters.get("WorkerUrl"):
         return {}
     name = deploy_worker.worker_name(saved["stack_name"], saved["region"])
@@ -151,7 +170,9 @@ def _worker_url(parameters: Mapping[str, str], saved: dict[str, Any]) -> dict[st
 
 
 def deploy(given: Mapping[str, str]) -> tuple[dict[str, Any], Stack]:
-    """Build and deploy; return the saved answers and the deployed stack, whose secret has its token.
+    """Build and deploy.
+
+    Return the saved answers and the deployed stack, whose secret has its token.
 
     Args:
         given: the variables that answer questions.
@@ -175,7 +196,10 @@ def deploy(given: Mapping[str, str]) -> tuple[dict[str, Any], Stack]:
         token, chosen = prepared.token, prepared.parameters
         if stack and step is Step.RECREATE:
             _recreate(saved, stack)
-    _sam("build", DROPBATCH_BUILD=os.environ.get("DROPBATCH_BUILD") or chosen.get("Architecture", "arm64"))
+    _sam(
+        "build",
+        DROPBATCH_BUILD=os.environ.get("DROPBATCH_BUILD") or chosen.get("Architecture", "arm64"),
+    )
     place = ["--config-file", str(file.path), "--region", saved["region"]]
     profile = ["--profile", saved["profile"]] if "profile" in saved else []
     _sam("deploy", "--no-fail-on-empty-changeset", *place, *profile)
@@ -191,22 +215,33 @@ def _asked_region(given: Mapping[str, str], saved: Mapping[str, Any]) -> str:
 
 
 def _changed(given: Mapping[str, str], file: AnswersFile, stack: Stack) -> dict[str, str]:
-    """The parameters of a stack that is updated, after saving those that are given; the others keep their values.
+    """The parameters of a stack that is updated, after saving those that are given.
 
-    The stack's values are kept, not those of the file: they may have been changed in CloudFormation since.
+    The others keep their values.
+
+    The stack's values are kept, not those of the file: they may have been changed in CloudFormation
+    since.
     """
     saved, before = file.settings, answers_files.parameters_of(file.settings)
     named = answers.named_parameters(given)
-    changed = {name: value for name, value in _differing(before, stack).items() if name not in named}
+    changed = {
+        name: value for name, value in _differing(before, stack).items() if name not in named
+    }
     wanted = before | changed | named
     if given.get(answers.TOKEN):
         answers.ask_token(given)  # One of a wrong form is refused before anything is built.
     wanted |= _worker_url({**stack.parameters, **wanted}, saved)
     parameters = {**stack.parameters, **wanted}
     _check_parameters(parameters, saved)
-    print(f'Updating the stack "{stack.name}" in {saved["region"]}, AWS account {saved["aws_account"]}.')
+    print(
+        f'Updating the stack "{stack.name}" in {saved["region"]}, AWS account '
+        f"{saved['aws_account']}."
+    )
     for name, value in changed.items():
-        print(f"  {name}: {_shown(value)} stays; {file.path.name} had {_shown(before[name])}. PARAMETERS changes it.")
+        print(
+            f"  {name}: {_shown(value)} stays; {file.path.name} had {_shown(before[name])}. "
+            "PARAMETERS changes it."
+        )
     for name, value in wanted.items():
         if (now := stack.parameters.get(name, "")) != value and name in template()["Parameters"]:
             print(f"  {name}: {_shown(now)} -> {_shown(value)}")
@@ -216,11 +251,15 @@ def _changed(given: Mapping[str, str], file: AnswersFile, stack: Stack) -> dict[
 
 
 def _differing(parameters: Mapping[str, str], stack: Stack) -> dict[str, str]:
-    """The stack's values of those parameters that it has otherwise. What CloudFormation hides is not known."""
+    """The stack's values of those parameters that it has otherwise.
+
+    What CloudFormation hides is not known.
+    """
     return {
         name: stack.parameters[name]
         for name, value in parameters.items()
-        if name in template()["Parameters"] and stack.parameters.get(name, value) not in {value, HIDDEN}
+        if name in template()["Parameters"]
+        and stack.parameters.get(name, value) not in {value, HIDDEN}
     }
 
 
@@ -253,25 +292,37 @@ def _deployed(file: AnswersFile, stack: Stack | None) -> Stack:
     """
     if stack is None:
         raise DeployError(
-            f'There is no stack "{file.settings["stack_name"]}" whose token can be checked. If you deployed under '
+            f'There is no stack "{file.settings["stack_name"]}" whose token can be '
+            "checked. If you deployed under "
             f"another name or in another region, put stack_name and region in {file.path.name}."
         )
     if stack.status == "REVIEW_IN_PROGRESS":
         raise DeployError(
-            "The change set was not executed: nothing was created and nothing is billed. Run make deploy again when "
-            "you are ready; it asks the same questions, with your answers filled in, and asks for the token."
+            "The change set was not executed: nothing was created and nothing is billed. "
+            "Run make deploy again when "
+            "you are ready; it asks the same questions, with your answers filled in, and "
+            "asks for the token."
         )
     if next_step(stack) is not Step.UPDATE:
-        raise DeployError(f'The stack "{stack.name}" is not deployed ({stack.status}). Run the same command again.')
+        raise DeployError(
+            f'The stack "{stack.name}" is not deployed ({stack.status}). Run the '
+            "same command again."
+        )
     return stack
 
 
 def _deployed_settings(saved: dict[str, Any], stack: Stack) -> tuple[dict[str, str], str]:
     """The submit function's environment, and the token or the Worker's secret that it reads."""
     account = session(saved)
-    function = account.client("lambda").get_function_configuration(FunctionName=stack.outputs["SubmitFunctionName"])
+    function = account.client("lambda").get_function_configuration(
+        FunctionName=stack.outputs["SubmitFunctionName"]
+    )
     settings: dict[str, str] = function["Environment"]["Variables"]
-    name = "WORKER_SECRET_ARN" if settings["TRANSPORT"] == "worker" else "CLOUDFLARE_API_TOKEN_SECRET_ARN"
+    name = (
+        "WORKER_SECRET_ARN"
+        if settings["TRANSPORT"] == "worker"
+        else "CLOUDFLARE_API_TOKEN_SECRET_ARN"
+    )
     return settings, secret_value(account.client("secretsmanager"), settings[name])
 
 
@@ -288,8 +339,13 @@ def _what_is_wrong(stack: Stack, settings: dict[str, str], token: str) -> str:
         except Error as error:
             base_url = apis[0].base_url
             is_own = base_url != DEFAULT_BASE_URL
-            raise Error(f"{error}{f' Is WorkersAiBaseUrl ({base_url}) right?' if is_own else ''}") from error
-        return wrong and f"{wrong} The bare token belongs in the stack's secret; the functions read it immediately."
+            raise Error(
+                f"{error}{f' Is WorkersAiBaseUrl ({base_url}) right?' if is_own else ''}"
+            ) from error
+        return wrong and (
+            f"{wrong} The bare token belongs in the stack's secret; the functions "
+            "read it immediately."
+        )
     url = settings["WORKER_URL"].rstrip("/")
     if not check_worker(url, token):
         return ""
@@ -313,10 +369,17 @@ def _unconfirmed_email(saved: dict[str, Any], stack: Stack) -> str:
     if not topic:
         return ""
     try:
-        found = session(saved).client("sns").list_subscriptions_by_topic(TopicArn=topic)["Subscriptions"]
+        found = (
+            session(saved)
+            .client("sns")
+            .list_subscriptions_by_topic(TopicArn=topic)["Subscriptions"]
+        )
     except (BotoCoreError, ClientError):
-        return stack.parameters.get("NotificationEmail", "")  # An unnecessary reminder is better than none.
-    pending = [each["Endpoint"] for each in found if each["SubscriptionArn"] == "PendingConfirmation"]
+        # An unnecessary reminder is better than none.
+        return stack.parameters.get("NotificationEmail", "")
+    pending = [
+        each["Endpoint"] for each in found if each["SubscriptionArn"] == "PendingConfirmation"
+    ]
     return pending[0] if pending else ""
 
 
@@ -327,13 +390,18 @@ def _deploy_and_check() -> None:
         settings, token = _deployed_settings(saved, stack)
         unconfirmed = _unconfirmed_email(saved, stack)
     except (BotoCoreError, ClientError) as error:
-        raise DeployError(f"The stack is up, but its token could not be read to check it: {error}") from error
+        raise DeployError(
+            f"The stack is up, but its token could not be read to check it: {error}"
+        ) from error
     wrong, unchecked = _checked(stack, settings, token)
     offered = given.get(answers.TOKEN, "").strip()
     if "ApiTokenSecretArn" in stack.outputs and offered not in {"", token}:
         kept_wrong, (wrong, unchecked) = wrong, _checked(stack, settings, offered)
         if wrong and not kept_wrong:
-            raise DeployError(f"The stack is up and keeps its token; {answers.TOKEN} was not put in its place. {wrong}")
+            raise DeployError(
+                f"The stack is up and keeps its token; {answers.TOKEN} was not "
+                f"put in its place. {wrong}"
+            )
         token = offered if not wrong else token
         _put_token(given, saved, stack, token)
     while wrong:
@@ -345,12 +413,21 @@ def _deploy_and_check() -> None:
         wrong, unchecked = _checked(stack, settings, token)
     smoke = given.get("SMOKE", "yes") != "no"
     tokens = len(read_tokens(token).tokens)
-    print(closing_words(settings, unconfirmed, smoke=smoke, unchecked=unchecked, tokens=tokens), flush=True)
+    print(
+        closing_words(settings, unconfirmed, smoke=smoke, unchecked=unchecked, tokens=tokens),
+        flush=True,
+    )
     if stack.name != dropbatch.client.stack.DEFAULT_NAME:
-        print(f"For the command line: export DROPBATCH_STACK={stack.name} AWS_REGION={saved['region']}", flush=True)
+        print(
+            f"For the command line: export DROPBATCH_STACK={stack.name} "
+            f"AWS_REGION={saved['region']}",
+            flush=True,
+        )
     if smoke:
         client = aws.encrypting(session(saved).client, stack.parameters.get("KmsKeyArn", ""))
-        made = dropbatch.client.stack.Stack(stack.name, stack.outputs["BucketName"], stack.outputs, client)
+        made = dropbatch.client.stack.Stack(
+            stack.name, stack.outputs["BucketName"], stack.outputs, client
+        )
         print(smoke_job.run(made), flush=True)
 
 
@@ -359,7 +436,10 @@ def main() -> int:
     try:
         return exit_code(_deploy_and_check, "The same command goes on.")
     except subprocess.CalledProcessError as error:
-        print("It was not deployed. When the cause is fixed, run the same command again.", file=sys.stderr)
+        print(
+            "It was not deployed. When the cause is fixed, run the same command again.",
+            file=sys.stderr,
+        )
         return error.returncode  # The SAM CLI has printed why.
 
 

@@ -1,7 +1,9 @@
-"""`make deploy-worker`: deploy the Worker of `worker/` to a Cloudflare account, with the secret that its stack has.
+"""`make deploy-worker`.
 
-The stack generates the secret; it reaches the Worker through wrangler's standard input. It is never printed and never
-on disk. The Worker is named after its stack, so that each stack has its own.
+Deploy the Worker of `worker/` to a Cloudflare account, with the secret that its stack has.
+
+The stack generates the secret; it reaches the Worker through wrangler's standard input. It is never
+printed and never on disk. The Worker is named after its stack, so that each stack has its own.
 """
 
 from __future__ import annotations
@@ -49,7 +51,9 @@ def worker_name(stack_name: str, region: str) -> str:
     return f"{name[: MAX_NAME - 9]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
-def _wrangler(*arguments: str, account: str, given: str | None = None, report: Path | None = None) -> None:
+def _wrangler(
+    *arguments: str, account: str, given: str | None = None, report: Path | None = None
+) -> None:
     """Run wrangler in worker/. A person sees its own output, and answers its own questions.
 
     Args:
@@ -67,7 +71,9 @@ def _wrangler(*arguments: str, account: str, given: str | None = None, report: P
     if report:
         environment["WRANGLER_OUTPUT_FILE_PATH"] = str(report)
     command = [shutil.which("npx") or "npx", "--no-install", "wrangler", *arguments]
-    done = subprocess.run(command, cwd=worker.WORKER, env=environment, input=given, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=worker.WORKER, env=environment, input=given, text=True, check=False
+    )
     if done.returncode:
         raise DeployError(WHAT_WRANGLER_NEEDS)
 
@@ -101,7 +107,8 @@ def deploy_code(name: str, account: str) -> str:
         address = address_in(report.read_text("utf-8") if report.exists() else "")
     if not address:
         raise DeployError(
-            f"The Worker {name} is deployed, but wrangler reports no address: is its workers.dev route off? "
+            f"The Worker {name} is deployed, but wrangler reports no address: is its "
+            "workers.dev route off? "
             'The page "Workers & Pages" of Cloudflare\'s dashboard shows it.'
         )
     return address
@@ -119,7 +126,10 @@ def give_secret(name: str, account: str, value: str) -> None:
 
 
 def wait_until_accepted(address: str, value: str) -> str:
-    """Wait until the Worker accepts the secret; return what is wrong if it does not, else nothing."""
+    """Wait until the Worker accepts the secret.
+
+    Return what is wrong if it does not, else nothing.
+    """
     wrong = ""
     for tried in range(CHECK_TRIES):
         if not (wrong := check_worker(address, value)):
@@ -129,7 +139,9 @@ def wait_until_accepted(address: str, value: str) -> str:
 
 
 def deploy_worker() -> str:
-    """Deploy the Worker of the stack, and give it the stack's secret if the stack uses it; return what to say.
+    """Deploy the Worker of the stack, and give it the stack's secret if the stack uses it.
+
+    Return what to say.
 
     Raises:
         DeployError: what failed.
@@ -139,21 +151,31 @@ def deploy_worker() -> str:
     saved = answers_files.choose(given, lambda saved: answers.ask_region(given, saved)).settings
     client = session(saved).client
     stack = find_stack(saved)
-    account = given.get(answers.ACCOUNT) or (stack.parameters.get("CloudflareAccountId", "") if stack else "")
+    account = given.get(answers.ACCOUNT) or (
+        stack.parameters.get("CloudflareAccountId", "") if stack else ""
+    )
     name = worker_name(saved["stack_name"], saved["region"])
     address = deploy_code(name, account)
-    if stack is None or next_step(stack) is not Step.UPDATE or stack.parameters.get("Transport") != "worker":
+    if (
+        stack is None
+        or next_step(stack) is not Step.UPDATE
+        or stack.parameters.get("Transport") != "worker"
+    ):
         return (
-            f'The Worker {name} is up. To use it:\n  make deploy PARAMETERS="Transport=worker WorkerUrl={address}"\n'
+            f"The Worker {name} is up. To use it:\n  make deploy "
+            f'PARAMETERS="Transport=worker WorkerUrl={address}"\n'
             "which also gives it the stack's secret. Until then it rejects every call."
         )
-    function = client("lambda").get_function_configuration(FunctionName=stack.outputs["SubmitFunctionName"])
+    function = client("lambda").get_function_configuration(
+        FunctionName=stack.outputs["SubmitFunctionName"]
+    )
     settings = function["Environment"]["Variables"]
     value = secret_value(client("secretsmanager"), settings["WORKER_SECRET_ARN"])
     give_secret(name, account, value)
     if settings["WORKER_URL"].rstrip("/") != address:
         return (
-            f"The Worker {name} is up and has the stack's secret, but the stack calls {settings['WORKER_URL']}. To use "
+            f"The Worker {name} is up and has the stack's secret, but the stack calls "
+            f"{settings['WORKER_URL']}. To use "
             f'this one:\n  make deploy PARAMETERS="WorkerUrl={address}"'
         )
     if wrong := wait_until_accepted(address, value):

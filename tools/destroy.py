@@ -1,4 +1,7 @@
-"""`make destroy`: list what is deleted and what stays, ask, and delete the stack from the AWS account."""
+"""`make destroy`: list what is deleted and what stays, ask.
+
+And delete the stack from the AWS account.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,10 @@ def destroy(given: Mapping[str, str]) -> None:
     stack = find_stack(saved)
     if stack is None:
         where = f"in {saved.get('region') or 'this region'} of this account"
-        raise DeployError(f'There is no stack "{saved["stack_name"]}" {where}. STACK_NAME and AWS_REGION name another.')
+        raise DeployError(
+            f'There is no stack "{saved["stack_name"]}" {where}. STACK_NAME and '
+            "AWS_REGION name another."
+        )
     if next_step(stack) is Step.WAIT:
         raise not_now(stack)
     names = physical_ids(saved, stack, "Bucket", "Table", "ApiToken")
@@ -57,7 +63,9 @@ def destroy(given: Mapping[str, str]) -> None:
 
 
 def remove_events(saved: dict[str, Any], stack: Stack) -> list[str]:
-    """Have the functions remove the queue that they made at Cloudflare; return what to do if it stays.
+    """Have the functions remove the queue that they made at Cloudflare.
+
+    Return what to do if it stays.
 
     The token is deleted with the stack, so nobody can do it afterwards without another one.
     """
@@ -74,7 +82,10 @@ def remove_events(saved: dict[str, Any], stack: Stack) -> list[str]:
         return [f"The queue of completion events at Cloudflare, if there is one, stays: {error}"]
     if not found.queue_id:
         return []
-    return [f"The queue {found.queue} stays at Cloudflare. {found.message}. To remove it:", *events.wrangler(found)]
+    return [
+        f"The queue {found.queue} stays at Cloudflare. {found.message}. To remove it:",
+        *events.wrangler(found),
+    ]
 
 
 def what_stays(stack: Stack, names: dict[str, str], answers_file: str) -> str:
@@ -87,14 +98,23 @@ def what_stays(stack: Stack, names: dict[str, str], answers_file: str) -> str:
     """
     region = stack.id.split(":")[3]
     lines = [
-        f'Deleting the stack "{stack.name}" removes its functions, their logs, queues with the messages in them,',
-        "schedule, alarms, dashboard, roles and the users' policy. Batches that are pending at Cloudflare are not",
+        (
+            f'Deleting the stack "{stack.name}" removes its functions, their logs, queues with '
+            "the messages in them,"
+        ),
+        (
+            "schedule, alarms, dashboard, roles and the users' policy. Batches that are "
+            "pending at Cloudflare are not"
+        ),
         "collected.",
         "",
         "It leaves:",
     ]
     if bucket := names.get("Bucket"):
-        empty = f'b = boto3.resource("s3", "{region}").Bucket("{bucket}"); b.object_versions.delete(); b.delete()'
+        empty = (
+            f'b = boto3.resource("s3", "{region}").Bucket("{bucket}"); '
+            "b.object_versions.delete(); b.delete()"
+        )
         lines += [
             f"- the bucket {bucket}, with uploads and results. To remove it with all its content:",
             f"    .local/sam/bin/python -c 'import boto3; {empty}'",
@@ -102,13 +122,22 @@ def what_stays(stack: Stack, names: dict[str, str], answers_file: str) -> str:
     if table := names.get("Table"):
         lines += [
             f"- the table {table}, the record of every job. To remove it:",
-            f"    aws dynamodb update-table --region {region} --table-name {table} --no-deletion-protection-enabled",
+            (
+                f"    aws dynamodb update-table --region {region} --table-name {table} "
+                "--no-deletion-protection-enabled"
+            ),
             f"    aws dynamodb delete-table --region {region} --table-name {table}",
         ]
     if "ApiToken" in names:
         lines += [
-            "- possibly the secret with the token, for up to 30 days (Secrets Manager's recovery window): it is then",
-            "  removed automatically and not billed meanwhile. Revoke the token at Cloudflare if nothing else uses it.",
+            (
+                "- possibly the secret with the token, for up to 30 days (Secrets Manager's "
+                "recovery window): it is then"
+            ),
+            (
+                "  removed automatically and not billed meanwhile. Revoke the token at "
+                "Cloudflare if nothing else uses it."
+            ),
         ]
     if stack.parameters.get("Transport") == "worker":
         lines += [
@@ -116,8 +145,14 @@ def what_stays(stack: Stack, names: dict[str, str], answers_file: str) -> str:
             f"    (cd worker && npx wrangler delete --name {worker_name(stack.name, region)})",
         ]
     lines += [
-        "- packages of the functions in the SAM CLI's own bucket (stack aws-sam-cli-managed-default), which other SAM",
-        "  projects of the account use too; traces for 30 days and metrics for 15 months, neither of them billed;",
+        (
+            "- packages of the functions in the SAM CLI's own bucket (stack "
+            "aws-sam-cli-managed-default), which other SAM"
+        ),
+        (
+            "  projects of the account use too; traces for 30 days and metrics for 15 months, "
+            "neither of them billed;"
+        ),
         f"- {answers_file} on this machine, with your answers.",
         "",
     ]
@@ -126,7 +161,9 @@ def what_stays(stack: Stack, names: dict[str, str], answers_file: str) -> str:
 
 def main() -> int:
     """Delete; return the exit code."""
-    return exit_code(lambda: destroy(answers.variables(os.environ)), "A deletion that has begun goes on.")
+    return exit_code(
+        lambda: destroy(answers.variables(os.environ)), "A deletion that has begun goes on."
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""`python -m tools.member_table`: writes the tables of members in docs/formats.md, from those that the code uses."""
+"""`python -m tools.member_table`.
+
+Writes the tables of members in docs/formats.md, from those that the code uses.
+"""
 
 from __future__ import annotations
 
@@ -33,14 +36,22 @@ def _named(names: Iterable[str]) -> str:
 def fates() -> str:
     """What becomes of each member that has no counterpart, or another name."""
     rows = [f"| {_named(LEFT_OUT)} | not sent |"]
-    rows += [f"| `{name}` other than `{_json(value)}` | bad: {why} |" for name, (value, why) in ONLY_VALUES.items()]
-    rows.append(f"| {_named(LENGTHS)} | not sent if it is the model's own length; another one is bad |")
+    rows += [
+        f"| `{name}` other than `{_json(value)}` | bad: {why} |"
+        for name, (value, why) in ONLY_VALUES.items()
+    ]
+    rows.append(
+        f"| {_named(LENGTHS)} | not sent if it is the model's own length; another one is bad |"
+    )
     rows += [f"| `{name}` | bad: {why} |" for name, why in REFUSED.items()]
     rows += [f"| `{old}` | `{new}` |" for old, new in RENAMED.items()]
     for outer, names in NESTED.items():
         rows += [f"| `{outer}.{old}` | `{new}` |" for old, new in names.items()]
         rows.append(f"| `{outer}.*` | the member itself |")
-    rows += [f"| `{old}`, for models of the Responses API | `{new}` |" for old, new in RESPONSES_NAMES.items()]
+    rows += [
+        f"| `{old}`, for models of the Responses API | `{new}` |"
+        for old, new in RESPONSES_NAMES.items()
+    ]
     return "\n".join(["| in the record | in the request |", "|---|---|", *rows]) + "\n"
 
 
@@ -52,10 +63,16 @@ def ranges() -> str:
     """The ranges of each family's members."""
     names = [name for name, schema in SCHEMAS.items() if schema.limits]
     members = list(dict.fromkeys(member for name in names for member in SCHEMAS[name].limits))
-    models = {name: [one.id for one in catalog().models if find_model(one.id).schema == name] for name in names}
+    models = {
+        name: [one.id for one in catalog().models if find_model(one.id).schema == name]
+        for name in names
+    }
     rows = [f"| `{name}` | {', '.join(f'`{model}`' for model in models[name])} |" for name in names]
     head = ["| schema | models |", "|---|---|", *rows, ""]
-    table = [f"| member | {' | '.join(f'`{name}`' for name in names)} |", "|---" * (len(names) + 1) + "|"]
+    table = [
+        f"| member | {' | '.join(f'`{name}`' for name in names)} |",
+        "|---" * (len(names) + 1) + "|",
+    ]
     for member in members:
         cells = [_range(SCHEMAS[name].limits.get(member)) for name in names]
         table.append(f"| `{member}` | {' | '.join(cells)} |")
@@ -68,7 +85,10 @@ def efforts() -> str:
     for model in catalog().models:
         if model.efforts is not None:
             sent = ", ".join(f"{old} as {new}" for old, new in model.efforts.aliases.items())
-            rows.append(f"| `{model.id}` | {', '.join(model.efforts.values) or 'none: leave it out'} | {sent} |")
+            rows.append(
+                f"| `{model.id}` | "
+                f"{', '.join(model.efforts.values) or 'none: leave it out'} | {sent} |"
+            )
     return "\n".join(rows) + "\n"
 
 

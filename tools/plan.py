@@ -1,4 +1,7 @@
-"""What a deployment will create, what that costs, and what the account's Lambda concurrency limit means for it."""
+"""What a deployment will create, what that costs.
+
+And what the account's Lambda concurrency limit means for it.
+"""
 
 from __future__ import annotations
 
@@ -48,10 +51,18 @@ class Limit:
 
 def resources(parameters: Mapping[str, str]) -> str:
     """The kinds of resources that a stack with these parameters has, counted."""
-    has_secret = not parameters.get("WorkerSecretArn" if _uses_worker(parameters) else "CloudflareApiTokenSecretArn")
-    counted = Counter(one["Type"] for one in template()["Resources"].values() if "Condition" not in one)
+    has_secret = not parameters.get(
+        "WorkerSecretArn" if _uses_worker(parameters) else "CloudflareApiTokenSecretArn"
+    )
+    counted = Counter(
+        one["Type"] for one in template()["Resources"].values() if "Condition" not in one
+    )
     counted |= Counter({"AWS::SecretsManager::Secret": int(has_secret)})
-    named = [f"{counted[kind]} {word}{'s' * (counted[kind] > 1)}" for kind, word in KINDS.items() if counted[kind]]
+    named = [
+        f"{counted[kind]} {word}{'s' * (counted[kind] > 1)}"
+        for kind, word in KINDS.items()
+        if counted[kind]
+    ]
     return f"{', '.join(named)}, with their roles, policies and logs"
 
 
@@ -64,7 +75,10 @@ def wrong_rate(parameters: Mapping[str, str]) -> str:
     calls = parameters.get("ApiCallsPerMinute", "")
     if _uses_worker(parameters) or not calls.isdigit() or int(calls) <= MAX_CALLS:
         return ""
-    words = f"ApiCallsPerMinute {calls}: Cloudflare allows a token {MAX_CALLS} calls a minute. More need "
+    words = (
+        f"ApiCallsPerMinute {calls}: Cloudflare allows a token {MAX_CALLS} calls a minute. "
+        "More need "
+    )
     return f"{words}Transport=worker, or several tokens (docs/transports.md)."
 
 
@@ -77,13 +91,18 @@ def dollars() -> tuple[str, str]:
 
 
 def concurrency(*, reserve: bool, worker: bool = False) -> tuple[int, int]:
-    """How many functions the stack runs at once at most (those of its queues, and a tick), and how many it reserves."""
+    """How many functions the stack runs at once at most (those of its queues, and a tick).
+
+    And how many it reserves.
+    """
     used, reserved = 1, 0  # The tick.
     for one in template()["Resources"].values():
         if one["Type"] != "AWS::Serverless::Function":
             continue
         about = one["Properties"]
-        reserved += _chosen(about.get("ReservedConcurrentExecutions", 0), reserve=True, worker=worker)
+        reserved += _chosen(
+            about.get("ReservedConcurrentExecutions", 0), reserve=True, worker=worker
+        )
         for event in about["Events"].values():
             scaling = event["Properties"].get("ScalingConfig", {})
             used += _chosen(scaling.get("MaximumConcurrency", 1), reserve=reserve, worker=worker)
@@ -97,26 +116,35 @@ def _chosen(value: Any, *, reserve: bool, worker: bool = False) -> int:  # noqa:
     return int(value)
 
 
-def about_limit(limit: Limit, region: str, *, reserve: bool, worker: bool = False) -> tuple[bool, str]:
+def about_limit(
+    limit: Limit, region: str, *, reserve: bool, worker: bool = False
+) -> tuple[bool, str]:
     """Whether a stack can be deployed under this limit, and what the limit means for it."""
     used, reserved = concurrency(reserve=reserve, worker=worker)
     raising = (
         "AWS raises it for free on request:\n"
-        "  aws service-quotas request-service-quota-increase --service-code lambda --quota-code L-B99A9384 "
+        "  aws service-quotas request-service-quota-increase --service-code lambda "
+        "--quota-code L-B99A9384 "
         f"--desired-value 1000 --region {region}"
     )
     if reserve and limit.unreserved - reserved < UNRESERVED:
         return False, (
-            f"ReserveConcurrency reserves {reserved} concurrent executions, and Lambda keeps {UNRESERVED} unreserved: "
+            f"ReserveConcurrency reserves {reserved} concurrent executions, and Lambda "
+            f"keeps {UNRESERVED} unreserved: "
             f"this account has {limit.unreserved} left of {limit.total}. "
             f"Leave it at no, or raise the limit first. {raising}"
         )
     if limit.unreserved < used:
         return True, (
-            f"Lambda: this account may run {limit.unreserved} functions at once, and this stack alone up to {used}. "
-            f"Under load it and the account's other functions are then throttled, and jobs take longer. {raising}"
+            f"Lambda: this account may run {limit.unreserved} functions at once, and this "
+            f"stack alone up to {used}. "
+            "Under load it and the account's other functions are then throttled, and jobs "
+            f"take longer. {raising}"
         )
-    return True, f"Lambda: this account may run {limit.unreserved:,} functions at once, this stack up to {used}."
+    return True, (
+        f"Lambda: this account may run {limit.unreserved:,} functions at once, this "
+        f"stack up to {used}."
+    )
 
 
 def environment(parameters: Mapping[str, str], saved: Mapping[str, Any]) -> tuple[int, str]:
@@ -137,7 +165,10 @@ def environment(parameters: Mapping[str, str], saved: Mapping[str, Any]) -> tupl
 
 
 def _at_most(name: str, value: Any, given: Mapping[str, str], saved: Mapping[str, Any]) -> str:  # noqa: ANN401 - a part of the template
-    """A variable's value, as long as it can get: CloudFormation ends the names that it makes with 12 characters."""
+    """A variable's value, as long as it can get.
+
+    CloudFormation ends the names that it makes with 12 characters.
+    """
     if isinstance(value, str):
         return value
     if "Fn::If" in value:

@@ -1,8 +1,10 @@
-"""`make refresh-catalog FROM=FILE`: brings the catalogue that is shipped up to date with Cloudflare's list of models.
+"""`make refresh-catalog FROM=FILE`.
 
-FILE is what the API answers to `GET /accounts/<account>/ai/models/search?per_page=1000`. Nothing is written unless
-the whole list can be believed. Read what changed before you commit it: where the list and Cloudflare's guides
-disagree, the guides are usually right.
+Brings the catalogue that is shipped up to date with Cloudflare's list of models.
+
+FILE is what the API answers to `GET /accounts/<account>/ai/models/search?per_page=1000`. Nothing is
+written unless the whole list can be believed. Read what changed before you commit it: where the
+list and Cloudflare's guides disagree, the guides are usually right.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ def refreshed(written: bytes, content: bytes, day: str) -> tuple[bytes, list[str
 
 def text_of(written: Catalog) -> str:
     """The catalogue as its file has it: one line a family, and a model."""
-    sources = ",\n".join(f"    {_json(name)}: {_json(source)}" for name, source in written.sources.items())
+    sources = ",\n".join(
+        f"    {_json(name)}: {_json(source)}" for name, source in written.sources.items()
+    )
     return (
         f'{{\n  "read_on": {_json(written.read_on)},\n  "sources": {{\n{sources}\n  }},\n'
         f'  "families": {_rows(written.families)},\n  "models": {_rows(written.models)}\n}}\n'
@@ -55,10 +59,15 @@ def _rows(values: Iterable[object]) -> str:
 def main(arguments: list[str]) -> int:
     """Bring the file up to date, and print what changed."""
     if len(arguments) != 1:
-        print("Give the file with Cloudflare's list of models: make refresh-catalog FROM=models.json", file=sys.stderr)
+        print(
+            "Give the file with Cloudflare's list of models: make refresh-catalog FROM=models.json",
+            file=sys.stderr,
+        )
         return 2
     try:
-        written, lines = refreshed(FILE.read_bytes(), Path(arguments[0]).read_bytes(), f"{datetime.now(UTC):%Y-%m-%d}")
+        written, lines = refreshed(
+            FILE.read_bytes(), Path(arguments[0]).read_bytes(), f"{datetime.now(UTC):%Y-%m-%d}"
+        )
     except (CatalogError, OSError) as error:
         print(f"Nothing was changed. {error}", file=sys.stderr)
         return 1

@@ -1,7 +1,9 @@
-"""`make release`: write to dist/, for each processor, a folder from which `sam deploy` deploys without building.
+"""`make release`: write to dist/, for each processor.
 
-Two builds from the same sources, lock files and Python give the same bytes: files are sorted, their times and modes
-are fixed, and byte code does not depend on a random hash seed.
+A folder from which `sam deploy` deploys without building.
+
+Two builds from the same sources, lock files and Python give the same bytes: files are sorted, their
+times and modes are fixed, and byte code does not depend on a random hash seed.
 """
 
 from __future__ import annotations
@@ -87,7 +89,9 @@ def release_template(template: str, archive: str, architecture: str) -> str:
         ReleaseError: the template is not as expected.
     """
     made = parse(template)
-    functions = [one for one in made["Resources"].values() if one["Type"] == "AWS::Serverless::Function"]
+    functions = [
+        one for one in made["Resources"].values() if one["Type"] == "AWS::Serverless::Function"
+    ]
     shared, processor = made["Globals"]["Function"], made["Parameters"]["Architecture"]
     for what, expected in (
         (shared.get("CodeUri"), "."),
@@ -99,7 +103,12 @@ def release_template(template: str, archive: str, architecture: str) -> str:
     shared["CodeUri"] = archive
     processor |= {"Default": architecture, "AllowedValues": [architecture]}
     text: str = yaml.dump(
-        _long_forms(made), Dumper=_Dumper, sort_keys=False, width=120, allow_unicode=True, default_flow_style=False
+        _long_forms(made),
+        Dumper=_Dumper,
+        sort_keys=False,
+        width=120,
+        allow_unicode=True,
+        default_flow_style=False,
     )
     return text
 
@@ -111,7 +120,9 @@ def _long_forms(value: Any) -> Any:  # noqa: ANN401 - a part of the template
     if not isinstance(value, dict):
         return value
     return {
-        name: one.split(".", 1) if name == "Fn::GetAtt" and isinstance(one, str) else _long_forms(one)
+        name: one.split(".", 1)
+        if name == "Fn::GetAtt" and isinstance(one, str)
+        else _long_forms(one)
         for name, one in value.items()
     }
 
@@ -140,7 +151,8 @@ def build_release(build: str, architecture: str, folder: Path) -> None:
     """Write one folder.
 
     Args:
-        build: the value of `DROPBATCH_BUILD`: a processor of Lambda, or `local`, for tests on this machine.
+        build: the value of `DROPBATCH_BUILD`: a processor of Lambda, or `local`, for tests on this
+            machine.
         architecture: the processor.
         folder: it is created, and must be empty if it exists.
 
@@ -160,7 +172,9 @@ def build_release(build: str, architecture: str, folder: Path) -> None:
     texts = {
         "template.yaml": release_template(TEMPLATE.read_text("utf-8"), archive, architecture),
         "samconfig.toml": SAMCONFIG,
-        "README.md": README.format(version=version, architecture=architecture, description=description),
+        "README.md": README.format(
+            version=version, architecture=architecture, description=description
+        ),
         "LICENSE": (ROOT / "LICENSE").read_text("utf-8"),
     }
     for name, text in texts.items():
@@ -172,7 +186,9 @@ def build_release(build: str, architecture: str, folder: Path) -> None:
 
 def main() -> int:
     """Write the folders; return the exit code."""
-    parser = argparse.ArgumentParser(prog="make release", description="Write a folder for each processor to dist/.")
+    parser = argparse.ArgumentParser(
+        prog="make release", description="Write a folder for each processor to dist/."
+    )
     parser.add_argument("--folder", type=Path, default=DIST)
     folder = parser.parse_args().folder
     version, _ = project()

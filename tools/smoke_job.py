@@ -1,4 +1,6 @@
-"""The smoke job after a deployment: two records, one of them bad, on the path that every upload takes.
+"""The smoke job after a deployment.
+
+Two records, one of them bad, on the path that every upload takes.
 
 It proves permissions, events and token at once, and costs less than $0.001.
 """
@@ -29,8 +31,11 @@ RECORDS = "".join(
     '"input": "Is anyone there?"}}\n'
     for name, model in (("good", MODEL), ("bad", "@cf/baai/bge-m3"))
 ).encode()
-"""In OpenAI's format, in which Dropbatch itself finds the second record bad: its model is not the job's. So the job has
-one batch, whatever the API takes, and its retry.jsonl is the second line."""
+"""In OpenAI's format, in which Dropbatch itself finds the second record bad.
+
+Its model is not the job's. So the job has
+one batch, whatever the API takes, and its retry.jsonl is the second line.
+"""
 PATIENCE_SECONDS = 900.0
 """The API answers a small batch within minutes."""
 LOOK_SECONDS = 2.0
@@ -46,7 +51,10 @@ def run(stack: Stack) -> str:
         Error: AWS denied a call or could not be reached.
     """
     path = f"smoke/{datetime.now(UTC):%Y%m%dT%H%M%SZ}.jsonl"
-    print(f"\nThe smoke job: two records, one of them bad, as s3://{stack.bucket}/inbox/{path}", flush=True)
+    print(
+        f"\nThe smoke job: two records, one of them bad, as s3://{stack.bucket}/inbox/{path}",
+        flush=True,
+    )
     began = time.monotonic()
     job, manifest = _wait(stack, path)
     retry = stack.read(f"{job.folder}retry.jsonl")
@@ -57,9 +65,14 @@ def run(stack: Stack) -> str:
         or retry != RECORDS.splitlines(keepends=True)[1]
     ):
         error = (manifest.get("error") or {}).get("message") or _errors(stack, job)
-        raise DeployError(_with_doctor(stack, f"The smoke job is {manifest['state']}, {manifest['counts']}. {error}"))
+        raise DeployError(
+            _with_doctor(
+                stack, f"The smoke job is {manifest['state']}, {manifest['counts']}. {error}"
+            )
+        )
     return (
-        f"The smoke job took {time.monotonic() - began:.0f} s: its good record was answered by {MODEL}, its bad "
+        f"The smoke job took {time.monotonic() - began:.0f} s: its good record was "
+        f"answered by {MODEL}, its bad "
         f"line is in retry.jsonl.\nThe results are in s3://{stack.bucket}/{job.folder}"
     )
 
@@ -70,21 +83,28 @@ def _wait(stack: Stack, path: str) -> tuple[Job, dict[str, Any]]:
     Raises:
         DeployError: it is not over in time, or waits for something that no time ends.
     """
-    job = Job.of_upload(stack, upload(stack, BytesIO(RECORDS), f"inbox/{path}", {"model": MODEL, "format": "openai"}))
+    job = Job.of_upload(
+        stack,
+        upload(stack, BytesIO(RECORDS), f"inbox/{path}", {"model": MODEL, "format": "openai"}),
+    )
     progress = Progress()
     status: dict[str, Any] = {"state": "uploaded"}
     ends = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < ends:
         status = job.status()
         progress.show({path: status})
-        if status["state"] in FINAL_JOB_STATES and (manifest := stack.read_json(f"{job.folder}manifest.json")):
+        if status["state"] in FINAL_JOB_STATES and (
+            manifest := stack.read_json(f"{job.folder}manifest.json")
+        ):
             return job, manifest
         waiting = status.get("waiting_for") or {"code": ""}
         if waiting["code"] in ENDLESS:
             raise DeployError(_with_doctor(stack, f"The smoke job waits: {waiting['message']}"))
         time.sleep(LOOK_SECONDS)
     where = "not noticed by the submit function" if job.uploaded else status["state"]
-    raise DeployError(_with_doctor(stack, f"The smoke job is {where} after {PATIENCE_SECONDS / 60:.0f} minutes."))
+    raise DeployError(
+        _with_doctor(stack, f"The smoke job is {where} after {PATIENCE_SECONDS / 60:.0f} minutes.")
+    )
 
 
 def _errors(stack: Stack, job: Job) -> str:

@@ -23,5 +23,11 @@ def check_worker(url: str, secret: str) -> str:
     if reply.status == HTTPStatus.OK:
         return ""
     if reply.status == HTTPStatus.UNAUTHORIZED:
-        return "The Worker does not accept this secret: run make deploy-worker, which sets the one in Secrets Manager."
-    return f"There is no such Worker at {url} (HTTP {reply.status}, code {reply.code}); is WorkerUrl right?"
+        return (
+            "The Worker does not accept this secret: run make deploy-worker, which sets the "
+            "one in Secrets Manager."
+        )
+    return (
+        f"There is no such Worker at {url} (HTTP {reply.status}, code {reply.code}); is "
+        "WorkerUrl right?"
+    )

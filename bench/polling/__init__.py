@@ -1,1 +1,4 @@
-"""When to poll a batch: ways compared on a simulated clock, and the polls counted on the local stack."""
+"""When to poll a batch.
+
+Ways compared on a simulated clock, and the polls counted on the local stack.
+"""

@@ -1,8 +1,10 @@
-"""Counts polls on the local stack, with real processes, queues and ticks: `python -m bench.polling.on_stack`.
+"""Counts polls on the local stack, with real processes, queues and ticks.
 
-With completion events and without. Jobs follow each other immediately, the first on a model that is new.
-`bench.polling.simulated` shows the figures in `bench/polling.md`, beside those of its simulation; they are kept in
-`bench/polling/on_stack.json`.
+`python -m bench.polling.on_stack`.
+
+With completion events and without. Jobs follow each other immediately, the first on a model that is
+new. `bench.polling.simulated` shows the figures in `bench/polling.md`, beside those of its
+simulation; they are kept in `bench/polling/on_stack.json`.
 """
 
 from __future__ import annotations
@@ -29,12 +31,19 @@ WAYS = {"local stack": "no", "local stack, completion events": "yes"}
 
 
 def measure(events: str) -> list[list[float]]:
-    """Run the jobs; of each, calls per batch, and seconds from ready to collected: median and 95th percentile."""
+    """Run the jobs; of each, calls per batch, and seconds from ready to collected.
+
+    Median and 95th percentile.
+    """
     middle = (SOONEST + LATEST) / 2
     found = []
     HOME.state.mkdir(parents=True, exist_ok=True)
     with running_stack(HOME, f"MaxRequestsPerBatch={RECORDS} CompletionEvents={events}") as stack:
-        latency = {"latency": middle, "latency_kind": "uniform", "latency_spread": (LATEST - middle) / middle}
+        latency = {
+            "latency": middle,
+            "latency_kind": "uniform",
+            "latency_spread": (LATEST - middle) / middle,
+        }
         stack.local("behaviour", "PUT", latency)
         for number in range(JOBS):
             path = f"{number}.jsonl"
@@ -56,7 +65,8 @@ def figures(batches: list[dict[str, Any]], ready: dict[str, float]) -> list[floa
     assert len(batches) == BATCHES
     calls = statistics.fmean(batch["polls"] + batch["attempts"] for batch in batches)
     late = sorted(
-        datetime.fromisoformat(batch["completed_at"]).timestamp() - ready[batch["request_id"]] for batch in batches
+        datetime.fromisoformat(batch["completed_at"]).timestamp() - ready[batch["request_id"]]
+        for batch in batches
     )
     return [calls, statistics.median(late), late[int(0.95 * (len(late) - 1))]]
 
@@ -67,5 +77,8 @@ def cell(figures: list[float]) -> str:
 
 
 if __name__ == "__main__":
-    made = {way: [[round(one, 3) for one in job] for job in measure(events)] for way, events in WAYS.items()}
+    made = {
+        way: [[round(one, 3) for one in job] for job in measure(events)]
+        for way, events in WAYS.items()
+    }
     FIGURES.write_text(json.dumps(made) + "\n")

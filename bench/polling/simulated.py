@@ -1,7 +1,10 @@
-"""`python -m bench.polling.simulated`: simulates ways to decide when to poll a batch; writes `bench/polling.md`.
+"""`python -m bench.polling.simulated`: simulates ways to decide when to poll a batch.
 
-It runs the product's own policy at the product's rates, on its own clock: nothing waits, no API is called, and the same
-seed gives the same table. Faults and the duration of calls and rounds (about a second) are not simulated.
+Writes `bench/polling.md`.
+
+It runs the product's own policy at the product's rates, on its own clock: nothing waits, no API is
+called, and the same seed gives the same table. Faults and the duration of calls and rounds (about a
+second) are not simulated.
 """
 
 from __future__ import annotations
@@ -17,8 +20,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.polling import on_stack
-from bench.polling.ways import MINUTE, Apart, EveryMinute, Forgetful, Growing, Knowing, Late, Learned, Unordered, Way
-from bench.polling.worlds import EIGHT_AT_A_TIME, HOUR, QUICK_WORLDS, REALISTIC, STALL, WORLDS, World
+from bench.polling.ways import (
+    MINUTE,
+    Apart,
+    EveryMinute,
+    Forgetful,
+    Growing,
+    Knowing,
+    Late,
+    Learned,
+    Unordered,
+    Way,
+)
+from bench.polling.worlds import (
+    EIGHT_AT_A_TIME,
+    HOUR,
+    QUICK_WORLDS,
+    REALISTIC,
+    STALL,
+    WORLDS,
+    World,
+)
 from shared.pacing import poll_schedule as cadence
 from shared.pacing.completion_times import stored_age
 
@@ -28,15 +50,24 @@ if TYPE_CHECKING:
 WRITTEN = Path(__file__).parents[1] / "polling.md"
 CALLS_PER_MINUTE, BURST, SUBMIT_BURST = 200, 100, 50
 OUTSTANDING = 1_500
-"""The budget's limit with the template's defaults: submits stop while this many batches are pending."""
+"""The budget's limit with the template's defaults.
+
+Submits stop while this many batches are pending.
+"""
 TICK, LOOKS = 60.0, 52.0
-"""Seconds between two ticks, and seconds that a tick works; a job's first batches are polled by message at any time."""
+"""Seconds between two ticks, and seconds that a tick works.
+
+A job's first batches are polled by message at any time.
+"""
 FAST_BATCHES = 20
 
 
 GAP_SECONDS, GAP_SEEDS = 127.0, 60
-"""Seconds from the beginning of one job to that of the next, as on the local stack, where each begins when the one
-before is over."""
+"""Seconds from the beginning of one job to that of the next, as on the local stack.
+
+Where each begins when the one
+before is over.
+"""
 
 
 @dataclass
@@ -47,10 +78,16 @@ class Found:
     delays: list[float] = field(default_factory=list)
 
     def cell(self, digits: int = 1, tenths: int = 0) -> str:
-        """API calls per batch, submit included; seconds from ready to collected, median and 95th percentile."""
+        """API calls per batch, submit included.
+
+        Seconds from ready to collected, median and 95th percentile.
+        """
         late = sorted(self.delays)[int(0.95 * (len(self.delays) - 1))]
         middle = statistics.median(self.delays)
-        return f"{1 + statistics.fmean(self.polls):.{digits}f} / {middle:.{tenths}f} / {late:.{tenths}f}"
+        return (
+            f"{1 + statistics.fmean(self.polls):.{digits}f} / {middle:.{tenths}f} / "
+            f"{late:.{tenths}f}"
+        )
 
 
 class Bucket:
@@ -71,7 +108,10 @@ class Bucket:
 
 
 def run(
-    way: Way, jobs: list[tuple[float, int]], ready: Callable[[float, random.Random], float], seed: int = 1
+    way: Way,
+    jobs: list[tuple[float, int]],
+    ready: Callable[[float, random.Random], float],
+    seed: int = 1,
 ) -> Found:
     """Submit and poll until everything is collected.
 
@@ -97,7 +137,15 @@ def run(
                 submit_at = at + MINUTE / CALLS_PER_MINUTE
                 first = at + way.first(number, at, chance.random())
                 heapq.heappush(
-                    due, (first if number < FAST_BATCHES else _look(first), at, ready(at, chance), 0.0, 0, number)
+                    due,
+                    (
+                        first if number < FAST_BATCHES else _look(first),
+                        at,
+                        ready(at, chance),
+                        0.0,
+                        0,
+                        number,
+                    ),
                 )
                 continue
         _, accepted, finished, after, polls, number = heapq.heappop(due)
@@ -111,7 +159,9 @@ def run(
         if poll_at >= finished:
             found.polls.append(polls + 1)
             found.delays.append(poll_at - finished)
-            way.finished(number, (stored_age(after), stored_age(age), int(poll_at)), chance.random())
+            way.finished(
+                number, (stored_age(after), stored_age(age), int(poll_at)), chance.random()
+            )
         else:
             way.pending(accepted, poll_at)
             following = _look(poll_at + way.wait(age, poll_at, chance.random()))
@@ -150,7 +200,9 @@ ONE_LARGE = [(0.0, 2_000)]
 def row(name: str, world: World, jobs: list[tuple[float, int]]) -> list[str]:
     """One row: every way in one world."""
     cells = [run(make(), jobs, world.ready()).cell() for make in WAYS.values()]
-    known = run(Knowing(true_spread(world)), jobs, world.ready()).cell() if world.independent else "-"
+    known = (
+        run(Knowing(true_spread(world)), jobs, world.ready()).cell() if world.independent else "-"
+    )
     print(" | ".join([name, *cells, known]))
     return [name, *cells, known]
 
@@ -158,7 +210,9 @@ def row(name: str, world: World, jobs: list[tuple[float, int]]) -> list[str]:
 def stalled(name: str, count: int) -> list[str]:
     """One row: a stall with `count` batches."""
     cells = [
-        "-" if make is EveryMinute and count > FAST_BATCHES else run(make(), [(0.0, count)], STALL.ready()).cell()
+        "-"
+        if make is EveryMinute and count > FAST_BATCHES
+        else run(make(), [(0.0, count)], STALL.ready()).cell()
         for make in WAYS.values()
     ]
     print(" | ".join([name, *cells]))
@@ -176,8 +230,13 @@ def next_day() -> list[str]:
     return ["the job after it", *cells, "-"]
 
 
-def compared(ways: tuple[Callable[[], Way], ...], worlds: tuple[World, ...], jobs: list[tuple[float, int]]) -> str:
-    """A table of two ways for the same jobs, from the second on: of all seeds together, with tenths of a second."""
+def compared(
+    ways: tuple[Callable[[], Way], ...], worlds: tuple[World, ...], jobs: list[tuple[float, int]]
+) -> str:
+    """A table of two ways for the same jobs, from the second on.
+
+    Of all seeds together, with tenths of a second.
+    """
     rows = []
     for world in worlds:
         cells = []
@@ -197,8 +256,15 @@ def compared(ways: tuple[Callable[[], Way], ...], worlds: tuple[World, ...], job
 
 
 def _compared_at_once() -> str:
-    """A table of batches that are held back, by what one process knows or by what all know, or not."""
-    worlds = (*(world for world in WORLDS if world.name.startswith("in order")), EIGHT_AT_A_TIME, *WORLDS[:3])
+    """A table of batches that are held back, by what one process knows or by what all know.
+
+    Or not.
+    """
+    worlds = (
+        *(world for world in WORLDS if world.name.startswith("in order")),
+        EIGHT_AT_A_TIME,
+        *WORLDS[:3],
+    )
     rows = []
     for world in worlds:
         cells = []
@@ -215,23 +281,35 @@ def _compared_at_once() -> str:
 
 
 def in_a_row(jobs: int = on_stack.JOBS, seeds: int = GAP_SEEDS) -> list[list[Found]]:
-    """Jobs right after each other, the first on a new model: for each of them, its result with each seed."""
+    """Jobs right after each other, the first on a new model.
+
+    For each of them, its result with each seed.
+    """
     found: list[list[Found]] = [[] for _ in range(jobs)]
     for seed in range(seeds):
         way = Learned()
         for place, results in enumerate(found):
             begins = place * GAP_SECONDS
-            results.append(run(way, [(begins, on_stack.BATCHES)], REALISTIC.ready(), seed=1_000 * seed + place))
+            results.append(
+                run(way, [(begins, on_stack.BATCHES)], REALISTIC.ready(), seed=1_000 * seed + place)
+            )
     return found
 
 
 def _rows_in_a_row() -> list[list[str]]:
     """Means and ranges of the simulation, and what was measured on the stack."""
     found = in_a_row()
-    means, calls, medians = ["simulation"], ["calls, nine jobs in ten"], ["median, nine jobs in ten"]
+    means, calls, medians = (
+        ["simulation"],
+        ["calls, nine jobs in ten"],
+        ["median, nine jobs in ten"],
+    )
     for results in found:
         means.append(
-            Found([n for one in results for n in one.polls], [s for one in results for s in one.delays]).cell(2)
+            Found(
+                [n for one in results for n in one.polls],
+                [s for one in results for s in one.delays],
+            ).cell(2)
         )
         calls.append(_nine_in_ten([1 + statistics.fmean(one.polls) for one in results], 2))
         medians.append(_nine_in_ten([statistics.median(one.delays) for one in results], 0))
@@ -337,11 +415,19 @@ def main() -> None:
         quick=compared((Late, Learned), QUICK_WORLDS, [(1_200.0 * job, 1) for job in range(12)]),
         ordered=_compared_at_once(),
         large=_grid("time to finish", [row(world.name, world, ONE_LARGE) for world in WORLDS[:8]]),
-        counts=_grid("batches", [row(f"{count:,}", counted, [(0.0, count)]) for count in (1, 20, 2_000, 10_000)]),
-        stall=_grid("batches", [stalled("1", 1), stalled("20", 20), stalled("2,000", 2_000), next_day()]),
+        counts=_grid(
+            "batches",
+            [row(f"{count:,}", counted, [(0.0, count)]) for count in (1, 20, 2_000, 10_000)],
+        ),
+        stall=_grid(
+            "batches", [stalled("1", 1), stalled("20", 20), stalled("2,000", 2_000), next_day()]
+        ),
     )
     WRITTEN.write_text(text)
-    print(f"Written: {WRITTEN.relative_to(Path.cwd()) if WRITTEN.is_relative_to(Path.cwd()) else WRITTEN}")
+    print(
+        "Written: "
+        f"{WRITTEN.relative_to(Path.cwd()) if WRITTEN.is_relative_to(Path.cwd()) else WRITTEN}"
+    )
 
 
 def _grid(first: str, rows: list[list[str]]) -> str:

@@ -1,4 +1,7 @@
-"""Ways to decide how long to wait before the next poll: the product's own, and those it is compared with."""
+"""Ways to decide how long to wait before the next poll.
+
+The product's own, and those it is compared with.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,10 @@ class EveryMinute(Way):
 
 @dataclass
 class Knowing(Way):
-    """The product's rule with the true distribution from the start: the best that learning can reach."""
+    """The product's rule with the true distribution from the start.
+
+    The best that learning can reach.
+    """
 
     spread: cadence.Distribution
 
@@ -76,7 +82,10 @@ class Learned(Way):
     read_at: float = 0.0
     in_order: bool = False
     processes: int = 3
-    """Processes that poll in turn; each reads every `SIGHTING_READ_EVERY` seconds what all have found pending."""
+    """Processes that poll in turn.
+
+    Each reads every `SIGHTING_READ_EVERY` seconds what all have found pending.
+    """
     shared: cadence.Sighting | None = None
     known: dict[int, tuple[float, cadence.Sighting | None]] = field(default_factory=dict)
     """For each process, when it read what is shared, and what it knows."""
@@ -91,7 +100,10 @@ class Learned(Way):
             self.shared = cadence.earlier_pending(self.shared, (now, accepted))
 
     def behind(self, accepted: float, now: float) -> float:
-        """As long as it is behind one that was just found pending, where the model works in order."""
+        """As long as it is behind one that was just found pending.
+
+        Where the model works in order.
+        """
         if not self.in_order or self.chance.random() < cadence.ASKED_ANYWAY:
             return 0.0
         process = self.chance.randrange(self.processes)

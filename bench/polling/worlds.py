@@ -1,4 +1,7 @@
-"""How long the API takes for batches: the worlds in which `bench.polling.simulated` compares ways to poll."""
+"""How long the API takes for batches.
+
+The worlds in which `bench.polling.simulated` compares ways to poll.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,9 @@ class World:
     """Whether times depend on nothing else; only then is there one true distribution."""
 
 
-def _after(seconds: Callable[[random.Random], float]) -> Callable[[], Callable[[float, random.Random], float]]:
+def _after(
+    seconds: Callable[[random.Random], float],
+) -> Callable[[], Callable[[float, random.Random], float]]:
     return lambda: lambda at, chance: at + seconds(chance)
 
 

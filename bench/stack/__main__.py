@@ -1,11 +1,14 @@
-"""Measures the deployed stack as a user sees it: `python -m bench.stack small`, `python -m bench.stack large`.
+"""Measures the deployed stack as a user sees it.
 
-It runs on the local stack, made from `template.yaml`, with real queues, real function processes and an HTTP API.
-`small` drops small files, one after another, and measures the time until their batch is submitted. `large` drops one
-large file and checks every line of its result. `--kill-every` kills one process of the submit function at that
-interval. `compare` runs a file through Dropbatch and `bench/stack/plain_script.py`.
-Each run adds rows to its table in `bench/stack.md`. This is not part of `make bench`: it takes minutes, and memory for
-the local AWS, which keeps objects in memory (about four times the upload).
+`python -m bench.stack small`, `python -m bench.stack large`.
+
+It runs on the local stack, made from `template.yaml`, with real queues, real function processes and
+an HTTP API. `small` drops small files, one after another, and measures the time until their batch
+is submitted. `large` drops one large file and checks every line of its result. `--kill-every` kills
+one process of the submit function at that interval. `compare` runs a file through Dropbatch and
+`bench/stack/plain_script.py`. Each run adds rows to its table in `bench/stack.md`. This is not part
+of `make bench`: it takes minutes, and memory for the local AWS, which keeps objects in memory
+(about four times the upload).
 """
 
 from __future__ import annotations
@@ -22,7 +25,17 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from bench.stack.measured import HOME, KEY, LOOK_SECONDS, MAX_WAIT_SECONDS, MODEL, Watch, check, record, upload
+from bench.stack.measured import (
+    HOME,
+    KEY,
+    LOOK_SECONDS,
+    MAX_WAIT_SECONDS,
+    MODEL,
+    Watch,
+    check,
+    record,
+    upload,
+)
 from bench.stack.versus_script import compare, rounds
 from tests.support.aws.stack import running_stack
 
@@ -52,7 +65,7 @@ class Outcome:
     peak_poll: float
 
 
-# ── small uploads ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── small uploads ─────────────────────────────────────────────────────────────────────────────────
 
 
 def small(drops: int) -> str:
@@ -62,17 +75,26 @@ def small(drops: int) -> str:
         for number in range(WARMING + drops):
             path = f"{MODEL}/small-{number}.jsonl"
             began = time.time()
-            stack.drop(path, b"".join(msgspec.json.encode(record(number * 10 + n)) + b"\n" for n in range(10)))
+            stack.drop(
+                path,
+                b"".join(msgspec.json.encode(record(number * 10 + n)) + b"\n" for n in range(10)),
+            )
             _, manifest = stack.wait(path, every=LOOK_SECONDS)
             if number >= WARMING:
                 delays.append(stack.bill()[-1]["time"] - began)
                 whole.append(time.time() - began)
             assert manifest["counts"]["succeeded"] == 10, manifest
-    cells = (f"{drops}", *(f"{median(times):.2f} ({min(times):.2f} to {max(times):.2f})" for times in (delays, whole)))
+    cells = (
+        f"{drops}",
+        *(
+            f"{median(times):.2f} ({min(times):.2f} to {max(times):.2f})"
+            for times in (delays, whole)
+        ),
+    )
     return "| " + " | ".join(cells) + " |\n"
 
 
-# ── a large upload ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── a large upload ────────────────────────────────────────────────────────────────────────────────
 
 
 def run(megabytes: int, kill_every: float, parameters: str) -> Outcome:
@@ -143,19 +165,30 @@ def main() -> int:
     of_small.add_argument("--drops", type=int, default=20)
     of_large = kinds.add_parser("large", help="a large file: check every line, measure memory")
     of_large.add_argument("--megabytes", type=int, default=2_000)
-    of_large.add_argument("--kill-every", type=float, default=0.0, help="seconds between two kills; 0: none")
+    of_large.add_argument(
+        "--kill-every", type=float, default=0.0, help="seconds between two kills; 0: none"
+    )
     of_large.add_argument("--parameters", default="")
-    of_comparison = kinds.add_parser("compare", help="the same work done by Dropbatch and by a plain script")
+    of_comparison = kinds.add_parser(
+        "compare", help="the same work done by Dropbatch and by a plain script"
+    )
     of_comparison.add_argument("--megabytes", type=int, default=100)
-    of_comparison.add_argument("--undisturbed", action="store_true", help="without the runs that are killed")
-    of_rounds = kinds.add_parser("rounds", help="both undisturbed, taking turns: the ratio of their times")
+    of_comparison.add_argument(
+        "--undisturbed", action="store_true", help="without the runs that are killed"
+    )
+    of_rounds = kinds.add_parser(
+        "rounds", help="both undisturbed, taking turns: the ratio of their times"
+    )
     of_rounds.add_argument("--megabytes", type=int, default=50)
     of_rounds.add_argument("--rounds", type=int, default=5)
     chosen = parser.parse_args()
     if chosen.kind == "small":
         line, wrong = small(chosen.drops), 0
     elif chosen.kind == "compare":
-        line, wrong = compare(chosen.megabytes, kills=(False,) if chosen.undisturbed else (False, True)), 0
+        line, wrong = (
+            compare(chosen.megabytes, kills=(False,) if chosen.undisturbed else (False, True)),
+            0,
+        )
     elif chosen.kind == "rounds":
         line, wrong = rounds(chosen.megabytes, chosen.rounds), 0
     else:

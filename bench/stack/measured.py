@@ -1,4 +1,6 @@
-"""A local stack to measure: its uploads, its results checked line by line, and its functions' processes.
+"""A local stack to measure.
+
+Its uploads, its results checked line by line, and its functions' processes.
 
 The functions' memory and processor time are read from outside, from /proc: Linux only.
 """
@@ -36,7 +38,10 @@ ANSWER_TOKENS = 16
 HOME = aws.Home(aws.ROOT / ".local/bench")
 KEY = f"{MODEL}/large.jsonl"
 LOOK_SECONDS = 0.2
-"""Seconds between two looks for a job's end: as fine as what is timed, and a twentieth of a processor."""
+"""Seconds between two looks for a job's end.
+
+As fine as what is timed, and a twentieth of a processor.
+"""
 MAX_WAIT_SECONDS = 3_600.0
 
 
@@ -93,7 +98,8 @@ class Watch:
                     mine.append(pid)
             if self.kill_every and time.monotonic() >= next_kill:
                 next_kill += self.kill_every
-                with suppress(ProcessLookupError, IndexError):  # There is none, or it has just ended.
+                # There is none, or it has just ended.
+                with suppress(ProcessLookupError, IndexError):
                     os.kill(dice.choice(mine), signal.SIGKILL)
                     self.killed += 1
 
@@ -108,8 +114,15 @@ def processes() -> Iterator[tuple[int, str, int]]:
             status = command.with_name("status").read_text()
         except OSError:
             continue
-        function = arguments.decode().partition("ministack-lambda-")[2].rpartition("/")[0].rpartition("-")[0]
-        peak = next((line.split()[1] for line in status.splitlines() if line.startswith("VmHWM")), "0")
+        function = (
+            arguments.decode()
+            .partition("ministack-lambda-")[2]
+            .rpartition("/")[0]
+            .rpartition("-")[0]
+        )
+        peak = next(
+            (line.split()[1] for line in status.splitlines() if line.startswith("VmHWM")), "0"
+        )
         yield int(command.parent.name), function, int(peak)
 
 
@@ -121,8 +134,12 @@ def upload(stack: Stack, size: int, key: str = KEY) -> int:
     return records
 
 
-def check(stack: Stack, folder: str, manifest: dict[str, Any], records: int) -> tuple[int, Counter[str]]:
-    """Read the output as a stream; return how many lines do not answer their record, and the codes of failed ones.
+def check(
+    stack: Stack, folder: str, manifest: dict[str, Any], records: int
+) -> tuple[int, Counter[str]]:
+    """Read the output as a stream.
+
+    Return how many lines do not answer their record, and the codes of failed ones.
 
     The number is -1 if the output is incomplete or does not match the manifest.
     """
@@ -133,7 +150,9 @@ def check(stack: Stack, folder: str, manifest: dict[str, Any], records: int) -> 
     for line in body.iter_lines(chunk_size=8 << 20, keepends=True):
         digest.update(line)
         asked, answer = record(number), msgspec.json.decode(line)
-        good = answer["id"] == number and answer["external_reference"] == asked["external_reference"]
+        good = (
+            answer["id"] == number and answer["external_reference"] == asked["external_reference"]
+        )
         if answer["success"]:
             good = good and answer["result"] == expected_result(MODEL, asked)
         else:
@@ -141,5 +160,8 @@ def check(stack: Stack, folder: str, manifest: dict[str, Any], records: int) -> 
         wrong += not good
         number += 1
     (file,) = [one for one in manifest["files"] if one["name"] == "output.jsonl"]
-    whole = number == records == manifest["counts"]["total"] == file["lines"] and digest.hexdigest() == file["sha256"]
+    whole = (
+        number == records == manifest["counts"]["total"] == file["lines"]
+        and digest.hexdigest() == file["sha256"]
+    )
     return wrong if whole else -1, codes

@@ -1,8 +1,10 @@
-"""What a user would otherwise write: submit all, poll all, join, write. `bench.stack compare` measures it.
+"""What a user would otherwise write: submit all, poll all, join, write.
 
-A short asyncio script with httpx and `json`, as good as such scripts are: bodies under the API's limit, a bounded
-number of parallel calls, back-off on errors, answers joined by id and written in order. It keeps its state in memory:
-if it dies, what it has submitted is billed and lost.
+`bench.stack compare` measures it.
+
+A short asyncio script with httpx and `json`, as good as such scripts are: bodies under the API's
+limit, a bounded number of parallel calls, back-off on errors, answers joined by id and written in
+order. It keeps its state in memory: if it dies, what it has submitted is billed and lost.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ def batches(path: Path) -> list[list[dict[str, Any]]]:
     return found
 
 
-async def call(client: httpx.AsyncClient, url: str, body: dict[str, Any], limit: asyncio.Semaphore) -> dict[str, Any]:
+async def call(
+    client: httpx.AsyncClient, url: str, body: dict[str, Any], limit: asyncio.Semaphore
+) -> dict[str, Any]:
     """Make one call to the API, and retry it while it fails; return its result."""
     wait = 1.0
     while True:
@@ -50,8 +54,13 @@ async def call(client: httpx.AsyncClient, url: str, body: dict[str, Any], limit:
         wait = min(2 * wait, 60.0)
 
 
-async def answers(client: httpx.AsyncClient, url: str, requests: list[Any], limit: asyncio.Semaphore) -> list[Any]:
-    """Submit one batch and poll until it is answered; return its answers, one per record in order."""
+async def answers(
+    client: httpx.AsyncClient, url: str, requests: list[Any], limit: asyncio.Semaphore
+) -> list[Any]:
+    """Submit one batch and poll until it is answered.
+
+    Return its answers, one per record in order.
+    """
     request_id = (await call(client, url, {"requests": requests}, limit))["request_id"]
     while True:
         await asyncio.sleep(POLL_SECONDS)
@@ -65,13 +74,19 @@ async def main(upload: Path, output: Path, url: str, token: str) -> None:
     """Submit, poll, join and write everything."""
     limit = asyncio.Semaphore(MAX_PARALLEL)
     parts = batches(upload)
-    async with httpx.AsyncClient(headers={"Authorization": f"Bearer {token}"}, timeout=120) as client:
+    async with httpx.AsyncClient(
+        headers={"Authorization": f"Bearer {token}"}, timeout=120
+    ) as client:
         answered = await asyncio.gather(*(answers(client, url, part, limit) for part in parts))
     number = 0
     with output.open("w", encoding="utf-8") as file:
         for requests, items in zip(parts, answered, strict=True):
             for request, item in zip(requests, items, strict=True):
-                line = {**item, "id": number, "external_reference": request.get("external_reference")}
+                line = {
+                    **item,
+                    "id": number,
+                    "external_reference": request.get("external_reference"),
+                }
                 file.write(json.dumps(line) + "\n")
                 number += 1
 

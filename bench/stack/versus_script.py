@@ -1,4 +1,7 @@
-"""Compares Dropbatch with a plain script on the same local API: one large file, with and without a kill half way."""
+"""Compares Dropbatch with a plain script on the same local API.
+
+One large file, with and without a kill half way.
+"""
 
 from __future__ import annotations
 
@@ -40,11 +43,17 @@ if TYPE_CHECKING:
     from tests.support.aws.stack import Stack
 
 SEEN_RECORDS = 600
-"""Records of the upload before the measured one, from which the stack knows how long the model takes."""
+"""Records of the upload before the measured one.
+
+From which the stack knows how long the model takes.
+"""
 
 
 def compare(megabytes: int, *, kills: tuple[bool, ...] = (False, True)) -> str:
-    """The report's lines: Dropbatch and a plain script, each undisturbed, and killed half way and restarted."""
+    """The report's lines.
+
+    Dropbatch and a plain script, each undisturbed, and killed half way and restarted.
+    """
     rows = []
     for kill in kills:
         with running_stack(HOME, "") as stack:
@@ -55,7 +64,10 @@ def compare(megabytes: int, *, kills: tuple[bool, ...] = (False, True)) -> str:
 
 
 def rounds(megabytes: int, count: int) -> str:
-    """The report's line: both undisturbed on one stack, taking turns, and the ratio of their times in each round."""
+    """The report's line.
+
+    Both undisturbed on one stack, taking turns, and the ratio of their times in each round.
+    """
     ours, theirs = [], []
     with running_stack(HOME, "") as stack:
         _see_model(stack)
@@ -82,7 +94,10 @@ def rounds(megabytes: int, count: int) -> str:
 def _see_model(stack: Stack) -> None:
     """Run a job, so that the model has been seen before, and the functions have run."""
     seen = f"{MODEL}/seen-before.jsonl"
-    stack.drop(seen, b"".join(msgspec.json.encode(record(number)) + b"\n" for number in range(SEEN_RECORDS)))
+    stack.drop(
+        seen,
+        b"".join(msgspec.json.encode(record(number)) + b"\n" for number in range(SEEN_RECORDS)),
+    )
     stack.wait(seen)
 
 
@@ -109,7 +124,9 @@ def _by_dropbatch(stack: Stack, megabytes: int, *, kill: bool) -> list[str]:
     peak = max(watch.peaks.values()) / 1000
     if not kill:
         print(timeline(manifest, began_at), flush=True)
-    measured = _compared(stack, name, records + SEEN_RECORDS, seconds, sum(watch.computed.values()), peak, wrong)
+    measured = _compared(
+        stack, name, records + SEEN_RECORDS, seconds, sum(watch.computed.values()), peak, wrong
+    )
     measured[1], measured[5] = f"{records:,}", f"{_calls(stack) - before}"
     return measured
 
@@ -131,7 +148,10 @@ def timeline(manifest: dict[str, Any], began: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _ScriptRun:
-    """What a run of the script took: seconds, of processor too, most memory in MB; its records, and wrong lines."""
+    """What a run of the script took: seconds, of processor too, most memory in MB.
+
+    Its records, and wrong lines.
+    """
 
     seconds: float
     computed: float
@@ -147,14 +167,25 @@ def _by_script(stack: Stack, megabytes: int, *, kill: bool) -> list[str]:
 
 
 def _run_script(stack: Stack, megabytes: int, *, kill: bool) -> _ScriptRun:
-    """Run the script; `kill` kills it when half of the records have been accepted, and restarts it as a user would."""
+    """Run the script; `kill` kills it when half of the records have been accepted.
+
+    And restarts it as a user would.
+    """
     with tempfile.TemporaryDirectory() as folder:
         source, output = Path(folder, "upload.jsonl"), Path(folder, "output.jsonl")
         with source.open("wb") as file:
             file.writelines(lines(megabytes * 1_000_000))
         records = sum(1 for _ in lines(megabytes * 1_000_000))
         url = f"{stack.api}/client/v4/accounts/{aws.LOCAL_ACCOUNT}/ai/run/{MODEL}"
-        command = [sys.executable, "-m", "bench.stack.plain_script", str(source), str(output), url, aws.LOCAL_TOKEN]
+        command = [
+            sys.executable,
+            "-m",
+            "bench.stack.plain_script",
+            str(source),
+            str(output),
+            url,
+            aws.LOCAL_TOKEN,
+        ]
         began, computed, peak = time.monotonic(), 0.0, 0
         for killed in (True, False) if kill else (False,):
             with subprocess.Popen(command) as process:
@@ -189,5 +220,12 @@ def _compared(
 ) -> list[str]:
     accepted = stack.bill()
     paid = sum(one["count"] for one in accepted) - records
-    measured = (f"{seconds:.1f}", f"{computed:.1f}", f"{peak:.0f}", f"{_calls(stack)}", f"{paid:,}", f"{wrong}")
+    measured = (
+        f"{seconds:.1f}",
+        f"{computed:.1f}",
+        f"{peak:.0f}",
+        f"{_calls(stack)}",
+        f"{paid:,}",
+        f"{wrong}",
+    )
     return [name, f"{records:,}", *measured]

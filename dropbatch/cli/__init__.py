@@ -54,12 +54,14 @@ def main() -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # The shell has closed it: `>&-`.
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115 - until the end
-    if isinstance(sys.stdout, TextIOWrapper):  # A name may have letters that the output's encoding lacks.
+    # A name may have letters that the output's encoding lacks.
+    if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         with aws.explained(), warnings.catch_warnings():
             warnings.simplefilter("always", UserWarning)
-            noted = cache(note)  # A table may be read twice: for what is there already, and to be sent.
+            # A table may be read twice: for what is there already, and to be sent.
+            noted = cache(note)
             warnings.showwarning = lambda text, *_, **__: noted(in_options(str(text)))
             sys.exit(cli.main(prog_name="dropbatch", standalone_mode=False))
     except click.ClickException as error:
@@ -68,7 +70,9 @@ def main() -> None:
     except Error as error:
         note(in_options(str(error)))
         sys.exit(exit_of(error))
-    except BrokenPipeError:  # The reader, such as `head`, has what it wants. Python writes the rest when it ends.
+    except (
+        BrokenPipeError
+    ):  # The reader, such as `head`, has what it wants. Python writes the rest when it ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(Exit.JOB_FAILED)
     except OSError as error:

@@ -65,7 +65,10 @@ class StatusLine:
             self._on = False
 
     def show(self, text: str) -> None:
-        """Show a text instead of the last one; may be called from several threads, however often."""
+        """Show a text instead of the last one.
+
+        May be called from several threads, however often.
+        """
         with self._lock:
             self._text = text
             if time.monotonic() - self._at >= REDRAW_SECONDS:

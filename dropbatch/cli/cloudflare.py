@@ -1,4 +1,7 @@
-"""The part of Cloudflare's API that the doctor calls. Redirects are not followed; the token goes to one host only."""
+"""The part of Cloudflare's API that the doctor calls.
+
+Redirects are not followed; the token goes to one host only.
+"""
 
 from __future__ import annotations
 
@@ -89,12 +92,21 @@ class Api:
     def call(self, method: str, path: str, body: object = None) -> Reply:
         """Call a path below the base URL, with a JSON body if there is one."""
         sent = None if body is None else json.dumps(body).encode()
-        return self.send(method, f"{self.base_url}{path}", sent, {"Content-Type": "application/json"} if sent else {})
+        return self.send(
+            method,
+            f"{self.base_url}{path}",
+            sent,
+            {"Content-Type": "application/json"} if sent else {},
+        )
 
-    def run(self, model: str, body: dict[str, Any], *, query: str = "?queueRequest=true", **headers: str) -> Reply:
+    def run(
+        self, model: str, body: dict[str, Any], *, query: str = "?queueRequest=true", **headers: str
+    ) -> Reply:
         """POST to a model."""
         url = f"{self.base_url}/accounts/{self.account}/ai/run/{model}{query}"
-        return self.send("POST", url, json.dumps(body).encode(), {"Content-Type": "application/json", **headers})
+        return self.send(
+            "POST", url, json.dumps(body).encode(), {"Content-Type": "application/json", **headers}
+        )
 
     def send(self, method: str, url: str, body: bytes | None, headers: dict[str, str]) -> Reply:
         """Send one request.
@@ -106,11 +118,20 @@ class Api:
         if self.token:
             headers = {"Authorization": f"Bearer {self.token}", **headers}
         request = urllib.request.Request(url, body, headers, method=method)  # noqa: S310 - checked below
-        if request.type != "https" and request.host.partition(":")[0] not in {"127.0.0.1", "localhost"}:
+        if request.type != "https" and request.host.partition(":")[0] not in {
+            "127.0.0.1",
+            "localhost",
+        }:
             raise UsageError(f"{url}: a token is sent over https only.")
         try:
-            secure = urllib.request.HTTPSHandler(context=_trust()) if request.type == "https" else _NoRedirects
-            with urllib.request.build_opener(_NoRedirects, secure).open(request, timeout=TIMEOUT_SECONDS) as answer:
+            secure = (
+                urllib.request.HTTPSHandler(context=_trust())
+                if request.type == "https"
+                else _NoRedirects
+            )
+            with urllib.request.build_opener(_NoRedirects, secure).open(
+                request, timeout=TIMEOUT_SECONDS
+            ) as answer:
                 return _reply(answer.status, answer.headers, answer.read(MAX_REPLY_BYTES))
         except urllib.error.HTTPError as error:
             with error:
@@ -121,7 +142,9 @@ class Api:
 
 
 def _trust() -> ssl.SSLContext:
-    """Certificates that this machine or boto3 trusts: python.org's Python on a Mac knows none, a proxy has its own.
+    """Certificates that this machine or boto3 trusts.
+
+    Python.org's Python on a Mac knows none, a proxy has its own.
 
     Raises:
         Error: a file that a variable names cannot be read.
@@ -136,7 +159,9 @@ def _trust() -> ssl.SSLContext:
         try:
             context.load_verify_locations(None if folder else bundle, bundle if folder else None)
         except OSError as error:
-            raise Error(f"The certificates of AWS_CA_BUNDLE or REQUESTS_CA_BUNDLE, {bundle}: {error}") from error
+            raise Error(
+                f"The certificates of AWS_CA_BUNDLE or REQUESTS_CA_BUNDLE, {bundle}: {error}"
+            ) from error
     return context
 
 
@@ -153,8 +178,14 @@ def _reply(status: int, headers: Any, body: bytes) -> Reply:  # noqa: ANN401 - u
 
 
 def _is_active(verified: Reply) -> bool:
-    """Whether a token that was verified can still be used: Cloudflare also verifies one that has ended."""
-    ended = isinstance(verified.result, dict) and verified.result.get("status") in {"disabled", "expired"}
+    """Whether a token that was verified can still be used.
+
+    Cloudflare also verifies one that has ended.
+    """
+    ended = isinstance(verified.result, dict) and verified.result.get("status") in {
+        "disabled",
+        "expired",
+    }
     return verified.status == HTTPStatus.OK and not ended
 
 
@@ -164,7 +195,8 @@ def apis_of(base_url: str, account: str, value: str) -> list[Api]:
     Args:
         base_url: as `Api.base_url`, perhaps with a slash at its end.
         account: of tokens without one.
-        value: the secret's. One plain token is taken as it is, so that a space around it is noticed.
+        value: the secret's. One plain token is taken as it is, so that a space around it is
+            noticed.
     """
     tokens = read_tokens(value).tokens
     if len(tokens) == 1 and not tokens[0].account:
@@ -174,7 +206,10 @@ def apis_of(base_url: str, account: str, value: str) -> list[Api]:
 
 
 def first_wrong(apis: Sequence[Api], check: Callable[[Api], str]) -> str:
-    """What is wrong with the first token that is not good, by its number if there are several; empty if none is bad."""
+    """What is wrong with the first token that is not good, by its number if there are several.
+
+    Empty if none is bad.
+    """
     for number, api in enumerate(apis, 1):
         if wrong := check(api):
             return f"Token {number} of {len(apis)}: {wrong}" if len(apis) > 1 else wrong
@@ -182,10 +217,12 @@ def first_wrong(apis: Sequence[Api], check: Callable[[Api], str]) -> str:
 
 
 def check_token(api: Api) -> str:
-    """List one model, which is free; return what is wrong with the token and how to fix it, empty if nothing is.
+    """List one model, which is free.
 
-    Success proves that the token is valid and may read Workers AI in this account. Only a submit, which is billed,
-    would prove that it may run models.
+    Return what is wrong with the token and how to fix it, empty if nothing is.
+
+    Success proves that the token is valid and may read Workers AI in this account. Only a submit,
+    which is billed, would prove that it may run models.
 
     Raises:
         Error: no reply arrived, or one that says nothing about the token.
@@ -197,11 +234,15 @@ def check_token(api: Api) -> str:
         return ""
     _must_tell(reply)
     said = f"HTTP {reply.status}, code {reply.code}"
-    verified = [api.get(path) for path in ("/user/tokens/verify", f"/accounts/{api.account}/tokens/verify")]
+    verified = [
+        api.get(path) for path in ("/user/tokens/verify", f"/accounts/{api.account}/tokens/verify")
+    ]
     if any(map(_is_active, verified)):
         return (
-            f"The token is valid but may not use Workers AI in account {api.account} ({said}). Give it "
-            '"Workers AI - Read" and "Workers AI - Edit" for that account, or correct the account id.'
+            f"The token is valid but may not use Workers AI in account {api.account} "
+            f"({said}). Give it "
+            '"Workers AI - Read" and "Workers AI - Edit" for that account, or correct the '
+            "account id."
         )
     for one in verified:
         _must_tell(one)
@@ -227,9 +268,13 @@ def account_models(api: Api) -> bytes:
     """
     found: list[Any] = []
     for page in range(1, MAX_PAGES + 1):
-        reply = api.get(f"/accounts/{api.account}/ai/models/search?per_page={MODELS_PER_PAGE}&page={page}")
+        reply = api.get(
+            f"/accounts/{api.account}/ai/models/search?per_page={MODELS_PER_PAGE}&page={page}"
+        )
         if reply.status != HTTPStatus.OK or not isinstance(reply.result, list):
-            raise Error(f"Cloudflare does not list its models (HTTP {reply.status}, code {reply.code}).")
+            raise Error(
+                f"Cloudflare does not list its models (HTTP {reply.status}, code {reply.code})."
+            )
         found += reply.result
         total = (reply.body.get("result_info") or {}).get("total_count")
         if not reply.result or (total and len(found) >= total):

@@ -36,7 +36,10 @@ CALLS_AT_ONCE = 16
 
 @dataclass
 class Context:
-    """The stack that the options name, before or after the verb; `stack_name` is empty if nothing names one."""
+    """The stack that the options name, before or after the verb.
+
+    `stack_name` is empty if nothing names one.
+    """
 
     stack_name: str = field(default_factory=lambda: os.environ.get("DROPBATCH_STACK", ""))
     local: bool = False
@@ -60,12 +63,14 @@ class Context:
         """The stack."""
         return self.client.stack
 
-    def jobs(self, names: Sequence[str], find: Callable[[str], Job] | None = None) -> tuple[list[Job], bool]:
+    def jobs(
+        self, names: Sequence[str], find: Callable[[str], Job] | None = None
+    ) -> tuple[list[Job], bool]:
         """The jobs that names mean, each once; and whether they may be several.
 
-        A name may be a path prefix that ends in a slash or a pattern: the newest job of each path; or `-`: lines of
-        standard input that begin with an id, as `ls` prints them, also with `--json`. If they may be several, one that
-        means no job is said, and counts in `code`.
+        A name may be a path prefix that ends in a slash or a pattern: the newest job of each path;
+        or `-`: lines of standard input that begin with an id, as `ls` prints them, also with
+        `--json`. If they may be several, one that means no job is said, and counts in `code`.
 
         Args:
             names: of the jobs.
@@ -97,7 +102,9 @@ class Context:
         note(f"{job.id}  {in_options(str(error))}" if job else in_options(str(error)))
         self.code = worst(self.code, exit_of(error))
 
-    def each(self, function: Callable[[Job], Out], jobs: Iterable[Job], *, many: bool) -> Iterator[tuple[Job, Out]]:
+    def each(
+        self, function: Callable[[Job], Out], jobs: Iterable[Job], *, many: bool
+    ) -> Iterator[tuple[Job, Out]]:
         """Call a function for each job, some at the same time; yield each with its result.
 
         Raises:
@@ -162,7 +169,9 @@ class Context:
             return self.client.job(name)
         except NotFound:
             if is_many(name) and name.strip("/"):
-                raise UsageError(f"{name!r} may be several jobs, and this command takes one.") from None
+                raise UsageError(
+                    f"{name!r} may be several jobs, and this command takes one."
+                ) from None
             raise
 
 
@@ -187,7 +196,9 @@ def parse_since(_context: click.Context, _option: click.Parameter, value: str) -
         raise click.BadParameter(str(error)) from None
 
 
-def parse_seconds(_context: click.Context, _option: click.Parameter, value: str | None) -> float | None:
+def parse_seconds(
+    _context: click.Context, _option: click.Parameter, value: str | None
+) -> float | None:
     """Parse a duration: `90`, `90s`, `30m`, `12h` or `2d`."""
     if value is None:
         return None
@@ -239,7 +250,12 @@ strict = click.option("--strict", is_flag=True, help="Exit with 3 if records fai
 
 
 options = click.option(
-    "-o", "--option", "options", multiple=True, metavar="K=V", help='An option, for instance tags={"team":"x"}.'
+    "-o",
+    "--option",
+    "options",
+    multiple=True,
+    metavar="K=V",
+    help='An option, for instance tags={"team":"x"}.',
 )
 
 

@@ -44,17 +44,25 @@ def row(job: Job, status: Mapping[str, Any]) -> list[str]:
 
 def _age(job: Job) -> float:
     """Seconds since the upload; the time is in the job's id."""
-    return max((datetime.now(UTC) - job_time(job.id)).total_seconds(), 0.0) if JOB_ID.fullmatch(job.id) else 0.0
+    return (
+        max((datetime.now(UTC) - job_time(job.id)).total_seconds(), 0.0)
+        if JOB_ID.fullmatch(job.id)
+        else 0.0
+    )
 
 
 def details(job: Job, status: Mapping[str, Any]) -> Iterator[str]:
     """A job's file, model, age and cost, why it failed, and where its results are."""
     state = status["state"]
-    has_job = not (job.uploaded and status.get("error"))  # Or S3 tells the stack nothing of the upload.
+    # Or S3 tells the stack nothing of the upload.
+    has_job = not (job.uploaded and status.get("error"))
     manifest = job.manifest() if has_job and state in FINAL_JOB_STATES else None
     record = manifest or job.stack.read_json(job_record(job.id)) or {}
     yield f"file     {job.path}"
-    yield f"model    {record.get('model') or 'none'}, format {record.get('format') or 'not known yet'}"
+    yield (
+        f"model    {record.get('model') or 'none'}, format "
+        f"{record.get('format') or 'not known yet'}"
+    )
     yield f"age      {duration(_age(job))}{_took(manifest)}"
     if manifest and (cost := manifest.get("cost")):
         yield f"cost     ${cost['amount']}{', estimated' if cost['estimated'] else ''}"
@@ -74,7 +82,9 @@ def details(job: Job, status: Mapping[str, Any]) -> Iterator[str]:
 def _took(manifest: Mapping[str, Any] | None) -> str:
     if not manifest:
         return ""
-    began, ended = (datetime.fromisoformat(manifest[name]) for name in ("created_at", "completed_at"))
+    began, ended = (
+        datetime.fromisoformat(manifest[name]) for name in ("created_at", "completed_at")
+    )
     return f", took {duration((ended - began).total_seconds())}"
 
 
@@ -84,7 +94,9 @@ def _first_failure(job: Job, manifest: Mapping[str, Any]) -> str:
     if entry is None:
         return ""
     size = min(entry["bytes"], FIRST_BYTES)
-    head = b"".join(blocks(job.stack.s3, {"Bucket": job.stack.bucket, "Key": job.folder + entry["name"]}, size))
+    head = b"".join(
+        blocks(job.stack.s3, {"Bucket": job.stack.bucket, "Key": job.folder + entry["name"]}, size)
+    )
     first = head.partition(b"\n")[0]
     try:
         failure = next(read_failures([first]))

@@ -36,7 +36,8 @@ class Finding:
 
     Attributes:
         name: what was checked.
-        level: `ok`; `note`: worth knowing; `bad`: something does not work; `unknown`: it could not be checked.
+        level: `ok`; `note`: worth knowing; `bad`: something does not work; `unknown`: it could not
+            be checked.
         message: what was found, and what to do.
     """
 
@@ -61,9 +62,18 @@ def _stack(stack: Stack) -> Iterator[tuple[Level, str]]:
     if status in {"CREATE_COMPLETE", "UPDATE_COMPLETE", "UPDATE_ROLLBACK_COMPLETE"}:
         yield "ok", f"{stack.name}: {status}"
     elif status.endswith("_IN_PROGRESS"):
-        yield "note", f"{stack.name}: {status}. A deployment is under way; look again when it is over."
+        yield (
+            "note",
+            (f"{stack.name}: {status}. A deployment is under way; look again when it is over."),
+        )
     else:
-        yield "bad", f"{stack.name}: {status}. Its events in CloudFormation show why; deploy again with `make deploy`."
+        yield (
+            "bad",
+            (
+                f"{stack.name}: {status}. Its events in CloudFormation show why; deploy "
+                "again with `make deploy`."
+            ),
+        )
 
 
 def _clock(stack: Stack) -> Iterator[tuple[Level, str]]:
@@ -83,7 +93,10 @@ def _clock(stack: Stack) -> Iterator[tuple[Level, str]]:
         where = "ahead of" if ahead > 0 else "behind"
         yield (
             "bad",
-            f"This machine's clock is {abs(ahead):,.0f} s {where} AWS's. Set it: AWS denies requests beyond 300 s.",
+            (
+                f"This machine's clock is {abs(ahead):,.0f} s {where} AWS's. Set it: AWS "
+                "denies requests beyond 300 s."
+            ),
         )
 
 
@@ -96,7 +109,13 @@ def _functions(stack: Stack) -> Iterator[tuple[Level, str]]:
         if state in {"Active", "Inactive"} and update == "Successful":
             yield "ok", f"{name}: {state}"
         else:
-            yield "bad", f"{name}: {state}, last update {update}: {found.get('StateReason', '')}. Deploy again."
+            yield (
+                "bad",
+                (
+                    f"{name}: {state}, last update {update}: "
+                    f"{found.get('StateReason', '')}. Deploy again."
+                ),
+            )
 
 
 def _tick(stack: Stack) -> Iterator[tuple[Level, str]]:
@@ -111,12 +130,16 @@ def _tick(stack: Stack) -> Iterator[tuple[Level, str]]:
         (found,) = stack.client("cloudformation").describe_stacks(StackName=stack.name)["Stacks"]
         age = now - found["CreationTime"].timestamp()
         if age < TICK_SECONDS:
-            yield "note", f"The stack is {age:,.0f} s old; the first tick runs within a minute or two."
+            yield (
+                "note",
+                (f"The stack is {age:,.0f} s old; the first tick runs within a minute or two."),
+            )
             return
         yield (
             "bad",
             (
-                f"No tick was logged in the last {2 * TICK_SECONDS:,.0f} s. Is the schedule enabled? "
+                f"No tick was logged in the last {2 * TICK_SECONDS:,.0f} s. Is the "
+                "schedule enabled? "
                 "`dropbatch tail` shows whether the poll function fails."
             ),
         )
@@ -128,7 +151,11 @@ def _tick(stack: Stack) -> Iterator[tuple[Level, str]]:
 
 def _queues(stack: Stack) -> Iterator[tuple[Level, str]]:
     waiting = _counts(stack, lambda name: name.endswith(QUEUE) and not name.endswith(DEAD_LETTERS))
-    yield "ok", ", ".join(f"{name.removesuffix(QUEUE)} {count:,}" for name, count in waiting.items()) + " messages"
+    yield (
+        "ok",
+        ", ".join(f"{name.removesuffix(QUEUE)} {count:,}" for name, count in waiting.items())
+        + " messages",
+    )
 
 
 def _dead_letters(stack: Stack) -> Iterator[tuple[Level, str]]:
@@ -138,7 +165,8 @@ def _dead_letters(stack: Stack) -> Iterator[tuple[Level, str]]:
             yield (
                 "bad",
                 (
-                    f"{queue}: {count:,} messages failed five times. `dropbatch tail --since 1d` shows why; when "
+                    f"{queue}: {count:,} messages failed five times. `dropbatch tail "
+                    "--since 1d` shows why; when "
                     "fixed, `dropbatch redrive` sends them again."
                 ),
             )
@@ -150,7 +178,9 @@ def _counts(stack: Stack, wanted: Callable[[str], bool]) -> dict[str, int]:
     """About how many messages each queue holds."""
     sqs, name = stack.client("sqs"), "ApproximateNumberOfMessages"
     return {
-        output: int(sqs.get_queue_attributes(QueueUrl=url, AttributeNames=[name])["Attributes"][name])
+        output: int(
+            sqs.get_queue_attributes(QueueUrl=url, AttributeNames=[name])["Attributes"][name]
+        )
         for output, url in sorted(stack.outputs.items())
         if wanted(output)
     }
@@ -172,25 +202,38 @@ def _pauses(stack: Stack) -> Iterator[tuple[Level, str]]:
         if unfinished == MAX_JOBS:
             break
     for code, (count, message) in sorted(reasons.items()):
-        yield ("note" if code == "paused" else "bad"), f"{count:,} jobs are waiting: {code}: {message}"
+        yield (
+            ("note" if code == "paused" else "bad"),
+            f"{count:,} jobs are waiting: {code}: {message}",
+        )
     if not reasons and word != "pause":
         yield "ok", f"no pause; {unfinished:,} unfinished jobs of the last 7 days"
 
 
 def _alarms(stack: Stack) -> Iterator[tuple[Level, str]]:
     pages = stack.client("cloudwatch").get_paginator("describe_alarms")
-    raised = pages.paginate(AlarmNamePrefix=f"{stack.name}-", StateValue="ALARM").search("MetricAlarms[]")
-    ours = re.compile(rf"{re.escape(stack.name)}-[A-Za-z0-9]+Alarm-[A-Za-z0-9]+")  # Not of "NAME-staging".
+    raised = pages.paginate(AlarmNamePrefix=f"{stack.name}-", StateValue="ALARM").search(
+        "MetricAlarms[]"
+    )
+    # Not of "NAME-staging".
+    ours = re.compile(rf"{re.escape(stack.name)}-[A-Za-z0-9]+Alarm-[A-Za-z0-9]+")
     alarm = None
     for alarm in filter(lambda one: ours.fullmatch(one["AlarmName"]), raised):
-        yield "bad", f"{alarm['AlarmName']}: {alarm.get('AlarmDescription') or alarm['StateReason']}"
+        yield (
+            "bad",
+            (f"{alarm['AlarmName']}: {alarm.get('AlarmDescription') or alarm['StateReason']}"),
+        )
     if alarm is None:
         yield "ok", "none raised"
 
 
 def _models(stack: Stack) -> Iterator[tuple[Level, str]]:
     known = known_models(stack)
-    yield ("note", known.trouble) if known.trouble else ("ok", f"facts of {known.catalog.read_on}, {known.origin}")
+    yield (
+        ("note", known.trouble)
+        if known.trouble
+        else ("ok", f"facts of {known.catalog.read_on}, {known.origin}")
+    )
     model = environment_of(stack).get("DEFAULT_MODEL", "")
     if not model:
         yield "ok", "no DefaultModel: each upload names its model"
@@ -198,14 +241,22 @@ def _models(stack: Stack) -> Iterator[tuple[Level, str]]:
     if not known.catalog.lists(model):
         yield "note", f"DefaultModel {model} is not in the list of `dropbatch models --all`."
     elif not known.catalog.find(model).batch:
-        yield "bad", f"DefaultModel {model} does not take batches. `dropbatch models` lists those that do."
+        yield (
+            "bad",
+            (
+                f"DefaultModel {model} does not take batches. `dropbatch models` lists "
+                "those that do."
+            ),
+        )
     else:
         yield "ok", f"DefaultModel {model}"
 
 
 def environment_of(stack: Stack) -> dict[str, str]:
     """The environment of the stack's submit function, which has its parameters."""
-    found = stack.client("lambda").get_function_configuration(FunctionName=stack.outputs["SubmitFunctionName"])
+    found = stack.client("lambda").get_function_configuration(
+        FunctionName=stack.outputs["SubmitFunctionName"]
+    )
     variables: dict[str, str] = found.get("Environment", {}).get("Variables", {})
     return variables
 
@@ -217,14 +268,23 @@ def _token(stack: Stack) -> Iterator[tuple[Level, str]]:
 
     token = os.environ.get("CLOUDFLARE_API_TOKEN", "").strip()
     if not token:
-        yield "note", "not checked: the stack's token is a secret. Set CLOUDFLARE_API_TOKEN to check one."
+        yield (
+            "note",
+            ("not checked: the stack's token is a secret. Set CLOUDFLARE_API_TOKEN to check one."),
+        )
         return
     environment = environment_of(stack)
     apis = apis_of(environment["WORKERS_AI_BASE_URL"], environment["CLOUDFLARE_ACCOUNT_ID"], token)
     if wrong := first_wrong(apis, check_token):
         yield "bad", wrong
     elif len(apis) > 1:
-        yield "ok", f"each of the {len(apis)} tokens of CLOUDFLARE_API_TOKEN may read Workers AI in its account"
+        yield (
+            "ok",
+            (
+                f"each of the {len(apis)} tokens of CLOUDFLARE_API_TOKEN may read Workers "
+                "AI in its account"
+            ),
+        )
     else:
         yield "ok", "the token of CLOUDFLARE_API_TOKEN may read Workers AI in the stack's account"
 

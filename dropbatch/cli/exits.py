@@ -1,4 +1,7 @@
-"""Exit codes, the same for every verb; the code of each error of the library, and its words for a command line."""
+"""Exit codes, the same for every verb.
+
+The code of each error of the library, and its words for a command line.
+"""
 
 from __future__ import annotations
 
@@ -35,12 +38,16 @@ _FROM_BEST = (Exit.DONE, Exit.SOME_FAILED, Exit.JOB_FAILED)
 
 def worst(*codes: Exit) -> Exit:
     """The code of a command of whose jobs each has one."""
-    return max(codes, key=lambda one: _FROM_BEST.index(one) if one in _FROM_BEST else len(_FROM_BEST) + one)
+    return max(
+        codes, key=lambda one: _FROM_BEST.index(one) if one in _FROM_BEST else len(_FROM_BEST) + one
+    )
 
 
 def exit_of(error: Error) -> Exit:
     """The exit code of a command that an error ends."""
-    return next((code for kind, code in _OF_ERRORS.items() if isinstance(error, kind)), Exit.JOB_FAILED)
+    return next(
+        (code for kind, code in _OF_ERRORS.items() if isinstance(error, kind)), Exit.JOB_FAILED
+    )
 
 
 _ARGUMENTS = {
@@ -55,7 +62,8 @@ _ARGUMENTS = {
 def in_options(message: str) -> str:
     """A message of the library, or of a job, in the words of the command line.
 
-    The library names arguments and calls as a program writes them: `force=True`, `max_cost`, `job.wait()`.
+    The library names arguments and calls as a program writes them: `force=True`, `max_cost`,
+    `job.wait()`.
     """
     from dropbatch.core.keys import JOB_ID
     from dropbatch.core.option_values import OPTIONS

@@ -35,7 +35,9 @@ def get_files(
     """
     bar = FilesBar()
     try:
-        done = job.download(folder, bar.show, merged=merged, exports=exports, columns=columns, force=force)
+        done = job.download(
+            folder, bar.show, merged=merged, exports=exports, columns=columns, force=force
+        )
     except KeyboardInterrupt:
         raise Interrupted("\nInterrupted. The same command resumes the download.") from None
     finally:
@@ -58,18 +60,25 @@ def failure_of(job: Job, manifest: dict[str, Any]) -> str:
 
 
 def note_export(one: Exported, of: str = "") -> None:
-    """Say what a file lacks, or has otherwise; `of` comes before, and names the job where there are several."""
+    """Say what a file lacks, or has otherwise.
+
+    `of` comes before, and names the job where there are several.
+    """
     if one.left_out:
         note(f"{of}{one.left_out:,} failed records are left out of {one.path.name}.")
     if one.renamed:
         note(
-            f"{of}{one.path.name}: {one.renamed:,} of {one.records:,} ids are made of the job's id and the record's, "
+            f"{of}{one.path.name}: {one.renamed:,} of {one.records:,} ids are made of the "
+            "job's id and the record's, "
             "whose reference is missing, longer than 64 bytes, or another record's."
         )
 
 
 def show_merged(done: Merged, of: str = "") -> None:
-    """Print what was merged, and say what was not; `of` comes before, and names the job where there are several."""
+    """Print what was merged, and say what was not.
+
+    `of` comes before, and names the job where there are several.
+    """
     for one in done.skipped:
         note(f"{of}Retry {one.job_id} is skipped: {one.message}")
     shown = {

@@ -1,4 +1,7 @@
-"""Jobs are followed until they are over: progress, each one's end, its files; one table for many."""
+"""Jobs are followed until they are over: progress, each one's end, its files.
+
+One table for many.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,9 @@ class Row(NamedTuple):
 def path_in(folder: Path, path: str) -> Path:
     """The folder of a job's results: its path, below a folder that it cannot leave."""
     parts = [one.replace("\\", "%5C").replace("\0", "%00") for one in path.split("/")]
-    return folder.joinpath(*("%" + one.replace(".", "%2E") if one in {"", ".", ".."} else one for one in parts))
+    return folder.joinpath(
+        *("%" + one.replace(".", "%2E") if one in {"", ".", ".."} else one for one in parts)
+    )
 
 
 @dataclass
@@ -84,7 +89,9 @@ class Following:
     """Paths of several of the jobs: each has a folder of its id below its path's."""
 
     def follow(self, jobs: Sequence[Job]) -> Exit:
-        """Wait until jobs are over, download what is wanted, print how each ended; return the worst exit code.
+        """Wait until jobs are over, download what is wanted, print how each ended.
+
+        Return the worst exit code.
 
         Raises:
             Error: the only job does not exist, or its files cannot be downloaded.
@@ -100,14 +107,20 @@ class Following:
             except Error as error:
                 lost[job] = error
         made = [job for job in jobs if job not in lost]
-        ended = chain(lost.items(), each_over(made, Progress(), self.timeout, self.go_on, ends) if made else ())
+        ended = chain(
+            lost.items(),
+            each_over(made, Progress(), self.timeout, self.go_on, ends) if made else (),
+        )
         if not self.many and len(jobs) == 1:
             (only,) = ended
             return self._one(*only)
         return self._many(jobs, at_once(lambda one: self._download(*one), ended, DOWNLOADS_AT_ONCE))
 
     def collect(self, jobs: Sequence[Job]) -> Exit:
-        """Download the files of many finished jobs, print a line for each; return the worst exit code."""
+        """Download the files of many finished jobs, print a line for each.
+
+        Return the worst exit code.
+        """
         self._note_twice(jobs)
 
         def read(job: Job) -> tuple[Job, dict[str, Any] | Error]:
@@ -127,7 +140,10 @@ class Following:
         jobs: Sequence[Job],
         ended: Iterable[tuple[tuple[Job, dict[str, Any] | Error], Delivery | Error | None]],
     ) -> Exit:
-        """Show how many jobs ended: with `--json` each one's manifest at once, else a table at the end."""
+        """Show how many jobs ended.
+
+        With `--json` each one's manifest at once, else a table at the end.
+        """
         total, rows, code = Total(len(jobs)), dict[Job, Row](), Exit.DONE
         cost = _Cost()
         for (job, found), done in ended:
@@ -149,7 +165,9 @@ class Following:
         return code
 
     def _note_twice(self, jobs: Sequence[Job]) -> None:
-        self.twice = {path for path, count in Counter(job.path for job in jobs).items() if count > 1}
+        self.twice = {
+            path for path, count in Counter(job.path for job in jobs).items() if count > 1
+        }
 
     def _one(self, job: Job, manifest: dict[str, Any] | Error) -> Exit:
         """Say how the only job ended, and download its files."""
@@ -168,7 +186,10 @@ class Following:
         return self._exit(manifest, None)
 
     def _download(self, job: Job, found: dict[str, Any] | Error) -> Delivery | Error | None:
-        """Download one of many jobs' files, if that is wanted; return what was written, or what failed."""
+        """Download one of many jobs' files, if that is wanted.
+
+        Return what was written, or what failed.
+        """
         if self.folder is None or isinstance(found, Error):
             return found if isinstance(found, Error) else None
         folder = path_in(self.folder, job.path)
@@ -189,7 +210,10 @@ class Following:
         return Exit.SOME_FAILED if self.whole and done.merged and done.merged.skipped else Exit.DONE
 
     def _make_room(self, folder: Path, manifest: dict[str, Any]) -> None:
-        """Remove what an older job of the same path left there; what somebody else wrote or changed stays."""
+        """Remove what an older job of the same path left there.
+
+        What somebody else wrote or changed stays.
+        """
         older = read_manifest(folder / MANIFEST) if self.replaces else None
         if older is None or older["job_id"] == manifest["job_id"]:
             return
@@ -213,7 +237,11 @@ class Following:
         if width is not None:  # In a pipe, the columns do not depend on the other jobs.
             widest = [max(len(cell.text) for cell in column) for column in zip(*shown, strict=True)]
             shown = [
-                tuple(cell._replace(width=most) for cell, most in zip(cells, widest, strict=True) if most)
+                tuple(
+                    cell._replace(width=most)
+                    for cell, most in zip(cells, widest, strict=True)
+                    if most
+                )
                 for cells in shown
             ]
         for row, cells in zip(rows, shown, strict=True):
@@ -224,7 +252,10 @@ class Following:
         where = f" The results are in {self.folder}." if self.folder else ""
         note(f"{', '.join(filter(None, parts))}.{where}")
         if total.failed_records:
-            note("`dropbatch report JOB` shows why records failed, `dropbatch retry JOB...` tries them again.")
+            note(
+                "`dropbatch report JOB` shows why records failed, `dropbatch retry JOB...` "
+                "tries them again."
+            )
 
 
 def _row(job: Job, found: dict[str, Any] | Error, problem: Error | None) -> Row:
@@ -234,7 +265,15 @@ def _row(job: Job, found: dict[str, Any] | Error, problem: Error | None) -> Row:
     if error := found["error"]:
         says = f"{error['code']}: {in_options(error['message'])}"
     counts = found["counts"]
-    return Row(job.id, job.path, found["state"], counts["total"] or 0, counts["failed"] or 0, _cost(found), says)
+    return Row(
+        job.id,
+        job.path,
+        found["state"],
+        counts["total"] or 0,
+        counts["failed"] or 0,
+        _cost(found),
+        says,
+    )
 
 
 def _cost(manifest: dict[str, Any]) -> str:
@@ -260,4 +299,6 @@ class _Cost:
 
     def __str__(self) -> str:
         known = f"{'~' if self.is_estimated else ''}${self.amount:f}" if self.amount else ""
-        return ", ".join(filter(None, (known, f"cost of {self.unknown:,} not known" if self.unknown else "")))
+        return ", ".join(
+            filter(None, (known, f"cost of {self.unknown:,} not known" if self.unknown else ""))
+        )

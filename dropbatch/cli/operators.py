@@ -23,14 +23,17 @@ READ_SECONDS = 2.0
 LATE_SECONDS = 10.0
 """How late, in seconds, a log line may arrive."""
 SETTLE_SECONDS = 3.0
-"""Seconds after which a line is shown: by then most that are older have arrived, also those of the other function."""
+"""Seconds after which a line is shown.
+
+By then most that are older have arrived, also those of the other function.
+"""
 
 
 def redrive(stack: Stack) -> dict[str, int]:
     """Send the messages of the dead-letter queues back to their queues; return how many, by queue.
 
-    A message is deleted after its queue has accepted it. An interrupted run may send one twice, which is harmless:
-    every message may be delivered more than once.
+    A message is deleted after its queue has accepted it. An interrupted run may send one twice,
+    which is harmless: every message may be delivered more than once.
     """
     sqs = stack.client("sqs")
     moved = {}
@@ -95,8 +98,13 @@ def _parsed(line: str) -> dict[str, Any]:
 
 
 def _events(logs: Any, group: str, since: float, more: dict[str, Any]) -> Iterator[dict[str, Any]]:  # noqa: ANN401
-    """A group's log lines in JSON, in the order of their times; within a page, that of the streams may come first."""
-    pages = logs.get_paginator("filter_log_events").paginate(logGroupName=group, startTime=int(since * 1000), **more)
+    """A group's log lines in JSON, in the order of their times.
+
+    Within a page, that of the streams may come first.
+    """
+    pages = logs.get_paginator("filter_log_events").paginate(
+        logGroupName=group, startTime=int(since * 1000), **more
+    )
     for page in pages:
         lines = [event for event in page["events"] if event["message"].startswith("{")]
         yield from sorted(lines, key=lambda one: one["timestamp"])

@@ -22,7 +22,12 @@ if TYPE_CHECKING:
 
 MAX_NAMES = 20
 """At most this many files are named in a message."""
-KINDS = {stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
+KINDS = {
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
 
 
 class Planned(NamedTuple):
@@ -37,7 +42,9 @@ class Planned(NamedTuple):
     name: str | None
 
 
-def plan(sources: Sequence[str], name: str | None, stack: Callable[[], Stack]) -> tuple[list[Planned], bool]:
+def plan(
+    sources: Sequence[str], name: str | None, stack: Callable[[], Stack]
+) -> tuple[list[Planned], bool]:
     """The files that arguments mean, and whether they are several, or may be.
 
     Args:
@@ -46,8 +53,8 @@ def plan(sources: Sequence[str], name: str | None, stack: Callable[[], Stack]) -
         stack: finds the stack, which is only asked for what lies in S3.
 
     Raises:
-        UsageError: one does not exist or has no files, two would have one name, or --name names a file where a folder
-            is needed.
+        UsageError: one does not exist or has no files, two would have one name, or --name names a
+            file where a folder is needed.
     """
     many = len(sources) > 1 or any(map(_is_folder, sources))
     if name is not None and not name.endswith("/") and many:
@@ -64,7 +71,8 @@ def plan(sources: Sequence[str], name: str | None, stack: Callable[[], Stack]) -
             key = _key(one)
             if key in found:
                 raise UsageError(
-                    f"{found[key].source} and {one.source} would both be {key}. Upload their folder, or give each "
+                    f"{found[key].source} and {one.source} would both be {key}. Upload "
+                    "their folder, or give each "
                     "another --name."
                 )
             found[key] = one
@@ -96,7 +104,9 @@ def _key(one: Planned) -> str:
     return upload_key(one.name, own)
 
 
-def _files_of(source: str, name: str | None, stack: Callable[[], Stack], left_out: list[str]) -> Iterator[Planned]:
+def _files_of(
+    source: str, name: str | None, stack: Callable[[], Stack], left_out: list[str]
+) -> Iterator[Planned]:
     path = Path(source)
     if is_stored(source):
         if _is_folder(source):

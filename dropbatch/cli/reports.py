@@ -40,7 +40,9 @@ def billed_again(manifest: dict[str, Any]) -> Iterator[str]:
     if submits := manifest.get("unknowable_submits"):
         yield f"submits of unknown outcome: {submits:,}, which may be billed twice"
     if submits := manifest.get("doubtful_submits"):
-        yield f"submits that an error does not prove refused: {submits:,}, which may be billed twice"
+        yield (
+            f"submits that an error does not prove refused: {submits:,}, which may be billed twice"
+        )
     if batches := (manifest.get("cost") or {}).get("uncollected_batches"):
         yield f"accepted submits whose answer was not collected: {batches:,}, which are billed"
 
@@ -79,5 +81,9 @@ def _estimate(estimate: dict[str, Any]) -> str:
     if not parts:
         return "none: there is nothing to send"
     cost = estimate["cost"]
-    price = f"${cost['amount']} at the prices of {cost['priced_at']}" if cost else "the model's price is unknown"
+    price = (
+        f"${cost['amount']} at the prices of {cost['priced_at']}"
+        if cost
+        else "the model's price is unknown"
+    )
     return ", ".join([*parts, price])

@@ -1,4 +1,7 @@
-"""Lines of tables about jobs. In a pipe they are whole; on a narrow terminal less important columns go first."""
+"""Lines of tables about jobs.
+
+In a pipe they are whole; on a narrow terminal less important columns go first.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,11 @@ def job_lines(cells: Sequence[Cell], path: str, says: str, width: int | None) ->
     if width is None:
         return [GAP.join(filter(None, [*map(str, cells), path, says])).rstrip()]
     path, says, kept = printable(path), printable(says), list(cells)
-    while kept and _width(kept) + MIN_PATH > width and (least := max(kept, key=lambda one: one.rank)).rank:
+    while (
+        kept
+        and _width(kept) + MIN_PATH > width
+        and (least := max(kept, key=lambda one: one.rank)).rank
+    ):
         kept.remove(least)
     path = shortened(path, max(width - _width(kept), MIN_PATH // 2))
     first = GAP.join([*map(str, kept), path]).rstrip()

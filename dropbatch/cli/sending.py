@@ -1,4 +1,7 @@
-"""`put`: files are checked, all of them before the first is sent, and then sent, eight at a time."""
+"""`put`: files are checked, all of them before the first is sent, and then sent.
+
+Eight at a time.
+"""
 
 from __future__ import annotations
 
@@ -88,13 +91,17 @@ class Sending:
                         errors[number] = one
                     else:
                         found[number] = one
-                    line.show(f"checked {len(found) + len(errors):,} of {len(self.planned):,} files")
+                    line.show(
+                        f"checked {len(found) + len(errors):,} of {len(self.planned):,} files"
+                    )
         except KeyboardInterrupt:
             raise Interrupted("\nInterrupted. Nothing was sent.") from None
         self._judge([errors[number] for number in sorted(errors)])
         return [found[number] for number in sorted(found)]
 
-    def _prepared(self, one: Planned, read: Callable[[str], bytes | None], *, records: bool) -> Submission:
+    def _prepared(
+        self, one: Planned, read: Callable[[str], bytes | None], *, records: bool
+    ) -> Submission:
         source = standard_input().buffer if one.source == "-" else one.source
         submission = prepare(self.stack, source, one.name, self.options, task_token=self.task_token)
         try:
@@ -113,7 +120,8 @@ class Sending:
         for one in self.refused[:MAX_NAMES]:
             note(one)
         note(
-            f"{len(errors):,} of {len(self.planned):,} files would be refused, so nothing was sent. --skip-bad leaves "
+            f"{len(errors):,} of {len(self.planned):,} files would be refused, so nothing "
+            "was sent. --skip-bad leaves "
             "them out."
         )
         raise SystemExit(worst(*map(exit_of, errors)))
@@ -125,7 +133,11 @@ class Sending:
             Error: one failed; the others that were under way have ended, and no more was sent.
             Interrupted: the user interrupted it.
         """
-        there = {} if self.existing_since is None else find_existing(self.stack, submissions, self.existing_since)
+        there = (
+            {}
+            if self.existing_since is None
+            else find_existing(self.stack, submissions, self.existing_since)
+        )
         jobs: dict[str, Job] = {}
         failed: list[Error] = []
         until_failed = takewhile(lambda _: not failed, submissions)
@@ -141,7 +153,9 @@ class Sending:
                         self._show(one, made, existing=one.existed or one.key in there)
             except KeyboardInterrupt:
                 abort_under_way()
-                raise Interrupted(f"\nInterrupted. {self._progress_of(submissions, jobs)}") from None
+                raise Interrupted(
+                    f"\nInterrupted. {self._progress_of(submissions, jobs)}"
+                ) from None
         if failed:
             if len(submissions) > 1:
                 note(self._progress_of(submissions, jobs))
@@ -152,11 +166,16 @@ class Sending:
         if job.uploaded and not job.uploaded.size:
             name = one.source if isinstance(one.source, str) else "Standard input"
             note(f"{name} is empty: its job has no records.")
-        shown = {"path": job.path, "version": job.uploaded and job.uploaded.version, "job_id": job.id}
+        shown = {
+            "path": job.path,
+            "version": job.uploaded and job.uploaded.version,
+            "job_id": job.id,
+        }
         again = "  is there already" if existing else ""
         emit(
             shown | ({"existing": True} if existing else {}),
-            f"{one.source if one.in_place else f's3://{self.stack.bucket}/inbox/{job.path}'}  job {job.id}{again}",
+            f"{one.source if one.in_place else f's3://{self.stack.bucket}/inbox/{job.path}'} "
+            f" job {job.id}{again}",
         )
 
     def _progress_of(self, submissions: Sequence[Submission], jobs: Mapping[str, Job]) -> str:
@@ -164,7 +183,10 @@ class Sending:
         names: dict[bool, list[str]] = {True: [], False: []}
         for one in submissions:
             names[one.key in jobs].append(one.source if isinstance(one.source, str) else "-")
-        return f"Uploaded: {some(names[True])}. Not uploaded, or not confirmed: {some(names[False])}. {self.resumes}"
+        return (
+            f"Uploaded: {some(names[True])}. Not uploaded, or not confirmed: "
+            f"{some(names[False])}. {self.resumes}"
+        )
 
     def report_refused(self) -> Exit:
         """Name the files that were left out because the stack would refuse them."""
@@ -184,7 +206,8 @@ def _sender(
             return Job.of_upload(stack, there[one.key])
         is_small = one.size is not None and one.size < PART_BYTES
         try:
-            # The parts of a large one are sent at the same time, so that two would take twice the memory.
+            # The parts of a large one are sent at the same time, so that two would take twice the
+            # memory.
             with nullcontext() if is_small else large:
                 return one.send(advance)
         except Error as error:
@@ -231,7 +254,10 @@ def _bar(
             nonlocal sent
             with lock:
                 sent += count
-                line.show(f"sending {len(left):,} files: {sent / 1e6:,.1f} of {max(size, sent) / 1e6:,.1f} MB")
+                line.show(
+                    f"sending {len(left):,} files: {sent / 1e6:,.1f} of "
+                    f"{max(size, sent) / 1e6:,.1f} MB"
+                )
 
         yield advance_all, line
 
@@ -244,7 +270,9 @@ def begun(folder: Path) -> datetime | None:
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError):
-        raise UsageError(f"{folder / BEGUN} was changed. Delete it, or choose another folder.") from None
+        raise UsageError(
+            f"{folder / BEGUN} was changed. Delete it, or choose another folder."
+        ) from None
 
 
 def begin(folder: Path, places: Mapping[tuple[str, str], Path]) -> None:
@@ -255,24 +283,31 @@ def begin(folder: Path, places: Mapping[tuple[str, str], Path]) -> None:
         places: where each job's files will lie, by the bucket and the key of its upload.
 
     Raises:
-        UsageError: one has a job's files already, and not those of an earlier `put` of the same upload; or the folder
-            cannot be written.
+        UsageError: one has a job's files already, and not those of an earlier `put` of the same
+            upload; or the folder cannot be written.
     """
     has_begun = (folder / BEGUN).exists()
     for of, place in places.items():
         source = (read_manifest(place / MANIFEST) or {}).get("source", {})
         is_ours = has_begun and (source.get("bucket"), source.get("key")) == of
         if (place / MANIFEST).exists() and not is_ours:
-            raise UsageError(f"{place} has the files of another job. Choose another folder with --get.")
+            raise UsageError(
+                f"{place} has the files of another job. Choose another folder with --get."
+            )
     if has_begun:
         return
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / BEGUN).write_text(json.dumps({"began": f"{datetime.now(UTC).isoformat()}"}) + "\n")
+        (folder / BEGUN).write_text(
+            json.dumps({"began": f"{datetime.now(UTC).isoformat()}"}) + "\n"
+        )
 
 
 def since(folder: Path | None, *, skip_existing: bool) -> datetime | None:
-    """From when on an upload of the same content need not be sent again; None: everything is sent."""
+    """From when on an upload of the same content need not be sent again; None.
+
+    Everything is sent.
+    """
     if skip_existing:
         return EVER
     return begun(folder) if folder else None

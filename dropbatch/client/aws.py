@@ -18,40 +18,86 @@ if TYPE_CHECKING:
 
     import boto3
 
-_DENIED = {"AccessDenied", "AccessDeniedException", "403", "AccessDeniedFault", "UnauthorizedOperation", "Forbidden"}
+_DENIED = {
+    "AccessDenied",
+    "AccessDeniedException",
+    "403",
+    "AccessDeniedFault",
+    "UnauthorizedOperation",
+    "Forbidden",
+}
 _EXPIRED = {"ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired"}
 _UNKNOWN_KEY = {
-    *("InvalidAccessKeyId", "InvalidClientTokenId", "UnrecognizedClientException", "SignatureDoesNotMatch"),
-    *("InvalidToken", "AuthFailure", "InvalidSignatureException", "IncompleteSignature", "MissingAuthenticationToken"),
+    *(
+        "InvalidAccessKeyId",
+        "InvalidClientTokenId",
+        "UnrecognizedClientException",
+        "SignatureDoesNotMatch",
+    ),
+    *(
+        "InvalidToken",
+        "AuthFailure",
+        "InvalidSignatureException",
+        "IncompleteSignature",
+        "MissingAuthenticationToken",
+    ),
 }
-_SIGN_IN = {"AssumeRole", "AssumeRoleWithWebIdentity", "AssumeRoleWithSAML", "GetRoleCredentials", "GetSessionToken"}
+_SIGN_IN = {
+    "AssumeRole",
+    "AssumeRoleWithWebIdentity",
+    "AssumeRoleWithSAML",
+    "GetRoleCredentials",
+    "GetSessionToken",
+}
 """Operations by which credentials are obtained."""
 _SKEWED = {"RequestTimeTooSkewed", "RequestInTheFuture"}
 _SKEW_WORDS = re.compile("Signature expired|Signature not yet current", re.IGNORECASE)
 """In the message of a service whose code for a wrong clock is the one for a wrong key."""
 MAX_CLOCK_SECONDS = 300.0
 """AWS denies requests that are signed with a clock that differs by more than five minutes."""
-_BUSY = {"SlowDown", "ServiceUnavailable", "InternalError", "Throttling", "ThrottlingException", "500", "503"}
+_BUSY = {
+    "SlowDown",
+    "ServiceUnavailable",
+    "InternalError",
+    "Throttling",
+    "ThrottlingException",
+    "500",
+    "503",
+}
 _NOT_FOUND = {"NoSuchKey", "404", "NoSuchBucket", "NotFound", "ResourceNotFoundException"}
 
 HOW_TO_SIGN_IN = (
-    "Sign in as for the AWS CLI: `aws login` or `aws sso login`, with `--profile NAME` if AWS_PROFILE names one, or "
+    "Sign in as for the AWS CLI: `aws login` or `aws sso login`, with `--profile NAME` if "
+    "AWS_PROFILE names one, or "
     "`aws configure` for access keys. `aws sts get-caller-identity` shows whether it worked."
 )
-USERS_ADVICE = "Attach the policy in the stack's output UserPolicyArn; operator commands need OperatorPolicyArn."
+USERS_ADVICE = (
+    "Attach the policy in the stack's output UserPolicyArn; operator commands need "
+    "OperatorPolicyArn."
+)
 _REFUSERS = {
-    "service control policy": "A policy of your organization refuses it; only who administers the organization can "
+    "service control policy": "A policy of your organization refuses it; only who administers "
+    "the organization can "
     "change that.",
-    "resource control policy": "A policy of your organization refuses it; only who administers the organization can "
+    "resource control policy": "A policy of your organization refuses it; only who administers "
+    "the organization can "
     "change that.",
-    "permissions boundary": "The permissions boundary of your user or role refuses it, whatever policy is attached: "
+    "permissions boundary": "The permissions boundary of your user or role refuses it, "
+    "whatever policy is attached: "
     "the boundary must allow it too.",
-    "session policy": "The policy of your session refuses it: sign in with another role or permission set.",
+    "session policy": (
+        "The policy of your session refuses it: sign in with another role or permission set."
+    ),
     "VPC endpoint policy": "The policy of the VPC endpoint that the call went through refuses it.",
 }
-"""What to do, by the kind of policy that AWS's message names, if it is not one that UserPolicyArn adds to."""
+"""What to do, by the kind of policy that AWS's message names.
+
+If it is not one that UserPolicyArn adds to.
+"""
 _REFUSED_BY = re.compile(f"(?:explicit deny in an?|because no) ({'|'.join(_REFUSERS)})")
-_OTHER_DENY = "A policy denies it explicitly: it must be changed, because no other policy can allow it."
+_OTHER_DENY = (
+    "A policy denies it explicitly: it must be changed, because no other policy can allow it."
+)
 _WRITES = ("PutObject", "CreateMultipartUpload", "CopyObject")
 """S3's operations that decide how an object is encrypted."""
 
@@ -64,10 +110,12 @@ def sign_in(
 ) -> boto3.Session:
     """A session that finds region and credentials as the AWS CLI does.
 
-    A role is remembered where the AWS CLI remembers it, so that both ask for a code (MFA) once an hour.
+    A role is remembered where the AWS CLI remembers it, so that both ask for a code (MFA) once an
+    hour.
 
     Args:
-        region: None for the configured one: as the AWS CLI, and unlike boto3, AWS_REGION comes first.
+        region: None for the configured one: as the AWS CLI, and unlike boto3, AWS_REGION comes
+            first.
         profile: None for the configured one.
         copy: where another program looks for roles.
     """
@@ -126,15 +174,23 @@ def encrypting(client: Callable[..., Any], kms_key: str) -> Callable[..., Any]:
 
 
 def trusted_bundles() -> list[str]:
-    """Files of certificates that boto3 trusts: those of AWS_CA_BUNDLE, `ca_bundle` and REQUESTS_CA_BUNDLE, its own."""
+    """Files of certificates that boto3 trusts.
+
+    Those of AWS_CA_BUNDLE, `ca_bundle` and REQUESTS_CA_BUNDLE, its own.
+    """
     from botocore.httpsession import where
     from botocore.session import get_session
 
-    configured = get_session().get_config_variable("ca_bundle"), os.environ.get("REQUESTS_CA_BUNDLE")
+    configured = (
+        get_session().get_config_variable("ca_bundle"),
+        os.environ.get("REQUESTS_CA_BUNDLE"),
+    )
     return [*filter(None, configured), where()]
 
 
-def session(endpoint_url: str = "", *, region: str | None = None, profile: str | None = None) -> Any:  # noqa: ANN401 - boto3 makes its clients at run time
+def session(
+    endpoint_url: str = "", *, region: str | None = None, profile: str | None = None
+) -> Any:  # noqa: ANN401 - boto3 makes its clients at run time
     """Return a factory of boto3 clients: `session()("s3")`.
 
     Args:
@@ -172,13 +228,20 @@ def explained(*, retry: bool = False, advice: str = USERS_ADVICE) -> Iterator[No
 
 
 def _explanation(error: Exception, advice: str) -> Error | None:
-    """What an error of boto3 or botocore means; None for any other error. Loads them only if one of them is raised."""
-    if type(error) is EOFError and not error.args:  # As `getpass` raises it, with which botocore asks for a code.
+    """What an error of boto3 or botocore means; None for any other error.
+
+    Loads them only if one of them is raised.
+    """
+    # As `getpass` raises it, with which botocore asks for a code.
+    if type(error) is EOFError and not error.args:
         return NotPermitted(
             "AWS wants a code (MFA), and there is no terminal on which to type it. "
-            "Run `aws sts get-caller-identity` on one first: what it signs in to is remembered for an hour."
+            "Run `aws sts get-caller-identity` on one first: what it signs in to is "
+            "remembered for an hour."
         )
-    if not {"boto3", "botocore"} & {one.__module__.partition(".")[0] for one in type(error).__mro__}:
+    if not {"boto3", "botocore"} & {
+        one.__module__.partition(".")[0] for one in type(error).__mro__
+    }:
         # botocore raises ValueError for an endpoint that is no URL.
         is_endpoint = isinstance(error, ValueError) and str(error).startswith(_BAD_ENDPOINT)
         return UsageError(f"{error}. Correct AWS_ENDPOINT_URL.") if is_endpoint else None
@@ -190,23 +253,41 @@ def _explanation(error: Exception, advice: str) -> Error | None:
         error = error.__context__  # Copies wrap the error of AWS.
     if isinstance(error, botocore.ClientError):
         return _of_client(error, advice)
-    no_login = (botocore.SSOError, botocore.LoginError, botocore.TokenRetrievalError, botocore.CredentialRetrievalError)
-    no_token = (botocore.RefreshWithMFAUnsupportedError, botocore.NoAuthTokenError, botocore.MetadataRetrievalError)
+    no_login = (
+        botocore.SSOError,
+        botocore.LoginError,
+        botocore.TokenRetrievalError,
+        botocore.CredentialRetrievalError,
+    )
+    no_token = (
+        botocore.RefreshWithMFAUnsupportedError,
+        botocore.NoAuthTokenError,
+        botocore.MetadataRetrievalError,
+    )
     lost = (botocore.ConnectionError, botocore.HTTPClientError, botocore.IncompleteReadError)
     says = f"{str(error).strip().rstrip('.')[:500]}."
     for kinds, made in (
-        (botocore.NoCredentialsError, NotPermitted(f"No AWS credentials were found. {HOW_TO_SIGN_IN}")),
+        (
+            botocore.NoCredentialsError,
+            NotPermitted(f"No AWS credentials were found. {HOW_TO_SIGN_IN}"),
+        ),
         (
             botocore.PartialCredentialsError,
             NotPermitted(f"The AWS credentials are not complete: {says} {HOW_TO_SIGN_IN}"),
         ),
-        (no_login + no_token, NotPermitted(f"There are no valid AWS credentials: {says} {HOW_TO_SIGN_IN}")),
+        (
+            no_login + no_token,
+            NotPermitted(f"There are no valid AWS credentials: {says} {HOW_TO_SIGN_IN}"),
+        ),
         (
             botocore.NoRegionError,
             UsageError("No AWS region is configured. Set AWS_REGION, or region in ~/.aws/config."),
         ),
         (lost, ConnectionLost(f"AWS could not be reached, or the connection was cut off: {says}")),
-        (ResponseParserError, Error(f"What answered is not AWS; check AWS_ENDPOINT_URL and your proxy: {says}")),
+        (
+            ResponseParserError,
+            Error(f"What answered is not AWS; check AWS_ENDPOINT_URL and your proxy: {says}"),
+        ),
         # What is left is wrong before any call: a profile, a setting, a parameter.
         (botocore.BotoCoreError, UsageError(f"AWS's configuration or a name is wrong: {says}")),
     ):
@@ -219,16 +300,27 @@ _BAD_ENDPOINT = ("Invalid endpoint: ", "Invalid endpoint URL")
 
 
 def _of_client(error: Any, advice: str) -> Error:  # noqa: ANN401
-    code, message = error.response["Error"].get("Code", ""), error.response["Error"].get("Message", "")
+    code, message = (
+        error.response["Error"].get("Code", ""),
+        error.response["Error"].get("Message", ""),
+    )
     operation, says = error.operation_name, f"{message.rstrip('.')}."
     ahead = _ahead(error) if code in _DENIED | _EXPIRED | _UNKNOWN_KEY | _SKEWED else 0.0
     if code in _SKEWED or _SKEW_WORDS.search(message) or abs(ahead) > MAX_CLOCK_SECONDS:
-        wrong = f"{abs(ahead):,.0f} s {'ahead of' if ahead > 0 else 'behind'} AWS's" if abs(ahead) > 1 else "wrong"
-        return NotPermitted(f"AWS denied {operation} because this machine's clock is {wrong}. Set it.")
+        wrong = (
+            f"{abs(ahead):,.0f} s {'ahead of' if ahead > 0 else 'behind'} AWS's"
+            if abs(ahead) > 1
+            else "wrong"
+        )
+        return NotPermitted(
+            f"AWS denied {operation} because this machine's clock is {wrong}. Set it."
+        )
     if code in _EXPIRED:
         return NotPermitted(f"The AWS credentials have expired. {HOW_TO_SIGN_IN}")
     if code in _UNKNOWN_KEY or (operation in _SIGN_IN and not _fitting(message, "")):
-        return NotPermitted(f"AWS does not accept these credentials ({code}: {says}) {HOW_TO_SIGN_IN}")
+        return NotPermitted(
+            f"AWS does not accept these credentials ({code}: {says}) {HOW_TO_SIGN_IN}"
+        )
     if code in _DENIED:
         return NotPermitted(f"AWS denied {operation}: {says} {_fitting(message, advice)}")
     if code in _NOT_FOUND:
@@ -238,7 +330,10 @@ def _of_client(error: Any, advice: str) -> Error:  # noqa: ANN401
 
 
 def _ahead(error: Any) -> float:  # noqa: ANN401
-    """Seconds by which this machine's clock is ahead of AWS's, as the answer's headers say; 0 if they do not say."""
+    """Seconds by which this machine's clock is ahead of AWS's, as the answer's headers say.
+
+    0 if they do not say.
+    """
     date = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date", "")
     try:
         return time.time() - parsedate_to_datetime(date).timestamp()
@@ -247,7 +342,10 @@ def _ahead(error: Any) -> float:  # noqa: ANN401
 
 
 def _fitting(message: str, advice: str) -> str:
-    """What to do about a call that was denied with this message: no policy helps against one that denies."""
+    """What to do about a call that was denied with this message.
+
+    No policy helps against one that denies.
+    """
     if found := _REFUSED_BY.search(message):
         return _REFUSERS[found[1]]
     return _OTHER_DENY if "explicit deny" in message else advice
@@ -256,8 +354,9 @@ def _fitting(message: str, advice: str) -> str:
 def is_missing(s3: Any, bucket: str, key: str, error: Any) -> bool:  # noqa: ANN401 - boto3 makes its clients at run time
     """Whether a read that failed with a `ClientError` did so because its object does not exist.
 
-    S3 may answer 403 for a missing key to a caller who may not list the bucket without a prefix, and the users' policy
-    does not allow that: it would show every key. It allows to list this key, which decides.
+    S3 may answer 403 for a missing key to a caller who may not list the bucket without a prefix,
+    and the users' policy does not allow that: it would show every key. It allows to list this key,
+    which decides.
     """
     from botocore.exceptions import ClientError
 

@@ -1,4 +1,7 @@
-"""Checks a file on this machine by the rules of the stack: whole, or only its beginning. Nothing is sent."""
+"""Checks a file on this machine by the rules of the stack: whole, or only its beginning.
+
+Nothing is sent.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +68,9 @@ def check_beginning(
     default_model: str | None = None,
     catalog: Catalog | None = None,
 ) -> None:
-    """Check an upload's options, and its first 12 MB, before it is sent; warn of a model that is odd.
+    """Check an upload's options, and its first 12 MB, before it is sent.
+
+    Warn of a model that is odd.
 
     A file compressed with zstd is not checked where the package for it is missing.
 
@@ -73,8 +78,10 @@ def check_beginning(
         stored: the file's bytes, in blocks; read only as far as needed.
         path: under `inbox/`.
         metadata: of the upload, as `metadata_of` returned it.
-        folder_options: content of the nearest `_options.json`; None if there is none, or it is not known.
-        default_model: the stack's, empty if it has none; None if it is not known: then the upload may name no model.
+        folder_options: content of the nearest `_options.json`; None if there is none, or it is not
+            known.
+        default_model: the stack's, empty if it has none; None if it is not known: then the upload
+            may name no model.
         catalog: what the stack knows of models; what is shipped if not given.
 
     Raises:
@@ -106,7 +113,8 @@ def check_beginning(
 def check_source(source: object, name: str | None, options: Mapping[str, object]) -> dict[str, Any]:
     """Check a whole file without a stack; return the report that its validation would write.
 
-    What only the stack knows is assumed to be as `template.yaml` has it: the report's `estimated` is true.
+    What only the stack knows is assumed to be as `template.yaml` has it: the report's `estimated`
+    is true.
 
     Args:
         source: as for `Client.submit`.
@@ -162,11 +170,16 @@ def check_file(file: BinaryIO, path: str, metadata: Mapping[str, str]) -> bytes:
         raise UsageError(f"{path} cannot be read: {fault.strerror}.") from fault
     created_at = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
     advice = model_advice(plan.model, limits.catalog)
-    return build_report(Subject(key, plan, options, created_at, estimated=True, advice=advice), progress, *error)
+    return build_report(
+        Subject(key, plan, options, created_at, estimated=True, advice=advice), progress, *error
+    )
 
 
 def _resolve(key: str, metadata: Mapping[str, str], folder_options: bytes | None) -> Options:
-    """The options that the metadata, the path and an `_options.json` give, without the stack's default model."""
+    """The options that the metadata, the path and an `_options.json` give.
+
+    Without the stack's default model.
+    """
     nearest = {} if folder_options is None else file_options(folder_options)
     return resolve([metadata_options(metadata), path_options(key), nearest])
 
@@ -181,10 +194,12 @@ def _batches(planned: Planned, blocks: Iterable[bytes]) -> Iterator[Cut | Checkp
     """The batches of an upload that is read from its first record on."""
     plan = planned.plan
     place = Checkpoint(plan.start, plan.start_line)
-    return reading.read_batches(plan, place, 0, blocks, make_reader(plan, planned.options, planned.header))
+    return reading.read_batches(
+        plan, place, 0, blocks, make_reader(plan, planned.options, planned.header)
+    )
 
 
-# ── the whole file ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the whole file ────────────────────────────────────────────────────────────────────────────────
 
 
 def _read(file: BinaryIO, planned: Planned, progress: Progress) -> None:
@@ -229,25 +244,35 @@ def _blocks(file: BinaryIO) -> Iterator[bytes]:
         yield block
 
 
-# ── the beginning ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the beginning ─────────────────────────────────────────────────────────────────────────────────
 
 
 class _BeginningOverError(Exception):
     """The beginning was read to its end, but the file goes on; never leaves this module."""
 
 
-def _check_records(planned: Planned, beginning: Beginning, catalog: Catalog, *, needs_model: bool) -> None:
-    """Check the model, if there is a record, and how the records are divided; a bad record would fail alone."""
+def _check_records(
+    planned: Planned, beginning: Beginning, catalog: Catalog, *, needs_model: bool
+) -> None:
+    """Check the model, if there is a record, and how the records are divided.
+
+    A bad record would fail alone.
+    """
     plan = replace(planned.plan, first_requests=1, max_requests=1)
     if plan.model or needs_model:
         _check_model_and_records(planned._replace(plan=plan), beginning, catalog)
     if plan.form != "jsonl":
-        for _ in windows(plan, Checkpoint(plan.start, plan.start_line), _to_end(beginning, plan.start)):
+        for _ in windows(
+            plan, Checkpoint(plan.start, plan.start_line), _to_end(beginning, plan.start)
+        ):
             pass
 
 
 def _check_model_and_records(planned: Planned, beginning: Beginning, catalog: Catalog) -> None:
-    """Check that the model can be called, and that the first records can be sent to it; warn of those that cannot."""
+    """Check that the model can be called, and that the first records can be sent to it.
+
+    Warn of those that cannot.
+    """
     model, seen, bad, is_all, first = planned.plan.model, 0, 0, True, None
     try:
         for one in _batches(planned, _to_end(beginning, planned.plan.start)):
@@ -272,8 +297,12 @@ def _check_model_and_records(planned: Planned, beginning: Beginning, catalog: Ca
     which = f"the first {seen:,}" if seen >= LOOKED_AT_RECORDS or not is_all else f"the {seen:,}"
     if bad == seen and is_all:
         message = f"None of {which} records can be sent to {model}. {where}{first.message}"
-        raise UploadRefused(first.code, f"{message} Upload it all the same with `check=False`.", first.line)
-    message = f"{bad:,} of {which} records cannot be sent and will fail alone. {where}{first.message}"
+        raise UploadRefused(
+            first.code, f"{message} Upload it all the same with `check=False`.", first.line
+        )
+    message = (
+        f"{bad:,} of {which} records cannot be sent and will fail alone. {where}{first.message}"
+    )
     warnings.warn(message, stacklevel=6)
 
 

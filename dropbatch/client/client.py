@@ -34,13 +34,23 @@ class Client:
     """
 
     def __init__(
-        self, stack: str = "dropbatch", *, local: bool = False, region: str | None = None, profile: str | None = None
+        self,
+        stack: str = "dropbatch",
+        *,
+        local: bool = False,
+        region: str | None = None,
+        profile: str | None = None,
     ) -> None:
         self.stack = find_stack(stack, local=local, region=region, profile=profile)
 
     def submit(
         self,
-        source: str | PathLike[str] | BinaryIO | Iterable[Mapping[str, Any]] | Iterable[str] | object,
+        source: str
+        | PathLike[str]
+        | BinaryIO
+        | Iterable[Mapping[str, Any]]
+        | Iterable[str]
+        | object,
         *,
         name: str | None = None,
         progress: Callable[[int], None] = lambda _: None,
@@ -51,15 +61,18 @@ class Client:
         """Upload requests; the stack makes a job of them within seconds.
 
         Args:
-            source: a path; `s3://bucket/key`, copied on S3's side, or read where it lies if that is the stack's
-                source bucket; a binary file; an iterable of dicts or of texts; or a frame of pandas, polars or
-                pyarrow, or a series of texts.
-            name: the path under `inbox/`; if it ends in a slash, the folder. The file's name if not given.
+            source: a path; `s3://bucket/key`, copied on S3's side, or read where it lies if that is
+                the stack's source bucket; a binary file; an iterable of dicts or of texts; or a
+                frame of pandas, polars or pyarrow, or a series of texts.
+            name: the path under `inbox/`; if it ends in a slash, the folder. The file's name if not
+                given.
             progress: called with each number of bytes sent.
-            check: check the options and the first 12 MB before anything is sent, by the rules of the stack. A file of
-                whose first 1,000 records none can be sent is refused; of other bad ones among them, and of a
-                model that is not known or takes no batches, you are warned.
-            task_token: of the execution of AWS Step Functions that waits for the job (docs/pipelines.md). A secret.
+            check: check the options and the first 12 MB before anything is sent, by the rules of
+                the stack. A file of whose first 1,000 records none can be sent is refused; of other
+                bad ones among them, and of a model that is not known or takes no batches, you are
+                warned.
+            task_token: of the execution of AWS Step Functions that waits for the job
+                (docs/pipelines.md). A secret.
             options: such as `model`, `template`, `max_cost`; see the list in docs/options.md.
 
         Returns:
@@ -70,10 +83,16 @@ class Client:
             UploadRefused: the stack would refuse the upload.
             NotPermitted: AWS denied the upload.
         """
-        return self._upload(keys.INBOX, source, name, progress, options, check=check, task_token=task_token)
+        return self._upload(
+            keys.INBOX, source, name, progress, options, check=check, task_token=task_token
+        )
 
-    def validate(self, source: object, *, name: str | None = None, **options: object) -> dict[str, Any]:
-        """Check requests as the stack reads them; nothing is sent to Workers AI. Waits for the report.
+    def validate(
+        self, source: object, *, name: str | None = None, **options: object
+    ) -> dict[str, Any]:
+        """Check requests as the stack reads them; nothing is sent to Workers AI.
+
+        Waits for the report.
 
         Args:
             source: as for `submit`.
@@ -121,20 +140,26 @@ class Client:
         """Jobs, oldest first; with a prefix, by path, those of one path oldest first.
 
         Args:
-            since: only jobs created since then: a date or datetime, or text such as `30m`, `12h`, `7d`, `2w` or
-                `2026-11-21`. The last seven days if neither this nor a prefix is given.
+            since: only jobs created since then: a date or datetime, or text such as `30m`, `12h`,
+                `7d`, `2w` or `2026-11-21`. The last seven days if neither this nor a prefix is
+                given.
             prefix: only jobs whose path begins with it, such as `reviews/`.
 
         Raises:
             UsageError: it is no time.
         """
         if not prefix:
-            return (job for job, _ in history(self.stack, time_of("7d" if since is None else since)))
+            return (
+                job for job, _ in history(self.stack, time_of("7d" if since is None else since))
+            )
         after = "" if since is None else f"{time_of(since):%Y%m%dT%H%M%SZ}"
         return (job for job in jobs_under(self.stack, prefix) if job.id >= after)
 
     def pause(self) -> None:
-        """Submit nothing more, for all jobs; accepted batches are collected. Only operators may do this."""
+        """Submit nothing more, for all jobs; accepted batches are collected.
+
+        Only operators may do this.
+        """
         self._command("pause")
 
     def resume(self) -> None:
@@ -143,4 +168,6 @@ class Client:
 
     def _command(self, word: Literal["run", "pause"]) -> None:
         with aws.explained():
-            self.stack.s3.put_object(Bucket=self.stack.bucket, Key=keys.STACK_CONTROL, Body=word.encode())
+            self.stack.s3.put_object(
+                Bucket=self.stack.bucket, Key=keys.STACK_CONTROL, Body=word.encode()
+            )

@@ -1,4 +1,6 @@
-"""What a stack knows of Cloudflare's completion events, and the operator's command to switch them on and off.
+"""What a stack knows of Cloudflare's completion events.
+
+And the operator's command to switch them on and off.
 
 The functions keep it in one item of the table for each account; this module only reads it.
 """
@@ -32,8 +34,10 @@ class Events:
     """Completion events of a stack's account.
 
     Attributes:
-        state: `on`: they are used; `off`: by the parameter or an operator; `not set up`: no submit needed them yet;
-            `refused`: Cloudflare refused to make the queue; `put aside`: it refused to be read, for a while;
+        state: `on`: they are used; `off`: by the parameter or an operator; `not set up`: no submit
+            needed them yet;
+            `refused`: Cloudflare refused to make the queue; `put aside`: it refused to be read, for
+                a while;
             `unavailable`: the transport cannot read a queue, or the stack may make too few calls.
         message: the state in a sentence, with what to do.
         queue: the queue's name at Cloudflare; empty if there is none.
@@ -58,7 +62,9 @@ class Events:
 def look(stack: Stack) -> Events:
     """Read what the functions know of events."""
     with aws.explained():
-        found = stack.client("lambda").get_function_configuration(FunctionName=stack.outputs["SubmitFunctionName"])
+        found = stack.client("lambda").get_function_configuration(
+            FunctionName=stack.outputs["SubmitFunctionName"]
+        )
         variables: dict[str, str] = found.get("Environment", {}).get("Variables", {})
         item = _item(stack, variables.get("CLOUDFLARE_ACCOUNT_ID", ""))
     return read(variables, item, time.time())
@@ -66,7 +72,9 @@ def look(stack: Stack) -> Events:
 
 def _item(stack: Stack, account: str) -> dict[str, Any]:
     key = {"pk": {"S": "CONTROL"}, "sk": {"S": f"EVENTS#{account}"}}
-    got = stack.client("dynamodb").get_item(TableName=stack.outputs["TableName"], Key=key, ConsistentRead=True)
+    got = stack.client("dynamodb").get_item(
+        TableName=stack.outputs["TableName"], Key=key, ConsistentRead=True
+    )
     return aws.python_values(got.get("Item", {}))
 
 
@@ -100,27 +108,48 @@ def _state(variables: Mapping[str, str], item: Mapping[str, Any], now: float) ->
             if item.get("queue_id")
             else ""
         )
-        return "off", f"switched off by the parameter CompletionEvents (yes: on): batches are polled.{left}"
+        return "off", (
+            f"switched off by the parameter CompletionEvents (yes: on): batches are polled.{left}"
+        )
     calls = int(variables.get("API_CALLS_PER_MINUTE", MIN_CALLS_FOR_EVENTS))
     if calls < MIN_CALLS_FOR_EVENTS:
         return "unavailable", (
-            f"ApiCallsPerMinute is {calls}, and events take {MIN_CALLS_FOR_EVENTS} at least: batches are polled."
+            f"ApiCallsPerMinute is {calls}, and events take {MIN_CALLS_FOR_EVENTS} at "
+            "least: batches are polled."
         )
     if item.get("is_off"):
-        said = f" Cloudflare refused to delete the queue: {refusal}" if item.get("queue_id") and refusal else ""
-        return "off", f"switched off by an operator: batches are polled. `dropbatch events on` uses them again.{said}"
+        said = (
+            f" Cloudflare refused to delete the queue: {refusal}"
+            if item.get("queue_id") and refusal
+            else ""
+        )
+        return "off", (
+            "switched off by an operator: batches are polled. `dropbatch events on` "
+            f"uses them again.{said}"
+        )
     if item.get("refused_until", 0) > now:
         until = _utc(item["refused_until"])
-        return "refused", f"Cloudflare said {refusal or 'no'}; tried again at {until}. Batches are polled. {PERMISSION}"
+        return "refused", (
+            f"Cloudflare said {refusal or 'no'}; tried again at {until}. Batches "
+            f"are polled. {PERMISSION}"
+        )
     if item.get("aside_until", 0) > now:
         until = _utc(item["aside_until"])
-        return "put aside", f"Cloudflare refused to let the queue be read: {refusal}; tried again at {until}"
+        return "put aside", (
+            f"Cloudflare refused to let the queue be read: {refusal}; tried again at {until}"
+        )
     if not item.get("queue_id"):
         return (
             "not set up",
-            "the first submit makes the queue at Cloudflare, if the token has the permission Queues - Edit",
+            (
+                "the first submit makes the queue at Cloudflare, if the token has the "
+                "permission Queues - Edit"
+            ),
         )
-    return "on", f"batches are polled when Cloudflare says that they are finished (queue {item.get('queue_name', '')})"
+    return "on", (
+        "batches are polled when Cloudflare says that they are finished (queue "
+        f"{item.get('queue_name', '')})"
+    )
 
 
 def _utc(at: float) -> str:
@@ -128,7 +157,10 @@ def _utc(at: float) -> str:
 
 
 def switch(stack: Stack, word: Literal["on", "off"]) -> None:
-    """Have the functions use events, or remove what they made at Cloudflare. Only operators may do this."""
+    """Have the functions use events, or remove what they made at Cloudflare.
+
+    Only operators may do this.
+    """
     with aws.explained():
         stack.s3.put_object(Bucket=stack.bucket, Key=EVENTS_CONTROL, Body=word.encode())
 
@@ -150,5 +182,7 @@ def wrangler(events: Events) -> list[str]:
     if not events.queue_id:
         return []
     name = events.queue or events.queue_id
-    subscriptions = [f"npx wrangler queues subscription delete {name} --id {one}" for one in events.subscriptions]
+    subscriptions = [
+        f"npx wrangler queues subscription delete {name} --id {one}" for one in events.subscriptions
+    ]
     return [*subscriptions, f"npx wrangler queues delete {name}"]

@@ -25,15 +25,18 @@ if TYPE_CHECKING:
 
 MAX_PARALLEL_READS = 16
 NAMED_SECONDS = 60.0
-"""Seconds to wait for a job that is only named: for that of an upload, or for one whose id is this young."""
+"""Seconds to wait for a job that is only named.
+
+For that of an upload, or for one whose id is this young.
+"""
 
 
 def find_job(stack: Stack, name: str) -> Job:
     """Find the job that a name means.
 
-    A name that begins with `inbox/` is that upload. One with a job id in it is that job: an id, the path of a result.
-    Anything else is the path of an upload under `inbox/`. An upload's job is that of its newest version, whether the
-    stack has created it yet or not.
+    A name that begins with `inbox/` is that upload. One with a job id in it is that job: an id, the
+    path of a result. Anything else is the path of an upload under `inbox/`. An upload's job is that
+    of its newest version, whether the stack has created it yet or not.
 
     Raises:
         NotFound: there is no such job.
@@ -42,11 +45,16 @@ def find_job(stack: Stack, name: str) -> Job:
         raise NotFound(f"There is no job {name!r} in {stack.bucket}.")
     path = name.removeprefix(f"s3://{stack.bucket}/").lstrip("/")
     ids = [] if path.startswith(keys.INBOX) else _ANY_ID.findall(path)
-    for job_id in reversed(ids):  # The path of a result may have the id of another job in its upload's path.
+    # The path of a result may have the id of another job in its upload's path.
+    for job_id in reversed(ids):
         with suppress(NotFound):
             return Job.recorded(stack, job_id)
     if ids:
-        soon = " If its file was just uploaded, name it by its path, or wait some seconds." if _may_come(path) else ""
+        soon = (
+            " If its file was just uploaded, name it by its path, or wait some seconds."
+            if _may_come(path)
+            else ""
+        )
         raise NotFound(f"There is no job {name} in {stack.bucket}.{soon}")
     path = path.removeprefix(keys.INBOX).rstrip("/")
     newest = next(reversed(job_ids(stack, path)), "") if path else ""
@@ -54,7 +62,9 @@ def find_job(stack: Stack, name: str) -> Job:
     if upload and upload.id[:_TIME] >= newest[:_TIME] and upload.id != newest:
         return upload
     if not newest:
-        raise NotFound(f"No upload {name!r} has a job in {stack.bucket}. `client.jobs()` lists jobs.")
+        raise NotFound(
+            f"No upload {name!r} has a job in {stack.bucket}. `client.jobs()` lists jobs."
+        )
     return Job.at(stack, path, newest)
 
 
@@ -67,7 +77,8 @@ def wait_for_job(stack: Stack, name: str, timeout: float | None = None) -> Job:
         timeout: seconds after which to give up, if these are fewer.
 
     Raises:
-        NotFound: there is no such upload; or no job after a minute, or a minute after the time in the id.
+        NotFound: there is no such upload; or no job after a minute, or a minute after the time in
+            the id.
         TimedOut: its job may still come.
     """
     ends = end_of(timeout)
@@ -120,7 +131,10 @@ def job_ids(stack: Stack, path: str) -> list[str]:
 
 
 def history(stack: Stack, since: datetime) -> Iterator[tuple[Job, dict[str, Any]]]:
-    """Jobs created since a time, oldest first, each with its status (`state` is `unknown` without one)."""
+    """Jobs created since a time, oldest first, each with its status.
+
+    (`state` is `unknown` without one).
+    """
     after = f"{keys.JOB_RECORDS}{since.astimezone(UTC):%Y%m%dT%H%M%SZ}"
     with aws.explained(), ThreadPoolExecutor(MAX_PARALLEL_READS) as threads:
         for page in pages_of(stack, keys.JOB_RECORDS, after):
@@ -130,7 +144,10 @@ def history(stack: Stack, since: datetime) -> Iterator[tuple[Job, dict[str, Any]
 def newest(
     stack: Stack, since: datetime, limit: int, wanted: Callable[[dict[str, Any]], bool]
 ) -> list[tuple[Job, dict[str, Any]]]:
-    """The newest jobs created since a time whose status is wanted, oldest first, as `history` returns them."""
+    """The newest jobs created since a time whose status is wanted, oldest first.
+
+    As `history` returns them.
+    """
     after = f"{keys.JOB_RECORDS}{since.astimezone(UTC):%Y%m%dT%H%M%SZ}"
     records = [entry["Key"] for page in pages_of(stack, keys.JOB_RECORDS, after) for entry in page]
     found: list[tuple[Job, dict[str, Any]]] = []
@@ -147,7 +164,9 @@ _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
 def time_of(since: str | date) -> datetime:
-    """A time in the past, in UTC: `30m`, `12h`, `7d` or `2w` before now, or a date or time, here if it names no zone.
+    """A time in the past, in UTC.
+
+    `30m`, `12h`, `7d` or `2w` before now, or a date or time, here if it names no zone.
 
     Raises:
         UsageError: it is none of these.
@@ -158,7 +177,9 @@ def time_of(since: str | date) -> datetime:
             return datetime.now(UTC) - timedelta(**{_UNITS[text[-1]]: int(text[:-1])})
         return datetime.fromisoformat(text).astimezone(UTC)
     except (ValueError, OverflowError):
-        raise UsageError(f"{text!r} is no time. Write 30m, 12h, 7d, 2w, or a date such as 2026-11-21.") from None
+        raise UsageError(
+            f"{text!r} is no time. Write 30m, 12h, 7d, 2w, or a date such as 2026-11-21."
+        ) from None
 
 
 def _entry(stack: Stack, key: str) -> tuple[Job, dict[str, Any]]:
@@ -169,7 +190,10 @@ def _entry(stack: Stack, key: str) -> tuple[Job, dict[str, Any]]:
 
 
 def _read(stack: Stack, key: str) -> dict[str, Any]:
-    """An object of the bucket; empty if it expired, or was changed: the other jobs are listed all the same."""
+    """An object of the bucket; empty if it expired, or was changed.
+
+    The other jobs are listed all the same.
+    """
     try:
         return stack.read_json(key) or {}
     except Error as error:

@@ -1,4 +1,7 @@
-"""A job as its user sees it: its handle, and what can be done with it: wait, download, read, command, retry."""
+"""A job as its user sees it: its handle, and what can be done with it.
+
+Wait, download, read, command, retry.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +26,16 @@ if TYPE_CHECKING:
 class Job(JobFiles):
     """A job: what its user can do with it."""
 
-    def wait(self, *, timeout: float | None = None, check: bool = False, progress: bool = True) -> str:
+    def wait(
+        self, *, timeout: float | None = None, check: bool = False, progress: bool = True
+    ) -> str:
         """Wait until the job is over, also while connections are lost.
 
         Args:
             timeout: seconds after which to give up.
             check: raise an error unless the job is completed.
-            progress: show it on a terminal (standard error) or in a notebook, if the main thread waits.
+            progress: show it on a terminal (standard error) or in a notebook, if the main thread
+                waits.
 
         Returns:
             The final state: `completed`, `failed` or `cancelled`.
@@ -44,7 +50,9 @@ class Job(JobFiles):
 
         ends = end_of(timeout)
         wait_until_created(self, ends=ends)
-        ((_, manifest),) = each_over([self], shown_to_user() if progress else None, timeout, ends=ends)
+        ((_, manifest),) = each_over(
+            [self], shown_to_user() if progress else None, timeout, ends=ends
+        )
         if isinstance(manifest, Error):
             raise manifest
         return self.ended(manifest, check=check)
@@ -83,28 +91,39 @@ class Job(JobFiles):
             folder: created if it does not exist.
             progress: called with a file's name, the bytes on this machine, and its size.
             merged: also write the output with each record's newest answer, retries included.
-            exports: also write the records as `parquet`, `arrow`, `csv`, `jsonl`, `npy` or `vectorize`; those with the
-                newest answers if `merged` is set. Needs pyarrow (extra `dropbatch[data]`).
-            columns: in these, give a table's own columns before the answers, instead of `id` and `external_reference`.
+            exports: also write the records as `parquet`, `arrow`, `csv`, `jsonl`, `npy` or
+                `vectorize`; those with the newest answers if `merged` is set. Needs pyarrow (extra
+                `dropbatch[data]`).
+            columns: in these, give a table's own columns before the answers, instead of `id` and
+                `external_reference`.
             force: replace files of another job, or of another program, in the folder.
 
         Raises:
             NotFound: the job is not over.
-            UsageError: the folder has files of another job or program, or cannot be written; or an export does not
-                exist, or takes embeddings alone.
+            UsageError: the folder has files of another job or program, or cannot be written; or an
+                export does not exist, or takes embeddings alone.
             Error: a file does not match the manifest.
         """
         from pathlib import Path as LocalPath
 
         from dropbatch.client.results.delivery import deliver
 
-        return deliver(self, LocalPath(folder), progress, merged=merged, exports=exports, columns=columns, force=force)
+        return deliver(
+            self,
+            LocalPath(folder),
+            progress,
+            merged=merged,
+            exports=exports,
+            columns=columns,
+            force=force,
+        )
 
     def results(self, *, merged: bool = False) -> Iterator[Record]:
         """The finished job's records, in input order; streamed.
 
         Args:
-            merged: each record's newest answer, retries included; they are written to a temporary file first.
+            merged: each record's newest answer, retries included; they are written to a temporary
+                file first.
 
         Raises:
             NotFound: the job is not over, or has no output.
@@ -115,13 +134,14 @@ class Job(JobFiles):
     def to_arrow(self, *, merged: bool = False, columns: bool = True) -> Any:  # noqa: ANN401 - pyarrow has no types
         """The finished job's records as a `pyarrow.Table` (extra `dropbatch[data]`).
 
-        Of a table or a frame: its own columns, then `success`, `embedding` or `answer`, `error_code`, `error_message`;
-        if it has a column of such a name, the answer's is `answer_2`. Of other uploads: `id`, `external_reference`,
-        then the same.
+        Of a table or a frame: its own columns, then `success`, `embedding` or `answer`,
+        `error_code`, `error_message`; if it has a column of such a name, the answer's is
+        `answer_2`. Of other uploads: `id`, `external_reference`, then the same.
 
         Args:
             merged: each record's newest answer, retries included.
-            columns: give a table's own columns; else `id` and `external_reference`, as for other uploads.
+            columns: give a table's own columns; else `id` and `external_reference`, as for other
+                uploads.
 
         Raises:
             NotFound: the job is not over, or has no output.
@@ -186,13 +206,17 @@ class Job(JobFiles):
     def _command(self, word: Literal["run", "pause", "cancel", "cancel now"]) -> None:
         self.exists()
         with aws.explained():
-            self.stack.s3.put_object(Bucket=self.stack.bucket, Key=keys.job_control(self.id), Body=word.encode())
+            self.stack.s3.put_object(
+                Bucket=self.stack.bucket, Key=keys.job_control(self.id), Body=word.encode()
+            )
 
 
 def wait(
     jobs: Iterable[Job], *, timeout: float | None = None, check: bool = False, progress: bool = True
 ) -> Iterator[Job]:
-    """Wait until jobs of one stack are over; yield each when it is. Many cost a listing a page, not a call a job.
+    """Wait until jobs of one stack are over; yield each when it is.
+
+    Many cost a listing a page, not a call a job.
 
     Args:
         jobs: such as those of `Client.submit`, or `client.jobs(prefix="reviews/")`.

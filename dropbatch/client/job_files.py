@@ -1,4 +1,7 @@
-"""A handle of a job: its id, where its results lie, its status and its manifest. Everything is read from the bucket."""
+"""A handle of a job: its id, where its results lie, its status and its manifest.
+
+Everything is read from the bucket.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,8 @@ class JobFiles:
     """A job, to be looked at.
 
     Attributes:
-        id: its id. If another upload has it, the job gets its own before anything is read or written.
+        id: its id. If another upload has it, the job gets its own before anything is read or
+            written.
         folder: the prefix of its results; ends in a slash.
         uploaded: its upload, if this program uploaded it: the job may not exist yet.
     """
@@ -41,7 +45,14 @@ class JobFiles:
 
     def __repr__(self) -> str:
         """The id, the path, and the state that was read last."""
-        return " ".join(filter(None, (f"<{type(self).__name__}", self.id, repr(self.path), self._last_state()))) + ">"
+        return (
+            " ".join(
+                filter(
+                    None, (f"<{type(self).__name__}", self.id, repr(self.path), self._last_state())
+                )
+            )
+            + ">"
+        )
 
     def _repr_html_(self) -> str:
         """The same, for a notebook."""
@@ -79,9 +90,12 @@ class JobFiles:
         return self.folder.removeprefix("results/").removesuffix(f"{self.id}/").rstrip("/")
 
     def status(self) -> dict[str, Any]:
-        """The job's status.json; `{"state": "uploaded"}` until the stack has created the job of an upload.
+        """The job's status.json; `{"state".
 
-        While S3 tells the stack nothing of the upload, it is the notice that shows this: `waiting`, later `failed`.
+        "uploaded"}` until the stack has created the job of an upload.
+
+        While S3 tells the stack nothing of the upload, it is the notice that shows this: `waiting`,
+        later `failed`.
 
         Raises:
             NotFound: there is no such job.
@@ -93,9 +107,19 @@ class JobFiles:
         raise NotFound(f"There is no job {self.id} under {self.folder}.")
 
     def notice(self) -> dict[str, Any] | None:
-        """What shows that S3 tells the stack nothing of an upload without a job; None if nothing does."""
-        found = self.stack.read_json(keys.denied_notice(self.uploaded.key)) if self.uploaded else None
-        is_its = found and self.uploaded and found["version"] == self.uploaded.version and not found["job_id"]
+        """What shows that S3 tells the stack nothing of an upload without a job.
+
+        None if nothing does.
+        """
+        found = (
+            self.stack.read_json(keys.denied_notice(self.uploaded.key)) if self.uploaded else None
+        )
+        is_its = (
+            found
+            and self.uploaded
+            and found["version"] == self.uploaded.version
+            and not found["job_id"]
+        )
         return found if is_its else None
 
     def manifest(self) -> dict[str, Any]:
@@ -114,7 +138,10 @@ class JobFiles:
         return found
 
     def exists(self) -> bool:
-        """Whether the stack has created an upload's job. Then, and until then, the id is no other upload's."""
+        """Whether the stack has created an upload's job.
+
+        Then, and until then, the id is no other upload's.
+        """
         return not self.uploaded or bool(self._look())
 
     def _look(self) -> dict[str, Any] | None:
@@ -129,6 +156,9 @@ class JobFiles:
                 self._state = (found or {}).get("state", "")
                 return found
             taken = self.stack.read_json(keys.job_record(self.id))
-            if taken is None or (taken["path"], taken["version"]) == (self.uploaded.path, self.uploaded.version):
+            if taken is None or (taken["path"], taken["version"]) == (
+                self.uploaded.path,
+                self.uploaded.version,
+            ):
                 break
         return None

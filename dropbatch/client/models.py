@@ -57,7 +57,11 @@ def known_models(stack: Stack) -> Known:
     except CatalogError as error:
         return Known(catalog(), trouble=f"{keys.CATALOG} is not used: {error}", etag=found["ETag"])
     if known is catalog():
-        return Known(known, trouble=f"{keys.CATALOG} is older than what is shipped. Refresh it.", etag=found["ETag"])
+        return Known(
+            known,
+            trouble=f"{keys.CATALOG} is older than what is shipped. Refresh it.",
+            etag=found["ETag"],
+        )
     return Known(known, "this stack's list", etag=found["ETag"])
 
 
@@ -79,19 +83,32 @@ def store_list(stack: Stack, content: bytes, etag: str) -> None:
     with aws.explained():
         try:
             stack.s3.put_object(
-                Bucket=stack.bucket, Key=keys.CATALOG, Body=content, ContentType="application/json", **condition
+                Bucket=stack.bucket,
+                Key=keys.CATALOG,
+                Body=content,
+                ContentType="application/json",
+                **condition,
             )
         except ClientError as error:
-            if error.response["Error"]["Code"] in {"PreconditionFailed", "412", "ConditionalRequestConflict", "409"}:
-                raise Error("Somebody else refreshed the list at the same time: theirs counts.") from error
+            if error.response["Error"]["Code"] in {
+                "PreconditionFailed",
+                "412",
+                "ConditionalRequestConflict",
+                "409",
+            }:
+                raise Error(
+                    "Somebody else refreshed the list at the same time: theirs counts."
+                ) from error
             raise
 
 
-# ── what the stack has learned by itself ─────────────────────────────────────────────────────────────────────────────
+# ── what the stack has learned by itself ──────────────────────────────────────────────────────────
 
 
 class Typical(NamedTuple):
-    """Medians of a model's last batches: seconds from acceptance to the answer, and tokens of one answer.
+    """Medians of a model's last batches.
+
+    Seconds from acceptance to the answer, and tokens of one answer.
 
     None where nothing is known.
     """
@@ -106,12 +123,20 @@ def typical_batches(stack: Stack, model_ids: Sequence[str]) -> dict[str, Typical
     Only operators may read this; others are told nothing.
     """
     found: dict[str, Typical] = {}
-    table, wanted = stack.outputs.get("TableName", ""), [keys.completion_times(one) for one in model_ids]
+    table, wanted = (
+        stack.outputs.get("TableName", ""),
+        [keys.completion_times(one) for one in model_ids],
+    )
     try:
         with aws.explained():
             for start in range(0, len(wanted) if table else 0, KEYS_AT_ONCE):
-                some = [{"pk": {"S": pk}, "sk": {"S": sk}} for pk, sk in wanted[start : start + KEYS_AT_ONCE]]
-                answer = stack.client("dynamodb").batch_get_item(RequestItems={table: {"Keys": some}})
+                some = [
+                    {"pk": {"S": pk}, "sk": {"S": sk}}
+                    for pk, sk in wanted[start : start + KEYS_AT_ONCE]
+                ]
+                answer = stack.client("dynamodb").batch_get_item(
+                    RequestItems={table: {"Keys": some}}
+                )
                 for item in answer["Responses"].get(table, []):
                     found[item["sk"]["S"].rpartition("#")[2]] = _typical(item)
     except NotPermitted:
@@ -120,8 +145,14 @@ def typical_batches(stack: Stack, model_ids: Sequence[str]) -> dict[str, Typical
 
 
 def _typical(item: dict[str, Any]) -> Typical:
-    """The medians of an item: of bounds (when a batch was last seen pending, and first seen finished), and lengths."""
-    values = {kind: [value for name, value in item.items() if name[:1] == kind and name[1:].isdigit()] for kind in "ab"}
+    """The medians of an item.
+
+    Of bounds (when a batch was last seen pending, and first seen finished), and lengths.
+    """
+    values = {
+        kind: [value for name, value in item.items() if name[:1] == kind and name[1:].isdigit()]
+        for kind in "ab"
+    }
     seconds = [
         (float(after["N"]) + float(by["N"])) / 2
         for after, by, *_ in (value["L"] for value in values["b"] if "L" in value)

@@ -1,4 +1,7 @@
-"""Progress of jobs: lines that are rewritten on a terminal or in a notebook, plain lines elsewhere."""
+"""Progress of jobs.
+
+Lines that are rewritten on a terminal or in a notebook, plain lines elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -71,25 +74,33 @@ class Progress:
         if self.on_terminal is None:
             self.on_terminal = not self.notebook and self.out.isatty()
 
-    def show(self, statuses: Mapping[str, Mapping[str, Any]], total: Mapping[str, Any] | None = None) -> None:
+    def show(
+        self, statuses: Mapping[str, Mapping[str, Any]], total: Mapping[str, Any] | None = None
+    ) -> None:
         """Show jobs as they are now.
 
         Args:
             statuses: contents of status.json, by name.
-            total: of many jobs, of which `statuses` are some: shown above them; where lines cannot be rewritten, alone.
+            total: of many jobs, of which `statuses` are some: shown above them; where lines cannot
+                be rewritten, alone.
         """
         self._statuses = {TOTAL: total, **statuses} if total else dict(statuses)
         statuses = self._statuses
         now = time.monotonic()
         for name, status in statuses.items():
-            self._first.setdefault(name, Watched(now, _done(status), status.get("fraction_done") or 0.0))
+            self._first.setdefault(
+                name, Watched(now, _done(status), status.get("fraction_done") or 0.0)
+            )
         if self.on_terminal or self.notebook:
             self.redraw()
         else:
             self._print_changes(now)
 
     def redraw(self) -> None:
-        """Draw the lines again with the current time; do nothing where lines cannot be rewritten."""
+        """Draw the lines again with the current time.
+
+        Do nothing where lines cannot be rewritten.
+        """
         if self.notebook:
             self.notebook("\n".join(self._fitting(*NOTEBOOK_SIZE)))
         if not self.on_terminal:
@@ -104,14 +115,19 @@ class Progress:
         self._lines = len(lines)
 
     def _fitting(self, width: int, height: int) -> list[str]:
-        """The lines of all jobs; if they do not fit, of those that are not over, and what became of the others."""
+        """The lines of all jobs.
+
+        If they do not fit, of those that are not over, and what became of the others.
+        """
         described = {name: self._describe(name, width) for name in self._statuses}
         lines = [line for one in described.values() for line in one]
         if len(lines) <= height:
             return lines
         if TOTAL in self._statuses:  # It says what the others are.
             return self._first_that_fit(described, self._statuses, height + 1)[0]
-        by_state = sorted(described, key=lambda one: self._statuses[one].get("state") in FINAL_JOB_STATES)
+        by_state = sorted(
+            described, key=lambda one: self._statuses[one].get("state") in FINAL_JOB_STATES
+        )
         lines, others = self._first_that_fit(described, by_state, height)
         left = Counter(str(self._statuses[name].get("state")) for name in others)
         rest = ", ".join(f"{count:,} {state}" for state, count in left.items() if count)
@@ -131,7 +147,10 @@ class Progress:
         return lines, others
 
     def _size(self) -> os.terminal_size:
-        """Return the size of the terminal that is written to; standard output may be another one, or a pipe."""
+        """Return the size of the terminal that is written to.
+
+        Standard output may be another one, or a pipe.
+        """
         try:
             size = os.get_terminal_size(self.out.fileno())
         except OSError:
@@ -139,7 +158,10 @@ class Progress:
         return size if size.columns and size.lines else shutil.get_terminal_size()
 
     def _print_changes(self, now: float) -> None:
-        """Print jobs whose state or reason to wait has changed, and the others every `plain_seconds`."""
+        """Print jobs whose state or reason to wait has changed.
+
+        And the others every `plain_seconds`.
+        """
         shown = self._statuses if TOTAL not in self._statuses else {TOTAL: self._statuses[TOTAL]}
         for name, status in shown.items():
             state = status.get("fraction_done") == 1 if name == TOTAL else status.get("state")
@@ -168,7 +190,8 @@ def describe(
     Args:
         name: of the job.
         status: content of its status.json.
-        width: columns of the terminal; parts that do not fit are left out, but neither state, records nor failures.
+        width: columns of the terminal; parts that do not fit are left out, but neither state,
+            records nor failures.
             None: no limit.
         elapsed: seconds to show; None: none.
         now: monotonic time.
@@ -197,7 +220,12 @@ def _must(name: str, status: Mapping[str, Any], *, short: bool) -> list[str]:
     named = printable(name)
     if short:
         named = name.rpartition("-")[2] if JOB_ID.fullmatch(name) else shortened(named, SHORT_NAME)
-    return [named, f"{printable(str(status.get('state', '?'))):<11}", _records(status, short=short), *_failed(status)]
+    return [
+        named,
+        f"{printable(str(status.get('state', '?'))):<11}",
+        _records(status, short=short),
+        *_failed(status),
+    ]
 
 
 class Part(NamedTuple):
@@ -215,7 +243,9 @@ class Part(NamedTuple):
 
 
 def _fit(must: list[str], more: list[Part], width: int | None) -> list[str]:
-    """Parts as one line, in which those that matter least are left out; as several if what must be there needs them.
+    """Parts as one line, in which those that matter least are left out.
+
+    As several if what must be there needs them.
 
     Args:
         must: what is never left out.
@@ -296,7 +326,10 @@ def _speed(status: Mapping[str, Any], now: float, first: Watched) -> list[str]:
     rate = f"{done / seconds:,.0f}/s" if done >= seconds else f"{60 * done / seconds:,.0f}/min"
     fraction = status.get("fraction_done") or 0.0
     if first.fraction < fraction < 1:
-        return [f"about {duration(seconds * (1 - fraction) / (fraction - first.fraction))} left", rate]
+        return [
+            f"about {duration(seconds * (1 - fraction) / (fraction - first.fraction))} left",
+            rate,
+        ]
     return [rate]
 
 
@@ -315,7 +348,10 @@ def duration(seconds: float) -> str:
 
 
 def shown_to_user() -> Progress | None:
-    """Progress in a notebook or on a terminal; None without one, and in threads, which would share it."""
+    """Progress in a notebook or on a terminal.
+
+    None without one, and in threads, which would share it.
+    """
     if threading.current_thread() is not threading.main_thread():
         return None
     if update := _notebook():

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 
 def retry(job: JobFiles, options: Mapping[str, object], task_token: str | None = None) -> Uploaded:
-    """Copy a job's retry file into `inbox/`, with its metadata. Warns of an earlier retry, and of an odd model.
+    """Copy a job's retry file into `inbox/`, with its metadata.
+
+    Warns of an earlier retry, and of an odd model.
 
     Args:
         job: it must be over.
@@ -50,7 +52,9 @@ def retry(job: JobFiles, options: Mapping[str, object], task_token: str | None =
     if found is None:
         raise NotFound(f"The retry file of job {job.id} was deleted.")
     metadata = {"retry-of": job.id} | found["Metadata"] | given
-    return copy(stack, {"Bucket": stack.bucket, "Key": source}, found["ContentLength"], key, metadata)
+    return copy(
+        stack, {"Bucket": stack.bucket, "Key": source}, found["ContentLength"], key, metadata
+    )
 
 
 def _warn_of_another(job: JobFiles, key: str) -> None:
@@ -62,7 +66,8 @@ def _warn_of_another(job: JobFiles, key: str) -> None:
             others.append(newest.job_id(job.stack.bucket))
     if others:
         warnings.warn(
-            f"Job {job.id} is retried already, by job {others[-1]}. All its failed records are sent and billed again. "
+            f"Job {job.id} is retried already, by job {others[-1]}. All its failed records "
+            "are sent and billed again. "
             f"A retry of job {others[-1]} sends what that one leaves over.",
             stacklevel=4,
         )
@@ -80,7 +85,9 @@ def retry_ids(job: JobFiles) -> list[str]:
 
 
 def retry_path(path: str, suffix: str) -> str:
-    """The path of a retry: the upload's, with `.retry` and the retry file's suffix in place of its own suffixes.
+    """The path of a retry.
+
+    The upload's, with `.retry` and the retry file's suffix in place of its own suffixes.
 
     It is shortened if it would be longer than paths may be.
     """

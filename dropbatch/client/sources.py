@@ -46,7 +46,8 @@ class Source:
         stream: its bytes; closed after the upload unless it is the user's own.
         size: in bytes; None if it is not known before the end.
         options: that follow from what it is.
-        stored: its bucket, key and version, if it lies in S3: then it is copied, and the stream is only for the check.
+        stored: its bucket, key and version, if it lies in S3: then it is copied, and the stream is
+            only for the check.
         etag: of an object in S3 that has no version.
         metadata: its own, if it lies in S3.
     """
@@ -61,14 +62,15 @@ class Source:
 
 
 def open_source(
-    source: str | os.PathLike[str] | BinaryIO | Iterable[Mapping[str, Any]] | object, template: object = None
+    source: str | os.PathLike[str] | BinaryIO | Iterable[Mapping[str, Any]] | object,
+    template: object = None,
 ) -> Source:
     """Open what a user submits.
 
     Args:
-        source: a path (of a file, a named pipe, a Parquet or Arrow file); a binary stream; an iterable of records or
-            of texts; or a frame: anything with Arrow's stream interface, such as a DataFrame of pandas or polars, or a
-            Table; or a series of texts.
+        source: a path (of a file, a named pipe, a Parquet or Arrow file); a binary stream; an
+            iterable of records or of texts; or a frame: anything with Arrow's stream interface,
+            such as a DataFrame of pandas or polars, or a Table; or a series of texts.
         template: the option, if it is given: which columns of a table are needed.
 
     Raises:
@@ -93,7 +95,9 @@ def open_source(
         given = given if given.strip("<>") == given else ""
         if hasattr(source, "seekable") and source.seekable() and is_table(beginning_of(source)):  # type: ignore[arg-type]
             return table_source(
-                table_of_file(source), Path(given).with_suffix(".csv").name if given else _unnamed(".csv"), named
+                table_of_file(source),
+                Path(given).with_suffix(".csv").name if given else _unnamed(".csv"),
+                named,
             )
         return Source(given or _unnamed(".jsonl"), stream)
     if isinstance(source, dict | bytes) or not hasattr(source, "__iter__"):
@@ -107,7 +111,8 @@ def open_source(
 
 def _no_source(source: object) -> UsageError:
     return UsageError(
-        f"A {type(source).__name__} cannot be submitted. Give a path, a binary file, an iterable of dicts or of "
+        f"A {type(source).__name__} cannot be submitted. Give a path, a binary file, an "
+        "iterable of dicts or of "
         "texts, or a frame of pandas, polars or pyarrow."
     )
 
@@ -117,7 +122,10 @@ _TABLE = {"format": "csv"}
 
 
 def upload_name(path: Path) -> str:
-    """The name of a file's upload: its own, or that of the table which is made of it; empty if it is a pipe."""
+    """The name of a file's upload: its own, or that of the table which is made of it.
+
+    Empty if it is a pipe.
+    """
     if _is_table(path):
         return path.with_suffix(".csv").name
     return path.name if path.is_file() else ""
@@ -130,7 +138,11 @@ def _file(path: Path, template: str) -> Source:
             return table_source(table_of_file(path), name, template)
         if not name:
             return Source(_unnamed("", "stdin-"), path.open("rb"))
-        return Source(name, io.BufferedReader(_Steady(path.open("rb", buffering=0), path, owned=True)), _size_of(path))
+        return Source(
+            name,
+            io.BufferedReader(_Steady(path.open("rb", buffering=0), path, owned=True)),
+            _size_of(path),
+        )
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}.") from error
     except UsageError as error:
@@ -163,12 +175,16 @@ def _steady(stream: Any, name: str) -> BinaryIO:  # noqa: ANN401
 
 
 class _Steady(io.RawIOBase):
-    """A regular file that is read. Half of a file that another program writes anew must not become a job.
+    """A regular file that is read.
+
+    Half of a file that another program writes anew must not become a job.
 
     One that only grows, as a log does, is read to its end.
     """
 
-    def __init__(self, file: io.FileIO | io.BufferedReader | io.BufferedRandom, name: object, *, owned: bool) -> None:
+    def __init__(
+        self, file: io.FileIO | io.BufferedReader | io.BufferedRandom, name: object, *, owned: bool
+    ) -> None:
         self._file, self._name, self._owned = file, name, owned
         self._size, self._modified = self._state()
 
@@ -194,7 +210,8 @@ class _Steady(io.RawIOBase):
         size, modified = self._state()
         if (held := self._file.tell()) < self._size:
             raise Error(
-                f"{self._name} became shorter while it was read: it had {self._size:,} bytes, and ends after {held:,}. "
+                f"{self._name} became shorter while it was read: it had {self._size:,} "
+                f"bytes, and ends after {held:,}. "
                 "It is not uploaded."
             )
         if size == self._size and modified != self._modified:
@@ -211,19 +228,25 @@ def _unnamed(suffix: str, prefix: str = "") -> str:
     return f"{prefix}{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}{suffix}"
 
 
-# ── records ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── records ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def _lines(records: Iterable[Mapping[str, Any]]) -> Iterator[bytes]:
     """Records as JSON Lines.
 
-    Half of a surrogate pair stays as it is, escaped: the stack fails that record alone, as in any file.
+    Half of a surrogate pair stays as it is, escaped: the stack fails that record alone, as in any
+    file.
     """
     for number, record in enumerate(records, 1):
         if not isinstance(record, dict):
-            raise UsageError(f"Record {number:,} must be a dict, such as {{'text': …}}, not {type(record).__name__}.")
+            raise UsageError(
+                f"Record {number:,} must be a dict, such as {{'text': …}}, not "
+                f"{type(record).__name__}."
+            )
         if None in record:  # As `csv.DictReader` names the fields that a header does not.
-            raise UsageError(f"Record {number:,} has a member without a name: {record[None]!r:.60}.")
+            raise UsageError(
+                f"Record {number:,} has a member without a name: {record[None]!r:.60}."
+            )
         try:
             yield _encode(record).encode() + b"\n"
         except UnicodeEncodeError:
@@ -238,11 +261,15 @@ def _text_rows(texts: Iterable[Any]) -> Iterator[bytes]:
     yield b"text\n"
     for number, text in enumerate(texts, 1):
         if not isinstance(text, str):
-            raise UsageError(f"Record {number:,} must be a text, as the first one, not {type(text).__name__}.")
+            raise UsageError(
+                f"Record {number:,} must be a text, as the first one, not {type(text).__name__}."
+            )
         try:
             yield b'"%b"\n' % text.replace('"', '""').encode()
         except UnicodeEncodeError as error:
-            raise UsageError(f"Record {number:,} has a character that is not Unicode text: {error.reason}.") from error
+            raise UsageError(
+                f"Record {number:,} has a character that is not Unicode text: {error.reason}."
+            ) from error
 
 
 _REFUSED: dict[type, str] = {
@@ -255,7 +282,9 @@ _REFUSED: dict[type, str] = {
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401
-    """A value that JSON lacks, as one that it has: NumPy's as Python's; a time, a UUID, an Enum, a data class as usual.
+    """A value that JSON lacks, as one that it has: NumPy's as Python's.
+
+    A time, a UUID, an Enum, a data class as usual.
 
     Raises:
         TypeError: what it should become is not certain.
@@ -264,10 +293,16 @@ def _plain(value: Any) -> Any:  # noqa: ANN401
         raise TypeError
     if callable(getattr(value, "tolist", None)):
         return value.tolist()
-    return value.isoformat() if type(value) is not datetime and isinstance(value, date) else msgspec.to_builtins(value)
+    return (
+        value.isoformat()
+        if type(value) is not datetime and isinstance(value, date)
+        else msgspec.to_builtins(value)
+    )
 
 
-_encode = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":"), default=_plain).encode
+_encode = json.JSONEncoder(
+    allow_nan=False, ensure_ascii=False, separators=(",", ":"), default=_plain
+).encode
 
 
 def _why_refused(value: object) -> str:
@@ -275,12 +310,18 @@ def _why_refused(value: object) -> str:
     kind = type(value).__name__
     if kind in {"NAType", "NaTType"} or (isinstance(value, float) and not math.isfinite(value)):
         missing = "None" if kind in {"NAType", "NaTType"} or math.isnan(value) else "a number"  # type: ignore[arg-type]
-        return f"is {value}, which JSON does not have. Write {missing}, or leave it out; or submit the frame itself"
+        return (
+            f"is {value}, which JSON does not have. Write {missing}, or leave it out; or "
+            "submit the frame itself"
+        )
     return next((why for refused, why in _REFUSED.items() if isinstance(value, refused)), "")
 
 
 def _fault_in(value: object, path: str) -> str:
-    """Where in a record a value is that cannot be written, and what to do; empty if there is none."""
+    """Where in a record a value is that cannot be written, and what to do.
+
+    Empty if there is none.
+    """
     if path.count(".") + path.count("[") > _MAX_DEPTH:
         return ""
     if why := _why_refused(value):
@@ -302,7 +343,7 @@ _MAX_DEPTH = 50
 """Levels of a record that are searched for a value that cannot be written."""
 
 
-# ── tables ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── tables ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _series_table(series: Any) -> Table:  # noqa: ANN401
@@ -310,13 +351,21 @@ def _series_table(series: Any) -> Table:  # noqa: ANN401
     pa = arrow()
     column = pa.chunked_array(series)
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-    if not any(is_text(kind) for is_text in (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)):
-        raise UsageError(f"A {type(series).__name__} of {kind} cannot be submitted. Give one of texts, or a frame.")
+    if not any(
+        is_text(kind)
+        for is_text in (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+    ):
+        raise UsageError(
+            f"A {type(series).__name__} of {kind} cannot be submitted. Give one "
+            "of texts, or a frame."
+        )
     name = getattr(series, "name", None)
     return table_of_frame(pa.table({name if isinstance(name, str) and name else "text": column}))
 
 
-def table_source(table: Table, name: str, template: str, metadata: Mapping[str, str] | None = None) -> Source:
+def table_source(
+    table: Table, name: str, template: str, metadata: Mapping[str, str] | None = None
+) -> Source:
     """A table as a CSV upload.
 
     Args:
@@ -325,7 +374,9 @@ def table_source(table: Table, name: str, template: str, metadata: Mapping[str, 
         template: the option, if it is given.
         metadata: its own, if it lies in S3.
     """
-    return Source(name, stream_of(csv_chunks(table, template)), None, _TABLE, metadata=metadata or {})
+    return Source(
+        name, stream_of(csv_chunks(table, template)), None, _TABLE, metadata=metadata or {}
+    )
 
 
 class _Chunks(io.RawIOBase):

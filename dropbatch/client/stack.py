@@ -57,7 +57,10 @@ class Stack:
 
     @cached_property
     def catalog(self) -> Catalog:
-        """What the stack knows of models: its own list if there is one that can be read, else what is shipped."""
+        """What the stack knows of models.
+
+        Its own list if there is one that can be read, else what is shipped.
+        """
         from dropbatch.client.models import known_models
 
         return known_models(self).catalog
@@ -68,7 +71,10 @@ class Stack:
         return self.client("s3")
 
     def service(self, name: str) -> Any:  # noqa: ANN401
-        """A client of another service, made once; also for several threads, in which boto3 must not make clients."""
+        """A client of another service, made once.
+
+        Also for several threads, in which boto3 must not make clients.
+        """
         with self._making:
             if name not in self._made:
                 self._made[name] = self.client(name)
@@ -117,11 +123,15 @@ class Stack:
         folder, _, name = key.rpartition("/")
         needed = _MEMBERS.get("_jobs" if f"{folder}/" == keys.JOB_RECORDS else name, frozenset())
         if found is None or (needed and not (isinstance(found, dict) and needed <= found.keys())):
-            raise Error(f"s3://{self.bucket}/{key} was changed: it is not the JSON that the stack wrote.")
+            raise Error(
+                f"s3://{self.bucket}/{key} was changed: it is not the JSON that the stack wrote."
+            )
         return found  # type: ignore[no-any-return]
 
 
-def find_stack(name: str, *, local: bool = False, region: str | None = None, profile: str | None = None) -> Stack:
+def find_stack(
+    name: str, *, local: bool = False, region: str | None = None, profile: str | None = None
+) -> Stack:
     """The stack that the options name.
 
     Args:
@@ -134,15 +144,21 @@ def find_stack(name: str, *, local: bool = False, region: str | None = None, pro
         Error: it does not exist, or the caller may not look it up.
     """
     with aws.explained():
-        client, name = _local_client() if local else (aws.session(region=region, profile=profile), name)
+        client, name = (
+            _local_client() if local else (aws.session(region=region, profile=profile), name)
+        )
         described = _describe(client, name)
     outputs = {one["OutputKey"]: one["OutputValue"] for one in described.get("Outputs", [])}
     if "BucketName" not in outputs:
         raise NotFound(f'"{name}" is not a Dropbatch stack: it has no output BucketName.')
-    parameters = {one["ParameterKey"]: one["ParameterValue"] for one in described.get("Parameters", [])}
+    parameters = {
+        one["ParameterKey"]: one["ParameterValue"] for one in described.get("Parameters", [])
+    }
     client = aws.encrypting(client, parameters.get("KmsKeyArn", ""))
     source = parameters.get("SourceBucketName", ""), parameters.get("SourcePrefix", "")
-    return Stack(name, outputs["BucketName"], outputs, client, local, parameters.get("DefaultModel"), *source)
+    return Stack(
+        name, outputs["BucketName"], outputs, client, local, parameters.get("DefaultModel"), *source
+    )
 
 
 def _describe(client: Any, name: str) -> dict[str, Any]:  # noqa: ANN401
@@ -170,11 +186,13 @@ def _local_client() -> tuple[Any, str]:
         place = described["endpoint_url"], described["region"]
     except OSError as error:
         raise NotFound(
-            f"{path} does not exist: no local stack is running. Start one with `make up`, or name its folder in "
+            f"{path} does not exist: no local stack is running. Start one with `make up`, "
+            "or name its folder in "
             f"{ENVIRONMENT}.",
         ) from error
     except (ValueError, KeyError, TypeError) as error:
         raise UsageError(
-            f"{path} does not describe a local stack. Write it again with `make down` and `make up`."
+            f"{path} does not describe a local stack. Write it again with `make down` and "
+            "`make up`."
         ) from error
     return aws.session(place[0], region=place[1]), described.get("stack", DEFAULT_NAME)

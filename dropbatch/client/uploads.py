@@ -1,8 +1,11 @@
-"""Uploading: a stream of bytes, or another object, becomes an object; its version determines its job's id.
+"""Uploading: a stream of bytes, or another object, becomes an object.
 
-Each version is a job, which is billed, and boto3 sends a call again if its answer is lost. So what is small is written
-by one call that makes an object only if there is none, and everything else is sent in parts, as is every copy that
-becomes an upload: however often its calls are sent, it is one version.
+Its version determines its job's id.
+
+Each version is a job, which is billed, and boto3 sends a call again if its answer is lost. So what
+is small is written by one call that makes an object only if there is none, and everything else is
+sent in parts, as is every copy that becomes an upload: however often its calls are sent, it is one
+version.
 """
 
 from __future__ import annotations
@@ -35,9 +38,15 @@ MAX_PARTS = 10_000
 PARTS_AT_ONCE = 4
 CHECKSUM = "CRC32"
 ABORT_SECONDS = 0.5
-"""Seconds to wait until broken uploads are aborted; the bucket's lifecycle removes what is left of them."""
+"""Seconds to wait until broken uploads are aborted.
+
+The bucket's lifecycle removes what is left of them.
+"""
 CONFIRM_TRIES, CONFIRM_PAUSE_SECONDS = 30, 2.0
-"""How often what S3 has stored is asked for its time, if AWS cannot be reached, and seconds between two tries."""
+"""How often what S3 has stored is asked for its time, if AWS cannot be reached.
+
+And seconds between two tries.
+"""
 SURE_SECONDS = 1.0
 """S3 says times in whole seconds."""
 
@@ -103,7 +112,8 @@ def upload_key(name: str | None, own: str, folder: str = keys.INBOX) -> str:
     key = folder + path.removeprefix(folder).lstrip("/")
     if not keys.is_upload(key):
         raise UsageError(
-            f"{path!r} is not an upload: a segment of it begins with _ or . or is missing. Choose another `name`."
+            f"{path!r} is not an upload: a segment of it begins with _ or . or is missing. "
+            "Choose another `name`."
         )
     return key
 
@@ -172,7 +182,8 @@ def _confirm(stack: Stack, key: str, place: Mapping[str, str]) -> dict[str, Any]
         with suppress(ConnectionLost):
             return stack.ask("head_object", key, **place)
     raise ConnectionLost(
-        f"{key} is uploaded, and its job will run; AWS could not be reached to read the job's id. Do not send it again."
+        f"{key} is uploaded, and its job will run; AWS could not be reached to read the "
+        "job's id. Do not send it again."
         " `client.jobs()` lists jobs."
     )
 
@@ -182,10 +193,13 @@ def _uploaded(key: str, answer: Mapping[str, Any]) -> Uploaded:
     return Uploaded(key, head.version, head.etag, head.modified, head.size, head.metadata)
 
 
-def _made_whole(stack: Stack, place: dict[str, str], body: bytes, metadata: Mapping[str, str]) -> Uploaded | None:
+def _made_whole(
+    stack: Stack, place: dict[str, str], body: bytes, metadata: Mapping[str, str]
+) -> Uploaded | None:
     """Make an object by one call; None if there is one at its key already.
 
-    If the call was sent again, because the answer to an earlier one was lost, what lies there now may be its own.
+    If the call was sent again, because the answer to an earlier one was lost, what lies there now
+    may be its own.
     """
     from botocore.exceptions import ClientError
 
@@ -202,7 +216,9 @@ def _made_whole(stack: Stack, place: dict[str, str], body: bytes, metadata: Mapp
             return None
         at = found.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
         now = parsedate_to_datetime(at) if at else datetime.now(UTC)
-        is_new = found["LastModified"] >= now - timedelta(seconds=time.monotonic() - began + SURE_SECONDS)
+        is_new = found["LastModified"] >= now - timedelta(
+            seconds=time.monotonic() - began + SURE_SECONDS
+        )
         return _uploaded(place["Key"], found) if is_new else None
     return uploaded_as(stack, place["Key"], answer)
 
@@ -217,7 +233,9 @@ def copy(
     *,
     etag: str = "",
 ) -> Uploaded:
-    """Copy an object within S3, in parts, however small it is; up to 5 TB. The new one exists only when it is whole.
+    """Copy an object within S3, in parts, however small it is; up to 5 TB.
+
+    The new one exists only when it is whole.
 
     Args:
         stack: the stack.
@@ -235,14 +253,19 @@ def copy(
     """
     from botocore.exceptions import ClientError
 
-    place, conditions = {"Bucket": stack.bucket, "Key": key}, {"CopySourceIfMatch": f'"{etag}"'} if etag else {}
+    place, conditions = (
+        {"Bucket": stack.bucket, "Key": key},
+        {"CopySourceIfMatch": f'"{etag}"'} if etag else {},
+    )
     with aws.explained():
         try:
             answer = copy_parts(stack.s3, source, size, place, metadata, progress, **conditions)
         except ClientError as error:
             if not etag or error.response["Error"]["Code"] not in CONDITION_FAILED:
                 raise
-            raise NotFound(f"s3://{source['Bucket']}/{source['Key']} was replaced while it was copied.") from error
+            raise NotFound(
+                f"s3://{source['Bucket']}/{source['Key']} was replaced while it was copied."
+            ) from error
         return uploaded_as(stack, key, answer)
 
 
@@ -255,7 +278,10 @@ def copy_parts(
     progress: Callable[[int], None] = lambda _: None,
     **conditions: str,
 ) -> dict[str, Any]:
-    """Do what `copy` says; return S3's answer. Conditions are those of S3's copy, such as `CopySourceIfMatch`."""
+    """Do what `copy` says; return S3's answer.
+
+    Conditions are those of S3's copy, such as `CopySourceIfMatch`.
+    """
     if not size:
         return dict(s3.put_object(**place, Metadata=dict(metadata)))
     step = max(COPY_BYTES, -(-size // MAX_PARTS))
@@ -266,7 +292,9 @@ def copy_parts(
             first, last = starts[number], min(starts[number] + step, size) - 1
             # S3 refuses a range of an object below 5 MB.
             part = {"CopySourceRange": f"bytes={first}-{last}"} if len(starts) > 1 else {}
-            answer = s3.upload_part_copy(**begun, PartNumber=number + 1, CopySource=dict(source), **part, **conditions)
+            answer = s3.upload_part_copy(
+                **begun, PartNumber=number + 1, CopySource=dict(source), **part, **conditions
+            )
             progress(last + 1 - first)
             return {"PartNumber": number + 1, "ETag": answer["CopyPartResult"]["ETag"]}
 
@@ -289,7 +317,9 @@ def _in_parts(
             progress(len(numbered[1]))
             return sent
 
-        done = [sent for _, sent in at_once(send, _numbered(part, stream, place["Key"]), PARTS_AT_ONCE)]
+        done = [
+            sent for _, sent in at_once(send, _numbered(part, stream, place["Key"]), PARTS_AT_ONCE)
+        ]
         return complete(s3, begun, done)
 
 
@@ -317,7 +347,10 @@ def _parted(
 
 
 def abort_under_way(*ids: str) -> None:
-    """Abort uploads in parts: those with these ids, or all that this program has begun. Waits half a second at most."""
+    """Abort uploads in parts: those with these ids, or all that this program has begun.
+
+    Waits half a second at most.
+    """
     chosen = [one for id_ in ids or tuple(_UNDER_WAY) if (one := _UNDER_WAY.pop(id_, None))]
     threads = [Thread(target=_abort, args=one, daemon=True) for one in chosen]
     for thread in threads:
@@ -338,24 +371,43 @@ def begin(
     metadata: Mapping[str, str],
     checksum: str = CHECKSUM,
 ) -> dict[str, str]:
-    """Begin an object that is sent in parts; return the arguments of its calls: bucket, key, and id of the upload."""
-    # boto3 sends a CRC32 with each part. S3 refuses it if the upload was begun without: "expected checksum Type: null".
+    """Begin an object that is sent in parts; return the arguments of its calls.
+
+    Bucket, key, and id of the upload.
+    """
+    # boto3 sends a CRC32 with each part. S3 refuses it if the upload was begun without: "expected
+    # checksum Type: null".
     more = {"ChecksumAlgorithm": checksum} if checksum else {}
-    return {**place, "UploadId": s3.create_multipart_upload(**place, Metadata=dict(metadata), **more)["UploadId"]}
+    return {
+        **place,
+        "UploadId": s3.create_multipart_upload(**place, Metadata=dict(metadata), **more)[
+            "UploadId"
+        ],
+    }
 
 
-def send_part(s3: Any, place: Mapping[str, str], number: int, body: bytes | bytearray) -> dict[str, Any]:  # noqa: ANN401
+def send_part(
+    s3: Any, place: Mapping[str, str], number: int, body: bytes | bytearray
+) -> dict[str, Any]:
     """Send a part; return what `complete` says about it."""
     answer = s3.upload_part(**place, PartNumber=number, Body=body, ChecksumAlgorithm=CHECKSUM)
-    # S3 wants each part's checksum again at the end; not every service that speaks its API returns one.
-    return {"PartNumber": number} | {name: answer[name] for name in ("ETag", f"Checksum{CHECKSUM}") if name in answer}
+    # S3 wants each part's checksum again at the end; not every service that speaks its API returns
+    # one.
+    return {"PartNumber": number} | {
+        name: answer[name] for name in ("ETag", f"Checksum{CHECKSUM}") if name in answer
+    }
 
 
 def complete(s3: Any, place: Mapping[str, str], parts: list[dict[str, Any]]) -> dict[str, Any]:  # noqa: ANN401
-    """Make an object of its parts; return S3's answer, without a version if only the call's first answer had it."""
+    """Make an object of its parts.
+
+    Return S3's answer, without a version if only the call's first answer had it.
+    """
     parts.sort(key=lambda one: int(one["PartNumber"]))
     with suppress(s3.exceptions.NoSuchUpload):  # It is complete already: that answer was lost.
-        answer: dict[str, Any] = s3.complete_multipart_upload(**place, MultipartUpload={"Parts": parts})
+        answer: dict[str, Any] = s3.complete_multipart_upload(
+            **place, MultipartUpload={"Parts": parts}
+        )
         return answer
     return {}
 

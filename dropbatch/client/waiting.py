@@ -31,7 +31,10 @@ REPORT_SECONDS = 3_600.0
 GONE_SECONDS = 60.0
 """Seconds to wait for the files of a job that exists: a running job writes its status anew."""
 JOB_SECONDS = 300.0
-"""Seconds to wait for the job of what was just uploaded: S3's events may take a minute, and the queue may be long."""
+"""Seconds to wait for the job of what was just uploaded.
+
+S3's events may take a minute, and the queue may be long.
+"""
 
 
 def end_of(timeout: float | None) -> float:
@@ -39,7 +42,9 @@ def end_of(timeout: float | None) -> float:
     return math.inf if timeout is None else time.monotonic() + timeout
 
 
-def wait_until_created(job: JobFiles, seconds: float = JOB_SECONDS, *, ends: float = math.inf) -> None:
+def wait_until_created(
+    job: JobFiles, seconds: float = JOB_SECONDS, *, ends: float = math.inf
+) -> None:
     """Wait until the stack has created an uploaded job.
 
     Args:
@@ -61,7 +66,9 @@ def wait_until_created(job: JobFiles, seconds: float = JOB_SECONDS, *, ends: flo
                 if job.exists():
                     break
                 notice = job.notice()
-            if (left := min(no_job_at, ends) - time.monotonic()) > 0 and not (notice and notice["error"]):
+            if (left := min(no_job_at, ends) - time.monotonic()) > 0 and not (
+                notice and notice["error"]
+            ):
                 time.sleep(min(pause, left))
                 pause = min(pause * 1.3, MAX_READ_SECONDS)
                 continue
@@ -70,11 +77,13 @@ def wait_until_created(job: JobFiles, seconds: float = JOB_SECONDS, *, ends: flo
             if ends < no_job_at:
                 raise TimedOut(f"{job.path} has no job yet.")
             raise NotFound(
-                f"{job.path} has no job after {seconds:.0f} seconds. `dropbatch doctor` looks for the cause."
+                f"{job.path} has no job after {seconds:.0f} seconds. `dropbatch doctor` "
+                "looks for the cause."
             )
     except KeyboardInterrupt:
         raise Interrupted(
-            f"\nInterrupted. The file is uploaded and its job {job.id} will run. Wait for it with `job.wait()`."
+            f"\nInterrupted. The file is uploaded and its job {job.id} will run. Wait for "
+            "it with `job.wait()`."
         ) from None
     if job.id != expected:
         sys.stderr.write(f"Another upload has the job id {expected}; this job is {job.id}.\n")
@@ -90,8 +99,9 @@ def each_over(
     """Show jobs until all are over; yield each with its manifest when it is.
 
     Args:
-        jobs: if they are few, they must exist. Of many, one that does not exist five minutes after the last new one is
-            yielded with that error. So is one whose files are deleted, or that AWS denies.
+        jobs: if they are few, they must exist. Of many, one that does not exist five minutes after
+            the last new one is yielded with that error. So is one whose files are deleted, or that
+            AWS denies.
         progress: where they are shown.
         timeout: seconds after which to give up.
         ends: when that is, if they have begun before, as `end_of` says.
@@ -101,7 +111,9 @@ def each_over(
         TimedOut: some are not over after these seconds.
         Interrupted: the user interrupted it.
     """
-    watch: Any = FewJobs(jobs, GONE_SECONDS) if len(jobs) <= FEW_JOBS else ManyJobs(jobs, JOB_SECONDS)
+    watch: Any = (
+        FewJobs(jobs, GONE_SECONDS) if len(jobs) <= FEW_JOBS else ManyJobs(jobs, JOB_SECONDS)
+    )
     total = None if len(jobs) <= FEW_JOBS else Total(len(jobs))
     ends = end_of(timeout) if ends is None else ends
     pause = MIN_READ_SECONDS
@@ -120,11 +132,16 @@ def each_over(
             if not watch.left:
                 return
             if time.monotonic() >= ends:
-                raise TimedOut(f"{_not_over(len(jobs), len(watch.left), jobs[0].id)} after {timeout:g} seconds.")
+                raise TimedOut(
+                    f"{_not_over(len(jobs), len(watch.left), jobs[0].id)} after "
+                    f"{timeout:g} seconds."
+                )
             _sleep(min(pause, max(ends - time.monotonic(), 0.0)), progress)
             pause = min(pause * 1.1, MAX_READ_SECONDS)
     except KeyboardInterrupt:
-        raise Interrupted(f"\nInterrupted. {_continue(jobs)} {go_on or _go_on(len(jobs))}") from None
+        raise Interrupted(
+            f"\nInterrupted. {_continue(jobs)} {go_on or _go_on(len(jobs))}"
+        ) from None
 
 
 @dataclass
@@ -152,7 +169,10 @@ class Total:
         return {
             "state": f"{self.over:,} over" + (f", {self.failed:,} failed" if self.failed else ""),
             "fraction_done": self.over / self.jobs,
-            "counts": {"succeeded": self.records - self.failed_records, "failed": self.failed_records},
+            "counts": {
+                "succeeded": self.records - self.failed_records,
+                "failed": self.failed_records,
+            },
             "waiting_for": waiting,
         }
 

@@ -1,1 +1,4 @@
-"""The rules that the library and the functions share: keys, options, records, formats, prices. They call no service."""
+"""The rules that the library and the functions share: keys, options, records, formats, prices.
+
+They call no service.
+"""

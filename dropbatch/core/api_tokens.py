@@ -4,9 +4,9 @@
     <token> <account id>
     queues=<token>
 
-A comma ends a line too. A token's number is its place among these lines, from 1 on; one that is there twice counts
-once. The last form is for the Queues API alone, and has no number. A value of one plain token is the usual case. What
-fits none of these is taken as a token, and refused as one.
+A comma ends a line too. A token's number is its place among these lines, from 1 on; one that is
+there twice counts once. The last form is for the Queues API alone, and has no number. A value of
+one plain token is the usual case. What fits none of these is taken as a token, and refused as one.
 """
 
 from __future__ import annotations
@@ -15,8 +15,11 @@ import re
 from typing import NamedTuple
 
 MOST_TOKENS = 10
-"""Tokens that the functions use; those behind them are left out. A batch that all of them refuse in turn is sent on by
-so many invocations, and AWS Lambda stops loops after 16."""
+"""Tokens that the functions use; those behind them are left out.
+
+A batch that all of them refuse in turn is sent on by
+so many invocations, and AWS Lambda stops loops after 16.
+"""
 _LINE = re.compile(r"(\S+)[ \t]+([0-9a-f]{32})")
 _QUEUES = "queues="
 
@@ -29,7 +32,10 @@ class ApiToken(NamedTuple):
 
 
 class ApiTokens(NamedTuple):
-    """The tokens of a secret, in the order of their numbers; `queues`: the one for the Queues API alone."""
+    """The tokens of a secret, in the order of their numbers; `queues`.
+
+    The one for the Queues API alone.
+    """
 
     tokens: tuple[ApiToken, ...]
     queues: str = ""

@@ -1,7 +1,7 @@
 """What a job costs: prices from the model catalogue times tokens, as decimals. Pure.
 
-An estimate is made from the size of the requests, before anything is sent. It is not the bill: Workers AI counts
-tokens, and its free daily allocation is not subtracted.
+An estimate is made from the size of the requests, before anything is sent. It is not the bill:
+Workers AI counts tokens, and its free daily allocation is not subtracted.
 """
 
 from __future__ import annotations
@@ -18,9 +18,15 @@ if TYPE_CHECKING:
 
 CURRENCY = "USD"
 BYTES_PER_TOKEN = 4
-"""Bytes of a request that count as one token in an estimate: English text has about four letters per token."""
+"""Bytes of a request that count as one token in an estimate.
+
+English text has about four letters per token.
+"""
 DEFAULT_OUTPUT_TOKENS = 256
-"""Output tokens that an estimate assumes for a record that sets no limit, as Workers AI does for its chat models."""
+"""Output tokens that an estimate assumes for a record that sets no limit.
+
+As Workers AI does for its chat models.
+"""
 MAX_NAMED_TOKENS = 1_000_000
 """Most output tokens that an estimate accepts as the limit that a single record names."""
 
@@ -32,7 +38,10 @@ _DECIMALS = 4
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Input and output tokens; None where none were reported. `cached` are those of the input read from a cache."""
+    """Input and output tokens; None where none were reported.
+
+    `cached` are those of the input read from a cache.
+    """
 
     input: int | None
     output: int | None
@@ -80,7 +89,11 @@ def cost_of(model: Model, tokens: Tokens, *, estimated: bool = False) -> Cost | 
 
 
 def estimate_tokens(
-    model: Model, body_bytes: int, records: int, max_tokens: int | None = None, each: int | None = None
+    model: Model,
+    body_bytes: int,
+    records: int,
+    max_tokens: int | None = None,
+    each: int | None = None,
 ) -> Tokens:
     """Tokens that requests will probably use.
 
@@ -88,14 +101,18 @@ def estimate_tokens(
         model: the job's.
         body_bytes: bytes of all requests.
         records: number of requests.
-        max_tokens: output tokens of all requests together, if they set limits; None if they set none.
-        each: output tokens of a request that sets none; None: the model's limit, or `DEFAULT_OUTPUT_TOKENS`.
+        max_tokens: output tokens of all requests together, if they set limits; None if they set
+            none.
+        each: output tokens of a request that sets none; None: the model's limit, or
+            `DEFAULT_OUTPUT_TOKENS`.
     """
     taken = -(-body_bytes // BYTES_PER_TOKEN)
     return Tokens(taken, _output_tokens(model, taken, records, max_tokens, each))
 
 
-def _output_tokens(model: Model, input_tokens: int, records: int, max_tokens: int | None, each: int | None) -> int:
+def _output_tokens(
+    model: Model, input_tokens: int, records: int, max_tokens: int | None, each: int | None
+) -> int:
     if model.task in {Task.EMBEDDINGS, Task.TRANSCRIPTION, Task.SPEECH}:
         return 0
     if max_tokens is not None:
@@ -111,7 +128,10 @@ def named_limits(text: bytes) -> list[int]:
 
 
 def output_tokens(model: Model, body: bytes, records: int, each: int | None = None) -> int | None:
-    """Output tokens that requests may use; None if none of them names a limit. `each` as for `estimate_tokens`."""
+    """Output tokens that requests may use; None if none of them names a limit.
+
+    `each` as for `estimate_tokens`.
+    """
     named = named_limits(body)
     if not named:
         return None
@@ -120,10 +140,19 @@ def output_tokens(model: Model, body: bytes, records: int, each: int | None = No
 
 
 def estimate_cost(
-    model: Model, body_bytes: int, records: int, max_tokens: int | None = None, each: int | None = None
+    model: Model,
+    body_bytes: int,
+    records: int,
+    max_tokens: int | None = None,
+    each: int | None = None,
 ) -> Cost | None:
-    """What requests will probably cost; None for a model without a price. Arguments are as for `estimate_tokens`."""
-    return cost_of(model, estimate_tokens(model, body_bytes, records, max_tokens, each), estimated=True)
+    """What requests will probably cost; None for a model without a price.
+
+    Arguments are as for `estimate_tokens`.
+    """
+    return cost_of(
+        model, estimate_tokens(model, body_bytes, records, max_tokens, each), estimated=True
+    )
 
 
 def to_billionths(amount: Decimal) -> int:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 
 class Error(Exception):
-    """The base class of all errors of the library; by itself, a service failed or gave what nobody expects.
+    """The base class of all errors of the library.
+
+    By itself, a service failed or gave what nobody expects.
 
     Attributes:
         source: the file that it is about, if several could be meant; the message begins with it.

@@ -42,7 +42,9 @@ class JobState(StrEnum):
 FINAL_JOB_STATES = frozenset({JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED})
 
 
-def job_id(bucket: str, key: str, version: str, etag: str, last_modified: datetime, choice: int = 0) -> str:
+def job_id(
+    bucket: str, key: str, version: str, etag: str, last_modified: datetime, choice: int = 0
+) -> str:
     """The id of the job for one upload, the same for every event of it.
 
     Args:
@@ -73,7 +75,10 @@ def is_validation(key: str) -> bool:
 
 
 def is_upload(key: str) -> bool:
-    """Whether a key names an upload: it is not a folder marker, and no path segment begins with `_` or `.`."""
+    """Whether a key names an upload.
+
+    It is not a folder marker, and no path segment begins with `_` or `.`.
+    """
     path = upload_path(key)
     return (
         key.startswith((INBOX, VALIDATE))
@@ -95,7 +100,10 @@ def controlled_job(key: str) -> str | None:
 
 
 def named_job(text: str) -> str | None:
-    """The job that a text names: by its id, or by the key of its manifest; None if it names none."""
+    """The job that a text names: by its id, or by the key of its manifest.
+
+    None if it names none.
+    """
     if JOB_ID.fullmatch(text):
         return text
     matched = _MANIFEST.fullmatch(text)
@@ -110,12 +118,18 @@ def result(upload_key: str, job: str, name: str) -> str:
 
 
 def denied_notice(upload_key: str) -> str:
-    """Key of the object that shows an upload for which S3 refuses even HEAD, so that it has no job."""
+    """Key of the object that shows an upload for which S3 refuses even HEAD.
+
+    So that it has no job.
+    """
     return result(upload_key, "status.json", "").removesuffix("/")
 
 
 def job_record(job: str) -> str:
-    """Key of the object that gives the path of a job's upload; listing these objects gives the history of jobs."""
+    """Key of the object that gives the path of a job's upload.
+
+    Listing these objects gives the history of jobs.
+    """
     return f"{JOB_RECORDS}{job}.json"
 
 
@@ -125,13 +139,19 @@ def staging(job: str) -> str:
 
 
 def is_in_results(staged_key: str) -> bool:
-    """Whether the result files of a job that is over hold what is staged under a key: a reply, a part or a segment."""
+    """Whether the result files of a job that is over hold what is staged under a key.
+
+    A reply, a part or a segment.
+    """
     name = staged_key.rpartition("/")[2]
     return name.startswith(("raw-", "part-")) or "/segments/" in staged_key
 
 
 def completion_times(model: str) -> tuple[str, str]:
-    """Key of the item with the times that batches of a model took: its partition and its sort key."""
+    """Key of the item with the times that batches of a model took.
+
+    Its partition and its sort key.
+    """
     return "CONTROL", f"RATE#TIMES#{model}"
 
 
@@ -151,9 +171,12 @@ def validation(job: str, turns: int) -> str:
 
 
 def staged(job: str, number: str, round_: int = 0) -> str:
-    """Key of a batch's request body, originals and index, which are one object (`shared.staged_batch`).
+    """Key of a batch's request body, originals and index, which are one object.
 
-    In a later round, the object holds the body of the records that are tried again, and their places in the first body.
+    (`shared.staged_batch`).
+
+    In a later round, the object holds the body of the records that are tried again, and their
+    places in the first body.
     """
     return f"staging/{job}/{number}/request{f'-{round_}' if round_ else ''}"
 
@@ -169,7 +192,10 @@ def api_message(job: str, number: str, attempt: int) -> str:
 
 
 def raw(job: str, number: str, attempt: int, ordinal: int) -> str:
-    """Key of a finished reply as the API sent it; ordinal 0 is the submit's reply, others are those of polls."""
+    """Key of a finished reply as the API sent it.
+
+    Ordinal 0 is the submit's reply, others are those of polls.
+    """
     return f"staging/{job}/{number}/raw-{attempt}-{ordinal}"
 
 
@@ -179,5 +205,8 @@ def part(job: str, number: str, attempt: int) -> str:
 
 
 def segment(job: str, kind: str, ordinal: int, growing: int = 0) -> str:
-    """Key of the joined sections of consecutive parts; a segment that grows is a new object each time."""
+    """Key of the joined sections of consecutive parts.
+
+    A segment that grows is a new object each time.
+    """
     return f"staging/{job}/segments/{kind}-{ordinal:05d}{f'-{growing:05d}' if growing else ''}"

@@ -14,7 +14,9 @@ _LEAST_ALIKE = 0.7
 
 
 def model_advice(model_id: str, catalog: Catalog) -> str:
-    """What is odd about a model: it is not known, takes no batches, or will be withdrawn; empty if nothing is.
+    """What is odd about a model: it is not known, takes no batches, or will be withdrawn.
+
+    Empty if nothing is.
 
     A new model may be used before Dropbatch knows it, so this is no fault.
     """
@@ -22,10 +24,14 @@ def model_advice(model_id: str, catalog: Catalog) -> str:
         return ""
     if not catalog.lists(model_id):
         nearest = nearest_model(model_id, catalog)
-        return f"Dropbatch does not know the model {model_id}." + (f" Did you mean {nearest}?" if nearest else "")
+        return f"Dropbatch does not know the model {model_id}." + (
+            f" Did you mean {nearest}?" if nearest else ""
+        )
     model = catalog.find(model_id)
     if not model.batch:
-        return f"{model_id} is not listed as a model that takes batches: it will probably be refused."
+        return (
+            f"{model_id} is not listed as a model that takes batches: it will probably be refused."
+        )
     if model.deprecated_at:
         return f"Cloudflare withdraws {model_id} on {model.deprecated_at}."
     return ""

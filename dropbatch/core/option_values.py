@@ -1,4 +1,7 @@
-"""What each option of a job may be: its value as JSON, parsed, or the words that say what it may be. Pure."""
+"""What each option of a job may be.
+
+Its value as JSON, parsed, or the words that say what it may be. Pure.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +27,19 @@ SMALLEST = 1e-9
 """Smaller numbers count as 0: DynamoDB stores none below 1e-130."""
 MAX_TAGS = 16
 MAX_TAG_NAME, MAX_TAG_VALUE = 128, 512
-"""Characters of a tag's name and of its value: what AWS allows for its own, and OpenAI for a batch's metadata."""
+"""Characters of a tag's name and of its value.
+
+What AWS allows for its own, and OpenAI for a batch's metadata.
+"""
 
 Json = bytes | msgspec.Raw
 
 
 def option_name(written: str) -> str:
-    """The name of the option that is written so, if it is one: `max_cost` for `max-cost` and `Max_Cost`."""
+    """The name of the option that is written so, if it is one.
+
+    `max_cost` for `max-cost` and `Max_Cost`.
+    """
     return written.strip().lower().replace("-", "_")
 
 
@@ -77,7 +86,9 @@ def one_of(names: Sequence[str]) -> str:
     return f"It must be one of {', '.join(names)}."
 
 
-def _number(low: float, high: float, words: str, kind: type[float] = float) -> Callable[[Json], float]:
+def _number(
+    low: float, high: float, words: str, kind: type[float] = float
+) -> Callable[[Json], float]:
     def parse(raw: Json) -> float:
         value = kind(_decoded(raw, kind, words))
         if not low <= value <= high:
@@ -105,7 +116,9 @@ def _defaults(raw: Json) -> dict[str, msgspec.Raw]:
         raise WrongValueError(words)
     _decoded(raw, object, words)
     if "external_reference" in members:
-        raise WrongValueError("It must not contain external_reference, because each record has its own.")
+        raise WrongValueError(
+            "It must not contain external_reference, because each record has its own."
+        )
     return members
 
 
@@ -114,8 +127,13 @@ def _tags(raw: Json) -> dict[str, str]:
     value = _decoded(raw, dict[str, str], words)
     if len(value) > MAX_TAGS:
         raise WrongValueError(words)
-    if any(not name or len(name) > MAX_TAG_NAME or len(text) > MAX_TAG_VALUE for name, text in value.items()):
-        raise WrongValueError(f"Names have 1 to {MAX_TAG_NAME} characters, values up to {MAX_TAG_VALUE}.")
+    if any(
+        not name or len(name) > MAX_TAG_NAME or len(text) > MAX_TAG_VALUE
+        for name, text in value.items()
+    ):
+        raise WrongValueError(
+            f"Names have 1 to {MAX_TAG_NAME} characters, values up to {MAX_TAG_VALUE}."
+        )
     return dict(value)
 
 
@@ -140,11 +158,15 @@ PARSERS: dict[str, Callable[[Json], object]] = {
     "task": _choice(TASKS),
     "defaults": _defaults,
     "deadline_hours": _number(
-        1 / 60, MAX_DEADLINE_HOURS, f"It must be a number of hours, from 1/60 to {MAX_DEADLINE_HOURS}."
+        1 / 60,
+        MAX_DEADLINE_HOURS,
+        f"It must be a number of hours, from 1/60 to {MAX_DEADLINE_HOURS}.",
     ),
     "max_failed_fraction": _number(0, 1, "It must be a number from 0 to 1."),
     "max_cost": _dollars,
-    "output_tokens": _number(1, MAX_NAMED_TOKENS, "It must be a whole number from 1 to 1,000,000.", int),
+    "output_tokens": _number(
+        1, MAX_NAMED_TOKENS, "It must be a whole number from 1 to 1,000,000.", int
+    ),
     "tags": _tags,
     "cancel_with_task": _flag,
 }
@@ -153,6 +175,14 @@ PARSERS: dict[str, Callable[[Json], object]] = {
 OPTIONS = tuple(PARSERS)
 
 JSON_IN_METADATA = frozenset(
-    {"defaults", "tags", "deadline_hours", "max_failed_fraction", "max_cost", "output_tokens", "cancel_with_task"}
+    {
+        "defaults",
+        "tags",
+        "deadline_hours",
+        "max_failed_fraction",
+        "max_cost",
+        "output_tokens",
+        "cancel_with_task",
+    }
 )
 """Options whose metadata is JSON; that of the others is plain text."""

@@ -1,6 +1,9 @@
-"""Options of a job: read from the object's metadata and from `_options.json`, resolved member by member, then pinned.
+"""Options of a job.
 
-Every fault is a fault of the whole upload. Its message names the member, what it may be, and the nearest name. Pure.
+Read from the object's metadata and from `_options.json`, resolved member by member, then pinned.
+
+Every fault is a fault of the whole upload. Its message names the member, what it may be, and the
+nearest name. Pure.
 """
 
 from __future__ import annotations
@@ -59,7 +62,8 @@ class Options(msgspec.Struct, frozen=True, omit_defaults=True):
         output_tokens: tokens of an answer to a request that names no limit, on average.
         tags: the user's own names and values.
         cancel_with_task: whether the job is cancelled when the execution that waits for it is gone.
-        ignored: metadata that begins like an option and is none, each with the option that has the nearest name.
+        ignored: metadata that begins like an option and is none, each with the option that has the
+            nearest name.
     """
 
     model: str | None = None
@@ -79,11 +83,13 @@ class Options(msgspec.Struct, frozen=True, omit_defaults=True):
     ignored: dict[str, str] | None = None
 
 
-# ── where options come from ──────────────────────────────────────────────────────────────────────────────────────────
+# ── where options come from ───────────────────────────────────────────────────────────────────────
 
 
 def metadata_options(metadata: Mapping[str, str]) -> dict[str, Any]:
-    """The options in an object's metadata, in any spelling, and what it has `ignored`. An empty value sets no option.
+    """The options in an object's metadata, in any spelling, and what it has `ignored`.
+
+    An empty value sets no option.
 
     Args:
         metadata: by name, without `x-amz-meta-`.
@@ -102,7 +108,9 @@ def metadata_options(metadata: Mapping[str, str]) -> dict[str, Any]:
             continue
         try:
             text = _unfolded(written.strip())
-            is_json = member in JSON_IN_METADATA or (member in {"template", "system"} and text.startswith('"'))
+            is_json = member in JSON_IN_METADATA or (
+                member in {"template", "system"} and text.startswith('"')
+            )
             found.take(header, text.encode() if is_json else msgspec.json.encode(text))
         except (WrongValueError, UnicodeEncodeError) as error:
             raise _bad(f"x-amz-meta-{header}", str(error)) from None
@@ -123,7 +131,9 @@ class _Found:
         value = PARSERS[member](raw)
         other = self._spellings.setdefault(member, written)
         if other != written and value != self.options[member]:
-            raise WrongValueError(f"It differs from {self._prefix}{other}, which is the same option. Write it once.")
+            raise WrongValueError(
+                f"It differs from {self._prefix}{other}, which is the same option. Write it once."
+            )
         self.options[member] = value
 
 
@@ -131,7 +141,9 @@ def _begins_like(name: str) -> str:
     """The option that a name was probably meant to be; empty if it is not like any."""
     names = (*OPTIONS, TASK_TOKEN)
     alike = [member for member in names if name.startswith(member.partition("_")[0])]
-    found = difflib.get_close_matches(name, alike, 1, 0.0) or difflib.get_close_matches(name, names, 1, 0.75)
+    found = difflib.get_close_matches(name, alike, 1, 0.0) or difflib.get_close_matches(
+        name, names, 1, 0.75
+    )
     return found[0] if found else ""
 
 
@@ -149,30 +161,41 @@ def _unfolded(value: str) -> str:
         raise WrongValueError("It cannot be decoded as RFC 2047 text.") from None
 
 
-def metadata_of(options: Mapping[str, object], more: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
-    """The metadata of an upload with these options: what `metadata_options` reads back as they were given.
+def metadata_of(
+    options: Mapping[str, object], more: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, str]:
+    """The metadata of an upload with these options.
 
-    Text that a header cannot hold as it is becomes an encoded word (RFC 2047), as S3's own tools write it.
+    What `metadata_options` reads back as they were given.
+
+    Text that a header cannot hold as it is becomes an encoded word (RFC 2047), as S3's own tools
+    write it.
 
     Args:
         options: by name, in any spelling. Text stays as it is; anything else is written as JSON.
         more: what the upload's metadata has beside them, as it is.
 
     Raises:
-        UsageError: an option is unknown or has a wrong value, or all of them together are too large.
+        UsageError: an option is unknown or has a wrong value, or all of them together are too
+            large.
     """
     metadata = dict(more)
     for written, value in options.items():
         name = option_name(written)
         if name not in PARSERS:
-            raise UsageError(f"There is no option {written!r}. {one_of(OPTIONS)}{nearest_name(name, OPTIONS)}")
+            raise UsageError(
+                f"There is no option {written!r}. {one_of(OPTIONS)}{nearest_name(name, OPTIONS)}"
+            )
         text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
         if not text.isascii() and _LONE_SURROGATE.search(text):
             raise UsageError(f"{written}: It has a character that is not Unicode text.")
         if not text:
-            raise UsageError(f"{written}: It is empty, as of a variable that is not set. Leave it out.")
+            raise UsageError(
+                f"{written}: It is empty, as of a variable that is not set. Leave it out."
+            )
         if name in {"template", "system"} and (text.startswith('"') or text != text.strip()):
-            text = msgspec.json.encode(text).decode()  # Otherwise it would be read as JSON, or without its blanks.
+            # Otherwise it would be read as JSON, or without its blanks.
+            text = msgspec.json.encode(text).decode()
         header = name.replace("_", "-")
         if metadata.setdefault(header, _header(text)) != _header(text):
             raise UsageError(f"{written}: It is given twice, with different values.")
@@ -183,19 +206,28 @@ def metadata_of(options: Mapping[str, object], more: Mapping[str, str] = Mapping
     size = sum(len(name) + len(value) for name, value in metadata.items())
     if size > MAX_METADATA_BYTES:
         raise UsageError(
-            f"The metadata takes {size:,} bytes, and S3 allows {MAX_METADATA_BYTES:,} for an object. "
+            f"The metadata takes {size:,} bytes, and S3 allows {MAX_METADATA_BYTES:,} for "
+            "an object. "
             f"Put the options in an {OPTIONS_FILE} in the upload's folder."
         )
     return metadata
 
 
 def as_arguments(message: str) -> str:
-    """A message in which options are named as a program's arguments are: `max_cost`, not x-amz-meta-max-cost."""
+    """A message in which options are named as a program's arguments are.
+
+    `max_cost`, not x-amz-meta-max-cost.
+    """
     return re.sub("x-amz-meta-([a-z_-]+)", lambda found: f"`{found[1].replace('-', '_')}`", message)
 
 
 def _header(text: str) -> str:
-    if text.isascii() and text.isprintable() and text == text.strip() and not _ENCODED_WORD.search(text):
+    if (
+        text.isascii()
+        and text.isprintable()
+        and text == text.strip()
+        and not _ENCODED_WORD.search(text)
+    ):
         return text
     return f"=?utf-8?b?{base64.b64encode(text.encode()).decode()}?="
 
@@ -204,16 +236,21 @@ def file_options(content: bytes) -> dict[str, Any]:
     """The options in an `_options.json`.
 
     Raises:
-        UploadRefused: `bad_options`: it is not a JSON object, or a member is unknown or has a wrong value.
+        UploadRefused: `bad_options`: it is not a JSON object, or a member is unknown or has a wrong
+            value.
     """
     members = members_of(content.removeprefix(b"\xef\xbb\xbf").strip())
     if members is None or len(content) > MAX_OPTIONS_BYTES:
-        raise _bad(OPTIONS_FILE, f"It must be a JSON object of at most {MAX_OPTIONS_BYTES:,} bytes.")
+        raise _bad(
+            OPTIONS_FILE, f"It must be a JSON object of at most {MAX_OPTIONS_BYTES:,} bytes."
+        )
     found = _Found("")
     for member, raw in members.items():
         if option_name(member) not in PARSERS:
             nearest = nearest_name(option_name(member), OPTIONS)
-            raise _bad(OPTIONS_FILE, f"There is no option {member[:60]!r}. {one_of(OPTIONS)}{nearest}")
+            raise _bad(
+                OPTIONS_FILE, f"There is no option {member[:60]!r}. {one_of(OPTIONS)}{nearest}"
+            )
         try:
             found.take(member, raw)
         except WrongValueError as error:
@@ -222,9 +259,15 @@ def file_options(content: bytes) -> dict[str, Any]:
 
 
 def options_keys(upload_key: str, inbox: str) -> list[str]:
-    """Keys where an upload's `_options.json` may be, nearest first; only the first one that exists is used."""
+    """Keys where an upload's `_options.json` may be, nearest first.
+
+    Only the first one that exists is used.
+    """
     folders = upload_key.removeprefix(inbox).split("/")[:-1]
-    return [f"{inbox}{'/'.join([*folders[:depth], OPTIONS_FILE])}" for depth in range(len(folders), -1, -1)]
+    return [
+        f"{inbox}{'/'.join([*folders[:depth], OPTIONS_FILE])}"
+        for depth in range(len(folders), -1, -1)
+    ]
 
 
 def path_options(upload_key: str) -> dict[str, Any]:
@@ -232,7 +275,11 @@ def path_options(upload_key: str) -> dict[str, Any]:
     segments = upload_path(upload_key).split("/")
     if segments[0] not in {"@cf", "@hf"}:
         return {}
-    return {"model": "/".join(segments[:_MODEL_SEGMENTS] if len(segments) > _MODEL_SEGMENTS else segments[:-1])}
+    return {
+        "model": "/".join(
+            segments[:_MODEL_SEGMENTS] if len(segments) > _MODEL_SEGMENTS else segments[:-1]
+        )
+    }
 
 
 _MODEL_SEGMENTS = 3
@@ -251,7 +298,9 @@ def resolve(layers: Sequence[Mapping[str, Any]]) -> Options:
     options = Options(**found)
     size = len(encode_options(options))
     if size > MAX_OPTIONS_BYTES:
-        raise _bad("options", f"Together they have {size:,} bytes; the maximum is {MAX_OPTIONS_BYTES:,}.")
+        raise _bad(
+            "options", f"Together they have {size:,} bytes; the maximum is {MAX_OPTIONS_BYTES:,}."
+        )
     return options
 
 

@@ -1,6 +1,9 @@
-"""How an upload is read and cut, decided from its options and first bytes: packing, format, model, a table's header.
+"""How an upload is read and cut, decided from its options and first bytes.
 
-The same upload with the same options has the same plan, in a function and on a user's machine. Pure.
+Packing, format, model, a table's header.
+
+The same upload with the same options has the same plan, in a function and on a user's machine.
+Pure.
 """
 
 from __future__ import annotations
@@ -43,7 +46,9 @@ MIN_BODY_BYTES = 1_000
 
 @dataclass(frozen=True, slots=True)
 class StackLimits:
-    """What a stack decides about batches; by default as `template.yaml` has its parameters, and what is shipped.
+    """What a stack decides about batches.
+
+    By default as `template.yaml` has its parameters, and what is shipped.
 
     Attributes:
         max_requests: maximum records in a batch, of any model.
@@ -63,7 +68,9 @@ class StackLimits:
 
     def most(self, model: str) -> int:
         """Maximum records in a batch for a model."""
-        return min(self.max_requests, max_records_per_reply(self.catalog.find(model), self.transport))
+        return min(
+            self.max_requests, max_records_per_reply(self.catalog.find(model), self.transport)
+        )
 
 
 class Planned(NamedTuple):
@@ -114,12 +121,19 @@ def check_path(key: str) -> None:
     if len(keys.upload_path(key).encode()) > keys.MAX_PATH_BYTES:
         raise UploadRefused(
             "path_too_long",
-            f"The path under inbox/ has more than {keys.MAX_PATH_BYTES} bytes. Upload it under a shorter key.",
+            f"The path under inbox/ has more than {keys.MAX_PATH_BYTES} bytes. Upload it "
+            "under a shorter key.",
         )
 
 
 def plan_upload(
-    first: SplitPlan, options: Options, key: str, beginning: Beginning, limits: StackLimits, *, is_retry: bool = False
+    first: SplitPlan,
+    options: Options,
+    key: str,
+    beginning: Beginning,
+    limits: StackLimits,
+    *,
+    is_retry: bool = False,
 ) -> Planned:
     """Decide how an upload is cut.
 
@@ -129,7 +143,8 @@ def plan_upload(
         key: the upload's.
         beginning: its first bytes.
         limits: the stack's.
-        is_retry: whether it retries a job, whose format it has even if no record by itself shows it.
+        is_retry: whether it retries a job, whose format it has even if no record by itself shows
+            it.
 
     Raises:
         UploadRefused: the upload cannot be read, or its options do not fit it.
@@ -137,11 +152,19 @@ def plan_upload(
     plan, header = _plan(first, options, key, beginning, limits, is_retry=is_retry)
     model = with_task(limits.catalog.find(plan.model), options.task or "")
     plan = replace(
-        plan, inputs=model.schema, task=model.task.value, facts=facts_of(model), checks_models=True, is_strict=True
+        plan,
+        inputs=model.schema,
+        task=model.task.value,
+        facts=facts_of(model),
+        checks_models=True,
+        is_strict=True,
     )
     if options.template and FORMATS[plan.format].is_json:
         takers = ", ".join(name for name, known in FORMATS.items() if not known.is_json)
-        message = f"template: The upload's format is {plan.format}; only {takers} take a template. Leave it out."
+        message = (
+            f"template: The upload's format is {plan.format}; only {takers} take a "
+            "template. Leave it out."
+        )
         raise UploadRefused("bad_options", message)
     if plan.converts and (header or not plan.is_table):
         make_reader(plan, options, header)  # raises if the options do not fit the columns
@@ -156,7 +179,10 @@ def plan_upload(
 
 
 def _limited(plan: SplitPlan, options: Options, head: bytes) -> SplitPlan:
-    """The plan of a job with a limit: small first batches. A limit of 0 says nothing about batches."""
+    """The plan of a job with a limit: small first batches.
+
+    A limit of 0 says nothing about batches.
+    """
     model, answer_tokens = plan.known_model, options.output_tokens or 0
     if not options.max_cost or not has_price(model):
         return plan
@@ -173,7 +199,8 @@ def make_reader(plan: SplitPlan, options: Options, header: bytes) -> Reader | No
     """The reader that converts an upload's records; None if they are sent as written.
 
     Raises:
-        UploadRefused: `unknown_format` or `bad_options`: the header, or the template, does not determine what to send.
+        UploadRefused: `unknown_format` or `bad_options`: the header, or the template, does not
+            determine what to send.
     """
     if not plan.converts:
         return None
@@ -181,19 +208,31 @@ def make_reader(plan: SplitPlan, options: Options, header: bytes) -> Reader | No
         header = header or b"text"  # a table without a header has no rows either
     form = Form(plan.format, header, plan.delimiter)
     target = target_of(
-        plan.known_model, options.template or "", options.defaults, options.system or "", options.endpoint or ""
+        plan.known_model,
+        options.template or "",
+        options.defaults,
+        options.system or "",
+        options.endpoint or "",
     )
     return reader_of(form, target)
 
 
 def _plan(
-    first: SplitPlan, options: Options, key: str, beginning: Beginning, limits: StackLimits, *, is_retry: bool
+    first: SplitPlan,
+    options: Options,
+    key: str,
+    beginning: Beginning,
+    limits: StackLimits,
+    *,
+    is_retry: bool,
 ) -> tuple[SplitPlan, bytes]:
     """The plan, and a table's header, which is empty for other formats."""
     head, complete = beginning.head, beginning.complete
     form, start = detect_form(head, complete=complete)
     array = _elements(form, head[start:]) if form == "array" else None
-    format_ = options.format or detect_format(key, head, complete=complete, form=form, elements=array)
+    format_ = options.format or detect_format(
+        key, head, complete=complete, form=form, elements=array
+    )
     known, start_line, header, delimiter = FORMATS[format_], 0, b"", ""
     if not known.is_json or (format_ != "native" and form == "object"):
         array = None
@@ -218,9 +257,13 @@ def _plan(
         converts=format_ != "native" or bool(options.defaults),
     )
     records = _elements(form, head[start:]) if plan.is_document else None
-    if plan.by_default and (model := first_model(format_, head, complete=complete, elements=records)):
+    if plan.by_default and (
+        model := first_model(format_, head, complete=complete, elements=records)
+    ):
         most = limits.most(model)
-        plan = replace(plan, model=model, max_requests=most, first_requests=min(FIRST_BATCH_RECORDS, most))
+        plan = replace(
+            plan, model=model, max_requests=most, first_requests=min(FIRST_BATCH_RECORDS, most)
+        )
     return plan, header
 
 
@@ -244,7 +287,9 @@ def _delimiter(format_: str, text: bytes) -> str:
     if len(found) > 1:
         names = ", ".join(repr(one) for one in found)
         raise UploadRefused(
-            "bad_options", f"delimiter: The first row has {names}. Set x-amz-meta-delimiter to the one between columns."
+            "bad_options",
+            f"delimiter: The first row has {names}. Set x-amz-meta-delimiter to "
+            "the one between columns.",
         )
     return found[0] if found else FORMATS[format_].delimiter.decode()
 
@@ -264,7 +309,8 @@ def _first_row(head: bytes, delimiter: bytes) -> FirstRow:
     """The first row of a table; an empty one if there is none.
 
     Raises:
-        UploadRefused: `unknown_format` or `broken_document`: it has no end, is too long, or is Excel's.
+        UploadRefused: `unknown_format` or `broken_document`: it has no end, is too long, or is
+            Excel's.
     """
     size = lines = 0
     for window in read_rows([head], delimiter):
@@ -272,10 +318,14 @@ def _first_row(head: bytes, delimiter: bytes) -> FirstRow:
             size, lines = size + step, lines + taken
             if isinstance(row, OverlongRecord):
                 raise UploadRefused(
-                    "unknown_format", f"The first row has {row.length:,} bytes. It must contain the column names."
+                    "unknown_format",
+                    f"The first row has {row.length:,} bytes. It must contain the column names.",
                 )
             if _FOR_EXCEL.fullmatch(row):
-                message = "The first row is Excel's sep=, and not the names of the columns. Delete this line."
+                message = (
+                    "The first row is Excel's sep=, and not the names of the columns. "
+                    "Delete this line."
+                )
                 raise UploadRefused("unknown_format", message)
             if row:
                 return FirstRow(row, size, lines)
@@ -292,10 +342,12 @@ def check_model(model: str) -> None:
         raise UploadRefused(
             "no_model",
             "No model was named. Set x-amz-meta-model, upload under inbox/@cf/<author>/<model>/…, "
-            "name the model in an _options.json, or set the stack's DefaultModel. Other vendors' names do not count.",
+            "name the model in an _options.json, or set the stack's DefaultModel. Other "
+            "vendors' names do not count.",
         )
     if not is_model(model):
         raise UploadRefused(
             "bad_model",
-            f"{model[:100]!r} is not a model id. Write it as @cf/<author>/<model>, for instance @cf/baai/bge-m3.",
+            f"{model[:100]!r} is not a model id. Write it as @cf/<author>/<model>, for "
+            "instance @cf/baai/bge-m3.",
         )

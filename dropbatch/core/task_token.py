@@ -1,6 +1,9 @@
-"""The task token of an upload: the secret with which its job is reported to an execution of AWS Step Functions.
+"""The task token of an upload.
 
-It is no option: no object but the upload has it, and neither a retry nor a copy that Dropbatch makes inherits it. Pure.
+The secret with which its job is reported to an execution of AWS Step Functions.
+
+It is no option: no object but the upload has it, and neither a retry nor a copy that Dropbatch
+makes inherits it. Pure.
 """
 
 from __future__ import annotations
@@ -38,6 +41,13 @@ def token_metadata(token: str | None) -> dict[str, str]:
     """
     if token is None:
         return {}
-    if not 0 < len(token) <= MAX_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
-        raise UsageError(f"The task token must have 1 to {MAX_TOKEN:,} ASCII characters without blanks.")
+    if (
+        not 0 < len(token) <= MAX_TOKEN
+        or not token.isascii()
+        or not token.isprintable()
+        or " " in token
+    ):
+        raise UsageError(
+            f"The task token must have 1 to {MAX_TOKEN:,} ASCII characters without blanks."
+        )
     return {TASK_TOKEN.replace("_", "-"): token}

@@ -61,7 +61,8 @@ class Progress(msgspec.Struct):
         output_tokens: the most that the requests may use.
         repeated: records with the same reference as an earlier one.
         long: requests whose text probably does not fit the model's context window.
-        long_first: line of the first of them, None in a document; the others are its id and its tokens.
+        long_first: line of the first of them, None in a document; the others are its id and its
+            tokens.
     """
 
     offset: int = 0
@@ -89,7 +90,9 @@ class Progress(msgspec.Struct):
         return Checkpoint(self.offset, self.line, self.record)
 
 
-def add_cut(model: Model, progress: Progress, seen: set[int], cut: Cut, answer_tokens: int | None = None) -> None:
+def add_cut(
+    model: Model, progress: Progress, seen: set[int], cut: Cut, answer_tokens: int | None = None
+) -> None:
     """Add a batch's records to the progress; `answer_tokens`: the option `output_tokens`."""
     rows = cut.rows
     progress.cuts += 1
@@ -97,11 +100,15 @@ def add_cut(model: Model, progress: Progress, seen: set[int], cut: Cut, answer_t
     progress.sent += cut.sendable
     progress.sent_bytes += len(cut.body)
     named = output_tokens(model, cut.body, cut.sendable, answer_tokens)
-    progress.output_tokens += estimate_tokens(model, len(cut.body), cut.sendable, named, answer_tokens).output or 0
+    progress.output_tokens += (
+        estimate_tokens(model, len(cut.body), cut.sendable, named, answer_tokens).output or 0
+    )
     progress.bad += len(rows.faults)
     for index in islice(rows.faults, MAX_LISTED - len(progress.bad_first)):
         row = rows[index]
-        bad = BadRecord(cut.first_id + index, row.line, row.code, row.message[:MAX_LISTED_CHARACTERS])
+        bad = BadRecord(
+            cut.first_id + index, row.line, row.code, row.message[:MAX_LISTED_CHARACTERS]
+        )
         progress.bad_first.append(bad)
     sizes = rows.originals or rows.lengths
     longest = max(range(len(sizes)), key=sizes.__getitem__)
@@ -156,7 +163,7 @@ def _longest_text(request: bytes) -> int:
     return len(bytes(text)) if begins(text, b'"') else len(request)
 
 
-# ── the report ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the report ────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +202,9 @@ def build_report(subject: Subject, progress: Progress, code: str = "", message: 
     """
     model, tokens = subject.plan.known_model, Tokens(None, None)
     if model.id and progress.sent:
-        tokens = Tokens(estimate_tokens(model, progress.sent_bytes, progress.sent).input, progress.output_tokens)
+        tokens = Tokens(
+            estimate_tokens(model, progress.sent_bytes, progress.sent).input, progress.output_tokens
+        )
     cost = cost_of(model, tokens, estimated=True)
     report: dict[str, Any] = {
         "job_id": subject.job_id,
@@ -229,10 +238,16 @@ def _warnings(advice: str, model: Model, progress: Progress) -> list[str]:
     """What the API would probably reject, though each record is sent."""
     found = [advice]
     if progress.long:
-        where = f"id {progress.long_first_id:,}" if progress.long_first is None else f"line {progress.long_first:,}"
+        where = (
+            f"id {progress.long_first_id:,}"
+            if progress.long_first is None
+            else f"line {progress.long_first:,}"
+        )
         found.append(
-            f"{model.id} has a context window of {model.context:,} tokens. {progress.long:,} records are "
-            f"longer by an estimate of {BYTES_PER_TOKEN} bytes a token, the first with {progress.long_first_tokens:,} "
+            f"{model.id} has a context window of {model.context:,} tokens. "
+            f"{progress.long:,} records are "
+            f"longer by an estimate of {BYTES_PER_TOKEN} bytes a token, the first with "
+            f"{progress.long_first_tokens:,} "
             f"tokens ({where}): they will be cut short or rejected. Divide them."
         )
     return [message for message in found if message]

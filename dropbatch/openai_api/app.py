@@ -1,7 +1,8 @@
 """The HTTP application: routes, authentication, bounds, and threads for calls that block.
 
-Handlers never block. Short calls and transfers have threads of their own, so that no request waits for another's
-upload; a client that reads or writes slowly holds no thread, only a part or a block in memory.
+Handlers never block. Short calls and transfers have threads of their own, so that no request waits
+for another's upload; a client that reads or writes slowly holds no thread, only a part or a block
+in memory.
 """
 
 from __future__ import annotations
@@ -55,7 +56,10 @@ PREFIXES = ("/v1", "/openai", "/openai/v1")
 """What paths begin with: OpenAI's, and Azure's two."""
 HEALTH = "/health"
 RESENT_SECONDS = 1_800.0
-"""Seconds in which an SDK that does not say how long it waits sends a request again: most wait 600 for each answer."""
+"""Seconds in which an SDK that does not say how long it waits sends a request again.
+
+Most wait 600 for each answer.
+"""
 MAX_BACK_OFF_SECONDS = 120.0
 """The longest wait of an SDK before it sends a request again, which a proxy may ask for."""
 _RETRIES, _WAIT = re.compile(r"[0-9]{1,4}"), re.compile(r"[0-9]{1,6}(\.[0-9]{1,9})?")
@@ -85,7 +89,11 @@ def make_app(stack: Stack, key: str, model: str = "") -> Starlette:
         ("/batches/{id}/cancel", api.cancel_batch, "POST"),
         ("/models", api.list_models, "GET"),
     ]
-    routes = [Route(prefix + path, call, methods=[method]) for prefix in PREFIXES for path, call, method in calls]
+    routes = [
+        Route(prefix + path, call, methods=[method])
+        for prefix in PREFIXES
+        for path, call, method in calls
+    ]
     routes.append(Route(HEALTH, _health, methods=["GET"]))
     for route in routes:
         (route.methods or set()).discard("HEAD")  # It would read a whole file.
@@ -103,10 +111,12 @@ def make_app(stack: Stack, key: str, model: str = "") -> Starlette:
 
 
 class _Guard:
-    """Checks each request before anything reads it: its key or, without one, that it comes from this machine.
+    """Checks each request before anything reads it.
 
-    It also writes a log line for each, and answers one that fails unexpectedly: Starlette's own way to do so breaks the
-    connection.
+    Its key or, without one, that it comes from this machine.
+
+    It also writes a log line for each, and answers one that fails unexpectedly: Starlette's own way
+    to do so breaks the connection.
     """
 
     def __init__(self, app: ASGIApp, key: str) -> None:
@@ -134,17 +144,33 @@ class _Guard:
         finally:
             self._running -= 1
             seconds = time.monotonic() - begun
-            logger.info("%s %s %d %.3f s", scope.get("method"), _shown(scope.get("path", "")), status, seconds)
+            logger.info(
+                "%s %s %d %.3f s",
+                scope.get("method"),
+                _shown(scope.get("path", "")),
+                status,
+                seconds,
+            )
 
     def _error(self, request: Request) -> ApiError | None:
         if self._running >= MAX_REQUESTS:
-            return ApiError(503, f"The server has {MAX_REQUESTS:,} requests. Try again.", None, "service_unavailable")
+            return ApiError(
+                503,
+                f"The server has {MAX_REQUESTS:,} requests. Try again.",
+                None,
+                "service_unavailable",
+            )
         if request.url.path == HEALTH:
             return None
         if not self._key:
-            # A browser adds Origin, and names a host of its own choice: a page must not reach this API.
-            if "origin" in request.headers or not _LOOPBACK.fullmatch(request.headers.get("host", "")):
-                return ApiError(403, "Without a key, only programs on this machine may call.", None, "forbidden")
+            # A browser adds Origin, and names a host of its own choice: a page must not reach this
+            # API.
+            if "origin" in request.headers or not _LOOPBACK.fullmatch(
+                request.headers.get("host", "")
+            ):
+                return ApiError(
+                    403, "Without a key, only programs on this machine may call.", None, "forbidden"
+                )
             return None
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer":
@@ -152,11 +178,16 @@ class _Guard:
         if hmac.compare_digest(given.strip().encode("latin-1", "replace"), self._key.encode()):
             return None
         return ApiError(
-            401, "Incorrect API key provided: it is not this server's DROPBATCH_API_KEY.", None, "invalid_api_key"
+            401,
+            "Incorrect API key provided: it is not this server's DROPBATCH_API_KEY.",
+            None,
+            "invalid_api_key",
         )
 
 
-_WORDS = frozenset({"", "v1", "openai", "files", "batches", "content", "cancel", "models", "health"})
+_WORDS = frozenset(
+    {"", "v1", "openai", "files", "batches", "content", "cancel", "models", "health"}
+)
 
 
 def _shown(path: str) -> str:
@@ -187,16 +218,21 @@ class _Api:
     async def _transfer(self, function: Callable[..., Out], *arguments: Any) -> Out:  # noqa: ANN401
         return await anyio.to_thread.run_sync(function, *arguments, limiter=self._transfers)
 
-    # ── files ────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── files ─────────────────────────────────────────────────────────────────────────────────────
 
     async def create_file(self, request: Request) -> Response:
         parser = MultiPartParser(
-            request.headers, _body(request, MAX_FORM_BYTES), max_fields=MAX_FIELDS, max_part_size=MAX_FIELD_BYTES
+            request.headers,
+            _body(request, MAX_FORM_BYTES),
+            max_fields=MAX_FIELDS,
+            max_part_size=MAX_FIELD_BYTES,
         )
         try:
             form = await parser.parse()
         except (MultiPartException, KeyError) as error:
-            raise ApiError(400, f"The body must be multipart/form-data with purpose and file: {error}") from error
+            raise ApiError(
+                400, f"The body must be multipart/form-data with purpose and file: {error}"
+            ) from error
         try:
             return _answer(await self._transfer(self._files.create, form))
         finally:
@@ -209,7 +245,9 @@ class _Api:
             raise ApiError(400, "It must be asc or desc.", "order", "invalid_value")
         if request.query_params.get("purpose", "batch") != "batch":
             return _answer_page([], more=False)  # Results are found by their batches.
-        entries, more = await self._call(lambda: self._files.list(after, limit, newest_first=order == "desc"))
+        entries, more = await self._call(
+            lambda: self._files.list(after, limit, newest_first=order == "desc")
+        )
         return _answer_page(entries, more=more)
 
     async def retrieve_file(self, request: Request) -> Response:
@@ -234,7 +272,7 @@ class _Api:
         await self._call(of.delete, file_id)
         return _answer({"id": file_id, "object": "file", "deleted": True})
 
-    # ── batches ──────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── batches ───────────────────────────────────────────────────────────────────────────────────
 
     async def create_batch(self, request: Request) -> Response:
         body = b"".join([chunk async for chunk in _body(request, MAX_JSON_BYTES)])
@@ -243,10 +281,14 @@ class _Api:
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise ApiError(400, f"The body must be a JSON object: {error}") from error
         within = _resent_within(request)
-        return _answer(await self._transfer(lambda: self._batches.create(asked, resent_within=within)))
+        return _answer(
+            await self._transfer(lambda: self._batches.create(asked, resent_within=within))
+        )
 
     async def list_batches(self, request: Request) -> Response:
-        entries, more = await self._call(self._batches.list, *_page(request, DEFAULT_BATCHES, MAX_BATCHES))
+        entries, more = await self._call(
+            self._batches.list, *_page(request, DEFAULT_BATCHES, MAX_BATCHES)
+        )
         return _answer_page(entries, more=more)
 
     async def retrieve_batch(self, request: Request) -> Response:
@@ -255,7 +297,7 @@ class _Api:
     async def cancel_batch(self, request: Request) -> Response:
         return _answer(await self._call(self._batches.cancel, request.path_params["id"]))
 
-    # ── models ───────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── models ────────────────────────────────────────────────────────────────────────────────────
 
     async def list_models(self, _: Request) -> Response:
         catalog = await self._call(lambda: self._stack.catalog)
@@ -283,7 +325,9 @@ async def _body(request: Request, most: int) -> AsyncGenerator[bytes]:
             with anyio.fail_after(IDLE_SECONDS):
                 chunk = await anext(chunks, None)
         except TimeoutError as error:
-            raise ApiError(408, f"Nothing of the body came for {IDLE_SECONDS:.0f} seconds.", None, "timeout") from error
+            raise ApiError(
+                408, f"Nothing of the body came for {IDLE_SECONDS:.0f} seconds.", None, "timeout"
+            ) from error
         if chunk is None:
             return
         size += len(chunk)
@@ -299,7 +343,9 @@ def _page(request: Request, default: int, most: int) -> tuple[str, int]:
         ApiError: the limit is out of range.
     """
     given = request.query_params.get("limit", str(default))
-    if not (given.isascii() and given.isdigit() and len(given) < _MAX_DIGITS and 1 <= int(given) <= most):
+    if not (
+        given.isascii() and given.isdigit() and len(given) < _MAX_DIGITS and 1 <= int(given) <= most
+    ):
         raise ApiError(400, f"It must be a number from 1 to {most:,}.", "limit", "invalid_value")
     return request.query_params.get("after", ""), int(given)
 
@@ -307,7 +353,8 @@ def _page(request: Request, default: int, most: int) -> tuple[str, int]:
 def _resent_within(request: Request) -> float:
     """Seconds before now in which OpenAI's SDK may have sent this request already; 0 if it did not.
 
-    The SDKs count how often they have sent a request again; most say how long they wait for an answer.
+    The SDKs count how often they have sent a request again; most say how long they wait for an
+    answer.
     """
     retries = request.headers.get("x-stainless-retry-count", "0")
     if retries == "0":
@@ -326,7 +373,9 @@ def _answer(value: object, status: int = 200) -> Response:
 def _answer_page(entries: list[dict[str, Any]], *, more: bool) -> Response:
     ids = [entry["id"] for entry in entries]
     first, last = (ids[0], ids[-1]) if ids else ("", "")
-    return _answer({"object": "list", "data": entries, "first_id": first, "last_id": last, "has_more": more})
+    return _answer(
+        {"object": "list", "data": entries, "first_id": first, "last_id": last, "has_more": more}
+    )
 
 
 def _answer_error(error: ApiError) -> Response:
@@ -335,5 +384,10 @@ def _answer_error(error: ApiError) -> Response:
 
 def _not_found(request: Request, _: Exception) -> Response:
     return _answer_error(
-        ApiError(404, f"Invalid URL ({request.method} {request.scope['path'][:200]})", None, "unknown_url")
+        ApiError(
+            404,
+            f"Invalid URL ({request.method} {request.scope['path'][:200]})",
+            None,
+            "unknown_url",
+        )
     )

@@ -1,4 +1,7 @@
-"""Batches: `files/batches/<batch_id>.json` says what was asked for; its job, under `results/`, what became of it."""
+"""Batches: `files/batches/<batch_id>.json` says what was asked for.
+
+Its job, under `results/`, what became of it.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,10 @@ if TYPE_CHECKING:
 MAX_NAME, MAX_VALUE = 64, 512
 """Characters of a name and of a value in a batch's metadata."""
 NOT_STARTED_SECONDS = 900
-"""Seconds after which a batch without an upload never gets one: its server died while it created it."""
+"""Seconds after which a batch without an upload never gets one.
+
+Its server died while it created it.
+"""
 NO_JOB_SECONDS = 86_400
 """Seconds after a batch's window in which its job must have come into being."""
 _KNOWN_BATCHES = 2_000
@@ -86,15 +92,16 @@ class Batches:
         self._final = dict[str, Found]()
         self._jobs = lru_cache(_KNOWN_BATCHES)(self._existing_job)
 
-    # ── create, cancel ───────────────────────────────────────────────────────────────────────────────────────────
+    # ── create, cancel ────────────────────────────────────────────────────────────────────────────
 
     def create(self, asked: NewBatch, *, resent_within: float) -> dict[str, Any]:
         """Start a batch; return its object.
 
         Args:
             asked: what for.
-            resent_within: seconds before now in which the client sent the same request, and got no answer; 0 if it did
-                not. Each batch is billed, so if that request may have created one, this one does not.
+            resent_within: seconds before now in which the client sent the same request, and got no
+                answer; 0 if it did not. Each batch is billed, so if that request may have created
+                one, this one does not.
 
         Raises:
             ApiError: it cannot be started, or another request is starting it.
@@ -105,7 +112,11 @@ class Batches:
                 raise _being_created()
             return self.retrieve(created)
         if names.batch_of_result(asked.input_file_id):
-            raise ApiError(400, "A batch's results are no input: upload a file with purpose batch.", "input_file_id")
+            raise ApiError(
+                400,
+                "A batch's results are no input: upload a file with purpose batch.",
+                "input_file_id",
+            )
         try:
             head = self.files.head(asked.input_file_id)
         except ApiError as error:
@@ -113,7 +124,8 @@ class Batches:
             raise
         if self._model and not record.model:
             options["model"] = self._model_of(asked.input_file_id)
-        # The record first: a server that dies in between leaves a batch that failed, not a job that nobody knows.
+        # The record first: a server that dies in between leaves a batch that failed, not a job that
+        # nobody knows.
         self.store.put(names.batch_key(record.id), msgspec.json.encode(record), {}, IfNoneMatch="*")
         source, target = names.file_key(asked.input_file_id), INBOX + names.upload_path(record.id)
         try:
@@ -125,7 +137,10 @@ class Batches:
         return batch_object(record, None, None)
 
     def _model_of(self, file_id: str) -> str:
-        """The model that a file names, as the stack finds it; the server's if it names none of Workers AI's."""
+        """The model that a file names, as the stack finds it.
+
+        The server's if it names none of Workers AI's.
+        """
         limits, options = StackLimits(default_model=self._model), Options(format="openai")
         first = first_plan(with_default_model(options, limits), limits, by_default=True)
         try:
@@ -136,16 +151,22 @@ class Batches:
             return self._model
 
     def _created_by(self, wanted: Record, seconds: float) -> str | None:
-        """The id of the batch that the same request may have created in these last seconds; None if there is none.
+        """The id of the batch that the same request may have created in these last seconds.
 
-        One that failed before anything of it was sent does not count: the client may not know it, and another costs
-        nothing. An equal one does that another request created: the client has that one's answers, and no second bill.
+        None if there is none.
+
+        One that failed before anything of it was sent does not count: the client may not know it,
+        and another costs nothing. An equal one does that another request created: the client has
+        that one's answers, and no second bill.
         """
         for batch_id in self._ids(names.BATCHES, MAX_PAGE):
             if names.created_at(batch_id) < time.time() - seconds:
                 break
             record, _ = self._read(batch_id)
-            same = msgspec.structs.replace(record, id=wanted.id, expires_at=wanted.expires_at) == wanted
+            same = (
+                msgspec.structs.replace(record, id=wanted.id, expires_at=wanted.expires_at)
+                == wanted
+            )
             if same and not self._failed_unsent(batch_id):
                 return batch_id
         return None
@@ -171,7 +192,9 @@ class Batches:
         if status in FINAL_STATUSES:
             raise ApiError(409, f"Cannot cancel a batch with status '{status}'.")
         self._job_to_be(batch_id).cancel()
-        record = self._change(batch_id, lambda one: one if one.cancelling_at else one.cancelled_now(time.time()))
+        record = self._change(
+            batch_id, lambda one: one if one.cancelling_at else one.cancelled_now(time.time())
+        )
         return batch_object(record, found.status, found.manifest)
 
     def _job_to_be(self, batch_id: str) -> Job:
@@ -199,11 +222,13 @@ class Batches:
         for _ in range(_TRIES):
             record, etag = self._read(batch_id)
             changed = change(record)
-            if self.store.put(names.batch_key(batch_id), msgspec.json.encode(changed), {}, IfMatch=etag):
+            if self.store.put(
+                names.batch_key(batch_id), msgspec.json.encode(changed), {}, IfMatch=etag
+            ):
                 return changed
         raise ApiError(409, "The batch is being changed by others. Try again.")
 
-    # ── look ─────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── look ──────────────────────────────────────────────────────────────────────────────────────
 
     def retrieve(self, batch_id: str) -> dict[str, Any]:
         """A batch's object.
@@ -215,11 +240,16 @@ class Batches:
         shown = batch_object(found.record, found.status, found.manifest)
         if found.manifest or (found.status and found.status["state"] not in FINAL_JOB_STATES):
             return shown
-        error = NO_JOB if found.status or self._has_no_job(found.record) else self._given_up(batch_id)
+        error = (
+            NO_JOB if found.status or self._has_no_job(found.record) else self._given_up(batch_id)
+        )
         return shown | _failed(batch_id, error) if error else shown
 
     def _given_up(self, batch_id: str) -> dict[str, str] | None:
-        """Why the stack has given up a batch's upload, of which S3 told it nothing; None if it has not."""
+        """Why the stack has given up a batch's upload, of which S3 told it nothing.
+
+        None if it has not.
+        """
         notice = self.store.stack.read_json(denied_notice(INBOX + names.upload_path(batch_id)))
         return notice["error"] if notice and not notice["job_id"] else None
 
@@ -306,7 +336,8 @@ class Batches:
 
     def _existing_job(self, batch_id: str) -> Job:
         path = names.upload_path(batch_id)
-        return Job.at(self.store.stack, path, job_ids(self.store.stack, path)[-1])  # An error is not remembered.
+        # An error is not remembered.
+        return Job.at(self.store.stack, path, job_ids(self.store.stack, path)[-1])
 
     def _remember(self, found: Found) -> None:
         """Keep what cannot change any more."""
@@ -321,7 +352,8 @@ def _being_created() -> ApiError:
 
 NO_JOB = {
     "code": "no_job",
-    "message": "Its server was stopped while it created this batch, or its results were deleted after the stack's "
+    "message": "Its server was stopped while it created this batch, or its results were "
+    "deleted after the stack's "
     "ResultRetentionDays.",
 }
 
@@ -341,18 +373,25 @@ def _checked(asked: NewBatch) -> tuple[Record, dict[str, str]]:
     """
     endpoint = f"/v1/{asked.endpoint.strip('/').removeprefix('v1/')}"  # Azure's have no version.
     if endpoint not in BATCH_ENDPOINTS:
-        raise ApiError(400, f"It must be one of {', '.join(BATCH_ENDPOINTS)}.", "endpoint", "invalid_endpoint")
+        raise ApiError(
+            400, f"It must be one of {', '.join(BATCH_ENDPOINTS)}.", "endpoint", "invalid_endpoint"
+        )
     matched = _WINDOW.fullmatch(asked.completion_window)
     if matched is None or int(matched[1]) > MAX_DEADLINE_HOURS:
         message = f"It must be a number of hours from 1h to {MAX_DEADLINE_HOURS}h, such as 24h."
         raise ApiError(400, message, "completion_window", "invalid_value")
     if asked.output_expires_after is not None:
-        message = "It is not supported: results are kept for as long as the stack's ResultRetentionDays says."
+        message = (
+            "It is not supported: results are kept for as long as the stack's "
+            "ResultRetentionDays says."
+        )
         raise ApiError(400, message, "output_expires_after", "unsupported_parameter")
     metadata = asked.metadata or {}
     if len(metadata) > MAX_TAGS:
         raise ApiError(400, f"It may have {MAX_TAGS} pairs.", "metadata")
-    if any(not 0 < len(name) <= MAX_NAME or len(text) > MAX_VALUE for name, text in metadata.items()):
+    if any(
+        not 0 < len(name) <= MAX_NAME or len(text) > MAX_VALUE for name, text in metadata.items()
+    ):
         message = f"A name may have {MAX_NAME} characters, a value {MAX_VALUE}."
         raise ApiError(400, message, "metadata")
     now = time.time()
@@ -365,14 +404,22 @@ def _checked(asked: NewBatch) -> tuple[Record, dict[str, str]]:
         model=model_id(metadata.get("model", "")) or None,
         metadata=asked.metadata,
     )
-    options: dict[str, object] = {"format": "openai", "endpoint": endpoint, "deadline_hours": int(matched[1])}
+    options: dict[str, object] = {
+        "format": "openai",
+        "endpoint": endpoint,
+        "deadline_hours": int(matched[1]),
+    }
     if record.model:
         options["model"] = record.model
-    if tags := {name: text for name, text in metadata.items() if name != "model" or not record.model}:
+    if tags := {
+        name: text for name, text in metadata.items() if name != "model" or not record.model
+    }:
         options["tags"] = tags
     try:
         return record, metadata_of(options)
     except UsageError as error:
         raise ApiError(
-            400, "It is too large: all names and values together may have about 1,900 bytes.", "metadata"
+            400,
+            "It is too large: all names and values together may have about 1,900 bytes.",
+            "metadata",
         ) from error

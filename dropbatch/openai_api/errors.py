@@ -1,4 +1,7 @@
-"""Errors as OpenAI's API answers them: a status, and an object with message, type, param and code."""
+"""Errors as OpenAI's API answers them.
+
+A status, and an object with message, type, param and code.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +25,23 @@ class ApiError(Exception):
         code: a word for programs.
     """
 
-    def __init__(self, status: int, message: str, param: str | None = None, code: str | None = None) -> None:
+    def __init__(
+        self, status: int, message: str, param: str | None = None, code: str | None = None
+    ) -> None:
         super().__init__(message)
         self.status, self.message, self.param, self.code = status, message, param, code
 
     def body(self) -> dict[str, Any]:
         """The response's object."""
         type_ = "server_error" if self.status >= SERVER_ERROR else "invalid_request_error"
-        return {"error": {"message": self.message, "type": type_, "param": self.param, "code": self.code}}
+        return {
+            "error": {
+                "message": self.message,
+                "type": type_,
+                "param": self.param,
+                "code": self.code,
+            }
+        }
 
 
 def no_such(kind: str, its_id: str, param: str = "id") -> ApiError:
@@ -38,7 +50,10 @@ def no_such(kind: str, its_id: str, param: str = "id") -> ApiError:
 
 
 def of_library(error: Error) -> ApiError:
-    """The error for one of the library's: AWS failed or denied a call, which is no fault of the request."""
+    """The error for one of the library's.
+
+    AWS failed or denied a call, which is no fault of the request.
+    """
     if isinstance(error, NotFound):
         return ApiError(404, str(error), None, "not_found")
     if isinstance(error, NotPermitted):

@@ -1,4 +1,7 @@
-"""Uploaded files: `files/<file_id>` in the bucket, the name in its metadata, everything else in its id."""
+"""Uploaded files: `files/<file_id>` in the bucket, the name in its metadata.
+
+Everything else in its id.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,10 @@ MAX_FILE_BYTES = 10 << 30
 MAX_NAME = 150
 """Characters of a file's name that are kept: S3's metadata has room for 2 KB."""
 LIFETIME_SECONDS = 30 * 86_400
-"""Seconds after which the bucket's lifecycle deletes a file; the most that `expires_after` may ask for."""
+"""Seconds after which the bucket's lifecycle deletes a file.
+
+The most that `expires_after` may ask for.
+"""
 MIN_LIFETIME_SECONDS = 3_600
 BLOCK_BYTES = 2 << 20
 """Bytes that are read at a time, and that a slow reader keeps in memory."""
@@ -77,7 +83,9 @@ class Files:
         found = self.head(file_id)
         return _object(file_id, found.size, found.metadata)
 
-    def list(self, after: str, limit: int, *, newest_first: bool) -> tuple[list[dict[str, Any]], bool]:
+    def list(
+        self, after: str, limit: int, *, newest_first: bool
+    ) -> tuple[list[dict[str, Any]], bool]:
         """Files, and whether there are more.
 
         Args:
@@ -135,7 +143,10 @@ class Files:
 
 
 def _before(keys: Iterable[str], after: str, most: int) -> Iterable[str]:
-    """The last keys before that of a file, in reverse order: the oldest files that are younger than it."""
+    """The last keys before that of a file, in reverse order.
+
+    The oldest files that are younger than it.
+    """
     last = names.file_key(after) if after else names.MAX_KEY
     kept = deque[str](maxlen=most)
     for key in keys:
@@ -155,8 +166,12 @@ def lifetime_of(fields: Mapping[str, str]) -> int:
     if not given:
         return LIFETIME_SECONDS
     seconds = given.get("expires_after[seconds]", "")
-    if given.get("expires_after[anchor]") != "created_at" or not re.fullmatch("[0-9]{1,9}", seconds):
-        raise ApiError(400, "It must have the anchor created_at and a number of seconds.", "expires_after")
+    if given.get("expires_after[anchor]") != "created_at" or not re.fullmatch(
+        "[0-9]{1,9}", seconds
+    ):
+        raise ApiError(
+            400, "It must have the anchor created_at and a number of seconds.", "expires_after"
+        )
     if not MIN_LIFETIME_SECONDS <= int(seconds) <= LIFETIME_SECONDS:
         range_ = f"{MIN_LIFETIME_SECONDS} to {LIFETIME_SECONDS}"
         raise ApiError(400, f"It must be {range_}.", "expires_after[seconds]")
@@ -169,14 +184,23 @@ def _checked(form: FormData) -> tuple[UploadFile, dict[str, str]]:
     Raises:
         ApiError: it is no upload for a batch.
     """
-    files = [value for name, value in form.multi_items() if name == "file" and isinstance(value, UploadFile)]
+    files = [
+        value
+        for name, value in form.multi_items()
+        if name == "file" and isinstance(value, UploadFile)
+    ]
     fields = {name: value for name, value in form.multi_items() if isinstance(value, str)}
     purpose = fields.get("purpose")
     if purpose is None:
-        raise ApiError(400, "You must provide a purpose: batch.", "purpose", "missing_required_parameter")
+        raise ApiError(
+            400, "You must provide a purpose: batch.", "purpose", "missing_required_parameter"
+        )
     if purpose != "batch":
         raise ApiError(
-            400, f"'{purpose[:60]}' is not supported: the purpose must be batch.", "purpose", "invalid_value"
+            400,
+            f"'{purpose[:60]}' is not supported: the purpose must be batch.",
+            "purpose",
+            "invalid_value",
         )
     if len(files) != 1:
         raise ApiError(400, "You must provide one file.", "file", "missing_required_parameter")
@@ -190,10 +214,14 @@ def _expires_at(file_id: str, metadata: Mapping[str, str]) -> int:
 
 
 def _object(file_id: str, size: int, metadata: Mapping[str, str]) -> dict[str, Any]:
-    return file_object(file_id, size, unquote(metadata.get("filename", "")), _expires_at(file_id, metadata))
+    return file_object(
+        file_id, size, unquote(metadata.get("filename", "")), _expires_at(file_id, metadata)
+    )
 
 
-def file_object(file_id: str, size: int, filename: str, expires_at: int | None, **more: Any) -> dict[str, Any]:  # noqa: ANN401
+def file_object(
+    file_id: str, size: int, filename: str, expires_at: int | None, **more: Any
+) -> dict[str, Any]:
     """A file as OpenAI's API shows it: an upload, unless `more` says otherwise."""
     return {
         "id": file_id,
@@ -209,4 +237,7 @@ def file_object(file_id: str, size: int, filename: str, expires_at: int | None, 
 
 
 def _printable(name: str) -> str:
-    return "".join(letter if letter.isprintable() else "_" for letter in name.rpartition("/")[2]) or "upload"
+    return (
+        "".join(letter if letter.isprintable() else "_" for letter in name.rpartition("/")[2])
+        or "upload"
+    )

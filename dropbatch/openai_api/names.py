@@ -1,7 +1,7 @@
 """Ids of files and batches, and where they are in the bucket. Pure.
 
-An id holds the time at which it was made, counted backwards, so that S3's order of keys is newest first. Only what has
-the form of an id becomes part of a key.
+An id holds the time at which it was made, counted backwards, so that S3's order of keys is newest
+first. Only what has the form of an id becomes part of a key.
 """
 
 from __future__ import annotations

@@ -19,8 +19,10 @@ _STATUSES = {
 
 
 NO_MODEL = (
-    "No model was named. Start the server with a model, as in DROPBATCH_MODEL; or name one of Workers AI's (@cf/…) "
-    "in metadata.model or in the file; or set the stack's DefaultModel. Other vendors' names do not count."
+    "No model was named. Start the server with a model, as in DROPBATCH_MODEL; or name one "
+    "of Workers AI's (@cf/…) "
+    "in metadata.model or in the file; or set the stack's DefaultModel. Other vendors' "
+    "names do not count."
 )
 
 
@@ -60,7 +62,9 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
         return msgspec.structs.replace(self, deleted=tuple(sorted({*self.deleted, kind})))
 
 
-def batch_object(record: Record, status: dict[str, Any] | None, manifest: dict[str, Any] | None) -> dict[str, Any]:
+def batch_object(
+    record: Record, status: dict[str, Any] | None, manifest: dict[str, Any] | None
+) -> dict[str, Any]:
     """A batch as OpenAI's API shows it.
 
     Args:
@@ -71,7 +75,9 @@ def batch_object(record: Record, status: dict[str, Any] | None, manifest: dict[s
     ended = manifest or {}
     state = _state(record, status, manifest)
     # While its upload is read, a batch has no counts yet.
-    described = ended or (status if status and status["state"] != JobState.SPLITTING else None) or {}
+    described = (
+        ended or (status if status and status["state"] != JobState.SPLITTING else None) or {}
+    )
     counts = described.get("counts", {})
     succeeded, failed = counts.get("succeeded") or 0, counts.get("failed") or 0
     ended_at = {state: _unix(ended["completed_at"])} if ended else {}
@@ -97,7 +103,11 @@ def batch_object(record: Record, status: dict[str, Any] | None, manifest: dict[s
         "expired_at": ended_at.get("expired"),
         "cancelling_at": record.cancelling_at,
         "cancelled_at": ended_at.get("cancelled"),
-        "request_counts": {"total": counts.get("total") or 0, "completed": succeeded, "failed": failed},
+        "request_counts": {
+            "total": counts.get("total") or 0,
+            "completed": succeeded,
+            "failed": failed,
+        },
         "usage": _usage(ended.get("usage") or {}),
         "metadata": record.metadata,
     }
@@ -113,8 +123,14 @@ def _error(error: dict[str, str]) -> dict[str, str | None]:
 
 def _state(record: Record, status: dict[str, Any] | None, manifest: dict[str, Any] | None) -> str:
     if manifest:
-        is_late = _unix(manifest["completed_at"]) >= record.expires_at and manifest["counts"]["failed"]
-        return "expired" if is_late and manifest["state"] == JobState.COMPLETED else str(manifest["state"])
+        is_late = (
+            _unix(manifest["completed_at"]) >= record.expires_at and manifest["counts"]["failed"]
+        )
+        return (
+            "expired"
+            if is_late and manifest["state"] == JobState.COMPLETED
+            else str(manifest["state"])
+        )
     if record.cancelling_at is not None:
         return "cancelling"
     return _STATUSES.get(status["state"], "finalizing") if status else "validating"

@@ -1,4 +1,7 @@
-"""The two files of a batch's results: one `output.jsonl`, separated line by line while it is read."""
+"""The two files of a batch's results.
+
+One `output.jsonl`, separated line by line while it is read.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +54,9 @@ class Results:
         found = self._batches.result(batch_id, kind)
         shown = batch_object(found.record, found.status, found.manifest)
         more = {"purpose": "batch_output", "created_at": shown[f"{shown['status']}_at"]}
-        return file_object(file_id, self._size(batch_id, kind), f"{batch_id}_{kind}.jsonl", None, **more)
+        return file_object(
+            file_id, self._size(batch_id, kind), f"{batch_id}_{kind}.jsonl", None, **more
+        )
 
     def blocks(self, file_id: str) -> Iterator[bytes]:
         """A file's content.

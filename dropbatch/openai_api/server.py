@@ -27,10 +27,14 @@ def listen(host: str, port: int) -> socket.socket:
         UsageError: the address is wrong or in use.
     """
     try:
-        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        family, *_, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
         return socket.create_server(address[:2], family=family, backlog=BACKLOG)
     except OSError as error:
-        raise UsageError(f"{host}:{port} cannot be listened on: {error.strerror}. Choose another --port.") from error
+        raise UsageError(
+            f"{host}:{port} cannot be listened on: {error.strerror}. Choose another --port."
+        ) from error
 
 
 def base_url(listening: socket.socket) -> str:
@@ -47,7 +51,8 @@ def make_server(stack: Stack, key: str, model: str = "") -> uvicorn.Server:
         key: that each request must have; empty for none.
         model: of batches that name none of Workers AI's; empty for the stack's.
     """
-    logging.getLogger("python_multipart").setLevel(logging.ERROR)  # It quotes what is wrong in a form.
+    # It quotes what is wrong in a form.
+    logging.getLogger("python_multipart").setLevel(logging.ERROR)
     return uvicorn.Server(
         uvicorn.Config(
             make_app(stack, key, model),

@@ -63,13 +63,17 @@ class Store:
         place = {"Bucket": self.bucket, "Key": key, "IfMatch": etag}
         return b"".join(blocks(self.s3, place, start + size, start))
 
-    def put(self, key: str, content: bytes | bytearray, metadata: dict[str, str], **condition: str) -> bool:
+    def put(
+        self, key: str, content: bytes | bytearray, metadata: dict[str, str], **condition: str
+    ) -> bool:
         """Write an object whole; return whether the condition (`IfMatch`, `IfNoneMatch`) held."""
         from botocore.exceptions import ClientError
 
         with aws.explained():
             try:
-                self.s3.put_object(Bucket=self.bucket, Key=key, Body=content, Metadata=metadata, **condition)
+                self.s3.put_object(
+                    Bucket=self.bucket, Key=key, Body=content, Metadata=metadata, **condition
+                )
             except ClientError as error:
                 if error.response["Error"]["Code"] in CONDITION_FAILED:
                     return False

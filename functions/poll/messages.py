@@ -1,4 +1,7 @@
-"""Messages of the poll function: batches to poll, events to pull, a job to visit, a wake-up, S3's notification."""
+"""Messages of the poll function.
+
+Batches to poll, events to pull, a job to visit, a wake-up, S3's notification.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +69,8 @@ def _follow_command(invocation: Invocation, key: str) -> None:
     services = invocation.services
     if key == keys.STACK_CONTROL:
         follow_stack_control(services)
-        services.wake(services.now(), at_once=True)  # The command may have ended what others wait for.
+        # The command may have ended what others wait for.
+        services.wake(services.now(), at_once=True)
     elif key == keys.EVENTS_CONTROL:
         follow_events_control(services)
     elif (job_id := keys.controlled_job(key)) is None:

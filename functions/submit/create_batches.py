@@ -53,11 +53,15 @@ class Outbox:
     def room_at(self, now: float) -> float:
         """When to send the next message: now, unless the rate budget would have no call for it.
 
-        A message that gets no call costs an invocation, and postpones its batch. Instead the batch is created so.
+        A message that gets no call costs an invocation, and postpones its batch. Instead the batch
+        is created so.
         """
         if self._room < 1 and now >= self._room_until:
             free = self._services.budget.free(now)
-            self._room, self._room_until = 0 if free.paused else self._sendable(free.submits), now + ROOM_SECONDS
+            self._room, self._room_until = (
+                0 if free.paused else self._sendable(free.submits),
+                now + ROOM_SECONDS,
+            )
             self._put_off = LIFT_LOOK_SECONDS if free.paused else NO_TOKEN_SECONDS
         if self._room < 1:
             return now + jittered(self._put_off)
@@ -67,8 +71,8 @@ class Outbox:
     def _sendable(self, submits: int) -> int:
         """Of so many submits that have a call, those for which a message is sent.
 
-        Where there are many calls, more messages could be sent than the submit function takes, and other jobs' first
-        batches would wait behind them.
+        Where there are many calls, more messages could be sent than the submit function takes, and
+        other jobs' first batches would wait behind them.
         """
         if submits <= MAX_SUBMITS_WAITING:
             return submits
@@ -89,7 +93,10 @@ class Outbox:
         self._services.queues.send_all(messages)
 
     def take_first(self) -> bool:
-        """Whether the message of a job's first batch waits; it is then taken out, and the caller has it submitted."""
+        """Whether the message of a job's first batch waits.
+
+        It is then taken out, and the caller has it submitted.
+        """
         waiting = len(self._messages)
         self._messages = [one for one in self._messages if one.number != FIRST_BATCH]
         return len(self._messages) < waiting
@@ -128,8 +135,12 @@ def batches_before(services: Services, last: Batch | None) -> Before:
     return Before(whole.ordinal + (whole.sendable > 0), whole.estimated_before + whole.estimate)
 
 
-def create_batch(services: Services, job: Job, candidate: StagedAhead, before: Before, outbox: Outbox) -> Batch:
-    """Create a batch whose object exists, and send its message; return the batch as it is in the ledger.
+def create_batch(
+    services: Services, job: Job, candidate: StagedAhead, before: Before, outbox: Outbox
+) -> Batch:
+    """Create a batch whose object exists, and send its message.
+
+    Return the batch as it is in the ledger.
 
     Raises:
         StorageError: an AWS service failed.
@@ -156,8 +167,13 @@ def create_batch(services: Services, job: Job, candidate: StagedAhead, before: B
         created_at=now,
         end=staged.end,
         ordinal=before.ordinal,
-        due_at=_ended_at(candidate.number, now) if ending else now + SUBMIT_GRACE_SECONDS if is_due else slot,
-        paused=0.0 if ending else max(slot - now, 0.0),  # Its time limit for acceptance starts with its slot.
+        due_at=_ended_at(candidate.number, now)
+        if ending
+        else now + SUBMIT_GRACE_SECONDS
+        if is_due
+        else slot,
+        # Its time limit for acceptance starts with its slot.
+        paused=0.0 if ending else max(slot - now, 0.0),
         work=DueKind.POLL if ending else DueKind.SUBMIT if before.ordinal else DueKind.FIRST,
         ending=ending,
         originals_size=staged.originals_size,
@@ -179,7 +195,10 @@ def create_batch(services: Services, job: Job, candidate: StagedAhead, before: B
 
 
 def _ended_at(number: int, now: float) -> float:
-    """When a batch that is never submitted is due: a message ends the first ones, the sweep after split the others."""
+    """When a batch that is never submitted is due.
+
+    A message ends the first ones, the sweep after split the others.
+    """
     return now if number < FAST_START_BATCHES else now + SWEPT_SECONDS
 
 
@@ -188,11 +207,16 @@ def _estimate(job: Job, candidate: StagedAhead, staged: StagedInfo) -> int:
     if not staged.sendable or job.max_cost is None:
         return 0
     body = candidate.body[: candidate.ours.body_size]
-    return estimate(job.plan.known_model, body, staged.body_size, staged.sendable, job.output_tokens)
+    return estimate(
+        job.plan.known_model, body, staged.body_size, staged.sendable, job.output_tokens
+    )
 
 
 def _slot(services: Services, job: Job, ordinal: int) -> float:
-    """When a batch may be submitted: the first ones of a job immediately, others at the submit rate."""
+    """When a batch may be submitted.
+
+    The first ones of a job immediately, others at the submit rate.
+    """
     budget = services.budget
     ahead = max(ordinal - budget.burst // 2, 0)
     return job.created_at + ahead * budget.slot_seconds

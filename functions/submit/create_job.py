@@ -1,4 +1,7 @@
-"""From an upload's event to its job: which upload it is, whether it has a job already, its model and options."""
+"""From an upload's event to its job.
+
+Which upload it is, whether it has a job already, its model and options.
+"""
 
 from __future__ import annotations
 
@@ -28,13 +31,18 @@ if TYPE_CHECKING:
     from shared.settings import Settings
 
 MAX_EVENT_AGE_SECONDS = 60 * 86_400
-"""Age in seconds above which an event is refused: its job's item and manifest may be deleted, so it would run again."""
+"""Age in seconds above which an event is refused.
+
+Its job's item and manifest may be deleted, so it would run again.
+"""
 
 TURN_LEASE_SECONDS = 150.0
 
 
 def create_job(services: Services, event: ObjectCreated) -> Job | None:
-    """Create the job of an upload, leased by its creator; None if there is nothing to do, or it has one already.
+    """Create the job of an upload, leased by its creator.
+
+    None if there is nothing to do, or it has one already.
 
     One that exists is due at its time, whatever became of its creator.
 
@@ -63,7 +71,9 @@ def create_job(services: Services, event: ObjectCreated) -> Job | None:
     upload = Upload(event.bucket, key, stored.version, stored.etag, stored.size, source_key)
     last = "report.json" if keys.is_validation(upload.key) else "manifest.json"
     for choice in range(keys.JOB_ID_CHOICES):
-        job_id = keys.job_id(upload.bucket, upload.object_key, upload.version, upload.etag, stored.modified, choice)
+        job_id = keys.job_id(
+            upload.bucket, upload.object_key, upload.version, upload.etag, stored.modified, choice
+        )
         known = services.ledger.job(job_id)
         if known is None:
             if services.store.head(keys.result(upload.key, job_id, last)):
@@ -85,12 +95,14 @@ def create_job(services: Services, event: ObjectCreated) -> Job | None:
 def _upload_key(settings: Settings, event: ObjectCreated) -> str | None:
     """The key under `inbox/` that identifies an object as an upload; None if it is not one.
 
-    An object of the source bucket, which the stack does not own, gets the key that it would have there: its own key,
-    with `SourcePrefix` replaced by `inbox/`.
+    An object of the source bucket, which the stack does not own, gets the key that it would have
+    there: its own key, with `SourcePrefix` replaced by `inbox/`.
     """
     key = event.key
     if event.bucket != settings.bucket_name:
-        if event.bucket != settings.source_bucket_name or not key.startswith(settings.source_prefix):
+        if event.bucket != settings.source_bucket_name or not key.startswith(
+            settings.source_prefix
+        ):
             return None
         key = f"{keys.INBOX}{key.removeprefix(settings.source_prefix).lstrip('/')}"
     return key if keys.is_upload(key) else None
@@ -103,7 +115,8 @@ def _create(services: Services, job: Job) -> bool:
             return False
         _created(services, job)
     except StorageError:
-        services.ledger.retry_job(job, services.now() + retry_seconds(0), claims=0)  # It may have been created.
+        # It may have been created.
+        services.ledger.retry_job(job, services.now() + retry_seconds(0), claims=0)
         raise
     return True
 
@@ -111,12 +124,16 @@ def _create(services: Services, job: Job) -> bool:
 def _created(services: Services, job: Job) -> None:
     if not keys.is_validation(job.upload.key):
         body = encode_status(build_status(job, 0, 0, None), job.created_at)
-        services.store.put_if_absent(keys.result(job.upload.key, job.job_id, "status.json"), body, kind=JSON_TYPE)
+        services.store.put_if_absent(
+            keys.result(job.upload.key, job.job_id, "status.json"), body, kind=JSON_TYPE
+        )
         count("Uploads")
     logger.info("job created", job_id=job.job_id, size=job.upload.size, model=job.plan.model)
 
 
-def _new_job(services: Services, job_id: str, upload: Upload, metadata: Mapping[str, str], now: float) -> Job:
+def _new_job(
+    services: Services, job_id: str, upload: Upload, metadata: Mapping[str, str], now: float
+) -> Job:
     """A new job; its options are pinned before its item is written."""
     error: ErrorDetail | None = None
     options = Options()
@@ -131,7 +148,9 @@ def _new_job(services: Services, job_id: str, upload: Upload, metadata: Mapping[
     except RefusedError as refusal:  # Without its options, the job would send what nobody wants.
         if not refusal.call.startswith("S3 "):
             raise
-        error = ErrorDetail("bad_options", f"S3 does not hand out what the options are read from: {refusal}")
+        error = ErrorDetail(
+            "bad_options", f"S3 does not hand out what the options are read from: {refusal}"
+        )
     else:
         by_default = options.model is None
         options = pin_options(services, upload.key, job_id, with_default_model(options, limits))
@@ -147,7 +166,9 @@ def _new_job(services: Services, job_id: str, upload: Upload, metadata: Mapping[
         lease_until=until,
         claims=1,
         error=error,
-        deadline_at=None if options.deadline_hours is None else now + options.deadline_hours * 3_600,
+        deadline_at=None
+        if options.deadline_hours is None
+        else now + options.deadline_hours * 3_600,
         max_failed_fraction=options.max_failed_fraction,
         max_cost=None if options.max_cost is None else to_billionths(options.max_cost),
         output_tokens=options.output_tokens or 0,

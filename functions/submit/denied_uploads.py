@@ -1,8 +1,9 @@
 """Uploads that S3 lists but does not hand out: a policy, a key or the bucket's owner denies it.
 
-It is shown at once and tried again, because somebody may be about to correct it; after a day the upload ends. A job
-shows it in its own status. If even HEAD is refused, nothing is known of the upload but its name, so there is no job:
-then an object in the folder of its results shows it, and the event's message is delivered again.
+It is shown at once and tried again, because somebody may be about to correct it; after a day the
+upload ends. A job shows it in its own status. If even HEAD is refused, nothing is known of the
+upload but its name, so there is no job: then an object in the folder of its results shows it, and
+the event's message is delivered again.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ if TYPE_CHECKING:
 MAX_DENIED_SECONDS = 86_400.0
 """Seconds for which an upload is tried that S3 does not hand out."""
 MIN_WAIT_SECONDS, MAX_WAIT_SECONDS = 15.0, 300.0
-"""Seconds between two tries of a job: half of the time for which its upload has been denied, within these."""
+"""Seconds between two tries of a job.
+
+Half of the time for which its upload has been denied, within these.
+"""
 MIN_EVENT_SECONDS, MAX_EVENT_SECONDS = 60.0, 1_800.0
 """The same of an event without a job: each try uses up one of the 100 deliveries of its message."""
 FIRST_DELIVERY_SECONDS = 45.0
@@ -52,10 +56,14 @@ def wait_or_fail(services: Services, job: Job, denied: UploadDeniedError) -> Job
     # A validation has no status to show it, and sends nothing: it is soon repeated.
     is_over = now - since >= MAX_DENIED_SECONDS or job.is_past_deadline(now)
     if keys.is_validation(job.upload.key) or is_over:
-        message = f"S3 does not hand out the upload: {denied.said} Correct this, and upload it again."
+        message = (
+            f"S3 does not hand out the upload: {denied.said} Correct this, and upload it again."
+        )
         return services.ledger.fail_job(job, ErrorDetail(UPLOAD_DENIED, message), now)
     shown = replace(job, denied=UploadDenial(since, denied.said))
-    write_status(services, shown, build_status(shown, job.status_succeeded, job.status_failed, None))
+    write_status(
+        services, shown, build_status(shown, job.status_succeeded, job.status_failed, None)
+    )
     due_at = now + _wait(now - since, MIN_WAIT_SECONDS, MAX_WAIT_SECONDS)
     services.ledger.release_job(job, min(due_at, job.deadline_at or due_at), denied=shown.denied)
     return None
@@ -65,10 +73,12 @@ def _wait(seconds: float, shortest: float, longest: float) -> float:
     return min(max(seconds / 2, shortest), longest)
 
 
-# ── without a job ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── without a job ─────────────────────────────────────────────────────────────────────────────────
 
 
-def show_denied_event(services: Services, event: ObjectCreated, upload_key: str, refusal: RefusedError) -> None:
+def show_denied_event(
+    services: Services, event: ObjectCreated, upload_key: str, refusal: RefusedError
+) -> None:
     """Show that HEAD of an upload is refused.
 
     Raises:
@@ -84,20 +94,29 @@ def show_denied_event(services: Services, event: ObjectCreated, upload_key: str,
             "code": UPLOAD_DENIED,
             "message": f"S3 told nothing of the upload for 24 hours: {said}. Upload it again.",
         }
-        _put_notice(services, upload_key, {"state": "failed", "error": error, "version": event.version})
+        _put_notice(
+            services, upload_key, {"state": "failed", "error": error, "version": event.version}
+        )
         return
     until = None if event.at is None else event.at + MAX_DENIED_SECONDS
     words = (
-        f"S3 refuses to tell anything of the upload to Dropbatch: {said}. Check the bucket's policy and the object's "
+        f"S3 refuses to tell anything of the upload to Dropbatch: {said}. Check the "
+        "bucket's policy and the object's "
         "encryption. It is tried again, at least every half an hour."
     )
     waiting = {"code": UPLOAD_DENIED, "message": words, "until": iso_time(until)}
-    _put_notice(services, upload_key, {"state": "waiting", "waiting_for": waiting, "version": event.version})
+    _put_notice(
+        services, upload_key, {"state": "waiting", "waiting_for": waiting, "version": event.version}
+    )
     raise UploadDeniedError(said, _wait(age, MIN_EVENT_SECONDS, MAX_EVENT_SECONDS))
 
 
-def end_notice(services: Services, event: ObjectCreated, upload_key: str, job_id: str | None) -> None:
-    """If an upload was shown as denied, show what became of it; each delivery of its event may do so.
+def end_notice(
+    services: Services, event: ObjectCreated, upload_key: str, job_id: str | None
+) -> None:
+    """If an upload was shown as denied, show what became of it.
+
+    Each delivery of its event may do so.
 
     Args:
         services: the process's clients and settings.
@@ -111,14 +130,19 @@ def end_notice(services: Services, event: ObjectCreated, upload_key: str, job_id
     if event.at is None or services.now() - event.at <= FIRST_DELIVERY_SECONDS:
         return
     try:
-        shown = msgspec.json.decode(services.store.get(keys.denied_notice(upload_key)), type=_Notice)
+        shown = msgspec.json.decode(
+            services.store.get(keys.denied_notice(upload_key)), type=_Notice
+        )
     except ObjectNotFoundError:
         return
     if event.version and shown.version != event.version:  # Another version was denied since.
         return
     told: dict[str, Any] = {"state": "read", "job_id": job_id}
     if job_id is None:
-        told = {"state": "failed", "error": {"code": "source_gone", "message": "It was deleted before it was read."}}
+        told = {
+            "state": "failed",
+            "error": {"code": "source_gone", "message": "It was deleted before it was read."},
+        }
     _put_notice(services, upload_key, {**told, "version": event.version})
 
 

@@ -22,15 +22,23 @@ processor = LoggingBatchProcessor()
 @metrics.log_metrics
 def lambda_handler(event: dict[str, Any], context: LambdaContext) -> Any:  # noqa: ANN401 - Powertools' return type
     """Process each message; the response names those that failed, and SQS delivers them again."""
-    return process_partial_response(event=event, record_handler=record_handler, processor=processor, context=context)
+    return process_partial_response(
+        event=event, record_handler=record_handler, processor=processor, context=context
+    )
 
 
 def record_handler(record: SQSRecord, lambda_context: LambdaContext) -> None:
     """Process one message."""
     invocation = Invocation.of(services(), lambda_context)
-    # In its queue, that is: a process that starts for it takes a second, too, but no other message waits behind that.
-    received, sent = record.attributes.approximate_first_receive_timestamp, record.attributes.sent_timestamp
-    process_message(invocation, record.body, record.receipt_handle, (int(received) - int(sent)) / 1000)
+    # In its queue, that is: a process that starts for it takes a second, too, but no other message
+    # waits behind that.
+    received, sent = (
+        record.attributes.approximate_first_receive_timestamp,
+        record.attributes.sent_timestamp,
+    )
+    process_message(
+        invocation, record.body, record.receipt_handle, (int(received) - int(sent)) / 1000
+    )
 
 
 build_in_init()

@@ -1,4 +1,7 @@
-"""A job's options: resolved once, when the job is created, and pinned in `options.json` beside its results."""
+"""A job's options: resolved once, when the job is created.
+
+And pinned in `options.json` beside its results.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,10 @@ if TYPE_CHECKING:
     from shared.models import Job
 
 RETRY_OF = "retry_of"
-"""Metadata of a retry file, in any spelling: its job's id, or the percent-encoded key of its job's manifest."""
+"""Metadata of a retry file, in any spelling.
+
+Its job's id, or the percent-encoded key of its job's manifest.
+"""
 
 
 class Retried(msgspec.Struct, frozen=True):
@@ -66,8 +72,8 @@ def resolve_options(
 ) -> Options:
     """The options of an upload: from its metadata, then its path and the nearest `_options.json`.
 
-    Those of a retry come from its metadata, then from the job that it retries, wherever it was put. So does its format,
-    which the few records of a retry may not show.
+    Those of a retry come from its metadata, then from the job that it retries, wherever it was put.
+    So does its format, which the few records of a retry may not show.
 
     Args:
         services: the process's clients and settings.
@@ -81,7 +87,9 @@ def resolve_options(
     """
     own = metadata_options(metadata)
     if retried:
-        return resolve([own, _parent_options(services, retried.manifest), {"format": retried.format}])
+        return resolve(
+            [own, _parent_options(services, retried.manifest), {"format": retried.format}]
+        )
     return resolve([own, path_options(upload_key), _nearest_file(services, upload_key)])
 
 
@@ -101,7 +109,10 @@ def find_retried(services: Services, metadata: Mapping[str, str]) -> Retried | N
 
 
 def _upload_of(services: Services, job_id: str) -> tuple[str, str | None] | None:
-    """Key and format of a job's upload: from its item or, once that has expired, from its record; None without it."""
+    """Key and format of a job's upload: from its item or, once that has expired, from its record.
+
+    None without it.
+    """
     try:
         if job := services.ledger.job(job_id):
             return job.upload.key, job.plan.format
@@ -123,16 +134,22 @@ def _nearest_file(services: Services, upload_key: str) -> dict[str, Any]:
             continue
         if not 0 < stored.size <= MAX_OPTIONS_BYTES:
             raise UploadRefused(
-                "bad_options", f"{OPTIONS_FILE}: It must be a JSON object of at most {MAX_OPTIONS_BYTES:,} bytes."
+                "bad_options",
+                f"{OPTIONS_FILE}: It must be a JSON object of at most {MAX_OPTIONS_BYTES:,} bytes.",
             )
         return file_options(services.store.get(key, 0, MAX_OPTIONS_BYTES))
     return {}
 
 
 def _parent_options(services: Services, manifest: str) -> dict[str, Any]:
-    """The options of the job that is retried; none if that failed because of them, before they were pinned."""
+    """The options of the job that is retried.
+
+    None if that failed because of them, before they were pinned.
+    """
     try:
-        return named_options(_read_options(services, f"{manifest.removesuffix('manifest.json')}options.json"))
+        return named_options(
+            _read_options(services, f"{manifest.removesuffix('manifest.json')}options.json")
+        )
     except UploadRefused:
         error = _error_of(services, manifest)
         if error and error.code == "bad_options":
@@ -152,7 +169,9 @@ def _error_of(services: Services, manifest: str) -> ErrorDetail | None:
 
 
 def pin_options(services: Services, upload_key: str, job_id: str, options: Options) -> Options:
-    """Write `options.json` once; return the options in it, which another run of the same event may have written.
+    """Write `options.json` once.
+
+    Return the options in it, which another run of the same event may have written.
 
     Raises:
         StorageError: S3 failed.
@@ -169,7 +188,11 @@ def keep_options(services: Services, job: Job, options: Options) -> None:
     Raises:
         StorageError: S3 failed.
     """
-    services.store.put(keys.result(job.upload.key, job.job_id, "options.json"), encode_options(options), kind=JSON_TYPE)
+    services.store.put(
+        keys.result(job.upload.key, job.job_id, "options.json"),
+        encode_options(options),
+        kind=JSON_TYPE,
+    )
 
 
 def pinned_options(services: Services, job: Job) -> Options:
@@ -183,9 +206,15 @@ def pinned_options(services: Services, job: Job) -> Options:
 
 
 def _read_options(services: Services, key: str) -> Options:
-    """The options in an object. Without them, the job would send other requests than its user wants."""
+    """The options in an object.
+
+    Without them, the job would send other requests than its user wants.
+    """
     try:
         return decode_options(services.store.get(key))
     except ObjectNotFoundError as error:
-        message = f"{key} was deleted, so the records that are not sent yet have no options. Upload them again."
+        message = (
+            f"{key} was deleted, so the records that are not sent yet have no options. "
+            "Upload them again."
+        )
         raise UploadRefused("options_gone", message) from error

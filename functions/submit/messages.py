@@ -1,10 +1,13 @@
-"""Messages of the submit function: a batch to submit, an upload to continue, S3's notification of a new one.
+"""Messages of the submit function.
 
-The invocation that reads a small upload submits its first batch, too: no message is sent, received and paid for. If it
-dies before, the batch is due a minute after it was created, as if its message had been lost.
+A batch to submit, an upload to continue, S3's notification of a new one.
 
-If the function fails or dies at a message, an error on an item counts as a claim, so that the item ends in time. Only
-an upload's first message has no item yet that would become due again.
+The invocation that reads a small upload submits its first batch, too: no message is sent, received
+and paid for. If it dies before, the batch is due a minute after it was created, as if its message
+had been lost.
+
+If the function fails or dies at a message, an error on an item counts as a claim, so that the item
+ends in time. Only an upload's first message has no item yet that would become due again.
 """
 
 from __future__ import annotations
@@ -39,11 +42,17 @@ if TYPE_CHECKING:
 DEATH_MARGIN_SECONDS = 30.0
 """Seconds after an invocation's end at which its message is delivered again if it died."""
 MAX_WAITED_SECONDS = 1.0
-"""Seconds that a message was in its queue at most whose invocation submits, too: after more, others wait behind it."""
+"""Seconds that a message was in its queue at most whose invocation submits, too.
+
+After more, others wait behind it.
+"""
 BEGIN_SUBMIT_SECONDS = 10.0
 """Seconds in which a batch is read that is submitted."""
 FAILED_AGAIN_SECONDS = 900.0
-"""Seconds until the message of an invocation that failed is delivered again: five tries take over an hour."""
+"""Seconds until the message of an invocation that failed is delivered again.
+
+Five tries take over an hour.
+"""
 
 
 def process_message(invocation: Invocation, body: str, receipt: str, waited: float) -> None:
@@ -85,7 +94,10 @@ def process_message(invocation: Invocation, body: str, receipt: str, waited: flo
 
 
 def _read_upload(invocation: Invocation, job: Job, waited: float) -> None:
-    """Split the upload of a leased job, or only validate it, for one turn; submit its first batch if that is left."""
+    """Split the upload of a leased job, or only validate it, for one turn.
+
+    Submit its first batch if that is left.
+    """
     read = validate if is_validation(job.upload.key) else split
     if not take_turn(invocation, job, read, submits_first=waited <= MAX_WAITED_SECONDS):
         return
@@ -96,13 +108,17 @@ def _read_upload(invocation: Invocation, job: Job, waited: float) -> None:
     try:
         with _count_failures(services, job.job_id, FIRST_BATCH):
             submit_batch(invocation, job.job_id, FIRST_BATCH)
-    except StorageError as error:  # The upload was read: its message is done, and the batch is due again soon.
+    except (
+        StorageError
+    ) as error:  # The upload was read: its message is done, and the batch is due again soon.
         logger.warning("first batch not submitted", job_id=job.job_id, reason=str(error))
 
 
 @contextmanager
 def _count_failures(services: Services, job_id: str, number: str = "") -> Iterator[None]:
-    """Count an error before an item was claimed as a claim of it; otherwise its message would fail forever.
+    """Count an error before an item was claimed as a claim of it.
+
+    Otherwise its message would fail forever.
 
     Nothing was sent for it, so it is due again soon, whatever lease its message had.
     """
@@ -124,7 +140,10 @@ def _count_failures(services: Services, job_id: str, number: str = "") -> Iterat
 
 @contextmanager
 def _retry_soon_after_death(invocation: Invocation, receipt: str) -> Iterator[None]:
-    """Have the message of an upload delivered again soon if this invocation dies, not after the queue's 15 minutes."""
+    """Have the message of an upload delivered again soon if this invocation dies.
+
+    Not after the queue's 15 minutes.
+    """
     queues = invocation.services.queues
     with suppress(StorageError):  # Then it is delivered again later.
         queues.hide(queues.upload_url, receipt, invocation.seconds_left + DEATH_MARGIN_SECONDS)

@@ -1,8 +1,9 @@
 """The plan of a job: how its upload is read and cut, determined once and pinned in its item.
 
-The plan depends on the pinned upload, the pinned options, and what is known of the model, which may change between two
-runs: only the run that holds the lease pins its plan. The header of a table and the job's record under `results/_jobs/`
-are written once, before the plan is pinned, so a pinned plan has both.
+The plan depends on the pinned upload, the pinned options, and what is known of the model, which may
+change between two
+runs: only the run that holds the lease pins its plan. The header of a table and the job's record
+under `results/_jobs/` are written once, before the plan is pinned, so a pinned plan has both.
 """
 
 from __future__ import annotations
@@ -60,7 +61,12 @@ def pin_plan(services: Services, job: Job, check: Callable[[], None]) -> Job:
     options = pinned_options(services, job)
     beginning = read_beginning(read_stored(services.store, job.upload), check)
     planned = plan_upload(
-        job.plan, options, job.upload.key, beginning, limits_of(services), is_retry=bool(job.retry_of)
+        job.plan,
+        options,
+        job.upload.key,
+        beginning,
+        limits_of(services),
+        is_retry=bool(job.retry_of),
     )
     if planned.plan.is_table:
         services.store.put_if_absent(keys.header(job.job_id), planned.header)
@@ -68,7 +74,8 @@ def pin_plan(services: Services, job: Job, check: Callable[[], None]) -> Job:
         columns = msgspec.json.encode(answer_columns(options.defaults or {}))
         services.store.put_if_absent(keys.answer_columns(job.job_id), columns)
     if planned.options != options:
-        keep_options(services, job, planned.options)  # with the file's own model, whichever run reads it
+        # with the file's own model, whichever run reads it
+        keep_options(services, job, planned.options)
     with_plan = replace(job, plan=planned.plan)
     put_job_record(services, with_plan)
     return still_leased(services.ledger.pin_plan(with_plan), job.job_id)
@@ -84,11 +91,15 @@ def put_job_record(services: Services, job: Job) -> None:
         "format": job.plan.format or None,
         "version": job.upload.version,
     }
-    services.store.put_if_absent(keys.job_record(job.job_id), msgspec.json.encode(record), kind=JSON_TYPE)
+    services.store.put_if_absent(
+        keys.job_record(job.job_id), msgspec.json.encode(record), kind=JSON_TYPE
+    )
 
 
 def reader_for(services: Services, job: Job) -> Reader | None:
-    """The reader that converts the records of a job with a pinned plan; None if they are sent as written.
+    """The reader that converts the records of a job with a pinned plan.
+
+    None if they are sent as written.
 
     Raises:
         StorageError: S3 failed.

@@ -1,10 +1,11 @@
 """Split: reads an upload once and stages it batch by batch. It may die at any point and run twice.
 
-For each batch it writes the staged object first (write-once), creates the item second, and sends the message third. If
-a run dies between these steps, the next one completes them: it finds the object, and the item's `due_at` replaces the
-message. Split resumes after the last batch item. So items are created in order, while the objects of several batches
-are put at the same time (`functions.submit.stage_batches`). Where only blank lines follow the last batch, for 16 MB or
-more, the job's item holds a place among them, so that no turn reads them again.
+For each batch it writes the staged object first (write-once), creates the item second, and sends
+the message third. If a run dies between these steps, the next one completes them: it finds the
+object, and the item's `due_at` replaces the message. Split resumes after the last batch item. So
+items are created in order, while the objects of several batches are put at the same time
+(`functions.submit.stage_batches`). Where only blank lines follow the last batch, for 16 MB or more,
+the job's item holds a place among them, so that no turn reads them again.
 """
 
 from __future__ import annotations
@@ -41,8 +42,13 @@ if TYPE_CHECKING:
 STATUS_EVERY_SECONDS = 10.0
 """Seconds between two writes of `status.json` while an upload is read."""
 RENEW_EVERY_SECONDS, LEASE_RENEWAL_SECONDS = 5.0, 45.0
-"""Seconds between two renewals of a run's lease, and how long each lasts: that soon another run replaces a dead one."""
-UNREAD = ErrorDetail("internal", "Dropbatch could not read the whole upload; the submit function's log shows why.")
+"""Seconds between two renewals of a run's lease, and how long each lasts.
+
+That soon another run replaces a dead one.
+"""
+UNREAD = ErrorDetail(
+    "internal", "Dropbatch could not read the whole upload; the submit function's log shows why."
+)
 
 
 def split(turn: Turn) -> bool:
@@ -56,7 +62,8 @@ def split(turn: Turn) -> bool:
         StorageError: an AWS service failed.
     """
     services = turn.services
-    job = turn.job = obey(services, turn.job) or turn.job  # It may have been commanded before it existed.
+    # It may have been commanded before it existed.
+    job = turn.job = obey(services, turn.job) or turn.job
     error = job.error or (UNREAD if job.claims > MAX_CLAIMS else None)
     staged = Staged(Checkpoint())
     try:
@@ -65,7 +72,9 @@ def split(turn: Turn) -> bool:
             staged = _stage(turn)
             error = turn.job.error
             if not staged.is_read and not (turn.job.cancelled or error):
-                services.ledger.release_job(turn.job, services.now(), blank_until=staged.place, denied=None)
+                services.ledger.release_job(
+                    turn.job, services.now(), blank_until=staged.place, denied=None
+                )
                 return False
     except UploadRefused as fault:
         logger.warning("upload failed", job_id=job.job_id, code=fault.code)
@@ -80,14 +89,21 @@ def split(turn: Turn) -> bool:
         _write_status(services, replace(job, state=JobState.IN_PROGRESS, total=staged.place.record))
     total = staged.place.record
     ended = services.ledger.end_split(
-        job, total, error, services.now(), read_to_end=staged.is_read, has_endings=staged.has_endings
+        job,
+        total,
+        error,
+        services.now(),
+        read_to_end=staged.is_read,
+        has_endings=staged.has_endings,
     )
     if ended is None:
         return staged.first_is_left
     logger.info("upload read to its end", job_id=job.job_id, records=total)
-    services.left.cover(job.job_id)  # Its batches' answers, or the message below, bring the first visit.
+    # Its batches' answers, or the message below, bring the first visit.
+    services.left.cover(job.job_id)
     if not staged.is_sent:
-        services.queues.send(VisitMessage(job.job_id))  # No answer will, and a tick may be a minute away.
+        # No answer will, and a tick may be a minute away.
+        services.queues.send(VisitMessage(job.job_id))
     return staged.first_is_left
 
 
@@ -103,9 +119,14 @@ def _end_of(batch: Batch) -> Checkpoint:
 
 
 def _after_blank_lines(job: Job, place: Checkpoint) -> Checkpoint:
-    """The place after the blank lines that follow a batch's end, as far as they were read already."""
+    """The place after the blank lines that follow a batch's end.
+
+    As far as they were read already.
+    """
     until = job.blank_until
-    return until if until and until.record == place.record and until.offset > place.offset else place
+    return (
+        until if until and until.record == place.record and until.offset > place.offset else place
+    )
 
 
 def _write_status(services: Services, job: Job) -> None:
@@ -113,7 +134,7 @@ def _write_status(services: Services, job: Job) -> None:
     write_status(services, job, build_status(job, job.status_succeeded, job.status_failed, denied))
 
 
-# ── one turn's batches ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── one turn's batches ────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +146,8 @@ class Staged:
         is_read: whether the upload was read to its end.
         is_sent: whether any batch is to be submitted; not for a job that was stopped.
         has_endings: whether a sweep ends batches that are not.
-        first_is_left: whether no message was sent for the job's first batch, because the upload was read at once.
+        first_is_left: whether no message was sent for the job's first batch, because the upload was
+            read at once.
     """
 
     place: Checkpoint
@@ -186,16 +208,35 @@ class _Staging:
     def after(cls, turn: Turn, last: Batch | None) -> _Staging:
         """The staging of the batches after the last one; the turn's time begins."""
         services, place = turn.services, _end_of_last(turn.job, last)
-        read_to, number = _after_blank_lines(turn.job, place), int(last.number[:8]) + 1 if last else 0
+        read_to, number = (
+            _after_blank_lines(turn.job, place),
+            int(last.number[:8]) + 1 if last else 0,
+        )
         turn.begin(read_to)
-        return cls(turn, Outbox(services), batches_before(services, last), number, place, read_to, services.now())
+        return cls(
+            turn,
+            Outbox(services),
+            batches_before(services, last),
+            number,
+            place,
+            read_to,
+            services.now(),
+        )
 
     def stage(self, puts: Executor, reads: Executor) -> Staged | None:
-        """Stage batches up to the turn's end; None if a stored batch ends elsewhere than the one that was cut."""
+        """Stage batches up to the turn's end.
+
+        None if a stored batch ends elsewhere than the one that was cut.
+        """
         turn, services = self.turn, self.turn.services
         cuts = turn.read(self.read_to, self.number, reads)
-        for candidate in put_ahead(services.store, puts, turn.job.job_id, self.number, self.place, cuts):
-            if self.read_to != turn.begun and services.now() >= self.renewed_at + RENEW_EVERY_SECONDS:
+        for candidate in put_ahead(
+            services.store, puts, turn.job.job_id, self.number, self.place, cuts
+        ):
+            if (
+                self.read_to != turn.begun
+                and services.now() >= self.renewed_at + RENEW_EVERY_SECONDS
+            ):
                 self._renew_lease()
                 if turn.job.cancelled or turn.job.error:
                     return Staged(self.read_to)
@@ -213,7 +254,10 @@ class _Staging:
         return Staged(self.read_to, turn.finished, self.before.ordinal > 0, has_endings)
 
     def _renew_lease(self) -> None:
-        """Renew the lease, note how far the upload has been read, and write it to the status every ten seconds."""
+        """Renew the lease, note how far the upload has been read.
+
+        And write it to the status every ten seconds.
+        """
         turn, now = self.turn, self.turn.services.now()
         until, bytes_read = now + LEASE_RENEWAL_SECONDS, max(turn.job.bytes_read, turn.bytes_read)
         changes = {"lease_until": until, "due_at": until, "claims": 0, "bytes_read": bytes_read}

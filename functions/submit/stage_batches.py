@@ -1,12 +1,15 @@
-"""Staging: objects of several batches are put in S3 at the same time; their items are created one after another.
+"""Staging: objects of several batches are put in S3 at the same time.
 
-Split resumes after the last batch item, so an item may be created only after all objects and items before it. Objects
-need no order: one that is put ahead of its item has no effect until the item names it. If the process dies, the next
-run cuts the same batches and finds these objects.
+Their items are created one after another.
 
-An object that exists may also come from a run of another version that cut the upload differently. Its metadata holds
-where its batch begins. If the item of the batch before it ends there, the object counts, and every run uses it. If not,
-no item can name it, and it is replaced on the condition that it is still the same object.
+Split resumes after the last batch item, so an item may be created only after all objects and items
+before it. Objects need no order: one that is put ahead of its item has no effect until the item
+names it. If the process dies, the next run cuts the same batches and finds these objects.
+
+An object that exists may also come from a run of another version that cut the upload differently.
+Its metadata holds where its batch begins. If the item of the batch before it ends there, the object
+counts, and every run uses it. If not, no item can name it, and it is replaced on the condition that
+it is still the same object.
 """
 
 from __future__ import annotations
@@ -58,16 +61,23 @@ class StagedAhead:
 
 
 def put_ahead(
-    store: ObjectStore, threads: Executor, job_id: str, number: int, begin: Checkpoint, cuts: Iterator[Cut | Checkpoint]
+    store: ObjectStore,
+    threads: Executor,
+    job_id: str,
+    number: int,
+    begin: Checkpoint,
+    cuts: Iterator[Cut | Checkpoint],
 ) -> Iterator[StagedAhead | Checkpoint]:
-    """Put the objects of batches, several at the same time; yield the batches in order, once their objects are stored.
+    """Put the objects of batches, several at the same time.
+
+    Yield the batches in order, once their objects are stored.
 
     Places up to which only blank lines follow a batch are yielded after it.
 
     Args:
         store: the object store.
-        threads: put the objects. The caller owns them: a generator may be closed by the garbage collector, which must
-            not wait for threads.
+        threads: put the objects. The caller owns them: a generator may be closed by the garbage
+            collector, which must not wait for threads.
         job_id: the job.
         number: of the first batch.
         begin: where it begins: the end of the batch before it.
@@ -114,7 +124,10 @@ def _is_full(waiting: deque[StagedAhead | Checkpoint]) -> bool:
 
 
 def _put(store: ObjectStore, key: str, body: bytes, ours: StagedInfo) -> tuple[StagedInfo, str]:
-    """Put an object unless one exists; return the metadata of the stored one, and its ETag if it is another run's."""
+    """Put an object unless one exists.
+
+    Return the metadata of the stored one, and its ETag if it is another run's.
+    """
     if store.put_if_absent(key, body, ours.metadata()):
         return ours, ""
     there = store.existing(key)
@@ -122,7 +135,9 @@ def _put(store: ObjectStore, key: str, body: bytes, ours: StagedInfo) -> tuple[S
 
 
 def settle(store: ObjectStore, candidate: StagedAhead) -> StagedInfo:
-    """Settle which object is a batch's, once the item of the batch before it exists; return the object's metadata.
+    """Settle which object is a batch's, once the item of the batch before it exists.
+
+    Return the object's metadata.
 
     Raises:
         StorageError: S3 failed, or another run replaced the object at the same time.

@@ -1,4 +1,7 @@
-"""Reads uploads: the pinned version as a stream of unpacked blocks, in constant memory at any size."""
+"""Reads uploads: the pinned version as a stream of unpacked blocks.
+
+In constant memory at any size.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +19,18 @@ if TYPE_CHECKING:
     from shared.models import Upload
 
 
-def read_stored(store: ObjectStore, upload: Upload, start: int = 0, thread: Executor | None = None) -> Iterator[bytes]:
+def read_stored(
+    store: ObjectStore, upload: Upload, start: int = 0, thread: Executor | None = None
+) -> Iterator[bytes]:
     """The stored bytes of an upload's version from an offset on.
 
     Args:
         store: the object store.
         upload: the upload.
         start: offset.
-        thread: reads the next block while one is used; from the second block on, because the first is often enough. The
-            caller owns it: a generator may be closed by the garbage collector, which must not wait for threads.
+        thread: reads the next block while one is used; from the second block on, because the first
+            is often enough. The caller owns it: a generator may be closed by the garbage collector,
+            which must not wait for threads.
 
     Raises:
         UploadRefused: `source_gone`.
@@ -34,7 +40,11 @@ def read_stored(store: ObjectStore, upload: Upload, start: int = 0, thread: Exec
 
     def read(offset: int) -> bytes:
         return source.read_version(
-            upload.object_key, upload.version, upload.etag, offset, min(RANGE_BYTES, upload.size - offset)
+            upload.object_key,
+            upload.version,
+            upload.etag,
+            offset,
+            min(RANGE_BYTES, upload.size - offset),
         )
 
     if start < upload.size:
@@ -61,16 +71,25 @@ class Watch(Protocol):
     bytes_read: int
 
     def check(self, *, skipping: bool) -> None:
-        """Check the time for each block, and each piece of an archive; what it raises ends the reading.
+        """Check the time for each block, and each piece of an archive.
+
+        What it raises ends the reading.
 
         `skipping` is whether the piece is only skipped.
         """
 
 
 def read_decompressed(
-    store: ObjectStore, upload: Upload, plan: SplitPlan, start: int, watch: Watch, thread: Executor | None = None
+    store: ObjectStore,
+    upload: Upload,
+    plan: SplitPlan,
+    start: int,
+    watch: Watch,
+    thread: Executor | None = None,
 ) -> Iterator[bytes]:
-    """The unpacked bytes from an offset on; in an archive, everything before it is read and skipped.
+    """The unpacked bytes from an offset on.
+
+    In an archive, everything before it is read and skipped.
 
     Args:
         store: the object store.

@@ -1,8 +1,11 @@
-"""Submit: one message, one batch, one POST. The window in which an outcome can become unknown is as small as possible.
+"""Submit: one message, one batch, one POST.
 
-`submitting` is written before the POST, with the attempt and the end of its submit lease (`fence`), before which no
-other function may try. A function that survives its POST records the outcome immediately. If it dies, the recovery
-after the lease looks for a receipt or a reply of that attempt before it treats the outcome as unknown.
+The window in which an outcome can become unknown is as small as possible.
+
+`submitting` is written before the POST, with the attempt and the end of its submit lease (`fence`),
+before which no other function may try. A function that survives its POST records the outcome
+immediately. If it dies, the recovery after the lease looks for a receipt or a reply of that attempt
+before it treats the outcome as unknown.
 """
 
 from __future__ import annotations
@@ -18,7 +21,13 @@ from dropbatch.core import keys
 from functions.submit.outcomes.unproven import UnprovenSubmit, end
 from functions.submit.submit_waits import UNPAID_REASONS, closes_pause, hold, wait
 from shared.api_messages import attach_api_message
-from shared.aws.queues import FAST_START_BATCHES, MAX_AHEAD_SECONDS, POLL_GRACE_SECONDS, PollMessage, VisitMessage
+from shared.aws.queues import (
+    FAST_START_BATCHES,
+    MAX_AHEAD_SECONDS,
+    POLL_GRACE_SECONDS,
+    PollMessage,
+    VisitMessage,
+)
 from shared.claims import MAX_CLAIMS, MAX_SECONDS_TO_ACCEPTANCE
 from shared.errors import ObjectNotFoundError, StorageError
 from shared.events.pulling import expect_events
@@ -37,7 +46,13 @@ from shared.pacing.controls import (
 )
 from shared.retry import soon_after
 from shared.workers_ai.client import TokenState
-from shared.workers_ai.error_codes import FIREWALL, METRIC_OF_CLASS, ErrorClass, is_like_lost, model_error_message
+from shared.workers_ai.error_codes import (
+    FIREWALL,
+    METRIC_OF_CLASS,
+    ErrorClass,
+    is_like_lost,
+    model_error_message,
+)
 from shared.workers_ai.lasting_errors import clear_lasting_error
 from shared.workers_ai.other_account import other_account
 from shared.workers_ai.rejections import classify_rejection, token_state
@@ -58,7 +73,9 @@ SUBMIT_LEASE_MARGIN_SECONDS = 30.0
 """Seconds by which clocks of two functions may differ."""
 PRECISE_SECONDS = 2.0
 """Seconds up to which a first poll comes to the tenth of a second."""
-SUBMIT_FAILED = ErrorDetail("internal", "Dropbatch could not submit this batch; see the submit function's log.")
+SUBMIT_FAILED = ErrorDetail(
+    "internal", "Dropbatch could not submit this batch; see the submit function's log."
+)
 
 
 def submit_batch(invocation: Invocation, job_id: str, number: str) -> None:
@@ -118,27 +135,38 @@ def _submit_if_permitted(invocation: Invocation, job: Job, batch: Batch) -> None
     """Submit a batch if the budget permits it now."""
     services, account = invocation.services, other_account(invocation.services, job)
     if not account:
-        subscribe(services, job.plan.model)  # Before the permit: this may take seconds, in which a pause begins.
+        # Before the permit: this may take seconds, in which a pause begins.
+        subscribe(services, job.plan.model)
     now = services.now()
     first, model = batch.work is DueKind.FIRST, job.plan.model
     permit = services.budget.permit_submit(model, now, first=first, account=account)
-    if isinstance(permit, Denied) and permit.paused and services.tokens.is_changed(now):  # One may have been added.
+    # One may have been added.
+    if isinstance(permit, Denied) and permit.paused and services.tokens.is_changed(now):
         permit = services.budget.permit_submit(model, now, first=first, account=account)
     if isinstance(permit, Denied):
         wait(services, batch, permit)
         return
     sender, pause = permit.sender, permit.pause
-    if pause and pause.reason is PauseReason.OUTAGE and token_state(services, sender) is TokenState.UNKNOWN:
-        # An API that does not answer the free call would not answer a submit either: one more unknown outcome.
-        # If the budget has no call left for it (None), the submit is the probe; one call a minute would never suffice.
+    if (
+        pause
+        and pause.reason is PauseReason.OUTAGE
+        and token_state(services, sender) is TokenState.UNKNOWN
+    ):
+        # An API that does not answer the free call would not answer a submit either: one more
+        # unknown outcome. If the budget has no call left for it (None), the submit is the probe;
+        # one call a minute would never suffice.
         services.budget.pause(PauseReason.OUTAGE, now, "no answer", permit)
-        wait(services, batch, wait_for_lift(now, now + min(2 * pause.step, MAX_OUTAGE_WAIT_SECONDS)))
+        wait(
+            services, batch, wait_for_lift(now, now + min(2 * pause.step, MAX_OUTAGE_WAIT_SECONDS))
+        )
         return
     sent = as_sent(job, as_told(job, sender))
-    # Read before the claim, so that nothing comes between the claim and the POST, or the request_id and the table.
+    # Read before the claim, so that nothing comes between the claim and the POST, or the request_id
+    # and the table.
     first_poll = services.times.first_poll(job.plan.model, batch.number, now)
     if job.deadline_at is not None:
-        first_poll = min(first_poll, max(job.deadline_at - now, 0.0))  # Its last poll is not later than it has to be.
+        # Its last poll is not later than it has to be.
+        first_poll = min(first_poll, max(job.deadline_at - now, 0.0))
     size = batch.round_size or batch.body_size
     body = services.store.get(keys.staged(job.job_id, batch.number, batch.round), 0, size)
     if not invocation.allows(POST_SECONDS + SETTLE_SECONDS):
@@ -167,7 +195,7 @@ class _Submit(UnprovenSubmit):
     told: Mapping[str, object] = field(default_factory=dict)
     body: bytes = b""
 
-    # ── one POST ─────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── one POST ──────────────────────────────────────────────────────────────────────────────────
 
     def send(self) -> None:
         """Claim the batch, post its body, and settle the outcome."""
@@ -183,7 +211,8 @@ class _Submit(UnprovenSubmit):
         try:
             claimed = ledger.begin_submit(self.batch, fence, **self.told)
         except StorageError:
-            # It may be written all the same. Nothing was sent, so nobody has to wait for the fence, or call it unknown.
+            # It may be written all the same. Nothing was sent, so nobody has to wait for the fence,
+            # or call it unknown.
             ledger.undo_submit(self.batch, fence, self.services.now())
             raise
         if claimed is None:
@@ -196,7 +225,12 @@ class _Submit(UnprovenSubmit):
 
     def settle(self, reply: Reply) -> None:
         """Record the outcome of the POST, and what it says about later calls."""
-        retry, batch, permit, model = self.invocation.retry, self.batch, self.permit, self.job.plan.model
+        retry, batch, permit, model = (
+            self.invocation.retry,
+            self.batch,
+            self.permit,
+            self.job.plan.model,
+        )
         count("SubmitCalls")
         match reply:
             case Accepted(request_id):
@@ -210,26 +244,38 @@ class _Submit(UnprovenSubmit):
                 retry(lambda: self._isolate_or_end(code, message))
             case Rejected(code=code):
                 verdict = retry(
-                    lambda: classify_rejection(self.services, self.job, batch, reply, permit.sender, polling=False)
+                    lambda: classify_rejection(
+                        self.services, self.job, batch, reply, permit.sender, polling=False
+                    )
                 )
                 logger.info(
-                    "submit refused", **batch_log_fields(batch), code=code, status=reply.status, verdict=verdict
+                    "submit refused",
+                    **batch_log_fields(batch),
+                    code=code,
+                    status=reply.status,
+                    verdict=verdict,
                 )
                 count(METRIC_OF_CLASS[verdict])
                 retry(lambda: self._reject(reply, verdict))
                 if permit.pause and closes_pause(permit.pause, verdict, reply):
                     self.services.lift(Permit(pause=permit.pause), model)
                 return
-            case _:  # `OutcomeUnknown`, `Unreadable`, or `Pending`, which is not an answer to a submit
+            # `OutcomeUnknown`, `Unreadable`, or `Pending`, which is not an answer to a submit
+            case _:
                 if isinstance(reply, OutcomeUnknown | Unreadable):
-                    logger.warning("submit outcome unknown", **batch_log_fields(batch), reason=reply.reason)
+                    logger.warning(
+                        "submit outcome unknown", **batch_log_fields(batch), reason=reply.reason
+                    )
                 retry(lambda: self.end_ambiguous(self.services.now()))
                 return
         self.services.lift(permit, model)
         clear_lasting_error(self.services, self.job, batch)
 
     def record(self, request_id: str) -> None:
-        """Record the request_id; at the table's first failure, write a receipt to S3 before trying the table again."""
+        """Record the request_id.
+
+        At the table's first failure, write a receipt to S3 before trying the table again.
+        """
         now, batch = self.services.now(), self.batch
         submission = Submission(request_id, batch.attempt, now, batch.round, sender=batch.sender)
         prompt = int(batch.number[:8]) < FAST_START_BATCHES
@@ -252,21 +298,33 @@ class _Submit(UnprovenSubmit):
             self._leave_receipt(submission)
             return
         count("BatchesAccepted")
-        logger.info("batch accepted", **batch_log_fields(taken), attempt=taken.attempt, requests=taken.requests)
+        logger.info(
+            "batch accepted",
+            **batch_log_fields(taken),
+            attempt=taken.attempt,
+            requests=taken.requests,
+        )
         self._schedule_first_poll(submission)
 
     def recover(self) -> Batch | None:
-        """Settle a submit whose function died, from what it left behind; return the batch as it is afterwards."""
+        """Settle a submit whose function died, from what it left behind.
+
+        Return the batch as it is afterwards.
+        """
         services, batch = self.services, self.batch
         try:
             receipt = services.store.get(keys.receipt(batch.job_id, batch.number, batch.attempt))
         except ObjectNotFoundError:
             if services.store.head(keys.raw(batch.job_id, batch.number, batch.attempt, 0)) is None:
-                logger.warning("submit outcome unknown", **batch_log_fields(batch), reason="its function died")
+                logger.warning(
+                    "submit outcome unknown", **batch_log_fields(batch), reason="its function died"
+                )
                 # It died some time ago, so the pause starts then, and this batch may probe it now.
                 died_at = batch.fence - SUBMIT_LEASE_MARGIN_SECONDS
                 return self.end_ambiguous(died_at)
-            submission = Submission("", batch.attempt, services.now(), batch.round, sender=batch.sender)
+            submission = Submission(
+                "", batch.attempt, services.now(), batch.round, sender=batch.sender
+            )
         else:
             submission = msgspec.json.decode(receipt, type=Submission)
         accepted = services.ledger.accept(batch, submission, services.now())
@@ -275,7 +333,10 @@ class _Submit(UnprovenSubmit):
         return accepted
 
     def _leave_receipt(self, submission: Submission) -> bool:
-        """Record in the log and in S3 an acceptance that the table did not store; return whether S3 has it."""
+        """Record in the log and in S3 an acceptance that the table did not store.
+
+        Return whether S3 has it.
+        """
         batch = self.batch
         named = batch_log_fields(batch) | {"request_id": submission.request_id}
         logger.error("request_id not recorded", **named, attempt=batch.attempt)
@@ -301,7 +362,7 @@ class _Submit(UnprovenSubmit):
                 delay = int(delay)
             services.queues.send(PollMessage(((batch.job_id, batch.number),)), delay=delay)
 
-    # ── no acceptance ────────────────────────────────────────────────────────────────────────────────────────────
+    # ── no acceptance ─────────────────────────────────────────────────────────────────────────────
 
     def _reject(self, reply: Rejected, verdict: ErrorClass) -> None:
         """Process a rejection: what happens to the batch, and to later calls."""
@@ -329,7 +390,9 @@ class _Submit(UnprovenSubmit):
             case ErrorClass.REQUEST | ErrorClass.BATCH_FAILED | ErrorClass.UNKNOWN_ID:
                 is_firewall = not reply.enveloped and reply.status == HTTPStatus.FORBIDDEN
                 doubtful = batch.doubtful + is_like_lost(reply)
-                self._isolate_or_end(code, FIREWALL if is_firewall else reply.message, doubtful=doubtful)
+                self._isolate_or_end(
+                    code, FIREWALL if is_firewall else reply.message, doubtful=doubtful
+                )
             case _:
                 self.try_later(reply)
 
@@ -347,18 +410,34 @@ class _Submit(UnprovenSubmit):
         if self.try_other_token():
             return
         seconds = PAUSED_LOOK_SECONDS if batch.pollable else LIFT_LOOK_SECONDS
-        self.services.ledger.refuse(batch, self.services.now() + seconds, paused=batch.paused + seconds)
-        self.services.left.cover(batch.job_id, batch.number)  # Whoever lifts the pause has it looked at.
+        self.services.ledger.refuse(
+            batch, self.services.now() + seconds, paused=batch.paused + seconds
+        )
+        # Whoever lifts the pause has it looked at.
+        self.services.left.cover(batch.job_id, batch.number)
 
     def _isolate_or_end(self, code: int | None, message: str, **counted: int) -> None:
-        """The API refused the batch's content: the poll function isolates the bad record, so that only it fails."""
+        """The API refused the batch's content.
+
+        The poll function isolates the bad record, so that only it fails.
+        """
         services, batch = self.services, self.batch
         words = "Workers AI refused this request"
         plain = ErrorDetail("rejected", words if code is None else f"{words} ({code})")
         reason = attach_api_message(services.store, batch, plain, message)
         if batch.round:
             end(services, batch, replace(reason, code="inference_failed"), **counted)
-        elif batch.pollable or batch.sendable == 1:  # What was paid for may still come; if not, it is divided then.
-            end(services, batch, reason, **counted, **({} if batch.pollable else {"cause": cause_of(code)}))
+        elif (
+            batch.pollable or batch.sendable == 1
+        ):  # What was paid for may still come; if not, it is divided then.
+            end(
+                services,
+                batch,
+                reason,
+                **counted,
+                **({} if batch.pollable else {"cause": cause_of(code)}),
+            )
         else:
-            services.ledger.begin_isolation(batch, reason, cause_of(code), services.now(), **counted)
+            services.ledger.begin_isolation(
+                batch, reason, cause_of(code), services.now(), **counted
+            )

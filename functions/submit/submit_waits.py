@@ -1,4 +1,7 @@
-"""Batches that may not be submitted now: how they wait, which pauses begin, and which a refusal shows to be over."""
+"""Batches that may not be submitted now.
+
+How they wait, which pauses begin, and which a refusal shows to be over.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,10 @@ def closes_pause(pause: Pause, verdict: ErrorClass, reply: Rejected) -> bool:
 
 
 def hold(services: Services, job: Job, batch: Batch, now: float) -> None:
-    """The job is paused: postpone the batch, or poll it meanwhile if it is to be submitted again."""
+    """The job is paused.
+
+    Postpone the batch, or poll it meanwhile if it is to be submitted again.
+    """
     if batch.waits_to_resubmit:
         services.ledger.poll_on(batch, now + HELD_POLL_SECONDS)
     else:
@@ -44,10 +50,15 @@ def hold(services: Services, job: Job, batch: Batch, now: float) -> None:
 
 
 def wait(services: Services, batch: Batch, refusal: Denied) -> None:
-    """Postpone a submit. A batch that is submitted again has ids that may return its answer during a long wait."""
+    """Postpone a submit.
+
+    A batch that is submitted again has ids that may return its answer during a long wait.
+    """
     now = services.now()
     if batch.waits_to_resubmit and (refusal.paused or now - batch.ready_at > POLLED_AFTER_SECONDS):
-        services.ledger.poll_on(batch, max(refusal.until, min(refusal.wake_at, now + HELD_POLL_SECONDS)))
+        services.ledger.poll_on(
+            batch, max(refusal.until, min(refusal.wake_at, now + HELD_POLL_SECONDS))
+        )
         return
     if refusal.paused:
         services.ledger.wait(batch, refusal.until, refusal.until - now)

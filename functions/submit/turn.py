@@ -1,4 +1,7 @@
-"""One turn of reading an upload: its lease, its time, and its bytes as cuts. Split and validation share it."""
+"""One turn of reading an upload: its lease, its time, and its bytes as cuts.
+
+Split and validation share it.
+"""
 
 from __future__ import annotations
 
@@ -33,13 +36,19 @@ if TYPE_CHECKING:
     from shared.models import Job
 
 TURN_SECONDS = 60.0
-"""How long one run reads before it ends its turn; for an archive, which each turn reads again, as long as it can."""
+"""How long one run reads before it ends its turn.
+
+For an archive, which each turn reads again, as long as it can.
+"""
 STAGE_RESERVE_SECONDS = 30.0
 """Time a run keeps to stage its last batch and to release the job."""
 DETECT_RESERVE_SECONDS = 10.0
 """Time kept while an archive's beginning is read, to release the job."""
 SKIP_RESERVE_SECONDS = 45.0
-"""Time that must be left when an archive has been skipped to where the last turn ended, to make progress."""
+"""Time that must be left when an archive has been skipped to where the last turn ended.
+
+To make progress.
+"""
 SKIP_TRIES = 3
 """Turns in a row without that time, after which the archive counts as too large."""
 
@@ -63,7 +72,8 @@ class Turn:
         bytes_read: stored bytes of the upload that have been read.
         bytes_unpacked: unpacked bytes that have been read.
         finished: whether the upload was read to its end.
-        submits_first: whether the invocation submits the job's first batch next, if the upload was read at once.
+        submits_first: whether the invocation submits the job's first batch next, if the upload was
+            read at once.
     """
 
     invocation: Invocation
@@ -90,16 +100,22 @@ class Turn:
             UploadRefused: `path_too_long`, or as `pin_plan` raises it.
         """
         check_path(self.job.upload.key)
-        self.job = pin_plan(self.services, self.job, lambda: self._check_time(DETECT_RESERVE_SECONDS))
+        self.job = pin_plan(
+            self.services, self.job, lambda: self._check_time(DETECT_RESERVE_SECONDS)
+        )
 
     def begin(self, place: Checkpoint) -> None:
         """Begin to read at a place; the turn's time runs from now on."""
         self.reader = reader_for(self.services, self.job)
         longest = TURN_SECONDS if self.job.plan.packing == "plain" else math.inf
-        self.ends = self.services.now() + min(longest, self.invocation.seconds_left - STAGE_RESERVE_SECONDS)
+        self.ends = self.services.now() + min(
+            longest, self.invocation.seconds_left - STAGE_RESERVE_SECONDS
+        )
         self.begun = self.place = place
 
-    def read(self, place: Checkpoint, number: int, thread: Executor | None = None) -> Iterator[Cut | Checkpoint]:
+    def read(
+        self, place: Checkpoint, number: int, thread: Executor | None = None
+    ) -> Iterator[Cut | Checkpoint]:
         """The upload's cuts from a place on, up to the turn's end; at least one.
 
         Args:
@@ -112,7 +128,9 @@ class Turn:
             StorageError: S3 failed, or there is not enough time for the turn's first batch.
         """
         job, store = self.job, self.services.store
-        blocks = self.blocks(read_decompressed(store, job.upload, job.plan, place.offset, self, thread))
+        blocks = self.blocks(
+            read_decompressed(store, job.upload, job.plan, place.offset, self, thread)
+        )
         return self.cuts(read_batches(job.plan, place, number, blocks, self.reader))
 
     def blocks(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
@@ -125,7 +143,10 @@ class Turn:
             yield block
 
     def cuts(self, cuts: Iterator[Cut | Checkpoint]) -> Iterator[Cut | Checkpoint]:
-        """The cuts up to the turn's end; at least one. Blank lines count as one, except in an archive."""
+        """The cuts up to the turn's end; at least one.
+
+        Blank lines count as one, except in an archive.
+        """
         self.finished = False
         try:
             for one in cuts:
@@ -145,7 +166,9 @@ class Turn:
         self.finished = True
 
     def check(self, *, skipping: bool) -> None:
-        """Check the time; called for each block, and for each piece of an archive, which may yield nothing for long.
+        """Check the time; called for each block, and for each piece of an archive.
+
+        Which may yield nothing for long.
 
         Raises:
             TurnOverError: the time is over, and there is a place to continue from.
@@ -167,18 +190,27 @@ class Turn:
         if self.invocation.seconds_left > wanted:
             return
         job, place = self.job, self.begun
-        if job.claims < SKIP_TRIES or job.plan.packing == "plain":  # What is not packed is not read again: S3 was slow.
-            raise StorageError(f"job {job.job_id}: no time left after {place.offset} unpacked bytes")
+        # What is not packed is not read again: S3 was slow.
+        if job.claims < SKIP_TRIES or job.plan.packing == "plain":
+            raise StorageError(
+                f"job {job.job_id}: no time left after {place.offset} unpacked bytes"
+            )
         raise UploadRefused(
             "broken_archive",
-            f"The archive is too large: to continue after {place.offset:,} unpacked bytes, a function would have to "
-            f"unpack it for longer than it may run. Records from {place.record:,} on were not read. Upload these in "
+            f"The archive is too large: to continue after {place.offset:,} unpacked bytes, "
+            "a function would have to "
+            f"unpack it for longer than it may run. Records from {place.record:,} on were "
+            "not read. Upload these in "
             "their own archive, or upload everything unpacked or as several archives.",
         )
 
 
 def take_turn(
-    invocation: Invocation, job: Job, read: Callable[[Turn], bool | None], *, submits_first: bool = False
+    invocation: Invocation,
+    job: Job,
+    read: Callable[[Turn], bool | None],
+    *,
+    submits_first: bool = False,
 ) -> bool:
     """Have an upload read for one turn, from where the last one ended; return what `read` returned.
 
@@ -186,7 +218,8 @@ def take_turn(
         invocation: this one.
         job: as this invocation has leased it.
         read: reads for one turn; raises `LeaseLostError` if another run has replaced this one.
-        submits_first: whether the caller submits the job's first batch next, if `read` leaves it to it.
+        submits_first: whether the caller submits the job's first batch next, if `read` leaves it to
+            it.
 
     Raises:
         StorageError: an AWS service failed; the job is due again at its `due_at`.
@@ -234,5 +267,6 @@ def _give_back_lease(services: Services, job: Job) -> None:
 
     The claim counts.
     """
-    if job.claims < CLAIMS_BEFORE_ALARM:  # Later the lease is kept: messages that come again must not use up its tries.
+    # Later the lease is kept: messages that come again must not use up its tries.
+    if job.claims < CLAIMS_BEFORE_ALARM:
         services.ledger.retry_job(job, services.now() + retry_seconds(job.claims), job.claims)

@@ -1,7 +1,10 @@
-"""Validation: reads an upload under `validate/` like one under `inbox/`, and reports on it; nothing is sent.
+"""Validation: reads an upload under `validate/` like one under `inbox/`, and reports on it.
 
-An upload of any size is read, in turns. At the end of each turn, its progress is written once to its own object, and
-the job item records the turn. If a run dies before the item is written, the next run uses the object as it is.
+Nothing is sent.
+
+An upload of any size is read, in turns. At the end of each turn, its progress is written once to
+its own object, and the job item records the turn. If a run dies before the item is written, the
+next run uses the object as it is.
 """
 
 from __future__ import annotations
@@ -32,7 +35,9 @@ if TYPE_CHECKING:
 
 
 def validate(turn: Turn) -> None:
-    """Read an upload for one turn, from where the last one ended; at the upload's end, write the report.
+    """Read an upload for one turn, from where the last one ended.
+
+    At the upload's end, write the report.
 
     Raises:
         StorageError: an AWS service failed.
@@ -53,7 +58,9 @@ def validate(turn: Turn) -> None:
         else:
             if not turn.finished:
                 _put_progress(services, job, progress, seen)
-                services.ledger.release_job(job, services.now(), validated_turns=job.validated_turns + 1)
+                services.ledger.release_job(
+                    job, services.now(), validated_turns=job.validated_turns + 1
+                )
                 return
     try:
         options = pinned_options(services, job)
@@ -61,11 +68,17 @@ def validate(turn: Turn) -> None:
         error, options = error or ErrorDetail(fault.code, fault.message), Options()
     created_at = iso_time(job.created_at)
     advice = model_advice(job.plan.model, services.catalog.current(services.now()))
-    subject = Subject(job.upload.key, job.plan, options, created_at, job.job_id, job.upload.version, advice=advice)
+    subject = Subject(
+        job.upload.key, job.plan, options, created_at, job.job_id, job.upload.version, advice=advice
+    )
     report = build_report(subject, progress, *((error.code, error.message) if error else ()))
     page = validation_page(msgspec.json.decode(report))
-    services.store.put_if_absent(keys.result(job.upload.key, job.job_id, "report.html"), page, kind=HTML_TYPE)
-    services.store.put_if_absent(keys.result(job.upload.key, job.job_id, "report.json"), report, kind=JSON_TYPE)
+    services.store.put_if_absent(
+        keys.result(job.upload.key, job.job_id, "report.html"), page, kind=HTML_TYPE
+    )
+    services.store.put_if_absent(
+        keys.result(job.upload.key, job.job_id, "report.json"), report, kind=JSON_TYPE
+    )
     state = JobState.FAILED if error else JobState.COMPLETED
     now = services.now()
     staging = Staging(now + services.settings.staging_retention_days * 86_400)
@@ -73,7 +86,7 @@ def validate(turn: Turn) -> None:
         logger.info("upload validated", job_id=job.job_id, records=progress.record, state=state)
 
 
-# ── reading ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── reading ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def _read(turn: Turn, progress: Progress, seen: set[int]) -> None:
@@ -85,14 +98,19 @@ def _read(turn: Turn, progress: Progress, seen: set[int]) -> None:
         for one in turn.read(progress.place, progress.cuts):
             if not isinstance(one, Checkpoint):
                 add_cut(turn.job.plan.known_model, progress, seen, one, answer_tokens)
-            progress.offset, progress.line, progress.record = turn.place.offset, turn.place.line, turn.place.record
+            progress.offset, progress.line, progress.record = (
+                turn.place.offset,
+                turn.place.line,
+                turn.place.record,
+            )
     finally:
         progress.bytes += turn.bytes_unpacked
     if not turn.finished:
-        progress.bytes = min(progress.bytes, progress.offset)  # the offset counts a line feed even if the last has none
+        # the offset counts a line feed even if the last has none
+        progress.bytes = min(progress.bytes, progress.offset)
 
 
-# ── progress between turns ───────────────────────────────────────────────────────────────────────────────────────────
+# ── progress between turns ────────────────────────────────────────────────────────────────────────
 
 
 def _put_progress(services: Services, job: Job, progress: Progress, seen: set[int]) -> None:
@@ -103,7 +121,9 @@ def _put_progress(services: Services, job: Job, progress: Progress, seen: set[in
 def _progress(services: Services, job: Job) -> tuple[Progress, set[int]]:
     """What the earlier turns have read, and the references they saw."""
     if not job.validated_turns:
-        return Progress(offset=job.plan.start, line=job.plan.start_line, bytes=job.plan.start), set()
+        return Progress(
+            offset=job.plan.start, line=job.plan.start_line, bytes=job.plan.start
+        ), set()
     body = services.store.get(keys.validation(job.job_id, job.validated_turns))
     progress, _, digests = body.partition(b"\n")
     seen = array("Q")

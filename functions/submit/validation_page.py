@@ -15,18 +15,26 @@ def validation_page(report: dict[str, Any]) -> bytes:
         report: content of report.json.
     """
     path, error = report["path"], report["error"]
-    body = [f"<h1>{escape(path)}</h1>", '<p class="soft">Validation: nothing was sent to Workers AI.</p>']
+    body = [
+        f"<h1>{escape(path)}</h1>",
+        ('<p class="soft">Validation: nothing was sent to Workers AI.</p>'),
+    ]
     if error:
         body.append(
-            f'<p><b class="bad">Failed</b>: <code>{escape(error["code"])}</code>: {escape(error["message"])}</p>'
+            f'<p><b class="bad">Failed</b>: <code>{escape(error["code"])}</code>: '
+            f"{escape(error['message'])}</p>"
         )
         return page(f"{path}: failed", body)
     body += [f"<p>{_sentence(report)}</p>", facts(_facts(report))]
     body += [f'<p class="warn">{escape(warning)}</p>' for warning in report["warnings"]]
     if report["repeated"]:
-        body.append(f"<p>{report['repeated']:,} records have the same reference as an earlier record.</p>")
+        body.append(
+            f"<p>{report['repeated']:,} records have the same reference as an earlier record.</p>"
+        )
     if report["bad"]:
-        bad = [(one["line"] or one["id"], one["code"], one["message"]) for one in report["bad_first"]]
+        bad = [
+            (one["line"] or one["id"], one["code"], one["message"]) for one in report["bad_first"]
+        ]
         column = "line" if report["bad_first"][0]["line"] else "record"
         body += [f"<h2>The first {len(bad):,} of {report['bad']:,} bad records</h2>"]
         body.append(table([column, "code", "message"], bad))

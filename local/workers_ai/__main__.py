@@ -14,8 +14,14 @@ from local.workers_ai.server import server
 
 
 def _lists() -> str:
-    """List every switch with its default and the evidence for it, and every fault with the calls it strikes."""
-    named = [f"  {name}={default} ({verdict})\n      {about}" for name, default, verdict, about in switches()]
+    """List every switch with its default and the evidence for it.
+
+    And every fault with the calls it strikes.
+    """
+    named = [
+        f"  {name}={default} ({verdict})\n      {about}"
+        for name, default, verdict, about in switches()
+    ]
     kinds = [f"  {name} ({kind.where})\n      {kind.about}" for name, kind in KINDS.items()]
     return "\n".join(["switches:", *named, "", "faults:", *kinds])
 
@@ -29,14 +35,24 @@ def main() -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--port", type=int, default=0, help="port on 127.0.0.1; 0 chooses one")
-    parser.add_argument("--port-file", type=Path, help="file that gets the port once the server listens")
-    parser.add_argument("--like", type=Path, help="probe.json of `dropbatch doctor --probe`: behave as it describes")
     parser.add_argument(
-        "--switch", action="append", default=[], metavar="NAME=VALUE", help="NAME.KEY=VALUE for a mapping"
+        "--port-file", type=Path, help="file that gets the port once the server listens"
+    )
+    parser.add_argument(
+        "--like", type=Path, help="probe.json of `dropbatch doctor --probe`: behave as it describes"
+    )
+    parser.add_argument(
+        "--switch",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="NAME.KEY=VALUE for a mapping",
     )
     options = parser.parse_args()
     try:
-        behaviour = behaviour_like(options.like.read_bytes(), Behaviour()) if options.like else Behaviour()
+        behaviour = (
+            behaviour_like(options.like.read_bytes(), Behaviour()) if options.like else Behaviour()
+        )
         behaviour = behaviour.changed_by_text(*options.switch)
     except (SwitchError, OSError) as error:
         parser.error(str(error))
@@ -51,7 +67,8 @@ def main() -> int:
         sys.stdout.flush()
 
     serving = server(WorkersAI(behaviour), options.port, ready)
-    # The server shuts down and then raises the signal again; the default action would leave temporary files.
+    # The server shuts down and then raises the signal again; the default action would leave
+    # temporary files.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: sys.exit(0))
     serving.run()

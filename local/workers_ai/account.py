@@ -1,4 +1,7 @@
-"""What an account may ask besides runs of models: whether its token is good, and which models there are."""
+"""What an account may ask besides runs of models.
+
+Whether its token is good, and which models there are.
+"""
 
 from collections.abc import Mapping
 from urllib.parse import parse_qs
@@ -11,7 +14,11 @@ from local.workers_ai.replies import Reply
 
 
 def answer(
-    route: edge.Route, authorization: str | None, query: str, batch_names: frozenset[str], behaviour: Behaviour
+    route: edge.Route,
+    authorization: str | None,
+    query: str,
+    batch_names: frozenset[str],
+    behaviour: Behaviour,
 ) -> Reply:
     """Answer one such call; `batch_names` are the models that can be queued."""
     refused = edge.refusal(authorization, route.account, behaviour)

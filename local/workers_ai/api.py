@@ -1,4 +1,7 @@
-"""The whole local Workers AI as one object: a request goes in, a `Reply` comes out. No socket, no sleep."""
+"""The whole local Workers AI as one object: a request goes in, a `Reply` comes out.
+
+No socket, no sleep.
+"""
 
 import time
 from collections import Counter, defaultdict
@@ -47,7 +50,9 @@ class _Run(NamedTuple):
 
 
 class WorkersAI:
-    """The API. Safe to call from several threads; only counting and bookkeeping happen under its lock.
+    """The API. Safe to call from several threads.
+
+    Only counting and bookkeeping happen under its lock.
 
     Args:
         behaviour: The switches.
@@ -115,7 +120,10 @@ class WorkersAI:
 
     @property
     def calls(self) -> dict[str, dict[str, int]]:
-        """How many calls of each kind ended in which way: by HTTP status, or by how the connection ended."""
+        """How many calls of each kind ended in which way.
+
+        By HTTP status, or by how the connection ended.
+        """
         with self._lock:
             return {kind: dict(ends) for kind, ends in self._calls.items()}
 
@@ -133,17 +141,32 @@ class WorkersAI:
 
     # --- The API
 
-    def handle(self, method: str, path: str, query: str, headers: Mapping[str, str], body: bytes) -> Reply:
-        """Answer one request. `path` and `query` are as sent, without decoding; header names in any case."""
+    def handle(
+        self, method: str, path: str, query: str, headers: Mapping[str, str], body: bytes
+    ) -> Reply:
+        """Answer one request.
+
+        `path` and `query` are as sent, without decoding; header names in any case.
+        """
         given = {name.lower(): value for name, value in headers.items()}
         now = self._now()
         behaviour = self._behaviour
         found = edge.route(method, path)
         kind = found.kind if isinstance(found, edge.Route) else "other"
-        is_free = isinstance(found, edge.Route) and found.is_of_messages and not behaviour.pulls_count
-        limit = 0 if is_free else behaviour.binding_limit if "cf-worker" in given else behaviour.global_limit
+        is_free = (
+            isinstance(found, edge.Route) and found.is_of_messages and not behaviour.pulls_count
+        )
+        limit = (
+            0
+            if is_free
+            else behaviour.binding_limit
+            if "cf-worker" in given
+            else behaviour.global_limit
+        )
         with self._lock:
-            window = self._window(given.get("cf-worker", given.get("authorization", "")), now, limit)
+            window = self._window(
+                given.get("cf-worker", given.get("authorization", "")), now, limit
+            )
         if not window.allowed:
             reply = replies.failure(error(971), behaviour, ceil(window.seconds))
         elif isinstance(found, ApiError):
@@ -156,7 +179,9 @@ class WorkersAI:
         elif found.resource in ("queues", "subscriptions"):
             reply = self._of_queues(method, found, query, given, body, now)
         else:
-            reply = account.answer(found, given.get("authorization"), query, self._batch_names(), behaviour)
+            reply = account.answer(
+                found, given.get("authorization"), query, self._batch_names(), behaviour
+            )
         with self._lock:
             self._calls[kind][_end(reply)] += 1
         reply = reply.with_headers(("date", formatdate(now, usegmt=True)))
@@ -174,13 +199,21 @@ class WorkersAI:
         return self._tokens.take(authorization, now, limit, _WINDOW_SECONDS, _WINDOW_SECONDS)
 
     def _of_queues(
-        self, method: str, route: edge.Route, query: str, headers: Mapping[str, str], body: bytes, now: float
+        self,
+        method: str,
+        route: edge.Route,
+        query: str,
+        headers: Mapping[str, str],
+        body: bytes,
+        now: float,
     ) -> Reply:
         """Queues and event subscriptions."""
         behaviour = self._behaviour
         with self._lock:
             faults = self._faults.take("queues", "", (route.rest.encode(), body))
-            faults += by_chance(behaviour.fault_rates, "queues", behaviour.seed, *self._draw(None, body))
+            faults += by_chance(
+                behaviour.fault_rates, "queues", behaviour.seed, *self._draw(None, body)
+            )
             self._struck.update(fault.kind for fault in faults)
             strike = next(iter(faults), None)
             if strike is not None and strike.nature.stage == "instead":
@@ -205,7 +238,9 @@ class WorkersAI:
             sent = msgspec.json.decode(body) if body else None
         except (msgspec.DecodeError, UnicodeDecodeError):
             sent = None
-        asked = sent.get("request_id") if isinstance(sent, dict) and "requests" not in sent else None
+        asked = (
+            sent.get("request_id") if isinstance(sent, dict) and "requests" not in sent else None
+        )
         call: Call = "sync"
         if isinstance(asked, str):
             call = "poll"
@@ -217,12 +252,17 @@ class WorkersAI:
             bodies = SearchedBodies(self._batches, batch, body)
             faults = self._faults.take(call, route.model, bodies)
             if behaviour.fault_rates:
-                faults += by_chance(behaviour.fault_rates, call, behaviour.seed, *self._draw(batch, body))
+                faults += by_chance(
+                    behaviour.fault_rates, call, behaviour.seed, *self._draw(batch, body)
+                )
             self._struck.update(fault.kind for fault in faults)
         return _Run(route, call, sent, body, batch, tuple(faults), now)
 
     def _draw(self, batch: Batch | None, body: bytes) -> tuple[str | int, ...]:
-        """What this call's chance is drawn from; it does not depend on the order in which calls arrive."""
+        """What this call's chance is drawn from.
+
+        It does not depend on the order in which calls arrive.
+        """
         about = batch.request_id if batch else sha256(body).hexdigest()
         self._sent[about] += 1
         return about, self._sent[about]
@@ -265,9 +305,15 @@ class WorkersAI:
         if wrong is not None and not (later and run.call == "submit"):
             return replies.failure(wrong, behaviour)
         with self._lock:
-            batch = self._batches.accept(run.route.account, model.name, run.body, requests, behaviour, run.now)
-            batch.inline = run.call == "sync" or any(fault.kind == "sync_answer" for fault in run.faults)
-            batch.failure = wrong and error(3030, f"AiError: 1 validation error for VllmBatchRequest: {wrong.message}")
+            batch = self._batches.accept(
+                run.route.account, model.name, run.body, requests, behaviour, run.now
+            )
+            batch.inline = run.call == "sync" or any(
+                fault.kind == "sync_answer" for fault in run.faults
+            )
+            batch.failure = wrong and error(
+                3030, f"AiError: 1 validation error for VllmBatchRequest: {wrong.message}"
+            )
             if batch.inline:
                 self._batches.forget(batch)
             self._mark(batch, run.faults, lambda: requests, run.now)
@@ -291,7 +337,9 @@ class WorkersAI:
         limit = behaviour.model_limit.get(model.name) or behaviour.model_limit.get("*")
         if limit:
             with self._lock:
-                if not self._models.take(f"{run.route.account} {model.name}", run.now, limit, 60.0).allowed:
+                if not self._models.take(
+                    f"{run.route.account} {model.name}", run.now, limit, 60.0
+                ).allowed:
                     return error(3021)
         if not run.body:
             return error(3003)
@@ -308,17 +356,28 @@ class WorkersAI:
         (answer,) = answer_all(model, [request], embedder(behaviour.embedder))
         return replies.success(msgspec.Raw(answer.result), behaviour)
 
-    def _mark(self, batch: Batch, faults: Iterable[Fault], requests: Callable[[], list[Any]], now: float) -> None:
-        """Record in a batch what will happen to it: it hangs, it fails, or some of its items fail."""
+    def _mark(
+        self, batch: Batch, faults: Iterable[Fault], requests: Callable[[], list[Any]], now: float
+    ) -> None:
+        """Record in a batch what will happen to it.
+
+        It hangs, it fails, or some of its items fail.
+        """
         for fault in faults:
             if fault.kind == "stuck":
-                batch.completes_at = max(batch.completes_at, now) + (fault.seconds if fault.seconds >= 0 else FOREVER)
+                batch.completes_at = max(batch.completes_at, now) + (
+                    fault.seconds if fault.seconds >= 0 else FOREVER
+                )
             elif fault.kind == "batch_fails":
                 batch.failure = error(fault.code or 3030, fault.message, fault.status)
             elif fault.kind == "forgotten":
                 self._batches.forget(batch)
             elif fault.kind == "item_fails":
-                sent, attempts, failure = requests(), dict[bytes, int](), error(fault.code or 3040, fault.message)
+                sent, attempts, failure = (
+                    requests(),
+                    dict[bytes, int](),
+                    error(fault.code or 3040, fault.message),
+                )
                 for index in fault.chosen(sent, batch.request_id):
                     text = msgspec.json.encode(asked(sent[index]))
                     # The same request twice in one batch is one attempt, whatever reference it has.
@@ -333,8 +392,14 @@ class WorkersAI:
         behaviour = self._behaviour
         batch = run.batch
         known = batch is not None and batch.account == run.route.account
-        if batch is None or not known or (behaviour.model_must_match and batch.model != run.route.model):
-            unknown = ApiError(behaviour.unknown_id_status, behaviour.unknown_id_code, behaviour.unknown_id_message)
+        if (
+            batch is None
+            or not known
+            or (behaviour.model_must_match and batch.model != run.route.model)
+        ):
+            unknown = ApiError(
+                behaviour.unknown_id_status, behaviour.unknown_id_code, behaviour.unknown_id_message
+            )
             return replies.failure(unknown, behaviour)
         with self._lock:
             self._mark(batch, run.faults, lambda: self._sent_requests(batch), run.now)
@@ -365,12 +430,19 @@ class WorkersAI:
         if behaviour.pending_model:
             result["model"] = batch.model
         if behaviour.partial_items or any(fault.kind == "partial" for fault in batch.faults):
-            done, _ = completed(batch, self._sent_requests(batch), behaviour, batch.faults, batch.answers, now)
+            done, _ = completed(
+                batch, self._sent_requests(batch), behaviour, batch.faults, batch.answers, now
+            )
             result = done | result
-        return replies.success({} if behaviour.pending_empty else result, behaviour, behaviour.pending_status)
+        return replies.success(
+            {} if behaviour.pending_empty else result, behaviour, behaviour.pending_status
+        )
 
     def would_answer(self, request_id: str, request: object) -> bool:
-        """Whether a poll for this id would now bring an item for each time a request was sent; it counts as no poll."""
+        """Whether a poll for this id would now bring an item for each time a request was sent.
+
+        It counts as no poll.
+        """
         with self._lock:
             now = self._now()
             batch = self._batches.find(request_id, self._behaviour, now)
@@ -383,14 +455,22 @@ class WorkersAI:
         if behaviour.batch_failure == "envelope":
             return replies.failure(failure, behaviour)
         said = {"code": failure.code, "message": failure.message}
-        result = {"status": behaviour.batch_failure, "request_id": batch.shown_id(behaviour), "error": said}
+        result = {
+            "status": behaviour.batch_failure,
+            "request_id": batch.shown_id(behaviour),
+            "error": said,
+        }
         return replies.success(result, behaviour)
 
-    def _finished(self, batch: Batch, requests: list[Any], faults: tuple[Fault, ...], earlier: int) -> Reply:
+    def _finished(
+        self, batch: Batch, requests: list[Any], faults: tuple[Fault, ...], earlier: int
+    ) -> Reply:
         behaviour = self._behaviour
         result, answered_by = completed(batch, requests, behaviour, faults, earlier)
         said = {"success": False} if behaviour.answers_refused else {}
-        return replies.success(result, behaviour, **said).with_headers(("x-local-answered-by", answered_by))
+        return replies.success(result, behaviour, **said).with_headers(
+            ("x-local-answered-by", answered_by)
+        )
 
 
 def _end(reply: Reply) -> str:

@@ -113,13 +113,19 @@ class Batches:
         self._attempts: Counter[tuple[str, bytes]] = Counter()
 
     def accept(
-        self, account: str, model: str, body: bytes, requests: list[Any], behaviour: Behaviour, now: float
+        self,
+        account: str,
+        model: str,
+        body: bytes,
+        requests: list[Any],
+        behaviour: Behaviour,
+        now: float,
     ) -> Batch:
         """Accept a batch: from here on it is billed."""
         self._expire(behaviour, now)
         digest = sha256(body).hexdigest()
-        # The id is drawn from what was sent and how often it was sent before, so that the same run has the
-        # same ids even when its calls arrive in another order.
+        # The id is drawn from what was sent and how often it was sent before, so that the same run
+        # has the same ids even when its calls arrive in another order.
         key = f"{behaviour.seed} {account} {model} {digest}"
         self._same[key] += 1
         drawn = blake2b(f"{key} {self._same[key]}".encode(), digest_size=16).digest()
@@ -129,7 +135,9 @@ class Batches:
         elif behaviour.request_id_form == "integer":
             request_id = str(int.from_bytes(drawn[:6]) + 1)
         latency = _latency(behaviour, model, len(requests), request_id)
-        batch = Batch(request_id, account, model, len(requests), digest, now, now + latency / 2, now + latency)
+        batch = Batch(
+            request_id, account, model, len(requests), digest, now, now + latency / 2, now + latency
+        )
         self._all[request_id] = self._kept[request_id] = batch
         self._bodies.put(request_id, body, behaviour.memory)
         return batch

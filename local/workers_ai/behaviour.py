@@ -2,9 +2,10 @@
 
 The behaviour itself is in the other modules.
 
-Each switch has the evidence for its default: `documented` (Cloudflare's own pages, schemas or sources),
-`observed` (reported by clients of the live API), `unknown` (not known outside Cloudflare: the default is a guess, the
-switch offers the other guesses), `invented` (specific to this server, no claim about the API).
+Each switch has the evidence for its default: `documented` (Cloudflare's own pages, schemas or
+sources), `observed` (reported by clients of the live API), `unknown` (not known outside Cloudflare:
+the default is a guess, the switch offers the other guesses), `invented` (specific to this server,
+no claim about the API).
 """
 # ruff: noqa: FBT003 # The default of a switch comes first, whatever its type.
 
@@ -37,10 +38,16 @@ class Behaviour:
 
     # Access
     tokens: tuple[str, ...] = _switch(("local-token",), "invented", "accepted API tokens")
-    foreign_tokens: tuple[str, ...] = _switch((), "observed", "good tokens without access to the account: 403/9109")
-    accounts: tuple[str, ...] = _switch((), "invented", "the only accounts accepted; empty: any 32 hex digits")
+    foreign_tokens: tuple[str, ...] = _switch(
+        (), "observed", "good tokens without access to the account: 403/9109"
+    )
+    accounts: tuple[str, ...] = _switch(
+        (), "invented", "the only accounts accepted; empty: any 32 hex digits"
+    )
     token_accounts: Mapping[str, tuple[str, ...]] = _switch(
-        {}, "observed", "accounts that a token may use, others: 403/9109; a token that is not named may use any"
+        {},
+        "observed",
+        "accounts that a token may use, others: 403/9109; a token that is not named may use any",
     )
     bad_token: Literal["401/10000", "403/10000", "403/9109"] = _switch(
         "401/10000", "documented", "reply to a token that is not accepted"
@@ -48,67 +55,107 @@ class Behaviour:
     malformed_token: Literal["400/9106", "403/9106", "400/6003"] = _switch(
         "400/9106", "observed", "reply to a missing or malformed Authorization header"
     )
-    route_pair: bool = _switch(False, "unknown", "a malformed account is answered with 7003 and, as second error, 7000")
+    route_pair: bool = _switch(
+        False, "unknown", "a malformed account is answered with 7003 and, as second error, 7000"
+    )
 
     # AI Gateway
-    accounts_without_models: tuple[str, ...] = _switch((), "documented", "accounts that may use no model: 403/5018")
-    gateway_token: str = _switch("", "observed", "token that the gateway requires in cf-aig-authorization; empty: none")
-    gateway_cache: bool = _switch(False, "documented", "identical requests are answered from the gateway's cache")
-    gateway_attempts: int = _switch(1, "documented", "how often the gateway tries a call that fails")
+    accounts_without_models: tuple[str, ...] = _switch(
+        (), "documented", "accounts that may use no model: 403/5018"
+    )
+    gateway_token: str = _switch(
+        "", "observed", "token that the gateway requires in cf-aig-authorization; empty: none"
+    )
+    gateway_cache: bool = _switch(
+        False, "documented", "identical requests are answered from the gateway's cache"
+    )
+    gateway_attempts: int = _switch(
+        1, "documented", "how often the gateway tries a call that fails"
+    )
 
     # Worker
     raw_response: bool = _switch(
-        True, "documented", "the Worker's AI binding returns raw responses; false: objects, and errors that it throws"
+        True,
+        "documented",
+        "the Worker's AI binding returns raw responses; false: objects, and errors that it throws",
     )
 
     # Envelope
     envelope: bool = _switch(
-        True, "documented", "REST envelope; false: bare bodies and the runtime's `internalCode` errors"
+        True,
+        "documented",
+        "REST envelope; false: bare bodies and the runtime's `internalCode` errors",
     )
     result_list: bool = _switch(False, "invented", "`result` is a list with one element")
-    error_result: Literal["null", "empty", "absent"] = _switch("null", "documented", "`result` beside errors")
-    compress: bool = _switch(False, "unknown", "gzip replies of over 1 KB for clients that accept it")
+    error_result: Literal["null", "empty", "absent"] = _switch(
+        "null", "documented", "`result` beside errors"
+    )
+    compress: bool = _switch(
+        False, "unknown", "gzip replies of over 1 KB for clients that accept it"
+    )
 
     # Submit
     submit_status: Literal[200, 202] = _switch(200, "unknown", "HTTP status of an accepted submit")
     submit_model: bool = _switch(True, "documented", "`model` in the reply to a submit")
     request_id_form: Literal["uuid", "req", "integer"] = _switch(
-        "uuid", "documented", "`req`: the form `req-<uuid>` of the event documentation; `integer`: a number (invented)"
+        "uuid",
+        "documented",
+        "`req`: the form `req-<uuid>` of the event documentation; `integer`: a number (invented)",
     )
     max_payload: int = _switch(
         10_000_000,
         "documented",
         "bodies of this many bytes or more are refused, 413/3006 (the code is inferred)",
     )
-    max_requests: int = _switch(0, "documented", "most requests in a batch; 0: no limit is documented")
+    max_requests: int = _switch(
+        0, "documented", "most requests in a batch; 0: no limit is documented"
+    )
     missing_requests: Literal["refuse", "fail_later"] = _switch(
-        "refuse", "documented", "no `requests` array: 400/5006, or accepted and failed with 3030 (observed)"
+        "refuse",
+        "documented",
+        "no `requests` array: 400/5006, or accepted and failed with 3030 (observed)",
     )
-    empty_requests: Literal["refuse", "accept"] = _switch("refuse", "unknown", "`requests: []`: 400/5006")
+    empty_requests: Literal["refuse", "accept"] = _switch(
+        "refuse", "unknown", "`requests: []`: 400/5006"
+    )
     validation: Literal["submit", "fail_later"] = _switch(
-        "submit", "observed", "requests that do not fit the model's schema: 400/5006 immediately, or 3030 later"
+        "submit",
+        "observed",
+        "requests that do not fit the model's schema: 400/5006 immediately, or 3030 later",
     )
-    strict_reference: bool = _switch(False, "unknown", "refuse an `external_reference` that is not a string, 400/5006")
+    strict_reference: bool = _switch(
+        False, "unknown", "refuse an `external_reference` that is not a string, 400/5006"
+    )
     refused_text: str = _switch(
-        "(refused)", "invented", "words in `text` or `prompt` that no schema forbids, and that are refused: 400/5006"
+        "(refused)",
+        "invented",
+        "words in `text` or `prompt` that no schema forbids, and that are refused: 400/5006",
     )
     quoted_text: bool = _switch(False, "unknown", "the message for such a text quotes it")
     batch_messages: bool = _switch(
-        True, "observed", "Llama 3.3 takes `messages` in a batch, which its published batch schema lacks"
+        True,
+        "observed",
+        "Llama 3.3 takes `messages` in a batch, which its published batch schema lacks",
     )
     unknown_members: Literal["accept", "refuse"] = _switch(
-        "accept", "unknown", "members that a model's schema does not name; the published schemas forbid none"
+        "accept",
+        "unknown",
+        "members that a model's schema does not name; the published schemas forbid none",
     )
     no_batch_models: tuple[str, ...] = _switch(
         (), "invented", "models that lose the batch property, such as @cf/baai/bge-m3"
     )
-    unqueueable_status: int = _switch(400, "unknown", "HTTP status of 8007 'does not support request queuing'")
+    unqueueable_status: int = _switch(
+        400, "unknown", "HTTP status of 8007 'does not support request queuing'"
+    )
     unknown_model_code: Literal[5007, 7000, 3042] = _switch(
         5007, "documented", "an unknown model; 7000 has been observed too"
     )
 
     # Poll
-    pending_status: Literal[200, 202] = _switch(200, "unknown", "HTTP status while a batch is pending")
+    pending_status: Literal[200, 202] = _switch(
+        200, "unknown", "HTTP status while a batch is pending"
+    )
     pending_model: bool = _switch(False, "documented", "`model` in a pending reply")
     pending_empty: bool = _switch(False, "observed", "a pending reply's `result` is `{}`")
     empty_array: Literal["", "responses", "results"] = _switch(
@@ -119,50 +166,71 @@ class Behaviour:
     )
     queued_word: str = _switch("queued", "documented", "status before the batch runs")
     running_word: str = _switch("running", "documented", "status while it runs")
-    unknown_id_status: int = _switch(404, "unknown", "HTTP status of a poll for an unknown or expired id")
+    unknown_id_status: int = _switch(
+        404, "unknown", "HTTP status of a poll for an unknown or expired id"
+    )
     unknown_id_code: int = _switch(10404, "invented", "error code of that reply")
-    unknown_id_message: str = _switch("AiError: request not found", "invented", "message of that reply")
+    unknown_id_message: str = _switch(
+        "AiError: request not found", "invented", "message of that reply"
+    )
     retention: float = _switch(
         86_400.0, "unknown", "seconds after completion for which results are available; 0: for ever"
     )
     answers_per_batch: int = _switch(
         0, "unknown", "complete answers before the id is unknown; 0: any number (observed, weakly)"
     )
-    model_must_match: bool = _switch(True, "unknown", "a poll under another model's URL is an unknown id")
+    model_must_match: bool = _switch(
+        True, "unknown", "a poll under another model's URL is an unknown id"
+    )
 
     # Completed batches
     shapes: Mapping[str, Literal["A", "B"]] = _switch(
-        {}, "observed", "shape by model: A `responses`/`id`, B `results`/`index`; `*` applies to every model"
+        {},
+        "observed",
+        "shape by model: A `responses`/`id`, B `results`/`index`; `*` applies to every model",
     )
     shuffle: bool = _switch(True, "documented", "items are in another order than submitted")
-    completed_status: str = _switch("", "observed", "`status` beside the items of a completed batch")
+    completed_status: str = _switch(
+        "", "observed", "`status` beside the items of a completed batch"
+    )
     missing_reference: Literal["null", "absent"] = _switch(
         "null", "documented", "`external_reference` of an item whose request had none"
     )
-    nested_result: bool = _switch(False, "documented", "launch form: the item's `result` within a `result`")
+    nested_result: bool = _switch(
+        False, "documented", "launch form: the item's `result` within a `result`"
+    )
     item_ids: Literal["number", "text", "float", "opaque", "absent"] = _switch(
         "number",
         "documented",
-        "`id` or `index` of an item; opaque (as a UUID) or absent: only its `external_reference` names its request",
+        "`id` or `index` of an item; opaque (as a UUID) or absent: only its "
+        "`external_reference` names its request",
     )
     item_success: Literal["true", "text", "one", "null", "absent"] = _switch(
         "true", "documented", "`success` of a good item: true, `'true'`, 1, null, or nothing"
     )
-    answers_refused: bool = _switch(False, "invented", "`success: false` in the envelope around the answers")
+    answers_refused: bool = _switch(
+        False, "invented", "`success: false` in the envelope around the answers"
+    )
     usage_names: Literal["prompt", "input", "both"] = _switch(
         "prompt",
         "observed",
-        "`usage` as `prompt_tokens` and `completion_tokens`, as `input_tokens` and `output_tokens`, or both",
+        "`usage` as `prompt_tokens` and `completion_tokens`, as `input_tokens` and "
+        "`output_tokens`, or both",
     )
     cached_share: float = _switch(
-        0.0, "observed", "share of the input tokens that `prompt_tokens_details.cached_tokens` reports"
+        0.0,
+        "observed",
+        "share of the input tokens that `prompt_tokens_details.cached_tokens` reports",
     )
     shape_b_usage: bool = _switch(False, "unknown", "`usage` at the top of shape B too")
-    answered_by: bool = _switch(True, "invented", "`answered_by` beside the items: what really made the answers")
+    answered_by: bool = _switch(
+        True, "invented", "`answered_by` beside the items: what really made the answers"
+    )
     item_error: Literal["object", "message", "string", "errors", "text", "none"] = _switch(
         "object",
         "unknown",
-        "a failed item: `error:{code,message}`, `error:{message}`, `error:'code: message'`, `errors:[…]`, "
+        "a failed item: `error:{code,message}`, `error:{message}`, `error:'code: "
+        "message'`, `errors:[…]`, "
         "`message`, or nothing",
     )
     batch_failure: Literal["envelope", "error", "failed"] = _switch(
@@ -173,77 +241,133 @@ class Behaviour:
 
     # Time
     latency: float = _switch(2.0, "invented", "seconds from acceptance to completion (its median)")
-    latency_kind: Literal["fixed", "uniform", "lognormal"] = _switch("fixed", "invented", "its spread")
-    latency_spread: float = _switch(0.5, "invented", "uniform: plus or minus this share; lognormal: the sigma")
-    latency_per_item: float = _switch(0.0, "invented", "additional seconds for each request of the batch")
+    latency_kind: Literal["fixed", "uniform", "lognormal"] = _switch(
+        "fixed", "invented", "its spread"
+    )
+    latency_spread: float = _switch(
+        0.5, "invented", "uniform: plus or minus this share; lognormal: the sigma"
+    )
+    latency_per_item: float = _switch(
+        0.0, "invented", "additional seconds for each request of the batch"
+    )
     model_latency: Mapping[str, float] = _switch({}, "invented", "`latency` by model")
 
     # Limits
     global_limit: int = _switch(
-        1200, "documented", "calls of a token within five minutes, then five minutes of 429/971; 0: no limit"
+        1200,
+        "documented",
+        "calls of a token within five minutes, then five minutes of 429/971; 0: no limit",
     )
     binding_limit: int = _switch(
-        0, "unknown", "calls of a Worker's AI binding within five minutes, as `global_limit`; 0: no limit"
+        0,
+        "unknown",
+        "calls of a Worker's AI binding within five minutes, as `global_limit`; 0: no limit",
     )
-    model_limit: Mapping[str, int] = _switch({}, "invented", "submits per minute by model (`*`: every model): 429/3021")
+    model_limit: Mapping[str, int] = _switch(
+        {}, "invented", "submits per minute by model (`*`: every model): 429/3021"
+    )
 
     # Completion events
-    queues_refused: Literal["", "401/10000", "403/10000", "403/9109", "404/7003", "405/7001", "page"] = _switch(
-        "", "invented", "reply to every call of Queues and event subscriptions; page: HTML; empty: they are carried out"
+    queues_refused: Literal[
+        "", "401/10000", "403/10000", "403/9109", "404/7003", "405/7001", "page"
+    ] = _switch(
+        "",
+        "invented",
+        "reply to every call of Queues and event subscriptions; page: HTML; "
+        "empty: they are carried out",
     )
     queues_tokens: tuple[str, ...] = _switch(
-        (), "documented", "the only tokens that may edit Queues, others: 403/10000; empty: all of `tokens`"
+        (),
+        "documented",
+        "the only tokens that may edit Queues, others: 403/10000; empty: all of `tokens`",
     )
-    pulls_count: bool = _switch(True, "unknown", "pulls and acknowledgements count against `global_limit`")
+    pulls_count: bool = _switch(
+        True, "unknown", "pulls and acknowledgements count against `global_limit`"
+    )
     subscriptions_per: Literal["any", "model", "source"] = _switch(
-        "model", "unknown", "an account has at most one subscription for a model, or one in all; any: no limit"
+        "model",
+        "unknown",
+        "an account has at most one subscription for a model, or one in all; any: no limit",
     )
-    subscriptions_stay: bool = _switch(True, "unknown", "a subscription outlives the queue that it names")
+    subscriptions_stay: bool = _switch(
+        True, "unknown", "a subscription outlives the queue that it names"
+    )
     subscription_names: Literal["short", "full"] = _switch(
-        "short", "unknown", "events in replies about subscriptions: `batch.queued`, or with `cf.workersAi.model.`"
+        "short",
+        "unknown",
+        "events in replies about subscriptions: `batch.queued`, or with `cf.workersAi.model.`",
     )
     event_names: Literal["full", "without_cf", "short"] = _switch(
-        "full", "documented", "an event's `type`: `cf.workersAi.model.batch.queued`, without `cf.`, or `batch.queued`"
+        "full",
+        "documented",
+        "an event's `type`: `cf.workersAi.model.batch.queued`, without `cf.`, or `batch.queued`",
     )
     event_ids: Literal["req", "bare", "as_sent"] = _switch(
-        "req", "documented", "an event's `requestId`: with `req-`, without, or as the reply to the submit had it"
+        "req",
+        "documented",
+        "an event's `requestId`: with `req-`, without, or as the reply to the submit had it",
     )
     event_bodies: Literal["base64", "text", "object"] = _switch(
-        "base64", "unknown", "`body` of a pulled message: base64, text, or the JSON value itself where it is one"
+        "base64",
+        "unknown",
+        "`body` of a pulled message: base64, text, or the JSON value itself where it is one",
     )
-    event_delay: float = _switch(1.0, "unknown", "seconds until an event is in its queue (their median)")
-    event_delay_kind: Literal["fixed", "uniform", "lognormal"] = _switch("fixed", "unknown", "its spread")
-    event_delay_spread: float = _switch(0.5, "unknown", "uniform: plus or minus this share; lognormal: the sigma")
-    event_delays: Mapping[str, float] = _switch({}, "invented", "`event_delay` by event: queued, succeeded or failed")
+    event_delay: float = _switch(
+        1.0, "unknown", "seconds until an event is in its queue (their median)"
+    )
+    event_delay_kind: Literal["fixed", "uniform", "lognormal"] = _switch(
+        "fixed", "unknown", "its spread"
+    )
+    event_delay_spread: float = _switch(
+        0.5, "unknown", "uniform: plus or minus this share; lognormal: the sigma"
+    )
+    event_delays: Mapping[str, float] = _switch(
+        {}, "invented", "`event_delay` by event: queued, succeeded or failed"
+    )
     foreign_events: float = _switch(
-        0.0, "invented", "messages of others beside each event of a batch, on average: other stacks' batches, garbage"
+        0.0,
+        "invented",
+        "messages of others beside each event of a batch, on average: other "
+        "stacks' batches, garbage",
     )
 
     # Answers
-    echo_references: bool = _switch(True, "documented", "items have the `external_reference` of their requests")
+    echo_references: bool = _switch(
+        True, "documented", "items have the `external_reference` of their requests"
+    )
     refuse_reference: tuple[str, ...] = _switch(
-        (), "unknown", "models whose schema takes no `external_reference`, 400/5006; `*`: every model"
+        (),
+        "unknown",
+        "models whose schema takes no `external_reference`, 400/5006; `*`: every model",
     )
     most_reference: int = _switch(
-        0, "unknown", "characters of an `external_reference`, above which 400/5006; 0: no limit is documented"
+        0,
+        "unknown",
+        "characters of an `external_reference`, above which 400/5006; 0: no limit is documented",
     )
-    shown_reference: int = _switch(0, "unknown", "characters of an `external_reference` that items have; 0: all")
+    shown_reference: int = _switch(
+        0, "unknown", "characters of an `external_reference` that items have; 0: all"
+    )
     embedder: Literal["auto", "hash", "words", "wordllama"] = _switch(
         "auto",
         "invented",
-        "vectors from the small model WordLlama, hashes of words, or a hash of the text; auto: the first that works",
+        "vectors from the small model WordLlama, hashes of words, or a hash of the text; "
+        "auto: the first that works",
     )
     answer_tokens: tuple[int, ...] = _switch(
         (),
         "invented",
-        "fewest and most tokens that a generated text reports, drawn from the request and `seed`, each order of "
+        "fewest and most tokens that a generated text reports, drawn from the request and "
+        "`seed`, each order of "
         "magnitude as often, up to the request's limit; empty: those that it has",
     )
 
     # Faults and chance
     seed: int = _switch(0, "invented", "seeds ids, order, latencies and chance faults")
     fault_rates: Mapping[str, float] = _switch(
-        {}, "invented", "probability by fault, such as `3040`, `poll:html` or `missing`: see Fault injection"
+        {},
+        "invented",
+        "probability by fault, such as `3040`, `poll:html` or `missing`: see Fault injection",
     )
     hang: float = _switch(3600.0, "invented", "seconds of silence of a `hang` fault")
     pace: float = _switch(1.0, "invented", "seconds before each kilobyte of a `slow_body` fault")

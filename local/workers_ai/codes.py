@@ -2,9 +2,9 @@
 
 This module makes no decisions.
 
-The table of Cloudflare's own documentation comes first, then what clients of the live API have reported, then
-what the edge returns before Workers AI is called. Messages are retyped; only their codes and their gist are
-evidence.
+The table of Cloudflare's own documentation comes first, then what clients of the live API have
+reported, then what the edge returns before Workers AI is called. Messages are retyped; only their
+codes and their gist are evidence.
 """
 
 from typing import NamedTuple
@@ -63,7 +63,8 @@ _TABLE = (
     ApiError(424, 2030, "Response content blocked due to DLP policy violations"),
     ApiError(429, 2041, "Spend limit exceeded"),
     ApiError(503, 7013, "Internal Error"),
-    # Queues: 10104, 10204 and 10207 are documented, 11000, 11004 and 11009 were observed, the others are invented.
+    # Queues: 10104, 10204 and 10207 are documented, 11000, 11004 and 11009 were observed, the
+    # others are invented.
     ApiError(404, 10104, "Queue does not exist"),
     ApiError(400, 10204, "Message size out of bounds"),
     ApiError(400, 10207, "Request JSON body does not match expected schema"),
@@ -79,7 +80,11 @@ _TABLE = (
     ApiError(400, 6003, "Invalid request headers"),
     ApiError(400, 7000, "No route for that URI"),
     ApiError(405, 7001, "GET not supported for requested URI."),
-    ApiError(404, 7003, "Could not route to the requested URI, perhaps your object identifier is invalid?"),
+    ApiError(
+        404,
+        7003,
+        "Could not route to the requested URI, perhaps your object identifier is invalid?",
+    ),
     ApiError(503, 7010, "Service unavailable"),
     ApiError(400, 9106, "Authentication failed (status: 400)"),
     ApiError(403, 9109, "Unauthorized to access requested resource"),
@@ -90,7 +95,10 @@ KNOWN = {error.code: error for error in _TABLE}
 GATEWAYS_OWN = range(2000, 3000)
 """Codes that AI Gateway reports in a form of its own."""
 CODES_WHEN_ACCEPTED = (10013, 5001, 3007, 3046, 7010, 3003, 3030)
-"""Codes of errors that answer a submit although it was carried out; a fault that names no code draws one of them."""
+"""Codes of errors that answer a submit although it was carried out.
+
+A fault that names no code draws one of them.
+"""
 STATUS_WHEN_ACCEPTED = {5001: 504, 3046: 502, 3003: 500, 3030: 502}
 """HTTP statuses of such errors, where they are not the code's usual one."""
 

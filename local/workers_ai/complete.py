@@ -1,4 +1,6 @@
-"""The body of a completed batch: answers as items, spoilt by faults, in the shape of the model's queue.
+"""The body of a completed batch.
+
+Answers as items, spoilt by faults, in the shape of the model's queue.
 
 How long a batch takes, and whether it fails as a whole, is decided earlier.
 """
@@ -67,7 +69,10 @@ def completed(
         result["responses"] = [_with_id(item) for item in items]
     if shape == "A" or behaviour.shape_b_usage:
         told = [answer for index, answer in answers_of.items() if index < _done(batch, now)]
-        prompt, completion = sum(one.prompt_tokens for one in told), sum(one.completion_tokens for one in told)
+        prompt, completion = (
+            sum(one.prompt_tokens for one in told),
+            sum(one.completion_tokens for one in told),
+        )
         result["usage"] = usage(prompt, completion, behaviour)
     vectors = bool(model.dimension) or model.family == "reranker"
     answered_by = embed.name if vectors else "deterministic-echo"
@@ -86,7 +91,11 @@ _LLAMA_LIMIT = 256
 def reported(model: Model, requests: list[dict[str, Any]], behaviour: Behaviour) -> list[Answer]:
     """The answers; if the switches say so, the tokens of generated texts are drawn."""
     made = answer_all(model, requests, embedder(behaviour.embedder))
-    if not behaviour.answer_tokens or model.family not in {Family.LLAMA, Family.CHAT, Family.RESPONSES}:
+    if not behaviour.answer_tokens or model.family not in {
+        Family.LLAMA,
+        Family.CHAT,
+        Family.RESPONSES,
+    }:
         return made
     fewest, most = behaviour.answer_tokens
     default = _LLAMA_LIMIT if model.family is Family.LLAMA else most
@@ -108,13 +117,18 @@ def usage(prompt: int, completion: int, behaviour: Behaviour) -> dict[str, Any]:
         counts |= {"input_tokens": prompt, "output_tokens": completion}
     counts["total_tokens"] = prompt + completion
     if behaviour.cached_share:
-        name = "input_tokens_details" if behaviour.usage_names == "input" else "prompt_tokens_details"
+        name = (
+            "input_tokens_details" if behaviour.usage_names == "input" else "prompt_tokens_details"
+        )
         counts[name] = {"cached_tokens": int(prompt * behaviour.cached_share)}
     return counts
 
 
 def _with_usage(answer: Answer, behaviour: Behaviour) -> bytes:
-    """An answer's result; a usage in it has the names that the switches choose, if they choose any."""
+    """An answer's result.
+
+    A usage in it has the names that the switches choose, if they choose any.
+    """
     chosen = behaviour.usage_names != "prompt" or behaviour.cached_share or behaviour.answer_tokens
     if not chosen or b'"usage":' not in answer.result:
         return answer.result
@@ -122,18 +136,24 @@ def _with_usage(answer: Answer, behaviour: Behaviour) -> bytes:
     return msgspec.json.encode({**msgspec.json.decode(answer.result), "usage": told})
 
 
-def answers(batch: Batch, requests: list[dict[str, Any]], behaviour: Behaviour, request: object) -> bool:
+def answers(
+    batch: Batch, requests: list[dict[str, Any]], behaviour: Behaviour, request: object
+) -> bool:
     """Whether the next complete answer of a batch has one item for each time that it holds a request (None: any)."""
     result, _ = completed(batch, requests, behaviour, batch.faults, batch.answers)
     places = {index for index, one in enumerate(requests) if one == request}
-    items = [item for item in result.get("responses") or result.get("results") or [] if _is_settled(item)]
+    items = [
+        item for item in result.get("responses") or result.get("results") or [] if _is_settled(item)
+    ]
     named = [str(item.get("id", item.get("index", -1))).removesuffix(".0") for item in items]
     found = [int(name) if name.isdigit() else -1 for name in named]
     if request is None:
         return True
     if found.count(-1) == len(items):  # Their references alone say whose they are.
         references = [item.get("external_reference") for item in items]
-        return bool(places) and all(references.count(requests[at].get("external_reference", items)) for at in places)
+        return bool(places) and all(
+            references.count(requests[at].get("external_reference", items)) for at in places
+        )
     return bool(places) and all(found.count(at) == 1 for at in places)
 
 
@@ -157,15 +177,26 @@ def _with_id(item: dict[str, Any]) -> dict[str, Any]:
 
 
 def _done(batch: Batch, now: float) -> int:
-    """How many items are finished: none before the batch runs, all but one or more until its end."""
+    """How many items are finished.
+
+    None before the batch runs, all but one or more until its end.
+    """
     if now >= batch.completes_at:
         return batch.count
     took = min(batch.completes_at - batch.running_at, 60.0)
-    return min(int(batch.count * max(now - batch.running_at, 0.0) / took), batch.count - 1) if took else 0
+    return (
+        min(int(batch.count * max(now - batch.running_at, 0.0) / took), batch.count - 1)
+        if took
+        else 0
+    )
 
 
 def _item(
-    index: int, request: dict[str, Any], answer: Answer | None, failure: ApiError | None, behaviour: Behaviour
+    index: int,
+    request: dict[str, Any],
+    answer: Answer | None,
+    failure: ApiError | None,
+    behaviour: Behaviour,
 ) -> dict[str, Any]:
     item: dict[str, Any] = {"index": index}
     if failure is not None:
@@ -210,10 +241,17 @@ def _missing(items: list[dict[str, Any]], struck: set[int], _: Fault) -> list[di
     return [item for item in items if item["index"] not in struck]
 
 
-def _placeholder(items: list[dict[str, Any]], struck: set[int], fault: Fault) -> list[dict[str, Any]]:
-    forms: dict[str, dict[str, Any]] = {"null": {"success": None}, "queued": {"result": None, "status": "queued"}}
+def _placeholder(
+    items: list[dict[str, Any]], struck: set[int], fault: Fault
+) -> list[dict[str, Any]]:
+    forms: dict[str, dict[str, Any]] = {
+        "null": {"success": None},
+        "queued": {"result": None, "status": "queued"},
+    }
     beside = forms.get(fault.message, {})
-    return [{"index": item["index"], **beside} if item["index"] in struck else item for item in items]
+    return [
+        {"index": item["index"], **beside} if item["index"] in struck else item for item in items
+    ]
 
 
 def _repeated(items: list[dict[str, Any]], struck: set[int], _: Fault) -> list[dict[str, Any]]:
@@ -221,7 +259,9 @@ def _repeated(items: list[dict[str, Any]], struck: set[int], _: Fault) -> list[d
 
 
 def _contradicting(items: list[dict[str, Any]], struck: set[int], _: Fault) -> list[dict[str, Any]]:
-    return items + [{**item, "result": {"contradicts": True}} for item in items if item["index"] in struck]
+    return items + [
+        {**item, "result": {"contradicts": True}} for item in items if item["index"] in struck
+    ]
 
 
 def _foreign(items: list[dict[str, Any]], struck: set[int], _: Fault) -> list[dict[str, Any]]:
@@ -233,7 +273,9 @@ def _foreign(items: list[dict[str, Any]], struck: set[int], _: Fault) -> list[di
     ]
 
 
-def _swapped_reference(items: list[dict[str, Any]], struck: set[int], _: Fault) -> list[dict[str, Any]]:
+def _swapped_reference(
+    items: list[dict[str, Any]], struck: set[int], _: Fault
+) -> list[dict[str, Any]]:
     """Rotate the references of the struck items; a single one swaps with its neighbour."""
     chosen = [item for item in items if item["index"] in struck]
     if len(chosen) == 1 and len(items) > 1:
@@ -245,7 +287,10 @@ def _swapped_reference(items: list[dict[str, Any]], struck: set[int], _: Fault) 
 
 
 def _null_vectors(items: list[dict[str, Any]], struck: set[int], _: Fault) -> list[dict[str, Any]]:
-    return [_with_nulls(item) if item["index"] in struck and item.get("result") is not None else item for item in items]
+    return [
+        _with_nulls(item) if item["index"] in struck and item.get("result") is not None else item
+        for item in items
+    ]
 
 
 def _with_nulls(item: dict[str, Any]) -> dict[str, Any]:
@@ -256,7 +301,9 @@ def _with_nulls(item: dict[str, Any]) -> dict[str, Any]:
     return {**item, "result": result}
 
 
-def _null_reference(items: list[dict[str, Any]], struck: set[int], _: Fault) -> list[dict[str, Any]]:
+def _null_reference(
+    items: list[dict[str, Any]], struck: set[int], _: Fault
+) -> list[dict[str, Any]]:
     for item in items:
         if item["index"] in struck:
             item["external_reference"] = None
@@ -276,7 +323,9 @@ def _deep(items: list[dict[str, Any]], struck: set[int], _: Fault) -> list[dict[
     for item in items:
         if item["index"] in struck and item.get("result") is not None:
             plain = msgspec.json.encode(item["result"])
-            item["result"] = msgspec.Raw(b'%b,"deep":%b%b}' % (plain[:-1], b"[" * 2_000, b"]" * 2_000))
+            item["result"] = msgspec.Raw(
+                b'%b,"deep":%b%b}' % (plain[:-1], b"[" * 2_000, b"]" * 2_000)
+            )
     return items
 
 

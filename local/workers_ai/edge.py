@@ -114,7 +114,10 @@ class Windows:
         self._blocked_until: dict[str, float] = {}
 
     def take(self, key: str, now: float, limit: int, window: float, block: float = 0.0) -> Verdict:
-        """Count a call, or refuse it; with `block`, the first refused call closes the window for that many seconds."""
+        """Count a call, or refuse it.
+
+        With `block`, the first refused call closes the window for that many seconds.
+        """
         until = self._blocked_until.get(key, 0.0)
         if now < until:
             return Verdict(allowed=False, remaining=0, seconds=until - now)

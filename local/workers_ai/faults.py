@@ -1,4 +1,6 @@
-"""Faults: what can go wrong on demand, when a fault strikes, and which requests of a batch it affects.
+"""Faults: what can go wrong on demand, when a fault strikes.
+
+And which requests of a batch it affects.
 
 What a fault then does is carried out in `api.py` (calls) and `complete.py` (finished batches).
 """
@@ -21,8 +23,8 @@ class Kind(NamedTuple):
     stage: Literal["instead", "after", "batch"]
     """When it strikes.
 
-    With `instead`, the call is not carried out. With `after`, it is carried out, and its reply is changed. With
-    `batch`, the batch is marked permanently.
+    With `instead`, the call is not carried out. With `after`, it is carried out, and its reply is
+    changed. With `batch`, the batch is marked permanently.
     """
     where: Where
     """The calls it strikes unless the fault says otherwise."""
@@ -30,57 +32,105 @@ class Kind(NamedTuple):
 
 
 KINDS = {
-    "error": Kind("instead", "any", "error envelope with `code` (and `status`, `message`, `retry_after`)"),
+    "error": Kind(
+        "instead", "any", "error envelope with `code` (and `status`, `message`, `retry_after`)"
+    ),
     "bare": Kind("instead", "any", "empty reply with `status` (429)"),
     "html": Kind("instead", "any", "HTML page with `status` (502)"),
     "json_500": Kind("instead", "any", "500 with the JSON error envelope, code 10013"),
     "redirect": Kind("instead", "any", "301 to another host"),
-    "refuse": Kind("instead", "any", "no connection is made (mock transport; over a socket: `reset`)"),
+    "refuse": Kind(
+        "instead", "any", "no connection is made (mock transport; over a socket: `reset`)"
+    ),
     "reset": Kind("instead", "any", "the connection is reset, nothing was accepted"),
     "hang": Kind("instead", "any", "silence for `seconds` (switch `hang`), nothing was accepted"),
     "accept_then_reset": Kind("after", "submit", "carried out, then the connection is reset"),
     "accept_then_close": Kind("after", "submit", "carried out, then the connection is closed"),
     "accept_then_hang": Kind("after", "submit", "carried out, then silence for `seconds`"),
-    "accept_then_truncate": Kind("after", "submit", "carried out, the connection ends `at` a byte of the body"),
-    "accept_then_html": Kind("after", "submit", "carried out, answered with an HTML page, `status` (502)"),
-    "accept_then_error": Kind(
-        "after", "submit", "carried out, answered with an error envelope with `code` (one is drawn) and `status`"
+    "accept_then_truncate": Kind(
+        "after", "submit", "carried out, the connection ends `at` a byte of the body"
     ),
-    "accept_no_request_id": Kind("after", "submit", "carried out, answered `success:true, result:{}`"),
-    "sync_answer": Kind("after", "submit", "not queued: the results are in the reply, and are billed"),
-    "truncated_json": Kind("after", "poll", "a whole HTTP reply whose JSON stops `at` a byte (half)"),
+    "accept_then_html": Kind(
+        "after", "submit", "carried out, answered with an HTML page, `status` (502)"
+    ),
+    "accept_then_error": Kind(
+        "after",
+        "submit",
+        "carried out, answered with an error envelope with `code` (one is drawn) and `status`",
+    ),
+    "accept_no_request_id": Kind(
+        "after", "submit", "carried out, answered `success:true, result:{}`"
+    ),
+    "sync_answer": Kind(
+        "after", "submit", "not queued: the results are in the reply, and are billed"
+    ),
+    "truncated_json": Kind(
+        "after", "poll", "a whole HTTP reply whose JSON stops `at` a byte (half)"
+    ),
     "truncated_body": Kind("after", "poll", "the connection ends `at` a byte of the body (half)"),
-    "flood": Kind("instead", "poll", "`factor` megabytes of `message`: items, errors, unknown, wide, deep, or page"),
-    "no_answers": Kind("after", "poll", "carried out, answered `status: completed` without an array"),
-    "slow_body": Kind("after", "poll", "each kilobyte arrives `seconds` (switch `pace`) after the last"),
+    "flood": Kind(
+        "instead",
+        "poll",
+        "`factor` megabytes of `message`: items, errors, unknown, wide, deep, or page",
+    ),
+    "no_answers": Kind(
+        "after", "poll", "carried out, answered `status: completed` without an array"
+    ),
+    "slow_body": Kind(
+        "after", "poll", "each kilobyte arrives `seconds` (switch `pace`) after the last"
+    ),
     "slow": Kind("after", "any", "the reply begins `seconds` later"),
-    "stuck": Kind("batch", "submit", "the batch is pending `seconds` longer; if they are not given, for ever"),
+    "stuck": Kind(
+        "batch", "submit", "the batch is pending `seconds` longer; if they are not given, for ever"
+    ),
     "batch_fails": Kind("batch", "submit", "fails after acceptance with `code` (3030)"),
     "forgotten": Kind("batch", "submit", "billed, and its id is unknown from then on"),
-    "partial": Kind("batch", "submit", "while it runs, the items that are finished are beside `status`"),
-    "unnumbered": Kind("batch", "submit", "items have no `id` or `index`, only their `external_reference`"),
+    "partial": Kind(
+        "batch", "submit", "while it runs, the items that are finished are beside `status`"
+    ),
+    "unnumbered": Kind(
+        "batch", "submit", "items have no `id` or `index`, only their `external_reference`"
+    ),
     "missing": Kind("batch", "submit", "items are missing in the `first` answers, or always"),
     "placeholder": Kind(
-        "batch", "submit", "items without result in the `first` answers, or always; `message`: bare, null or queued"
+        "batch",
+        "submit",
+        "items without result in the `first` answers, or always; `message`: bare, null or queued",
     ),
     "repeated": Kind("batch", "submit", "items are repeated, identical"),
     "contradicting": Kind("batch", "submit", "items are repeated, with different results"),
     "foreign": Kind("batch", "submit", "an item with an id beyond the batch's last"),
-    "swapped_reference": Kind("batch", "submit", "two items have each other's `external_reference`"),
+    "swapped_reference": Kind(
+        "batch", "submit", "two items have each other's `external_reference`"
+    ),
     "null_reference": Kind("batch", "submit", "items lose their `external_reference`"),
-    "item_fails": Kind("batch", "submit", "items fail with `code` (3040) in their `first` attempts, or always"),
-    "null_vectors": Kind("batch", "submit", "embeddings have null in place of each number, and success is true"),
-    "event_lost": Kind("batch", "submit", "its event `message` (queued, succeeded, failed; none: each) never comes"),
-    "event_late": Kind("batch", "submit", "its event `message` (none: each) comes `seconds` (3600) later"),
+    "item_fails": Kind(
+        "batch", "submit", "items fail with `code` (3040) in their `first` attempts, or always"
+    ),
+    "null_vectors": Kind(
+        "batch", "submit", "embeddings have null in place of each number, and success is true"
+    ),
+    "event_lost": Kind(
+        "batch", "submit", "its event `message` (queued, succeeded, failed; none: each) never comes"
+    ),
+    "event_late": Kind(
+        "batch", "submit", "its event `message` (none: each) comes `seconds` (3600) later"
+    ),
     "event_twice": Kind("batch", "submit", "its event `message` (none: each) comes twice"),
-    "event_early": Kind("batch", "submit", "its last event comes with its acceptance, while polls say pending"),
-    "event_false": Kind("batch", "submit", "its last event is `failed`, and polls bring its answers"),
+    "event_early": Kind(
+        "batch", "submit", "its last event comes with its acceptance, while polls say pending"
+    ),
+    "event_false": Kind(
+        "batch", "submit", "its last event is `failed`, and polls bring its answers"
+    ),
     "deep": Kind("batch", "submit", "results are nested so deeply that no reader follows"),
     "giant": Kind("batch", "submit", "results are `factor` times as long"),
 }
 
 
-class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+class Fault(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
+):
     """A scripted fault: what happens, to which calls, how often.
 
     A number as `kind` is short for `error` with that code.
@@ -108,7 +158,10 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     marker: str = ""
     """Of the batch kinds: requests whose JSON contains this are struck."""
     share: float = 0.0
-    """Of the batch kinds: this share of the requests is struck; the same request always or never."""
+    """Of the batch kinds: this share of the requests is struck.
+
+    The same request always or never.
+    """
     first: int = 0
     """Answers of the batch (or attempts of the request) that are struck; 0: all."""
     factor: int = 10
@@ -150,7 +203,8 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
             return {
                 index
                 for index, text in enumerate(texts)
-                if (self.marker and marker in text) or (self.share and chance("share", text) < self.share)
+                if (self.marker and marker in text)
+                or (self.share and chance("share", text) < self.share)
             }
         return {int(chance(self.kind, salt) * len(requests))}
 
@@ -182,7 +236,10 @@ class _Scripted:
 
 
 class Faults:
-    """The queue of scripted faults. Not thread-safe: `WorkersAI` holds its lock around every call."""
+    """The queue of scripted faults.
+
+    Not thread-safe: `WorkersAI` holds its lock around every call.
+    """
 
     def __init__(self) -> None:
         self._queue: list[_Scripted] = []
@@ -200,7 +257,10 @@ class Faults:
         return [entry.fault for entry in self._queue]
 
     def take(self, call: Call, model: str, bodies: Iterable[bytes]) -> list[Fault]:
-        """The faults that strike this call: any number for the batch, at most one for the call itself."""
+        """The faults that strike this call.
+
+        Any number for the batch, at most one for the call itself.
+        """
         struck: list[Fault] = []
         for entry in list(self._queue):
             fault = entry.fault
@@ -209,7 +269,9 @@ class Faults:
             entry.seen += 1
             if entry.seen < fault.nth:
                 continue
-            if fault.nature.stage != "batch" and any(other.nature.stage != "batch" for other in struck):
+            if fault.nature.stage != "batch" and any(
+                other.nature.stage != "batch" for other in struck
+            ):
                 continue
             struck.append(fault)
             entry.used += 1
@@ -222,7 +284,8 @@ def check_rates(rates: Mapping[str, float]) -> None:
     """Refuse probabilities of faults or of calls that do not exist.
 
     Raises:
-        ValueError: A name is neither a kind nor `submit:kind`, `poll:kind`, `queues:kind` or `any:kind`.
+        ValueError: A name is neither a kind nor `submit:kind`, `poll:kind`, `queues:kind` or
+            `any:kind`.
     """
     for name in rates:
         _by_name(name)
@@ -245,7 +308,9 @@ def by_chance(rates: Mapping[str, float], call: Call, *draw: str | int) -> list[
     for name, rate in rates.items():
         fault = _by_name(name)
         called = fault.strikes(call, "", ())
-        alone = fault.nature.stage == "batch" or all(other.nature.stage == "batch" for other in struck)
+        alone = fault.nature.stage == "batch" or all(
+            other.nature.stage == "batch" for other in struck
+        )
         if called and alone and chance(name, *draw) < rate:
             struck.append(fault)
     return struck

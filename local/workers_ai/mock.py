@@ -16,8 +16,8 @@ from local.workers_ai.routes import Routes
 def transport(api: WorkersAI, sleep: Callable[[float], None] | None = None) -> httpx.MockTransport:
     """A transport that answers from `api`.
 
-    A delay longer than the client's read timeout raises `ReadTimeout` immediately. A shorter one takes no time,
-    unless `sleep` is given (`time.sleep`, or a function that moves a test's clock).
+    A delay longer than the client's read timeout raises `ReadTimeout` immediately. A shorter one
+    takes no time, unless `sleep` is given (`time.sleep`, or a function that moves a test's clock).
     """
     routes = Routes(api)
 
@@ -34,7 +34,9 @@ def transport(api: WorkersAI, sleep: Callable[[float], None] | None = None) -> h
         if reply.cut is not None and reply.cut_after is None:
             raise _broken(reply.cut, request)
         headers = [*reply.headers, ("content-length", str(len(reply.body)))]
-        return httpx.Response(reply.status, headers=headers, stream=_Body(reply, request, patience, sleep))
+        return httpx.Response(
+            reply.status, headers=headers, stream=_Body(reply, request, patience, sleep)
+        )
 
     return httpx.MockTransport(respond)
 
@@ -43,7 +45,11 @@ class _Body(httpx.SyncByteStream, httpx.AsyncByteStream):
     """A reply's body in its chunks, until the connection is cut off or the read timeout passes."""
 
     def __init__(
-        self, reply: Reply, request: httpx.Request, patience: float, sleep: Callable[[float], None] | None
+        self,
+        reply: Reply,
+        request: httpx.Request,
+        patience: float,
+        sleep: Callable[[float], None] | None,
     ) -> None:
         self._reply = reply
         self._request = request
@@ -74,13 +80,18 @@ def _patience(request: httpx.Request) -> float:
     return math.inf if read is None else float(read)
 
 
-def _broken(cut: Cut, request: httpx.Request, got: int | None = None, whole: int = 0) -> httpx.TransportError:
+def _broken(
+    cut: Cut, request: httpx.Request, got: int | None = None, whole: int = 0
+) -> httpx.TransportError:
     """The error that httpx raises when a connection ends in this way."""
     if cut is Cut.RESET:
         return httpx.ReadError("[Errno 104] Connection reset by peer", request=request)
     if got is None:
-        return httpx.RemoteProtocolError("Server disconnected without sending a response.", request=request)
+        return httpx.RemoteProtocolError(
+            "Server disconnected without sending a response.", request=request
+        )
     return httpx.RemoteProtocolError(
-        f"peer closed connection without sending complete message body (received {got} bytes, expected {whole})",
+        f"peer closed connection without sending complete message body (received {got} "
+        f"bytes, expected {whole})",
         request=request,
     )

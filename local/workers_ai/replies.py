@@ -1,4 +1,7 @@
-"""Replies of the API: as data, wrapped as results or errors, and as a fault changes them. No state."""
+"""Replies of the API: as data, wrapped as results or errors, and as a fault changes them.
+
+No state.
+"""
 
 import gzip
 from dataclasses import dataclass, replace
@@ -8,7 +11,13 @@ from typing import Any
 import msgspec
 
 from local.workers_ai.behaviour import Behaviour
-from local.workers_ai.codes import CODES_WHEN_ACCEPTED, GATEWAYS_OWN, STATUS_WHEN_ACCEPTED, ApiError, error
+from local.workers_ai.codes import (
+    CODES_WHEN_ACCEPTED,
+    GATEWAYS_OWN,
+    STATUS_WHEN_ACCEPTED,
+    ApiError,
+    error,
+)
 from local.workers_ai.faults import Fault, chance
 
 JSON = ("content-type", "application/json")
@@ -17,7 +26,8 @@ FOREVER = float("inf")
 _WORTH_COMPRESSING = 1024
 
 _HTML_PAGE = (
-    "<!DOCTYPE html>\n<html>\n<head><title>api.cloudflare.com | {status}: Bad gateway</title></head>\n"
+    "<!DOCTYPE html>\n<html>\n<head><title>api.cloudflare.com | {status}: Bad "
+    "gateway</title></head>\n"
     "<body><h1>Bad gateway</h1><p>Error code {status}</p></body>\n</html>\n"
 )
 _WITHOUT = {"accept_no_request_id": {}, "no_answers": {"status": "completed"}}
@@ -33,7 +43,10 @@ class Cut(StrEnum):
     Over a real socket, where the request has been read by then, the same as `RESET`.
     """
     RESET = "reset"
-    """The connection is reset before a byte of the reply (or after `cut_after` bytes of its body)."""
+    """The connection is reset before a byte of the reply.
+
+    (or after `cut_after` bytes of its body).
+    """
     CLOSE = "close"
     """The connection is closed normally, but too early."""
 
@@ -64,14 +77,19 @@ def page(status: int) -> Reply:
 
 
 def success(result: object, behaviour: Behaviour, status: int = 200, **beside: object) -> Reply:
-    """A reply that holds a result; `beside` goes into the envelope next to it, or in place of its members."""
+    """A reply that holds a result.
+
+    `beside` goes into the envelope next to it, or in place of its members.
+    """
     result = [result] if behaviour.result_list else result
     whole = {"result": result, "success": True, "errors": [], "messages": [], **beside}
     body = msgspec.json.encode(whole if behaviour.envelope else result)
     return Reply(status=status, headers=(JSON,), body=body)
 
 
-def failure(problem: ApiError, behaviour: Behaviour, retry_after: int = -1, *more: ApiError) -> Reply:
+def failure(
+    problem: ApiError, behaviour: Behaviour, retry_after: int = -1, *more: ApiError
+) -> Reply:
     """A reply that holds errors, with `retry-after` unless that is negative."""
     if problem.code in GATEWAYS_OWN:
         body: dict[str, Any] = {
@@ -121,7 +139,9 @@ def instead(fault: Fault, behaviour: Behaviour) -> Reply:  # One for each kind.
         case "json_500":
             return failure(error(10013), behaviour)
         case "redirect":
-            return Reply(status=fault.status or 301, headers=(("location", "https://elsewhere.invalid/"),))
+            return Reply(
+                status=fault.status or 301, headers=(("location", "https://elsewhere.invalid/"),)
+            )
         case "refuse":
             return Reply(status=0, cut=Cut.REFUSE)
         case "reset":
@@ -129,7 +149,9 @@ def instead(fault: Fault, behaviour: Behaviour) -> Reply:  # One for each kind.
         case "hang":
             return replace(page(504), delay=fault.seconds if fault.seconds >= 0 else behaviour.hang)
         case "flood":
-            return Reply(status=fault.status or 200, headers=(JSON,), body=flood(fault.message, fault.factor))
+            return Reply(
+                status=fault.status or 200, headers=(JSON,), body=flood(fault.message, fault.factor)
+            )
         case _:
             refusal = error(fault.error_code, fault.message, fault.status)
             retry_after = fault.retry_after
@@ -177,7 +199,9 @@ def after(reply: Reply, fault: Fault, behaviour: Behaviour) -> Reply:  # One for
         case "accept_no_request_id" | "no_answers":
             return success(_WITHOUT[fault.kind], behaviour)
         case "slow_body":
-            return replace(reply, pace=(1024, fault.seconds if fault.seconds >= 0 else behaviour.pace))
+            return replace(
+                reply, pace=(1024, fault.seconds if fault.seconds >= 0 else behaviour.pace)
+            )
         case "slow":
             return replace(reply, delay=max(fault.seconds, 0.0))
         case _:
@@ -185,7 +209,10 @@ def after(reply: Reply, fault: Fault, behaviour: Behaviour) -> Reply:  # One for
 
 
 def _error_when_accepted(reply: Reply, fault: Fault, behaviour: Behaviour) -> ApiError:
-    """The error that answers a submit although it was carried out; without a code, chance and the reply choose it."""
+    """The error that answers a submit although it was carried out.
+
+    Without a code, chance and the reply choose it.
+    """
     draw = int(chance(fault.kind, behaviour.seed, reply.body) * len(CODES_WHEN_ACCEPTED))
     code = fault.code or CODES_WHEN_ACCEPTED[draw]
     return error(code, fault.message, fault.status or STATUS_WHEN_ACCEPTED.get(code, 0))

@@ -1,4 +1,7 @@
-"""Every address of the local Workers AI: its own routes, AI Gateway's, the Worker's, and the REST API's."""
+"""Every address of the local Workers AI.
+
+Its own routes, AI Gateway's, the Worker's, and the REST API's.
+"""
 
 import re
 from collections.abc import Mapping
@@ -25,7 +28,9 @@ class Routes:
         self._api = api
         self._gateway = _Gateway(api)
 
-    def handle(self, method: str, path: str, query: str, headers: Mapping[str, str], body: bytes) -> Reply:
+    def handle(
+        self, method: str, path: str, query: str, headers: Mapping[str, str], body: bytes
+    ) -> Reply:
         """Answer one request; the arguments are those of `WorkersAI.handle`."""
         if path.startswith(_OWN):
             return _own(self._api, method, path, body)
@@ -46,7 +51,10 @@ def _own(api: WorkersAI, method: str, path: str, body: bytes) -> Reply:
     """Answer one request about the bill, the switches, the faults or the counts."""
     try:
         match method, path.removeprefix(_OWN):
-            case "GET", "accepted" | "calls" | "struck" | "behaviour" | "faults" | "queues" as asked:
+            case (
+                "GET",
+                "accepted" | "calls" | "struck" | "behaviour" | "faults" | "queues" as asked,
+            ):
                 return _reply(getattr(api, asked))
             case "PUT", "behaviour":
                 api.switch(**msgspec.json.decode(body, type=dict[str, object]))
@@ -78,8 +86,13 @@ class _Gateway:
         self._api = api
         self._cache: dict[tuple[str, bytes], Reply] = {}
 
-    def handle(self, method: str, path: str, query: str, headers: Mapping[str, str], body: bytes) -> Reply:
-        """Answer one request; the arguments are those of `WorkersAI.handle`, the path matches `_GATEWAY`."""
+    def handle(
+        self, method: str, path: str, query: str, headers: Mapping[str, str], body: bytes
+    ) -> Reply:
+        """Answer one request.
+
+        The arguments are those of `WorkersAI.handle`, the path matches `_GATEWAY`.
+        """
         route = _GATEWAY.fullmatch(path)
         if route is None:
             return _refusal(error(2001))
@@ -87,12 +100,24 @@ class _Gateway:
         return self.pass_on(upstream, method, path, query, headers, body)
 
     def pass_on(
-        self, upstream: str, method: str, path: str, query: str, headers: Mapping[str, str], body: bytes
+        self,
+        upstream: str,
+        method: str,
+        path: str,
+        query: str,
+        headers: Mapping[str, str],
+        body: bytes,
     ) -> Reply:
-        """Answer one request whose path at the REST API is `upstream`, from the cache or from there."""
+        """Answer one request whose path at the REST API is `upstream`.
+
+        From the cache or from there.
+        """
         behaviour = self._api.behaviour
         given = {name.lower(): value for name, value in headers.items()}
-        if behaviour.gateway_token and given.get("cf-aig-authorization") != f"Bearer {behaviour.gateway_token}":
+        if (
+            behaviour.gateway_token
+            and given.get("cf-aig-authorization") != f"Bearer {behaviour.gateway_token}"
+        ):
             return _refusal(error(2009))
         request = f"{path}?{query}", body
         caches = behaviour.gateway_cache and given.get("cf-aig-skip-cache") != "true"
@@ -108,7 +133,10 @@ class _Gateway:
 
 
 def _attempts(headers: Mapping[str, str], behaviour: Behaviour) -> int:
-    """How often the gateway tries a call that fails: the header decides, then the gateway's own settings."""
+    """How often the gateway tries a call that fails.
+
+    The header decides, then the gateway's own settings.
+    """
     asked = headers.get("cf-aig-max-attempts", "")
     return int(asked) if asked.isdigit() and asked != "0" else behaviour.gateway_attempts
 

@@ -25,7 +25,10 @@ _CHUNK = 262_144
 
 
 class _Connections:
-    """The open connections by their client's address, so that the application can break the one it serves."""
+    """The open connections by their client's address.
+
+    So that the application can break the one it serves.
+    """
 
     def __init__(self) -> None:
         self._open: dict[tuple[str, int], asyncio.Transport] = {}
@@ -75,7 +78,9 @@ class App:
             body += message.get("body", b"")
             if not message.get("more_body"):
                 break
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        headers = {
+            name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
+        }
         reply = await asyncio.to_thread(
             self._routes.handle,
             scope["method"],
@@ -97,7 +102,9 @@ class App:
             {
                 "type": "http.response.start",
                 "status": reply.status,
-                "headers": [(name.encode(), value.encode()) for name, value in (*reply.headers, length)],
+                "headers": [
+                    (name.encode(), value.encode()) for name, value in (*reply.headers, length)
+                ],
             }
         )
         size, wait = reply.pace or (_CHUNK, 0.0)
@@ -105,7 +112,13 @@ class App:
         for start in range(0, len(body), size):
             if wait and await _left_within(wait, receive):
                 return
-            await send({"type": "http.response.body", "body": body[start : start + size], "more_body": True})
+            await send(
+                {
+                    "type": "http.response.body",
+                    "body": body[start : start + size],
+                    "more_body": True,
+                }
+            )
         if reply.cut is None:
             await send({"type": "http.response.body", "body": b""})
             return
@@ -138,7 +151,9 @@ class _Server(uvicorn.Server):
             self._ready(self.servers[0].sockets[0].getsockname()[1])
 
 
-def server(api: WorkersAI, port: int = 0, ready: Callable[[int], None] = lambda _: None) -> uvicorn.Server:
+def server(
+    api: WorkersAI, port: int = 0, ready: Callable[[int], None] = lambda _: None
+) -> uvicorn.Server:
     """A server on the loopback address; `ready` is called with the port.
 
     Call its `run`; setting `should_exit` ends it.

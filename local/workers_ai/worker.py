@@ -1,7 +1,9 @@
-"""What the Worker of `worker/` answers, for tests that run without Node.js. A test compares it with the real one.
+"""What the Worker of `worker/` answers, for tests that run without Node.js.
 
-The API itself replaces the AI binding. Its replies pass as they are; with the switch `raw_response=false`, bodies lose
-the REST envelope, and errors their HTTP status.
+A test compares it with the real one.
+
+The API itself replaces the AI binding. Its replies pass as they are; with the switch
+`raw_response=false`, bodies lose the REST envelope, and errors their HTTP status.
 """
 
 import re
@@ -26,7 +28,8 @@ _MAX_MESSAGE_CHARACTERS = 500
 _OK, _REDIRECT, _BAD_GATEWAY = 200, 300, 502
 _TABLE = Path(__file__).parents[2] / "worker/src/errors.ts"
 STATUSES = {
-    int(code): int(status) for code, status in re.findall(r"^  (\d+): (\d+),$", _TABLE.read_text(), re.MULTILINE)
+    int(code): int(status)
+    for code, status in re.findall(r"^  (\d+): (\d+),$", _TABLE.read_text(), re.MULTILINE)
 }
 """The Worker's own table; a code that is not in it gets HTTP 500."""
 
@@ -42,8 +45,13 @@ class _Envelope(msgspec.Struct):
 _decode = msgspec.json.Decoder(_Envelope).decode
 
 
-def handle(api: WorkersAI, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Reply:
-    """Answer one request whose path begins with one of `PREFIXES`. The shared secret is any token the API accepts."""
+def handle(
+    api: WorkersAI, method: str, path: str, headers: Mapping[str, str], body: bytes
+) -> Reply:
+    """Answer one request whose path begins with one of `PREFIXES`.
+
+    The shared secret is any token the API accepts.
+    """
     given = {name.lower(): value for name, value in headers.items()}
     if given.get("authorization", "").removeprefix("Bearer ") not in api.behaviour.tokens:
         return _failure(error(10000, "The shared secret is wrong."))
@@ -53,7 +61,9 @@ def handle(api: WorkersAI, method: str, path: str, headers: Mapping[str, str], b
     if method != "POST" or model is None:
         return _failure(error(7000, "No route for that URI"))
     if len(body) >= MAX_BODY_BYTES:
-        return _failure(error(3006, "The request body must be under 10,000,000 bytes and state its length."))
+        return _failure(
+            error(3006, "The request body must be under 10,000,000 bytes and state its length.")
+        )
     try:
         inputs = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -61,21 +71,31 @@ def handle(api: WorkersAI, method: str, path: str, headers: Mapping[str, str], b
     members = inputs if isinstance(inputs, dict) else {}
     polling = isinstance(members.get("request_id"), str)
     if not polling and not isinstance(members.get("requests"), list):
-        return _failure(error(5006, "The body needs `requests`, an array, or `request_id`, a string."))
+        return _failure(
+            error(5006, "The body needs `requests`, an array, or `request_id`, a string.")
+        )
     sent = {"request_id": members["request_id"]} if polling else {"requests": members["requests"]}
     query = "" if polling else "queueRequest=true"
-    token = {"authorization": f"Bearer {api.behaviour.tokens[0]}", "cf-worker": "dropbatch.example.workers.dev"}
+    token = {
+        "authorization": f"Bearer {api.behaviour.tokens[0]}",
+        "cf-worker": "dropbatch.example.workers.dev",
+    }
     upstream = f"{PREFIX}/accounts/{(*api.behaviour.accounts, _ACCOUNT)[0]}/ai/run/{model[1]}"
     reply = api.handle("POST", upstream, query, token, msgspec.json.encode(sent))
     return reply if api.behaviour.raw_response else _passed_on(reply)
 
 
 def _passed_on(reply: Reply) -> Reply:
-    """What the Worker makes of an object or an error; a broken connection breaks between the Worker and its caller."""
+    """What the Worker makes of an object or an error.
+
+    A broken connection breaks between the Worker and its caller.
+    """
     if not reply.status or (reply.cut is not None and reply.cut_after is None):
         return reply
     passed = _translated(reply)
-    return replace(passed, delay=reply.delay, pace=reply.pace, cut=reply.cut, cut_after=_cut_at(reply, passed))
+    return replace(
+        passed, delay=reply.delay, pace=reply.pace, cut=reply.cut, cut_after=_cut_at(reply, passed)
+    )
 
 
 def _cut_at(reply: Reply, passed: Reply) -> int | None:
@@ -100,5 +120,10 @@ def _translated(reply: Reply) -> Reply:
 
 
 def _failure(problem: ApiError) -> Reply:
-    body = {"success": False, "errors": [{"code": problem.code, "message": problem.message[:_MAX_MESSAGE_CHARACTERS]}]}
-    return Reply(status=STATUSES.get(problem.code, 500), headers=(JSON,), body=msgspec.json.encode(body))
+    body = {
+        "success": False,
+        "errors": [{"code": problem.code, "message": problem.message[:_MAX_MESSAGE_CHARACTERS]}],
+    }
+    return Reply(
+        status=STATUSES.get(problem.code, 500), headers=(JSON,), body=msgspec.json.encode(body)
+    )

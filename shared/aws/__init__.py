@@ -1,1 +1,4 @@
-"""Adapters for the AWS services that Dropbatch uses. Each knows one service and nothing about jobs."""
+"""Adapters for the AWS services that Dropbatch uses.
+
+Each knows one service and nothing about jobs.
+"""

@@ -1,6 +1,9 @@
-"""Converts data classes to DynamoDB's attribute values and back. Knows the wire form, but not its meaning.
+"""Converts data classes to DynamoDB's attribute values and back.
 
-boto3's own serializer accepts no floats and returns only `Decimal`; times here are floats, all other numbers int.
+Knows the wire form, but not its meaning.
+
+boto3's own serializer accepts no floats and returns only `Decimal`; times here are floats, all
+other numbers int.
 """
 
 from __future__ import annotations
@@ -18,7 +21,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LARGEST_NUMBER, SMALLEST_NUMBER = 10**38 - 1, 1e-130
-"""A number from outside, such as a record's `max_tokens`, may be beyond these, and DynamoDB refuses such an item."""
+"""A number from outside, such as a record's `max_tokens`, may be beyond these.
+
+And DynamoDB refuses such an item.
+"""
 
 
 def attribute(value: object) -> dict[str, Any]:
@@ -33,37 +39,53 @@ def attribute(value: object) -> dict[str, Any]:
         case str():
             return {"S": str(value)}
         case int():
-            return {"N": str(_storable(int(value)))}  # Also of an HTTPStatus, whose text is its name.
+            # Also of an HTTPStatus, whose text is its name.
+            return {"N": str(_storable(int(value)))}
         case float():
             return {"N": repr(_storable(value))}
         case list() | tuple():
             return {"L": [attribute(member) for member in value]}
         case dict():
-            return {"M": {name: attribute(member) for name, member in value.items() if member is not None}}
+            return {
+                "M": {
+                    name: attribute(member) for name, member in value.items() if member is not None
+                }
+            }
     if is_dataclass(value):
         return {"M": attributes(value)}
     raise TypeError(f"no attribute form for {type(value).__name__}")
 
 
 def _storable(value: float) -> float:
-    """The number nearest to this one that DynamoDB stores: of at most 38 digits, and not too near to 0."""
+    """The number nearest to this one that DynamoDB stores.
+
+    Of at most 38 digits, and not too near to 0.
+    """
     if 0 < abs(value) < SMALLEST_NUMBER:
         return 0.0
     return max(-LARGEST_NUMBER, min(value, LARGEST_NUMBER))
 
 
 def attributes(value: object) -> dict[str, Any]:
-    """The members of a data class in wire form; those that are None or have their default are left out."""
+    """The members of a data class in wire form.
+
+    Those that are None or have their default are left out.
+    """
     defaults = defaults_of(type(value))
     members = ((name, getattr(value, name), default) for name, default in defaults.items())
-    return {name: attribute(member) for name, member, default in members if member is not None and member != default}
+    return {
+        name: attribute(member)
+        for name, member, default in members
+        if member is not None and member != default
+    }
 
 
 def defaults_of(kind: type) -> Mapping[str, object]:
     """What each member of a data class is when an item lacks it; `MISSING` if every item has it."""
     if kind not in _DEFAULTS:
         _DEFAULTS[kind] = {
-            one.name: one.default if one.default_factory is MISSING else one.default_factory() for one in fields(kind)
+            one.name: one.default if one.default_factory is MISSING else one.default_factory()
+            for one in fields(kind)
         }
     return _DEFAULTS[kind]
 

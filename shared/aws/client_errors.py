@@ -16,21 +16,37 @@ ARCHIVED = "InvalidObjectState"
 """Code of a read of an object that has to be restored from an archive first."""
 REFUSALS = frozenset(
     {
-        *("AccessDenied", "AccessDeniedException", "AccountProblem", "AllAccessDisabled", "InvalidRequest"),
+        *(
+            "AccessDenied",
+            "AccessDeniedException",
+            "AccountProblem",
+            "AllAccessDisabled",
+            "InvalidRequest",
+        ),
         *("NoSuchBucket", ARCHIVED),
         *("400", "403"),  # HEAD, whose errors have no body.
     }
 )
 """Codes of calls that AWS will refuse until somebody changes something."""
 _PASSING_KMS = (
-    *("DependencyTimeoutException", "InternalException", "KeyUnavailableException", "ThrottlingException"),
+    *(
+        "DependencyTimeoutException",
+        "InternalException",
+        "KeyUnavailableException",
+        "ThrottlingException",
+    ),
     "KmsThrottled",
 )
 
 
 def is_refusal(code: str) -> bool:
-    """Whether an error code of AWS says that the same call will be refused again: a policy, a key, an archive."""
-    return code in REFUSALS or (code.startswith(("KMS.", "Kms")) and not code.endswith(_PASSING_KMS))
+    """Whether an error code of AWS says that the same call will be refused again.
+
+    A policy, a key, an archive.
+    """
+    return code in REFUSALS or (
+        code.startswith(("KMS.", "Kms")) and not code.endswith(_PASSING_KMS)
+    )
 
 
 @contextmanager
@@ -40,7 +56,8 @@ def storage_errors(call: str, lasting: Collection[str] = (), secret: str = "") -
     Args:
         call: the service and its operation, for the message.
         lasting: the service's own codes of refusals that last, beside those of S3.
-        secret: an argument that the service's words may quote; no error has it, nor does its traceback.
+        secret: an argument that the service's words may quote; no error has it, nor does its
+            traceback.
 
     Raises:
         RefusedError: the service refuses this call, and will again.
@@ -52,7 +69,9 @@ def storage_errors(call: str, lasting: Collection[str] = (), secret: str = "") -
         raise _translated(call, error, lasting, secret) from (None if secret else error)
 
 
-def _translated(call: str, error: ClientError | BotoCoreError, lasting: Collection[str], secret: str) -> StorageError:
+def _translated(
+    call: str, error: ClientError | BotoCoreError, lasting: Collection[str], secret: str
+) -> StorageError:
     def without_secret(words: str) -> str:
         return words.replace(secret, "…") if secret else words
 

@@ -1,7 +1,10 @@
-"""DynamoDB: one table, and the one way to write to it: a conditional write to one item. Knows nothing about jobs.
+"""DynamoDB: one table, and the one way to write to it: a conditional write to one item.
 
-A write returns the item as it is afterwards, or None if the item was not as the caller expected. The SDK sends a write
-again if it got no answer; a write that finds its own first delivery counts as successful.
+Knows nothing about jobs.
+
+A write returns the item as it is afterwards, or None if the item was not as the caller expected.
+The SDK sends a write again if it got no answer; a write that finds its own first delivery counts as
+successful.
 """
 
 from __future__ import annotations
@@ -53,7 +56,8 @@ class ConditionFailedError(Exception):
     """The item was not as the write expected; never leaves `shared`.
 
     Attributes:
-        sent_again: the SDK got no answer at first and sent the write again, so it may have found its own first one.
+        sent_again: the SDK got no answer at first and sent the write again, so it may have found
+            its own first one.
     """
 
     def __init__(self, *, sent_again: bool) -> None:
@@ -72,11 +76,16 @@ class Table:
 
     def get(self, key: dict[str, Any]) -> dict[str, Any] | None:
         """An item in wire form, read consistently; None if it does not exist."""
-        item: dict[str, Any] | None = self.call("get_item", Key=key, ConsistentRead=True).get("Item")
+        item: dict[str, Any] | None = self.call("get_item", Key=key, ConsistentRead=True).get(
+            "Item"
+        )
         return item
 
     def pages(self, **arguments: Any) -> Iterator[dict[str, Any]]:  # noqa: ANN401 - boto3's own arguments
-        """Pages of a query, one call each, as far as its caller reads on; raises like `call_dynamodb`."""
+        """Pages of a query, one call each, as far as its caller reads on.
+
+        Raises like `call_dynamodb`.
+        """
         position: dict[str, Any] = {}
         while True:
             page = self.call("query", **arguments, **position)
@@ -86,7 +95,10 @@ class Table:
             position = {"ExclusiveStartKey": page["LastEvaluatedKey"]}
 
     def create(self, item: dict[str, Any]) -> bool:
-        """Write a new item, given in wire form with its key; False if an item with this key exists."""
+        """Write a new item, given in wire form with its key.
+
+        False if an item with this key exists.
+        """
         try:
             self.call("put_item", Item=item, ConditionExpression="attribute_not_exists(pk)")
         except ConditionFailedError as error:
@@ -106,9 +118,11 @@ class Table:
 
         Args:
             key: the item's key, in wire form.
-            expected: what the item's attributes must hold: a value (one that is absent has the default of `kind`),
-                `ABSENT`, `AtMost`, or `SameMembers`. A map or a list is never compared as a whole.
-            changes: what they hold afterwards; None, or the default of `kind`, removes an attribute.
+            expected: what the item's attributes must hold: a value (one that is absent has the
+                default of `kind`), `ABSENT`, `AtMost`, or `SameMembers`. A map or a list is never
+                compared as a whole.
+            changes: what they hold afterwards; None, or the default of `kind`, removes an
+                attribute.
             kind: the data class that the item is read as.
             remove: further attributes to remove.
 
@@ -136,8 +150,14 @@ class Table:
                 conditions.append(f"(attribute_not_exists({name(of)}) OR {compared})")
             else:
                 same = f"{name(of)} = {value(of, 'if_', wanted)}"
-                conditions.append(f"(attribute_not_exists({name(of)}) OR {same})" if wanted == default else same)
-        written = {of: new for of, new in changes.items() if new is not None and new != defaults.get(of, ABSENT)}
+                conditions.append(
+                    f"(attribute_not_exists({name(of)}) OR {same})" if wanted == default else same
+                )
+        written = {
+            of: new
+            for of, new in changes.items()
+            if new is not None and new != defaults.get(of, ABSENT)
+        }
         removed = [*remove, *(of for of in changes if of not in written)]
         clauses = []
         if removed:
@@ -164,7 +184,11 @@ class Table:
         return call_dynamodb(self.client, operation, TableName=self.table, **arguments)
 
     def _changed_already(
-        self, key: dict[str, Any], written: Mapping[str, object], removed: Sequence[str], kind: type[T]
+        self,
+        key: dict[str, Any],
+        written: Mapping[str, object],
+        removed: Sequence[str],
+        kind: type[T],
     ) -> T | None:
         """The item, if it is as the write that was sent twice would leave it."""
         item = self.get(key)
@@ -174,8 +198,12 @@ class Table:
         return None
 
 
-def _compared(expected: Mapping[str, object], defaults: Mapping[str, object]) -> Iterator[tuple[str, object, object]]:
-    """The attributes and members that a condition compares: name or path, expected value, and default.
+def _compared(
+    expected: Mapping[str, object], defaults: Mapping[str, object]
+) -> Iterator[tuple[str, object, object]]:
+    """The attributes and members that a condition compares.
+
+    Name or path, expected value, and default.
 
     Raises:
         TypeError: a map or a list would be compared as a whole.
@@ -187,16 +215,28 @@ def _compared(expected: Mapping[str, object], defaults: Mapping[str, object]) ->
             members = {of: (ABSENT, ABSENT)}
         else:
             inner = defaults_of(type(wanted.seen))
-            members = {f"{of}.{name}": (getattr(wanted.seen, name), inner[name]) for name in wanted.names}
+            members = {
+                f"{of}.{name}": (getattr(wanted.seen, name), inner[name]) for name in wanted.names
+            }
         for path, (value, default) in members.items():
             if value is not ABSENT and not isinstance(value, str | int | float | AtMost):
-                raise TypeError(f"{path} would be compared as a whole, and never be equal to that of another version")
+                raise TypeError(
+                    f"{path} would be compared as a whole, and never be equal to "
+                    "that of another version"
+                )
             yield path, value, default
 
 
-def _holds(item: Mapping[str, Any] | None, wanted: Mapping[str, Any]) -> TypeGuard[Mapping[str, Any]]:
-    """Whether an item holds what a write put there; the times in a claim distinguish it from any other claim."""
-    return item is not None and all(of in item and _has(plain(item[of]), plain(wire)) for of, wire in wanted.items())
+def _holds(
+    item: Mapping[str, Any] | None, wanted: Mapping[str, Any]
+) -> TypeGuard[Mapping[str, Any]]:
+    """Whether an item holds what a write put there.
+
+    The times in a claim distinguish it from any other claim.
+    """
+    return item is not None and all(
+        of in item and _has(plain(item[of]), plain(wire)) for of, wire in wanted.items()
+    )
 
 
 def _has(held: object, wanted: object) -> bool:

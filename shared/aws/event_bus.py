@@ -1,8 +1,10 @@
-"""Notices: an EventBridge event for each job that is over, sent at least once, because the ledger waits for it.
+"""Notices: an EventBridge event for each job that is over, sent at least once.
 
-There is no separate outbox: a job is `finalizing`, and due again, until EventBridge has accepted its notice; only then
-does the ledger end it. If a function dies in between, the same notice is sent again. A notice that EventBridge refuses
-for good is given up after some minutes.
+Because the ledger waits for it.
+
+There is no separate outbox: a job is `finalizing`, and due again, until EventBridge has accepted
+its notice; only then does the ledger end it. If a function dies in between, the same notice is sent
+again. A notice that EventBridge refuses for good is given up after some minutes.
 """
 
 from __future__ import annotations
@@ -25,7 +27,11 @@ DETAIL_TYPE = "Batch Job State Change"
 LASTING = frozenset(
     {
         *("AccessDeniedException", "ResourceNotFoundException", "ValidationException"),
-        *("NotAuthorizedForSourceException", "NotAuthorizedForDetailTypeException", "KMSAccessDeniedException"),
+        *(
+            "NotAuthorizedForSourceException",
+            "NotAuthorizedForDetailTypeException",
+            "KMSAccessDeniedException",
+        ),
     }
 )
 """EventBridge's codes for a notice that it will refuse again: a policy, a bus or a key."""
@@ -35,19 +41,24 @@ class EventBus:
     """The account's default event bus."""
 
     def __init__(self, client: Callable[[], EventBridgeClient]) -> None:
-        """Take a function that creates the client: most invocations end no job, and creating one takes 40 ms."""
+        """Take a function that creates the client.
+
+        Most invocations end no job, and creating one takes 40 ms.
+        """
         self.client = client
 
     def publish_job_over(self, detail: dict[str, Any], at: float) -> None:
         """Announce that a job is over.
 
         Args:
-            detail: the event's detail; its `job_id` identifies the job, of which there may be two events.
+            detail: the event's detail; its `job_id` identifies the job, of which there may be two
+                events.
             at: Unix seconds.
 
         Raises:
             RefusedError: EventBridge refuses the notice, and will until somebody changes something.
-            StorageError: EventBridge rejected the call or the connection failed; the notice must be sent again.
+            StorageError: EventBridge rejected the call or the connection failed; the notice must be
+                sent again.
         """
         entry = {
             "Source": SOURCE,

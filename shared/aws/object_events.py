@@ -1,4 +1,7 @@
-"""Events of created objects: S3's own notifications, and those that EventBridge sends for a source bucket."""
+"""Events of created objects.
+
+S3's own notifications, and those that EventBridge sends for a source bucket.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The object store: S3, seen as keys of one bucket. Knows keys and bytes, but no jobs.
 
-Objects that matter are written once (`If-None-Match: *`): 412 means that the object already exists, 409 that two writes
-collided and one should try again.
+Objects that matter are written once (`If-None-Match: *`): 412 means that the object already exists,
+409 that two writes collided and one should try again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,13 @@ from botocore.exceptions import (
 from dropbatch.core.encryption import encryption
 from dropbatch.core.errors import UploadRefused
 from shared.aws.client_errors import ARCHIVED, is_refusal, storage_errors
-from shared.errors import ObjectNotFoundError, RefusedError, StorageError, UploadDeniedError, WriteConflictError
+from shared.errors import (
+    ObjectNotFoundError,
+    RefusedError,
+    StorageError,
+    UploadDeniedError,
+    WriteConflictError,
+)
 from shared.spool import spool
 
 if TYPE_CHECKING:
@@ -38,7 +44,10 @@ BLOCK_BYTES = 4 << 20
 """Bytes read at a time when an object is copied through this process."""
 
 MAX_PARALLEL_READS = 8
-"""Sections fetched at the same time: S3 takes tens of milliseconds to the first byte, however small the section is."""
+"""Sections fetched at the same time.
+
+S3 takes tens of milliseconds to the first byte, however small the section is.
+"""
 
 _MAX_TRIES = 3
 _COPYING = frozenset({"upload_part_copy", "complete_multipart_upload"})
@@ -46,7 +55,16 @@ _COPYING = frozenset({"upload_part_copy", "complete_multipart_upload"})
 _ENCRYPTING = frozenset({"put_object", "create_multipart_upload"})
 """Operations that decide how an object is encrypted."""
 _GONE = frozenset(
-    {"404", "NoSuchKey", "NoSuchVersion", "NoSuchUpload", "MethodNotAllowed", "405", "412", "PreconditionFailed"}
+    {
+        "404",
+        "NoSuchKey",
+        "NoSuchVersion",
+        "NoSuchUpload",
+        "MethodNotAllowed",
+        "405",
+        "412",
+        "PreconditionFailed",
+    }
 )
 
 
@@ -71,7 +89,10 @@ class ObjectInfo:
 
 @dataclass(frozen=True, slots=True)
 class MultipartPart:
-    """A piece of an object that is being assembled: its place, its size in bytes, its ETag as S3 returned it."""
+    """A piece of an object that is being assembled.
+
+    Its place, its size in bytes, its ETag as S3 returned it.
+    """
 
     number: int
     size: int
@@ -89,14 +110,19 @@ class ObjectStore:
     """One bucket."""
 
     def __init__(
-        self, client: S3Client, bucket: str, copying: Callable[[], S3Client] | None = None, kms_key: str = ""
+        self,
+        client: S3Client,
+        bucket: str,
+        copying: Callable[[], S3Client] | None = None,
+        kms_key: str = "",
     ) -> None:
         """Use a ready client.
 
         Args:
             client: for all calls that S3 answers quickly.
             bucket: its name.
-            copying: returns a client that waits longer, for server-side copies; without it, `client` is used.
+            copying: returns a client that waits longer, for server-side copies; without it,
+                `client` is used.
             kms_key: the ARN of the key with which the bucket encrypts; empty if S3's own key does.
         """
         self.client = client
@@ -137,7 +163,8 @@ class ObjectStore:
         """Bytes of one version of an upload, from `start`, at most `length`.
 
         Raises:
-            UploadRefused: `source_gone`: the version no longer exists; `source_archived`: it cannot be read.
+            UploadRefused: `source_gone`: the version no longer exists; `source_archived`: it cannot
+                be read.
             UploadDeniedError: S3 refuses to hand it out.
             StorageError: S3 rejected the call, or the connection failed several times.
         """
@@ -151,7 +178,8 @@ class ObjectStore:
         except ObjectNotFoundError as error:
             raise UploadRefused(
                 "source_gone",
-                f"s3://{self.bucket}/{key} (version {version}) was removed or overwritten while it was being read. "
+                f"s3://{self.bucket}/{key} (version {version}) was removed or overwritten "
+                "while it was being read. "
                 "Upload it again.",
             ) from error
         except RefusedError as error:
@@ -159,7 +187,8 @@ class ObjectStore:
                 raise UploadDeniedError(f"{error.code}: {error.said}") from error
             raise UploadRefused(
                 "source_archived",
-                f"s3://{self.bucket}/{key} (version {version}) is in an archive storage class, from which S3 reads "
+                f"s3://{self.bucket}/{key} (version {version}) is in an archive storage "
+                "class, from which S3 reads "
                 "nothing before it is restored. Restore it, then upload a copy of it.",
             ) from error
 
@@ -173,7 +202,9 @@ class ObjectStore:
             return b""
         if start == 0 and length is None:
             return self._read(key, {})
-        return self._read(key, {"Range": f"bytes={start}-{'' if length is None else start + length - 1}"})
+        return self._read(
+            key, {"Range": f"bytes={start}-{'' if length is None else start + length - 1}"}
+        )
 
     def spool(self, key: str, kept: ExitStack) -> bytes | mmap.mmap:
         """A whole object: in memory if it is small, else on disk as long as the given stack lives.
@@ -189,11 +220,21 @@ class ObjectStore:
             yield self.get(*section)
 
     def sections(self, wanted: Iterable[tuple[str, int, int]]) -> Iterator[bytes]:
-        """Sections of objects (key, offset, bytes), one after another, a few MB at a time; some are fetched ahead."""
-        return self.read_ahead((block for section in wanted for block in _in_blocks(*section)), MAX_PARALLEL_READS)
+        """Sections of objects (key, offset, bytes), one after another, a few MB at a time.
 
-    def read_ahead(self, wanted: Iterable[tuple[str, *tuple[int, ...]]], most: int) -> Iterator[bytes]:
-        """What `get` returns for each (key, offset, bytes), in this order; at most `most` of them wait in memory."""
+        Some are fetched ahead.
+        """
+        return self.read_ahead(
+            (block for section in wanted for block in _in_blocks(*section)), MAX_PARALLEL_READS
+        )
+
+    def read_ahead(
+        self, wanted: Iterable[tuple[str, *tuple[int, ...]]], most: int
+    ) -> Iterator[bytes]:
+        """What `get` returns for each (key, offset, bytes), in this order.
+
+        At most `most` of them wait in memory.
+        """
         ahead: deque[Future[bytes]] = deque()
         threads = ThreadPoolExecutor(most)
         try:
@@ -207,7 +248,11 @@ class ObjectStore:
             threads.shutdown(wait=False, cancel_futures=True)
 
     def put_if_absent(
-        self, key: str, body: bytes | mmap.mmap | IO[bytes], metadata: Mapping[str, str] | None = None, kind: str = ""
+        self,
+        key: str,
+        body: bytes | mmap.mmap | IO[bytes],
+        metadata: Mapping[str, str] | None = None,
+        kind: str = "",
     ) -> bool:
         """Write an object unless one exists; return whether this call wrote it.
 
@@ -224,7 +269,9 @@ class ObjectStore:
             if not isinstance(body, bytes):
                 body.seek(0)
             try:
-                self._call("put_object", Key=key, Body=body, IfNoneMatch="*", **_optional(metadata, kind))
+                self._call(
+                    "put_object", Key=key, Body=body, IfNoneMatch="*", **_optional(metadata, kind)
+                )
             except ObjectExistsError:
                 return False
             except WriteConflictError:
@@ -246,16 +293,20 @@ class ObjectStore:
         """Write an object, replacing any that exists."""
         self._call("put_object", Key=key, Body=body, **_optional(None, kind))
 
-    # ── deleting ─────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── deleting ──────────────────────────────────────────────────────────────────────────────────
 
     def versions(self, prefix: str, after: str = "") -> tuple[list[ObjectVersion], str]:
-        """The next 1,000 versions of objects, delete markers included; and the last key, empty if there are no more.
+        """The next 1,000 versions of objects, delete markers included.
+
+        And the last key, empty if there are no more.
 
         Args:
             prefix: of their keys.
             after: the key after whose versions to begin; empty for the beginning.
         """
-        answer = self._call("list_object_versions", Prefix=prefix, **({"KeyMarker": after} if after else {}))
+        answer = self._call(
+            "list_object_versions", Prefix=prefix, **({"KeyMarker": after} if after else {})
+        )
         found = [
             ObjectVersion(one["Key"], one["VersionId"])
             for one in (*answer.get("Versions", ()), *answer.get("DeleteMarkers", ()))
@@ -266,32 +317,41 @@ class ObjectStore:
         """Delete versions for good, at most 1,000; those that no longer exist count as deleted.
 
         Raises:
-            RefusedError: S3 refuses to delete some of them: they are locked, or a policy forbids it.
+            RefusedError: S3 refuses to delete some of them: they are locked, or a policy forbids
+                it.
             StorageError: S3 rejected the call, or did not delete some of them.
         """
         wanted = [{"Key": one.key, "VersionId": one.version} for one in versions]
         answer = self._call("delete_objects", Delete={"Objects": wanted, "Quiet": True})
         if errors := answer.get("Errors"):
-            call, code = f"S3 delete_objects: {len(errors)} not deleted, the first", errors[0].get("Code", "")
+            call, code = (
+                f"S3 delete_objects: {len(errors)} not deleted, the first",
+                errors[0].get("Code", ""),
+            )
             if all(is_refusal(one.get("Code", "")) for one in errors):
                 raise RefusedError(call, code, errors[0].get("Message", ""))
             raise StorageError(f"{call}: {code}")
 
-    # ── assembling objects by server-side copy ──────────────────────────────────────────────────────────────────────
+    # ── assembling objects by server-side copy ────────────────────────────────────────────────────
 
     def create_multipart_upload(self, key: str, metadata: Mapping[str, str], kind: str) -> str:
         """Start assembling a new object; return the id of the multipart upload."""
-        upload_id: str = self._call("create_multipart_upload", Key=key, **_optional(metadata, kind))["UploadId"]
+        upload_id: str = self._call(
+            "create_multipart_upload", Key=key, **_optional(metadata, kind)
+        )["UploadId"]
         return upload_id
 
     def upload_part_copy(self, key: str, upload_id: str, number: int, source: str) -> None:
-        """Copy a whole object to its place among the pieces of a new one; doing it twice changes nothing.
+        """Copy a whole object to its place among the pieces of a new one.
+
+        Doing it twice changes nothing.
 
         Args:
             key: the new object.
             upload_id: of `create_multipart_upload`.
             number: the piece's place, 1 to 10,000.
-            source: key of the object to copy; at least 5 MiB unless it is the last piece, at most 5 GiB.
+            source: key of the object to copy; at least 5 MiB unless it is the last piece, at most 5
+                GiB.
         """
         self._call(
             "upload_part_copy",
@@ -305,23 +365,29 @@ class ObjectStore:
         """The pieces copied so far, in order.
 
         Raises:
-            ObjectNotFoundError: the upload no longer exists: it was completed, or removed after some days.
+            ObjectNotFoundError: the upload no longer exists: it was completed, or removed after
+                some days.
         """
         found: list[MultipartPart] = []
         position: dict[str, int] = {}
         while True:
             answer = self._call("list_parts", Key=key, UploadId=upload_id, **position)
-            found += [MultipartPart(one["PartNumber"], one["Size"], one["ETag"]) for one in answer.get("Parts", [])]
+            found += [
+                MultipartPart(one["PartNumber"], one["Size"], one["ETag"])
+                for one in answer.get("Parts", [])
+            ]
             if not answer.get("IsTruncated"):
                 return found
             position = {"PartNumberMarker": answer["NextPartNumberMarker"]}
 
-    def complete_multipart_upload(self, key: str, upload_id: str, pieces: list[MultipartPart]) -> bool:
+    def complete_multipart_upload(
+        self, key: str, upload_id: str, pieces: list[MultipartPart]
+    ) -> bool:
         """Create the new object from its pieces, unless it exists; return whether this call did.
 
         Raises:
-            WriteConflictError: another write of the object collided. S3 wants the upload to begin anew: this one is
-                aborted, so that `list_parts` no longer finds it.
+            WriteConflictError: another write of the object collided. S3 wants the upload to begin
+                anew: this one is aborted, so that `list_parts` no longer finds it.
             StorageError: S3 rejected the call or the connection failed.
         """
         parts = [{"PartNumber": one.number, "ETag": one.etag} for one in pieces]
@@ -346,7 +412,10 @@ class ObjectStore:
             self._call("abort_multipart_upload", Key=key, UploadId=upload_id)
 
     def _read(self, key: str, arguments: dict[str, Any]) -> bytes:
-        """Read a body to its end; one that is cut off is requested again (botocore retries only up to the headers)."""
+        """Read a body to its end.
+
+        One that is cut off is requested again (botocore retries only up to the headers).
+        """
         problem: Exception | None = None
         for _ in range(_MAX_TRIES):
             answer = self._call("get_object", Key=key, **arguments)
@@ -356,7 +425,9 @@ class ObjectStore:
                 problem = error
             else:
                 return body
-        raise StorageError(f"S3 get_object {key}: the body was cut off {_MAX_TRIES} times: {problem}") from problem
+        raise StorageError(
+            f"S3 get_object {key}: the body was cut off {_MAX_TRIES} times: {problem}"
+        ) from problem
 
     def _call(self, operation: str, **arguments: Any) -> dict[str, Any]:  # noqa: ANN401 - boto3's own arguments
         client = self.copying() if operation in _COPYING else self.client
@@ -392,4 +463,7 @@ def _version(version: str) -> dict[str, str]:
 
 
 def _optional(metadata: Mapping[str, str] | None, kind: str) -> dict[str, Any]:
-    return {**({"Metadata": dict(metadata)} if metadata else {}), **({"ContentType": kind} if kind else {})}
+    return {
+        **({"Metadata": dict(metadata)} if metadata else {}),
+        **({"ContentType": kind} if kind else {}),
+    }

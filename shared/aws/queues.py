@@ -17,13 +17,21 @@ if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
 
 MAX_SUBMITS_WAITING = 50
-"""Messages that wait in the submit queue, up to which more are sent: what comes later waits behind them."""
+"""Messages that wait in the submit queue, up to which more are sent.
+
+What comes later waits behind them.
+"""
 FAST_START_BATCHES = 50
-"""The first batches of a job are polled, or ended, by message, so that small jobs are fast; ticks poll the others."""
+"""The first batches of a job are polled, or ended, by message, so that small jobs are fast.
+
+Ticks poll the others.
+"""
 FIRST_BATCH = "00000000"
 """The number of a job's first batch."""
 FOLLOWED_SECONDS, FOLLOWED_POLLS = 60.0, 8
-"""Seconds after its acceptance, and polls, in which a pending one of them is polled by message, not by the next tick.
+"""Seconds after its acceptance, and polls, in which a pending one of them is polled by message.
+
+Not by the next tick.
 
 Such a chain of messages is shorter than 16 invocations, after which Lambda would end it.
 """
@@ -31,11 +39,17 @@ Such a chain of messages is shorter than 16 invocations, after which Lambda woul
 SUBMIT_GRACE_SECONDS = 60.0
 """Seconds in which a batch's first message must be processed before a tick sends another."""
 POLL_GRACE_SECONDS = 10.0
-"""Seconds that a message to poll may be late before a tick polls instead: two polls at the same time waste one."""
+"""Seconds that a message to poll may be late before a tick polls instead.
+
+Two polls at the same time waste one.
+"""
 
 MAX_AHEAD_SECONDS = 180.0
-"""Seconds after which an item may be due when its message arrives. If it is due later, the message was delivered again
-after somebody has worked on the item, and has perhaps died: it is left until it is due, so that it is tried for days.
+"""Seconds after which an item may be due when its message arrives.
+
+If it is due later, the message was delivered again
+after somebody has worked on the item, and has perhaps died: it is left until it is due, so that it
+is tried for days.
 """
 
 MAX_DELAY_SECONDS = 900
@@ -44,7 +58,10 @@ QUEUE_GONE = frozenset({"AWS.SimpleQueueService.NonExistentQueue", "QueueDoesNot
 """Codes of a queue that somebody deleted."""
 
 MAX_HOPS = 14
-"""Invocations, each called by a message of the one before, after which nothing more is sent: Lambda ends 16 of them."""
+"""Invocations, each called by a message of the one before, after which nothing more is sent.
+
+Lambda ends 16 of them.
+"""
 
 
 class _Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -71,7 +88,10 @@ class SubmitMessage(_Message, frozen=True, tag_field="do", tag="submit"):
 
 
 class PollMessage(_Message, frozen=True, tag_field="do", tag="poll"):
-    """Poll batches of any jobs, given as pairs of job id and number; none: pull events, and poll those they tell of."""
+    """Poll batches of any jobs, given as pairs of job id and number; none.
+
+    Pull events, and poll those they tell of.
+    """
 
     batches: tuple[tuple[str, str], ...]
 
@@ -95,11 +115,14 @@ decode_message = msgspec.json.Decoder(Message).decode
 
 @dataclass(frozen=True, slots=True)
 class Queues:
-    """The work queues by their URLs; each kind of message has its own, so that none takes the room of another.
+    """The work queues by their URLs.
+
+    Each kind of message has its own, so that none takes the room of another.
 
     Attributes:
         hops: of the message that called this invocation.
-        covered: gets job and number of each item that a message was sent for; an empty number is the job itself.
+        covered: gets job and number of each item that a message was sent for; an empty number is
+            the job itself.
     """
 
     client: SQSClient
@@ -119,7 +142,10 @@ class Queues:
 
     @property
     def can_wake(self) -> bool:
-        """Whether an invocation may follow that may send messages: one that may not would only postpone what is due."""
+        """Whether an invocation may follow that may send messages.
+
+        One that may not would only postpone what is due.
+        """
         return self.hops < MAX_HOPS - 1
 
     def send(self, message: Message, delay: float = 0) -> None:
@@ -127,21 +153,26 @@ class Queues:
         self.send_all([message], [delay])
 
     def send_all(self, messages: Sequence[Message], delays: Sequence[float] = ()) -> None:
-        """Send messages of one kind, ten at a time; none at the end of a chain, whose items are due at their time.
+        """Send messages of one kind, ten at a time.
+
+        None at the end of a chain, whose items are due at their time.
 
         Args:
             messages: all to the same queue.
             delays: seconds from now for each message; empty for none.
 
         Raises:
-            StorageError: SQS did not accept all of them; the items become due again at their `due_at`.
+            StorageError: SQS did not accept all of them; the items become due again at their
+                `due_at`.
         """
         for start in range(0, len(messages) if self.can_send else 0, 10):
             chosen = messages[start : start + 10]
             entries = [
                 {
                     "Id": str(index),
-                    "MessageBody": msgspec.json.encode(msgspec.structs.replace(message, hops=self.hops + 1)).decode(),
+                    "MessageBody": msgspec.json.encode(
+                        msgspec.structs.replace(message, hops=self.hops + 1)
+                    ).decode(),
                     "DelaySeconds": min(max(math.ceil(delay), 0), MAX_DELAY_SECONDS),
                 }
                 for index, (message, delay) in enumerate(
@@ -149,10 +180,13 @@ class Queues:
                 )
             ]
             with storage_errors("SQS send_message_batch", QUEUE_GONE):
-                answer = self.client.send_message_batch(QueueUrl=self._url(chosen[0]), Entries=entries)  # type: ignore[arg-type]
+                answer = self.client.send_message_batch(
+                    QueueUrl=self._url(chosen[0]), Entries=entries
+                )  # type: ignore[arg-type]
             if answer.get("Failed"):
                 raise StorageError(
-                    f"SQS refused {len(answer['Failed'])} of {len(chosen)} messages: {answer['Failed'][0]['Code']}"
+                    f"SQS refused {len(answer['Failed'])} of {len(chosen)} messages: "
+                    f"{answer['Failed'][0]['Code']}"
                 )
             for message in chosen:
                 for job_id, number in _items_of(message):
@@ -165,16 +199,22 @@ class Queues:
             StorageError: SQS failed.
         """
         with storage_errors("SQS change_message_visibility"):
-            self.client.change_message_visibility(QueueUrl=url, ReceiptHandle=receipt, VisibilityTimeout=round(seconds))
+            self.client.change_message_visibility(
+                QueueUrl=url, ReceiptHandle=receipt, VisibilityTimeout=round(seconds)
+            )
 
     def waiting(self, url: str) -> int:
-        """The approximate number of messages of a queue that are not in flight; SQS may be up to a minute behind.
+        """The approximate number of messages of a queue that are not in flight.
+
+        SQS may be up to a minute behind.
 
         Raises:
             StorageError: SQS failed.
         """
         with storage_errors("SQS get_queue_attributes", QUEUE_GONE):
-            answer = self.client.get_queue_attributes(QueueUrl=url, AttributeNames=["ApproximateNumberOfMessages"])
+            answer = self.client.get_queue_attributes(
+                QueueUrl=url, AttributeNames=["ApproximateNumberOfMessages"]
+            )
         return int(answer["Attributes"]["ApproximateNumberOfMessages"])
 
     def _url(self, message: Message) -> str:

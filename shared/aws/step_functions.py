@@ -1,6 +1,7 @@
 """Step Functions: reports to an execution that waits with a task token. Knows nothing about jobs.
 
-The token is a secret, and Step Functions' messages may quote it: no error that leaves this module contains it.
+The token is a secret, and Step Functions' messages may quote it: no error that leaves this module
+contains it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 GONE = frozenset({"InvalidToken", "TaskDoesNotExist", "TaskTimedOut"})
-"""Codes of a token that no task waits with, or no longer: the same for one that was reported to already."""
+"""Codes of a token that no task waits with, or no longer.
+
+The same for one that was reported to already.
+"""
 REFUSED = frozenset(
     {
         *("AccessDeniedException", "InvalidOutput", "ValidationException"),
@@ -24,7 +28,10 @@ REFUSED = frozenset(
 )
 """Codes of a report that will be refused again: a policy, a machine's key, or what it says."""
 MAX_OUTPUT, MAX_ERROR, MAX_CAUSE = 262_144, 256, 32_768
-"""Characters that Step Functions takes of what a task returns, of its error and of the error's cause."""
+"""Characters that Step Functions takes of what a task returns.
+
+Of its error and of the error's cause.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +40,8 @@ class Gone:
 
     Attributes:
         code: Step Functions' own.
-        sent_again: the SDK got no answer at first and sent the report again, so it may have found its own first one.
+        sent_again: the SDK got no answer at first and sent the report again, so it may have found
+            its own first one.
     """
 
     code: str
@@ -41,7 +49,10 @@ class Gone:
 
 
 class StepFunctions:
-    """Executions that wait for a report. Each report returns None if it was taken, or that its task is gone."""
+    """Executions that wait for a report.
+
+    Each report returns None if it was taken, or that its task is gone.
+    """
 
     def __init__(self, client: Callable[[], Any]) -> None:
         """Take a function that creates the client: most invocations report to no execution."""
@@ -59,7 +70,8 @@ class StepFunctions:
             output: JSON, at most `MAX_OUTPUT` characters.
 
         Raises:
-            RefusedError: Step Functions refuses the report, and will until somebody changes something.
+            RefusedError: Step Functions refuses the report, and will until somebody changes
+                something.
             StorageError: it failed; the report must be sent again.
         """
         return self._send("send_task_success", token, output=output)

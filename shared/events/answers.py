@@ -1,7 +1,8 @@
 """What an answer says about the events of its model, and what that means for the polls of others.
 
-Polls of a model whose events come are a safety net. A batch is due when it would be without events; a poll that is not
-needed is put off then, as long as it is certain that events came since the batch was accepted.
+Polls of a model whose events come are a safety net. A batch is due when it would be without events;
+a poll that is not needed is put off then, as long as it is certain that events came since the batch
+was accepted.
 """
 
 from __future__ import annotations
@@ -23,17 +24,30 @@ if TYPE_CHECKING:
 NET_SECONDS = 60.0
 """Seconds by which a poll that was put off is looked at later than the next one would be without events."""
 QUICK_SECONDS, EVENT_SECONDS = 1.0, 5.0
-"""Median of a model's times below which no event is sooner than a poll; and seconds after which one is late."""
+"""Median of a model's times below which no event is sooner than a poll.
+
+And seconds after which one is late.
+"""
 NET_PERCENTILE, NET_MEDIANS = 0.99, 3.0
-"""No poll is put off when nearly all batches of the model are over, or beyond so many times their median."""
+"""No poll is put off when nearly all batches of the model are over.
+
+Or beyond so many times their median.
+"""
 
 
 def waits_for_event(services: Services, job: Job, batch: Batch, now: float) -> float:
-    """Seconds for which a batch that is due is not polled, because its event will tell when it is over; 0 if it is.
+    """Seconds for which a batch that is due is not polled.
 
-    An event of its model has come since it was accepted; where the queue was not read since, it is read first.
+    Because its event will tell when it is over; 0 if it is.
+
+    An event of its model has come since it was accepted; where the queue was not read since, it is
+    read first.
     """
-    if batch.told_at or len(batch.submissions) != 1 or (known := subscribed_if_known(services, job)) is None:
+    if (
+        batch.told_at
+        or len(batch.submissions) != 1
+        or (known := subscribed_if_known(services, job)) is None
+    ):
         return 0.0
     model, accepted, pulled_at = job.plan.model, batch.submissions[0].at, known.state.pulled_at
     age = now - accepted
@@ -68,18 +82,26 @@ def _net_age(services: Services, model: str, now: float) -> float:
 
 
 def pending_until(told: float) -> float:
-    """The age at which a batch was pending that was told of at this age, seconds: it takes a pull, and its delay."""
+    """The age at which a batch was pending that was told of at this age, seconds.
+
+    It takes a pull, and its delay.
+    """
     return told - pull_interval(told) - IN_TIME_SECONDS
 
 
 def note_answer(services: Services, job: Job, batch: Batch, now: float) -> None:
     """Note, before a batch that was polled is `done`, whether an event told of its answer."""
     if (events := _judged(services, job, batch)) is not None:
-        events.coming.note(job.plan.model, batch.submissions[-1].request_id, now, told=batch.told_at > 0)
+        events.coming.note(
+            job.plan.model, batch.submissions[-1].request_id, now, told=batch.told_at > 0
+        )
 
 
 def note_told_meanwhile(services: Services, job: Job, batch: Batch, now: float) -> None:
-    """Note, once a batch is `done`, an event that came while it was polled and its answer collected."""
+    """Note, once a batch is `done`.
+
+    An event that came while it was polled and its answer collected.
+    """
     if batch.told_at or (events := _judged(services, job, batch)) is None:
         return
     try:
@@ -91,9 +113,17 @@ def note_told_meanwhile(services: Services, job: Job, batch: Batch, now: float) 
         events.coming.note(job.plan.model, batch.submissions[-1].request_id, now, told=True)
 
 
-def note_late(events: Events | None, model: str, request_id: str, batch: Batch | None, at: float) -> None:
+def note_late(
+    events: Events | None, model: str, request_id: str, batch: Batch | None, at: float
+) -> None:
     """Note an event, sent at a time, Unix seconds, of a batch whose answer was found without it."""
-    if events and batch and batch.state is BatchState.DONE and not batch.told_at and batch.completed_at is not None:
+    if (
+        events
+        and batch
+        and batch.state is BatchState.DONE
+        and not batch.told_at
+        and batch.completed_at is not None
+    ):
         in_time = at <= batch.completed_at + IN_TIME_SECONDS
         if in_time and model:
             events.coming.note(model, request_id, batch.completed_at, told=True)
@@ -107,4 +137,8 @@ def _judged(services: Services, job: Job, batch: Batch) -> Events | None:
     if not accepted.request_id:
         return None
     # An event that came counts; one that did not, only if it had to come.
-    return known.events if batch.told_at or accepted.at >= known.subscription.at + NEW_SECONDS else None
+    return (
+        known.events
+        if batch.told_at or accepted.at >= known.subscription.at + NEW_SECONDS
+        else None
+    )

@@ -1,8 +1,11 @@
-"""Whether the events of a model come, so that its polls may wait for them: one control item for each model.
+"""Whether the events of a model come, so that its polls may wait for them.
 
-An event that was pulled after the answer was found counts if its message was sent in time; an answer counts against the
-model only once the queue was pulled and had no event for it. So an idle stack learns nothing, and forgets nothing.
-Nothing here ever fails: without the table, polls come as without events.
+One control item for each model.
+
+An event that was pulled after the answer was found counts if its message was sent in time; an
+answer counts against the model only once the queue was pulled and had no event for it. So an idle
+stack learns nothing, and forgets nothing. Nothing here ever fails: without the table, polls come as
+without events.
 """
 
 from __future__ import annotations
@@ -31,7 +34,10 @@ IN_TIME_SECONDS = 10.0
 NEW_SECONDS = 60.0
 """Seconds after a subscription in which accepted batches do not count against its events."""
 FIRST_ASIDE_SECONDS, MAX_ASIDE_SECONDS = 3_600.0, 86_400.0
-"""Seconds for which a model's polls come as without events, after an event that did not come; doubled each time."""
+"""Seconds for which a model's polls come as without events, after an event that did not come.
+
+Doubled each time.
+"""
 CACHED_SECONDS = 10.0
 ASIDE = ("overdue_at", "aside_until", "aside_seconds")
 TIMES = (*ASIDE, "seen_at")
@@ -51,7 +57,8 @@ class Record:
 
     Attributes:
         answers: the last ones, in no order.
-        overdue_at: when the answer was found whose event put the model aside last, Unix seconds; 0: none ever.
+        overdue_at: when the answer was found whose event put the model aside last, Unix seconds; 0:
+            none ever.
         aside_until: until when its events are not waited for, Unix seconds.
         aside_seconds: for how long.
         seen_at: when the youngest batch was accepted of which any event has come, Unix seconds.
@@ -64,12 +71,17 @@ class Record:
     seen_at: float = 0.0
 
     def overdue(self, pulled_at: float) -> float:
-        """When the latest answer was found whose event is overdue, though it was waited for; 0 if there is none.
+        """When the latest answer was found whose event is overdue, though it was waited for.
+
+        0 if there is none.
 
         Args:
             pulled_at: when the queue was last pulled until it was empty, Unix seconds.
         """
-        return max((one.at for one in self._without_event(pulled_at) if one.at > self.aside_until), default=0.0)
+        return max(
+            (one.at for one in self._without_event(pulled_at) if one.at > self.aside_until),
+            default=0.0,
+        )
 
     def come(self, pulled_at: float, now: float, least: int = MIN_TOLD) -> bool:
         """Whether the events come, as at least so many answers show."""
@@ -82,11 +94,17 @@ class Record:
     def put_aside(self, overdue_at: float, now: float) -> Record:
         """The same, put aside for longer if that is repeated within a day."""
         is_repeated = self.aside_seconds > 0 and now - self.aside_until < MAX_ASIDE_SECONDS
-        seconds = min(2 * self.aside_seconds, MAX_ASIDE_SECONDS) if is_repeated else FIRST_ASIDE_SECONDS
-        return replace(self, overdue_at=overdue_at, aside_until=now + seconds, aside_seconds=seconds)
+        seconds = (
+            min(2 * self.aside_seconds, MAX_ASIDE_SECONDS) if is_repeated else FIRST_ASIDE_SECONDS
+        )
+        return replace(
+            self, overdue_at=overdue_at, aside_until=now + seconds, aside_seconds=seconds
+        )
 
     def _without_event(self, pulled_at: float) -> Iterable[Answer]:
-        return (one for one in self.answers if not one.told and one.at + IN_TIME_SECONDS < pulled_at)
+        return (
+            one for one in self.answers if not one.told and one.at + IN_TIME_SECONDS < pulled_at
+        )
 
 
 class Coming(Table):
@@ -109,7 +127,10 @@ class Coming(Table):
         return self._recent(model, pulled_at, now).come(pulled_at, now)
 
     def comes(self, model: str, accepted: float, pulled_at: float, now: float) -> bool:
-        """Whether the event of a batch comes: those of its model do, also since it was accepted, Unix seconds."""
+        """Whether the event of a batch comes.
+
+        Those of its model do, also since it was accepted, Unix seconds.
+        """
         if self._recent(model, pulled_at, now).seen_at < accepted:
             self.known.pop(model)  # One may have come meanwhile.
         record = self._recent(model, pulled_at, now)
@@ -132,7 +153,10 @@ class Coming(Table):
         return record
 
     def note(self, model: str, request_id: str, at: float, *, told: bool) -> None:
-        """Note an answer found at a time, Unix seconds; its place follows from the id, so a later note replaces it."""
+        """Note an answer found at a time, Unix seconds.
+
+        Its place follows from the id, so a later note replaces it.
+        """
         slot = f"a{crc32(request_id.encode()) % ANSWERS}"
         try:
             self._set(model, {slot: attribute((at, int(told)))})
@@ -142,7 +166,11 @@ class Coming(Table):
     def note_seen(self, model: str, accepted: float) -> None:
         """Note that an event has come of a batch that was accepted at a time, Unix seconds."""
         try:
-            self._set(model, {"seen_at": attribute(accepted)}, "attribute_not_exists(seen_at) OR seen_at < :v0")
+            self._set(
+                model,
+                {"seen_at": attribute(accepted)},
+                "attribute_not_exists(seen_at) OR seen_at < :v0",
+            )
         except ConditionFailedError:
             return
 
@@ -157,7 +185,9 @@ class Coming(Table):
 
     def _read(self, model: str) -> Record:
         item = self.get(self._key(model)) or {}
-        answers = (_answer(wire) for name, wire in item.items() if name[:1] == "a" and name[1:].isdigit())
+        answers = (
+            _answer(wire) for name, wire in item.items() if name[:1] == "a" and name[1:].isdigit()
+        )
         told = {name: float(item[name]["N"]) for name in TIMES if name in item}
         return Record(tuple(one for one in answers if one), **told)
 
@@ -174,8 +204,11 @@ class Coming(Table):
         self.call(
             "update_item",
             Key=self._key(model),
-            UpdateExpression="SET " + ", ".join(f"{name} = :v{index}" for index, name in enumerate(wired)),
-            ExpressionAttributeValues={f":v{index}": wire for index, wire in enumerate(wired.values())},
+            UpdateExpression="SET "
+            + ", ".join(f"{name} = :v{index}" for index, name in enumerate(wired)),
+            ExpressionAttributeValues={
+                f":v{index}": wire for index, wire in enumerate(wired.values())
+            },
             **({"ConditionExpression": condition} if condition else {}),
         )
 

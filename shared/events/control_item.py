@@ -1,4 +1,7 @@
-"""The control item of an account's events: its queue, its subscriptions, what was refused, and when to pull next."""
+"""The control item of an account's events.
+
+Its queue, its subscriptions, what was refused, and when to pull next.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,10 @@ if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
 ASIDE_SECONDS = (60.0, 300.0, 900.0, 3_600.0)
-"""Seconds for which nothing is pulled after the first, second, third and each further refusal in a row."""
+"""Seconds for which nothing is pulled after the first, second.
+
+Third and each further refusal in a row.
+"""
 CACHED_STATE_SECONDS = 5.0
 STALE_SECONDS = 60.0
 """Seconds after which a pull that was planned and not made counts no longer."""
@@ -59,7 +65,8 @@ class EventsState:
         youngest_at: when the youngest batch was accepted.
         pull_at: when to pull next.
         pulls_until: when the last of the pulls comes for which messages are on their way.
-        quiet_until: until when no batch can be over, as far as was known when the youngest was accepted.
+        quiet_until: until when no batch can be over, as far as was known when the youngest was
+            accepted.
         pulled_at: when the queue was last pulled until it was empty.
         subscriptions: by model; each is an attribute of the item, named as the model.
     """
@@ -124,7 +131,9 @@ class EventsItem(Table):
         return state
 
     def state(self) -> EventsState:
-        """What is known. An item that cannot be read is deleted, so that the next submit sets everything up again.
+        """What is known. An item that cannot be read is deleted.
+
+        So that the next submit sets everything up again.
 
         Raises:
             StorageError: DynamoDB failed.
@@ -151,7 +160,9 @@ class EventsItem(Table):
         return self.change({"busy_until": until}, free, {"now": now})
 
     def claim_pull(self, seen: EventsState, next_at: float, pulls_until: float) -> bool:
-        """Plan the next pull, which claims this one; False if another function did, or a batch is to be seen sooner.
+        """Plan the next pull, which claims this one.
+
+        False if another function did, or a batch is to be seen sooner.
 
         Args:
             seen: the item as it was read.
@@ -161,8 +172,14 @@ class EventsItem(Table):
         Raises:
             StorageError: DynamoDB failed.
         """
-        same = "pull_at = :seen" if seen.pull_at else "(attribute_not_exists(pull_at) OR pull_at = :seen)"
-        return self.change({"pull_at": next_at, "pulls_until": pulls_until}, same, {"seen": seen.pull_at})
+        same = (
+            "pull_at = :seen"
+            if seen.pull_at
+            else "(attribute_not_exists(pull_at) OR pull_at = :seen)"
+        )
+        return self.change(
+            {"pull_at": next_at, "pulls_until": pulls_until}, same, {"seen": seen.pull_at}
+        )
 
     def put_off_pull(self, seen: float, next_at: float) -> None:
         """Plan a pull that is due for later; a batch that is to be seen sooner keeps its time.
@@ -201,7 +218,10 @@ class EventsItem(Table):
         self._write({model: {"M": attributes(subscription)}, "busy_until": attribute(0.0)})
 
     def change(
-        self, changes: Mapping[str, object], condition: str = "", values: Mapping[str, object] | None = None
+        self,
+        changes: Mapping[str, object],
+        condition: str = "",
+        values: Mapping[str, object] | None = None,
     ) -> bool:
         """Write attributes; False if the condition did not hold.
 
@@ -213,16 +233,24 @@ class EventsItem(Table):
         Raises:
             StorageError: DynamoDB failed.
         """
-        return self._write({name: attribute(value) for name, value in changes.items()}, condition, values)
+        return self._write(
+            {name: attribute(value) for name, value in changes.items()}, condition, values
+        )
 
-    def _write(self, wired: Mapping[str, Any], condition: str = "", values: Mapping[str, object] | None = None) -> bool:
+    def _write(
+        self,
+        wired: Mapping[str, Any],
+        condition: str = "",
+        values: Mapping[str, object] | None = None,
+    ) -> bool:
         self.cached = (0.0, EventsState())
         names = {f"#n{index}": name for index, name in enumerate(wired)}
         try:
             self.call(
                 "update_item",
                 Key=self.key,
-                UpdateExpression="SET " + ", ".join(f"{short} = :v{index}" for index, short in enumerate(names)),
+                UpdateExpression="SET "
+                + ", ".join(f"{short} = :v{index}" for index, short in enumerate(names)),
                 ExpressionAttributeNames=names,
                 ExpressionAttributeValues={
                     **{f":v{index}": wire for index, wire in enumerate(wired.values())},

@@ -1,8 +1,9 @@
 """Which batch an id belongs to: one item for each id, written by whoever comes first.
 
-The function that submits writes the batch, after the batch is `queued`; whoever reads an event of an id that no batch
-has writes what the event says. Each write returns the item as it is afterwards, so one of the two sees the other,
-whatever their order. A lost item costs a batch its events, and nothing else.
+The function that submits writes the batch, after the batch is `queued`; whoever reads an event of
+an id that no batch has writes what the event says. Each write returns the item as it is afterwards,
+so one of the two sees the other, whatever their order. A lost item costs a batch its events, and
+nothing else.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ class KnownId:
         number: the batch's number.
         round: the batch's round in which it was accepted.
         at: when the batch was accepted, Unix seconds.
-        over_at: Unix seconds of the event that said that it is over, by Cloudflare's clock; 0 if none came before.
+        over_at: Unix seconds of the event that said that it is over, by Cloudflare's clock; 0 if
+            none came before.
     """
 
     job_id: str = ""
@@ -51,16 +53,30 @@ class Ids(Table):
     """The ids of the one table. Calls raise `StorageError` if DynamoDB fails."""
 
     def assign(self, request_id: str, job_id: str, number: str, round_: int, now: float) -> KnownId:
-        """Note the batch of an id; return the item as it is then: it has what events said before."""
-        given = {"job_id": job_id, "number": number, "at": now, **({"round": round_} if round_ else {})}
+        """Note the batch of an id; return the item as it is then.
+
+        It has what events said before.
+        """
+        given = {
+            "job_id": job_id,
+            "number": number,
+            "at": now,
+            **({"round": round_} if round_ else {}),
+        }
         return self._note(request_id, given, now)
 
     def note(self, event: Event, now: float) -> KnownId:
-        """Note that a batch is over whose id no batch had; return the item as it is then: now a batch may have it."""
+        """Note that a batch is over whose id no batch had; return the item as it is then.
+
+        Now a batch may have it.
+        """
         return self._note(event.request_id, {"over_at": event.at}, now)
 
     def look_up(self, ids: Collection[str]) -> dict[str, KnownId | None]:
-        """What is known of at most `MAX_LOOKED_UP` ids, with one call; None for an id that DynamoDB did not read."""
+        """What is known of at most `MAX_LOOKED_UP` ids, with one call.
+
+        None for an id that DynamoDB did not read.
+        """
         wanted = {one: _key(one) for one in ids if _is_short(one)}
         if not wanted:
             return {}
@@ -70,15 +86,22 @@ class Ids(Table):
             RequestItems={self.table: {"Keys": list(wanted.values()), "ConsistentRead": True}},
         )
         items = {item["pk"]["S"]: item for item in answer["Responses"].get(self.table, [])}
-        unread = {key["pk"]["S"] for key in answer.get("UnprocessedKeys", {}).get(self.table, {}).get("Keys", ())}
+        unread = {
+            key["pk"]["S"]
+            for key in answer.get("UnprocessedKeys", {}).get(self.table, {}).get("Keys", ())
+        }
         return {
-            one: None if (pk := key["pk"]["S"]) in unread else _known(items.get(pk, {})) for one, key in wanted.items()
+            one: None if (pk := key["pk"]["S"]) in unread else _known(items.get(pk, {}))
+            for one, key in wanted.items()
         }
 
     def _note(self, request_id: str, given: Mapping[str, object], now: float) -> KnownId:
         if not _is_short(request_id):
             return KnownId()
-        wired = {name: attribute(value) for name, value in {**given, "ttl": int(now) + ID_LIFE_SECONDS}.items()}
+        wired = {
+            name: attribute(value)
+            for name, value in {**given, "ttl": int(now) + ID_LIFE_SECONDS}.items()
+        }
         answer = self.call(
             "update_item",
             Key=_key(request_id),
@@ -91,7 +114,10 @@ class Ids(Table):
 
 
 def _known(item: Mapping[str, Any]) -> KnownId:
-    """What an item holds; nobody's, if it cannot be read: then its events are lost, and nothing else."""
+    """What an item holds; nobody's, if it cannot be read.
+
+    Then its events are lost, and nothing else.
+    """
     try:
         return read(item, KnownId)
     except UnreadableItemError:

@@ -1,4 +1,7 @@
-"""When the queue is pulled: soon after a young batch may be over, and the older the youngest is, the more rarely."""
+"""When the queue is pulled.
+
+Soon after a young batch may be over, and the older the youngest is, the more rarely.
+"""
 
 from __future__ import annotations
 
@@ -21,21 +24,29 @@ FAST_PERCENTILE, FAST_SHARE = 0.05, 0.8
 
 
 def pull_interval(age: float, least: float = MIN_PULL_SECONDS) -> float:
-    """Seconds between two pulls while the youngest batch is so old, in seconds, and at least so many."""
+    """Seconds between two pulls while the youngest batch is so old, in seconds.
+
+    And at least so many.
+    """
     most = MAX_PULL_SECONDS if age < YOUNG_SECONDS else MAX_LATER_PULL_SECONDS
     return min(max(age * SHARE_OF_AGE, least), most)
 
 
 def expect_events(services: Services, job: Job, number: str, submission: Submission) -> None:
-    """Note whose the id of an accepted batch is, and have the queue pulled; the batch is `queued` already.
+    """Note whose the id of an accepted batch is, and have the queue pulled.
 
-    An event that came before makes the batch due now. A failure costs the batch its events, and nothing else.
+    The batch is `queued` already.
+
+    An event that came before makes the batch due now. A failure costs the batch its events, and
+    nothing else.
     """
     events, now = services.events, services.now()
     if events is None or not submission.request_id:
         return
     try:
-        known = events.ids.assign(bare_id(submission.request_id), job.job_id, number, submission.round, submission.at)
+        known = events.ids.assign(
+            bare_id(submission.request_id), job.job_id, number, submission.round, submission.at
+        )
         if known.over_at:
             services.ledger.tell_over(job.job_id, number, submission.round, now)
             return

@@ -1,8 +1,11 @@
-"""Makes the queue and subscribes models, at the submit that first needs it; removes both when events are switched off.
+"""Makes the queue and subscribes models, at the submit that first needs it.
 
-Everything is found by its name and corrected, so doing it twice, or by two functions at once, leaves one queue. A
-function that dies at any point leaves something that the next one finds. Whatever fails costs a submit at most
-`SET_UP_SECONDS` and stops nothing: the batch is polled as without events.
+Removes both when events are switched off.
+
+Everything is found by its name and corrected, so doing it twice, or by two functions at once,
+leaves one queue. A function that dies at any point leaves something that the next one finds.
+Whatever fails costs a submit at most `SET_UP_SECONDS` and stops nothing: the batch is polled as
+without events.
 """
 
 from __future__ import annotations
@@ -19,7 +22,13 @@ from shared.events.control_item import EventsItem, EventsState, Subscription
 from shared.events.ids import Ids
 from shared.observability import logger
 from shared.workers_ai.client import WorkersAI
-from shared.workers_ai.queues_api import CONSUMER, QUEUE_SETTINGS, NoCallLeftError, QueuesApi, QueuesRefusedError
+from shared.workers_ai.queues_api import (
+    CONSUMER,
+    QUEUE_SETTINGS,
+    NoCallLeftError,
+    QueuesApi,
+    QueuesRefusedError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -36,11 +45,17 @@ BUSY_SECONDS = 15.0
 UNCHANGED_SECONDS = 60.0
 """Seconds for which a process does not look again whether a model is subscribed."""
 REFUSED_SET_UP_SECONDS, FAILED_SECONDS = 86_400.0, 3_600.0
-"""Seconds until a set-up is tried again: after a refusal that lasts, and after any other failure."""
+"""Seconds until a set-up is tried again.
+
+After a refusal that lasts, and after any other failure.
+"""
 MAX_MODELS = 200
 """Models that the control item lists: its size is bounded."""
 SET_UP_CALLS, SUBSCRIBE_CALLS = 6, 2
-"""Calls of a whole set-up, and of one more model's, as a rule: they are taken at once, so that none stops half-way."""
+"""Calls of a whole set-up, and of one more model's, as a rule.
+
+They are taken at once, so that none stops half-way.
+"""
 TAKEN = "another subscription has the events of this model"
 OF_WORKER = "the queue is read by a Worker, which Dropbatch does not replace"
 
@@ -55,7 +70,8 @@ class Events:
         coming: whether the events of each model come.
         api: the Queues API.
         name: of the queue.
-        looked: by model, until when this process need not look whether it is subscribed, Unix seconds.
+        looked: by model, until when this process need not look whether it is subscribed, Unix
+            seconds.
     """
 
     item: EventsItem
@@ -73,14 +89,19 @@ def events_of(services: Services) -> Events | None:
         return services.events
     item = EventsItem(services.ledger.client, settings.table_name, settings.cloudflare_account_id)
     ids = Ids(services.ledger.client, settings.table_name)
-    queues = WorkersAI(services.api.http, services.api.transport, services.tokens.queues_credentials)
+    queues = WorkersAI(
+        services.api.http, services.api.transport, services.tokens.queues_credentials
+    )
     coming = Coming(services.ledger.client, settings.table_name, settings.cloudflare_account_id)
     api = QueuesApi(queues, services.now, pass_on=services.tokens.pass_queues_on)
     return Events(item, ids, coming, api, settings.events_queue_name)
 
 
 def subscribe(services: Services, model: str) -> None:
-    """Have the events of a model's batches sent to the stack's queue, before its first submit is claimed."""
+    """Have the events of a model's batches sent to the stack's queue.
+
+    Before its first submit is claimed.
+    """
     events, now = services.events, services.now()
     if events is None or events.looked.get(model, 0.0) > now:
         return
@@ -88,7 +109,8 @@ def subscribe(services: Services, model: str) -> None:
     try:
         is_over = _set_up(services, events, model)
         while not is_over and services.now() < now + SET_UP_SECONDS:
-            services.sleep(OTHER_SECONDS)  # A batch that is submitted meanwhile would have no events.
+            # A batch that is submitted meanwhile would have no events.
+            services.sleep(OTHER_SECONDS)
             is_over = _set_up(services, events, model)
     except StorageError as error:
         logger.warning("events not set up", reason=str(error))
@@ -108,7 +130,8 @@ def _set_up(services: Services, events: Events, model: str) -> bool:
         return False
     calls = SUBSCRIBE_CALLS if state.queue_id else SET_UP_CALLS
     if services.budget.free(now).paused or not services.budget.permit_check(now, calls):
-        events.looked.pop(model, None)  # The next submit tries again. What refuses models may refuse queues for a day.
+        # The next submit tries again. What refuses models may refuse queues for a day.
+        events.looked.pop(model, None)
         return True
     if not events.item.claim(now, now + BUSY_SECONDS):
         return False
@@ -146,7 +169,9 @@ class _SetUp:
                 self._note_refusal(refused)
                 return
             made = Subscription(again_at=self.now() + FAILED_SECONDS, problem=str(refused))
-        logger.info("events of a model", model=model, subscribed=bool(made.id), problem=made.problem)
+        logger.info(
+            "events of a model", model=model, subscribed=bool(made.id), problem=made.problem
+        )
         item.note_subscription(model, made)
 
     def _note_refusal(self, refused: QueuesRefusedError) -> None:
@@ -156,11 +181,19 @@ class _SetUp:
             return
         until = now + (REFUSED_SET_UP_SECONDS if refused.lasting else FAILED_SECONDS)
         logger.warning("events not set up", reason=str(refused))
-        said = {"refused_at": now, "refusal": str(refused), "refused_until": until, "busy_until": 0.0}
+        said = {
+            "refused_at": now,
+            "refusal": str(refused),
+            "refused_until": until,
+            "busy_until": 0.0,
+        }
         self.events.item.change(said)
 
     def _queue(self) -> str:
-        """The stack's queue, with an HTTP consumer; made if it does not exist, corrected if it differs."""
+        """The stack's queue, with an HTTP consumer.
+
+        Made if it does not exist, corrected if it differs.
+        """
         api, name = self.api, self.events.name
         found = api.queue(name)
         if found is None:
@@ -176,7 +209,13 @@ class _SetUp:
         if not _has(found.get("settings"), QUEUE_SETTINGS):
             api.correct_queue(queue_id)
         self._consumer(queue_id)
-        made = {"queue_id": queue_id, "queue_name": name, "made_at": self.now(), "refusal": "", "refused_until": 0.0}
+        made = {
+            "queue_id": queue_id,
+            "queue_name": name,
+            "made_at": self.now(),
+            "refusal": "",
+            "refused_until": 0.0,
+        }
         self.events.item.change(made)
         return queue_id
 
@@ -203,7 +242,9 @@ class _SetUp:
             if not refused.may_exist:
                 raise
             said = refused
-        of_model = [one for one in self.api.subscriptions() if _member(one, "source", "model_name") == model]
+        of_model = [
+            one for one in self.api.subscriptions() if _member(one, "source", "model_name") == model
+        ]
         for one in of_model:
             if _member(one, "destination", "queue_id") == queue_id:
                 return str(one.get("id", ""))
@@ -222,7 +263,9 @@ def remove(services: Services, events: Events) -> None:
         StorageError: DynamoDB failed.
     """
     until = services.now() + REMOVE_SECONDS
-    api = replace(events.api, now=services.now, until=until, permit=partial(_wait_for_call, services, until))
+    api = replace(
+        events.api, now=services.now, until=until, permit=partial(_wait_for_call, services, until)
+    )
     found = api.queue(events.name)
     if found is not None:
         queue_id = str(found.get("queue_id", ""))
@@ -248,7 +291,9 @@ def subscription_name(queue_name: str, model: str) -> str:
 
 def _has(settings: object, wanted: dict[str, Any] | Any) -> bool:  # noqa: ANN401 - the API's own JSON
     """Whether settings hold the wanted ones; those that the API does not show are not corrected."""
-    return not isinstance(settings, dict) or all(settings.get(name, value) == value for name, value in wanted.items())
+    return not isinstance(settings, dict) or all(
+        settings.get(name, value) == value for name, value in wanted.items()
+    )
 
 
 def _member(found: dict[str, Any], outer: str, name: str) -> object:

@@ -1,4 +1,7 @@
-"""What is known of the events of a job's model: whether it is subscribed. Nothing is set up here."""
+"""What is known of the events of a job's model: whether it is subscribed.
+
+Nothing is set up here.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,9 @@ class Subscribed(NamedTuple):
 
 
 def subscribed(services: Services, job: Job) -> Subscribed | None:
-    """What is known of the events of a job's model; None without a subscription, and for another account.
+    """What is known of the events of a job's model.
+
+    None without a subscription, and for another account.
 
     Raises:
         StorageError: DynamoDB failed.
@@ -34,7 +39,11 @@ def subscribed(services: Services, job: Job) -> Subscribed | None:
         return None
     state = events.item.recent(services.now())
     subscription = state.subscriptions.get(job.plan.model)
-    return Subscribed(events, state, subscription) if subscription is not None and subscription.id else None
+    return (
+        Subscribed(events, state, subscription)
+        if subscription is not None and subscription.id
+        else None
+    )
 
 
 def subscribed_if_known(services: Services, job: Job) -> Subscribed | None:

@@ -45,7 +45,8 @@ class Batches(Table):
             limit: maximum items to read; None for all.
             prefix: only numbers that begin with this.
             page_size: items to read at a time, if the caller may stop early.
-            unreadable: gets the numbers of the batches that cannot be read, which are left out then.
+            unreadable: gets the numbers of the batches that cannot be read, which are left out
+                then.
 
         Raises:
             UnreadableItemError: a batch cannot be read, and `unreadable` is None.
@@ -66,7 +67,11 @@ class Batches(Table):
                 "query",
                 **condition,
                 **position,
-                **({"Limit": min(sizes)} if (sizes := [size for size in (left, page_size) if size]) else {}),
+                **(
+                    {"Limit": min(sizes)}
+                    if (sizes := [size for size in (left, page_size) if size])
+                    else {}
+                ),
                 ConsistentRead=True,
             )
             for item in page["Items"]:
@@ -101,7 +106,10 @@ class Batches(Table):
         return batch if self.create(item) else None
 
     def begin_submit(self, batch: Batch, fence: float, **updates: object) -> Batch | None:
-        """`ready` to `submitting`, before the POST, with updates; no other function may try before `fence`."""
+        """`ready` to `submitting`, before the POST, with updates.
+
+        No other function may try before `fence`.
+        """
         return self._change_batch(
             batch,
             {
@@ -116,7 +124,8 @@ class Batches(Table):
                 "attempt": batch.attempt + 1,
                 "fence": fence,
                 "held": None,
-                "work": DueKind.POLL,  # A batch left by a dead function is recovered even while submits are paused.
+                # A batch left by a dead function is recovered even while submits are paused.
+                "work": DueKind.POLL,
                 "due_at": fence,
                 "claims": batch.claims + 1,
                 **updates,
@@ -134,7 +143,9 @@ class Batches(Table):
             {**_waiting(batch), "due_at": due_at, "claims": batch.claims},
         )
 
-    def accept(self, batch: Batch, submission: Submission, due_at: float, **updates: object) -> Batch | None:
+    def accept(
+        self, batch: Batch, submission: Submission, due_at: float, **updates: object
+    ) -> Batch | None:
         """`submitting` to `queued`: the API has accepted the batch under a request_id."""
         return self._change_batch(
             batch,
@@ -156,12 +167,18 @@ class Batches(Table):
         )
 
     def tell_over(self, job_id: str, number: str, round_: int, now: float) -> Batch | None:
-        """Make a queued batch due now, because an event says that it is over; None if that changes nothing.
+        """Make a queued batch due now, because an event says that it is over.
 
-        A batch that is being polled is only told: whoever polls it now has it polled again. A second event, one of an
-        earlier round, and one of a batch that is no longer queued do nothing.
+        None if that changes nothing.
+
+        A batch that is being polled is only told: whoever polls it now has it polled again. A
+        second event, one of an earlier round, and one of a batch that is no longer queued do
+        nothing.
         """
-        key, untold = batch_key(job_id, number), {"state": BatchState.QUEUED, "round": round_, "told_at": 0.0}
+        key, untold = (
+            batch_key(job_id, number),
+            {"state": BatchState.QUEUED, "round": round_, "told_at": 0.0},
+        )
         waits = {"claims": 0, "due_at": AtMost(">", now)}
         due = self.update(key, {**untold, **waits}, {"due_at": now, "told_at": now}, Batch)
         return due or self.update(key, untold, {"told_at": now}, Batch)
@@ -186,7 +203,8 @@ class Batches(Table):
     def refuse(self, batch: Batch, due_at: float, **updates: object) -> Batch | None:
         """`submitting` back to `ready`: rejected, or settled after an unknown outcome.
 
-        A batch that still has ids goes back to `queued` instead: they are polled until it is submitted again.
+        A batch that still has ids goes back to `queued` instead: they are polled until it is
+        submitted again.
         """
         return self._change_batch(
             batch,
@@ -195,15 +213,22 @@ class Batches(Table):
         )
 
     def poll_on(self, batch: Batch, due_at: float) -> Batch | None:
-        """`ready` back to `queued`: it cannot be submitted again now, and its ids may return the answer meanwhile."""
-        return self._change_batch(batch, _unchanged(batch), {**_waiting(batch), "due_at": due_at, "claims": 0})
+        """`ready` back to `queued`.
+
+        It cannot be submitted again now, and its ids may return the answer meanwhile.
+        """
+        return self._change_batch(
+            batch, _unchanged(batch), {**_waiting(batch), "due_at": due_at, "claims": 0}
+        )
 
     def postpone(self, batch: Batch, due_at: float, **updates: object) -> Batch | None:
         """Move a batch's `due_at` without claiming it."""
         return self._change_batch(batch, _unchanged(batch), {"due_at": due_at, **updates})
 
     def wait(self, batch: Batch, due_at: float, seconds: float) -> Batch | None:
-        """Postpone a batch that may not call the API now, which counts neither towards its expiry nor its claims.
+        """Postpone a batch that may not call the API now.
+
+        Which counts neither towards its expiry nor its claims.
 
         Args:
             batch: as it was read.
@@ -224,12 +249,24 @@ class Batches(Table):
         """Make a held batch due again."""
         return self._change_batch(batch, _unchanged(batch), {**_moved(batch, due_at), "held": None})
 
-    def end_without_answer(self, batch: Batch, ending: ErrorDetail, now: float, **updates: object) -> Batch | None:
-        """Back to `ready`, with how all records end without an answer; never applies to a batch that is divided."""
+    def end_without_answer(
+        self, batch: Batch, ending: ErrorDetail, now: float, **updates: object
+    ) -> Batch | None:
+        """Back to `ready`, with how all records end without an answer.
+
+        Never applies to a batch that is divided.
+        """
         return self._change_batch(
             batch,
             {**_unchanged(batch), "pieces": UNDIVIDED},
-            {"state": BatchState.READY, "ending": ending, "work": DueKind.POLL, "due_at": now, "claims": 0, **updates},
+            {
+                "state": BatchState.READY,
+                "ending": ending,
+                "work": DueKind.POLL,
+                "due_at": now,
+                "claims": 0,
+                **updates,
+            },
         )
 
     def claim_poll(self, batch: Batch, until: float) -> Batch | None:
@@ -242,13 +279,21 @@ class Batches(Table):
 
     def schedule_poll(self, batch: Batch, due_at: float, **updates: object) -> Batch | None:
         """Schedule the next poll of a batch that is not finished, with updates."""
-        settled = {"due_at": due_at, "claims": 0, "calls_fail_since": 0.0, "polls_settled": batch.polls}
+        settled = {
+            "due_at": due_at,
+            "claims": 0,
+            "calls_fail_since": 0.0,
+            "polls_settled": batch.polls,
+        }
         return self._change_batch(batch, _unchanged(batch), {**settled, **updates})
 
     def begin_round(
         self, batch: Batch, answered: str, size: int, now: float, due_at: float, **updates: object
     ) -> Batch | None:
-        """`queued` back to `ready`: the answer has arrived, but some of its records are tried again separately."""
+        """`queued` back to `ready`.
+
+        The answer has arrived, but some of its records are tried again separately.
+        """
         return self._change_batch(
             batch,
             _unchanged(batch),
@@ -292,7 +337,10 @@ class Batches(Table):
     def begin_isolation(
         self, batch: Batch, reason: ErrorDetail, cause: str, now: float, **updates: object
     ) -> Batch | None:
-        """Back to `ready`, but to isolate bad records instead of being submitted: the poll function continues."""
+        """Back to `ready`, but to isolate bad records instead of being submitted.
+
+        The poll function continues.
+        """
         return self._change_batch(
             batch,
             _unchanged(batch),
@@ -309,17 +357,28 @@ class Batches(Table):
         )
 
     def claim_isolation(self, batch: Batch, until: float) -> Batch | None:
-        """Claim a batch in which bad records are to be isolated; moves `due_at` to the claim's end."""
-        return self._change_batch(batch, _unchanged(batch), {"due_at": until, "claims": batch.claims + 1})
+        """Claim a batch in which bad records are to be isolated.
+
+        Moves `due_at` to the claim's end.
+        """
+        return self._change_batch(
+            batch, _unchanged(batch), {"due_at": until, "claims": batch.claims + 1}
+        )
 
     def decide_pieces(self, batch: Batch, pieces: int) -> Batch | None:
-        """Decide into how many pieces a claimed batch is divided; from now on it is treated as divided."""
+        """Decide into how many pieces a claimed batch is divided.
+
+        From now on it is treated as divided.
+        """
         return self._change_batch(
             batch, {**_unchanged(batch), "pieces": UNDIVIDED, "ending": ABSENT}, {"pieces": pieces}
         )
 
     def undo_pieces(self, batch: Batch, ending: ErrorDetail, now: float) -> Batch | None:
-        """Decide how all records of a batch end whose division was decided, but of which no piece could be created."""
+        """Decide how all records of a batch end whose division was decided.
+
+        But of which no piece could be created.
+        """
         return self._change_batch(
             batch,
             {**_unchanged(batch), "pieces": batch.pieces},
@@ -336,39 +395,64 @@ class Batches(Table):
         if batch.ending:
             changes["ending"] = batch.ending  # A sweep decides it with this write.
         return self._end_batch(
-            batch, {"state": batch.state, "attempt": batch.attempt, "pieces": UNDIVIDED}, changes, now
+            batch,
+            {"state": batch.state, "attempt": batch.attempt, "pieces": UNDIVIDED},
+            changes,
+            now,
         )
 
     def abandon(self, batch: Batch, now: float) -> Batch | None:
-        """`ready` to `done` without a part: not even its failed lines could be written; its job cannot finish."""
+        """`ready` to `done` without a part: not even its failed lines could be written.
+
+        Its job cannot finish.
+        """
         return self._end_batch(batch, _unchanged(batch), {"state": BatchState.DONE}, now)
 
     def _end_batch(
-        self, batch: Batch, expected: Mapping[str, object], changes: Mapping[str, object], now: float
+        self,
+        batch: Batch,
+        expected: Mapping[str, object],
+        changes: Mapping[str, object],
+        now: float,
     ) -> Batch | None:
         ended = {**changes, "completed_at": now, "ttl": int(now) + LIFE_SECONDS}
         return self._change_batch(batch, expected, ended, remove=("due_at", "work"))
 
     def _change_batch(
-        self, batch: Batch, expected: Mapping[str, object], changes: Mapping[str, object], remove: Sequence[str] = ()
+        self,
+        batch: Batch,
+        expected: Mapping[str, object],
+        changes: Mapping[str, object],
+        remove: Sequence[str] = (),
     ) -> Batch | None:
-        return self.update(batch_key(batch.job_id, batch.number), expected, changes, Batch, remove=remove)
+        return self.update(
+            batch_key(batch.job_id, batch.number), expected, changes, Batch, remove=remove
+        )
 
 
 def _waiting(batch: Batch) -> dict[str, object]:
-    """State and work of a batch that waits to be submitted: a batch with ids of this round is polled meanwhile."""
+    """State and work of a batch that waits to be submitted.
+
+    A batch with ids of this round is polled meanwhile.
+    """
     if batch.pollable:
         return {"state": BatchState.QUEUED, "work": DueKind.POLL}
     return {"state": BatchState.READY, "work": batch.submit_work}
 
 
 def _moved(batch: Batch, due_at: float) -> dict[str, object]:
-    """A `due_at` moved by a pause, and with it the clock that measures how long the batch has waited."""
+    """A `due_at` moved by a pause.
+
+    And with it the clock that measures how long the batch has waited.
+    """
     return {"due_at": due_at, "paused": batch.paused_after(due_at - _due_at(batch), due_at)}
 
 
 def _unchanged(batch: Batch) -> dict[str, object]:
-    """The condition that the batch is unchanged since it was read: its state, attempt and `due_at`."""
+    """The condition that the batch is unchanged since it was read.
+
+    Its state, attempt and `due_at`.
+    """
     return {"state": batch.state, "attempt": batch.attempt, "due_at": _due_at(batch)}
 
 

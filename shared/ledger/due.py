@@ -29,7 +29,8 @@ class DueItems(Table):
             limit: maximum entries to look at.
 
         Returns:
-            The due items, at most `limit`; and when the first entry after them is due, None if there is none.
+            The due items, at most `limit`; and when the first entry after them is due, None if
+            there is none.
         """
         items = self.call("query", **_of_kind(work), Limit=limit + 1)["Items"]
         times = [_due_at(item) for item in items]
@@ -45,7 +46,10 @@ class DueItems(Table):
         return entries[:due], times[due] if due < len(times) else None
 
     def count_by_job(self, work: DueKind, most: int) -> Counter[str]:
-        """The number of items of one kind of work per job, due or not, counted up to about `most`."""
+        """The number of items of one kind of work per job, due or not.
+
+        Counted up to about `most`.
+        """
         counted: Counter[str] = Counter()
         for page in self.pages(**_of_kind(work), ProjectionExpression="pk"):
             counted.update(item["pk"]["S"].removeprefix("JOB#") for item in page["Items"])
@@ -67,9 +71,12 @@ class DueItems(Table):
         return _claims(self.get(due.key) or {})
 
     def unclaimed(self, job_id: str, number: str, now: float) -> tuple[DueEntry, int] | None:
-        """When an item that the submit function works on is due, and how often it was claimed; None while it is leased.
+        """When an item that the submit function works on is due, and how often it was claimed.
 
-        None too if it has got further already: then the function failed after the write that counts.
+        None while it is leased.
+
+        None too if it has got further already: then the function failed after the write that
+        counts.
         """
         item = self.get(DueEntry(job_id, number, None).key) or {}
         begun = attribute(BatchState.READY.value if number else JobState.SPLITTING.value)
@@ -80,7 +87,8 @@ class DueItems(Table):
     def set_aside(self, due: DueEntry, claims: int, due_at: float) -> bool:
         """Claim an item that could not be read or written, if it is still due when the index said.
 
-        Only two short numbers are replaced, so that this works for an item that is as large as DynamoDB allows.
+        Only two short numbers are replaced, so that this works for an item that is as large as
+        DynamoDB allows.
         """
         return self._change_raw(
             due,
@@ -93,7 +101,8 @@ class DueItems(Table):
         state = BatchState.DONE if due.number else JobState.FAILED
         return self._change_raw(
             due,
-            "SET #state = :state, completed_at = :now, #ttl = :ttl REMOVE due_at, #work, lease_until, task_token",
+            "SET #state = :state, completed_at = :now, #ttl = :ttl REMOVE due_at, #work, "
+            "lease_until, task_token",
             {
                 ":state": attribute(state.value),
                 ":now": attribute(int(now)),
@@ -107,7 +116,11 @@ class DueItems(Table):
         return self._change_raw(due, "REMOVE due_at, #work", {}, {"#work": "work"})
 
     def _change_raw(
-        self, due: DueEntry, update: str, values: dict[str, Any], names: dict[str, str] | None = None
+        self,
+        due: DueEntry,
+        update: str,
+        values: dict[str, Any],
+        names: dict[str, str] | None = None,
     ) -> bool:
         try:
             self.call(

@@ -10,7 +10,17 @@ from shared.aws.attribute_values import attribute, attributes, plain, read
 from shared.aws.dynamodb import ABSENT, AtMost, SameMembers, Table, call_dynamodb
 from shared.errors import LeaseLostError, UnreadableItemError
 from shared.ledger.item_keys import LIFE_SECONDS, job_key
-from shared.models import SCHEMA, DeniedWrite, DueKind, ErrorDetail, Isolation, Job, JobControl, LastingError, Staging
+from shared.models import (
+    SCHEMA,
+    DeniedWrite,
+    DueKind,
+    ErrorDetail,
+    Isolation,
+    Job,
+    JobControl,
+    LastingError,
+    Staging,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -37,15 +47,21 @@ class Jobs(Table):
         """One job, read consistently.
 
         Raises:
-            UnreadableItemError: the item does not match its schema, or another version of the schema wrote it.
+            UnreadableItemError: the item does not match its schema, or another version of the
+                schema wrote it.
         """
         item = self.get(job_key(job_id))
         if item and (work := plain(item.get("work", attribute("")))) and work not in set(DueKind):
-            raise UnreadableItemError(f"job {job_id}: its work is {work}, of another schema than {SCHEMA}")
+            raise UnreadableItemError(
+                f"job {job_id}: its work is {work}, of another schema than {SCHEMA}"
+            )
         return read(item, Job) if item else None
 
     def models_of(self, job_ids: Sequence[str]) -> dict[str, str | None]:
-        """The models of jobs that exist, None for one that the table did not return now; a model never changes."""
+        """The models of jobs that exist, None for one that the table did not return now.
+
+        A model never changes.
+        """
         models: dict[str, str | None] = {}
         for start in range(0, len(job_ids), 100):
             keys = [job_key(job_id) for job_id in job_ids[start : start + 100]]
@@ -53,7 +69,9 @@ class Jobs(Table):
             asked: dict[str, Any] = {"Keys": keys, "ProjectionExpression": "pk, #plan.#model"}
             asked["ExpressionAttributeNames"] = names
             for _ in range(READ_TRIES):
-                answer = call_dynamodb(self.client, "batch_get_item", RequestItems={self.table: asked})
+                answer = call_dynamodb(
+                    self.client, "batch_get_item", RequestItems={self.table: asked}
+                )
                 for item in answer["Responses"].get(self.table, []):
                     model = item.get("plan", {}).get("M", {}).get("model", {}).get("S")
                     if model:
@@ -62,7 +80,9 @@ class Jobs(Table):
                     break
                 asked = unprocessed
             else:
-                models |= dict.fromkeys(key["pk"]["S"].removeprefix("JOB#") for key in asked["Keys"])
+                models |= dict.fromkeys(
+                    key["pk"]["S"].removeprefix("JOB#") for key in asked["Keys"]
+                )
         return models
 
     def create_job(self, job: Job) -> Job | None:
@@ -78,8 +98,13 @@ class Jobs(Table):
             {"lease_until": until, "due_at": until, "claims": job.claims + 1},
         )
 
-    def release_job(self, job: Job, due_at: float, work: DueKind = DueKind.JOB, **updates: object) -> Job | None:
-        """Release a leased job, with updates; `work` is `JOB` if its next visit will not move it on."""
+    def release_job(
+        self, job: Job, due_at: float, work: DueKind = DueKind.JOB, **updates: object
+    ) -> Job | None:
+        """Release a leased job, with updates.
+
+        `work` is `JOB` if its next visit will not move it on.
+        """
         return self._change_job(
             job.job_id,
             {"state": job.state, "lease_until": job.lease_until},
@@ -87,7 +112,10 @@ class Jobs(Table):
         )
 
     def retry_job(self, job: Job, due_at: float, claims: int) -> Job | None:
-        """Release a leased job whose visit or turn failed, unless somebody else has it or it is over."""
+        """Release a leased job whose visit or turn failed.
+
+        Unless somebody else has it or it is over.
+        """
         changes = {"lease_until": 0.0, "due_at": due_at, "claims": claims}
         return self._change_job(job.job_id, {"lease_until": job.lease_until}, changes)
 
@@ -97,9 +125,14 @@ class Jobs(Table):
         return self._change_job(job.job_id, expected, {"due_at": due_at})
 
     def pin_plan(self, job: Job) -> Job | None:
-        """Pin what was detected about the upload and is known of its model, if the job is still leased by this run."""
+        """Pin what was detected about the upload and is known of its model.
+
+        If the job is still leased by this run.
+        """
         changes = {"plan": job.plan, "work": DueKind.JOB}
-        return self._change_job(job.job_id, {"state": JobState.SPLITTING, "lease_until": job.lease_until}, changes)
+        return self._change_job(
+            job.job_id, {"state": JobState.SPLITTING, "lease_until": job.lease_until}, changes
+        )
 
     def end_split(
         self,
@@ -132,87 +165,149 @@ class Jobs(Table):
         return self._change_job(job.job_id, {"error": ABSENT, "completed_at": ABSENT}, changes)
 
     def record_acceptance(self, job_id: str) -> None:
-        """Record that the API accepted something of this open job; a second call changes nothing."""
+        """Record that the API accepted something of this open job.
+
+        A second call changes nothing.
+        """
         self._change_job(job_id, {"completed_at": ABSENT}, {"seen_accepted": True})
 
     def note_isolation(self, job: Job, isolation: Isolation) -> Job | None:
         """Store the progress of isolation in a job, if it is unchanged since it was read."""
         seen = SameMembers(job.isolation, ("writes", "submits"))
         counted = replace(isolation, writes=isolation.writes + 1)
-        return self._change_job(job.job_id, {"isolation": seen, "completed_at": ABSENT}, {"isolation": counted})
+        return self._change_job(
+            job.job_id, {"isolation": seen, "completed_at": ABSENT}, {"isolation": counted}
+        )
 
-    def note_control(self, job: Job, control: JobControl, due_at: float | None = None) -> Job | None:
-        """Store the result of users' commands in an open job, if nothing else changed it since it was read."""
+    def note_control(
+        self, job: Job, control: JobControl, due_at: float | None = None
+    ) -> Job | None:
+        """Store the result of users' commands in an open job.
+
+        If nothing else changed it since it was read.
+        """
         seen = SameMembers(job.control, ("version", "cancelled"))
         due = {} if due_at is None else {"due_at": due_at, "work": DueKind.JOB}
-        return self._change_job(job.job_id, {"state": job.state, "control": seen}, {"control": control, **due})
+        return self._change_job(
+            job.job_id, {"state": job.state, "control": seen}, {"control": control, **due}
+        )
 
     def note_lasting_error(self, job_id: str, lasting_error: LastingError | None) -> None:
-        """Note that calls for a batch have been failing for a long time; with None, that they no longer do."""
+        """Note that calls for a batch have been failing for a long time.
+
+        With None, that they no longer do.
+        """
         self._change_job(job_id, {"completed_at": ABSENT}, {"lasting_error": lasting_error})
 
     def note_denied_write(self, job_id: str, denied: DeniedWrite) -> None:
         """Note what AWS refuses to do for a job; its next visit writes the status anew."""
-        self._change_job(job_id, {"completed_at": ABSENT}, {"denied_write": denied, "status_sha": ""})
+        self._change_job(
+            job_id, {"completed_at": ABSENT}, {"denied_write": denied, "status_sha": ""}
+        )
 
     def claim_beat(self, job: Job, now: float) -> Job | None:
-        """Claim the minute's heartbeat of a job, under its lease or without one, unless somebody else has."""
+        """Claim the minute's heartbeat of a job, under its lease or without one.
+
+        Unless somebody else has.
+        """
         return self._change_awaited(job, {"task_beat_at": now})
 
-    def note_task_fault(self, job: Job, fault: ErrorDetail | None, control: JobControl | None = None) -> Job | None:
-        """Note why nothing is reported to the execution that waits for a job; with a control, cancel the job too."""
+    def note_task_fault(
+        self, job: Job, fault: ErrorDetail | None, control: JobControl | None = None
+    ) -> Job | None:
+        """Note why nothing is reported to the execution that waits for a job.
+
+        With a control, cancel the job too.
+        """
         if control is None:
             return self._change_awaited(job, {"task_fault": fault})
         seen = SameMembers(job.control, ("version", "cancelled"))
         return self._change_awaited(job, {"task_fault": fault, "control": control}, control=seen)
 
-    def _change_awaited(self, job: Job, changes: Mapping[str, object], **more: object) -> Job | None:
-        seen = {"state": job.state, "lease_until": job.lease_until, "task_beat_at": job.task_beat_at}
+    def _change_awaited(
+        self, job: Job, changes: Mapping[str, object], **more: object
+    ) -> Job | None:
+        seen = {
+            "state": job.state,
+            "lease_until": job.lease_until,
+            "task_beat_at": job.task_beat_at,
+        }
         return self._change_job(job.job_id, {**seen, **more}, changes)
 
     def update_leased_job(self, job: Job, changes: Mapping[str, object]) -> Job | None:
         """Change a leased job."""
-        return self._change_job(job.job_id, {"state": job.state, "lease_until": job.lease_until}, dict(changes))
+        return self._change_job(
+            job.job_id, {"state": job.state, "lease_until": job.lease_until}, dict(changes)
+        )
 
     def bring_visit_forward(self, job: Job, due_at: float) -> Job | None:
-        """Make a job due earlier, unless somebody works on it: a batch of it, perhaps the last one, will be final."""
+        """Make a job due earlier, unless somebody works on it.
+
+        A batch of it, perhaps the last one, will be final.
+        """
         expected: dict[str, object] = {"state": JobState.IN_PROGRESS, "due_at": job.due_at}
         return self._change_job(job.job_id, expected, {"due_at": due_at, "work": DueKind.JOB})
 
     def begin_finalizing(self, job: Job, **updates: object) -> Job | None:
-        """`in_progress` to `finalizing`, under the lease: all batches are final; each visit goes on with its files."""
+        """`in_progress` to `finalizing`, under the lease: all batches are final.
+
+        Each visit goes on with its files.
+        """
         changes = {"state": JobState.FINALIZING, "work": DueKind.JOB, **updates}
         return self.update_leased_job(job, changes)
 
     def note_status(self, job: Job, status_at: float, fields: Mapping[str, object]) -> Job | None:
-        """Store what a status tells of a job that is being split, unless another run does; the lease stays as it is."""
+        """Store what a status tells of a job that is being split, unless another run does.
+
+        The lease stays as it is.
+        """
         expected: dict[str, object] = {"state": JobState.SPLITTING, "status_at": job.status_at}
         return self._change_job(job.job_id, expected, {"status_at": status_at, **fields})
 
     def note_appended(self, job: Job, changes: Mapping[str, object]) -> Job | None:
-        """Store how much of a file is appended: under the lease; or, while split has it, if nobody appended more."""
+        """Store how much of a file is appended: under the lease.
+
+        Or, while split has it, if nobody appended more.
+        """
         if job.state is not JobState.SPLITTING:
             return self.update_leased_job(job, changes)
         seen = SameMembers(job.output, ("mark",))
-        return self._change_job(job.job_id, {"state": JobState.SPLITTING, "output": seen}, dict(changes))
+        return self._change_job(
+            job.job_id, {"state": JobState.SPLITTING, "output": seen}, dict(changes)
+        )
 
     def end_job(
-        self, job: Job, state: JobState, now: float, staging: Staging | None = None, clean_at: float = 0.0
+        self,
+        job: Job,
+        state: JobState,
+        now: float,
+        staging: Staging | None = None,
+        clean_at: float = 0.0,
     ) -> Job | None:
-        """`finalizing` to `completed`, `failed` or `cancelled`; the item is a tombstone from now on.
+        """`finalizing` to `completed`, `failed` or `cancelled`.
+
+        The item is a tombstone from now on.
 
         Args:
             job: the job.
             state: the final state.
             now: Unix seconds.
-            staging: its staged objects, which keep it due until they are deleted; None leaves them to the bucket.
+            staging: its staged objects, which keep it due until they are deleted; None leaves them
+                to the bucket.
             clean_at: when their deletion begins, Unix seconds.
         """
         return self._end(job, {"state": state}, now, staging, clean_at)
 
-    def end_validation(self, job: Job, state: JobState, total: int, now: float, staging: Staging) -> Job | None:
-        """`splitting` to `completed` or `failed`: the report of an upload that was only validated is written."""
-        return self._end(job, {"state": state, "total": total}, now, staging, staging.until, JobState.SPLITTING)
+    def end_validation(
+        self, job: Job, state: JobState, total: int, now: float, staging: Staging
+    ) -> Job | None:
+        """`splitting` to `completed` or `failed`.
+
+        The report of an upload that was only validated is written.
+        """
+        return self._end(
+            job, {"state": state, "total": total}, now, staging, staging.until, JobState.SPLITTING
+        )
 
     def _end(
         self,
@@ -243,9 +338,13 @@ class Jobs(Table):
         """A job's staged objects are deleted, or left to the bucket's lifecycle rule."""
         return self._change_staging(job, {"claims": 0}, remove=("staging", "due_at", "work"))
 
-    def _change_staging(self, job: Job, changes: Mapping[str, object], remove: Sequence[str] = ()) -> Job | None:
+    def _change_staging(
+        self, job: Job, changes: Mapping[str, object], remove: Sequence[str] = ()
+    ) -> Job | None:
         seen = SameMembers(job.staging, ("mark",))
-        return self._change_job(job.job_id, {"due_at": job.due_at, "staging": seen}, changes, remove=remove)
+        return self._change_job(
+            job.job_id, {"due_at": job.due_at, "staging": seen}, changes, remove=remove
+        )
 
     def _change_job(
         self,

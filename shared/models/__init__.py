@@ -7,7 +7,16 @@ from shared.models.batches import (
     Submission,
     cause_of,
 )
-from shared.models.common import FIRST, SCHEMA, BatchState, DeniedWrite, DueKind, ErrorDetail, Sender, Usage
+from shared.models.common import (
+    FIRST,
+    SCHEMA,
+    BatchState,
+    DeniedWrite,
+    DueKind,
+    ErrorDetail,
+    Sender,
+    Usage,
+)
 from shared.models.jobs import (
     CANCEL,
     CANCEL_NOW,

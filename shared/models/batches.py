@@ -1,8 +1,9 @@
 """A batch as it is stored in its item.
 
-A batch's number is 8 digits. When a batch is divided to isolate bad records, the number of each piece is that of the
-batch followed by `.` and one hexadecimal digit (`00000003.a`, and again `00000003.a.0`). Numbers sort as text in the
-order of their first record, because `.` sorts before every digit.
+A batch's number is 8 digits. When a batch is divided to isolate bad records, the number of each
+piece is that of the batch followed by `.` and one hexadecimal digit (`00000003.a`, and again
+`00000003.a.0`). Numbers sort as text in the order of their first record, because `.` sorts before
+every digit.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ class Part:
     """A batch's part: three sections in one object (`dropbatch.core.keys.part`).
 
     Attributes:
-        key: the object; empty if no line is written before they are appended to a file. Then the sizes are estimates.
+        key: the object; empty if no line is written before they are appended to a file. Then the
+            sizes are estimates.
         output: bytes of the output lines, first in the object.
         errors: bytes of the error lines, after them.
         retry: bytes of the retry lines, last.
@@ -43,10 +45,10 @@ class Submission:
         attempt: the POST that was accepted.
         at: Unix seconds of the acceptance.
         round: the round.
-        misses: once its round has a later one, consecutive polls that found the id unknown, empty, failed or refused;
-            `missed_at` is the time of the first.
-        given_up: whether the misses were believed, or the batch of the id failed while an earlier id was still polled:
-            the id is no longer polled, unless no other is left.
+        misses: once its round has a later one, consecutive polls that found the id unknown, empty,
+            failed or refused; `missed_at` is the time of the first.
+        given_up: whether the misses were believed, or the batch of the id failed while an earlier
+            id was still polled: the id is no longer polled, unless no other is left.
         sender: which token submitted it, and therefore polls it.
     """
 
@@ -104,10 +106,16 @@ class Batch:
     end: Checkpoint | None = None
     """Where the cut continued after this batch; None for every piece of a batch but the last."""
     ordinal: int | None = None
-    """How many batches with a sendable record the job has before this one; None if it was not counted."""
+    """How many batches with a sendable record the job has before this one.
+
+    None if it was not counted.
+    """
     estimate: int = 0
-    """What it costs if each answer is as long as it may be (`dropbatch.core.cost_limit`), in billionths of a US dollar;
-    0 unless the job has a `max_cost`."""
+    """What it costs if each answer is as long as it may be (`dropbatch.core.cost_limit`).
+
+    In billionths of a US dollar;
+    0 unless the job has a `max_cost`.
+    """
     estimated_before: int = 0
     """Sum of the estimates of the batches before it."""
 
@@ -123,8 +131,11 @@ class Batch:
     held: bool = False
     """Whether it is postponed because its job is paused."""
     ready_at: float = 0.0
-    """Since when it waits to be accepted again, polled now and then meanwhile; 0 until it was accepted once, outdated
-    if it is before the last acceptance."""
+    """Since when it waits to be accepted again, polled now and then meanwhile.
+
+    0 until it was accepted once, outdated
+    if it is before the last acceptance.
+    """
     paused: float = 0.0
     """Seconds that pauses kept it waiting, since `ready_at` or since it was accepted."""
 
@@ -144,7 +155,10 @@ class Batch:
     refusals: int = 0
     """Consecutive refusals, for the back-off."""
     calls_fail_since: float = 0.0
-    """Time of the first of the consecutive failed calls, submits or polls; 0 if the last call did not fail."""
+    """Time of the first of the consecutive failed calls, submits or polls.
+
+    0 if the last call did not fail.
+    """
 
     # Rounds: after the whole batch, records that the service failed are submitted again separately.
     round: int = 0
@@ -152,9 +166,15 @@ class Batch:
     round_size: int = 0
     """Bytes of the round's body; 0 in round 0."""
     round_requests: int = 0
-    """Requests in the round's body; 0 in round 0, and in a round that began before they were counted."""
+    """Requests in the round's body.
+
+    0 in round 0, and in a round that began before they were counted.
+    """
     answered: tuple[str, ...] = ()
-    """For each earlier round, the key of its final reply; empty if the items it lacked are tried separately."""
+    """For each earlier round, the key of its final reply.
+
+    Empty if the items it lacked are tried separately.
+    """
 
     # Polls.
     polls: int = 0
@@ -168,9 +188,15 @@ class Batch:
     told_at: float = 0.0
     """When an event of the latest acceptance said that it is over; 0 if none did."""
     failures: int = 0
-    """Consecutive polls of the latest id that got the same code, which is believed only after several."""
+    """Consecutive polls of the latest id that got the same code.
+
+    Which is believed only after several.
+    """
     failing_code: int = 0
-    """That code, negative with a server's status; 404 or 200 for misses: the id was unknown, or without answers."""
+    """That code, negative with a server's status; 404 or 200 for misses.
+
+    The id was unknown, or without answers.
+    """
     failing_at: float = 0.0
     """Time of the first of these polls."""
     partial_replies: tuple[PartialReply, ...] = ()
@@ -180,9 +206,15 @@ class Batch:
 
     # How it ends.
     isolating: ErrorDetail | None = None
-    """Why the API refused the batch as a whole, or failed it; set once bad records in it are to be isolated."""
+    """Why the API refused the batch as a whole, or failed it.
+
+    Set once bad records in it are to be isolated.
+    """
     cause: str = ""
-    """What `cause_of` says of that refusal or failure; batches and their pieces are compared by it."""
+    """What `cause_of` says of that refusal or failure.
+
+    Batches and their pieces are compared by it.
+    """
     pieces: int = 0
     """How many pieces the batch is divided into, decided once; 0 before that."""
     ending_if_unanswered: ErrorDetail | None = None
@@ -218,9 +250,12 @@ class Batch:
         return (self.ready_at or self.created_at) + self.paused
 
     def paused_after(self, seconds: float, until: float) -> float:
-        """Seconds of pauses after one more, if the batch is due at `until`: never more than it has waited then.
+        """Seconds of pauses after one more, if the batch is due at `until`.
 
-        The same pause may be counted twice: its message comes twice, or the clocks of two functions differ.
+        Never more than it has waited then.
+
+        The same pause may be counted twice: its message comes twice, or the clocks of two functions
+        differ.
         """
         since = max(self.ready_at or self.created_at, self.accepted_at or 0.0)
         return max(min(self.paused + seconds, until - since), 0.0)
@@ -232,11 +267,17 @@ class Batch:
 
     @property
     def pollable(self) -> tuple[Submission, ...]:
-        """What can be polled: the acceptances of the current round that were not given up, or else the latest."""
+        """What can be polled.
+
+        The acceptances of the current round that were not given up, or else the latest.
+        """
         return tuple(one for one in self.of_round if not one.given_up) or self.of_round[-1:]
 
     def polled_at(self, polls: int) -> Submission:
-        """What a poll asks for before which there were so many: each of `pollable` in turn, the latest first."""
+        """What a poll asks for before which there were so many.
+
+        Each of `pollable` in turn, the latest first.
+        """
         return self.pollable[-1 - polls % len(self.pollable)]
 
     @property

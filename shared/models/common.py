@@ -6,7 +6,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 SCHEMA = "v1"
-"""Version of the items' schema. Part of the `due` index's key, so that items of another version are left alone."""
+"""Version of the items' schema.
+
+Part of the `due` index's key, so that items of another version are left alone.
+"""
 
 
 class BatchState(StrEnum):
@@ -26,9 +29,12 @@ class DueKind(StrEnum):
     SUBMIT = f"{SCHEMA}#submit"
     POLL = f"{SCHEMA}#poll"
     JOB = (
-        f"{SCHEMA}#job"  # A job whose visit moves it on: its upload is read, its batches are swept, its files written.
+        # A job whose visit moves it on: its upload is read, its batches are swept, its files
+        # written.
+        f"{SCHEMA}#job"
     )
-    STATUS = f"{SCHEMA}#status"  # A job whose visit only shows how far it is: no number of these delays work.
+    # A job whose visit only shows how far it is: no number of these delays work.
+    STATUS = f"{SCHEMA}#status"
     CLEANUP = f"{SCHEMA}#cleanup"  # Of a job that is over: its staged objects are to be deleted.
 
 
@@ -38,7 +44,8 @@ class Sender:
 
     Attributes:
         number: its place in the secret, from 1 on.
-        account: the Cloudflare account that is asked; empty: the stack's, or in a stored batch its job's.
+        account: the Cloudflare account that is asked; empty: the stack's, or in a stored batch its
+            job's.
     """
 
     number: int = 1
@@ -56,7 +63,8 @@ class ErrorDetail:
     Attributes:
         code: one of the documented error codes.
         message: Dropbatch's own text for the user.
-        said: key of the object with the API's message, which may quote a prompt (`shared.api_messages`); or empty.
+        said: key of the object with the API's message, which may quote a prompt
+            (`shared.api_messages`); or empty.
     """
 
     code: str
@@ -79,7 +87,10 @@ class Usage:
 
     @property
     def is_reported(self) -> bool:
-        """Whether the tokens of the prompt are known, which every price has; without them nothing has its price."""
+        """Whether the tokens of the prompt are known, which every price has.
+
+        Without them nothing has its price.
+        """
         return self.prompt_tokens is not None
 
     @property

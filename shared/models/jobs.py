@@ -17,13 +17,19 @@ if TYPE_CHECKING:
     from shared.models.batches import Batch
 
 MAX_JOB_SECONDS = 50 * 86_400
-"""Seconds after which a job ends, whatever it waits for: well before its staging objects (60 days) and items expire."""
+"""Seconds after which a job ends, whatever it waits for.
+
+Well before its staging objects (60 days) and items expire.
+"""
 
 
 TOO_OLD_CODE = ErrorDetail(
-    "expired", "The job was open for 50 days, longer than Dropbatch keeps what it needs to continue."
+    "expired",
+    "The job was open for 50 days, longer than Dropbatch keeps what it needs to continue.",
 )
-COST_LIMIT = ErrorDetail("cost_limit", "Not sent: with this batch the job would probably cost more than max_cost.")
+COST_LIMIT = ErrorDetail(
+    "cost_limit", "Not sent: with this batch the job would probably cost more than max_cost."
+)
 PAST_DEADLINE = ErrorDetail("expired", "The job's deadline_hours were over.")
 
 
@@ -33,7 +39,8 @@ class Upload:
 
     Attributes:
         bucket: the stack's own, or the source bucket.
-        key: key under `inbox/`; for an object of the source bucket, it is derived from the object's own key.
+        key: key under `inbox/`; for an object of the source bucket, it is derived from the object's
+            own key.
         version: version id; `null` if the bucket has no versions.
         etag: without quotes.
         size: stored bytes.
@@ -61,12 +68,15 @@ class ResultFileProgress:
         mark: number of the last batch appended; empty before the first.
         next_id: records of all batches up to the mark, that is, the first record id after it.
         segments: segments that are large enough to be copied as they are.
-        growing: how often the segment after them, still too small, was written, each time longer; 0 if there is none.
+        growing: how often the segment after them, still too small, was written, each time longer; 0
+            if there is none.
         growing_size: bytes of that segment.
         size: bytes appended, in all segments.
         lines: lines appended, in all segments.
-        sha: state of the running SHA-256 over these bytes, which contains none of them; empty before the first.
-        upload: id of the multipart upload that makes the file of its segments; empty until it has begun.
+        sha: state of the running SHA-256 over these bytes, which contains none of them; empty
+            before the first.
+        upload: id of the multipart upload that makes the file of its segments; empty until it has
+            begun.
     """
 
     mark: str = ""
@@ -88,12 +98,13 @@ class JobTotals:
         batches: a divided batch counts as its pieces.
         unmetered_size: bytes of accepted bodies for which the API reported no tokens.
         unmetered_records: requests in these bodies.
-        uncollected: accepted submits whose answer was not collected; their bodies are among these, as are those of
-            batches that were accepted and then divided.
+        uncollected: accepted submits whose answer was not collected; their bodies are among these,
+            as are those of batches that were accepted and then divided.
         vain_size: bytes of those bodies that brought no answer.
         vain_records: requests in them.
         unsent: records that are in no body.
-        unknowable: their submits with an unknown outcome, and those of batches that were divided into them.
+        unknowable: their submits with an unknown outcome, and those of batches that were divided
+            into them.
         doubtful: likewise, submits that were refused in a way that does not prove it.
         told: batches of which an event told that they are over.
     """
@@ -160,7 +171,9 @@ class LastingError:
 
 @dataclass(frozen=True, slots=True)
 class Isolation:
-    """The progress of isolating bad records in a job. Its size is bounded, however large the job is.
+    """The progress of isolating bad records in a job.
+
+    Its size is bounded, however large the job is.
 
     Attributes:
         submits: submits it was granted so far: one for each piece of each batch that was divided.
@@ -174,9 +187,12 @@ class Isolation:
 
 
 CANCEL, CANCEL_NOW = "cancel", "cancel now"
-CANCELLED = ErrorDetail("cancelled", "The job was cancelled before Workers AI accepted this request.")
+CANCELLED = ErrorDetail(
+    "cancelled", "The job was cancelled before Workers AI accepted this request."
+)
 CANCELLED_ACCEPTED = ErrorDetail(
-    "cancelled", "The job was cancelled immediately; Workers AI had accepted this request, so it may be billed."
+    "cancelled",
+    "The job was cancelled immediately; Workers AI had accepted this request, so it may be billed.",
 )
 
 
@@ -201,7 +217,8 @@ class SweepGoal(StrEnum):
     """What a sweep does with a job's batches."""
 
     END_ALL = "end all"  # None is submitted, and no answer is awaited.
-    END = "end"  # None is submitted; those that the API has accepted keep waiting for their answers.
+    # None is submitted; those that the API has accepted keep waiting for their answers.
+    END = "end"
     HOLD = "hold"  # None is submitted for now.
     RELEASE = "release"  # Those that were held get slots again.
     FINISH = "finish"  # Those that split created only to end them are ended.
@@ -209,7 +226,9 @@ class SweepGoal(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """The progress of a sweep over a job's batches (`functions.poll.schedule.sweep`). Times are Unix seconds.
+    """The progress of a sweep over a job's batches (`functions.poll.schedule.sweep`).
+
+    Times are Unix seconds.
 
     Attributes:
         goal: what it does.
@@ -232,7 +251,8 @@ class Staging:
 
     Attributes:
         until: when the last of them are deleted, Unix seconds.
-        mark: the key up to which the pass that deletes the first of them has come; empty at its beginning.
+        mark: the key up to which the pass that deletes the first of them has come; empty at its
+            beginning.
         refused: tries at which S3 refused to delete some of them.
     """
 
@@ -282,7 +302,10 @@ class Job:
 
     # When it is due, and who works on it.
     due_at: float | None = None
-    """When the job must be visited again, or its staged objects deleted; None only in a final state."""
+    """When the job must be visited again, or its staged objects deleted.
+
+    None only in a final state.
+    """
     lease_until: float = 0.0
     """Until when an invocation works on it."""
     claims: int = 0
@@ -296,7 +319,10 @@ class Job:
     bytes_read: int = 0
     """Stored bytes of the upload that split has read."""
     blank_until: Checkpoint | None = None
-    """Where reading the upload continues, if only blank lines lie between this place and the last batch."""
+    """Where reading the upload continues.
+
+    If only blank lines lie between this place and the last batch.
+    """
     read_to_end: bool = True
     """Whether its upload was read to its end, or still is being read."""
     has_endings: bool = False
@@ -323,7 +349,10 @@ class Job:
 
     # Why it ends early.
     cost_reached: bool = False
-    """Whether nothing more of it is submitted, because another batch might cost more than its `max_cost` leaves."""
+    """Whether nothing more of it is submitted.
+
+    Because another batch might cost more than its `max_cost` leaves.
+    """
     error: ErrorDetail | None = None
     """The whole upload's fault, which stops further submits."""
     control: JobControl | None = None
@@ -342,7 +371,10 @@ class Job:
     status_sha: str = ""
     """Digest of the status.json written last, without its time."""
     fraction: float = 0.0
-    """Fraction of its records that had an outcome when its status was last computed, 0 to 1; it never falls."""
+    """Fraction of its records that had an outcome when its status was last computed, 0 to 1.
+
+    It never falls.
+    """
     status_at: float = 0.0
     """When its status was last computed."""
     status_succeeded: int = 0
@@ -379,7 +411,9 @@ class Job:
         """How its records end that the API has not accepted; None while they may be submitted."""
         if (error := self.error) is not None:
             code = TOO_OLD_CODE.code if error == TOO_OLD_CODE else "rejected"
-            return ErrorDetail(code, f"Not sent, because the job was stopped: {error.message}", error.said)
+            return ErrorDetail(
+                code, f"Not sent, because the job was stopped: {error.message}", error.said
+            )
         if self.is_past_deadline(now):
             return PAST_DEADLINE
         if self.cancelled:

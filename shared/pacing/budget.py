@@ -1,13 +1,17 @@
-"""Permits to call the API: the shared rate budget, with pauses and waits of models (`shared.pacing.controls`).
+"""Permits to call the API.
 
-All state is in control items of the one table, so that every function sees the same. Nothing here knows batches. If the
-table fails, no permit is given: above Cloudflare's limit every call is refused for 5 minutes.
+The shared rate budget, with pauses and waits of models (`shared.pacing.controls`).
 
-The rate budget is a token bucket, one for each API token, stored as one time, the theoretical arrival time of the
-generic cell rate algorithm: `filled_at` is when the bucket would be full again. Taking n tokens makes it n intervals
-later, if that leaves it within the burst. Submits may use only half of the burst, so that polls always find tokens;
-polls leave a tenth for the first batches of jobs, which may use all of it. Where a tenth is less than a token, polls
-wait every other interval for them.
+All state is in control items of the one table, so that every function sees the same. Nothing here
+knows batches. If the table fails, no permit is given: above Cloudflare's limit every call is
+refused for 5 minutes.
+
+The rate budget is a token bucket, one for each API token, stored as one time, the theoretical
+arrival time of the generic cell rate algorithm: `filled_at` is when the bucket would be full again.
+Taking n tokens makes it n intervals later, if that leaves it within the burst. Submits may use only
+half of the burst, so that polls always find tokens; polls leave a tenth for the first batches of
+jobs, which may use all of it. Where a tenth is less than a token, polls wait every other interval
+for them.
 """
 
 from __future__ import annotations
@@ -45,12 +49,18 @@ if TYPE_CHECKING:
 NO_TOKEN_SECONDS = 5.0
 """Approximate seconds until the next look after an empty bucket."""
 RATE_LIMIT_SECONDS, MAX_RATE_LIMIT_SECONDS = 60.0, 900.0
-"""Seconds that calls wait after a 429 that does not say how long, and the maximum after one that does."""
+"""Seconds that calls wait after a 429 that does not say how long.
+
+And the maximum after one that does.
+"""
 SAME_RATE_LIMIT_SECONDS = 300.0
 """A wait that begins within these seconds after the end of the last one continues it."""
 
 PULL_SHARE, LONGEST_PULL_SECONDS = 0.05, 30.0
-"""The share of the rate that pulls of events take while calls are scarce, and seconds between two of them at most."""
+"""The share of the rate that pulls of events take while calls are scarce.
+
+And seconds between two of them at most.
+"""
 PULLS_LEAVE = 0.8
 """Calls are scarce while more than this share of what submits may use at once is used."""
 
@@ -58,7 +68,10 @@ TURNS = "RATE#ISOLATION"
 """Sort key of the bucket of pieces' turns."""
 
 CLOUDFLARE_CALLS = 1_200
-"""Calls with one token that Cloudflare allows in any 5 minutes; above that it refuses every call for 5 minutes."""
+"""Calls with one token that Cloudflare allows in any 5 minutes.
+
+Above that it refuses every call for 5 minutes.
+"""
 
 OUTSTANDING_MINUTES = 15
 """One model may have as many outstanding batches as the polls' share can poll once in this many minutes."""
@@ -87,25 +100,32 @@ class Budget(ControlItems):
             client: DynamoDB client.
             table: the ledger's table.
             calls_per_minute: limit of all functions together, with one API token.
-            limit: calls in any 5 minutes that Cloudflare allows; None: as many as `calls_per_minute` says.
-            senders: API tokens that may submit batches of jobs of an account; empty: of the stack's.
+            limit: calls in any 5 minutes that Cloudflare allows; None: as many as
+                `calls_per_minute` says.
+            senders: API tokens that may submit batches of jobs of an account; empty: of the
+                stack's.
         """
         super().__init__(client, table)
         self.senders = senders
         self.burst = max(1, calls_per_minute // 2)
         self.submit_burst = max(1, self.burst // 2)
         self.poll_burst = self.burst - self.burst // 10
-        # A full bucket and the tokens added in 5 minutes must stay within Cloudflare's limit. Above 218 calls a minute
-        # the inflow is reduced, not the bucket: an almost empty bucket would let hardly any call through.
+        # A full bucket and the tokens added in 5 minutes must stay within Cloudflare's limit. Above
+        # 218 calls a minute the inflow is reduced, not the bucket: an almost empty bucket would let
+        # hardly any call through.
         least = 0 if limit is None else -(-300_000 // (limit - self.burst))
         self.interval = max(-(-60_000 // calls_per_minute), least)
-        turns = 1 if self.submit_burst < self.poll_burst else 2  # Polls that do not go first have every other turn.
+        # Polls that do not go first have every other turn.
+        turns = 1 if self.submit_burst < self.poll_burst else 2
         self._slot_seconds = turns * self.interval / 1000
         self._most_outstanding = calls_per_minute / 2 * OUTSTANDING_MINUTES
 
     @property
     def slot_seconds(self) -> float:
-        """Seconds between the slots of a job's batches: submits may have all calls that polls leave."""
+        """Seconds between the slots of a job's batches.
+
+        Submits may have all calls that polls leave.
+        """
         return self._slot_seconds / len(self.senders(""))
 
     @property
@@ -113,7 +133,9 @@ class Budget(ControlItems):
         """Batches that one model may have outstanding, if no other has any."""
         return self._most_outstanding * len(self.senders(""))
 
-    def permit_submit(self, model: str, now: float, *, first: bool = False, account: str = "") -> Permit | Denied:
+    def permit_submit(
+        self, model: str, now: float, *, first: bool = False, account: str = ""
+    ) -> Permit | Denied:
         """A permit to submit one batch of a model now, with the API token that has most calls left.
 
         One whose pause is to be probed comes first: nothing else would show that it is good again.
@@ -121,7 +143,8 @@ class Budget(ControlItems):
         Args:
             model: model id.
             now: Unix seconds.
-            first: whether it is the first batch of its job, which may use tokens that others must leave.
+            first: whether it is the first batch of its job, which may use tokens that others must
+                leave.
             account: another account than the stack's that the job is of; empty: the stack's.
         """
         senders = self.senders(account)
@@ -163,20 +186,34 @@ class Budget(ControlItems):
         return Permit(paused, waited, sender)
 
     def free(self, now: float, senders: Sequence[Sender] = ()) -> Free:
-        """How many calls of these API tokens, or of all, would get a token now: it is useless to start more of them."""
-        return together([self._free_of(one, now) for one in self.controls_of("", senders or self.senders(""))])
+        """How many calls of these API tokens, or of all, would get a token now.
+
+        It is useless to start more of them.
+        """
+        return together(
+            [self._free_of(one, now) for one in self.controls_of("", senders or self.senders(""))]
+        )
 
     def _free_of(self, controls: Controls, now: float) -> Free:
         if controls.rate.hold_until > now:
             return Free(next_token=controls.rate.hold_until)
         bursts = self.burst, self.submit_burst, self.poll_burst
         first, submits, polls = (max(self._free(controls.rate, burst, now), 0) for burst in bursts)
-        taken_until = (controls.rate.filled_at / 1_000 - (burst - 1) * self.interval / 1_000 for burst in bursts)
+        taken_until = (
+            controls.rate.filled_at / 1_000 - (burst - 1) * self.interval / 1_000
+            for burst in bursts
+        )
         next_token = min((until for until in taken_until if until > now), default=0.0)
         pause = controls.pause_in_force(now)
         no_polls = pause is not None and pause.reason is PauseReason.TOKEN_REFUSED
         if controls.stack.held_since:
-            return Free(polls=polls, paused=True, look_at=math.inf, polls_paused=no_polls, next_token=next_token)
+            return Free(
+                polls=polls,
+                paused=True,
+                look_at=math.inf,
+                polls_paused=no_polls,
+                next_token=next_token,
+            )
         if pause is None:
             return Free(first, submits, polls, next_token=next_token)
         probes = 1 if now >= pause.next_probe else 0
@@ -191,11 +228,16 @@ class Budget(ControlItems):
         )
 
     def polls_wait_for_first(self, now: float) -> bool:
-        """Whether polls do not use the tokens of first batches that are being sent: they have no share of their own."""
+        """Whether polls do not use the tokens of first batches that are being sent.
+
+        They have no share of their own.
+        """
         return self.poll_burst == self.burst and int(1000 * now) // self.interval % 2 == 0
 
     def model_room(self, model: str, now: float, account: str = "") -> ModelRoom:
-        """How many batches of a model may be submitted now, regardless of tokens and of the stack's pause.
+        """How many batches of a model may be submitted now.
+
+        Regardless of tokens and of the stack's pause.
 
         Args:
             model: model id.
@@ -208,17 +250,29 @@ class Budget(ControlItems):
         pauses = [pause for one in found if (pause := one.pause_in_force(now))]
         if account and len(pauses) == len(found):
             probes = sum(now >= pause.next_probe for pause in pauses)
-            return ModelRoom(probes, now + MODEL_PROBE_SECONDS if probes else min(one.look_at(now) for one in pauses))
+            return ModelRoom(
+                probes,
+                now + MODEL_PROBE_SECONDS if probes else min(one.look_at(now) for one in pauses),
+            )
         if (wait := found[0].model_wait) is None:
             return ModelRoom(None, now)
-        return ModelRoom(0, wait.until) if wait.until > now else ModelRoom(1, now + MODEL_PROBE_SECONDS)
+        return (
+            ModelRoom(0, wait.until)
+            if wait.until > now
+            else ModelRoom(1, now + MODEL_PROBE_SECONDS)
+        )
 
     def calls_in(self, seconds: float) -> int:
         """The maximum number of calls in this many seconds."""
         return (self.burst + int(1000 * seconds / self.interval)) * len(self.senders(""))
 
-    def permit_polls(self, wanted: int, now: float, sender: Sender = FIRST) -> tuple[int, Permit | Denied]:
-        """A permit for up to `wanted` polls with an API token now (1 or more): how many, and the permit."""
+    def permit_polls(
+        self, wanted: int, now: float, sender: Sender = FIRST
+    ) -> tuple[int, Permit | Denied]:
+        """A permit for up to `wanted` polls with an API token now (1 or more).
+
+        How many, and the permit.
+        """
         controls = self.controls(sender=sender)
         if (denied := self._denied(controls.rate, self.poll_burst, now)) is not None:
             return 0, denied
@@ -231,10 +285,12 @@ class Budget(ControlItems):
         return granted, Permit(paused, sender=sender)
 
     def isolation_slots(self, wanted: int, now: float) -> list[float]:
-        """When each piece of a batch may be submitted: some immediately, the others at a quarter of the submit rate.
+        """When each piece of a batch may be submitted.
 
-        This is a separate token bucket, stored like the rate. A slot is not a permit: the submit requests one like any
-        other.
+        Some immediately, the others at a quarter of the submit rate.
+
+        This is a separate token bucket, stored like the rate. A slot is not a permit: the submit
+        requests one like any other.
 
         Args:
             wanted: how many pieces.
@@ -246,24 +302,38 @@ class Budget(ControlItems):
         interval, burst = 8 * self.interval, max(self.submit_burst // 4, 1)
         clock, cost = int(now * 1000), wanted * interval
         later = "filled_at + :cost", "filled_at > :now", {":cost": cost}
-        first = ":moved", "attribute_not_exists(filled_at) OR filled_at <= :now", {":moved": clock + cost}
+        first = (
+            ":moved",
+            "attribute_not_exists(filled_at) OR filled_at <= :now",
+            {":moved": clock + cost},
+        )
         seen = self.readable(self.get(control_key(TURNS)), Rate) or Rate()
         begin = clock
-        for change, condition, values in (later, first, later) if seen.filled_at > clock else (first, later, first):
-            if (moved := self._move(TURNS, change, condition, {**values, ":now": clock})) is not None:
+        for change, condition, values in (
+            (later, first, later) if seen.filled_at > clock else (first, later, first)
+        ):
+            if (
+                moved := self._move(TURNS, change, condition, {**values, ":now": clock})
+            ) is not None:
                 begin = moved - cost
                 break
         return [max((begin + (1 + slot - burst) * interval) / 1000, now) for slot in range(wanted)]
 
     def permit_check(self, now: float, calls: int = 1, sender: Sender = FIRST) -> bool:
-        """Whether calls may be made now that run no model, such as the token's check: no pause prevents them."""
+        """Whether calls may be made now that run no model, such as the token's check.
+
+        No pause prevents them.
+        """
         return self._take(self.controls(sender=sender).rate, calls, self.burst, now, sender)
 
     def pull_wait(self, free: Free, since: float) -> float:
-        """Seconds until events may be pulled: a pull saves time, and takes no call that others need.
+        """Seconds until events may be pulled.
 
-        That is as soon as submits find tokens and some are left; or else, where others use all of them, when this pull
-        and its acknowledgement take `PULL_SHARE` of the rate: with few calls a minute, more.
+        A pull saves time, and takes no call that others need.
+
+        That is as soon as submits find tokens and some are left; or else, where others use all of
+        them, when this pull and its acknowledgement take `PULL_SHARE` of the rate: with few calls a
+        minute, more.
 
         Args:
             free: calls that would get a token now.
@@ -272,23 +342,34 @@ class Budget(ControlItems):
         used = self.poll_burst - free.polls // len(self.senders(""))
         spare = used - int(self.submit_burst * PULLS_LEAVE)
         seconds = self.interval / 1000
-        return max(min(spare * seconds, min(2 * seconds / PULL_SHARE, LONGEST_PULL_SECONDS) - since), 0.0)
+        return max(
+            min(spare * seconds, min(2 * seconds / PULL_SHARE, LONGEST_PULL_SECONDS) - since), 0.0
+        )
 
     def can_submit(self, model: str, now: float, account: str = "") -> bool:
-        """Whether a submit would get a permit now, as far as pauses, rate limits, model and cap are concerned."""
+        """Whether a submit would get a permit now, as far as pauses, rate limits.
+
+        Model and cap are concerned.
+        """
         found = self.controls_of(model, self.senders(account))
         wait, stack, full = found[0].model_wait, found[0].stack, model in found[0].full_models
         if full or stack.held_since or (wait is not None and now < wait.until):
             return False
         return any(
-            one.rate.hold_until <= now and not ((pause := one.pause_in_force(now)) and now < pause.next_probe)
+            one.rate.hold_until <= now
+            and not ((pause := one.pause_in_force(now)) and now < pause.next_probe)
             for one in found
         )
 
     def _denied(self, rate: Rate, burst: int, now: float) -> Denied | None:
-        """Why no call may be made, whatever it is for: Cloudflare asked to wait, or the bucket is empty."""
+        """Why no call may be made, whatever it is for.
+
+        Cloudflare asked to wait, or the bucket is empty.
+        """
         if rate.hold_until > now:
-            return Denied(soon_after(rate.hold_until, 10), paused=True, since=rate.held_since or math.inf)
+            return Denied(
+                soon_after(rate.hold_until, 10), paused=True, since=rate.held_since or math.inf
+            )
         if self._free(rate, burst, now) < 1:
             return Denied(now + jittered(NO_TOKEN_SECONDS), paused=False)
         return None
@@ -297,11 +378,16 @@ class Budget(ControlItems):
         ahead = max(rate.filled_at - int(now * 1000), 0)
         return burst - -(-ahead // self.interval)
 
-    def _take(self, rate: Rate, tokens: int, burst: int, now: float, sender: Sender = FIRST) -> bool:
-        """Move the bucket's time forward, from wherever others have moved it meanwhile, if that leaves it in the burst.
+    def _take(
+        self, rate: Rate, tokens: int, burst: int, now: float, sender: Sender = FIRST
+    ) -> bool:
+        """Move the bucket's time forward, from wherever others have moved it meanwhile.
 
-        Any number of functions take tokens at the same time. The write fails only if the bucket has been emptied, or
-        was full and no longer is, since it was read. What is then read may also say that all calls have to wait.
+        If that leaves it in the burst.
+
+        Any number of functions take tokens at the same time. The write fails only if the bucket has
+        been emptied, or was full and no longer is, since it was read. What is then read may also
+        say that all calls have to wait.
         """
         clock, cost = int(now * 1000), tokens * self.interval
         for _ in range(3):
@@ -309,7 +395,11 @@ class Budget(ControlItems):
                 return False
             if rate.filled_at > clock:
                 change, condition = "filled_at + :cost", "filled_at BETWEEN :now AND :most"
-                values = {":cost": cost, ":now": clock, ":most": clock + (burst - tokens) * self.interval}
+                values = {
+                    ":cost": cost,
+                    ":now": clock,
+                    ":most": clock + (burst - tokens) * self.interval,
+                }
             else:
                 change, condition = ":moved", "attribute_not_exists(filled_at) OR filled_at <= :now"
                 values = {":moved": clock + cost, ":now": clock}
@@ -320,14 +410,19 @@ class Budget(ControlItems):
         return False
 
     def _move(self, sk: str, change: str, condition: str, values: Mapping[str, int]) -> int | None:
-        """Move a bucket's time, milliseconds since the epoch; return it, None if the condition does not hold."""
+        """Move a bucket's time, milliseconds since the epoch.
+
+        Return it, None if the condition does not hold.
+        """
         try:
             answer = self.call(
                 "update_item",
                 Key=control_key(sk),
                 UpdateExpression=f"SET filled_at = {change}",
                 ConditionExpression=condition,
-                ExpressionAttributeValues={name: attribute(value) for name, value in values.items()},
+                ExpressionAttributeValues={
+                    name: attribute(value) for name, value in values.items()
+                },
                 ReturnValues="UPDATED_NEW",
             )
         except ConditionFailedError:
@@ -361,8 +456,9 @@ class Budget(ControlItems):
     def full_models(self, outstanding: Mapping[str, int], total: int) -> list[str]:
         """The models that are at their limit of outstanding batches.
 
-        A model's limit is `most_outstanding`, less half of the batches that other models have outstanding. So a model
-        that has stalled leaves room for every other, and all together never have twice as many.
+        A model's limit is `most_outstanding`, less half of the batches that other models have
+        outstanding. So a model that has stalled leaves room for every other, and all together never
+        have twice as many.
 
         Args:
             outstanding: batches by model.
@@ -376,9 +472,15 @@ class Budget(ControlItems):
         return sorted(full, key=full.__getitem__, reverse=True)[:MAX_FULL_MODELS]
 
     def note_outstanding(
-        self, count: int, full_models: Sequence[str] = (), ticked_at: float = 0.0, until: float = 0.0
+        self,
+        count: int,
+        full_models: Sequence[str] = (),
+        ticked_at: float = 0.0,
+        until: float = 0.0,
     ) -> None:
-        """Store how many batches are outstanding, and which models may submit no more, for submits to read.
+        """Store how many batches are outstanding, and which models may submit no more.
+
+        For submits to read.
 
         Args:
             count: outstanding batches.
@@ -387,6 +489,11 @@ class Budget(ControlItems):
             until: until when it will look at what is due.
         """
         full = {"full_models": {"SS": sorted(full_models)}} if full_models else {}
-        told = {"count": count, "ticked_at": ticked_at, "watched_from": ticked_at, "watched_until": until}
+        told = {
+            "count": count,
+            "ticked_at": ticked_at,
+            "watched_from": ticked_at,
+            "watched_until": until,
+        }
         item = {name: attribute(value) for name, value in told.items()}
         self.call("put_item", Item={**control_key("RATE#OUTSTANDING"), **item, **full})

@@ -1,10 +1,13 @@
-"""How long batches of each model took, and how long its answers are, stored in one control item per model.
+"""How long batches of each model took, and how long its answers are.
 
-`poll_schedule` decides what follows from the times, `dropbatch.core.cost_limit` what follows from the lengths.
+Stored in one control item per model.
 
-A bound is written into a random slot, with one unconditional update that reads nothing. In time it replaces another
-bound; a lost update costs one bound. All of this only makes polling better, so nothing here ever fails: without the
-table, the last known times are used, or none.
+`poll_schedule` decides what follows from the times, `dropbatch.core.cost_limit` what follows from
+the lengths.
+
+A bound is written into a random slot, with one unconditional update that reads nothing. In time it
+replaces another bound; a lost update costs one bound. All of this only makes polling better, so
+nothing here ever fails: without the table, the last known times are used, or none.
 """
 
 from __future__ import annotations
@@ -30,7 +33,10 @@ if TYPE_CHECKING:
 KEPT_LENGTHS = 10
 """Batches of a model whose answers' lengths are kept."""
 READ_EVERY, READ_UNKNOWN_EVERY = 30.0, 1.0
-"""Seconds for which a process caches what it read; the second, if that was nothing: the first answer changes it."""
+"""Seconds for which a process caches what it read; the second, if that was nothing.
+
+The first answer changes it.
+"""
 TENTHS_BELOW = 20.0
 """Seconds below which an age is stored in tenths."""
 
@@ -62,16 +68,26 @@ class CompletionTimes(Table):
         return max(poll_schedule.next_poll(self._times(model, now), age, chance), self.least)
 
     def percentile(self, model: str, share: float, now: float) -> float:
-        """Seconds in which this share of a model's batches is finished; 0 if nothing is known of it."""
+        """Seconds in which this share of a model's batches is finished.
+
+        0 if nothing is known of it.
+        """
         return poll_schedule.percentile(self._times(model, now), share)
 
     def answer_tokens(self, model: str, now: float) -> list[int]:
-        """Tokens of an answer of a model, as the mean of each of some batches; empty if nothing is known of it."""
+        """Tokens of an answer of a model, as the mean of each of some batches.
+
+        Empty if nothing is known of it.
+        """
         self._times(model, now)
         return self.lengths.get(model, [])
 
-    def note(self, model: str, number: str, after: float, by: float, now: float, answer_tokens: int = 0) -> None:
-        """Store a batch's bound and the length of its answers, if the batch is one of those sampled.
+    def note(
+        self, model: str, number: str, after: float, by: float, now: float, answer_tokens: int = 0
+    ) -> None:
+        """Store a batch's bound and the length of its answers.
+
+        If the batch is one of those sampled.
 
         Args:
             model: its model.
@@ -84,10 +100,16 @@ class CompletionTimes(Table):
         if not poll_schedule.is_sampled(number):
             return
         slot = random.randrange(poll_schedule.SAMPLES)  # noqa: S311 - in time it replaces another
-        names, values = {"#slot": f"b{slot}"}, {":bound": attribute((stored_age(after), stored_age(by), int(now)))}
+        names, values = (
+            {"#slot": f"b{slot}"},
+            {":bound": attribute((stored_age(after), stored_age(by), int(now)))},
+        )
         change = "SET #slot = :bound"
         if answer_tokens:
-            names["#answers"], values[":tokens"] = f"a{slot % KEPT_LENGTHS}", attribute(answer_tokens)
+            names["#answers"], values[":tokens"] = (
+                f"a{slot % KEPT_LENGTHS}",
+                attribute(answer_tokens),
+            )
             change += ", #answers = :tokens"
         try:
             self.call(
@@ -106,7 +128,11 @@ class CompletionTimes(Table):
             return times
         try:
             item = self.call("get_item", Key=_key(model)).get("Item", {})
-            bounds = tuple(bound for name, wire in item.items() if name.startswith("b") and (bound := _bound(wire)))
+            bounds = tuple(
+                bound
+                for name, wire in item.items()
+                if name.startswith("b") and (bound := _bound(wire))
+            )
             times = poll_schedule.times_of(bounds, now)
             lengths = (plain(wire) for name, wire in item.items() if name.startswith("a"))
             self.lengths[model] = [length for length in lengths if isinstance(length, int)]

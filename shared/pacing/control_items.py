@@ -1,7 +1,9 @@
-"""The control items in the one table: reads all of them, writes pauses and waits of models, and claims their probes.
+"""The control items in the one table.
 
-What they are is in `shared.pacing.controls`. Who may call according to them is in `shared.pacing.budget`, which also
-writes the items of the token bucket and of outstanding batches.
+Reads all of them, writes pauses and waits of models, and claims their probes.
+
+What they are is in `shared.pacing.controls`. Who may call according to them is in
+`shared.pacing.budget`, which also writes the items of the token bucket and of outstanding batches.
 """
 
 from __future__ import annotations
@@ -58,8 +60,11 @@ REPLACED = {
     **{reason: {*UNPAID, PauseReason.OUTAGE} for reason in UNPAID},
     PauseReason.OUTAGE: set[PauseReason](),
 }
-"""By the reason of a new pause, the pauses in force that it replaces: a refused token pauses more than a spent quota,
-and that more than an outage. A failed probe of an outage makes that pause longer."""
+"""By the reason of a new pause, the pauses in force that it replaces.
+
+A refused token pauses more than a spent quota,
+and that more than an outage. A failed probe of an outage makes that pause longer.
+"""
 
 
 class ControlItems(Table):
@@ -70,13 +75,18 @@ class ControlItems(Table):
         return self.controls_of(model, (sender,))[0]
 
     def controls_of(self, model: str, senders: Sequence[Sender]) -> list[Controls]:
-        """Read the control items of a model and of each token together, consistently; an empty model is none."""
+        """Read the control items of a model and of each token together, consistently.
+
+        An empty model is none.
+        """
         own = {sk: None for sender in senders for sk in (pause_sk(sender), rate_sk(sender))}
         keys = [control_key(sk) for sk in (*own, "RATE#OUTSTANDING", "STACK")]
         if model:
             keys.append(control_key(f"RATE#MODEL#{model}"))
         answer = call_dynamodb(
-            self.client, "batch_get_item", RequestItems={self.table: {"Keys": keys, "ConsistentRead": True}}
+            self.client,
+            "batch_get_item",
+            RequestItems={self.table: {"Keys": keys, "ConsistentRead": True}},
         )
         found = {item["sk"]["S"]: item for item in answer["Responses"].get(self.table, [])}
         if answer.get("UnprocessedKeys"):
@@ -86,12 +96,18 @@ class ControlItems(Table):
         stack = self.readable(found.get("STACK"), StackControl) or StackControl()
         pauses = [self.readable(found.get(pause_sk(sender)), Pause) for sender in senders]
         rates = [self.readable(found.get(rate_sk(sender)), Rate) or Rate() for sender in senders]
-        return [Controls(pause, wait, rate, full, stack) for pause, rate in zip(pauses, rates, strict=True)]
+        return [
+            Controls(pause, wait, rate, full, stack)
+            for pause, rate in zip(pauses, rates, strict=True)
+        ]
 
     def readable(self, item: dict[str, Any] | None, kind: type[T]) -> T | None:
-        """A control item; None if there is none. One that cannot be read is deleted, so that it stops no call.
+        """A control item; None if there is none.
 
-        Nothing is lost for long: what refuses calls refuses the next one, and the command for the stack is read again.
+        One that cannot be read is deleted, so that it stops no call.
+
+        Nothing is lost for long: what refuses calls refuses the next one, and the command for the
+        stack is read again.
         """
         if item is None:
             return None
@@ -102,7 +118,10 @@ class ControlItems(Table):
             count_broken_law()
         same: dict[str, Any] = {"ConditionExpression": "attribute_not_exists(nonce)"}
         if "nonce" in item:
-            same = {"ConditionExpression": "nonce = :nonce", "ExpressionAttributeValues": {":nonce": item["nonce"]}}
+            same = {
+                "ConditionExpression": "nonce = :nonce",
+                "ExpressionAttributeValues": {":nonce": item["nonce"]},
+            }
         with suppress(ConditionFailedError):  # Another one was written meanwhile.
             self.call("delete_item", Key={name: item[name] for name in ("pk", "sk")}, **same)
         return None
@@ -118,21 +137,30 @@ class ControlItems(Table):
             reason: why.
             now: Unix seconds.
             code: what the API said, for the user.
-            permit: of the call that got this answer; after a failed probe of an outage, the next one is later, once.
+            permit: of the call that got this answer; after a failed probe of an outage, the next
+                one is later, once.
         """
         sender = permit.sender
         old = self.controls(sender=sender).pause
         in_force = old if old and not old.is_over(now) else None
         same = in_force if in_force and in_force.reason is reason else None
-        is_probed = same is not None and permit.pause is not None and permit.pause.nonce == same.nonce
+        is_probed = (
+            same is not None and permit.pause is not None and permit.pause.nonce == same.nonce
+        )
         longer_outage = same if reason is PauseReason.OUTAGE and is_probed else None
         if in_force and in_force.reason not in REPLACED[reason] and not longer_outage:
             return
-        step = min(2 * longer_outage.step, MAX_OUTAGE_WAIT_SECONDS) if longer_outage else FIRST_PROBE_SECONDS[reason]
+        step = (
+            min(2 * longer_outage.step, MAX_OUTAGE_WAIT_SECONDS)
+            if longer_outage
+            else FIRST_PROBE_SECONDS[reason]
+        )
         until = _next_midnight(now) if reason in UNPAID else None
         since = same.since if same else now
         nonce = secrets.token_hex(8)
-        new = Pause(reason, nonce, since, now + step, step, until, code, sender.account, sender.number)
+        new = Pause(
+            reason, nonce, since, now + step, step, until, code, sender.account, sender.number
+        )
         self._write(new.sk, old, new)
 
     def delay_model(self, model: str, now: float, code: str, permit: Permit) -> float:
@@ -140,16 +168,32 @@ class ControlItems(Table):
         old = self.controls(model).model_wait
         if old and old.until > now and not permit.model_wait:
             return old.until
-        step = min(2 * old.step, MAX_MODEL_WAIT_SECONDS) if old and permit.model_wait else FIRST_MODEL_WAIT_SECONDS
+        step = (
+            min(2 * old.step, MAX_MODEL_WAIT_SECONDS)
+            if old and permit.model_wait
+            else FIRST_MODEL_WAIT_SECONDS
+        )
         since = (old.since if old else 0.0) or now
-        wait = ModelWait(now + min(jittered(step), MAX_MODEL_WAIT_SECONDS), step, secrets.token_hex(8), code, since)
+        wait = ModelWait(
+            now + min(jittered(step), MAX_MODEL_WAIT_SECONDS),
+            step,
+            secrets.token_hex(8),
+            code,
+            since,
+        )
         self._write(f"RATE#MODEL#{model}", old, wait)
         return wait.until
 
     def lift(self, permit: Permit, model: str) -> bool:
-        """After a good probe, delete exactly the pause and the wait that it probed; whether that ended a pause."""
+        """After a good probe, delete exactly the pause and the wait that it probed.
+
+        Whether that ended a pause.
+        """
         pause, is_over = permit.pause, permit.pause is not None
-        for sk, probed in ((pause.sk if pause else "", pause), (f"RATE#MODEL#{model}", permit.model_wait)):
+        for sk, probed in (
+            (pause.sk if pause else "", pause),
+            (f"RATE#MODEL#{model}", permit.model_wait),
+        ):
             if probed is None:
                 continue
             try:
@@ -159,12 +203,17 @@ class ControlItems(Table):
                     ConditionExpression="nonce = :nonce",
                     ExpressionAttributeValues={":nonce": {"S": probed.nonce}},
                 )
-            except ConditionFailedError:  # It is gone, or another was written meanwhile, which has its own probe.
+            except (
+                ConditionFailedError
+            ):  # It is gone, or another was written meanwhile, which has its own probe.
                 is_over = is_over and (probed is not pause or self.get(control_key(sk)) is None)
         return is_over
 
     def claim_probe(self, pause: Pause, now: float) -> Pause | None:
-        """Claim the one call that tests whether a pause is over; None if it is too early, or another call has it."""
+        """Claim the one call that tests whether a pause is over.
+
+        None if it is too early, or another call has it.
+        """
         if now < pause.next_probe:
             return None
         step = pause.step
@@ -192,8 +241,13 @@ class ControlItems(Table):
             return Denied(soon_after(pause.look_at(now) + 1, 9), paused=True, since=pause.since)
         return wait_for_lift(now, pause.probed_at(now))
 
-    def pass_model(self, model: str, wait: ModelWait | None, now: float) -> ModelWait | Denied | None:
-        """Check for a wait of a model. None: no wait prevents the call; a wait: the call is its probe."""
+    def pass_model(
+        self, model: str, wait: ModelWait | None, now: float
+    ) -> ModelWait | Denied | None:
+        """Check for a wait of a model.
+
+        None: no wait prevents the call; a wait: the call is its probe.
+        """
         if wait is None:
             return None
         if now >= wait.until:
@@ -203,14 +257,20 @@ class ControlItems(Table):
         return wait_for_model(wait, now)
 
     def _replace(self, sk: str, old: Pause | ModelWait, new: Pause | ModelWait) -> bool:
-        """Write `new` if the item is still exactly the one that was read, by its nonce and its next time."""
+        """Write `new` if the item is still exactly the one that was read.
+
+        By its nonce and its next time.
+        """
         moment = "next_probe" if isinstance(old, Pause) else "until"
         return self._put_if(
             sk,
             new,
             ConditionExpression="nonce = :nonce AND #moment = :seen",
             ExpressionAttributeNames={"#moment": moment},
-            ExpressionAttributeValues={":nonce": {"S": old.nonce}, ":seen": attribute(getattr(old, moment))},
+            ExpressionAttributeValues={
+                ":nonce": {"S": old.nonce},
+                ":seen": attribute(getattr(old, moment)),
+            },
         )
 
     def _write(self, sk: str, old: Pause | ModelWait | None, new: Pause | ModelWait) -> None:

@@ -1,12 +1,14 @@
 """Pauses and the rate, as data: what every function reads before it calls the API.
 
-A pause is a circuit breaker. It opens when the API refuses every call (a refused token, a used-up quota, an
-outage). It is half-open at each `next_probe`: one call, the probe, may try. A successful probe closes it (`lift`), on
-the condition that the item, identified by its nonce, is still the one that the probe has read; a pause written
-meanwhile stays. A wait of one model is a circuit breaker for that model alone.
+A pause is a circuit breaker. It opens when the API refuses every call (a refused token, a used-up
+quota, an outage). It is half-open at each `next_probe`: one call, the probe, may try. A successful
+probe closes it (`lift`), on the condition that the item, identified by its nonce, is still the one
+that the probe has read; a pause written meanwhile stays. A wait of one model is a circuit breaker
+for that model alone.
 
-Each API token has a pause and a rate of its own: `Sender` says which. So have jobs that were created with another
-account than the stack's, whose calls neither wait for the stack's pause nor probe it.
+Each API token has a pause and a rate of its own: `Sender` says which. So have jobs that were
+created with another account than the stack's, whose calls neither wait for the stack's pause nor
+probe it.
 
 `shared.pacing.control_items` reads and writes them; no service and no clock is here.
 """
@@ -22,9 +24,15 @@ from shared.models import FIRST, Sender
 from shared.retry import soon_after
 
 LIFT_LOOK_SECONDS = 2.0
-"""Seconds by which a submit is put off during a pause: it goes behind others that are due, and is due when it ends."""
+"""Seconds by which a submit is put off during a pause.
+
+It goes behind others that are due, and is due when it ends.
+"""
 PAUSED_LOOK_SECONDS = 45.0
-"""Maximum seconds between two looks of a poll, or of a batch of another account: due within a minute of its end."""
+"""Maximum seconds between two looks of a poll, or of a batch of another account.
+
+Due within a minute of its end.
+"""
 
 MODEL_PROBE_SECONDS = 90.0
 """Seconds to the next probe of a waiting model."""
@@ -50,7 +58,10 @@ class PauseReason(StrEnum):
 
 
 UNPAID = frozenset({PauseReason.QUOTA_SPENT, PauseReason.CREDITS_SPENT, PauseReason.SPEND_LIMIT})
-"""Reasons that something must be paid, raised or waited for; such a pause ends at midnight at the latest."""
+"""Reasons that something must be paid, raised or waited for.
+
+Such a pause ends at midnight at the latest.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +76,8 @@ class Pause:
         since: Unix seconds at which it began.
         step: current seconds between probes.
         code: what the API said, for the user.
-        account: another Cloudflare account than the stack's whose calls it concerns; empty: the stack's.
+        account: another Cloudflare account than the stack's whose calls it concerns; empty: the
+            stack's.
         token: number of the token whose calls it concerns.
     """
 
@@ -98,13 +110,19 @@ class Pause:
         return min(max(self.next_probe, now), self.until or math.inf)
 
     def look_at(self, now: float) -> float:
-        """When paused polls look again, Unix seconds: at its probe or its end, or soon enough if it is lifted."""
+        """When paused polls look again, Unix seconds.
+
+        At its probe or its end, or soon enough if it is lifted.
+        """
         return min(self.probed_at(now), now + PAUSED_LOOK_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)
 class ModelWait:
-    """A wait of one model: one batch tries at `until`, the others wait longer. `since`: its beginning; 0: unknown."""
+    """A wait of one model: one batch tries at `until`, the others wait longer.
+
+    `since`: its beginning; 0: unknown.
+    """
 
     until: float
     step: float
@@ -120,7 +138,8 @@ class Rate:
     Attributes:
         filled_at: milliseconds since the epoch at which it is full again.
         hold_until: Unix seconds until which Cloudflare asked every call to wait.
-        held_since: Unix seconds at which the current run of rate limit waits, one after another, began.
+        held_since: Unix seconds at which the current run of rate limit waits, one after another,
+            began.
     """
 
     filled_at: int = 0
@@ -130,7 +149,9 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class StackControl:
-    """The result of operators' commands (`control/stack`). It is not a circuit breaker: nothing probes it.
+    """The result of operators' commands (`control/stack`).
+
+    It is not a circuit breaker: nothing probes it.
 
     Attributes:
         version: version of the object that was carried out last.
@@ -153,7 +174,10 @@ class Controls:
     stack: StackControl = field(default_factory=StackControl)
 
     def pause_in_force(self, now: float) -> Pause | None:
-        """The pause, unless it has ended automatically: its item stays until another pause replaces it."""
+        """The pause, unless it has ended automatically.
+
+        Its item stays until another pause replaces it.
+        """
         return self.pause if self.pause and not self.pause.is_over(now) else None
 
 
@@ -173,7 +197,8 @@ class Denied:
     Attributes:
         until: when the item is due again, Unix seconds.
         paused: whether the wait stops a batch's clock, as pauses do.
-        wake_at: when the poll function has to look at it if nobody lifts the pause before; 0: when it is due.
+        wake_at: when the poll function has to look at it if nobody lifts the pause before; 0: when
+            it is due.
         since: Unix seconds since when Cloudflare refuses every poll; infinite if it does not.
     """
 
@@ -184,7 +209,10 @@ class Denied:
 
 
 def wait_for_lift(now: float, wake_at: float = math.inf) -> Denied:
-    """No submit now, but as soon as a pause is lifted; `wake_at` is when to look if nobody lifts it."""
+    """No submit now, but as soon as a pause is lifted.
+
+    `wake_at` is when to look if nobody lifts it.
+    """
     return Denied(soon_after(now + LIFT_LOOK_SECONDS, 1), paused=True, wake_at=wake_at)
 
 

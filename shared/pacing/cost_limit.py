@@ -1,9 +1,12 @@
-"""A job's `max_cost`: which of its batches may be submitted, by what its item says that it has spent.
+"""A job's `max_cost`.
 
-A batch's place in the sum of estimates is its reservation (`dropbatch.core.cost_limit`). So a submit reserves nothing
-by a write: it reads the job, and goes on if the batch is within the room that the job has. A visit computes anew what
-the batches that are final have cost (`functions.poll.schedule.spending`) and stores it with its status, in one write
-under its lease. Whoever dies leaves nothing behind that the next visit would not compute.
+Which of its batches may be submitted, by what its item says that it has spent.
+
+A batch's place in the sum of estimates is its reservation (`dropbatch.core.cost_limit`). So a
+submit reserves nothing by a write: it reads the job, and goes on if the batch is within the room
+that the job has. A visit computes anew what the batches that are final have cost
+(`functions.poll.schedule.spending`) and stores it with its status, in one write under its lease.
+Whoever dies leaves nothing behind that the next visit would not compute.
 
 | who dies | what follows |
 | --- | --- |
@@ -12,10 +15,10 @@ under its lease. Whoever dies leaves nothing behind that the next visit would no
 | a visit, before its write | the job's room is as it was: smaller than it could be, never larger |
 | a visit, after its write | the batches that it gave room were not made due: each looks by itself, a little later |
 
-A batch beyond the room waits until a visit makes it due, or for its own next look, each time longer; neither its expiry
-nor its claims count meanwhile. When all batches
-before it are final and it still does not fit, nothing more will be known: the visit notes that the limit is reached,
-and a sweep ends what was not sent.
+A batch beyond the room waits until a visit makes it due, or for its own next look, each time
+longer; neither its expiry nor its claims count meanwhile. When all batches before it are final and
+it still does not fit, nothing more will be known: the visit notes that the limit is reached, and a
+sweep ends what was not sent.
 """
 
 from __future__ import annotations
@@ -28,7 +31,10 @@ if TYPE_CHECKING:
     from shared.models import Batch, Job
 
 COST_LOOK_SECONDS, MAX_COST_LOOK_SECONDS = 15.0, 1_800.0
-"""Shortest and longest time until the next look at a batch beyond its job's room; between them a quarter of its age."""
+"""Shortest and longest time until the next look at a batch beyond its job's room.
+
+Between them a quarter of its age.
+"""
 
 
 def allows(job: Job, before: int, more: int) -> bool:
@@ -39,7 +45,9 @@ def allows(job: Job, before: int, more: int) -> bool:
         before: sum of the estimates of the batches before it.
         more: its own estimate.
     """
-    return job.max_cost is None or fits(job.plan.known_model, job.max_cost, job.spent or Spent(), before, more)
+    return job.max_cost is None or fits(
+        job.plan.known_model, job.max_cost, job.spent or Spent(), before, more
+    )
 
 
 def allows_batch(job: Job, batch: Batch) -> bool:

@@ -1,4 +1,7 @@
-"""How many calls may be made now, as data: what the rate budget says of one token, and of all together."""
+"""How many calls may be made now, as data.
+
+What the rate budget says of one token, and of all together.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +21,11 @@ class Free:
         submits: all submits, including these.
         polls: polls.
         paused: whether a pause prevents submits from using the available calls.
-        look_at: when the pause may be probed or ends, Unix seconds; infinite while an operator has paused the stack.
+        look_at: when the pause may be probed or ends, Unix seconds; infinite while an operator has
+            paused the stack.
         polls_paused: whether it prevents polls, too.
-        next_token: when one of these kinds has a call again that has none now, Unix seconds; 0: each has one.
+        next_token: when one of these kinds has a call again that has none now, Unix seconds; 0:
+            each has one.
     """
 
     first: int = 0

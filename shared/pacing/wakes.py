@@ -1,14 +1,16 @@
 """Wakes the poll function for work that an invocation leaves due before the next tick.
 
-Between two ticks nobody runs, because waiting is billed: what is due would wait for the next tick, up to a minute. So
-each invocation notes what it leaves due without a message on its way. At its end it plans one wake-up, at the earliest
-of these times: a delayed message, which runs cycles as a tick does until there is nothing to do for a while.
+Between two ticks nobody runs, because waiting is billed: what is due would wait for the next tick,
+up to a minute. So each invocation notes what it leaves due without a message on its way. At its end
+it plans one wake-up, at the earliest of these times: a delayed message, which runs cycles as a tick
+does until there is nothing to do for a while.
 
-One control item says from when until when somebody looks at what is due: the tick that runs, or the wake-up that is
-planned or runs. Whoever finds its time in it sends nothing, so a thousand batches send one message. Who looks is
-replaced in one write by the wake-up that it plans, and looks once more after it. Each tick replaces the item. So a lost
-message, or a function that dies, delays work to the next tick and no further. Only whoever lifts a pause replaces
-another who looks now: that one may be asleep between two cycles.
+One control item says from when until when somebody looks at what is due: the tick that runs, or the
+wake-up that is planned or runs. Whoever finds its time in it sends nothing, so a thousand batches
+send one message. Who looks is replaced in one write by the wake-up that it plans, and looks once
+more after it. Each tick replaces the item. So a lost message, or a function that dies, delays work
+to the next tick and no further. Only whoever lifts a pause replaces another who looks now: that one
+may be asleep between two cycles.
 """
 
 from __future__ import annotations
@@ -32,7 +34,10 @@ LOOKED_SECONDS = 52.0
 MIN_GAIN_SECONDS = 5.0
 """Seconds before the next tick from which on nobody is woken."""
 MIN_GAIN_AT_ONCE_SECONDS = 2.0
-"""The same if what is due has waited long enough: the first submit after a pause follows within five seconds."""
+"""The same if what is due has waited long enough.
+
+The first submit after a pause follows within five seconds.
+"""
 LATE_SECONDS = 10.0
 """Seconds after which a tick that has not come is not waited for."""
 WOKEN_FOR = frozenset({DueKind.FIRST, DueKind.SUBMIT, DueKind.POLL, DueKind.JOB})
@@ -42,14 +47,20 @@ _KEY = control_key("RATE#OUTSTANDING")
 
 
 class LeftDue:
-    """When each item is due that an invocation has written, and that no message is on its way for."""
+    """When each item is due that an invocation has written.
+
+    And that no message is on its way for.
+    """
 
     def __init__(self) -> None:
         """Begin with nothing that is due."""
         self._times: dict[tuple[str, str], float] = {}
 
     def note(self, item: Mapping[str, Any], changed: Collection[str]) -> None:
-        """Note an item of the ledger as it was just written, in wire form, if the write named its due time."""
+        """Note an item of the ledger as it was just written, in wire form.
+
+        If the write named its due time.
+        """
         if "due_at" not in changed:
             return
         key = item["pk"]["S"], item["sk"]["S"]
@@ -59,7 +70,10 @@ class LeftDue:
             self._times.pop(key, None)
 
     def add(self, job_id: str, number: str, at: float) -> None:
-        """Note an item that was set aside until a time, Unix seconds; an empty number is the job itself."""
+        """Note an item that was set aside until a time, Unix seconds.
+
+        An empty number is the job itself.
+        """
         self._times[_key_of(job_id, number)] = at
 
     def cover(self, job_id: str, number: str = "") -> None:
@@ -76,7 +90,10 @@ class LeftDue:
             self._times[key] = at
 
     def earliest(self) -> float:
-        """When somebody has to look at the first of them, Unix seconds; infinite if nobody has to."""
+        """When somebody has to look at the first of them, Unix seconds.
+
+        Infinite if nobody has to.
+        """
         return min(self._times.values(), default=math.inf)
 
     def forget(self) -> None:
@@ -91,7 +108,9 @@ def _key_of(job_id: str, number: str) -> tuple[str, str]:
 class Wakes(Table):
     """The control item that says who looks at what is due, and until when."""
 
-    def plan(self, at: float, now: float, *, at_once: bool = False, instead_of: float | None = None) -> int | None:
+    def plan(
+        self, at: float, now: float, *, at_once: bool = False, instead_of: float | None = None
+    ) -> int | None:
         """Plan a wake-up, unless somebody will look soon after that time anyway.
 
         Args:
@@ -105,8 +124,12 @@ class Wakes(Table):
         """
         planned = math.ceil(max(at, now))
         gain = MIN_GAIN_AT_ONCE_SECONDS if at_once else MIN_GAIN_SECONDS
-        nobody_looks = "attribute_not_exists(watched_from) OR watched_from > :at OR watched_until < :at"
-        no_tick_comes = "(attribute_not_exists(ticked_at) OR ticked_at < :gone OR ticked_at > :before)"
+        nobody_looks = (
+            "attribute_not_exists(watched_from) OR watched_from > :at OR watched_until < :at"
+        )
+        no_tick_comes = (
+            "(attribute_not_exists(ticked_at) OR ticked_at < :gone OR ticked_at > :before)"
+        )
         values = {
             ":at": planned,
             ":until": planned + LOOKED_SECONDS,
@@ -114,34 +137,52 @@ class Wakes(Table):
             ":before": planned - TICK_EVERY_SECONDS + gain,
         }
         if instead_of is not None:
-            nobody_looks, values = f"{nobody_looks} OR watched_from = :own", {**values, ":own": instead_of}
+            nobody_looks, values = (
+                f"{nobody_looks} OR watched_from = :own",
+                {**values, ":own": instead_of},
+            )
         try:
             self.call(
                 "update_item",
                 Key=_KEY,
                 UpdateExpression="SET watched_from = :at, watched_until = :until",
-                ConditionExpression=no_tick_comes if at_once else f"{no_tick_comes} AND ({nobody_looks})",
-                ExpressionAttributeValues={name: attribute(value) for name, value in values.items()},
+                ConditionExpression=no_tick_comes
+                if at_once
+                else f"{no_tick_comes} AND ({nobody_looks})",
+                ExpressionAttributeValues={
+                    name: attribute(value) for name, value in values.items()
+                },
             )
         except ConditionFailedError:
             return None
         return planned
 
     def begin(self, planned: int, now: float) -> float | None:
-        """Until when a wake-up looks, Unix seconds; None if a tick or an earlier wake-up has taken its place."""
+        """Until when a wake-up looks, Unix seconds.
+
+        None if a tick or an earlier wake-up has taken its place.
+        """
         item = self.get(_KEY) or {}
-        if item.get("watched_from") != attribute(planned) or now > float(item["watched_until"]["N"]):
+        if item.get("watched_from") != attribute(planned) or now > float(
+            item["watched_until"]["N"]
+        ):
             return None
         next_tick = float(item.get("ticked_at", {}).get("N", "0")) + TICK_EVERY_SECONDS
         return min(next_tick, now + LOOKED_SECONDS) if next_tick > now else now + LOOKED_SECONDS
 
     def end(self, watched_from: float, now: float) -> None:
-        """Note that whoever has looked since `watched_from` looks no longer, if nobody has taken its place."""
+        """Note that whoever has looked since `watched_from` looks no longer.
+
+        If nobody has taken its place.
+        """
         with suppress(ConditionFailedError):
             self.call(
                 "update_item",
                 Key=_KEY,
                 UpdateExpression="SET watched_until = :now",
                 ConditionExpression="watched_from = :from",
-                ExpressionAttributeValues={":now": attribute(now), ":from": attribute(watched_from)},
+                ExpressionAttributeValues={
+                    ":now": attribute(now),
+                    ":from": attribute(watched_from),
+                },
             )

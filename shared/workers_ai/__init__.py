@@ -1,1 +1,4 @@
-"""The Workers AI batch API: its HTTP client, its replies as data, and the table of its error codes."""
+"""The Workers AI batch API.
+
+Its HTTP client, its replies as data, and the table of its error codes.
+"""

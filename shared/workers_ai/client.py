@@ -1,7 +1,8 @@
 """The HTTP client of Cloudflare's Asynchronous Batch API. The only module that knows HTTP.
 
-It never retries a submit: the API has no idempotency key, so a second POST is a second bill. It returns replies as data
-(`shared.workers_ai.replies`). How the API is reached: `shared.workers_ai.transports`.
+It never retries a submit: the API has no idempotency key, so a second POST is a second bill. It
+returns replies as data (`shared.workers_ai.replies`). How the API is reached:
+`shared.workers_ai.transports`.
 """
 
 from __future__ import annotations
@@ -41,17 +42,26 @@ CONNECT_SECONDS, WRITE_SECONDS, POOL_SECONDS = 5.0, 30.0, 5.0
 READ_SECONDS = 45.0
 """Maximum silence within a reply."""
 TOKEN_CHECK_SECONDS = 10.0
-"""Maximum duration of the free call that checks the token: it may follow a submit in the same invocation."""
+"""Maximum duration of the free call that checks the token.
+
+It may follow a submit in the same invocation.
+"""
 SENT_CHUNK_BYTES = 256 << 10
 """Bytes of a request body sent at a time."""
 
 
 MAX_FETCHED_BYTES = 1_000_000
-"""Maximum bytes of a reply of another API, such as a hundred queues, if its caller expects no larger one."""
+"""Maximum bytes of a reply of another API, such as a hundred queues.
+
+If its caller expects no larger one.
+"""
 
 
 class Fetched(NamedTuple):
-    """A reply of another API of the account; `status` is 0 if there is none. `date`: the header of that name."""
+    """A reply of another API of the account; `status` is 0 if there is none.
+
+    `date`: the header of that name.
+    """
 
     status: int
     content: bytes
@@ -67,27 +77,37 @@ class TokenState(StrEnum):
     GOOD = "good"
     REFUSED = "refused"
     UNKNOWN = "unknown"
-    """No reply, or one that is not the API's; or the secret has changed and the new token has not been tried yet."""
+    """No reply, or one that is not the API's.
+
+    Or the secret has changed and the new token has not been tried yet.
+    """
 
 
 class WorkersAI:
     """The API for one account."""
 
-    def __init__(self, http: httpx.Client, transport: Transport, credentials: Callable[[bool], Credentials]) -> None:
+    def __init__(
+        self, http: httpx.Client, transport: Transport, credentials: Callable[[bool], Credentials]
+    ) -> None:
         """Use a ready HTTP client (see `http_client`).
 
         Args:
             http: client without redirects and retries.
             transport: how the API is reached.
-            credentials: returns the secrets; called with True it reads them again. Raises `StorageError`.
+            credentials: returns the secrets; called with True it reads them again. Raises
+                `StorageError`.
         """
         self.http = http
         self.transport = transport
         self.credentials = credentials
 
     @contextlib.contextmanager
-    def submit(self, model: str, body: bytes, seconds: float, sent: int = LARGEST_BATCH) -> Iterator[Reply]:
-        """Submit a batch with one POST; a second follows only if the first was refused for its token and that changed.
+    def submit(
+        self, model: str, body: bytes, seconds: float, sent: int = LARGEST_BATCH
+    ) -> Iterator[Reply]:
+        """Submit a batch with one POST.
+
+        A second follows only if the first was refused for its token and that changed.
 
         Args:
             model: model id.
@@ -95,12 +115,19 @@ class WorkersAI:
             seconds: time in which the reply must have been read.
             sent: how many requests it has; a reply with many more items is no answer.
         """
-        with self._post(model, body, seconds, partial(parse_reply, submitting=True, sent=sent)) as reply:
+        with self._post(
+            model, body, seconds, partial(parse_reply, submitting=True, sent=sent)
+        ) as reply:
             yield reply
 
     @contextlib.contextmanager
     def poll(
-        self, model: str, request_id: str, seconds: float, sent: int = LARGEST_BATCH, largest: int = 0
+        self,
+        model: str,
+        request_id: str,
+        seconds: float,
+        sent: int = LARGEST_BATCH,
+        largest: int = 0,
     ) -> Iterator[Reply]:
         """Poll a batch of `sent` requests, or perhaps another of up to `largest`.
 
@@ -112,7 +139,12 @@ class WorkersAI:
             yield reply
 
     def fetch(
-        self, method: str, path: str, body: bytes | None, seconds: float, most: int = MAX_FETCHED_BYTES
+        self,
+        method: str,
+        path: str,
+        body: bytes | None,
+        seconds: float,
+        most: int = MAX_FETCHED_BYTES,
     ) -> Fetched:
         """Make one call of another API of the account, such as Queues; it is not repeated.
 
@@ -138,18 +170,26 @@ class WorkersAI:
                     method,
                     f"{self.transport.account_url}{path}",
                     content=_in_pieces(body or b"", deadline),
-                    headers={**self.transport.check_headers(credentials), "content-length": str(len(body or b""))},
+                    headers={
+                        **self.transport.check_headers(credentials),
+                        "content-length": str(len(body or b"")),
+                    },
                     timeout=_timeout(seconds),
                     extensions={"trace": trace},
                 ) as response,
             ):
                 content = _read(response, stack, deadline, most)
-                return Fetched(response.status_code, bytes(content), response.headers.get("date", ""))
+                return Fetched(
+                    response.status_code, bytes(content), response.headers.get("date", "")
+                )
         except (httpx.HTTPError, TimeoutError, TooLargeError):
             return NOTHING_FETCHED
 
     def check_token(self) -> TokenState:
-        """Whether the token is valid, according to a free call; takes at most about `TOKEN_CHECK_SECONDS`."""
+        """Whether the token is valid, according to a free call.
+
+        Takes at most about `TOKEN_CHECK_SECONDS`.
+        """
         deadline = time.monotonic() + TOKEN_CHECK_SECONDS
         try:
             credentials = self.credentials(False)  # noqa: FBT003 - its only argument
@@ -169,7 +209,11 @@ class WorkersAI:
                 contextlib.ExitStack() as stack,
                 _cut_off_at(deadline) as trace,
                 self.http.stream(
-                    "GET", url, headers=headers, timeout=_timeout(TOKEN_CHECK_SECONDS), extensions={"trace": trace}
+                    "GET",
+                    url,
+                    headers=headers,
+                    timeout=_timeout(TOKEN_CHECK_SECONDS),
+                    extensions={"trace": trace},
                 ) as response,
             ):
                 status = response.status_code
@@ -182,11 +226,15 @@ class WorkersAI:
         if not isinstance(reply, Rejected):
             return TokenState.UNKNOWN
         verdict = classify_submit_error(reply)
-        refused = verdict is ErrorClass.ACCOUNT or (reply.enveloped and verdict is ErrorClass.CHECK_TOKEN)
+        refused = verdict is ErrorClass.ACCOUNT or (
+            reply.enveloped and verdict is ErrorClass.CHECK_TOKEN
+        )
         return TokenState.REFUSED if refused else TokenState.UNKNOWN
 
     @contextlib.contextmanager
-    def _post(self, model: str, body: bytes, seconds: float, parse: Callable[..., Reply]) -> Iterator[Reply]:
+    def _post(
+        self, model: str, body: bytes, seconds: float, parse: Callable[..., Reply]
+    ) -> Iterator[Reply]:
         deadline = time.monotonic() + seconds
         try:
             credentials = self.credentials(False)  # noqa: FBT003 - its only argument
@@ -211,11 +259,21 @@ class WorkersAI:
 
     @contextlib.contextmanager
     def _exchange(
-        self, model: str, body: bytes, credentials: Credentials, deadline: float, parse: Callable[..., Reply]
+        self,
+        model: str,
+        body: bytes,
+        credentials: Credentials,
+        deadline: float,
+        parse: Callable[..., Reply],
     ) -> Iterator[Reply]:
         """One POST and its reply."""
         if not self.transport.run_url:
-            yield Rejected(HTTPStatus.FORBIDDEN, None, "The transport does not reach this account.", enveloped=True)
+            yield Rejected(
+                HTTPStatus.FORBIDDEN,
+                None,
+                "The transport does not reach this account.",
+                enveloped=True,
+            )
             return
         if not credentials.can_be_sent():
             yield Rejected(HTTPStatus.UNAUTHORIZED, None, "The secret holds no token.")
@@ -225,8 +283,9 @@ class WorkersAI:
             yield Rejected(0, None, "no time left to send it")
             return
         with contextlib.ExitStack() as stack:
-            # Not the body itself: httpx's response and its stream form a reference cycle that holds the request. The
-            # garbage collector does not run for a few large objects, so ten submits would occupy 100 MB.
+            # Not the body itself: httpx's response and its stream form a reference cycle that holds
+            # the request. The garbage collector does not run for a few large objects, so ten
+            # submits would occupy 100 MB.
             content_sent = _in_pieces(body, deadline)
             stack.callback(content_sent.close)
             try:
@@ -236,7 +295,10 @@ class WorkersAI:
                             "POST",
                             self.transport.url(model),
                             content=content_sent,
-                            headers={**self.transport.request_headers(credentials), "content-length": str(len(body))},
+                            headers={
+                                **self.transport.request_headers(credentials),
+                                "content-length": str(len(body)),
+                            },
                             timeout=_timeout(left),
                             extensions={"trace": trace},
                         )
@@ -259,7 +321,10 @@ class WorkersAI:
 def _timeout(seconds: float) -> httpx.Timeout:
     """What httpx bounds of a call that may take so long: each silence within it."""
     return httpx.Timeout(
-        connect=CONNECT_SECONDS, write=WRITE_SECONDS, read=min(seconds, READ_SECONDS), pool=POOL_SECONDS
+        connect=CONNECT_SECONDS,
+        write=WRITE_SECONDS,
+        read=min(seconds, READ_SECONDS),
+        pool=POOL_SECONDS,
     )
 
 
@@ -267,8 +332,9 @@ def _timeout(seconds: float) -> httpx.Timeout:
 def _cut_off_at(deadline: float) -> Iterator[Callable[[str, dict[str, Any]], None]]:
     """End a request at its deadline: httpx's own timeouts bound single reads and writes only.
 
-    A timer shuts the request's socket down, and the blocked call returns. Yields the function for httpcore's `trace`
-    extension, which reports the socket; the request must open its own connection.
+    A timer shuts the request's socket down, and the blocked call returns. Yields the function for
+    httpcore's `trace` extension, which reports the socket; the request must open its own
+    connection.
     """
     sockets: list[socket.socket] = []
 
@@ -283,7 +349,8 @@ def _cut_off_at(deadline: float) -> Iterator[Callable[[str, dict[str, Any]], Non
     def shut_down() -> None:
         for one in sockets[-1:]:
             with contextlib.suppress(OSError):  # closed already
-                socket.socket.shutdown(one, socket.SHUT_RDWR)  # SSLSocket's own would pull TLS from under a read
+                # SSLSocket's own would pull TLS from under a read
+                socket.socket.shutdown(one, socket.SHUT_RDWR)
 
     timer = threading.Timer(deadline - time.monotonic(), shut_down)
     timer.daemon = True
@@ -302,21 +369,29 @@ def _in_pieces(body: bytes, deadline: float) -> Generator[bytes, None, None]:
 
 
 def _is_token_refused(reply: Reply) -> bool:
-    return isinstance(reply, Rejected) and reply.status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}
+    return isinstance(reply, Rejected) and reply.status in {
+        HTTPStatus.UNAUTHORIZED,
+        HTTPStatus.FORBIDDEN,
+    }
 
 
 def http_client(transport: httpx.BaseTransport | None = None) -> httpx.Client:
-    """Return an HTTP client that neither follows redirects nor retries, and reads no proxy from the environment.
+    """Return an HTTP client that neither follows redirects nor retries.
 
-    It keeps no connection open. Lambda freezes a process between two calls: a request on a connection that died
-    meanwhile would get no answer, and a submit without an answer may be billed twice.
+    And reads no proxy from the environment.
+
+    It keeps no connection open. Lambda freezes a process between two calls: a request on a
+    connection that died meanwhile would get no answer, and a submit without an answer may be billed
+    twice.
     """
     return httpx.Client(
         transport=transport,
         follow_redirects=False,
         trust_env=False,
         headers={"user-agent": "dropbatch", "accept-encoding": "identity"},
-        timeout=httpx.Timeout(connect=CONNECT_SECONDS, write=WRITE_SECONDS, read=60.0, pool=POOL_SECONDS),
+        timeout=httpx.Timeout(
+            connect=CONNECT_SECONDS, write=WRITE_SECONDS, read=60.0, pool=POOL_SECONDS
+        ),
         limits=httpx.Limits(max_connections=32, max_keepalive_connections=0),
     )
 

@@ -1,8 +1,9 @@
 """The table of the API's error codes: what each means. Data and a look-up.
 
-The body's code decides; the HTTP status only where there is no code. Sources: Cloudflare's Workers AI error table and
-API limits; codes that only clients of the live API have reported are marked as observed. The callers that act on the
-verdicts are `functions.submit.submit_batch` and `functions.poll.batch.poll_batch`.
+The body's code decides; the HTTP status only where there is no code. Sources: Cloudflare's Workers
+AI error table and API limits; codes that only clients of the live API have reported are marked as
+observed. The callers that act on the verdicts are `functions.submit.submit_batch` and
+`functions.poll.batch.poll_batch`.
 """
 
 from __future__ import annotations
@@ -18,9 +19,12 @@ if TYPE_CHECKING:
 _QUEUE_UNSUPPORTED = re.compile(
     r"(AiError: *)*[\w@/. -]{0,200}does not support request queuing", re.ASCII | re.IGNORECASE
 )
-"""A message that distinguishes a model without a queue from other uses of code 8007, or of a code that says nothing.
+"""A message that distinguishes a model without a queue from other uses of code 8007.
 
-The words count only as the message's own: a message may quote a record, after a colon or a quotation mark.
+Or of a code that says nothing.
+
+The words count only as the message's own: a message may quote a record, after a colon or a
+quotation mark.
 """
 
 
@@ -28,7 +32,10 @@ class ErrorClass(StrEnum):
     """What an error of the API means."""
 
     MODEL_WAITS = "model_waits"
-    """No capacity, or the model's limit per minute: the model waits, and one of its batches is tried at a time."""
+    """No capacity, or the model's limit per minute.
+
+    The model waits, and one of its batches is tried at a time.
+    """
     RATE_LIMIT = "rate_limit"
     """Too many calls: every function waits."""
     QUOTA = "quota"
@@ -44,15 +51,21 @@ class ErrorClass(StrEnum):
     MODEL = "model"
     """The model cannot be used: the job fails, others continue. On a submit only."""
     REQUEST = "request"
-    """The request itself is refused: the batch is divided until the bad record is alone. On a poll several such replies
-    are required."""
+    """The request itself is refused: the batch is divided until the bad record is alone.
+
+    On a poll several such replies
+    are required.
+    """
     BATCH_FAILED = "batch_failed"
     """Accepted, then failed as a whole: divided likewise."""
     UNKNOWN_ID = "unknown_id"
     """The API does not know the request_id (on a poll only): several such replies are required."""
     TRY_LATER = "try_later"
-    """Another error: back off. A submit may have been carried out all the same (`is_doubtful`); on a poll it counts as
-    no answer."""
+    """Another error: back off.
+
+    A submit may have been carried out all the same (`is_doubtful`); on a poll it counts as
+    no answer.
+    """
 
 
 GENERIC = 8007
@@ -76,7 +89,8 @@ _CODES: dict[int, ErrorClass] = {
     2003: ErrorClass.RATE_LIMIT,  # AI Gateway, observed: its own rate limit
     2021: ErrorClass.CREDITS,  # AI Gateway
     2041: ErrorClass.SPEND_LIMIT,  # AI Gateway, observed
-    2016: ErrorClass.REQUEST,  # AI Gateway: 2016 to 2030 are its guardrails and its data loss prevention
+    # AI Gateway: 2016 to 2030 are its guardrails and its data loss prevention
+    2016: ErrorClass.REQUEST,
     2017: ErrorClass.REQUEST,
     2029: ErrorClass.REQUEST,
     2030: ErrorClass.REQUEST,
@@ -109,7 +123,10 @@ _CODES_ON_A_POLL: dict[int, ErrorClass] = {
 """What a code means on a poll, where that differs."""
 
 _WITH_4XX = {ErrorClass.MODEL, ErrorClass.CHECK_TOKEN}
-"""Classes whose codes are believed of a submit only with a status of the client's, with which they are documented."""
+"""Classes whose codes are believed of a submit only with a status of the client's.
+
+With which they are documented.
+"""
 
 _BLAMES_REQUEST = {ErrorClass.REQUEST, ErrorClass.BATCH_FAILED}
 """Classes whose codes say what was wrong with a submit, and not that nothing was taken."""
@@ -141,7 +158,10 @@ _PAGES_ON_A_POLL: dict[ErrorClass, ErrorClass] = {
     ErrorClass.CHECK_TOKEN: ErrorClass.CHECK_TOKEN,
     ErrorClass.RATE_LIMIT: ErrorClass.RATE_LIMIT,
 }
-"""For a page of a proxy or firewall that answers a poll, by what its HTTP status means; any other is no answer."""
+"""For a page of a proxy or firewall that answers a poll, by what its HTTP status means.
+
+Any other is no answer.
+"""
 
 METRIC_OF_CLASS = dict.fromkeys(ErrorClass, "ApiRefusals") | {
     ErrorClass.MODEL_WAITS: "ApiThrottles",
@@ -154,7 +174,10 @@ RETRYABLE_ITEM_CODES = frozenset({3040, 3007, 3008, 3021, 971})
 """Codes of a failed item that report a lack of capacity or time, not a bad request."""
 
 UNKNOWN_MODEL_OR_PATH = 7000
-"""For wrong paths as well as for unknown models: means an unknown model only if the token is valid."""
+"""For wrong paths as well as for unknown models.
+
+Means an unknown model only if the token is valid.
+"""
 
 FIREWALL = "blocked by Cloudflare's firewall"
 """Message for a record whose text Cloudflare's firewall blocks."""
@@ -162,20 +185,36 @@ FIREWALL = "blocked by Cloudflare's firewall"
 _MODEL_ADVICE = {
     3041: "The model is private: ask its owner, or Cloudflare, to give the account access to it.",
     5018: "The model is private: ask its owner, or Cloudflare, to give the account access to it.",
-    5016: "The model's terms must be accepted first: run it once in the account's dashboard (Workers AI, Models) and "
+    5016: "The model's terms must be accepted first: run it once in the account's dashboard "
+    "(Workers AI, Models) and "
     "agree to them.",
-    5035: "The model needs the Workers Paid plan or prepaid credits: get one of them in Cloudflare's dashboard.",
-    5005: "The requests name a LoRA adapter, which this model does not take: remove it, or choose another model.",
+    5035: (
+        "The model needs the Workers Paid plan or prepaid credits: get one of them in "
+        "Cloudflare's dashboard."
+    ),
+    5005: (
+        "The requests name a LoRA adapter, which this model does not take: remove it, or "
+        "choose another model."
+    ),
 }
 _OTHER_MODEL = "Choose a model with the Batch property."
 
 _ADVICE = {
-    0: "No connection could be made. Check WorkersAiBaseUrl, AiGatewayBaseUrl or WorkerUrl, and Cloudflare's status.",
+    0: (
+        "No connection could be made. Check WorkersAiBaseUrl, AiGatewayBaseUrl or WorkerUrl, "
+        "and Cloudflare's status."
+    ),
     402: "Check the account's billing and plan in Cloudflare's dashboard.",
     2021: "Add credits to the account in Cloudflare's dashboard (AI Gateway).",
-    2041: "Raise the spend limit of the gateway in Cloudflare's dashboard, or wait until its window is over.",
+    2041: (
+        "Raise the spend limit of the gateway in Cloudflare's dashboard, or wait until its "
+        "window is over."
+    ),
     403: "Check the token's permissions and the account's firewall rules in Cloudflare's dashboard.",
-    404: "Check the parameters WorkersAiBaseUrl and CloudflareAccountId, or AiGatewayBaseUrl, or WorkerUrl.",
+    404: (
+        "Check the parameters WorkersAiBaseUrl and CloudflareAccountId, or AiGatewayBaseUrl, "
+        "or WorkerUrl."
+    ),
     405: "Check the parameters WorkersAiBaseUrl and CloudflareAccountId.",
     5019: "Workers AI refuses this version of Dropbatch: deploy a newer one.",
     7001: "Check the parameters WorkersAiBaseUrl and CloudflareAccountId.",
@@ -190,10 +229,12 @@ def classify_submit_error(reply: Rejected) -> ErrorClass:
 
 
 def is_doubtful(reply: Rejected) -> bool:
-    """Whether a submit that is to be tried later, or divided, may have been carried out all the same.
+    """Whether a submit that is to be tried later, or divided.
 
-    Surely refused is only what could not be sent, what a code says of itself, and what the API's own JSON answers with
-    a status from 400 to 499 other than 408.
+    May have been carried out all the same.
+
+    Surely refused is only what could not be sent, what a code says of itself, and what the API's
+    own JSON answers with a status from 400 to 499 other than 408.
     """
     verdict = _by_code_of_submit(reply) or ErrorClass.TRY_LATER
     if reply.status == 0 or verdict not in _BLAMES_REQUEST | {ErrorClass.TRY_LATER}:
@@ -202,7 +243,10 @@ def is_doubtful(reply: Rejected) -> bool:
 
 
 def is_like_lost(reply: Rejected) -> bool:
-    """Whether a doubtful reply proves as little as none: not a page with a status from 400 to 499 other than 408."""
+    """Whether a doubtful reply proves as little as none.
+
+    Not a page with a status from 400 to 499 other than 408.
+    """
     return is_doubtful(reply) and not _is_refusal(reply.status)
 
 
@@ -212,10 +256,12 @@ def _is_refusal(status: int) -> bool:
 
 
 def classify_poll_error(reply: Rejected) -> ErrorClass:
-    """What an error reply to a poll means. Of `REQUEST` and `UNKNOWN_ID` several are required; never `MODEL`.
+    """What an error reply to a poll means.
 
-    The answer of an accepted batch is paid for. So no status and no code makes it fail, but for those that blame the
-    request.
+    Of `REQUEST` and `UNKNOWN_ID` several are required; never `MODEL`.
+
+    The answer of an accepted batch is paid for. So no status and no code makes it fail, but for
+    those that blame the request.
     """
     verdict = _by_status(reply.status)
     if not reply.enveloped:
@@ -232,14 +278,22 @@ def _by_code(reply: Rejected) -> ErrorClass | None:
     if not reply.enveloped:
         return None
     by_code = _BARE.get(reply.status) if reply.code is None else _CODES.get(reply.code)
-    if (reply.code in {None, GENERIC} or by_code is None) and _QUEUE_UNSUPPORTED.match(reply.message):
+    if (reply.code in {None, GENERIC} or by_code is None) and _QUEUE_UNSUPPORTED.match(
+        reply.message
+    ):
         return ErrorClass.MODEL
     return by_code
 
 
 def _by_code_of_submit(reply: Rejected) -> ErrorClass | None:
-    """The same of a submit. One reply ends a job by its model, so a server's error is no verdict on the model."""
-    is_servers = reply.status == HTTPStatus.REQUEST_TIMEOUT or reply.status >= HTTPStatus.INTERNAL_SERVER_ERROR
+    """The same of a submit.
+
+    One reply ends a job by its model, so a server's error is no verdict on the model.
+    """
+    is_servers = (
+        reply.status == HTTPStatus.REQUEST_TIMEOUT
+        or reply.status >= HTTPStatus.INTERNAL_SERVER_ERROR
+    )
     if reply.enveloped and is_servers and _CODES.get(reply.code or 0) in _WITH_4XX:
         return ErrorClass.TRY_LATER
     return _by_code(reply)
@@ -262,10 +316,19 @@ def classify_with_valid_token(reply: Rejected, *, polling: bool) -> ErrorClass:
 
 
 def model_error_message(model: str, code: int) -> str:
-    """Message for a user whose model cannot be used, with the fix; `code` is the API's, or the HTTP status."""
-    return f"Workers AI refuses the model {model} (code {code}). {_MODEL_ADVICE.get(code, _OTHER_MODEL)}"
+    """Message for a user whose model cannot be used, with the fix.
+
+    `code` is the API's, or the HTTP status.
+    """
+    return (
+        f"Workers AI refuses the model {model} (code {code}). "
+        f"{_MODEL_ADVICE.get(code, _OTHER_MODEL)}"
+    )
 
 
 def advice(code: int) -> str:
-    """What to do about a code or HTTP status that calls have been getting for a long time; 0: no connection."""
+    """What to do about a code or HTTP status that calls have been getting for a long time; 0.
+
+    No connection.
+    """
     return _ADVICE.get(code, "See the functions' logs, and Cloudflare's status page.")

@@ -1,4 +1,7 @@
-"""Calls for a batch that have been failing for a long time: noted in its job, for `status.json` and the alarm."""
+"""Calls for a batch that have been failing for a long time.
+
+Noted in its job, for `status.json` and the alarm.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,10 @@ NOTED_EVERY_SECONDS = 240.0
 
 
 def is_lasting(since: float, now: float) -> bool:
-    """Whether calls have been failing for so long, Unix seconds, that a job's deadline no longer waits for them."""
+    """Whether calls have been failing for so long, Unix seconds.
+
+    That a job's deadline no longer waits for them.
+    """
     return now - since >= NOTED_AFTER_SECONDS
 
 
@@ -46,8 +52,11 @@ def note_lasting_error(
         code, refused, message = 0, False, ""
         if isinstance(reply, Rejected):
             code, refused = reply.code or reply.status, reply.enveloped
-            message = reply.message if refused and polling else ""  # What a submit is answered may quote a prompt.
-        services.ledger.note_lasting_error(job.job_id, LastingError(code, since, now, polling, refused, message))
+            # What a submit is answered may quote a prompt.
+            message = reply.message if refused and polling else ""
+        services.ledger.note_lasting_error(
+            job.job_id, LastingError(code, since, now, polling, refused, message)
+        )
     return since
 
 

@@ -1,7 +1,9 @@
-"""Jobs of another Cloudflare account: a job stays with the account it was created with, whatever the stack's is now.
+"""Jobs of another Cloudflare account.
 
-Its submits and polls go to that account. What the API refuses there says nothing about the stack's account, so each
-other account has pauses of its own (`shared.pacing.controls`).
+A job stays with the account it was created with, whatever the stack's is now.
+
+Its submits and polls go to that account. What the API refuses there says nothing about the stack's
+account, so each other account has pauses of its own (`shared.pacing.controls`).
 """
 
 from __future__ import annotations

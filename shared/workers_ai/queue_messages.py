@@ -1,6 +1,9 @@
-"""A message of the queue as data: what an event of a batch says. Pure; accepts whatever is in a queue.
+"""A message of the queue as data: what an event of a batch says.
 
-A body comes as JSON, as JSON in a text, or as base64 of it. Anything that is no event of a batch is None.
+Pure; accepts whatever is in a queue.
+
+A body comes as JSON, as JSON in a text, or as base64 of it. Anything that is no event of a batch is
+None.
 """
 
 from __future__ import annotations
@@ -49,7 +52,10 @@ class Event:
 
 
 class Message(msgspec.Struct, frozen=True):
-    """A pulled message. Its members stay bytes until they are read: an odd one spoils neither it nor the others."""
+    """A pulled message.
+
+    Its members stay bytes until they are read: an odd one spoils neither it nor the others.
+    """
 
     lease_id: msgspec.Raw = msgspec.Raw(b"null")
     body: msgspec.Raw = msgspec.Raw(b"null")
@@ -109,7 +115,9 @@ def event_in(message: Message) -> Event | None:
     try:
         told = _decode(message.body)
         if isinstance(told, str):
-            told = _decode(told if told.lstrip()[:1] == "{" else base64.b64decode(told, validate=True))
+            told = _decode(
+                told if told.lstrip()[:1] == "{" else base64.b64decode(told, validate=True)
+            )
     except (msgspec.MsgspecError, UnicodeDecodeError, binascii.Error, ValueError, RecursionError):
         return None
     if not isinstance(told, dict) or not isinstance(kind := told.get("type"), str):
@@ -128,10 +136,15 @@ def event_in(message: Message) -> Event | None:
 
 
 def _text(told: dict[str, Any], member: str, *names: str) -> str:
-    """The first text of these names in a member; empty if there is none, or one that is too long to be stored."""
+    """The first text of these names in a member.
+
+    Empty if there is none, or one that is too long to be stored.
+    """
     inner = told.get(member)
     given = (inner.get(name) for name in names) if isinstance(inner, dict) else ()
-    return next((one for one in given if isinstance(one, str) and len(one) <= MAX_ID_CHARACTERS), "")
+    return next(
+        (one for one in given if isinstance(one, str) and len(one) <= MAX_ID_CHARACTERS), ""
+    )
 
 
 def _time(text: str) -> float:

@@ -1,7 +1,10 @@
-"""Cloudflare's Queues API and its event subscriptions, as far as Dropbatch uses them. Knows no job and no table.
+"""Cloudflare's Queues API and its event subscriptions, as far as Dropbatch uses them.
 
-Nothing that this API says is about the token's right to run models: it pauses no call, and counts as none. Every call
-is made once with each token; what a caller repeats must be harmless when it is done twice.
+Knows no job and no table.
+
+Nothing that this API says is about the token's right to run models: it pauses no call, and counts
+as none. Every call is made once with each token; what a caller repeats must be harmless when it is
+done twice.
 """
 
 from __future__ import annotations
@@ -27,11 +30,19 @@ if TYPE_CHECKING:
     from shared.workers_ai.transports import Credentials
 
 BATCH_SIZE, MAX_DELIVERIES, VISIBLE_AGAIN_MS, KEPT_SECONDS = 100, 100, 30_000, 3_600
-"""Messages of one pull; deliveries of one, after which it is deleted; milliseconds until one that is not acknowledged
-is delivered again; and seconds that the queue keeps a message: what an older event says was found by a poll."""
+"""Messages of one pull; deliveries of one, after which it is deleted.
+
+Milliseconds until one that is not acknowledged
+is delivered again; and seconds that the queue keeps a message: what an older event says was found
+by a poll.
+"""
 CONSUMER = {
     "type": "http_pull",
-    "settings": {"batch_size": BATCH_SIZE, "max_retries": MAX_DELIVERIES, "visibility_timeout_ms": VISIBLE_AGAIN_MS},
+    "settings": {
+        "batch_size": BATCH_SIZE,
+        "max_retries": MAX_DELIVERIES,
+        "visibility_timeout_ms": VISIBLE_AGAIN_MS,
+    },
 }
 QUEUE_SETTINGS = {"message_retention_period": KEPT_SECONDS}
 EVENTS = ("batch.queued", "batch.succeeded", "batch.failed")
@@ -79,7 +90,10 @@ class QueuesRefusedError(Exception):
     @property
     def may_exist(self) -> bool:
         """Whether what was to be made may be there already."""
-        return HTTPStatus.BAD_REQUEST <= self.status < HTTPStatus.INTERNAL_SERVER_ERROR and not self.lasting
+        return (
+            HTTPStatus.BAD_REQUEST <= self.status < HTTPStatus.INTERNAL_SERVER_ERROR
+            and not self.lasting
+        )
 
 
 class NoCallLeftError(QueuesRefusedError):
@@ -109,7 +123,10 @@ class QueuesApi:
 
     def queue(self, name: str) -> dict[str, Any] | None:
         """The queue of this name; None if there is none."""
-        return next((one for one in self._pages(f"/queues?name={name}&") if one.get("queue_name") == name), None)
+        return next(
+            (one for one in self._pages(f"/queues?name={name}&") if one.get("queue_name") == name),
+            None,
+        )
 
     def make_queue(self, name: str) -> dict[str, Any]:
         """Make a queue that keeps its messages for `KEPT_SECONDS`."""
@@ -169,11 +186,15 @@ class QueuesApi:
         except TooManyItemsError as error:
             raise QueuesRefusedError(HTTPStatus.OK, "more messages than were asked for") from error
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise QueuesRefusedError(HTTPStatus.OK, f"messages that cannot be read: {error}") from error
+            raise QueuesRefusedError(
+                HTTPStatus.OK, f"messages that cannot be read: {error}"
+            ) from error
 
     def acknowledge(self, queue_id: str, messages: Sequence[Message]) -> None:
         """Have pulled messages deleted."""
-        acks = [{"lease_id": one.lease_id} for one in messages if bytes(one.lease_id).startswith(b'"')]
+        acks = [
+            {"lease_id": one.lease_id} for one in messages if bytes(one.lease_id).startswith(b'"')
+        ]
         if not acks:  # One without a lease would spoil the call for the others.
             return
         body = {"acks": acks, "retries": []}
@@ -202,8 +223,12 @@ class QueuesApi:
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise QueuesRefusedError(HTTPStatus.OK, "a reply that cannot be read") from error
 
-    def _fetch(self, method: str, path: str, body: object, most: int = MAX_FETCHED_BYTES) -> msgspec.Raw:
-        """The member `result` of a good reply, as JSON; a call that is refused for its token is made with the next one.
+    def _fetch(
+        self, method: str, path: str, body: object, most: int = MAX_FETCHED_BYTES
+    ) -> msgspec.Raw:
+        """The member `result` of a good reply, as JSON.
+
+        A call that is refused for its token is made with the next one.
 
         Raises:
             QueuesRefusedError: there was no reply, or one that is not good.
@@ -234,7 +259,8 @@ class QueuesApi:
         try:
             told = _decode(content)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            # A page in place of the API's JSON is a firewall or a proxy, which answers the next call likewise.
+            # A page in place of the API's JSON is a firewall or a proxy, which answers the next
+            # call likewise.
             raise QueuesRefusedError(
                 status, "not the API's JSON", lasting=0 < status < HTTPStatus.INTERNAL_SERVER_ERROR
             ) from None

@@ -1,8 +1,8 @@
 """What an error of the API means. Where the reply alone does not decide, the token is checked.
 
-Cloudflare replies 7000 both for an unknown model and for a wrong path, and its firewall replies with the same status as
-for a refused token. The free call distinguishes them. It counts against Cloudflare's rate limit, so it takes a token of
-the rate budget.
+Cloudflare replies 7000 both for an unknown model and for a wrong path, and its firewall replies
+with the same status as for a refused token. The free call distinguishes them. It counts against
+Cloudflare's rate limit, so it takes a token of the rate budget.
 """
 
 from __future__ import annotations
@@ -43,12 +43,19 @@ def classify_rejection(
         StorageError: DynamoDB failed.
     """
     verdict = classify_poll_error(reply) if polling else classify_submit_error(reply)
-    # An id may be unknown only to a token that may not use its account; the stack's own account needs no such doubt.
+    # An id may be unknown only to a token that may not use its account; the stack's own account
+    # needs no such doubt.
     doubted = verdict is ErrorClass.UNKNOWN_ID and other_account(services, job)
     if verdict is not ErrorClass.CHECK_TOKEN and not doubted:
         return verdict
     state = token_state(services, sender)
-    logger.info("token checked", **batch_log_fields(batch), state=state, status=reply.status, code=reply.code)
+    logger.info(
+        "token checked",
+        **batch_log_fields(batch),
+        state=state,
+        status=reply.status,
+        code=reply.code,
+    )
     match state:
         case TokenState.GOOD if doubted:
             return verdict
@@ -61,7 +68,9 @@ def classify_rejection(
 
 
 def token_state(services: Services, sender: Sender) -> TokenState | None:
-    """Whether a token may use its account, by the free call; None if the rate budget has no call left for it.
+    """Whether a token may use its account, by the free call.
+
+    None if the rate budget has no call left for it.
 
     Raises:
         StorageError: DynamoDB failed.

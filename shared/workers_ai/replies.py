@@ -1,8 +1,8 @@
 """One reply of the API as data, one class for each meaning (`Reply`).
 
-Accepts what Cloudflare does not specify: any 2xx, bodies with or without the envelope, both shapes of a completed
-batch, unknown status words. Every number and text that is stored is bounded. What an error means:
-`shared.workers_ai.error_codes`.
+Accepts what Cloudflare does not specify: any 2xx, bodies with or without the envelope, both shapes
+of a completed batch, unknown status words. Every number and text that is stored is bounded. What an
+error means: `shared.workers_ai.error_codes`.
 """
 
 from __future__ import annotations
@@ -67,7 +67,9 @@ class NoAnswers:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """An HTTP error, or no connection (status 0). What it proves: `shared.workers_ai.error_codes.is_doubtful`.
+    """An HTTP error, or no connection (status 0).
+
+    What it proves: `shared.workers_ai.error_codes.is_doubtful`.
 
     Attributes:
         status: HTTP status.
@@ -179,7 +181,9 @@ def parse_reply(
         if good and answer is None:
             answer = _answer_in(content, most)  # now without lone surrogates
     except TooManyItemsError:
-        return OutcomeUnknown(f"HTTP {status} with more than {MAX_ITEMS_FOR_EACH} items for each request")
+        return OutcomeUnknown(
+            f"HTTP {status} with more than {MAX_ITEMS_FOR_EACH} items for each request"
+        )
     if answer and _is_paid(answer, sent):
         return _with_items(status, answer, submitting=submitting)
     if not good or outer.success is False:
@@ -189,20 +193,26 @@ def parse_reply(
 
 
 def parse_beginning(status: int, retry_after: str | None, beginning: bytes, most: int) -> Reply:
-    """What a reply means of which only the beginning is read, because it has more than the `most` bytes that fit.
+    """What a reply means of which only the beginning is read.
 
-    It is the answer only if it begins as one, with a result; anything else is no answer, as a page is.
+    Because it has more than the `most` bytes that fit.
+
+    It is the answer only if it begins as one, with a result; anything else is no answer, as a page
+    is.
     """
     if _begins_as_answer(status, beginning):
         return Failed(None, f"its answer has over {most:,} bytes, more than Dropbatch can hold")
     return _no_answer(status, _seconds(retry_after), None)
 
 
-def _unread(status: int, wait: float | None, content: bytes | mmap.mmap, answer: Answer | None) -> Reply:
+def _unread(
+    status: int, wait: float | None, content: bytes | mmap.mmap, answer: Answer | None
+) -> Reply:
     """What a complete reply means that could not be read.
 
-    If it is an answer from its beginning to its end, a single record has made it so, as one does whose answer is nested
-    too deeply. One that was cut off on its way says nothing of its records: the next poll may bring it whole.
+    If it is an answer from its beginning to its end, a single record has made it so, as one does
+    whose answer is nested too deeply. One that was cut off on its way says nothing of its records:
+    the next poll may bring it whole.
     """
     if answer is None and _begins_as_answer(status, content) and not _is_cut_off(content):
         return Unreadable()
@@ -230,9 +240,12 @@ def _is_cut_off(content: bytes | mmap.mmap) -> bool:
 
 
 def _is_paid(answer: Answer, sent: int) -> bool:
-    """Whether an array is an answer, or a part of one: not if it is empty, or holds only placeholders.
+    """Whether an array is an answer, or a part of one.
 
-    Under `"success":false` it is one only as a whole, a result for each request: nothing more can come.
+    Not if it is empty, or holds only placeholders.
+
+    Under `"success":false` it is one only as a whole, a result for each request: nothing more can
+    come.
     """
     if not answer.refused:
         return not all(is_placeholder(item, unfinished=answer.unfinished) for item in answer.items)
@@ -242,16 +255,20 @@ def _is_paid(answer: Answer, sent: int) -> bool:
 def _with_items(status: int, answer: Answer, *, submitting: bool) -> Reply:
     """What a reply with items means: an answer, or a part of one.
 
-    A batch that may still run is not finished because some of its items are there. The status 202 says so, too, unless
-    a word says otherwise.
+    A batch that may still run is not finished because some of its items are there. The status 202
+    says so, too, unless a word says otherwise.
     """
     if status in {HTTPStatus.ACCEPTED, HTTPStatus.PARTIAL_CONTENT} and not answer.status:
         answer = replace(answer, unfinished=True)
-    request_id = _id_of(decode_member(answer.request_id)) if submitting and answer.unfinished else ""
+    request_id = (
+        _id_of(decode_member(answer.request_id)) if submitting and answer.unfinished else ""
+    )
     return Accepted(request_id) if request_id else answer
 
 
-def _unfinished(status: int, wait: float | None, outer: _Body, inner: _Body, word: str, *, submitting: bool) -> Reply:
+def _unfinished(
+    status: int, wait: float | None, outer: _Body, inner: _Body, word: str, *, submitting: bool
+) -> Reply:
     """What a successful reply without results means."""
     # A body without the envelope may be the API's or a proxy's: it must name the batch.
     enveloped = outer.success is not None or inner is not outer or bool(inner.request_id)
@@ -268,14 +285,21 @@ def _unfinished(status: int, wait: float | None, outer: _Body, inner: _Body, wor
             return NoAnswers()
         has_array = begins(outer.responses, b"[") or begins(outer.results, b"[")
         known = enveloped or word or has_array or outer.result is not msgspec.UNSET
-        return Pending(word[:32]) if known else OutcomeUnknown(f"HTTP {status} with a body that is not the API's JSON")
+        return (
+            Pending(word[:32])
+            if known
+            else OutcomeUnknown(f"HTTP {status} with a body that is not the API's JSON")
+        )
     if request_id := _id_of(inner.request_id):
         return Accepted(request_id)
     return OutcomeUnknown(f"HTTP {status} with neither request_id nor results")
 
 
 def _id_of(value: object) -> str:
-    """A request_id, given as text or as a positive integer; empty for anything else, or one too long to be stored."""
+    """A request_id, given as text or as a positive integer.
+
+    Empty for anything else, or one too long to be stored.
+    """
     if type(value) is int and value > 0:
         value = str(value)
     return value if isinstance(value, str) and len(value) <= MAX_REQUEST_ID_CHARACTERS else ""
@@ -284,8 +308,13 @@ def _id_of(value: object) -> str:
 def _no_answer(status: int, wait: float | None, body: _Body | None) -> Reply:
     """An error reply: rejected, unless it is not the API's own and the outcome is unknown."""
     code, message = _problem(body) if body else (None, f"HTTP {status} without the API's JSON")
-    enveloped = body is not None and (code is not None or body.success is False or isinstance(body.errors, list))
-    if not enveloped and not HTTPStatus.MULTIPLE_CHOICES <= status < HTTPStatus.INTERNAL_SERVER_ERROR:
+    enveloped = body is not None and (
+        code is not None or body.success is False or isinstance(body.errors, list)
+    )
+    if (
+        not enveloped
+        and not HTTPStatus.MULTIPLE_CHOICES <= status < HTTPStatus.INTERNAL_SERVER_ERROR
+    ):
         return OutcomeUnknown(f"HTTP {status} with a body that is not the API's JSON")
     return Rejected(status, code, message, wait, enveloped=enveloped)
 
@@ -309,7 +338,8 @@ def _answer_in(content: bytes | mmap.mmap, most: int) -> Answer | None:
 def _decoded(content: bytes | mmap.mmap) -> tuple[bytes | mmap.mmap, _Body, _Body]:
     """The body with and without its envelope, and the bytes they were read from.
 
-    A lone surrogate, as at the end of a text cut by UTF-16 units, is valid JSON but not valid text: it becomes U+FFFD.
+    A lone surrogate, as at the end of a text cut by UTF-16 units, is valid JSON but not valid text:
+    it becomes U+FFFD.
     """
     try:
         outer = _decode(content)
@@ -321,7 +351,11 @@ def _decoded(content: bytes | mmap.mmap) -> tuple[bytes | mmap.mmap, _Body, _Bod
 
 def _unwrapped(outer: _Body) -> _Body:
     """The body without its envelope."""
-    if begins(outer.responses, b"[") or begins(outer.results, b"[") or (result := only_object(outer.result)) is None:
+    if (
+        begins(outer.responses, b"[")
+        or begins(outer.results, b"[")
+        or (result := only_object(outer.result)) is None
+    ):
         return outer
     return _decode(result)
 
@@ -331,7 +365,10 @@ def _problem(body: _Body) -> tuple[int | None, str]:
 
 
 def _seconds(header: str | None) -> float | None:
-    """Return the seconds of a `retry-after` header (a number or a date), at most `MAX_RETRY_AFTER_SECONDS`, or None."""
+    """Return the seconds of a `retry-after` header (a number or a date).
+
+    At most `MAX_RETRY_AFTER_SECONDS`, or None.
+    """
     if header is None:
         return None
     if re.fullmatch(r"[0-9]+(\.[0-9]+)?", header):

@@ -1,8 +1,9 @@
 """A batch's results, parsed to their end in one pass. Pure: knows no HTTP and no batch.
 
-Either shape (`responses`, `results`), with or without the envelope. Members whose form depends on the model stay bytes.
-Objects take far more memory than the bytes they are read from, 30 times as much in the worst case. So the items of a
-large reply are counted while they are read, and nothing else that is large is decoded.
+Either shape (`responses`, `results`), with or without the envelope. Members whose form depends on
+the model stay bytes. Objects take far more memory than the bytes they are read from, 30 times as
+much in the worst case. So the items of a large reply are counted while they are read, and nothing
+else that is large is decoded.
 """
 
 from __future__ import annotations
@@ -23,12 +24,17 @@ if TYPE_CHECKING:
 SMALL_REPLY_BYTES = 3_000_000
 """A reply up to this size is decoded without counting: whatever it holds takes 120 MB at most."""
 MAX_MEMBER_BYTES = 1_000_000
-"""A single member, such as an item's error, is decoded up to this size; a larger one counts as absent."""
+"""A single member, such as an item's error, is decoded up to this size.
+
+A larger one counts as absent.
+"""
 _MAX_ID_CHARACTERS = 18
 MAX_UNKNOWN_BYTES = 3_000_000
 """Bytes of members with unknown names that are kept of one large reply."""
 
-COMPLETED_WORDS = frozenset({"", "completed", "complete", "succeeded", "success", "done", "finished"})
+COMPLETED_WORDS = frozenset(
+    {"", "completed", "complete", "succeeded", "success", "done", "finished"}
+)
 """Status words beside which an array is the whole answer, even one without items."""
 FAILED_WORDS = frozenset({"failed", "error", "errored", "cancelled", "canceled"})
 _ITEMS = re.compile(rb'\[\s*\{\s*"(?:id|index)"\s*:\s*"?[0-9]')
@@ -122,7 +128,10 @@ class UnusualItem(Item):
 
 
 def plain_results(items: Iterable[Item | None]) -> list[msgspec.Raw]:
-    """The results of those items that are good and have no members besides id, reference, success and result."""
+    """The results of those items that are good and have no members besides id, reference.
+
+    Success and result.
+    """
     return [
         item.result
         for item in items
@@ -134,7 +143,10 @@ def plain_results(items: Iterable[Item | None]) -> list[msgspec.Raw]:
 
 
 def has_failed(item: Item) -> bool:
-    """Whether an item says that it failed, or has an error; `success` may be absent, null, a number or a text."""
+    """Whether an item says that it failed, or has an error.
+
+    `success` may be absent, null, a number or a text.
+    """
     if str(item.success).lower() in _DENIALS:
         return True
     others = item.extra_members()
@@ -149,27 +161,42 @@ def is_placeholder(item: Item, *, unfinished: bool) -> bool:
 
     Args:
         item: the item.
-        unfinished: whether its batch may still run; if not, `"success":true` says that the result is empty.
+        unfinished: whether its batch may still run; if not, `"success":true` says that the result
+            is empty.
     """
     return item.result == NULL and (unfinished or item.success is not True) and not has_failed(item)
 
 
 def place_of(item: Item) -> int | None:
-    """The place of the record that an item names; None if neither its `index` nor its `id` is a number."""
+    """The place of the record that an item names.
+
+    None if neither its `index` nor its `id` is a number.
+    """
     for name in (item.index, item.id):
         if type(name) is int:
             return name
         if type(name) is float and name.is_integer():
             return int(name)
-        if type(name) is str and name.isascii() and name.isdigit() and len(name) <= _MAX_ID_CHARACTERS:
+        if (
+            type(name) is str
+            and name.isascii()
+            and name.isdigit()
+            and len(name) <= _MAX_ID_CHARACTERS
+        ):
             return int(name)
     return None
 
 
 def items_with_extras(items: Mapping[int, Item]) -> Iterator[tuple[int, Item]]:
-    """Those of some items that have members besides id, reference, success and result, each with its key."""
+    """Those of some items that have members besides id, reference, success and result.
+
+    Each with its key.
+    """
     for key, item in items.items():
-        if item.error is item.errors is item.message is msgspec.UNSET and type(item) is not UnusualItem:
+        if (
+            item.error is item.errors is item.message is msgspec.UNSET
+            and type(item) is not UnusualItem
+        ):
             continue  # nearly always, so without a call
         if item.extra_members():
             yield key, item
@@ -181,12 +208,13 @@ class Answer:
 
     Attributes:
         body: the reply as it came.
-        items: its `responses` or `results`; an element that is not an object is an item that names no record.
+        items: its `responses` or `results`; an element that is not an object is an item that names
+            no record.
         usage: as the API reports it.
         status: the API's own word for the batch's state, in lower case; empty if there is none.
         request_id: as in the reply.
-        unfinished: whether the reply does not say that the batch is finished. Then the items are its answer only if
-            they answer every record.
+        unfinished: whether the reply does not say that the batch is finished. Then the items are
+            its answer only if they answer every record.
         refused: whether its envelope says that the call has not succeeded.
     """
 
@@ -308,14 +336,25 @@ def _array_of(outer: _Reply[Array]) -> tuple[Array, _Facts, bool]:
 
 
 def _unusual_array_of(body: bytes | mmap.mmap, most: int | None) -> tuple[list[Item], _Facts, bool]:
-    """The same for replies in which something has an unexpected type, such as an item that is not an object."""
+    """The same for replies in which something has an unexpected type.
+
+    Such as an item that is not an object.
+    """
     outer = _decode_unusual(body)
     inner: _UnusualInner = outer
     bare = begins(outer.responses, b"[") or begins(outer.results, b"[")
     if not bare and (result := only_object(outer.result)) is not None:
         inner = _decode_unusual_inner(result)
-    arrays = [one for one in (inner.responses, inner.results) if isinstance(one, msgspec.Raw) and begins(one, b"[")]
-    if not arrays and isinstance(outer.result, msgspec.Raw) and _ITEMS.match(memoryview(outer.result)):
+    arrays = [
+        one
+        for one in (inner.responses, inner.results)
+        if isinstance(one, msgspec.Raw) and begins(one, b"[")
+    ]
+    if (
+        not arrays
+        and isinstance(outer.result, msgspec.Raw)
+        and _ITEMS.match(memoryview(outer.result))
+    ):
         arrays = [outer.result]
     if not arrays:
         raise msgspec.ValidationError("a reply without responses or results")
@@ -333,20 +372,29 @@ def _unusual_array_of(body: bytes | mmap.mmap, most: int | None) -> tuple[list[I
 
 
 def _with_status(inner: _Facts, outer: _Facts) -> _Facts:
-    """What is said beside the items; the status may stand outside, beside the envelope's own members."""
+    """What is said beside the items.
+
+    The status may stand outside, beside the envelope's own members.
+    """
     if inner.status is msgspec.UNSET:
         inner.status = outer.status
     return inner
 
 
 def _members_of(raw: msgspec.Raw, left: int) -> tuple[Members, int]:
-    """An item's members, and how many of its bytes are unknown ones; these are left out if they are more than `left`.
+    """An item's members, and how many of its bytes are unknown ones.
+
+    These are left out if they are more than `left`.
 
     Without a member if it is not an object, or its keys are not valid text: it answers no record.
     """
     try:
         known = _decode_known(raw)
-        members = {name: value for name, value in msgspec.structs.asdict(known).items() if value is not msgspec.UNSET}
+        members = {
+            name: value
+            for name, value in msgspec.structs.asdict(known).items()
+            if value is not msgspec.UNSET
+        }
         unknown = len(memoryview(raw)) - sum(len(memoryview(value)) for value in members.values())
         return (_decode_one(raw), unknown) if unknown <= left else (members, 0)
     except _UNREADABLE:
@@ -366,7 +414,10 @@ def _item_of(members: Members) -> Item:
 
 
 def only_object(raw: msgspec.Raw | msgspec.UnsetType) -> msgspec.Raw | None:
-    """The object that a member is, or that is the only element of its array; None if there is none."""
+    """The object that a member is, or that is the only element of its array.
+
+    None if there is none.
+    """
     if begins(raw, b"["):
         try:
             (raw,) = _decode_only(raw)  # type: ignore[arg-type]  # a Raw is bytes to msgspec
@@ -376,7 +427,10 @@ def only_object(raw: msgspec.Raw | msgspec.UnsetType) -> msgspec.Raw | None:
 
 
 def decode_member(raw: msgspec.Raw | bytes | msgspec.UnsetType) -> Any:  # noqa: ANN401  # any JSON value
-    """A member's value; None if it is absent, too large, not valid text, or a number out of range."""
+    """A member's value.
+
+    None if it is absent, too large, not valid text, or a number out of range.
+    """
     if raw is msgspec.UNSET or len(memoryview(raw)) > MAX_MEMBER_BYTES:
         return None
     try:

@@ -1,8 +1,9 @@
 """Who makes a call: which of the secret's tokens, and for which account.
 
-A batch is polled by the token that submitted it, as a number: that of its line in the secret. If that line now is of
-another account, or is gone, the first token of the batch's account takes its place; if there is none, the first that
-names none asks for that account, as it does for jobs of another account (`shared.workers_ai.other_account`).
+A batch is polled by the token that submitted it, as a number: that of its line in the secret. If
+that line now is of another account, or is gone, the first token of the batch's account takes its
+place; if there is none, the first that names none asks for that account, as it does for jobs of
+another account (`shared.workers_ai.other_account`).
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ if TYPE_CHECKING:
 
 
 AGAIN_SECONDS = 60.0
-"""Seconds for which a process does not read the secret again to find another token: each reading costs."""
+"""Seconds for which a process does not read the secret again to find another token.
+
+Each reading costs.
+"""
 
 
 class Secret(NamedTuple):
@@ -48,25 +52,29 @@ ONE_TOKEN = ApiTokens((ApiToken(""),))
 class Tokens:
     """The tokens of the stack's secret, as they are now."""
 
-    def __init__(self, read: Callable[[bool], Secret], account: str, *, may_be_several: bool = True) -> None:
+    def __init__(
+        self, read: Callable[[bool], Secret], account: str, *, may_be_several: bool = True
+    ) -> None:
         """Read nothing yet.
 
         Args:
             read: reads the secret; called with True, it does so again. Raises `StorageError`.
             account: the stack's.
-            may_be_several: whether the value may hold several tokens; a Worker's secret is one whatever is in it.
+            may_be_several: whether the value may hold several tokens; a Worker's secret is one
+                whatever is in it.
         """
         self._read, self._account, self._may_be_several = read, account, may_be_several
         self._known = ONE_TOKEN
         self._again_at = 0.0
-        self._no_queues = set[str]()  # Tokens that the Queues API refused, as far as this process has asked.
+        # Tokens that the Queues API refused, as far as this process has asked.
+        self._no_queues = set[str]()
 
     def senders(self, account: str = "") -> tuple[Sender, ...]:
         """Who may submit a batch of a job.
 
         Args:
-            account: the job's, if it is not the stack's. Its batches go to that account; those of the stack's jobs go
-                to every account that a token is for.
+            account: the job's, if it is not the stack's. Its batches go to that account; those of
+                the stack's jobs go to every account that a token is for.
         """
         with suppress(StorageError):  # What was known last holds; the call itself fails likewise.
             self._known = self._parsed(self._read(False).value)  # noqa: FBT003 - its only argument
@@ -75,7 +83,10 @@ class Tokens:
         return tuple(chosen) or (Sender(account=account),)
 
     def is_changed(self, now: float) -> bool:
-        """Read the secret again; whether it has other lines. Others may know of a token that this process does not."""
+        """Read the secret again; whether it has other lines.
+
+        Others may know of a token that this process does not.
+        """
         if now - self._again_at < AGAIN_SECONDS:
             return False
         self._again_at, before = now, self._known
@@ -84,21 +95,28 @@ class Tokens:
         return self._known != before
 
     def sender(self, account: str, number: int) -> Sender:
-        """Who asks for a batch that the token of this number submitted to an account; empty: the stack's."""
+        """Who asks for a batch that the token of this number submitted to an account; empty.
+
+        The stack's.
+        """
         able = [one for one in self.senders(account) if one.account == account]
         same = [one for one in able if one.number == number]
         return next(iter(same or able), Sender(account=account))
 
     def credentials(self, sender: Sender = FIRST) -> Callable[[bool], Credentials]:
-        """A function that returns the credentials of a sender; called with True, it reads the secret again.
+        """A function that returns the credentials of a sender.
 
-        They are empty if the secret has changed since the sender was chosen, and its line is gone or another account's:
-        no token of a line that names an account is sent to another one.
+        Called with True, it reads the secret again.
+
+        They are empty if the secret has changed since the sender was chosen, and its line is gone
+        or another account's: no token of a line that names an account is sent to another one.
         """
 
         def read(fresh: bool) -> Credentials:  # noqa: FBT001 - its only argument
             secret = self._read(fresh)
-            return Credentials(self._text_of(self._parsed(secret.value), sender), secret.gateway_token)
+            return Credentials(
+                self._text_of(self._parsed(secret.value), sender), secret.gateway_token
+            )
 
         return read
 
@@ -115,14 +133,19 @@ class Tokens:
         return next((found.tokens[number].text for number in (*own, *unnamed)), "")
 
     def queues_credentials(self, fresh: bool) -> Credentials:  # noqa: FBT001 - its only argument
-        """The credentials of the Queues API: a token of its own, or the first of the account that it did not refuse."""
+        """The credentials of the Queues API.
+
+        A token of its own, or the first of the account that it did not refuse.
+        """
         secret = self._read(fresh)
         able = self._able_for_queues(secret)
         left = [one for one in able if one not in self._no_queues]
         return Credentials(next(iter(left or able), ""), secret.gateway_token)
 
     def pass_queues_on(self, refused: Credentials) -> bool:
-        """Have another token call the Queues API, which refused this one; False if it refused all of them.
+        """Have another token call the Queues API, which refused this one.
+
+        False if it refused all of them.
 
         Raises:
             StorageError: the secret cannot be read.
@@ -179,5 +202,9 @@ def api_of(services: Services, sender: Sender) -> WorkersAI:
     """The API as a sender calls it."""
     if sender == FIRST:
         return services.api
-    transport = transport_of(services.settings, sender.account) if sender.account else services.api.transport
+    transport = (
+        transport_of(services.settings, sender.account)
+        if sender.account
+        else services.api.transport
+    )
     return WorkersAI(services.api.http, transport, services.tokens.credentials(sender))

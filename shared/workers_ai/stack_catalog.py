@@ -1,7 +1,10 @@
-"""What this stack knows of models: its own list in the bucket if there is one, else what is shipped.
+"""What this stack knows of models.
 
-Only what creates a job reads it, every 15 minutes at most and only if it has changed. It never stops a job: while it
-cannot be read, the last one is used; instead of one that nobody would believe, what is shipped. The log says both.
+Its own list in the bucket if there is one, else what is shipped.
+
+Only what creates a job reads it, every 15 minutes at most and only if it has changed. It never
+stops a job: while it cannot be read, the last one is used; instead of one that nobody would
+believe, what is shipped. The log says both.
 """
 
 from __future__ import annotations

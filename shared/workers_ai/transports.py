@@ -1,9 +1,10 @@
-"""The three ways to reach the batch API: the address, the headers and the limits of each. Opens no connection.
+"""The three ways to reach the batch API: the address, the headers and the limits of each.
 
-`rest` is Cloudflare's REST API, through an AI Gateway if one is named. `gateway` is the same API at AI Gateway's older
-address. `worker` is the Worker of `worker/`,
-which calls Workers AI through its AI binding. Replies and errors of all three are the same data, see
-`shared.workers_ai.replies`.
+Opens no connection.
+
+`rest` is Cloudflare's REST API, through an AI Gateway if one is named. `gateway` is the same API at
+AI Gateway's older address. `worker` is the Worker of `worker/`, which calls Workers AI through its
+AI binding. Replies and errors of all three are the same data, see `shared.workers_ai.replies`.
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ class Credentials(NamedTuple):
     gateway_token: str = ""
 
     def can_be_sent(self) -> bool:
-        """Whether they can be put in a header. What cannot is not a token, and must not look like a lost POST."""
+        """Whether they can be put in a header.
+
+        What cannot is not a token, and must not look like a lost POST.
+        """
         given = (self.token, self.gateway_token) if self.gateway_token else (self.token,)
         return all(one and one.isascii() and one.isprintable() and " " not in one for one in given)
 
@@ -39,7 +43,8 @@ class Transport:
     """One way to the API of one account.
 
     Attributes:
-        run_url: address of a model's calls, to which the model id is added; empty if this account cannot be reached.
+        run_url: address of a model's calls, to which the model id is added; empty if this account
+            cannot be reached.
         check_url: address of the free call that shows whether the token is valid.
         headers: headers of every submit and poll, besides the credentials.
         account_url: address of the account's other APIs; empty if this transport has none.
@@ -67,8 +72,11 @@ class Transport:
 
 
 GATEWAY_HEADERS = {"cf-aig-skip-cache": "true", "cf-aig-max-attempts": "1"}
-"""All polls of a batch have the same body, and so has a resubmitted batch: a cached reply would be outdated. A gateway
-that retries would submit a batch twice."""
+"""All polls of a batch have the same body, and so has a resubmitted batch.
+
+A cached reply would be outdated. A gateway
+that retries would submit a batch twice.
+"""
 
 
 def rest(base_url: str, account: str, gateway_id: str = "") -> Transport:
@@ -81,11 +89,15 @@ def rest(base_url: str, account: str, gateway_id: str = "") -> Transport:
     """
     account_url = f"{base_url}/accounts/{account}"
     headers = {"cf-aig-gateway-id": gateway_id, **GATEWAY_HEADERS} if gateway_id else {}
-    return Transport(f"{account_url}/ai/run/", f"{account_url}/ai/models/search?per_page=1", headers, account_url)
+    return Transport(
+        f"{account_url}/ai/run/", f"{account_url}/ai/models/search?per_page=1", headers, account_url
+    )
 
 
 def gateway(base_url: str, account: str, gateway_url: str, gateway_id: str) -> Transport:
-    """The REST API at AI Gateway's older address, which has no free call of its own: the token is checked without it.
+    """The REST API at AI Gateway's older address, which has no free call of its own.
+
+    The token is checked without it.
 
     Args:
         base_url: of the REST API.
@@ -104,10 +116,14 @@ def worker(url: str) -> Transport:
 
 
 UNREACHABLE = Transport("", "")
-"""A Worker calls the models of the account it is deployed to, which counts as the stack's: it reaches no other."""
+"""A Worker calls the models of the account it is deployed to, which counts as the stack's.
+
+It reaches no other.
+"""
 
 _TRANSPORTS: dict[str, Callable[[Settings, str], Transport]] = {
-    # A gateway belongs to one account. Calls that have to go through one go through that of the same name.
+    # A gateway belongs to one account. Calls that have to go through one go through that of the
+    # same name.
     "rest": lambda chosen, account: rest(chosen.workers_ai_base_url, account, chosen.ai_gateway_id),
     "gateway": lambda chosen, account: gateway(
         chosen.workers_ai_base_url, account, chosen.ai_gateway_base_url, chosen.ai_gateway_id

@@ -1,7 +1,7 @@
 """Tokens as replies report them, for a batch as a whole or in an item's result. Pure.
 
-Chat completions call them `prompt_tokens` and `completion_tokens`, the Responses API of gpt-oss `input_tokens` and
-`output_tokens`. Of the input, some may have been read from a cache.
+Chat completions call them `prompt_tokens` and `completion_tokens`, the Responses API of gpt-oss
+`input_tokens` and `output_tokens`. Of the input, some may have been read from a cache.
 """
 
 from __future__ import annotations
@@ -71,13 +71,17 @@ _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 def usage_of(raw: msgspec.Raw | msgspec.UnsetType) -> Usage:
     """A `usage` member; numbers that are missing, or no count of tokens, are None.
 
-    One of nothing but zeros reports nothing: no request without tokens is accepted. Two of its numbers tell the third.
+    One of nothing but zeros reports nothing: no request without tokens is accepted. Two of its
+    numbers tell the third.
     """
     return Usage(*_counts_of(raw))
 
 
 def usage_of_items(items: Iterable[Item]) -> Usage:
-    """The sum of the usages inside items' results, as chat models report them; nothing if a good one reports less."""
+    """The sum of the usages inside items' results, as chat models report them.
+
+    Nothing if a good one reports less.
+    """
     sums: list[int | None] = [None] * len(_NOTHING)
     lacks_completion = False
     for item in items:
@@ -96,11 +100,16 @@ def usage_of_items(items: Iterable[Item]) -> Usage:
 
 
 def mean_answer(answer: Answer) -> int:
-    """Tokens of an answer, on average over a reply's items; 0 if none were reported, or few items tell little."""
+    """Tokens of an answer, on average over a reply's items.
+
+    0 if none were reported, or few items tell little.
+    """
     if len(answer.items) < MIN_MEASURED:
         return 0
     usage = usage_of(answer.usage)
-    completion = (usage if usage.is_reported else usage_of_items(answer.items)).completion_tokens or 0
+    completion = (
+        usage if usage.is_reported else usage_of_items(answer.items)
+    ).completion_tokens or 0
     return -(-completion // len(answer.items))
 
 
@@ -124,7 +133,13 @@ def _counts_of(raw: msgspec.Raw | msgspec.UnsetType) -> _Counts:
     value = decode_member(raw)
     if not isinstance(value, dict):
         return _NOTHING
-    usual = _UsualUsage(**{name: value[name] for name in _UsualUsage.__struct_fields__ if type(value.get(name)) is int})
+    usual = _UsualUsage(
+        **{
+            name: value[name]
+            for name in _UsualUsage.__struct_fields__
+            if type(value.get(name)) is int
+        }
+    )
     for name in _DETAILS:
         cached = value[name].get("cached_tokens") if isinstance(value.get(name), dict) else None
         setattr(usual, name, _Cached(cached if type(cached) is int else None))
@@ -144,7 +159,9 @@ def _counts(usual: _UsualUsage) -> _Counts:
     elif completion is None and total is not None and prompt is not None and total > prompt:
         completion = total - prompt
     details = usual.prompt_tokens_details or usual.input_tokens_details
-    return _Counts(prompt, completion, total, _first(details.cached_tokens, None) if details else None)
+    return _Counts(
+        prompt, completion, total, _first(details.cached_tokens, None) if details else None
+    )
 
 
 def _first(count: int | None, other: int | None) -> int | None:

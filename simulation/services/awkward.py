@@ -1,4 +1,7 @@
-"""What real services do that tests like to forget: each a number, all drawn from the seed of a world."""
+"""What real services do that tests like to forget.
+
+Each a number, all drawn from the seed of a world.
+"""
 
 from __future__ import annotations
 
@@ -55,5 +58,9 @@ class Awkward:
             death=0.02,
             clock_behind_seconds=25.0,
         )
-        chosen = [one.name for one in fields(cls) if getattr(worst, one.name) != one.default and random.random() < HALF]
+        chosen = [
+            one.name
+            for one in fields(cls)
+            if getattr(worst, one.name) != one.default and random.random() < HALF
+        ]
         return replace(cls(), **{name: getattr(worst, name) for name in chosen})

@@ -1,4 +1,7 @@
-"""What all simulated services share: every call takes time, lets others run, and may be the last of its process."""
+"""What all simulated services share.
+
+Every call takes time, lets others run, and may be the last of its process.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,10 @@ SECONDS = {
 
 
 class Calls:
-    """How calls take place: before its effect a call takes time, and after it; a process can die at either moment."""
+    """How calls take place: before its effect a call takes time, and after it.
+
+    A process can die at either moment.
+    """
 
     def __init__(self, kernel: Kernel, awkward: Awkward) -> None:
         """Use the world's clock and its awkward sides."""
@@ -47,13 +53,18 @@ class Calls:
         self.dies_at = 0
         """The place at which the running process dies; 0: none."""
         self.lost_at = self.fails_at = self.refused_at = 0
-        """The place of a write whose answer is lost, so that the SDK sends it again or gives up; and of one that is
-        refused; 0: none."""
+        """The place of a write whose answer is lost, so that the SDK sends it again or gives up.
+
+        And of one that is
+        refused; 0: none.
+        """
 
     @property
     def disturbances(self) -> int:
         """How many of these there are."""
-        return len(self.held_up) + sum(map(bool, (self.dies_at, self.lost_at, self.fails_at, self.refused_at)))
+        return len(self.held_up) + sum(
+            map(bool, (self.dies_at, self.lost_at, self.fails_at, self.refused_at))
+        )
 
     def now(self) -> float:
         """The simulated clock."""
@@ -98,7 +109,10 @@ class Calls:
         self._take(life, operation, 1.0)
 
     def take(self, operation: str, share: float) -> None:
-        """Let a share of a call's time pass: the process may be switched away from here, and may die here."""
+        """Let a share of a call's time pass.
+
+        The process may be switched away from here, and may die here.
+        """
         life = self.kernel.life()
         if life is not None:
             self._take(life, operation, share)
@@ -115,4 +129,6 @@ class Calls:
             self.kernel.kill(life)
             raise DiedError
         low, high = self.seconds[operation.partition(".")[0]]
-        self.kernel.wait(share * self.random.uniform(low, high) + self.held_up.get(self.places, 0.0))
+        self.kernel.wait(
+            share * self.random.uniform(low, high) + self.held_up.get(self.places, 0.0)
+        )

@@ -1,10 +1,10 @@
 """DynamoDB in memory: one table, perhaps with an index, behind the calls of boto3's client.
 
-The index is eventually consistent; pages end early; writes may be applied and yet answered late. What is not simulated
-raises.
+The index is eventually consistent; pages end early; writes may be applied and yet answered late.
+What is not simulated raises.
 
-In one thing it is simpler: a page of the table counts 300 bytes an item, and one of the index 60 and its key, which is
-about what these have.
+In one thing it is simpler: a page of the table counts 300 bytes an item, and one of the index 60
+and its key, which is about what these have.
 """
 
 from __future__ import annotations
@@ -60,7 +60,10 @@ def _size(wire: Wire) -> int:
 
 
 def may_have(wires: Wire, most: int) -> bool:
-    """Whether values may have more bytes than that: a quick look. No value is longer than its JSON."""
+    """Whether values may have more bytes than that: a quick look.
+
+    No value is longer than its JSON.
+    """
     return len(msgspec.json.encode(wires)) > most
 
 
@@ -92,13 +95,19 @@ class DynamoDB:
         self.refusals: set[str] = set()
         """Conditions that did not hold: of which write, and which parts of them."""
         self.readers: list[Callable[[Key, Wire | None], None]] = []
-        """Called with the key and the item that a call has read; without an item if its condition did not hold."""
+        """Called with the key and the item that a call has read.
+
+        Without an item if its condition did not hold.
+        """
         self.lookers: list[Callable[[list[Key], bool], None]] = []
-        """Called with the keys of each read of many items, when it reads, and with whether it reads all of them."""
+        """Called with the keys of each read of many items, when it reads.
+
+        And with whether it reads all of them.
+        """
         self.missed: list[Callable[[Key], None]] = []
         """Called with the key of an item that a call looked for and that does not exist."""
 
-    # ── the operations ───────────────────────────────────────────────────────────────────────────────────────────
+    # ── the operations ────────────────────────────────────────────────────────────────────────────
 
     def get_item(self, *, TableName: str, Key: Wire, ConsistentRead: bool = False) -> Wire:
         """Read one item; it is read consistently, whatever was asked for."""
@@ -122,14 +131,21 @@ class DynamoDB:
         }:
             raise NotSimulatedError(f"batch_get_item {sorted(asked)} of {len(keys)} keys")
 
-        wanted, names = asked.get("ProjectionExpression", ""), asked.get("ExpressionAttributeNames", {})
+        wanted, names = (
+            asked.get("ProjectionExpression", ""),
+            asked.get("ExpressionAttributeNames", {}),
+        )
 
         def read() -> Wire:
             self._check(table)
             if len({self.key_of(key) for key in keys}) < len(keys):
                 raise refused("ValidationException", "BatchGetItem")
             left = [key for key in keys if self.calls.happens("unprocessed")]
-            found = [item for key in keys if key not in left and (item := self._read(self.key_of(key))) is not None]
+            found = [
+                item
+                for key in keys
+                if key not in left and (item := self._read(self.key_of(key))) is not None
+            ]
             for look in self.lookers:
                 look([self.key_of(key) for key in keys], not left)
             if wanted:
@@ -190,13 +206,19 @@ class DynamoDB:
             largest = max(map(_size, values.values())) if may_have(values, LARGE_VALUE_BYTES) else 0
             if largest > MAX_ITEM_BYTES:
                 raise refused("ValidationException", "UpdateItem")
-            self._test(f"UpdateItem {UpdateExpression}", key, ConditionExpression, names, values, retries)
+            self._test(
+                f"UpdateItem {UpdateExpression}", key, ConditionExpression, names, values, retries
+            )
             new = expressions.updated(self.items.get(key, Key), UpdateExpression, names, values)
             if largest > LARGE_VALUE_BYTES and size_of(new) > MAX_ITEM_BYTES:
                 raise refused("ValidationException", "UpdateItem")
             self.named = names.values()
             self._store(key, new)
-            changed = new if ReturnValues == "ALL_NEW" else expressions.changed(new, UpdateExpression, names)
+            changed = (
+                new
+                if ReturnValues == "ALL_NEW"
+                else expressions.changed(new, UpdateExpression, names)
+            )
             return {} if ReturnValues == "NONE" else {"Attributes": changed}
 
         return self.calls.write("dynamodb.update_item", write)
@@ -216,7 +238,12 @@ class DynamoDB:
             self._check(TableName)
             key = self.key_of(Key)
             self._test(
-                "DeleteItem", key, ConditionExpression, ExpressionAttributeNames, ExpressionAttributeValues, retries
+                "DeleteItem",
+                key,
+                ConditionExpression,
+                ExpressionAttributeNames,
+                ExpressionAttributeValues,
+                retries,
             )
             self._store(key, None)
             return {}
@@ -254,14 +281,18 @@ class DynamoDB:
                 answer = self._query_index(asked, Limit, ExclusiveStartKey, counts=bool(Select))
                 if ProjectionExpression and not Select:
                     answer["Items"] = [
-                        expressions.projected(item, ProjectionExpression, names) for item in answer["Items"]
+                        expressions.projected(item, ProjectionExpression, names)
+                        for item in answer["Items"]
                     ]
                 return answer
             if not ConsistentRead or Select not in {"", "SPECIFIC_ATTRIBUTES"}:
                 raise NotSimulatedError("an inconsistent query of the table, or one that counts")
             answer = self._query_table(asked, Limit, ExclusiveStartKey, forward=ScanIndexForward)
             if ProjectionExpression:
-                answer["Items"] = [expressions.projected(item, ProjectionExpression, names) for item in answer["Items"]]
+                answer["Items"] = [
+                    expressions.projected(item, ProjectionExpression, names)
+                    for item in answer["Items"]
+                ]
             return answer
 
         return self.calls.read("dynamodb.query", read)
@@ -274,7 +305,7 @@ class DynamoDB:
                 self.expired[key] = item
                 self._store(key, None)
 
-    # ── how ──────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── how ───────────────────────────────────────────────────────────────────────────────────────
 
     def _query_index(
         self,
@@ -305,7 +336,8 @@ class DynamoDB:
             if not counts:
                 page.append(self.index.shown(partition, *entry))
             if number == limit or size >= most:
-                rest = {"LastEvaluatedKey": self.index.shown(partition, *entry)}  # Perhaps nothing is behind it.
+                # Perhaps nothing is behind it.
+                rest = {"LastEvaluatedKey": self.index.shown(partition, *entry)}
                 break
         return {"Count": number, **({} if counts else {"Items": page}), **rest}
 
@@ -356,17 +388,29 @@ class DynamoDB:
             raise refused("ResourceNotFoundException", "DynamoDB")
 
     def _test(
-        self, operation: str, key: Key, text: str, names: dict[str, str] | None, values: Wire | None, retries: int
+        self,
+        operation: str,
+        key: Key,
+        text: str,
+        names: dict[str, str] | None,
+        values: Wire | None,
+        retries: int,
     ) -> None:
         item = self.items.get(key, {})
         if text and not expressions.condition(text)(item, names or {}, values or {}):
             for read in self.readers:
                 read(key, None)
             clauses = [text] if "BETWEEN" in text else text.split(" AND ")
-            failed = [one for one in clauses if not expressions.condition(one)(item, names or {}, values or {})]
+            failed = [
+                one
+                for one in clauses
+                if not expressions.condition(one)(item, names or {}, values or {})
+            ]
             if not retries:  # Otherwise it finds what it has written itself.
                 self.refusals.add(f"{operation} if {' and '.join(failed)}")
-            raise refused("ConditionalCheckFailedException", operation.partition(" ")[0], retries=retries)
+            raise refused(
+                "ConditionalCheckFailedException", operation.partition(" ")[0], retries=retries
+            )
 
     def _store(self, key: Key, item: Wire | None) -> None:
         old = self.items.get(key)

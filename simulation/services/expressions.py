@@ -1,7 +1,9 @@
-"""DynamoDB's expressions, the most usual of them: conditions, updates, key conditions. Others raise.
+"""DynamoDB's expressions, the most usual of them: conditions, updates, key conditions.
 
-An expression is compiled once, by its text, into functions of an item and the names and values of a call. Items are in
-wire form and are never changed: an update makes a new one.
+Others raise.
+
+An expression is compiled once, by its text, into functions of an item and the names and values of a
+call. Items are in wire form and are never changed: an update makes a new one.
 """
 
 from __future__ import annotations
@@ -41,12 +43,16 @@ _COMPARE = {
 
 _KEY_CONDITION = re.compile(
     r"(?P<name>#?\w+) = (?P<partition>:\w+)"
-    r"( AND (begins_with\(#?\w+, (?P<prefix>:\w+)\)|#?\w+ BETWEEN (?P<low>:\w+) AND (?P<high>:\w+)))?"
+    r"( AND (begins_with\(#?\w+, (?P<prefix>:\w+)\)|#?\w+ BETWEEN (?P<low>:\w+) AND "
+    r"(?P<high>:\w+)))?"
 )
 
 
 class NotSimulatedError(BaseException):
-    """Something of AWS was used that the simulation does not have: add it there. No code may handle it."""
+    """Something of AWS was used that the simulation does not have: add it there.
+
+    No code may handle it.
+    """
 
 
 @cache
@@ -63,7 +69,10 @@ def key_condition(text: str) -> dict[str, str]:
 
 
 def value_of(wire: Any) -> Any:
-    """A value that compares as DynamoDB compares it: numbers by value, everything else by its wire form."""
+    """A value that compares as DynamoDB compares it.
+
+    Numbers by value, everything else by its wire form.
+    """
     ((kind, value),) = wire.items()
     if kind == "N":
         return float(value)
@@ -78,7 +87,10 @@ def _comparable(wire: Any) -> Any:
         case "L":
             return ("L", tuple(map(_comparable, value)))
         case "M":
-            return ("M", tuple(sorted((name, _comparable(member)) for name, member in value.items())))
+            return (
+                "M",
+                tuple(sorted((name, _comparable(member)) for name, member in value.items())),
+            )
         case "SS":
             return ("SS", tuple(sorted(value)))
         case _:
@@ -112,7 +124,7 @@ class _Parser:
             raise NotSimulatedError(self.text)
         return tuple(parts)
 
-    # ── conditions ───────────────────────────────────────────────────────────────────────────────────────────────
+    # ── conditions ────────────────────────────────────────────────────────────────────────────────
 
     def either(self) -> Condition:
         left = self.both()
@@ -158,16 +170,16 @@ class _Parser:
             value = self.take()
             self.take(")")
             find = _finder(path)
-            return lambda item, names, values: str((find(item, names) or {}).get("S", "\0")).startswith(
-                values[value]["S"]
-            )
+            return lambda item, names, values: str(
+                (find(item, names) or {}).get("S", "\0")
+            ).startswith(values[value]["S"])
         self.take(")")
         find = _finder(path)
         if name == "attribute_exists":
             return lambda item, names, _: find(item, names) is not None
         return lambda item, names, _: find(item, names) is None
 
-    # ── updates ──────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── updates ───────────────────────────────────────────────────────────────────────────────────
 
     def update(self) -> list[tuple[str, Operand | None]]:
         """Pairs of an attribute and its new value; None removes it."""
@@ -225,7 +237,9 @@ def _at(item: Item, path: tuple[str, ...]) -> Any:
 
 def _sum(first: Any, second: Any) -> dict[str, str]:
     if not first or not second:
-        raise NotSimulatedError("a sum with an attribute that does not exist, which DynamoDB refuses")
+        raise NotSimulatedError(
+            "a sum with an attribute that does not exist, which DynamoDB refuses"
+        )
     return {"N": str(Decimal(first["N"]) + Decimal(second["N"]))}
 
 
@@ -246,7 +260,9 @@ def _between(path: Path, low: str, high: str) -> Condition:
 
     def holds(item: Item, names: Names, values: Values) -> bool:
         found = find(item, names)
-        return found is not None and value_of(values[low]) <= value_of(found) <= value_of(values[high])
+        return found is not None and value_of(values[low]) <= value_of(found) <= value_of(
+            values[high]
+        )
 
     return holds
 
@@ -318,7 +334,10 @@ _shared: dict[tuple[str, str], Any] = {}
 
 
 def shared(wire: Any, kind: str, value: str) -> Any:
-    """A short value, kept once however many items have it: an item would otherwise take several times its bytes."""
+    """A short value, kept once however many items have it.
+
+    An item would otherwise take several times its bytes.
+    """
     if len(_shared) > MOST_SHARED:
         _shared.clear()
     return _shared.setdefault((kind, value), wire)
@@ -348,7 +367,10 @@ def _projection(text: str) -> list[Path]:
 
 
 def changed(item: Item, text: str, names: Names) -> dict[str, Any]:
-    """The attributes of an item that an update expression names, as far as they are there afterwards."""
+    """The attributes of an item that an update expression names.
+
+    As far as they are there afterwards.
+    """
     places = [names.get(name, name) for name, _ in _update(text)]
     return {place: item[place] for place in places if place in item}
 

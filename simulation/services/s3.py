@@ -1,7 +1,7 @@
 """S3 in memory: one versioned bucket behind the calls of boto3's client, with its limits.
 
-Writes may be conditional; objects are joined by multipart copies; times have whole seconds. What is not simulated
-raises.
+Writes may be conditional; objects are joined by multipart copies; times have whole seconds. What is
+not simulated raises.
 """
 
 from __future__ import annotations
@@ -50,7 +50,11 @@ class Version:
 
 def _md5_of(version: Version) -> str:
     """The MD5 of a version's bytes, which is its ETag unless it was joined of parts."""
-    return version.etag if "-" not in version.etag else md5(version.body, usedforsecurity=False).hexdigest()
+    return (
+        version.etag
+        if "-" not in version.etag
+        else md5(version.body, usedforsecurity=False).hexdigest()
+    )
 
 
 @dataclass(slots=True)
@@ -73,7 +77,8 @@ class S3:
 
     Attributes:
         objects: every object's newest version; None where it was deleted.
-        refuses: the code with which a call about an object is refused, by operation and key; empty where it is not.
+        refuses: the code with which a call about an object is refused, by operation and key; empty
+            where it is not.
     """
 
     exceptions = EXCEPTIONS
@@ -89,7 +94,7 @@ class S3:
         self.watchers: list[Callable[[Version], None]] = []
         self.refuses: Callable[[str, str], str] = lambda _operation, _key: ""
 
-    # ── reading ──────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── reading ───────────────────────────────────────────────────────────────────────────────────
 
     def head_object(self, *, Bucket: str, Key: str, VersionId: str = "") -> dict[str, Any]:
         """An object's size, ETag, version, time and metadata."""
@@ -137,7 +142,7 @@ class S3:
         self._check(bucket, key)
         return self._versions.get((key, version)) if version else self.objects.get(key)
 
-    # ── writing ──────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── writing ───────────────────────────────────────────────────────────────────────────────────
 
     def put_object(
         self,
@@ -158,12 +163,19 @@ class S3:
         def write(_retries: int) -> dict[str, Any]:
             self._check(Bucket, Key)
             self._test("PutObject", Key, IfNoneMatch, IfMatch)
-            return self._store(Key, content, md5(content, usedforsecurity=False).hexdigest(), Metadata or {})
+            return self._store(
+                Key, content, md5(content, usedforsecurity=False).hexdigest(), Metadata or {}
+            )
 
         return self.calls.write("s3.put_object", write)
 
-    def _store(self, key: str, content: bytes, etag: str, metadata: dict[str, str]) -> dict[str, Any]:
-        if sum(len(name.encode()) + len(value.encode()) for name, value in metadata.items()) > MAX_METADATA_BYTES:
+    def _store(
+        self, key: str, content: bytes, etag: str, metadata: dict[str, str]
+    ) -> dict[str, Any]:
+        if (
+            sum(len(name.encode()) + len(value.encode()) for name, value in metadata.items())
+            > MAX_METADATA_BYTES
+        ):
             raise refused("MetadataTooLarge", "PutObject")
         modified = datetime.fromtimestamp(int(self.calls.now()), UTC)
         version = Version(key, f"v{next(self._ids):08}", content, etag, modified, dict(metadata))
@@ -172,7 +184,7 @@ class S3:
             watch(version)
         return {"ETag": f'"{etag}"', "VersionId": version.id}
 
-    # ── joining ──────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── joining ───────────────────────────────────────────────────────────────────────────────────
 
     def create_multipart_upload(
         self,
@@ -216,12 +228,18 @@ class S3:
 
         return self.calls.write("s3.upload_part_copy", write)
 
-    def list_object_versions(self, *, Bucket: str, Prefix: str, KeyMarker: str = "") -> dict[str, Any]:
+    def list_object_versions(
+        self, *, Bucket: str, Prefix: str, KeyMarker: str = ""
+    ) -> dict[str, Any]:
         """A page of the versions of objects, after those of a key."""
 
         def read() -> dict[str, Any]:
             self._check(Bucket, Prefix)
-            found = sorted(pair for pair in self._versions if pair[0].startswith(Prefix) and pair[0] > KeyMarker)
+            found = sorted(
+                pair
+                for pair in self._versions
+                if pair[0].startswith(Prefix) and pair[0] > KeyMarker
+            )
             page = found[:MAX_LISTED]
             versions = [{"Key": key, "VersionId": version} for key, version in page]
             if len(found) > len(page):
@@ -253,7 +271,10 @@ class S3:
         return self.calls.write("s3.delete_objects", write)
 
     def expire(self, prefix: str, current_days: float | None, noncurrent_days: float) -> None:
-        """Delete what a lifecycle rule deletes: versions of this age, and versions so long after their replacement."""
+        """Delete what a lifecycle rule deletes.
+
+        Versions of this age, and versions so long after their replacement.
+        """
         now, newer = self.calls.now(), dict[str, Version]()
         for (key, version_id), version in reversed(list(self._versions.items())):
             if not key.startswith(prefix):
@@ -261,7 +282,10 @@ class S3:
             successor = newer.get(key)
             newer[key] = version
             if successor is None and self.objects.get(key) is version:
-                if current_days is not None and version.modified.timestamp() + current_days * 86_400 < now:
+                if (
+                    current_days is not None
+                    and version.modified.timestamp() + current_days * 86_400 < now
+                ):
                     del self._versions[key, version_id], self.objects[key]
             elif (successor or version).modified.timestamp() + noncurrent_days * 86_400 < now:
                 del self._versions[key, version_id]
@@ -270,14 +294,19 @@ class S3:
         """How many versions there are, by the first part of their keys."""
         return Counter(key.partition("/")[0] for key, _ in self._versions)
 
-    def list_parts(self, *, Bucket: str, Key: str, UploadId: str, PartNumberMarker: int = 0) -> dict[str, Any]:
+    def list_parts(
+        self, *, Bucket: str, Key: str, UploadId: str, PartNumberMarker: int = 0
+    ) -> dict[str, Any]:
         """A page of the parts copied so far."""
 
         def read() -> dict[str, Any]:
             self._check(Bucket, Key)
             found = sorted(self._upload(Key, UploadId).parts.items())
             page = [pair for pair in found if pair[0] > PartNumberMarker][:1_000]
-            parts = [{"PartNumber": n, "Size": len(one.body), "ETag": f'"{_md5_of(one)}"'} for n, one in page]
+            parts = [
+                {"PartNumber": n, "Size": len(one.body), "ETag": f'"{_md5_of(one)}"'}
+                for n, one in page
+            ]
             if page and page[-1] != found[-1]:
                 return {"Parts": parts, "IsTruncated": True, "NextPartNumberMarker": page[-1][0]}
             return {"Parts": parts, "IsTruncated": False}
@@ -303,7 +332,9 @@ class S3:
             self._test("CompleteMultipartUpload", Key, IfNoneMatch, "")
             numbers = [one["PartNumber"] for one in MultipartUpload["Parts"]]
             copied = {number: f'"{_md5_of(part)}"' for number, part in upload.parts.items()}
-            if any(copied.get(one["PartNumber"]) != one["ETag"] for one in MultipartUpload["Parts"]):
+            if any(
+                copied.get(one["PartNumber"]) != one["ETag"] for one in MultipartUpload["Parts"]
+            ):
                 raise refused("InvalidPart", "CompleteMultipartUpload")
             if numbers != sorted(numbers):
                 raise refused("InvalidPartOrder", "CompleteMultipartUpload")

@@ -1,4 +1,7 @@
-"""SQS in memory: standard queues, without order, with visibility timeouts, delays, duplicates and dead letters."""
+"""SQS in memory: standard queues, without order, with visibility timeouts, delays.
+
+Duplicates and dead letters.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,11 @@ class Queue:
     """
 
     def __init__(
-        self, name: str, visibility: float = 30.0, retention: float = 345_600.0, most_receives: float = math.inf
+        self,
+        name: str,
+        visibility: float = 30.0,
+        retention: float = 345_600.0,
+        most_receives: float = math.inf,
     ) -> None:
         """Describe an empty queue.
 
@@ -118,7 +125,9 @@ class SQS:
 
     exceptions = EXCEPTIONS
 
-    def __init__(self, calls: Calls, queues: dict[str, Queue], sent: Callable[[Queue, float], None]) -> None:
+    def __init__(
+        self, calls: Calls, queues: dict[str, Queue], sent: Callable[[Queue, float], None]
+    ) -> None:
         """`sent` is called with a queue and the time at which a message of it becomes visible."""
         self.calls = calls
         self.queues = queues
@@ -148,7 +157,9 @@ class SQS:
         queue.show(message, now + delay)
         self.sent(queue, message.visible_at)
 
-    def change_message_visibility(self, *, QueueUrl: str, ReceiptHandle: str, VisibilityTimeout: int) -> dict[str, Any]:
+    def change_message_visibility(
+        self, *, QueueUrl: str, ReceiptHandle: str, VisibilityTimeout: int
+    ) -> dict[str, Any]:
         """Set when a received message can be received again."""
 
         def write(_retries: int) -> dict[str, Any]:
@@ -158,7 +169,9 @@ class SQS:
             if message is None or message.received != int(received):
                 raise refused("InvalidParameterValue", "ChangeMessageVisibility")
             if message.visible_at <= self.calls.now():
-                raise refused("AWS.SimpleQueueService.MessageNotInflight", "ChangeMessageVisibility")
+                raise refused(
+                    "AWS.SimpleQueueService.MessageNotInflight", "ChangeMessageVisibility"
+                )
             queue.show(message, self.calls.now() + VisibilityTimeout)
             self.sent(queue, message.visible_at)
             return {}
@@ -171,6 +184,10 @@ class SQS:
             raise NotSimulatedError(f"queue attributes {AttributeNames}")
 
         def read() -> dict[str, Any]:
-            return {"Attributes": {AttributeNames[0]: str(self.queues[QueueUrl].visible(self.calls.now()))}}
+            return {
+                "Attributes": {
+                    AttributeNames[0]: str(self.queues[QueueUrl].visible(self.calls.now()))
+                }
+            }
 
         return self.calls.read("sqs.get_queue_attributes", read)

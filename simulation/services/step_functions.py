@@ -1,4 +1,6 @@
-"""Step Functions in memory: tasks that wait with a token until they get a report, expire or are aborted.
+"""Step Functions in memory.
+
+Tasks that wait with a token until they get a report, expire or are aborted.
 
 Which states an execution goes through is not simulated.
 """
@@ -72,7 +74,9 @@ class StepFunctions:
         """Report that a task has succeeded."""
         return self._report("send_task_success", taskToken, {"output": output})
 
-    def send_task_failure(self, *, taskToken: str, error: str = "", cause: str = "") -> dict[str, Any]:
+    def send_task_failure(
+        self, *, taskToken: str, error: str = "", cause: str = ""
+    ) -> dict[str, Any]:
         """Report that a task has failed."""
         return self._report("send_task_failure", taskToken, {"error": error, "cause": cause})
 

@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TableIndex:
-    """A global secondary index that has the keys alone, in order of a number: `partition_key` is a string."""
+    """A global secondary index that has the keys alone, in order of a number.
+
+    `partition_key` is a string.
+    """
 
     name: str
     partition_key: str
@@ -26,7 +29,8 @@ class Table:
 
     Attributes:
         sort_key: empty if it has none.
-        time_to_live: the attribute with the time at which an item may be deleted, Unix seconds; empty if there is none.
+        time_to_live: the attribute with the time at which an item may be deleted, Unix seconds;
+            empty if there is none.
     """
 
     name: str
@@ -51,7 +55,13 @@ class Table:
         match properties.get("GlobalSecondaryIndexes", []):
             case []:
                 pass
-            case [{"IndexName": index_name, "Projection": {"ProjectionType": "KEYS_ONLY"}, "KeySchema": schema}]:
+            case [
+                {
+                    "IndexName": index_name,
+                    "Projection": {"ProjectionType": "KEYS_ONLY"},
+                    "KeySchema": schema,
+                }
+            ]:
                 index = TableIndex(index_name, *_names(schema))
             case others:
                 raise NotSimulatedError(f"indexes {others}")
@@ -61,7 +71,10 @@ class Table:
 
 
 def keyed(table: Table) -> Callable[[Mapping[str, Any]], tuple[str, str]]:
-    """How to get the key of a table's item, or a key in wire form, as two strings; the second may be empty."""
+    """How to get the key of a table's item, or a key in wire form, as two strings.
+
+    The second may be empty.
+    """
     partition_key, sort_key = table.partition_key, table.sort_key
     if sort_key:
         return lambda item: (item[partition_key]["S"], item[sort_key]["S"])

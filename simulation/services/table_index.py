@@ -18,7 +18,10 @@ _NO_ENTRIES = SortedList()
 
 
 class Index:
-    """The sparse index: by its partition key, in order of its sort key. It shows a write only some time later."""
+    """The sparse index: by its partition key, in order of its sort key.
+
+    It shows a write only some time later.
+    """
 
     def __init__(self, table: Table) -> None:
         """Begin empty; the index of a table that has none stays so."""
@@ -46,7 +49,8 @@ class Index:
         """An entry in wire form."""
         text = str(int(number)) if number.is_integer() else repr(number)
         found = {self._partition_key: {"S": partition}, self._sort_key: {"N": text}}
-        for name, value in zip(self._keys, key, strict=False):  # A table without a sort key has an empty one.
+        # A table without a sort key has an empty one.
+        for name, value in zip(self._keys, key, strict=False):
             found[name] = {"S": value}
         return found
 

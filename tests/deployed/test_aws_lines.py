@@ -23,21 +23,28 @@ HOME = aws.Home(aws.ROOT / ".local/test-aws-lines")
 COMMANDS = aws.ROOT / ".local/awscli/bin"
 BGE = "@cf/baai/bge-small-en-v1.5"
 BAD = f"{BGE}/reviews/july.jsonl"
-"""A job with a record that fails, and so with a retry file; docs/results.md waits for the job of this path."""
+"""A job with a record that fails, and so with a retry file.
+
+Docs/results.md waits for the job of this path.
+"""
 LOST = "inbox/dead/letter.jsonl"
 SOURCE = "team-exports"
 MACHINE = json.dumps({"StartAt": "end", "States": {"end": {"Type": "Succeed"}}})
 INSTEAD = {
     "results/<...>/retry.jsonl": "$RETRY",
     '\\"BATCH#00000000\\"': '\\"META\\"',  # Of the batch of a job that is over, nothing is due.
-    "$(out SourceDeadLetterQueueUrl)": "$(out PollDeadLetterQueueUrl)",  # That of a stack with a source bucket.
+    # That of a stack with a source bucket.
+    "$(out SourceDeadLetterQueueUrl)": "$(out PollDeadLetterQueueUrl)",
 }
 """What stands for something else in the documents, or needs another stack."""
 
 
 @pytest.fixture(scope="module")
 def shell(tmp_path_factory):
-    """Runs a script in a folder with the files that the documents name, and with their variables."""
+    """Runs a script in a folder with the files that the documents name.
+
+    And with their variables.
+    """
     folder = tmp_path_factory.mktemp("reader")
     with running_stack(HOME, "") as running:
         s3, bucket = running.s3, running.bucket
@@ -48,13 +55,20 @@ def shell(tmp_path_factory):
         }.items():
             (folder / name).write_text(content)
         shutil.copytree(ROOT / "examples", folder / "examples")
-        s3.put_object(Bucket=bucket, Key=f"inbox/{BAD}", Body=b'{"text":"x"}\n', Metadata={"max-cost": "0.000000001"})
+        s3.put_object(
+            Bucket=bucket,
+            Key=f"inbox/{BAD}",
+            Body=b'{"text":"x"}\n',
+            Metadata={"max-cost": "0.000000001"},
+        )
         s3.put_object(Bucket=bucket, Key=LOST, Body=b"{}\n", Metadata={"model": BGE})
         s3.create_bucket(Bucket=SOURCE)
         s3.put_object(Bucket=SOURCE, Key="key", Body=b"{}\n")
         port = urlsplit(s3.meta.endpoint_url).port
         trusts = json.dumps({"Version": "2012-10-17", "Statement": []})
-        role = aws.client("iam", port).create_role(RoleName="waits", AssumeRolePolicyDocument=trusts)["Role"]["Arn"]
+        role = aws.client("iam", port).create_role(
+            RoleName="waits", AssumeRolePolicyDocument=trusts
+        )["Role"]["Arn"]
         machine = aws.client("stepfunctions", port)
         waits = machine.create_state_machine(name="waits", definition=MACHINE, roleArn=role)
         variables = {
@@ -130,16 +144,24 @@ def test_events_of_the_example_arrive(shell):
     """In the queue and at the API."""
     with loader() as (url, received):
         role = "arn:aws:iam::000000000000:role/loader"
-        made = shell(f"export -f aws; LOADER_URL={url} LOADER_KEY=secret ROLE_ARN={role} bash examples/job-events.sh")
+        made = shell(
+            f"export -f aws; LOADER_URL={url} LOADER_KEY=secret ROLE_ARN={role} bash "
+            "examples/job-events.sh"
+        )
         assert made.returncode == 0, made.stderr
         found = shell(
             f"aws s3 cp july.jsonl s3://$BUCKET/inbox/{BGE}/events/july.jsonl > /dev/null\n"
-            "QUEUE=$(aws sqs get-queue-url --queue-name job-events --query QueueUrl --output text)\n"
-            "until BODY=$(aws sqs receive-message --queue-url $QUEUE --wait-time-seconds 20 --query 'Messages[0].Body' "
+            "QUEUE=$(aws sqs get-queue-url --queue-name job-events --query QueueUrl "
+            "--output text)\n"
+            "until BODY=$(aws sqs receive-message --queue-url $QUEUE --wait-time-seconds "
+            "20 --query 'Messages[0].Body' "
             '--output text) && [ "$BODY" != None ]; do :; done; echo "$BODY"'
         )
         detail = json.loads(found.stdout)["detail"]
-        assert (detail["state"], detail["source"]["key"]) == ("completed", f"inbox/{BGE}/events/july.jsonl")
+        assert (detail["state"], detail["source"]["key"]) == (
+            "completed",
+            f"inbox/{BGE}/events/july.jsonl",
+        )
         deadline = time.monotonic() + 30
         while not received and time.monotonic() < deadline:
             time.sleep(0.5)
@@ -152,6 +174,8 @@ def test_metadata_of_documents_arrives(shell):
     (lines,) = [one for one in aws_lines() if "template" in one.script]
     shell(lines.script)
 
-    found = shell("aws s3api head-object --bucket $BUCKET --key inbox/reviews/july.csv --query Metadata")
+    found = shell(
+        "aws s3api head-object --bucket $BUCKET --key inbox/reviews/july.csv --query Metadata"
+    )
 
     assert json.loads(found.stdout)["template"] == "Translate to Spanish: {text}"

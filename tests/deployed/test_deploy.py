@@ -30,7 +30,10 @@ ANSWERS = {
 
 @pytest.fixture
 def environment():
-    """A local AWS and a local Workers AI without a stack, and the settings that lead `make deploy` there."""
+    """A local AWS and a local Workers AI without a stack.
+
+    And the settings that lead `make deploy` there.
+    """
     aws.down(HOME)
     HOME.logs.mkdir(parents=True, exist_ok=True)
     port = aws.free_port()
@@ -52,7 +55,15 @@ def environment():
         aws.down(HOME)
 
 
-CHECKOUT = ("Makefile", "pyproject.toml", "samconfig.toml", "docs/cost.md", "requirements", ".local", ".venv")
+CHECKOUT = (
+    "Makefile",
+    "pyproject.toml",
+    "samconfig.toml",
+    "docs/cost.md",
+    "requirements",
+    ".local",
+    ".venv",
+)
 SOURCES = ("dropbatch", "functions", "local", "shared", "tools")
 MAKE = ("/usr/bin/env", "make", "--no-print-directory", "--assume-old=.local/sam/.stamp", "deploy")
 
@@ -66,7 +77,8 @@ def checkout(tmp_path):
         (folder / name).symlink_to(ROOT / name)
     for name in SOURCES:
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "template.yaml", folder)  # SAM follows links: it would build where this one leads.
+    # SAM follows links: it would build where this one leads.
+    shutil.copy(ROOT / "template.yaml", folder)
     return folder
 
 
@@ -89,7 +101,12 @@ def test_person_answers_questions_and_sees_job_end(environment, checkout):
     assert asked == list(ANSWERS)
     assert aws.LOCAL_TOKEN not in shown, "the terminal shows no token"
     assert aws.LOCAL_TOKEN not in saved.read_text()
-    for words in ("This creates the stack", "a month while it is idle", "Lambda: this account", "the token is valid"):
+    for words in (
+        "This creates the stack",
+        "a month while it is idle",
+        "Lambda: this account",
+        "the token is valid",
+    ):
         assert words in shown
     assert "its bad line is in retry.jsonl" in shown
 
@@ -112,7 +129,9 @@ mfa_serial = arn:aws:iam::000000000000:mfa/ada
 
 def parameters(environment, region, stack):
     """A stack's parameters; None if there is no such stack."""
-    client = boto3.client("cloudformation", region, endpoint_url=environment["AWS_ENDPOINT_URL"], **KEYS)
+    client = boto3.client(
+        "cloudformation", region, endpoint_url=environment["AWS_ENDPOINT_URL"], **KEYS
+    )
     try:
         (found,) = client.describe_stacks(StackName=stack)["Stacks"]
     except ClientError:
@@ -123,7 +142,10 @@ def parameters(environment, region, stack):
 
 
 def test_second_stack_and_one_code_for_role(environment, checkout, tmp_path):
-    """A role that wants a code signs in once for the tool, the SAM CLI and the next command, in two regions."""
+    """A role that wants a code signs in once for the tool, the SAM CLI and the next command.
+
+    In two regions.
+    """
     asked = []
     answers = {"E-mail address": "", "Create it?": "y", "Delete the stack": "y"}
 
@@ -131,19 +153,33 @@ def test_second_stack_and_one_code_for_role(environment, checkout, tmp_path):
         if line.startswith("Enter MFA code"):
             asked.append(line)
             return f"{len(asked):06}"
-        return next((typed for question, typed in answers.items() if line.startswith(question)), None)
+        return next(
+            (typed for question, typed in answers.items() if line.startswith(question)), None
+        )
 
     (tmp_path / "config").write_text(ROLE)
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION"):
         del environment[name]
     with security_tokens() as (url, codes):
-        environment |= {"AWS_CONFIG_FILE": str(tmp_path / "config"), "HOME": str(tmp_path), "SMOKE": "no"}
+        environment |= {
+            "AWS_CONFIG_FILE": str(tmp_path / "config"),
+            "HOME": str(tmp_path),
+            "SMOKE": "no",
+        }
         environment |= {"AWS_ENDPOINT_URL_STS": url, "AWS_PROFILE": "work"}
-        given = {"CLOUDFLARE_ACCOUNT_ID": aws.LOCAL_ACCOUNT, "CLOUDFLARE_API_TOKEN": aws.LOCAL_TOKEN}
-        first, second = {"AWS_REGION": "us-east-1"}, {"STACK_NAME": "team-b", "AWS_REGION": "eu-west-1"}
+        given = {
+            "CLOUDFLARE_ACCOUNT_ID": aws.LOCAL_ACCOUNT,
+            "CLOUDFLARE_API_TOKEN": aws.LOCAL_TOKEN,
+        }
+        first, second = (
+            {"AWS_REGION": "us-east-1"},
+            {"STACK_NAME": "team-b", "AWS_REGION": "eu-west-1"},
+        )
 
         for more in (first, second):
-            code, shown = converse(MAKE, answer, checkout, environment | given | more, seconds=SECONDS)
+            code, shown = converse(
+                MAKE, answer, checkout, environment | given | more, seconds=SECONDS
+            )
             assert code == 0, shown
         assert "export DROPBATCH_STACK=team-b AWS_REGION=eu-west-1" in shown
         before = parameters(environment, "us-east-1", "dropbatch")

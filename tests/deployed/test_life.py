@@ -10,9 +10,9 @@ from typing import Any
 
 import boto3
 import pytest
+from shared.events.search import LONGEST_ID_SECONDS
 
 from local import aws
-from shared.events.search import LONGEST_ID_SECONDS
 from tests.support.aws.stack import (
     MODEL,
     Stack,
@@ -51,25 +51,35 @@ class Operator:
 
     def resources(self) -> dict[str, str]:
         """Names by logical ids."""
-        found = self.client("cloudformation").describe_stack_resources(StackName=aws.STACK_NAME)["StackResources"]
+        found = self.client("cloudformation").describe_stack_resources(StackName=aws.STACK_NAME)[
+            "StackResources"
+        ]
         return {one["LogicalResourceId"]: one["PhysicalResourceId"] for one in found}
 
     def listen(self) -> None:
         """Send every notice to a queue from now on."""
         self.events = self.stack.sqs.create_queue(QueueName="events")["QueueUrl"]
-        asked = self.stack.sqs.get_queue_attributes(QueueUrl=self.events, AttributeNames=["QueueArn"])
+        asked = self.stack.sqs.get_queue_attributes(
+            QueueUrl=self.events, AttributeNames=["QueueArn"]
+        )
         bus = self.client("events")
         bus.put_rule(Name="listen", EventPattern=json.dumps({"source": ["dropbatch"]}))
-        bus.put_targets(Rule="listen", Targets=[{"Id": "queue", "Arn": asked["Attributes"]["QueueArn"]}])
+        bus.put_targets(
+            Rule="listen", Targets=[{"Id": "queue", "Arn": asked["Attributes"]["QueueArn"]}]
+        )
 
     def announced(self) -> dict[str, str]:
         """Job ids by the path of their upload, of all notices so far."""
         found = {}
-        while messages := self.stack.sqs.receive_message(QueueUrl=self.events, MaxNumberOfMessages=10).get("Messages"):
+        while messages := self.stack.sqs.receive_message(
+            QueueUrl=self.events, MaxNumberOfMessages=10
+        ).get("Messages"):
             for message in messages:
                 detail = json.loads(message["Body"])["detail"]
                 found[detail["source"]["key"].removeprefix("inbox/")] = detail["job_id"]
-                self.stack.sqs.delete_message(QueueUrl=self.events, ReceiptHandle=message["ReceiptHandle"])
+                self.stack.sqs.delete_message(
+                    QueueUrl=self.events, ReceiptHandle=message["ReceiptHandle"]
+                )
         return found
 
 
@@ -87,12 +97,16 @@ def stack(operator):
 
 
 def test_deploy_over_jobs_in_flight_loses_nothing(operator, stack):
-    """The local AWS kills running functions, where AWS lets them end: harder than a real deployment."""
+    """The local AWS kills running functions, where AWS lets them end.
+
+    Harder than a real deployment.
+    """
     records = requests(2_000, "flight")
     stack.local("behaviour", "PUT", {"latency": 15.0})
     stack.drop(f"{MODEL}/flight.jsonl", as_lines(records))
     table = "id,text\n" + "".join(f"{number},flying {number}\n" for number in range(300))
-    stack.drop(f"{MODEL}/flight.csv", table.encode())  # Its items carry another schema than those of native records.
+    # Its items carry another schema than those of native records.
+    stack.drop(f"{MODEL}/flight.csv", table.encode())
     while len(stack.bill()) < 3:
         time.sleep(0.2)
     before = operator.resources()
@@ -100,16 +114,25 @@ def test_deploy_over_jobs_in_flight_loses_nothing(operator, stack):
     operator.deploy("MaxRequestsPerBatch=50 LogLevel=DEBUG")
 
     assert operator.resources() == before, "a deploy of new settings replaces nothing"
-    environment = stack.functions.get_function_configuration(FunctionName=before["SubmitFunction"])["Environment"]
+    environment = stack.functions.get_function_configuration(FunctionName=before["SubmitFunction"])[
+        "Environment"
+    ]
     assert environment["Variables"]["MAX_REQUESTS_PER_BATCH"] == "50"
-    # A function may be killed between its claim and its POST: nothing was sent then, and no event ends the search.
+    # A function may be killed between its claim and its POST: nothing was sent then, and no event
+    # ends the search.
     folder, manifest = stack.wait(f"{MODEL}/flight.jsonl", seconds=LONGEST_ID_SECONDS + 300)
     assert manifest["counts"] == {"total": 2_000, "succeeded": 2_000, "failed": 0}
     assert_every_line_answers_its_request(stack.lines(folder), records)
-    assert [batch["requests"] for batch in manifest["batches"]] == [100] * 20, "a job keeps the limits it began with"
+    assert [batch["requests"] for batch in manifest["batches"]] == [100] * 20, (
+        "a job keeps the limits it began with"
+    )
     table_folder, table_manifest = stack.wait(f"{MODEL}/flight.csv", seconds=600)
     assert table_manifest["counts"] == {"total": 300, "succeeded": 300, "failed": 0}
-    rows = stack.s3.get_object(Bucket=stack.bucket, Key=f"{table_folder}/output.csv")["Body"].read().splitlines()
+    rows = (
+        stack.s3.get_object(Bucket=stack.bucket, Key=f"{table_folder}/output.csv")["Body"]
+        .read()
+        .splitlines()
+    )
     assert [row.split(b",")[0] for row in rows[1:]] == [b"%d" % number for number in range(300)]
     both = [*manifest["batches"], *table_manifest["batches"]]
     assert len(stack.bill()) - len(both) <= sum(batch["unknowable_submits"] for batch in both)
@@ -127,7 +150,11 @@ def test_changed_token_needs_no_deploy(operator, stack):
 
     assert stack.wait(f"{MODEL}/new-token.jsonl")[1]["counts"]["succeeded"] == 10
     key = {"pk": {"S": "CONTROL"}, "sk": {"S": "PAUSE"}}
-    pause = operator.client("dynamodb").get_item(TableName=operator.told["table"], Key=key).get("Item", {})
+    pause = (
+        operator.client("dynamodb")
+        .get_item(TableName=operator.told["table"], Key=key)
+        .get("Item", {})
+    )
     assert pause.get("reason") != {"S": "token_refused"}
 
 
@@ -135,10 +162,17 @@ def test_redriven_dead_letter_becomes_its_job(stack):
     """The notification of the upload was never processed and is in the dead-letter queue."""
     notifications = stack.s3.get_bucket_notification_configuration(Bucket=stack.bucket)
     notifications.pop("ResponseMetadata")
-    stack.s3.put_bucket_notification_configuration(Bucket=stack.bucket, NotificationConfiguration={})
+    stack.s3.put_bucket_notification_configuration(
+        Bucket=stack.bucket, NotificationConfiguration={}
+    )
     version = stack.drop(f"{MODEL}/lost.jsonl", as_lines(requests(10, "lost")))
-    stack.s3.put_bucket_notification_configuration(Bucket=stack.bucket, NotificationConfiguration=notifications)
-    told = {"bucket": {"name": stack.bucket}, "object": {"key": f"inbox/{MODEL}/lost.jsonl", "versionId": version}}
+    stack.s3.put_bucket_notification_configuration(
+        Bucket=stack.bucket, NotificationConfiguration=notifications
+    )
+    told = {
+        "bucket": {"name": stack.bucket},
+        "object": {"key": f"inbox/{MODEL}/lost.jsonl", "versionId": version},
+    }
     dead, queue = stack.queues["UploadDeadLetterQueue"], stack.queues["UploadQueue"]
     event = {"Records": [{"eventName": "ObjectCreated:Put", "s3": told}]}
     stack.sqs.send_message(QueueUrl=dead, MessageBody=json.dumps(event))
@@ -163,7 +197,9 @@ def test_each_finished_job_was_announced(operator, stack):
 def test_deleted_stack_leaves_bucket_and_table(operator, stack):
     formation = operator.client("cloudformation")
     formation.delete_stack(StackName=aws.STACK_NAME)
-    formation.get_waiter("stack_delete_complete").wait(StackName=aws.STACK_NAME, WaiterConfig={"Delay": 1})
+    formation.get_waiter("stack_delete_complete").wait(
+        StackName=aws.STACK_NAME, WaiterConfig={"Delay": 1}
+    )
 
     folder, _ = stack.wait(f"{MODEL}/lost.jsonl")
     assert len(stack.lines(folder)) == 10

@@ -1,8 +1,8 @@
 """Each grant of the deployed roles on the local AWS: with it a call is allowed, without it refused.
 
-The local AWS has an implementation of its own; tests/support/aws/iam.py judges every call of every test on moto and
-finds that each grant is used. Here a user gets a function's policy, then the policy without one grant, and makes the
-call.
+The local AWS has an implementation of its own; tests/support/aws/iam.py judges every call of every
+test on moto and finds that each grant is used. Here a user gets a function's policy, then the
+policy without one grant, and makes the call.
 """
 
 import copy
@@ -32,7 +32,9 @@ class Deployed:
         self.iam = self.client("iam")
         self.iam.create_user(UserName="user")
         self.keys = self.iam.create_access_key(UserName="user")["AccessKey"]
-        resources = self.client("cloudformation").describe_stack_resources(StackName=aws.STACK_NAME)["StackResources"]
+        resources = self.client("cloudformation").describe_stack_resources(
+            StackName=aws.STACK_NAME
+        )["StackResources"]
         self.names = {one["LogicalResourceId"]: one["PhysicalResourceId"] for one in resources}
 
     def client(self, service, key="test", secret="test"):
@@ -49,15 +51,22 @@ class Deployed:
         return found["PolicyDocument"]
 
     def is_refused(self, document, action, resource):
-        """Whether a user with this policy is refused the action; any other error means that it was allowed."""
-        self.iam.put_user_policy(UserName="user", PolicyName="all", PolicyDocument=json.dumps(document))
+        """Whether a user with this policy is refused the action.
+
+        Any other error means that it was allowed.
+        """
+        self.iam.put_user_policy(
+            UserName="user", PolicyName="all", PolicyDocument=json.dumps(document)
+        )
         service, _, name = action.partition(":")
         client = self.client(service, self.keys["AccessKeyId"], self.keys["SecretAccessKey"])
         try:
             CALLS[name](client, resource, self)
         except ClientError as error:
             code = error.response["Error"]["Code"]
-            assert code in REFUSED or not code.startswith(("Access", "403", "Invalid", "Signature")), code
+            assert code in REFUSED or not code.startswith(
+                ("Access", "403", "Invalid", "Signature")
+            ), code
             return code in REFUSED
         return False
 
@@ -95,12 +104,16 @@ def _put_events(client, resource):
 KEY = {"pk": {"S": "CONTROL"}, "sk": {"S": "x"}}
 CALLS = {
     "GetObject": lambda client, resource, _: client.get_object(**_object(resource)),
-    "GetObjectVersion": lambda client, resource, _: client.get_object(**_object(resource), VersionId="x"),
+    "GetObjectVersion": lambda client, resource, _: client.get_object(
+        **_object(resource), VersionId="x"
+    ),
     "PutObject": lambda client, resource, _: client.put_object(**_object(resource), Body=b""),
     "AbortMultipartUpload": lambda client, resource, _: client.abort_multipart_upload(
         **_object(resource), UploadId="x"
     ),
-    "ListMultipartUploadParts": lambda client, resource, _: client.list_parts(**_object(resource), UploadId="x"),
+    "ListMultipartUploadParts": lambda client, resource, _: client.list_parts(
+        **_object(resource), UploadId="x"
+    ),
     "ListBucket": lambda client, resource, _: client.list_objects_v2(
         Bucket=resource.rpartition(":::")[2], Prefix="staging/"
     ),
@@ -108,7 +121,9 @@ CALLS = {
         Bucket=resource.rpartition(":::")[2], Prefix="staging/"
     ),
     "DeleteObject": lambda client, resource, _: client.delete_object(**_object(resource)),
-    "DeleteObjectVersion": lambda client, resource, _: client.delete_object(**_object(resource), VersionId="x"),
+    "DeleteObjectVersion": lambda client, resource, _: client.delete_object(
+        **_object(resource), VersionId="x"
+    ),
     "GetItem": lambda client, resource, _: client.get_item(**_table(resource), Key=KEY),
     "BatchGetItem": lambda client, resource, _: client.batch_get_item(
         RequestItems={_table(resource)["TableName"]: {"Keys": [KEY]}}
@@ -122,7 +137,9 @@ CALLS = {
     "SendMessage": lambda client, resource, deployed: client.send_message(
         QueueUrl=_queue(resource, deployed), MessageBody="{}", DelaySeconds=900
     ),
-    "ReceiveMessage": lambda client, resource, deployed: client.receive_message(QueueUrl=_queue(resource, deployed)),
+    "ReceiveMessage": lambda client, resource, deployed: client.receive_message(
+        QueueUrl=_queue(resource, deployed)
+    ),
     "DeleteMessage": lambda client, resource, deployed: client.delete_message(
         QueueUrl=_queue(resource, deployed), ReceiptHandle="x"
     ),
@@ -146,7 +163,9 @@ def without(document, sid, action, resource):
     fewer = copy.deepcopy(document)
     (statement,) = [one for one in fewer["Statement"] if one["Sid"] == sid]
     others = [
-        dict(statement, Sid=f"{sid}Others", Action=[one]) for one in as_list(statement["Action"]) if one != action
+        dict(statement, Sid=f"{sid}Others", Action=[one])
+        for one in as_list(statement["Action"])
+        if one != action
     ]
     statement["Action"] = action
     statement["Resource"] = [one for one in as_list(statement["Resource"]) if one != resource]
@@ -172,7 +191,10 @@ def test_action_needs_its_grant(deployed, role):
                     continue
                 seen += 1
                 less = without(document, statement["Sid"], action, resource)
-                told = deployed.is_refused(document, action, resource), deployed.is_refused(less, action, resource)
+                told = (
+                    deployed.is_refused(document, action, resource),
+                    deployed.is_refused(less, action, resource),
+                )
                 if told != (False, True):
                     wrong.append((statement["Sid"], action, resource, told))
     assert wrong == []

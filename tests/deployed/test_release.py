@@ -8,7 +8,13 @@ import yaml
 
 from local import aws
 from local.processes import ROOT, bare_environment
-from tests.support.aws.stack import MODEL, as_lines, assert_every_line_answers_its_request, requests, running_stack
+from tests.support.aws.stack import (
+    MODEL,
+    as_lines,
+    assert_every_line_answers_its_request,
+    requests,
+    running_stack,
+)
 from tools.release import build_release
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow]
@@ -34,7 +40,11 @@ def test_release_deploys_from_its_folder_alone(tmp_path, monkeypatch):
 def create_as_the_console_does(stack, release, packaged):
     """Create a second stack from what `sam package` writes, by CloudFormation alone."""
     port = int(stack.home.service("aws").running()["port"])
-    environment = {**bare_environment(), **aws.CREDENTIALS, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}"}
+    environment = {
+        **bare_environment(),
+        **aws.CREDENTIALS,
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+    }
     environment |= {
         "SAM_CLI_TELEMETRY": "0",
         "AWS_CONFIG_FILE": "/dev/null",
@@ -49,13 +59,19 @@ def create_as_the_console_does(stack, release, packaged):
     formation = aws.client("cloudformation", port)
     formation.create_stack(
         StackName="console",
-        TemplateURL=f"http://127.0.0.1:{port}/dropbatch-packages/packaged.yaml",  # A body has 51,200 bytes at most.
+        # A body has 51,200 bytes at most.
+        TemplateURL=f"http://127.0.0.1:{port}/dropbatch-packages/packaged.yaml",
         Parameters=[{"ParameterKey": "CloudflareAccountId", "ParameterValue": aws.LOCAL_ACCOUNT}],
         Capabilities=["CAPABILITY_IAM", "CAPABILITY_AUTO_EXPAND"],
     )
-    formation.get_waiter("stack_create_complete").wait(StackName="console", WaiterConfig={"Delay": 1})
+    formation.get_waiter("stack_create_complete").wait(
+        StackName="console", WaiterConfig={"Delay": 1}
+    )
     (made,) = formation.describe_stacks(StackName="console")["Stacks"]
     outputs = {one["OutputKey"]: one["OutputValue"] for one in made["Outputs"]}
     assert {"BucketName", "ApiTokenSecretArn", "SubmitFunctionName"} <= set(outputs)
     about = stack.functions.get_function_configuration(FunctionName=outputs["SubmitFunctionName"])
-    assert about["Environment"]["Variables"]["CLOUDFLARE_API_TOKEN_SECRET_ARN"] == outputs["ApiTokenSecretArn"]
+    assert (
+        about["Environment"]["Variables"]["CLOUDFLARE_API_TOKEN_SECRET_ARN"]
+        == outputs["ApiTokenSecretArn"]
+    )

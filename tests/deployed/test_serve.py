@@ -1,4 +1,7 @@
-"""`dropbatch serve` as a process on the local stack: others' programs, large uploads, a killed server."""
+"""`dropbatch serve` as a process on the local stack.
+
+Others' programs, large uploads, a killed server.
+"""
 
 import json
 import os
@@ -25,7 +28,10 @@ BGE = "@cf/baai/bge-m3"
 LLAMA = "@cf/meta/llama-3.3-70b-instruct-fp8-fast"
 EMBEDDINGS = "/v1/embeddings"
 MAX_MEGABYTES = 250
-"""Of memory at the peak, whatever is uploaded: ten parts of 8 MB in hand and ten on their way are 160."""
+"""Of memory at the peak, whatever is uploaded.
+
+Ten parts of 8 MB in hand and ten on their way are 160.
+"""
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +68,11 @@ def wait(ai, batch):
 
 def test_litellm_runs_its_batches(stack):
     with served() as (_, url):
-        assert vendors.run("vendors", "litellm_serves.py", url, LLAMA) == {"completed": 3, "listed": 1, "tokens": True}
+        assert vendors.run("vendors", "litellm_serves.py", url, LLAMA) == {
+            "completed": 3,
+            "listed": 1,
+            "tokens": True,
+        }
 
 
 def test_curl_of_openais_guide_runs(stack, tmp_path):
@@ -71,12 +81,16 @@ def test_curl_of_openais_guide_runs(stack, tmp_path):
     file.write_text(json.dumps(line) + "\n")
 
     def curl(*arguments):
-        return subprocess.run(["curl", "-sS", *arguments], capture_output=True, text=True, check=True).stdout
+        return subprocess.run(
+            ["curl", "-sS", *arguments], capture_output=True, text=True, check=True
+        ).stdout
 
     with served() as (_, url):
         made = json.loads(curl(f"{url}/files", "-F", "purpose=batch", "-F", f"file=@{file}"))
         asked = {"input_file_id": made["id"], "endpoint": EMBEDDINGS, "completion_window": "24h"}
-        batch = json.loads(curl(f"{url}/batches", "-H", "Content-Type: application/json", "-d", json.dumps(asked)))
+        batch = json.loads(
+            curl(f"{url}/batches", "-H", "Content-Type: application/json", "-d", json.dumps(asked))
+        )
         with client(url) as ai:
             wait(ai, ai.batches.retrieve(batch["id"]))
         batch = json.loads(curl(f"{url}/batches/{batch['id']}"))
@@ -91,7 +105,10 @@ def peak_megabytes(process):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads a process's memory as Linux shows it")
 def test_large_uploads_take_little_memory(stack, tmp_path):
-    """300 MB by OpenAI's client, then four such files at the same time, sent by curl; one is read again."""
+    """300 MB by OpenAI's client, then four such files at the same time, sent by curl.
+
+    One is read again.
+    """
     large = tmp_path / "large.jsonl"
     line = json.dumps(requests(EMBEDDINGS, {"model": BGE, "input": "x" * 900})[0]).encode() + b"\n"
     with large.open("wb") as file:
@@ -119,10 +136,14 @@ def test_large_uploads_take_little_memory(stack, tmp_path):
 
 
 def test_killed_server_loses_nothing_that_it_answered(stack):
-    lines = "".join(json.dumps(one) + "\n" for one in requests(EMBEDDINGS, *[{"model": BGE, "input": "a"}] * 3))
+    lines = "".join(
+        json.dumps(one) + "\n" for one in requests(EMBEDDINGS, *[{"model": BGE, "input": "a"}] * 3)
+    )
     with served() as (process, url), client(url) as ai:
         file = ai.files.create(file=lines.encode(), purpose="batch")
-        batch = ai.batches.create(input_file_id=file.id, endpoint=EMBEDDINGS, completion_window="24h")
+        batch = ai.batches.create(
+            input_file_id=file.id, endpoint=EMBEDDINGS, completion_window="24h"
+        )
         process.kill()
     with served() as (_, url), client(url) as ai:
         assert ai.files.retrieve(file.id) == file

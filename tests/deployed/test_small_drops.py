@@ -1,4 +1,7 @@
-"""How soon small jobs are over on the deployed stack, besides what the API and the first poll take."""
+"""How soon small jobs are over on the deployed stack.
+
+Besides what the API and the first poll take.
+"""
 
 import logging
 import threading
@@ -18,7 +21,10 @@ LOOK_SECONDS = 0.05
 
 
 class Answers:
-    """Notes for each batch how long the API had it: from its acceptance to the poll that got its answer."""
+    """Notes for each batch how long the API had it.
+
+    From its acceptance to the poll that got its answer.
+    """
 
     def __init__(self, stack):
         self.seconds, self.over = {}, threading.Event()
@@ -52,10 +58,18 @@ def drop(stack, number):
 
 
 def test_small_drops_take_a_second_of_their_own():
-    """95 of 100, of 1 to 20 records, two at a time; without what the API and the wait for the first poll take."""
-    with running_stack(aws.Home(ROOT / ".local/test-drops"), "MaxRequestsPerBatch=400") as stack, Answers(stack) as api:
+    """95 of 100, of 1 to 20 records, two at a time.
+
+    Without what the API and the wait for the first poll take.
+    """
+    with (
+        running_stack(aws.Home(ROOT / ".local/test-drops"), "MaxRequestsPerBatch=400") as stack,
+        Answers(stack) as api,
+    ):
         with ThreadPoolExecutor(AT_ONCE) as threads:
-            dropped = list(threads.map(lambda number: drop(stack, number), range(WARMING + DROPS)))[WARMING:]
+            dropped = list(threads.map(lambda number: drop(stack, number), range(WARMING + DROPS)))[
+                WARMING:
+            ]
         time.sleep(1)
 
     own = sorted(seconds - api.seconds[request_id] for seconds, request_id in dropped)

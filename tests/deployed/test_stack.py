@@ -1,8 +1,10 @@
-"""The deployed stack: template.yaml on a local AWS, real queues, real function processes, a real HTTP API.
+"""The deployed stack.
 
-The stack is this run's own, in a folder and on ports of its own, so that one left running by `make up` is not met.
-What the whole path does under every fault is proved in tests/journeys, where time can be moved;
-here it is seen to work.
+Template.yaml on a local AWS, real queues, real function processes, a real HTTP API.
+
+The stack is this run's own, in a folder and on ports of its own, so that one left running by `make
+up` is not met. What the whole path does under every fault is proved in tests/journeys, where time
+can be moved; here it is seen to work.
 """
 
 import gzip
@@ -17,7 +19,13 @@ from pathlib import Path
 import pytest
 
 from local import aws
-from tests.support.aws.stack import MODEL, as_lines, assert_every_line_answers_its_request, requests, running_stack
+from tests.support.aws.stack import (
+    MODEL,
+    as_lines,
+    assert_every_line_answers_its_request,
+    requests,
+    running_stack,
+)
 from tests.support.shipped import ROOT
 
 pytestmark = pytest.mark.stack
@@ -40,12 +48,21 @@ def test_thousands_of_lines_answer_their_requests(stack):
     assert manifest["counts"] == {"total": 2_000, "succeeded": 2_000, "failed": 0}
     assert_every_line_answers_its_request(stack.lines(folder), records)
     assert [one["count"] for one in stack.bill()[before:]] == [400] * 5
-    assert {"options.json", "output.jsonl", "report.html", "manifest.json", "status.json"} == stack.names(folder)
+    assert {
+        "options.json",
+        "output.jsonl",
+        "report.html",
+        "manifest.json",
+        "status.json",
+    } == stack.names(folder)
 
 
 @pytest.mark.parametrize(
     ("name", "body", "code"),
-    [("a.csv", b"a,b\n1,2\n", "bad_options"), ("a.gz", b"\x1f\x8b\x08" + b"\xff" * 100, "broken_archive")],
+    [
+        ("a.csv", b"a,b\n1,2\n", "bad_options"),
+        ("a.gz", b"\x1f\x8b\x08" + b"\xff" * 100, "broken_archive"),
+    ],
 )
 def test_failing_upload_is_over_in_five_seconds(stack, name, body, code):
     """Warm: another upload of the same kind has just failed."""
@@ -64,7 +81,17 @@ def test_odd_key_and_bad_lines_among_good_ones(stack):
     good = requests(4, "odd")
     one, two, three, four = as_lines(good).splitlines()
     body = b"\xef\xbb\xbf" + b"\r\n".join(
-        [one, b'{"text": ', b"", two, b"  \t", b'["no object"]', three, b'{"text": "caf\xe9"}', four]
+        [
+            one,
+            b'{"text": ',
+            b"",
+            two,
+            b"  \t",
+            b'["no object"]',
+            three,
+            b'{"text": "caf\xe9"}',
+            four,
+        ]
     )
     stack.drop(path, body)
 
@@ -75,7 +102,9 @@ def test_odd_key_and_bad_lines_among_good_ones(stack):
     assert manifest["counts"] == {"total": 7, "succeeded": 4, "failed": 3}
     output = stack.lines(folder)
     assert [line["id"] for line in output] == list(range(7))
-    assert [line["external_reference"] for line in output if line["success"]] == [f"odd-{n}" for n in range(4)]
+    assert [line["external_reference"] for line in output if line["success"]] == [
+        f"odd-{n}" for n in range(4)
+    ]
     assert {line["id"]: line["error"]["code"] for line in output if not line["success"]} == {
         1: "invalid_json",
         3: "not_an_object",
@@ -92,14 +121,17 @@ def test_odd_key_and_bad_lines_among_good_ones(stack):
 
 @pytest.mark.slow
 @pytest.mark.timeout(1_200)
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="function processes are found in /proc")
+@pytest.mark.skipif(
+    not Path("/proc/self/stat").exists(), reason="function processes are found in /proc"
+)
 def test_killed_functions_lose_and_repeat_nothing(stack):
     records = requests(10_000, "kill")
     path = f"{MODEL}/kill.jsonl"
     before = len(stack.bill())
     chance = random.Random(20_261_121)
     stack.drop(path, as_lines(records))
-    while not stack.folders(path):  # A function killed before its job exists begins 15 minutes later.
+    # A function killed before its job exists begins 15 minutes later.
+    while not stack.folders(path):
         time.sleep(0.05)
     killed = 0
     ends = time.monotonic() + 40
@@ -118,7 +150,9 @@ def test_killed_functions_lose_and_repeat_nothing(stack):
     bill = Counter(one["sha256"] for one in stack.bill()[before:])
     again = sum(times - 1 for times in bill.values())
     told = sum(batch["unknowable_submits"] for batch in manifest["batches"])
-    assert again <= told, f"{again} batches billed twice after {killed} deaths, {told} ambiguous in the manifest"
+    assert again <= told, (
+        f"{again} batches billed twice after {killed} deaths, {told} ambiguous in the manifest"
+    )
 
 
 def test_stack_pauses_and_job_is_cancelled(stack):
@@ -133,7 +167,9 @@ def test_stack_pauses_and_job_is_cancelled(stack):
 
     def held_since():
         key = {"pk": {"S": "CONTROL"}, "sk": {"S": "STACK"}}
-        item = stack.dynamodb.get_item(TableName=stack.table, Key=key, ConsistentRead=True).get("Item", {})
+        item = stack.dynamodb.get_item(TableName=stack.table, Key=key, ConsistentRead=True).get(
+            "Item", {}
+        )
         return float(item.get("held_since", {}).get("N", "0"))
 
     before = len(stack.bill())

@@ -1,4 +1,7 @@
-"""`make try`: a job against another API than the local one, and a token that is on no disk while it runs."""
+"""`make try`: a job against another API than the local one.
+
+And a token that is on no disk while it runs.
+"""
 
 import json
 import os
@@ -24,10 +27,15 @@ MODEL = "@cf/baai/bge-small-en-v1.5"
 
 @pytest.fixture
 def elsewhere():
-    """A Workers AI that stands for the real one, with a token of its own; its URL and that token."""
+    """A Workers AI that stands for the real one, with a token of its own.
+
+    Its URL and that token.
+    """
     token = f"planted-{secrets.token_hex(16)}"
     ports = []
-    serving = server(WorkersAI(Behaviour(embedder="hash", latency=1.0, tokens=(token,))), 0, ports.append)
+    serving = server(
+        WorkersAI(Behaviour(embedder="hash", latency=1.0, tokens=(token,))), 0, ports.append
+    )
     thread = threading.Thread(target=serving.run)
     thread.start()
     while not ports:
@@ -75,5 +83,8 @@ def test_token_of_try_is_on_no_disk(elsewhere, tmp_path):
     assert running.returncode == 0
     assert seen == files_with(token) == []
     assert token.encode() not in commands
-    lines = [json.loads(line) for line in (max(try_api.RESULTS.glob("20*")) / "output.jsonl").read_text().splitlines()]
+    lines = [
+        json.loads(line)
+        for line in (max(try_api.RESULTS.glob("20*")) / "output.jsonl").read_text().splitlines()
+    ]
     assert [line["success"] for line in lines] == [True] * 3

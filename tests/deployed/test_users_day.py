@@ -1,4 +1,7 @@
-"""A user on the deployed stack: README's lines in a shell, a table that is embedded and searched, a notebook."""
+"""A user on the deployed stack.
+
+README's lines in a shell, a table that is embedded and searched, a notebook.
+"""
 
 import json
 import os
@@ -48,7 +51,10 @@ def stack(running, tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def frame():
-    """1,200 rows: three batches, of which the cost limit allows one. The index of a part is not its places."""
+    """1,200 rows: three batches, of which the cost limit allows one.
+
+    The index of a part is not its places.
+    """
     return pd.DataFrame(records()).rename(columns={"external_reference": "id"})[-1_200:]
 
 
@@ -66,14 +72,22 @@ def embeddings(frame):
 def assert_files_have_every_answer(folder, frame):
     """And that the cost limit stopped some, which have their answers from the retry."""
     manifest = json.loads((folder / "manifest.json").read_bytes())
-    errors = [json.loads(line)["error"]["code"] for line in (folder / "errors.jsonl").read_text("utf-8").splitlines()]
+    errors = [
+        json.loads(line)["error"]["code"]
+        for line in (folder / "errors.jsonl").read_text("utf-8").splitlines()
+    ]
     assert 0 < manifest["counts"]["failed"] == errors.count("cost_limit") < len(frame)
     table = parquet.read_table(folder / "output.parquet")
     assert table.column("id").to_pylist() == list(frame["id"])
     assert np.array_equal(np.stack(table.column("embedding").to_numpy()), embeddings(frame))
-    lines = [json.loads(line) for line in (folder / "output.vectorize.ndjson").read_text("utf-8").splitlines()]
+    lines = [
+        json.loads(line)
+        for line in (folder / "output.vectorize.ndjson").read_text("utf-8").splitlines()
+    ]
     assert [line["id"] for line in lines] == list(frame["id"])
-    assert np.array_equal(np.array([line["values"] for line in lines], np.float32), embeddings(frame))
+    assert np.array_equal(
+        np.array([line["values"] for line in lines], np.float32), embeddings(frame)
+    )
 
 
 @pytest.fixture
@@ -88,10 +102,13 @@ def shell(tmp_path, monkeypatch):
         began = time.monotonic()
         commands = code.replace("\\\n", " ").splitlines()
         ended = [
-            subprocess.run(["/bin/bash", "-c", one], capture_output=True, text=True, check=False) for one in commands
+            subprocess.run(["/bin/bash", "-c", one], capture_output=True, text=True, check=False)
+            for one in commands
         ]
         assert time.monotonic() - began < MAX_DAY_SECONDS
-        assert [one.returncode for one in ended] == [0] * len(commands), [one.stderr for one in ended]
+        assert [one.returncode for one in ended] == [0] * len(commands), [
+            one.stderr for one in ended
+        ]
         return ended[-1].stdout
 
     return run
@@ -125,11 +142,16 @@ def test_table_is_searched_in_shell(stack, frame, tmp_path, shell):
 
 
 def test_notebook_shows_one_line_that_changes(running, monkeypatch):
-    """Each cell's outputs as it is saved; an interrupted wait leaves the job, which is then waited for again."""
+    """Each cell's outputs as it is saved.
+
+    An interrupted wait leaves the job, which is then waited for again.
+    """
     monkeypatch.setenv("DROPBATCH_LOCAL", str(HOME.stack_file))
     cells = vendors.run("vendors", "notebook_runs.py")
 
-    waited, frame, interrupted, again = (cells[name] for name in ("wait", "frame", "interrupt", "again"))
+    waited, frame, interrupted, again = (
+        cells[name] for name in ("wait", "frame", "interrupt", "again")
+    )
     for over in (waited, again):
         line, returned = over
         assert line.endswith(" s")
@@ -143,4 +165,10 @@ def test_notebook_shows_one_line_that_changes(running, monkeypatch):
     assert "of 5 records" in shown
     assert error.startswith("Interrupted: \nInterrupted. Job 20")
     assert error.endswith("Wait for it with `job.wait()`, stop it with `job.cancel()`.")
-    assert not [text for name in cells if name != "frame" for text in cells[name] if "\r" in text or "\x1b" in text]
+    assert not [
+        text
+        for name in cells
+        if name != "frame"
+        for text in cells[name]
+        if "\r" in text or "\x1b" in text
+    ]

@@ -1,7 +1,9 @@
-"""Every fault of the API, each on a job of its own, on a moved clock: the job is complete, and billed as it says.
+"""Every fault of the API, each on a job of its own, on a moved clock.
 
-tests/journeys/api_replies shows what each fault leads to, with a few records. Here each kind strikes many
-times while several batches are pending, and the results are counted.
+The job is complete, and billed as it says.
+
+tests/journeys/api_replies shows what each fault leads to, with a few records. Here each kind
+strikes many times while several batches are pending, and the results are counted.
 """
 
 import time
@@ -18,7 +20,8 @@ pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
 
 M2M = "@cf/meta/m2m100-1.2b"
 RECORDS = [
-    {"text": f"hello {number}.", "target_lang": "es", "external_reference": f"r{number}"} for number in range(120)
+    {"text": f"hello {number}.", "target_lang": "es", "external_reference": f"r{number}"}
+    for number in range(120)
 ]
 BATCH = 20
 BATCHES = len(RECORDS) // BATCH
@@ -61,7 +64,9 @@ class Case:
 def ambiguous(kind: str, *, accepted: bool) -> Case:
     """Three submits, each of another batch, whose acceptance is unknown."""
     return Case(
-        faults=tuple(Fault(kind=kind, on="submit", contains=f"hello {number}.") for number in (3, 43, 83)),
+        faults=tuple(
+            Fault(kind=kind, on="submit", contains=f"hello {number}.") for number in (3, 43, 83)
+        ),
         extra=3 if accepted else 0,
         why="one for each answer lost after acceptance" if accepted else "",
         observed="ambiguous: submitted once more, counted in the manifest",
@@ -77,19 +82,27 @@ CASES = {
         rates={"submit:3040": 0.5}, observed="the model waits, one batch tries"
     ),
     "3040 out of capacity, 10 submits running": Case(
-        faults=(Fault(kind="3040", on="submit", times=10),), observed="the model waits, one batch tries"
+        faults=(Fault(kind="3040", on="submit", times=10),),
+        observed="the model waits, one batch tries",
     ),
-    "3021 model's minute limit, every third submit": Case(rates={"submit:3021": 0.33}, observed="the model waits"),
+    "3021 model's minute limit, every third submit": Case(
+        rates={"submit:3021": 0.33}, observed="the model waits"
+    ),
     "3021 with retry-after": Case(
-        faults=(Fault(kind="3021", on="submit", times=8, retry_after=30),), observed="the model waits"
+        faults=(Fault(kind="3021", on="submit", times=8, retry_after=30),),
+        observed="the model waits",
     ),
     "971 with retry-after": Case(
         faults=(Fault(kind="971", on="any", times=8, retry_after=120),), observed="every call waits"
     ),
     "971 without retry-after": Case(
-        faults=(Fault(kind="971", on="any", times=8),), switches={"retry_after": 0}, observed="every call waits"
+        faults=(Fault(kind="971", on="any", times=8),),
+        switches={"retry_after": 0},
+        observed="every call waits",
     ),
-    "bare 429": Case(rates={"submit:bare": 0.2, "poll:bare": 0.2}, observed="every call waits a minute"),
+    "bare 429": Case(
+        rates={"submit:bare": 0.2, "poll:bare": 0.2}, observed="every call waits a minute"
+    ),
     "3036 quota spent, until midnight": Case(
         faults=(Fault(kind="3036", on="submit", nth=5, times=0),),
         begin_at=22,
@@ -120,7 +133,9 @@ CASES = {
     "JSON cut off in every third poll": one_in_three("truncated_json"),
     "body cut off in every third poll": one_in_three("truncated_body"),
     "slow body to every third poll": one_in_three("slow_body"),
-    "JSON 500 to every fifth poll": Case(rates={"poll:json_500": 0.2}, observed="polled again, billed once"),
+    "JSON 500 to every fifth poll": Case(
+        rates={"poll:json_500": 0.2}, observed="polled again, billed once"
+    ),
     "connection refused, every third call": Case(
         rates={"refuse": 0.33}, observed="certainly not accepted: retried, billed once"
     ),
@@ -129,14 +144,16 @@ CASES = {
     ),
     "an error with a code to 6 accepted submits": Case(
         faults=tuple(
-            Fault(kind="accept_then_error", code=10013, contains=f"hello {number}.", times=2) for number in (3, 43, 83)
+            Fault(kind="accept_then_error", code=10013, contains=f"hello {number}.", times=2)
+            for number in (3, 43, 83)
         ),
         extra=6,
         why="one for each acceptance that was answered with an error",
         observed="doubtful: submitted again, counted in the manifest",
     ),
     "410 page to 12 submits": Case(
-        faults=(Fault(kind="html", status=410, on="submit", times=12),), observed="no verdict on the model: retried"
+        faults=(Fault(kind="html", status=410, on="submit", times=12),),
+        observed="no verdict on the model: retried",
     ),
     "2021 no credits, on submits, for an hour": Case(
         faults=(Fault(kind="2021", on="submit", nth=3, times=0),),
@@ -149,7 +166,8 @@ CASES = {
         observed="polled on, shown, billed once",
     ),
     "unknown code to 60 polls": Case(
-        faults=(Fault(kind="424242", status=409, on="poll", times=60),), observed="polled on, shown, billed once"
+        faults=(Fault(kind="424242", status=409, on="poll", times=60),),
+        observed="polled on, shown, billed once",
     ),
     "HTML 502 to 3 submits, not accepted": ambiguous("html", accepted=False),
     "reset of 3 submits before acceptance": ambiguous("reset", accepted=False),
@@ -160,9 +178,14 @@ CASES = {
     "answer cut off in 3 acceptances": ambiguous("accept_then_truncate", accepted=True),
     "HTML 502 to 3 accepted submits": ambiguous("accept_then_html", accepted=True),
     "3 acceptances without a request_id": ambiguous("accept_no_request_id", accepted=True),
-    "answers in the reply to the submit": Case(rates={"sync_answer": 0.33}, observed="used, never polled"),
+    "answers in the reply to the submit": Case(
+        rates={"sync_answer": 0.33}, observed="used, never polled"
+    ),
     "3030 after acceptance, for 2 records": Case(
-        faults=tuple(Fault(kind="batch_fails", contains=f"hello {bad}.", times=0, code=3030) for bad in (7, 50)),
+        faults=tuple(
+            Fault(kind="batch_fails", contains=f"hello {bad}.", times=0, code=3030)
+            for bad in (7, 50)
+        ),
         failing=frozenset({7, 50}),
         codes=frozenset({"rejected"}),
         extra=2 * 18,
@@ -170,7 +193,9 @@ CASES = {
         observed="divided until the bad record is alone; only it fails",
     ),
     "2016 guardrail blocks 2 records": Case(
-        faults=tuple(Fault(kind="2016", on="submit", contains=f"hello {bad}.", times=0) for bad in (7, 50)),
+        faults=tuple(
+            Fault(kind="2016", on="submit", contains=f"hello {bad}.", times=0) for bad in (7, 50)
+        ),
         failing=frozenset({7, 50}),
         codes=frozenset({"rejected"}),
         extra=2 * 18,
@@ -178,7 +203,9 @@ CASES = {
         observed="divided until the bad record is alone; only it fails",
     ),
     "5006 for 2 records": Case(
-        faults=tuple(Fault(kind="5006", on="submit", contains=f"hello {bad}.", times=0) for bad in (7, 50)),
+        faults=tuple(
+            Fault(kind="5006", on="submit", contains=f"hello {bad}.", times=0) for bad in (7, 50)
+        ),
         failing=frozenset({7, 50}),
         codes=frozenset({"rejected"}),
         extra=2 * 18,
@@ -186,7 +213,9 @@ CASES = {
         observed="divided until the bad record is alone; only it fails",
     ),
     "unknown id, in every third poll": Case(
-        rates={"poll:10404": 0.33}, switches={"unknown_id_code": 10404}, observed="polled again, billed once"
+        rates={"poll:10404": 0.33},
+        switches={"unknown_id_code": 10404},
+        observed="polled again, billed once",
     ),
     "id lost, 2 batches": Case(
         faults=tuple(Fault(kind="forgotten", contains=f"hello {number}.") for number in (3, 43)),
@@ -215,16 +244,23 @@ CASES = {
     ),
     "items beside running for ever, 2 batches": Case(
         faults=tuple(
-            Fault(kind=kind, contains=f"hello {number}.") for number in (3, 43) for kind in ("stuck", "partial")
+            Fault(kind=kind, contains=f"hello {number}.")
+            for number in (3, 43)
+            for kind in ("stuck", "partial")
         ),
         settings={"BATCH_DEADLINE_HOURS": 1},
         extra=2,
         why="one after each deadline, with the missing items alone",
         observed="used at the deadline, the others submitted again",
     ),
-    "items without id and index": Case(switches={"item_ids": "absent"}, observed="joined by external_reference"),
+    "items without id and index": Case(
+        switches={"item_ids": "absent"}, observed="joined by external_reference"
+    ),
     "megabytes of items and errors": Case(
-        faults=tuple(Fault(kind="flood", message=what, factor=4, times=2) for what in ("items", "errors", "unknown")),
+        faults=tuple(
+            Fault(kind="flood", message=what, factor=4, times=2)
+            for what in ("items", "errors", "unknown")
+        ),
         observed="no answer, polled again",
     ),
     "items that contradict each other": Case(
@@ -245,7 +281,9 @@ CASES = {
         observed="submitted again alone, merged at their place",
     ),
     "replies in shape B": Case(switches={"shapes": {"*": "B"}}, observed="read like shape A"),
-    "results 200 times as long": Case(faults=(Fault(kind="giant", factor=200, times=0),), observed="spooled to disk"),
+    "results 200 times as long": Case(
+        faults=(Fault(kind="giant", factor=200, times=0),), observed="spooled to disk"
+    ),
     "2 answers that no JSON reader follows": Case(
         faults=tuple(Fault(kind="deep", marker=f"hello {bad}.", times=0) for bad in (7, 50)),
         failing=frozenset({7, 50}),
@@ -266,7 +304,10 @@ CASES = {
             "poll:truncated_body": 0.05,
             "submit:json_500": 0.05,
         },
-        faults=(Fault(kind="missing", share=0.02, first=1, times=0), Fault(kind="accept_then_reset")),
+        faults=(
+            Fault(kind="missing", share=0.02, first=1, times=0),
+            Fault(kind="accept_then_reset"),
+        ),
         extra=1,
         why="one for the answer lost after acceptance",
     ),
@@ -306,7 +347,9 @@ def test_job_is_complete_and_billed_as_reported(start, api, name):
     assert manifest["state"] == "completed"
     assert manifest["counts"]["failed"] == len(case.failing)
     extra = len(api.accepted) - BATCHES
-    told = sum(batch["attempts"] - 1 for batch in manifest["batches"]) + 2 * (len(manifest["batches"]) - BATCHES)
+    told = sum(batch["attempts"] - 1 for batch in manifest["batches"]) + 2 * (
+        len(manifest["batches"]) - BATCHES
+    )
     assert 0 <= extra <= case.extra
     assert extra <= told
     assert world.refused == []

@@ -1,4 +1,6 @@
-"""AWS throttles, fails, is slow and closes connections while a job runs on the deployed stack: it is complete.
+"""AWS throttles, fails, is slow and closes connections while a job runs on the deployed stack.
+
+It is complete.
 
 A proxy between the functions and the local AWS answers a share of their calls with AWS's errors.
 """
@@ -11,7 +13,13 @@ from collections import Counter
 import pytest
 
 from local import aws
-from tests.support.aws.stack import MODEL, as_lines, assert_every_line_answers_its_request, requests, running_stack
+from tests.support.aws.stack import (
+    MODEL,
+    as_lines,
+    assert_every_line_answers_its_request,
+    requests,
+    running_stack,
+)
 from tests.support.fault_table import note
 from tests.support.shipped import ROOT
 
@@ -19,13 +27,22 @@ pytestmark = [pytest.mark.faults, pytest.mark.stack, pytest.mark.timeout(600)]
 
 
 FAULTS = {
-    "DynamoDB ProvisionedThroughputExceededException": ({"service": "dynamodb", "kind": "throttle"}, (0.05, 0.2)),
-    "DynamoDB ThrottlingException": ({"service": "dynamodb", "kind": "throttling_exception"}, (0.1,)),
+    "DynamoDB ProvisionedThroughputExceededException": (
+        {"service": "dynamodb", "kind": "throttle"},
+        (0.05, 0.2),
+    ),
+    "DynamoDB ThrottlingException": (
+        {"service": "dynamodb", "kind": "throttling_exception"},
+        (0.1,),
+    ),
     "DynamoDB 500 InternalServerError": ({"service": "dynamodb", "kind": "error_500"}, (0.1,)),
     "S3 503 SlowDown": ({"service": "s3", "kind": "throttle"}, (0.05, 0.3)),
     "S3 500 InternalError": ({"service": "s3", "kind": "error_500"}, (0.1,)),
     "SQS RequestThrottled": ({"service": "sqs", "kind": "throttle"}, (0.3,)),
-    "Secrets Manager ThrottlingException": ({"service": "secretsmanager", "kind": "throttle"}, (0.5,)),
+    "Secrets Manager ThrottlingException": (
+        {"service": "secretsmanager", "kind": "throttle"},
+        (0.5,),
+    ),
     "connection reset before the call": ({"kind": "reset"}, (0.01, 0.1)),
     "answer lost after the call": ({"kind": "lost"}, (0.01, 0.1)),
     "connection reset in the middle of the answer": ({"kind": "cut"}, (0.1,)),
@@ -35,13 +52,18 @@ FAULTS = {
 
 @pytest.fixture(scope="module")
 def stack():
-    with running_stack(aws.Home(ROOT / ".local/faulty"), "MaxRequestsPerBatch=200", faults=True) as made:
+    with running_stack(
+        aws.Home(ROOT / ".local/faulty"), "MaxRequestsPerBatch=200", faults=True
+    ) as made:
         made.local("behaviour", "PUT", {"latency": 0.5})
         yield made
 
 
 def finished(stack, path, seconds):
-    """Wait for the job's end; the scheduled function runs every few seconds, with the same faults."""
+    """Wait for the job's end.
+
+    The scheduled function runs every few seconds, with the same faults.
+    """
     ends = time.monotonic() + seconds
     ticked = time.monotonic()
     while time.monotonic() < ends:
@@ -56,7 +78,11 @@ def finished(stack, path, seconds):
 
 @pytest.mark.parametrize(
     ("fault", "rate"),
-    [pytest.param(fault, rate, id=f"{fault}-{rate}") for fault in FAULTS for rate in FAULTS[fault][1]],
+    [
+        pytest.param(fault, rate, id=f"{fault}-{rate}")
+        for fault in FAULTS
+        for rate in FAULTS[fault][1]
+    ],
 )
 def test_job_is_complete_and_billed_once(stack, fault, rate):
     records = requests(2_000, fault)
@@ -73,7 +99,9 @@ def test_job_is_complete_and_billed_once(stack, fault, rate):
     finally:
         stack.break_aws()
     took = time.monotonic() - began
-    calls, broken = (after - before for after, before in zip(stack.broken_calls(), (calls, broken), strict=True))
+    calls, broken = (
+        after - before for after, before in zip(stack.broken_calls(), (calls, broken), strict=True)
+    )
 
     assert broken > 0 or rate < 0.05
     assert manifest["counts"] == {"total": 2_000, "succeeded": 2_000, "failed": 0}

@@ -1,4 +1,7 @@
-"""The template's table and a bucket on moto, for what is between a single module and the whole path."""
+"""The template's table and a bucket on moto.
+
+For what is between a single module and the whole path.
+"""
 
 import random
 from collections.abc import Callable, Iterator
@@ -23,7 +26,10 @@ def _limits_of_s3(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def table() -> Iterator[Any]:
-    """DynamoDB with the template's table and an empty bucket; for tests of the ledger and the store alone."""
+    """DynamoDB with the template's table and an empty bucket.
+
+    For tests of the ledger and the store alone.
+    """
     with mock_aws(), pytest.MonkeyPatch.context() as patch:
         for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
             patch.setenv(name, "test")
@@ -31,7 +37,9 @@ def table() -> Iterator[Any]:
         wanted = properties("Table")
         keys = ("BillingMode", "AttributeDefinitions", "KeySchema", "GlobalSecondaryIndexes")
         client("dynamodb").create_table(TableName="table", **{key: wanted[key] for key in keys})
-        client("s3").create_bucket(Bucket="bucket", CreateBucketConfiguration={"LocationConstraint": "eu-west-1"})
+        client("s3").create_bucket(
+            Bucket="bucket", CreateBucketConfiguration={"LocationConstraint": "eu-west-1"}
+        )
         yield client("dynamodb")
 
 

@@ -29,10 +29,20 @@ READS = (
     {},
     {"IfMatch": '"781e5e245d69b566979b86e28d23f2c7"'},
     {"IfMatch": '"other"'},
-    *({"Range": f"bytes={section}"} for section in ("0-3", "2-", "9-99", "10-12", "70000-", "-3", "0-0")),
+    *(
+        {"Range": f"bytes={section}"}
+        for section in ("0-3", "2-", "9-99", "10-12", "70000-", "-3", "0-0")
+    ),
 )
 LISTS = ({}, {"Prefix": "a"}, {"Prefix": "é /+"}, {"Prefix": "none"}, {"Prefix": "", "MaxKeys": 2})
-VOLATILE = {"ResponseMetadata", "NextVersionIdMarker", "LastModified", "VersionId", "ChecksumCRC32", "ChecksumType"}
+VOLATILE = {
+    "ResponseMetadata",
+    "NextVersionIdMarker",
+    "LastModified",
+    "VersionId",
+    "ChecksumCRC32",
+    "ChecksumType",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -49,9 +59,13 @@ def s3():
     with mock_aws():
         client = boto3.client("s3")
         for name, is_versioned in (("versions", True), ("plain-bucket", False)):
-            client.create_bucket(Bucket=name, CreateBucketConfiguration={"LocationConstraint": REGION})
+            client.create_bucket(
+                Bucket=name, CreateBucketConfiguration={"LocationConstraint": REGION}
+            )
             if is_versioned:
-                client.put_bucket_versioning(Bucket=name, VersioningConfiguration={"Status": "Enabled"})
+                client.put_bucket_versioning(
+                    Bucket=name, VersioningConfiguration={"Status": "Enabled"}
+                )
         yield client
 
 
@@ -60,11 +74,19 @@ def answered(call, **arguments):
     try:
         found = call(**arguments)
     except ClientError as error:
-        return type(error).__name__, str(error), error.response["ResponseMetadata"]["HTTPStatusCode"]
+        return (
+            type(error).__name__,
+            str(error),
+            error.response["ResponseMetadata"]["HTTPStatusCode"],
+        )
     assert ("VersionId" in found) == (arguments["Bucket"] == "versions" and "Key" in arguments)
     for one in (*found.get("Versions", ()), *found.get("DeleteMarkers", ())):
         assert (one.pop("VersionId") == "null") == (arguments["Bucket"] == "plain-bucket")
-    for one in (*found.get("Contents", ()), *found.get("Versions", ()), *found.get("DeleteMarkers", ())):
+    for one in (
+        *found.get("Contents", ()),
+        *found.get("Versions", ()),
+        *found.get("DeleteMarkers", ()),
+    ):
         assert not one.pop("LastModified").microsecond
         one.pop("ChecksumAlgorithm", None)
     body = {"Body": found["Body"].read()} if "Body" in found else {}
@@ -78,7 +100,10 @@ def every_answer(s3):
         found += [answered(s3.put_object, Bucket=bucket, **one) for one in PUTS]
         for key, asked in itertools.product(("a", "b", "é /+%", "none"), READS):
             found.append(answered(s3.get_object, Bucket=bucket, Key=key, **asked))
-        found += [answered(s3.head_object, Bucket=bucket, Key=key) for key in ("a", "b", "d", "e", "é /+%", "none")]
+        found += [
+            answered(s3.head_object, Bucket=bucket, Key=key)
+            for key in ("a", "b", "d", "e", "é /+%", "none")
+        ]
     s3.delete_object(Bucket="versions", Key="b")
     for bucket in ("versions", "plain-bucket", "missing"):
         found.append(answered(s3.get_bucket_versioning, Bucket=bucket))
@@ -87,16 +112,23 @@ def every_answer(s3):
     listed = s3.list_object_versions(Bucket="versions")
     for one in sorted(listed["Versions"], key=lambda one: (one["Key"], one["ETag"])):
         place = {"Bucket": "versions", "Key": one["Key"], "VersionId": one["VersionId"]}
-        found += [answered(s3.get_object, **place), answered(s3.get_object, **place, Range="bytes=0-0")]
+        found += [
+            answered(s3.get_object, **place),
+            answered(s3.get_object, **place, Range="bytes=0-0"),
+        ]
         found.append(answered(s3.head_object, **place))
     for place in ({"Key": "b"}, {"Key": "a", "VersionId": "none"}):
-        found += [answered(read, Bucket="versions", **place) for read in (s3.get_object, s3.head_object)]
+        found += [
+            answered(read, Bucket="versions", **place) for read in (s3.get_object, s3.head_object)
+        ]
     return found
 
 
 def test_s3_is_answered_as_over_http(s3, monkeypatch):
     quick, answers = quick_s3.answer, []
-    monkeypatch.setitem(quick_moto.ANSWERS, "s3", lambda *given: answers.append(quick(*given)) or answers[-1])
+    monkeypatch.setitem(
+        quick_moto.ANSWERS, "s3", lambda *given: answers.append(quick(*given)) or answers[-1]
+    )
     direct = every_answer(s3)
     assert len([one for one in answers if one]) > 30
     monkeypatch.setattr(quick_moto, "DIRECT", {})
@@ -110,10 +142,15 @@ def test_s3_is_answered_as_over_http(s3, monkeypatch):
 
 def sqs_answers(sqs, name):
     """What a caller sees of calls on a new queue, without what is random, and when."""
-    hidden = re.compile(r"'(?:ResponseMetadata|\w+Timestamp)': (?:\{.*\}|'[\d.]+')|[0-9a-f-]{36}|\b[a-z]{180,}\b")
+    hidden = re.compile(
+        r"'(?:ResponseMetadata|\w+Timestamp)': "
+        r"(?:\{.*\}|'[\d.]+')|[0-9a-f-]{36}|\b[a-z]{180,}\b"
+    )
     queue = sqs.create_queue(QueueName=name, Attributes={"VisibilityTimeout": "9"})
     place, told = {"QueueUrl": queue["QueueUrl"]}, [queue]
-    entries = [{"Id": str(n), "MessageBody": f"é{n}", "DelaySeconds": n // 2 * 60} for n in range(4)]
+    entries = [
+        {"Id": str(n), "MessageBody": f"é{n}", "DelaySeconds": n // 2 * 60} for n in range(4)
+    ]
     asked = [
         (sqs.send_message, {"MessageBody": "one"}),
         (sqs.send_message, {"MessageBody": "later", "DelaySeconds": 60}),
@@ -128,7 +165,10 @@ def sqs_answers(sqs, name):
         (sqs.receive_message, {"AttributeNames": ["All"]}),
         (sqs.receive_message, {"MaxNumberOfMessages": 10, "VisibilityTimeout": 0}),
         (sqs.receive_message, {"MaxNumberOfMessages": 11}),
-        (sqs.receive_message, {"MaxNumberOfMessages": 10, "WaitTimeSeconds": 0, "AttributeNames": ["SentTimestamp"]}),
+        (
+            sqs.receive_message,
+            {"MaxNumberOfMessages": 10, "WaitTimeSeconds": 0, "AttributeNames": ["SentTimestamp"]},
+        ),
         (sqs.receive_message, {"WaitTimeSeconds": 0}),
         (sqs.delete_message, {"ReceiptHandle": "none"}),
         (sqs.change_message_visibility, {"ReceiptHandle": "none", "VisibilityTimeout": 1}),
@@ -137,7 +177,13 @@ def sqs_answers(sqs, name):
         try:
             told.append(call(**place, **arguments))
         except ClientError as error:
-            told.append((type(error).__name__, str(error), error.response["ResponseMetadata"]["HTTPStatusCode"]))
+            told.append(
+                (
+                    type(error).__name__,
+                    str(error),
+                    error.response["ResponseMetadata"]["HTTPStatusCode"],
+                )
+            )
             continue
         for one in told[-1].get("Messages", ())[:2]:
             handle = {"ReceiptHandle": one["ReceiptHandle"]}
@@ -170,18 +216,32 @@ def stored(call, **arguments):
 
 def made_resources():
     """What services store of a world's resources, a notice and a secret."""
-    s3, events, secrets, sqs = (boto3.client(name) for name in ("s3", "events", "secretsmanager", "sqs"))
+    s3, events, secrets, sqs = (
+        boto3.client(name) for name in ("s3", "events", "secretsmanager", "sqs")
+    )
     with mock_aws():
         urls = make_resources()
-        notice = {"Source": "dropbatch", "DetailType": "é", "Detail": "{}", "Time": datetime.now(UTC)}
+        notice = {
+            "Source": "dropbatch",
+            "DetailType": "é",
+            "Detail": "{}",
+            "Time": datetime.now(UTC),
+        }
         return [
             stored(s3.get_bucket_versioning, Bucket=BUCKET),
             stored(s3.get_bucket_notification_configuration, Bucket=BUCKET),
-            stored(s3.create_bucket, Bucket="one", CreateBucketConfiguration={"LocationConstraint": REGION}),
+            stored(
+                s3.create_bucket,
+                Bucket="one",
+                CreateBucketConfiguration={"LocationConstraint": REGION},
+            ),
             stored(events.list_rules),
             stored(events.list_targets_by_rule, Rule="dropbatch"),
             stored(events.put_events, Entries=[notice, {"Source": "dropbatch"}]),
-            *(stored(sqs.receive_message, QueueUrl=urls[name]) for name in ("events", "UploadQueue")),
+            *(
+                stored(sqs.receive_message, QueueUrl=urls[name])
+                for name in ("events", "UploadQueue")
+            ),
             stored(secrets.create_secret, Name="token", SecretString="é"),
             stored(secrets.describe_secret, SecretId="token"),
         ]

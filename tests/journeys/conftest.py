@@ -1,4 +1,7 @@
-"""A whole Dropbatch in this process: AWS, the handlers, the local Workers AI behind httpx, on one simulated clock."""
+"""A whole Dropbatch in this process.
+
+AWS, the handlers, the local Workers AI behind httpx, on one simulated clock.
+"""
 
 import time
 from collections.abc import Callable, Iterator
@@ -30,23 +33,32 @@ def api() -> WorkersAI:
 
 @pytest.fixture
 def way() -> dict[str, str]:
-    """Settings of the transport that reaches the API; a module that tests several transports overrides it."""
+    """Settings of the transport that reaches the API.
+
+    A module that tests several transports overrides it.
+    """
     return WAYS["rest"]
 
 
 @pytest.fixture
-def start(api: WorkersAI, way: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., World]]:
-    """Start a Dropbatch whose settings differ from the template's defaults as given; without completion events.
+def start(
+    api: WorkersAI, way: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., World]]:
+    """Start a Dropbatch whose settings differ from the template's defaults as given.
 
-    They have journeys of their own, and deaths and random worlds have them too. The API is `api`, or what another httpx
-    transport, given as `http`, leads to.
+    Without completion events.
+
+    They have journeys of their own, and deaths and random worlds have them too. The API is `api`,
+    or what another httpx transport, given as `http`, leads to.
     """
     with ExitStack() as started:
 
         def begin(http: httpx.BaseTransport | None = None, **settings: Any) -> World:
             started.enter_context(mock_aws())
             chosen = {"COMPLETION_EVENTS": "no", **way, **settings}
-            return started.enter_context(contextmanager(make_world)(http or transport(api), monkeypatch, **chosen))
+            return started.enter_context(
+                contextmanager(make_world)(http or transport(api), monkeypatch, **chosen)
+            )
 
         yield begin
 
@@ -58,6 +70,8 @@ def world(start: Callable[..., World]) -> World:
 
 
 @pytest.fixture
-def command(world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
+def command(
+    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> CommandLine:
     """The command line on a Dropbatch with the template's defaults."""
     return CommandLine(world, monkeypatch, capsys)

@@ -29,7 +29,10 @@ def _moto_alone(monkeypatch):
 
 
 def texts(count, **more):
-    return [{"text": f"text {number}", "external_reference": f"row-{number}", **more} for number in range(count)]
+    return [
+        {"text": f"text {number}", "external_reference": f"row-{number}", **more}
+        for number in range(count)
+    ]
 
 
 def folders(world):
@@ -48,8 +51,13 @@ def test_records_get_their_answers_in_input_order(start, api):
 
     lines = world.lines()
     assert [line["id"] for line in lines] == list(range(85))
-    assert [line["external_reference"] for line in lines] == [record["external_reference"] for record in records]
-    assert all(line["result"] == expected_result(BGE, record) for line, record in zip(lines, records, strict=True))
+    assert [line["external_reference"] for line in lines] == [
+        record["external_reference"] for record in records
+    ]
+    assert all(
+        line["result"] == expected_result(BGE, record)
+        for line, record in zip(lines, records, strict=True)
+    )
     listed = world.manifest()["batches"]
     assert [entry["request_id"] for entry in listed] == [one["request_id"] for one in api.accepted]
     assert [entry["requests"] for entry in listed] == [40] * 2 + [5]
@@ -57,7 +65,11 @@ def test_records_get_their_answers_in_input_order(start, api):
 
 @pytest.mark.usefixtures("_moto_alone")
 def test_manifest_agrees_with_files(world):
-    world.upload("a.jsonl", '{"text":"x","target_lang":"es"}\nnonsense\n{"text":"y","target_lang":"es"}\n', model=M2M)
+    world.upload(
+        "a.jsonl",
+        '{"text":"x","target_lang":"es"}\nnonsense\n{"text":"y","target_lang":"es"}\n',
+        model=M2M,
+    )
 
     world.settle()
 
@@ -68,7 +80,10 @@ def test_manifest_agrees_with_files(world):
     assert {file["name"] for file in manifest["files"]} == {"output.jsonl", "errors.jsonl"}
     for file in manifest["files"]:
         content = world.read(f"{folder}/{file['name']}")
-        assert (len(content), hashlib.sha256(content).hexdigest()) == (file["bytes"], file["sha256"])
+        assert (len(content), hashlib.sha256(content).hexdigest()) == (
+            file["bytes"],
+            file["sha256"],
+        )
         assert content.count(b"\n") == file["lines"]
 
 
@@ -80,7 +95,11 @@ def test_status_is_there_first_and_follows_manifest(world):
 
     world.settle()
     status = world.status()
-    assert (status["state"], status["fraction_done"], status["waiting_for"]) == ("completed", 1.0, None)
+    assert (status["state"], status["fraction_done"], status["waiting_for"]) == (
+        "completed",
+        1.0,
+        None,
+    )
     assert status["counts"] == {"total": 3, "succeeded": 3, "failed": 0}
 
 
@@ -168,7 +187,14 @@ def test_apis_own_document_is_taken(world):
 
 
 def test_empty_upload_is_completed_without_model(world):
-    bodies = [b"", b"\n\n  \r\n", b"\xef\xbb\xbf", b"[]", b'{"requests":[]}', gzip.compress(b"", mtime=0)]
+    bodies = [
+        b"",
+        b"\n\n  \r\n",
+        b"\xef\xbb\xbf",
+        b"[]",
+        b'{"requests":[]}',
+        gzip.compress(b"", mtime=0),
+    ]
     for number, body in enumerate(bodies):
         world.upload(f"{number}.jsonl", body)
 
@@ -211,7 +237,9 @@ def test_bad_record_fails_alone_with_its_line(world):
 
     lines = world.lines()
     assert [line["id"] for line in lines] == list(range(2 * len(BAD) + 1))
-    assert [line["error"]["code"] for line in lines if not line["success"]] == [code for _, code in BAD]
+    assert [line["error"]["code"] for line in lines if not line["success"]] == [
+        code for _, code in BAD
+    ]
     assert all(line["success"] for line in lines[::2])
     errors = world.lines("errors.jsonl")
     assert [error["line"] for error in errors] == [2 + 3 * number for number in range(len(BAD))]
@@ -223,7 +251,11 @@ def test_refused_request_fails_alone(start, api):
     world = start(MAX_REQUESTS_PER_BATCH=8)
     records = greetings(8)
     records[5] = {"text": "é (refused)", "target_lang": "es", "external_reference": {"a": [1]}}
-    world.upload("a.jsonl", "\r\n".join(json.dumps(record, ensure_ascii=False) for record in records), model=M2M)
+    world.upload(
+        "a.jsonl",
+        "\r\n".join(json.dumps(record, ensure_ascii=False) for record in records),
+        model=M2M,
+    )
 
     world.settle()
 

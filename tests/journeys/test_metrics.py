@@ -1,4 +1,7 @@
-"""What a run leaves in the log: metrics that add up to what happened, and lines that name their batch."""
+"""What a run leaves in the log.
+
+Metrics that add up to what happened, and lines that name their batch.
+"""
 
 import io
 import json
@@ -49,12 +52,17 @@ def log(capsys, monkeypatch):
 
 def test_metrics_add_up_to_what_happened(start, log):
     world = start(MAX_REQUESTS_PER_BATCH=2)
-    world.upload("a.jsonl", "".join(json.dumps(one) + "\n" for one in greetings(6)) + "nonsense\n", model=M2M)
+    world.upload(
+        "a.jsonl", "".join(json.dumps(one) + "\n" for one in greetings(6)) + "nonsense\n", model=M2M
+    )
     world.settle()
 
     sums = log.sums()
 
-    assert {name: sums[name] for name in ("Uploads", "RecordsIn", "BatchesCut", "BatchesAccepted", "BatchesDone")} == {
+    assert {
+        name: sums[name]
+        for name in ("Uploads", "RecordsIn", "BatchesCut", "BatchesAccepted", "BatchesDone")
+    } == {
         "Uploads": 1,
         "RecordsIn": 7,
         "BatchesCut": 4,
@@ -86,7 +94,9 @@ def test_lines_about_accepted_batch_have_request_id(start, api, log):
         if line.get("number") in accepted:
             assert line["request_id"] == accepted[line["number"]], line
 
-    assert sorted(accepted.values()) == sorted(batch["request_id"] for batch in world.manifest()["batches"])
+    assert sorted(accepted.values()) == sorted(
+        batch["request_id"] for batch in world.manifest()["batches"]
+    )
     assert heard["batch done"] == 2
     assert heard["job over"] == 1
     assert not any("hello" in json.dumps(line) for line in log.lines())
@@ -95,7 +105,9 @@ def test_lines_about_accepted_batch_have_request_id(start, api, log):
 def test_failing_message_is_logged_and_counted(world, log):
     body = '{"do":"dance","job_id":"20261121T043000Z-5f3a9c1e"}'
     world.sqs.send_message(QueueUrl=world.queues["SubmitQueue"], MessageBody=body)
-    world.sqs.send_message(QueueUrl=world.queues["UploadQueue"], MessageBody='{"key":"inbox/secret.jsonl"}')
+    world.sqs.send_message(
+        QueueUrl=world.queues["UploadQueue"], MessageBody='{"key":"inbox/secret.jsonl"}'
+    )
 
     world.deliver("SubmitQueue")
     world.deliver("UploadQueue")
@@ -109,7 +121,9 @@ def test_failing_message_is_logged_and_counted(world, log):
 def test_failed_records_are_counted_by_fault(start, api, log):
     world = start(MAX_REQUESTS_PER_BATCH=10, AMBIGUOUS_SUBMIT="fail")
     api.inject(Fault(kind="item_fails", items=(1,), code=5001, times=1))
-    world.upload("a.jsonl", "".join(json.dumps(one) + "\n" for one in greetings(3)) + "[]\n", model=M2M)
+    world.upload(
+        "a.jsonl", "".join(json.dumps(one) + "\n" for one in greetings(3)) + "[]\n", model=M2M
+    )
     world.settle()
     api.inject(Fault(kind="accept_then_reset", times=1))
     world.upload_records("b.jsonl", greetings(2), model=M2M)

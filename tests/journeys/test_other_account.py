@@ -1,4 +1,7 @@
-"""Jobs of another Cloudflare account than the stack's, after a redeployment with another `CloudflareAccountId`."""
+"""Jobs of another Cloudflare account than the stack's.
+
+After a redeployment with another `CloudflareAccountId`.
+"""
 
 import dataclasses
 import json
@@ -23,7 +26,9 @@ def redeploy(world, account):
     old = functions.poll.handler.services()
     settings = dataclasses.replace(old.settings, cloudflare_account_id=account)
     new = dataclasses.replace(
-        old, settings=settings, api=WorkersAI(old.api.http, transport_of(settings), old.api.credentials)
+        old,
+        settings=settings,
+        api=WorkersAI(old.api.http, transport_of(settings), old.api.credentials),
     )
     for module in (functions.poll.handler, functions.submit.handler):
         module.services = lambda: new
@@ -41,7 +46,11 @@ def accounts(api):
 
 
 def pauses(world):
-    return {item["sk"]["S"]: item["reason"]["S"] for item in world.items() if item["sk"]["S"].startswith("PAUSE")}
+    return {
+        item["sk"]["S"]: item["reason"]["S"]
+        for item in world.items()
+        if item["sk"]["S"].startswith("PAUSE")
+    }
 
 
 def folder_of(world, name):
@@ -57,8 +66,16 @@ def statuses(world):
 
 def batches_of(world, name):
     """The items of the batches of an upload's job."""
-    (job,) = [one["job_id"]["S"] for one in world.items() if one["sk"]["S"] == "META" and name in str(one["upload"])]
-    return [item for item in world.items() if item["pk"]["S"] == f"JOB#{job}" and item["sk"]["S"] != "META"]
+    (job,) = [
+        one["job_id"]["S"]
+        for one in world.items()
+        if one["sk"]["S"] == "META" and name in str(one["upload"])
+    ]
+    return [
+        item
+        for item in world.items()
+        if item["pk"]["S"] == f"JOB#{job}" and item["sk"]["S"] != "META"
+    ]
 
 
 def run_for(world, hours):
@@ -68,7 +85,10 @@ def run_for(world, hours):
 
 @pytest.mark.parametrize("way", [WAYS["rest"], WAYS["gateway"]], ids=["rest", "gateway"])
 def test_job_in_flight_stays_with_its_account(start, api):
-    """Polls, submits that wait, resubmissions and pieces: everything goes to the account of the job."""
+    """Polls, submits that wait, resubmissions and pieces.
+
+    Everything goes to the account of the job.
+    """
     world = start(MAX_REQUESTS_PER_BATCH=4, BATCH_DEADLINE_HOURS=1)
     api.inject(
         Fault(kind="stuck", on="submit"),
@@ -183,7 +203,10 @@ def test_quota_of_another_account_pauses_nothing_else(start, api):
 
 
 def test_other_accounts_job_probes_no_stack_token(start, api):
-    """Its answers come from another account: they would lift the pause, and the next call would begin it again."""
+    """Its answers come from another account.
+
+    They would lift the pause, and the next call would begin it again.
+    """
     world = start(MAX_REQUESTS_PER_BATCH=1)
     api.switch(latency=900.0)
     world.upload_records("a.jsonl", greetings(6), model=M2M)
@@ -202,7 +225,9 @@ def test_other_accounts_job_probes_no_stack_token(start, api):
     assert statuses(world)["b.jsonl"]["waiting_for"]["code"] == "token_refused"
 
 
-@pytest.mark.parametrize(("rate", "records"), [(200, 2), (2, 150)], ids=["to be polled", "to be submitted"])
+@pytest.mark.parametrize(
+    ("rate", "records"), [(200, 2), (2, 150)], ids=["to be polled", "to be submitted"]
+)
 def test_refused_token_is_checked_for_other_accounts(start, api, rate, records):
     """The stack's own token is checked while only jobs of other accounts wait."""
     world = start(MAX_REQUESTS_PER_BATCH=1, API_CALLS_PER_MINUTE=rate)

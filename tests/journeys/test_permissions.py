@@ -1,7 +1,10 @@
-"""Least privilege, both ways: what a function does its role allows, and what its role allows some function does.
+"""Least privilege, both ways.
 
-The first half is proved by every test on moto, since each call there is judged by the role (tests/support/aws/iam.py).
-Here is the second: a world in which everything happens that ever happens, after which no grant may be left unused.
+What a function does its role allows, and what its role allows some function does.
+
+The first half is proved by every test on moto, since each call there is judged by the role
+(tests/support/aws/iam.py). Here is the second: a world in which everything happens that ever
+happens, after which no grant may be left unused.
 """
 
 from __future__ import annotations
@@ -25,7 +28,8 @@ if TYPE_CHECKING:
 M2M = "@cf/meta/m2m100-1.2b"
 
 DONE_BY_AWS = {
-    *("sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:GetQueueAttributes"),  # Lambda takes messages as the function.
+    # Lambda takes messages as the function.
+    *("sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:GetQueueAttributes"),
     *("logs:CreateLogStream", "logs:PutLogEvents"),  # Lambda writes what the function prints.
     *("xray:PutTraceSegments", "xray:PutTelemetryRecords"),  # Lambda's daemon sends the traces.
 }
@@ -34,7 +38,10 @@ DONE_BY_AWS = {
 
 @pytest.fixture
 def small_steps(monkeypatch):
-    """What large jobs do, done by small ones: several turns, many due batches, files of several segments."""
+    """What large jobs do, done by small ones.
+
+    Several turns, many due batches, files of several segments.
+    """
     monkeypatch.setattr(functions.submit.turn, "TURN_SECONDS", -1.0)
     monkeypatch.setattr(functions.poll.schedule.due_polls, "MAX_OWN_POLLS", 1)
     monkeypatch.setattr(functions.poll.results.result_files, "SEGMENT_BYTES", 400)
@@ -59,7 +66,10 @@ def finish_first(world: World) -> None:
 
 
 def refuse_to_note_acceptance(world: World, *, receipts: bool) -> None:
-    """The table takes everything but the news that a batch was accepted; S3 takes its receipt or does not."""
+    """The table takes everything but the news that a batch was accepted.
+
+    S3 takes its receipt or does not.
+    """
 
     def before(operation: str, arguments: dict[str, Any]) -> None:
         news = arguments.get("ExpressionAttributeValues", {}).get(":to_state") == {"S": "queued"}
@@ -90,14 +100,16 @@ def in_progress(world: World) -> list[str]:
 def test_every_grant_is_used_and_unique(start, api, small_steps):  # noqa: PLR0915 - one world, all that happens
     world = start(MAX_REQUESTS_PER_BATCH=4)
 
-    # A large job with a bad record that is isolated; its output is there already when it would be written.
+    # A large job with a bad record that is isolated; its output is there already when it would be
+    # written.
     api.inject(Fault(kind="5006", on="submit", contains="large 7", times=0))
     world.upload_records("large.jsonl", greetings("large", 12), model=M2M)
     finish_first(world)
     world.settle(minutes=240)
     world.permissions.before = None
 
-    # Records that are tried again by themselves; an answer that comes at once; a batch that fails after acceptance.
+    # Records that are tried again by themselves; an answer that comes at once; a batch that fails
+    # after acceptance.
     api.inject(Fault(kind="batch_fails", contains="later", message="out of memory"))
     world.upload_records("later.jsonl", greetings("later", 2), model=M2M)
     api.inject(Fault(kind="item_fails", marker="again 1", code=3040, first=1, times=0))
@@ -118,7 +130,9 @@ def test_every_grant_is_used_and_unique(start, api, small_steps):  # noqa: PLR09
 
     # An upload that is only validated, in two turns.
     rows = "".join(json.dumps(one) + "\n" for one in greetings("valid", 9))
-    world.s3.put_object(Bucket=BUCKET, Key="validate/valid.jsonl", Body=rows, Metadata={"model": M2M})
+    world.s3.put_object(
+        Bucket=BUCKET, Key="validate/valid.jsonl", Body=rows, Metadata={"model": M2M}
+    )
     world.settle(minutes=240)
 
     # An upload without a record, and one whose event comes late.
@@ -161,7 +175,8 @@ def test_every_grant_is_used_and_unique(start, api, small_steps):  # noqa: PLR09
         world.deliver("VisitQueue")
     world.settle(minutes=240)
 
-    # What the table does not take is found again: an acceptance in its receipt, an answer where it lies.
+    # What the table does not take is found again: an acceptance in its receipt, an answer where it
+    # lies.
     world.upload_records("receipt.jsonl", greetings("receipt", 2), model=M2M)
     refuse_to_note_acceptance(world, receipts=True)
     world.deliver_all()
@@ -177,17 +192,29 @@ def test_every_grant_is_used_and_unique(start, api, small_steps):  # noqa: PLR09
     # Somebody has suspended versioning: uploads and their events have no version.
     world.s3.put_bucket_versioning(Bucket=BUCKET, VersioningConfiguration={"Status": "Suspended"})
     world.upload_records("versionless.jsonl", greetings("versionless", 2), model=M2M)
-    world.s3.put_object(Bucket=BUCKET, Key="validate/versionless.jsonl", Body=rows, Metadata={"model": M2M})
+    world.s3.put_object(
+        Bucket=BUCKET, Key="validate/versionless.jsonl", Body=rows, Metadata={"model": M2M}
+    )
     world.settle(minutes=240)
 
     told = world.manifests()
     assert len(told) == 18
-    assert [one["counts"]["failed"] for key, one in told.items() if "large" not in key and "csv" not in key] == [0] * 15
-    assert {batch["attempts"] for key, one in told.items() if "lost" in key for batch in one["batches"]} == {1}
+    assert [
+        one["counts"]["failed"]
+        for key, one in told.items()
+        if "large" not in key and "csv" not in key
+    ] == [0] * 15
+    assert {
+        batch["attempts"] for key, one in told.items() if "lost" in key for batch in one["batches"]
+    } == {1}
     (large,) = [one for key, one in told.items() if "large" in key]
-    assert world.read(result("inbox/large.jsonl", large["job_id"], "output.jsonl")).startswith(b"xxx")
+    assert world.read(result("inbox/large.jsonl", large["job_id"], "output.jsonl")).startswith(
+        b"xxx"
+    )
     for role, granted in world.permissions.granted.items():
-        idle = {grant for grant in granted if grant.action not in DONE_BY_AWS} - world.permissions.used[role]
+        idle = {
+            grant for grant in granted if grant.action not in DONE_BY_AWS
+        } - world.permissions.used[role]
         assert sorted(map(str, idle)) == [], f"{role} allows what the function never does"
     assert world.permissions.shared == set()
 
@@ -202,7 +229,9 @@ def as_poll(world):
 
 
 @pytest.mark.parametrize("call", ["head_object", "get_object"])
-@pytest.mark.parametrize("key", ["staging/job/00000000/raw-1-1", "results/a.jsonl/job/manifest.json"])
+@pytest.mark.parametrize(
+    "key", ["staging/job/00000000/raw-1-1", "results/a.jsonl/job/manifest.json"]
+)
 def test_poll_gets_not_found_for_missing_key(as_poll, call, key):
     with pytest.raises(ClientError) as caught:
         getattr(as_poll.s3, call)(Bucket=BUCKET, Key=key)
@@ -210,7 +239,9 @@ def test_poll_gets_not_found_for_missing_key(as_poll, call, key):
     assert caught.value.response["Error"]["Code"] in {"404", "NoSuchKey"}
 
 
-@pytest.mark.parametrize("asked", [{"Prefix": ""}, {"Prefix": "inbox/"}, {"Prefix": "inbox/a"}, {"Prefix": "i"}])
+@pytest.mark.parametrize(
+    "asked", [{"Prefix": ""}, {"Prefix": "inbox/"}, {"Prefix": "inbox/a"}, {"Prefix": "i"}]
+)
 def test_poll_cannot_list_uploads(as_poll, asked):
     with pytest.raises(ClientError) as caught:
         as_poll.s3.list_objects_v2(Bucket=BUCKET, **asked)

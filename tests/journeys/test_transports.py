@@ -19,8 +19,12 @@ def test_job_is_answered_whichever_way_its_batches_go(start, api, name):
 
     assert world.manifest()["counts"] == {"total": 6, "succeeded": 5, "failed": 1}
     assert world.lines()[5]["error"]["code"] == "rejected"
-    grants = {grant.sid for role in ("SubmitRole", "PollRole") for grant in world.permissions.used[role]}
-    assert {sid for sid in grants if sid.startswith("Read") and sid.endswith(("Token", "Secret"))} == {
+    grants = {
+        grant.sid for role in ("SubmitRole", "PollRole") for grant in world.permissions.used[role]
+    }
+    assert {
+        sid for sid in grants if sid.startswith("Read") and sid.endswith(("Token", "Secret"))
+    } == {
         "gateway": {"ReadToken", "ReadGatewayToken"},
         "named gateway": {"ReadToken", "ReadGatewayToken"},
         "worker": {"ReadWorkerSecret"},
@@ -72,7 +76,9 @@ def test_refused_secret_pauses_everything(start, api, name):
     world.tick()
     assert world.status()["waiting_for"]["code"] == "token_refused"
 
-    world.secrets.put_secret_value(SecretId="gateway-token" if name == "gateway" else "token", SecretString="new")
+    world.secrets.put_secret_value(
+        SecretId="gateway-token" if name == "gateway" else "token", SecretString="new"
+    )
     world.settle(minutes=10)
 
     assert all_good(world, 3)

@@ -1,4 +1,7 @@
-"""What another version of Dropbatch wrote is read, or left alone: a deployment may meet jobs in progress."""
+"""What another version of Dropbatch wrote is read, or left alone.
+
+A deployment may meet jobs in progress.
+"""
 
 import msgspec
 import pytest
@@ -17,7 +20,8 @@ OTHERS = ["v0", "v2"]
 
 
 @pytest.mark.parametrize(
-    "message", [SplitMessage("job"), SubmitMessage("job", "00000000"), PollMessage((("job", "00000000"),))]
+    "message",
+    [SplitMessage("job"), SubmitMessage("job", "00000000"), PollMessage((("job", "00000000"),))],
 )
 def test_messages_of_later_version_are_read(message):
     body = msgspec.json.encode(message).decode()
@@ -32,7 +36,10 @@ def test_kinds_of_work_name_schema():
 @pytest.mark.slow
 @pytest.mark.parametrize("version", Version)
 def test_items_of_another_version_are_finished(start, api, version):
-    """Whatever was just written was written by the other version: jobs, batches, pauses, and every map in them."""
+    """Whatever was just written was written by the other version.
+
+    Jobs, batches, pauses, and every map in them.
+    """
     world = start(MAX_REQUESTS_PER_BATCH=3)
     met: set[tuple[str, ...]] = set()
 
@@ -67,7 +74,12 @@ def test_items_of_another_version_are_finished(start, api, version):
         pass_minutes(done)
 
     assert world.manifest()["counts"] == {"total": 5, "succeeded": 4, "failed": 1}
-    assert {("control", "PAUSE"), ("control", "STACK"), ("META", "control"), ("META", "isolation")} <= met
+    assert {
+        ("control", "PAUSE"),
+        ("control", "STACK"),
+        ("META", "control"),
+        ("META", "isolation"),
+    } <= met
     world.pass_time(4 * 86_400)
     pass_minutes(lambda: not world.objects("staging/"))
 
@@ -76,7 +88,9 @@ def test_items_of_another_schema_are_left_alone(world):
     ledger = functions.poll.handler.services().ledger
     for schema in (SCHEMA, *OTHERS):
         key = {"pk": {"S": f"JOB#{schema}"}, "sk": {"S": "BATCH#00000000"}}
-        world.dynamodb.put_item(TableName="ledger", Item={**key, "work": {"S": f"{schema}#poll"}, "due_at": {"N": "5"}})
+        world.dynamodb.put_item(
+            TableName="ledger", Item={**key, "work": {"S": f"{schema}#poll"}, "due_at": {"N": "5"}}
+        )
 
     due, following = ledger.due(DueKind.POLL, 6.0, 10)
 
@@ -99,9 +113,13 @@ def test_job_of_another_schema_is_unreadable(world, schema):
     """One that a message or a batch names, not the index."""
     ledger = functions.poll.handler.services().ledger
     key = {"pk": {"S": f"JOB#{JOB.job_id}"}, "sk": {"S": "META"}}
-    world.dynamodb.put_item(TableName="ledger", Item={**key, **attributes(JOB), "work": {"S": f"{SCHEMA}#job"}})
+    world.dynamodb.put_item(
+        TableName="ledger", Item={**key, **attributes(JOB), "work": {"S": f"{SCHEMA}#job"}}
+    )
     assert ledger.job(JOB.job_id) == JOB
-    world.dynamodb.put_item(TableName="ledger", Item={**key, **attributes(JOB), "work": {"S": f"{schema}#work"}})
+    world.dynamodb.put_item(
+        TableName="ledger", Item={**key, **attributes(JOB), "work": {"S": f"{schema}#work"}}
+    )
 
     with pytest.raises(UnreadableItemError, match=f"{schema}#work"):
         ledger.job(JOB.job_id)

@@ -1,4 +1,7 @@
-"""Whole jobs over the real Worker in workerd, behind whose AI binding the local Workers AI answers. Needs Node.js."""
+"""Whole jobs over the real Worker in workerd.
+
+Behind whose AI binding the local Workers AI answers. Needs Node.js.
+"""
 
 import json
 import subprocess
@@ -40,7 +43,9 @@ class Upstream:
 
     def local(self, path, method="GET", body=None):
         data = None if body is None else json.dumps(body).encode()
-        with urllib.request.urlopen(urllib.request.Request(f"{self.url}/_local/{path}", data, method=method)) as reply:
+        with urllib.request.urlopen(
+            urllib.request.Request(f"{self.url}/_local/{path}", data, method=method)
+        ) as reply:
             return json.load(reply)
 
     def inject(self, **fault):
@@ -70,7 +75,9 @@ class Worker:
                     raise
 
     def start(self):
-        self.service = real.start(self.folder, self.port, self.base_url, ACCOUNT, "local-token", raw=self.raw)
+        self.service = real.start(
+            self.folder, self.port, self.base_url, ACCOUNT, "local-token", raw=self.raw
+        )
 
     @property
     def url(self):
@@ -78,7 +85,9 @@ class Worker:
 
     def post(self, body, secret=real.LOCAL_SECRET):
         headers = {"authorization": f"Bearer {secret}"}
-        return httpx.post(f"{self.url}/run/{M2M}", content=body, headers=headers, timeout=30, trust_env=False)
+        return httpx.post(
+            f"{self.url}/run/{M2M}", content=body, headers=headers, timeout=30, trust_env=False
+        )
 
 
 @pytest.fixture(scope="module", params=["raw", "older"])
@@ -103,7 +112,9 @@ def world_over(start, workerd):
     """Starts a Dropbatch whose batches go over the Worker."""
 
     def begin(secret=real.LOCAL_SECRET, **settings):
-        world = start(httpx.HTTPTransport(), **{**WAYS["worker"], "WORKER_URL": workerd.url, **settings})
+        world = start(
+            httpx.HTTPTransport(), **{**WAYS["worker"], "WORKER_URL": workerd.url, **settings}
+        )
         world.secrets.put_secret_value(SecretId="token", SecretString=secret)
         return world
 
@@ -111,7 +122,9 @@ def world_over(start, workerd):
 
 
 def answered(world, count):
-    return [line.get("result") for line in world.lines()] == [expected_result(M2M, one) for one in greetings(count)]
+    return [line.get("result") for line in world.lines()] == [
+        expected_result(M2M, one) for one in greetings(count)
+    ]
 
 
 def test_job_is_answered_and_billed_once(world_over, bill):
@@ -176,15 +189,21 @@ def stand_in_reply(workerd):
     """Gives the reply of the stand-in to a body."""
 
     def reply(body, *faults, **switches):
-        api = WorkersAI(Behaviour(embedder="hash", raw_response=workerd.raw, **switches), faults=faults)
-        return stand_in.handle(api, "POST", f"/run/{M2M}", {"authorization": "Bearer local-token"}, body)
+        api = WorkersAI(
+            Behaviour(embedder="hash", raw_response=workerd.raw, **switches), faults=faults
+        )
+        return stand_in.handle(
+            api, "POST", f"/run/{M2M}", {"authorization": "Bearer local-token"}, body
+        )
 
     return reply
 
 
 @pytest.mark.parametrize("code", sorted(KNOWN))
 @pytest.mark.parametrize("envelope", [True, False])
-def test_stand_in_gives_each_error_as_worker_does(workerd, upstream, stand_in_reply, bill, code, envelope):
+def test_stand_in_gives_each_error_as_worker_does(
+    workerd, upstream, stand_in_reply, bill, code, envelope
+):
     upstream.local("behaviour", "PUT", {"envelope": envelope})
     upstream.inject(kind=str(code))
     reply = workerd.post(SENT)
@@ -194,7 +213,9 @@ def test_stand_in_gives_each_error_as_worker_does(workerd, upstream, stand_in_re
     assert dict(copy.headers).get("retry-after") == reply.headers.get("retry-after")
 
 
-@pytest.mark.parametrize("body", [b"{", b"[]", b"null", b'{"requests":{}}', b'{"request_id":7}', b'{"requests":[]}'])
+@pytest.mark.parametrize(
+    "body", [b"{", b"[]", b"null", b'{"requests":{}}', b'{"request_id":7}', b'{"requests":[]}']
+)
 def test_stand_in_refuses_body_as_worker_does(workerd, stand_in_reply, body):
     reply, copy = workerd.post(body), stand_in_reply(body)
     assert (copy.status, json.loads(copy.body)) == (reply.status_code, reply.json())
@@ -202,5 +223,7 @@ def test_stand_in_refuses_body_as_worker_does(workerd, stand_in_reply, body):
 
 def test_workers_own_tests_and_types_pass():
     for script in ("check", "test"):
-        done = subprocess.run(["npm", "run", script], cwd=real.WORKER, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            ["npm", "run", script], cwd=real.WORKER, capture_output=True, text=True, check=False
+        )
         assert done.returncode == 0, done.stdout + done.stderr

@@ -1,9 +1,11 @@
-"""Mutation tests: each condition of the code is broken in turn, and an everyday test must fail: `make mutants`.
+"""Mutation tests: each condition of the code is broken in turn, and an everyday test must fail.
 
-The coverage of the everyday tests shows which of them reach the line of a defect, and how long each takes. They are
-run with that defect, the quickest first, until one fails. Each defect has its own process: its module is changed when
-it is imported, and no file is changed. A defect that survives needs a reason in `tests/mutants/reasons.toml`; the
-outcome is written to docs/faults.md.
+`make mutants`.
+
+The coverage of the everyday tests shows which of them reach the line of a defect, and how long each
+takes. They are run with that defect, the quickest first, until one fails. Each defect has its own
+process: its module is changed when it is imported, and no file is changed. A defect that survives
+needs a reason in `tests/mutants/reasons.toml`; the outcome is written to docs/faults.md.
 """
 
 from __future__ import annotations
@@ -34,11 +36,17 @@ OUTCOMES = ROOT / ".local/mutants.json"
 DOCUMENT = ROOT / "docs/faults.md"
 MARK = "<!-- mutants -->"
 TURNS = ((10.0, False), (60.0, True))
-"""Seconds of tests that a defect gets at first, and if it survives them; and whether they are spread over files."""
+"""Seconds of tests that a defect gets at first, and if it survives them.
+
+And whether they are spread over files.
+"""
 HANGS_AFTER = 60
 """Seconds after which a test under a defect counts as failed."""
 LINES_BACK = 12
-"""How far back to look for a statement's first line: a line within the statement is reached when that line is."""
+"""How far back to look for a statement's first line.
+
+A line within the statement is reached when that line is.
+"""
 
 
 class Reach:
@@ -52,7 +60,9 @@ class Reach:
         self.guards: dict[Path, dict[int, int]] = {}
 
     def tests(self, path: Path, line: int) -> list[str]:
-        """The tests that reach a line, the most telling first: those of the module, and the quickest.
+        """The tests that reach a line, the most telling first.
+
+        Those of the module, and the quickest.
 
         Those that reach what the line guards alternate with those that do not.
         """
@@ -63,9 +73,15 @@ class Reach:
             if found := {one.rpartition("|")[0] for one in by_line.get(near, ()) if one}:
                 break
         else:  # done once, at import: any test that uses the module may notice it, or one that only reads its tables
-            found = {one.rpartition("|")[0] for contexts in by_line.values() for one in contexts if one}
+            found = {
+                one.rpartition("|")[0] for contexts in by_line.values() for one in contexts if one
+            }
             files = {one.partition("::")[0] for one in found}
-            found |= {one for one in self.seconds if one.startswith("tests/unit") and one.partition("::")[0] in files}
+            found |= {
+                one
+                for one in self.seconds
+                if one.startswith("tests/unit") and one.partition("::")[0] in files
+            }
         telling = {one.rpartition("|")[0] for one in by_line.get(self.guarded(path, line), ())}
         quickest = sorted(found & self.seconds.keys(), key=self.seconds.__getitem__)
         is_own = {one: f"test_{path.stem}" in one.partition("::")[0] for one in quickest}
@@ -77,14 +93,23 @@ class Reach:
         return sorted(quickest, key=lambda one: (not is_own[one], ranks[one]))
 
     def guarded(self, path: Path, line: int) -> int:
-        """The first line that runs only if the condition on this line is true; 0 if no `if` has its condition here.
+        """The first line that runs only if the condition on this line is true.
+
+        0 if no `if` has its condition here.
 
         The tests that reach it are the first that would notice if the condition were different.
         """
         if path not in self.guards:
-            ifs = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.If)]
-            tests = [(range(one.test.lineno, (one.test.end_lineno or 0) + 1), one.body[0].lineno) for one in ifs]
-            self.guards[path] = {at: first for lines, first in tests for at in lines if first not in lines}
+            ifs = [
+                node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.If)
+            ]
+            tests = [
+                (range(one.test.lineno, (one.test.end_lineno or 0) + 1), one.body[0].lineno)
+                for one in ifs
+            ]
+            self.guards[path] = {
+                at: first for lines, first in tests for at in lines if first not in lines
+            }
         return self.guards[path].get(line, 0)
 
     def within(self, tests: list[str], seconds: float, *, spread: bool) -> list[str]:
@@ -119,8 +144,23 @@ def run_tests(tests: list[str], log: Path) -> int:
         os.dup2(out.fileno(), 2)
     chosen = log.with_suffix(".tests")
     chosen.write_text("".join(f"{test}\n" for test in tests))
-    options = ["-o", "addopts=", "--import-mode=importlib", "--allow-hosts=127.0.0.1,::1", "--allow-unix-socket"]
-    quiet = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
+    options = [
+        "-o",
+        "addopts=",
+        "--import-mode=importlib",
+        "--allow-hosts=127.0.0.1,::1",
+        "--allow-unix-socket",
+    ]
+    quiet = [
+        "-x",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:xdist",
+        "-W",
+        "ignore::pytest.PytestAssertRewriteWarning",
+    ]
     return pytest.main([*options, *quiet, f"--timeout={HANGS_AFTER}", f"@{chosen}"])
 
 
@@ -155,7 +195,10 @@ def run(mutants: list[Mutant], reach: Reach, seconds: float, *, spread: bool) ->
 def _outcome(mutant: Mutant, status: int) -> str:
     code = os.waitstatus_to_exitcode(status)
     if code in {pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.NO_TESTS_COLLECTED}:
-        raise SystemExit(f"The tests of {mutant.name} could not be run; is the coverage of this tree? `make coverage`")
+        raise SystemExit(
+            f"The tests of {mutant.name} could not be run; is the coverage of "
+            "this tree? `make coverage`"
+        )
     return "survived" if code == pytest.ExitCode.OK else "noticed"
 
 
@@ -170,7 +213,10 @@ def report(everything: list[Mutant], known: dict[str, str]) -> Iterator[str]:
     left_out = [one for one in everything if one.path in unfinished]
     yield "| module | defects | noticed | survived |"
     yield "| --- | --- | --- | --- |"
-    of = {path: [one for one in mutants if one.path == path] for path in dict.fromkeys(one.path for one in mutants)}
+    of = {
+        path: [one for one in mutants if one.path == path]
+        for path in dict.fromkeys(one.path for one in mutants)
+    }
     for path, here in of.items():
         told = Counter(one.outcome for one in here)
         noticed = told["noticed"]
@@ -179,7 +225,10 @@ def report(everything: list[Mutant], known: dict[str, str]) -> Iterator[str]:
     yield f"| all | {len(mutants)} | {noticed} | {len(mutants) - noticed} |"
     if left_out:
         yield ""
-        yield f"Not run yet: the {len(left_out)} defects of {_listed(sorted({one.path for one in left_out}))}."
+        yield (
+            f"Not run yet: the {len(left_out)} defects of "
+            f"{_listed(sorted({one.path for one in left_out}))}."
+        )
     yield ""
     yield "What survives, and why:"
     yield ""
@@ -191,18 +240,38 @@ def report(everything: list[Mutant], known: dict[str, str]) -> Iterator[str]:
 
 
 def main() -> int:
-    """Run the chosen defects; return 1 if one survives without a reason, or a reason is not needed."""
+    """Run the chosen defects.
+
+    Return 1 if one survives without a reason, or a reason is not needed.
+    """
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("only", nargs="*", help="parts of names of defects; all others are left as they were")
+    parser.add_argument(
+        "only", nargs="*", help="parts of names of defects; all others are left as they were"
+    )
     parser.add_argument("--list", action="store_true", help="only list the defects")
-    parser.add_argument("--survivors", action="store_true", help="only defects that were not noticed last time")
-    parser.add_argument("--quick", action="store_true", help="run only the quickest tests; other tests may notice more")
-    parser.add_argument("--also", action="append", default=[], help="a file of tests that the coverage does not have")
-    parser.add_argument("--alone", action="store_true", help="run only the tests of --also; needs no coverage")
+    parser.add_argument(
+        "--survivors", action="store_true", help="only defects that were not noticed last time"
+    )
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="run only the quickest tests; other tests may notice more",
+    )
+    parser.add_argument(
+        "--also",
+        action="append",
+        default=[],
+        help="a file of tests that the coverage does not have",
+    )
+    parser.add_argument(
+        "--alone", action="store_true", help="run only the tests of --also; needs no coverage"
+    )
     wanted = parser.parse_args()
     mutants = all_mutants()
     before: dict[str, str] = json.loads(OUTCOMES.read_text()) if OUTCOMES.exists() else {}
-    chosen = [one for one in mutants if not wanted.only or any(part in one.name for part in wanted.only)]
+    chosen = [
+        one for one in mutants if not wanted.only or any(part in one.name for part in wanted.only)
+    ]
     if wanted.survivors:
         chosen = [one for one in chosen if before.get(one.name, "") != "noticed"]
     if wanted.list:
@@ -211,10 +280,19 @@ def main() -> int:
     load_libraries()
     reach = Reach()
     for one in chosen:
-        one.tests = wanted.also if wanted.alone else [*wanted.also, *reach.tests(one.path, one.mutation.line)]
+        one.tests = (
+            wanted.also
+            if wanted.alone
+            else [*wanted.also, *reach.tests(one.path, one.mutation.line)]
+        )
     began = time.monotonic()
     for seconds, spread in TURNS[:1] if wanted.quick or wanted.alone else TURNS:
-        run([one for one in chosen if one.outcome in {"", "survived"}], reach, seconds, spread=spread)
+        run(
+            [one for one in chosen if one.outcome in {"", "survived"}],
+            reach,
+            seconds,
+            spread=spread,
+        )
     for one in mutants:
         one.outcome = one.outcome or before.get(one.name, "")
     OUTCOMES.write_text(json.dumps({one.name: one.outcome for one in mutants}, indent=0))
@@ -222,9 +300,14 @@ def main() -> int:
     lines = list(report(mutants, known))
     head, _, _ = DOCUMENT.read_text().partition(MARK)
     DOCUMENT.write_text("\n".join([head + MARK, "", *lines, ""]))
-    unexplained = [one.name for one in mutants if one.outcome not in {"", "noticed"} and one.name not in known]
+    unexplained = [
+        one.name for one in mutants if one.outcome not in {"", "noticed"} and one.name not in known
+    ]
     idle = sorted(set(known) - {one.name for one in mutants if one.outcome != "noticed"})
-    print(f"{len(chosen)} defects in {time.monotonic() - began:.0f} s; without a reason survive {len(unexplained)}:")
+    print(
+        f"{len(chosen)} defects in {time.monotonic() - began:.0f} s; without a reason "
+        f"survive {len(unexplained)}:"
+    )
     print("\n".join(unexplained))
     if idle:
         print("Reasons for what does not survive:", *idle, sep="\n")

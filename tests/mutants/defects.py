@@ -1,6 +1,9 @@
-"""Defects: each condition of the code broken in turn, without a change of any file; and why one is not noticed.
+"""Defects: each condition of the code broken in turn, without a change of any file.
 
-Two judges look for them: tests (`make mutants`) and simulated worlds (`python -m tests.simulation.mutants`).
+And why one is not noticed.
+
+Two judges look for them: tests (`make mutants`) and simulated worlds (`python -m
+tests.simulation.mutants`).
 """
 
 from __future__ import annotations
@@ -59,12 +62,25 @@ DECIDING = (
     "functions/poll/schedule/delete_staged.py",
     "functions/poll/schedule/visit_job.py",
 )
-"""Modules that decide what happens to a job or a batch: each of their guards, bounds and waits is broken too.
+"""Modules that decide what happens to a job or a batch.
+
+Each of their guards, bounds and waits is broken too.
 
 In all other modules only conditions of writes and rows of tables are.
 """
 HEAVY = (
-    *("boto3", "hypothesis", "httpx", "msgspec", "time_machine", "werkzeug", "responses", "yaml", "xdist", "uvicorn"),
+    *(
+        "boto3",
+        "hypothesis",
+        "httpx",
+        "msgspec",
+        "time_machine",
+        "werkzeug",
+        "responses",
+        "yaml",
+        "xdist",
+        "uvicorn",
+    ),
     *("aws_lambda_powertools.utilities.batch", "aws_lambda_powertools.utilities.parameters"),
     *(f"moto.{name}.responses" for name in ("s3", "sqs", "dynamodb", "events", "secretsmanager")),
 )
@@ -122,8 +138,15 @@ def all_mutants() -> list[Mutant]:
     paths = [path for path in SHIPPED if path.suffix == ".py"]
     deciding = [ROOT / name for name in DECIDING]
     if missing := set(deciding) - set(paths):
-        raise SystemExit(f"Modules have moved: {', '.join(str(one.relative_to(ROOT)) for one in sorted(missing))}")
-    return [Mutant(path, one) for path in paths for one in mutations(path.read_text(), guards=path in deciding)]
+        raise SystemExit(
+            "Modules have moved: "
+            f"{', '.join(str(one.relative_to(ROOT)) for one in sorted(missing))}"
+        )
+    return [
+        Mutant(path, one)
+        for path in paths
+        for one in mutations(path.read_text(), guards=path in deciding)
+    ]
 
 
 def load_libraries() -> None:
@@ -133,7 +156,10 @@ def load_libraries() -> None:
 
 
 def begin(mutant: Mutant | None, work: Callable[[], int]) -> int:
-    """Start a process that does work with a defect, which ends it with its status; return the process's id."""
+    """Start a process that does work with a defect, which ends it with its status.
+
+    Return the process's id.
+    """
     if process := os.fork():
         return process
     if mutant is not None:

@@ -1,8 +1,11 @@
-"""Small defects that can be put into a module, each as a change of its text: a condition dropped, a bound shifted.
+"""Small defects that can be put into a module, each as a change of its text.
 
-Conditions are detected from the form of the code, not from file names: an entry of a dict that is passed as `expected`,
-a ConditionExpression, `IfNoneMatch`, a row of a table of enum members, an `if` that only leaves, a comparison, a time
-after `now`. So conditions that are added later are found too.
+A condition dropped, a bound shifted.
+
+Conditions are detected from the form of the code, not from file names: an entry of a dict that is
+passed as `expected`, a ConditionExpression, `IfNoneMatch`, a row of a table of enum members, an
+`if` that only leaves, a comparison, a time after `now`. So conditions that are added later are
+found too.
 """
 
 from __future__ import annotations
@@ -85,7 +88,8 @@ class _Module:
                 target = child.targets[0] if isinstance(child, ast.Assign) else child.target
                 inner = (ast.unparse(target),)
             self.scopes[child] = ".".join(inner)
-            if not isinstance(child, ast.JoinedStr):  # before Python 3.12 positions within an f-string are wrong
+            # before Python 3.12 positions within an f-string are wrong
+            if not isinstance(child, ast.JoinedStr):
                 self.nodes.append(child)
                 self._walk(child, inner)
 
@@ -114,7 +118,7 @@ class _Module:
         stop = last + comma + 1 if rest[comma : comma + 1] == b"," else last
         return Mutation(self.scopes[node], node.lineno, what, first, stop, "")
 
-    # ── conditions of writes ─────────────────────────────────────────────────────────────────────────────────────
+    # ── conditions of writes ──────────────────────────────────────────────────────────────────────
 
     def conditions(self) -> Iterator[Mutation]:
         """Each condition of each write, dropped."""
@@ -134,7 +138,10 @@ class _Module:
                     yield from (one for clause in clauses for one in self._clauses(clause))
 
     def _named(self) -> Iterator[tuple[str, ast.expr, int]]:
-        """What is passed by name, as an argument or in a dict: the name, the value, and where the name begins."""
+        """What is passed by name, as an argument or in a dict.
+
+        The name, the value, and where the name begins.
+        """
         for node in self.nodes:
             match node:
                 case ast.keyword(arg=str(name), value=value):
@@ -145,7 +152,10 @@ class _Module:
                             yield key.value, value, self._span(key)[0]
 
     def _clauses(self, node: ast.expr) -> Iterator[Mutation]:
-        """Each clause, made true; its names and values stay in use, because DynamoDB rejects unused ones."""
+        """Each clause, made true.
+
+        Its names and values stay in use, because DynamoDB rejects unused ones.
+        """
         clauses = ast.literal_eval(node).split(" AND ")
         for clause in clauses:
             true = f"({clause} OR attribute_not_exists(never))"
@@ -153,7 +163,10 @@ class _Module:
             yield self._replace(node, repr(new), f"without `{clause}`")
 
     def _expected(self) -> Iterator[ast.Dict]:
-        """The dicts of what an item must have: passed as `expected`, or returned by a function for that."""
+        """The dicts of what an item must have.
+
+        Passed as `expected`, or returned by a function for that.
+        """
         functions = {node.name: node for node in self.nodes if isinstance(node, ast.FunctionDef)}
         places = {}
         for name, function in functions.items():
@@ -164,7 +177,9 @@ class _Module:
         for node in self.nodes:
             if isinstance(node, ast.Call) and (called := _called(node)) in places:
                 given = next((one.value for one in node.keywords if one.arg == EXPECTED), None)
-                given = given or (node.args[places[called]] if len(node.args) > places[called] else None)
+                given = given or (
+                    node.args[places[called]] if len(node.args) > places[called] else None
+                )
                 if isinstance(given, ast.Dict):
                     yield given
                 elif isinstance(given, ast.Call):
@@ -174,10 +189,13 @@ class _Module:
                 if isinstance(node, ast.Return) and isinstance(node.value, ast.Dict):
                     yield node.value
 
-    # ── tables ───────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── tables ────────────────────────────────────────────────────────────────────────────────────
 
     def rows(self) -> Iterator[Mutation]:
-        """Each row of a table of enum members changed to another member; each number of a set of numbers dropped."""
+        """Each row of a table of enum members changed to another member.
+
+        Each number of a set of numbers dropped.
+        """
         for statement in self.tree.body:
             value = getattr(statement, "value", None)
             if isinstance(value, ast.Dict):
@@ -192,12 +210,19 @@ class _Module:
                         if isinstance(one, ast.Constant) and isinstance(one.value, int):
                             yield self._drop(one, *self._span(one), f"without {one.value}")
 
-    # ── control flow ─────────────────────────────────────────────────────────────────────────────────────────────
+    # ── control flow ──────────────────────────────────────────────────────────────────────────────
 
     def guards(self) -> Iterator[Mutation]:
-        """Each `if` that only leaves, made never to; each part of a condition with `and` or `or`, left out."""
+        """Each `if` that only leaves, made never to.
+
+        Each part of a condition with `and` or `or`, left out.
+        """
         for node in self.nodes:
-            if isinstance(node, ast.If) and _only_leaves(node.body) and "TYPE_CHECKING" not in self._text(node.test):
+            if (
+                isinstance(node, ast.If)
+                and _only_leaves(node.body)
+                and "TYPE_CHECKING" not in self._text(node.test)
+            ):
                 yield self._replace(node.test, "False", f"never `{self._text(node.test)}`")
             if isinstance(node, ast.BoolOp):
                 for one in node.values:
@@ -207,7 +232,10 @@ class _Module:
                         yield self._replace(one, neutral, f"without `{word} {self._text(one)}`")
 
     def bounds(self) -> Iterator[Mutation]:
-        """Each bound shifted: `<` for `<=`, without a plus or minus one, without one side of `min` or `max`."""
+        """Each bound shifted.
+
+        `<` for `<=`, without a plus or minus one, without one side of `min` or `max`.
+        """
         for node in self.nodes:
             match node:
                 case ast.Compare(ops=operators):
@@ -221,8 +249,12 @@ class _Module:
                         what = f"`{new}` for `{old}` in `{self._text(node)}`"
                         yield Mutation(self.scopes[node], node.lineno, what, start, stop, between)
                 case ast.BinOp(left=left, op=ast.Add() | ast.Sub(), right=ast.Constant(value=1)):
-                    yield self._replace(node, self._source(left), f"without the one in `{self._text(node)}`")
-                case ast.Call(func=ast.Name(id="min" | "max" as which), args=[_, _] as sides, keywords=[]):
+                    yield self._replace(
+                        node, self._source(left), f"without the one in `{self._text(node)}`"
+                    )
+                case ast.Call(
+                    func=ast.Name(id="min" | "max" as which), args=[_, _] as sides, keywords=[]
+                ):
                     for side, other in (sides, sides[::-1]):
                         if not isinstance(side, ast.Starred) and not isinstance(other, ast.Starred):
                             what = f"not {which} with `{self._text(other)}` in `{self._text(node)}`"
@@ -251,7 +283,9 @@ def _called(node: ast.Call) -> str:
 
 
 def _is_member(node: ast.expr) -> bool:
-    return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.attr.isupper()
+    return (
+        isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.attr.isupper()
+    )
 
 
 def _only_leaves(body: list[ast.stmt]) -> bool:

@@ -1,4 +1,7 @@
-"""The template without its functions on LocalStack and DynamoDB Local, whose functions run in this process."""
+"""The template without its functions on LocalStack and DynamoDB Local.
+
+Whose functions run in this process.
+"""
 
 import json
 import re
@@ -17,7 +20,15 @@ from local.workers_ai import Behaviour, WorkersAI, transport
 from shared import bootstrap
 from shared.workers_ai.client import http_client
 from tests.other_aws import dynamodb_local
-from tests.support.aws.resources import ACCOUNT, QUEUES, REGION, TOKEN, client, forget_clients, make_environment
+from tests.support.aws.resources import (
+    ACCOUNT,
+    QUEUES,
+    REGION,
+    TOKEN,
+    client,
+    forget_clients,
+    make_environment,
+)
 from tests.support.aws.translated_template import translated
 
 PYTHON = ROOT / ".local/localstack/bin/python"
@@ -48,17 +59,26 @@ def endpoint(tmp_path_factory):
         }
         service = Service("localstack", folder)
         service.log.parent.mkdir(parents=True, exist_ok=True)
-        service.start([str(PYTHON), str(ROOT / "tests/other_aws/localstack_server.py")], environment, port)
+        service.start(
+            [str(PYTHON), str(ROOT / "tests/other_aws/localstack_server.py")], environment, port
+        )
         running.callback(service.stop)
         patch = running.enter_context(pytest.MonkeyPatch.context())
-        keys = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": REGION}
+        keys = {
+            "AWS_ACCESS_KEY_ID": "test",
+            "AWS_SECRET_ACCESS_KEY": "test",
+            "AWS_DEFAULT_REGION": REGION,
+        }
         for name, value in {**keys, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}"}.items():
             patch.setenv(name, value)
         yield f"http://127.0.0.1:{port}"
 
 
 def without_functions(template):
-    """The template without its functions, which LocalStack runs in Docker only, and without what refers to them."""
+    """The template without its functions, which LocalStack runs in Docker only.
+
+    And without what refers to them.
+    """
     resources = template["Resources"]
     gone = {name for name, one in resources.items() if one["Type"].startswith("AWS::Lambda::")}
 
@@ -89,10 +109,15 @@ class OnLocalStack:
         return self.resources[queue]
 
     def deliver(self, queue):
-        """Hand the queue's messages that are visible now to their function; return how many it took."""
+        """Hand the queue's messages that are visible now to their function.
+
+        Return how many it took.
+        """
         handler = functions.poll.handler if queue in POLL_QUEUES else functions.submit.handler
         sqs, taken = client("sqs"), 0
-        found = sqs.receive_message(QueueUrl=self.url(queue), MaxNumberOfMessages=10, AttributeNames=["All"])
+        found = sqs.receive_message(
+            QueueUrl=self.url(queue), MaxNumberOfMessages=10, AttributeNames=["All"]
+        )
         for message in found.get("Messages", []):
             record = {
                 "messageId": message["MessageId"],
@@ -103,7 +128,10 @@ class OnLocalStack:
                 "eventSource": "aws:sqs",
                 "eventSourceARN": f"arn:aws:sqs:{REGION}:123456789012:{queue}",
             }
-            if not self.failing and not self.invoke(handler, {"Records": [record]})["batchItemFailures"]:
+            if (
+                not self.failing
+                and not self.invoke(handler, {"Records": [record]})["batchItemFailures"]
+            ):
                 sqs.delete_message(QueueUrl=self.url(queue), ReceiptHandle=message["ReceiptHandle"])
                 taken += 1
         return taken
@@ -125,10 +153,15 @@ class OnLocalStack:
         return client(name)
 
     def settle(self, prefix, seconds=120):
-        """Deliver, and tick if nothing is there to deliver, until there is a manifest below a prefix; its key."""
+        """Deliver, and tick if nothing is there to deliver.
+
+        Until there is a manifest below a prefix; its key.
+        """
 
         def manifests():
-            found = client("s3").list_objects_v2(Bucket=self.bucket, Prefix=prefix).get("Contents", [])
+            found = (
+                client("s3").list_objects_v2(Bucket=self.bucket, Prefix=prefix).get("Contents", [])
+            )
             return [one["Key"] for one in found if one["Key"].endswith("/manifest.json")]
 
         return self.work_until(manifests, seconds)[0]
@@ -157,9 +190,13 @@ def deployed(endpoint):
         StackName="dropbatch",
         TemplateURL=f"{endpoint}/templates/template.json",
         Capabilities=["CAPABILITY_IAM"],
-        Parameters=[{"ParameterKey": name, "ParameterValue": value} for name, value in PARAMETERS.items()],
+        Parameters=[
+            {"ParameterKey": name, "ParameterValue": value} for name, value in PARAMETERS.items()
+        ],
     )
-    formation.get_waiter("stack_create_complete").wait(StackName="dropbatch", WaiterConfig={"Delay": 1})
+    formation.get_waiter("stack_create_complete").wait(
+        StackName="dropbatch", WaiterConfig={"Delay": 1}
+    )
     (stack,) = formation.describe_stacks(StackName="dropbatch")["Stacks"]
     outputs = {one["OutputKey"]: one["OutputValue"] for one in stack["Outputs"]}
     pages = formation.get_paginator("list_stack_resources").paginate(StackName="dropbatch")

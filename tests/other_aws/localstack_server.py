@@ -1,4 +1,6 @@
-"""Start LocalStack with the DynamoDB Local that runs on `DYNAMODB_LOCAL_PORT`, instead of one that it downloads.
+"""Start LocalStack with the DynamoDB Local that runs on `DYNAMODB_LOCAL_PORT`.
+
+Instead of one that it downloads.
 
 Run by the Python of LocalStack's own environment.
 """

@@ -16,7 +16,9 @@ pytestmark = [pytest.mark.second, pytest.mark.timeout(600)]
 
 def put(stack, path, records):
     body = "".join(json.dumps(record) + "\n" for record in records)
-    client("s3").put_object(Bucket=stack.bucket, Key=f"inbox/{path}", Body=body.encode(), Metadata={"model": M2M})
+    client("s3").put_object(
+        Bucket=stack.bucket, Key=f"inbox/{path}", Body=body.encode(), Metadata={"model": M2M}
+    )
 
 
 def lines(stack, manifest):
@@ -29,13 +31,20 @@ def test_template_makes_what_it_says(stack):
     bucket, s3, sqs = stack.bucket, client("s3"), client("sqs")
     assert s3.get_bucket_versioning(Bucket=bucket)["Status"] == "Enabled"
     told = s3.get_bucket_notification_configuration(Bucket=bucket)["QueueConfigurations"]
-    assert len(told) == len(properties("Bucket")["NotificationConfiguration"]["QueueConfigurations"])
+    assert len(told) == len(
+        properties("Bucket")["NotificationConfiguration"]["QueueConfigurations"]
+    )
     for queue in QUEUES:
-        attributes = sqs.get_queue_attributes(QueueUrl=stack.url(queue), AttributeNames=["All"])["Attributes"]
+        attributes = sqs.get_queue_attributes(QueueUrl=stack.url(queue), AttributeNames=["All"])[
+            "Attributes"
+        ]
         assert attributes["VisibilityTimeout"] == str(properties(queue)["VisibilityTimeout"])
         if "RedrivePolicy" in properties(queue):
             redriven = json.loads(attributes["RedrivePolicy"])
-            assert int(redriven["maxReceiveCount"]) == properties(queue)["RedrivePolicy"]["maxReceiveCount"]
+            assert (
+                int(redriven["maxReceiveCount"])
+                == properties(queue)["RedrivePolicy"]["maxReceiveCount"]
+            )
     table = client("dynamodb").describe_table(TableName=stack.resources["Table"])["Table"]
     assert [index["IndexName"] for index in table["GlobalSecondaryIndexes"]] == ["due"]
 
@@ -55,7 +64,9 @@ def test_message_that_failed_too_often_is_redriven(stack):
     dead = stack.url("UploadDeadLetterQueue")
     while time.monotonic() < until:
         stack.deliver("UploadQueue")
-        waiting = sqs.get_queue_attributes(QueueUrl=dead, AttributeNames=["ApproximateNumberOfMessages"])
+        waiting = sqs.get_queue_attributes(
+            QueueUrl=dead, AttributeNames=["ApproximateNumberOfMessages"]
+        )
         if waiting["Attributes"]["ApproximateNumberOfMessages"] != "0":
             break
     stack.failing = False

@@ -1,4 +1,7 @@
-"""The simulated table answers as DynamoDB Local does: the same random calls, compared one by one."""
+"""The simulated table answers as DynamoDB Local does.
+
+The same random calls, compared one by one.
+"""
 
 import pytest
 

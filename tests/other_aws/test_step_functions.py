@@ -1,4 +1,7 @@
-"""The example's state machine on LocalStack, which executes it; the functions are called in this process."""
+"""The example's state machine on LocalStack, which executes it.
+
+The functions are called in this process.
+"""
 
 import json
 import time
@@ -38,9 +41,13 @@ class Executions:
         client("s3").put_object(Bucket=self.stack.bucket, Key=source, Body=body)
         bucket, path = self.stack.bucket, f"pipeline/{name}.jsonl"
         given = {"bucket": bucket, "source": f"{bucket}/{source}", "path": path, "model": M2M}
-        started = self.client.start_execution(stateMachineArn=self.arn, input=json.dumps(given))["executionArn"]
+        started = self.client.start_execution(stateMachineArn=self.arn, input=json.dumps(given))[
+            "executionArn"
+        ]
         ends = time.monotonic() + 30
-        while not client("s3").list_objects_v2(Bucket=bucket, Prefix=f"inbox/{path}").get("Contents"):
+        while (
+            not client("s3").list_objects_v2(Bucket=bucket, Prefix=f"inbox/{path}").get("Contents")
+        ):
             assert time.monotonic() < ends, self.describe(started)
             time.sleep(0.2)
         return started
@@ -66,9 +73,9 @@ class Executions:
         return json.loads(self._read(name, "manifest.json"))
 
     def _read(self, name, file):
-        found = client("s3").list_objects_v2(Bucket=self.stack.bucket, Prefix=f"results/pipeline/{name}.jsonl/")[
-            "Contents"
-        ]
+        found = client("s3").list_objects_v2(
+            Bucket=self.stack.bucket, Prefix=f"results/pipeline/{name}.jsonl/"
+        )["Contents"]
         (key,) = [one["Key"] for one in found if one["Key"].endswith(f"/{file}")]
         return client("s3").get_object(Bucket=self.stack.bucket, Key=key)["Body"].read()
 
@@ -76,7 +83,9 @@ class Executions:
 @pytest.fixture
 def pipeline(stack, monkeypatch):
     name = f"pipeline-{time.time_ns()}"
-    arn = client("stepfunctions").create_state_machine(name=name, definition=EXAMPLE, roleArn=ROLE)["stateMachineArn"]
+    arn = client("stepfunctions").create_state_machine(name=name, definition=EXAMPLE, roleArn=ROLE)[
+        "stateMachineArn"
+    ]
     monkeypatch.setenv("STATE_MACHINE_ARN", arn)
     monkeypatch.setattr(executions, "BEAT_SECONDS", 1.0)
     monkeypatch.setattr(visit_job, "MIN_VISIT_SECONDS", 1.0)
@@ -180,5 +189,7 @@ def test_function_that_is_killed_loses_no_report(pipeline, calls, operation):
 def is_over(pipeline):
     """Whether no job waits for its end."""
     table = pipeline.stack.resources["Table"]
-    jobs = [one for one in client("dynamodb").scan(TableName=table)["Items"] if one["sk"]["S"] == "META"]
+    jobs = [
+        one for one in client("dynamodb").scan(TableName=table)["Items"] if one["sk"]["S"] == "META"
+    ]
     return all(one["state"]["S"] in {"completed", "failed", "cancelled"} for one in jobs)

@@ -1,4 +1,6 @@
-"""Judge the policies on standard input, JSON by name; print each finding. The exit code is 1 if there is any.
+"""Judge the policies on standard input, JSON by name; print each finding.
+
+The exit code is 1 if there is any.
 
 Run by the Python of parliament's own environment.
 """
@@ -11,10 +13,17 @@ from parliament import analyze_policy_string
 REPORTS = ("SendTaskFailure", "SendTaskHeartbeat", "SendTaskSuccess")
 ACCEPTED = {
     ("RESOURCE_STAR", "cloudwatch:DescribeAlarms"),
-    *(("RESOURCE_MISMATCH", str({"action": f"states:{name}", "required_format": "*"})) for name in REPORTS),
+    *(
+        ("RESOURCE_MISMATCH", str({"action": f"states:{name}", "required_format": "*"}))
+        for name in REPORTS
+    ),
 }
-"""CloudWatch lists alarms by a prefix only to those who may see all. The authorization reference has no resource for
-reports; SAM's `StepFunctionsCallbackPolicy` and the CDK's `grantTaskResponse` name the state machine."""
+"""CloudWatch lists alarms by a prefix only to those who may see all.
+
+The authorization reference has no resource for
+reports; SAM's `StepFunctionsCallbackPolicy` and the CDK's `grantTaskResponse` name the state
+machine.
+"""
 
 wrong = 0
 policies = json.load(sys.stdin)

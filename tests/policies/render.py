@@ -1,4 +1,7 @@
-"""Print every policy of `template.yaml` as JSON by name, with the default conditions and with every condition true."""
+"""Print every policy of `template.yaml` as JSON by name.
+
+With the default conditions and with every condition true.
+"""
 
 import json
 import sys
@@ -51,10 +54,16 @@ class _Names(dict[str, str]):
 
 
 def policies() -> dict[str, Any]:
-    """Every policy document by resource; trust policies are left out, which parliament does not know."""
+    """Every policy document by resource.
+
+    Trust policies are left out, which parliament does not know.
+    """
     resources = translated()["Resources"]
     names, found = _Names({name: one["Type"] for name, one in resources.items()}), {}
-    for title, choices in (("", defaultdict(bool, CHOICES)), (" with every option", defaultdict(lambda: True))):
+    for title, choices in (
+        ("", defaultdict(bool, CHOICES)),
+        (" with every option", defaultdict(lambda: True)),
+    ):
         for name, one in resources.items():
             own = one["Properties"]
             for holder in [own, *own.get("Policies", [])]:

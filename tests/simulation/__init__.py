@@ -1,1 +1,4 @@
-"""The simulated world: the real functions on simulated AWS and a simulated API, on one clock, decided by a seed."""
+"""The simulated world.
+
+The real functions on simulated AWS and a simulated API, on one clock, decided by a seed.
+"""

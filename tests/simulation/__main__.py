@@ -5,8 +5,10 @@ SEEDS=100   so many worlds, beginning with FIRST (1)
 MINUTES=10  as many as the time allows
 EXPLORE=2   small worlds under each schedule with so many disturbances, at most SCHEDULES (2000) of each world; with
             FIRST every second one is drawn by it
-OPERATE=year with seconds between ticks (TICK=60), or backlog with JOBS (1000), BATCHES of each (20), HOURS (8) and
-            CALLS a minute (240), with TIMES (1) as many invocations: a large world, and bench/simulation.md
+OPERATE=year with seconds between ticks (TICK=60), or backlog with JOBS (1000), BATCHES of each
+(20), HOURS (8) and
+            CALLS a minute (240), with TIMES (1) as many invocations: a large world, and
+            bench/simulation.md
 """
 
 from __future__ import annotations
@@ -29,7 +31,10 @@ BACKLOG = {"jobs": 1_000, "batches": 20, "hours": 8, "calls": 240, "times": 1}
 
 
 def replay(seed: int) -> bool:
-    """Run one seed, and show its smallest plan and events if it breaks a law; return whether it does."""
+    """Run one seed, and show its smallest plan and events if it breaks a law.
+
+    Return whether it does.
+    """
     outcome = random_world(seed)
     if not outcome.violations:
         print(*outcome.plan.lines(), "No law was broken.", sep="\n")
@@ -61,7 +66,8 @@ def random_worlds(first: int, wanted: int | None, minutes: float) -> bool:
     took = time.monotonic() - began
     print(
         f"{worlds} worlds (seeds {first} to {first + worlds - 1}), {calls:,} calls, "
-        f"{simulated_seconds / 86_400:.1f} simulated days in {took:.0f} s, {calls / took:,.0f} calls a second, "
+        f"{simulated_seconds / 86_400:.1f} simulated days in {took:.0f} s, "
+        f"{calls / took:,.0f} calls a second, "
         f"{broken} broken"
     )
     return bool(broken)
@@ -73,9 +79,12 @@ def small_worlds(depth: int) -> bool:
     first = os.environ.get("FIRST")
     for small in SMALL_WORLDS:
         began = time.monotonic()
-        found = explore(small, depth, int(os.environ.get("SCHEDULES", "2000")), int(first) if first else None)
+        found = explore(
+            small, depth, int(os.environ.get("SCHEDULES", "2000")), int(first) if first else None
+        )
         print(
-            f"{small.name}: {found.calls} calls, {found.schedules:,} schedules, {found.distinct:,} of them distinct, "
+            f"{small.name}: {found.calls} calls, {found.schedules:,} schedules, "
+            f"{found.distinct:,} of them distinct, "
             f"{time.monotonic() - began:.0f} s, {len(found.broken)} broken",
             flush=True,
         )
@@ -95,14 +104,22 @@ def main() -> int:
         case "year":
             return year.main(float(os.environ.get("TICK", "60")))
         case "backlog":
-            given = {name: float(os.environ.get(name.upper(), least)) for name, least in BACKLOG.items()}
+            given = {
+                name: float(os.environ.get(name.upper(), least)) for name, least in BACKLOG.items()
+            }
             size = backlog.Size(
-                int(given["jobs"]), int(given["batches"]), given["hours"], int(given["calls"]), int(given["times"])
+                int(given["jobs"]),
+                int(given["batches"]),
+                given["hours"],
+                int(given["calls"]),
+                int(given["times"]),
             )
             return backlog.main(size)
     wanted = os.environ.get("SEEDS")
     return random_worlds(
-        int(os.environ.get("FIRST", "1")), int(wanted) if wanted else None, float(os.environ.get("MINUTES", "1"))
+        int(os.environ.get("FIRST", "1")),
+        int(wanted) if wanted else None,
+        float(os.environ.get("MINUTES", "1")),
     )
 
 

@@ -1,10 +1,13 @@
-"""Worlds as the only judge of defects: `python -m tests.simulation.mutants shared/ledger` looks for each.
+"""Worlds as the only judge of defects.
 
-Each defect of `make mutants` whose name contains an argument gets SECONDS (300) of one processor. A world that breaks a
-law, that fails or that does not end has found the defect. Before that the code as it is gets TELLING (120) seconds, to
-find the schedules that are run first. LEFT=1 leaves out what was found before or has a reason. Writes
-`bench/explored.md`, with the reasons of `tests/mutants/reasons.toml` for what is not found; rows of defects
-that were not tried stay as they were.
+`python -m tests.simulation.mutants shared/ledger` looks for each.
+
+Each defect of `make mutants` whose name contains an argument gets SECONDS (300) of one processor. A
+world that breaks a law, that fails or that does not end has found the defect. Before that the code
+as it is gets TELLING (120) seconds, to find the schedules that are run first. LEFT=1 leaves out
+what was found before or has a reason. Writes `bench/explored.md`, with the reasons of
+`tests/mutants/reasons.toml` for what is not found; rows of defects that were not tried stay as they
+were.
 """
 
 from __future__ import annotations
@@ -37,7 +40,9 @@ HANGS_AFTER = 30
 
 
 def in_a_process(mutant: Mutant | None, work: Callable[[Callable[[Any], None]], Any]) -> Any:
-    """What work returns in a process of its own, with a defect, which has imported nothing of what is judged.
+    """What work returns in a process of its own, with a defect.
+
+    Which has imported nothing of what is judged.
 
     Work gets a function that ends the process at once with another result.
     """
@@ -93,24 +98,41 @@ def outcomes_of(document: str) -> dict[str, dict[str, Any]]:
         if len(cells) == len(COLUMNS) and cells[-1][:1].isdigit():
             scope, what, world, law, schedules, seconds = cells
             told = {"world": world, "law": "" if world in NOT_FOUND else law}
-            outcomes[f"{module} {scope}: {what}"] = {**told, "schedules": int(schedules), "seconds": float(seconds)}
+            outcomes[f"{module} {scope}: {what}"] = {
+                **told,
+                "schedules": int(schedules),
+                "seconds": float(seconds),
+            }
     return outcomes
 
 
-def table(mutants: list[Mutant], outcomes: dict[str, dict[str, Any]], known: dict[str, str]) -> Iterator[str]:
-    """The document's lines: each defect of the ledger and of pacing, what found it, or why nothing does."""
+def table(
+    mutants: list[Mutant], outcomes: dict[str, dict[str, Any]], known: dict[str, str]
+) -> Iterator[str]:
+    """The document's lines.
+
+    Each defect of the ledger and of pacing, what found it, or why nothing does.
+    """
     ran = [one for one in mutants if one.name in outcomes]
     found = [one for one in ran if outcomes[one.name]["law"]]
     explained = [one for one in ran if one not in found and one.name in known]
     yield "# Defects that exploration alone finds"
     yield ""
-    yield "Written by `python -m tests.simulation.mutants shared/ledger shared/pacing`; do not edit. One condition,"
-    yield "bound or guard at a time is dropped or moved, as `make mutants` does, and simulated worlds look for it"
+    yield (
+        "Written by `python -m tests.simulation.mutants shared/ledger shared/pacing`; do not "
+        "edit. One condition,"
+    )
+    yield (
+        "bound or guard at a time is dropped or moved, as `make mutants` does, and simulated "
+        "worlds look for it"
+    )
     yield "without being told where; no other test helps:"
     yield "[docs/reliability.md](../docs/reliability.md#simulated-worlds) explains them."
     yield ""
     left = len(ran) - len(found) - len(explained)
-    yield f"{len(ran)} defects: {len(found)} found, {len(explained)} not found for the reason given,"
+    yield (
+        f"{len(ran)} defects: {len(found)} found, {len(explained)} not found for the reason given,"
+    )
     yield f"{left} not found yet."
     for module in dict.fromkeys(one.path for one in ran):
         yield from ("", f"## `{module.relative_to(ROOT)}`", "")
@@ -119,7 +141,14 @@ def table(mutants: list[Mutant], outcomes: dict[str, dict[str, Any]], known: dic
             told = outcomes[one.name]
             law = told["law"] or known.get(one.name, "")
             world = told["world"] if told["law"] else NOT_FOUND[one.name not in known]
-            cells = (one.mutation.scope, one.mutation.what, world, law, told["schedules"], told["seconds"])
+            cells = (
+                one.mutation.scope,
+                one.mutation.what,
+                world,
+                law,
+                told["schedules"],
+                told["seconds"],
+            )
             yield f"| {' | '.join(map(cell, cells))} |"
 
 
@@ -132,13 +161,21 @@ def main(wanted: list[str]) -> int:
     chosen = [one for one in mutants if any(part in one.name for part in wanted)]
     explained = reasons("worlds")
     if os.environ.get("LEFT"):
-        chosen = [one for one in chosen if one.name not in explained and not outcomes.get(one.name, {}).get("law")]
+        chosen = [
+            one
+            for one in chosen
+            if one.name not in explained and not outcomes.get(one.name, {}).get("law")
+        ]
 
     def write() -> None:
         DOCUMENT.write_text("\n".join([*table(mutants, outcomes, explained), ""]))
 
     telling = float(os.environ.get("TELLING", "120"))
-    known = in_a_process(None, lambda _: list(importlib.import_module(SEARCH).telling(telling))) if chosen else []
+    known = (
+        in_a_process(None, lambda _: list(importlib.import_module(SEARCH).telling(telling)))
+        if chosen
+        else []
+    )
     for mutant in chosen:
         seconds = float(os.environ.get("SECONDS", "300"))
         told = outcomes[mutant.name] = in_a_process(mutant, partial(judge, seconds, known))

@@ -9,7 +9,14 @@ from typing import Any
 from hypothesis import strategies as st
 
 from dropbatch.core.formats import registry
-from dropbatch.core.formats.base import BatchFacts, Converted, Outcome, RecordFault, Target, member_of
+from dropbatch.core.formats.base import (
+    BatchFacts,
+    Converted,
+    Outcome,
+    RecordFault,
+    Target,
+    member_of,
+)
 from dropbatch.core.formats.model_catalog import find_model, with_task
 from dropbatch.core.formats.registry import Form, reader_of, writer_of
 from local.workers_ai import Behaviour
@@ -26,7 +33,11 @@ M3 = "@cf/baai/bge-m3"
 CHAT = (LLAMA, SCOUT, QWEN, KIMI, DEEPSEEK, GPT)
 HELLO = {"role": "user", "content": "Hello"}
 DATA = "data:image/png;base64,AAAA"
-CALL = {"id": "call_1", "type": "function", "function": {"name": "tide", "arguments": '{"at":"noon"}'}}
+CALL = {
+    "id": "call_1",
+    "type": "function",
+    "function": {"name": "tide", "arguments": '{"at":"noon"}'},
+}
 CALLED = [
     HELLO,
     {"role": "assistant", "content": None, "tool_calls": [CALL]},
@@ -55,10 +66,17 @@ def written(body: Any, format_: str = "openai", **members: Any) -> bytes:
 
 
 def convert(
-    model: str, body: Any, format_: str = "openai", defaults: dict[str, Any] | None = None, **members: Any
+    model: str,
+    body: Any,
+    format_: str = "openai",
+    defaults: dict[str, Any] | None = None,
+    **members: Any,
 ) -> Converted | RecordFault:
     """What a record with a body becomes."""
-    target = target_of(model, defaults={name: json.dumps(value).encode() for name, value in (defaults or {}).items()})
+    target = target_of(
+        model,
+        defaults={name: json.dumps(value).encode() for name, value in (defaults or {}).items()},
+    )
     (one,) = reader_of(Form(format_), target).convert([written(body, format_, **members)])
     return one
 
@@ -103,16 +121,31 @@ def line_of(
 
 def body_of(model: str, body: Any, result: Any, url: str | None = None) -> Any:
     """The body of the line that answers a record of OpenAI's."""
-    return line_of(written(body, url=url), result, facts=replace(FACTS, model=model))["response"]["body"]
+    return line_of(written(body, url=url), result, facts=replace(FACTS, model=model))["response"][
+        "body"
+    ]
 
 
 _MEMBERS = (
-    *("response", "choices", "message", "content", "text", "tool_calls", "function", "name", "arguments", "output"),
+    *(
+        "response",
+        "choices",
+        "message",
+        "content",
+        "text",
+        "tool_calls",
+        "function",
+        "name",
+        "arguments",
+        "output",
+    ),
     *("type", "usage", "data", "finish_reason", "role", "refusal", "id", "prompt_tokens", "result"),
 )
 answers = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(-9, 9), st.floats(-9, 9), st.text(max_size=5)),
-    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.sampled_from(_MEMBERS), inner, max_size=5)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(st.sampled_from(_MEMBERS), inner, max_size=5)
+    ),
     max_leaves=20,
 ).filter(lambda one: one is not None)
 """Any answer of a model, even one that makes no sense."""

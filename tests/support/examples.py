@@ -1,4 +1,7 @@
-"""How many examples a property test tries: all of them in `make test`, some of them in `make check`."""
+"""How many examples a property test tries.
+
+All of them in `make test`, some of them in `make check`.
+"""
 
 from hypothesis import settings
 
@@ -8,5 +11,10 @@ FEWER = 4
 
 
 def examples(count: int) -> settings:
-    """Decorate a property test that tries this many examples, or in the quick profile a quarter of them."""
-    return settings(max_examples=count // FEWER if settings.get_current_profile_name() == QUICK else count)
+    """Decorate a property test that tries this many examples.
+
+    Or in the quick profile a quarter of them.
+    """
+    return settings(
+        max_examples=count // FEWER if settings.get_current_profile_name() == QUICK else count
+    )

@@ -1,7 +1,9 @@
-"""What the fault tests observed, and their table in docs/faults.md: `python -m tests.support.fault_table`.
+"""What the fault tests observed, and their table in docs/faults.md.
 
-A test records with `note` what it injected and what it observed, after its assertions. The table, and its totals in
-docs/reliability.md, are not edited by hand.
+`python -m tests.support.fault_table`.
+
+A test records with `note` what it injected and what it observed, after its assertions. The table,
+and its totals in docs/reliability.md, are not edited by hand.
 """
 
 from __future__ import annotations
@@ -59,7 +61,10 @@ class Note:
     observed: str
 
     def add(self, other: Note) -> None:
-        """Add another run with the same fault: numbers are summed, each different sentence is kept once."""
+        """Add another run with the same fault.
+
+        Numbers are summed, each different sentence is kept once.
+        """
         for name in ("injected", "jobs", "records", "lost", "twice", "extra_submits"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for name in ("why", "observed"):
@@ -71,7 +76,9 @@ class Note:
         """Its row in the table."""
         extra = f"{self.extra_submits:,}" + (f": {self.why}" if self.why else "")
         numbers = (self.injected, self.jobs, self.records, self.lost, self.twice)
-        return _row(self.fault, self.where, *(f"{number:,}" for number in numbers), extra, self.observed)
+        return _row(
+            self.fault, self.where, *(f"{number:,}" for number in numbers), extra, self.observed
+        )
 
 
 def _row(*cells: str) -> str:
@@ -148,7 +155,9 @@ def totals(notes: list[Note]) -> str:
 
 def main() -> None:
     """Write the table and its totals from all notes."""
-    lines = [line for file in sorted(NOTES.glob("*.jsonl")) for line in file.read_text().splitlines()]
+    lines = [
+        line for file in sorted(NOTES.glob("*.jsonl")) for line in file.read_text().splitlines()
+    ]
     if not lines:
         sys.exit("There are no notes; `make test-faults` runs the tests that write them.")
     notes = merged(lines)

@@ -1,4 +1,7 @@
-"""Finished jobs in files: outputs and `errors.jsonl` as the poll function writes them, in every format."""
+"""Finished jobs in files.
+
+Outputs and `errors.jsonl` as the poll function writes them, in every format.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,9 @@ class FinishedJob:
     retry_file: bytes
 
 
-def finish(folder: Path, job_id: str, form: Form, content: bytes, fails: Callable[[int, bytes], bool]) -> FinishedJob:
+def finish(
+    folder: Path, job_id: str, form: Form, content: bytes, fails: Callable[[int, bytes], bool]
+) -> FinishedJob:
     """Write what a job of an upload leaves.
 
     Args:
@@ -65,7 +70,15 @@ def finish(folder: Path, job_id: str, form: Form, content: bytes, fails: Callabl
     target = target_of(LLAMA)
     reader, writer, describe = reader_of(form, target), writer_of(form, target), describer_of(form)
     facts = BatchFacts(job_id, LLAMA, f"request-{job_id}", 1_790_000_000.0)
-    job = FinishedJob(Files(job_id, form.format, 0, folder / f"{job_id}.output", None), records, [], [], [], [], b"")
+    job = FinishedJob(
+        Files(job_id, form.format, 0, folder / f"{job_id}.output", None),
+        records,
+        [],
+        [],
+        [],
+        [],
+        b"",
+    )
     errors = []
     retry = [form.columns.header] if is_table else []
     for id_, record in enumerate(records):
@@ -73,13 +86,21 @@ def finish(folder: Path, job_id: str, form: Form, content: bytes, fails: Callabl
         fault = RecordFault("invalid_json", "unreadable", NULL)
         converted = reader.convert([record])[0] if is_readable else fault
         code = (
-            converted.code if isinstance(converted, RecordFault) else "inference_failed" if fails(id_, record) else ""
+            converted.code
+            if isinstance(converted, RecordFault)
+            else "inference_failed"
+            if fails(id_, record)
+            else ""
         )
         reference = converted.reference
         message = f'failed in {job_id}, "again"\nand again' if code else ""
         result = None if code else encode({"response": f'answer {id_} of {job_id}, "quoted"\n'})
         native = {"id": id_, "external_reference": reference, "success": not code}
-        native |= {"error": {"code": code, "message": message}} if code else {"result": json.loads(result or b"")}
+        native |= (
+            {"error": {"code": code, "message": message}}
+            if code
+            else {"result": json.loads(result or b"")}
+        )
         outcome = Outcome(id_, reference, record if is_readable else b"", result, code, message)
         job.lines.append(writer.line(facts, outcome) if writer else encode(native) + b"\n")
         job.references.append(None if reference == NULL else bytes(reference))
@@ -94,6 +115,8 @@ def finish(folder: Path, job_id: str, form: Form, content: bytes, fails: Callabl
     job.files.output.write_bytes(opening + b"".join(job.lines))
     errors_path = folder / f"{job_id}.errors"
     errors_path.write_bytes(b"".join(errors))
-    job.files = job.files._replace(retry_lines=len(job.retried), errors=errors_path if errors else None)
+    job.files = job.files._replace(
+        retry_lines=len(job.retried), errors=errors_path if errors else None
+    )
     job.retry_file = b"".join(one + b"\n" for one in retry)
     return job

@@ -63,7 +63,10 @@ def lines_of(
     found: list[Failure] = []
     for lines in join(Answered(index_of(rows), first_id, answers, ending, vectors), request_of):
         if isinstance(lines, bytes):
-            found += [Failure(line + b"\n", b"", b"", "") for line in lines.removesuffix(b"\n").split(b"\n")]
+            found += [
+                Failure(line + b"\n", b"", b"", "")
+                for line in lines.removesuffix(b"\n").split(b"\n")
+            ]
         else:
             found.append(lines)
     return found

@@ -16,11 +16,16 @@ TEXTS = [{"text": f"text {index}", "external_reference": f"row-{index}"} for ind
 
 
 class LocalApi:
-    """One local API with a clock that stands still, or one that is there already; and a client of it."""
+    """One local API with a clock that stands still, or one that is there already.
+
+    And a client of it.
+    """
 
     def __init__(self, api: WorkersAI | None = None, **switches: Any) -> None:
         self.now = 1_000_000.0
-        self.api = api or WorkersAI(Behaviour(embedder="hash").changed(switches), now=lambda: self.now)
+        self.api = api or WorkersAI(
+            Behaviour(embedder="hash").changed(switches), now=lambda: self.now
+        )
         self.client = httpx.Client(
             transport=transport(self.api),
             base_url="https://api.test/client/v4",
@@ -28,7 +33,12 @@ class LocalApi:
         )
 
     def run(
-        self, model: str, body: Any, query: str = "?queueRequest=true", account: str = ACCOUNT, **more: Any
+        self,
+        model: str,
+        body: Any,
+        query: str = "?queueRequest=true",
+        account: str = ACCOUNT,
+        **more: Any,
     ) -> httpx.Response:
         """Call a model."""
         return self.client.post(f"/accounts/{account}/ai/run/{model}{query}", json=body, **more)
@@ -90,16 +100,22 @@ class LocalQueue:
 
     def pull(self, **asked: Any) -> httpx.Response:
         """Pull once."""
-        return self.call("pull", {name: value for name, value in asked.items() if value is not None})
+        return self.call(
+            "pull", {name: value for name, value in asked.items() if value is not None}
+        )
 
     def messages(self, **asked: Any) -> list[dict[str, Any]]:
         """The messages of one pull."""
-        pulled: list[dict[str, Any]] = self.pull(**{"batch_size": 100} | asked).json()["result"]["messages"]
+        pulled: list[dict[str, Any]] = self.pull(**{"batch_size": 100} | asked).json()["result"][
+            "messages"
+        ]
         return pulled
 
     def ack(self, *leases: str) -> dict[str, Any]:
         """Acknowledge messages."""
-        reply: dict[str, Any] = self.call("ack", {"acks": [{"lease_id": one} for one in leases]}).json()["result"]
+        reply: dict[str, Any] = self.call(
+            "ack", {"acks": [{"lease_id": one} for one in leases]}
+        ).json()["result"]
         return reply
 
     def bodies_of(self, messages: list[dict[str, Any]]) -> list[Any]:

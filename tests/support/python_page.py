@@ -14,8 +14,13 @@ BLOCK = re.compile(r"```python\n(.*?)```\n(?:```\n(.*?)```)?", re.DOTALL)
 BLOCKS = 6
 
 
-def printed_and_shown(capsys: pytest.CaptureFixture[str]) -> tuple[list[list[str]], list[list[str]]]:
-    """Run the page in the current folder, on the stack that boto3 finds: what each block printed, and what it shows."""
+def printed_and_shown(
+    capsys: pytest.CaptureFixture[str],
+) -> tuple[list[list[str]], list[list[str]]]:
+    """Run the page in the current folder, on the stack that boto3 finds.
+
+    What each block printed, and what it shows.
+    """
     names: dict[str, object] = {}
     walk, _, _ = (ROOT / "docs/python.md").read_text("utf-8").partition("## Reference")
     blocks = BLOCK.findall(walk)

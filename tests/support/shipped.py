@@ -1,4 +1,7 @@
-"""The modules in the Lambda artifact: both functions, what they share, and the library's core (`make build`)."""
+"""The modules in the Lambda artifact.
+
+Both functions, what they share, and the library's core (`make build`).
+"""
 
 from __future__ import annotations
 

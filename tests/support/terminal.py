@@ -1,4 +1,7 @@
-"""Programs in processes of their own: `dropbatch` without this machine's settings, and one in a pseudo-terminal."""
+"""Programs in processes of their own.
+
+`dropbatch` without this machine's settings, and one in a pseudo-terminal.
+"""
 
 from __future__ import annotations
 
@@ -28,13 +31,18 @@ def run_alone(
 ) -> subprocess.CompletedProcess[str]:
     """Run `dropbatch`, which knows of AWS only what these variables and this home folder say."""
     command = [sys.executable, "-m", "dropbatch", *map(str, arguments)]
-    return subprocess.run(command, env=_known(home) | environment, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        command, env=_known(home) | environment, capture_output=True, text=True, check=False
+    )
 
 
 def run_forked(
     *arguments: object, home: Path | str = "/nowhere", **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """As `run_alone`, in a fork of this process, which need not import the command line again: a tenth of the time."""
+    """As `run_alone`, in a fork of this process, which need not import the command line again.
+
+    A tenth of the time.
+    """
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # As in `journeys/forks.py`.
@@ -61,7 +69,9 @@ def run_forked(
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         out.seek(0)
         err.seek(0)
-        return subprocess.CompletedProcess(list(map(str, arguments)), code, out.read().decode(), err.read().decode())
+        return subprocess.CompletedProcess(
+            list(map(str, arguments)), code, out.read().decode(), err.read().decode()
+        )
 
 
 def _known(home: Path | str) -> dict[str, str]:
@@ -85,7 +95,8 @@ def converse(
 
     Args:
         command: program and arguments.
-        answer: gets each line on which the program waits, and returns what is typed before Enter; None: nothing yet.
+        answer: gets each line on which the program waits, and returns what is typed before Enter;
+            None: nothing yet.
         folder: where the program runs.
         environment: all its variables.
         seconds: after which the program is killed.

@@ -16,7 +16,10 @@ M2M = "@cf/meta/m2m100-1.2b"
 
 
 def only_slowly(*values: object) -> list[Any]:
-    """Parameters that differ from an everyday one only in what unit tests cover: how a reply is read, a code's row."""
+    """Parameters that differ from an everyday one only in what unit tests cover.
+
+    How a reply is read, a code's row.
+    """
     return [pytest.param(value, marks=pytest.mark.slow) for value in values]
 
 
@@ -27,17 +30,23 @@ def greetings(count: int, word: str = "hello") -> list[dict[str, Any]]:
 
 def referenced(count: int) -> list[dict[str, Any]]:
     """Greetings, each with its own reference."""
-    return [{**one, "external_reference": f"r{number}"} for number, one in enumerate(greetings(count))]
+    return [
+        {**one, "external_reference": f"r{number}"} for number, one in enumerate(greetings(count))
+    ]
 
 
 def all_good(world: World, count: int) -> bool:
     """Whether the only job's output has the answer to each of this many greetings, in order."""
-    return [line.get("result") for line in world.lines()] == [expected_result(M2M, one) for one in greetings(count)]
+    return [line.get("result") for line in world.lines()] == [
+        expected_result(M2M, one) for one in greetings(count)
+    ]
 
 
 def codes(world: World, folder: str = "") -> list[str | None]:
     """Each output line's error code; None for an answer."""
-    return [None if line["success"] else line["error"]["code"] for line in world.lines(folder=folder)]
+    return [
+        None if line["success"] else line["error"]["code"] for line in world.lines(folder=folder)
+    ]
 
 
 def submits(api: WorkersAI) -> int:

@@ -46,13 +46,19 @@ def record_of(size: int) -> bytes:
     return b'{"text":"%b"}' % (b"x" * (size - len(frame)))
 
 
-sizes = st.one_of(st.integers(11, 60), st.integers(11, LARGEST), st.sampled_from([LARGEST - 1, LARGEST]))
+sizes = st.one_of(
+    st.integers(11, 60), st.integers(11, LARGEST), st.sampled_from([LARGEST - 1, LARGEST])
+)
 texts = st.text(st.characters(blacklist_categories=["Cs"]), max_size=12)
 members = st.dictionaries(
     st.one_of(st.sampled_from(["text", "external_reference", "prompt"]), texts),
     st.recursive(
-        st.one_of(st.none(), st.booleans(), st.integers(-(10**18), 10**18), st.floats(-1e9, 1e9), texts),
-        lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(texts, inner, max_size=3)),
+        st.one_of(
+            st.none(), st.booleans(), st.integers(-(10**18), 10**18), st.floats(-1e9, 1e9), texts
+        ),
+        lambda inner: st.one_of(
+            st.lists(inner, max_size=3), st.dictionaries(texts, inner, max_size=3)
+        ),
         max_leaves=5,
     ),
     max_size=4,
@@ -67,8 +73,12 @@ def written(draw: st.DrawFn) -> bytes:
     return text.encode()
 
 
-out_of_range = st.sampled_from([b'{"a":%b}' % (b"9" * 300), b'{"a":1e400}', b'{"a":[{"b":-1e999}],"c":2}'])
-sound = st.one_of(sizes.map(record_of), written(), out_of_range).filter(lambda record: len(record) <= LARGEST)
+out_of_range = st.sampled_from(
+    [b'{"a":%b}' % (b"9" * 300), b'{"a":1e400}', b'{"a":[{"b":-1e999}],"c":2}']
+)
+sound = st.one_of(sizes.map(record_of), written(), out_of_range).filter(
+    lambda record: len(record) <= LARGEST
+)
 too_large = st.integers(LARGEST + 1, 3 * LIMIT).map(record_of)
 not_json = st.sampled_from(
     [
@@ -86,12 +96,22 @@ not_json = st.sampled_from(
         b"}",
     ]
 )
-half = st.sampled_from([b'{"a":"\\ud800"}', b'{"a":"\\ud800 b"}', b'{"a":"\\udc00\\ud800"}', b'{"\\udc00":1}'])
+half = st.sampled_from(
+    [b'{"a":"\\ud800"}', b'{"a":"\\ud800 b"}', b'{"a":"\\udc00\\ud800"}', b'{"\\udc00":1}']
+)
 """Objects but for half of a surrogate pair."""
 not_text = st.sampled_from(
-    [b'{"a":"\xff"}', b'{"a\xc0\xaf":1}', b'{"a":"\xed\xa0\x80"}', b"\xfe", b'{"a":"\xf4\x90\x80\x80"}']
+    [
+        b'{"a":"\xff"}',
+        b'{"a\xc0\xaf":1}',
+        b'{"a":"\xed\xa0\x80"}',
+        b"\xfe",
+        b'{"a":"\xf4\x90\x80\x80"}',
+    ]
 )
-not_object = st.sampled_from([b"1", b'"text"', b"null", b"true", b"[]", b'[{"a":1}]', b" 17 ", b"-0.5e3"])
+not_object = st.sampled_from(
+    [b"1", b'"text"', b"null", b"true", b"[]", b'[{"a":1}]', b" 17 ", b"-0.5e3"]
+)
 blank = st.sampled_from([b"", b" ", b"\t", b"\r", b" \t \r", b" " * (2 * LIMIT)])
 
 kinds = st.one_of(
@@ -108,13 +128,18 @@ kinds = st.one_of(
 endings = st.sampled_from([b"\n", b"\n", b"\r\n"])
 uploads = st.lists(st.tuples(kinds, endings), max_size=25)
 limits = st.tuples(
-    st.integers(1, 12), st.one_of(st.integers(WRAPPING + 1, LIMIT - 1), st.just(LIMIT - 1)), st.integers(1, 12)
+    st.integers(1, 12),
+    st.one_of(st.integers(WRAPPING + 1, LIMIT - 1), st.just(LIMIT - 1)),
+    st.integers(1, 12),
 )
 blocks_of = st.one_of(st.integers(1, 7), st.integers(8, 4 * LIMIT), st.just(1 << 20))
 
 
 def plan_of(limits: Sequence[int], form: Any = "jsonl", start: int = 0) -> SplitPlan:
-    """The limits are the records and bytes of a batch and, if batches grow, the records of the first ones."""
+    """The limits are the records and bytes of a batch and, if batches grow.
+
+    The records of the first ones.
+    """
     first = min(limits[0], limits[2]) if len(limits) > 2 else limits[0]
     return SplitPlan("@cf/a/b", limits[0], limits[1], "account", form, "plain", start, first)
 
@@ -124,7 +149,11 @@ def in_blocks(data: bytes, size: int) -> list[bytes]:
 
 
 def cuts_of(
-    plan: SplitPlan, data: bytes, size: int = 1 << 20, start: Checkpoint | None = None, number: int = 0
+    plan: SplitPlan,
+    data: bytes,
+    size: int = 1 << 20,
+    start: Checkpoint | None = None,
+    number: int = 0,
 ) -> list[Any]:
     start = start or Checkpoint(offset=plan.start)
     found = cut(plan, start, number, in_blocks(data[start.offset :], size))
@@ -133,7 +162,10 @@ def cuts_of(
 
 def seen(cuts: Iterable[Any]) -> list[Any]:
     """Everything that a cut returns, comparable."""
-    return [(one.first_id, encode_index(one.rows), one.body, one.end, StagedInfo.of_cut(one)) for one in cuts]
+    return [
+        (one.first_id, encode_index(one.rows), one.body, one.end, StagedInfo.of_cut(one))
+        for one in cuts
+    ]
 
 
 def records_in(one: Any) -> list[tuple[Any, bytes | None]]:
@@ -143,7 +175,10 @@ def records_in(one: Any) -> list[tuple[Any, bytes | None]]:
 
 
 def check_law(cuts: Sequence[Any], plan: SplitPlan) -> None:
-    """Check the invariants of every upload and every plan; each batch is filled as far as the limits allow."""
+    """Check the invariants of every upload and every plan.
+
+    Each batch is filled as far as the limits allow.
+    """
     next_id = 0
     for number, one in enumerate(cuts):
         sent = [record for _, record in records_in(one) if record is not None]
@@ -155,14 +190,26 @@ def check_law(cuts: Sequence[Any], plan: SplitPlan) -> None:
         assert one.body == (b'{"requests":[' + b",".join(sent) + b"]}" if sent else b"")
         assert len(one.body) <= plan.max_bytes or len(one.rows) == 1
         assert len(one.body) < LIMIT
-        assert StagedInfo.of_cut(one) == StagedInfo(len(one.rows), len(sent), len(one.body), one.end)
+        assert StagedInfo.of_cut(one) == StagedInfo(
+            len(one.rows), len(sent), len(one.body), one.end
+        )
         assert seen_rows(decode_index(encode_index(one.rows))) == seen_rows(one.rows)
-        if number + 1 < len(cuts) and not any(row.code for row in (*one.rows, *cuts[number + 1].rows)):
+        if number + 1 < len(cuts) and not any(
+            row.code for row in (*one.rows, *cuts[number + 1].rows)
+        ):
             is_full = len(one.rows) == max_records(plan, number)
             assert is_full or len(one.body) + 1 + cuts[number + 1].rows[0].length > plan.max_bytes
 
 
 def seen_rows(rows: Iterable[Any]) -> list[tuple[Any, ...]]:
     return [
-        (row.line, row.length, bytes(row.reference), row.code, row.message, bytes(row.request).strip()) for row in rows
+        (
+            row.line,
+            row.length,
+            bytes(row.reference),
+            row.code,
+            row.message,
+            bytes(row.request).strip(),
+        )
+        for row in rows
     ]

@@ -1,4 +1,7 @@
-"""Scripts of tests/vendors, which run in environments of their own: those that `make test-slow` installs."""
+"""Scripts of tests/vendors, which run in environments of their own.
+
+Those that `make test-slow` installs.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,13 @@ ROOT = Path(__file__).parents[2]
 def run(environment: str, script: str, *arguments: Path | str) -> dict[str, Any]:
     """What a script printed."""
     python = ROOT / ".local" / environment / "bin/python"
-    command: list[str | Path] = [python, "-W", "ignore", ROOT / "tests/vendors" / script, *arguments]
+    command: list[str | Path] = [
+        python,
+        "-W",
+        "ignore",
+        ROOT / "tests/vendors" / script,
+        *arguments,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
     assert done.returncode == 0, done.stderr[-2_000:]
     counted: dict[str, Any] = json.loads(done.stdout)

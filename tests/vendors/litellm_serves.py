@@ -20,7 +20,9 @@ SECONDS = 120
 async def main(url: str, model: str) -> None:
     """Run one batch to its end."""
     server = {"custom_llm_provider": "openai", "api_base": url, "api_key": "none"}
-    bodies = [{"model": model, "messages": [{"role": "user", "content": f"Hello {n}"}]} for n in range(3)]
+    bodies = [
+        {"model": model, "messages": [{"role": "user", "content": f"Hello {n}"}]} for n in range(3)
+    ]
     lines = [
         {"custom_id": f"r{n}", "method": "POST", "url": "/v1/chat/completions", "body": body}
         for n, body in enumerate(bodies)
@@ -28,7 +30,11 @@ async def main(url: str, model: str) -> None:
     content = "".join(json.dumps(line) + "\n" for line in lines).encode()
     file = litellm.create_file(file=("july.jsonl", content), purpose="batch", **server)
     batch = litellm.create_batch(
-        completion_window="24h", endpoint="/v1/chat/completions", input_file_id=file.id, metadata={"a": "b"}, **server
+        completion_window="24h",
+        endpoint="/v1/chat/completions",
+        input_file_id=file.id,
+        metadata={"a": "b"},
+        **server,
     )
     until = time.monotonic() + SECONDS
     while batch.status not in OVER and time.monotonic() < until:

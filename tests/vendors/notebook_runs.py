@@ -1,6 +1,9 @@
-"""Runs a notebook with the library on the local stack; prints what each cell shows, as it would be saved.
+"""Runs a notebook with the library on the local stack.
 
-Runs in `.local/vendors`, which has nbclient; the notebook's kernel finds the library's packages in `.venv`.
+Prints what each cell shows, as it would be saved.
+
+Runs in `.local/vendors`, which has nbclient; the notebook's kernel finds the library's packages in
+`.venv`.
 """
 
 from __future__ import annotations
@@ -14,8 +17,13 @@ import nbformat
 from nbclient import NotebookClient
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ROOT / ".venv/lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
-SUBMIT = 'client.submit([{"text": str(n)} for n in range(5)], name="notebook/", model="@cf/baai/bge-small-en-v1.5")'
+PACKAGES = (
+    ROOT / ".venv/lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
+)
+SUBMIT = (
+    'client.submit([{"text": str(n)} for n in range(5)], name="notebook/", '
+    'model="@cf/baai/bge-small-en-v1.5")'
+)
 CELLS = {
     "setup": f"""
 import sys
@@ -47,10 +55,15 @@ def shown(output: Any) -> str:  # nbformat's nodes have any members
 
 
 if __name__ == "__main__":
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code) for code in CELLS.values()])
+    notebook = nbformat.v4.new_notebook(
+        cells=[nbformat.v4.new_code_cell(code) for code in CELLS.values()]
+    )
     NotebookClient(notebook, timeout=120, allow_errors=True, kernel_name="python3").execute()
     print(
         json.dumps(
-            {name: [shown(one) for one in cell.outputs] for name, cell in zip(CELLS, notebook.cells, strict=True)}
+            {
+                name: [shown(one) for one in cell.outputs]
+                for name, cell in zip(CELLS, notebook.cells, strict=True)
+            }
         )
     )

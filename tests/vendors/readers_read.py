@@ -19,10 +19,15 @@ def main() -> None:
             found[path.name] = {
                 "duckdb": rows,
                 "jq": same.input_text(path.read_text("utf-8")).all(),
-                "jq, line by line": [same.input_text(line).first() for line in path.read_text("utf-8").splitlines()],
+                "jq, line by line": [
+                    same.input_text(line).first() for line in path.read_text("utf-8").splitlines()
+                ],
             }
         else:
-            query = f"SELECT text FROM read_csv('{path}', all_varchar = true, quote = '\"', escape = '\"')"
+            query = (
+                f"SELECT text FROM read_csv('{path}', all_varchar = true, quote = '\"', "
+                "escape = '\"')"
+            )
             found[path.name] = {"duckdb": [row[0] for row in duckdb.sql(query).fetchall()]}
     print(json.dumps(found))
 

@@ -1,8 +1,10 @@
-"""Reads requests and result lines with the vendors' own types; prints how many records each of them took.
+"""Reads requests and result lines with the vendors' own types.
 
-Runs in `.local/vendors`, which has none of the project's packages. Its arguments are the folder of vendors' files and
-the expected results of tests/files/foreign, or a file of result lines, each with its format. It ends with the first
-record that a type refuses.
+Prints how many records each of them took.
+
+Runs in `.local/vendors`, which has none of the project's packages. Its arguments are the folder of
+vendors' files and the expected results of tests/files/foreign, or a file of result lines, each with
+its format. It ends with the first record that a type refuses.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # It would download the map, which no test should.
+# It would download the map, which no test should.
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
 
 import litellm
 from anthropic.types.messages import MessageBatchIndividualResponse, batch_create_params
@@ -89,7 +92,10 @@ def read_gemini(line: dict[str, Any]) -> str:
         gemini.JobError.model_validate({name: line["error"][name] for name in ("code", "message")})
         return "gemini JobError"
     response = line.get("response") or {}
-    kinds = {"embedding": gemini.SingleEmbedContentResponse, "embeddings": gemini.EmbedContentResponse}
+    kinds = {
+        "embedding": gemini.SingleEmbedContentResponse,
+        "embeddings": gemini.EmbedContentResponse,
+    }
     kind = next((kinds[name] for name in kinds if name in response), gemini.GenerateContentResponse)
     read = kind.model_validate(response)
     for candidate in getattr(read, "candidates", None) or ():
@@ -142,7 +148,10 @@ def read_lines(path: Path) -> Counter[str]:
 
 
 def read_files(files: Path, expected: Path) -> Counter[str]:
-    """How many records of the vendors' files, and how many lines that are expected, each type took."""
+    """How many records of the vendors' files, and how many lines that are expected.
+
+    Each type took.
+    """
     read: Counter[str] = Counter()
     for path in sorted(files.glob("*.jsonl")):
         for number, text in enumerate(path.read_text("utf-8").splitlines(), 1):

@@ -1,4 +1,7 @@
-"""The subcommands: their arguments and what they print. What they do is in the modules of the parent package.
+"""The subcommands: their arguments and what they print.
 
-Modules are imported inside the functions that need them, so that `dropbatch --help` takes only a tenth of a second.
+What they do is in the modules of the parent package.
+
+Modules are imported inside the functions that need them, so that `dropbatch --help` takes only a
+tenth of a second.
 """

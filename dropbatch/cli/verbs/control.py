@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("jobs", nargs=-1, required=True, metavar="JOB...")
 @click.option(
-    "--now", is_flag=True, help="Do not wait for batches that Workers AI has accepted; they may still be billed."
+    "--now",
+    is_flag=True,
+    help="Do not wait for batches that Workers AI has accepted; they may still be billed.",
 )
 @as_json
 @pass_context
@@ -39,7 +41,10 @@ def cancel(context: Context, *, jobs: Sequence[str], now: bool) -> None:
         if state in FINAL_JOB_STATES:
             _say_over(job, state)
         else:
-            emit({"job_id": job.id, "control": "cancel now" if now else "cancel"}, f"{job.id}  is being cancelled")
+            emit(
+                {"job_id": job.id, "control": "cancel now" if now else "cancel"},
+                f"{job.id}  is being cancelled",
+            )
     raise SystemExit(context.code)
 
 
@@ -56,12 +61,16 @@ def pause(context: Context, *, job: str | None, yes: bool) -> None:
     """Pause a job's submits, or the whole stack's."""
     if job is None and not yes:  # An empty name is none of a job, and not left out.
         _ask(context.stack.name)
-    _control(context, job, "pause", "paused: nothing more is submitted, accepted batches are collected")
+    _control(
+        context, job, "pause", "paused: nothing more is submitted, accepted batches are collected"
+    )
 
 
 def _ask(stack: str) -> None:
     if sys.stdin is None or not sys.stdin.isatty():
-        raise UsageError(f"Without a job, all jobs of stack {stack} are paused. Add --yes if you mean that.")
+        raise UsageError(
+            f"Without a job, all jobs of stack {stack} are paused. Add --yes if you mean that."
+        )
     if not click.confirm(f"Pause all jobs of stack {stack}?", err=True):
         raise SystemExit(Exit.DONE)
 

@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dropbatch.cli.context import Context, as_json, emit, is_json, parse_seconds, parse_since, pass_context, strict
+from dropbatch.cli.context import (
+    Context,
+    as_json,
+    emit,
+    is_json,
+    parse_seconds,
+    parse_since,
+    pass_context,
+    strict,
+)
 from dropbatch.cli.details import row
 from dropbatch.cli.exits import worst
 from dropbatch.core.keys import JobState
@@ -20,7 +29,13 @@ STATES = tuple(state.value for state in JobState)  # click would take the names 
 
 @click.command()
 @click.option("--state", type=click.Choice(STATES), help="Only jobs in this state.")
-@click.option("--since", callback=parse_since, default="7d", show_default=True, help="30m, 12h, 7d, or a date.")
+@click.option(
+    "--since",
+    callback=parse_since,
+    default="7d",
+    show_default=True,
+    help="30m, 12h, 7d, or a date.",
+)
 @click.option("--limit", type=click.IntRange(1), help="Only so many, the newest.")
 @as_json
 @pass_context
@@ -31,7 +46,11 @@ def ls(context: Context, *, state: str | None, since: datetime, limit: int | Non
     def wanted(one: dict[str, Any]) -> bool:
         return not state or one["state"] == state
 
-    found = history(context.stack, since) if limit is None else newest(context.stack, since, limit, wanted)
+    found = (
+        history(context.stack, since)
+        if limit is None
+        else newest(context.stack, since, limit, wanted)
+    )
     for job, status in found:
         if wanted(status):
             emit(status | {"job_id": job.id, "path": job.path}, *row(job, status))
@@ -61,7 +80,12 @@ def status(context: Context, *, jobs: Sequence[str]) -> None:
 
 @click.command()
 @click.argument("jobs", nargs=-1, required=True, metavar="JOB...")
-@click.option("--timeout", callback=parse_seconds, metavar="TIME", help="Give up after 90s, 30m or 12h: exit code 6.")
+@click.option(
+    "--timeout",
+    callback=parse_seconds,
+    metavar="TIME",
+    help="Give up after 90s, 30m or 12h: exit code 6.",
+)
 @strict
 @as_json
 @pass_context

@@ -22,7 +22,11 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option("--all", "all_", is_flag=True, help="Also list models that do not take batches.")
-@click.option("--refresh", is_flag=True, help="Read Cloudflare's list, and keep it for the stack. For operators.")
+@click.option(
+    "--refresh",
+    is_flag=True,
+    help="Read Cloudflare's list, and keep it for the stack. For operators.",
+)
 @click.option(
     "--from",
     "source",
@@ -36,8 +40,8 @@ if TYPE_CHECKING:
 def models(context: Context, *, all_: bool, refresh: bool, source: Path | None, yes: bool) -> None:
     """List models: task, prices per million tokens, tokens of the context window.
 
-    What is known is the stack's own list, or what is shipped. Operators also see the seconds of a typical batch, and
-    the tokens of a typical answer.
+    What is known is the stack's own list, or what is shipped. Operators also see the seconds of a
+    typical batch, and the tokens of a typical answer.
     """
     if refresh:
         _refresh(context, source, yes=yes)
@@ -51,14 +55,19 @@ def models(context: Context, *, all_: bool, refresh: bool, source: Path | None, 
     click.echo(f"Facts of {known.catalog.read_on}, {days:,} days old, {known.origin}", err=True)
     if known.trouble:
         note(known.trouble)
-    for model in sorted((known.catalog.find(one.id) for one in known.catalog.models), key=lambda one: one.id):
+    for model in sorted(
+        (known.catalog.find(one.id) for one in known.catalog.models), key=lambda one: one.id
+    ):
         if all_ or model.batch:
             typical = learned.get(model.id) or Typical()
             emit(_shown(model, known.catalog, typical), _line(model, typical))
 
 
 def _known(context: Context) -> tuple[Known, dict[str, Typical]]:
-    """What the stack knows of models, and has learned of their batches; what is shipped without a stack."""
+    """What the stack knows of models, and has learned of their batches.
+
+    What is shipped without a stack.
+    """
     from dropbatch.client.models import Known, known_models, typical_batches
     from dropbatch.core.formats.model_catalog import catalog
 
@@ -69,7 +78,9 @@ def _known(context: Context) -> tuple[Known, dict[str, Typical]]:
         if context.local or context.stack_name:
             raise
         return Known(catalog(), trouble=f"No stack was found. {in_options(str(error))}"), {}
-    return known, typical_batches(stack, [model.id for model in known.catalog.models if model.batch])
+    return known, typical_batches(
+        stack, [model.id for model in known.catalog.models if model.batch]
+    )
 
 
 def _shown(model: Model, catalog: Catalog, typical: Typical) -> dict[str, Any]:
@@ -93,11 +104,16 @@ def _shown(model: Model, catalog: Catalog, typical: Typical) -> dict[str, Any]:
 
 
 def _line(model: Model, typical: Typical) -> str:
-    costs = f"{_price(model.input_price):>9} in  {_price(model.output_price):>9} out  {model.priced_at:10}"
+    costs = (
+        f"{_price(model.input_price):>9} in  {_price(model.output_price):>9} out  "
+        f"{model.priced_at:10}"
+    )
     context = f"{model.context:>9,} tokens" if model.context else ""
     took = "" if typical.seconds is None else f"  {typical.seconds:,.0f} s"
     took += "" if typical.answer_tokens is None else f"  {typical.answer_tokens:,.0f} tokens out"
-    notes = ("" if model.batch else "  no batches") + (f"  until {model.deprecated_at}" * bool(model.deprecated_at))
+    notes = ("" if model.batch else "  no batches") + (
+        f"  until {model.deprecated_at}" * bool(model.deprecated_at)
+    )
     return f"{model.id:<46}  {model.task or 'unknown':<14}  {costs}  {context:16}{took}{notes}".rstrip()
 
 
@@ -109,12 +125,18 @@ def _price(dollars: Decimal | None) -> str:
     return "-" if dollars is None else f"${dollars}"
 
 
-# ── refresh ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── refresh ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def _refresh(context: Context, source: Path | None, *, yes: bool) -> None:
     from dropbatch.client.models import known_models, store_list
-    from dropbatch.core.formats.catalog_reader import MAX_LIST_BYTES, CatalogError, changes, stack_catalog, stored_list
+    from dropbatch.core.formats.catalog_reader import (
+        MAX_LIST_BYTES,
+        CatalogError,
+        changes,
+        stack_catalog,
+        stored_list,
+    )
     from dropbatch.core.formats.model_catalog import catalog
 
     stack = context.stack
@@ -138,7 +160,10 @@ def _refresh(context: Context, source: Path | None, *, yes: bool) -> None:
     if not yes and not click.confirm("Keep this list for the stack?", err=True):
         raise SystemExit(Exit.DONE)
     store_list(stack, stored, known.etag)
-    emit({"read_on": new.read_on, "changes": found}, "Jobs that are created from now on use it, within 15 minutes.")
+    emit(
+        {"read_on": new.read_on, "changes": found},
+        "Jobs that are created from now on use it, within 15 minutes.",
+    )
 
 
 def _fetched(context: Context) -> bytes:
@@ -148,7 +173,12 @@ def _fetched(context: Context) -> bytes:
 
     token = os.environ.get("CLOUDFLARE_API_TOKEN", "").strip()
     if not token:
-        note("CLOUDFLARE_API_TOKEN is not set, so the list is read from which Cloudflare's documentation is built.")
+        note(
+            "CLOUDFLARE_API_TOKEN is not set, so the list is read from which Cloudflare's "
+            "documentation is built."
+        )
         return public_models()
     environment = environment_of(context.stack)
-    return account_models(apis_of(environment["WORKERS_AI_BASE_URL"], environment["CLOUDFLARE_ACCOUNT_ID"], token)[0])
+    return account_models(
+        apis_of(environment["WORKERS_AI_BASE_URL"], environment["CLOUDFLARE_ACCOUNT_ID"], token)[0]
+    )

@@ -30,7 +30,10 @@ RUNTIME_FIELDS = frozenset(
         "xray_trace_id",
     }
 )
-"""Fields of a log line that show where it comes from, not what happened; only `--json` prints them."""
+"""Fields of a log line that show where it comes from, not what happened.
+
+Only `--json` prints them.
+"""
 
 
 @click.command()
@@ -46,7 +49,13 @@ def redrive(context: Context) -> None:
 
 @click.command()
 @click.argument("job", required=False)
-@click.option("--since", callback=parse_since, default="10m", show_default=True, help="30m, 12h, 7d, or a date.")
+@click.option(
+    "--since",
+    callback=parse_since,
+    default="10m",
+    show_default=True,
+    help="30m, 12h, 7d, or a date.",
+)
 @click.option("--no-follow", is_flag=True, help="Print what has been logged so far, then exit.")
 @as_json
 @pass_context
@@ -60,7 +69,11 @@ def tail(context: Context, *, job: str | None, since: datetime, no_follow: bool)
 
 
 def _log_line(line: dict[str, Any]) -> str:
-    shown = {name: value for name, value in line.items() if name not in RUNTIME_FIELDS and value not in (None, "")}
+    shown = {
+        name: value
+        for name, value in line.items()
+        if name not in RUNTIME_FIELDS and value not in (None, "")
+    }
     if "exception" in shown:
         shown["exception"] = str(shown["exception"]).strip().rpartition("\n")[2]
     fields = " ".join(f"{name}={value}" for name, value in shown.items())
@@ -72,12 +85,19 @@ def _log_line(line: dict[str, Any]) -> str:
 @as_json
 @pass_context
 def events(context: Context, *, word: Literal["on", "off"] | None) -> None:
-    """Show what is known of Cloudflare's completion events; switch them on, or off and remove their queue."""
+    """Show what is known of Cloudflare's completion events.
+
+    Switch them on, or off and remove their queue.
+    """
     from dropbatch.client.events import look, switch
 
     if word is not None:
         switch(context.stack, word)
-        means = "the next submit makes what is missing" if word == "on" else "the queue at Cloudflare is being removed"
+        means = (
+            "the next submit makes what is missing"
+            if word == "on"
+            else "the queue at Cloudflare is being removed"
+        )
         emit({"events": word}, f"{word}: {means}")
         return
     found = look(context.stack)

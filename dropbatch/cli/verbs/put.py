@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dropbatch.cli.context import Context, as_json, emit, note, options, parse_options, pass_context, strict
+from dropbatch.cli.context import (
+    Context,
+    as_json,
+    emit,
+    note,
+    options,
+    parse_options,
+    pass_context,
+    strict,
+)
 from dropbatch.cli.exits import Exit, in_options, worst
 from dropbatch.errors import Error, UsageError
 
@@ -25,9 +34,13 @@ def upload_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that decide how an upload is read."""
     for option in (
         options,
-        click.option("--name", help="Path under inbox/; for several files a folder, ending in a slash."),
         click.option(
-            "--template", multiple=True, help="For CSV, TSV and text: the prompt, with {column} for each value."
+            "--name", help="Path under inbox/; for several files a folder, ending in a slash."
+        ),
+        click.option(
+            "--template",
+            multiple=True,
+            help="For CSV, TSV and text: the prompt, with {column} for each value.",
         ),
         click.option(
             "--delimiter",
@@ -43,25 +56,38 @@ def upload_options(command: Callable[..., Any]) -> Callable[..., Any]:
             shell_complete=_formats,
             help="Such as csv. Detected if not given.",
         ),
-        click.option("--model", multiple=True, help="The model id, for instance @cf/baai/bge-small-en-v1.5."),
+        click.option(
+            "--model", multiple=True, help="The model id, for instance @cf/baai/bge-small-en-v1.5."
+        ),
     ):
         command = option(command)
     return command
 
 
 @click.command()
-@click.argument("sources", nargs=-1, required=True, type=click.Path(allow_dash=True), metavar="FILE...")
+@click.argument(
+    "sources", nargs=-1, required=True, type=click.Path(allow_dash=True), metavar="FILE..."
+)
 @upload_options
 @click.option(
-    "--no-check", is_flag=True, help="Send it even if the stack would refuse it, or each of its first records."
+    "--no-check",
+    is_flag=True,
+    help="Send it even if the stack would refuse it, or each of its first records.",
 )
-@click.option("--skip-bad", is_flag=True, help="Leave out files that the stack would refuse, and exit with 1.")
-@click.option("--skip-existing", is_flag=True, help="Leave out what the bucket holds already: path, options, content.")
+@click.option(
+    "--skip-bad", is_flag=True, help="Leave out files that the stack would refuse, and exit with 1."
+)
+@click.option(
+    "--skip-existing",
+    is_flag=True,
+    help="Leave out what the bucket holds already: path, options, content.",
+)
 @click.option(
     "--task-token",
     envvar="DROPBATCH_TASK_TOKEN",
     metavar="TOKEN",
-    help="Of the execution of AWS Step Functions that waits for the job. A secret: better in DROPBATCH_TASK_TOKEN.",
+    help="Of the execution of AWS Step Functions that waits for the job. A secret: better in "
+    "DROPBATCH_TASK_TOKEN.",
 )
 @click.option("--wait", is_flag=True, help="Wait until the jobs are over.")
 @click.option(
@@ -91,8 +117,8 @@ def put(
 ) -> None:
     """Upload files. Each becomes a job.
 
-    FILE may be a folder, a pipe, - for standard input, s3://bucket/key or s3://bucket/prefix/. Of a folder, names that
-    begin with . or _ are left out.
+    FILE may be a folder, a pipe, - for standard input, s3://bucket/key or s3://bucket/prefix/. Of a
+    folder, names that begin with . or _ are left out.
     """
     from dropbatch.cli import sending
     from dropbatch.cli.following import Following, path_in
@@ -105,14 +131,22 @@ def put(
         raise UsageError("A task token is for one file: an execution waits for one job.")
     resumed = sending.since(folder, skip_existing=skip_existing)
     files = sending.Sending(
-        context.stack, planned, options, skip_bad=skip_bad, existing_since=resumed, task_token=task_token
+        context.stack,
+        planned,
+        options,
+        skip_bad=skip_bad,
+        existing_since=resumed,
+        task_token=task_token,
     )
     following = Following(strict=strict, folder=folder, many=many, replaces=True)
     if folder:
         files.resumes = following.go_on = "The same command goes on."
     submissions = files.check(records=not no_check)
     if folder:
-        places = {one.place: path_in(folder, upload_path(one.key)) if many else folder for one in submissions}
+        places = {
+            one.place: path_in(folder, upload_path(one.key)) if many else folder
+            for one in submissions
+        }
         sending.begin(folder, places)
     jobs = files.send(submissions)
     code = following.follow(jobs) if jobs and (wait or folder) else Exit.DONE
@@ -122,7 +156,9 @@ def put(
 @click.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @upload_options
-@click.option("--offline", is_flag=True, help="Check on this machine; the default if no stack is found.")
+@click.option(
+    "--offline", is_flag=True, help="Check on this machine; the default if no stack is found."
+)
 @as_json
 @pass_context
 def validate(
@@ -159,7 +195,9 @@ def _report(
     return check_source(file, name, options)
 
 
-def _options(*, options: Sequence[str], format_: Sequence[str], **given: Sequence[str]) -> dict[str, Any]:
+def _options(
+    *, options: Sequence[str], format_: Sequence[str], **given: Sequence[str]
+) -> dict[str, Any]:
     """The options that were given: a second value of one would replace the first unseen.
 
     Raises:
@@ -168,6 +206,8 @@ def _options(*, options: Sequence[str], format_: Sequence[str], **given: Sequenc
     from dropbatch.core.options import metadata_of
 
     named = {"format": format_, **given}
-    found = parse_options(options, ((name, value) for name, values in named.items() for value in values))
+    found = parse_options(
+        options, ((name, value) for name, values in named.items() for value in values)
+    )
     metadata_of(found)
     return found

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dropbatch.cli.context import Context, as_json, emit, note, options, parse_options, pass_context, strict
+from dropbatch.cli.context import (
+    Context,
+    as_json,
+    emit,
+    note,
+    options,
+    parse_options,
+    pass_context,
+    strict,
+)
 from dropbatch.cli.exits import Exit, in_options, worst
 from dropbatch.client.job import Job
 from dropbatch.client.results import EXPORTS
@@ -27,14 +36,29 @@ if TYPE_CHECKING:
     "folder",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="The folder, or that of the folders of several jobs; the job's id, or this folder, if not given.",
+    help="The folder, or that of the folders of several jobs; the job's id, or this folder, if "
+    "not given.",
 )
 @click.option(
-    "--merged", is_flag=True, help="Also write the output with each record's newest answer, retries included."
+    "--merged",
+    is_flag=True,
+    help="Also write the output with each record's newest answer, retries included.",
 )
-@click.option("--as", "kinds", type=click.Choice(tuple(EXPORTS)), multiple=True, help="Also write the records so.")
-@click.option("--no-columns", is_flag=True, help="With --as: leave out the columns of the table that was uploaded.")
-@click.option("--force", is_flag=True, help="Replace what another job or program wrote in the folder.")
+@click.option(
+    "--as",
+    "kinds",
+    type=click.Choice(tuple(EXPORTS)),
+    multiple=True,
+    help="Also write the records so.",
+)
+@click.option(
+    "--no-columns",
+    is_flag=True,
+    help="With --as: leave out the columns of the table that was uploaded.",
+)
+@click.option(
+    "--force", is_flag=True, help="Replace what another job or program wrote in the folder."
+)
 @click.option("--strict", is_flag=True, help="Exit with 3 if answers of a retry cannot be merged.")
 @as_json
 @pass_context
@@ -56,9 +80,16 @@ def get(
     found, many = context.jobs(jobs)
     if folder and folder.is_file():
         raise UsageError(f"{folder} is a file. -o names a folder.")
-    wanted: dict[str, Any] = {"merged": merged, "exports": kinds, "columns": not no_columns, "force": force}
+    wanted: dict[str, Any] = {
+        "merged": merged,
+        "exports": kinds,
+        "columns": not no_columns,
+        "force": force,
+    }
     if many:
-        code = Following(folder=folder or Path(), many=True, download=wanted, whole=strict).collect(found)
+        code = Following(folder=folder or Path(), many=True, download=wanted, whole=strict).collect(
+            found
+        )
         raise SystemExit(worst(code, context.code))
     (job,) = found
     done = get_files(job, folder or Path(job.id), **wanted)
@@ -85,7 +116,9 @@ def _exit_of(job: Job, manifest: dict[str, Any]) -> Exit:
 @strict
 @as_json
 @pass_context
-def retry(context: Context, *, jobs: Sequence[str], options: Sequence[str], wait: bool, strict: bool) -> None:
+def retry(
+    context: Context, *, jobs: Sequence[str], options: Sequence[str], wait: bool, strict: bool
+) -> None:
     """Try jobs' failed records again, each as a new job with the same options."""
     from dropbatch.cli.following import Following
 
@@ -117,7 +150,11 @@ def retry(context: Context, *, jobs: Sequence[str], options: Sequence[str], wait
 @click.argument("job")
 @click.option("--open", "open_", is_flag=True, help="Open it in a browser.")
 @click.option(
-    "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Where to save it."
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Where to save it.",
 )
 @as_json
 @pass_context

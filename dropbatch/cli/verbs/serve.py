@@ -15,19 +15,32 @@ KEY, MODEL = "DROPBATCH_API_KEY", "DROPBATCH_MODEL"
 
 
 @click.command()
-@click.option("--port", type=click.IntRange(0, 65_535), default=8_000, show_default=True, help="0 for a free one.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65_535),
+    default=8_000,
+    show_default=True,
+    help="0 for a free one.",
+)
 @click.option("--host", help=f"Listen on this address, not only for this machine. Needs {KEY}.")
-@click.option("--model", envvar=MODEL, show_envvar=True, help="For files that name none of Workers AI's, but gpt-….")
+@click.option(
+    "--model",
+    envvar=MODEL,
+    show_envvar=True,
+    help="For files that name none of Workers AI's, but gpt-….",
+)
 @pass_context
 def serve(context: Context, *, port: int, host: str | None, model: str | None) -> None:
     """Serve OpenAI's Batch API: programs only change OPENAI_BASE_URL.
 
-    The first line printed is the base URL; each request has a line on standard error. If DROPBATCH_API_KEY is set, each
-    request must have it.
+    The first line printed is the base URL; each request has a line on standard error. If
+    DROPBATCH_API_KEY is set, each request must have it.
     """
     key = os.environ.get(KEY, "")
     if host is not None and not key:
-        raise UsageError(f"--host lets other machines call: set {KEY} to a key that each request must have.")
+        raise UsageError(
+            f"--host lets other machines call: set {KEY} to a key that each request must have."
+        )
     from dropbatch.core.formats.model_catalog import is_model
 
     if model is not None and not is_model(model):
@@ -35,7 +48,9 @@ def serve(context: Context, *, port: int, host: str | None, model: str | None) -
     try:
         from dropbatch.openai_api.server import base_url, listen, make_server
     except ImportError as error:
-        raise UsageError(f"{error.name} is not installed: pip install 'dropbatch[serve]'.") from error
+        raise UsageError(
+            f"{error.name} is not installed: pip install 'dropbatch[serve]'."
+        ) from error
 
     logging.basicConfig(format="%(asctime)s %(message)s", level=logging.WARNING)
     logging.getLogger("dropbatch.openai_api").setLevel(logging.INFO)

@@ -48,7 +48,7 @@ def pyarrow() -> Any:  # noqa: ANN401 - pyarrow has no types
     return pa
 
 
-# ── a record's answer ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── a record's answer ─────────────────────────────────────────────────────────────────────────────
 
 
 def vector_of(record: Record) -> list[float] | None:
@@ -60,7 +60,9 @@ def vector_of(record: Record) -> list[float] | None:
     result = record.result
     if isinstance(result, str):  # A table's cell holds an embedding as the API's JSON.
         members = members_of(result.encode()) if result.startswith("{") else None
-        result = msgspec.json.decode(result) if members and {"shape", "data"} <= members.keys() else None
+        result = (
+            msgspec.json.decode(result) if members and {"shape", "data"} <= members.keys() else None
+        )
     if not isinstance(result, dict):
         return None
     if isinstance(result.get("embedding"), dict):  # Gemini's
@@ -80,7 +82,8 @@ def vector_of(record: Record) -> list[float] | None:
 def _only(record: Record, found: list[Any]) -> list[float] | None:
     if len(found) > 1:
         raise Error(
-            f"Record {record.id} has {len(found)} vectors. Send one text a record, or read them with `Job.results()`."
+            f"Record {record.id} has {len(found)} vectors. Send one text a record, or read "
+            "them with `Job.results()`."
         )
     one = found[0].get("values") if isinstance(found[0], dict) else found[0]
     return _numbers(one) if isinstance(one, list) else None
@@ -91,13 +94,16 @@ def _numbers(found: list[Any]) -> list[float] | None:
 
 
 def text_of(record: Record) -> str | None:
-    """A record's answer as text: its text or its tool calls, else the result as JSON; None if it failed."""
+    """A record's answer as text: its text or its tool calls, else the result as JSON.
+
+    None if it failed.
+    """
     if record.result is None:
         return None
     return record.result if isinstance(record.result, str) else answer_text(encode(record.result))
 
 
-# ── columns ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── columns ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def width_of(files: ResultFiles) -> int:
@@ -113,9 +119,10 @@ def width_of(files: ResultFiles) -> int:
 def record_batches(files: ResultFiles, *, columns: bool = False) -> Any:  # noqa: ANN401
     """A job's records as a `pyarrow.RecordBatchReader`.
 
-    Columns: `id` int64, `external_reference` string, `success` bool, `embedding` fixed_size_list<float32>[n] or
-    `answer` string, `error_code` and `error_message` string. Of a table, if its columns are wanted: these, then
-    `success` and the answer's; if the table has one of these names, the answer's is `answer_2`.
+    Columns: `id` int64, `external_reference` string, `success` bool, `embedding`
+    fixed_size_list<float32>[n] or `answer` string, `error_code` and `error_message` string. Of a
+    table, if its columns are wanted: these, then `success` and the answer's; if the table has one
+    of these names, the answer's is `answer_2`.
 
     Args:
         files: the job's.
@@ -137,14 +144,23 @@ def record_batches(files: ResultFiles, *, columns: bool = False) -> Any:  # noqa
     return _beside(pa, files, own, schema, batches)
 
 
-def _beside(pa: Any, files: ResultFiles, own: OwnColumns, schema: Any, batches: Iterable[Any]) -> Any:  # noqa: ANN401
+def _beside(
+    pa: Any, files: ResultFiles, own: OwnColumns, schema: Any, batches: Iterable[Any]
+) -> Any:  # noqa: ANN401
     """Batches of answers beside the columns of the table that was uploaded."""
     success, answer, *errors = [one.with_name(own.free(one.name)) for one in schema][2:]
-    fields = [*map(pa.field, own.own, own.kinds), success, answer, *(pa.field(one, pa.string()) for one in own.members)]
+    fields = [
+        *map(pa.field, own.own, own.kinds),
+        success,
+        answer,
+        *(pa.field(one, pa.string()) for one in own.members),
+    ]
     whole = pa.schema([*fields, *errors])
 
     def joined() -> Iterator[Any]:
-        for batch, (mine, members) in zip(batches, cells(pa, files, own, CHUNK_RECORDS), strict=True):
+        for batch, (mine, members) in zip(
+            batches, cells(pa, files, own, CHUNK_RECORDS), strict=True
+        ):
             made = batch.columns[2:]
             yield pa.RecordBatch.from_arrays([*mine, *made[:2], *members, *made[2:]], schema=whole)
 
@@ -178,7 +194,9 @@ def _chunks(records: Iterator[Record]) -> Iterator[list[Record]]:
 
 def _batch(pa: Any, records: list[Record], schema: Any, width: int) -> Any:  # noqa: ANN401
     if width:
-        answers = _vectors(pa, [vector_of(one) if one.success else None for one in records], width, records)
+        answers = _vectors(
+            pa, [vector_of(one) if one.success else None for one in records], width, records
+        )
     else:
         answers = pa.array([text_of(one) for one in records], pa.string())
     columns = [
@@ -193,7 +211,9 @@ def _batch(pa: Any, records: list[Record], schema: Any, width: int) -> Any:  # n
 
 
 def _reference(value: Any) -> str | None:  # noqa: ANN401
-    return value if value is None or isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return (
+        value if value is None or isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    )
 
 
 def _vectors(pa: Any, vectors: list[list[float] | None], width: int, records: list[Record]) -> Any:  # noqa: ANN401
@@ -201,18 +221,23 @@ def _vectors(pa: Any, vectors: list[list[float] | None], width: int, records: li
     blank = array("f", bytes(4 * width))
     for record, vector in zip(records, vectors, strict=True):
         if vector is not None and len(vector) != width:
-            raise Error(f"Record {record.id} has a vector of {len(vector)} numbers; the first has {width}.")
+            raise Error(
+                f"Record {record.id} has a vector of {len(vector)} numbers; the first has {width}."
+            )
         numbers.extend(blank if vector is None else vector)
     mask = pa.array([one is None for one in vectors]) if None in vectors else None
     values = pa.Array.from_buffers(pa.float32(), len(numbers), [None, pa.py_buffer(numbers)])
     return pa.FixedSizeListArray.from_arrays(values, width, mask=mask)
 
 
-# ── the native format, read by Arrow's JSON reader ───────────────────────────────────────────────────────────────────
+# ── the native format, read by Arrow's JSON reader ────────────────────────────────────────────────
 
 
 def _native_batches(pa: Any, output: Iterable[bytes], schema: Any, width: int) -> Iterator[Any]:  # noqa: ANN401
-    """Embeddings are read by Arrow's JSON reader, a block at a time; what it does not take is read line by line."""
+    """Embeddings are read by Arrow's JSON reader, a block at a time.
+
+    What it does not take is read line by line.
+    """
     for block in _whole_lines(output):
         made = _read_vectors(pa, block, schema, width)
         if made is not None:
@@ -267,7 +292,9 @@ def _read_vectors(pa: Any, block: bytes, schema: Any, width: int) -> Any:  # noq
     errors = table.column("error").chunk(0)
     answers = with_gaps(pa, pa.FixedSizeListArray.from_arrays(values, width), found)
     columns = [table.column(name).chunk(0) for name in ("id", "external_reference", "success")]
-    return pa.RecordBatch.from_arrays([*columns, answers, errors.field("code"), errors.field("message")], schema=schema)
+    return pa.RecordBatch.from_arrays(
+        [*columns, answers, errors.field("code"), errors.field("message")], schema=schema
+    )
 
 
 def with_gaps(pa: Any, vectors: Any, found: Any) -> Any:  # noqa: ANN401

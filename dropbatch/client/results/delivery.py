@@ -44,16 +44,23 @@ def deliver(
     force: bool = False,
     manifest: dict[str, Any] | None = None,
 ) -> Delivery:
-    """Do what `dropbatch.client.job.Job.download` says; read the manifest only if it is not given."""
+    """Do what `dropbatch.client.job.Job.download` says.
+
+    Read the manifest only if it is not given.
+    """
     exports = (exports,) if isinstance(exports, str) else exports
     if unknown := sorted(set(exports) - EXPORTS.keys()):
-        raise UsageError(f"There is no export {unknown[0]!r}. It must be one of {', '.join(EXPORTS)}.")
+        raise UsageError(
+            f"There is no export {unknown[0]!r}. It must be one of {', '.join(EXPORTS)}."
+        )
     if exports:
         from dropbatch.client.results.exports import check_exports, export_folder
 
         check_exports(job, exports, merged=merged)
     beside = [EXPORTS[kind] for kind in exports]
-    files = download(job, folder, progress, beside=beside, merged=merged, force=force, manifest=manifest)
+    files = download(
+        job, folder, progress, beside=beside, merged=merged, force=force, manifest=manifest
+    )
     with writing(folder):
         newest = merge_retries(job, folder) if merged else None
         records = newest.files() if newest else None

@@ -1,4 +1,7 @@
-"""Downloading results. Each file is checked against the manifest's SHA-256; an interrupted download is resumed."""
+"""Downloading results.
+
+Each file is checked against the manifest's SHA-256; an interrupted download is resumed.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,11 @@ if TYPE_CHECKING:
 
     from dropbatch.client.job_files import JobFiles
 
-MANIFEST, BEDROCK_MANIFEST, MERGED_ERRORS = "manifest.json", "manifest.json.out", "errors.merged.jsonl"
+MANIFEST, BEDROCK_MANIFEST, MERGED_ERRORS = (
+    "manifest.json",
+    "manifest.json.out",
+    "errors.merged.jsonl",
+)
 
 
 @dataclass(frozen=True)
@@ -55,7 +62,8 @@ def download(
 
     Raises:
         NotFound: the job is not over.
-        UsageError: the folder has another job's files, or files of the same names, or cannot be written.
+        UsageError: the folder has another job's files, or files of the same names, or cannot be
+            written.
         Error: a file does not match the manifest.
     """
     manifest = manifest or job.manifest()
@@ -63,7 +71,11 @@ def download(
     entries = [*manifest["files"], *_bedrock_manifest(job, manifest)]
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        outputs = [merged_name(one["name"]) for one in manifest["files"] if merged and one["kind"] == "output"]
+        outputs = [
+            merged_name(one["name"])
+            for one in manifest["files"]
+            if merged and one["kind"] == "output"
+        ]
         outputs += [MERGED_ERRORS] if outputs else []
         written = [*entries, *({"name": name, "sha256": None} for name in (*beside, *outputs))]
         partial = _claim(folder, manifest, written, force=force)
@@ -85,10 +97,19 @@ def _bedrock_manifest(job: JobFiles, manifest: dict[str, Any]) -> list[dict[str,
     found = job.stack.ask("head_object", job.folder + BEDROCK_MANIFEST)
     if found is None:
         return []
-    return [{"name": BEDROCK_MANIFEST, "kind": "manifest", "bytes": found["ContentLength"], "sha256": None}]
+    return [
+        {
+            "name": BEDROCK_MANIFEST,
+            "kind": "manifest",
+            "bytes": found["ContentLength"],
+            "sha256": None,
+        }
+    ]
 
 
-def _claim(folder: Path, manifest: dict[str, Any], entries: list[dict[str, Any]], *, force: bool) -> Path:
+def _claim(
+    folder: Path, manifest: dict[str, Any], entries: list[dict[str, Any]], *, force: bool
+) -> Path:
     """Make sure that a folder has no other job's files, and write down whose it is.
 
     Raises:
@@ -101,7 +122,8 @@ def _claim(folder: Path, manifest: dict[str, Any], entries: list[dict[str, Any]]
             continue
         if not force:
             raise UsageError(
-                f"{folder} has the files of job {owner['job_id']}. Choose another `folder`, or replace them with "
+                f"{folder} has the files of job {owner['job_id']}. Choose another "
+                "`folder`, or replace them with "
                 "`force=True`."
             )
         _remove_files(folder, owner)
@@ -115,7 +137,9 @@ def _claim(folder: Path, manifest: dict[str, Any], entries: list[dict[str, Any]]
 
 
 def refuse_paths(manifest: dict[str, Any]) -> None:
-    """Make sure that no name in a manifest leads out of the folder, before anything there is touched.
+    """Make sure that no name in a manifest leads out of the folder.
+
+    Before anything there is touched.
 
     Raises:
         Error: one does.
@@ -123,7 +147,8 @@ def refuse_paths(manifest: dict[str, Any]) -> None:
     for entry in manifest["files"]:
         if not is_file_name(entry["name"]):
             raise Error(
-                f"The manifest of job {manifest['job_id']} names a file {entry['name']!r}, which is not the name of a "
+                f"The manifest of job {manifest['job_id']} names a file {entry['name']!r}, "
+                "which is not the name of a "
                 "result."
             )
 
@@ -137,7 +162,9 @@ def read_manifest(path: Path) -> dict[str, Any] | None:
     if not isinstance(found, dict) or not isinstance(found.get("job_id"), str):
         return None
     files = found.get("files")
-    return found if isinstance(files, list) and all(isinstance(one, dict) for one in files) else None
+    return (
+        found if isinstance(files, list) and all(isinstance(one, dict) for one in files) else None
+    )
 
 
 def _remove_files(folder: Path, manifest: dict[str, Any]) -> None:
@@ -147,13 +174,19 @@ def _remove_files(folder: Path, manifest: dict[str, Any]) -> None:
 
 
 def remove_unchanged(folder: Path, manifest: dict[str, Any]) -> None:
-    """Remove a job's files that are as they were downloaded, what was downloaded in part, and its manifest.
+    """Remove a job's files that are as they were downloaded, what was downloaded in part.
+
+    And its manifest.
 
     Raises:
         UsageError: one cannot be removed.
     """
     owned = {MANIFEST, *((BEDROCK_MANIFEST,) if manifest.get("format") == "bedrock" else ())}
-    digests = {name: entry.get("sha256") for entry in manifest["files"] if is_file_name(name := entry.get("name"))}
+    digests = {
+        name: entry.get("sha256")
+        for entry in manifest["files"]
+        if is_file_name(name := entry.get("name"))
+    }
     with writing(folder):
         for name, digest in digests.items():
             if (folder / name).is_file() and _sha256(folder / name).hexdigest() == digest:
@@ -173,7 +206,9 @@ def written_names(manifest: dict[str, Any]) -> set[str]:
 def _refuse_others(folder: Path, entry: dict[str, Any], *, force: bool) -> None:
     """Refuse to replace a file that another program wrote."""
     target = folder / entry["name"]
-    is_same = entry["sha256"] and target.is_file() and _sha256(target).hexdigest() == entry["sha256"]
+    is_same = (
+        entry["sha256"] and target.is_file() and _sha256(target).hexdigest() == entry["sha256"]
+    )
     if target.exists() and not is_same:
         if not force:
             raise _not_ours(target)
@@ -183,7 +218,9 @@ def _refuse_others(folder: Path, entry: dict[str, Any], *, force: bool) -> None:
 
 
 def _not_ours(path: Path) -> UsageError:
-    return UsageError(f"{path} exists, and is no file of this job. Choose another `folder`, or use `force=True`.")
+    return UsageError(
+        f"{path} exists, and is no file of this job. Choose another `folder`, or use `force=True`."
+    )
 
 
 def merged_name(output: str) -> str:
@@ -224,7 +261,11 @@ def download_file(
     """
     name, size = entry["name"], entry["bytes"]
     target, partial = folder / name, folder / f"{name}.part"
-    if target.is_file() and target.stat().st_size == size and entry["sha256"] in {None, _sha256(target).hexdigest()}:
+    if (
+        target.is_file()
+        and target.stat().st_size == size
+        and entry["sha256"] in {None, _sha256(target).hexdigest()}
+    ):
         progress(name, size, size)
         return Downloaded(target, size, 0)
     there = partial.stat().st_size if partial.exists() else 0
@@ -239,14 +280,18 @@ def download_file(
     if entry["sha256"] not in {None, digest}:
         partial.unlink()
         raise Error(
-            f"{job.folder}{name} does not match the manifest: its SHA-256 is {digest}, expected {entry['sha256']}. The "
-            "download was deleted. Run the command again; if it fails again, the object was changed."
+            f"{job.folder}{name} does not match the manifest: its SHA-256 is {digest}, "
+            f"expected {entry['sha256']}. The "
+            "download was deleted. Run the command again; if it fails again, the object "
+            "was changed."
         )
     partial.replace(target)
     return Downloaded(target, size, size - there)
 
 
-def _append(job: JobFiles, entry: dict[str, Any], partial: Path, progress: Callable[[str, int, int], None]) -> str:
+def _append(
+    job: JobFiles, entry: dict[str, Any], partial: Path, progress: Callable[[str, int, int], None]
+) -> str:
     """Download what a file lacks; return its SHA-256."""
     partial.touch()
     digest = _sha256(partial)

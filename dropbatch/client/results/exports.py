@@ -1,4 +1,6 @@
-"""A job's columns as files: Parquet, Arrow, CSV, JSON Lines, NumPy's format, Cloudflare Vectorize's. Needs pyarrow.
+"""A job's columns as files.
+
+Parquet, Arrow, CSV, JSON Lines, NumPy's format, Cloudflare Vectorize's. Needs pyarrow.
 
 Records are written some at a time, so that memory does not grow with them.
 """
@@ -13,7 +15,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dropbatch.client.results import EXPORTS
-from dropbatch.client.results.columns import pyarrow, record_batches, vector_column, width_of, with_gaps
+from dropbatch.client.results.columns import (
+    pyarrow,
+    record_batches,
+    vector_column,
+    width_of,
+    with_gaps,
+)
 from dropbatch.client.results.downloads import blocks_of, blocks_of_file
 from dropbatch.client.results.reading import files_of
 from dropbatch.core.formats.base import encode_line as encode
@@ -29,13 +37,19 @@ if TYPE_CHECKING:
 VECTORS_ONLY = frozenset({"npy", "vectorize"})
 MAX_VECTORIZE_NUMBERS = 1_536
 MAX_VECTORIZE_ID = 64
-"""Bytes of a vector's id. Source of these: https://developers.cloudflare.com/vectorize/platform/limits/."""
+"""Bytes of a vector's id.
+
+Source of these: https://developers.cloudflare.com/vectorize/platform/limits/.
+"""
 MAX_VECTORIZE_REFERENCE = 10_000
 """Bytes of a reference in a vector's metadata, which has up to 10 KiB."""
 
 
 class _Written(NamedTuple):
-    """How many records were written, failed ones left out, and given an id because of their reference."""
+    """How many records were written, failed ones left out.
+
+    And given an id because of their reference.
+    """
 
     records: int
     left_out: int = 0
@@ -50,7 +64,8 @@ class Exported:
         path: the file.
         records: in it.
         left_out: failed records that it leaves out.
-        renamed: of Vectorize's: records whose id is not their reference, because that is missing, long or not unique.
+        renamed: of Vectorize's: records whose id is not their reference, because that is missing,
+            long or not unique.
     """
 
     path: Path
@@ -69,7 +84,8 @@ def check_exports(job: JobFiles, kinds: Iterable[str], *, merged: bool) -> None:
 
     Raises:
         NotFound: the job is not over, or has no output.
-        UsageError: pyarrow is not installed, or a kind takes embeddings alone and the job's answers are others.
+        UsageError: pyarrow is not installed, or a kind takes embeddings alone and the job's answers
+            are others.
     """
     pyarrow()
     files = files_of(job.manifest(), lambda entry: blocks_of(job, entry))
@@ -79,10 +95,14 @@ def check_exports(job: JobFiles, kinds: Iterable[str], *, merged: bool) -> None:
 
 def _require_vectors(kind: str, *, has_vectors: bool) -> None:
     if kind in VECTORS_ONLY and not has_vectors:
-        raise UsageError(f"{kind}: the job's answers are no embeddings. Choose parquet, arrow, csv or jsonl.")
+        raise UsageError(
+            f"{kind}: the job's answers are no embeddings. Choose parquet, arrow, csv or jsonl."
+        )
 
 
-def export_folder(folder: Path, kind: str, merged: ResultFiles | None = None, *, columns: bool = True) -> Exported:
+def export_folder(
+    folder: Path, kind: str, merged: ResultFiles | None = None, *, columns: bool = True
+) -> Exported:
     """Write one file beside a job's downloaded results.
 
     Args:
@@ -101,7 +121,12 @@ def export_folder(folder: Path, kind: str, merged: ResultFiles | None = None, *,
 
 
 def export(
-    kind: str, files: ResultFiles, folder: Path, manifest: Mapping[str, Any], *, columns: bool = True
+    kind: str,
+    files: ResultFiles,
+    folder: Path,
+    manifest: Mapping[str, Any],
+    *,
+    columns: bool = True,
 ) -> Exported:
     """Write one file of a job's records.
 
@@ -146,9 +171,13 @@ def _write_csv(batches: Any, path: Path, _manifest: Mapping[str, Any]) -> _Writt
     from pyarrow import csv
 
     vectors = vector_column(batches.schema)
-    schema = pa.schema([(one.name, pa.string() if one.name == vectors else one.type) for one in batches.schema])
+    schema = pa.schema(
+        [(one.name, pa.string() if one.name == vectors else one.type) for one in batches.schema]
+    )
     with csv.CSVWriter(str(path), schema) as writer:
-        return _Written(_each(batches, lambda batch: writer.write_batch(_as_text(pa, batch, schema))))
+        return _Written(
+            _each(batches, lambda batch: writer.write_batch(_as_text(pa, batch, schema)))
+        )
 
 
 def _as_text(pa: Any, batch: Any, schema: Any) -> Any:  # noqa: ANN401
@@ -157,7 +186,9 @@ def _as_text(pa: Any, batch: Any, schema: Any) -> Any:  # noqa: ANN401
         return batch
     texts = _vector_texts(batch)
     at = batch.schema.names.index(vectors)
-    return pa.RecordBatch.from_arrays([*batch.columns[:at], texts, *batch.columns[at + 1 :]], schema=schema)
+    return pa.RecordBatch.from_arrays(
+        [*batch.columns[:at], texts, *batch.columns[at + 1 :]], schema=schema
+    )
 
 
 def _write_jsonl(batches: Any, path: Path, _manifest: Mapping[str, Any]) -> _Written:  # noqa: ANN401
@@ -170,25 +201,36 @@ def _write_jsonl(batches: Any, path: Path, _manifest: Mapping[str, Any]) -> _Wri
                 return
             rows = batch.drop_columns(vectors).to_pylist()
             for row, vector in zip(rows, _vector_texts(batch).to_pylist(), strict=True):
-                file.write(b'%b,"%b":%b}\n' % (encode(row)[:-1], vectors.encode(), (vector or "null").encode()))
+                file.write(
+                    b'%b,"%b":%b}\n'
+                    % (encode(row)[:-1], vectors.encode(), (vector or "null").encode())
+                )
 
         return _Written(_each(batches, write))
 
 
 def _vector_texts(batch: Any) -> Any:  # noqa: ANN401
-    """The embeddings as JSON arrays, each number with as few digits as a float32 needs; null for none."""
+    """The embeddings as JSON arrays, each number with as few digits as a float32 needs.
+
+    Null for none.
+    """
     pa = pyarrow()
     column = batch.column(vector_column(batch.schema))
     vectors, width = column.drop_null(), column.type.list_size
     numbers = vectors.flatten().cast(pa.string())
-    lists = pa.ListArray.from_arrays(pa.array(range(0, len(numbers) + 1, width), pa.int32()), numbers)
+    lists = pa.ListArray.from_arrays(
+        pa.array(range(0, len(numbers) + 1, width), pa.int32()), numbers
+    )
     joined = pa.compute.binary_join(lists, ",")
     texts = pa.compute.binary_join_element_wise("[", joined, "]", "")
     return texts if not column.null_count else with_gaps(pa, texts, column)
 
 
 def _write_npy(batches: Any, path: Path, _manifest: Mapping[str, Any]) -> _Written:  # noqa: ANN401
-    """One row a record, float32, NaN where the record failed; the header is written again when the rows are known."""
+    """One row a record, float32, NaN where the record failed.
+
+    The header is written again when the rows are known.
+    """
     width = batches.schema.field("embedding").type.list_size
     gap = array("f", [float("nan")] * width).tobytes()
     with path.open("wb") as file:
@@ -197,7 +239,11 @@ def _write_npy(batches: Any, path: Path, _manifest: Mapping[str, Any]) -> _Writt
         def write(batch: Any) -> None:  # noqa: ANN401
             column = batch.column("embedding")
             if not column.null_count:
-                file.write(column.flatten().buffers()[1][4 * column.offset * width :][: 4 * width * len(column)])
+                file.write(
+                    column.flatten().buffers()[1][4 * column.offset * width :][
+                        : 4 * width * len(column)
+                    ]
+                )
                 return
             for one in column.to_pylist():
                 file.write(gap if one is None else array("f", one).tobytes())
@@ -215,13 +261,19 @@ def _npy_header(rows: int, width: int) -> bytes:
 
 
 def _write_vectorize(batches: Any, path: Path, manifest: Mapping[str, Any]) -> _Written:  # noqa: ANN401
-    """Cloudflare Vectorize's lines: https://developers.cloudflare.com/vectorize/best-practices/insert-vectors/.
+    """Cloudflare Vectorize's lines.
 
-    A vector's id is its record's reference. Vectorize refuses a file with a long id, and of two vectors with one id it
-    keeps one, so a record whose reference is missing, long or another record's has an id of its own.
+    Https://developers.cloudflare.com/vectorize/best-practices/insert-vectors/.
+
+    A vector's id is its record's reference. Vectorize refuses a file with a long id, and of two
+    vectors with one id it keeps one, so a record whose reference is missing, long or another
+    record's has an id of its own.
     """
     if (width := batches.schema.field("embedding").type.list_size) > MAX_VECTORIZE_NUMBERS:
-        raise UsageError(f"vectorize: vectors of {width:,} numbers; Vectorize takes up to {MAX_VECTORIZE_NUMBERS:,}.")
+        raise UsageError(
+            f"vectorize: vectors of {width:,} numbers; Vectorize takes up to "
+            f"{MAX_VECTORIZE_NUMBERS:,}."
+        )
     written = left_out = renamed = 0
     with path.open("wb") as file, closing(sqlite3.connect("", isolation_level=None)) as database:
         database.execute("CREATE TABLE ids (id TEXT PRIMARY KEY) WITHOUT ROWID")
@@ -229,13 +281,19 @@ def _write_vectorize(batches: Any, path: Path, manifest: Mapping[str, Any]) -> _
         for batch in batches:
             names = ("id", "external_reference")
             ids, references = (batch.column(name).to_pylist() for name in names)
-            for id_, reference, vector in zip(ids, references, _vector_texts(batch).to_pylist(), strict=True):
+            for id_, reference, vector in zip(
+                ids, references, _vector_texts(batch).to_pylist(), strict=True
+            ):
                 if vector is None:
                     left_out += 1
                     continue
                 metadata = {"model": manifest["model"], "record": id_}
                 name = reference
-                if not reference or len(reference.encode()) > MAX_VECTORIZE_ID or not _is_new(database, reference):
+                if (
+                    not reference
+                    or len(reference.encode()) > MAX_VECTORIZE_ID
+                    or not _is_new(database, reference)
+                ):
                     name = f"{manifest['job_id']}-{id_}"
                     metadata |= _kept(reference)
                     renamed += 1
@@ -251,7 +309,11 @@ def _is_new(database: sqlite3.Connection, id_: str) -> bool:
 
 def _kept(reference: str | None) -> dict[str, str]:
     """A reference as metadata, if there is room for it."""
-    return {"external_reference": reference} if reference and len(encode(reference)) < MAX_VECTORIZE_REFERENCE else {}
+    return (
+        {"external_reference": reference}
+        if reference and len(encode(reference)) < MAX_VECTORIZE_REFERENCE
+        else {}
+    )
 
 
 def _each(batches: Any, write: Callable[[Any], None]) -> int:  # noqa: ANN401

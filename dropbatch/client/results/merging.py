@@ -1,9 +1,12 @@
-"""`get --merged`: a job's output with each record's newest answer, from the job and from its retries.
+"""`get --merged`: a job's output with each record's newest answer.
+
+From the job and from its retries.
 
 `errors.merged.jsonl` has the newest error of each record that still failed.
 
-Record k of a retry is line k of its parent's retry file. Where the numbers of records differ, or a reference, a record
-is found by its reference alone, if no other has it. A record that cannot be placed so is left out and named.
+Record k of a retry is line k of its parent's retry file. Where the numbers of records differ, or a
+reference, a record is found by its reference alone, if no other has it. A record that cannot be
+placed so is left out and named.
 
 Answers are collected in a temporary SQLite database, so that memory does not grow with them.
 """
@@ -21,7 +24,13 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from dropbatch.client.job_files import JobFiles
-from dropbatch.client.results.downloads import MERGED_ERRORS, blocks_of_file, download_file, merged_name, refuse_paths
+from dropbatch.client.results.downloads import (
+    MERGED_ERRORS,
+    blocks_of_file,
+    download_file,
+    merged_name,
+    refuse_paths,
+)
 from dropbatch.client.results.reading import (
     DEFAULT_FORMAT,
     ResultFiles,
@@ -53,8 +62,11 @@ CREATE TABLE found (id INTEGER PRIMARY KEY, reference TEXT, success INTEGER);
 CREATE TABLE placed (id INTEGER PRIMARY KEY, place INTEGER);
 CREATE TABLE answers (place INTEGER PRIMARY KEY, line BLOB, success INTEGER);
 """
-"""Each job's failed records, the oldest job's first, with their line in its retry file and their errors; a retry's
-records and their places in the first job; and the answers for these places."""
+"""Each job's failed records, the oldest job's first.
+
+With their line in its retry file and their errors; a retry's
+records and their places in the first job; and the answers for these places.
+"""
 _STILL_FAILED = """
 SELECT place, line FROM failures
 WHERE age IN (SELECT max(age) FROM failures WHERE place IS NOT NULL GROUP BY place)
@@ -62,7 +74,8 @@ AND place NOT IN (SELECT place FROM answers WHERE success) ORDER BY place
 """
 _BY_NUMBER = "FROM found JOIN failures ON failures.number = found.id WHERE failures.job = ?"
 _BY_REFERENCE = (
-    "FROM found JOIN failures USING (reference) WHERE failures.job = ? GROUP BY reference HAVING count(*) = 1"
+    "FROM found JOIN failures USING (reference) WHERE failures.job = ? GROUP BY reference "
+    "HAVING count(*) = 1"
 )
 
 _ID = re.compile(rb'\{"id":\d+,')
@@ -97,7 +110,9 @@ class Skipped(NamedTuple):
 
 @dataclass
 class Merged:
-    """The merged output, how many answers of how many retries are in it, and what could not be placed.
+    """The merged output, how many answers of how many retries are in it.
+
+    And what could not be placed.
 
     Attributes:
         path: the output.
@@ -122,7 +137,9 @@ class Merged:
 
 @contextmanager
 def merged_files(job: JobFiles) -> Iterator[ResultFiles]:
-    """A job's records with the answers of its retries, in temporary files. Warns of each retry that is skipped.
+    """A job's records with the answers of its retries, in temporary files.
+
+    Warns of each retry that is skipped.
 
     Raises:
         NotFound: the job is not over, or has no output.
@@ -149,7 +166,10 @@ def merge_retries(job: JobFiles, folder: Path) -> Merged:
     first = _fetch(job, folder)
     if first is None:
         raise NotFound(f"Job {job.id} has no output.")
-    with TemporaryDirectory(dir=folder) as scratch, closing(Merging(first, Path(scratch))) as merging:
+    with (
+        TemporaryDirectory(dir=folder) as scratch,
+        closing(Merging(first, Path(scratch))) as merging,
+    ):
         for child, parent in _retries(job, merging.merged):
             own = Path(scratch) / child
             own.mkdir()
@@ -158,7 +178,8 @@ def merge_retries(job: JobFiles, folder: Path) -> Merged:
             except NotFound as error:
                 merging.merged.skipped.append(Skipped(child, 0, str(error)))
                 continue
-            if files and files.output.stat().st_size:  # A retry that was cancelled early has read no record.
+            # A retry that was cancelled early has read no record.
+            if files and files.output.stat().st_size:
                 merging.add(files, parent)
         return merging.write()
 
@@ -176,7 +197,13 @@ def _fetch(job: JobFiles, folder: Path) -> Files | None:
     if "output" not in paths:
         return None
     retry_lines = entries["retry"]["lines"] if "retry" in entries else 0
-    return Files(job.id, manifest["format"] or DEFAULT_FORMAT, retry_lines, paths["output"], paths.get("errors"))
+    return Files(
+        job.id,
+        manifest["format"] or DEFAULT_FORMAT,
+        retry_lines,
+        paths["output"],
+        paths.get("errors"),
+    )
 
 
 def _retries(job: JobFiles, merged: Merged) -> list[tuple[str, str]]:
@@ -234,7 +261,8 @@ class Merging:
         total = self._place(retry, parent)
         self._add_failures(retry)
         self._db.execute(
-            "UPDATE failures SET place = (SELECT place FROM placed WHERE placed.id = failures.id) WHERE job = ?",
+            "UPDATE failures SET place = (SELECT place FROM placed WHERE placed.id = "
+            "failures.id) WHERE job = ?",
             (retry.job_id,),
         )
         self._retry_lines[retry.job_id] = retry.retry_lines
@@ -247,8 +275,10 @@ class Merging:
         self.merged.retries += placed > 0
         if placed < total:
             message = (
-                f"{total - placed:,} of its {total:,} records cannot be matched: they are not the records of the retry "
-                f"file of job {parent}, which has {self._retry_lines[parent]:,}, or have no reference of their own."
+                f"{total - placed:,} of its {total:,} records cannot be matched: they are "
+                "not the records of the retry "
+                f"file of job {parent}, which has {self._retry_lines[parent]:,}, or have "
+                "no reference of their own."
             )
             self.merged.skipped.append(Skipped(retry.job_id, total - placed, message))
 
@@ -272,7 +302,9 @@ class Merging:
         if first := next(failed, None):
             self.merged.errors = errors
             with _whole(errors) as file:
-                file.writelines(_with_id(line, place) + b"\n" for place, line in chain([first], failed))
+                file.writelines(
+                    _with_id(line, place) + b"\n" for place, line in chain([first], failed)
+                )
         return self.merged
 
     def _mismatch(self, retry: Files, parent: str) -> str:
@@ -298,16 +330,22 @@ class Merging:
         )
         total = self._count("SELECT count(*) FROM found")
         numbered = self._count("SELECT count(number) FROM failures WHERE job = ?", parent)
-        differ = self._count(f"SELECT count(*) {_BY_NUMBER} AND found.reference <> failures.reference", parent)
+        differ = self._count(
+            f"SELECT count(*) {_BY_NUMBER} AND found.reference <> failures.reference", parent
+        )
         same = total == numbered == self._retry_lines[parent] and not differ
         execute(
-            f"INSERT INTO placed SELECT found.id, failures.place {_BY_NUMBER if same else _BY_REFERENCE}", (parent,)
+            "INSERT INTO placed SELECT found.id, failures.place "
+            f"{_BY_NUMBER if same else _BY_REFERENCE}",
+            (parent,),
         )
         return total
 
     def _placed_lines(self, retry: Files) -> Iterator[tuple[int, bytes, int]]:
         """A retry's lines that have a place, with it, and whether they are answers."""
-        placed = self._db.execute("SELECT id, place, success FROM found LEFT JOIN placed USING (id) ORDER BY id")
+        placed = self._db.execute(
+            "SELECT id, place, success FROM found LEFT JOIN placed USING (id) ORDER BY id"
+        )
         for line, (_, place, success) in zip(_lines(retry), placed, strict=True):
             if place is not None:
                 yield place, line, success
@@ -339,7 +377,10 @@ def _whole(path: Path) -> Iterator[BinaryIO]:
 
 
 def _were_retried(code: str, _request: Json) -> bool:
-    """Whether the retry file of an older version has a failed record: it had those that do not fit their format."""
+    """Whether the retry file of an older version has a failed record.
+
+    It had those that do not fit their format.
+    """
     return code == "bad_record" or code not in NOT_RETRIED
 
 
@@ -355,7 +396,10 @@ def _failures(
 
 
 def _as_json(reference: Any) -> str | None:  # noqa: ANN401
-    """A reference as JSON, in one spelling: `é` may be written as an escape, or `/`, and a number in many ways."""
+    """A reference as JSON, in one spelling.
+
+    `é` may be written as an escape, or `/`, and a number in many ways.
+    """
     return None if reference is None else encode(reference).decode()
 
 
@@ -370,7 +414,11 @@ def _lines(files: Files) -> Iterator[bytes]:
 
 
 def _header(files: Files) -> bytes:
-    return next(table_rows(blocks_of_file(files.output)), b"") if FORMATS[files.format].is_table else b""
+    return (
+        next(table_rows(blocks_of_file(files.output)), b"")
+        if FORMATS[files.format].is_table
+        else b""
+    )
 
 
 def _in_place_of(line: bytes, answer: bytes, at: int, format_: str) -> bytes:
@@ -382,5 +430,8 @@ def _in_place_of(line: bytes, answer: bytes, at: int, format_: str) -> bytes:
 
 
 def _with_id(line: bytes, place: int) -> bytes:
-    """A line with its record's id; one that has no id stays. Objects within it may begin with an `id` of the user's."""
+    """A line with its record's id; one that has no id stays.
+
+    Objects within it may begin with an `id` of the user's.
+    """
     return _ID.sub(b'{"id":%d,' % place, line, count=1) if _ID.match(line) else line

@@ -1,4 +1,7 @@
-"""The columns of a table that was uploaded, as Arrow's: its output has them before the answer. Needs pyarrow."""
+"""The columns of a table that was uploaded, as Arrow's: its output has them before the answer.
+
+Needs pyarrow.
+"""
 
 from __future__ import annotations
 
@@ -60,8 +63,9 @@ class OwnColumns(NamedTuple):
 def own_columns(pa: Any, files: ResultFiles) -> OwnColumns | None:  # noqa: ANN401
     """The columns of a table's output; None of an empty one. Reads all rows, to find the types.
 
-    A column of numbers, or of `true` and `false`, is one of these if every cell is written as Arrow writes them and
-    none is in quotes, so that no text changes: `007` and `1.50` stay text. Dates are text.
+    A column of numbers, or of `true` and `false`, is one of these if every cell is written as Arrow
+    writes them and none is in quotes, so that no text changes: `007` and `1.50` stay text. Dates
+    are text.
     """
     rows = table_rows(files.output())
     header = next(rows, b"")
@@ -83,7 +87,9 @@ def own_columns(pa: Any, files: ResultFiles) -> OwnColumns | None:  # noqa: ANN4
                 kinds[at] &= _kinds_of(pa, cell)
                 if not kinds[at]:
                     left.discard(at)
-    types = (_type(pa, kind) if some else pa.string() for kind, some in zip(kinds, seen, strict=True))
+    types = (
+        _type(pa, kind) if some else pa.string() for kind, some in zip(kinds, seen, strict=True)
+    )
     return OwnColumns(delimiter, tuple(columns.names), answer, tuple(types))
 
 
@@ -105,8 +111,12 @@ def _type(pa: Any, kinds: set[str]) -> Any:  # noqa: ANN401
     return pa.string()
 
 
-def cells(pa: Any, files: ResultFiles, columns: OwnColumns, size: int) -> Iterator[tuple[list[Any], list[Any]]]:  # noqa: ANN401
-    """The upload's own columns, and those of the answer's members, some rows at a time, as Arrow's arrays.
+def cells(
+    pa: Any, files: ResultFiles, columns: OwnColumns, size: int
+) -> Iterator[tuple[list[Any], list[Any]]]:
+    """The upload's own columns, and those of the answer's members, some rows at a time.
+
+    As Arrow's arrays.
 
     Args:
         pa: pyarrow.
@@ -121,7 +131,8 @@ def cells(pa: Any, files: ResultFiles, columns: OwnColumns, size: int) -> Iterat
         own = [_array(pa, [one[at] for one in read], kind) for at, kind in enumerate(columns.kinds)]
         first = columns.answer + 1
         members = [
-            pa.array([one[at] for one in read], pa.string()) for at in range(first, first + len(columns.members))
+            pa.array([one[at] for one in read], pa.string())
+            for at in range(first, first + len(columns.members))
         ]
         yield own, members
 

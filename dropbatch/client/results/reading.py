@@ -1,7 +1,9 @@
-"""Reading a job's results: each record with its answer or its error, in input order, whatever the upload's format.
+"""Reading a job's results.
 
-A record's place in the output is its id, and `errors.jsonl` has the id of each failed record. So the two files, read
-side by side, tell every record's fate in every format.
+Each record with its answer or its error, in input order, whatever the upload's format.
+
+A record's place in the output is its id, and `errors.jsonl` has the id of each failed record. So
+the two files, read side by side, tell every record's fate in every format.
 """
 
 from __future__ import annotations
@@ -41,10 +43,11 @@ class Record:
 
     Attributes:
         id: its position in the upload, from 0.
-        external_reference: the user's own name for it (`custom_id`, `recordId`, `key`, a column); None without one.
+        external_reference: the user's own name for it (`custom_id`, `recordId`, `key`, a column);
+            None without one.
         success: whether it was answered.
-        result: the API's result; in a format of other vendors their body; in a table the answer's text. None if it
-            failed.
+        result: the API's result; in a format of other vendors their body; in a table the answer's
+            text. None if it failed.
         error: None if it was answered.
     """
 
@@ -94,7 +97,9 @@ class ResultFiles(NamedTuple):
         return records_of(self.output(), self.errors(), self.format)
 
 
-def files_of(manifest: dict[str, Any], blocks: Callable[[dict[str, Any]], Iterable[bytes]]) -> ResultFiles:
+def files_of(
+    manifest: dict[str, Any], blocks: Callable[[dict[str, Any]], Iterable[bytes]]
+) -> ResultFiles:
     """A job's files.
 
     Args:
@@ -109,7 +114,9 @@ def files_of(manifest: dict[str, Any], blocks: Callable[[dict[str, Any]], Iterab
         raise NotFound(f"Job {manifest['job_id']} has no output.")
     output, errors = entries["output"], entries.get("errors")
     return ResultFiles(
-        lambda: blocks(output), lambda: blocks(errors) if errors else (), manifest["format"] or DEFAULT_FORMAT
+        lambda: blocks(output),
+        lambda: blocks(errors) if errors else (),
+        manifest["format"] or DEFAULT_FORMAT,
     )
 
 
@@ -127,7 +134,9 @@ def records_of(output: Iterable[bytes], errors: Iterable[bytes], format_: str) -
     yield from matched(enumerate(answers_of(output, format_)), read_failures(errors))
 
 
-def matched(answers: Iterable[tuple[int, tuple[Any, Any]]], failures: Iterator[Failure]) -> Iterator[Record]:
+def matched(
+    answers: Iterable[tuple[int, tuple[Any, Any]]], failures: Iterator[Failure]
+) -> Iterator[Record]:
     """Records of other formats than the native one.
 
     Args:
@@ -195,9 +204,9 @@ def _rows(output: Iterable[bytes]) -> Iterator[tuple[Any, Any]]:
     delimiter = delimiter_of(header + b"\n")
     columns = Columns(header, delimiter)
     answer = answer_column(columns)
-    reference = Columns(delimiter.join(split_row(header.removeprefix(BOM), delimiter)[:answer]), delimiter).find(
-        REFERENCE_COLUMNS
-    )
+    reference = Columns(
+        delimiter.join(split_row(header.removeprefix(BOM), delimiter)[:answer]), delimiter
+    ).find(REFERENCE_COLUMNS)
     for row in rows:
         fields = split_row(row, delimiter)
         if len(fields) != len(columns.names):
@@ -213,11 +222,14 @@ def _field(written: bytes, delimiter: bytes) -> str:
 
 
 def answer_column(columns: Columns) -> int:
-    """The position of the answer in an output's row: the last column whose name Dropbatch made for it."""
+    """The position of the answer in an output's row.
+
+    The last column whose name Dropbatch made for it.
+    """
     return max(at for at, name in enumerate(columns.names) if IS_ANSWER.fullmatch(name))
 
 
-# ── lines and rows ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── lines and rows ────────────────────────────────────────────────────────────────────────────────
 
 
 def lines_of(blocks: Iterable[bytes]) -> Iterator[bytes]:
@@ -241,7 +253,9 @@ def table_rows(blocks: Iterable[bytes]) -> Iterator[bytes]:
         beginning += block
     delimiter = delimiter_of(beginning)
     bom = BOM if beginning.startswith(BOM) else b""  # Before it, a quote would begin no field.
-    for window in read_rows(_chain(beginning.removeprefix(BOM), stream), delimiter, limit=MAX_ROW_BYTES):
+    for window in read_rows(
+        _chain(beginning.removeprefix(BOM), stream), delimiter, limit=MAX_ROW_BYTES
+    ):
         for row in window.records:
             if isinstance(row, OverlongRecord):
                 raise Error(f"A row has {row.length:,} bytes, more than {MAX_ROW_BYTES:,}.")

@@ -1,7 +1,8 @@
 """Frames, and Parquet and Arrow files, as the CSV that is uploaded. Needs pyarrow.
 
-A column that cannot be a cell, such as a list, is left out with a warning unless it is needed: it is the input, the
-reference, or in the template. Whole numbers are written as such, also where missing values made floats of them.
+A column that cannot be a cell, such as a list, is left out with a warning unless it is needed: it
+is the input, the reference, or in the template. Whole numbers are written as such, also where
+missing values made floats of them.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ if TYPE_CHECKING:
 CHUNK_BYTES = 1 << 20
 SUFFIXES = (".parquet", ".pq", ".arrow", ".arrows", ".ipc", ".feather")
 PARQUET, ARROW_FILE, ARROW_STREAM, OLD_FEATHER = b"PAR1", b"ARROW1", b"\xff\xff\xff\xff", b"FEA1"
-"""What the files begin with; a stream of Arrow is what `Dataset.save_to_disk` of Hugging Face writes."""
+"""What the files begin with.
+
+A stream of Arrow is what `Dataset.save_to_disk` of Hugging Face writes.
+"""
 MAGIC_BYTES = 6
 MAX_WHOLE = float(1 << 63)
 SCIENTIFIC = 1e10
@@ -53,7 +57,9 @@ def arrow() -> Any:  # noqa: ANN401 - pyarrow has no types
         import pyarrow.compute
         import pyarrow.ipc
     except ImportError:
-        raise UsageError("Frames, Parquet and Arrow files need pyarrow: pip install 'dropbatch[data]'.") from None
+        raise UsageError(
+            "Frames, Parquet and Arrow files need pyarrow: pip install 'dropbatch[data]'."
+        ) from None
     return pa
 
 
@@ -62,7 +68,7 @@ def is_table(beginning: bytes) -> bool:
     return beginning.startswith((PARQUET, ARROW_FILE, ARROW_STREAM, OLD_FEATHER))
 
 
-# ── files ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── files ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def table_of_file(file: Any) -> Table:  # noqa: ANN401 - a path, or a binary file that can be read again
@@ -75,7 +81,9 @@ def table_of_file(file: Any) -> Table:  # noqa: ANN401 - a path, or a binary fil
     try:
         beginning = _beginning_of(file)
         if beginning.startswith(OLD_FEATHER):
-            raise UsageError("It is Feather's first version. Write it again as version 2, or as Parquet.")
+            raise UsageError(
+                "It is Feather's first version. Write it again as version 2, or as Parquet."
+            )
         if beginning.startswith(ARROW_FILE):
             return _arrow_table(pa, pa.ipc.open_file, file)
         if beginning.startswith(ARROW_STREAM):
@@ -125,10 +133,13 @@ def _arrow_table(pa: Any, reader: Any, file: Any) -> Table:  # noqa: ANN401
     return Table(opened.schema, batches)
 
 
-# ── frames ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── frames ────────────────────────────────────────────────────────────────────────────────────────
 
 _UNREADABLE = (TypeError, ValueError, OverflowError)
-"""What pandas and pyarrow raise for values that make no column; a `UnicodeEncodeError` is one, and Arrow's own are."""
+"""What pandas and pyarrow raise for values that make no column.
+
+A `UnicodeEncodeError` is one, and Arrow's own are.
+"""
 
 
 def table_of_frame(frame: Any) -> Table:  # noqa: ANN401
@@ -164,12 +175,15 @@ def _pandas(pa: Any, frame: Any) -> tuple[Any, dict[str, str]]:  # noqa: ANN401
         try:
             pa.array(column, from_pandas=True)
         except UnicodeEncodeError:
-            # Half of a surrogate pair: the bytes are no UTF-8, so this row fails alone, as in any file.
+            # Half of a surrogate pair: the bytes are no UTF-8, so this row fails alone, as in any
+            # file.
             column = column.astype(object).map(
                 lambda one: one.encode("utf-8", "surrogatepass") if isinstance(one, str) else one
             )
         except (*_UNREADABLE, pa.ArrowException) as error:
-            why[str(name)] = f"{_first_other(column) or _words(error)}. Give it one type: text or numbers"
+            why[str(name)] = (
+                f"{_first_other(column) or _words(error)}. Give it one type: text or numbers"
+            )
             continue
         columns[name] = column
     return type(frame)(columns, index=frame.index), why
@@ -202,11 +216,13 @@ def _words(error: Exception) -> str:
     return ". ".join(str(one).rstrip(".") for one in error.args)
 
 
-# ── columns ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── columns ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def csv_chunks(table: Table, template: str = "") -> Iterator[bytes]:
-    """A table as CSV, some rows at a time: a header, then a row a record; null and NaN are the empty cell.
+    """A table as CSV, some rows at a time: a header, then a row a record.
+
+    Null and NaN are the empty cell.
 
     A null of an only column would be a blank line, which is no row; it is written as "".
 
@@ -215,7 +231,8 @@ def csv_chunks(table: Table, template: str = "") -> Iterator[bytes]:
         template: the option, which names columns; empty if it is not given here.
 
     Raises:
-        UsageError: a column that is needed cannot be written; two have one name; later, the file is damaged.
+        UsageError: a column that is needed cannot be written; two have one name; later, the file is
+            damaged.
     """
     pa = arrow()
     names = [one for one in table.schema.names if not one.startswith("__index_level_")]
@@ -288,7 +305,7 @@ def _plain(kind: Any) -> Any:  # noqa: ANN401
     return kind.storage_type if is_text else kind
 
 
-# ── rows ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── rows ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _chunks(pa: Any, table: Table, kept: list[str]) -> Iterator[bytes]:  # noqa: ANN401
@@ -300,7 +317,9 @@ def _chunks(pa: Any, table: Table, kept: list[str]) -> Iterator[bytes]:  # noqa:
     try:
         for batch in table.batches(kept):
             for rows in _slices(batch):
-                columns = [_cells(pa, rows.column(name), name, row, only=len(kept) == 1) for name in kept]
+                columns = [
+                    _cells(pa, rows.column(name), name, row, only=len(kept) == 1) for name in kept
+                ]
                 cells = pa.record_batch(columns, kept)
                 options = csv.WriteOptions(include_header=False)
                 with csv.CSVWriter(written, cells.schema, write_options=options) as writer:
@@ -341,19 +360,30 @@ def _cells(pa: Any, column: Any, name: str, row: int, *, only: bool) -> Any:  # 
         return column.cast(pa.string()).fill_null("") if only else column
     except pa.ArrowException as error:
         last = row + len(column)
-        raise UsageError(f"Rows {row + 1:,} to {last:,} of column {name!r} cannot be written: {error}") from error
+        raise UsageError(
+            f"Rows {row + 1:,} to {last:,} of column {name!r} cannot be written: {error}"
+        ) from error
 
 
 def _numbers(pa: Any, column: Any) -> Any:  # noqa: ANN401
-    """Floats, of which whole ones are written without a fraction and an exponent, and NaN is null."""
+    """Floats, of which whole ones are written without a fraction and an exponent.
+
+    And NaN is null.
+    """
     compute = pa.compute
     column = column.cast(pa.float32()) if pa.types.is_float16(column.type) else column
     column = compute.if_else(compute.is_nan(column), pa.scalar(None, column.type), column)
     size = compute.abs(column)
-    is_whole = compute.and_(compute.less(size, MAX_WHOLE), compute.equal(compute.floor(column), column))
+    is_whole = compute.and_(
+        compute.less(size, MAX_WHOLE), compute.equal(compute.floor(column), column)
+    )
     if compute.all(is_whole, min_count=0).as_py():
         return column.cast(pa.int64())
     if not compute.any(compute.and_(is_whole, compute.greater_equal(size, SCIENTIFIC))).as_py():
         return column
-    whole = compute.if_else(is_whole, column, pa.scalar(0, column.type)).cast(pa.int64()).cast(pa.string())
+    whole = (
+        compute.if_else(is_whole, column, pa.scalar(0, column.type))
+        .cast(pa.int64())
+        .cast(pa.string())
+    )
     return compute.if_else(is_whole, whole, column.cast(pa.string()))

@@ -25,13 +25,18 @@ READS_AT_ONCE = 16
 EVER = datetime.min.replace(tzinfo=UTC)
 
 
-def find_existing(stack: Stack, submissions: Sequence[Submission], since: datetime = EVER) -> dict[str, Uploaded]:
-    """Find the uploads that need not be sent. A listing a page, and a call for each that may be the same.
+def find_existing(
+    stack: Stack, submissions: Sequence[Submission], since: datetime = EVER
+) -> dict[str, Uploaded]:
+    """Find the uploads that need not be sent.
+
+    A listing a page, and a call for each that may be the same.
 
     Args:
         stack: the stack.
-        submissions: what is to be sent; each is read if an object of its size is found. What can be read once is
-            always sent: nothing of it would be left. What the stack reads where it lies is never sent.
+        submissions: what is to be sent; each is read if an object of its size is found. What can be
+            read once is always sent: nothing of it would be left. What the stack reads where it
+            lies is never sent.
         since: uploads that are older do not count.
 
     Returns:
@@ -39,8 +44,14 @@ def find_existing(stack: Stack, submissions: Sequence[Submission], since: dateti
     """
     by_key = {one.key: one for one in submissions if one.opens_again and not one.in_place}
     found: dict[str, Uploaded] = {}
-    candidates = [by_key[key] for key, size in _listed(stack, by_key, since) if by_key[key].size in {None, size}]
-    for submission, same in at_once(lambda one: _same(stack, one, since), candidates, READS_AT_ONCE):
+    candidates = [
+        by_key[key]
+        for key, size in _listed(stack, by_key, since)
+        if by_key[key].size in {None, size}
+    ]
+    for submission, same in at_once(
+        lambda one: _same(stack, one, since), candidates, READS_AT_ONCE
+    ):
         if same:
             found[submission.key] = same
     return found
@@ -53,7 +64,11 @@ def _listed(stack: Stack, by_key: Mapping[str, Any], since: datetime) -> list[tu
     first, last = min(by_key), max(by_key)
     found = []
     for page in pages_of(stack, common_prefix(first, last)):
-        found += [(one["Key"], one["Size"]) for one in page if one["Key"] in by_key and one["LastModified"] >= since]
+        found += [
+            (one["Key"], one["Size"])
+            for one in page
+            if one["Key"] in by_key and one["LastModified"] >= since
+        ]
         if page and page[-1]["Key"] > last:
             break
     return found
@@ -76,13 +91,18 @@ def _same(stack: Stack, submission: Submission, since: datetime) -> Uploaded | N
         submission.release()
     if not is_same:
         return None
-    return Uploaded(submission.key, head.version, head.etag, head.modified, head.size, head.metadata)
+    return Uploaded(
+        submission.key, head.version, head.etag, head.modified, head.size, head.metadata
+    )
 
 
 def _is_copy(stack: Stack, submission: Submission, head: ObjectHead) -> bool:
-    """Whether an object of the same size is a copy: its digest says so or, where none does, its time.
+    """Whether an object of the same size is a copy.
 
-    An object that is encrypted with a key of KMS, or was sent in parts, has an ETag that is no digest of its content.
+    Its digest says so or, where none does, its time.
+
+    An object that is encrypted with a key of KMS, or was sent in parts, has an ETag that is no
+    digest of its content.
     """
     from dropbatch.client.transfer.stored import find_object
 
@@ -92,15 +112,25 @@ def _is_copy(stack: Stack, submission: Submission, head: ObjectHead) -> bool:
 
 
 def _digest_of(head: ObjectHead) -> str:
-    """What the ETag of an object says of its whole content, as if it was sent in one part; empty if nothing."""
+    """What the ETag of an object says of its whole content, as if it was sent in one part.
+
+    Empty if nothing.
+    """
     if head.is_kms or not (matched := re.fullmatch(r"([0-9a-f]{32})(-1)?", head.etag)):
         return ""
     whole, in_part = matched.groups()
-    return head.etag if in_part else f"{hashlib.md5(bytes.fromhex(whole), usedforsecurity=False).hexdigest()}-1"
+    return (
+        head.etag
+        if in_part
+        else f"{hashlib.md5(bytes.fromhex(whole), usedforsecurity=False).hexdigest()}-1"
+    )
 
 
 def _fingerprints(stream: BinaryIO) -> set[str]:
-    """The ETags and checksums that S3 may show for these bytes: sent by one call, or in parts as by `upload`."""
+    """The ETags and checksums that S3 may show for these bytes.
+
+    Sent by one call, or in parts as by `upload`.
+    """
     whole, parts, checksums, crc, count = hashlib.md5(usedforsecurity=False), b"", b"", 0, 0
     while part := stream.read(PART_BYTES):
         whole.update(part)

@@ -31,7 +31,8 @@ class ObjectHead:
         version: its version id; `null` in a bucket without versions.
         modified: of that version.
         metadata: by name, without `x-amz-meta-`.
-        checksum: the CRC32 that S3 keeps, in base64; empty if it was not asked for, or there is none.
+        checksum: the CRC32 that S3 keeps, in base64; empty if it was not asked for, or there is
+            none.
         is_kms: whether a key of KMS encrypts it: then its ETag is no digest of its content.
     """
 
@@ -109,5 +110,7 @@ def pages_of(stack: Stack, prefix: str, after: str = "") -> Iterator[list[dict[s
 
 def common_prefix(first: str, last: str) -> str:
     """The prefix that the first and the last of sorted keys have, and so all between them."""
-    same = next((at for at, (one, other) in enumerate(zip(first, last, strict=False)) if one != other), None)
+    same = next(
+        (at for at, (one, other) in enumerate(zip(first, last, strict=False)) if one != other), None
+    )
     return first[:same] if same is not None else min(first, last, key=len)

@@ -1,7 +1,9 @@
-"""What lies in S3 already as a source: it is copied, read as a table, or read by the stack where it lies.
+"""What lies in S3 already as a source.
 
-The stack reads the objects of its source bucket where they lie. What is asked for by an object's name is then its job,
-as if the object were written now.
+It is copied, read as a table, or read by the stack where it lies.
+
+The stack reads the objects of its source bucket where they lie. What is asked for by an object's
+name is then its job, as if the object were written now.
 """
 
 from __future__ import annotations
@@ -35,7 +37,10 @@ def is_stored(source: object) -> bool:
 
 
 def stored_name(url: str) -> str:
-    """The name of the upload that an object becomes: its own, or that of the table which is made of it."""
+    """The name of the upload that an object becomes.
+
+    Its own, or that of the table which is made of it.
+    """
     name = url.rpartition("/")[2]
     return PurePosixPath(name).with_suffix(".csv").name if _is_table(name) else name
 
@@ -54,7 +59,9 @@ def open_stored(stack: Stack, url: str, template: str) -> Source:
     """
     bucket, head = find_object(stack, url)
     key = url.removeprefix(S3).partition("/")[2]
-    place = {"Bucket": bucket, "Key": key} | ({"VersionId": head.version} if head.version != "null" else {})
+    place = {"Bucket": bucket, "Key": key} | (
+        {"VersionId": head.version} if head.version != "null" else {}
+    )
     etag = head.etag if head.version == "null" else ""
     pinned = place | ({"IfMatch": f'"{etag}"'} if etag else {})
     if _is_table(key):
@@ -66,7 +73,9 @@ def open_stored(stack: Stack, url: str, template: str) -> Source:
             raise
         return table_source(table, stored_name(url), template, head.metadata)
     stream = stream_of(blocks(stack.s3, pinned, head.size))
-    return Source(stored_name(url), stream, head.size, stored=place, etag=etag, metadata=head.metadata)
+    return Source(
+        stored_name(url), stream, head.size, stored=place, etag=etag, metadata=head.metadata
+    )
 
 
 def find_object(stack: Stack, url: str) -> tuple[str, ObjectHead]:
@@ -90,7 +99,10 @@ def _is_table(key: str) -> bool:
 
 
 class _ObjectFile(io.RawIOBase):
-    """An object as a file that can be read anywhere: of a table, only the columns that are needed are fetched."""
+    """An object as a file that can be read anywhere.
+
+    Of a table, only the columns that are needed are fetched.
+    """
 
     def __init__(self, s3: Any, place: dict[str, str], size: int) -> None:  # noqa: ANN401
         self._s3, self._place, self._size, self._at = s3, place, size, 0
@@ -117,13 +129,21 @@ class _ObjectFile(io.RawIOBase):
         return self._at - begun
 
 
-# ── where it lies ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── where it lies ─────────────────────────────────────────────────────────────────────────────────
 
 
 def path_in_place(stack: Stack, url: str) -> str | None:
-    """The path under `inbox/` that an object of the source bucket has; None if the stack cannot read it there."""
+    """The path under `inbox/` that an object of the source bucket has.
+
+    None if the stack cannot read it there.
+    """
     bucket, _, key = url.removeprefix(S3).partition("/")
-    if not bucket or bucket != stack.source_bucket or not key.startswith(stack.source_prefix) or _is_table(key):
+    if (
+        not bucket
+        or bucket != stack.source_bucket
+        or not key.startswith(stack.source_prefix)
+        or _is_table(key)
+    ):
         return None
     path = key.removeprefix(stack.source_prefix).lstrip("/")
     return path if keys.is_upload(keys.INBOX + path) else None
@@ -134,16 +154,22 @@ def upload_in_place(stack: Stack, url: str) -> Uploaded:
     bucket, head = find_object(stack, url)
     path = keys.INBOX + (path_in_place(stack, url) or "")
     key = url.removeprefix(S3).partition("/")[2]
-    return Uploaded(path, head.version, head.etag, head.modified, head.size, head.metadata, bucket, key)
+    return Uploaded(
+        path, head.version, head.etag, head.modified, head.size, head.metadata, bucket, key
+    )
 
 
 def start_in_place(stack: Stack, upload: Uploaded) -> None:
-    """Tell the stack of an object of its source bucket, as EventBridge does. It makes at most one job of a version.
+    """Tell the stack of an object of its source bucket, as EventBridge does.
+
+    It makes at most one job of a version.
 
     Raises:
         NotPermitted: AWS denied it.
     """
-    created = {"key": upload.object_key} | ({"version-id": upload.version} if upload.version != "null" else {})
+    created = {"key": upload.object_key} | (
+        {"version-id": upload.version} if upload.version != "null" else {}
+    )
     event = {
         "source": "aws.s3",
         "detail-type": "Object Created",
@@ -151,4 +177,6 @@ def start_in_place(stack: Stack, upload: Uploaded) -> None:
         "detail": {"bucket": {"name": upload.bucket}, "object": created},
     }
     with aws.explained():
-        stack.service("sqs").send_message(QueueUrl=stack.outputs["UploadQueueUrl"], MessageBody=json.dumps(event))
+        stack.service("sqs").send_message(
+            QueueUrl=stack.outputs["UploadQueueUrl"], MessageBody=json.dumps(event)
+        )

@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING, BinaryIO
 from dropbatch.client.check import check_beginning
 from dropbatch.client.job import Job
 from dropbatch.client.sources import CHUNK_BYTES, Source, open_source, stream_of
-from dropbatch.client.transfer.stored import is_stored, open_stored, path_in_place, start_in_place, upload_in_place
+from dropbatch.client.transfer.stored import (
+    is_stored,
+    open_stored,
+    path_in_place,
+    start_in_place,
+    upload_in_place,
+)
 from dropbatch.client.uploads import copy, upload, upload_key
 from dropbatch.core import keys
 from dropbatch.core.option_values import option_name
@@ -57,10 +63,15 @@ class Submission:
 
     @property
     def place(self) -> tuple[str, str]:
-        """Bucket and key of what becomes a job: the upload's, or the source's if it is read where it lies."""
+        """Bucket and key of what becomes a job.
+
+        The upload's, or the source's if it is read where it lies.
+        """
         if not self.in_place:
             return self.stack.bucket, self.key
-        return self.stack.source_bucket, str(self.source).removeprefix(f"s3://{self.stack.source_bucket}/")
+        return self.stack.source_bucket, str(self.source).removeprefix(
+            f"s3://{self.stack.source_bucket}/"
+        )
 
     def check(self, read: Callable[[str], bytes | None]) -> None:
         """Check the options, and the beginning of the source, by the rules of the stack.
@@ -96,7 +107,9 @@ class Submission:
             what = opened.stored, opened.size or 0, self.key
             uploaded = copy(self.stack, *what, self.metadata, progress, etag=opened.etag)
         else:
-            uploaded = upload(self.stack, self._stream or opened.stream, self.key, self.metadata, progress)
+            uploaded = upload(
+                self.stack, self._stream or opened.stream, self.key, self.metadata, progress
+            )
         return Job.of_upload(self.stack, uploaded)
 
     def _start(self, progress: Callable[[int], None]) -> Job:
@@ -121,13 +134,19 @@ class Submission:
         self._opened = self._stream = None
 
     def release(self) -> None:
-        """Close the source if it can be opened again: of many files, only those that are sent are open."""
+        """Close the source if it can be opened again.
+
+        Of many files, only those that are sent are open.
+        """
         if self.opens_again:
             self.close()
 
     @property
     def opens_again(self) -> bool:
-        """Whether the source can be read twice: it is a file or lies in S3. A pipe gives its bytes once."""
+        """Whether the source can be read twice: it is a file or lies in S3.
+
+        A pipe gives its bytes once.
+        """
         named = isinstance(self.source, str | PathLike)
         return named and (is_stored(self.source) or Path(self.source).is_file())  # type: ignore[arg-type]
 
@@ -146,27 +165,33 @@ def prepare(
         stack: where it is to go.
         source: as for `Client.submit`.
         name: as for `Client.submit`.
-        options: as for `Client.submit`; None for one that is not set. With any, what lies in the source
-            bucket is copied.
+        options: as for `Client.submit`; None for one that is not set. With any, what lies in the
+            source bucket is copied.
         folder: `inbox/` or `validate/`.
         task_token: as for `Client.submit`.
 
     Raises:
         UsageError: the source cannot be read, or the name, an option or the token is wrong.
     """
-    template = next((value for name, value in options.items() if option_name(name) == "template"), None)
+    template = next(
+        (value for name, value in options.items() if option_name(name) == "template"), None
+    )
     opened = _open(stack, source, template)
     submission = Submission(stack, source, "", {}, opened.size, opened, None, template)
     try:
         given = {one: value for one, value in options.items() if value is not None}
         path = path_in_place(stack, str(source)) if opened.stored else None
         as_it_lies = not given and task_token is None
-        submission.in_place = path is not None and name in {None, path} and folder == keys.INBOX and as_it_lies
+        submission.in_place = (
+            path is not None and name in {None, path} and folder == keys.INBOX and as_it_lies
+        )
         submission.key = upload_key(path if name is None else name, opened.name, folder)
         own = metadata_of({**opened.options, **given}, token_metadata(task_token))
         replaced = set(map(option_name, own))
         kept = without_task_token(opened.metadata).items()
-        submission.metadata = {name: value for name, value in kept if option_name(name) not in replaced} | own
+        submission.metadata = {
+            name: value for name, value in kept if option_name(name) not in replaced
+        } | own
     except BaseException:
         submission.close()
         raise
@@ -188,9 +213,14 @@ def _checked(
 ) -> BinaryIO:
     """The stream, after its beginning was read and checked.
 
-    What AWS does not let the caller read may be an `_options.json`: then what seems wrong is only said.
+    What AWS does not let the caller read may be an `_options.json`: then what seems wrong is only
+    said.
     """
-    blocks_, held, errors = iter(lambda: stream.read(CHUNK_BYTES), b""), list[bytes](), list[UsageError]()
+    blocks_, held, errors = (
+        iter(lambda: stream.read(CHUNK_BYTES), b""),
+        list[bytes](),
+        list[UsageError](),
+    )
 
     def kept() -> Iterator[bytes]:
         try:
@@ -221,7 +251,8 @@ def _checked(
             raise
         path = keys.upload_path(key)
         warnings.warn(
-            f"{path}: {error} It is sent, for its folder's _options.json may not be read, and may set this.",
+            f"{path}: {error} It is sent, for its folder's _options.json may not be read, "
+            "and may set this.",
             stacklevel=5,
         )
     if errors:

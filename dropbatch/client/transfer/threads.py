@@ -1,4 +1,7 @@
-"""Calls that are made at the same time, on threads for which an interrupted program does not wait."""
+"""Calls that are made at the same time.
+
+On threads for which an interrupted program does not wait.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,16 @@ In = TypeVar("In")
 Out = TypeVar("Out")
 
 
-def at_once(function: Callable[[In], Out], items: Iterable[In], most: int) -> Iterator[tuple[In, Out]]:
-    """Call a function for each item; yield each item with its result, in the order in which the calls end.
+def at_once(
+    function: Callable[[In], Out], items: Iterable[In], most: int
+) -> Iterator[tuple[In, Out]]:
+    """Call a function for each item.
 
-    An item is taken when a thread is free for it, so that memory does not grow with them. An executor's threads would
-    be waited for when the program ends: a connection that stalls holds one for minutes.
+    Yield each item with its result, in the order in which the calls end.
+
+    An item is taken when a thread is free for it, so that memory does not grow with them. An
+    executor's threads would be waited for when the program ends: a connection that stalls holds one
+    for minutes.
 
     Args:
         function: called from several threads.
@@ -77,7 +85,10 @@ class Calls(Generic[In, Out]):
             self._ended.put((item, [], error))
 
     def result(self) -> tuple[In, Out]:
-        """Wait for the next call that ends; return its item and result, or raise what it has raised."""
+        """Wait for the next call that ends.
+
+        Return its item and result, or raise what it has raised.
+        """
         item, found, error = self._ended.get()
         self.under_way -= 1
         if error is not None:

@@ -1,1 +1,4 @@
-"""Jobs that are looked at: many by one name, until they are over; and what a terminal may show of them."""
+"""Jobs that are looked at: many by one name, until they are over.
+
+And what a terminal may show of them.
+"""

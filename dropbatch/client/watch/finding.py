@@ -1,4 +1,7 @@
-"""Many jobs by one name: those whose paths begin alike or match a pattern. A call a page of a listing, not a job."""
+"""Many jobs by one name: those whose paths begin alike or match a pattern.
+
+A call a page of a listing, not a job.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,10 @@ def jobs_under(stack: Stack, prefix: str) -> Iterator[Job]:
 
 
 def _under(stack: Stack, prefix: str) -> Iterator[Job | str]:
-    """The same, and the paths of notices: of uploads without a job. A path's jobs come before its notice."""
+    """The same, and the paths of notices: of uploads without a job.
+
+    A path's jobs come before its notice.
+    """
     last = ""
     for page in pages_of(stack, _RESULTS + prefix):
         for entry in page:
@@ -60,7 +66,8 @@ def newest_jobs(stack: Stack, name: str) -> Iterator[Job | Error]:
 
     An upload of which S3 tells the stack nothing has no job: it is an error.
 
-    In a pattern, `*` matches any characters, also slashes; a name that ends in a slash means all below it.
+    In a pattern, `*` matches any characters, also slashes; a name that ends in a slash means all
+    below it.
     """
     path = name.removeprefix(f"s3://{stack.bucket}/").lstrip("/")
     path = path.removeprefix(keys.INBOX if path.startswith(keys.INBOX) else _RESULTS)

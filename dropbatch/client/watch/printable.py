@@ -1,12 +1,20 @@
-"""Text from uploaders on a terminal: what would command it is shown instead, and lines fit its width."""
+"""Text from uploaders on a terminal.
+
+What would command it is shown instead, and lines fit its width.
+"""
 
 from __future__ import annotations
 
 import re
 import unicodedata
 
-_COMMANDS = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Control characters, line separators, what changes the direction of writing, and what is no character."""
+_COMMANDS = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+"""Control characters, line separators, what changes the direction of writing.
+
+And what is no character.
+"""
 
 
 def printable(text: str) -> str:
@@ -15,11 +23,15 @@ def printable(text: str) -> str:
 
 
 def columns_of(text: str) -> int:
-    """How many columns of a terminal a text takes: letters of East Asia take two, combining marks none."""
+    """How many columns of a terminal a text takes.
+
+    Letters of East Asia take two, combining marks none.
+    """
     if text.isascii():
         return len(text)
     return sum(
-        0 if unicodedata.combining(one) or unicodedata.category(one) == "Cf" else 1 + _is_wide(one) for one in text
+        0 if unicodedata.combining(one) or unicodedata.category(one) == "Cf" else 1 + _is_wide(one)
+        for one in text
     )
 
 

@@ -1,9 +1,9 @@
 """Watching jobs: which are over, and how far the others are.
 
-Few jobs are read one after another. Of many, a listing a page tells which are over, not a call a job: a job's results
-lie in a folder, whose `status.json` is there once the job exists, and its `manifest.json` once it is over; both are
-seen in listings of the folders' common prefix. Where that has more of other jobs than of these, the jobs are read one
-by one, some at a time.
+Few jobs are read one after another. Of many, a listing a page tells which are over, not a call a
+job: a job's results lie in a folder, whose `status.json` is there once the job exists, and its
+`manifest.json` once it is over; both are seen in listings of the folders' common prefix. Where that
+has more of other jobs than of these, the jobs are read one by one, some at a time.
 """
 
 from __future__ import annotations
@@ -51,12 +51,17 @@ class FewJobs:
         self.statuses: dict[str, dict[str, Any]] = {job.id: {"state": "splitting"} for job in jobs}
 
     def look(self) -> Iterator[tuple[JobFiles, dict[str, Any] | Error]]:
-        """Look once; yield each job that is over now with its manifest, or with the error that its files are gone."""
+        """Look once; yield each job that is over now with its manifest.
+
+        Or with the error that its files are gone.
+        """
         for job in list(self.left):
             try:
                 self.statuses[job.id], manifest, is_gone = _read(job, self.statuses[job.id])
             except ConnectionLost as error:
-                self.statuses[job.id] = self.statuses[job.id] | {"waiting_for": connection_lost(error)}
+                self.statuses[job.id] = self.statuses[job.id] | {
+                    "waiting_for": connection_lost(error)
+                }
                 continue
             except Error as error:
                 self.left.remove(job)
@@ -67,13 +72,19 @@ class FewJobs:
                 yield job, manifest
             elif not is_gone:
                 self._gone_since.pop(job.id, None)
-            elif time.monotonic() - self._gone_since.setdefault(job.id, time.monotonic()) >= self._seconds:
+            elif (
+                time.monotonic() - self._gone_since.setdefault(job.id, time.monotonic())
+                >= self._seconds
+            ):
                 self.left.remove(job)
                 yield job, _deleted(job)
 
 
 def _deleted(job: JobFiles) -> NotFound:
-    return NotFound(f"The results of job {job.id} were deleted: nothing tells how it ended, or whether it is over.")
+    return NotFound(
+        f"The results of job {job.id} were deleted: nothing tells how it ended, or "
+        "whether it is over."
+    )
 
 
 def connection_lost(error: ConnectionLost) -> dict[str, str]:
@@ -81,12 +92,21 @@ def connection_lost(error: ConnectionLost) -> dict[str, str]:
     return {"code": "connection_lost", "message": f"{error} It is tried again."}
 
 
-def _read(job: JobFiles, last: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any] | None, bool]:
-    """A job's status, or the last one; its manifest once it is over; and whether one that must be there is missing."""
+def _read(
+    job: JobFiles, last: dict[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any] | None, bool]:
+    """A job's status, or the last one; its manifest once it is over.
+
+    And whether one that must be there is missing.
+    """
     found = job.stack.read_json(f"{job.folder}status.json")
     current = found or last
     # The last status.json is written moments after the manifest.
-    if found and found["state"] not in FINAL_JOB_STATES | {"finalizing"} and found.get("fraction_done") != 1:
+    if (
+        found
+        and found["state"] not in FINAL_JOB_STATES | {"finalizing"}
+        and found.get("fraction_done") != 1
+    ):
         return current, None, False
     manifest = job.stack.read_json(f"{job.folder}manifest.json")
     if not manifest:
@@ -108,7 +128,8 @@ class ManyJobs:
 
         Args:
             jobs: of one stack.
-            seconds: after which without any new job those that do not exist are looked for one by one, and given up.
+            seconds: after which without any new job those that do not exist are looked for one by
+                one, and given up.
         """
         self.left = {job.folder: job for job in jobs}
         self.statuses: dict[str, dict[str, Any]] = {}
@@ -119,7 +140,9 @@ class ManyJobs:
         self._lists = True
 
     def look(self) -> Iterator[tuple[JobFiles, dict[str, Any] | Error]]:
-        """Look once; yield each job that is over now with its manifest, or with the error that it does not exist.
+        """Look once; yield each job that is over now with its manifest.
+
+        Or with the error that it does not exist.
 
         Raises:
             ConnectionLost: nothing is lost; look again later.
@@ -161,7 +184,11 @@ class ManyJobs:
     def _look_at(self, changed: dict[str, str]) -> None:
         """Read the status of the first jobs that are not over, of each whose status has changed."""
         shown = sorted(changed, key=lambda folder: self.left[folder].id)[:SHOWN_JOBS]
-        self.statuses = {path: self.statuses[path] for one in shown if (path := self.left[one].path) in self.statuses}
+        self.statuses = {
+            path: self.statuses[path]
+            for one in shown
+            if (path := self.left[one].path) in self.statuses
+        }
         new = [folder for folder in shown if self._read.get(folder) != changed[folder]]
 
         def read(folder: str) -> dict[str, Any] | None:
@@ -179,7 +206,10 @@ class ManyJobs:
                 self._note_final(folder, status)
 
     def _note_final(self, folder: str, status: dict[str, Any]) -> None:
-        """Note a job whose manifest is there, unless it was deleted: the last status.json is written after it."""
+        """Note a job whose manifest is there, unless it was deleted.
+
+        The last status.json is written after it.
+        """
         if status["state"] in FINAL_JOB_STATES:
             self._final.add(folder)
 
@@ -204,7 +234,10 @@ class ManyJobs:
             yield self.left.pop(folder), manifest or _deleted(jobs[folder])
 
     def _missing(self) -> Iterator[tuple[JobFiles, Error]]:
-        """Look for jobs one by one: another upload may have a job's id, so that it got its own; or it was deleted."""
+        """Look for jobs one by one: another upload may have a job's id, so that it got its own.
+
+        Or it was deleted.
+        """
         absent = {folder: job for folder, job in self.left.items() if folder not in self._exist}
 
         def status_of(folder: str) -> dict[str, Any] | Error | None:
@@ -228,7 +261,8 @@ class ManyJobs:
                 self._note_final(job.folder, status)
             elif job.uploaded:
                 why = (
-                    f"{job.path} has no job after {self._seconds:.0f} seconds. `dropbatch doctor` looks for the cause."
+                    f"{job.path} has no job after {self._seconds:.0f} seconds. `dropbatch "
+                    "doctor` looks for the cause."
                 )
                 yield job, NotFound(why)
             else:

@@ -1,5 +1,8 @@
-"""Formats of uploads: records in a user's own shape become requests, and answers are written in that shape.
+"""Formats of uploads.
 
-Pure: no module here knows S3, the ledger or HTTP. `base` holds the interface, `registry` the table of formats. The
-native format's module only adds a job's defaults: without them, its records are sent as they are.
+Records in a user's own shape become requests, and answers are written in that shape.
+
+Pure: no module here knows S3, the ledger or HTTP. `base` holds the interface, `registry` the table
+of formats. The native format's module only adds a job's defaults: without them, its records are
+sent as they are.
 """

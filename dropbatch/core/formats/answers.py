@@ -1,7 +1,10 @@
-"""What the API answered to one request, whatever the model's shape: a text, tool calls, embeddings, tokens.
+"""What the API answered to one request, whatever the model's shape.
 
-Shapes: Workers AI's own (`response`, `translated_text`, `text`), chat and text completions (`choices`), Responses
-objects (`output`), and embeddings (`data`, or `response` of arrays). Nothing here raises.
+A text, tool calls, embeddings, tokens.
+
+Shapes: Workers AI's own (`response`, `translated_text`, `text`), chat and text completions
+(`choices`), Responses objects (`output`), and embeddings (`data`, or `response` of arrays). Nothing
+here raises.
 """
 
 from __future__ import annotations
@@ -24,15 +27,28 @@ from dropbatch.core.formats.conversion.tools import ToolCall, tool_calls_of
 if TYPE_CHECKING:
     import msgspec
 
-TEXT_MEMBERS = ("response", "translated_text", "output_text", "text", "content", "description", "summary_text")
+TEXT_MEMBERS = (
+    "response",
+    "translated_text",
+    "output_text",
+    "text",
+    "content",
+    "description",
+    "summary_text",
+)
 """Members that hold a text, in this order."""
 
 
 REASONING = ("reasoning_content", "reasoning")
 """Members of a message that hold the text of a model's reasoning."""
 _FINISH_WORDS = {
-    **dict.fromkeys(("max_tokens", "max_output_tokens", "max_completion_tokens", "max_length", "incomplete"), "length"),
-    **dict.fromkeys(("abort", "aborted", "cancelled", "canceled", "error", "failed", "timeout"), "length"),
+    **dict.fromkeys(
+        ("max_tokens", "max_output_tokens", "max_completion_tokens", "max_length", "incomplete"),
+        "length",
+    ),
+    **dict.fromkeys(
+        ("abort", "aborted", "cancelled", "canceled", "error", "failed", "timeout"), "length"
+    ),
     **dict.fromkeys(("content_filtered", "refusal", "safety"), "content_filter"),
 }
 
@@ -54,7 +70,8 @@ class Answer(NamedTuple):
         finish: why the model stopped (`finish_of`); empty if it did not say.
         tokens: as reported.
         members: the result's members as JSON; empty if it is not an object.
-        is_known: whether the result has a known shape, so that no text means that the model gave none.
+        is_known: whether the result has a known shape, so that no text means that the model gave
+            none.
         reasoning: the text of the model's reasoning; None if it gave none.
     """
 
@@ -86,7 +103,14 @@ def read_answer(result: Json) -> Answer:
         return Answer(text_value(raw), calls, finish, tokens, members)
     calls = tool_calls_of(members.get("tool_calls", NULL))
     is_known = "response" in members and not vectors_of(members)
-    return Answer(None, calls, finish_of(members.get("finish_reason", NULL)), tokens, members, is_known=is_known)
+    return Answer(
+        None,
+        calls,
+        finish_of(members.get("finish_reason", NULL)),
+        tokens,
+        members,
+        is_known=is_known,
+    )
 
 
 def unwrapped(result: Json) -> dict[str, msgspec.Raw]:
@@ -108,7 +132,10 @@ def _of_choice(members: dict[str, msgspec.Raw], tokens: Tokens) -> Answer:
     calls = tool_calls_of(message.get("tool_calls", NULL))
     finish = finish_of((choice or {}).get("finish_reason", NULL))
     text = _text_of_content(content)
-    reasoning = next((text_value(message[name]) for name in REASONING if begins(message.get(name, NULL), b'"')), None)
+    reasoning = next(
+        (text_value(message[name]) for name in REASONING if begins(message.get(name, NULL), b'"')),
+        None,
+    )
     return Answer(text, calls, finish, tokens, members, bool(choice), reasoning)
 
 
@@ -116,7 +143,11 @@ def _text_of_content(content: Json) -> str | None:
     """A message's content; parts of text are joined."""
     parts = value_of(content)
     if isinstance(parts, list):
-        texts = [part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str)]
+        texts = [
+            part["text"]
+            for part in parts
+            if isinstance(part, dict) and isinstance(part.get("text"), str)
+        ]
         if texts and len(texts) == len(parts):
             return "".join(texts)
     return None if bytes(content) == b"null" else text_value(content)
@@ -139,11 +170,16 @@ def _of_responses(members: dict[str, msgspec.Raw], tokens: Tokens) -> Answer:
     incomplete = members_of(members.get("incomplete_details", NULL)) or {}
     finish = finish_of(incomplete.get("reason", NULL)) or finish_of(members.get("status", NULL))
     reasoning = "".join(thoughts) if thoughts else None
-    return Answer("".join(texts) if texts else None, calls, finish, tokens, members, reasoning=reasoning)
+    return Answer(
+        "".join(texts) if texts else None, calls, finish, tokens, members, reasoning=reasoning
+    )
 
 
 def finish_of(raw: Json) -> str:
-    """Why a model stopped, in OpenAI's word where there is one; an answer that was cut off never looks complete."""
+    """Why a model stopped, in OpenAI's word where there is one.
+
+    An answer that was cut off never looks complete.
+    """
     word = word_of(raw).lower()
     return _FINISH_WORDS.get(word, word)
 
@@ -167,19 +203,31 @@ def _tokens(members: dict[str, msgspec.Raw]) -> Tokens:
         return Tokens()
 
     def count_of(*names: str) -> int:
-        return next((usage[name] for name in names if type(usage.get(name)) is int and usage[name] >= 0), 0)
+        return next(
+            (usage[name] for name in names if type(usage.get(name)) is int and usage[name] >= 0), 0
+        )
 
-    taken, given = count_of("prompt_tokens", "input_tokens"), count_of("completion_tokens", "output_tokens")
+    taken, given = (
+        count_of("prompt_tokens", "input_tokens"),
+        count_of("completion_tokens", "output_tokens"),
+    )
     return Tokens(taken, given, count_of("total_tokens") or taken + given)
 
 
 def numbers_of(raw: Json) -> dict[str, int]:
     """The members of an object that are whole numbers."""
     counts = value_of(raw)
-    return {name: count for name, count in counts.items() if type(count) is int} if isinstance(counts, dict) else {}
+    return (
+        {name: count for name, count in counts.items() if type(count) is int}
+        if isinstance(counts, dict)
+        else {}
+    )
 
 
 def text_value(raw: Json) -> str:
-    """A JSON string's text; anything else, also a string that cannot be decoded, as compact JSON."""
+    """A JSON string's text.
+
+    Anything else, also a string that cannot be decoded, as compact JSON.
+    """
     value = value_of(raw)
     return value if isinstance(value, str) else compact(raw).decode(errors="replace")

@@ -1,7 +1,8 @@
 """What all formats share: the interface to the split and to the join, and the splicing of JSON.
 
-A reader turns records as written into requests. A writer turns outcomes into lines of the result files. Both get a
-record's exact bytes; values that do not change are copied as bytes and never decoded.
+A reader turns records as written into requests. A writer turns outcomes into lines of the result
+files. Both get a record's exact bytes; values that do not change are copied as bytes and never
+decoded.
 """
 
 from __future__ import annotations
@@ -24,10 +25,16 @@ _LF, _CR = b"\n\r"  # Numbers: `in` finds them at a fraction of the cost of byte
 UNREADABLE_CODES = frozenset({"invalid_json", "not_an_object", "invalid_utf8"})
 """Codes of records that no format could read."""
 NOT_RETRIED = UNREADABLE_CODES | {"too_large", "bad_record"}
-"""Codes of records that are not in the retry file: they would fail again. Of a row that is too large, only some fields
-are kept."""
+"""Codes of records that are not in the retry file: they would fail again.
+
+Of a row that is too large, only some fields
+are kept.
+"""
 API_BODY_LIMIT = 10_000_000
-"""A submitted body must have fewer bytes: Cloudflare documents only "under 10 MB"; a MB is taken as 10^6."""
+"""A submitted body must have fewer bytes: Cloudflare documents only "under 10 MB".
+
+A MB is taken as 10^6.
+"""
 REFUSED_CODES = UNREADABLE_CODES | {"bad_record", "mismatched_model", "too_large", "rejected"}
 """Codes of failed records that are the record's own fault."""
 
@@ -77,7 +84,8 @@ class Target:
         task: what the model does.
         shape: which member takes its input.
         images: whether messages may contain images; None if unknown.
-        plain_schema: whether `response_format.json_schema` is the schema itself, without OpenAI's name and wrapper.
+        plain_schema: whether `response_format.json_schema` is the schema itself, without OpenAI's
+            name and wrapper.
         template: text with `{column}`s; empty for none.
         system: system prompt for the rows of tables and the lines of text; empty for none.
         endpoint: that every record must be for, of those that OpenAI's batches have; empty for any.
@@ -122,7 +130,9 @@ class RecordFault(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BatchFacts:
-    """What result lines contain about a batch: its job's id and model, its `request_id`, and when it was accepted.
+    """What result lines contain about a batch.
+
+    Its job's id and model, its `request_id`, and when it was accepted.
 
     Attributes:
         request_id: empty if the batch was never accepted.
@@ -184,7 +194,10 @@ class Writer(Protocol):
     """Turns outcomes into lines of result files."""
 
     def line(self, facts: BatchFacts, outcome: Outcome) -> bytes:
-        """The record's line in the output, line feed included; never raises, whatever the API answered."""
+        """The record's line in the output, line feed included.
+
+        Never raises, whatever the API answered.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +247,7 @@ def member_of(message: str) -> str | None:
     return match.group(1) if match else None
 
 
-# ── JSON, spliced ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── JSON, spliced ─────────────────────────────────────────────────────────────────────────────────
 
 
 def splice(members: Iterable[tuple[str, Json]]) -> bytes:
@@ -247,15 +260,23 @@ def _key(name: str) -> bytes:
     return encode(name)
 
 
-_LINE_BREAKS = (b"\xe2\x80\xa8", rb"\u2028"), (b"\xe2\x80\xa9", rb"\u2029"), (b"\xc2\x85", rb"\u0085")
+_LINE_BREAKS = (
+    (b"\xe2\x80\xa8", rb"\u2028"),
+    (b"\xe2\x80\xa9", rb"\u2029"),
+    (b"\xc2\x85", rb"\u0085"),
+)
 
 
 def escape_line_breaks(json: Json) -> bytes:
-    """The same JSON with U+0085, U+2028 and U+2029 escaped: many readers, as `str.splitlines`, end a line at them."""
+    """The same JSON with U+0085, U+2028 and U+2029 escaped.
+
+    Many readers, as `str.splitlines`, end a line at them.
+    """
     written = bytes(json)
     if not written.isascii():
         for character, escaped in _LINE_BREAKS:
-            if character[0] in written:  # A single byte is found at a fraction of the cost of three.
+            # A single byte is found at a fraction of the cost of three.
+            if character[0] in written:
                 written = written.replace(character, escaped)
     return written
 
@@ -288,8 +309,9 @@ def is_retried(code: str, request: Json) -> bool:
 
     Args:
         code: why it failed.
-        request: as `errors.jsonl` has it, or null: in formats of JSON, a string for a record with half of a surrogate
-            pair. It is no JSON before its author mends it, so the retry file keeps it.
+        request: as `errors.jsonl` has it, or null: in formats of JSON, a string for a record with
+            half of a surrogate pair. It is no JSON before its author mends it, so the retry file
+            keeps it.
     """
     return code not in NOT_RETRIED or (code == "bad_record" and begins(request, b'"'))
 
@@ -322,7 +344,10 @@ def word_of(raw: Json) -> str:
 
 
 def begins(raw: Json | msgspec.UnsetType, with_byte: bytes) -> bool:
-    """Whether JSON is there and begins with a byte; it distinguishes objects, arrays and strings."""
+    """Whether JSON is there and begins with a byte.
+
+    It distinguishes objects, arrays and strings.
+    """
     return raw is not msgspec.UNSET and bytes(memoryview(raw)[:1]) == with_byte
 
 
@@ -333,7 +358,10 @@ def one_line(raw: Json) -> bytes:
 
 
 def readable_json(raw: Json) -> bytes:
-    """JSON on one line that every reader can take: as a string if a number in it is out of range, such as 1e999."""
+    """JSON on one line that every reader can take.
+
+    As a string if a number in it is out of range, such as 1e999.
+    """
     json = one_line(raw)
     try:
         _decode_any(json)
@@ -345,7 +373,10 @@ def readable_json(raw: Json) -> bytes:
 
 
 def compact(raw: Json) -> bytes:
-    """JSON without white space between its tokens; if msgspec cannot read it, it is only put on one line."""
+    """JSON without white space between its tokens.
+
+    If msgspec cannot read it, it is only put on one line.
+    """
     json = bytes(raw)
     try:
         return msgspec.json.format(json, indent=-1)

@@ -1,8 +1,10 @@
-"""Reads Cloudflare's own list of models, and brings what is known of models up to date with it. Pure.
+"""Reads Cloudflare's own list of models, and brings what is known of models up to date with it.
 
-The list is what the API answers to `ai/models/search`, what Cloudflare's documentation is built from, or the same
-models as an array. A stack keeps one, without what is not read of it. A list that is not whole, or that nobody would
-believe, changes nothing.
+Pure.
+
+The list is what the API answers to `ai/models/search`, what Cloudflare's documentation is built
+from, or the same models as an array. A stack keeps one, without what is not read of it. A list that
+is not whole, or that nobody would believe, changes nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +17,14 @@ import msgspec
 
 from dropbatch.core.errors import Error
 from dropbatch.core.formats.base import UNDECODABLE, Task
-from dropbatch.core.formats.model_catalog import Catalog, Efforts, Model, catalog, find_model, is_model
+from dropbatch.core.formats.model_catalog import (
+    Catalog,
+    Efforts,
+    Model,
+    catalog,
+    find_model,
+    is_model,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -46,8 +55,18 @@ _PRICES = {
     "per M output tokens": "output_price",
     "per M cached input tokens": "cached_price",
 }
-_TOKENS = {"context_window": "context", "max_input_tokens": "context", "output_dimensions": "dimensions"}
-_OTHERS = ("async_queue", "require_workers_paid", "planned_deprecation_date", "price", "reasoning_effort")
+_TOKENS = {
+    "context_window": "context",
+    "max_input_tokens": "context",
+    "output_dimensions": "dimensions",
+}
+_OTHERS = (
+    "async_queue",
+    "require_workers_paid",
+    "planned_deprecation_date",
+    "price",
+    "reasoning_effort",
+)
 
 
 class CatalogError(Error):
@@ -84,7 +103,10 @@ class _Page(msgspec.Struct):
 
 
 class _Reply(msgspec.Struct):
-    """The API has its models as `result`, the documentation as `models`; a stack's own list has its day."""
+    """The API has its models as `result`, the documentation as `models`.
+
+    A stack's own list has its day.
+    """
 
     result: list[_Listed] = []
     models: list[_Listed] = []
@@ -104,7 +126,8 @@ def read_list(content: bytes, known: Sequence[Model], day: str) -> dict[str, Mod
         day: on which the list was read, as YYYY-MM-DD.
 
     Raises:
-        CatalogError: it is empty, not whole, of another form, too large, or has a number that cannot be.
+        CatalogError: it is empty, not whole, of another form, too large, or has a number that
+            cannot be.
     """
     listed = _reply_of(content, MAX_LIST_BYTES).result
     models = {one.name: _model_of(one, day) for one in reversed(listed) if is_model(one.name)}
@@ -112,11 +135,14 @@ def read_list(content: bytes, known: Sequence[Model], day: str) -> dict[str, Mod
     missing = sorted(needed - models.keys())
     if len(missing) * 2 > len(needed) or not models:
         raise CatalogError(
-            f"The list has {len(models):,} models, and lacks {len(missing):,} of the {len(needed):,} known ones that "
+            f"The list has {len(models):,} models, and lacks {len(missing):,} of the "
+            f"{len(needed):,} known ones that "
             f"take batches, such as {missing[0] if missing else 'any'}. It is probably not whole."
         )
     if not any(model.batch for model in models.values()):
-        raise CatalogError("The list says of no model that it takes batches. It is probably of another form.")
+        raise CatalogError(
+            "The list says of no model that it takes batches. It is probably of another form."
+        )
     return models
 
 
@@ -127,7 +153,9 @@ def _reply_of(content: bytes, most: int) -> _Reply:
     try:
         read = _decode(content)
     except UNDECODABLE as error:
-        raise CatalogError(f"This is no list of Cloudflare's models, or not all of one: {error}") from error
+        raise CatalogError(
+            f"This is no list of Cloudflare's models, or not all of one: {error}"
+        ) from error
     if isinstance(read, list):
         return _Reply(read)
     listed = read.result or read.models
@@ -150,7 +178,10 @@ def _model_of(listed: _Listed, day: str) -> Model:
 
 
 def _facts(one: _Property) -> dict[str, Any]:
-    """What a property says; nothing for one that says nothing here. A value may be text where it usually is not."""
+    """What a property says; nothing for one that says nothing here.
+
+    A value may be text where it usually is not.
+    """
     match one.property_id, one.value:
         case "async_queue", value:
             return {"batch": _is_true(value)}
@@ -168,11 +199,16 @@ def _facts(one: _Property) -> dict[str, Any]:
 
 
 def _known_efforts(found: _Efforts) -> Efforts:
-    """Efforts; one that is taken for another counts only if that is one of them. They become part of a job's item."""
+    """Efforts; one that is taken for another counts only if that is one of them.
+
+    They become part of a job's item.
+    """
     words = [*found.supported_efforts, *found.normalizes_to, *found.normalizes_to.values()]
     if len(words) > MAX_EFFORTS or any(len(word) > MAX_EFFORT_CHARACTERS for word in words):
         raise ValueError("so many, or so long, reasoning efforts")
-    aliases = {old: new for old, new in found.normalizes_to.items() if new in found.supported_efforts}
+    aliases = {
+        old: new for old, new in found.normalizes_to.items() if new in found.supported_efforts
+    }
     return Efforts(found.supported_efforts, LIST_SOURCE, aliases)
 
 
@@ -182,8 +218,15 @@ def _is_true(value: object) -> bool:
 
 def _named_prices(prices: list[Any]) -> Iterator[tuple[str, Decimal]]:
     for one in msgspec.convert(prices, list[_Price], strict=False):
-        if not one.price.is_finite() or not 0 <= one.price <= MAX_PRICE or len(str(one.price)) > MAX_PRICE_DIGITS:
-            raise ValueError(f"a price of {str(one.price)[:MAX_PRICE_DIGITS]} dollars {one.unit[:MAX_PRICE_DIGITS]}")
+        if (
+            not one.price.is_finite()
+            or not 0 <= one.price <= MAX_PRICE
+            or len(str(one.price)) > MAX_PRICE_DIGITS
+        ):
+            raise ValueError(
+                f"a price of {str(one.price)[:MAX_PRICE_DIGITS]} dollars "
+                f"{one.unit[:MAX_PRICE_DIGITS]}"
+            )
         if one.unit in _PRICES:
             yield _PRICES[one.unit], one.price
 
@@ -195,16 +238,19 @@ def _number(tokens: str | int) -> int:
     return number
 
 
-# ── bringing up to date ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── bringing up to date ───────────────────────────────────────────────────────────────────────────
 
 
 def merged(known: Sequence[Model], listed: dict[str, Model]) -> list[Model]:
     """The known models with what the list says of them, then those that are new.
 
-    What the list says nothing of stays as it is known. A model that it does not have takes no batches any more.
+    What the list says nothing of stays as it is known. A model that it does not have takes no
+    batches any more.
     """
     models = [
-        _updated(model, listed[model.id]) if model.id in listed else msgspec.structs.replace(model, batch=False)
+        _updated(model, listed[model.id])
+        if model.id in listed
+        else msgspec.structs.replace(model, batch=False)
         for model in known
     ]
     ids = {model.id for model in known}
@@ -213,9 +259,15 @@ def merged(known: Sequence[Model], listed: dict[str, Model]) -> list[Model]:
 
 
 def _updated(model: Model, listed: Model) -> Model:
-    said = {name: getattr(listed, name) for name in ("context", "dimensions", "efforts") if getattr(listed, name)}
+    said = {
+        name: getattr(listed, name)
+        for name in ("context", "dimensions", "efforts")
+        if getattr(listed, name)
+    }
     prices = ("input_price", "output_price", "cached_price")
-    if listed.input_price is not None and not all(_same(getattr(model, n), getattr(listed, n)) for n in prices):
+    if listed.input_price is not None and not all(
+        _same(getattr(model, n), getattr(listed, n)) for n in prices
+    ):
         said |= {name: getattr(listed, name) for name in (*prices, "priced_at", "price_source")}
     ends = {"deprecated_at": listed.deprecated_at, "needs_paid": listed.needs_paid}
     return msgspec.structs.replace(model, batch=listed.batch, **said, **ends)
@@ -223,7 +275,11 @@ def _updated(model: Model, listed: Model) -> Model:
 
 def _without_known(model: Model) -> Model:
     """A new model without the task that its family has anyway."""
-    return msgspec.structs.replace(model, task=Task.UNKNOWN) if find_model(model.id).task is model.task else model
+    return (
+        msgspec.structs.replace(model, task=Task.UNKNOWN)
+        if find_model(model.id).task is model.task
+        else model
+    )
 
 
 def _same(known: Decimal | None, listed: Decimal | None) -> bool:
@@ -241,22 +297,34 @@ def changes(before: Sequence[Model], after: Sequence[Model]) -> list[str]:
         if model.id not in old:
             lines.append(f"{model.id}: new{', takes batches' if model.batch else ''}")
             continue
-        was, now = ({n: _said(v) for n, v in msgspec.structs.asdict(one).items()} for one in (old[model.id], model))
-        lines += [f"{model.id}: {name}: {was[name]} -> {now[name]}" for name in now if was[name] != now[name]]
+        was, now = (
+            {n: _said(v) for n, v in msgspec.structs.asdict(one).items()}
+            for one in (old[model.id], model)
+        )
+        lines += [
+            f"{model.id}: {name}: {was[name]} -> {now[name]}"
+            for name in now
+            if was[name] != now[name]
+        ]
     return lines
 
 
 def _said(value: object) -> str:
     if isinstance(value, Efforts):
-        return f"{', '.join(value.values) or 'none'} ({', '.join(f'{a} as {b}' for a, b in value.aliases.items())})"
+        return (
+            f"{', '.join(value.values) or 'none'} "
+            f"({', '.join(f'{a} as {b}' for a, b in value.aliases.items())})"
+        )
     return "unknown" if value is None or value == "" else str(value)
 
 
-# ── a stack's own list ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── a stack's own list ────────────────────────────────────────────────────────────────────────────
 
 
 def stored_list(content: bytes, day: str) -> bytes:
-    """A list as a stack keeps it: what is read of it, and the day on which it was read, as YYYY-MM-DD.
+    """A list as a stack keeps it.
+
+    What is read of it, and the day on which it was read, as YYYY-MM-DD.
 
     Raises:
         CatalogError: as `read_list` does.
@@ -273,7 +341,9 @@ def stored_list(content: bytes, day: str) -> bytes:
 
 
 def stack_catalog(stored: bytes) -> Catalog:
-    """What a stack knows of models: what is shipped, brought up to date with its own list unless that is older.
+    """What a stack knows of models.
+
+    What is shipped, brought up to date with its own list unless that is older.
 
     Raises:
         CatalogError: as `read_list` does; or it has no day.

@@ -1,8 +1,9 @@
 """Finds the rows of CSV and TSV in a stream of blocks, with the exact bytes of each.
 
-Follows RFC 4180 and Python's `csv`: a quote counts only at the beginning of a field; inside quotes, a line feed belongs
-to the field, and two quotes are one. A row ends at a line feed; a carriage return before it is not part of the row.
-Memory is bounded: a row that is too large for any request is skipped, block by block.
+Follows RFC 4180 and Python's `csv`: a quote counts only at the beginning of a field; inside quotes,
+a line feed belongs to the field, and two quotes are one. A row ends at a line feed; a carriage
+return before it is not part of the row. Memory is bounded: a row that is too large for any request
+is skipped, block by block.
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ _LONG_STRETCH = re.compile(rb"\n(?:\r?\n){16}")
 
 @dataclass(frozen=True, slots=True)
 class OverlongRecord:
-    """A record of any format that is too large for any body: its beginning, and its length in bytes."""
+    """A record of any format that is too large for any body.
+
+    Its beginning, and its length in bytes.
+    """
 
     beginning: bytes
     length: int
@@ -56,7 +60,9 @@ class RecordWindow(NamedTuple):
     lines: list[int]
 
 
-def read_rows(blocks: Iterable[bytes], delimiter: bytes, line: int = 0, limit: int = 0) -> Iterator[RecordWindow]:
+def read_rows(
+    blocks: Iterable[bytes], delimiter: bytes, line: int = 0, limit: int = 0
+) -> Iterator[RecordWindow]:
     """All rows, some of them at a time; the last row needs no line end.
 
     Args:
@@ -76,7 +82,8 @@ def read_rows(blocks: Iterable[bytes], delimiter: bytes, line: int = 0, limit: i
         held.append(block)
         size += len(block)
         if size < next_scan and size <= limit:
-            continue  # an unfinished row is scanned again only when it has doubled, not for each block
+            # an unfinished row is scanned again only when it has doubled, not for each block
+            continue
         buffer, at = b"".join(held), 0
         while (window := _window(match_row, buffer, at, limit)).records:
             yield window
@@ -102,7 +109,9 @@ def _window(match_row: _MatchRow, buffer: bytes, at: int, limit: int) -> RecordW
     if section and b'"' not in section:
         rows = section.split(b"\n")
         rows.pop()
-        return RecordWindow([*map(_row, rows, repeat(limit))], [len(row) + 1 for row in rows], [1] * len(rows))
+        return RecordWindow(
+            [*map(_row, rows, repeat(limit))], [len(row) + 1 for row in rows], [1] * len(rows)
+        )
     found = RecordWindow([], [], [])
     while at < end and (match := match_row(buffer, at)):
         row = match.group()
@@ -114,7 +123,8 @@ def _window(match_row: _MatchRow, buffer: bytes, at: int, limit: int) -> RecordW
 
 
 def _row(row: bytes, limit: int) -> bytes | OverlongRecord:
-    row = row.rstrip(b"\r")  # Python on Windows writes CR CR LF where a file was opened without newline=""
+    # Python on Windows writes CR CR LF where a file was opened without newline=""
+    row = row.rstrip(b"\r")
     return OverlongRecord(row[:EXCERPT_BYTES], len(row)) if len(row) > limit else row
 
 
@@ -140,12 +150,13 @@ def _last_rows(buffer: bytes, delimiter: bytes, line: int, limit: int) -> Iterat
 def _unclosed(line: int) -> UploadRefused:
     return UploadRefused(
         "broken_document",
-        f"The quote opened in line {line:,} is never closed. Close it, or double a quote that belongs to a field, and "
+        f"The quote opened in line {line:,} is never closed. Close it, or double a quote "
+        "that belongs to a field, and "
         "upload the file again.",
     )
 
 
-# ── rows as expressions ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── rows as expressions ───────────────────────────────────────────────────────────────────────────
 
 
 class _Patterns(NamedTuple):
@@ -162,7 +173,10 @@ if TYPE_CHECKING:
 
 @cache
 def _patterns(delimiter: bytes) -> _Patterns:
-    """Patterns of a field, of several fields with their delimiters, and of a whole row with its line feed."""
+    """Patterns of a field, of several fields with their delimiters.
+
+    And of a whole row with its line feed.
+    """
     d = re.escape(delimiter)
     quoted = rb'"[^"]*+(?:""[^"]*+)*+"[^%b\n]*+' % d
     bare = rb'[^"%b\n][^%b\n]*+' % (d, d)
@@ -192,7 +206,10 @@ def whole_fields(beginning: bytes, delimiter: bytes) -> bytes:
 
 
 def first_row(head: bytes) -> bytes:
-    """A file's first row that is not empty, whatever its delimiter; it may have line breaks in quotes."""
+    """A file's first row that is not empty, whatever its delimiter.
+
+    It may have line breaks in quotes.
+    """
     match = _FIRST_ROW.match(head)
     return match.group(1) if match else b""
 
@@ -210,12 +227,14 @@ def delimiters_in(row: bytes) -> list[str]:
 KNOWN_DELIMITERS = (",", ";", "\t", "|")
 
 
-# ── a row that is too large ──────────────────────────────────────────────────────────────────────────────────────────
+# ── a row that is too large ───────────────────────────────────────────────────────────────────────
 
 _START, _BARE, _QUOTED, _QUOTE = range(4)
 
 
-def _skip_row(buffer: bytes, more: Iterator[bytes], delimiter: bytes, line: int) -> tuple[RecordWindow, bytes]:
+def _skip_row(
+    buffer: bytes, more: Iterator[bytes], delimiter: bytes, line: int
+) -> tuple[RecordWindow, bytes]:
     """Skip a row, block by block.
 
     Returns:
@@ -250,7 +269,9 @@ def _skip_row(buffer: bytes, more: Iterator[bytes], delimiter: bytes, line: int)
             at = match.end()
             if match.group() == b"\n":
                 length += at
-                return RecordWindow([OverlongRecord(beginning, length - 1)], [length], [lines]), buffer[at:]
+                return RecordWindow(
+                    [OverlongRecord(beginning, length - 1)], [length], [lines]
+                ), buffer[at:]
             state = _START
     if state == _QUOTED:
         raise _unclosed(opened)

@@ -1,4 +1,7 @@
-"""Which format a file has: from its options, its key's extension, or the records at its beginning."""
+"""Which format a file has.
+
+From its options, its key's extension, or the records at its beginning.
+"""
 
 from __future__ import annotations
 
@@ -30,20 +33,25 @@ _BLANKS = re.compile(rb"[ \t\r\n]*")
 _decode = msgspec.json.Decoder().decode
 
 _NONE = (
-    "None of the first lines is JSON. Upload JSON Lines, one request object per line, as `jq -c` writes them; a table "
-    "under a name that ends in .csv or .tsv; one text per line under a name that ends in .txt; or set "
+    "None of the first lines is JSON. Upload JSON Lines, one request object per line, as "
+    "`jq -c` writes them; a table "
+    "under a name that ends in .csv or .tsv; one text per line under a name that ends in "
+    ".txt; or set "
     "x-amz-meta-format."
 )
 _OUTPUT = (
-    "{place} is a batch's result, not a request. Upload the file of requests; to try the failed ones again, upload the "
+    "{place} is a batch's result, not a request. Upload the file of requests; to try the "
+    "failed ones again, upload the "
     "retry file of their job."
 )
 _BARE = (
-    "Each record is the bare body of a request to OpenAI, which does not say what it is for. Write each record as "
+    "Each record is the bare body of a request to OpenAI, which does not say what it is "
+    "for. Write each record as "
     '{"custom_id": …, "url": "/v1/embeddings", "body": {…}}, or as a request of Workers AI itself.'
 )
 _NO_RECORD = (
-    "None of the first lines is a record of the format {name}, which was named for this file: each must {members}."
+    "None of the first lines is a record of the format {name}, which was named for this "
+    "file: each must {members}."
 )
 
 
@@ -55,13 +63,27 @@ _SIGNS = sorted(
 
 
 def _decoder_of(members: Iterable[str]) -> Callable[[Json], Any]:
-    """A decoder of an object's members, each as its bytes, empty for a missing one; others are not decoded."""
+    """A decoder of an object's members, each as its bytes, empty for a missing one.
+
+    Others are not decoded.
+    """
     fields = [(name, msgspec.Raw, msgspec.Raw()) for name in sorted(set(members))]
     return msgspec.json.Decoder(msgspec.defstruct("Members", fields)).decode
 
 
 _LOOKED_FOR = (
-    *("response", "result", "error", "success", "custom_id", "key", "body", "params", "request", "modelInput"),
+    *(
+        "response",
+        "result",
+        "error",
+        "success",
+        "custom_id",
+        "key",
+        "body",
+        "params",
+        "request",
+        "modelInput",
+    ),
     *("modelOutput", "model", "input", "messages"),
     *(name for _, sign in _SIGNS for name in (sign.member, *sign.beside)),
 )
@@ -76,8 +98,12 @@ class _Seen(NamedTuple):
     place: int
 
 
-def detect_format(key: str, head: bytes, *, complete: bool, form: str, elements: Iterable[bytes] | None) -> str:
-    """The format of a file, if no option names it: that of the first record that has the members of one.
+def detect_format(
+    key: str, head: bytes, *, complete: bool, form: str, elements: Iterable[bytes] | None
+) -> str:
+    """The format of a file, if no option names it.
+
+    That of the first record that has the members of one.
 
     Args:
         key: the upload's key.
@@ -96,8 +122,11 @@ def detect_format(key: str, head: bytes, *, complete: bool, form: str, elements:
         return by_extension
     records = _lines(head, complete=complete) if elements is None else enumerate(elements, 1)
     if not any(mark in head for mark in _MARKS):
-        records = islice(records, LOOKED_AT_LINES)  # no record names a format: the first ones say what the file is
-    first, kinds = _look(records, "Line" if form == "jsonl" else "Element", any_json=bool(by_extension))
+        # no record names a format: the first ones say what the file is
+        records = islice(records, LOOKED_AT_LINES)
+    first, kinds = _look(
+        records, "Line" if form == "jsonl" else "Element", any_json=bool(by_extension)
+    )
     if first:
         return first
     if by_extension and kinds <= _NO_OBJECT:
@@ -109,8 +138,12 @@ def detect_format(key: str, head: bytes, *, complete: bool, form: str, elements:
     return "native"
 
 
-def check_named(name: str, head: bytes, *, complete: bool, elements: Iterable[bytes] | None = None) -> None:
-    """Check that a format of JSON which is named, not recognized, fits at least one of a file's first records.
+def check_named(
+    name: str, head: bytes, *, complete: bool, elements: Iterable[bytes] | None = None
+) -> None:
+    """Check that a format of JSON which is named, not recognized.
+
+    Fits at least one of a file's first records.
 
     Args:
         name: of the format.
@@ -125,15 +158,20 @@ def check_named(name: str, head: bytes, *, complete: bool, elements: Iterable[by
     kinds = {_kind_of(record) for _, record in islice(records, LOOKED_AT_LINES)}
     sign = FORMATS[name].sign
     if sign is None and kinds and kinds <= _NO_OBJECT:
-        raise UploadRefused("unknown_format", _NO_RECORD.format(name=name, members="be a JSON object"))
+        raise UploadRefused(
+            "unknown_format", _NO_RECORD.format(name=name, members="be a JSON object")
+        )
     if sign and kinds and name not in kinds:
         members = (
-            f"be a JSON object with {' and '.join([sign.member, *[' or '.join(sign.beside)] * bool(sign.beside)])}"
+            "be a JSON object with "
+            f"{' and '.join([sign.member, *[' or '.join(sign.beside)] * bool(sign.beside)])}"
         )
         raise UploadRefused("unknown_format", _NO_RECORD.format(name=name, members=members))
 
 
-def _look(records: Iterable[tuple[int, bytes]], word: str, *, any_json: bool) -> tuple[str, set[str]]:
+def _look(
+    records: Iterable[tuple[int, bytes]], word: str, *, any_json: bool
+) -> tuple[str, set[str]]:
     """The format that records have, empty for none, and all kinds of records there are.
 
     Args:
@@ -161,7 +199,10 @@ def _look(records: Iterable[tuple[int, bytes]], word: str, *, any_json: bool) ->
     return first.kind if first else "", kinds
 
 
-_MARKS = tuple(f'"{name}"'.encode() for name in (*(sign.member for _, sign in _SIGNS), "response", "result", "error"))
+_MARKS = tuple(
+    f'"{name}"'.encode()
+    for name in (*(sign.member for _, sign in _SIGNS), "response", "result", "error")
+)
 """Members without which no record is of another format than the native one."""
 _NAMED = frozenset({"output", *(name for name, _ in _SIGNS)})
 _NO_OBJECT = frozenset({"broken", "value"})
@@ -169,14 +210,18 @@ _NO_OBJECT = frozenset({"broken", "value"})
 
 def _two(word: str, *both: _Seen) -> str:
     one, other = (
-        f"{word} {seen.place} is {'a result' if seen.kind == 'output' else f'of the format {seen.kind}'}"
+        f"{word} {seen.place} is "
+        f"{'a result' if seen.kind == 'output' else f'of the format {seen.kind}'}"
         for seen in both
     )
     return f"{one}, and {other[0].lower()}{other[1:]}. Upload each format as a file of its own."
 
 
 def _kind_of(record: bytes) -> str:
-    """What a record is: a format, `output`, `bare`, `native`, `value` for JSON that is no object, or `broken`."""
+    """What a record is.
+
+    A format, `output`, `bare`, `native`, `value` for JSON that is no object, or `broken`.
+    """
     try:
         return _kind_of_object(_decode_members(record))
     except UNDECODABLE:
@@ -188,9 +233,13 @@ def _kind_of_object(found: Any) -> str:  # noqa: ANN401 # A type made at run tim
         return "output"
     for name, sign in _SIGNS:
         request = getattr(found, sign.member)
-        if not begins(request, b"{") or (sign.beside and not any(getattr(found, one) for one in sign.beside)):
+        if not begins(request, b"{") or (
+            sign.beside and not any(getattr(found, one) for one in sign.beside)
+        ):
             continue
-        if not sign.inside or any(getattr(_decode_inside[name](request), one) for one in sign.inside):
+        if not sign.inside or any(
+            getattr(_decode_inside[name](request), one) for one in sign.inside
+        ):
             return name
     return "bare" if found.model and found.input and not found.messages else "native"
 
@@ -225,7 +274,9 @@ def extension_format(key: str) -> str:
 _MODEL = b'"model"'
 
 
-def first_model(format_: str, head: bytes, *, complete: bool, elements: Iterable[bytes] | None = None) -> str:
+def first_model(
+    format_: str, head: bytes, *, complete: bool, elements: Iterable[bytes] | None = None
+) -> str:
     """The first model id that a record of a format names; empty if there is none."""
     sign = FORMATS[format_].sign
     if format_ != "native" and not (sign and sign.names_model):
@@ -246,7 +297,10 @@ def first_model(format_: str, head: bytes, *, complete: bool, elements: Iterable
 
 
 def _lines(head: bytes, *, complete: bool) -> Iterator[tuple[int, bytes]]:
-    """Each line that is whole and not blank, with its number from 1; lines too long for a record are left out."""
+    """Each line that is whole and not blank, with its number from 1.
+
+    Lines too long for a record are left out.
+    """
     at, number = len(_BOM) if head.startswith(_BOM) else 0, 1
     while (begin := _BLANKS.match(head, at).end()) < len(head):  # type: ignore[union-attr] # It also matches nothing.
         number += head.count(b"\n", at, begin)

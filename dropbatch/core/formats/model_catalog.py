@@ -1,8 +1,10 @@
-"""What is known about Cloudflare's models: task, request shape, limits and prices, from `model_catalog.json`.
+"""What is known about Cloudflare's models.
 
-A model that is not listed by its id gets the facts of its family: the first one whose word is in its name, or whose
-prefix its id has. Facts without a source are not in the file, and unknown here. Pure, apart from reading that file
-once.
+Task, request shape, limits and prices, from `model_catalog.json`.
+
+A model that is not listed by its id gets the facts of its family: the first one whose word is in
+its name, or whose prefix its id has. Facts without a source are not in the file, and unknown here.
+Pure, apart from reading that file once.
 """
 
 from __future__ import annotations
@@ -21,17 +23,26 @@ from dropbatch.core.formats.schemas import SCHEMAS, Limits, Schema
 MODEL_ID = re.compile(r"(?!.{201})@(?:cf|hf)/[A-Za-z0-9._-]+/[A-Za-z0-9._-]+")
 _LITELLM_PREFIX = "workers-ai/"
 WORKER_REPLY_TARGET_BYTES = 12_000_000
-"""`REPLY_TARGET_BYTES` for the transport `worker`: a Worker has 128 MB, and if its AI binding does not return raw
-responses, it keeps several copies of a reply."""
+"""`REPLY_TARGET_BYTES` for the transport `worker`.
+
+A Worker has 128 MB, and if its AI binding does not return raw
+responses, it keeps several copies of a reply.
+"""
 REPLY_TARGET_BYTES = 200_000_000
 """Maximum bytes of a typical reply, however many requests a batch may have."""
 
 UNKNOWN_ANSWER_BYTES = 400_000
-"""Bytes assumed for one answer of a model that is not listed: enough for half a minute of speech."""
+"""Bytes assumed for one answer of a model that is not listed.
+
+Enough for half a minute of speech.
+"""
 
 
 def model_id(name: object) -> str:
-    """The model id in a `model`, which LiteLLM writes after `workers-ai/`; empty for what names none of Workers AI."""
+    """The model id in a `model`, which LiteLLM writes after `workers-ai/`.
+
+    Empty for what names none of Workers AI.
+    """
     found = name.removeprefix(_LITELLM_PREFIX) if isinstance(name, str) else ""
     return found if MODEL_ID.fullmatch(found) else ""
 
@@ -58,10 +69,11 @@ class ModelFamily(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknow
     Attributes:
         prefix: what their ids begin with.
         word: what their names contain.
-        answer_bytes: bytes of a typical answer: 1,024 numbers in full precision, some pages of text, or a long text
-            with its reasoning and wrapping.
+        answer_bytes: bytes of a typical answer: 1,024 numbers in full precision, some pages of
+            text, or a long text with its reasoning and wrapping.
         images: whether messages may contain images; None if unknown.
-        schema: the family's schema, as a key of `dropbatch.core.formats.schemas.SCHEMAS`; empty if it is not known.
+        schema: the family's schema, as a key of `dropbatch.core.formats.schemas.SCHEMAS`; empty if
+            it is not known.
     """
 
     task: Task
@@ -97,15 +109,18 @@ class Model(msgspec.Struct, frozen=True, omit_defaults=True):
     Attributes:
         batch: whether the catalogue lists it as supporting batches; None if it is not listed here.
         dimensions: numbers in one of its embeddings; None if unknown.
-        context: tokens of its context window, or of the longest text that it makes an embedding of; None if unknown.
+        context: tokens of its context window, or of the longest text that it makes an embedding of;
+            None if unknown.
         output_tokens: tokens of an answer if the request sets no limit.
         input_price: US dollars for a million input tokens; None if no source is known.
         output_price: the same for output tokens; None if there is no such price, as for embeddings.
-        cached_price: the same for input tokens that were read from a cache; None if they have no price of their own.
+        cached_price: the same for input tokens that were read from a cache; None if they have no
+            price of their own.
         priced_at: the day on which the source gave these prices, as YYYY-MM-DD.
         price_source: the source, as a key of the file's `sources`.
         efforts: None if they are not known: then any is sent.
-        deprecated_at: the day on which it will be withdrawn, as YYYY-MM-DD; empty if none is announced.
+        deprecated_at: the day on which it will be withdrawn, as YYYY-MM-DD; empty if none is
+            announced.
         needs_paid: whether it needs the Workers Paid plan, or prepaid credits.
     """
 
@@ -131,7 +146,10 @@ class Model(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Catalog(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
-    """What is known of models: the day on which it was read, its sources, families of models, and models."""
+    """What is known of models.
+
+    The day on which it was read, its sources, families of models, and models.
+    """
 
     read_on: str
     sources: dict[str, str]
@@ -147,9 +165,14 @@ class Catalog(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
         return model_id in self._by_id
 
     def find(self, model_id: str) -> Model:
-        """What is known about a model, including its family's facts; for an unknown model, only its id."""
+        """What is known about a model, including its family's facts.
+
+        For an unknown model, only its id.
+        """
         known = self._by_id.get(model_id) or Model(model_id)
-        family = next((one for one in self.families if one.has(model_id)), ModelFamily(Task.UNKNOWN))
+        family = next(
+            (one for one in self.families if one.has(model_id)), ModelFamily(Task.UNKNOWN)
+        )
         return msgspec.structs.replace(
             known,
             task=known.task or family.task,
@@ -195,7 +218,14 @@ def with_task(model: Model, task: str) -> Model:
         return model
     shape = _SHAPES.get(Task(task), Shape.UNKNOWN)
     return msgspec.structs.replace(
-        model, task=Task(task), shape=shape, schema="", images=None, plain_schema=False, dimensions=None, efforts=None
+        model,
+        task=Task(task),
+        shape=shape,
+        schema="",
+        images=None,
+        plain_schema=False,
+        dimensions=None,
+        efforts=None,
     )
 
 
@@ -209,14 +239,21 @@ def schema_of(model: Model) -> Schema:
     return replace(schema, limits={**schema.limits, member: efforts})
 
 
-# ── what a job was planned with ──────────────────────────────────────────────────────────────────────────────────────
+# ── what a job was planned with ───────────────────────────────────────────────────────────────────
 
 
 def facts_of(model: Model) -> str:
     """What a job needs to know of its model until its end, as JSON."""
     efforts = model.efforts and msgspec.structs.replace(model.efforts, source="")
     kept = msgspec.structs.replace(
-        model, id="", batch=None, answer_bytes=0, price_source="", efforts=efforts, deprecated_at="", needs_paid=False
+        model,
+        id="",
+        batch=None,
+        answer_bytes=0,
+        price_source="",
+        efforts=efforts,
+        deprecated_at="",
+        needs_paid=False,
     )
     return msgspec.json.encode(kept).decode()
 
@@ -227,7 +264,8 @@ def planned_model(model_id: str, facts: str, task: str) -> Model:
 
     Args:
         model_id: its id.
-        facts: as `facts_of` wrote them; if they cannot be read, the model is taken as it is known now.
+        facts: as `facts_of` wrote them; if they cannot be read, the model is taken as it is known
+            now.
         task: what older versions pinned alone.
     """
     known = find_model(model_id)
@@ -241,8 +279,8 @@ def planned_model(model_id: str, facts: str, task: str) -> Model:
 def max_records_per_reply(model: Model, transport: str = "rest") -> int:
     """Maximum records in a batch of a model, whatever the operator allows.
 
-    The API answers a whole batch in one reply, which has to be stored and joined, and an answer can be far larger than
-    its request.
+    The API answers a whole batch in one reply, which has to be stored and joined, and an answer can
+    be far larger than its request.
     """
     target = WORKER_REPLY_TARGET_BYTES if transport == "worker" else REPLY_TARGET_BYTES
     return target // model.answer_bytes

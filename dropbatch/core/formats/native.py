@@ -1,4 +1,7 @@
-"""Native records with defaults: each is sent with the default members that it lacks, and kept as written."""
+"""Native records with defaults.
+
+Each is sent with the default members that it lacks, and kept as written.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,9 @@ def merge_defaults(request: bytes, defaults: Mapping[str, Json]) -> bytes:
         defaults: values as JSON.
     """
     members = members_of(request) or {}
-    added = [b"%b:%b" % (encode(name), value) for name, value in defaults.items() if name not in members]
+    added = [
+        b"%b:%b" % (encode(name), value) for name, value in defaults.items() if name not in members
+    ]
     if not added:
         return request
     end = request.rindex(b"}")

@@ -1,14 +1,18 @@
-"""What Cloudflare publishes of each model's requests, read from `published.json` as types of msgspec. Pure.
+"""What Cloudflare publishes of each model's requests.
+
+Read from `published.json` as types of msgspec. Pure.
 
 A type is written as one of:
 
-- `"string"`, `"string+"` (not empty), `"string <pattern>"`, `"boolean"`, `"object"`, `"null"`, `"any"`;
+- `"string"`, `"string+"` (not empty), `"string <pattern>"`, `"boolean"`, `"object"`, `"null"`,
+  `"any"`;
 - `"false"`: this value alone; its decoder needs `check_false`;
 - `"integer"`, `"number"`, `"number 0..5"`: with its range;
 - `"=a|b"`: one of these words;
 - `{"list": type, "least": 1, "most": 4}`;
 - `{"members": {"name!": type}}`: an object, `!` for a required member; others may be there too;
-- `{"by": "role", "kinds": {"user": members}}`: an object whose member `role` says which members it has;
+- `{"by": "role", "kinds": {"user": members}}`: an object whose member `role` says which members it
+  has;
 - an array of types: any one of them;
 - `"never"`: no value at all.
 """
@@ -48,7 +52,9 @@ class Alternative(NamedTuple):
 @cache
 def content() -> dict[str, Any]:
     """The whole file."""
-    found: dict[str, Any] = msgspec.json.decode(Path(__file__).with_name("published.json").read_bytes())
+    found: dict[str, Any] = msgspec.json.decode(
+        Path(__file__).with_name("published.json").read_bytes()
+    )
     return found
 
 
@@ -60,7 +66,9 @@ def alternatives(schema: str) -> tuple[Alternative, ...]:
 
 
 def _alternative(written: dict[str, Any], groups: dict[str, Members]) -> Alternative:
-    members = {name: kind for group in written.get("use", ()) for name, kind in groups[group].items()}
+    members = {
+        name: kind for group in written.get("use", ()) for name, kind in groups[group].items()
+    }
     members |= written["members"]
     required = frozenset(name[:-1] for name in members if name.endswith("!"))
     return Alternative(required, members, not written.get("unpublished", False))
@@ -77,13 +85,21 @@ def with_efforts(members: Members, efforts: tuple[str, ...] | None) -> Members:
     """The members of a form, with the efforts that a model takes, none at all, or any (None)."""
     words = "any" if efforts is None else f"={'|'.join(efforts)}" if efforts else "null"
     if "reasoning" in members:
-        return members | {"reasoning": {"members": members["reasoning"]["members"] | {"effort": words}}}
-    return members if efforts is None else members | {"reasoning_effort": [words, "null"] if efforts else words}
+        return members | {
+            "reasoning": {"members": members["reasoning"]["members"] | {"effort": words}}
+        }
+    return (
+        members
+        if efforts is None
+        else members | {"reasoning_effort": [words, "null"] if efforts else words}
+    )
 
 
 def struct_of(members: Members, base: type[msgspec.Struct] | None = None, **tag: str) -> Any:  # noqa: ANN401 # A type.
     """The type of an object with these members."""
-    fields: list[Any] = [(name[:-1], type_of(kind)) for name, kind in members.items() if name.endswith("!")]
+    fields: list[Any] = [
+        (name[:-1], type_of(kind)) for name, kind in members.items() if name.endswith("!")
+    ]
     fields += [
         (name, type_of(kind) | msgspec.UnsetType, msgspec.UNSET)
         for name, kind in members.items()
@@ -130,7 +146,10 @@ def _composite(written: dict[str, Any]) -> Any:  # noqa: ANN401
         bounds = msgspec.Meta(min_length=written.get("least"), max_length=written.get("most"))
         return Annotated[list[type_of(written["list"])], bounds]  # type: ignore[misc]
     if "by" in written:
-        kinds = [struct_of(kind, tag_field=written["by"], tag=name) for name, kind in written["kinds"].items()]
+        kinds = [
+            struct_of(kind, tag_field=written["by"], tag=name)
+            for name, kind in written["kinds"].items()
+        ]
         return functools.reduce(lambda one, other: one | other, kinds)
     return struct_of(written["members"])
 

@@ -33,7 +33,8 @@ class Format:
     Attributes:
         reader: makes what turns records into requests.
         writer: makes what writes the answers; None if they are written in the native format.
-        sign: the members by which its records are detected; None if only its name or an extension tells.
+        sign: the members by which its records are detected; None if only its name or an extension
+            tells.
         extension: of its uploads' keys; empty if it is known by its records.
         delimiter: of a table's fields, unless the header has another; empty for other formats.
         describer: makes what returns a record as JSON on one line.
@@ -59,7 +60,10 @@ class Format:
 
     @property
     def is_json(self) -> bool:
-        """Whether records are JSON, and may be the elements of an array; if not, they are rows or lines of text."""
+        """Whether records are JSON, and may be the elements of an array.
+
+        If not, they are rows or lines of text.
+        """
         return not self.extension
 
 
@@ -154,7 +158,9 @@ class Form:
         Raises:
             UploadRefused: `unknown_format`: the header cannot be read.
         """
-        return Columns(self.header, self.delimiter.encode() or FORMATS[self.format].delimiter, self.answers)
+        return Columns(
+            self.header, self.delimiter.encode() or FORMATS[self.format].delimiter, self.answers
+        )
 
 
 def target_of(
@@ -184,11 +190,14 @@ def reader_of(form: Form, target: Target) -> Reader:
     """The reader that turns a file's records into requests.
 
     Raises:
-        UploadRefused: `unknown_format` or `bad_options`: the header, or the template, does not determine what to send.
+        UploadRefused: `unknown_format` or `bad_options`: the header, or the template, does not
+            determine what to send.
     """
     known = FORMATS[form.format]
     if target.system and not known.is_json and target.task not in {Task.GENERATION, Task.UNKNOWN}:
-        raise UploadRefused("bad_options", f"system: {target.model} is a model for {target.task} and takes none.")
+        raise UploadRefused(
+            "bad_options", f"system: {target.model} is a model for {target.task} and takes none."
+        )
     if form.format != "native" and target.defaults:
         target = replace(target, defaults=convert_defaults(target))
     return known.reader(form, target)

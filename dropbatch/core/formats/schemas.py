@@ -1,7 +1,10 @@
-"""What the schemas of Workers AI's models take: members and their ranges, as Cloudflare publishes them for batches.
+"""What the schemas of Workers AI's models take.
 
-Read on 2026-11-22 from the models' pages at https://developers.cloudflare.com/workers-ai/models/. Where a model's batch
-schema does not name a member that its schema for a single request names, the range of the single request holds.
+Members and their ranges, as Cloudflare publishes them for batches.
+
+Read on 2026-11-22 from the models' pages at https://developers.cloudflare.com/workers-ai/models/.
+Where a model's batch schema does not name a member that its schema for a single request names, the
+range of the single request holds.
 """
 
 from __future__ import annotations
@@ -37,7 +40,9 @@ class Limits(NamedTuple):
             return value in self.words
         if isinstance(value, bool) or not isinstance(value, int if self.whole else int | float):
             return False
-        return (self.least is None or value >= self.least) and (self.most is None or value <= self.most)
+        return (self.least is None or value >= self.least) and (
+            self.most is None or value <= self.most
+        )
 
     def text(self) -> str:
         """The limits in words, after "It must be"."""
@@ -83,11 +88,16 @@ _SAMPLING = {
     "frequency_penalty": Limits(-2, 2),
     "presence_penalty": Limits(-2, 2),
 }
-_OWN_MEMBERS = frozenset({"prompt", "messages", "response_format", "raw", "stream", "tools", "functions"})
-_QWEN = Schema(_OWN_MEMBERS | _SAMPLING.keys() | {"lora"}, _SAMPLING, developer=False, full_tools=True)
+_OWN_MEMBERS = frozenset(
+    {"prompt", "messages", "response_format", "raw", "stream", "tools", "functions"}
+)
+_QWEN = Schema(
+    _OWN_MEMBERS | _SAMPLING.keys() | {"lora"}, _SAMPLING, developer=False, full_tools=True
+)
 _LLAMA = replace(
     _QWEN,
-    limits=_SAMPLING | {"top_p": Limits(0, 2), "frequency_penalty": Limits(0, 2), "presence_penalty": Limits(0, 2)},
+    limits=_SAMPLING
+    | {"top_p": Limits(0, 2), "frequency_penalty": Limits(0, 2), "presence_penalty": Limits(0, 2)},
 )
 _CHAT_LIMITS = {
     "max_tokens": _INTEGER,
@@ -104,9 +114,34 @@ _CHAT = Schema(
     frozenset(
         {
             *_CHAT_LIMITS,
-            *("prompt", "messages", "model", "audio", "logit_bias", "logprobs", "metadata", "modalities", "prediction"),
-            *("parallel_tool_calls", "chat_template_kwargs", "response_format", "stop", "store", "stream", "user"),
-            *("stream_options", "tool_choice", "tools", "web_search_options", "function_call", "functions"),
+            *(
+                "prompt",
+                "messages",
+                "model",
+                "audio",
+                "logit_bias",
+                "logprobs",
+                "metadata",
+                "modalities",
+                "prediction",
+            ),
+            *(
+                "parallel_tool_calls",
+                "chat_template_kwargs",
+                "response_format",
+                "stop",
+                "store",
+                "stream",
+                "user",
+            ),
+            *(
+                "stream_options",
+                "tool_choice",
+                "tools",
+                "web_search_options",
+                "function_call",
+                "functions",
+            ),
             "reasoning_effort",
         }
     ),
@@ -117,11 +152,15 @@ _CHAT = Schema(
 
 SCHEMAS: dict[str, Schema] = {
     "": Schema(),
-    "bge": Schema(frozenset({"text", "pooling"}), {"pooling": Limits(words=("mean", "cls"))}, texts=100),
+    "bge": Schema(
+        frozenset({"text", "pooling"}), {"pooling": Limits(words=("mean", "cls"))}, texts=100
+    ),
     "bge-m3": Schema(frozenset({"text", "contexts", "query", "truncate_inputs"}), texts=100),
     "m2m100": Schema(frozenset({"text", "source_lang", "target_lang"})),
     "llama-3.3": _LLAMA,
-    "llama-4": replace(_LLAMA, call_ids="[a-zA-Z0-9]{9}", members=_LLAMA.members - {"lora"} | {"guided_json"}),
+    "llama-4": replace(
+        _LLAMA, call_ids="[a-zA-Z0-9]{9}", members=_LLAMA.members - {"lora"} | {"guided_json"}
+    ),
     "qwen3": _QWEN,
     "chat": _CHAT,
     "responses": Schema(frozenset({"input", "reasoning"})),

@@ -1,4 +1,6 @@
-"""CSV and TSV: a row is a record, the first row names the columns; answers are added as three columns.
+"""CSV and TSV: a row is a record, the first row names the columns.
+
+Answers are added as three columns.
 
 The row itself is copied unchanged wherever possible, both to the output and to the retry file.
 """
@@ -37,7 +39,10 @@ if TYPE_CHECKING:
 csv.field_size_limit(API_BODY_LIMIT)  # Python's own limit is 128 KB; rows are bounded already.
 
 INPUT_COLUMNS = ("text", "prompt", "input", "question")
-"""Columns used as the input if there is no template; a table's only column is used, whatever its name."""
+"""Columns used as the input if there is no template.
+
+A table's only column is used, whatever its name.
+"""
 
 REFERENCE_COLUMNS = ("external_reference", "custom_id", "recordId", "id")
 """Columns used as a row's reference: the first one that exists."""
@@ -70,11 +75,14 @@ class Columns:
         self.answers = tuple(answers)
         try:
             text = header.decode().lstrip(_BOM)
-            (fields,) = csv.reader([text], delimiter=delimiter.decode(), strict=True) if text else ([""],)
+            (fields,) = (
+                csv.reader([text], delimiter=delimiter.decode(), strict=True) if text else ([""],)
+            )
         except (UnicodeDecodeError, csv.Error, ValueError) as error:
             raise UploadRefused(
                 "unknown_format",
-                f"The first row cannot be read as column names ({error}). Save the file as UTF-8, with LF or CRLF.",
+                f"The first row cannot be read as column names ({error}). Save the file as "
+                "UTF-8, with LF or CRLF.",
             ) from error
         self.header = header
         self.names = _made_unique(fields)
@@ -91,7 +99,12 @@ class Columns:
         answer, *ends = ADDED_COLUMNS
         members = (f"{one}_of_answer" if IS_ANSWER.fullmatch(one) else one for one in self.answers)
         names = _made_unique([*self.names, answer, *members, *ends])[len(self.names) :]
-        return self.delimiter.join([self.header, *(quoted(name.encode(), self.delimiter) for name in names)]) + b"\n"
+        return (
+            self.delimiter.join(
+                [self.header, *(quoted(name.encode(), self.delimiter) for name in names)]
+            )
+            + b"\n"
+        )
 
 
 def _made_unique(names: list[str]) -> list[str]:
@@ -112,7 +125,9 @@ _FIX = "Put a field with a quote or a line break in quotes, and double the quote
 def read_fields(rows: list[bytes], delimiter: bytes) -> list[list[str] | RecordFault]:
     """Each row's values, or why it has none."""
     try:
-        found = list(csv.reader([row.decode() for row in rows], delimiter=delimiter.decode(), strict=True))
+        found = list(
+            csv.reader([row.decode() for row in rows], delimiter=delimiter.decode(), strict=True)
+        )
     except (UnicodeDecodeError, csv.Error):
         found = []
     if len(found) == len(rows):
@@ -164,15 +179,23 @@ class TableReader:
         expected = len(self._columns.names)
         if len(fields) != expected:
             message = (
-                f"The row has {len(fields)} fields, but the header has {expected}. Quote a field that contains a comma."
+                f"The row has {len(fields)} fields, but the header has {expected}. Quote a "
+                "field that contains a comma."
             )
             return RecordFault("bad_record", message, reference)
         if self._template and self._template.is_blank(fields):
-            return RecordFault("bad_record", "template: All cells that it names are empty in this row.", reference)
+            return RecordFault(
+                "bad_record", "template: All cells that it names are empty in this row.", reference
+            )
         text = self._template.fill(fields) if self._template else fields[self._input]
         if not text:
-            return RecordFault("bad_record", f"{self._columns.names[self._input]}: The cell is empty.", reference)
-        return Converted(with_defaults(text_input(encode(text), self._target), self._target, reference), reference)
+            return RecordFault(
+                "bad_record", f"{self._columns.names[self._input]}: The cell is empty.", reference
+            )
+        return Converted(
+            with_defaults(text_input(encode(text), self._target), self._target, reference),
+            reference,
+        )
 
     def _readable_reference(self, row: bytes) -> msgspec.Raw:
         """The reference of a row that cannot be read, if that field can be."""
@@ -197,7 +220,8 @@ def _input_column(columns: Columns) -> int:
     if found is None:
         raise UploadRefused(
             "bad_options",
-            f"template: none is given, and no column is named {', '.join(INPUT_COLUMNS)}. Set x-amz-meta-template to a "
+            f"template: none is given, and no column is named {', '.join(INPUT_COLUMNS)}. "
+            "Set x-amz-meta-template to a "
             f"text with columns in braces, such as {{{columns.names[0][:60]}}}. "
             f"The columns are: {listed(columns.names)}.",
         )
@@ -220,7 +244,10 @@ class TableWriter:
         return self._columns.delimiter.join(fields) + b"\n"
 
     def request(self, record: bytes) -> bytes:
-        """The row as an object of its columns; for a row that is too long or cannot be read, what there is."""
+        """The row as an object of its columns.
+
+        For a row that is too long or cannot be read, what there is.
+        """
         fields = _read_row(record, self._columns.delimiter)
         if isinstance(fields, RecordFault):
             return encode(record.decode(errors="replace"))
@@ -231,7 +258,10 @@ class TableWriter:
         return encode(named)
 
     def fit(self, row: bytes) -> bytes:
-        """A row with as many fields as the header; unchanged if it has that many and can be read again."""
+        """A row with as many fields as the header.
+
+        Unchanged if it has that many and can be read again.
+        """
         columns = len(self._columns.names)
         fields = split_row(row, self._columns.delimiter)
         if len(fields) == columns and b"\r" not in row and _is_text(row):
@@ -240,9 +270,14 @@ class TableWriter:
         return self._columns.delimiter.join(kept + [b""] * (columns - len(kept)))
 
     def _safe(self, field: bytes) -> bytes:
-        """A field that another reader can read: UTF-8, and in quotes if it holds a carriage return."""
+        """A field that another reader can read.
+
+        UTF-8, and in quotes if it holds a carriage return.
+        """
         field = field if _is_text(field) else field.decode(errors="replace").encode()
-        return field if b"\r" not in field or _QUOTED_FIELD.fullmatch(field) else self._quoted(field)
+        return (
+            field if b"\r" not in field or _QUOTED_FIELD.fullmatch(field) else self._quoted(field)
+        )
 
     def _quoted(self, value: bytes) -> bytes:
         return quoted(value, self._columns.delimiter)
@@ -259,7 +294,10 @@ def quoted(value: bytes, delimiter: bytes) -> bytes:
 
 
 def _members(answer: str, names: Sequence[str]) -> list[str]:
-    """The members of an answer that is a JSON object: texts as they are, other values as compact JSON."""
+    """The members of an answer that is a JSON object.
+
+    Texts as they are, other values as compact JSON.
+    """
     members = members_of(answer.encode(errors="replace")) or {}
     found = (members.get(name, NULL) for name in names)
     return ["" if raw == NULL else text_value(raw) for raw in found]
@@ -285,7 +323,10 @@ def _is_text(row: bytes) -> bool:
 
 
 def answer_text(result: bytes | msgspec.Raw) -> str:
-    """The text of a text answer, the calls of one that has no text, else the API's result as compact JSON."""
+    """The text of a text answer, the calls of one that has no text.
+
+    Else the API's result as compact JSON.
+    """
     answer = read_answer(result)
     if not answer.text and answer.calls:
         calls = [{"name": call.name, "arguments": arguments_object(call)} for call in answer.calls]

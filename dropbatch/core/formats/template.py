@@ -23,7 +23,8 @@ class Template:
         """Parse it.
 
         Raises:
-            UploadRefused: `bad_options`: it names a column that does not exist, or a brace is unmatched.
+            UploadRefused: `bad_options`: it names a column that does not exist, or a brace is
+                unmatched.
         """
         self._texts = [""]
         self._columns: list[int] = []
@@ -36,14 +37,17 @@ class Template:
                 column = position(columns, name)
                 if column is None:
                     raise UploadRefused(
-                        "bad_options", f"template: there is no column {name!r}. The columns are: {listed(columns)}."
+                        "bad_options",
+                        f"template: there is no column {name!r}. The columns "
+                        f"are: {listed(columns)}.",
                     )
                 self._columns.append(column)
                 self._texts.append("")
             elif len(token.group()) == 1:
                 raise UploadRefused(
                     "bad_options",
-                    f"template: a {token.group()} is unmatched. Write {{{{ and }}}} for literal braces.",
+                    f"template: a {token.group()} is unmatched. Write {{{{ and }}}} for "
+                    "literal braces.",
                 )
             else:
                 self._texts[-1] += token.group()[0]
@@ -67,10 +71,17 @@ class Template:
 
 
 def position(columns: Sequence[str], name: str) -> int | None:
-    """Where a column is; one that differs in case, or in space around it, counts if there is no other such."""
+    """Where a column is.
+
+    One that differs in case, or in space around it, counts if there is no other such.
+    """
     if name in columns:
         return columns.index(name)
-    like = [index for index, column in enumerate(columns) if column.strip().casefold() == name.strip().casefold()]
+    like = [
+        index
+        for index, column in enumerate(columns)
+        if column.strip().casefold() == name.strip().casefold()
+    ]
     return like[0] if len(like) == 1 and name.strip() else None
 
 

@@ -1,10 +1,20 @@
-"""Text files: a line is a record, and the model's input. Answers are written in the native format."""
+"""Text files: a line is a record, and the model's input.
+
+Answers are written in the native format.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dropbatch.core.formats.base import NULL, Converted, LineReader, RecordFault, encode, with_defaults
+from dropbatch.core.formats.base import (
+    NULL,
+    Converted,
+    LineReader,
+    RecordFault,
+    encode,
+    with_defaults,
+)
 from dropbatch.core.formats.conversion.requests import text_input
 from dropbatch.core.formats.template import Template
 
@@ -35,10 +45,13 @@ class TextReader(LineReader):
         except UnicodeDecodeError as error:
             message = f"Byte {error.start + 1} of the line is not UTF-8. Save the file as UTF-8."
             return RecordFault("invalid_utf8", message)
-        text = text.removeprefix(_BOM)  # joined files have them, and the first line of a retry file loses its own
+        # joined files have them, and the first line of a retry file loses its own
+        text = text.removeprefix(_BOM)
         if self._template:
             text = self._template.fill([text])
-        return Converted(with_defaults(text_input(encode(text), self._target), self._target, NULL), NULL)
+        return Converted(
+            with_defaults(text_input(encode(text), self._target), self._target, NULL), NULL
+        )
 
 
 def text_request(record: bytes) -> bytes:

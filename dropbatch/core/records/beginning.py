@@ -1,4 +1,7 @@
-"""How an upload begins: its compression, and the first bytes, from which its format is determined. Pure: no S3."""
+"""How an upload begins.
+
+Its compression, and the first bytes, from which its format is determined. Pure: no S3.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,12 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from dropbatch.core.records.decompress import SIGNATURE_BYTES, decompress, detect_compression, reject_foreign_format
+from dropbatch.core.records.decompress import (
+    SIGNATURE_BYTES,
+    decompress,
+    detect_compression,
+    reject_foreign_format,
+)
 from dropbatch.core.records.detect_form import HEAD_BYTES
 
 if TYPE_CHECKING:

@@ -1,7 +1,10 @@
-"""The cut for formats whose records are not sent as written: each is converted, and kept as the user wrote it.
+"""The cut for formats whose records are not sent as written.
 
-As in `dropbatch.core.records.cut`, where a cut falls depends only on the bytes, the plan, the batch's number and the
-job's pinned options, so every run cuts the same way. Pure: no S3, no ledger, no clock.
+Each is converted, and kept as the user wrote it.
+
+As in `dropbatch.core.records.cut`, where a cut falls depends only on the bytes, the plan, the
+batch's number and the job's pinned options, so every run cuts the same way. Pure: no S3, no ledger,
+no clock.
 """
 
 from __future__ import annotations
@@ -10,8 +13,20 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from dropbatch.core.errors import UploadRefused
-from dropbatch.core.formats.base import API_BODY_LIMIT, UNREADABLE_CODES, RecordFault, compact, one_line
-from dropbatch.core.formats.csv_rows import EXCERPT_BYTES, OverlongRecord, RecordWindow, read_rows, whole_fields
+from dropbatch.core.formats.base import (
+    API_BODY_LIMIT,
+    UNREADABLE_CODES,
+    RecordFault,
+    compact,
+    one_line,
+)
+from dropbatch.core.formats.csv_rows import (
+    EXCERPT_BYTES,
+    OverlongRecord,
+    RecordWindow,
+    read_rows,
+    whole_fields,
+)
 from dropbatch.core.formats.registry import FORMATS
 from dropbatch.core.records.cut import (
     LONE_SURROGATE,
@@ -25,7 +40,13 @@ from dropbatch.core.records.cut import (
 )
 from dropbatch.core.records.detect_form import whole_members
 from dropbatch.core.records.framing import LINE_SPACE, elements, lines
-from dropbatch.core.records.index import NO_REFERENCE, WRAPPER_BYTES, RecordIndex, UnsendableRecord, build_body
+from dropbatch.core.records.index import (
+    NO_REFERENCE,
+    WRAPPER_BYTES,
+    RecordIndex,
+    UnsendableRecord,
+    build_body,
+)
 from dropbatch.core.records.inputs import inputs_of
 from dropbatch.core.records.plan import Checkpoint, body_room, max_records
 from dropbatch.core.records.surrogates import without_lone_surrogates
@@ -82,10 +103,14 @@ class _Batch:
         self.originals_size += len(record.original)
         self.originals.append(record.original)
         if record.fault:
-            self.rows.add_unsendable(record.line, record.fault, record.reference, len(record.original))
+            self.rows.add_unsendable(
+                record.line, record.fault, record.reference, len(record.original)
+            )
         else:
             self.requests.append(record.request)
-            self.rows.extend([len(record.request)], record.line, [record.reference], len(record.original))
+            self.rows.extend(
+                [len(record.request)], record.line, [record.reference], len(record.original)
+            )
 
     def cut(self, first_id: int, end: Checkpoint) -> Cut:
         body = build_body(self.requests)
@@ -95,7 +120,9 @@ class _Batch:
 def cut_converted(
     plan: SplitPlan, start: Checkpoint, number: int, blocks: Iterable[bytes], reader: Reader
 ) -> Iterator[Cut | Checkpoint]:
-    """Cut an upload's records into batches, each converted by its format's reader; places as `cut` yields them.
+    """Cut an upload's records into batches, each converted by its format's reader.
+
+    Places as `cut` yields them.
 
     Args:
         plan: form, format and limits.
@@ -123,9 +150,11 @@ def cut_converted(
             is_full = len(batch.rows) == max_records(plan, number)
             room = body_room(plan, number)
             too_many_bytes = (
-                batch.size + record.weight + 1 > room or batch.originals_size + len(record.original) > plan.max_bytes
+                batch.size + record.weight + 1 > room
+                or batch.originals_size + len(record.original) > plan.max_bytes
             )
-            if len(batch.rows) and (is_full or too_many_bytes):  # a record larger than both has a batch to itself
+            # a record larger than both has a batch to itself
+            if len(batch.rows) and (is_full or too_many_bytes):
                 yield batch.cut(first_id, end)
                 first_id, batch, number = end.record, _Batch(), number + 1
             batch.add(record)
@@ -138,7 +167,7 @@ def cut_converted(
         raise problem
 
 
-# ── records, several at a time ───────────────────────────────────────────────────────────────────────────────────────
+# ── records, several at a time ────────────────────────────────────────────────────────────────────
 
 
 def windows(plan: SplitPlan, start: Checkpoint, blocks: Iterable[bytes]) -> Iterator[RecordWindow]:
@@ -151,20 +180,29 @@ def windows(plan: SplitPlan, start: Checkpoint, blocks: Iterable[bytes]) -> Iter
         yield from read_rows(blocks, plan.delimiter.encode(), start.line)
     elif plan.is_document:
         for window in elements(plan.form, blocks, start.record):
-            yield RecordWindow(window.records, *([[0] * len(window.records)] * 2))  # A document is read whole.
+            # A document is read whole.
+            yield RecordWindow(window.records, *([[0] * len(window.records)] * 2))
     else:
         for window in lines(blocks):
             if window.blank_bytes:
                 yield RecordWindow([b""], [window.blank_bytes], [window.blank_lines])
                 continue
-            yield RecordWindow(window.records, [len(one) + 1 for one in window.records], [1] * len(window.records))
+            yield RecordWindow(
+                window.records, [len(one) + 1 for one in window.records], [1] * len(window.records)
+            )
 
 
 def _records(
     plan: SplitPlan, start: Checkpoint, blocks: Iterable[bytes], reader: Reader
 ) -> Iterator[_Record | Checkpoint]:
     """The records, and places after windows of blank lines."""
-    judge = validate_json if FORMATS[plan.format].is_json else validate_row if plan.is_table else validate_line
+    judge = (
+        validate_json
+        if FORMATS[plan.format].is_json
+        else validate_row
+        if plan.is_table
+        else validate_line
+    )
     inputs = inputs_of(plan)
     place = start
     for window in windows(plan, start, blocks):
@@ -174,12 +212,18 @@ def _records(
             judged.append(judge(raw, None if plan.is_document else line + 1))
             line += taken
         converted = iter(reader.convert([one for one in judged if isinstance(one, bytes)]))
-        for raw, one, step, taken in zip(window.records, judged, window.steps, window.lines, strict=True):
+        for raw, one, step, taken in zip(
+            window.records, judged, window.steps, window.lines, strict=True
+        ):
             line_number = None if plan.is_document else place.line + 1
-            end = Checkpoint(place.offset + step, place.line + taken, place.record + (one is not None))
+            end = Checkpoint(
+                place.offset + step, place.line + taken, place.record + (one is not None)
+            )
             if isinstance(one, UnsendableRecord):
                 kept, readable = _kept(plan, one, raw)
-                reference = _normal(reader.convert([readable])[0].reference) if kept else NO_REFERENCE
+                reference = (
+                    _normal(reader.convert([readable])[0].reference) if kept else NO_REFERENCE
+                )
                 yield _Record(b"", kept, reference, line_number, place, end, one)
             elif one is not None:
                 yield _converted(plan, inputs, next(converted), one, line_number, place, end)
@@ -188,7 +232,9 @@ def _records(
             yield place
 
 
-def _kept(plan: SplitPlan, fault: UnsendableRecord, raw: bytes | OverlongRecord) -> tuple[bytes, bytes]:
+def _kept(
+    plan: SplitPlan, fault: UnsendableRecord, raw: bytes | OverlongRecord
+) -> tuple[bytes, bytes]:
     """What is kept of a record that cannot be sent, and the same as a reader can read it.
 
     Of one that is too large: the members, or a row's fields, that are whole in its beginning.
@@ -232,7 +278,7 @@ def _normal(reference: msgspec.Raw) -> msgspec.Raw:
     return NO_REFERENCE if reference == NO_REFERENCE else reference
 
 
-# ── what a reader accepts ────────────────────────────────────────────────────────────────────────────────────────────
+# ── what a reader accepts ─────────────────────────────────────────────────────────────────────────
 
 
 def validate_json(raw: bytes | OverlongRecord, line: int | None) -> bytes | UnsendableRecord | None:

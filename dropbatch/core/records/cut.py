@@ -1,8 +1,9 @@
 """The cut: a stream of unpacked bytes becomes batches of records that are sent as the user wrote them.
 
-Bytes are spliced: a record is read once, to validate it, and passed on unchanged. Where a cut falls depends only on the
-bytes, the plan and the batch's number, so every run cuts the same way. Nothing here grows with the upload. Records that
-are not sent as written are cut in `dropbatch.core.records.convert`. Pure: no S3, no ledger, no clock.
+Bytes are spliced: a record is read once, to validate it, and passed on unchanged. Where a cut falls
+depends only on the bytes, the plan and the batch's number, so every run cuts the same way. Nothing
+here grows with the upload. Records that are not sent as written are cut in
+`dropbatch.core.records.convert`. Pure: no S3, no ledger, no clock.
 """
 
 from __future__ import annotations
@@ -19,7 +20,13 @@ from dropbatch.core.formats.base import API_BODY_LIMIT, one_line, readable_json
 from dropbatch.core.formats.csv_rows import EXCERPT_BYTES, OverlongRecord
 from dropbatch.core.records.detect_form import whole_members
 from dropbatch.core.records.framing import LINE_SPACE, Window, elements, excerpt_of, lines
-from dropbatch.core.records.index import NO_REFERENCE, WRAPPER_BYTES, RecordIndex, UnsendableRecord, build_body
+from dropbatch.core.records.index import (
+    NO_REFERENCE,
+    WRAPPER_BYTES,
+    RecordIndex,
+    UnsendableRecord,
+    build_body,
+)
 from dropbatch.core.records.inputs import Request, inputs_of, is_text
 from dropbatch.core.records.plan import Checkpoint, body_room, max_records
 from dropbatch.core.records.surrogates import about_lone_surrogate, without_lone_surrogates
@@ -31,13 +38,19 @@ if TYPE_CHECKING:
     from dropbatch.core.records.plan import SplitPlan
 
 MAX_BLANK_BYTES = 16 << 20
-"""A batch ends before so many bytes of blank lines: after each such stretch, the next turn may continue there."""
+"""A batch ends before so many bytes of blank lines.
+
+After each such stretch, the next turn may continue there.
+"""
 
 MIN_RECORDS = 16
 """Records up to which a run that has an invalid one is validated one by one, not divided again."""
 
 LONE_SURROGATE = "bad_record"
-"""The code of a record with half of a surrogate pair, the only one of those of `validate_record` that is retried."""
+"""The code of a record with half of a surrogate pair.
+
+The only one of those of `validate_record` that is retried.
+"""
 
 _decode = msgspec.json.Decoder().decode
 _decode_raw = msgspec.json.Decoder(msgspec.Raw).decode
@@ -74,13 +87,18 @@ class Cut:
     originals: bytes = b""
 
 
-def cut(plan: SplitPlan, start: Checkpoint, number: int, blocks: Iterable[bytes]) -> Iterator[Cut | Checkpoint]:
-    """Cut an upload's records into batches; yield a place instead where only blank lines lie before it.
+def cut(
+    plan: SplitPlan, start: Checkpoint, number: int, blocks: Iterable[bytes]
+) -> Iterator[Cut | Checkpoint]:
+    """Cut an upload's records into batches.
+
+    Yield a place instead where only blank lines lie before it.
 
     Args:
         plan: form and limits.
         start: where to continue; the stream begins at its offset.
-        number: of the first batch that is cut; it and the plan decide how many records each batch may have.
+        number: of the first batch that is cut; it and the plan decide how many records each batch
+            may have.
         blocks: unpacked bytes.
 
     Raises:
@@ -120,20 +138,25 @@ def cut(plan: SplitPlan, start: Checkpoint, number: int, blocks: Iterable[bytes]
         raise problem
 
 
-def _gathered(first_id: int, rows: RecordIndex, texts: list[bytes], end: Checkpoint) -> Iterator[Cut]:
+def _gathered(
+    first_id: int, rows: RecordIndex, texts: list[bytes], end: Checkpoint
+) -> Iterator[Cut]:
     """The records gathered, if any."""
     if len(rows):
         yield Cut(first_id, rows, build_body(texts), len(rows) - len(rows.faults), end)
 
 
-# ── consecutive records ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── consecutive records ───────────────────────────────────────────────────────────────────────────
 
 
 class _Run(NamedTuple):
-    """Consecutive records without a blank line between them: valid ones, one that cannot be sent, or none: a place.
+    """Consecutive records without a blank line between them.
+
+    Valid ones, one that cannot be sent, or none: a place.
 
     Attributes:
-        text: the records as they are in the body, with the commas between them; empty for one that cannot be sent.
+        text: the records as they are in the body, with the commas between them; empty for one that
+            cannot be sent.
         references: their `external_reference`s as JSON; empty if none has one.
         weights: bytes that each counts towards the batch's limit: for valid ones, their lengths.
         line: the first one's; None in a document.
@@ -160,7 +183,9 @@ class _Run(NamedTuple):
         return cls(b"", [], [], None, start, [], gap, start)
 
     def fit(self, begin: int, most: int, room: int) -> tuple[int, int]:
-        """How many records from `begin` on fit in the room, each with a comma, at most so many; and the bytes used up.
+        """How many records from `begin` on fit in the room, each with a comma, at most so many.
+
+        And the bytes used up.
 
         All the room is used up, unless all of them fit.
         """
@@ -199,7 +224,10 @@ def _after(start: Checkpoint, size: int, gap: int, lines: int, records: int) -> 
 
 
 def _runs(plan: SplitPlan, start: Checkpoint, blocks: Iterable[bytes]) -> Iterator[_Run]:
-    """All records of an upload: valid ones together; a run with an invalid one is divided, down to single records."""
+    """All records of an upload: valid ones together.
+
+    A run with an invalid one is divided, down to single records.
+    """
     place, gap = start, 0 if plan.is_document else 1
     inputs = inputs_of(plan)
     for window in elements(plan.form, blocks, start.record) if plan.is_document else lines(blocks):
@@ -212,10 +240,17 @@ def _runs(plan: SplitPlan, start: Checkpoint, blocks: Iterable[bytes]) -> Iterat
             begin, end = spans.pop()
             records = window.records[begin:end]
             lengths = list(map(len, records))
-            steps = [0] * len(records) if plan.is_document else lengths  # A document is read whole by every run.
-            size = len(window.lines) - len(records) + 1 if _is_whole(window, records) else sum(lengths)
+            # A document is read whole by every run.
+            steps = [0] * len(records) if plan.is_document else lengths
+            size = (
+                len(window.lines) - len(records) + 1 if _is_whole(window, records) else sum(lengths)
+            )
             # One may be too large; an OverlongRecord is.
-            valid = _valid(window, records, lengths, inputs) if size < API_BODY_LIMIT - WRAPPER_BYTES else None
+            valid = (
+                _valid(window, records, lengths, inputs)
+                if size < API_BODY_LIMIT - WRAPPER_BYTES
+                else None
+            )
             if valid:
                 text, weights, references = valid
                 line = None if plan.is_document else place.line + 1
@@ -231,22 +266,40 @@ def _runs(plan: SplitPlan, start: Checkpoint, blocks: Iterable[bytes]) -> Iterat
                     judged = validate_record(raw, line, inputs)
                     after = _after(place, step, gap, 1, 1 if judged else 0)
                     if isinstance(judged, UnsendableRecord):
-                        reference, weight = _reference_kept(raw, judged), len(memoryview(judged.request))
-                        yield _Run(b"", [reference], [weight], line, place, [step], gap, after, judged)
+                        reference, weight = (
+                            _reference_kept(raw, judged),
+                            len(memoryview(judged.request)),
+                        )
+                        yield _Run(
+                            b"", [reference], [weight], line, place, [step], gap, after, judged
+                        )
                     elif judged:
-                        yield _Run(judged.raw, [judged.reference], [len(judged.raw)], line, place, [step], gap, after)
+                        yield _Run(
+                            judged.raw,
+                            [judged.reference],
+                            [len(judged.raw)],
+                            line,
+                            place,
+                            [step],
+                            gap,
+                            after,
+                        )
                     place = after
 
 
 def after_blank(place: Checkpoint, window: Window) -> Checkpoint:
     """The place after a window of blank lines."""
-    return Checkpoint(place.offset + window.blank_bytes, place.line + window.blank_lines, place.record)
+    return Checkpoint(
+        place.offset + window.blank_bytes, place.line + window.blank_lines, place.record
+    )
 
 
 def _valid(
     window: Window, records: list[bytes | OverlongRecord], lengths: list[int], inputs: Inputs
 ) -> tuple[bytes, list[int], list[msgspec.Raw]] | None:
-    """Records that can all be sent, without the CR of a CRLF: their text with commas, their lengths and references.
+    """Records that can all be sent, without the CR of a CRLF.
+
+    Their text with commas, their lengths and references.
 
     None if perhaps one cannot be sent: each is read separately, as `validate_record` does it.
     """
@@ -272,10 +325,14 @@ def _as_json(references: list[Any], raws: list[bytes]) -> list[msgspec.Raw]:
     kinds = set(map(type, references))
     if kinds <= {type(None)}:
         return []
-    return _decode_raws(_encode(references)) if kinds == {str} else list(map(_reference, references, raws))
+    return (
+        _decode_raws(_encode(references))
+        if kinds == {str}
+        else list(map(_reference, references, raws))
+    )
 
 
-# ── one record ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── one record ────────────────────────────────────────────────────────────────────────────────────
 
 
 class _Sendable(NamedTuple):
@@ -293,12 +350,16 @@ def validate_record(
     Args:
         raw: the record's bytes, without the line feed.
         line: its 1-based line; None for a document's element.
-        inputs: what it must have, if it is sent as written: a number that no computer holds, as 1e999, only prevents
-            that in its `external_reference`, which result lines have. None if it is converted, so that all is read.
+        inputs: what it must have, if it is sent as written: a number that no computer holds, as
+            1e999, only prevents that in its `external_reference`, which result lines have. None if
+            it is converted, so that all is read.
     """
     if not raw:
         return None
-    if isinstance(raw, OverlongRecord) or len(raw) - raw.endswith(b"\r") >= API_BODY_LIMIT - WRAPPER_BYTES:
+    if (
+        isinstance(raw, OverlongRecord)
+        or len(raw) - raw.endswith(b"\r") >= API_BODY_LIMIT - WRAPPER_BYTES
+    ):
         beginning = beginning_of(raw)
         return too_large(len(raw), line, excerpt_json(beginning)) if beginning else None
     if inputs and (read := inputs.read(raw)):
@@ -312,11 +373,15 @@ def validate_record(
     if not is_object:
         message = "The record is JSON, but not an object. Write one request object."
         return UnsendableRecord(
-            "not_an_object", located(line, message), msgspec.Raw(readable_json(raw.removesuffix(b"\r")))
+            "not_an_object",
+            located(line, message),
+            msgspec.Raw(readable_json(raw.removesuffix(b"\r"))),
         )
     if fault:
         return UnsendableRecord(
-            fault.code, located(line, fault.message), msgspec.Raw(readable_json(raw.removesuffix(b"\r")))
+            fault.code,
+            located(line, fault.message),
+            msgspec.Raw(readable_json(raw.removesuffix(b"\r"))),
         )
     return _Sendable(raw.removesuffix(b"\r"), _reference(reference, raw))
 
@@ -333,7 +398,10 @@ def _is_object(raw: bytes, *, out_of_range: bool) -> bool:
 
 
 def _reference(reference: object, raw: bytes) -> msgspec.Raw:
-    """A record's `external_reference` as JSON on one line; as it was written if it is not a string."""
+    """A record's `external_reference` as JSON on one line.
+
+    As it was written if it is not a string.
+    """
     if reference is None:
         return NO_REFERENCE
     if type(reference) is str:
@@ -342,7 +410,10 @@ def _reference(reference: object, raw: bytes) -> msgspec.Raw:
 
 
 def _reference_kept(raw: bytes | OverlongRecord, fault: UnsendableRecord) -> msgspec.Raw:
-    """The reference of a record that cannot be sent: of one that is too large, if its beginning has it."""
+    """The reference of a record that cannot be sent.
+
+    Of one that is too large, if its beginning has it.
+    """
     found = b""
     if fault.code == "too_large":
         found = whole_members(beginning_of(raw))
@@ -358,7 +429,10 @@ def beginning_of(raw: bytes | OverlongRecord) -> bytes:
 
 def too_large(length: int, line: int | None, request: msgspec.Raw) -> UnsendableRecord:
     """A record whose request reaches the limit of a body; `request` is its beginning, as JSON."""
-    message = f"The record has {length:,} bytes; a request body must stay under {API_BODY_LIMIT:,}. Shorten it."
+    message = (
+        f"The record has {length:,} bytes; a request body must stay under "
+        f"{API_BODY_LIMIT:,}. Shorten it."
+    )
     return UnsendableRecord("too_large", located(line, message), request)
 
 
@@ -368,17 +442,26 @@ def _unreadable(raw: bytes, line: int | None, error: Exception) -> UnsendableRec
     try:
         raw.decode()
     except UnicodeDecodeError as wrong:
-        code, message = "invalid_utf8", f"Byte {wrong.start + 1} of the record is not UTF-8. Save the file as UTF-8."
+        code, message = (
+            "invalid_utf8",
+            (f"Byte {wrong.start + 1} of the record is not UTF-8. Save the file as UTF-8."),
+        )
     else:
         if found := _lone_surrogate(raw, line):
             return found
         reason = "too deeply nested" if isinstance(error, RecursionError) else str(error)
-        code, message = "invalid_json", f"The record is not valid JSON ({reason}). Write one JSON object per line."
+        code, message = (
+            "invalid_json",
+            (f"The record is not valid JSON ({reason}). Write one JSON object per line."),
+        )
     return UnsendableRecord(code, located(line, message), excerpt_json(raw))
 
 
 def _lone_surrogate(raw: bytes, line: int | None) -> UnsendableRecord | None:
-    """A record that is an object but for half of a surrogate pair, with its whole text as a JSON string."""
+    """A record that is an object but for half of a surrogate pair.
+
+    With its whole text as a JSON string.
+    """
     try:
         _decode_request(without_lone_surrogates(raw))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

@@ -1,4 +1,7 @@
-"""Unpacks stored bytes, a few MB at a time: plain, gzip (also of several members), zstd. Pure: no S3, no JSON."""
+"""Unpacks stored bytes, a few MB at a time: plain, gzip (also of several members), zstd.
+
+Pure: no S3, no JSON.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +19,27 @@ if TYPE_CHECKING:
 BLOCK_BYTES = 4 << 20
 """Bytes of one unpacked block, at most."""
 COMBINED_BYTES = 64 << 10
-"""Bytes of unpacked pieces that are joined into a block, because an archive may have a member for each record."""
+"""Bytes of unpacked pieces that are joined into a block.
+
+Because an archive may have a member for each record.
+"""
 FIRST_SLICE_BYTES, MAX_SLICE_BYTES = 512, 256 << 10
-"""Stored bytes that are passed to a member at a time: few at first, then twice as many each time."""
+"""Stored bytes that are passed to a member at a time.
+
+Few at first, then twice as many each time.
+"""
 
 MAX_RATIO, RATIO_FROM_BYTES = 2_000, 64 << 20
-"""An archive may unpack to this many times its size; tested only from that many unpacked bytes on."""
+"""An archive may unpack to this many times its size.
+
+Tested only from that many unpacked bytes on.
+"""
 
 MAX_ZSTD_WINDOW_BYTES = 128 << 20
-"""Largest zstd window, in bytes, that is accepted; the format recommends a limit of 8 MB, `--long=27` needs this."""
+"""Largest zstd window, in bytes, that is accepted.
+
+The format recommends a limit of 8 MB, `--long=27` needs this.
+"""
 
 _DAMAGED = (zlib.error, EOFError)
 _NO_PADDING = re.compile(rb"[^\x00]")
@@ -32,10 +47,16 @@ _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _ZSTD_SKIPPABLE = re.compile(rb"[\x50-\x5f]\x2a\x4d\x18")
 """The beginning of a frame without content, which `pzstd` writes before each of its own."""
 _FOREIGN: tuple[tuple[bytes, str], ...] = (
-    (b"PK\x03\x04", "a zip archive; unzip it and upload the file inside, or compress that with gzip or zstd"),
+    (
+        b"PK\x03\x04",
+        "a zip archive; unzip it and upload the file inside, or compress that with gzip or zstd",
+    ),
     (b"\xd0\xcf\x11\xe0", "an Excel workbook; save the sheet as CSV (UTF-8)"),
     (b"SQLite format 3\x00", "an SQLite database; export the table as CSV or JSON Lines"),
-    (b"7z\xbc\xaf", "a 7z archive; unpack it and upload the file inside, or compress that with gzip or zstd"),
+    (
+        b"7z\xbc\xaf",
+        "a 7z archive; unpack it and upload the file inside, or compress that with gzip or zstd",
+    ),
     (b"ARROW1", "Arrow; export it as JSON Lines"),
     (b"BZh", "bzip2; compress it with gzip or zstd instead"),
     (b"\xfd7zXZ\x00", "xz; compress it with gzip or zstd instead"),
@@ -52,13 +73,23 @@ _FOREIGN: tuple[tuple[bytes, str], ...] = (
     (b"version https://git-lfs", "a pointer of Git LFS; fetch the file with `git lfs pull`"),
 )
 _WORDS = (b"ORC", b"PAR1", b"RIFF")
-"""Signatures that text may begin with, such as a column `ORCID`; after them, other formats have control characters."""
+"""Signatures that text may begin with, such as a column `ORCID`.
+
+After them, other formats have control characters.
+"""
 _CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1f]")
 _TAR_MAGIC = 257
 """Where a tar archive says what it is."""
-_SHEETS = (b"[Content_Types].xml", b"xl/workbook", b"mimetypeapplication/vnd.oasis.opendocument.spreadsheet")
+_SHEETS = (
+    b"[Content_Types].xml",
+    b"xl/workbook",
+    b"mimetypeapplication/vnd.oasis.opendocument.spreadsheet",
+)
 SIGNATURE_BYTES = 4 << 10
-"""First bytes in which signatures are looked for: those of an archive have the names of a workbook's files."""
+"""First bytes in which signatures are looked for.
+
+Those of an archive have the names of a workbook's files.
+"""
 
 
 def detect_compression(head: bytes) -> str:
@@ -75,28 +106,35 @@ def reject_foreign_format(head: bytes) -> None:
         UploadRefused: `unknown_format`, with the fix in its message.
     """
     if head.startswith(b"PK\x03\x04") and any(name in head for name in _SHEETS):
-        raise UploadRefused("unknown_format", "The upload is an Excel workbook; save the sheet as CSV (UTF-8).")
+        raise UploadRefused(
+            "unknown_format", "The upload is an Excel workbook; save the sheet as CSV (UTF-8)."
+        )
     if head[_TAR_MAGIC : _TAR_MAGIC + 5] == b"ustar":
         raise UploadRefused(
             "unknown_format",
-            "The upload is a tar archive; unpack it and upload each file, compressed with gzip or zstd.",
+            "The upload is a tar archive; unpack it and upload each file, compressed with "
+            "gzip or zstd.",
         )
     for magic, words in _FOREIGN:
         if head.startswith(magic) and (magic not in _WORDS or _CONTROL.search(head)):
             raise UploadRefused("unknown_format", f"The upload is {words}.")
     if len(head) > 1 and b"\x00" in head[:4]:
         raise UploadRefused(
-            "unknown_format", "The upload is binary, or UTF-16 or UTF-32 text; save it as UTF-8 JSON Lines."
+            "unknown_format",
+            "The upload is binary, or UTF-16 or UTF-32 text; save it as UTF-8 JSON Lines.",
         )
 
 
-def decompress(packing: str, stored: Iterator[bytes], check: Callable[[], None] = lambda: None) -> Iterator[bytes]:
+def decompress(
+    packing: str, stored: Iterator[bytes], check: Callable[[], None] = lambda: None
+) -> Iterator[bytes]:
     """The unpacked bytes of a stream of stored ones.
 
     Args:
         packing: `plain`, `gzip` or `zstd`.
         stored: the archive, in blocks.
-        check: called for each piece of an archive, even while nothing comes out; what it raises ends the stream.
+        check: called for each piece of an archive, even while nothing comes out; what it raises
+            ends the stream.
 
     Raises:
         UploadRefused: `broken_archive`: damaged, cut short, or unpacking to an implausible size.
@@ -119,19 +157,24 @@ def decompress(packing: str, stored: Iterator[bytes], check: Callable[[], None] 
             if given > RATIO_FROM_BYTES and given > MAX_RATIO * taken:
                 raise UploadRefused(
                     "broken_archive",
-                    f"The archive unpacks to over {MAX_RATIO:,} times its size; if that is right, upload it unpacked.",
+                    f"The archive unpacks to over {MAX_RATIO:,} times its size; if that is "
+                    "right, upload it unpacked.",
                 )
             yield block
     except _DAMAGED as error:
         raise UploadRefused(
             "broken_archive",
-            f"The {packing} archive is damaged or cut short after {given:,} unpacked bytes ({error}). "
+            f"The {packing} archive is damaged or cut short after {given:,} unpacked bytes "
+            f"({error}). "
             "Compress and upload it again.",
         ) from error
 
 
 def _combined(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Join small pieces of one stored block, whose end an empty piece marks; yield those before damage first."""
+    """Join small pieces of one stored block, whose end an empty piece marks.
+
+    Yield those before damage first.
+    """
     held: list[bytes] = []
     size = 0
     damage: Exception | None = None
@@ -151,10 +194,12 @@ def _combined(pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _gunzip(stored: Iterator[bytes], check: Callable[[], None]) -> Iterator[bytes]:
-    """Unpack members one after another; zero bytes after the last are padding, as gzip(1) treats them.
+    """Unpack members one after another.
 
-    At a member's end zlib copies the input that it did not use. Slices that begin small and double limit these copies
-    to the archive's own size, or `FIRST_SLICE_BYTES` bytes per member.
+    Zero bytes after the last are padding, as gzip(1) treats them.
+
+    At a member's end zlib copies the input that it did not use. Slices that begin small and double
+    limit these copies to the archive's own size, or `FIRST_SLICE_BYTES` bytes per member.
     """
     member = None
     for block in stored:
@@ -163,7 +208,9 @@ def _gunzip(stored: Iterator[bytes], check: Callable[[], None]) -> Iterator[byte
             check()
             if member is None:
                 at = found.start() if (found := _NO_PADDING.search(block, at)) else len(block)
-                member, size = (zlib.decompressobj(wbits=31), FIRST_SLICE_BYTES) if found else (None, 0)
+                member, size = (
+                    (zlib.decompressobj(wbits=31), FIRST_SLICE_BYTES) if found else (None, 0)
+                )
                 continue
             piece = view[at : at + size]
             if data := member.decompress(piece, BLOCK_BYTES):
@@ -178,7 +225,9 @@ def _gunzip(stored: Iterator[bytes], check: Callable[[], None]) -> Iterator[byte
 
 
 def zstd_module() -> ModuleType:
-    """The module that unpacks zstd; before Python 3.14 it is a package, which the command line can do without.
+    """The module that unpacks zstd.
+
+    Before Python 3.14 it is a package, which the command line can do without.
 
     Raises:
         UsageError: it is not installed.
@@ -190,22 +239,32 @@ def zstd_module() -> ModuleType:
             from backports import zstd
     except ImportError:
         raise UsageError(
-            "A file compressed with zstd can be read here only with Python 3.14, or with `pip install backports.zstd`."
+            "A file compressed with zstd can be read here only with Python 3.14, or with "
+            "`pip install backports.zstd`."
         ) from None
     return zstd
 
 
 def _decompress_zstd(stored: Iterator[bytes], check: Callable[[], None]) -> Iterator[bytes]:
-    """Unpack frames one after another, in slices as above, into blocks of bounded size however high their ratio is."""
+    """Unpack frames one after another, in slices as above.
+
+    Into blocks of bounded size however high their ratio is.
+    """
     zstd = zstd_module()
-    options: dict[int, int] = {zstd.DecompressionParameter.window_log_max: MAX_ZSTD_WINDOW_BYTES.bit_length() - 1}
+    options: dict[int, int] = {
+        zstd.DecompressionParameter.window_log_max: MAX_ZSTD_WINDOW_BYTES.bit_length() - 1
+    }
     frame = None
     size = FIRST_SLICE_BYTES
     for block in stored:
         view, at = memoryview(block), 0
         while at < len(block) or (frame and not frame.needs_input):
             check()
-            frame, size = (frame, size) if frame else (zstd.ZstdDecompressor(options=options), FIRST_SLICE_BYTES)
+            frame, size = (
+                (frame, size)
+                if frame
+                else (zstd.ZstdDecompressor(options=options), FIRST_SLICE_BYTES)
+            )
             piece = view[at : at + size] if frame.needs_input else view[:0]
             try:
                 data = frame.decompress(piece, BLOCK_BYTES)

@@ -1,4 +1,7 @@
-"""Detects an upload's form from its first unpacked bytes: JSON Lines, the API's document, or a lone array. Pure."""
+"""Detects an upload's form from its first unpacked bytes.
+
+JSON Lines, the API's document, or a lone array. Pure.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,8 @@ _SPACE = re.compile(rb"[ \t\r\n]*+")
 _DOCUMENT = re.compile(rb'(\{\s*"requests"\s*:\s*)?\[\s*[{\]]')
 """How a document begins that is too large or broken."""
 _TOO_LARGE = (
-    f"A JSON document may have {HEAD_BYTES >> 20} MB, unpacked. Upload a larger one as JSON Lines, one request a line: "
+    f"A JSON document may have {HEAD_BYTES >> 20} MB, unpacked. Upload a larger one as "
+    "JSON Lines, one request a line: "
     "`jq -c '.requests[]'` of the API's document, `jq -c '.[]'` of an array."
 )
 
@@ -74,7 +78,10 @@ def _has_more(text: bytes) -> bool:
 
 
 def end_of_value(data: bytes, start: int) -> int | None:
-    """Offset after the JSON value that begins at `start`, found by its brackets; None if the data ends before it."""
+    """Offset after the JSON value that begins at `start`, found by its brackets.
+
+    None if the data ends before it.
+    """
     opening = data[start : start + 1]
     if opening == b'"':
         match = _KEY.match(data, start)
@@ -97,7 +104,10 @@ def end_of_value(data: bytes, start: int) -> int | None:
 
 
 def whole_members(beginning: bytes) -> bytes:
-    """The members at the beginning of an object that are whole, as an object; empty if there are none."""
+    """The members at the beginning of an object that are whole, as an object.
+
+    Empty if there are none.
+    """
     whole = []
     for key, begin in _values(beginning):
         end = end_of_value(beginning, begin)

@@ -1,7 +1,9 @@
-"""Finds where records begin and end: lines of JSON Lines, several at a time, and the elements of a document.
+"""Finds where records begin and end.
 
-A document is read at once, so it may have no more bytes than are looked at of any upload. Records are validated in
-`dropbatch.core.records.cut`. Pure: no S3, no batches.
+Lines of JSON Lines, several at a time, and the elements of a document.
+
+A document is read at once, so it may have no more bytes than are looked at of any upload. Records
+are validated in `dropbatch.core.records.cut`. Pure: no S3, no batches.
 """
 
 from __future__ import annotations
@@ -20,7 +22,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 WINDOW_BYTES = 64 << 10
-"""Bytes of lines that are decoded together: their values fit in a processor's cache, which doubles the speed."""
+"""Bytes of lines that are decoded together.
+
+Their values fit in a processor's cache, which doubles the speed.
+"""
 
 WINDOW_ELEMENTS = 500
 """Elements of a document that are decoded together."""
@@ -57,7 +62,8 @@ class Window(NamedTuple):
         referring: whether one may have an `external_reference`.
         blank_bytes: bytes of the blank lines that the window consists of; 0 if it has records.
         blank_lines: their number.
-        lines: the records together, with the line feeds between them; empty for a document's elements.
+        lines: the records together, with the line feeds between them; empty for a document's
+            elements.
     """
 
     records: list[bytes | OverlongRecord]
@@ -71,7 +77,8 @@ class Window(NamedTuple):
 def lines(blocks: Iterable[bytes]) -> Iterator[Window]:
     """Lines without their line feeds, several at a time; the last line needs no line feed.
 
-    Long stretches of blank lines are windows without records; a few blank lines among others are records.
+    Long stretches of blank lines are windows without records; a few blank lines among others are
+    records.
     """
     held: list[bytes] = []
     held_size = 0
@@ -99,11 +106,16 @@ def lines(blocks: Iterable[bytes]) -> Iterator[Window]:
 
 def _held_line(pieces: list[bytes], size: int) -> Window:
     text = b"".join(pieces)
-    return Window([OverlongRecord(excerpt_of(text), size) if size > API_BODY_LIMIT else text], returns=True)
+    return Window(
+        [OverlongRecord(excerpt_of(text), size) if size > API_BODY_LIMIT else text], returns=True
+    )
 
 
 def _lines_within(block: bytes, begin: int, last: int) -> Iterator[Window]:
-    """The lines from `begin` to the line feed at `last`, as many at a time as are decoded together."""
+    """The lines from `begin` to the line feed at `last`.
+
+    As many at a time as are decoded together.
+    """
     stretches = False
     while begin <= last:
         if block[begin] in _SPACE and (blank := _blank_bytes(block, begin)):
@@ -111,7 +123,11 @@ def _lines_within(block: bytes, begin: int, last: int) -> Iterator[Window]:
             yield Window([], returns=False, blank_bytes=blank, blank_lines=count)
             begin += blank
             continue
-        end = last if last - begin <= WINDOW_BYTES else block.rfind(b"\n", begin, begin + WINDOW_BYTES)
+        end = (
+            last
+            if last - begin <= WINDOW_BYTES
+            else block.rfind(b"\n", begin, begin + WINDOW_BYTES)
+        )
         if end < 0:
             end = block.find(b"\n", begin + WINDOW_BYTES)
         if stretches and (stretch := _LONG_BLANK.search(block, begin, end)):
@@ -133,7 +149,10 @@ def _blank_bytes(block: bytes, begin: int) -> int:
 
 
 def may_refer(text: bytes) -> bool:
-    """Whether `external_reference` may be a key in it: that has an underscore, or, if escaped, a backslash."""
+    """Whether `external_reference` may be a key in it.
+
+    That has an underscore, or, if escaped, a backslash.
+    """
     return b"_" in text or b"\\" in text  # Single bytes are found faster than words.
 
 
@@ -158,7 +177,8 @@ def _elements_of(form: str, text: bytes) -> list[bytes]:
     try:
         return [bytes(one) for one in decode(text)]
     except UNDECODABLE:
-        mended, found, at = without_lone_surrogates(text), list[bytes](), 0  # As long; each fails its record alone.
+        # As long; each fails its record alone.
+        mended, found, at = without_lone_surrogates(text), list[bytes](), 0
         for one in map(bytes, decode(mended)):
             at = mended.index(one, at)
             found.append(text[at : at + len(one)])

@@ -1,4 +1,7 @@
-"""A batch's request body, and the index of its records: where each is in the body, or why it cannot be sent."""
+"""A batch's request body, and the index of its records.
+
+Where each is in the body, or why it cannot be sent.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,8 @@ class RecordEntry(msgspec.Struct, array_like=True, frozen=True, gc=False):
         reference: its `external_reference` as JSON.
         code: why it cannot be sent, empty if it can.
         message: the code's message.
-        request: of a record that cannot be sent, its request in `errors.jsonl`, as JSON; null to use the original.
+        request: of a record that cannot be sent, its request in `errors.jsonl`, as JSON; null to
+            use the original.
         original: bytes of the record as written, among the originals; 0 if it is not kept.
     """
 
@@ -52,11 +56,14 @@ class UnsendableRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class RecordIndex(msgspec.Struct, omit_defaults=True):
-    """The records of a batch as columns, which cost a fraction of one object per record; also a sequence of rows.
+    """The records of a batch as columns, which cost a fraction of one object per record.
+
+    Also a sequence of rows.
 
     Attributes:
         lengths: bytes of each record in the body; 0 if it is not in the body.
-        lines: index and 1-based line of each record whose line does not follow the one before; empty for a document.
+        lines: index and 1-based line of each record whose line does not follow the one before;
+            empty for a document.
         references: `external_reference` of each record as JSON; empty if none has one.
         faults: by index, the records that cannot be sent.
         originals: bytes of each record among the originals; empty if no original is kept.
@@ -68,7 +75,9 @@ class RecordIndex(msgspec.Struct, omit_defaults=True):
     faults: dict[int, UnsendableRecord] = {}
     originals: list[int] = []
 
-    def extend(self, lengths: list[int], line: int | None, references: list[msgspec.Raw], original: int = 0) -> None:
+    def extend(
+        self, lengths: list[int], line: int | None, references: list[msgspec.Raw], original: int = 0
+    ) -> None:
         """Add consecutive records.
 
         Args:
@@ -139,17 +148,24 @@ def index_of(rows: Iterable[RecordEntry]) -> RecordIndex:
 
 
 def build_body(records: Sequence[bytes]) -> bytes:
-    """The request body of records, as they are sent, several at a time with commas or one by one; empty without any."""
+    """The request body of records, as they are sent, several at a time with commas or one by one.
+
+    Empty without any.
+    """
     if not records:
         return b""
-    first, *rest = records  # Joined at once: a body is large, and each copy of it costs as much as reading it.
+    # Joined at once: a body is large, and each copy of it costs as much as reading it.
+    first, *rest = records
     pieces = [OPENING + first, *rest]
     pieces[-1] += CLOSING
     return b",".join(pieces)
 
 
 def record_spans(rows: RecordIndex) -> list[tuple[int, int]]:
-    """Where each record is in the body, as offset and length; (0, 0) for one that is not in the body."""
+    """Where each record is in the body, as offset and length.
+
+    (0, 0) for one that is not in the body.
+    """
     spans = []
     offset = len(OPENING)
     for length in rows.lengths:

@@ -1,8 +1,11 @@
-"""Inputs: whether a model takes a request, by the schemas that Cloudflare publishes and the efforts that are known.
+"""Inputs: whether a model takes a request.
 
-One without an input, with an empty one, or with a value beyond its range would be refused, and with it its whole
-batch; one that names another model would be answered by the wrong one. Requests are judged while they are decoded: a
-decoder that knows the members it looks for is quicker than one that keeps all.
+By the schemas that Cloudflare publishes and the efforts that are known.
+
+One without an input, with an empty one, or with a value beyond its range would be refused, and with
+it its whole batch; one that names another model would be answered by the wrong one. Requests are
+judged while they are decoded: a decoder that knows the members it looks for is quicker than one
+that keeps all.
 """
 
 from __future__ import annotations
@@ -76,7 +79,8 @@ def forms_of(
         schema: its name, one of `dropbatch.core.formats.published`.
         efforts: that the model takes; None if they are not known.
         model: the only one of Workers AI that a request may name; empty: any.
-        is_strict: whether a request must have something to answer, and members that its answer can be right for.
+        is_strict: whether a request must have something to answer, and members that its answer can
+            be right for.
         dimensions: numbers in one of the model's embeddings; None if unknown.
     """
     named: Members = {"model": [f"string {no_other_than(model)}", "null"]} if model else {}
@@ -91,9 +95,14 @@ def forms_of(
         members = with_efforts(one.members, efforts) | others | named
         only = {}
         if is_strict:
-            members = {name: not_empty(kind) if name.endswith("!") else kind for name, kind in members.items()}
+            members = {
+                name: not_empty(kind) if name.endswith("!") else kind
+                for name, kind in members.items()
+            }
             every = only_values(member, model, dimensions)
-            only = {name: every[name] for name in every if name == STREAM or name not in one.members}
+            only = {
+                name: every[name] for name in every if name == STREAM or name not in one.members
+            }
         forms.append(_form(member, members, only))
     return tuple(reversed(forms))  # The usual one is the last that is published.
 
@@ -106,7 +115,10 @@ def _form(member: str, members: Members, only: Mapping[str, tuple[object, str]])
 
 
 def _only(value: object, published: Any) -> Any:  # noqa: ANN401 # Kinds, as `dropbatch.core.formats.published` has them.
-    """The kind of one value, and of null unless the published kind has none: what is sent is what is written."""
+    """The kind of one value, and of null unless the published kind has none.
+
+    What is sent is what is written.
+    """
     kind = "null" if value is None else "false" if value is False else f"integer {value}..{value}"
     takes_null = published is None or published == "any" or "null" in published
     return [kind, "null"] if takes_null else kind
@@ -136,15 +148,21 @@ class Inputs:
         is_strict: bool = False,
         dimensions: int | None = None,
     ) -> None:
-        """Judge by the schema of this name, by the model's efforts if they are known, and by its id if it is given.
+        """Judge by the schema of this name, by the model's efforts if they are known.
+
+        And by its id if it is given.
 
         `is_strict` and `dimensions`: as for `forms_of`.
         """
         self._efforts, self._model, self._is_strict = efforts, model, is_strict
-        self._forms = forms_of(schema, efforts and efforts.values, model, is_strict=is_strict, dimensions=dimensions)
+        self._forms = forms_of(
+            schema, efforts and efforts.values, model, is_strict=is_strict, dimensions=dimensions
+        )
 
     def references(self, raws: Sequence[bytes], *, wanted: bool) -> list[Any] | None:
-        """The references of requests that all have an input, in the same form; None if perhaps one has none.
+        """The references of requests that all have an input, in the same form.
+
+        None if perhaps one has none.
 
         Args:
             raws: UTF-8, perhaps JSON.
@@ -162,7 +180,10 @@ class Inputs:
         return None
 
     def read(self, raw: bytes) -> Request | None:
-        """What is read of a request that has an input; None for any other, and for what is not JSON."""
+        """What is read of a request that has an input.
+
+        None for any other, and for what is not JSON.
+        """
         if not is_text(raw):
             return None
         for form in self._forms:
@@ -216,7 +237,10 @@ class Inputs:
 
 
 def inputs_of(plan: SplitPlan) -> Inputs:
-    """The requests that the model of a job takes: any if nothing is known, or if an older version planned it so."""
+    """The requests that the model of a job takes.
+
+    Any if nothing is known, or if an older version planned it so.
+    """
     efforts = plan.known_model.efforts if plan.facts else None
     return Inputs(
         plan.inputs,

@@ -1,4 +1,7 @@
-"""Reads an upload's records batch by batch; the functions and the check of a local file share it. Pure."""
+"""Reads an upload's records batch by batch.
+
+The functions and the check of a local file share it. Pure.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,15 @@ if TYPE_CHECKING:
     from dropbatch.core.records.plan import Checkpoint, SplitPlan
 
 RANGE_BYTES = 8 << 20
-"""Stored bytes that are read at a time: large enough that S3's time to the first byte does not matter."""
+"""Stored bytes that are read at a time.
+
+Large enough that S3's time to the first byte does not matter.
+"""
 MAX_BYTES_WITHOUT_BATCH = 4 << 30
-"""Most unpacked bytes without the end of a batch: far more than 500 requests have, and read well within one turn."""
+"""Most unpacked bytes without the end of a batch.
+
+Far more than 500 requests have, and read well within one turn.
+"""
 
 
 def read_batches(
@@ -35,9 +44,14 @@ def read_batches(
 
 
 def gap_error(packing: str) -> UploadRefused:
-    """Refuse one endless line, or blank lines compressed a thousandfold: each turn would read them again, forever."""
+    """Refuse one endless line, or blank lines compressed a thousandfold.
+
+    Each turn would read them again, forever.
+    """
     return UploadRefused(
         "unknown_format" if packing == "plain" else "broken_archive",
-        f"More than {MAX_BYTES_WITHOUT_BATCH >> 20:,} MB of the upload's content in a row did not complete a "
-        "batch. Upload JSON Lines, one request per line, without long stretches of blank or broken lines.",
+        f"More than {MAX_BYTES_WITHOUT_BATCH >> 20:,} MB of the upload's content in a row "
+        "did not complete a "
+        "batch. Upload JSON Lines, one request per line, without long stretches of blank "
+        "or broken lines.",
     )

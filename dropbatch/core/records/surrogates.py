@@ -25,21 +25,28 @@ def without_lone_surrogates(content: bytes) -> bytes:
 
 
 def about_lone_surrogate(content: bytes) -> str:
-    """What to tell the user of an object's first lone surrogate, beginning with its member; empty if it has none.
+    """What to tell the user of an object's first lone surrogate, beginning with its member.
+
+    Empty if it has none.
 
     Args:
         content: JSON but for that.
     """
-    half = next((found[1] for found in SURROGATES.finditer(content) if found[1] is not None), b"").decode()
+    half = next(
+        (found[1] for found in SURROGATES.finditer(content) if found[1] is not None), b""
+    ).decode()
     if not half:
         return ""
-    marked = SURROGATES.sub(lambda found: found[0] if found[1] is None else _MARK.encode("unicode-escape"), content)
+    marked = SURROGATES.sub(
+        lambda found: found[0] if found[1] is None else _MARK.encode("unicode-escape"), content
+    )
     try:
         member = _first_in(_decode(marked), "")
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         member = None
     return (
-        f"{member or 'The record'}: It has half of a surrogate pair ({half}), as where a text is cut in the middle of "
+        f"{member or 'The record'}: It has half of a surrogate pair ({half}), as where a "
+        "text is cut in the middle of "
         "an emoji. Cut it elsewhere, or replace that character."
     )
 

@@ -1,1 +1,4 @@
-"""One batch after it was accepted: poll it, isolate refused records, collect and join its answers."""
+"""One batch after it was accepted.
+
+Poll it, isolate refused records, collect and join its answers.
+"""

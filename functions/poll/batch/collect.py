@@ -1,6 +1,9 @@
-"""Collect: the API's answers for one batch become its part, written once. Joins from disk, in constant memory.
+"""Collect: the API's answers for one batch become its part, written once.
 
-A batch that was never submitted gets no object: its part only counts, and its lines are written as they are joined.
+Joins from disk, in constant memory.
+
+A batch that was never submitted gets no object: its part only counts, and its lines are written as
+they are joined.
 """
 
 from __future__ import annotations
@@ -18,7 +21,13 @@ from dropbatch.core import keys
 from dropbatch.core.formats.base import REFUSED_CODES
 from dropbatch.core.keys import JobState
 from dropbatch.core.records.index import build_body, record_spans
-from functions.poll.batch.join import Answers, add_reply, merge_round, retryable_places, sort_answers
+from functions.poll.batch.join import (
+    Answers,
+    add_reply,
+    merge_round,
+    retryable_places,
+    sort_answers,
+)
 from functions.poll.batch.paid import priced
 from functions.poll.batch.result_lines import lines_of, unwritten_part
 from shared.models import Batch, Job, Part, PartialReply, Usage
@@ -31,7 +40,10 @@ if TYPE_CHECKING:
     from shared.bootstrap import Services
 
 MISSING_ITEM_WAITS = (15.0, 60.0)
-"""Seconds to wait before a batch is polled again because items were missing: each of its ids twice."""
+"""Seconds to wait before a batch is polled again because items were missing.
+
+Each of its ids twice.
+"""
 
 RETRY_SECONDS = (20.0, 120.0)
 """Seconds before each retry of records that failed for lack of capacity or a similar cause."""
@@ -41,7 +53,10 @@ METRIC_OF_CODE = {
     **dict.fromkeys(REFUSED_CODES - {"rejected"}, "RecordsUnreadable"),
     **dict.fromkeys(("rejected", "inference_failed"), "RecordsRefused"),
 }
-"""The metric that counts failed records with a code: the file's fault, the API's answer, or (all others) no answer."""
+"""The metric that counts failed records with a code.
+
+The file's fault, the API's answer, or (all others) no answer.
+"""
 
 VISIT_SECONDS = 60.0
 """Seconds within which a job with a new part is visited even if the invocation that wrote the part dies."""
@@ -67,7 +82,8 @@ def collect(services: Services, job: Job, batch: Batch, reply: StoredReply | Non
         services: the process's clients and settings.
         job: the batch's job.
         batch: as claimed.
-        reply: the API's answer to the current round; None if none will come, and `batch.ending` holds why.
+        reply: the API's answer to the current round; None if none will come, and `batch.ending`
+            holds why.
 
     Raises:
         StorageError: an AWS service failed; the batch is due again at its `due_at`.
@@ -75,7 +91,9 @@ def collect(services: Services, job: Job, batch: Batch, reply: StoredReply | Non
     """
     if reply is None and not batch.submissions:
         return _finish(services, job, batch, *unwritten_part(services, job, batch))
-    rows = decode_index(services.store.get(keys.staged(job.job_id, batch.number), batch.index_offset))
+    rows = decode_index(
+        services.store.get(keys.staged(job.job_id, batch.number), batch.index_offset)
+    )
     references = rows.references_sent()
     with ExitStack() as stack:
         replies = Replies(services, batch, references, stack)
@@ -110,16 +128,22 @@ def _finish(services: Services, job: Job, batch: Batch, part: Part, failed: Coun
         for code, records in failed.items():
             count(METRIC_OF_CODE.get(code, "RecordsUnanswered"), records)
         count("TokensUsed", part.usage.total_tokens or 0)
-        logger.info("batch done", **batch_log_fields(finished), polls=finished.polls, failed=dict(failed))
+        logger.info(
+            "batch done", **batch_log_fields(finished), polls=finished.polls, failed=dict(failed)
+        )
     return finished is not None
 
 
 def _expect_visit(services: Services, job: Job) -> None:
-    """Make the job due soon, before a batch of it is final: this invocation, which visits it next, may die."""
+    """Make the job due soon, before a batch of it is final.
+
+    This invocation, which visits it next, may die.
+    """
     now = services.now()
     if job.state is not JobState.IN_PROGRESS or job.due_at is None or job.lease_until > now:
         return
-    if not -VISIT_SECONDS <= job.due_at - now <= VISIT_SECONDS:  # Later, or long ago: many jobs wait for a visit.
+    # Later, or long ago: many jobs wait for a visit.
+    if not -VISIT_SECONDS <= job.due_at - now <= VISIT_SECONDS:
         services.ledger.bring_visit_forward(job, now + VISIT_SECONDS / 2)
 
 
@@ -135,14 +159,20 @@ def try_missing_again(services: Services, batch: Batch) -> bool:
     """
     if batch.round == MAX_RETRIES:
         return False
-    rows = decode_index(services.store.get(keys.staged(batch.job_id, batch.number), batch.index_offset))
+    rows = decode_index(
+        services.store.get(keys.staged(batch.job_id, batch.number), batch.index_offset)
+    )
     with ExitStack() as stack:
         replies = Replies(services, batch, rows.references_sent(), stack)
         answers, latest = replies.read()
         if latest is None:
             return False
         places = replies.places(batch.round)
-        missing = [place for at, place in enumerate(places) if at not in latest.items and at not in latest.contradicted]
+        missing = [
+            place
+            for at, place in enumerate(places)
+            if at not in latest.items and at not in latest.contradicted
+        ]
         if not missing:
             return False
         answers = replies.merge_round(answers, latest, batch.round)
@@ -152,12 +182,18 @@ def try_missing_again(services: Services, batch: Batch) -> bool:
 
 
 def _most_missing_polls(batch: Batch) -> int:
-    """How many replies may lack items before the last one: each id of the batch is polled once, and once a wait."""
+    """How many replies may lack items before the last one.
+
+    Each id of the batch is polled once, and once a wait.
+    """
     return len(batch.pollable) * (len(MISSING_ITEM_WAITS) + 1) - 1
 
 
 def _poll_again(services: Services, batch: Batch, key: str, missing: int) -> None:
-    """Poll again because a reply lacks items. What it holds counts: the API may not know the id for much longer."""
+    """Poll again because a reply lacks items.
+
+    What it holds counts: the API may not know the id for much longer.
+    """
     logger.info("items missing", **batch_log_fields(batch), missing=missing)
     turn = batch.missing_polls * len(MISSING_ITEM_WAITS) // _most_missing_polls(batch)
     services.ledger.schedule_poll(
@@ -183,7 +219,10 @@ class Replies:
     stack: ExitStack
 
     def read(self) -> tuple[Answers | None, Answers | None]:
-        """The answers of earlier rounds, merged; and those of incomplete replies of the current round."""
+        """The answers of earlier rounds, merged.
+
+        And those of incomplete replies of the current round.
+        """
         answers: Answers | None = None
         for round_ in range(self.batch.round):
             if (found := self._answers_of(round_)) is not None:
@@ -196,7 +235,9 @@ class Replies:
         stored = [one.key for one in self.batch.partial_replies if one.round == round_]
         for key in (*stored, *self.batch.answered[round_ : round_ + 1]):
             if key:
-                answers = self.add(answers, parse_answer(self.services.store.spool(key, self.stack)), round_)
+                answers = self.add(
+                    answers, parse_answer(self.services.store.spool(key, self.stack)), round_
+                )
         return answers
 
     def add(self, answers: Answers | None, answer: Answer, round_: int) -> Answers:
@@ -229,11 +270,15 @@ class Replies:
         return decode_ranges(self.services.store.get(key, int(stored.metadata["body-size"])))
 
 
-def _begin_round(services: Services, batch: Batch, rows: RecordIndex, places: list[int], answered: str) -> None:
-    """Stage the records that are tried again, without the others, and send the batch to be submitted.
+def _begin_round(
+    services: Services, batch: Batch, rows: RecordIndex, places: list[int], answered: str
+) -> None:
+    """Stage the records that are tried again, without the others.
 
-    What an earlier run staged for this round counts: that run may have got another reply. Records that it did not
-    choose keep the answers they have.
+    And send the batch to be submitted.
+
+    What an earlier run staged for this round counts: that run may have got another reply. Records
+    that it did not choose keep the answers they have.
     """
     body = services.store.get(keys.staged(batch.job_id, batch.number), 0, batch.body_size)
     sendable = [span for span in record_spans(rows) if span[1]]
@@ -263,7 +308,9 @@ def _log_odd_items(batch: Batch, answers: Answers) -> None:
 def _write_part(
     services: Services, job: Job, batch: Batch, rows: RecordIndex, answers: Answers | None
 ) -> tuple[Part, Counter[str]]:
-    """Spool output, errors and retry lines, then put them as one object; if one already exists, that one counts.
+    """Spool output, errors and retry lines, then put them as one object.
+
+    If one already exists, that one counts.
 
     Returns:
         The part, and how many records failed with which code.
@@ -295,7 +342,10 @@ def _write_part(
             shutil.copyfileobj(side, spool, WRITE_BYTES)
         spool.seek(0)
         part = Part(key, *sizes, retries, len(rows) - failed.total(), failed.total(), usage)
-        metadata = {"part": msgspec.json.encode(part).decode(), "failed": msgspec.json.encode(failed).decode()}
+        metadata = {
+            "part": msgspec.json.encode(part).decode(),
+            "failed": msgspec.json.encode(failed).decode(),
+        }
         if services.store.put_if_absent(key, spool, metadata):
             return part, failed
     written = services.store.existing(key).metadata

@@ -1,12 +1,16 @@
-"""Isolation of bad records: a batch that the API refused, or failed, is divided until each bad record is alone.
+"""Isolation of bad records.
 
-A batch that is to be isolated is divided into up to 16 pieces. How many is decided once, in one write to the batch.
-From then on every run carries out that decision: it stages and creates the pieces, the last one first, and then makes
-the batch `divided`. A piece is a batch like any other, so a piece that fails is divided too.
+A batch that the API refused, or failed, is divided until each bad record is alone.
 
-Before the decision, the job item counts the submits that the pieces will cost, in a write of its own. A function that
-dies between the two counts them twice: fewer batches are divided, and none more. Batches are no longer divided when the
-job has used up its submits, or when these have shown nothing but refusals.
+A batch that is to be isolated is divided into up to 16 pieces. How many is decided once, in one
+write to the batch. From then on every run carries out that decision: it stages and creates the
+pieces, the last one first, and then makes the batch `divided`. A piece is a batch like any other,
+so a piece that fails is divided too.
+
+Before the decision, the job item counts the submits that the pieces will cost, in a write of its
+own. A function that dies between the two counts them twice: fewer batches are divided, and none
+more. Batches are no longer divided when the job has used up its submits, or when these have shown
+nothing but refusals.
 """
 
 from __future__ import annotations
@@ -33,7 +37,10 @@ if TYPE_CHECKING:
 MAX_PIECES = 16
 """Pieces of one batch: one hexadecimal digit."""
 MAX_ISOLATION_SUBMITS = 2_000
-"""Submits that isolation may cause in one job. Finding one bad record among 5,000 takes about 50."""
+"""Submits that isolation may cause in one job.
+
+Finding one bad record among 5,000 takes about 50.
+"""
 
 MAX_SUBMITS_IN_VAIN = 64
 """Submits of pieces after which no more batches are divided while no record of the job has been taken."""
@@ -47,10 +54,13 @@ LOOK_SECONDS = 5.0
 
 
 def isolate(services: Services, batch: Batch) -> Batch | None:
-    """Decide what to do with a claimed batch that is to be isolated, or carry out an earlier decision.
+    """Decide what to do with a claimed batch that is to be isolated.
+
+    Or carry out an earlier decision.
 
     Returns:
-        The batch if its records end without being tried again; their lines are still to be written. None otherwise.
+        The batch if its records end without being tried again; their lines are still to be written.
+        None otherwise.
 
     Raises:
         InvariantError: the batch has no job.
@@ -65,11 +75,14 @@ def isolate(services: Services, batch: Batch) -> Batch | None:
     return None
 
 
-# ── deciding ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── deciding ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def _decide(services: Services, batch: Batch) -> Batch | None:
-    """The batch once it is decided that it is divided, or ended; None if another run has it, or it looks again."""
+    """The batch once it is decided that it is divided, or ended.
+
+    None if another run has it, or it looks again.
+    """
     wanted = min(MAX_PIECES, batch.sendable)
     for _ in range(RACE_TRIES):
         now = services.now()
@@ -103,17 +116,29 @@ def _why_untried(job: Job, known: Isolation, batch: Batch, wanted: int, now: flo
         return "because it failed more than 7 days after it was to be submitted"
     has_taken_some = job.status_succeeded > 0 if batch.submissions else job.seen_accepted
     if known.submits >= MAX_SUBMITS_IN_VAIN and not has_taken_some:
-        return f"because Workers AI took none of the {known.submits:,} parts of this job that were tried"
+        return (
+            f"because Workers AI took none of the {known.submits:,} parts of this job that "
+            "were tried"
+        )
     if known.submits + wanted > MAX_ISOLATION_SUBMITS:
-        return f"because this job has used up its {MAX_ISOLATION_SUBMITS:,} submits for isolating bad requests"
+        return (
+            f"because this job has used up its {MAX_ISOLATION_SUBMITS:,} submits for "
+            "isolating bad requests"
+        )
     return ""
 
 
 def _listed_as_untried(services: Services, job: Job, known: Isolation, cause: str) -> bool:
-    """List a cause in the job as one whose records were not tried alone, before they end; False for a lost race."""
+    """List a cause in the job as one whose records were not tried alone, before they end.
+
+    False for a lost race.
+    """
     if cause in known.untried or len(known.untried) >= MAX_CAUSES or job.completed_at:
         return True
-    return services.ledger.note_isolation(job, replace(known, untried=(*known.untried, cause))) is not None
+    return (
+        services.ledger.note_isolation(job, replace(known, untried=(*known.untried, cause)))
+        is not None
+    )
 
 
 def _not_tried(batch: Batch, why: str) -> ErrorDetail:
@@ -121,11 +146,14 @@ def _not_tried(batch: Batch, why: str) -> ErrorDetail:
     return ErrorDetail("rejected", f"Not tried alone, {why}: {reason.message}", reason.said)
 
 
-# ── carrying out ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── carrying out ──────────────────────────────────────────────────────────────────────────────────
 
 
 def _divide(services: Services, batch: Batch) -> None:
-    """Stage and create all pieces, then make the batch `divided` and send the pieces' first messages."""
+    """Stage and create all pieces.
+
+    Then make the batch `divided` and send the pieces' first messages.
+    """
     ledger, store = services.ledger, services.store
     key = keys.staged(batch.job_id, batch.number)
     rows = decode_index(store.get(key, batch.index_offset))
@@ -134,16 +162,23 @@ def _divide(services: Services, batch: Batch) -> None:
     now = services.now()
     slots = services.budget.isolation_slots(len(bounds), now)
     numbers = [f"{batch.number}.{index:x}" for index in range(len(bounds))]
-    # The last piece first: it holds the end from which split continues, wherever this function dies.
+    # The last piece first: it holds the end from which split continues, wherever this function
+    # dies.
     for number, (begin, end), slot in reversed(list(zip(numbers, bounds, slots, strict=True))):
         sent = [place for place in places[begin:end] if place[1]]
         # The records of a piece are contiguous in the body, with their commas.
         body = build_body([store.get(key, sent[0][0], sum(sent[-1]) - sent[0][0])])
-        before, upto = (batch.estimate * _sent(places[:place]) // batch.sendable for place in (begin, end))
+        before, upto = (
+            batch.estimate * _sent(places[:place]) // batch.sendable for place in (begin, end)
+        )
         start, size = kept[begin][0], sum(kept[end - 1]) - kept[begin][0]
         originals = store.get(key, batch.body_size + start, size)
         staged = StagedInfo(
-            end - begin, len(sent), len(body), batch.end if end == len(rows) else None, originals_size=size
+            end - begin,
+            len(sent),
+            len(body),
+            batch.end if end == len(rows) else None,
+            originals_size=size,
         )
         store.put_if_absent(
             keys.staged(batch.job_id, number),
@@ -180,19 +215,27 @@ def _sent(places: Sequence[tuple[int, int]]) -> int:
 
 
 def give_up(services: Services, batch: Batch) -> None:
-    """End the records of a batch that could not be divided for days, unless it has pieces; then its job cannot finish.
+    """End the records of a batch that could not be divided for days, unless it has pieces.
 
-    No run creates a piece meanwhile: the claims before this one were an hour long, and no function runs that long.
+    Then its job cannot finish.
+
+    No run creates a piece meanwhile: the claims before this one were an hour long, and no function
+    runs that long.
     """
     if any(services.ledger.batches(batch.job_id, prefix=f"{batch.number}.", limit=1)):
         services.ledger.finish_division(batch, services.now())
     else:
-        reason = _not_tried(batch, "because the batch could not be divided (see the poll function's log)")
+        reason = _not_tried(
+            batch, "because the batch could not be divided (see the poll function's log)"
+        )
         services.ledger.undo_pieces(batch, reason, services.now())
 
 
 def boundaries(rows: RecordIndex, pieces: int) -> list[tuple[int, int]]:
-    """Begin and end of each piece among the rows; each piece has a sendable row, and all have about as many."""
+    """Begin and end of each piece among the rows.
+
+    Each piece has a sendable row, and all have about as many.
+    """
     sendable = [index for index, length in enumerate(rows.lengths) if length]
     begins = [0, *(sendable[piece * len(sendable) // pieces] for piece in range(1, pieces))]
     return list(zip(begins, [*begins[1:], len(rows)], strict=True))

@@ -1,9 +1,10 @@
 """The join: a batch's records and the API's items become result lines, in record order.
 
-Bytes are spliced: an item's members are located and passed on. Nothing is guessed: an item counts only for the record
-its `index` (or `id`) names, and only if it does not contradict the record's `external_reference`. An item without a
-number in either counts for the only record that has its `external_reference`; a placeholder counts for none. The lines
-of formats that keep records as written are made in `functions.poll.batch.join_originals`. Pure: no S3, no ledger.
+Bytes are spliced: an item's members are located and passed on. Nothing is guessed: an item counts
+only for the record its `index` (or `id`) names, and only if it does not contradict the record's
+`external_reference`. An item without a number in either counts for the only record that has its
+`external_reference`; a placeholder counts for none. The lines of formats that keep records as
+written are made in `functions.poll.batch.join_originals`. Pure: no S3, no ledger.
 """
 
 from __future__ import annotations
@@ -16,7 +17,14 @@ import msgspec
 
 from dropbatch.core.api_errors import code_of
 from dropbatch.core.formats.answers import unwrapped
-from dropbatch.core.formats.base import NULL, escape_line_breaks, is_retried, one_line, readable_json, value_of
+from dropbatch.core.formats.base import (
+    NULL,
+    escape_line_breaks,
+    is_retried,
+    one_line,
+    readable_json,
+    value_of,
+)
 from dropbatch.core.records.index import NO_REFERENCE
 from shared.models import Usage
 from shared.workers_ai.error_codes import RETRYABLE_ITEM_CODES
@@ -62,7 +70,8 @@ class Answers:
         foreign: items that name no record of the batch.
         repeated: items that repeat another.
         usage: as the reply reports it.
-        itemized: whether the usage is the sum of what the items report, because the reply as a whole reports less.
+        itemized: whether the usage is the sum of what the items report, because the reply as a
+            whole reports less.
     """
 
     items: dict[int, Item] = field(default_factory=dict)
@@ -99,7 +108,9 @@ def sort_answers(answer: Answer, references: list[msgspec.Raw]) -> Answers:
                 answers.contradicted.add(place)
         else:
             sorted_[place] = item
-            if item.external_reference != references[place] and _contradicts(item, references[place]):
+            if item.external_reference != references[place] and _contradicts(
+                item, references[place]
+            ):
                 answers.contradicted.add(place)
     for place in answers.contradicted:
         sorted_.pop(place, None)
@@ -108,7 +119,10 @@ def sort_answers(answer: Answer, references: list[msgspec.Raw]) -> Answers:
 
 
 def _reported(whole: Usage, items: Iterable[Item]) -> tuple[Usage, bool]:
-    """A reply's usage, and whether it is the sum of what its items report: that of the whole may lack a part."""
+    """A reply's usage, and whether it is the sum of what its items report.
+
+    That of the whole may lack a part.
+    """
     if whole.is_reported and whole.completion_tokens is not None:
         return whole, False
     of_items = usage_of_items(items)
@@ -119,7 +133,8 @@ def _reported(whole: Usage, items: Iterable[Item]) -> tuple[Usage, bool]:
 def add_reply(answers: Answers, later: Answers) -> None:
     """Fill in what an incomplete reply lacks from a later reply to the same records.
 
-    The first answer to a record counts. Usage that two replies report as a whole is that of the same batch.
+    The first answer to a record counts. Usage that two replies report as a whole is that of the
+    same batch.
     """
     added = {place: item for place, item in later.items.items() if place not in answers.items}
     if answers.itemized and later.itemized:
@@ -141,20 +156,28 @@ def merge_round(answers: Answers, later: Answers, places: list[int]) -> None:
 
 
 def _together(first: Answers, later: Answers) -> Usage:
-    """The usage of both; nothing if one has good answers and reports none, or only a part of the tokens of the other.
+    """The usage of both.
 
-    What is reported counts as what everything cost, so a sum that lacks a part would count that part as free.
+    Nothing if one has good answers and reports none, or only a part of the tokens of the other.
+
+    What is reported counts as what everything cost, so a sum that lacks a part would count that
+    part as free.
     """
     silent = [one for one in (first, later) if not one.usage.is_reported]
     if any(result_of(item) is not None for one in silent for item in one.items.values()):
         return Usage()
-    if not silent and (first.usage.completion_tokens is None) != (later.usage.completion_tokens is None):
+    if not silent and (first.usage.completion_tokens is None) != (
+        later.usage.completion_tokens is None
+    ):
         return Usage()
     return first.usage.plus(later.usage)
 
 
 def retryable_places(answers: Answers) -> list[int]:
-    """Places of records that failed for lack of capacity or a similar cause, so that a second try may succeed."""
+    """Places of records that failed for lack of capacity or a similar cause.
+
+    So that a second try may succeed.
+    """
     return sorted(
         place
         for place, item in items_with_extras(answers.items)
@@ -163,7 +186,10 @@ def retryable_places(answers: Answers) -> list[int]:
 
 
 class Failure(NamedTuple):
-    """A failed record: its output line, its error line, its retry line (empty for none), and the code."""
+    """A failed record: its output line, its error line, its retry line (empty for none).
+
+    And the code.
+    """
 
     output: bytes
     error: bytes
@@ -206,11 +232,14 @@ class Answered:
 
 
 def join(batch: Answered, request_of: Callable[[int], bytes]) -> Iterator[bytes | Failure]:
-    """The output lines of all records, in order: several lines at a time, or a failed record, which has more lines.
+    """The output lines of all records, in order.
+
+    Several lines at a time, or a failed record, which has more lines.
 
     Args:
         batch: its records and answers.
-        request_of: gives a record's request on one line; called only for records that were sent and failed.
+        request_of: gives a record's request on one line; called only for records that were sent and
+            failed.
     """
     rows, place = batch.rows, 0
     references: Sequence[Json] = rows.references or (NO_REFERENCE,) * len(rows)
@@ -230,8 +259,12 @@ def join(batch: Answered, request_of: Callable[[int], bytes]) -> Iterator[bytes 
                 place += 1
 
 
-def _plain_lines(batch: Answered, run: range, place: int, references: Sequence[Json]) -> bytes | None:
-    """The lines of consecutive records that all have good, short answers without anything unusual; None if one has not.
+def _plain_lines(
+    batch: Answered, run: range, place: int, references: Sequence[Json]
+) -> bytes | None:
+    """The lines of consecutive records that all have good.
+
+    Short answers without anything unusual; None if one has not.
 
     That is most runs. `map` and one look at all of their text cost a fraction of a loop.
 
@@ -255,8 +288,14 @@ def _plain_lines(batch: Answered, run: range, place: int, references: Sequence[J
     if _NULL in results or (batch.vectors and any(map(_has_nulls, results))):
         return None
     ids = range(batch.first_id + run.start, batch.first_id + run.stop)
-    lines = b"".join(map(_PLAIN_LINE, zip(ids, references[run.start : run.stop], results, strict=True)))
-    return lines if _CR not in lines and lines.count(b"\n") == len(run) and _escaped(lines) == lines else None
+    lines = b"".join(
+        map(_PLAIN_LINE, zip(ids, references[run.start : run.stop], results, strict=True))
+    )
+    return (
+        lines
+        if _CR not in lines and lines.count(b"\n") == len(run) and _escaped(lines) == lines
+        else None
+    )
 
 
 def _unsent_lines(batch: Answered, index: int) -> Failure:
@@ -288,18 +327,28 @@ def answered_line(id_: int, reference: Json, item: Item, result: bytes) -> bytes
 def failed_line(id_: int, row: RecordEntry, code: str, message: str) -> bytes:
     """The native output line of a failed record."""
     error = _encode({"code": code, "message": message[:MAX_ERROR_CHARACTERS]})
-    line = b'{"id":%d,"external_reference":%b,"success":false,"error":%b}\n' % (id_, row.reference, error)
+    line = b'{"id":%d,"external_reference":%b,"success":false,"error":%b}\n' % (
+        id_,
+        row.reference,
+        error,
+    )
     return escape_line_breaks(line)
 
 
 def error_line(output: bytes, row: RecordEntry, request: bytes) -> bytes:
-    """The line of `errors.jsonl` for a native output line, with the record's line and its request as JSON."""
+    """The line of `errors.jsonl` for a native output line.
+
+    With the record's line and its request as JSON.
+    """
     line = _NULL if row.line is None else b"%d" % row.line
     return b'%b,"line":%b,"request":%b}\n' % (output[:-2], line, escape_line_breaks(request))
 
 
 def retry_line(row: RecordEntry) -> bytes:
-    """The retry line of a native record that could not be sent: its text, if only its author can change it."""
+    """The retry line of a native record that could not be sent.
+
+    Its text, if only its author can change it.
+    """
     if not is_retried(row.code, row.request):
         return b""
     return b"%b\n" % one_line(str(value_of(row.request)).encode())
@@ -322,7 +371,10 @@ def _places_by_reference(references: list[msgspec.Raw]) -> dict[object, int]:
 
 
 def _reference(raw: msgspec.Raw) -> object:
-    """A reference that can be compared: its text, however it is escaped; of anything else its JSON."""
+    """A reference that can be compared: its text, however it is escaped.
+
+    Of anything else its JSON.
+    """
     json = bytes(raw)
     return decode_member(json) if json.startswith(b'"') else json
 
@@ -347,7 +399,8 @@ def result_of(item: Item) -> bytes | None:
 
 def _has_nulls(result: bytes) -> bool:
     """Whether an embedding has null in place of numbers, as JSON writes NaN."""
-    # A single byte is found at a fraction of the cost of four; a text has no bracket, an embedding no u.
+    # A single byte is found at a fraction of the cost of four; a text has no bracket, an embedding
+    # no u.
     if _OPEN not in result or _U not in result or _NULL not in result:
         return False
     members = unwrapped(result)
@@ -355,7 +408,10 @@ def _has_nulls(result: bytes) -> bool:
 
 
 def _text(raw: msgspec.Raw | bytes) -> bytes | None:
-    """A member on one line for every reader; None if it is not UTF-8, which msgspec checks only in what it decodes."""
+    """A member on one line for every reader.
+
+    None if it is not UTF-8, which msgspec checks only in what it decodes.
+    """
     return _escaped(one_line(raw))
 
 
@@ -368,7 +424,9 @@ def _escaped(json: bytes) -> bytes | None:
     except UnicodeDecodeError:
         return None
     # Found in text at a fraction of the cost of bytes.
-    return escape_line_breaks(json) if "\u2028" in text or "\u2029" in text or "\x85" in text else json
+    return (
+        escape_line_breaks(json) if "\u2028" in text or "\u2029" in text or "\x85" in text else json
+    )
 
 
 def error_text(item: Item) -> str:
@@ -379,7 +437,10 @@ def error_text(item: Item) -> str:
         if isinstance(value, list) and value:
             value = value[0]
         if isinstance(value, dict):
-            code, message = code_of(value), str(value.get("message") or value.get("description") or "")
+            code, message = (
+                code_of(value),
+                str(value.get("message") or value.get("description") or ""),
+            )
             return message if code is None else f"{code}: {message}"
         if isinstance(value, str) and value:
             return value

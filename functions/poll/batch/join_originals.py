@@ -1,4 +1,6 @@
-"""The join for formats that keep records as written: lines in the upload's format, retry lines as the user wrote them.
+"""The join for formats that keep records as written.
+
+Lines in the upload's format, retry lines as the user wrote them.
 
 Pure: no S3, no ledger. Native records without defaults are joined in `functions.poll.batch.join`.
 """
@@ -29,8 +31,14 @@ if TYPE_CHECKING:
 
 
 LARGE_RESULT_BYTES, MAX_PARTS = 1 << 20, 500_000
-"""Results from this size on are converted only if they have at most so many parts: each may take 200 bytes."""
-TOO_MANY_PARTS = ("rejected", f"Its answer has more than {MAX_PARTS:,} parts, too many for this format.")
+"""Results from this size on are converted only if they have at most so many parts.
+
+Each may take 200 bytes.
+"""
+TOO_MANY_PARTS = (
+    "rejected",
+    f"Its answer has more than {MAX_PARTS:,} parts, too many for this format.",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,16 +87,24 @@ def join_originals(
         readable = record
         if row.code == LONE_SURROGATE and row.request != NO_REFERENCE:
             readable = without_lone_surrogates(record)
-        output = write(Outcome(id_, row.reference, readable, None, code, message)) if write else native
+        output = (
+            write(Outcome(id_, row.reference, readable, None, code, message)) if write else native
+        )
         retry = record + b"\n" if record and is_retried(code, row.request) else b""
-        yield Failure(output, error_line(native, row, _request(row, record, originals)), retry, code)
+        yield Failure(
+            output, error_line(native, row, _request(row, record, originals)), retry, code
+        )
 
 
 def _is_convertible(result: bytes) -> bool:
     """Whether a result can be decoded in little memory."""
-    return len(result) < LARGE_RESULT_BYTES or sum(map(result.count, (b"{", b"[", b","))) <= MAX_PARTS
+    return (
+        len(result) < LARGE_RESULT_BYTES or sum(map(result.count, (b"{", b"[", b","))) <= MAX_PARTS
+    )
 
 
 def _request(row: RecordEntry, record: bytes, originals: Originals) -> bytes:
     """A record's request as it is in `errors.jsonl`."""
-    return originals.describe(record) if row.request == NO_REFERENCE and record else bytes(row.request)
+    return (
+        originals.describe(record) if row.request == NO_REFERENCE and record else bytes(row.request)
+    )

@@ -1,7 +1,9 @@
-"""Whether an id that the API says it does not know is lost, or whether no id is found because the route fails.
+"""Whether an id that the API says it does not know is lost.
 
-Both look alike for one batch. So an id counts as lost only if the API knew another id of the same job after it said so.
-Where there is none, the batch is polled until its deadline.
+Or whether no id is found because the route fails.
+
+Both look alike for one batch. So an id counts as lost only if the API knew another id of the same
+job after it said so. Where there is none, the batch is polled until its deadline.
 """
 
 from __future__ import annotations
@@ -16,7 +18,10 @@ if TYPE_CHECKING:
     from shared.models import Batch, Job
 
 MISSES, LOST_SECONDS = 5, 900.0
-"""Polls in a row for which the API must not know an id, or have no answers for it, and over how many seconds."""
+"""Polls in a row for which the API must not know an id, or have no answers for it.
+
+And over how many seconds.
+"""
 DOUBTED_SECONDS = 15.0
 """Seconds to the next poll after a reply that is believed only when several are the same."""
 OTHER_BATCHES = 100
@@ -24,7 +29,10 @@ OTHER_BATCHES = 100
 CLOCK_SECONDS = 30.0
 """Seconds by which clocks of two functions may differ."""
 COLLECTED_SECONDS = 300.0
-"""Seconds from an answer until its batch is `done`, where the function that got it died, or S3 was slow."""
+"""Seconds from an answer until its batch is `done`, where the function that got it died.
+
+Or S3 was slow.
+"""
 
 
 def is_lost_for_long(misses: int, since: float, now: float) -> bool:
@@ -49,8 +57,9 @@ def next_look(misses: int, since: float, age: float, now: float) -> float:
 def other_is_known(services: Services, job: Job, batch: Batch) -> bool:
     """Whether the API has known another id of the model since it first failed to find the batch's answers.
 
-    It is read before the batch is polled. An id that is known a moment after the poll proves nothing: a route that
-    begins to work again answers the one normally, and did not yet know the other.
+    It is read before the batch is polled. An id that is known a moment after the poll proves
+    nothing: a route that begins to work again answers the one normally, and did not yet know the
+    other.
 
     Raises:
         StorageError: DynamoDB failed.
@@ -60,7 +69,9 @@ def other_is_known(services: Services, job: Job, batch: Batch) -> bool:
     known_from = batch.failing_at + CLOCK_SECONDS
     if batch.pending_at > known_from:
         return True
-    others = services.ledger.batches(job.job_id, after=job.output.mark, limit=OTHER_BATCHES, unreadable=[])
+    others = services.ledger.batches(
+        job.job_id, after=job.output.mark, limit=OTHER_BATCHES, unreadable=[]
+    )
     account = batch.submissions[-1].sender.account
     return any(_known_at(one) > known_from for one in others if _account(one) == account)
 
@@ -71,7 +82,12 @@ def _account(batch: Batch) -> str | None:
 
 
 def _known_at(batch: Batch) -> float:
-    """Since when at least the API knew an id of a batch; an answer in the reply to a submit has none."""
+    """Since when at least the API knew an id of a batch.
+
+    An answer in the reply to a submit has none.
+    """
     has_id = bool(batch.submissions) and bool(batch.submissions[-1].request_id)
     answered = batch.state is BatchState.DONE and has_id and batch.ending is None
-    return max(batch.pending_at, (batch.completed_at or 0.0) - COLLECTED_SECONDS if answered else 0.0)
+    return max(
+        batch.pending_at, (batch.completed_at or 0.0) - COLLECTED_SECONDS if answered else 0.0
+    )

@@ -1,7 +1,8 @@
 """Answers of batches that are still running: some of their items beside a status such as `running`.
 
-They are no reason to give up the others. The batch stays pending until every record is answered, or until it would be
-submitted again or ended. Then what is there counts, and only the rest is submitted again or ends.
+They are no reason to give up the others. The batch stays pending until every record is answered, or
+until it would be submitted again or ended. Then what is there counts, and only the rest is
+submitted again or ends.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ def is_partial(services: Services, batch: Batch, answer: Answer) -> bool:
         return False
     if batch.round == 0 and len(answer.items) < batch.sendable:
         return True
-    rows = decode_index(services.store.get(keys.staged(batch.job_id, batch.number), batch.index_offset))
+    rows = decode_index(
+        services.store.get(keys.staged(batch.job_id, batch.number), batch.index_offset)
+    )
     with ExitStack() as stack:
         replies = Replies(services, batch, rows.references_sent(), stack)
         found = replies.add(None, answer, batch.round)
@@ -47,7 +50,10 @@ def waits_for_more(services: Services, job: Job, batch: Batch, answer: Answer) -
 
 
 def use_partial(services: Services, job: Job, batch: Batch, key: str) -> bool:
-    """Let the items of a stored partial answer count; submit or end the other records. Return whether it is done."""
+    """Let the items of a stored partial answer count; submit or end the other records.
+
+    Return whether it is done.
+    """
     logger.info("part of an answer used", **batch_log_fields(batch))
     kept = services.ledger.schedule_poll(
         batch,

@@ -1,8 +1,8 @@
 """Poll one batch: claim it, poll the API, and process the reply.
 
-The poll that finds a batch finished returns its whole result, and may be the only one that ever does. So the reply is
-stored in S3, under a key with the poll's ordinal, before any state shows it. A claim that follows one that died looks
-there first.
+The poll that finds a batch finished returns its whole result, and may be the only one that ever
+does. So the reply is stored in S3, under a key with the poll's ordinal, before any state shows it.
+A claim that follows one that died looks there first.
 """
 
 from __future__ import annotations
@@ -22,7 +22,16 @@ from shared.claims import MAX_CLAIMS, claim_seconds, report_stuck, retry_seconds
 from shared.denied_writes import show_denied
 from shared.errors import ObjectNotFoundError, StorageError
 from shared.events.answers import note_answer, note_told_meanwhile, pending_until
-from shared.models import CANCEL_NOW, CANCELLED_ACCEPTED, TOO_OLD_CODE, Batch, ErrorDetail, Job, Sender, Submission
+from shared.models import (
+    CANCEL_NOW,
+    CANCELLED_ACCEPTED,
+    TOO_OLD_CODE,
+    Batch,
+    ErrorDetail,
+    Job,
+    Sender,
+    Submission,
+)
 from shared.observability import count
 from shared.pacing.poll_schedule import is_sampled
 from shared.workers_ai.error_codes import ErrorClass
@@ -43,10 +52,15 @@ POLL_SECONDS = 75.0
 COLLECT_SECONDS = 25.0
 """Seconds kept after the poll to store and join the answer."""
 POLL_BEGUN_SECONDS = 15.0
-"""Seconds that a poll needs at least: a reply that is cut off may be the only one that holds the results."""
+"""Seconds that a poll needs at least.
+
+A reply that is cut off may be the only one that holds the results.
+"""
 KEEPS_PAUSE = {ErrorClass.ACCOUNT, ErrorClass.RATE_LIMIT, ErrorClass.TRY_LATER}
 """Rejections of a pause's probe that do not show that the pause is over."""
-POLL_FAILED = ErrorDetail("internal", "Dropbatch could not finish this batch; see the poll function's log.")
+POLL_FAILED = ErrorDetail(
+    "internal", "Dropbatch could not finish this batch; see the poll function's log."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,19 +72,27 @@ class PollOutcome:
 
 
 def needs_call(job: Job, batch: Batch, now: float) -> bool:
-    """Whether the API has to be polled: not for a batch that only waits to be written, divided or ended."""
+    """Whether the API has to be polled.
+
+    Not for a batch that only waits to be written, divided or ended.
+    """
     is_over = job.is_too_old(now) or job.cancelled == CANCEL_NOW
-    return not (batch.ending or batch.isolating or is_over) and any(one.request_id for one in batch.pollable)
+    return not (batch.ending or batch.isolating or is_over) and any(
+        one.request_id for one in batch.pollable
+    )
 
 
-def poll_batch(invocation: Invocation, job: Job, batch: Batch, permit: Permit | None) -> PollOutcome:
+def poll_batch(
+    invocation: Invocation, job: Job, batch: Batch, permit: Permit | None
+) -> PollOutcome:
     """Claim a batch and advance it.
 
     Args:
         invocation: the running one.
         job: the batch's.
         batch: as it was read.
-        permit: for the call; None: every call is refused for so long that the batch ends, as it is past its deadline.
+        permit: for the call; None: every call is refused for so long that the batch ends, as it is
+            past its deadline.
 
     Raises:
         StorageError: an AWS service failed; the batch is due again at its `due_at`.
@@ -79,8 +101,12 @@ def poll_batch(invocation: Invocation, job: Job, batch: Batch, permit: Permit | 
     now = services.now()
     if needs_call(job, batch, now) and not invocation.allows(POLL_BEGUN_SECONDS + COLLECT_SECONDS):
         return PollOutcome(job.job_id, done=False)  # it stays due
-    until = now + claim_seconds(batch.claims, min(invocation.seconds_left, POLL_SECONDS + COLLECT_SECONDS) + 10)
-    claim = services.ledger.claim_poll if batch.isolating is None else services.ledger.claim_isolation
+    until = now + claim_seconds(
+        batch.claims, min(invocation.seconds_left, POLL_SECONDS + COLLECT_SECONDS) + 10
+    )
+    claim = (
+        services.ledger.claim_poll if batch.isolating is None else services.ledger.claim_isolation
+    )
     try:
         claimed = claim(batch, until)
         if claimed is None:
@@ -91,13 +117,19 @@ def poll_batch(invocation: Invocation, job: Job, batch: Batch, permit: Permit | 
         return PollOutcome(job.job_id, _advance_batch(invocation, job, claimed, permit))
     except StorageError as error:
         show_denied(services, replace(job, lease_until=0.0), error)
-        # A poll may be repeated, so nobody has to wait for the claim's end. The claim counts, if it was written.
-        services.ledger.postpone(replace(batch, due_at=until), services.now() + retry_seconds(batch.claims))
+        # A poll may be repeated, so nobody has to wait for the claim's end. The claim counts, if it
+        # was written.
+        services.ledger.postpone(
+            replace(batch, due_at=until), services.now() + retry_seconds(batch.claims)
+        )
         raise
 
 
 def _advance_batch(invocation: Invocation, job: Job, batch: Batch, permit: Permit | None) -> bool:
-    """Process what is known already, else poll the API; return whether that made the batch `done`."""
+    """Process what is known already, else poll the API.
+
+    Return whether that made the batch `done`.
+    """
     services = invocation.services
     if batch.ending is not None:
         return collect(services, job, batch, None)
@@ -122,7 +154,9 @@ def _poll(invocation: Invocation, job: Job, batch: Batch, permit: Permit) -> boo
     """Poll the API and process its reply; return whether that made the batch `done`."""
     services, submission = invocation.services, batch.polled_at(batch.polls - 1)
     now, sent = services.now(), as_sent(job, submission.sender)
-    poll = UnfinishedPoll(services, job, batch, submission, permit, other_is_known(services, sent, batch))
+    poll = UnfinishedPoll(
+        services, job, batch, submission, permit, other_is_known(services, sent, batch)
+    )
     count("PollCalls")
     with api_of(services, permit.sender).poll(
         job.plan.model,
@@ -131,12 +165,16 @@ def _poll(invocation: Invocation, job: Job, batch: Batch, permit: Permit) -> boo
         batch.sent,
     ) as reply:
         verdict = _verdict(services, sent, batch, reply, permit.sender)
-        # The API may give a whole answer only once, so what tells it from a part is read until S3 gives it.
-        if isinstance(reply, Answer) and invocation.retry(lambda: waits_for_more(services, job, batch, reply)):
+        # The API may give a whole answer only once, so what tells it from a part is read until S3
+        # gives it.
+        if isinstance(reply, Answer) and invocation.retry(
+            lambda: waits_for_more(services, job, batch, reply)
+        ):
             done = poll.process(Pending(reply.status[:32]), None)
         elif isinstance(reply, Answer):
             key = keys.raw(job.job_id, batch.number, submission.attempt, batch.polls)
-            # The API may never give this answer again, so S3 is tried for as long as this invocation lasts.
+            # The API may never give this answer again, so S3 is tried for as long as this
+            # invocation lasts.
             invocation.retry(lambda: services.store.put_if_absent(key, reply.body))
             clear_lasting_error(services, job, batch)
             note_answer(services, sent, batch, now)
@@ -150,7 +188,9 @@ def _poll(invocation: Invocation, job: Job, batch: Batch, permit: Permit) -> boo
     return done
 
 
-def _verdict(services: Services, job: Job, batch: Batch, reply: Reply, sender: Sender) -> ErrorClass | None:
+def _verdict(
+    services: Services, job: Job, batch: Batch, reply: Reply, sender: Sender
+) -> ErrorClass | None:
     """What a reply means, if it is an error."""
     if not isinstance(reply, Rejected):
         return None
@@ -165,7 +205,9 @@ def _collect(services: Services, job: Job, batch: Batch, stored: StoredReply) ->
 
 
 def _give_up(services: Services, job: Job, batch: Batch) -> bool:
-    """End the records as `internal`; or, if they cannot be written either, end the batch without lines.
+    """End the records as `internal`.
+
+    Or, if they cannot be written either, end the batch without lines.
 
     Then the job cannot finish, and ends by the same rule. All answers stay in staging.
     """
@@ -173,12 +215,19 @@ def _give_up(services: Services, job: Job, batch: Batch) -> bool:
         give_up(services, batch)
         return False
     if batch.ending is None:
-        return end(services, job, batch, batch.ending_if_unanswered or batch.isolating or POLL_FAILED)
+        return end(
+            services, job, batch, batch.ending_if_unanswered or batch.isolating or POLL_FAILED
+        )
     return services.ledger.abandon(batch, services.now()) is not None
 
 
-def _stored_reply(services: Services, batch: Batch, submission: Submission, stack: ExitStack) -> StoredReply | None:
-    """A reply that is already in S3: the submit's own, or that of a poll whose function died after storing it."""
+def _stored_reply(
+    services: Services, batch: Batch, submission: Submission, stack: ExitStack
+) -> StoredReply | None:
+    """A reply that is already in S3.
+
+    The submit's own, or that of a poll whose function died after storing it.
+    """
     if submission.request_id == "":
         key = keys.raw(batch.job_id, batch.number, submission.attempt, 0)
         return StoredReply(key, parse_answer(services.store.spool(key, stack)))
@@ -193,7 +242,10 @@ def _stored_reply(services: Services, batch: Batch, submission: Submission, stac
 
 
 def _note_completion(services: Services, job: Job, batch: Batch, reply: Answer, now: float) -> None:
-    """Remember how long a batch took and its answers are, if it was accepted once and this is its first whole reply."""
+    """Remember how long a batch took and its answers are.
+
+    If it was accepted once and this is its first whole reply.
+    """
     if len(batch.of_round) == 1 and not batch.missing_polls and is_sampled(batch.number):
         accepted = batch.of_round[0].at
         after, tokens = (

@@ -1,8 +1,8 @@
 """A batch's result lines, from what is staged and the API's answers.
 
-The lines of a batch that was never submitted follow from what is staged and from why it ended. They are written only
-when they are appended to a file, so ending a batch moves none of its bytes, and a large one takes no
-longer than a small one.
+The lines of a batch that was never submitted follow from what is staged and from why it ended. They
+are written only when they are appended to a file, so ending a batch moves none of its bytes, and a
+large one takes no longer than a small one.
 """
 
 from __future__ import annotations
@@ -44,17 +44,28 @@ def lines_of(
     services: Services, job: Job, batch: Batch, rows: RecordIndex, answers: Answers | None
 ) -> Iterator[bytes | Failure]:
     """The batch's result lines, in the upload's format; what is staged is read if they need it."""
-    key, answered = keys.staged(job.job_id, batch.number), _answered(services, job, batch, rows, answers)
-    return _lines(services, job, batch, answered, lambda *section: services.store.get(key, *section))
+    key, answered = (
+        keys.staged(job.job_id, batch.number),
+        _answered(services, job, batch, rows, answers),
+    )
+    return _lines(
+        services, job, batch, answered, lambda *section: services.store.get(key, *section)
+    )
 
 
-def _answered(services: Services, job: Job, batch: Batch, rows: RecordIndex, answers: Answers | None) -> Answered:
+def _answered(
+    services: Services, job: Job, batch: Batch, rows: RecordIndex, answers: Answers | None
+) -> Answered:
     vectors = job.plan.known_model.task is Task.EMBEDDINGS
     return Answered(rows, batch.first_id, answers, _ending(services, batch), vectors)
 
 
 def _lines(
-    services: Services, job: Job, batch: Batch, answered: Answered, read: Callable[[int, int], bytes]
+    services: Services,
+    job: Job,
+    batch: Batch,
+    answered: Answered,
+    read: Callable[[int, int], bytes],
 ) -> Iterator[bytes | Failure]:
     if not job.plan.converts:
         return join(answered, _request_reader(job, batch, answered.rows, read))
@@ -73,7 +84,10 @@ def _ending(services: Services, batch: Batch) -> tuple[str, str] | None:
 def _request_reader(
     job: Job, batch: Batch, rows: RecordIndex, read: Callable[[int, int], bytes]
 ) -> Callable[[int], bytes]:
-    """A function that returns a record's request on one line; it reads the body at the first failure."""
+    """A function that returns a record's request on one line.
+
+    It reads the body at the first failure.
+    """
 
     @cache
     def body() -> tuple[bytes, list[tuple[int, int]]]:
@@ -88,31 +102,44 @@ def _request_reader(
     return request_of
 
 
-# ── batches without an answer ────────────────────────────────────────────────────────────────────────────────────────
+# ── batches without an answer ─────────────────────────────────────────────────────────────────────
 
 
 def unwritten_part(services: Services, job: Job, batch: Batch) -> tuple[Part, Counter[str]]:
-    """The part of a batch that was never submitted, of which no line is written yet: its sizes are estimates.
+    """The part of a batch that was never submitted, of which no line is written yet.
+
+    Its sizes are estimates.
 
     Returns:
         The part, and how many records failed with which code.
     """
     code, message = _ending(services, batch) or ("missing_response", "")
     sent = batch.originals_size or batch.body_size
-    if batch.sendable == batch.requests:  # Then its item tells enough: references are part of the body.
-        output = batch.requests * (LINE_BYTES + len(message)) + batch.body_size + batch.originals_size
+    # Then its item tells enough: references are part of the body.
+    if batch.sendable == batch.requests:
+        output = (
+            batch.requests * (LINE_BYTES + len(message)) + batch.body_size + batch.originals_size
+        )
         part = Part("", output, output + sent, sent, batch.requests, 0, batch.requests)
         return part, Counter({code: batch.requests})
-    rows = decode_index(services.store.get(keys.staged(job.job_id, batch.number), batch.index_offset))
+    rows = decode_index(
+        services.store.get(keys.staged(job.job_id, batch.number), batch.index_offset)
+    )
     failed = Counter(fault.code for fault in rows.faults.values())
     if sendable := len(rows) - failed.total():
         failed[code] += sendable
     if job.plan.converts:
         may_be = [(size, rows.faults.get(index)) for index, size in enumerate(rows.originals)]
-        retried = [size for size, fault in may_be if size and not (fault and not is_retried(fault.code, fault.request))]
+        retried = [
+            size
+            for size, fault in may_be
+            if size and not (fault and not is_retried(fault.code, fault.request))
+        ]
     else:
         retried = [length for length in rows.lengths if length]
-        retried += [len(retry_line(row)) - 1 for index in rows.faults if retry_line(row := rows[index])]
+        retried += [
+            len(retry_line(row)) - 1 for index in rows.faults if retry_line(row := rows[index])
+        ]
     faults = sum(len(fault.message) + len(bytes(fault.request)) for fault in rows.faults.values())
     references = sum(len(bytes(one)) for one in rows.references)
     output = len(rows) * (LINE_BYTES + len(message)) + references + faults + batch.originals_size
@@ -122,21 +149,32 @@ def unwritten_part(services: Services, job: Job, batch: Batch) -> tuple[Part, Co
 
 
 def unwritten_lines(
-    services: Services, job: Job, batches: Iterable[Batch], kind: Literal["output", "errors", "retry"]
+    services: Services,
+    job: Job,
+    batches: Iterable[Batch],
+    kind: Literal["output", "errors", "retry"],
 ) -> Iterator[bytes]:
     """For each batch that was never submitted, its lines of one result file."""
     wanted = list(batches)
     # Output lines of native records hold nothing of their requests.
     from_index = kind == "output" and not job.plan.converts
     starts = [batch.index_offset if from_index else 0 for batch in wanted]
-    sections = [(keys.staged(job.job_id, batch.number), start) for batch, start in zip(wanted, starts, strict=True)]
+    sections = [
+        (keys.staged(job.job_id, batch.number), start)
+        for batch, start in zip(wanted, starts, strict=True)
+    ]
     found = services.store.read_ahead(sections, READ_AHEAD)
     for batch, start, staged in zip(wanted, starts, found, strict=True):
         rows = decode_index(staged[batch.index_offset - start :])
         if from_index:
             code, message = _ending(services, batch) or ("", "")
             yield b"".join(
-                failed_line(batch.first_id + index, row, row.code or code, row.message if row.code else message)
+                failed_line(
+                    batch.first_id + index,
+                    row,
+                    row.code or code,
+                    row.message if row.code else message,
+                )
                 for index, row in enumerate(rows)
             )
         else:

@@ -1,4 +1,7 @@
-"""Batches whose ids return no answer: they are submitted again, bad records in them are isolated, or they end."""
+"""Batches whose ids return no answer.
+
+They are submitted again, bad records in them are isolated, or they end.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +25,18 @@ MISSING = ErrorDetail("missing_response", "Workers AI sent no answer for this re
 
 
 def is_overdue(services: Services, batch: Batch, now: float) -> bool:
-    """Whether a batch has been pending for longer than the stack's deadline, not counting pauses."""
+    """Whether a batch has been pending for longer than the stack's deadline.
+
+    Not counting pauses.
+    """
     return now > overdue_at(services, batch)
 
 
 def overdue_at(services: Services, batch: Batch) -> float:
     """When a batch will have been pending for longer than the stack's deadline, Unix seconds.
 
-    One that could not be submitted again, because it was refused, or it is unknown whether it was, gets as long as if
-    it had been.
+    One that could not be submitted again, because it was refused, or it is unknown whether it was,
+    gets as long as if it had been.
     """
     since, last_word = batch.submissions[-1].at, batch.ending_if_unanswered
     if last_word and last_word.code in {"submit_unknown", "rejected", "inference_failed"}:
@@ -38,11 +44,16 @@ def overdue_at(services: Services, batch: Batch) -> float:
     return since + batch.paused + services.settings.batch_deadline_hours * 3_600
 
 
-def submit_again(services: Services, job: Job, batch: Batch, error: ErrorDetail, updates: dict[str, object]) -> bool:
-    """Submit an overdue or lost batch again if that is allowed, else end its records; return whether it is done.
+def submit_again(
+    services: Services, job: Job, batch: Batch, error: ErrorDetail, updates: dict[str, object]
+) -> bool:
+    """Submit an overdue or lost batch again if that is allowed, else end its records.
 
-    One that was refused or failed while another id was polled is divided instead, now that none returns its answer.
-    While no submit can be sent, its ids are still polled, and `updates` are written.
+    Return whether it is done.
+
+    One that was refused or failed while another id was polled is divided instead, now that none
+    returns its answer. While no submit can be sent, its ids are still polled, and `updates` are
+    written.
     """
     now = services.now()
     is_past = job.is_past_deadline(now)
@@ -91,7 +102,10 @@ def _can_send(services: Services, job: Job, batch: Batch) -> bool:
 
 
 def end_missing(services: Services, job: Job, batch: Batch, error: ErrorDetail = MISSING) -> bool:
-    """Submit again the records that a reply lacked, or end them; return whether the batch is done."""
+    """Submit again the records that a reply lacked, or end them.
+
+    Return whether the batch is done.
+    """
     allowed = (
         services.settings.ambiguous_submit == "resubmit"
         and batch.ending_if_unanswered is None
@@ -108,14 +122,25 @@ def end(services: Services, job: Job, batch: Batch, error: ErrorDetail) -> bool:
     return ended is not None and collect(services, job, ended, None)
 
 
-def isolate_or_end(services: Services, job: Job, batch: Batch, code: int | None, message: str) -> None:
-    """Isolate bad records of a batch that failed after acceptance; a record that was alone in it fails."""
+def isolate_or_end(
+    services: Services, job: Job, batch: Batch, code: int | None, message: str
+) -> None:
+    """Isolate bad records of a batch that failed after acceptance.
+
+    A record that was alone in it fails.
+    """
     if batch.is_partly_answered:
         end_missing(services, job, batch)
         return
-    words, cause = "Workers AI accepted this request and then failed it", cause_of(code, accepted=True)
+    words, cause = (
+        "Workers AI accepted this request and then failed it",
+        cause_of(code, accepted=True),
+    )
     reason = attach_api_message(
-        services.store, batch, ErrorDetail("rejected", words if code is None else f"{words} ({code})"), message
+        services.store,
+        batch,
+        ErrorDetail("rejected", words if code is None else f"{words} ({code})"),
+        message,
     )
     if batch.sendable == 1 or batch.round:
         services.ledger.end_without_answer(batch, reason, services.now(), cause=cause)
@@ -124,7 +149,10 @@ def isolate_or_end(services: Services, job: Job, batch: Batch, code: int | None,
 
 
 def _begin_isolation(services: Services, batch: Batch, reason: ErrorDetail, cause: str) -> None:
-    """Isolate bad records of a batch; that a submit of the whole was refused keeps no part from being submitted."""
+    """Isolate bad records of a batch.
+
+    That a submit of the whole was refused keeps no part from being submitted.
+    """
     last_word = batch.ending_if_unanswered
     kept = None if last_word and last_word.code == "rejected" else last_word
     services.ledger.begin_isolation(batch, reason, cause, services.now(), ending_if_unanswered=kept)

@@ -1,4 +1,6 @@
-"""What follows from a poll that got no results: another poll, another submit, isolation, or the batch's end.
+"""What follows from a poll that got no results.
+
+Another poll, another submit, isolation, or the batch's end.
 
 A reply that may be wrong is believed only when several in a row are the same.
 """
@@ -21,7 +23,13 @@ from functions.poll.batch.unanswered import (
     overdue_at,
     submit_again,
 )
-from shared.aws.queues import FAST_START_BATCHES, FOLLOWED_POLLS, FOLLOWED_SECONDS, POLL_GRACE_SECONDS, PollMessage
+from shared.aws.queues import (
+    FAST_START_BATCHES,
+    FOLLOWED_POLLS,
+    FOLLOWED_SECONDS,
+    POLL_GRACE_SECONDS,
+    PollMessage,
+)
 from shared.claims import claim_seconds
 from shared.models import Batch, ErrorDetail, Job, Submission
 from shared.observability import batch_log_fields, count, logger
@@ -29,7 +37,16 @@ from shared.pacing.controls import PauseReason, Permit
 from shared.retry import poll_back_off, soon_after
 from shared.workers_ai.error_codes import METRIC_OF_CLASS, ErrorClass
 from shared.workers_ai.lasting_errors import clear_lasting_error, is_lasting, note_lasting_error
-from shared.workers_ai.replies import Accepted, Failed, NoAnswers, OutcomeUnknown, Pending, Rejected, Reply, Unreadable
+from shared.workers_ai.replies import (
+    Accepted,
+    Failed,
+    NoAnswers,
+    OutcomeUnknown,
+    Pending,
+    Rejected,
+    Reply,
+    Unreadable,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,12 +58,16 @@ FAILED_SECONDS = 60.0
 TOLD_WAITS = (2.0, 5.0, 15.0)
 """Seconds after an event that says that a batch is over at which it is polled again while it is still pending."""
 LOST = ErrorDetail("expired", "Workers AI no longer knew the batch.")
-NO_ANSWERS = ErrorDetail("missing_response", "Workers AI reported the batch as completed and sent no answers.")
+NO_ANSWERS = ErrorDetail(
+    "missing_response", "Workers AI reported the batch as completed and sent no answers."
+)
 
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedPoll:
-    """A poll that got no results. A method that returns a bool returns whether it made the batch `done`.
+    """A poll that got no results.
+
+    A method that returns a bool returns whether it made the batch `done`.
 
     Attributes:
         services: the process's services.
@@ -54,7 +75,8 @@ class UnfinishedPoll:
         batch: as claimed.
         submission: the one whose id was polled.
         permit: the poll's.
-        other_known: whether the API has known another id of the model since this one failed; read before the poll.
+        other_known: whether the API has known another id of the model since this one failed; read
+            before the poll.
     """
 
     services: Services
@@ -92,14 +114,20 @@ class UnfinishedPoll:
             case Accepted():
                 return self._still_pending("queued")
             case NoAnswers():
-                return self._doubt(HTTPStatus.OK, lost_ids.LOST_SECONDS, partial(self._submit_again, NO_ANSWERS))
+                return self._doubt(
+                    HTTPStatus.OK, lost_ids.LOST_SECONDS, partial(self._submit_again, NO_ANSWERS)
+                )
             case Failed(code, message, enveloped):
                 failed = partial(self._failed, code, message)
                 return failed({}) if enveloped else self._doubt(code or 0, FAILED_SECONDS, failed)
             case Unreadable(reason):
                 logger.info("answer cannot be read", **batch_log_fields(self.batch))
                 count("ApiErrors")
-                return self._doubt(HTTPStatus.PARTIAL_CONTENT, lost_ids.LOST_SECONDS, partial(self._failed, None, reason))
+                return self._doubt(
+                    HTTPStatus.PARTIAL_CONTENT,
+                    lost_ids.LOST_SECONDS,
+                    partial(self._failed, None, reason),
+                )
             case OutcomeUnknown(reason):
                 logger.info("no answer to a poll", **batch_log_fields(self.batch), reason=reason)
                 count("ApiErrors")
@@ -117,16 +145,29 @@ class UnfinishedPoll:
         match verdict:
             case ErrorClass.ACCOUNT:
                 services.budget.pause(PauseReason.TOKEN_REFUSED, now, str(code), self.permit)
-                return self._all_refused(now + 60, self.permit.pause.since if self.permit.pause else now)
+                return self._all_refused(
+                    now + 60, self.permit.pause.since if self.permit.pause else now
+                )
             case ErrorClass.RATE_LIMIT:
-                until = soon_after(services.budget.limit_rate(now, reply.retry_after, self.permit.sender), 10)
-                return self._all_refused(until, services.budget.controls(sender=self.permit.sender).rate.held_since)
+                until = soon_after(
+                    services.budget.limit_rate(now, reply.retry_after, self.permit.sender), 10
+                )
+                return self._all_refused(
+                    until, services.budget.controls(sender=self.permit.sender).rate.held_since
+                )
             case ErrorClass.UNKNOWN_ID:
                 failing = note_lasting_error(services, job, batch, reply, polling=True)
-                lost, patience = partial(self._submit_again, LOST), lost_ids.LOST_SECONDS if self.other_known else math.inf
+                lost, patience = (
+                    partial(self._submit_again, LOST),
+                    lost_ids.LOST_SECONDS if self.other_known else math.inf,
+                )
                 return self._doubt(HTTPStatus.NOT_FOUND, patience, lost, calls_fail_since=failing)
-            case ErrorClass.REQUEST | ErrorClass.BATCH_FAILED if reply.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-                return self._doubt(-code, FAILED_SECONDS if self.other_known else lost_ids.LOST_SECONDS, failed)
+            case ErrorClass.REQUEST | ErrorClass.BATCH_FAILED if (
+                reply.status >= HTTPStatus.INTERNAL_SERVER_ERROR
+            ):
+                return self._doubt(
+                    -code, FAILED_SECONDS if self.other_known else lost_ids.LOST_SECONDS, failed
+                )
             case ErrorClass.REQUEST:
                 return self._doubt(code, FAILED_SECONDS, failed)
             case ErrorClass.BATCH_FAILED:
@@ -134,11 +175,20 @@ class UnfinishedPoll:
             case _:
                 return self._unanswered(reply)
 
-    def _doubt(self, code: int, seconds: float, then: Callable[[dict[str, object]], bool], **updates: object) -> bool:
-        """Process a reply that is believed only if several in a row are the same: poll again, or do what follows.
+    def _doubt(
+        self,
+        code: int,
+        seconds: float,
+        then: Callable[[dict[str, object]], bool],
+        **updates: object,
+    ) -> bool:
+        """Process a reply that is believed only if several in a row are the same.
+
+        Poll again, or do what follows.
 
         Args:
-            code: what the polls must have in common; what differs in kind differs in code, since neither proves the
+            code: what the polls must have in common; what differs in kind differs in code, since
+                neither proves the
                 other: a server's status makes a code negative.
             seconds: over how many seconds.
             then: what follows once it is believed; gets the batch's updates.
@@ -198,9 +248,12 @@ class UnfinishedPoll:
         return next_poll(self.services, self.job, batch)
 
     def _unanswered(self, reply: Rejected | OutcomeUnknown) -> bool:
-        """Process a poll without an answer. One that the API itself refuses may be refused until the deadline.
+        """Process a poll without an answer.
 
-        Where not even the API answers, a job's own deadline counts once polls have failed for a quarter of an hour.
+        One that the API itself refuses may be refused until the deadline.
+
+        Where not even the API answers, a job's own deadline counts once polls have failed for a
+        quarter of an hour.
         """
         services, job, batch, now = self.services, self.job, self.batch, self.services.now()
         since = note_lasting_error(services, job, batch, reply, polling=True)
@@ -217,7 +270,9 @@ class UnfinishedPoll:
         return False
 
     def _all_refused(self, until: float, since: float) -> bool:
-        """Process a poll that was refused as every call is: the batch's clock stands still, its job's deadline comes.
+        """Process a poll that was refused as every call is.
+
+        The batch's clock stands still, its job's deadline comes.
 
         Args:
             until: when it is polled again, Unix seconds.
@@ -230,33 +285,55 @@ class UnfinishedPoll:
         return False
 
     def _failed(self, code: int | None, message: str, _counted: dict[str, object]) -> bool:
-        """Process a failure after acceptance; while another id that was paid for is polled, only this is given up."""
+        """Process a failure after acceptance.
+
+        While another id that was paid for is polled, only this is given up.
+        """
         services, job, batch, now = self.services, self.job, self.batch, self.services.now()
         if not self._is_latest:
             self._give_up_earlier(code or 0, {}, has_failed=True)
-        elif len(batch.pollable) == 1 or is_overdue(services, batch, now) or job.is_past_deadline(now):
+        elif (
+            len(batch.pollable) == 1
+            or is_overdue(services, batch, now)
+            or job.is_past_deadline(now)
+        ):
             isolate_or_end(services, job, batch, code, message)
         else:
             failed = self._with(replace(self.submission, given_up=True))
-            services.ledger.schedule_poll(batch, now + DOUBTED_SECONDS, submissions=failed, failing_code=code or 0)
+            services.ledger.schedule_poll(
+                batch, now + DOUBTED_SECONDS, submissions=failed, failing_code=code or 0
+            )
         return False
 
-    def _give_up_earlier(self, code: int, updates: dict[str, object], *, has_failed: bool = False) -> None:
-        """Count a poll against an earlier id of a batch that was submitted again; only that id is given up.
+    def _give_up_earlier(
+        self, code: int, updates: dict[str, object], *, has_failed: bool = False
+    ) -> None:
+        """Count a poll against an earlier id of a batch that was submitted again.
 
-        The counts of the latest id stay: it alone decides what happens to the batch. The codes of an earlier one are
-        not kept, so that all errors count alike, for as long as those of a server.
+        Only that id is given up.
+
+        The counts of the latest id stay: it alone decides what happens to the batch. The codes of
+        an earlier one are not kept, so that all errors count alike, for as long as those of a
+        server.
         """
         seen, batch, now = self.submission, self.batch, self.services.now()
         misses, since = seen.misses + 1, seen.missed_at if seen.misses else now
         # An id is unknown, too, while no id is found.
-        is_proven = code != HTTPStatus.NOT_FOUND or batch.pending_at > since or batch.submissions[-1].given_up
+        is_proven = (
+            code != HTTPStatus.NOT_FOUND
+            or batch.pending_at > since
+            or batch.submissions[-1].given_up
+        )
         given_up = has_failed or (is_lost_for_long(misses, since, now) and is_proven)
         counted = replace(seen, misses=misses, missed_at=since, given_up=given_up)
-        self._poll_again(self._wait_for_earlier(counted), submissions=self._with(counted), **updates)
+        self._poll_again(
+            self._wait_for_earlier(counted), submissions=self._with(counted), **updates
+        )
 
     def _wait_for_earlier(self, seen: Submission) -> float:
-        """Seconds until the next poll after one that counts against an earlier id; longer if no latest id is polled.
+        """Seconds until the next poll after one that counts against an earlier id.
+
+        Longer if no latest id is polled.
 
         Otherwise the claims of a few minutes would be taken for a batch that keeps failing.
         """
@@ -266,14 +343,18 @@ class UnfinishedPoll:
         return next_look(seen.misses, seen.missed_at, now - seen.at, now)
 
     def _poll_again(self, wait: float, **updates: object) -> None:
-        """Poll again later. The claim counts, so that a batch whose replies are never readable, or keep changing, ends.
+        """Poll again later.
+
+        The claim counts, so that a batch whose replies are never readable, or keep changing, ends.
 
         Args:
             wait: seconds after the first claims; after many it is longer.
             updates: the batch's further changes.
         """
         claims, now = self.batch.claims, self.services.now()
-        self.services.ledger.schedule_poll(self.batch, now + claim_seconds(claims, wait), claims=claims, **updates)
+        self.services.ledger.schedule_poll(
+            self.batch, now + claim_seconds(claims, wait), claims=claims, **updates
+        )
 
     @property
     def _is_latest(self) -> bool:

@@ -1,8 +1,8 @@
 """What a batch may have cost although the API reported no tokens for it. Pure.
 
-The API bills what it accepts. So an accepted submit counts whose answer was never collected, because the job was
-cancelled, because its time was over, or because the batch was submitted again. A batch that was accepted, failed and
-was then divided counts beside its pieces.
+The API bills what it accepts. So an accepted submit counts whose answer was never collected,
+because the job was cancelled, because its time was over, or because the batch was submitted again.
+A batch that was accepted, failed and was then divided counts beside its pieces.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ class Unmetered(NamedTuple):
         size: bytes of the bodies.
         records: requests in them.
         uncollected: accepted submits whose answer was not collected.
-        vain_size: bytes of those bodies that brought no answer: it was not collected, or the whole failed.
+        vain_size: bytes of those bodies that brought no answer: it was not collected, or the whole
+            failed.
         vain_records: requests in them.
     """
 
@@ -34,7 +35,10 @@ class Unmetered(NamedTuple):
 
 
 def unmetered(batch: Batch) -> Unmetered:
-    """What a final batch adds, whether it is done or divided, with the submits of it that were accepted."""
+    """What a final batch adds, whether it is done or divided.
+
+    With the submits of it that were accepted.
+    """
     usage = batch.part.usage if batch.part else Usage()
     size = records = uncollected = vain_size = vain_records = 0
     for round_ in range(batch.round + 1):
@@ -51,7 +55,9 @@ def unmetered(batch: Batch) -> Unmetered:
 
 
 def _has_reply(batch: Batch, round_: int) -> bool:
-    """Whether the API's reply to a round was collected: a whole answer, or the failure of the whole.
+    """Whether the API's reply to a round was collected.
+
+    A whole answer, or the failure of the whole.
 
     A part of an answer tells only its own tokens, and the rest is billed too.
     """

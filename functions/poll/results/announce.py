@@ -1,9 +1,9 @@
 """A job is over: the execution that waits for it is told, then EventBridge; each at least once.
 
-Both come after the manifest and before the ledger's final state, so a function that dies in between, or a service that
-fails, leaves the job due, and everything is told again. What is refused for good is given up after some minutes. A
-token is used up by the first report that Step Functions takes: an execution that is gone when a report is repeated has
-probably had it.
+Both come after the manifest and before the ledger's final state, so a function that dies in
+between, or a service that fails, leaves the job due, and everything is told again. What is refused
+for good is given up after some minutes. A token is used up by the first report that Step Functions
+takes: an execution that is gone when a report is repeated has probably had it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ MAX_REFUSED_SECONDS = 300.0
 """Seconds after the end of a job for which it is told again although it is refused for good."""
 
 
-def announce(services: Services, job: Job, manifest: dict[str, Any], now: float, *, again: bool) -> None:
+def announce(
+    services: Services, job: Job, manifest: dict[str, Any], now: float, *, again: bool
+) -> None:
     """Tell who waits for a job that it is over.
 
     Args:
@@ -60,7 +62,10 @@ def announce(services: Services, job: Job, manifest: dict[str, Any], now: float,
 def _tell_execution(
     services: Services, job: Job, detail: dict[str, Any], now: float, *, again: bool
 ) -> ErrorDetail | None:
-    """Report to the execution; return why it was not told, None if it was, perhaps by an earlier run."""
+    """Report to the execution.
+
+    Return why it was not told, None if it was, perhaps by an earlier run.
+    """
     try:
         gone = _report(services, job, detail)
     except RefusedError as refusal:
@@ -71,7 +76,11 @@ def _tell_execution(
     if gone is None:
         return None
     if again or gone.sent_again:
-        logger.info("execution gone: it was told before, or waits no longer", job_id=job.job_id, code=gone.code)
+        logger.info(
+            "execution gone: it was told before, or waits no longer",
+            job_id=job.job_id,
+            code=gone.code,
+        )
         return None
     return gone_fault(gone)
 

@@ -1,4 +1,7 @@
-"""SHA-256 of result files: kept while they grow, or from reading them once more; too large a file has none."""
+"""SHA-256 of result files: kept while they grow, or from reading them once more.
+
+Too large a file has none.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,10 @@ if TYPE_CHECKING:
     from shared.models import ResultFileProgress
 
 MAX_DIGEST_READ_BYTES = 1 << 30
-"""Bytes of a file that are read once more for its digest if no running one could be kept; a larger file has none."""
+"""Bytes of a file that are read once more for its digest if no running one could be kept.
+
+A larger file has none.
+"""
 READ_BYTES_PER_SECOND, READ_RESERVE_SECONDS = 80e6, 20.0
 """Bytes per second at which that is done, and the time kept after it for the manifest."""
 
@@ -26,7 +32,10 @@ def has_digest(progress: ResultFileProgress) -> bool:
 
 
 def seconds_for_digests(files: Iterable[ResultFileProgress]) -> float:
-    """Time that reading files once more for their digests takes: none, unless no running digest could be kept."""
+    """Time that reading files once more for their digests takes.
+
+    None, unless no running digest could be kept.
+    """
     sizes = [progress.size for progress in files if not has_digest(progress)]
     return sum(size / READ_BYTES_PER_SECOND for size in sizes if size <= MAX_DIGEST_READ_BYTES) + (
         READ_RESERVE_SECONDS if sizes else 0
@@ -34,7 +43,10 @@ def seconds_for_digests(files: Iterable[ResultFileProgress]) -> float:
 
 
 def digest_of(invocation: Invocation, key: str, progress: ResultFileProgress) -> str | None:
-    """A file's SHA-256: the running one, else from reading the file once more; None if it is too large for that."""
+    """A file's SHA-256: the running one, else from reading the file once more.
+
+    None if it is too large for that.
+    """
     store = invocation.services.store
     if has_digest(progress):
         rest = unfinished_bytes(progress.size)

@@ -1,4 +1,7 @@
-"""What is written when a job is over: its manifest, Bedrock's, the notice, and the record of a retry. Pure."""
+"""What is written when a job is over.
+
+Its manifest, Bedrock's, the notice, and the record of a retry. Pure.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +24,17 @@ if TYPE_CHECKING:
 
 
 MAX_CAUSE_MESSAGE = 2_000
-"""Characters of a job's error in the cause of its task, which has 32,768 for them and two keys, each escaped."""
+"""Characters of a job's error in the cause of its task, which has 32,768 for them and two keys.
+
+Each escaped.
+"""
 
 
 class FileEntry(NamedTuple):
-    """A result file as the manifest lists it; `sha256` is None for one that is too large to be read again."""
+    """A result file as the manifest lists it.
+
+    `sha256` is None for one that is too large to be read again.
+    """
 
     name: str
     kind: Kind
@@ -34,7 +43,9 @@ class FileEntry(NamedTuple):
     lines: int
 
 
-def build_manifest(job: Job, batches: Iterable[Batch], files: Sequence[FileEntry]) -> dict[str, Any]:
+def build_manifest(
+    job: Job, batches: Iterable[Batch], files: Sequence[FileEntry]
+) -> dict[str, Any]:
     """The manifest of a job that is over.
 
     Args:
@@ -69,7 +80,9 @@ def build_manifest(job: Job, batches: Iterable[Batch], files: Sequence[FileEntry
         "unknowable_submits": job.sums.unknowable,
         "doubtful_submits": job.sums.doubtful,
         "events": "used" if job.sums.told else "none",
-        "batches": [batch_entry(batch) for batch in batches if batch.state is not BatchState.DIVIDED],
+        "batches": [
+            batch_entry(batch) for batch in batches if batch.state is not BatchState.DIVIDED
+        ],
         "isolation": {
             "submits": isolation.submits,
             "at_most": MAX_ISOLATION_SUBMITS,
@@ -93,7 +106,9 @@ def batch_entry(batch: Batch) -> dict[str, Any]:
         "submitted_at": iso_time(last.at) if last else None,
         "completed_at": iso_time(batch.completed_at),
         "polls": batch.polls,
-        "attempts": max(len(batch.submissions) + batch.unknowable + batch.doubtful, min(batch.attempt, 1)),
+        "attempts": max(
+            len(batch.submissions) + batch.unknowable + batch.doubtful, min(batch.attempt, 1)
+        ),
         "unknowable_submits": batch.unknowable,
         "doubtful_submits": batch.doubtful,
     }
@@ -102,7 +117,8 @@ def batch_entry(batch: Batch) -> dict[str, Any]:
 def _cost(job: Job) -> dict[str, Any] | None:
     """What a job cost; None for a model without a price.
 
-    Of what was accepted without tokens being reported, the answer that was not collected included, it is an estimate.
+    Of what was accepted without tokens being reported, the answer that was not collected included,
+    it is an estimate.
     """
     usage, sums, model = job.sums.usage, job.sums, job.plan.known_model
     cost = cost_so_far(model, usage, sums.unmetered_size, sums.unmetered_records)
@@ -112,9 +128,25 @@ def _cost(job: Job) -> dict[str, Any] | None:
 
 
 def event_detail(bucket: str, job: Job, manifest: dict[str, Any]) -> dict[str, Any]:
-    """The notice of a job's end: the manifest without its lists, and the key of each result file by its kind."""
-    names = {file["kind"]: file["name"] for file in manifest["files"]} | {"manifest": "manifest.json"}
-    members = ("job_id", "state", "error", "model", "format", "tags", "source", "counts", "usage", "cost")
+    """The notice of a job's end.
+
+    The manifest without its lists, and the key of each result file by its kind.
+    """
+    names = {file["kind"]: file["name"] for file in manifest["files"]} | {
+        "manifest": "manifest.json"
+    }
+    members = (
+        "job_id",
+        "state",
+        "error",
+        "model",
+        "format",
+        "tags",
+        "source",
+        "counts",
+        "usage",
+        "cost",
+    )
     return {
         **{name: manifest[name] for name in members},
         "results": {
@@ -125,18 +157,29 @@ def event_detail(bucket: str, job: Job, manifest: dict[str, Any]) -> dict[str, A
 
 
 def task_cause(detail: dict[str, Any]) -> str:
-    """The cause of a task that failed, as JSON: of the notice, what is short enough for Step Functions."""
+    """The cause of a task that failed, as JSON.
+
+    Of the notice, what is short enough for Step Functions.
+    """
     told = {name: detail[name] for name in ("job_id", "state", "counts")}
-    results = {name: key for name, key in detail["results"].items() if name in {"bucket", "manifest", "retry"}}
+    results = {
+        name: key
+        for name, key in detail["results"].items()
+        if name in {"bucket", "manifest", "retry"}
+    }
     message = detail["error"]["message"] if detail["error"] else "The job was cancelled."
-    return msgspec.json.encode({**told, "results": results, "message": message[:MAX_CAUSE_MESSAGE]}).decode()
+    return msgspec.json.encode(
+        {**told, "results": results, "message": message[:MAX_CAUSE_MESSAGE]}
+    ).decode()
 
 
 def bedrock_manifest(job: Job) -> bytes:
     """`manifest.json.out`, as in Bedrock's batches."""
     usage, sums = job.sums.usage, job.sums
     total = job.total or 0
-    return manifest_out(total, sums.succeeded, sums.failed, usage.prompt_tokens, usage.completion_tokens)
+    return manifest_out(
+        total, sums.succeeded, sums.failed, usage.prompt_tokens, usage.completion_tokens
+    )
 
 
 def retry_record(job: Job, manifest: dict[str, Any], parent: dict[str, Any] | None) -> bytes:
@@ -148,7 +191,10 @@ def retry_record(job: Job, manifest: dict[str, Any], parent: dict[str, Any] | No
         parent: the manifest of the job that is retried; None if it cannot be read.
     """
     files = (parent or {}).get("files") or []
-    lines = next((file.get("lines") for file in files if "retry" in (file.get("kind"), file["name"][:5])), None)
+    lines = next(
+        (file.get("lines") for file in files if "retry" in (file.get("kind"), file["name"][:5])),
+        None,
+    )
     record = {
         "job_id": job.job_id,
         "manifest": keys.result(job.upload.key, job.job_id, "manifest.json"),

@@ -1,4 +1,7 @@
-"""Write a finished job's report page, with bounded memory and time. A report never delays its job."""
+"""Write a finished job's report page, with bounded memory and time.
+
+A report never delays its job.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,9 @@ def write_report(invocation: Invocation, job: Job, manifest: dict[str, Any]) -> 
         count("Errors")
         logger.exception("report not written", job_id=job.job_id)
         return
-    services.store.put_if_absent(keys.result(job.upload.key, job.job_id, "report.html"), page, kind=HTML_TYPE)
+    services.store.put_if_absent(
+        keys.result(job.upload.key, job.job_id, "report.html"), page, kind=HTML_TYPE
+    )
 
 
 def _batches(invocation: Invocation, job: Job) -> tuple[Timeline, list[dict[str, Any]]]:

@@ -1,4 +1,7 @@
-"""Data of the report page, gathered in constant memory: batches over time, groups of failures. Pure."""
+"""Data of the report page, gathered in constant memory: batches over time, groups of failures.
+
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,10 @@ class _Error(msgspec.Struct):
 
 
 class _Failed(msgspec.Struct):
-    """A line of errors.jsonl; the request stays as it is: it may hold numbers that cannot be read."""
+    """A line of errors.jsonl; the request stays as it is.
+
+    It may hold numbers that cannot be read.
+    """
 
     error: _Error
     line: int | None = None
@@ -138,7 +144,11 @@ def general_message(message: str) -> str:
 
 
 def _example(request: msgspec.Raw) -> str:
-    text = _decode_text(request) if begins(request, b'"') else compact(request).decode(errors="replace")
+    text = (
+        _decode_text(request)
+        if begins(request, b'"')
+        else compact(request).decode(errors="replace")
+    )
     return text if len(text) <= MAX_EXAMPLE_CHARACTERS else f"{text[:MAX_EXAMPLE_CHARACTERS]}…"
 
 
@@ -147,7 +157,8 @@ def failures_in(blocks: Iterable[bytes], *, complete: bool) -> Failures:
 
     Args:
         blocks: its bytes.
-        complete: whether these are all of them; otherwise the last line may be incomplete, and is left out.
+        complete: whether these are all of them; otherwise the last line may be incomplete, and is
+            left out.
     """
     found = Failures(complete=complete)
     rest = b""

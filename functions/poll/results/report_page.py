@@ -1,4 +1,7 @@
-"""A job's report page: a sentence, facts, charts as inline SVG, failures, files. Pure: data in, bytes out."""
+"""A job's report page: a sentence, facts, charts as inline SVG, failures, files.
+
+Pure: data in, bytes out.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ if TYPE_CHECKING:
 
     from functions.poll.results.report_data import Failures, Timeline
 
-# ── charts ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── charts ────────────────────────────────────────────────────────────────────────────────────────
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 760, 220, 60, 28, 34
 MAX_BAR_WIDTH, MAX_LABELS = 120, 7
@@ -32,7 +35,8 @@ def timeline_picture(timeline: Timeline, begin: str, end: str) -> str:
         paths.append(f'<polyline class="l{index}" points="{" ".join(points)}"/>')
         x = LEFT + 12 + 220 * index
         legend.append(
-            f'<line class="l{index}" x1="{x}" x2="{x + 24}" y1="20" y2="20"/><text x="{x + 30}" y="24">{name}</text>'
+            f'<line class="l{index}" x1="{x}" x2="{x + 24}" y1="20" y2="20"/><text '
+            f'x="{x + 30}" y="24">{name}</text>'
         )
     said = f"Batches over time, from {begin} to {end}: {most} submitted at most."
     return _svg(said, [*_axes(most, begin, end), *paths, *legend])
@@ -50,8 +54,13 @@ def histogram_picture(timeline: Timeline) -> str:
         shapes.append(f'<rect class="f0" x="{x + 1:.1f}" y="{y}" {size}/>')
         if (last - number) % (1 + (last - first) // MAX_LABELS) == 0:
             label = f"{upper_edge(number):,.0f} s"
-            shapes.append(f'<text x="{x + width:.1f}" y="{HEIGHT - 8}" text-anchor="end">{label}</text>')
-    return _svg(f"Seconds from submit to answer: {sum(bins.values())} batches.", [*_axes(most, "", ""), *shapes])
+            shapes.append(
+                f'<text x="{x + width:.1f}" y="{HEIGHT - 8}" text-anchor="end">{label}</text>'
+            )
+    return _svg(
+        f"Seconds from submit to answer: {sum(bins.values())} batches.",
+        [*_axes(most, "", ""), *shapes],
+    )
 
 
 def _y(value: float, most: float) -> float:
@@ -70,14 +79,20 @@ def _axes(most: int, begin: str, end: str) -> list[str]:
 
 
 def _svg(said: str, shapes: Iterable[str]) -> str:
-    return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(said)}">{"".join(shapes)}</svg>'
+    return (
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
+        f'aria-label="{escape(said)}">{"".join(shapes)}</svg>'
+    )
 
 
-# ── a job's page ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── a job's page ──────────────────────────────────────────────────────────────────────────────────
 
 
 def job_page(
-    manifest: dict[str, Any], timeline: Timeline, failures: Failures, ambiguous: Sequence[dict[str, Any]]
+    manifest: dict[str, Any],
+    timeline: Timeline,
+    failures: Failures,
+    ambiguous: Sequence[dict[str, Any]],
 ) -> bytes:
     """The page of a job that is over.
 
@@ -85,8 +100,8 @@ def job_page(
         manifest: the job's.
         timeline: of its batches.
         failures: of its records.
-        ambiguous: batches with submits of unknown or doubtful outcome: `number`, `requests`, `ambiguous` (how many such
-            submits), `request_id`.
+        ambiguous: batches with submits of unknown or doubtful outcome: `number`, `requests`,
+            `ambiguous` (how many such submits), `request_id`.
     """
     path = manifest["source"]["key"].removeprefix("inbox/")
     ran = f"{_time(manifest['created_at'])} to {_time(manifest['completed_at'])} UTC"
@@ -97,11 +112,15 @@ def job_page(
         facts(_facts(manifest)),
     ]
     if manifest.get("cost"):
-        body.append(f'<p class="soft">Cost at the prices of {escape(manifest["cost"]["priced_at"])}.</p>')
+        body.append(
+            f'<p class="soft">Cost at the prices of {escape(manifest["cost"]["priced_at"])}.</p>'
+        )
     if any(timeline.submitted):
         body += [
             "<h2>Batches over time</h2>",
-            timeline_picture(timeline, _time(manifest["created_at"]), _time(manifest["completed_at"])),
+            timeline_picture(
+                timeline, _time(manifest["created_at"]), _time(manifest["completed_at"])
+            ),
         ]
         if not timeline.complete:
             body.append('<p class="soft">Only the first batches are shown.</p>')
@@ -127,11 +146,16 @@ def _billed_again(manifest: dict[str, Any], ambiguous: Sequence[dict[str, Any]])
     if submits := manifest.get("doubtful_submits"):
         lines.append(f"Submits answered with an error that does not prove a refusal: {submits:,}.")
     if batches := (manifest.get("cost") or {}).get("uncollected_batches"):
-        lines.append(f"Accepted submits whose answer was not collected, estimated in the cost: {batches:,}.")
+        lines.append(
+            f"Accepted submits whose answer was not collected, estimated in the cost: {batches:,}."
+        )
     body = ["<h2>May be billed twice</h2>"] if ambiguous or lines else []
     if ambiguous:
         body += [
-            "<p>The batch was sent, but no request_id was recorded: whether it was accepted is unknown.</p>",
+            (
+                "<p>The batch was sent, but no request_id was recorded: whether it was "
+                "accepted is unknown.</p>"
+            ),
             table(
                 ["batch", "records", "ambiguous submits", "request_id"],
                 [(b["number"], b["requests"], b["ambiguous"], b["request_id"]) for b in ambiguous],
@@ -144,9 +168,14 @@ def sentence(manifest: dict[str, Any]) -> str:
     """What ran and how it ended, as HTML."""
     counts, model, error = manifest["counts"], manifest["model"], manifest["error"]
     total = counts["total"] or 0
-    ran = f"{total:,} record{'' if total == 1 else 's'}" + (f" for <code>{escape(model)}</code>" if model else "")
+    ran = f"{total:,} record{'' if total == 1 else 's'}" + (
+        f" for <code>{escape(model)}</code>" if model else ""
+    )
     if error:
-        return f'<b class="bad">Failed</b>: {ran}. <code>{escape(error["code"])}</code>: {escape(error["message"])}'
+        return (
+            f'<b class="bad">Failed</b>: {ran}. <code>{escape(error["code"])}</code>: '
+            f"{escape(error['message'])}"
+        )
     tone = "good" if manifest["state"] == "completed" and not counts["failed"] else "warn"
     failed = f"{counts['failed']:,} failed" if counts["failed"] else "none failed"
     state = escape(manifest["state"].capitalize())
@@ -164,7 +193,10 @@ def _facts(manifest: dict[str, Any]) -> list[tuple[str, str]]:
         ("records", f"{manifest['counts']['total'] or 0:,}"),
         ("answered", f"{manifest['counts']['succeeded']:,}"),
         ("failed", f"{manifest['counts']['failed']:,}"),
-        ("tokens", "not reported" if usage["total_tokens"] is None else f"{usage['total_tokens']:,}"),
+        (
+            "tokens",
+            "not reported" if usage["total_tokens"] is None else f"{usage['total_tokens']:,}",
+        ),
     ]
     if cost:
         about = "about " if cost["estimated"] else ""
@@ -179,15 +211,20 @@ def _failures(failures: Failures, failed: int) -> list[str]:
     if not failures.complete:
         seen = sum(group.records for group in failures.groups.values()) + failures.others
         body.append(
-            f'<p class="soft">Grouped from the first {seen:,} of {failed:,} failures; errors.jsonl has all of them.</p>'
+            f'<p class="soft">Grouped from the first {seen:,} of {failed:,} failures; '
+            "errors.jsonl has all of them.</p>"
         )
     ordered = sorted(failures.groups.items(), key=lambda item: -item[1].records)
     for (code, message), group in ordered:
-        lines = ", ".join(f"{line:,}" for line in group.lines) + (" …" if group.records > len(group.lines) else "")
+        lines = ", ".join(f"{line:,}" for line in group.lines) + (
+            " …" if group.records > len(group.lines) else ""
+        )
         examples = "".join(f"<pre>{escape(example)}</pre>" for example in group.examples)
         body.append(
-            f"<details open><summary><b>{group.records:,}</b> <code>{escape(code)}</code> {escape(message)}</summary>"
-            f'<p class="soft">{f"Lines {lines}" if group.lines else "Examples"}:</p>{examples}</details>'
+            f"<details open><summary><b>{group.records:,}</b> <code>{escape(code)}</code> "
+            f"{escape(message)}</summary>"
+            "<p "
+            f'class="soft">{f"Lines {lines}" if group.lines else "Examples"}:</p>{examples}</details>'
         )
     if failures.others:
         body.append(f"<p>{failures.others:,} failures of other kinds are in errors.jsonl.</p>")

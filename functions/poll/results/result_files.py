@@ -1,10 +1,13 @@
-"""Result files: sections of final batches' parts are appended to write-once segments; these become the file.
+"""Result files: sections of final batches' parts are appended to write-once segments.
 
-A mark in the job item holds the progress: every batch up to it is final, and its bytes are in segments. Each step takes
-a bounded number of batches and bytes and ends in one conditional write, so the work for a batch is the same in a job of
-any size, and the next visit continues from the mark. Server-side copy requires 5 MiB for every piece but the last, and
-allows 10,000 pieces. So a segment that is still too small is written again, longer, with the next step's bytes. The
-first step of a table's file begins with its header.
+These become the file.
+
+A mark in the job item holds the progress: every batch up to it is final, and its bytes are in
+segments. Each step takes a bounded number of batches and bytes and ends in one conditional write,
+so the work for a batch is the same in a job of any size, and the next visit continues from the
+mark. Server-side copy requires 5 MiB for every piece but the last, and allows 10,000 pieces. So a
+segment that is still too small is written again, longer, with the next step's bytes. The first step
+of a table's file begins with its header.
 """
 
 from __future__ import annotations
@@ -45,7 +48,10 @@ MIN_COPY_BYTES = 8 << 20
 MIN_STEP_BATCHES, MAX_STEP_BATCHES = 100, 1_000
 """Final batches that make a step even if their bytes are few, and the most that one step takes."""
 SEGMENTS_BEFORE_DOUBLING = 2_000
-"""Segments of a file after which both sizes above double, each time: so 10,000 pieces are enough for 4 TB."""
+"""Segments of a file after which both sizes above double, each time.
+
+So 10,000 pieces are enough for 4 TB.
+"""
 PAGE_BATCHES = 100
 """Batches read after a gap, to count those that are done."""
 STEP_SECONDS = 45.0
@@ -65,7 +71,8 @@ class ReadyBatches:
         failed: records that failed, likewise.
         last: whether no other batch follows them.
         pending: those of the batches that were read that the API has not finished.
-        submitted: the final batches, and those that were divided into them: their submits are counted.
+        submitted: the final batches, and those that were divided into them: their submits are
+            counted.
     """
 
     leaves: list[Batch]
@@ -78,12 +85,16 @@ class ReadyBatches:
 
     def fills_a_step(self, job: Job) -> bool:
         """Whether they are enough for a step, although more will come."""
-        return len(self.leaves) >= MIN_STEP_BATCHES or self.size >= _grown(SEGMENT_BYTES, job.output)
+        return len(self.leaves) >= MIN_STEP_BATCHES or self.size >= _grown(
+            SEGMENT_BYTES, job.output
+        )
 
 
 def progress_of(job: Job, kind: Kind) -> ResultFileProgress:
     """How much of one of a job's result files has been appended."""
-    return {"output": job.output, "errors": job.errors, "retry": job.retry, "batches": job.batches}[kind]
+    return {"output": job.output, "errors": job.errors, "retry": job.retry, "batches": job.batches}[
+        kind
+    ]
 
 
 def next_final_batches(
@@ -99,7 +110,8 @@ def next_final_batches(
         up_to_fault: stop where the batches no longer tile the upload, instead of raising.
 
     Raises:
-        InvariantError: there is a gap or an overlap, or a part has fewer or more lines than its batch records.
+        InvariantError: there is a gap or an overlap, or a part has fewer or more lines than its
+            batch records.
     """
     progress = progress_of(job, kind)
     succeeded, failed, size, covered = job.sums.succeeded, job.sums.failed, 0, progress.next_id
@@ -160,15 +172,20 @@ def _fault(batch: Batch, expected: int) -> str:
 
 
 def coverage_error(job: Job, message: str) -> InvariantError:
-    """Count the error of batches that do not tile the upload, and return it for the caller to raise."""
+    """Count the error of batches that do not tile the upload.
+
+    And return it for the caller to raise.
+    """
     count_broken_law()
     return InvariantError(f"job {job.job_id}: {message}")
 
 
-# ── segments ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── segments ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def append_segment(services: Services, job: Job, kind: Kind, ahead: ReadyBatches, *, final: bool) -> Job:
+def append_segment(
+    services: Services, job: Job, kind: Kind, ahead: ReadyBatches, *, final: bool
+) -> Job:
     """Write the next segment and advance the mark.
 
     Args:
@@ -186,7 +203,9 @@ def append_segment(services: Services, job: Job, kind: Kind, ahead: ReadyBatches
     step = _after(job, kind, ahead)
     with tempfile.TemporaryFile() as spool:
         if progress.growing:
-            spool.writelines(services.store.blocks(_growing_key(job, kind, progress), 0, progress.growing_size))
+            spool.writelines(
+                services.store.blocks(_growing_key(job, kind, progress), 0, progress.growing_size)
+            )
         digest = None
         if has_digest(progress):
             digest = RunningSha256(progress.sha, _tail(services, job, kind, spool))
@@ -198,20 +217,27 @@ def append_segment(services: Services, job: Job, kind: Kind, ahead: ReadyBatches
         length = spool.tell()
         if length > progress.growing_size:
             size = progress.size + length - progress.growing_size
-            step = step._replace(progress=replace(step.progress, size=size, sha=digest.state() if digest else ""))
+            step = step._replace(
+                progress=replace(step.progress, size=size, sha=digest.state() if digest else "")
+            )
             if final and not _has_segments(progress):
                 # A file of one piece holds every batch there is: any run writes the same bytes.
                 spool.seek(0)
                 _put_file(services, job, kind, spool)
             else:
                 step = _put_segment(services, job, kind, spool, step)
-    changes: dict[str, object] = {kind: step.progress} | ({"sums": step.sums} if kind == "output" else {})
+    changes: dict[str, object] = {kind: step.progress} | (
+        {"sums": step.sums} if kind == "output" else {}
+    )
     changes |= {"denied_write": None} if job.denied_write else {}
     return still_leased(services.ledger.note_appended(job, changes), job.job_id)
 
 
 def _tail(services: Services, job: Job, kind: Kind, growing: IO[bytes]) -> bytes:
-    """The last bytes appended, which fill no block of the digest; they are read again, because no item stores them."""
+    """The last bytes appended, which fill no block of the digest.
+
+    They are read again, because no item stores them.
+    """
     progress = progress_of(job, kind)
     wanted = unfinished_bytes(progress.size)
     growing.seek(max(progress.growing_size - wanted, 0))
@@ -234,13 +260,21 @@ class Step(NamedTuple):
 
 
 def _after(job: Job, kind: Kind, ahead: ReadyBatches) -> Step:
-    """Mark, lines and sums after these batches are appended; sizes and digest are still to be added."""
+    """Mark, lines and sums after these batches are appended.
+
+    Sizes and digest are still to be added.
+    """
     progress, sums = progress_of(job, kind), job.sums
     lines, next_id = progress.lines, progress.next_id
     for batch in ahead.leaves:
         part = _part(batch)
         next_id += batch.requests
-        lines += {"output": batch.requests, "errors": part.failed, "retry": part.retry_lines, "batches": 1}[kind]
+        lines += {
+            "output": batch.requests,
+            "errors": part.failed,
+            "retry": part.retry_lines,
+            "batches": 1,
+        }[kind]
         if kind == "output":
             sums = replace(
                 sums,
@@ -267,7 +301,10 @@ def _after(job: Job, kind: Kind, ahead: ReadyBatches) -> Step:
 
 
 def _put_segment(services: Services, job: Job, kind: Kind, spool: IO[bytes], step: Step) -> Step:
-    """Write a segment once. If an earlier run wrote one under its key, that one and the progress in it count."""
+    """Write a segment once.
+
+    If an earlier run wrote one under its key, that one and the progress in it count.
+    """
     length, moved = spool.tell(), step.progress
     spool.seek(0)
     if length < _grown(MIN_COPY_BYTES, moved):
@@ -283,13 +320,17 @@ def _put_segment(services: Services, job: Job, kind: Kind, spool: IO[bytes], ste
     return msgspec.json.decode(services.store.existing(key).metadata["progress"], type=Step)
 
 
-def _read_sections(services: Services, job: Job, kind: Kind, leaves: list[Batch]) -> Iterator[bytes]:
+def _read_sections(
+    services: Services, job: Job, kind: Kind, leaves: list[Batch]
+) -> Iterator[bytes]:
     if kind == "batches":
         yield from (msgspec.json.encode(batch_entry(batch)) + b"\n" for batch in leaves)
         return
     for is_written, batches in groupby(leaves, lambda batch: bool(_part(batch).key)):
         if is_written:
-            yield from services.store.sections((_part(batch).key, *_section(batch, kind)) for batch in batches)
+            yield from services.store.sections(
+                (_part(batch).key, *_section(batch, kind)) for batch in batches
+            )
         else:
             yield from unwritten_lines(services, job, batches, kind)
 
@@ -323,11 +364,13 @@ def _grown(size: int, progress: ResultFileProgress) -> int:
     return size << progress.segments // SEGMENTS_BEFORE_DOUBLING
 
 
-# ── assembling the file ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── assembling the file ───────────────────────────────────────────────────────────────────────────
 
 
 def assemble_file(invocation: Invocation, job: Job, kind: Kind) -> Job | None:
-    """Make a file from its segments, or continue to; return the job as it is afterwards, None if time ran out.
+    """Make a file from its segments, or continue to.
+
+    Return the job as it is afterwards, None if time ran out.
 
     Raises:
         InvariantError: the segments do not match the job item.
@@ -345,24 +388,36 @@ def assemble_file(invocation: Invocation, job: Job, kind: Kind) -> Job | None:
     job, copied = _resume_upload(invocation.services, job, kind)
     progress = progress_of(job, kind)
     growing = [_growing_key(job, kind, progress)] if progress.growing else []
-    sources = [*(keys.segment(job.job_id, kind, ordinal) for ordinal in range(progress.segments)), *growing]
+    sources = [
+        *(keys.segment(job.job_id, kind, ordinal) for ordinal in range(progress.segments)),
+        *growing,
+    ]
     missing = [(number, source) for number, source in enumerate(sources, 1) if number not in copied]
     with ThreadPoolExecutor(MAX_PARALLEL_COPIES) as threads:
         for start in range(0, len(missing), MAX_PARALLEL_COPIES):
             if not invocation.allows(STEP_SECONDS):
                 return None
             chosen = missing[start : start + MAX_PARALLEL_COPIES]
-            list(threads.map(lambda piece: store.upload_part_copy(key, progress.upload, *piece), chosen))
+            list(
+                threads.map(
+                    lambda piece: store.upload_part_copy(key, progress.upload, *piece), chosen
+                )
+            )
     pieces = store.list_parts(key, progress.upload)
     size = sum(piece.size for piece in pieces)
     if len(pieces) != len(sources) or size != progress.size:
-        raise coverage_error(job, f"the segments of {kind} hold {size} bytes, expected {progress.size}")
+        raise coverage_error(
+            job, f"the segments of {kind} hold {size} bytes, expected {progress.size}"
+        )
     store.complete_multipart_upload(key, progress.upload, pieces)
     return job
 
 
 def _resume_upload(services: Services, job: Job, kind: Kind) -> tuple[Job, set[int]]:
-    """The job with the upload of a file, begun if there is none, and the numbers of the pieces that it has."""
+    """The job with the upload of a file, begun if there is none.
+
+    And the numbers of the pieces that it has.
+    """
     progress, key = progress_of(job, kind), file_key(job, kind)
     if progress.upload:
         with suppress(ObjectNotFoundError):  # S3 removes unfinished uploads after a week.
@@ -379,14 +434,19 @@ def file_key(job: Job, kind: Kind) -> str:
 
 
 def file_metadata(job: Job, kind: Kind) -> dict[str, str]:
-    """A retry file names its model and its job, so that copying it into `inbox/` tries its records again."""
+    """A retry file names its model and its job.
+
+    So that copying it into `inbox/` tries its records again.
+    """
     return {"model": job.plan.model, "retry-of": job.job_id} if kind == "retry" else {}
 
 
 def _put_file(services: Services, job: Job, kind: Kind, content: bytes | IO[bytes]) -> None:
     """Put a whole result file once."""
     content_type = result_file(job, kind).content_type
-    services.store.put_if_absent(file_key(job, kind), content, file_metadata(job, kind), kind=content_type)
+    services.store.put_if_absent(
+        file_key(job, kind), content, file_metadata(job, kind), kind=content_type
+    )
 
 
 def entry_of(invocation: Invocation, job: Job, kind: Kind) -> FileEntry:

@@ -1,18 +1,22 @@
 """A SHA-256 that can be saved and resumed, so that a file written over many runs has one digest.
 
-Why it is worth its lines: the manifest promises each file's SHA-256, as `sha256sum` prints it, so that a download can
-be checked. A file grows over many invocations, and each hashes only the bytes that it appends. The simpler ways do not
-keep that promise:
+Why it is worth its lines: the manifest promises each file's SHA-256, as `sha256sum` prints it, so
+that a download can be checked. A file grows over many invocations, and each hashes only the bytes
+that it appends. The simpler ways do not keep that promise:
 
-- Reading the finished file: at 80 MB/s an invocation reads 12 GB in its 150 s, and a result file may have terabytes.
-- S3's own checksum: of an object copied from pieces, S3 has a SHA-256 only of the pieces' checksums.
-- SHA-256 in Python: 2,000 times slower than libcrypto, 90 s for a step of 64 MB, which has to end within 45 s.
+- Reading the finished file: at 80 MB/s an invocation reads 12 GB in its 150 s, and a result file
+  may have terabytes.
+- S3's own checksum: of an object copied from pieces, S3 has a SHA-256 only of the pieces'
+  checksums.
+- SHA-256 in Python: 2,000 times slower than libcrypto, 90 s for a step of 64 MB, which has to end
+  within 45 s.
 
-Python's own hash objects cannot be stored. This uses three functions of the same libcrypto that Python's `_hashlib` is
-linked with; their context is a plain struct whose bytes are the whole state. The stored state contains none of the
-hashed bytes: those of the last, unfinished block are passed again when the digest is resumed. It is tested against a
-known digest in each process. If that fails, as in a Python that has the library built in, `is_possible` returns False,
-and the finished file is read once more if it is small enough (`functions.poll.results.file_digests`).
+Python's own hash objects cannot be stored. This uses three functions of the same libcrypto that
+Python's `_hashlib` is linked with; their context is a plain struct whose bytes are the whole state.
+The stored state contains none of the hashed bytes: those of the last, unfinished block are passed
+again when the digest is resumed. It is tested against a known digest in each process. If that
+fails, as in a Python that has the library built in, `is_possible` returns False, and the finished
+file is read once more if it is small enough (`functions.poll.results.file_digests`).
 """
 
 from __future__ import annotations
@@ -59,7 +63,8 @@ class RunningSha256:
 
         Args:
             state: what `state` returned, or empty.
-            tail: the last bytes hashed before, as many as `unfinished_bytes` returns for the number of all of them.
+            tail: the last bytes hashed before, as many as `unfinished_bytes` returns for the number
+                of all of them.
 
         Raises:
             ValueError: the tail is longer or shorter than that.
@@ -69,7 +74,9 @@ class RunningSha256:
         if state:
             words, length = bytes.fromhex(state)[:_WORDS], int(state[2 * _WORDS :], 16)
             if len(tail) != unfinished_bytes(length):
-                raise ValueError(f"{len(tail)} bytes of an unfinished block, expected {unfinished_bytes(length)}")
+                raise ValueError(
+                    f"{len(tail)} bytes of an unfinished block, expected {unfinished_bytes(length)}"
+                )
             self._length = length - len(tail)
             self._context.raw = words + (8 * self._length).to_bytes(_LENGTH, sys.byteorder) + _REST
             self.update(tail)

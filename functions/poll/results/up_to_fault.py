@@ -1,4 +1,7 @@
-"""The output of a job that cannot be finished: its lines up to the first batch that is missing, odd, or unreadable."""
+"""The output of a job that cannot be finished.
+
+Its lines up to the first batch that is missing, odd, or unreadable.
+"""
 
 from __future__ import annotations
 
@@ -34,9 +37,12 @@ def append_up_to_fault(invocation: Invocation, job: Job) -> Job:
         except ObjectNotFoundError:
             logger.exception("batches not appended", job_id=job.job_id)
             leaves = list(takewhile(lambda batch: _is_there(services, batch), ahead.leaves))
-            if not leaves or len(leaves) == len(ahead.leaves):  # Then what was appended before is missing.
+            # Then what was appended before is missing.
+            if not leaves or len(leaves) == len(ahead.leaves):
                 break
-            job = append_segment(services, job, "output", replace(ahead, leaves=leaves), final=False)
+            job = append_segment(
+                services, job, "output", replace(ahead, leaves=leaves), final=False
+            )
     return job
 
 

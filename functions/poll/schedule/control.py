@@ -1,12 +1,14 @@
 """Control: users' and operators' commands, each in an object under `control/`.
 
-`control/jobs/<job_id>` holds `run`, `pause`, `cancel` or `cancel now`; `control/stack` holds `run` or `pause`. The
-object is the command; an event only reports that there is something to read. So an event may arrive twice, late or
-never. The function reads the object, writes the ledger, and reads again until nothing has changed in between. Each
-visit of a job and each tick read the object too. A function that dies before its one write has done nothing; one that
-dies after it has done everything.
+`control/jobs/<job_id>` holds `run`, `pause`, `cancel` or `cancel now`; `control/stack` holds `run`
+or `pause`. The object is the command; an event only reports that there is something to read. So an
+event may arrive twice, late or never. The function reads the object, writes the ledger, and reads
+again until nothing has changed in between. Each visit of a job and each tick read the object too. A
+function that dies before its one write has done nothing; one that dies after it has done
+everything.
 
-The ledger holds the version of the object that was carried out last. Deleting an object changes nothing.
+The ledger holds the version of the object that was carried out last. Deleting an object changes
+nothing.
 """
 
 from __future__ import annotations
@@ -40,9 +42,9 @@ def end_long_hold(services: Services, job: Job) -> Job:
 def follow_stack_control(services: Services) -> None:
     """Carry out the command for the whole stack.
 
-    `run` also ends a pause that Dropbatch began itself, whichever came first: S3's times have whole seconds, and clocks
-    differ. If the reason persists, the next call pauses again. This happens before the command is noted: if the
-    function dies in between, the next one ends it again.
+    `run` also ends a pause that Dropbatch began itself, whichever came first: S3's times have whole
+    seconds, and clocks differ. If the reason persists, the next call pauses again. This happens
+    before the command is noted: if the function dies in between, the next one ends it again.
 
     Raises:
         StorageError: S3 or DynamoDB failed, or the object kept changing.
@@ -68,7 +70,10 @@ def follow_stack_control(services: Services) -> None:
 
 
 def watch_stack_control(services: Services) -> None:
-    """Carry out the stack's command in a tick: its event may be late or lost. A failure of S3 delays no work."""
+    """Carry out the stack's command in a tick: its event may be late or lost.
+
+    A failure of S3 delays no work.
+    """
     try:
         follow_stack_control(services)
     except StorageError:

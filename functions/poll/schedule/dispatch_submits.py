@@ -1,10 +1,13 @@
-"""Dispatch: sends due batches to the submit function, no more than can call the API before the next tick.
+"""Dispatch: sends due batches to the submit function.
 
-A batch that cannot be submitted now is postponed, so that it hides no other. This is so if its job is paused or waits
-until it is known what it costs, its model waits, or its model has as many batches outstanding as it may. During a pause
-of the account, only a few batches are read in each cycle, and those that need no call, because their job was stopped,
-are sent. The others are put off by seconds, so that all are due when the pause ends, whoever ends it. The time for
-which a batch was due but not read, or was postponed, does not count towards its expiry.
+No more than can call the API before the next tick.
+
+A batch that cannot be submitted now is postponed, so that it hides no other. This is so if its job
+is paused or waits until it is known what it costs, its model waits, or its model has as many
+batches outstanding as it may. During a pause of the account, only a few batches are read in each
+cycle, and those that need no call, because their job was stopped, are sent. The others are put off
+by seconds, so that all are due when the pause ends, whoever ends it. The time for which a batch was
+due but not read, or was postponed, does not count towards its expiry.
 """
 
 from __future__ import annotations
@@ -39,17 +42,23 @@ DISPATCHED_SECONDS = 90.0
 MAX_SHOWN = 10
 """Batches whose jobs show that the queue may not be asked how many messages wait."""
 MAX_POSTPONED_SECONDS = 1_800.0
-"""Most seconds that a batch is postponed whose model has as many outstanding as it may; a new batch waits less."""
+"""Most seconds that a batch is postponed whose model has as many outstanding as it may.
+
+A new batch waits less.
+"""
 
 
 @dataclass
 class SubmitCalls:
-    """Calls that the submits of one cycle may make: tokens, and each model's room. Each batch sent takes one.
+    """Calls that the submits of one cycle may make: tokens, and each model's room.
+
+    Each batch sent takes one.
 
     Attributes:
         services: the process's services.
         left: calls that get a token; during a pause that is its probe, if one is due.
-        look_at: during a pause, when it may be probed or ends, Unix seconds; None: there is no pause.
+        look_at: during a pause, when it may be probed or ends, Unix seconds; None: there is no
+            pause.
         rooms: each model's room, by model and by account if that is not the stack's.
         taken: calls taken, likewise.
     """
@@ -69,7 +78,8 @@ class SubmitCalls:
         """When to read a batch again; None if it may be submitted now."""
         if self.look_at is not None and self.left <= 0:
             soon = now + (HELD_POLL_SECONDS if found.batch.waits_to_resubmit else LIFT_LOOK_SECONDS)
-            return min(self.look_at, soon) if self.look_at > now else soon  # The probe that is due has no token yet.
+            # The probe that is due has no token yet.
+            return min(self.look_at, soon) if self.look_at > now else soon
         target = self._target(found.job)
         if target not in self.rooms:
             model, account = target
@@ -78,7 +88,9 @@ class SubmitCalls:
         if room.batches is None or self.taken[target] < room.batches:
             return None
         if room.full:
-            return max(room.until, now + min((now - found.batch.created_at) / 4, MAX_POSTPONED_SECONDS))
+            return max(
+                room.until, now + min((now - found.batch.created_at) / 4, MAX_POSTPONED_SECONDS)
+            )
         return room.until
 
     def take(self, job: Job) -> None:
@@ -104,7 +116,11 @@ def send_submits(dues: list[DueEntry], calls: SubmitCalls) -> int:
         size = max(min(calls.left, room - sent), 1)
         chosen, dues = dues[:size], dues[size:]
         go, to_postpone = _sort(load(services, chosen), calls, services.now())
-        each_contained(services, [(one[0].due, one) for one in to_postpone], lambda one: _postpone(services, *one))
+        each_contained(
+            services,
+            [(one[0].due, one) for one in to_postpone],
+            lambda one: _postpone(services, *one),
+        )
         if calls.look_at is not None:
             for one, _ in to_postpone:
                 services.left.note_postponed(one.batch.job_id, one.batch.number, calls.look_at)
@@ -113,7 +129,10 @@ def send_submits(dues: list[DueEntry], calls: SubmitCalls) -> int:
 
 
 def _jobs_of(services: Services, dues: list[DueEntry]) -> Iterator[Job]:
-    """The jobs of due batches, read only once they are asked for; one that cannot be read holds up no other."""
+    """The jobs of due batches, read only once they are asked for.
+
+    One that cannot be read holds up no other.
+    """
     for one in load(services, dues):
         yield one.job
 
@@ -142,7 +161,11 @@ def _sort(
 def needs_no_call(found: DueItem, now: float) -> bool:
     """Whether the submit function processes a batch without calling the API."""
     batch = found.batch
-    return found.job.ending(now) is not None or batch.isolating is not None or batch.state is not BatchState.READY
+    return (
+        found.job.ending(now) is not None
+        or batch.isolating is not None
+        or batch.state is not BatchState.READY
+    )
 
 
 def _postpone(services: Services, found: DueItem, until: float) -> None:
@@ -160,16 +183,26 @@ def _postpone(services: Services, found: DueItem, until: float) -> None:
 
 
 def dispatch(services: Services, found: list[DueItem]) -> int:
-    """Send batches to the submit function, each postponed first so that the next cycle does not; return how many."""
+    """Send batches to the submit function, each postponed first so that the next cycle does not.
+
+    Return how many.
+    """
 
     def postpone(one: DueItem) -> Batch | None:
         now = services.now()
-        due_at, overdue = now + DISPATCHED_SECONDS, _overdue(one, now) if one.batch.state is BatchState.READY else 0.0
-        return services.ledger.postpone(one.batch, due_at, paused=one.batch.paused_after(overdue, due_at))
+        due_at, overdue = (
+            now + DISPATCHED_SECONDS,
+            _overdue(one, now) if one.batch.state is BatchState.READY else 0.0,
+        )
+        return services.ledger.postpone(
+            one.batch, due_at, paused=one.batch.paused_after(overdue, due_at)
+        )
 
     sent = postponed(services, [(one.due, one) for one in found], postpone)
     with shown_if_denied(services, [one.job for one in sent]):
-        services.queues.send_all([SubmitMessage(one.batch.job_id, one.batch.number) for one in sent])
+        services.queues.send_all(
+            [SubmitMessage(one.batch.job_id, one.batch.number) for one in sent]
+        )
     return len(sent)
 
 

@@ -1,7 +1,9 @@
-"""Due items, each processed in isolation: one that cannot be read or processed delays no other, and ends in time.
+"""Due items, each processed in isolation.
 
-An error counts as a claim, unless the processing began with one. A batch whose job is missing or cannot be read is set
-aside in the same way, until its claims are used up.
+One that cannot be read or processed delays no other, and ends in time.
+
+An error counts as a claim, unless the processing began with one. A batch whose job is missing or
+cannot be read is set aside in the same way, until its claims are used up.
 """
 
 from __future__ import annotations
@@ -45,13 +47,23 @@ def in_parallel(step: Callable[[S], T], items: Sequence[S]) -> list[T]:
         return list(threads.map(step, items))
 
 
-def each_contained(services: Services, items: Sequence[tuple[DueEntry, S]], step: Callable[[S], T]) -> list[T | None]:
-    """Run a step for each item in threads, as `contained` does; return the results in the same order."""
+def each_contained(
+    services: Services, items: Sequence[tuple[DueEntry, S]], step: Callable[[S], T]
+) -> list[T | None]:
+    """Run a step for each item in threads, as `contained` does.
+
+    Return the results in the same order.
+    """
     return in_parallel(lambda one: contained(services, one[0], lambda: step(one[1])), items)
 
 
-def postponed(services: Services, items: Sequence[tuple[DueEntry, S]], postpone: Callable[[S], object]) -> list[S]:
-    """Postpone items that are about to be sent, so that the next cycle does not read them; return those that were."""
+def postponed(
+    services: Services, items: Sequence[tuple[DueEntry, S]], postpone: Callable[[S], object]
+) -> list[S]:
+    """Postpone items that are about to be sent, so that the next cycle does not read them.
+
+    Return those that were.
+    """
     done = each_contained(services, items, postpone)
     return [item for (_, item), is_done in zip(items, done, strict=True) if is_done]
 
@@ -71,7 +83,10 @@ def contained(services: Services, due: DueEntry, step: Callable[[], T]) -> T | N
 
 
 def set_aside(services: Services, due: DueEntry) -> None:
-    """Count a claim of an item that cannot be processed, so that it is due later; after the last one, end it."""
+    """Count a claim of an item that cannot be processed, so that it is due later.
+
+    After the last one, end it.
+    """
     if due.due_at is None:
         return  # A message named it; the index makes it due.
     try:
@@ -80,7 +95,9 @@ def set_aside(services: Services, due: DueEntry) -> None:
         if claims > MAX_CLAIMS:
             if services.ledger.retire(due, now):
                 logger.error("item given up", job_id=due.job_id, number=due.number)
-        elif services.ledger.set_aside(due, claims, now + claim_seconds(claims - 1, SET_ASIDE_SECONDS)):
+        elif services.ledger.set_aside(
+            due, claims, now + claim_seconds(claims - 1, SET_ASIDE_SECONDS)
+        ):
             report_stuck(claims, due.job_id, due.number)
     except Exception:  # noqa: BLE001 - the table itself fails: the item is due in the next cycle
         logger.exception("item not set aside", job_id=due.job_id, number=due.number)
@@ -88,7 +105,10 @@ def set_aside(services: Services, due: DueEntry) -> None:
 
 
 def load(services: Services, dues: Iterable[DueEntry], until: float = 0.0) -> list[DueItem]:
-    """Read batches and their jobs that are due now, or by `until`, without those that are not or cannot be read."""
+    """Read batches and their jobs that are due now, or by `until`.
+
+    Without those that are not or cannot be read.
+    """
     dues = list(dues)
     job_ids = list(dict.fromkeys(due.job_id for due in dues))
 
@@ -104,7 +124,9 @@ def load(services: Services, dues: Iterable[DueEntry], until: float = 0.0) -> li
         batch = services.ledger.batch(due.job_id, due.number)
         if batch is None or batch.due_at is None:
             return None
-        if batch.due_at > max(services.now(), until) + (MAX_AHEAD_SECONDS if due.due_at is None else 0.0):
+        if batch.due_at > max(services.now(), until) + (
+            MAX_AHEAD_SECONDS if due.due_at is None else 0.0
+        ):
             return None  # The index was out of date, or a message.
         job = jobs[due.job_id]
         if isinstance(job, StorageError):
@@ -116,11 +138,18 @@ def load(services: Services, dues: Iterable[DueEntry], until: float = 0.0) -> li
             return None
         return DueItem(due, job, batch)
 
-    return [found for found in in_parallel(lambda due: contained(services, due, lambda: look(due)), dues) if found]
+    return [
+        found
+        for found in in_parallel(lambda due: contained(services, due, lambda: look(due)), dues)
+        if found
+    ]
 
 
 def readable_job(services: Services, job_id: str) -> Job | None:
-    """A batch's job; None if it is missing or unreadable, in which case it ends through its own entry in the index."""
+    """A batch's job; None if it is missing or unreadable.
+
+    In which case it ends through its own entry in the index.
+    """
     try:
         return services.ledger.job(job_id)
     except UnreadableItemError:

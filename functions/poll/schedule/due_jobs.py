@@ -1,4 +1,7 @@
-"""Due jobs: an invocation visits the small ones itself, and sends to queues the large ones and the uploads to read."""
+"""Due jobs: an invocation visits the small ones itself.
+
+And sends to queues the large ones and the uploads to read.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,10 @@ if TYPE_CHECKING:
 LARGE_RECORDS, LARGE_UPLOAD_BYTES = 2_000, 8 << 20
 """Records or bytes above which a job's answers are collected and appended outside of ticks."""
 IDLE_VISIT_SECONDS = 40.0
-"""Seconds that a visit of a large job has that only shows how far it is: too few to append results."""
+"""Seconds that a visit of a large job has that only shows how far it is.
+
+Too few to append results.
+"""
 MAX_TURNS_WAITING, MAX_VISITS_WAITING = 20, 20
 """Messages that wait in the split queue and in the visit queue, up to which more are sent."""
 NO_ROOM_SECONDS = 20.0
@@ -41,7 +47,10 @@ def is_large(job: Job, now: float) -> bool:
 
 
 def visit_due_jobs(invocation: Invocation, dues: list[DueEntry]) -> int:
-    """Visit due jobs, and send to queues those whose upload is still being read, and large ones; return how many."""
+    """Visit due jobs, and send to queues those whose upload is still being read, and large ones.
+
+    Return how many.
+    """
     services = invocation.services
     sent, found = _send_uploads(services, dues)
     large = [one for one in found if is_large(one[1], services.now())]
@@ -52,7 +61,10 @@ def visit_due_jobs(invocation: Invocation, dues: list[DueEntry]) -> int:
 
 
 def show_idle_jobs(invocation: Invocation, dues: list[DueEntry]) -> int:
-    """Visit due jobs only to show how far they are, the large ones only for a moment; return how many."""
+    """Visit due jobs only to show how far they are, the large ones only for a moment.
+
+    Return how many.
+    """
     services = invocation.services
 
     def visit(job: Job) -> None:
@@ -71,7 +83,9 @@ def advance_jobs(invocation: Invocation, job_ids: Iterable[str]) -> None:
     each_contained(invocation.services, named, partial(visit_job, invocation))
 
 
-def _send_uploads(services: Services, dues: list[DueEntry]) -> tuple[int, list[tuple[DueEntry, Job]]]:
+def _send_uploads(
+    services: Services, dues: list[DueEntry]
+) -> tuple[int, list[tuple[DueEntry, Job]]]:
     """Send the uploads that are still being read; return how many, and the other jobs."""
     read = each_contained(services, [(due, due.job_id) for due in dues], services.ledger.job)
     found = [(due, job) for due, job in zip(dues, read, strict=True) if job is not None]
@@ -87,9 +101,13 @@ def _send_jobs(
     url: str,
     most: int,
 ) -> int:
-    """Send a message for each job that is due, as long as there is room in the queue; return how many were sent."""
+    """Send a message for each job that is due, as long as there is room in the queue.
+
+    Return how many were sent.
+    """
     now = services.now()
-    due = [one for one in found if one[1].due_at is not None and one[1].due_at <= now]  # The index may be out of date.
+    # The index may be out of date.
+    due = [one for one in found if one[1].due_at is not None and one[1].due_at <= now]
     room = 0
     with shown_if_denied(services, (job for _, job in due)):
         room = max(most - services.queues.waiting(url), 0) if due else 0

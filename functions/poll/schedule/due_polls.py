@@ -1,4 +1,7 @@
-"""Batches to poll: a tick polls those of small jobs itself, and sends the others to more invocations."""
+"""Batches to poll: a tick polls those of small jobs itself.
+
+And sends the others to more invocations.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,12 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from functions.poll.batch.poll_batch import COLLECT_SECONDS, POLL_BEGUN_SECONDS, needs_call, poll_batch
+from functions.poll.batch.poll_batch import (
+    COLLECT_SECONDS,
+    POLL_BEGUN_SECONDS,
+    needs_call,
+    poll_batch,
+)
 from functions.poll.schedule.dispatch_submits import DISPATCHED_SECONDS, dispatch
 from functions.poll.schedule.due_items import DueItem, contained, each_contained, load, postponed
 from functions.poll.schedule.due_jobs import advance_jobs, is_large
@@ -40,7 +48,10 @@ BATCHES_PER_MESSAGE = 8
 MAX_POLLS_WAITING = 20
 """Messages that wait in the poll queue, up to which more are sent."""
 FULL_SECONDS = 10.0
-"""Seconds until the batches to poll are read again when that many messages wait: each read returns all of them."""
+"""Seconds until the batches to poll are read again when that many messages wait.
+
+Each read returns all of them.
+"""
 NO_ROOM_FOR_SECONDS = 300.0
 """Seconds from when on a batch for which the queue has no room is polled by the tick."""
 REPEAT_SECONDS = 1.0
@@ -53,15 +64,20 @@ class PollAllowance:
 
     Attributes:
         calls: no more than can call the API before the next tick.
-        look_at: when due batches are read again, Unix seconds; later than now if the poll queue was full.
+        look_at: when due batches are read again, Unix seconds; later than now if the poll queue was
+            full.
     """
 
     calls: int
     look_at: float = 0.0
 
 
-def poll_due_batches(invocation: Invocation, dues: list[DueEntry], left: PollAllowance, over: float) -> int:
-    """Poll as many as one cycle can, and send the rest to the queue; return how many were polled or sent.
+def poll_due_batches(
+    invocation: Invocation, dues: list[DueEntry], left: PollAllowance, over: float
+) -> int:
+    """Poll as many as one cycle can, and send the rest to the queue.
+
+    Return how many were polled or sent.
 
     Args:
         invocation: the running one.
@@ -74,15 +90,21 @@ def poll_due_batches(invocation: Invocation, dues: list[DueEntry], left: PollAll
     begun = [one for one in found if one.batch.state is BatchState.SUBMITTING]
     polls = [one for one in found if one.batch.state is not BatchState.SUBMITTING]
     in_hand: list[DueItem] = []
-    time = min(over - ANSWERS_RESERVE_SECONDS - services.now(), invocation.seconds_left - COLLECT_SECONDS)
+    time = min(
+        over - ANSWERS_RESERVE_SECONDS - services.now(), invocation.seconds_left - COLLECT_SECONDS
+    )
     if time > POLL_BEGUN_SECONDS:
         in_hand = [one for one in polls if not is_large(one.job, services.now())][:MAX_OWN_POLLS]
     own = {one.due for one in in_hand}
-    recovered = dispatch(services, begun)  # The submit function recovers the submits of an invocation that died.
+    # The submit function recovers the submits of an invocation that died.
+    recovered = dispatch(services, begun)
     others, room = [one for one in polls if one.due not in own], 0
     if others:
         with shown_if_denied(services, [one.job for one in others]):
-            room = max(MAX_POLLS_WAITING - services.queues.waiting(services.queues.poll_url), 0) * BATCHES_PER_MESSAGE
+            room = (
+                max(MAX_POLLS_WAITING - services.queues.waiting(services.queues.poll_url), 0)
+                * BATCHES_PER_MESSAGE
+            )
     handed = _send_polls(services, others[:room])
     if left_over := others[room:]:
         left.look_at = services.now() + FULL_SECONDS
@@ -95,35 +117,58 @@ def poll_due_batches(invocation: Invocation, dues: list[DueEntry], left: PollAll
 
 
 def _overdue(found: list[DueItem], now: float) -> list[DueItem]:
-    """Those that are so long overdue that nobody may be reading the poll queue, as when its event source is disabled.
+    """Those that are so long overdue that nobody may be reading the poll queue.
+
+    As when its event source is disabled.
 
     While they are due, no others are read; and their jobs' deadlines come.
     """
-    late = [one for one in found if one.batch.due_at is not None and now - one.batch.due_at > NO_ROOM_FOR_SECONDS]
+    late = [
+        one
+        for one in found
+        if one.batch.due_at is not None and now - one.batch.due_at > NO_ROOM_FOR_SECONDS
+    ]
     if late:
-        logger.warning("poll queue full; the tick polls itself", job_id=late[0].batch.job_id, batches=len(late))
+        logger.warning(
+            "poll queue full; the tick polls itself", job_id=late[0].batch.job_id, batches=len(late)
+        )
     return late
 
 
 def advance_batches(invocation: Invocation, batches: Iterable[tuple[str, str]]) -> int:
-    """Poll the batches that a message names, or collect those that need no poll, in parallel; return how many."""
-    found = load(invocation.services, (DueEntry(job_id, number, None) for job_id, number in batches))
+    """Poll the batches that a message names, or collect those that need no poll, in parallel.
+
+    Return how many.
+    """
+    found = load(
+        invocation.services, (DueEntry(job_id, number, None) for job_id, number in batches)
+    )
     return _poll(invocation, [one for one in found if one.batch.work is DueKind.POLL])
 
 
 def _poll(invocation: Invocation, found: list[DueItem], until: float = math.inf) -> int:
-    """Poll batches, not beyond a time, Unix seconds, and visit their jobs; return how many batches."""
+    """Poll batches, not beyond a time, Unix seconds, and visit their jobs.
+
+    Return how many batches.
+    """
     services, polling = invocation.services, invocation.until(until)
     found = [one for one in found if one.batch.state in {BatchState.QUEUED, BatchState.READY}]
     now = services.now()
     behind = [(one, wait) for one in found if (wait := _seconds_behind(services, one, now))]
-    postponed(services, [(one.due, (one, wait)) for one, wait in behind], lambda it: _hold_back(services, *it, now))
+    postponed(
+        services,
+        [(one.due, (one, wait)) for one, wait in behind],
+        lambda it: _hold_back(services, *it, now),
+    )
     held = {one.due for one, _ in behind}
     found = [one for one in found if one.due not in held]
     asked = [one for one in found if needs_call(one.job, one.batch, now)]
     senders = {one.due: next_sender(services, one.job, one.batch) for one in asked}
     calls = Counter(senders.values())
-    permits = {sender: services.budget.permit_polls(wanted, now, sender) for sender, wanted in calls.items()}
+    permits = {
+        sender: services.budget.permit_polls(wanted, now, sender)
+        for sender, wanted in calls.items()
+    }
     chosen: list[tuple[DueItem, Permit | None]] = []
     for one in found:
         if (sender := senders.get(one.due)) is None:
@@ -139,11 +184,16 @@ def _poll(invocation: Invocation, found: list[DueItem], until: float = math.inf)
             chosen.append((one, permit))
 
     def step(chosen: tuple[DueItem, Permit | None]) -> str | None:
-        """Poll one batch; return its job's id if it got a part, so that the job is visited again."""
+        """Poll one batch; return its job's id if it got a part.
+
+        So that the job is visited again.
+        """
         one, permit = chosen
         outcome = poll_batch(polling, one.job, one.batch, permit)
         # Now, not when all polls of this cycle are over: some take a minute.
-        return one.job.job_id if outcome.done and not visit_job(invocation, one.job.job_id) else None
+        return (
+            one.job.job_id if outcome.done and not visit_job(invocation, one.job.job_id) else None
+        )
 
     again = each_contained(services, [(one[0].due, one) for one in chosen], step)
     if wanted := {job_id for job_id in again if job_id}:
@@ -153,14 +203,24 @@ def _poll(invocation: Invocation, found: list[DueItem], until: float = math.inf)
 
 
 def _is_given_up(found: DueItem, refusal: Denied, now: float) -> bool:
-    """Whether a batch past its deadline ends without a poll: all have been refused for a quarter of an hour."""
-    return found.job.is_past_deadline(now) and is_lasting(max(refusal.since, found.batch.pending_at), now)
+    """Whether a batch past its deadline ends without a poll.
+
+    All have been refused for a quarter of an hour.
+    """
+    return found.job.is_past_deadline(now) and is_lasting(
+        max(refusal.since, found.batch.pending_at), now
+    )
 
 
 def _seconds_behind(services: Services, found: DueItem, now: float) -> float:
     """Seconds for which a batch is not polled, because its event will tell of it."""
     job, batch = found.job, found.batch
-    if len(batch.submissions) != 1 or batch.told_at or batch.failures or not needs_call(job, batch, now):
+    if (
+        len(batch.submissions) != 1
+        or batch.told_at
+        or batch.failures
+        or not needs_call(job, batch, now)
+    ):
         return 0.0
     wait = waits_for_event(services, as_sent(job, batch.submissions[-1].sender), batch, now)
     return wait if job.deadline_at is None or now + wait < job.deadline_at else 0.0
@@ -186,7 +246,9 @@ def _send_polls(services: Services, chosen: list[DueItem]) -> int:
     """Send batches to more invocations of this function; return how many."""
     due_at = services.now() + DISPATCHED_SECONDS
     sent = postponed(
-        services, [(one.due, one.batch) for one in chosen], lambda batch: services.ledger.postpone(batch, due_at)
+        services,
+        [(one.due, one.batch) for one in chosen],
+        lambda batch: services.ledger.postpone(batch, due_at),
     )
     pairs = [(batch.job_id, batch.number) for batch in sent]
     messages = [

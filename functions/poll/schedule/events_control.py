@@ -1,8 +1,8 @@
 """Operators' command for Cloudflare's events: `control/events` holds `on` or `off`.
 
-It is read as commands are in `functions.poll.schedule.control`.
-`off` is carried out before it is noted: a function that dies in between, or that Cloudflare does not answer, leaves a
-command that ticks carry out again. What is gone already counts as removed.
+It is read as commands are in `functions.poll.schedule.control`. `off` is carried out before it is
+noted: a function that dies in between, or that Cloudflare does not answer, leaves a command that
+ticks carry out again. What is gone already counts as removed.
 """
 
 from __future__ import annotations
@@ -23,12 +23,23 @@ if TYPE_CHECKING:
 ON, OFF = "on", "off"
 IDLE_SECONDS = 900.0
 """Seconds after which an idle stack looks for a command again."""
-TRIED_AGAIN = {"queue_id": "", "refusal": "", "refused_until": 0.0, "aside_until": 0.0, "aside_step": 0}
-"""What `on` forgets, so that the next submit sets everything up, also a queue that somebody removed."""
+TRIED_AGAIN = {
+    "queue_id": "",
+    "refusal": "",
+    "refused_until": 0.0,
+    "aside_until": 0.0,
+    "aside_step": 0,
+}
+"""What `on` forgets, so that the next submit sets everything up.
+
+Also a queue that somebody removed.
+"""
 
 
 def follow_events_control(services: Services) -> None:
-    """Carry out the command for events; also with the parameter `CompletionEvents` `no`, for what was made before.
+    """Carry out the command for events.
+
+    Also with the parameter `CompletionEvents` `no`, for what was made before.
 
     Raises:
         StorageError: S3 or DynamoDB failed, or the object kept changing.
@@ -43,7 +54,11 @@ def follow_events_control(services: Services) -> None:
             return
         changes: dict[str, object] = {}
         if command.word == ON:
-            changes = {**TRIED_AGAIN, "is_off": False, **{model: {} for model in state.subscriptions}}
+            changes = {
+                **TRIED_AGAIN,
+                "is_off": False,
+                **{model: {} for model in state.subscriptions},
+            }
             for model in state.subscriptions:
                 events.coming.forget_aside(model)
         elif command.word == OFF:
@@ -54,7 +69,8 @@ def follow_events_control(services: Services) -> None:
             except QueuesRefusedError as refused:
                 logger.warning("events not removed", reason=str(refused))
                 changes = {"refusal": str(refused), "refused_at": services.now()}
-                if not refused.lasting:  # No message fails because Cloudflare does: a tick tries again.
+                # No message fails because Cloudflare does: a tick tries again.
+                if not refused.lasting:
                     events.item.change(changes)
                     return
         else:
@@ -66,7 +82,9 @@ def follow_events_control(services: Services) -> None:
 
 
 def watch_events_control(services: Services, *, is_idle: bool) -> None:
-    """Carry out the command in a tick, if events are used: its own event may be late or lost. No work waits for it.
+    """Carry out the command in a tick, if events are used: its own event may be late or lost.
+
+    No work waits for it.
 
     Args:
         services: the process's clients and settings.

@@ -1,4 +1,7 @@
-"""Watches a pause in force: counts it for its alarm, and ends it even if no batch may be submitted to probe it."""
+"""Watches a pause in force.
+
+Counts it for its alarm, and ends it even if no batch may be submitted to probe it.
+"""
 
 from __future__ import annotations
 
@@ -30,13 +33,21 @@ OUTAGE_SECONDS = 600.0
 
 
 SOON_SECONDS = 600.0
-"""Seconds within which a batch is due that may be submitted; those of a paused job are due a day later."""
+"""Seconds within which a batch is due that may be submitted.
+
+Those of a paused job are due a day later.
+"""
 MAX_PROBES_EXAMINED = 20
-"""Batches of which one has to be of the stack's account; if none is, the free call probes instead."""
+"""Batches of which one has to be of the stack's account.
+
+If none is, the free call probes instead.
+"""
 
 
 def watch_pause(services: Services, now: float, *, submits_wait: bool, polls_wait: bool) -> None:
-    """Count each pause in force, once per tick, or end it if no batch would: none is left, or all are paused.
+    """Count each pause in force, once per tick, or end it if no batch would.
+
+    None is left, or all are paused.
 
     Args:
         services: the process's clients and settings.
@@ -47,7 +58,8 @@ def watch_pause(services: Services, now: float, *, submits_wait: bool, polls_wai
     Raises:
         StorageError: DynamoDB failed.
     """
-    # An idle tick reads no secret: what further tokens there are is looked at when there is work for them.
+    # An idle tick reads no secret: what further tokens there are is looked at when there is work
+    # for them.
     senders = services.budget.senders("") if submits_wait or polls_wait else (FIRST,)
     reasons = set[PauseReason]()
     is_alarm = False
@@ -61,9 +73,15 @@ def watch_pause(services: Services, now: float, *, submits_wait: bool, polls_wai
             logger.info("pause over", reason=pause.reason, token=pause.token)
             continue
         since = iso_time(pause.since)
-        logger.warning("calls are paused", reason=pause.reason, code=pause.code, since=since, token=pause.token)
+        logger.warning(
+            "calls are paused", reason=pause.reason, code=pause.code, since=since, token=pause.token
+        )
         reasons.add(pause.reason)
-        is_alarm = is_alarm or pause.reason is not PauseReason.OUTAGE or now - pause.since >= OUTAGE_SECONDS
+        is_alarm = (
+            is_alarm
+            or pause.reason is not PauseReason.OUTAGE
+            or now - pause.since >= OUTAGE_SECONDS
+        )
     for metric in sorted({METRIC_OF_REASON[reason] for reason in reasons}):
         count(metric)
     if is_alarm:
@@ -74,7 +92,8 @@ def watch_pause(services: Services, now: float, *, submits_wait: bool, polls_wai
 class _Watched:
     """A pause in force, of one token or of the only one.
 
-    `sender` is who has its line now: the pause may be of a token that was there before, of another account.
+    `sender` is who has its line now: the pause may be of a token that was there before, of another
+    account.
     """
 
     services: Services
@@ -90,14 +109,21 @@ class _Watched:
             return True  # The next submit shows whether it still lasts.
         if pause.reason in UNPAID or self._may_submit():
             return False
-        if pause.reason is PauseReason.TOKEN_REFUSED and polls_wait and self._waits_soon(DueKind.POLL):
+        if (
+            pause.reason is PauseReason.TOKEN_REFUSED
+            and polls_wait
+            and self._waits_soon(DueKind.POLL)
+        ):
             return False
         return self._free_call_succeeds()
 
     def _free_call_succeeds(self) -> bool:
-        """Whether the call that costs nothing, as the pause's probe, shows that API and token are good again.
+        """Whether the call that costs nothing, as the pause's probe.
 
-        A token of the rate budget is taken before the probe is claimed, because a probe without one would be lost.
+        Shows that API and token are good again.
+
+        A token of the rate budget is taken before the probe is claimed, because a probe without one
+        would be lost.
         """
         budget, pause, now = self.services.budget, self.pause, self.now
         may_probe = now >= pause.next_probe and budget.permit_check(now, sender=self.sender)
@@ -106,20 +132,31 @@ class _Watched:
         return api_of(self.services, self.sender).check_token() is TokenState.GOOD
 
     def _may_submit(self) -> bool:
-        """Whether a batch waits that may be submitted soon, and so will probe it: users may have paused all."""
+        """Whether a batch waits that may be submitted soon, and so will probe it.
+
+        Users may have paused all.
+        """
         if self.services.budget.controls().stack.held_since:
             return False
         return any(self._waits_soon(work) for work in (DueKind.FIRST, DueKind.SUBMIT))
 
     def _waits_soon(self, work: DueKind) -> bool:
-        """Whether one of the next batches is of the stack's account: those of another account never probe this pause.
+        """Whether one of the next batches is of the stack's account.
+
+        Those of another account never probe this pause.
 
         Where there are several tokens, a batch to poll also has to be this token's.
         """
         services = self.services
         dues = services.ledger.due(work, self.now + SOON_SECONDS, MAX_PROBES_EXAMINED)[0]
         if work is DueKind.POLL and self.has_others:
-            found = [one for one in load(services, dues, until=self.now + SOON_SECONDS) if one.batch.pollable]
+            found = [
+                one
+                for one in load(services, dues, until=self.now + SOON_SECONDS)
+                if one.batch.pollable
+            ]
             return any(next_sender(services, one.job, one.batch) == self.sender for one in found)
-        jobs = (readable_job(services, job_id) for job_id in dict.fromkeys(due.job_id for due in dues))
+        jobs = (
+            readable_job(services, job_id) for job_id in dict.fromkeys(due.job_id for due in dues)
+        )
         return any(job is not None and not other_account(services, job) for job in jobs)

@@ -1,8 +1,10 @@
-"""Pulls Cloudflare's events and makes the batches due that they name: a reason to poll now, never more.
+"""Pulls Cloudflare's events and makes the batches due that they name.
 
-The write that plans the next pull also claims this one. Messages are acknowledged after the writes that follow from
-them, so a function that dies in between gets them again, and writes nothing new. What is no event of a batch of ours is
-acknowledged too.
+A reason to poll now, never more.
+
+The write that plans the next pull also claims this one. Messages are acknowledged after the writes
+that follow from them, so a function that dies in between gets them again, and writes nothing new.
+What is no event of a batch of ours is acknowledged too.
 """
 
 from __future__ import annotations
@@ -42,14 +44,23 @@ if TYPE_CHECKING:
     from shared.workers_ai.transports import Credentials
 
 MAX_PULLS_IN_A_ROW = 10
-"""Full pulls that follow each other in one cycle: a backlog of 100,000 messages is read in minutes."""
+"""Full pulls that follow each other in one cycle.
+
+A backlog of 100,000 messages is read in minutes.
+"""
 PULL_SECONDS = 20.0
 """Seconds that the pulls of one cycle take at most."""
 MAX_NOTED = 100
-"""Events of ids that no batch has yet that the pulls of one cycle write down: others' traffic costs little."""
+"""Events of ids that no batch has yet that the pulls of one cycle write down.
+
+Others' traffic costs little.
+"""
 PULLS_AHEAD, MAX_PULL_HOPS = 4, 7
-"""Pulls that one invocation sends messages for, and the length of a chain from which on it sends none: a tick begins
-another one."""
+"""Pulls that one invocation sends messages for.
+
+And the length of a chain from which on it sends none: a tick begins
+another one.
+"""
 MADE_ANEW_SECONDS = 3_600.0
 """Seconds before a queue that is gone is made anew, after it was made the last time."""
 
@@ -104,7 +115,10 @@ def pull_events(services: Services, free: Free, *, by_message: bool = False) -> 
 
 
 def begin_chain(services: Services) -> None:
-    """Have the next pull of this tick begin a chain of messages for pulls: the one before may soon be too long."""
+    """Have the next pull of this tick begin a chain of messages for pulls.
+
+    The one before may soon be too long.
+    """
     if services.events is None:
         return
     try:
@@ -114,14 +128,20 @@ def begin_chain(services: Services) -> None:
 
 
 def _is_sent(state: EventsState, at: float) -> bool:
-    """Whether a message for a pull at about a time, Unix seconds, is on its way: then nobody waits for it."""
+    """Whether a message for a pull at about a time, Unix seconds, is on its way.
+
+    Then nobody waits for it.
+    """
     return state.pulls_until >= at - pull_interval(at - state.youngest_at) / 2
 
 
 def _times_ahead(services: Services, state: EventsState, next_at: float) -> list[float]:
-    """When to pull next, Unix seconds, if no messages are on their way: one invocation sends those of several pulls.
+    """When to pull next, Unix seconds, if no messages are on their way.
 
-    So a chain of invocations, whose length is bounded, pulls long enough, and none waits for the next pull.
+    One invocation sends those of several pulls.
+
+    So a chain of invocations, whose length is bounded, pulls long enough, and none waits for the
+    next pull.
     """
     is_last = services.queues.hops >= MAX_PULL_HOPS or next_at <= state.quiet_until
     if is_last or _is_sent(state, next_at):
@@ -139,7 +159,9 @@ def _send_messages(services: Services, delays: list[float]) -> None:
 
 
 def pull_by_message(invocation: Invocation) -> None:
-    """Pull, and poll what was told of, because a message says that it is time; nothing if nothing is outstanding.
+    """Pull, and poll what was told of, because a message says that it is time.
+
+    Nothing if nothing is outstanding.
 
     Raises:
         StorageError: DynamoDB failed.
@@ -154,7 +176,9 @@ def pull_by_message(invocation: Invocation) -> None:
         services.left.look(pulled.next_at)
     if pulled.told:
         allowance = PollAllowance(len(pulled.told))
-        poll_due_batches(invocation, pulled.told, allowance, now + OWN_POLLS_SECONDS + ANSWERS_RESERVE_SECONDS)
+        poll_due_batches(
+            invocation, pulled.told, allowance, now + OWN_POLLS_SECONDS + ANSWERS_RESERVE_SECONDS
+        )
 
 
 @dataclass(slots=True)
@@ -165,8 +189,10 @@ class _Pull:
         began: Unix seconds.
         told: batches that are due now.
         noted: events of unknown ids that were noted.
-        seen_at: by model, when the youngest of our batches was accepted of which any event has come, Unix seconds.
-        left: whether messages were left behind, or may have been, which nobody reads until their lease is over.
+        seen_at: by model, when the youngest of our batches was accepted of which any event has
+            come, Unix seconds.
+        left: whether messages were left behind, or may have been, which nobody reads until their
+            lease is over.
     """
 
     services: Services
@@ -219,7 +245,10 @@ class _Pull:
         return self.services.budget.permit_check(self.services.now())
 
     def _put_aside(self, refused: QueuesRefusedError) -> None:
-        """Pull nothing for a while; a queue that is gone is made anew by the next submit. No pause of calls follows."""
+        """Pull nothing for a while; a queue that is gone is made anew by the next submit.
+
+        No pause of calls follows.
+        """
         events, state, now = self.events, self.state, self.began
         logger.warning("events not pulled", reason=str(refused))
         if refused.is_gone and now - state.made_at > MADE_ANEW_SECONDS:
@@ -228,7 +257,9 @@ class _Pull:
             return
         seconds = ASIDE_SECONDS[min(state.aside_step, len(ASIDE_SECONDS) - 1)]
         said = {"refusal": str(refused), "refused_at": now}
-        events.item.change({"aside_until": now + seconds, "aside_step": state.aside_step + 1, **said})
+        events.item.change(
+            {"aside_until": now + seconds, "aside_step": state.aside_step + 1, **said}
+        )
 
     def _process(self, messages: Sequence[Message]) -> list[Message]:
         """Do what the messages say; return those that are done with."""
@@ -236,13 +267,21 @@ class _Pull:
         found = [(one, event_in(one)) for one in messages]
         ours = [(one, event) for one, event in found if event and event.account in {"", account}]
         known = self.events.ids.look_up(list(dict.fromkeys(event.request_id for _, event in ours)))
-        # The event may be quicker than the function that submits: it finds then what the event said.
-        early = [event for _, event in ours if (of := known.get(event.request_id)) and not of.job_id and event.is_over]
+        # The event may be quicker than the function that submits: it finds then what the event
+        # said.
+        early = [
+            event
+            for _, event in ours
+            if (of := known.get(event.request_id)) and not of.job_id and event.is_over
+        ]
         to_note = {id(event) for event in early[: max(MAX_NOTED - self.noted, 0)]}
         self.noted += len(to_note)
 
         def follow(pair: tuple[Message, Event]) -> tuple[Message, DueEntry | None] | None:
-            """A message that is done with, and the batch that is due; None for one that is to be delivered again."""
+            """A message that is done with, and the batch that is due.
+
+            None for one that is to be delivered again.
+            """
             message, event = pair
             of = known.get(event.request_id)
             if of is None:  # It was not read.
@@ -252,13 +291,17 @@ class _Pull:
                     of = self.events.ids.note(event, self.services.now())
                 return message, self._follow(message, event, of)
             except StorageError as error:
-                logger.warning("event not followed", job_id=of.job_id, number=of.number, reason=str(error))
+                logger.warning(
+                    "event not followed", job_id=of.job_id, number=of.number, reason=str(error)
+                )
                 return None
 
         followed = [one for one in in_parallel(follow, ours) if one]
         self.told += [due for _, due in followed if due]
         of_ours = {id(message) for message, _ in ours}
-        return [one for one in messages if id(one) not in of_ours] + [message for message, _ in followed]
+        return [one for one in messages if id(one) not in of_ours] + [
+            message for message, _ in followed
+        ]
 
     def _follow(self, message: Message, event: Event, of: KnownId) -> DueEntry | None:
         """Make the batch due that an event says is over; None if it makes none due."""

@@ -1,6 +1,9 @@
-"""What a job with `max_cost` has spent, computed anew from its batches at each visit (`shared.pacing.cost_limit`).
+"""What a job with `max_cost` has spent, computed anew from its batches at each visit.
 
-A visit stores it, then makes the batches due that now fit. If it dies in between, they look by themselves later.
+(`shared.pacing.cost_limit`).
+
+A visit stores it, then makes the batches due that now fit. If it dies in between, they look by
+themselves later.
 """
 
 from __future__ import annotations
@@ -24,7 +27,10 @@ if TYPE_CHECKING:
     from shared.models import Job
 
 PAGE_BATCHES, MOST_READ = 100, 1_000
-"""Batches that one visit reads, and the most if all of them are final; of those behind, it knows nothing yet."""
+"""Batches that one visit reads, and the most if all of them are final.
+
+Of those behind, it knows nothing yet.
+"""
 
 
 class Spending(NamedTuple):
@@ -53,7 +59,9 @@ def spending(services: Services, job: Job) -> Spending:
     known = replace(job, spent=spent)
     is_reached = bool(unfinished) and is_known and not cost_limit.allows_batch(known, unfinished[0])
     is_spent = spent.amount - again >= job.max_cost
-    return Spending({"spent": spent, "cost_reached": is_reached or is_spent}, tuple(filter(_waits, unfinished)))
+    return Spending(
+        {"spent": spent, "cost_reached": is_reached or is_spent}, tuple(filter(_waits, unfinished))
+    )
 
 
 def release(services: Services, before: Job, after: Job, waiting: Iterable[Batch]) -> None:
@@ -75,7 +83,9 @@ def release(services: Services, before: Job, after: Job, waiting: Iterable[Batch
 
 def _waits(batch: Batch) -> bool:
     """Whether a batch waits to be submitted, and no answer to it can come."""
-    return batch.state is BatchState.READY and not (batch.ending or batch.isolating or batch.pollable)
+    return batch.state is BatchState.READY and not (
+        batch.ending or batch.isolating or batch.pollable
+    )
 
 
 def _is_late(services: Services, batch: Batch) -> bool:
@@ -84,9 +94,12 @@ def _is_late(services: Services, batch: Batch) -> bool:
 
 
 def _so_far(services: Services, job: Job) -> tuple[Spent, int, list[Batch]]:
-    """What is spent, what of it may be paid again for batches that are not final, and the first of these.
+    """What is spent, what of it may be paid again for batches that are not final.
 
-    The batches up to the output's mark are in the job's sums; the others are read, as far as one visit reads.
+    And the first of these.
+
+    The batches up to the output's mark are in the job's sums; the others are read, as far as one
+    visit reads.
     """
     sums = job.sums
     usage, size, records = sums.usage, sums.unmetered_size, sums.unmetered_records
@@ -95,7 +108,9 @@ def _so_far(services: Services, job: Job) -> tuple[Spent, int, list[Batch]]:
     last = services.ledger.batch(job.job_id, job.output.mark) if job.output.mark else None
     settled = last.estimated_before + last.estimate if last else 0
     longest, unfinished = 0, list[Batch]()
-    batches = services.ledger.batches(job.job_id, after=job.output.mark, page_size=PAGE_BATCHES, unreadable=[])
+    batches = services.ledger.batches(
+        job.job_id, after=job.output.mark, page_size=PAGE_BATCHES, unreadable=[]
+    )
     for seen, batch in enumerate(batches, 1):
         if batch.state in {BatchState.DONE, BatchState.DIVIDED}:
             more = unmetered(batch)
@@ -113,7 +128,8 @@ def _so_far(services: Services, job: Job) -> tuple[Spent, int, list[Batch]]:
     amount = _billionths(cost_so_far(model, usage, size, records))
     vain = _billionths(cost_so_far(model, Usage(), vain_size, vain_records))
     measured = settled * succeeded // max(sent, 1)  # Estimates are of what was sent.
-    again = longest * (amount - vain) // measured if measured else longest  # What was sent again may be paid again.
+    # What was sent again may be paid again.
+    again = longest * (amount - vain) // measured if measured else longest
     return Spent(amount + again, settled, measured, succeeded, vain + again), again, unfinished
 
 

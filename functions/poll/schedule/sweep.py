@@ -1,4 +1,6 @@
-"""Sweep: what a job's state means for its batches is carried out for all of them, a page at a time, within visits.
+"""Sweep: what a job's state means for its batches is carried out for all of them.
+
+A page at a time, within visits.
 
 | the job | its batches |
 | --- | --- |
@@ -8,11 +10,12 @@
 | was resumed | they get slots again, at the submit rate; the next page follows the last of these |
 | has batches that split created only to end them | these end |
 
-The first row that applies is the job's goal, and the job item holds the progress towards it. Whoever changes the job
-begins no sweep: a visit that finds another goal in the item than the job has begins a new one, so none is forgotten.
-Each batch is changed by conditional writes of its own: a function that dies leaves the rest of the page to the next
-visit. A second pass finds batches that a slow function, which read the job before, changed meanwhile. Batches that a
-pass misses are not lost: each is checked when its own slot comes.
+The first row that applies is the job's goal, and the job item holds the progress towards it.
+Whoever changes the job begins no sweep: a visit that finds another goal in the item than the job
+has begins a new one, so none is forgotten. Each batch is changed by conditional writes of its own:
+a function that dies leaves the rest of the page to the next visit. A second pass finds batches that
+a slow function, which read the job before, changed meanwhile. Batches that a pass misses are not
+lost: each is checked when its own slot comes.
 """
 
 from __future__ import annotations
@@ -28,7 +31,16 @@ from functions.poll.batch.unanswered import end
 from functions.poll.schedule.due_items import each_contained
 from shared.job_status import build_status, denied_for_status, write_status
 from shared.ledger import DueEntry, still_leased
-from shared.models import CANCEL_NOW, CANCELLED, Batch, BatchState, Job, JobControl, Sweep, SweepGoal
+from shared.models import (
+    CANCEL_NOW,
+    CANCELLED,
+    Batch,
+    BatchState,
+    Job,
+    JobControl,
+    Sweep,
+    SweepGoal,
+)
 from shared.observability import logger
 from shared.pacing.controls import Permit
 
@@ -37,11 +49,20 @@ if TYPE_CHECKING:
     from shared.invocation import Invocation
 
 PAGE_BATCHES, PAGE_BYTES = 100, 64 << 20
-"""Most batches of a page, and bytes of bodies that it may read after which it ends: a page takes seconds."""
+"""Most batches of a page, and bytes of bodies that it may read after which it ends.
+
+A page takes seconds.
+"""
 MAX_SWEEP_SECONDS, VISIT_RESERVE_SECONDS = 115.0, 25.0
-"""Seconds that one visit sweeps, and seconds of its invocation that it leaves to the rest of the visit."""
+"""Seconds that one visit sweeps.
+
+And seconds of its invocation that it leaves to the rest of the visit.
+"""
 SLOW_HOLD_SECONDS = 300.0
-"""Seconds after which the second pass begins: longer than an invocation that read the job before can run."""
+"""Seconds after which the second pass begins.
+
+Longer than an invocation that read the job before can run.
+"""
 PASSES = {
     SweepGoal.END_ALL: 2,
     SweepGoal.END: 2,
@@ -52,7 +73,9 @@ PASSES = {
 
 
 def sweep(invocation: Invocation, job: Job) -> Job:
-    """Adjust the batches of a leased job, as far as time allows; return the job as it is afterwards.
+    """Adjust the batches of a leased job, as far as time allows.
+
+    Return the job as it is afterwards.
 
     Raises:
         LeaseLostError: another run holds the job.
@@ -61,11 +84,17 @@ def sweep(invocation: Invocation, job: Job) -> Job:
     services = invocation.services
     now = services.now()
     ends = min(now + MAX_SWEEP_SECONDS, invocation.deadline - VISIT_RESERVE_SECONDS)
-    while (at := next_sweep(job, now)) is not None and at <= now < ends and (progress := current_sweep(job, now)):
+    while (
+        (at := next_sweep(job, now)) is not None
+        and at <= now < ends
+        and (progress := current_sweep(job, now))
+    ):
         if progress is not job.sweep and job.error:
             # The sweep may take minutes; the user reads at once why the job ends.
             denied = denied_for_status(job, now)
-            write_status(services, job, build_status(job, job.status_succeeded, job.status_failed, denied))
+            write_status(
+                services, job, build_status(job, job.status_succeeded, job.status_failed, denied)
+            )
         page, last = _page(services, job, progress)
         adjusted = _adjust_page(invocation, job, progress.goal, page)
         following = _after(services, progress, last, adjusted)
@@ -75,7 +104,10 @@ def sweep(invocation: Invocation, job: Job) -> Job:
 
 
 def next_sweep(job: Job, now: float) -> float | None:
-    """When the sweep of a job continues; None if there is none, or its upload is still being read."""
+    """When the sweep of a job continues.
+
+    None if there is none, or its upload is still being read.
+    """
     progress = current_sweep(job, now)
     if progress is None or not progress.passes or job.state is not JobState.IN_PROGRESS:
         return None
@@ -107,11 +139,18 @@ def _page(services: Services, job: Job, progress: Sweep) -> tuple[list[Batch], s
     Batches that cannot be read are left out: each ends by its own entry in the index.
     """
     lost: list[str] = []
-    page = list(services.ledger.batches(job.job_id, after=progress.after, limit=PAGE_BATCHES, unreadable=lost))
+    page = list(
+        services.ledger.batches(
+            job.job_id, after=progress.after, limit=PAGE_BATCHES, unreadable=lost
+        )
+    )
     if lost:
         logger.error("sweep passes over unreadable batches", job_id=job.job_id, numbers=lost[:10])
     # Of a batch that was never submitted, not a byte of the body is read.
-    is_read = (bool(batch.submissions) and batch.state not in {BatchState.DONE, BatchState.DIVIDED} for batch in page)
+    is_read = (
+        bool(batch.submissions) and batch.state not in {BatchState.DONE, BatchState.DIVIDED}
+        for batch in page
+    )
     sizes = accumulate(batch.body_size * read for batch, read in zip(page, is_read, strict=True))
     for place, size in enumerate(sizes, 1):
         if size > PAGE_BYTES and place < len(page):
@@ -121,10 +160,15 @@ def _page(services: Services, job: Job, progress: Sweep) -> tuple[list[Batch], s
 
 
 def _after(services: Services, progress: Sweep, last: str, adjusted: int) -> Sweep:
-    """The progress after a page: the next page, which begins after the number `last`, the next pass, or none."""
+    """The progress after a page.
+
+    The next page, which begins after the number `last`, the next pass, or none.
+    """
     now = services.now()
     if last:
-        pace = adjusted * services.budget.slot_seconds if progress.goal is SweepGoal.RELEASE else 0.0
+        pace = (
+            adjusted * services.budget.slot_seconds if progress.goal is SweepGoal.RELEASE else 0.0
+        )
         return replace(progress, after=last, due=now + pace)
     return replace(progress, passes=progress.passes - 1, after="", due=now + SLOW_HOLD_SECONDS)
 
@@ -133,7 +177,11 @@ def _adjust_page(invocation: Invocation, job: Job, goal: SweepGoal, page: list[B
     """Adjust each batch in isolation; return how many were adjusted."""
     services = invocation.services
     now, apart = services.now(), services.budget.slot_seconds
-    held = [batch.number for batch in page if batch.held and batch.state is BatchState.READY and not batch.ending]
+    held = [
+        batch.number
+        for batch in page
+        if batch.held and batch.state is BatchState.READY and not batch.ending
+    ]
     slots = {number: now + place * apart for place, number in enumerate(held)}
 
     def adjust(batch: Batch) -> object:
@@ -142,7 +190,11 @@ def _adjust_page(invocation: Invocation, job: Job, goal: SweepGoal, page: list[B
         if goal in {SweepGoal.END, SweepGoal.END_ALL}:
             return _end(invocation, job, goal, batch)
         if goal is SweepGoal.HOLD:
-            return _waits(batch) and not batch.held and services.ledger.hold(batch, now, job.deadline_at)
+            return (
+                _waits(batch)
+                and not batch.held
+                and services.ledger.hold(batch, now, job.deadline_at)
+            )
         if goal is SweepGoal.RELEASE and batch.number in slots:
             return services.ledger.release(batch, slots[batch.number])
         return None
@@ -153,7 +205,9 @@ def _adjust_page(invocation: Invocation, job: Job, goal: SweepGoal, page: list[B
 
 def _waits(batch: Batch) -> bool:
     """Whether a batch waits to be submitted, and for nothing else."""
-    return batch.state is BatchState.READY and not (batch.ending or batch.isolating or batch.waits_to_resubmit)
+    return batch.state is BatchState.READY and not (
+        batch.ending or batch.isolating or batch.waits_to_resubmit
+    )
 
 
 def _is_free(batch: Batch, now: float) -> bool:
@@ -162,7 +216,10 @@ def _is_free(batch: Batch, now: float) -> bool:
 
 
 def _end(invocation: Invocation, job: Job, goal: SweepGoal, batch: Batch) -> bool:
-    """End a batch if it may end now; one that is being submitted or divided becomes due automatically."""
+    """End a batch if it may end now.
+
+    One that is being submitted or divided becomes due automatically.
+    """
     services = invocation.services
     now = services.now()
     if batch.state is BatchState.QUEUED:

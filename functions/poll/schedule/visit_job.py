@@ -1,9 +1,11 @@
-"""A job's visits: its result files grow as batches become final, until they and the manifest are complete.
+"""A job's visits: its result files grow as batches become final.
 
-The files grow with the job (`functions.poll.results.result_files`); at the end they are assembled, and the manifest is
-written last. A visit does what its time allows and leaves the rest to the next one: wherever it ends or dies, the job
-item has the progress. Each visit checks that the batches tile the upload: they must cover the records without gap or
-overlap.
+Until they and the manifest are complete.
+
+The files grow with the job (`functions.poll.results.result_files`); at the end they are assembled,
+and the manifest is written last. A visit does what its time allows and leaves the rest to the next
+one: wherever it ends or dies, the job item has the progress. Each visit checks that the batches
+tile the upload: they must cover the records without gap or overlap.
 """
 
 from __future__ import annotations
@@ -35,9 +37,21 @@ from functions.poll.schedule.delete_staged import first_deletion
 from functions.poll.schedule.spending import release, spending
 from functions.poll.schedule.sweep import next_sweep, sweep
 from functions.poll.schedule.waiting_for import report_long_wait, waiting_for
-from shared.claims import CLAIMS_BEFORE_ALARM, MAX_CLAIMS, claim_seconds, report_stuck, retry_seconds
+from shared.claims import (
+    CLAIMS_BEFORE_ALARM,
+    MAX_CLAIMS,
+    claim_seconds,
+    report_stuck,
+    retry_seconds,
+)
 from shared.denied_writes import show_denied
-from shared.errors import InvariantError, LeaseLostError, ObjectNotFoundError, RefusedError, StorageError
+from shared.errors import (
+    InvariantError,
+    LeaseLostError,
+    ObjectNotFoundError,
+    RefusedError,
+    StorageError,
+)
 from shared.executions import beat
 from shared.job_control import follow_job_control
 from shared.job_status import JSON_TYPE, build_status, final_status, status_digest, write_status
@@ -75,7 +89,8 @@ def visit_job(invocation: Invocation, job_id: str) -> bool:
     """Visit a job: append what is final, finish it when everything is, write its status.
 
     Returns:
-        False if another run holds the job; that run may not have seen the batch that was finished last.
+        False if another run holds the job; that run may not have seen the batch that was finished
+        last.
 
     Raises:
         StorageError: an AWS service failed; the job is due again at its `due_at`.
@@ -94,7 +109,8 @@ def visit_job(invocation: Invocation, job_id: str) -> bool:
         return True  # The end of split makes the job due.
     if job.lease_until > now:
         return False
-    # A job that is due is leased before anything can fail, so that it counts a claim and is not due again immediately.
+    # A job that is due is leased before anything can fail, so that it counts a claim and is not due
+    # again immediately.
     is_due = any(at <= now for at in (job.due_at, next_sweep(job, now)) if at is not None)
     if not is_due and now < job.status_at + STATUS_SECONDS:
         ahead = next_final_batches(services, job, "output", QUICK_LOOK_BATCHES)
@@ -109,18 +125,29 @@ def visit_job(invocation: Invocation, job_id: str) -> bool:
         return False
     except StorageError as error:
         show_denied(services, replace(job, lease_until=until), error)
-        # A visit may be repeated, so nobody has to wait for the lease's end. The claim counts, if it was written.
-        if job.claims < CLAIMS_BEFORE_ALARM:  # Later the lease is kept: parts that arrive must not use up its tries.
+        # A visit may be repeated, so nobody has to wait for the lease's end. The claim counts, if
+        # it was written. Later the lease is kept: parts that arrive must not use up its tries.
+        if job.claims < CLAIMS_BEFORE_ALARM:
             services.ledger.retry_job(
-                replace(job, lease_until=until), services.now() + retry_seconds(job.claims), job.claims + 1
+                replace(job, lease_until=until),
+                services.now() + retry_seconds(job.claims),
+                job.claims + 1,
             )
         raise
 
 
 def _visit_soon_if_limited(services: Services, job: Job) -> None:
-    """Have a job with `max_cost` visited again soon: what a batch has just cost may give others room."""
+    """Have a job with `max_cost` visited again soon.
+
+    What a batch has just cost may give others room.
+    """
     soon = job.status_at + STATUS_SECONDS / 2  # Sooner than for its status, for which nobody wakes.
-    if job.max_cost is not None and not job.cost_reached and job.due_at is not None and job.due_at > soon:
+    if (
+        job.max_cost is not None
+        and not job.cost_reached
+        and job.due_at is not None
+        and job.due_at > soon
+    ):
         services.ledger.bring_visit_forward(job, soon)
 
 
@@ -157,7 +184,10 @@ def _advance(invocation: Invocation, job: Job) -> None:
 
 
 def _append_final(invocation: Invocation, job: Job) -> tuple[Job, ReadyBatches]:
-    """Append what fills a step, as far as time allows; not while a sweep goes on, which makes more of it."""
+    """Append what fills a step, as far as time allows.
+
+    Not while a sweep goes on, which makes more of it.
+    """
     services = invocation.services
     ahead = next_final_batches(services, job, "output")
     sweep_at = next_sweep(job, services.now())
@@ -170,11 +200,13 @@ def _append_final(invocation: Invocation, job: Job) -> tuple[Job, ReadyBatches]:
 
 
 def _watch_split(invocation: Invocation, job: Job) -> None:
-    """Visit a job whose upload is still being read: append, judge, write the status; touch neither lease nor claims.
+    """Visit a job whose upload is still being read: append, judge, write the status.
 
-    These belong to split, which would lose its turn. Of two visits at the same time, one stops: each writes the time of
-    its status on the condition that it is still the one that was read. A job with an error is visited at once, so that
-    its status shows the error.
+    Touch neither lease nor claims.
+
+    These belong to split, which would lose its turn. Of two visits at the same time, one stops:
+    each writes the time of its status on the condition that it is still the one that was read. A
+    job with an error is visited at once, so that its status shows the error.
     """
     services = invocation.services
     if services.now() < job.status_at + STATUS_SECONDS and job.error is None:
@@ -187,7 +219,9 @@ def _watch_split(invocation: Invocation, job: Job) -> None:
     status = _status_of(services, watched, ahead, waiting_for(services, watched))
     digest = status_digest(status)
     found = spending(services, watched)
-    noted = services.ledger.note_status(watched, services.now(), {**_status_fields(ahead, digest), **found.told})
+    noted = services.ledger.note_status(
+        watched, services.now(), {**_status_fields(ahead, digest), **found.told}
+    )
     if noted is None:
         return
     release(services, watched, noted, found.waiting)
@@ -199,14 +233,25 @@ def _watch_split(invocation: Invocation, job: Job) -> None:
 
 
 def _fault(services: Services, job: Job, ahead: ReadyBatches) -> ErrorDetail | None:
-    """Why nothing more of a job is submitted, although its upload can be read; None if there is no reason."""
+    """Why nothing more of a job is submitted, although its upload can be read.
+
+    None if there is no reason.
+    """
     if job.is_too_old(services.now()):
         return TOO_OLD_CODE
     answered = ahead.succeeded + ahead.failed
     limit = job.max_failed_fraction
-    if limit is None or job.cancelled or answered < MIN_ANSWERED_RECORDS or ahead.failed <= limit * answered:
+    if (
+        limit is None
+        or job.cancelled
+        or answered < MIN_ANSWERED_RECORDS
+        or ahead.failed <= limit * answered
+    ):
         return None
-    message = f"{ahead.failed:,} of the first {answered:,} records failed, more than max_failed_fraction allows."
+    message = (
+        f"{ahead.failed:,} of the first {answered:,} records failed, more than "
+        "max_failed_fraction allows."
+    )
     return ErrorDetail("too_many_failures", message)
 
 
@@ -214,7 +259,8 @@ def _is_all(job: Job, ahead: ReadyBatches) -> bool:
     """Whether these are all the missing batches, and there will be no more.
 
     Raises:
-        InvariantError: they should be, but are not: the batches do not hold the upload's number of records.
+        InvariantError: they should be, but are not: the batches do not hold the upload's number of
+            records.
     """
     if job.total is None or not ahead.last:
         return False
@@ -224,11 +270,14 @@ def _is_all(job: Job, ahead: ReadyBatches) -> bool:
     return True
 
 
-# ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the end ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def _finalize(invocation: Invocation, job: Job, ahead: ReadyBatches) -> Job | None:
-    """Every batch is final: write the result files, the manifest last; return the job if there was not enough time."""
+    """Every batch is final: write the result files, the manifest last.
+
+    Return the job if there was not enough time.
+    """
     services = invocation.services
     if job.state is not JobState.FINALIZING:
         job = still_leased(services.ledger.begin_finalizing(job), job.job_id)
@@ -237,7 +286,8 @@ def _finalize(invocation: Invocation, job: Job, ahead: ReadyBatches) -> Job | No
             return job
         job = append_segment(services, job, "output", ahead, final=True)
         if job.output.mark != ahead.leaves[-1].number:
-            return job  # An earlier run's segment, of fewer batches, counts; the next visit continues from it.
+            # An earlier run's segment, of fewer batches, counts; the next visit continues from it.
+            return job
     if job.output.lines != job.total or job.sums.succeeded + job.sums.failed != job.total:
         raise coverage_error(job, f"{job.output.lines} lines for {job.total} records")
     for kind in _wanted(job):
@@ -252,42 +302,74 @@ def _finalize(invocation: Invocation, job: Job, ahead: ReadyBatches) -> Job | No
 
 
 def _close(invocation: Invocation, job: Job, kinds: list[Kind]) -> None:
-    """The files exist: write what follows them, the manifest last; then status, notice, and the ledger's final state.
+    """The files exist: write what follows them, the manifest last.
+
+    Then status, notice, and the ledger's final state.
 
     The end time is pinned first, so that every object has the same one.
     """
     services = invocation.services
     again = job.ended_at is not None
     if not again:
-        job = still_leased(services.ledger.update_leased_job(job, {"ended_at": services.now()}), job.job_id)
+        job = still_leased(
+            services.ledger.update_leased_job(job, {"ended_at": services.now()}), job.job_id
+        )
     job = replace(job, completed_at=job.ended_at)
     now = services.now()
-    listed = readable(services.ledger.batches(job.job_id)) if job.sums.batches <= MANIFEST_BATCHES else ()
+    listed = (
+        readable(services.ledger.batches(job.job_id))
+        if job.sums.batches <= MANIFEST_BATCHES
+        else ()
+    )
     manifest = build_manifest(job, listed, [entry_of(invocation, job, kind) for kind in kinds])
     write_report(invocation, job, manifest)
     if job.plan.format == "bedrock" and not job.error:
         _put_result(services, job, "manifest.json.out", bedrock_manifest(job))
-    _put_result(services, job, "manifest.json", msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n")
+    _put_result(
+        services,
+        job,
+        "manifest.json",
+        msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n",
+    )
     if job.retry_of:
         _put_retry_record(services, job, manifest)
     write_status(services, job, final_status(job))
     announce(services, job, manifest, now, again=again)
-    # The ledger comes last: until then the job is due again, and all of the above exists already or is repeated.
-    if _end(services, job, now, is_complete=job.output.lines == job.total and kinds == _wanted(job)):
+    # The ledger comes last: until then the job is due again, and all of the above exists already or
+    # is repeated.
+    if _end(
+        services, job, now, is_complete=job.output.lines == job.total and kinds == _wanted(job)
+    ):
         count(METRIC_OF_STATE[job.final_state])
-        logger.info("job over", job_id=job.job_id, state=job.final_state, records=job.total, failed=job.sums.failed)
+        logger.info(
+            "job over",
+            job_id=job.job_id,
+            state=job.final_state,
+            records=job.total,
+            failed=job.sums.failed,
+        )
 
 
 def _end(services: Services, job: Job, now: float, *, is_complete: bool) -> bool:
-    """Write a job's final state. What is staged for it is deleted later, unless its results lack something."""
+    """Write a job's final state.
+
+    What is staged for it is deleted later, unless its results lack something.
+    """
     if not is_complete:
         return services.ledger.end_job(job, job.final_state, now) is not None
     staging = Staging(now + services.settings.staging_retention_days * 86_400)
-    return services.ledger.end_job(job, job.final_state, now, staging, first_deletion(job, staging, now)) is not None
+    return (
+        services.ledger.end_job(
+            job, job.final_state, now, staging, first_deletion(job, staging, now)
+        )
+        is not None
+    )
 
 
 def _put_result(services: Services, job: Job, name: str, body: bytes) -> None:
-    services.store.put_if_absent(keys.result(job.upload.key, job.job_id, name), body, kind=JSON_TYPE)
+    services.store.put_if_absent(
+        keys.result(job.upload.key, job.job_id, name), body, kind=JSON_TYPE
+    )
 
 
 def _put_retry_record(services: Services, job: Job, manifest: dict[str, Any]) -> None:
@@ -303,7 +385,8 @@ def _put_retry_record(services: Services, job: Job, manifest: dict[str, Any]) ->
 def _give_up(invocation: Invocation, job: Job) -> None:
     """End a job that could not be finished for days: `failed`, with the lines up to the fault.
 
-    Nothing that was paid for is lost: answers and parts stay in staging until the bucket's lifecycle rule deletes them.
+    Nothing that was paid for is lost: answers and parts stay in staging until the bucket's
+    lifecycle rule deletes them.
     """
     services = invocation.services
     if services.store.head(keys.result(job.upload.key, job.job_id, "manifest.json")):
@@ -311,10 +394,14 @@ def _give_up(invocation: Invocation, job: Job) -> None:
         _end(services, job, services.now(), is_complete=job.output.lines == job.total)
         return
     message = (
-        "Dropbatch could not finish this job; the poll function's log shows why. output.jsonl has the lines up to the "
-        f"fault, and all other answers are kept for 60 days under staging/{job.job_id}/. Please report this."
+        "Dropbatch could not finish this job; the poll function's log shows why. "
+        "output.jsonl has the lines up to the "
+        f"fault, and all other answers are kept for 60 days under staging/{job.job_id}/. "
+        "Please report this."
     )
-    job = still_leased(services.ledger.begin_finalizing(job, error=ErrorDetail("internal", message)), job.job_id)
+    job = still_leased(
+        services.ledger.begin_finalizing(job, error=ErrorDetail("internal", message)), job.job_id
+    )
     job = append_up_to_fault(invocation, job)
     kinds = []
     for kind in _wanted(job):
@@ -331,7 +418,10 @@ def _give_up(invocation: Invocation, job: Job) -> None:
 
 
 def _write_file(invocation: Invocation, job: Job, kind: Kind) -> Job | None:
-    """Complete one result file; return the job as it is afterwards, None if there was not enough time."""
+    """Complete one result file.
+
+    Return the job as it is afterwards, None if there was not enough time.
+    """
     while progress_of(job, kind).mark != job.output.mark:
         if not invocation.allows(STEP_SECONDS):
             return None
@@ -341,7 +431,10 @@ def _write_file(invocation: Invocation, job: Job, kind: Kind) -> Job | None:
 
 
 def _wanted(job: Job) -> list[Kind]:
-    """The files to write: the output of every completed job, the others only if they are not empty."""
+    """The files to write.
+
+    The output of every completed job, the others only if they are not empty.
+    """
     wanted: dict[Kind, bool] = {
         "output": job.error is None or job.output.size > 0,
         "errors": job.sums.errors_size > 0,
@@ -351,7 +444,7 @@ def _wanted(job: Job) -> list[Kind]:
     return [kind for kind, is_wanted in wanted.items() if is_wanted]
 
 
-# ── status ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── status ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _update_status(services: Services, job: Job, ahead: ReadyBatches) -> None:
@@ -366,7 +459,10 @@ def _update_status(services: Services, job: Job, ahead: ReadyBatches) -> None:
     if changed:
         write_status(services, job, status)
     unchanged_visits = 0 if changed else job.unchanged_visits + 1
-    due, work = now + exponential(MIN_VISIT_SECONDS, unchanged_visits, MAX_VISIT_SECONDS), DueKind.STATUS
+    due, work = (
+        now + exponential(MIN_VISIT_SECONDS, unchanged_visits, MAX_VISIT_SECONDS),
+        DueKind.STATUS,
+    )
     if waiting and waiting.shown_from > now:
         due = min(due, waiting.shown_from)
     if job.deadline_at is not None and now < job.deadline_at <= due:
@@ -377,15 +473,20 @@ def _update_status(services: Services, job: Job, ahead: ReadyBatches) -> None:
         due, work = now, DueKind.JOB
     found = spending(services, job)
     told = {"status_at": now, **_status_fields(ahead, digest), **found.told}
-    released = services.ledger.release_job(job, due, work, fraction=fraction, unchanged_visits=unchanged_visits, **told)
+    released = services.ledger.release_job(
+        job, due, work, fraction=fraction, unchanged_visits=unchanged_visits, **told
+    )
     if released and (sweep_at := next_sweep(released, now)) is not None and sweep_at < due:
-        # An error or a command came during this visit, and the release has moved what made the job due for it.
+        # An error or a command came during this visit, and the release has moved what made the job
+        # due for it.
         services.ledger.bring_visit_forward(released, max(sweep_at, now))
     if released:
         release(services, job, released, found.waiting)
 
 
-def _status_of(services: Services, job: Job, ahead: ReadyBatches, waiting: Waiting | None) -> dict[str, Any]:
+def _status_of(
+    services: Services, job: Job, ahead: ReadyBatches, waiting: Waiting | None
+) -> dict[str, Any]:
     """The status of a job that is not over, without its time."""
     report_long_wait(waiting, job.job_id, services.now())
     held_up = waiting.for_status() if waiting and waiting.shown_from <= services.now() else None
@@ -394,4 +495,8 @@ def _status_of(services: Services, job: Job, ahead: ReadyBatches, waiting: Waiti
 
 def _status_fields(ahead: ReadyBatches, digest: str) -> dict[str, Any]:
     """What the job item keeps of a status."""
-    return {"status_sha": digest, "status_succeeded": ahead.succeeded, "status_failed": ahead.failed}
+    return {
+        "status_sha": digest,
+        "status_succeeded": ahead.succeeded,
+        "status_failed": ahead.failed,
+    }

@@ -21,35 +21,55 @@ if TYPE_CHECKING:
     from shared.pacing.controls import Controls, Pause, Rate
 
 ALARM_AFTER_SECONDS = 3_600.0
-"""Seconds of waiting for something without its own alarm, after which the alarm for stuck items is raised."""
+"""Seconds of waiting for something without its own alarm.
+
+After which the alarm for stuck items is raised.
+"""
 PAUSE_MESSAGES = {
-    PauseReason.TOKEN_REFUSED: "Cloudflare refuses the API token or the account. Check the token's value in Secrets "
-    "Manager, its Workers AI permission and the account id; a changed secret is used within minutes.",
-    PauseReason.QUOTA_SPENT: "The account's daily allocation is used up. Submits resume after 00:00 UTC, or sooner on "
+    PauseReason.TOKEN_REFUSED: "Cloudflare refuses the API token or the account. Check the "
+    "token's value in Secrets "
+    "Manager, its Workers AI permission and the account id; a changed secret is used "
+    "within minutes.",
+    PauseReason.QUOTA_SPENT: "The account's daily allocation is used up. Submits resume after "
+    "00:00 UTC, or sooner on "
     "a paid plan.",
-    PauseReason.CREDITS_SPENT: "AI Gateway says that the account has no credits left. Add credits in Cloudflare's "
+    PauseReason.CREDITS_SPENT: "AI Gateway says that the account has no credits left. Add "
+    "credits in Cloudflare's "
     "dashboard; submits resume within minutes.",
-    PauseReason.SPEND_LIMIT: "The spend limit of AI Gateway is reached. Raise it in Cloudflare's dashboard, or wait "
+    PauseReason.SPEND_LIMIT: "The spend limit of AI Gateway is reached. Raise it in "
+    "Cloudflare's dashboard, or wait "
     "for the end of its window; submits resume within minutes.",
-    PauseReason.OUTAGE: "The API does not answer submits, or with errors that prove nothing; Dropbatch tries one batch "
+    PauseReason.OUTAGE: "The API does not answer submits, or with errors that prove nothing; "
+    "Dropbatch tries one batch "
     "at a time.",
 }
 """What users see of each kind of pause."""
 STACK_MESSAGE = "An operator has paused all jobs. An operator resumes them with `dropbatch resume`."
 OTHER_ACCOUNT_ADVICE = {
-    "rest": "Give the API token access to it too, or set CloudflareAccountId and the token back until the job is over.",
-    "gateway": "Give the API token access to it too and create a gateway of the same name there, or set "
+    "rest": (
+        "Give the API token access to it too, or set CloudflareAccountId and the token "
+        "back until the job is over."
+    ),
+    "gateway": "Give the API token access to it too and create a gateway of the same name "
+    "there, or set "
     "CloudflareAccountId, the gateway and the tokens back until the job is over.",
-    "worker": "The Worker reaches only the account of CloudflareAccountId. Set CloudflareAccountId, WorkerUrl and the "
+    "worker": "The Worker reaches only the account of CloudflareAccountId. Set "
+    "CloudflareAccountId, WorkerUrl and the "
     "shared secret back until the job is over, or set Transport to rest.",
 }
 """What to do about a job of another account, by transport."""
 LASTING_ERROR_SECONDS = 4_500.0
-"""Seconds for which a lasting error is reported after its last try; a batch is tried at least hourly."""
+"""Seconds for which a lasting error is reported after its last try.
+
+A batch is tried at least hourly.
+"""
 
 
 TRIED_AGAIN_SECONDS = 120.0
-"""Seconds after a rate limit's wait within which the next call is made, which waits until a tick or a wake-up."""
+"""Seconds after a rate limit's wait within which the next call is made.
+
+Which waits until a tick or a wake-up.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +99,9 @@ class Waiting:
 
 
 def waiting_for(services: Services, job: Job) -> Waiting | None:
-    """What a job waits for: its user, an operator, a pause, a rate limit, its model, or calls that fail.
+    """What a job waits for.
+
+    Its user, an operator, a pause, a rate limit, its model, or calls that fail.
 
     A status does not show all of it yet.
 
@@ -99,25 +121,36 @@ def waiting_for(services: Services, job: Job) -> Waiting | None:
         return Waiting(RESULTS_DENIED, denied["message"], None)
     if len(pauses) == len(found):
         pause = min(pauses, key=lambda one: one.next_probe)
-        return _account_is_paused(services.settings.transport, account, pause) if account else _paused(pause)
+        return (
+            _account_is_paused(services.settings.transport, account, pause)
+            if account
+            else _paused(pause)
+        )
     if refused := [one for one in pauses if one.reason is PauseReason.TOKEN_REFUSED]:
         return _some_are_refused(refused, len(found))
     return _slowed(job, found, controls, now)
 
 
 def _slowed(job: Job, able: Sequence[Controls], controls: Controls, now: float) -> Waiting | None:
-    """What a job waits for although nothing is paused: a rate limit, its model, or calls that fail."""
+    """What a job waits for although nothing is paused.
+
+    A rate limit, its model, or calls that fail.
+    """
     wait, lasting_error = controls.model_wait, job.lasting_error
     limits = [_rate_limited(one.rate, now) for one in able]
     limited = limits[0] if all(limits) else None
     if limited and limited.shown_from <= now:
         return limited
     if wait and wait.until > now:
-        words = f"Workers AI has no capacity for {job.plan.model} now (code {wait.code}); submits resume automatically."
+        words = (
+            f"Workers AI has no capacity for {job.plan.model} now (code {wait.code}); "
+            "submits resume automatically."
+        )
         return Waiting("model_waits", words, wait.until, wait.since or None)
     if job.plan.model in controls.full_models:
         words = (
-            f"Workers AI is slow to finish batches of {job.plan.model}: as many as Dropbatch can poll are outstanding. "
+            f"Workers AI is slow to finish batches of {job.plan.model}: as many as "
+            "Dropbatch can poll are outstanding. "
             "Dropbatch submits more when some of them are finished."
         )
         return Waiting("model_busy", words, None)
@@ -130,7 +163,11 @@ def report_long_wait(waiting: Waiting | None, job_id: str, now: float) -> None:
     """Log and count a job that has waited for over an hour for something without its own alarm."""
     if waiting and waiting.since is not None and now - waiting.since > ALARM_AFTER_SECONDS:
         logger.error(
-            "job waits", job_id=job_id, code=waiting.code, since=iso_time(waiting.since), advice=waiting.message
+            "job waits",
+            job_id=job_id,
+            code=waiting.code,
+            since=iso_time(waiting.since),
+            advice=waiting.message,
         )
         count("StuckItems")
 
@@ -146,15 +183,19 @@ def _job_is_held(job_id: str, since: float) -> Waiting:
 
 def _paused(pause: Pause) -> Waiting:
     words = PAUSE_MESSAGES[pause.reason] + (f" (API response: {pause.code}.)" if pause.code else "")
-    return Waiting(pause.reason.value, words, pause.until if pause.reason is PauseReason.QUOTA_SPENT else None)
+    return Waiting(
+        pause.reason.value, words, pause.until if pause.reason is PauseReason.QUOTA_SPENT else None
+    )
 
 
 def _some_are_refused(refused: Sequence[Pause], tokens: int) -> Waiting:
     """Others go on: what waits is what these have submitted."""
     numbers, codes = (", ".join(dict.fromkeys(told)) for told in _told_of(refused))
     words = (
-        f"Cloudflare refuses {len(refused)} of the secret's {tokens} API tokens, by their place there: {numbers} (API "
-        f"response: {codes}). Batches that these submitted wait; all others go on. Replace such a token in its line; "
+        f"Cloudflare refuses {len(refused)} of the secret's {tokens} API tokens, by their "
+        f"place there: {numbers} (API "
+        f"response: {codes}). Batches that these submitted wait; all others go on. Replace "
+        "such a token in its line; "
         "or remove the line: then another token of the account polls those batches."
     )
     return Waiting("some_tokens_refused", words, None)
@@ -169,23 +210,36 @@ def _account_is_paused(transport: str, account: str, pause: Pause) -> Waiting:
     if pause.reason is not PauseReason.TOKEN_REFUSED:
         return replace(_paused(pause), since=pause.since)
     words = (
-        f"The job belongs to the Cloudflare account {account}, with which it was created, and cannot use it now "
-        f"(API response: {pause.code}). {OTHER_ACCOUNT_ADVICE[transport]} Only jobs of that account wait, and they "
+        f"The job belongs to the Cloudflare account {account}, with which it was created, "
+        "and cannot use it now "
+        f"(API response: {pause.code}). {OTHER_ACCOUNT_ADVICE[transport]} Only jobs of "
+        "that account wait, and they "
         "continue within minutes; nothing of them is lost."
     )
     return Waiting("other_account", words, None, pause.since)
 
 
 def _rate_limited(rate: Rate, now: float) -> Waiting | None:
-    """The wait that Cloudflare asked for; also between two of them, until a call has shown that there is no third."""
+    """The wait that Cloudflare asked for.
+
+    Also between two of them, until a call has shown that there is no third.
+    """
     if rate.hold_until <= now - TRIED_AGAIN_SECONDS or not rate.held_since:
         return None
     words = (
-        f"Cloudflare has answered 'too many calls' since {iso_time(rate.held_since)}; every call waits. Check "
-        "whether other programs use the same token. Lower ApiCallsPerMinute, or give Dropbatch its own token."
+        f"Cloudflare has answered 'too many calls' since {iso_time(rate.held_since)}; "
+        "every call waits. Check "
+        "whether other programs use the same token. Lower ApiCallsPerMinute, or give "
+        "Dropbatch its own token."
     )
     until = rate.hold_until if rate.hold_until > now else None
-    return Waiting("too_many_calls", words, until, rate.held_since, shown_from=rate.held_since + NOTED_AFTER_SECONDS)
+    return Waiting(
+        "too_many_calls",
+        words,
+        until,
+        rate.held_since,
+        shown_from=rate.held_since + NOTED_AFTER_SECONDS,
+    )
 
 
 def _lasting_error(lasting_error: LastingError) -> Waiting:
@@ -197,5 +251,14 @@ def _lasting_error(lasting_error: LastingError) -> Waiting:
         if lasting_error.code
         else f"not answered {calls} of a batch"
     )
-    words = f"Workers AI has {said} since {iso_time(lasting_error.since)}; Dropbatch repeats them automatically."
-    return Waiting(code, f"{words} {advice(lasting_error.code)}", None, lasting_error.since, lasting_error.message)
+    words = (
+        f"Workers AI has {said} since {iso_time(lasting_error.since)}; Dropbatch repeats "
+        "them automatically."
+    )
+    return Waiting(
+        code,
+        f"{words} {advice(lasting_error.code)}",
+        None,
+        lasting_error.since,
+        lasting_error.message,
+    )

@@ -1,4 +1,7 @@
-"""Submits of which it is not proven whether the API accepted them: tried again, or settled as ambiguous."""
+"""Submits of which it is not proven whether the API accepted them.
+
+Tried again, or settled as ambiguous.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +24,21 @@ if TYPE_CHECKING:
 MAX_AMBIGUOUS_SUBMITS = 2
 """Submits of one batch with an unknown outcome; the last of them ends the batch."""
 MAX_DOUBTS = 2
-"""Submits of one batch, between two acceptances, that may have been refused; one more is of unknown outcome."""
+"""Submits of one batch, between two acceptances, that may have been refused.
+
+One more is of unknown outcome.
+"""
 UNKNOWN = ErrorDetail(
-    "submit_unknown", "It is unknown whether Workers AI accepted this request, so it was not sent again."
+    "submit_unknown",
+    "It is unknown whether Workers AI accepted this request, so it was not sent again.",
 )
 
 
 def end(services: Services, batch: Batch, ending: ErrorDetail, **updates: object) -> Batch | None:
-    """End the batch's records without another submit, unless one of its ids still returns its answer."""
+    """End the batch's records without another submit.
+
+    Unless one of its ids still returns its answer.
+    """
     settle = services.ledger.keep_polling if batch.pollable else services.ledger.end_without_answer
     return settle(batch, ending, services.now(), **updates)
 
@@ -55,10 +65,12 @@ class UnprovenSubmit:
         return self.invocation.services
 
     def try_other_token(self) -> bool:
-        """Have the batch submitted at once by another token, as this one waits now; False if there is none.
+        """Have the batch submitted at once by another token, as this one waits now.
 
-        Otherwise the batch that happens to be due when a refused token is tried would be refused each time. If the
-        function dies before the message, the batch is due.
+        False if there is none.
+
+        Otherwise the batch that happens to be due when a refused token is tried would be refused
+        each time. If the function dies before the message, the batch is due.
         """
         services, batch = self.services, self.batch
         if batch.pollable or len(services.budget.senders("")) == 1:

@@ -1,9 +1,11 @@
-"""The answer to one request: each model family's result, made from the request alone, and its tokens.
+"""The answer to one request.
 
-Vectors and scores come from an embedder. Everything else is made up, but always the same for the same
-request, so that a test can predict it: a translation is the text after its language in brackets, a generated
-text repeats the prompt, a value for a JSON schema is the simplest one that fits. Token counts are estimates:
-four characters are a token.
+Each model family's result, made from the request alone, and its tokens.
+
+Vectors and scores come from an embedder. Everything else is made up, but always the same for the
+same request, so that a test can predict it: a translation is the text after its language in
+brackets, a generated text repeats the prompt, a value for a JSON schema is the simplest one that
+fits. Token counts are estimates: four characters are a token.
 """
 
 import base64
@@ -29,7 +31,8 @@ class Answer(NamedTuple):
     completion_tokens: int = 0
 
 
-def answer_all(model: Model, requests: list[dict[str, Any]], embed: Embedder) -> list[Answer]:  # One for each family.
+# One for each family.
+def answer_all(model: Model, requests: list[dict[str, Any]], embed: Embedder) -> list[Answer]:
     """The answers to requests that passed validation, in their order."""
     match model.family:
         case Family.EMBEDDING | Family.BGE_M3:
@@ -85,7 +88,12 @@ def _texts(request: dict[str, Any]) -> list[str]:
 def _embeddings(model: Model, requests: list[dict[str, Any]], embed: Embedder) -> list[Answer]:
     """Embed the texts of all requests in one pass, then give each request its rows."""
     scored = [model.family is Family.BGE_M3 and bool(request.get("query")) for request in requests]
-    texts = [text for request, score in zip(requests, scored, strict=True) if not score for text in _texts(request)]
+    texts = [
+        text
+        for request, score in zip(requests, scored, strict=True)
+        if not score
+        for text in _texts(request)
+    ]
     rows = iter(embed.rows(texts, model.dimension))
     answers = []
     for request, score in zip(requests, scored, strict=True):
@@ -118,7 +126,11 @@ def _rerank(request: dict[str, Any], embed: Embedder) -> Answer:
 
 def _translation(request: dict[str, Any]) -> Answer:
     translated = f"[{request['target_lang']}] {request['text']}"
-    return Answer(msgspec.json.encode({"translated_text": translated}), tokens(request["text"]), tokens(translated))
+    return Answer(
+        msgspec.json.encode({"translated_text": translated}),
+        tokens(request["text"]),
+        tokens(translated),
+    )
 
 
 def _digest(request: dict[str, Any]) -> str:
@@ -131,7 +143,9 @@ def _content(content: object) -> str:
     if isinstance(content, str):
         return content
     parts = content if isinstance(content, list) else []
-    return "\n".join(str(part.get("text", "")) for part in parts if isinstance(part, dict) and "text" in part)
+    return "\n".join(
+        str(part.get("text", "")) for part in parts if isinstance(part, dict) and "text" in part
+    )
 
 
 def _last(messages: Iterable[object]) -> str:
@@ -182,7 +196,9 @@ def _generate(request: dict[str, Any], default_tokens: int) -> _Generated:
         text = msgspec.json.encode(value).decode()
     else:
         text = f"Local answer {_digest(request)}: {prompt[:_ECHO]}"
-        most = 4 * (request.get("max_completion_tokens") or request.get("max_tokens") or default_tokens)
+        most = 4 * (
+            request.get("max_completion_tokens") or request.get("max_tokens") or default_tokens
+        )
         if len(text) > most:
             text, finish = text[:most], "length"
     return _Generated(text, value, finish, tokens(prompt), tokens(text))
@@ -282,7 +298,9 @@ def _responses(model: Model, request: dict[str, Any]) -> Answer:
 
 def _transcript(request: dict[str, Any]) -> Answer:
     text = f"Local transcript {_digest(request)}"
-    return Answer(msgspec.json.encode({"text": text, "word_count": len(text.split())}), 0, tokens(text))
+    return Answer(
+        msgspec.json.encode({"text": text, "word_count": len(text.split())}), 0, tokens(text)
+    )
 
 
 def _speech(request: dict[str, Any]) -> Answer:

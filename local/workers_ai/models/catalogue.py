@@ -96,10 +96,15 @@ _PROPERTIES: dict[str, dict[str, object]] = {
         "require_workers_paid": "true",
         "reasoning_effort": "Off, Low, High, Max",
     },
-    "@cf/deepgram/nova-3": {"price": [{"unit": "per audio minute", "price": 0.0052, "currency": "USD"}]},
+    "@cf/deepgram/nova-3": {
+        "price": [{"unit": "per audio minute", "price": 0.0052, "currency": "USD"}]
+    },
     "@cf/qwen/qwen3-30b-a3b-fp8": {"planned_deprecation_date": "2027-01-31"},
 }
-"""Besides `async_queue`: a value is text, an array of prices, or an object of efforts, which once was text too."""
+"""Besides `async_queue`.
+
+A value is text, an array of prices, or an object of efforts, which once was text too.
+"""
 
 
 def listing(batch_names: frozenset[str]) -> Iterator[dict[str, object]]:

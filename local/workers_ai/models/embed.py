@@ -1,13 +1,16 @@
-"""Vectors of texts, as JSON: by the real small model WordLlama, by hashes of words, or by a hash of the text.
+"""Vectors of texts, as JSON.
 
-WordLlama has wheels for some machines only. Where it cannot be imported, hashes of words replace it: there is no model,
-but texts with similar words have similar vectors. The hash of the text is used where speed matters.
+By the real small model WordLlama, by hashes of words, or by a hash of the text.
 
-WordLlama (256 dimensions, its weights ship inside its package) gives similar texts vectors that are near each
-other. Models of other dimensions get them by cyclic repetition, each component divided by the square root of
-how often it occurs in the row, which keeps every cosine exactly. The hash of the text gives each text a vector
-of equal length whose signs are drawn from the text: the same text always has the same vector, and the vectors
-of different texts are nearly orthogonal.
+WordLlama has wheels for some machines only. Where it cannot be imported, hashes of words replace
+it: there is no model, but texts with similar words have similar vectors. The hash of the text is
+used where speed matters.
+
+WordLlama (256 dimensions, its weights ship inside its package) gives similar texts vectors that are
+near each other. Models of other dimensions get them by cyclic repetition, each component divided by
+the square root of how often it occurs in the row, which keeps every cosine exactly. The hash of the
+text gives each text a vector of equal length whose signs are drawn from the text: the same text
+always has the same vector, and the vectors of different texts are nearly orthogonal.
 """
 
 import functools
@@ -61,7 +64,8 @@ class HashEmbedder:
         if table is None:
             size = f"{1 / math.sqrt(dimension):.8f}"
             table = tuple(
-                ",".join(size if byte >> bit & 1 else f"-{size}" for bit in range(8)).encode() for byte in range(256)
+                ",".join(size if byte >> bit & 1 else f"-{size}" for bit in range(8)).encode()
+                for byte in range(256)
             )
             self._tables[dimension] = table
         digests = (shake_256(text.encode()).digest(dimension // 8) for text in texts)
@@ -78,9 +82,12 @@ class HashEmbedder:
 
 
 class WordHashEmbedder:
-    """Vectors from the words of a text and their parts, without a model: each is hashed to one component and a sign.
+    """Vectors from the words of a text and their parts, without a model.
 
-    Texts with the same words, or with words of the same stem, are near each other; synonyms are not.
+    Each is hashed to one component and a sign.
+
+    Texts with the same words, or with words of the same stem, are near each other; synonyms are
+    not.
     """
 
     name = "hashes of words (no model: wordllama is not installed here)"
@@ -95,10 +102,16 @@ class WordHashEmbedder:
         """A number and a signed weight for a word and each of its parts."""
         cls = WordHashEmbedder
         padded = f"<{word}>"
-        parts = {padded[at : at + cls._part_length] for at in range(max(1, len(padded) - cls._part_length + 1))}
+        parts = {
+            padded[at : at + cls._part_length]
+            for at in range(max(1, len(padded) - cls._part_length + 1))
+        }
         weight = 0.2 if len(word) <= cls._short_word else 1.0
         found = []
-        for feature, share in [(word, weight), *((part, weight / len(parts)) for part in sorted(parts))]:
+        for feature, share in [
+            (word, weight),
+            *((part, weight / len(parts)) for part in sorted(parts)),
+        ]:
             number = int.from_bytes(blake2b(feature.encode(), digest_size=8).digest())
             found.append((number >> 1, share if number & 1 else -share))
         return tuple(found)
@@ -115,7 +128,10 @@ class WordHashEmbedder:
     def rows(self, texts: list[str], dimension: int) -> list[bytes]:
         """One JSON array of numbers for each text."""
         return [
-            msgspec.json.encode([round(number, _DIGITS) for number in self._vector(text, dimension)]) for text in texts
+            msgspec.json.encode(
+                [round(number, _DIGITS) for number in self._vector(text, dimension)]
+            )
+            for text in texts
         ]
 
     def scores(self, query: str, texts: list[str]) -> list[float]:
@@ -139,8 +155,8 @@ class WordLlamaEmbedder:
         with _LOADING:
             if self._model is None:
                 wordllama = _wordllama()
-                # Only this directory holds the package's own tokenizer; without it, the load would download
-                # one.
+                # Only this directory holds the package's own tokenizer; without it, the load would
+                # download one.
                 self._model = wordllama.WordLlama.load(
                     cache_dir=Path(str(wordllama.__file__)).parent, disable_download=True
                 )
@@ -152,10 +168,13 @@ class WordLlamaEmbedder:
         import numpy as np  # noqa: PLC0415 # Only where this embedder is used.
 
         model = self._load()
-        tokens = [encoding.ids for encoding in model.tokenizer.encode_batch(texts, add_special_tokens=False)]
+        tokens = [
+            encoding.ids
+            for encoding in model.tokenizer.encode_batch(texts, add_special_tokens=False)
+        ]
         vectors = np.zeros((len(texts), model.embedding.shape[1]), dtype=np.float32)
-        # The sum over each text's tokens is computed row by row, so that no text's vector depends on its neighbours:
-        # the same text has the same digits in every batch.
+        # The sum over each text's tokens is computed row by row, so that no text's vector depends
+        # on its neighbours: the same text has the same digits in every batch.
         filled = [index for index, ids in enumerate(tokens) if ids]
         if filled:
             starts = np.cumsum([0, *(len(tokens[index]) for index in filled[:-1])])
@@ -176,7 +195,10 @@ class WordLlamaEmbedder:
         if not rest:
             return [b"[%b]" % b",".join([tail] * times) for tail in tails]
         heads = _json_rows(vectors[:, :rest] / math.sqrt(times + 1))
-        return [b"[%b]" % b",".join([head, tail] * times + [head]) for head, tail in zip(heads, tails, strict=True)]
+        return [
+            b"[%b]" % b",".join([head, tail] * times + [head])
+            for head, tail in zip(heads, tails, strict=True)
+        ]
 
     def scores(self, query: str, texts: list[str]) -> list[float]:
         """The cosine, from 0 for opposite to 1 for equal."""
@@ -186,7 +208,9 @@ class WordLlamaEmbedder:
 
 def _json_rows(vectors: "Matrix") -> list[bytes]:
     """The numbers of each row, without brackets."""
-    return msgspec.json.encode(vectors.astype("float64").round(_DIGITS).tolist())[2:-2].split(b"],[")
+    return msgspec.json.encode(vectors.astype("float64").round(_DIGITS).tolist())[2:-2].split(
+        b"],["
+    )
 
 
 @functools.cache
@@ -208,7 +232,10 @@ _WORDLLAMA = WordLlamaEmbedder()
 
 
 def embedder(choice: Literal["auto", "hash", "words", "wordllama"]) -> Embedder:
-    """The embedder of this name; `auto` is WordLlama where it can be imported, and hashes of words elsewhere."""
+    """The embedder of this name.
+
+    `auto` is WordLlama where it can be imported, and hashes of words elsewhere.
+    """
     if choice == "hash":
         return _HASH
     if choice == "words" or (choice == "auto" and _wordllama() is None):

@@ -19,7 +19,10 @@ _NAMES = {"str": "string", "int": "integer", "float": "number", "bool": "boolean
 
 
 class SentRequests(NamedTuple):
-    """The requests of a body, what is wrong with them, and whether that is reported only after acceptance."""
+    """The requests of a body, what is wrong with them.
+
+    And whether that is reported only after acceptance.
+    """
 
     requests: list[Any]
     wrong: ApiError | None = None
@@ -33,9 +36,14 @@ def read_requests(model: Model, sent: object, behaviour: Behaviour) -> SentReque
         wrong = error(5006, "AiError: Bad input: Error: required properties at '/' are 'requests'")
         return SentRequests([], wrong, behaviour.missing_requests == "fail_later")
     if not requests and behaviour.empty_requests == "refuse":
-        return SentRequests([], error(5006, "AiError: Bad input: Error: '/requests' must hold at least 1 item"))
+        return SentRequests(
+            [], error(5006, "AiError: Bad input: Error: '/requests' must hold at least 1 item")
+        )
     if behaviour.max_requests and len(requests) > behaviour.max_requests:
-        most = f"AiError: Bad input: Error: '/requests' must hold at most {behaviour.max_requests} items"
+        most = (
+            "AiError: Bad input: Error: '/requests' must hold at most "
+            f"{behaviour.max_requests} items"
+        )
         return SentRequests(requests, error(5006, most))
     for index, request in enumerate(requests):
         reason = problem(model.name, request, f"/requests/{index}", behaviour)
@@ -53,19 +61,28 @@ def problem(model: str, request: object, where: str, behaviour: Behaviour) -> st
     reference = request.get("external_reference")
     if behaviour.strict_reference and reference is not None and not isinstance(reference, str):
         return f"{_BAD}Type mismatch of '{where}/external_reference', 'string' expected"
-    if behaviour.most_reference and isinstance(reference, str) and len(reference) > behaviour.most_reference:
+    if (
+        behaviour.most_reference
+        and isinstance(reference, str)
+        and len(reference) > behaviour.most_reference
+    ):
         return f"{_BAD}'{where}/external_reference' is too long"
     for member in ("text", "prompt"):
-        if isinstance(text := request.get(member), str) and behaviour.refused_text and behaviour.refused_text in text:
+        if (
+            isinstance(text := request.get(member), str)
+            and behaviour.refused_text
+            and behaviour.refused_text in text
+        ):
             said = f": '{text}'" if behaviour.quoted_text else ""
             return f"{_BAD}'{where}/{member}' cannot be processed{said}"
     forms = [one for one in _forms(model) if one[0].is_published or behaviour.batch_messages]
     fitting = [one for one in forms if one[0].required <= request.keys()]
     if len(fitting) != 1:
-        # Clients of gpt-oss get `oneOf` here with the names of other models' properties; only `oneOf` is worth
-        # matching.
+        # Clients of gpt-oss get `oneOf` here with the names of other models' properties; only
+        # `oneOf` is worth matching.
         required = ", ".join(
-            f"required properties at '{where}' are '{','.join(sorted(one.required))}'" for one, _ in forms
+            f"required properties at '{where}' are '{','.join(sorted(one.required))}'"
+            for one, _ in forms
         )
         return f"{_BAD}oneOf at '{where}' not met, {len(fitting)} matches: {required}"
     ((alternative, form),) = fitting
@@ -82,13 +99,18 @@ def problem(model: str, request: object, where: str, behaviour: Behaviour) -> st
 def _worded(message: str, where: str) -> str:
     """An error of msgspec in the API's words, as clients quote them for a wrong type."""
     place = _PLACE.search(message)
-    path = where if place is None else where + re.sub(r"\.|\[", "/", place.group(1)).replace("]", "")
+    path = (
+        where if place is None else where + re.sub(r"\.|\[", "/", place.group(1)).replace("]", "")
+    )
     text = message[: place.start()] if place else message
     types = _TYPES.match(text)
     if types is None:
         return f"{text} at '{path}'"
     expected = ",".join(_NAMES.get(name, name) for name in types.group(1).split(" | "))
-    return f"Type mismatch of '{path}', '{expected}' not in '{_NAMES.get(types.group(2), types.group(2))}'"
+    return (
+        f"Type mismatch of '{path}', '{expected}' not in "
+        f"'{_NAMES.get(types.group(2), types.group(2))}'"
+    )
 
 
 @cache
@@ -100,5 +122,7 @@ def _forms(model: str) -> tuple[tuple[Alternative, Any], ...]:
     """
     for name, schema in published.content()["schemas"].items():
         if model in schema["models"]:
-            return tuple((one, published.struct_of(one.members)) for one in published.alternatives(name))
+            return tuple(
+                (one, published.struct_of(one.members)) for one in published.alternatives(name)
+            )
     raise LookupError(model)

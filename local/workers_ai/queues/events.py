@@ -1,4 +1,6 @@
-"""Which events a batch causes, when each arrives at its queues, and what it says; and the messages of others.
+"""Which events a batch causes, when each arrives at its queues, and what it says.
+
+And the messages of others.
 
 It knows no queue: what arrives is handed on.
 """
@@ -33,15 +35,20 @@ class Arrival(NamedTuple):
 
 
 class Events:
-    """The events that are still to happen or to arrive. Not thread-safe: `WorkersAI` holds its lock.
+    """The events that are still to happen or to arrive.
+
+    Not thread-safe: `WorkersAI` holds its lock.
 
     Args:
-        subscribed: The subscriptions, by id, that are to hear of an account's model's event of one name now.
+        subscribed: The subscriptions, by id, that are to hear of an account's model's event of one
+            name now.
         deliver: Takes a message for one of these subscriptions.
     """
 
     def __init__(
-        self, subscribed: Callable[[str, str, str], list[str]], deliver: Callable[[str, bytes, float], None]
+        self,
+        subscribed: Callable[[str, str, str], list[str]],
+        deliver: Callable[[str, bytes, float], None],
     ) -> None:
         self._subscribed = subscribed
         self._deliver = deliver
@@ -71,7 +78,9 @@ class Events:
             if batch.completes_at > at and not early:
                 self._ends(batch, at)
                 return
-            failed = batch.failure is not None or any(fault.kind == "event_false" for fault in batch.faults)
+            failed = batch.failure is not None or any(
+                fault.kind == "event_false" for fault in batch.faults
+            )
             self._happens(batch, "failed" if failed else "succeeded", at, behaviour)
 
         if at != float("inf"):
@@ -92,7 +101,9 @@ class Events:
                     delay += late.seconds if late.seconds >= 0 else LATE_SECONDS
                 self._arrives(subscription, body, at + delay)
             for other in foreign(batch, what, subscription, at, behaviour):
-                self._arrives(subscription, other, at + _delay(what, f"{batch.request_id} foreign", behaviour))
+                self._arrives(
+                    subscription, other, at + _delay(what, f"{batch.request_id} foreign", behaviour)
+                )
 
     def _arrives(self, subscription: str, body: bytes, at: float) -> None:
         self._at(at, lambda time, _: self._deliver(subscription, body, time))
@@ -110,14 +121,25 @@ def event(batch: Batch, what: str, subscription: str, at: float, behaviour: Beha
     payload: dict[str, Any] = {"requestId": _shown(batch.request_id, behaviour)}
     if what == "failed":
         failure = batch.failure or error(3030)
-        payload |= {"message": failure.message, "internalCode": failure.code, "httpCode": failure.status}
+        payload |= {
+            "message": failure.message,
+            "internalCode": failure.code,
+            "httpCode": failure.status,
+        }
     return _body(batch, what, payload, subscription, at, behaviour)
 
 
 def _body(
-    batch: Batch, what: str, payload: dict[str, Any], subscription: str, at: float, behaviour: Behaviour
+    batch: Batch,
+    what: str,
+    payload: dict[str, Any],
+    subscription: str,
+    at: float,
+    behaviour: Behaviour,
 ) -> bytes:
-    prefix = {"full": _FULL, "without_cf": _FULL.removeprefix("cf."), "short": ""}[behaviour.event_names]
+    prefix = {"full": _FULL, "without_cf": _FULL.removeprefix("cf."), "short": ""}[
+        behaviour.event_names
+    ]
     whole = {
         "type": f"{prefix}batch.{what}",
         "source": {"type": "workersAi.model", "modelName": batch.model},
@@ -126,7 +148,9 @@ def _body(
             "accountId": batch.account,
             "eventSubscriptionId": subscription,
             "eventSchemaVersion": 1,
-            "eventTimestamp": datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "eventTimestamp": datetime.fromtimestamp(at, UTC)
+            .isoformat(timespec="milliseconds")
+            .replace("+00:00", "Z"),
         },
     }
     return msgspec.json.encode(whole)
@@ -137,8 +161,13 @@ def _shown(request_id: str, behaviour: Behaviour) -> str:
     return {"as_sent": request_id, "bare": bare, "req": f"req-{bare}"}[behaviour.event_ids]
 
 
-def foreign(batch: Batch, what: str, subscription: str, at: float, behaviour: Behaviour) -> Iterator[bytes]:
-    """The messages of others that come beside an event of a batch: so many on average, each of a kind that is drawn."""
+def foreign(
+    batch: Batch, what: str, subscription: str, at: float, behaviour: Behaviour
+) -> Iterator[bytes]:
+    """The messages of others that come beside an event of a batch.
+
+    So many on average, each of a kind that is drawn.
+    """
     drawn = chance("foreign", behaviour.seed, batch.request_id, what)
     for number in range(int(behaviour.foreign_events + drawn)):
         draw = (behaviour.seed, batch.request_id, what, number)
@@ -163,7 +192,10 @@ _FOREIGN: tuple[Callable[[Callable[[dict[str, Any]], bytes], dict[str, Any]], by
     lambda *_: b"\xff\xfe not JSON \x00",
     lambda *_: b'{"type":"' + b"x" * (_MAX_MESSAGE_BYTES - 11) + b'"}',
 )
-"""Another stack's batch, another source's event, three that lack what an event has, two that are none, the largest."""
+"""Another stack's batch, another source's event, three that lack what an event has.
+
+Two that are none, the largest.
+"""
 
 
 def wrong_names(names: object) -> ApiError | None:

@@ -53,7 +53,9 @@ class Queue:
     created_at: float
     settings: dict[str, Any]
     consumer: Consumer | None = None
-    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("stored", "pulled", "acked", "dropped"), 0))
+    counts: dict[str, int] = field(
+        default_factory=lambda: dict.fromkeys(("stored", "pulled", "acked", "dropped"), 0)
+    )
     """Messages stored, handed out, acknowledged, and deleted unread or after too many attempts."""
     _messages: dict[str, Message] = field(default_factory=dict)
     _ready: list[tuple[float, int, str]] = field(default_factory=list)
@@ -64,7 +66,9 @@ class Queue:
     def put(self, body: bytes, content_type: str, now: float, delay: float = 0.0) -> None:
         """Store a message, to be handed out after so many seconds."""
         self._turn += 1
-        message = Message(drawn_id(self.queue_id, self._turn), body, content_type, now, free_at=now + delay)
+        message = Message(
+            drawn_id(self.queue_id, self._turn), body, content_type, now, free_at=now + delay
+        )
         self._messages[message.id] = message
         self._free(message, now + delay)
         self.counts["stored"] += 1
@@ -131,7 +135,10 @@ class Queue:
         return message if message is not None and now < message.free_at else None
 
     def _expire(self, now: float) -> None:
-        """Delete what is older than the queue keeps it; messages are in the order in which they were stored."""
+        """Delete what is older than the queue keeps it.
+
+        Messages are in the order in which they were stored.
+        """
         oldest = now - float(self.settings["message_retention_period"])
         while self._messages:
             message = next(iter(self._messages.values()))

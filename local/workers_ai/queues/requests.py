@@ -1,4 +1,7 @@
-"""What a call of Queues asks for: read from its path, query and body, and refused where it is wrong."""
+"""What a call of Queues asks for.
+
+Read from its path, query and body, and refused where it is wrong.
+"""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,7 +17,10 @@ from local.workers_ai.queues.events import wrong_names
 from local.workers_ai.queues.queue import Consumer
 from local.workers_ai.replies import Reply
 
-QUEUE_SETTINGS = {"delivery_delay": (0, 0, 86_400), "message_retention_period": (345_600, 60, 1_209_600)}
+QUEUE_SETTINGS = {
+    "delivery_delay": (0, 0, 86_400),
+    "message_retention_period": (345_600, 60, 1_209_600),
+}
 _CONSUMER_SETTINGS = {
     "batch_size": (10, 1, 100),
     "max_retries": (3, 0, 100),
@@ -46,14 +52,18 @@ class RefusedError(Exception):
         self.problem = error(code, message)
 
 
-def read_call(account: str, path: str, query: str, body: bytes, behaviour: Behaviour, now: float) -> Asked:
+def read_call(
+    account: str, path: str, query: str, body: bytes, behaviour: Behaviour, now: float
+) -> Asked:
     """A call as data; a body that is no JSON object counts as an empty one."""
     try:
         sent = msgspec.json.decode(body) if body else {}
     except (msgspec.DecodeError, UnicodeDecodeError):
         sent = {}
     parts = [part for part in path.split("/") if part]
-    return Asked(account, parts, parse_qs(query), sent if isinstance(sent, dict) else {}, behaviour, now)
+    return Asked(
+        account, parts, parse_qs(query), sent if isinstance(sent, dict) else {}, behaviour, now
+    )
 
 
 def refusal(authorization: str | None, account: str, behaviour: Behaviour) -> Reply | None:
@@ -91,7 +101,10 @@ def settings_in(
     """Every known setting: as given, else as it is now, else its default."""
     given = sent if isinstance(sent, dict) else {}
     defaults = {name: default for name, (default, _, _) in known.items()} | dict(now or {})
-    return {name: number_in(given, name, defaults[name], least, most) for name, (_, least, most) in known.items()}
+    return {
+        name: number_in(given, name, defaults[name], least, most)
+        for name, (_, least, most) in known.items()
+    }
 
 
 def check_names(names: object) -> None:
@@ -104,7 +117,9 @@ def check_names(names: object) -> None:
 def entries_in(sent: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
     """The array of this name, whose elements name a lease each."""
     entries = sent.get(name) or []
-    if not isinstance(entries, list) or not all(isinstance(one, dict) and "lease_id" in one for one in entries):
+    if not isinstance(entries, list) or not all(
+        isinstance(one, dict) and "lease_id" in one for one in entries
+    ):
         raise RefusedError(10207, f"{name}: an array of objects with lease_id is expected")
     return entries
 

@@ -43,7 +43,10 @@ _PER_PAGE = 20
 
 
 class QueueService:
-    """Queues, their consumers and the subscriptions. Not thread-safe: `WorkersAI` holds its lock around every call."""
+    """Queues, their consumers and the subscriptions.
+
+    Not thread-safe: `WorkersAI` holds its lock around every call.
+    """
 
     def __init__(self) -> None:
         self._queues: dict[str, Queue] = {}
@@ -59,7 +62,10 @@ class QueueService:
     def state(self, now: float, behaviour: Behaviour) -> list[dict[str, Any]]:
         """Every queue with its counts."""
         self._events.advance(now, behaviour)
-        return [{"name": one.name, "backlog": one.backlog(now), **one.counts} for one in self._queues.values()]
+        return [
+            {"name": one.name, "backlog": one.backlog(now), **one.counts}
+            for one in self._queues.values()
+        ]
 
     def handle(self, method: str, asked: Asked, resource: str) -> Reply:
         """Answer one call of a caller that may make it."""
@@ -88,8 +94,14 @@ class QueueService:
     def create_queue(self, asked: Asked) -> Answer:
         """A new queue."""
         name = asked.sent.get("queue_name")
-        if not isinstance(name, str) or not 1 <= len(name) <= 63 or not name.replace("-", "").isalnum():
-            raise RefusedError(10207, "queue_name: 1 to 63 letters, digits and hyphens are expected")
+        if (
+            not isinstance(name, str)
+            or not 1 <= len(name) <= 63
+            or not name.replace("-", "").isalnum()
+        ):
+            raise RefusedError(
+                10207, "queue_name: 1 to 63 letters, digits and hyphens are expected"
+            )
         if any(one.name == name for one in self._of(asked.account)):
             raise RefusedError(11009)
         settings = settings_in(asked.sent.get("settings"), QUEUE_SETTINGS)
@@ -111,7 +123,9 @@ class QueueService:
         """A queue with its messages and its consumer."""
         queue = self._queues.pop(self._queue(asked).queue_id)
         if not asked.behaviour.subscriptions_stay:
-            gone = [one.id for one in self._subscriptions.values() if one.queue_id == queue.queue_id]
+            gone = [
+                one.id for one in self._subscriptions.values() if one.queue_id == queue.queue_id
+            ]
             for subscription in gone:
                 del self._subscriptions[subscription]
         return Answer(None)
@@ -178,9 +192,14 @@ class QueueService:
         acks, retries = entries_in(asked.sent, "acks"), entries_in(asked.sent, "retries")
         done = [queue.ack(one["lease_id"], asked.now) for one in acks]
         again = [
-            queue.retry(one["lease_id"], asked.now, number_in(one, "delay_seconds", 0, 0, 43_200)) for one in retries
+            queue.retry(one["lease_id"], asked.now, number_in(one, "delay_seconds", 0, 0, 43_200))
+            for one in retries
         ]
-        late = [one["lease_id"] for one, good in zip(acks + retries, done + again, strict=True) if not good]
+        late = [
+            one["lease_id"]
+            for one, good in zip(acks + retries, done + again, strict=True)
+            if not good
+        ]
         warnings = dict.fromkeys(late, "the lease has ended")
         return Answer({"ackCount": sum(done), "retryCount": sum(again), "warnings": warnings})
 
@@ -189,8 +208,12 @@ class QueueService:
     def list_subscriptions(self, asked: Asked) -> Answer:
         """Subscriptions, by queue if one is asked for."""
         queues = asked.query.get("queue_id", [])
-        found = [one for one in self._subscribers(asked.account) if not queues or one.queue_id in queues]
-        return page_of([shown_subscription(one, asked.behaviour) for one in found], asked, _PER_PAGE)
+        found = [
+            one for one in self._subscribers(asked.account) if not queues or one.queue_id in queues
+        ]
+        return page_of(
+            [shown_subscription(one, asked.behaviour) for one in found], asked, _PER_PAGE
+        )
 
     def create_subscription(self, asked: Asked) -> Answer:
         """A model's events go to a queue from now on."""
@@ -200,7 +223,11 @@ class QueueService:
             source.get("model_name"),
             object_in(sent, "destination").get("queue_id"),
         )
-        if source.get("type") != "workersAi.model" or not isinstance(model, str) or not isinstance(name, str):
+        if (
+            source.get("type") != "workersAi.model"
+            or not isinstance(model, str)
+            or not isinstance(name, str)
+        ):
             raise RefusedError(10207, "name, source.type and source.model_name are expected")
         check_names(sent.get("events"))
         if queue_id not in {one.queue_id for one in self._of(asked.account)}:
@@ -249,7 +276,10 @@ class QueueService:
         return [
             one.id
             for one in self._subscribers(account)
-            if one.enabled and one.model == model and name in one.events and one.queue_id in self._queues
+            if one.enabled
+            and one.model == model
+            and name in one.events
+            and one.queue_id in self._queues
         ]
 
     def _deliver(self, subscription: str, body: bytes, at: float) -> None:
@@ -286,10 +316,17 @@ class QueueService:
 
     def _put(self, queue: Queue, sent: Mapping[str, Any], now: float) -> None:
         body, kind = sent.get("body"), sent.get("content_type", "json")
-        content = body.encode() if kind == "text" and isinstance(body, str) else msgspec.json.encode(body)
+        content = (
+            body.encode() if kind == "text" and isinstance(body, str) else msgspec.json.encode(body)
+        )
         if len(content) > MAX_MESSAGE_BYTES:
             raise RefusedError(10204)
-        queue.put(content, str(kind), now, float(sent.get("delay_seconds", queue.settings["delivery_delay"])))
+        queue.put(
+            content,
+            str(kind),
+            now,
+            float(sent.get("delay_seconds", queue.settings["delivery_delay"])),
+        )
 
     def _new_id(self, what: str, asked: Asked) -> str:
         self._made += 1

@@ -101,7 +101,10 @@ def shown_message(message: Message, behaviour: Behaviour) -> dict[str, Any]:
         "id": message.id,
         "timestamp_ms": int(message.stored_at * 1000),
         "attempts": message.attempts,
-        "metadata": {"CF-sourceMessageSource": "event-subscription", "CF-Content-Type": message.content_type},
+        "metadata": {
+            "CF-sourceMessageSource": "event-subscription",
+            "CF-Content-Type": message.content_type,
+        },
         "lease_id": message.lease_id,
     }
 

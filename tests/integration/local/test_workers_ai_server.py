@@ -1,4 +1,7 @@
-"""The local Workers AI as a program on a real socket: it starts, answers, breaks connections for real, and stops."""
+"""The local Workers AI as a program on a real socket.
+
+It starts, answers, breaks connections for real, and stops.
+"""
 
 import signal
 import subprocess
@@ -92,7 +95,12 @@ def test_signal_stops_it_while_client_hangs(server, number):
 def test_wrong_switch_ends_it_with_its_name():
     command = [sys.executable, "-m", "local.workers_ai", "--switch", "nothing=1"]
     done = subprocess.run(
-        command, cwd=Path(__file__).parents[3], capture_output=True, text=True, timeout=30, check=False
+        command,
+        cwd=Path(__file__).parents[3],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
     )
     assert done.returncode == 2
     assert "nothing" in done.stderr
@@ -102,7 +110,9 @@ def test_events_travel_over_socket(server):
     _, client = server
     client.put("/_local/behaviour", json={"event_delay": 0.0})
     account = MODEL.partition("/ai/run/")[0]
-    queue = client.post(f"{account}/queues", json={"queue_name": "events"}).json()["result"]["queue_id"]
+    queue = client.post(f"{account}/queues", json={"queue_name": "events"}).json()["result"][
+        "queue_id"
+    ]
     client.post(f"{account}/queues/{queue}/consumers", json={"type": "http_pull"})
     subscription = {
         "name": "one",

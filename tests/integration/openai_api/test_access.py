@@ -27,20 +27,36 @@ def guarded(stack):
 
 @pytest.mark.parametrize("path", ["files", "batches", "models", "files/x/content", "nothing"])
 def test_wrong_key_is_401_whatever_is_asked_for(guarded, path):
-    for given in ("", "Bearer", "Bearer another", f"Basic {KEY}", f"Bearer {KEY}x", KEY, "Bearer \xff", f"bearer{KEY}"):
+    for given in (
+        "",
+        "Bearer",
+        "Bearer another",
+        f"Basic {KEY}",
+        f"Bearer {KEY}x",
+        KEY,
+        "Bearer \xff",
+        f"bearer{KEY}",
+    ):
         answer = httpx.get(f"{guarded}/{path}", headers={"Authorization": given.encode("latin-1")})
-        assert (answer.status_code, answer.json()["error"]["code"]) == (401, "invalid_api_key"), given
+        assert (answer.status_code, answer.json()["error"]["code"]) == (401, "invalid_api_key"), (
+            given
+        )
         assert KEY not in answer.text
 
 
 def test_right_key_is_taken_by_openais_client(guarded):
     with openai.OpenAI(base_url=guarded, api_key=KEY) as ai:
         assert ai.files.list().data == []
-    with openai.OpenAI(base_url=guarded, api_key="wrong") as ai, pytest.raises(openai.AuthenticationError):
+    with (
+        openai.OpenAI(base_url=guarded, api_key="wrong") as ai,
+        pytest.raises(openai.AuthenticationError),
+    ):
         ai.files.list()
 
 
-@pytest.mark.parametrize("headers", [{"Origin": "https://evil.example"}, {"Host": "evil.example"}, {"Host": "["}])
+@pytest.mark.parametrize(
+    "headers", [{"Origin": "https://evil.example"}, {"Host": "evil.example"}, {"Host": "["}]
+)
 def test_page_in_browser_cannot_call_without_key(url, headers):
     answer = httpx.post(f"{url}/batches", headers=headers, content=b"{}")
     assert (answer.status_code, answer.json()["error"]["code"]) == (403, "forbidden")
@@ -65,12 +81,16 @@ def test_anything_else_is_404_in_openais_shape(url, method, path):
 
 
 def test_models_are_those_that_take_batches(ai):
-    assert [model.id for model in ai.models.list()] == [model.id for model in catalog().models if model.batch]
+    assert [model.id for model in ai.models.list()] == [
+        model.id for model in catalog().models if model.batch
+    ]
 
 
 def test_call_that_aws_denies_is_explained(url, monkeypatch):
     def deny(client, operation, arguments):
-        raise ClientError({"Error": {"Code": "AccessDenied", "Message": "no policy allows it"}}, operation)
+        raise ClientError(
+            {"Error": {"Code": "AccessDenied", "Message": "no policy allows it"}}, operation
+        )
 
     monkeypatch.setattr(botocore.client.BaseClient, "_make_api_call", deny)
     answer = httpx.get(f"{url}/files")
@@ -87,7 +107,9 @@ def test_large_headers_are_refused(url):
 
 def test_azures_client_has_paths_and_header_of_its_own(guarded):
     root = guarded.removesuffix("/v1")
-    with openai.AzureOpenAI(azure_endpoint=root, api_key=KEY, api_version="2025-03-01-preview") as ai:
+    with openai.AzureOpenAI(
+        azure_endpoint=root, api_key=KEY, api_version="2025-03-01-preview"
+    ) as ai:
         assert ai.files.list().data == ai.batches.list().data == []
     with openai.OpenAI(base_url=f"{root}/openai/v1", api_key=KEY) as ai:
         assert ai.files.list().data == []
@@ -109,7 +131,11 @@ def test_each_request_has_a_log_line(url, caplog):
     httpx.get(f"{url}/models", headers={"Origin": "https://evil.example"})
 
     def lines():
-        return [one.getMessage() for one in caplog.records if one.name.startswith("dropbatch.openai_api")]
+        return [
+            one.getMessage()
+            for one in caplog.records
+            if one.name.startswith("dropbatch.openai_api")
+        ]
 
     until = time.monotonic() + 10  # A line is written after its answer.
     while len(lines()) < 4 and time.monotonic() < until:
@@ -122,7 +148,7 @@ def test_each_request_has_a_log_line(url, caplog):
     ]
 
 
-# ── connections without a request ────────────────────────────────────────────────────────────────────────────────────
+# ── connections without a request ─────────────────────────────────────────────────────────────────
 
 
 def connect(url):
@@ -191,7 +217,8 @@ def test_other_machines_need_a_key():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "variable", "named"), [((), "gpt-4o-mini", "gpt-4o-mini"), (("--model", ""), "@cf/baai/bge-m3", "")]
+    ("arguments", "variable", "named"),
+    [((), "gpt-4o-mini", "gpt-4o-mini"), (("--model", ""), "@cf/baai/bge-m3", "")],
 )
 def test_default_model_is_a_model_id(arguments, variable, named):
     done = run_alone("serve", "--port", "0", *arguments, DROPBATCH_MODEL=variable)

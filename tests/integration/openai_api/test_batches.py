@@ -1,4 +1,7 @@
-"""Batches before any function has seen them: what is created, what is refused, and what a stopped server leaves."""
+"""Batches before any function has seen them.
+
+What is created, what is refused, and what a stopped server leaves.
+"""
 
 import json
 import time
@@ -25,11 +28,16 @@ def file(ai):
 
 
 def create(ai, file, **changed):
-    return ai.batches.create(**{"input_file_id": file.id, "endpoint": CHAT, "completion_window": "24h"} | changed)
+    return ai.batches.create(
+        **{"input_file_id": file.id, "endpoint": CHAT, "completion_window": "24h"} | changed
+    )
 
 
 def uploads(s3):
-    return [entry["Key"] for entry in s3.list_objects_v2(Bucket=BUCKET, Prefix="inbox/").get("Contents", [])]
+    return [
+        entry["Key"]
+        for entry in s3.list_objects_v2(Bucket=BUCKET, Prefix="inbox/").get("Contents", [])
+    ]
 
 
 def test_batch_becomes_upload_with_its_options(ai, s3, file):
@@ -43,7 +51,12 @@ def test_batch_becomes_upload_with_its_options(ai, s3, file):
     assert found["Body"].read() == LINE
     tags = found["Metadata"].pop("tags")
     assert tags.startswith("=?utf-8?b?")
-    assert found["Metadata"] == {"format": "openai", "endpoint": CHAT, "deadline-hours": "720", "model": LLAMA}
+    assert found["Metadata"] == {
+        "format": "openai",
+        "endpoint": CHAT,
+        "deadline-hours": "720",
+        "model": LLAMA,
+    }
 
 
 def test_model_of_others_stays_a_tag(ai, s3, file):
@@ -78,7 +91,11 @@ WRONG = (
     ({"metadata": {"x" * 65: "a"}}, 400, "metadata"),
     ({"metadata": {str(n): "x" * 500 for n in range(5)}}, 400, "metadata"),
     ({"metadata": {"a": 5}}, 400, None),
-    ({"output_expires_after": {"anchor": "created_at", "seconds": 3_600}}, 400, "output_expires_after"),
+    (
+        {"output_expires_after": {"anchor": "created_at", "seconds": 3_600}},
+        400,
+        "output_expires_after",
+    ),
 )
 
 
@@ -93,7 +110,14 @@ def test_wrong_batch_is_refused_and_nothing_begins(ai, url, s3, file):
 
 @pytest.mark.parametrize(
     ("body", "status"),
-    [(b"", 400), (b"[]", 400), (b"{", 400), (b"\xff", 400), (b"[" * 60_000, 400), (b" " * 70_000, 413)],
+    [
+        (b"", 400),
+        (b"[]", 400),
+        (b"{", 400),
+        (b"\xff", 400),
+        (b"[" * 60_000, 400),
+        (b" " * 70_000, 413),
+    ],
 )
 def test_body_that_is_no_request_is_refused(url, body, status):
     answer = httpx.post(f"{url}/batches", content=body)
@@ -120,15 +144,22 @@ def test_batches_are_listed_newest_first(ai, file):
     assert [batch.id for batch in ai.batches.list(after=made[3]).data] == made[2::-1]
 
 
-@pytest.mark.parametrize("query", ["limit=0", "limit=101", "limit=x", "limit=-1", "limit=%B2", "limit=1" + "0" * 5_000])
+@pytest.mark.parametrize(
+    "query", ["limit=0", "limit=101", "limit=x", "limit=-1", "limit=%B2", "limit=1" + "0" * 5_000]
+)
 def test_limit_out_of_range_is_refused(url, query):
     answer = httpx.get(f"{url}/batches?{query}")
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "limit")
 
 
-@pytest.mark.parametrize("its_id", ["batch_1000000000007fde001982697f9e", "batch_x", "..%2F..%2Finbox", "file-x"])
+@pytest.mark.parametrize(
+    "its_id", ["batch_1000000000007fde001982697f9e", "batch_x", "..%2F..%2Finbox", "file-x"]
+)
 def test_unknown_batch_is_404(url, its_id):
-    for answer in (httpx.get(f"{url}/batches/{its_id}"), httpx.post(f"{url}/batches/{its_id}/cancel")):
+    for answer in (
+        httpx.get(f"{url}/batches/{its_id}"),
+        httpx.post(f"{url}/batches/{its_id}/cancel"),
+    ):
         assert answer.status_code == 404
     assert httpx.get(f"{url}/batches?after=x").status_code == 404
 
@@ -159,7 +190,9 @@ class LosesAnswers(httpx.HTTPTransport):
 
 def test_batch_whose_answer_is_lost_is_created_once(ai, url, s3, file):
     earlier = create(ai, file, metadata={"other": "batch"})
-    with openai.OpenAI(base_url=url, api_key="none", http_client=httpx.Client(transport=LosesAnswers())) as unlucky:
+    with openai.OpenAI(
+        base_url=url, api_key="none", http_client=httpx.Client(transport=LosesAnswers())
+    ) as unlucky:
         batch = create(unlucky, file)
 
     assert ai.batches.list().data == [batch, earlier]
@@ -190,7 +223,9 @@ def test_resent_request_is_older_batch_only_if_client_can_have_waited_so_long(
     body = {"input_file_id": file.id, "endpoint": CHAT, "completion_window": "24h"}
     sent = {"retry-count": count, **headers}
 
-    answer = httpx.post(f"{url}/batches", json=body, headers={f"x-stainless-{one}": sent[one] for one in sent})
+    answer = httpx.post(
+        f"{url}/batches", json=body, headers={f"x-stainless-{one}": sent[one] for one in sent}
+    )
 
     assert (answer.status_code, answer.json()["id"] == batch.id) == (200, same)
 
@@ -257,13 +292,17 @@ def test_two_servers_show_the_same(ai, stack, file):
 
 def test_batch_whose_results_are_deleted_is_over(ai, file, monkeypatch):
     batch = create(ai, file, completion_window="1h")
-    monkeypatch.setattr(module, "time", type("Later", (), {"time": lambda: batch.expires_at + 86_401}))
+    monkeypatch.setattr(
+        module, "time", type("Later", (), {"time": lambda: batch.expires_at + 86_401})
+    )
 
     assert ai.batches.retrieve(batch.id).errors.data[0].code == "no_job"
 
 
 @pytest.mark.parametrize("state", ["in_progress", "completed"])
-def test_batch_whose_results_are_deleted_while_it_is_known_is_over(ai, s3, file, monkeypatch, state):
+def test_batch_whose_results_are_deleted_while_it_is_known_is_over(
+    ai, s3, file, monkeypatch, state
+):
     batch = create(ai, file, completion_window="1h")
     folder = f"results/openai/{batch.id}.jsonl/20261121T093000Z-5a6b7c8d"
     status = {"state": state, "job_id": "20261121T093000Z-5a6b7c8d", "counts": {}}
@@ -271,7 +310,9 @@ def test_batch_whose_results_are_deleted_while_it_is_known_is_over(ai, s3, file,
     ai.batches.retrieve(batch.id)
     if state == "in_progress":
         s3.delete_object(Bucket=BUCKET, Key=f"{folder}/status.json")
-        monkeypatch.setattr(module, "time", type("Later", (), {"time": lambda: batch.expires_at + 86_401}))
+        monkeypatch.setattr(
+            module, "time", type("Later", (), {"time": lambda: batch.expires_at + 86_401})
+        )
 
     shown = ai.batches.retrieve(batch.id)
 
@@ -281,7 +322,13 @@ def test_batch_whose_results_are_deleted_while_it_is_known_is_over(ai, s3, file,
 def test_batch_that_the_stack_gave_up_is_over(ai, s3, file):
     batch = create(ai, file)
     error = {"code": "upload_denied", "message": "Upload it again."}
-    notice = {"state": "failed", "error": error, "waiting_for": None, "job_id": None, "version": "v"}
+    notice = {
+        "state": "failed",
+        "error": error,
+        "waiting_for": None,
+        "job_id": None,
+        "version": "v",
+    }
     key = f"results/openai/{batch.id}.jsonl/status.json"
     s3.put_object(Bucket=BUCKET, Key=key, Body=json.dumps(notice).encode())
 

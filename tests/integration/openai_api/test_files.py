@@ -33,7 +33,12 @@ def test_file_is_shown_as_it_was_uploaded(ai):
     made = upload(ai, name="/home/me/Größe.jsonl")
 
     assert made == ai.files.retrieve(made.id)
-    assert (made.bytes, made.filename, made.purpose, made.status) == (len(LINE), "Größe.jsonl", "batch", "processed")
+    assert (made.bytes, made.filename, made.purpose, made.status) == (
+        len(LINE),
+        "Größe.jsonl",
+        "batch",
+        "processed",
+    )
     assert abs(made.created_at - time.time()) < 60
     assert made.expires_at == made.created_at + 30 * 86_400
     assert ai.files.content(made.id).content == LINE
@@ -72,7 +77,8 @@ def test_deleted_file_is_unknown(ai):
 
 
 @pytest.mark.parametrize(
-    "its_id", ["file-x", "file-" + "0" * 27, "batches%2Fx.json", "..%2Finbox%2Fa.jsonl", "file-output-x"]
+    "its_id",
+    ["file-x", "file-" + "0" * 27, "batches%2Fx.json", "..%2Finbox%2Fa.jsonl", "file-output-x"],
 )
 def test_unknown_id_reaches_no_object(url, s3, its_id):
     s3.put_object(Bucket=BUCKET, Key="inbox/a.jsonl", Body=b"x")
@@ -100,7 +106,9 @@ def test_expired_files_end_no_page(ai, monkeypatch, order):
     lasting = [upload(ai).id for _ in range(2)]
     time.sleep(0.002)
     made = [upload(ai, expires_after={"anchor": "created_at", "seconds": 3_600}) for _ in range(4)]
-    monkeypatch.setattr(module, "time", type("Later", (), {"time": lambda: made[-1].expires_at + 1}))
+    monkeypatch.setattr(
+        module, "time", type("Later", (), {"time": lambda: made[-1].expires_at + 1})
+    )
     time.sleep(0.002)
 
     assert {file.id for file in ai.files.list(limit=1, order=order)} == set(lasting)
@@ -117,7 +125,10 @@ def test_expired_files_end_no_page(ai, monkeypatch, order):
         ({"data": {"purpose": "batch"}, "files": {"file": b""}}, "file"),
         ({"data": {"purpose": "batch"}, "files": [("file", LINE), ("file", LINE)]}, "file"),
         ({"data": {"purpose": "batch", "x": "y" * 5_000}, "files": {"file": LINE}}, "x"),
-        ({"data": {"purpose": "batch", "expires_after[seconds]": "5"}, "files": {"file": LINE}}, "expires_after"),
+        (
+            {"data": {"purpose": "batch", "expires_after[seconds]": "5"}, "files": {"file": LINE}},
+            "expires_after",
+        ),
         (
             {
                 "data": {
@@ -132,8 +143,20 @@ def test_expired_files_end_no_page(ai, monkeypatch, order):
         ({"data": {f"f{n}": "" for n in range(30)}, "files": {"file": LINE}}, None),
         ({"json": {"purpose": "batch"}}, None),
         ({"content": b"", "headers": {"content-type": "multipart/form-data; boundary=b"}}, None),
-        ({"content": b"nothing of the kind", "headers": {"content-type": "multipart/form-data; boundary=b"}}, None),
-        ({"content": b"--b\r\n" + b"a" * 9_000, "headers": {"content-type": "multipart/form-data; boundary=b"}}, None),
+        (
+            {
+                "content": b"nothing of the kind",
+                "headers": {"content-type": "multipart/form-data; boundary=b"},
+            },
+            None,
+        ),
+        (
+            {
+                "content": b"--b\r\n" + b"a" * 9_000,
+                "headers": {"content-type": "multipart/form-data; boundary=b"},
+            },
+            None,
+        ),
     ],
 )
 def test_what_is_no_upload_leaves_nothing(url, s3, sent, param):
@@ -148,7 +171,8 @@ def test_too_large_body_is_refused_before_it_is_read(url, s3):
     host, port = urlsplit(url).netloc.split(":")
     with socket.create_connection((host, int(port))) as line:
         line.sendall(
-            b"POST /v1/files HTTP/1.1\r\nHost: localhost\r\nContent-Type: multipart/form-data; boundary=b\r\n"
+            b"POST /v1/files HTTP/1.1\r\nHost: localhost\r\nContent-Type: "
+            b"multipart/form-data; boundary=b\r\n"
             b"Content-Length: 20000000000\r\n\r\n"
         )
         assert line.recv(1_000).startswith(b"HTTP/1.1 413 ")
@@ -160,7 +184,8 @@ def test_upload_that_breaks_off_leaves_no_file(url, s3):
     form = b'--b\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n'
     with socket.create_connection((host, int(port))) as line:
         line.sendall(
-            b"POST /v1/files HTTP/1.1\r\nHost: localhost\r\nContent-Type: multipart/form-data; boundary=b\r\n"
+            b"POST /v1/files HTTP/1.1\r\nHost: localhost\r\nContent-Type: "
+            b"multipart/form-data; boundary=b\r\n"
             b"Content-Length: 30000000\r\n\r\n" + form + LARGE
         )
         until = time.monotonic() + 20

@@ -14,25 +14,40 @@ from dropbatch.openai_api.names import new_id
 ids = st.one_of(
     st.text(max_size=40),
     st.text(string.hexdigits, max_size=30).map("file-{}".format),
-    st.sampled_from(["file-", "batch_", "file-output-", "file-error-"]).map(lambda kind: kind + new_id(0)),
+    st.sampled_from(["file-", "batch_", "file-output-", "file-error-"]).map(
+        lambda kind: kind + new_id(0)
+    ),
 )
 methods = st.sampled_from(["GET", "POST", "DELETE", "PUT", "HEAD", "OPTIONS"])
-places = st.sampled_from(["/files", "/files/{}", "/files/{}/content", "/batches", "/batches/{}", "/batches/{}/cancel"])
-pages = st.dictionaries(
-    st.sampled_from(["limit", "after", "order", "purpose"]), ids | st.integers().map(str), max_size=3
+places = st.sampled_from(
+    ["/files", "/files/{}", "/files/{}/content", "/batches", "/batches/{}", "/batches/{}/cancel"]
 )
-values = st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=20), st.lists, max_leaves=5)
+pages = st.dictionaries(
+    st.sampled_from(["limit", "after", "order", "purpose"]),
+    ids | st.integers().map(str),
+    max_size=3,
+)
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=20), st.lists, max_leaves=5
+)
 batches = st.fixed_dictionaries(
     {"input_file_id": ids | values},
     optional={
         "endpoint": st.sampled_from(BATCH_ENDPOINTS) | values,
-        "completion_window": st.sampled_from(["24h", "1h"]) | st.text("0123456789h", max_size=6) | values,
-        "metadata": st.dictionaries(st.text(max_size=70), values | st.text(max_size=600), max_size=18) | values,
+        "completion_window": st.sampled_from(["24h", "1h"])
+        | st.text("0123456789h", max_size=6)
+        | values,
+        "metadata": st.dictionaries(
+            st.text(max_size=70), values | st.text(max_size=600), max_size=18
+        )
+        | values,
         "output_expires_after": values,
     },
 )
 bodies = st.one_of(
-    st.binary(max_size=2_000), (batches | values).map(lambda value: json.dumps(value).encode()), st.just(b"[" * 10_000)
+    st.binary(max_size=2_000),
+    (batches | values).map(lambda value: json.dumps(value).encode()),
+    st.just(b"[" * 10_000),
 )
 types = st.sampled_from(
     [
@@ -78,7 +93,9 @@ def test_damaged_form_makes_no_file(line, junk, cuts):
     )
     for cut in cuts:
         form = form[:cut] + junk + form[cut + len(junk) :]
-    answer = line.post("/files", content=form, headers={"content-type": "multipart/form-data; boundary=b"})
+    answer = line.post(
+        "/files", content=form, headers={"content-type": "multipart/form-data; boundary=b"}
+    )
 
     assert answer.status_code in {200, 400}
     if answer.status_code == 200:

@@ -32,7 +32,14 @@ from tests.support.doubles.ledger_items import JOB, REASON, SPLIT, T
 CAUSE = "5006"
 NUMBER = "00000003"
 LARGE = replace(
-    SPLIT, number=NUMBER, first_id=7, requests=100, sendable=100, created_at=T - 10, due_at=T + 90, claims=1
+    SPLIT,
+    number=NUMBER,
+    first_id=7,
+    requests=100,
+    sendable=100,
+    created_at=T - 10,
+    due_at=T + 90,
+    claims=1,
 )
 SMALL = replace(LARGE, requests=3, sendable=3)
 SCOUT = "00000001"
@@ -41,12 +48,19 @@ OPEN = replace(JOB, state=JobState.IN_PROGRESS)
 
 
 class Services(SimpleNamespace):
-    """Ledger and store on moto, at a moment that stands still; turns of pieces are a second apart."""
+    """Ledger and store on moto, at a moment that stands still.
+
+    Turns of pieces are a second apart.
+    """
 
     def __init__(self, dynamodb, store):
         super().__init__(ledger=Ledger(dynamodb, "table"), store=store, now=lambda: T, sent=[])
-        self.budget = SimpleNamespace(isolation_slots=lambda wanted, now: [now + turn for turn in range(wanted)])
-        self.queues = SimpleNamespace(send_all=lambda messages, delays: self.sent.append((messages, delays)))
+        self.budget = SimpleNamespace(
+            isolation_slots=lambda wanted, now: [now + turn for turn in range(wanted)]
+        )
+        self.queues = SimpleNamespace(
+            send_all=lambda messages, delays: self.sent.append((messages, delays))
+        )
 
     def hold(self, *batches, job=OPEN):
         """Replace the job and its batches."""
@@ -90,14 +104,25 @@ def services(table, monkeypatch):
 
 def scout_of(*pieces, **changes):
     """A scout that was divided into these pieces, and they."""
-    scout = replace(SMALL, number=SCOUT, state=BatchState.DIVIDED, pieces=len(pieces), completed_at=T - 60.0, work=None)
-    return replace(scout, **changes), *(replace(one, number=f"{SCOUT}.{at:x}") for at, one in enumerate(pieces))
+    scout = replace(
+        SMALL,
+        number=SCOUT,
+        state=BatchState.DIVIDED,
+        pieces=len(pieces),
+        completed_at=T - 60.0,
+        work=None,
+    )
+    return replace(scout, **changes), *(
+        replace(one, number=f"{SCOUT}.{at:x}") for at, one in enumerate(pieces)
+    )
 
 
-# ── into how many pieces ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── into how many pieces ──────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(("sendable", "pieces"), [(2, 2), (MAX_PIECES, 16), (MAX_PIECES + 1, 16), (100, 16)])
+@pytest.mark.parametrize(
+    ("sendable", "pieces"), [(2, 2), (MAX_PIECES, 16), (MAX_PIECES + 1, 16), (100, 16)]
+)
 def test_batch_is_split_into_at_most_16_pieces(services, sendable, pieces):
     assert services.decided(replace(LARGE, sendable=sendable)).pieces == pieces
     assert services.isolation.submits == pieces
@@ -115,11 +140,13 @@ def test_batch_without_job_breaks_law(services):
         isolate(services, SMALL)
 
 
-# ── what is known of a cause ─────────────────────────────────────────────────────────────────────────────────────────
+# ── what is known of a cause ──────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
-    ("sendable", "status"), [(MIN_SCOUT - 1, PROVEN), (MIN_SCOUT, NUMBER)], ids=["too small for a scout", "a scout"]
+    ("sendable", "status"),
+    [(MIN_SCOUT - 1, PROVEN), (MIN_SCOUT, NUMBER)],
+    ids=["too small for a scout", "a scout"],
 )
 def test_first_large_batch_of_cause_is_scout(services, sendable, status):
     assert services.decided(replace(LARGE, sendable=sendable)).pieces == sendable
@@ -139,7 +166,10 @@ def test_job_keeps_so_many_causes_and_no_more(services, known):
     others = {f"other {number}": MIXED for number in range(known)}
 
     assert services.decided(LARGE, causes=others).pieces == 16
-    assert services.isolation.causes == {**others, **({CAUSE: NUMBER} if known < MAX_CAUSES else {})}
+    assert services.isolation.causes == {
+        **others,
+        **({CAUSE: NUMBER} if known < MAX_CAUSES else {}),
+    }
 
 
 def test_known_cause_changes_however_many_are_kept(services):
@@ -155,7 +185,12 @@ def test_batch_waits_for_scout_without_result(services):
 
     found = services.decided(LARGE, *scout_of(FAILED, waiting), causes={CAUSE: SCOUT})
 
-    assert (found.pieces, found.ending, found.due_at, found.claims) == (0, None, T + LOOK_LATER_SECONDS, 0)
+    assert (found.pieces, found.ending, found.due_at, found.claims) == (
+        0,
+        None,
+        T + LOOK_LATER_SECONDS,
+        0,
+    )
     assert services.isolation == Isolation(causes={CAUSE: SCOUT})
 
 
@@ -179,7 +214,8 @@ def test_batch_ends_if_all_of_scout_failed_alike(services):
 
     assert found.pieces == 0
     assert found.ending.message == (
-        "Not tried alone, because every request of this job that was tried alone failed for the same cause: the reason"
+        "Not tried alone, because every request of this job that was tried alone failed "
+        "for the same cause: the reason"
     )
     assert services.isolation == Isolation(causes={CAUSE: UNIFORM}, untried=(CAUSE,))
 
@@ -205,7 +241,9 @@ def test_piece_of_failed_scout_is_next_scout(services, number, is_next):
 
 
 @pytest.mark.parametrize(
-    ("ago", "status"), [(SCOUT_SECONDS, SCOUT), (SCOUT_SECONDS + 1, MIXED)], ids=["an hour", "longer"]
+    ("ago", "status"),
+    [(SCOUT_SECONDS, SCOUT), (SCOUT_SECONDS + 1, MIXED)],
+    ids=["an hour", "longer"],
 )
 def test_pieces_of_scout_are_waited_for_for_hour(services, ago, status):
     waiting = replace(FAILED, cause="", isolating=None)
@@ -215,9 +253,15 @@ def test_pieces_of_scout_are_waited_for_for_hour(services, ago, status):
     assert services.isolation.causes == {CAUSE: status}
 
 
-@pytest.mark.parametrize(("lost", "finding"), [(SCOUT, MIXED), (f"{SCOUT}.1", SCOUT)], ids=["the scout", "a piece"])
+@pytest.mark.parametrize(
+    ("lost", "finding"), [(SCOUT, MIXED), (f"{SCOUT}.1", SCOUT)], ids=["the scout", "a piece"]
+)
 def test_unreadable_scout_stops_no_other_batch(services, lost, finding):
-    services.hold(LARGE, *scout_of(FAILED, FAILED), job=replace(OPEN, isolation=Isolation(causes={CAUSE: SCOUT})))
+    services.hold(
+        LARGE,
+        *scout_of(FAILED, FAILED),
+        job=replace(OPEN, isolation=Isolation(causes={CAUSE: SCOUT})),
+    )
     services.spoil(lost)
 
     isolate(services, LARGE)
@@ -225,7 +269,7 @@ def test_unreadable_scout_stops_no_other_batch(services, lost, finding):
     assert services.isolation.causes == {CAUSE: finding}
 
 
-# ── grants ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── grants ────────────────────────────────────────────────────────────────────────────────────────
 
 GRANTED = ("10000000", "10000001", "10000002")
 
@@ -249,7 +293,9 @@ def test_batch_waits_while_grant_list_is_full(services, three_grants):
     assert services.isolation == Isolation(granted=GRANTED)
 
 
-@pytest.mark.parametrize("changes", [{"pieces": 2}, {"ending": REASON}, {"number": "2"}], ids=["split", "over", "gone"])
+@pytest.mark.parametrize(
+    "changes", [{"pieces": 2}, {"ending": REASON}, {"number": "2"}], ids=["split", "over", "gone"]
+)
 def test_recorded_splits_leave_grant_list(services, three_grants, changes):
     assert services.decided(SMALL, *granted(**changes), granted=GRANTED).pieces == 3
     assert services.isolation.granted == (*GRANTED[1:], NUMBER)
@@ -283,10 +329,12 @@ def test_lost_race_for_job_is_retried_five_times(services, lost):
     found = services.decided(SMALL)
 
     assert len(races) == RACE_TRIES
-    assert (found.pieces, found.due_at) == ((3, T + 90) if lost < RACE_TRIES else (0, T + LOOK_SECONDS))
+    assert (found.pieces, found.due_at) == (
+        (3, T + 90) if lost < RACE_TRIES else (0, T + LOOK_SECONDS)
+    )
 
 
-# ── when the records end untried ─────────────────────────────────────────────────────────────────────────────────────
+# ── when the records end untried ──────────────────────────────────────────────────────────────────
 
 STOPPED = "because the job was stopped"
 LATE = "because it failed more than 7 days after it was to be submitted"
@@ -325,7 +373,9 @@ WEEK = MAX_SECONDS_TO_ACCEPTANCE
 def test_records_end_untried_when_late_or_in_vain(services, job, batch, why):
     found = services.decided(replace(SMALL, **batch), job=replace(OPEN, **job))
 
-    assert found.ending == (ErrorDetail("rejected", f"Not tried alone, {why}: the reason") if why else None)
+    assert found.ending == (
+        ErrorDetail("rejected", f"Not tried alone, {why}: the reason") if why else None
+    )
     assert found.pieces == (0 if why else 3)
     assert services.isolation.untried == ((found.cause,) if why else ())
 
@@ -359,7 +409,10 @@ def test_batch_of_job_that_is_over_ends_nevertheless(services):
 
 @pytest.mark.parametrize(
     ("reason", "message", "said"),
-    [(replace(REASON, said="a key"), "the reason", "a key"), (None, "Workers AI refused this request", "")],
+    [
+        (replace(REASON, said="a key"), "the reason", "a key"),
+        (None, "Workers AI refused this request", ""),
+    ],
 )
 def test_untried_batch_ends_with_api_message(services, reason, message, said):
     batch = replace(SMALL, isolating=reason)
@@ -367,5 +420,7 @@ def test_untried_batch_ends_with_api_message(services, reason, message, said):
 
     ended = isolate(services, batch)
 
-    assert ended.ending == ErrorDetail("rejected", f"Not tried alone, because the job was stopped: {message}", said)
+    assert ended.ending == ErrorDetail(
+        "rejected", f"Not tried alone, because the job was stopped: {message}", said
+    )
     assert ended == services.ledger.batch(JOB.job_id, NUMBER)

@@ -1,8 +1,12 @@
-"""Ids that the API says it does not know: which are lost, and which are polled on because perhaps no id is found."""
+"""Ids that the API says it does not know.
+
+Which are lost, and which are polled on because perhaps no id is found.
+"""
 
 from dataclasses import replace
 
 import pytest
+from shared.pacing.id_probes import IdProbes
 
 from dropbatch.core import keys
 from functions.poll.batch.lost_ids import LOST_SECONDS, PROBED_SECONDS
@@ -11,7 +15,6 @@ from functions.poll.batch.unfinished_polls import LOST
 from shared.errors import StorageError
 from shared.models import CANCEL, BatchState, JobControl, LastingError, PartialReply, Submission
 from shared.pacing.controls import control_key
-from shared.pacing.id_probes import IdProbes
 from shared.workers_ai.replies import Accepted, NoAnswers, Pending, Rejected
 from tests.support.aws.resources import client
 from tests.support.doubles.ledger_items import T
@@ -57,10 +60,17 @@ def test_unknown_id_is_counted(polled, misses, since):
     assert not one.polled(UNKNOWN)
     now = one.now
     assert (now.state, now.due_at, now.claims) == (BatchState.QUEUED, T + 15, 0)
-    assert (now.misses, now.missed_at, now.failures, now.calls_fail_since) == (misses + 1, since, 0, T)
+    assert (now.misses, now.missed_at, now.failures, now.calls_fail_since) == (
+        misses + 1,
+        since,
+        0,
+        T,
+    )
 
 
-@pytest.mark.parametrize(("misses", "since", "again"), [(4, 900, True), (3, 900, False), (4, 899.5, False)])
+@pytest.mark.parametrize(
+    ("misses", "since", "again"), [(4, 900, True), (3, 900, False), (4, 899.5, False)]
+)
 def test_first_batch_of_model_is_submitted_again(polled, misses, since, again):
     """It shows whether the API knows its new id."""
     one = polled(misses=misses, missed_at=T - since, failing_code=404)
@@ -78,7 +88,13 @@ def test_first_batch_of_model_is_submitted_again(polled, misses, since, again):
         ({"tried_at": T - 1, "known_at": T - 1_000}, False),
         ({"tried_at": T - 1, "known_at": T - 800}, True),
     ],
-    ids=["one is tried", "long ago", "the last was known", "that before was", "one was known since"],
+    ids=[
+        "one is tried",
+        "long ago",
+        "the last was known",
+        "that before was",
+        "one was known since",
+    ],
 )
 def test_only_one_batch_is_tried_unless_it_is_known(polled, probe, again):
     probed(**probe)
@@ -119,7 +135,10 @@ def test_ids_of_same_job_show_that_others_are_known(polled, other, again):
 
 
 def test_id_that_is_known_only_while_this_one_is_polled_proves_nothing(polled, monkeypatch):
-    """The route works again from the middle of a tick on: it did not when this poll was answered."""
+    """The route works again from the middle of a tick on.
+
+    It did not when this poll was answered.
+    """
     probed(tried_at=T - 1)
     one = polled(**FOR_LONG)
     poll = Doubles.poll
@@ -169,7 +188,9 @@ def test_answer_is_stored_before_probe_is_noted(polled, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "batch", [{}, {**AGAIN, "polls": 1}, {**AGAIN, "pending_at": T - 1_000}], ids=["once", "earlier id", "noted"]
+    "batch",
+    [{}, {**AGAIN, "polls": 1}, {**AGAIN, "pending_at": T - 1_000}],
+    ids=["once", "earlier id", "noted"],
 )
 def test_other_known_ids_cost_no_write(polled, batch):
     one = polled(**batch)
@@ -211,7 +232,11 @@ def test_batch_that_cannot_be_sent_is_no_probe(polled):
     one.services.budget.limit_rate(T, 60)
 
     assert not one.polled(UNKNOWN)
-    assert (one.now.state, one.now.misses, one.now.missed_at) == (BatchState.QUEUED, 5, T - LOST_SECONDS)
+    assert (one.now.state, one.now.misses, one.now.missed_at) == (
+        BatchState.QUEUED,
+        5,
+        T - LOST_SECONDS,
+    )
     assert "Item" not in client("dynamodb").get_item(TableName="table", Key=PROBE)
 
 

@@ -1,4 +1,7 @@
-"""A batch some of whose items are beside `running`: it waits; at its deadline they count, whenever a function dies."""
+"""A batch some of whose items are beside `running`: it waits.
+
+At its deadline they count, whenever a function dies.
+"""
 
 from dataclasses import replace
 
@@ -27,7 +30,11 @@ def test_part_of_an_answer_leaves_the_batch_pending(polled):
     assert not one.polled(PARTIAL)
 
     batch = one.now
-    assert (batch.state, batch.api_status, batch.partial_replies) == (BatchState.QUEUED, "running", ())
+    assert (batch.state, batch.api_status, batch.partial_replies) == (
+        BatchState.QUEUED,
+        "running",
+        (),
+    )
     assert batch.missing_polls == 0
 
 

@@ -1,4 +1,7 @@
-"""The pieces of a batch that is split to isolate bad records: what each stages, and when its turn comes."""
+"""The pieces of a batch that is split to isolate bad records.
+
+What each stages, and when its turn comes.
+"""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -45,7 +48,9 @@ class Splitting:
     def __init__(self, dynamodb):
         self.ledger, self.store = Ledger(dynamodb, "table"), ObjectStore(client("s3"), "bucket")
         self.now, self.sent = lambda: T, []
-        self.budget = SimpleNamespace(isolation_slots=lambda wanted, now: [now + turn for turn in range(wanted)])
+        self.budget = SimpleNamespace(
+            isolation_slots=lambda wanted, now: [now + turn for turn in range(wanted)]
+        )
         self.queues = SimpleNamespace(send_all=lambda *sent: self.sent.append(sent))
 
     def hold(self, *batches):
@@ -67,7 +72,9 @@ class Splitting:
 def splitting(table):
     made = Splitting(table)
     made.hold(BATCH)
-    rows = RecordIndex(lengths=[len(record) for record in RECORDS], originals=[len(one) for one in ORIGINALS])
+    rows = RecordIndex(
+        lengths=[len(record) for record in RECORDS], originals=[len(one) for one in ORIGINALS]
+    )
     made.store.put(keys.staged(JOB.job_id, NUMBER), BODY + WRITTEN + encode_index(rows))
     return made
 
@@ -79,7 +86,9 @@ def test_piece_stages_its_records_as_sent(splitting):
     for piece in splitting.pieces():
         content = splitting.store.get(keys.staged(JOB.job_id, piece.number))
         index = decode_index(content[piece.index_offset :])
-        found.append((content[: piece.body_size], content[piece.body_size : piece.index_offset], len(index)))
+        found.append(
+            (content[: piece.body_size], content[piece.body_size : piece.index_offset], len(index))
+        )
     assert found == [
         (b'{"requests":[{"a":1},{"b":22}]}', b"onesecond3rd", 3),
         (b'{"requests":[{"c":333},{"d":4}]}', b"4fifth", 2),
@@ -102,7 +111,10 @@ def test_pieces_are_batches_of_their_own(splitting):
 def test_piece_has_message_and_due_time(splitting):
     isolate(splitting, BATCH)
 
-    assert [one.due_at for one in splitting.pieces()] == [T + SUBMIT_GRACE_SECONDS, T + 1 + SUBMIT_GRACE_SECONDS]
+    assert [one.due_at for one in splitting.pieces()] == [
+        T + SUBMIT_GRACE_SECONDS,
+        T + 1 + SUBMIT_GRACE_SECONDS,
+    ]
     ((messages, delays),) = splitting.sent
     assert [message.number for message in messages] == [f"{NUMBER}.0", f"{NUMBER}.1"]
     assert delays == [0, 1]

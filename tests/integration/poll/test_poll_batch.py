@@ -1,4 +1,7 @@
-"""One poll of one batch: what is done without asking the API, and what each reply makes of the batch."""
+"""One poll of one batch.
+
+What is done without asking the API, and what each reply makes of the batch.
+"""
 
 from dataclasses import replace
 
@@ -8,7 +11,13 @@ import functions.poll.batch.poll_batch
 import functions.poll.batch.unfinished_polls
 from dropbatch.core import keys
 from functions.poll.batch.poll_batch import POLL_FAILED, needs_call
-from shared.aws.queues import FAST_START_BATCHES, FOLLOWED_POLLS, FOLLOWED_SECONDS, POLL_GRACE_SECONDS, PollMessage
+from shared.aws.queues import (
+    FAST_START_BATCHES,
+    FOLLOWED_POLLS,
+    FOLLOWED_SECONDS,
+    POLL_GRACE_SECONDS,
+    PollMessage,
+)
 from shared.claims import MAX_CLAIMS
 from shared.errors import StorageError
 from shared.models import (
@@ -40,7 +49,7 @@ NO_ANSWER = OutcomeUnknown("")
 PENDING = Pending("running")
 
 
-# ── without a call ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── without a call ────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -65,7 +74,9 @@ def test_accepted_batch_is_polled(batch, job, needs):
 
 
 @pytest.mark.parametrize(
-    ("left", "ending", "claims"), [(39.9, None, 0), (40, None, 1), (39.9, REASON, 1)], ids=["late", "in time", "none"]
+    ("left", "ending", "claims"),
+    [(39.9, None, 0), (40, None, 1), (39.9, REASON, 1)],
+    ids=["late", "in time", "none"],
 )
 def test_batch_is_claimed_if_call_has_time(polled, left, ending, claims):
     one = polled(ending=ending)
@@ -75,7 +86,9 @@ def test_batch_is_claimed_if_call_has_time(polled, left, ending, claims):
     assert len(one.doubles.asked) == (1 if claims and not ending else 0)
 
 
-@pytest.mark.parametrize(("left", "seconds", "claimed"), [(900, 75, 110), (90, 65, 100), (40, 15, 50)])
+@pytest.mark.parametrize(
+    ("left", "seconds", "claimed"), [(900, 75, 110), (90, 65, 100), (40, 15, 50)]
+)
 def test_claim_leaves_time_to_store_answer(polled, left, seconds, claimed):
     one = polled()
 
@@ -119,7 +132,9 @@ def test_untried_isolation_ends_without_poll(polled, ending):
     assert one.polled()
     assert one.now.state is BatchState.DONE
     assert one.now.ending.message == (
-        ending.message if ending else f"Not tried alone, because the job was stopped: {REASON.message}"
+        ending.message
+        if ending
+        else f"Not tried alone, because the job was stopped: {REASON.message}"
     )
     assert one.now.polls == 0
 
@@ -133,7 +148,11 @@ def test_batch_to_be_isolated_is_split_without_poll(polled):
 
 @pytest.mark.parametrize(
     ("job", "ending_if_unanswered", "ending"),
-    [(TOO_OLD, None, TOO_OLD_CODE), (TOO_OLD, REASON, REASON), (CANCELLED_NOW, None, CANCELLED_ACCEPTED)],
+    [
+        (TOO_OLD, None, TOO_OLD_CODE),
+        (TOO_OLD, REASON, REASON),
+        (CANCELLED_NOW, None, CANCELLED_ACCEPTED),
+    ],
     ids=["too old", "too old, with a last word", "cancelled at once"],
 )
 def test_batch_of_finished_job_ends_without_call(polled, job, ending_if_unanswered, ending):
@@ -153,7 +172,7 @@ def test_ids_of_batch_are_polled_in_turn_latest_first(polled, polls, asked):
     assert [request_id for request_id, _ in one.doubles.asked] == [asked]
 
 
-# ── after claims without progress ────────────────────────────────────────────────────────────────────────────────────
+# ── after claims without progress ─────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -195,7 +214,7 @@ def test_batch_that_could_never_be_split_is_to_end(polled):
     assert (one.now.pieces, one.now.ending.code, one.now.due_at) == (0, "rejected", T)
 
 
-# ── answers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── answers ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_answer_is_stored_under_ordinal_of_poll(polled):
@@ -206,7 +225,9 @@ def test_answer_is_stored_under_ordinal_of_poll(polled):
     assert (one.now.state, one.now.part.succeeded) == (BatchState.DONE, 2)
 
 
-@pytest.mark.parametrize("submissions", [(AT_ONCE,), (EARLIER, replace(AT_ONCE, attempt=2))], ids=["first", "second"])
+@pytest.mark.parametrize(
+    "submissions", [(AT_ONCE,), (EARLIER, replace(AT_ONCE, attempt=2))], ids=["first", "second"]
+)
 def test_answer_to_submit_needs_no_call(polled, submissions):
     one = polled(submissions=submissions, attempt=len(submissions))
     one.store_reply(0, attempt=len(submissions))
@@ -262,7 +283,13 @@ def test_answer_of_dead_poll_needs_no_call(polled):
         ({"missing_polls": 1}, []),
         (TWO_IDS, []),
     ],
-    ids=["never pending", "pending", "pending before it was accepted anew", "asked for again", "two ids"],
+    ids=[
+        "never pending",
+        "pending",
+        "pending before it was accepted anew",
+        "asked for again",
+        "two ids",
+    ],
 )
 def test_known_duration_is_remembered(polled, batch, took):
     one = polled(**batch)
@@ -272,7 +299,7 @@ def test_known_duration_is_remembered(polled, batch, took):
     assert one.doubles.took == took
 
 
-# ── pending ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── pending ───────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(("reply", "status"), [(PENDING, "running"), (Accepted("id"), "queued")])
@@ -310,7 +337,10 @@ def test_pending_earlier_id_resets_only_its_count(polled):
 )
 def test_pending_batch_is_polled_by_its_deadline(polled, pending_for, deadline, due_in):
     """The next poll is no later than the time at which the batch is overdue or its job's deadline."""
-    one = polled({"deadline_at": deadline and T + deadline}, submissions=(Submission("id", 1, T - pending_for),))
+    one = polled(
+        {"deadline_at": deadline and T + deadline},
+        submissions=(Submission("id", 1, T - pending_for),),
+    )
 
     assert not one.polled(PENDING)
     assert (one.now.state, one.now.due_at) == (BatchState.QUEUED, T + due_in)
@@ -341,7 +371,7 @@ def test_how_long_pending_batch_has_waited_is_metric(polled, monkeypatch):
     assert told == [("PollCalls",), ("OldestPendingAge", 100.0)]
 
 
-# ── between two ticks ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── between two ticks ─────────────────────────────────────────────────────────────────────────────
 
 SOON = 20.0
 """Seconds to the next poll of a young batch."""
@@ -363,7 +393,9 @@ FOLLOWED_AGE = FOLLOWED_SECONDS - SOON
 )
 def test_pending_batch_is_followed_only_at_first(table, age, number, polls, followed):
     name = f"{number:08d}"
-    batch = PolledBatch(table, number=name, polls=polls, submissions=(Submission("id", 1, T - age),))
+    batch = PolledBatch(
+        table, number=name, polls=polls, submissions=(Submission("id", 1, T - age),)
+    )
 
     batch.doubles.next_poll = lambda *_: SOON
 
@@ -383,7 +415,7 @@ def test_batch_that_is_changed_during_its_poll_is_not_followed(polled):
     assert (one.now.due_at, one.doubles.sent) == (T + 500, [])
 
 
-# ── after an event ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── after an event ────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(("since", "due_in"), [(0, 2), (2, 3), (5, 10), (15, 100)])

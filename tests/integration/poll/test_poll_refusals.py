@@ -1,14 +1,31 @@
-"""Polls that bring neither an answer nor "pending": which replies are believed at once, and what the others count."""
+"""Polls that bring neither an answer nor "pending".
+
+Which replies are believed at once, and what the others count.
+"""
 
 from dataclasses import replace
 
 import pytest
 
 from functions.poll.batch.unanswered import LATE
-from shared.models import PAST_DEADLINE, BatchState, ErrorDetail, Isolation, LastingError, Submission
+from shared.models import (
+    PAST_DEADLINE,
+    BatchState,
+    ErrorDetail,
+    Isolation,
+    LastingError,
+    Submission,
+)
 from shared.pacing.controls import PauseReason, Permit
 from shared.workers_ai import lasting_errors
-from shared.workers_ai.replies import Failed, NoAnswers, OutcomeUnknown, Pending, Rejected, Unreadable
+from shared.workers_ai.replies import (
+    Failed,
+    NoAnswers,
+    OutcomeUnknown,
+    Pending,
+    Rejected,
+    Unreadable,
+)
 from tests.support.doubles.ledger_items import T
 from tests.support.doubles.polled_batch import ACCEPTED, COMPLETE
 
@@ -52,7 +69,7 @@ each_doubted_reply = pytest.mark.parametrize(
 )
 
 
-# ── replies that are believed when several say the same ──────────────────────────────────────────────────────────────
+# ── replies that are believed when several say the same ───────────────────────────────────────────
 
 
 @each_doubted_reply
@@ -83,7 +100,9 @@ def test_only_equal_consecutive_replies_add_up(polled, before, failures, since):
 
 
 @each_doubted_reply
-@pytest.mark.parametrize(("before", "sooner", "believed"), [(4, 0, True), (3, 0, False), (4, 0.5, False)])
+@pytest.mark.parametrize(
+    ("before", "sooner", "believed"), [(4, 0, True), (3, 0, False), (4, 0.5, False)]
+)
 def test_doubted_reply_is_confirmed_the_fifth_time(polled, reply, code, before, sooner, believed):
     one = polled(failures=before, failing_code=code, failing_at=T - 60 + sooner)
 
@@ -98,12 +117,21 @@ def test_confirmed_failure_is_isolated(polled, reply):
     one = polled(failures=4, failing_code=reply.code, failing_at=T - 60)
 
     assert not one.polled(reply)
-    assert (one.now.state, one.now.cause, one.now.due_at) == (BatchState.READY, f"{reply.code} after acceptance", T)
-    assert one.now.isolating.message == f"Workers AI accepted this request and then failed it ({reply.code})"
+    assert (one.now.state, one.now.cause, one.now.due_at) == (
+        BatchState.READY,
+        f"{reply.code} after acceptance",
+        T,
+    )
+    assert one.now.isolating.message == (
+        f"Workers AI accepted this request and then failed it ({reply.code})"
+    )
 
 
 def test_no_cause_is_believed_for_having_been_seen_before(polled):
-    """What refuses another batch of the job, or even fails it, proves nothing of one that is paid for."""
+    """What refuses another batch of the job, or even fails it.
+
+    Proves nothing of one that is paid for.
+    """
     one = polled({"isolation": Isolation(causes={"5006": "all", "5006 after acceptance": "all"})})
 
     one.polled(REFUSED)
@@ -121,12 +149,18 @@ def test_failures_with_status_of_a_server_are_counted_apart(polled, before, repl
     assert (one.now.failures, one.now.failing_code, one.now.isolating) == (1, -before, None)
 
 
-each_server_failure = pytest.mark.parametrize("reply", [FAILED_EXECUTION, FAILED_AS_REJECTED, REFUSED_BY_SERVER])
+each_server_failure = pytest.mark.parametrize(
+    "reply", [FAILED_EXECUTION, FAILED_AS_REJECTED, REFUSED_BY_SERVER]
+)
 
 
 @each_server_failure
-@pytest.mark.parametrize(("before", "since", "believed"), [(4, 900, True), (3, 900, False), (4, 899.5, False)])
-def test_failure_with_status_of_a_server_is_believed_after_fifteen_minutes(polled, reply, before, since, believed):
+@pytest.mark.parametrize(
+    ("before", "since", "believed"), [(4, 900, True), (3, 900, False), (4, 899.5, False)]
+)
+def test_failure_with_status_of_a_server_is_believed_after_fifteen_minutes(
+    polled, reply, before, since, believed
+):
     """Until then the API itself may be what fails, for every batch."""
     one = polled(failures=before, failing_code=-reply.code, failing_at=T - since)
 
@@ -136,9 +170,12 @@ def test_failure_with_status_of_a_server_is_believed_after_fifteen_minutes(polle
 
 @each_server_failure
 @pytest.mark.parametrize(
-    ("since", "pending_at", "believed"), [(60, T - 29, True), (60, T - 30, False), (59.5, T - 29, False)]
+    ("since", "pending_at", "believed"),
+    [(60, T - 29, True), (60, T - 30, False), (59.5, T - 29, False)],
 )
-def test_failure_is_believed_sooner_if_another_id_is_answered_meanwhile(polled, reply, since, pending_at, believed):
+def test_failure_is_believed_sooner_if_another_id_is_answered_meanwhile(
+    polled, reply, since, pending_at, believed
+):
     one = polled(failures=4, failing_code=-reply.code, failing_at=T - since)
     one.services.ledger.create_batch(replace(one.seen, number="00000077", pending_at=pending_at))
 
@@ -152,7 +189,12 @@ def test_known_cause_is_no_proof_with_status_of_a_server(polled, reply):
 
     assert not one.polled(reply)
     now = one.now
-    assert (now.isolating, now.failures, now.failing_code, now.due_at) == (None, 1, -reply.code, T + 15)
+    assert (now.isolating, now.failures, now.failing_code, now.due_at) == (
+        None,
+        1,
+        -reply.code,
+        T + 15,
+    )
     assert now.claims == 0, "not a claim: it is believed, or ends with its deadline"
 
 
@@ -189,7 +231,7 @@ def test_failed_batch_is_believed_immediately(polled, reply):
     assert (one.now.state, one.now.cause) == (BatchState.READY, "3030 after acceptance")
 
 
-# ── no answer ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── no answer ─────────────────────────────────────────────────────────────────────────────────────
 
 
 REFUSALS = [
@@ -202,13 +244,20 @@ REFUSALS = [
 @pytest.mark.parametrize(("age", "wait"), [(100, 50), (4, 5), (4_000, 900)])
 def test_code_that_says_nothing_of_batch_ends_nothing(polled, reply, age, wait):
     """However often it comes: five times are as good as one."""
-    before = {"failures": 4, "failing_code": reply.code or reply.status, "failing_at": T - 900, "claims": 19}
+    before = {
+        "failures": 4,
+        "failing_code": reply.code or reply.status,
+        "failing_at": T - 900,
+        "claims": 19,
+    }
     one = polled(submissions=(Submission("id", 1, T - age),), **before)
 
     assert not one.polled(reply)
     now = one.now
     assert (now.state, now.due_at, now.calls_fail_since) == (BatchState.QUEUED, T + wait, T)
-    assert (now.claims, now.isolating, now.failures) == (0, None, 4), "not a claim: it ends with its deadline"
+    assert (now.claims, now.isolating, now.failures) == (0, None, 4), (
+        "not a claim: it ends with its deadline"
+    )
     assert one.services.ledger.job(one.job.job_id).error is None
 
 
@@ -219,7 +268,12 @@ def test_no_answer_halves_wait_and_counts_claim(polled, reply, age, wait):
 
     assert not one.polled(reply)
     now = one.now
-    assert (now.state, now.due_at, now.claims, now.calls_fail_since) == (BatchState.QUEUED, T + wait, 2, T)
+    assert (now.state, now.due_at, now.claims, now.calls_fail_since) == (
+        BatchState.QUEUED,
+        T + wait,
+        2,
+        T,
+    )
     assert (now.failures, now.misses) == (0, 0)
 
 
@@ -302,33 +356,53 @@ def test_overdue_batch_not_resubmitted_ends_late(polled):
 
 
 @pytest.mark.parametrize(("since", "ends"), [(T - 9, False), (T - DAY - 9, True)])
-@pytest.mark.parametrize("reply", [Pending("running"), SERVER_ERROR, UNKNOWN_CODE], ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize(
+    "reply", [Pending("running"), SERVER_ERROR, UNKNOWN_CODE], ids=lambda one: type(one).__name__
+)
 def test_overdue_id_is_polled_on_after_unknown_submits(polled, reply, since, ends):
     """Its second submits may have failed because of an outage, and its answer still comes."""
     unknown = ErrorDetail("submit_unknown", "")
     one = polled(
-        submissions=(replace(LATE_SINCE, at=T - 3 * DAY),), ready_at=since, unknowable=2, ending_if_unanswered=unknown
+        submissions=(replace(LATE_SINCE, at=T - 3 * DAY),),
+        ready_at=since,
+        unknowable=2,
+        ending_if_unanswered=unknown,
     )
 
     assert one.polled(reply) is ends
     assert one.now.ending == (unknown if ends else None)
 
 
-# ── earlier ids ───────────────────────────────────────────────────────────────────────────────────────────
+# ── earlier ids ───────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("reply", [REFUSED, PERHAPS_FAILED, FAILED_EXECUTION, FAILED_AS_REJECTED, NoAnswers()])
-@pytest.mark.parametrize(("misses", "early", "given_up"), [(4, 0, True), (3, 0, False), (4, 0.5, False), (0, 0, False)])
+@pytest.mark.parametrize(
+    "reply", [REFUSED, PERHAPS_FAILED, FAILED_EXECUTION, FAILED_AS_REJECTED, NoAnswers()]
+)
+@pytest.mark.parametrize(
+    ("misses", "early", "given_up"), [(4, 0, True), (3, 0, False), (4, 0.5, False), (0, 0, False)]
+)
 def test_earlier_id_is_given_up_by_its_own_count(polled, reply, misses, early, given_up):
-    """The latest id's count stays: it alone decides what becomes of the batch. The misses may be errors of a server."""
+    """The latest id's count stays: it alone decides what becomes of the batch.
+
+    The misses may be errors of a server.
+    """
     since = 900 - early
     earlier = replace(EARLIER, misses=misses, missed_at=T - since)
-    latest = {"failures": 4, "failing_code": 3030, "failing_at": T - 60, "misses": 4, "missed_at": T - 60}
+    latest = {
+        "failures": 4,
+        "failing_code": 3030,
+        "failing_at": T - 60,
+        "misses": 4,
+        "missed_at": T - 60,
+    }
     one = polled(submissions=(earlier, LATEST), **EARLIER_IS_POLLED, **latest)
 
     assert not one.polled(reply)
     now = one.now
-    counted = replace(earlier, misses=misses + 1, missed_at=T - since if misses else T, given_up=given_up)
+    counted = replace(
+        earlier, misses=misses + 1, missed_at=T - since if misses else T, given_up=given_up
+    )
     assert now.submissions == (counted, LATEST)
     assert (now.state, now.due_at, now.claims) == (BatchState.QUEUED, T + 15, 1)
     assert (now.failures, now.misses) == (4, 4)
@@ -343,7 +417,9 @@ def test_one_refusal_after_errors_of_a_server_gives_up_no_earlier_id(polled):
 
 
 def test_earlier_id_with_unknown_code_is_kept(polled):
-    one = polled(submissions=(replace(EARLIER, misses=4, missed_at=T - 60), LATEST), **EARLIER_IS_POLLED)
+    one = polled(
+        submissions=(replace(EARLIER, misses=4, missed_at=T - 60), LATEST), **EARLIER_IS_POLLED
+    )
 
     assert not one.polled(UNKNOWN_CODE)
     assert (one.now.due_at, len(one.now.pollable)) == (T + 15, 2)
@@ -374,7 +450,9 @@ def test_earlier_id_is_polled_on_when_the_latest_fails(polled):
 
 
 @pytest.mark.parametrize(
-    ("deadline_at", "latest"), [(None, LATE_SINCE), (T, LATEST)], ids=["overdue", "past the job's deadline"]
+    ("deadline_at", "latest"),
+    [(None, LATE_SINCE), (T, LATEST)],
+    ids=["overdue", "past the job's deadline"],
 )
 def test_earlier_id_holds_up_no_failure_when_the_time_is_over(polled, deadline_at, latest):
     one = polled({"deadline_at": deadline_at}, submissions=(EARLIER, latest), attempt=2)
@@ -399,9 +477,14 @@ def test_unknown_earlier_id_is_given_up_if_the_latest_failed(polled):
     assert one.now.pollable == one.now.submissions[-1:]
 
 
-@pytest.mark.parametrize("reply", [UNKNOWN_ID, NoAnswers(), FAILED_AS_REJECTED, NO_ANSWER, UNKNOWN_CODE])
+@pytest.mark.parametrize(
+    "reply", [UNKNOWN_ID, NoAnswers(), FAILED_AS_REJECTED, NO_ANSWER, UNKNOWN_CODE]
+)
 def test_earlier_id_that_alone_is_polled_uses_up_no_claims_by_frequent_polls(polled, reply):
-    """Twenty claims within minutes would raise an alarm, and then each poll would wait for an hour."""
+    """Twenty claims within minutes would raise an alarm.
+
+    And then each poll would wait for an hour.
+    """
     earlier = replace(EARLIER, misses=5, missed_at=T - 75)
     one = polled(submissions=(earlier, replace(LATEST, given_up=True)), attempt=2, claims=6)
 
@@ -409,7 +492,7 @@ def test_earlier_id_that_alone_is_polled_uses_up_no_claims_by_frequent_polls(pol
     assert one.now.due_at >= T + 180
 
 
-# ── pauses ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── pauses ────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(("reply", "code"), [(BAD_TOKEN, "10000"), (BAD_TOKEN_WITHOUT_CODE, "401")])
@@ -435,7 +518,9 @@ def test_too_many_calls_hold_calls_and_clock(polled):
     [(T, 900, 900, True), (T + 1, 900, 900, False), (T, 899, 900, False), (T, 900, 899, False)],
 )
 @pytest.mark.parametrize("reply", [BAD_TOKEN, SLOW_DOWN])
-def test_deadline_comes_while_every_call_is_refused_for_long(polled, reply, deadline_at, since, pending, ends):
+def test_deadline_comes_while_every_call_is_refused_for_long(
+    polled, reply, deadline_at, since, pending, ends
+):
     """Not if the batch was found pending since: then polls succeed between refusals."""
     one = polled({"deadline_at": deadline_at}, pending_at=T - pending)
     one.services.budget.pause(PauseReason.TOKEN_REFUSED, T - since, "10000", Permit())

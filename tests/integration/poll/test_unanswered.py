@@ -1,4 +1,7 @@
-"""Batches whose ids bring no answer: which are submitted again, which are isolated, and how the others end."""
+"""Batches whose ids bring no answer.
+
+Which are submitted again, which are isolated, and how the others end.
+"""
 
 from dataclasses import replace
 
@@ -42,7 +45,10 @@ COUNTED = {"misses": 7, "missed_at": T - 60}
 def ids(*rounds):
     """An acceptance in each of these rounds, the last one at `ACCEPTED`."""
     last = len(rounds)
-    return tuple(Submission(f"id-{at}", at, ACCEPTED - 100 * (last - at), one) for at, one in enumerate(rounds, 1))
+    return tuple(
+        Submission(f"id-{at}", at, ACCEPTED - 100 * (last - at), one)
+        for at, one in enumerate(rounds, 1)
+    )
 
 
 @pytest.fixture
@@ -58,16 +64,22 @@ def stored(polled):
     return make
 
 
-# ── how long a batch is pending ──────────────────────────────────────────────────────────────────────────────────────
+# ── how long a batch is pending ───────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(("paused", "hours", "at"), [(0, 24, 24 * HOUR), (50, 24, 24 * HOUR + 50), (0, 0.5, HOUR / 2)])
+@pytest.mark.parametrize(
+    ("paused", "hours", "at"), [(0, 24, 24 * HOUR), (50, 24, 24 * HOUR + 50), (0, 0.5, HOUR / 2)]
+)
 def test_batch_is_overdue_after_deadline_less_pauses(polled, paused, hours, at):
     one = polled(paused=paused, submissions=ids(0, 0))
     one.doubles.batch_deadline_hours = hours
 
     assert overdue_at(one.services, one.seen) == ACCEPTED + at
-    assert [is_overdue(one.services, one.seen, ACCEPTED + at + more) for more in (-1, 0, 1)] == [False, False, True]
+    assert [is_overdue(one.services, one.seen, ACCEPTED + at + more) for more in (-1, 0, 1)] == [
+        False,
+        False,
+        True,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -76,7 +88,8 @@ def test_batch_is_overdue_after_deadline_less_pauses(polled, paused, hours, at):
         ("submit_unknown", ACCEPTED + 25 * HOUR, ACCEPTED + 49 * HOUR),
         ("submit_unknown", ACCEPTED - 1, ACCEPTED + 24 * HOUR),
         ("rejected", ACCEPTED + 25 * HOUR, ACCEPTED + 49 * HOUR),
-        ("inference_failed", ACCEPTED + 25 * HOUR, ACCEPTED + 49 * HOUR),  # A round that was refused.
+        # A round that was refused.
+        ("inference_failed", ACCEPTED + 25 * HOUR, ACCEPTED + 49 * HOUR),
         ("cancelled", ACCEPTED + 25 * HOUR, ACCEPTED + 24 * HOUR),
     ],
 )
@@ -93,12 +106,17 @@ def test_next_poll_follows_age_since_acceptance(polled):
     assert one.doubles.ages == [100.0]
 
 
-# ── submitted again ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── submitted again ───────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
     "batch",
-    [{}, {"submissions": ids(0, 0)}, {"unknowable": 1}, {"submissions": ids(0, 0, 0, 1), "round": 1}],
+    [
+        {},
+        {"submissions": ids(0, 0)},
+        {"unknowable": 1},
+        {"submissions": ids(0, 0, 0, 1), "round": 1},
+    ],
     ids=["once", "twice", "one was unknowable", "others of an earlier round"],
 )
 def test_batch_is_resubmitted_below_three_submits(polled, batch):
@@ -120,7 +138,14 @@ def test_batch_is_resubmitted_below_three_submits(polled, batch):
         ({"deadline_at": T}, {}, PAST_DEADLINE),
         ({"deadline_at": T}, {"ending_if_unanswered": REASON}, PAST_DEADLINE),
     ],
-    ids=["three", "two and an unknowable", "last word", "cancelled", "past its deadline", "last word and deadline"],
+    ids=[
+        "three",
+        "two and an unknowable",
+        "last word",
+        "cancelled",
+        "past its deadline",
+        "last word and deadline",
+    ],
 )
 def test_batch_ends_that_may_not_be_submitted_again(polled, job, batch, ending):
     one = polled(job, **batch)
@@ -146,7 +171,12 @@ def test_ids_are_polled_while_nothing_can_be_sent(polled, why):
 
     assert not submit_again(one.services, one.job, one.seen, LATE, COUNTED)
     now = one.now
-    assert (now.state, now.due_at, now.misses, now.missed_at) == (BatchState.QUEUED, T + NEXT_POLL, 7, T - 60)
+    assert (now.state, now.due_at, now.misses, now.missed_at) == (
+        BatchState.QUEUED,
+        T + NEXT_POLL,
+        7,
+        T - 60,
+    )
     assert one.doubles.sent == []
 
 
@@ -163,7 +193,13 @@ PARTLY_OF_SECOND = {"partial_replies": (PartialReply("staging/partly", 1),), "ro
         {"submissions": ids(0, 0, 0, 1), "round": 1},
         {"submissions": ids(2), "round": 2},
     ],
-    ids=["once", "partly answered", "twice, partly answered", "three of an earlier round", "last round"],
+    ids=[
+        "once",
+        "partly answered",
+        "twice, partly answered",
+        "three of an earlier round",
+        "last round",
+    ],
 )
 def test_batch_may_be_submitted_again(polled, batch):
     one = polled(**batch)
@@ -184,7 +220,12 @@ def test_batch_may_be_submitted_again(polled, batch):
         ({"max_cost": 10}, {"estimate": 11}),
     ],
     ids=[
-        *("last round, partly answered", "three of all rounds, partly answered", "three", "two and an unknowable"),
+        *(
+            "last round, partly answered",
+            "three of all rounds, partly answered",
+            "three",
+            "two and an unknowable",
+        ),
         *("last word", "cancelled", "paused", "more than the job may cost"),
     ],
 )
@@ -228,18 +269,28 @@ def test_batch_whose_second_submit_was_refused_is_divided_in_the_end(polled):
     assert (now.state, now.isolating, now.ending_if_unanswered) == (BatchState.READY, REFUSED, None)
 
 
-@pytest.mark.parametrize(("last_word", "kept"), [(REFUSED, None), (NOT_KNOWN, NOT_KNOWN)], ids=["refused", "unknown"])
+@pytest.mark.parametrize(
+    ("last_word", "kept"), [(REFUSED, None), (NOT_KNOWN, NOT_KNOWN)], ids=["refused", "unknown"]
+)
 def test_failed_batch_whose_second_submit_was_refused_is_divided(polled, last_word, kept):
     one = polled(ending_if_unanswered=last_word)
 
     isolate_or_end(one.services, one.job, one.seen, 3030, "")
     now = one.now
-    assert (now.state, now.cause, now.ending_if_unanswered) == (BatchState.READY, "3030 after acceptance", kept)
+    assert (now.state, now.cause, now.ending_if_unanswered) == (
+        BatchState.READY,
+        "3030 after acceptance",
+        kept,
+    )
 
 
 @pytest.mark.parametrize(
     ("job", "batch"),
-    [(CANCELLED, {}), ({}, {"sendable": 1, "requests": 1}), ({}, {"submissions": ids(0, 1), "round": 1})],
+    [
+        (CANCELLED, {}),
+        ({}, {"sendable": 1, "requests": 1}),
+        ({}, {"submissions": ids(0, 1), "round": 1}),
+    ],
     ids=["cancelled", "alone", "tried again"],
 )
 def test_refused_batch_ends_that_cannot_be_divided(polled, job, batch):
@@ -249,7 +300,9 @@ def test_refused_batch_ends_that_cannot_be_divided(polled, job, batch):
     assert one.now.ending == REFUSED
 
 
-@pytest.mark.parametrize(("code", "cause"), [(3030, "3030"), (0, "failed")], ids=["with a code", "without one"])
+@pytest.mark.parametrize(
+    ("code", "cause"), [(3030, "3030"), (0, "failed")], ids=["with a code", "without one"]
+)
 def test_batch_whose_latest_id_failed_is_divided_in_the_end(polled, code, cause):
     earlier, latest = ids(0, 0)
     one = polled(submissions=(earlier, replace(latest, given_up=True)), failing_code=code)
@@ -258,7 +311,7 @@ def test_batch_whose_latest_id_failed_is_divided_in_the_end(polled, code, cause)
     assert (one.now.isolating.code, one.now.cause) == ("rejected", f"{cause} after acceptance")
 
 
-# ── items that are missing ───────────────────────────────────────────────────────────────────────────────────────────
+# ── items that are missing ────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -301,7 +354,7 @@ def test_unanswered_records_end_if_resubmit_is_off(stored):
     assert one.now.ending == MISSING
 
 
-# ── ends ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── ends ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_all_records_of_batch_end_for_one_reason(polled):
@@ -322,7 +375,11 @@ def test_changed_batch_does_not_end(polled):
 @pytest.mark.parametrize(
     ("code", "cause", "message"),
     [
-        (5006, "5006 after acceptance", "Workers AI accepted this request and then failed it (5006)"),
+        (
+            5006,
+            "5006 after acceptance",
+            "Workers AI accepted this request and then failed it (5006)",
+        ),
         (None, "failed after acceptance", "Workers AI accepted this request and then failed it"),
     ],
 )
@@ -332,12 +389,18 @@ def test_failed_batch_of_several_records_is_isolated(polled, code, cause, messag
     isolate_or_end(one.services, one.job, one.seen, code, "")
 
     now = one.now
-    assert (now.state, now.isolating, now.cause) == (BatchState.READY, ErrorDetail("rejected", message), cause)
+    assert (now.state, now.isolating, now.cause) == (
+        BatchState.READY,
+        ErrorDetail("rejected", message),
+        cause,
+    )
     assert (now.ending, now.due_at, now.work) == (None, T, DueKind.POLL)
 
 
 @pytest.mark.parametrize(
-    "batch", [{"sendable": 1}, {"round": 1, "submissions": (ID, replace(ID, round=1))}], ids=["alone", "tried again"]
+    "batch",
+    [{"sendable": 1}, {"round": 1, "submissions": (ID, replace(ID, round=1))}],
+    ids=["alone", "tried again"],
 )
 def test_retried_batch_that_fails_ends(polled, batch):
     one = polled(**batch)
@@ -345,7 +408,12 @@ def test_retried_batch_that_fails_ends(polled, batch):
     isolate_or_end(one.services, one.job, one.seen, 5006, "its words")
 
     now = one.now
-    assert (now.ending.code, now.cause, now.isolating, now.due_at) == ("rejected", "5006 after acceptance", None, T)
+    assert (now.ending.code, now.cause, now.isolating, now.due_at) == (
+        "rejected",
+        "5006 after acceptance",
+        None,
+        T,
+    )
     assert one.services.store.get(now.ending.said) == b"its words"
 
 

@@ -1,4 +1,7 @@
-"""When a job is visited, what a visit that does not end it takes in and writes, and when the next one is."""
+"""When a job is visited, what a visit that does not end it takes in and writes.
+
+And when the next one is.
+"""
 
 from dataclasses import replace
 
@@ -9,10 +12,22 @@ from dropbatch.core import keys
 from dropbatch.core.keys import JobState
 from functions.poll.results import result_files
 from functions.poll.results.result_files import STEP_SECONDS
-from functions.poll.schedule.visit_job import MIN_ANSWERED_RECORDS, STATUS_SECONDS, VISIT_LEASE_SECONDS
+from functions.poll.schedule.visit_job import (
+    MIN_ANSWERED_RECORDS,
+    STATUS_SECONDS,
+    VISIT_LEASE_SECONDS,
+)
 from shared.claims import CLAIMS_BEFORE_ALARM, MAX_CLAIMS
 from shared.errors import InvariantError, StorageError
-from shared.models import CANCEL, MAX_JOB_SECONDS, TOO_OLD_CODE, ErrorDetail, JobControl, Sweep, SweepGoal
+from shared.models import (
+    CANCEL,
+    MAX_JOB_SECONDS,
+    TOO_OLD_CODE,
+    ErrorDetail,
+    JobControl,
+    Sweep,
+    SweepGoal,
+)
 from tests.support.doubles.ledger_items import REASON, T
 from tests.support.doubles.visited_jobs import LINE
 
@@ -31,7 +46,7 @@ def was_visited(job):
     return job.status_at == T and bool(job.status_sha)
 
 
-# ── whether it is visited ────────────────────────────────────────────────────────────────────────────────────────────
+# ── whether it is visited ─────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("state", [None, JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED])
@@ -117,7 +132,7 @@ def test_job_with_possible_step_is_visited(visited, short_steps, records, is_vis
     assert was_visited(visited.job) is is_visited
 
 
-# ── the lease ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the lease ─────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -175,7 +190,7 @@ def test_job_is_given_up_at_last_claim(visited, claims, total, state):
     assert visited.job.state is state
 
 
-# ── what it takes in ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── what it takes in ──────────────────────────────────────────────────────────────────────────────
 
 
 def test_visit_carries_out_command_for_job(visited):
@@ -201,7 +216,9 @@ def test_job_deleted_during_visit_stays_deleted(visited, table):
 
     def lease(*arguments):
         leased = real(*arguments)
-        table.delete_item(TableName="table", Key={"pk": {"S": f"JOB#{visited.job_id}"}, "sk": {"S": "META"}})
+        table.delete_item(
+            TableName="table", Key={"pk": {"S": f"JOB#{visited.job_id}"}, "sk": {"S": "META"}}
+        )
         return leased
 
     visited.ledger.lease_job = lease
@@ -214,7 +231,12 @@ def test_job_deleted_during_visit_stays_deleted(visited, table):
 
 @pytest.mark.parametrize(
     ("records", "remaining", "mark"),
-    [(1, 600, ""), (2, 600, "00000000"), (2, STEP_SECONDS, "00000000"), (2, STEP_SECONDS - 0.1, "")],
+    [
+        (1, 600, ""),
+        (2, 600, "00000000"),
+        (2, STEP_SECONDS, "00000000"),
+        (2, STEP_SECONDS - 0.1, ""),
+    ],
     ids=["too little", "a step", "just enough time", "too little time"],
 )
 def test_visit_takes_step_if_time_allows(visited, short_steps, records, remaining, mark):
@@ -254,7 +276,7 @@ def test_batches_of_other_records_break_law(visited, total):
     assert visited.job.state is JobState.IN_PROGRESS
 
 
-# ── why nothing more is submitted ────────────────────────────────────────────────────────────────────────────────────
+# ── why nothing more is submitted ─────────────────────────────────────────────────────────────────
 
 FEW = MIN_ANSWERED_RECORDS
 CANCELLED = JobControl(cancelled=CANCEL)
@@ -299,11 +321,12 @@ def test_job_that_failed_is_not_failed_again(visited):
     assert visited.job.error == REASON
 
 
-# ── its status, and the next visit ───────────────────────────────────────────────────────────────────────────────────
+# ── its status, and the next visit ────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
-    ("before", "total", "fraction"), [(0.5, 4, 0.5), (0.1, 4, 0.25), (0.0, 3, 0.3333), (0.7, None, 0.7), (0.7, 0, 0.7)]
+    ("before", "total", "fraction"),
+    [(0.5, 4, 0.5), (0.1, 4, 0.25), (0.0, 3, 0.3333), (0.7, None, 0.7), (0.7, 0, 0.7)],
 )
 def test_fraction_done_never_falls(visited, before, total, fraction):
     visited.hold((1, 0), None, total=total, fraction=before)
@@ -334,11 +357,17 @@ def test_next_visit_is_later_without_changes(visited, unchanged, wait):
 
     visited.visit()
 
-    assert (visited.job.unchanged_visits, visited.job.due_at, visited.job.lease_until) == (unchanged + 1, T + wait, 0)
+    assert (visited.job.unchanged_visits, visited.job.due_at, visited.job.lease_until) == (
+        unchanged + 1,
+        T + wait,
+        0,
+    )
 
 
 @pytest.mark.parametrize(
-    ("sweep_due", "due_at"), [(T + 3, T + 3), (T + 30, T + 10), (T - 30, T)], ids=["sooner", "later", "late already"]
+    ("sweep_due", "due_at"),
+    [(T + 3, T + 3), (T + 30, T + 10), (T - 30, T)],
+    ids=["sooner", "later", "late already"],
 )
 def test_next_visit_is_by_next_page_of_sweep(visited, sweep_due, due_at):
     visited.hold(None, sweep=replace(SWEPT, due=sweep_due), **HELD)
@@ -354,7 +383,9 @@ def test_visit_without_time_moves_job_on_next(visited, short_steps, records):
 
     visited.visit(STEP_SECONDS - 0.1)
 
-    assert (visited.job.due_at, visited.work) == ((T, "v1#job") if records == 2 else (T + 10, "v1#status"))
+    assert (visited.job.due_at, visited.work) == (
+        (T, "v1#job") if records == 2 else (T + 10, "v1#status")
+    )
 
 
 def test_job_files_without_time_are_revisited(visited):
@@ -362,4 +393,8 @@ def test_job_files_without_time_are_revisited(visited):
 
     visited.visit(STEP_SECONDS - 1)
 
-    assert (visited.job.state, visited.job.due_at, visited.work) == (JobState.FINALIZING, T, "v1#job")
+    assert (visited.job.state, visited.job.due_at, visited.work) == (
+        JobState.FINALIZING,
+        T,
+        "v1#job",
+    )

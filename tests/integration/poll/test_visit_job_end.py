@@ -1,4 +1,7 @@
-"""How a visit ends a job: its files and its manifest as far as time allows, and a job that could not be finished."""
+"""How a visit ends a job.
+
+Its files and its manifest as far as time allows, and a job that could not be finished.
+"""
 
 import msgspec
 import pytest
@@ -24,7 +27,10 @@ STAGED_UNTIL = T + 3 * 86_400
 
 def listed(visited):
     """Kinds of the files in the manifest, with their lines."""
-    return {file["kind"]: file["lines"] for file in msgspec.json.decode(visited.read("manifest.json"))["files"]}
+    return {
+        file["kind"]: file["lines"]
+        for file in msgspec.json.decode(visited.read("manifest.json"))["files"]
+    }
 
 
 def loses_lease(visited, monkeypatch, name):
@@ -39,7 +45,7 @@ def loses_lease(visited, monkeypatch, name):
     monkeypatch.setattr(visited.ledger, "update_leased_job", update, raising=False)
 
 
-# ── what is written ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── what is written ───────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -61,7 +67,9 @@ def test_completed_job_has_output_and_nonempty_files(visited, batches, files):
     assert (visited.job.state, visited.job.completed_at) == (JobState.COMPLETED, T)
 
 
-@pytest.mark.parametrize(("batches", "files"), [([], {}), ([(1, 0)], {"output": 1})], ids=["nothing", "something"])
+@pytest.mark.parametrize(
+    ("batches", "files"), [([], {}), ([(1, 0)], {"output": 1})], ids=["nothing", "something"]
+)
 def test_failed_job_has_no_empty_output(visited, batches, files):
     visited.hold(*batches, total=len(batches), error=REASON)
 
@@ -78,13 +86,16 @@ def test_long_list_of_batches_has_own_file(visited, monkeypatch, batches):
 
     visited.visit()
 
-    in_manifest = [one["number"] for one in msgspec.json.decode(visited.read("manifest.json"))["batches"]]
+    in_manifest = [
+        one["number"] for one in msgspec.json.decode(visited.read("manifest.json"))["batches"]
+    ]
     assert in_manifest == (["00000000", "00000001"] if batches == 2 else [])
     assert listed(visited).get("batches") == (None if batches == 2 else 3)
 
 
 @pytest.mark.parametrize(
-    ("changes", "is_there"), [({}, False), ({"plan": BEDROCK}, True), ({"plan": BEDROCK, "error": REASON}, False)]
+    ("changes", "is_there"),
+    [({}, False), ({"plan": BEDROCK}, True), ({"plan": BEDROCK, "error": REASON}, False)],
 )
 def test_only_bedrock_job_has_bedrock_manifest(visited, changes, is_there):
     visited.hold((1, 0), total=1, **changes)
@@ -100,7 +111,9 @@ def test_end_is_reported_with_its_first_time(visited):
 
     visited.visit()
 
-    assert msgspec.json.decode(visited.read("manifest.json"))["completed_at"] == "2026-11-21T09:28:20Z"
+    assert (
+        msgspec.json.decode(visited.read("manifest.json"))["completed_at"] == "2026-11-21T09:28:20Z"
+    )
     assert [told["state"] for told in visited.told] == ["completed"]
 
 
@@ -108,8 +121,14 @@ def test_end_is_reported_with_its_first_time(visited):
     "changes",
     [
         {"output": ResultFileProgress("00000000", 1, lines=2)},
-        {"output": ResultFileProgress("00000000", 1, lines=1), "sums": JobTotals(1, succeeded=0, failed=0)},
-        {"output": ResultFileProgress("00000000", 1, lines=1), "sums": JobTotals(1, succeeded=1, failed=1)},
+        {
+            "output": ResultFileProgress("00000000", 1, lines=1),
+            "sums": JobTotals(1, succeeded=0, failed=0),
+        },
+        {
+            "output": ResultFileProgress("00000000", 1, lines=1),
+            "sums": JobTotals(1, succeeded=1, failed=1),
+        },
     ],
     ids=["more lines", "fewer counted", "more counted"],
 )
@@ -122,7 +141,7 @@ def test_job_with_wrong_line_count_does_not_end(visited, changes):
     assert "manifest.json" not in visited.files()
 
 
-# ── when the time is not enough, or another run takes the job ────────────────────────────────────────────────────────
+# ── when the time is not enough, or another run takes the job ─────────────────────────────────────
 
 
 @pytest.mark.parametrize("remaining", [STEP_SECONDS, STEP_SECONDS - 0.1])
@@ -154,7 +173,10 @@ def test_next_file_gets_step_if_time_allows(visited, remaining):
 
     is_over = remaining == STEP_SECONDS
     assert visited.job.state is (JobState.COMPLETED if is_over else JobState.FINALIZING)
-    assert (visited.job.output.mark, visited.job.errors.mark) == ("00000000", "00000000" if is_over else "")
+    assert (visited.job.output.mark, visited.job.errors.mark) == (
+        "00000000",
+        "00000000" if is_over else "",
+    )
     assert ("manifest.json" in visited.files()) is is_over
 
 
@@ -181,13 +203,20 @@ def test_run_that_loses_its_lease_writes_no_manifest(visited, monkeypatch, name)
 
 
 def test_smaller_segment_of_earlier_run_counts(visited, monkeypatch):
-    """The earlier run died after it had written the segment, and the last batch was not final then."""
+    """The earlier run died after it had written the segment.
+
+    And the last batch was not final then.
+    """
     monkeypatch.setattr(result_files, "SEGMENT_BYTES", len(LINE))
     visited.hold((1, 0), (1, 0), (1, 0), total=3)
     ledger = visited.ledger
     job = ledger.lease_job(visited.job, T, T + 1)
-    job = result_files.append_segment(visited, job, "output", next_final_batches(visited, job, "output"), final=False)
-    result_files.append_segment(visited, job, "output", next_final_batches(visited, job, "output"), final=False)
+    job = result_files.append_segment(
+        visited, job, "output", next_final_batches(visited, job, "output"), final=False
+    )
+    result_files.append_segment(
+        visited, job, "output", next_final_batches(visited, job, "output"), final=False
+    )
     for name in ("output", "sums"):
         visited.change_job(name, getattr(job, name))
     visited.change_job("lease_until", 0.0)
@@ -203,7 +232,7 @@ def test_smaller_segment_of_earlier_run_counts(visited, monkeypatch):
     assert visited.job.state is JobState.COMPLETED
 
 
-# ── a job that could not be finished for days ────────────────────────────────────────────────────────────────────────
+# ── a job that could not be finished for days ─────────────────────────────────────────────────────
 
 
 def stuck(visited, *batches, **changes) -> Job:
@@ -220,7 +249,9 @@ def test_given_up_job_has_lines_up_to_fault(visited):
     assert visited.job.state is JobState.FAILED
     assert listed(visited) == {"output": 2, "errors": 1, "retry": 1}
     assert visited.read("output.jsonl") == 2 * LINE
-    assert (visited.job.staging, visited.job.due_at) == (None, None), "the message says that the answers are kept"
+    assert (visited.job.staging, visited.job.due_at) == (None, None), (
+        "the message says that the answers are kept"
+    )
 
 
 def test_given_up_job_without_lines_has_no_file(visited):

@@ -1,4 +1,7 @@
-"""Visits while others work on the job: split reads its upload, a sweep goes on, another run holds it or fails it."""
+"""Visits while others work on the job.
+
+Split reads its upload, a sweep goes on, another run holds it or fails it.
+"""
 
 from dataclasses import replace
 
@@ -20,12 +23,16 @@ LIMITED = {"max_cost": 1_000}
 READ = {"state": JobState.SPLITTING, "lease_until": T + 45, "due_at": T + 45}
 
 
-# ── while its upload is read ─────────────────────────────────────────────────────────────────────────────────────────
+# ── while its upload is read ──────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
     ("told", "error", "is_told"),
-    [(STATUS_SECONDS, None, True), (STATUS_SECONDS - 1, None, False), (STATUS_SECONDS - 1, REASON, True)],
+    [
+        (STATUS_SECONDS, None, True),
+        (STATUS_SECONDS - 1, None, False),
+        (STATUS_SECONDS - 1, REASON, True),
+    ],
     ids=["after ten seconds", "sooner", "sooner, with an error"],
 )
 def test_status_of_job_being_read_is_told_every_ten_seconds(visited, told, error, is_told):
@@ -40,7 +47,9 @@ def test_status_of_job_being_read_is_told_every_ten_seconds(visited, told, error
 @pytest.mark.parametrize("found", [None, JobState.IN_PROGRESS], ids=["gone", "read meanwhile"])
 def test_job_that_is_read_no_more_is_left_to_next_visit(visited, monkeypatch, found):
     job = visited.hold((1, 0), **READ)
-    monkeypatch.setattr(module, "follow_job_control", lambda *_: found and replace(job, state=found))
+    monkeypatch.setattr(
+        module, "follow_job_control", lambda *_: found and replace(job, state=found)
+    )
 
     assert visited.visit()
 
@@ -74,11 +83,14 @@ def test_job_being_read_fails_once(visited, monkeypatch, error):
     assert bool(failed) is (error is None)
 
 
-# ── while others work on it ──────────────────────────────────────────────────────────────────────────────────────────
+# ── while others work on it ───────────────────────────────────────────────────────────────────────
 
 
 def test_visit_says_that_another_run_holds_job(visited):
-    """Even if there is nothing new to see: that run may not have seen the batch that was finished last."""
+    """Even if there is nothing new to see.
+
+    That run may not have seen the batch that was finished last.
+    """
     visited.hold((1, 0), None, lease_until=T + 1, due_at=T + 1, status_at=T)
 
     assert visited.visit() is False
@@ -106,7 +118,7 @@ def test_job_that_another_run_failed_goes_on(visited, monkeypatch):
     assert visited.job.status_at == T
 
 
-# ── when the next one is ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── when the next one is ──────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,7 @@
-"""The client of the API against servers that misbehave below HTTP. On sockets of this machine, without moto."""
+"""The client of the API against servers that misbehave below HTTP.
+
+On sockets of this machine, without moto.
+"""
 
 import contextlib
 import datetime as dt
@@ -23,7 +26,10 @@ from shared.workers_ai.transports import Credentials, rest
 MODEL = "@cf/baai/bge-small-en-v1.5"
 BODY = b'{"requests":[{"text":"a"}]}'
 ANSWER = b'{"success":true,"result":{"status":"queued","request_id":"id-1"}}'
-REPLY = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(ANSWER), ANSWER)
+REPLY = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (
+    len(ANSWER),
+    ANSWER,
+)
 FAR = 30.0
 """Seconds that no test lasts, unless what it tests does not work."""
 
@@ -85,12 +91,16 @@ def submit(api, seconds=FAR):
 
 
 def test_submit_never_reuses_old_connection(serving):
-    """As after Lambda has frozen the process: the first call's connection is still open here, and gone over there."""
+    """As after Lambda has frozen the process.
+
+    The first call's connection is still open here, and gone over there.
+    """
 
     def serve_once_then_drop(server, connection):
         if server.read_request(connection):
             connection.sendall(REPLY)
-        server.read_request(connection)  # and closes without an answer: nobody can know whether it was carried out
+        # and closes without an answer: nobody can know whether it was carried out
+        server.read_request(connection)
 
     server = serving(serve_once_then_drop)
     api = server.client()
@@ -128,13 +138,20 @@ def tls(tmp_path):
         x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
         .not_valid_before(now - dt.timedelta(days=1))
         .not_valid_after(now + dt.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(
+            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]),
+            critical=False,
+        )
         .sign(key, hashes.SHA256())
     )
     pem = tmp_path / "both.pem"
     pem.write_bytes(
         certificate.public_bytes(serialization.Encoding.PEM)
-        + key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        + key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
     )
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(pem)
@@ -153,7 +170,9 @@ def test_post_over_tls_ends_at_its_deadline_too(serving, serve, tls, monkeypatch
     server = serving(serve_tls)
     api = server.client()
     api.http = http_client(httpx.HTTPTransport(verify=at_client))
-    api.transport = replace(api.transport, run_url=api.transport.run_url.replace("http://", "https://"))
+    api.transport = replace(
+        api.transport, run_url=api.transport.run_url.replace("http://", "https://")
+    )
     began = time.monotonic()
 
     assert isinstance(submit(api, seconds=0.5), OutcomeUnknown)
@@ -203,7 +222,9 @@ def test_what_connects_after_its_deadline_is_not_sent(serving, monkeypatch):
 
     monkeypatch.setattr(socket, "create_connection", slowly)
 
-    assert submit(server.client(), seconds=0.3) == Rejected(0, None, "no connection: ConnectTimeout")
+    assert submit(server.client(), seconds=0.3) == Rejected(
+        0, None, "no connection: ConnectTimeout"
+    )
     assert server.requests == 0
 
 

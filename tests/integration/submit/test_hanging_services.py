@@ -1,6 +1,9 @@
-"""AWS services that accept a connection and never answer, after the API has accepted a batch; and busy ones.
+"""AWS services that accept a connection and never answer, after the API has accepted a batch.
 
-With the functions' own clients, whose waits are cut to tenths of a second, on sockets of this machine.
+And busy ones.
+
+With the functions' own clients, whose waits are cut to tenths of a second, on sockets of this
+machine.
 """
 
 import dataclasses
@@ -74,7 +77,10 @@ class Kept:
 
 @pytest.fixture
 def begin(black_hole, monkeypatch):
-    """Gives the functions' own services, with each AWS service at the black hole; another store if wanted."""
+    """Gives the functions' own services, with each AWS service at the black hole.
+
+    Another store if wanted.
+    """
     for name, value in {
         **default_variables(),
         "AWS_ACCESS_KEY_ID": "test",
@@ -95,7 +101,9 @@ def begin(black_hole, monkeypatch):
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(composition, "QUICK_CALLS", Waits(0.5, 0.2, TRIES))
     monkeypatch.setattr(composition, "OBJECT_CALLS", Waits(0.5, 0.2, TRIES))
-    monkeypatch.setattr(botocore.endpoint, "time", types.SimpleNamespace(sleep=lambda seconds: None))
+    monkeypatch.setattr(
+        botocore.endpoint, "time", types.SimpleNamespace(sleep=lambda seconds: None)
+    )
     composition.services.cache_clear()
     yield composition.services
     composition.services.cache_clear()
@@ -111,7 +119,10 @@ def test_receipt_is_written_while_table_hangs(begin, black_hole, ends):
     services = dataclasses.replace(begin(), store=Kept())
     tried = []
     write = services.store.put_if_absent
-    services.store.put_if_absent = lambda key, body: (tried.append(len(black_hole.held)), write(key, body))[1]
+    services.store.put_if_absent = lambda key, body: (
+        tried.append(len(black_hole.held)),
+        write(key, body),
+    )[1]
 
     send._Submit(Invocation(services, ends), JOB, BATCH, Permit(), 5.0).record("id-1")
 
@@ -162,14 +173,26 @@ def test_secret_that_hangs_is_given_up(begin, black_hole):
 
 
 BUSY = {
-    "S3": (503, b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"),
-    "S3 within": (500, b"<Error><Code>InternalError</Code><Message>We encountered an error.</Message></Error>"),
-    "DynamoDB": (400, b'{"__type":"com.amazonaws.dynamodb.v20120810#ProvisionedThroughputExceededException"}'),
+    "S3": (
+        503,
+        b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>",
+    ),
+    "S3 within": (
+        500,
+        b"<Error><Code>InternalError</Code><Message>We encountered an error.</Message></Error>",
+    ),
+    "DynamoDB": (
+        400,
+        b'{"__type":"com.amazonaws.dynamodb.v20120810#ProvisionedThroughputExceededException"}',
+    ),
 }
 
 
 def answer_from(client, answers):
-    """Have each call of a client answered by the next of these pairs of status and body; the number of calls."""
+    """Have each call of a client answered by the next of these pairs of status and body.
+
+    The number of calls.
+    """
     made = []
 
     def answer(request, **_):
@@ -209,7 +232,9 @@ def test_service_that_stays_busy_is_given_up(begin):
 
 def test_call_that_is_wrong_is_made_once(begin):
     services = begin()
-    made = answer_from(services.store.client, [(403, b"<Error><Code>AccessDenied</Code></Error>")] * 20)
+    made = answer_from(
+        services.store.client, [(403, b"<Error><Code>AccessDenied</Code></Error>")] * 20
+    )
 
     with pytest.raises(StorageError, match="AccessDenied"):
         services.store.put("a", b"content")

@@ -1,4 +1,7 @@
-"""Submits of a stack with several API tokens: when another one gets the batch, and when none is left for it."""
+"""Submits of a stack with several API tokens.
+
+When another one gets the batch, and when none is left for it.
+"""
 
 from dataclasses import replace
 
@@ -66,7 +69,10 @@ def test_batch_whose_model_every_account_has_refused_is_not_sent(begin):
 
 @pytest.mark.parametrize("paused", [True, False])
 def test_secret_is_read_again_only_if_all_tokens_are_paused(begin, monkeypatch, paused):
-    """One may have been added; while they have merely no calls left, each reading would cost for nothing."""
+    """One may have been added.
+
+    While they have merely no calls left, each reading would cost for nothing.
+    """
     at, read_at = begin(FIRST), []
     monkeypatch.setattr(at.services.tokens, "is_changed", read_at.append)
     at.permit = Denied(T + 40, paused)

@@ -28,7 +28,10 @@ from tests.support.doubles.submitting import BODY, FIRST_ASK, Submitting
 DUE = replace(READY, body_size=len(BODY))
 ACCEPTED = (Submission("earlier", 1, T - 900),)
 ANEW = replace(DUE, submissions=ACCEPTED, ready_at=T - 300)
-"""It was accepted, its answer never came, and it waits to be accepted once more; its id is polled now and then."""
+"""It was accepted, its answer never came, and it waits to be accepted once more.
+
+Its id is polled now and then.
+"""
 OVER = JobControl("v", cancelled=CANCEL)
 PAUSED = JobControl("v", held_since=T - 60)
 DAY = 86_400
@@ -47,7 +50,7 @@ def begin(table, monkeypatch):
     return make
 
 
-# ── what is sent ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── what is sent ──────────────────────────────────────────────────────────────────────────────────
 
 
 def test_batch_is_sent_under_outlasting_lease(begin):
@@ -57,13 +60,22 @@ def test_batch_is_sent_under_outlasting_lease(begin):
 
     assert at.posts == [(M2M, BODY, 60.0)]
     assert at.at_post == replace(
-        DUE, state=BatchState.SUBMITTING, attempt=5, claims=3, fence=T + 230, due_at=T + 230, work=DueKind.POLL
+        DUE,
+        state=BatchState.SUBMITTING,
+        attempt=5,
+        claims=3,
+        fence=T + 230,
+        due_at=T + 230,
+        work=DueKind.POLL,
     )
     assert at.batch.state is BatchState.QUEUED
 
 
 def test_two_with_one_deadline_have_leases_of_their_own(begin, monkeypatch):
-    """One whose claim's answer was lost undoes the claim under this lease, and must not find the other's."""
+    """One whose claim's answer was lost undoes the claim under this lease.
+
+    And must not find the other's.
+    """
     fences = []
     for own in (0.25, -0.25):
         at = begin()
@@ -118,7 +130,11 @@ def test_late_post_ends_in_time_for_outcome(begin, monkeypatch):
     at = begin()
     at.ends = T + 110
     real = at.ledger.begin_submit
-    monkeypatch.setattr(at.ledger, "begin_submit", lambda *given, **told: (real(*given, **told), at.pass_time(20))[0])
+    monkeypatch.setattr(
+        at.ledger,
+        "begin_submit",
+        lambda *given, **told: (real(*given, **told), at.pass_time(20))[0],
+    )
 
     at.run()
 
@@ -144,7 +160,9 @@ def test_batch_with_expired_lease_is_sent(begin):
     assert at.batch.unknowable == 0
 
 
-@pytest.mark.parametrize(("wait", "slept", "delay"), [(0.6, 0.6, 0), (1.25, 0.25, 1), (2.0, 0, 2.0), (2.2, 0, 2.2)])
+@pytest.mark.parametrize(
+    ("wait", "slept", "delay"), [(0.6, 0.6, 0), (1.25, 0.25, 1), (2.0, 0, 2.0), (2.2, 0, 2.2)]
+)
 def test_first_poll_of_quick_model_comes_to_the_tenth(begin, monkeypatch, wait, slept, delay):
     at = begin()
     monkeypatch.setattr(at.services.times, "first_poll", lambda *_: wait)
@@ -157,7 +175,13 @@ def test_first_poll_of_quick_model_comes_to_the_tenth(begin, monkeypatch, wait, 
 
 @pytest.mark.parametrize(
     ("left", "reading", "wait"),
-    [(None, 0, FIRST_ASK), (FIRST_ASK + 1, 0, FIRST_ASK), (20.0, 0, 20.0), (20.0, 5, 15.0), (3.0, 5, 0.0)],
+    [
+        (None, 0, FIRST_ASK),
+        (FIRST_ASK + 1, 0, FIRST_ASK),
+        (20.0, 0, 20.0),
+        (20.0, 5, 15.0),
+        (3.0, 5, 0.0),
+    ],
     ids=["no deadline", "a later one", "an earlier one", "when it is sent", "over when it is sent"],
 )
 def test_first_poll_is_not_after_deadline(begin, monkeypatch, left, reading, wait):
@@ -171,7 +195,7 @@ def test_first_poll_is_not_after_deadline(begin, monkeypatch, left, reading, wai
     assert at.batch.due_at == T + reading + wait + POLL_GRACE_SECONDS
 
 
-# ── what is left alone ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── what is left alone ────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("gone", ["job_item", "item"])
@@ -208,7 +232,9 @@ def test_batch_not_waiting_for_submit_is_left_alone(begin, batch, told):
     assert at.messages == ([(PollMessage(((JOB.job_id, "00000000"),)), 0)] if told else [])
 
 
-@pytest.mark.parametrize(("due_in", "is_sent"), [(MAX_AHEAD_SECONDS, True), (MAX_AHEAD_SECONDS + 1, False)])
+@pytest.mark.parametrize(
+    ("due_in", "is_sent"), [(MAX_AHEAD_SECONDS, True), (MAX_AHEAD_SECONDS + 1, False)]
+)
 def test_batch_that_waits_is_not_sent_by_message(begin, due_in, is_sent):
     """Its message was delivered before, and failed: it would use up the tries of days in hours."""
     at = begin(replace(DUE, due_at=T + due_in))
@@ -218,7 +244,7 @@ def test_batch_that_waits_is_not_sent_by_message(begin, due_in, is_sent):
     assert bool(at.posts) is is_sent
 
 
-# ── what ends unsent ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── what ends unsent ──────────────────────────────────────────────────────────────────────────────
 
 
 STOPPED = "Not sent, because the job was stopped: "
@@ -228,7 +254,11 @@ OLD = replace(DUE, created_at=T - MAX_SECONDS_TO_ACCEPTANCE)
 @pytest.mark.parametrize(
     ("job", "batch", "ending"),
     [
-        ({"error": replace(REASON, said="key")}, DUE, ErrorDetail("rejected", f"{STOPPED}the reason", "key")),
+        (
+            {"error": replace(REASON, said="key")},
+            DUE,
+            ErrorDetail("rejected", f"{STOPPED}the reason", "key"),
+        ),
         ({"error": TOO_OLD_CODE}, DUE, ErrorDetail("expired", STOPPED + TOO_OLD_CODE.message)),
         ({"deadline_at": T}, DUE, PAST_DEADLINE),
         ({"deadline_at": T + 1}, DUE, None),
@@ -237,7 +267,9 @@ OLD = replace(DUE, created_at=T - MAX_SECONDS_TO_ACCEPTANCE)
         (
             {},
             replace(DUE, claims=MAX_CLAIMS + 1),
-            ErrorDetail("internal", "Dropbatch could not submit this batch; see the submit function's log."),
+            ErrorDetail(
+                "internal", "Dropbatch could not submit this batch; see the submit function's log."
+            ),
         ),
         ({}, replace(DUE, claims=MAX_CLAIMS), None),
         ({}, OLD, None),
@@ -250,7 +282,14 @@ OLD = replace(DUE, created_at=T - MAX_SECONDS_TO_ACCEPTANCE)
     ],
     ids=[
         *("the job's error", "the job is too old", "its deadline", "before its deadline"),
-        *("cancelled", "not cancelled", "claimed too often", "claimed often", "waits a week", "waits longer"),
+        *(
+            "cancelled",
+            "not cancelled",
+            "claimed too often",
+            "claimed often",
+            "waits a week",
+            "waits longer",
+        ),
         "paused meanwhile",
     ],
 )
@@ -284,7 +323,7 @@ def test_batch_with_id_is_polled_instead_of_ended(begin):
     assert at.messages == []
 
 
-# ── what waits ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── what waits ────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -313,7 +352,11 @@ QUEUED = {"state": BatchState.QUEUED, "work": DueKind.POLL, "due_at": T + 40}
     ("batch", "paused", "changes"),
     [
         (replace(DUE, paused=2.0), False, {"due_at": T + 40}),
-        (replace(DUE, created_at=T - 60, paused=2.0, claims=3), True, {"due_at": T + 40, "paused": 42.0, "claims": 0}),
+        (
+            replace(DUE, created_at=T - 60, paused=2.0, claims=3),
+            True,
+            {"due_at": T + 40, "paused": 42.0, "claims": 0},
+        ),
         (replace(DUE, ready_at=T - 900), True, {"due_at": T + 40, "paused": 40.0}),
         (ANEW, False, {"due_at": T + 40}),
         (replace(ANEW, ready_at=T - 301), False, QUEUED),
@@ -339,7 +382,10 @@ def probe(reason, step=15.0):
 
 @pytest.mark.parametrize(("step", "wait"), [(15.0, 30.0), (149.0, 298.0), (151.0, 300.0)])
 def test_silent_api_gets_no_submits(begin, step, wait):
-    """While even the free call gets no answer, nothing is sent, and it is tried less and less often."""
+    """While even the free call gets no answer, nothing is sent.
+
+    And it is tried less and less often.
+    """
     at = begin()
     at.permit, at.token = probe(PauseReason.OUTAGE, step), TokenState.UNKNOWN
 

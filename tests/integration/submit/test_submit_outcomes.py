@@ -1,6 +1,9 @@
-"""What the reply to a submit leads to, for the batch, for its job and for later calls; and what a dead submit left.
+"""What the reply to a submit leads to, for the batch, for its job and for later calls.
 
-Which batch is submitted at all: test_submit_batch.py. Outcomes that are unknown or doubtful: test_uncertain_submits.py.
+And what a dead submit left.
+
+Which batch is submitted at all: test_submit_batch.py. Outcomes that are unknown or doubtful:
+test_uncertain_submits.py.
 """
 
 import math
@@ -31,14 +34,19 @@ REFUSED = "Workers AI refused this request"
 
 @pytest.fixture
 def begin(table, monkeypatch):
-    """The submit function with a job and a batch to work on; a time within bounds is always their middle."""
+    """The submit function with a job and a batch to work on.
+
+    A time within bounds is always their middle.
+    """
     return partial(begun, table, monkeypatch)
 
 
 @pytest.mark.parametrize("sendable", [2, 1])
 def test_content_refused_at_a_second_submit_ends_no_id(begin, sendable):
     """The first id was paid for, and may still return the answer."""
-    batch = replace(DUE, submissions=(Submission("earlier", 1, T - 90_000),), ready_at=T - 60, sendable=sendable)
+    batch = replace(
+        DUE, submissions=(Submission("earlier", 1, T - 90_000),), ready_at=T - 60, sendable=sendable
+    )
     at = begin(batch, Rejected(400, 5006, "", enveloped=True))
 
     at.run()
@@ -48,10 +56,12 @@ def test_content_refused_at_a_second_submit_ends_no_id(begin, sendable):
     assert at.batch == sent(batch, **polled, ending_if_unanswered=reason)
 
 
-# ── accepted ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── accepted ──────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(("number", "due_in", "by_message"), [("00000049", 40, True), ("00000050", 30, False)])
+@pytest.mark.parametrize(
+    ("number", "due_in", "by_message"), [("00000049", 40, True), ("00000050", 30, False)]
+)
 def test_accepted_batch_is_polled(begin, number, due_in, by_message):
     """The tick leaves the message a grace of ten seconds."""
     batch = replace(DUE, number=number, round=2, round_size=5, refusals=3, calls_fail_since=T - 60)
@@ -60,7 +70,12 @@ def test_accepted_batch_is_polled(begin, number, due_in, by_message):
 
     at.run()
 
-    accepted = {"submissions": (Submission("id", 2, T, 2),), "paused": 0.0, "refusals": 0, "calls_fail_since": 0.0}
+    accepted = {
+        "submissions": (Submission("id", 2, T, 2),),
+        "paused": 0.0,
+        "refusals": 0,
+        "calls_fail_since": 0.0,
+    }
     queued = {"state": BatchState.QUEUED, "work": DueKind.POLL, "due_at": T + due_in}
     assert at.batch == sent(batch, **queued, **accepted)
     assert at.messages == ([(PollMessage(((JOB.job_id, number),)), 30.0)] if by_message else [])
@@ -83,7 +98,9 @@ def test_immediate_answer_is_collected_in_same_call(begin):
 def test_answered_probe_lifts_pause(begin, reply):
     """It lifts what it probed and clears a lasting error."""
     at = begin(
-        replace(DUE, calls_fail_since=T - 60), reply, lasting_error=LastingError(500, T - 60, T - 9, polling=False)
+        replace(DUE, calls_fail_since=T - 60),
+        reply,
+        lasting_error=LastingError(500, T - 60, T - 9, polling=False),
     )
     at.permit = PERMIT
 
@@ -111,7 +128,8 @@ def failing(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("table_fails", "receipt_fails", "puts"), [(0, 0, 0), (1, 0, 1), (2, 0, 1), (2, 1, 2), (3, 2, 3)]
+    ("table_fails", "receipt_fails", "puts"),
+    [(0, 0, 0), (1, 0, 1), (2, 0, 1), (2, 1, 2), (3, 2, 3)],
 )
 def test_untaken_acceptance_is_written_to_receipt(begin, failing, table_fails, receipt_fails, puts):
     at = begin()
@@ -132,7 +150,9 @@ def test_receipt_remains_if_table_never_recovers(begin, failing, caplog):
     at.run()
 
     assert at.batch.state is BatchState.SUBMITTING
-    assert msgspec.json.decode(at.objects[at.key("receipt-2")], type=Submission) == Submission("id", 2, T)
+    assert msgspec.json.decode(at.objects[at.key("receipt-2")], type=Submission) == Submission(
+        "id", 2, T
+    )
     assert at.messages == []
     assert "request_id not recorded" in caplog.text
 
@@ -148,14 +168,19 @@ def test_late_acceptance_leaves_only_receipt(begin, monkeypatch):
     assert at.counted == ["SubmitCalls"]
 
 
-# ── rejected ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── rejected ──────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
     ("reply", "batch", "budget_call", "changes"),
     [
         (told(429, 3040), DUE, ("delay_model", M2M, T, "3040"), {"due_at": T + 27.5}),
-        (Rejected(429, None, "", 33.0), DUE, ("limit_rate", T, 33.0), {"due_at": T + 45, "paused": 47.0}),
+        (
+            Rejected(429, None, "", 33.0),
+            DUE,
+            ("limit_rate", T, 33.0),
+            {"due_at": T + 45, "paused": 47.0},
+        ),
         (told(400, 3036), DUE, ("pause", QUOTA, T, "3036"), {"due_at": T + 2, "paused": 4.0}),
         (told(401, None), DUE, ("pause", TOKEN, T, "401"), {"due_at": T + 2, "paused": 4.0}),
         (told(402, 2021), DUE, ("pause", CREDITS, T, "2021"), {"due_at": T + 2, "paused": 4.0}),
@@ -173,23 +198,40 @@ def test_late_acceptance_leaves_only_receipt(begin, monkeypatch):
             None,
             {"due_at": T + 80, "refusals": 4, "calls_fail_since": T - 9, "doubtful": 1},
         ),
-        (Rejected(0, None, ""), FAILING, None, {"due_at": T + 80, "refusals": 4, "calls_fail_since": T - 9}),
+        (
+            Rejected(0, None, ""),
+            FAILING,
+            None,
+            {"due_at": T + 80, "refusals": 4, "calls_fail_since": T - 9},
+        ),
     ],
     ids=[
-        *("the model waits", "all wait", "the quota is spent", "the token is refused", "no credits", "a spend limit"),
+        *(
+            "the model waits",
+            "all wait",
+            "the quota is spent",
+            "the token is refused",
+            "no credits",
+            "a spend limit",
+        ),
         *("an error", "a server's error", "a page", "no connection"),
     ],
 )
 def test_rejected_batch_waits_as_its_rejection_says(begin, reply, batch, budget_call, changes):
     at = begin(batch, reply)
-    expected = budget_call and (*budget_call, *(() if budget_call[0] == "limit_rate" else (at.permit,)))
+    expected = budget_call and (
+        *budget_call,
+        *(() if budget_call[0] == "limit_rate" else (at.permit,)),
+    )
 
     at.run()
 
     assert at.budget_calls[1:] == ([expected] if expected else [])
     assert at.batch == sent(batch, **changes)
     assert at.messages == []
-    assert (at.left.earliest() == math.inf) is ("pause" in str(budget_call)), "who lifts a pause has it looked at"
+    assert (at.left.earliest() == math.inf) is ("pause" in str(budget_call)), (
+        "who lifts a pause has it looked at"
+    )
 
 
 @pytest.mark.parametrize(
@@ -233,7 +275,10 @@ def test_unusable_model_fails_job_and_batch(begin, status, code, named):
     ("batch", "changes"),
     [
         (DUE, {"isolating": ErrorDetail("rejected", f"{REFUSED} (5006)"), "cause": "5006"}),
-        (replace(DUE, sendable=1), {"ending": ErrorDetail("rejected", f"{REFUSED} (5006)"), "cause": "5006"}),
+        (
+            replace(DUE, sendable=1),
+            {"ending": ErrorDetail("rejected", f"{REFUSED} (5006)"), "cause": "5006"},
+        ),
         (
             replace(DUE, sendable=1, round=1, round_size=5),
             {"ending": ErrorDetail("inference_failed", f"{REFUSED} (5006)")},
@@ -261,7 +306,15 @@ def test_refused_content_is_isolated(begin, batch, changes):
         (Failed(None, "its words"), "failed", REFUSED, "its words"),
         (Failed(3030, "its words"), "3030", f"{REFUSED} (3030)", "its words"),
     ],
-    ids=["by status", "a proxy's", "a guardrail's", "by code", "the firewall's", "failed", "failed with a code"],
+    ids=[
+        "by status",
+        "a proxy's",
+        "a guardrail's",
+        "by code",
+        "the firewall's",
+        "failed",
+        "failed with a code",
+    ],
 )
 def test_rejection_has_code_and_sources_message(begin, reply, cause, words, said):
     at = begin(reply=reply)
@@ -307,20 +360,31 @@ def test_rejected_probe_may_end_pause(begin, reason, status, code, is_over):
 
 @pytest.mark.parametrize(
     ("reply", "times"),
-    [(told(500, 10013), 1), (told(500, 3003), 1), (told(502, 3030), 1), (told(408, None), 1), (told(400, 3003), 0)],
+    [
+        (told(500, 10013), 1),
+        (told(500, 3003), 1),
+        (told(502, 3030), 1),
+        (told(408, None), 1),
+        (told(400, 3003), 0),
+    ],
 )
 def test_outage_goes_on_if_its_probe_is_answered_like_a_lost_one(begin, reply, times):
-    """Whatever the code blames: each such answer makes the next probe later, or probes would go on at short times."""
+    """Whatever the code blames.
+
+    Each such answer makes the next probe later, or probes would go on at short times.
+    """
     at = begin(reply=reply)
     at.permit = Permit(Pause(OUTAGE, "nonce", T - 60, T, 15.0))
 
     at.run()
 
     code = str(reply.code or reply.status)
-    assert [call for call in at.budget_calls if call[0] == "pause"] == [("pause", OUTAGE, T, code, at.permit)] * times
+    assert [call for call in at.budget_calls if call[0] == "pause"] == [
+        ("pause", OUTAGE, T, code, at.permit)
+    ] * times
 
 
-# ── what a dead submit left ──────────────────────────────────────────────────────────────────────────────────────────
+# ── what a dead submit left ───────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(("fence", "is_settled"), [(T - 1, True), (T, True), (T + 1, False)])
@@ -337,7 +401,11 @@ def test_submit_counts_as_dead_once_its_lease_is_over(begin, fence, is_settled):
 @pytest.mark.parametrize(
     ("left", "content", "submission"),
     [
-        ("receipt-1", msgspec.json.encode(Submission("id", 1, T - 99, 2)), Submission("id", 1, T - 99, 2)),
+        (
+            "receipt-1",
+            msgspec.json.encode(Submission("id", 1, T - 99, 2)),
+            Submission("id", 1, T - 99, 2),
+        ),
         ("raw-1-0", b"the answer", Submission("", 1, T, 2)),
     ],
     ids=["a receipt", "an answer"],
@@ -362,7 +430,10 @@ def test_dead_submit_without_trace_is_unknown_outcome(begin):
 
     at.run()
 
-    assert at.budget_calls[:2] == [("pause", OUTAGE, T - 30, "no answer", Permit()), ("permit", M2M, T, False)]
+    assert at.budget_calls[:2] == [
+        ("pause", OUTAGE, T - 30, "no answer", Permit()),
+        ("permit", M2M, T, False),
+    ]
     assert (at.at_post.attempt, at.at_post.unknowable) == (2, 1)
     assert at.counted == ["AmbiguousSubmits", "SubmitCalls", "BatchesAccepted"]
 
@@ -372,7 +443,9 @@ def test_second_dead_submit_ends_batch(begin):
 
     at.run()
 
-    assert at.batch == replace(DIED, state=BatchState.READY, ending=UNKNOWN, work=DueKind.POLL, unknowable=2)
+    assert at.batch == replace(
+        DIED, state=BatchState.READY, ending=UNKNOWN, work=DueKind.POLL, unknowable=2
+    )
     assert at.posts == []
     assert at.messages == [(MESSAGE, 0)]
 

@@ -1,15 +1,18 @@
-"""Submits that the API may have accepted although it gave no id: a lost reply, or an error that proves nothing."""
+"""Submits that the API may have accepted although it gave no id.
+
+A lost reply, or an error that proves nothing.
+"""
 
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 
 import pytest
+from shared.events.search import REQUEST_ID
 
 from functions.submit.outcomes.unproven import UnprovenSubmit
 from shared.aws.queues import PollMessage
 from shared.events.control_item import Subscription
-from shared.events.search import REQUEST_ID
 from shared.invocation import Invocation
 from shared.models import BatchState, DueKind, Looking, Submission
 from shared.pacing.controls import Pause, PauseReason, Permit
@@ -26,7 +29,10 @@ LOOKED_FOR = replace(SUBMITTING, attempt=1, looking=Looking(T - 60, T - 90, T - 
 
 @pytest.fixture
 def begin(table, monkeypatch):
-    """The submit function with a job and a batch to work on; a time within bounds is always their middle."""
+    """The submit function with a job and a batch to work on.
+
+    A time within bounds is always their middle.
+    """
     return partial(begun, table, monkeypatch)
 
 
@@ -69,8 +75,16 @@ def test_outage_names_status_of_doubtful_reply_without_code(begin):
             {"doubts": 2, "unknowable": 1},
             {"ending": UNKNOWN, "work": DueKind.POLL, "due_at": T, "unknowable": 2},
         ),
-        ("fail", {"doubts": 2}, {"ending": UNKNOWN, "work": DueKind.POLL, "due_at": T, "unknowable": 1}),
-        ("fail", {"doubts": 1}, {"due_at": T + 10, "refusals": 1, "calls_fail_since": T, "doubtful": 6, "doubts": 2}),
+        (
+            "fail",
+            {"doubts": 2},
+            {"ending": UNKNOWN, "work": DueKind.POLL, "due_at": T, "unknowable": 1},
+        ),
+        (
+            "fail",
+            {"doubts": 1},
+            {"due_at": T + 10, "refusals": 1, "calls_fail_since": T, "doubtful": 6, "doubts": 2},
+        ),
     ],
 )
 def test_third_doubtful_outcome_is_unknown(begin, status, setting, before, changes):
@@ -134,7 +148,7 @@ def test_batch_with_id_is_polled_after_last_submit(begin):
     assert at.batch == sent(batch, **polled, ending_if_unanswered=UNKNOWN, unknowable=2)
 
 
-# ── submits that are looked for ──────────────────────────────────────────────────────────────────────────────────────
+# ── submits that are looked for ───────────────────────────────────────────────────────────────────
 
 
 def test_submit_that_was_found_is_polled_by_message(begin):
@@ -163,18 +177,30 @@ def test_submit_that_another_looks_for_is_left(begin, monkeypatch):
 def test_doubtful_submit_that_is_not_found_is_counted_once_more(begin, doubts):
     """An invocation with more time would submit it at once."""
     looking = replace(LOOKED_FOR.looking, doubtful=True, doubts=doubts)
-    at = begin(replace(LOOKED_FOR, looking=looking, refusals=2, doubtful=3, doubts=1, calls_fail_since=T - 90))
+    at = begin(
+        replace(
+            LOOKED_FOR, looking=looking, refusals=2, doubtful=3, doubts=1, calls_fail_since=T - 90
+        )
+    )
     at.ends = T + 60
 
     at.run()
 
-    assert (at.batch.state, at.batch.due_at, at.batch.calls_fail_since) == (BatchState.READY, T, T - 90)
+    assert (at.batch.state, at.batch.due_at, at.batch.calls_fail_since) == (
+        BatchState.READY,
+        T,
+        T - 90,
+    )
     assert (at.batch.refusals, at.batch.doubtful, at.batch.doubts) == (3, 4, 1 + doubts)
 
 
 @pytest.mark.parametrize(
     ("markers", "reply", "is_looked_for"),
-    [(("~db1.",), told(503, 10013), True), ((), told(503, 10013), False), (("~db1.",), NOT_SENT, False)],
+    [
+        (("~db1.",), told(503, 10013), True),
+        ((), told(503, 10013), False),
+        (("~db1.",), NOT_SENT, False),
+    ],
     ids=["a server's error", "without a marker", "it could not be sent"],
 )
 def test_refused_submit_is_looked_for_if_it_may_be_found(begin, markers, reply, is_looked_for):
@@ -190,6 +216,12 @@ def test_refused_submit_is_looked_for_if_it_may_be_found(begin, markers, reply, 
 
 def events_that_come():
     """Events of a stack that is subscribed to the job's model, and whose queue is read."""
-    state = SimpleNamespace(subscriptions={M2M: Subscription("id")}, will_pull=lambda now: True, pulled_at=T)
-    item = SimpleNamespace(recent=lambda now: state, look_until=lambda at: None, expect_pull=lambda at, now: None)
-    return SimpleNamespace(item=item, coming=SimpleNamespace(may_come=lambda model, pulled_at, now: True))
+    state = SimpleNamespace(
+        subscriptions={M2M: Subscription("id")}, will_pull=lambda now: True, pulled_at=T
+    )
+    item = SimpleNamespace(
+        recent=lambda now: state, look_until=lambda at: None, expect_pull=lambda at, now: None
+    )
+    return SimpleNamespace(
+        item=item, coming=SimpleNamespace(may_come=lambda model, pulled_at, now: True)
+    )

@@ -1,4 +1,7 @@
-"""What a failed first deployment leaves behind: the table, protected as it is, which the next `make deploy` deletes."""
+"""What a failed first deployment leaves behind.
+
+The table, protected as it is, which the next `make deploy` deletes.
+"""
 
 import boto3
 import pytest

@@ -1,11 +1,15 @@
-"""Each row of the design's table of replies, on the whole path and over every transport that can carry it."""
+"""Each row of the design's table of replies.
+
+On the whole path and over every transport that can carry it.
+"""
 
 import pytest
 
 from tests.support.aws.resources import WAYS
 
 NOT_OVER_AN_OLDER_WORKER = (
-    # `retry-after`, the HTTP status of an unknown code, and replies that are no JSON stay behind such a binding.
+    # `retry-after`, the HTTP status of an unknown code, and replies that are no JSON stay behind
+    # such a binding.
     "as_long_as_retry_after_says",
     "resumes_automatically[older worker-error-40",
     "resumes_automatically[older worker-redirect",

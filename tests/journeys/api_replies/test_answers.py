@@ -45,8 +45,13 @@ def test_items_missing_for_good_fail_alone(world, api):
     world.settle()
 
     assert codes(world) == [None, "missing_response", None, "missing_response", None]
-    assert [error["request"]["text"] for error in world.lines("errors.jsonl")] == ["hello 1", "hello 3"]
-    assert world.now() - began <= 180, "90 seconds, with what it takes without them, and in steps of a tick"
+    assert [error["request"]["text"] for error in world.lines("errors.jsonl")] == [
+        "hello 1",
+        "hello 3",
+    ]
+    assert world.now() - began <= 180, (
+        "90 seconds, with what it takes without them, and in steps of a tick"
+    )
     assert api.calls["poll"]["200"] <= 4
 
 
@@ -60,7 +65,9 @@ def test_contradicting_answers_are_never_guessed(world, api, kind):
     assert codes(world) == [None, "missing_response", None, "missing_response", None]
 
 
-@pytest.mark.parametrize("form", ["object", "none", *only_slowly("message", "string", "errors", "text")])
+@pytest.mark.parametrize(
+    "form", ["object", "none", *only_slowly("message", "string", "errors", "text")]
+)
 def test_failed_item_fails_its_record_with_api_message(world, api, form):
     api.switch(item_error=form)
     api.inject(Fault(kind="item_fails", items=(2,), code=5001, message="model says no"))
@@ -88,7 +95,10 @@ def test_capacity_failures_end_after_two_retries(world, api):
 
 
 def test_retry_that_is_refused_leaves_first_answers(world, api):
-    api.inject(Fault(kind="item_fails", items=(1,), code=3040), Fault(kind="5006", on="submit", nth=2, times=0))
+    api.inject(
+        Fault(kind="item_fails", items=(1,), code=3040),
+        Fault(kind="5006", on="submit", nth=2, times=0),
+    )
     world.upload_records("a.jsonl", referenced(3), model=M2M)
 
     world.settle()
@@ -101,7 +111,9 @@ def test_retry_that_is_refused_leaves_first_answers(world, api):
 def test_embedding_of_nulls_is_failure(world, api, nested):
     api.switch(nested_result=nested)
     api.inject(Fault(kind="null_vectors", items=(1,)))
-    world.upload_records("a.jsonl", [{"text": f"u{number}"} for number in range(3)], model="@cf/baai/bge-m3")
+    world.upload_records(
+        "a.jsonl", [{"text": f"u{number}"} for number in range(3)], model="@cf/baai/bge-m3"
+    )
 
     world.settle()
 

@@ -47,7 +47,9 @@ def test_upload_is_read_while_batch_is_split(start, api, monkeypatch):
     real = Ledger.create_batch
 
     def only_one_piece(ledger, batch):
-        if len(batch.number) > 8 and any(len(one.number) > 8 for one in ledger.batches(batch.job_id)):
+        if len(batch.number) > 8 and any(
+            len(one.number) > 8 for one in ledger.batches(batch.job_id)
+        ):
             raise StorageError("the table is away")
         return real(ledger, batch)
 
@@ -57,7 +59,9 @@ def test_upload_is_read_while_batch_is_split(start, api, monkeypatch):
         for _ in range(3):
             world.tick()
             world.deliver("PollQueue")
-    assert [item["sk"]["S"] for item in world.items() if "." in item["sk"]["S"]] == ["BATCH#00000000.1"]
+    assert [item["sk"]["S"] for item in world.items() if "." in item["sk"]["S"]] == [
+        "BATCH#00000000.1"
+    ]
     job = world.item()
     body = json.dumps({"do": "split", "job_id": job["job_id"]["S"]})
     world.sqs.send_message(QueueUrl=world.queues["UploadQueue"], MessageBody=body)

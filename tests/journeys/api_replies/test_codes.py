@@ -15,7 +15,9 @@ BGE = "@cf/baai/bge-small-en-v1.5"
         {"kind": "error", "status": 401},
         {"kind": "redirect"},
         {"kind": "error", "status": 403},
-        *only_slowly(*({"kind": code, "status": 403} for code in ("9106", "9109", "6003", "3023", "7003"))),
+        *only_slowly(
+            *({"kind": code, "status": 403} for code in ("9106", "9109", "6003", "3023", "7003"))
+        ),
     ],
     ids=lambda fault: f"{fault['kind']}-{fault.get('status')}",
 )
@@ -36,8 +38,18 @@ def test_credential_error_pauses_and_resumes_automatically(world, api, fault):
     "fault",
     [
         *({"kind": code, "status": 400} for code in ("5007", "7000")),
-        *only_slowly(*({"kind": code, "status": 400} for code in ("3042", "5016", "5018", "3041", "5035", "5005"))),
-        {"kind": "error", "code": 8007, "status": 400, "message": "Model does not support request queuing"},
+        *only_slowly(
+            *(
+                {"kind": code, "status": 400}
+                for code in ("3042", "5016", "5018", "3041", "5035", "5005")
+            )
+        ),
+        {
+            "kind": "error",
+            "code": 8007,
+            "status": 400,
+            "message": "Model does not support request queuing",
+        },
         {"kind": "error", "code": 424242, "status": 410},
     ],
     ids=lambda fault: f"{fault['kind']}-{fault.get('code', '')}",
@@ -50,7 +62,10 @@ def test_unavailable_model_fails_its_whole_job_and_no_other(start, api, fault):
 
     world.settle()
 
-    told = {one["model"]: (one["state"], (one["error"] or {}).get("code")) for one in world.manifests().values()}
+    told = {
+        one["model"]: (one["state"], (one["error"] or {}).get("code"))
+        for one in world.manifests().values()
+    }
     assert told == {M2M: ("failed", "unknown_model"), BGE: ("completed", None)}
     assert submits(api) == 2
 
@@ -59,7 +74,9 @@ def test_deleted_pause_is_over_within_five_minutes(world, api):
     api.inject(Fault(kind="3036", on="submit"))
     world.upload_records("a.jsonl", referenced(3), model=M2M)
     world.deliver_all()
-    world.dynamodb.delete_item(TableName="ledger", Key={"pk": {"S": "CONTROL"}, "sk": {"S": "PAUSE"}})
+    world.dynamodb.delete_item(
+        TableName="ledger", Key={"pk": {"S": "CONTROL"}, "sk": {"S": "PAUSE"}}
+    )
 
     world.settle(minutes=7)
 

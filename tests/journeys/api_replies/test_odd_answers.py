@@ -1,4 +1,7 @@
-"""Answers in forms that nobody documents: what is paid for is used, and what is not there yet is asked for again."""
+"""Answers in forms that nobody documents.
+
+What is paid for is used, and what is not there yet is asked for again.
+"""
 
 import pytest
 

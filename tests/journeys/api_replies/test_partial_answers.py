@@ -1,4 +1,7 @@
-"""Items beside a status that says that the batch still runs, items without numbers, and replies without end."""
+"""Items beside a status that says that the batch still runs, items without numbers.
+
+And replies without end.
+"""
 
 import pytest
 

@@ -50,7 +50,9 @@ def test_batch_without_answers_is_sent_three_times(world, api):
     assert len(world.lines("retry.jsonl")) == 3
 
 
-@pytest.mark.parametrize("switch", [{"request_id_form": "integer"}, {"result_list": True}], ids=["integer", "list"])
+@pytest.mark.parametrize(
+    "switch", [{"request_id_form": "integer"}, {"result_list": True}], ids=["integer", "list"]
+)
 def test_unusual_but_clear_reply_is_billed_once(world, api, switch):
     api.switch(**switch)
     world.upload_records("a.jsonl", referenced(3), model=M2M)
@@ -88,7 +90,10 @@ def test_one_server_error_ends_no_piece(start, api):
 
 @pytest.mark.parametrize("code", [5006, *only_slowly(8007)])
 def test_refusal_of_another_batch_ends_no_running_one(start, api, code):
-    """All records of the second batch are refused one by one; then one poll of the first gets the same code once."""
+    """All records of the second batch are refused one by one.
+
+    Then one poll of the first gets the same code once.
+    """
     api.switch(latency=1_200.0)
     world = start(MAX_REQUESTS_PER_BATCH=8)
     records = referenced(16)
@@ -107,7 +112,10 @@ def test_refusal_of_another_batch_ends_no_running_one(start, api, code):
 
 
 def test_codes_of_an_outage_and_one_refusal_divide_no_running_batch(start, api):
-    """The API fails for every id for four minutes; then each batch gets the same code once as a client's fault."""
+    """The API fails for every id for four minutes.
+
+    Then each batch gets the same code once as a client's fault.
+    """
     api.switch(latency=1_200.0)
     world = start(MAX_REQUESTS_PER_BATCH=8)
     api.inject(Fault(kind="5006", status=500, on="poll", times=0))

@@ -1,4 +1,7 @@
-"""Batches that are submitted twice: an id that was paid for is polled on, whatever becomes of the other."""
+"""Batches that are submitted twice.
+
+An id that was paid for is polled on, whatever becomes of the other.
+"""
 
 import pytest
 
@@ -25,7 +28,10 @@ def test_second_submit_that_comes_to_nothing_gives_up_no_running_id(start, api, 
 
 
 def test_refused_batch_is_divided_once_its_first_id_is_over(start, api):
-    api.inject(Fault(kind="stuck", times=1), Fault(kind="5006", on="submit", nth=2, contains="hello 1", times=0))
+    api.inject(
+        Fault(kind="stuck", times=1),
+        Fault(kind="5006", on="submit", nth=2, contains="hello 1", times=0),
+    )
     world = start(BATCH_DEADLINE_HOURS=1)
     world.upload_records("a.jsonl", referenced(3), model=M2M)
 

@@ -1,17 +1,34 @@
-"""Replies that prove nothing: a submit that was taken all the same, a poll whose code says nothing of its batch."""
+"""Replies that prove nothing.
+
+A submit that was taken all the same, a poll whose code says nothing of its batch.
+"""
 
 import time
 
 import pytest
 
 from local.workers_ai import Fault
-from tests.support.translations import M2M, all_good, codes, greetings, only_slowly, referenced, submits
+from tests.support.translations import (
+    M2M,
+    all_good,
+    codes,
+    greetings,
+    only_slowly,
+    referenced,
+    submits,
+)
 
 HOUR = 3_600
 PAID = [("2021", "credits_spent", "Add credits"), ("2041", "spend_limit", "Raise it")]
 TAKEN = [
     *({"code": 10013}, {"code": 5007, "status": 502}),
-    *({"code": 5001}, {"code": 3007}, {"code": 3046, "status": 502}, {"code": 7010}, {"code": 7000, "status": 500}),
+    *(
+        {"code": 5001},
+        {"code": 3007},
+        {"code": 3046, "status": 502},
+        {"code": 7010},
+        {"code": 7000, "status": 500},
+    ),
 ]
 
 BLAMED = [
@@ -20,10 +37,12 @@ BLAMED = [
 ]
 
 
-# ── submits ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── submits ───────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("fault", [*TAKEN[:2], *only_slowly(*TAKEN[2:])], ids=lambda fault: fault["code"])
+@pytest.mark.parametrize(
+    "fault", [*TAKEN[:2], *only_slowly(*TAKEN[2:])], ids=lambda fault: fault["code"]
+)
 def test_batch_taken_in_spite_of_an_error_is_counted(way, start, api, fault):
     world = start(**way)
     api.inject(Fault(kind="accept_then_error", times=2, **fault))
@@ -59,7 +78,8 @@ def test_pieces_do_not_hide_what_their_batch_cost(start, api):
     """A batch that was split is not listed; what was uncertain about it is in the sums."""
     world = start(MAX_REQUESTS_PER_BATCH=4)
     api.inject(
-        Fault(kind="accept_then_error", code=10013), Fault(kind="5006", on="submit", contains="hello 2", times=0)
+        Fault(kind="accept_then_error", code=10013),
+        Fault(kind="5006", on="submit", contains="hello 2", times=0),
     )
     world.upload_records("a.jsonl", greetings(4), model=M2M)
 
@@ -74,7 +94,10 @@ def test_pieces_do_not_hide_what_their_batch_cost(start, api):
 @pytest.mark.parametrize("fault", BLAMED, ids=lambda fault: fault["code"])
 def test_batch_taken_although_its_request_is_blamed_is_divided_and_counted(start, api, fault):
     world = start(MAX_REQUESTS_PER_BATCH=4)
-    api.inject(Fault(kind="accept_then_error", **fault), Fault(kind="accept_then_error", contains="hello 2", **fault))
+    api.inject(
+        Fault(kind="accept_then_error", **fault),
+        Fault(kind="accept_then_error", contains="hello 2", **fault),
+    )
     world.upload_records("a.jsonl", greetings(4), model=M2M)
 
     world.settle()
@@ -133,15 +156,26 @@ def test_blocked_record_fails_alone(way, start, api, code):
     assert codes(world) == [None, None, "rejected"] + [None] * 5
 
 
-# ── polls ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── polls ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
     "fault",
     [
         {"kind": "2021"},
-        *only_slowly({"kind": "2041"}, {"kind": "7013"}, {"kind": "10013"}, {"kind": "3046"}, {"kind": "5007"}),
-        *only_slowly(*({"kind": "424242", "status": status} for status in (400, 402, 409, 410, 422, 451, 503))),
+        *only_slowly(
+            {"kind": "2041"},
+            {"kind": "7013"},
+            {"kind": "10013"},
+            {"kind": "3046"},
+            {"kind": "5007"},
+        ),
+        *only_slowly(
+            *(
+                {"kind": "424242", "status": status}
+                for status in (400, 402, 409, 410, 422, 451, 503)
+            )
+        ),
     ],
     ids=lambda fault: "-".join(map(str, fault.values())),
 )

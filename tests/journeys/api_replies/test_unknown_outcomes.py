@@ -1,4 +1,7 @@
-"""Submits of which nobody can know whether they were accepted: a lost reply, a death before the receipt."""
+"""Submits of which nobody can know whether they were accepted.
+
+A lost reply, a death before the receipt.
+"""
 
 import json
 import time
@@ -18,7 +21,9 @@ from tests.support.translations import M2M, all_good, codes, only_slowly, refere
 def mortal(api):
     """A world in which a function can die; starts as `start` does."""
     with ExitStack() as kept:
-        yield lambda **settings: kept.enter_context(mortal_world(api, Boundaries(), COMPLETION_EVENTS="no", **settings))
+        yield lambda **settings: kept.enter_context(
+            mortal_world(api, Boundaries(), COMPLETION_EVENTS="no", **settings)
+        )
 
 
 def die_after_the_submit(world):
@@ -69,7 +74,9 @@ def test_request_id_is_found_in_receipt(world, api, monkeypatch):
         world.upload_records("a.jsonl", referenced(3), model=M2M)
         world.deliver("UploadQueue")
         world.deliver("SubmitQueue")
-    assert [key.rpartition("/")[2] for key in world.objects("staging/") if "receipt" in key] == ["receipt-1"]
+    assert [key.rpartition("/")[2] for key in world.objects("staging/") if "receipt" in key] == [
+        "receipt-1"
+    ]
 
     world.settle()
 

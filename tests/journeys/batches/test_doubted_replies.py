@@ -1,4 +1,7 @@
-"""Replies that are not believed at once: one odd poll costs no second submit, and a page pauses nothing."""
+"""Replies that are not believed at once.
+
+One odd poll costs no second submit, and a page pauses nothing.
+"""
 
 import time
 
@@ -25,12 +28,15 @@ ODD_POLLS = [
 ]
 
 
-# ── on a poll ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── on a poll ─────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("fault", ODD_POLLS, ids=named)
 def test_odd_polls_cost_nothing(world, api, fault):
-    """Pages are never an answer, however many come; a code for submits is not believed at its first poll."""
+    """Pages are never an answer, however many come.
+
+    A code for submits is not believed at its first poll.
+    """
     api.inject(Fault(on="poll", times=1 if fault["kind"].isdecimal() else 7, **fault))
     world.upload_records("a.jsonl", greetings(3), model=M2M)
 
@@ -57,7 +63,10 @@ def test_7000_with_refused_token_drops_nothing(world, api):
 
 
 def test_unknown_id_is_believed_only_from_api_itself(world, api):
-    faults = [Fault(kind="error", on="poll", code=10404, status=404), Fault(kind="html", on="poll", status=404)]
+    faults = [
+        Fault(kind="error", on="poll", code=10404, status=404),
+        Fault(kind="html", on="poll", status=404),
+    ]
     api.inject(*(fault for _ in range(4) for fault in faults))
     world.upload_records("a.jsonl", greetings(3), model=M2M)
 
@@ -67,7 +76,7 @@ def test_unknown_id_is_believed_only_from_api_itself(world, api):
     assert len(api.accepted) == 1
 
 
-# ── a firewall on the way to a submit ────────────────────────────────────────────────────────────────────────────────
+# ── a firewall on the way to a submit ─────────────────────────────────────────────────────────────
 
 
 def test_firewall_block_costs_one_record(start, api):
@@ -94,7 +103,9 @@ def test_firewall_block_costs_one_record(start, api):
     assert checks(api) <= 3
 
 
-@pytest.mark.parametrize("fault", [{"kind": "html", "status": 403}, {"kind": "bare", "status": 403}], ids=named)
+@pytest.mark.parametrize(
+    "fault", [{"kind": "html", "status": 403}, {"kind": "bare", "status": 403}], ids=named
+)
 def test_403_page_with_refused_token_is_the_tokens(world, api, fault):
     api.switch(tokens=("new-token",))
     api.inject(Fault(on="submit", **fault))
@@ -112,7 +123,11 @@ def test_403_page_without_free_call_is_retried_later(world, api, monkeypatch):
     real = api.handle
 
     def blocked(method, path, query, headers, body):
-        return page(403) if path.endswith("/models/search") else real(method, path, query, headers, body)
+        return (
+            page(403)
+            if path.endswith("/models/search")
+            else real(method, path, query, headers, body)
+        )
 
     monkeypatch.setattr(api, "handle", blocked)
     api.inject(Fault(kind="html", on="submit", status=403, times=3))

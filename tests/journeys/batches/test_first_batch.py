@@ -15,7 +15,8 @@ from tests.support.translations import M2M, greetings
 
 LATE = SUBMIT_GRACE_SECONDS + 60.0 + TICK_SECONDS
 """Seconds after which a batch is submitted at the latest whose invocation died before it was claimed: it is due, a tick
-comes, and here its message is delivered after the tick."""
+comes, and here its message is delivered after the tick.
+"""
 
 
 def dropped(start, **settings):
@@ -107,7 +108,10 @@ def test_fault_of_its_submit_does_not_fail_the_upload(start, api, monkeypatch):
 
 
 def run_with(boundaries: Boundaries) -> tuple[int, float]:
-    """A job whose upload's invocation may be struck: how often its batch was billed, and seconds until it was."""
+    """A job whose upload's invocation may be struck.
+
+    How often its batch was billed, and seconds until it was.
+    """
     api = WorkersAI(Behaviour(embedder="hash", latency=8.0), now=lambda: time.time())  # noqa: PLW0108 - the clock moves
     with mortal_world(api, boundaries, COMPLETION_EVENTS="no") as world:
         world.reads_and_submits = world.wakes = True
@@ -132,7 +136,8 @@ def test_death_after_cutting_loses_and_doubles_nothing():
 
     found = strike_each([(at, "after") for at in deaths], run_with)
 
-    assert [billed for billed, _ in found] == [1, 1, 1, 2, 1]  # Twice only if its answer was not recorded.
+    # Twice only if its answer was not recorded.
+    assert [billed for billed, _ in found] == [1, 1, 1, 2, 1]
     unclaimed, begun = found[:2], found[3:]
     assert max(seconds for _, seconds in unclaimed) <= LATE
     assert max(seconds for _, seconds in begun) <= 1.0

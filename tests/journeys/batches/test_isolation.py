@@ -1,4 +1,7 @@
-"""Bad records are isolated: only they fail, at a bounded number of submits, and whatever dies on the way."""
+"""Bad records are isolated.
+
+Only they fail, at a bounded number of submits, and whatever dies on the way.
+"""
 
 import time
 from collections import Counter
@@ -22,7 +25,8 @@ M2M = "@cf/meta/m2m100-1.2b"
 def greetings(count, *bad):
     """Requests, some of which the API refuses."""
     return [
-        {"text": f"hello {number}.{' (refused)' * (number in bad)}", "target_lang": "es"} for number in range(count)
+        {"text": f"hello {number}.{' (refused)' * (number in bad)}", "target_lang": "es"}
+        for number in range(count)
     ]
 
 
@@ -37,7 +41,9 @@ def messages(world):
 def batches(world):
     """Items of all batches by number, as the ledger has them."""
     ledger = functions.poll.handler.services().ledger
-    (job_id,) = {item["pk"]["S"][4:] for item in world.items() if item["pk"]["S"].startswith("JOB#")}
+    (job_id,) = {
+        item["pk"]["S"][4:] for item in world.items() if item["pk"]["S"].startswith("JOB#")
+    }
     return {batch.number: batch for batch in ledger.batches(job_id)}
 
 
@@ -51,10 +57,12 @@ def calls(api, kind):
 
 def fails_later(*bad):
     """Batches that hold one of these records fail after they were accepted."""
-    return [Fault(kind="batch_fails", contains=f"hello {number}.", times=0, code=3030) for number in bad]
+    return [
+        Fault(kind="batch_fails", contains=f"hello {number}.", times=0, code=3030) for number in bad
+    ]
 
 
-# ── what it finds, and at what cost ──────────────────────────────────────────────────────────────────────────────────
+# ── what it finds, and at what cost ───────────────────────────────────────────────────────────────
 
 
 SIZES = [
@@ -91,12 +99,16 @@ def test_pieces_go_before_later_batches(start, api):
     world.settle(minutes=60)
 
     assert failed(world) == [3]
-    accepted = {number: batch.submissions[0].at for number, batch in batches(world).items() if batch.submissions}
+    accepted = {
+        number: batch.submissions[0].at
+        for number, batch in batches(world).items()
+        if batch.submissions
+    }
     found = max(at for number, at in accepted.items() if "." in number)
     assert sum(at > found for at in accepted.values()) > 5
 
 
-# ── when every record is bad ─────────────────────────────────────────────────────────────────────────────────────────
+# ── when every record is bad ──────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("later", [False, True], ids=["refused", "failed after acceptance"])
@@ -104,7 +116,11 @@ def test_pieces_go_before_later_batches(start, api):
 def test_records_failing_alike_are_not_tried_alone(start, api, monkeypatch, count, at_once, later):
     monkeypatch.setattr(isolate_batch, "MAX_PIECES", at_once)
     world = start()
-    api.inject(Fault(kind="batch_fails", times=0, code=3030) if later else Fault(kind="5006", on="submit", times=0))
+    api.inject(
+        Fault(kind="batch_fails", times=0, code=3030)
+        if later
+        else Fault(kind="5006", on="submit", times=0)
+    )
     world.upload_records("a.jsonl", greetings(count), model=M2M)
 
     world.settle(minutes=240)
@@ -113,18 +129,27 @@ def test_records_failing_alike_are_not_tried_alone(start, api, monkeypatch, coun
     assert {line["error"]["code"] for line in world.lines()} == {"rejected"}
     assert calls(api, "submit") <= 1 + 3 * at_once
     assert calls(api, "submit") <= 40
-    assert any(message.startswith("Not tried alone, because every request") for message in messages(world))
-    assert world.manifest()["isolation"]["not_tried_alone"] == ["3030 after acceptance" if later else "5006"]
+    assert any(
+        message.startswith("Not tried alone, because every request") for message in messages(world)
+    )
+    assert world.manifest()["isolation"]["not_tried_alone"] == [
+        "3030 after acceptance" if later else "5006"
+    ]
     assert len(world.lines("retry.jsonl")) == count
 
 
-# ── no function calls itself ─────────────────────────────────────────────────────────────────────────────────────────
+# ── no function calls itself ──────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("later", [False, True], ids=["refused", "failed after acceptance"])
-@pytest.mark.parametrize(("count", "at_once"), [(60, 2), pytest.param(8_000, 16, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("count", "at_once"), [(60, 2), pytest.param(8_000, 16, marks=pytest.mark.slow)]
+)
 def test_no_chain_of_invocations_grows_with_depth(start, api, monkeypatch, count, at_once, later):
-    """AWS stops a function that a chain of messages leads back to 16 times; a tick begins a new chain."""
+    """AWS stops a function that a chain of messages leads back to 16 times.
+
+    A tick begins a new chain.
+    """
     monkeypatch.setattr(isolate_batch, "MAX_PIECES", at_once)
     world = start(MAX_REQUESTS_PER_BATCH=count)
     api.inject(*fails_later(*([count - 1] if later else [])))

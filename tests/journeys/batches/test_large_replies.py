@@ -1,4 +1,7 @@
-"""Replies larger than can be held: the batch is split, and only a record whose own answer is too large fails."""
+"""Replies larger than can be held.
+
+The batch is split, and only a record whose own answer is too large fails.
+"""
 
 import pytest
 
@@ -8,7 +11,10 @@ from shared.workers_ai import client as workers_ai
 
 BGE = "@cf/baai/bge-small-en-v1.5"
 VECTOR = 4_000
-"""Bytes that the local API's vector of 384 numbers has at least, and half of what it has at most."""
+"""Bytes that the local API's vector of 384 numbers has at least.
+
+And half of what it has at most.
+"""
 
 
 @pytest.fixture
@@ -33,7 +39,9 @@ def test_too_large_answer_fails_its_record(start, api, small_limit, at_once):
     if at_once:
         api.inject(Fault(kind="sync_answer", times=0))
     world = start()
-    world.upload_records("a.jsonl", [{"text": "one"}, {"text": ["a"] * 9}, {"text": "two"}], model=BGE)
+    world.upload_records(
+        "a.jsonl", [{"text": "one"}, {"text": ["a"] * 9}, {"text": "two"}], model=BGE
+    )
 
     world.settle()
 
@@ -41,16 +49,23 @@ def test_too_large_answer_fails_its_record(start, api, small_limit, at_once):
     assert good["success"]
     assert other["success"]
     assert bad["error"]["code"] == "rejected"
-    assert "its answer has over 20,000 bytes, more than Dropbatch can hold" in bad["error"]["message"]
+    assert (
+        "its answer has over 20,000 bytes, more than Dropbatch can hold" in bad["error"]["message"]
+    )
     assert "None" not in bad["error"]["message"]
     assert len(world.lines("retry.jsonl")) == 1
 
 
 def test_answer_that_no_reader_follows_fails_its_record(start, api):
-    """It makes the whole reply unreadable, in every poll: the batch is divided until its record is alone."""
+    """It makes the whole reply unreadable, in every poll.
+
+    The batch is divided until its record is alone.
+    """
     api.inject(Fault(kind="deep", marker="two", times=0))
     world = start()
-    world.upload_records("a.jsonl", [{"text": text} for text in ("one", "two", "three", "four")], model=BGE)
+    world.upload_records(
+        "a.jsonl", [{"text": text} for text in ("one", "two", "three", "four")], model=BGE
+    )
 
     world.settle()
 
@@ -62,7 +77,10 @@ def test_answer_that_no_reader_follows_fails_its_record(start, api):
 
 
 def test_answer_at_once_that_no_reader_follows_is_paid_and_unknown(start, api):
-    """It may have been cut off on its way, and cannot be asked for again: `AmbiguousSubmit` says what follows."""
+    """It may have been cut off on its way, and cannot be asked for again.
+
+    `AmbiguousSubmit` says what follows.
+    """
     api.inject(Fault(kind="sync_answer", times=0))
     api.inject(Fault(kind="deep", marker="two", times=0))
     world = start(AMBIGUOUS_SUBMIT="fail")

@@ -1,4 +1,7 @@
-"""A batch that is submitted again: every id it ever had is polled on, and each is judged for itself."""
+"""A batch that is submitted again.
+
+Every id it ever had is polled on, and each is judged for itself.
+"""
 
 import pytest
 
@@ -27,7 +30,9 @@ def world(start):
 )
 def test_late_answer_cancels_second_submit(world, api, obstacle):
     """It is used while the second submit waits, and nothing is billed twice."""
-    api.inject(Fault(kind="stuck", seconds=2.5 * HOUR), Fault(on="submit", nth=2, times=0, **obstacle))
+    api.inject(
+        Fault(kind="stuck", seconds=2.5 * HOUR), Fault(on="submit", nth=2, times=0, **obstacle)
+    )
     world.upload_records("a.jsonl", greetings(3), model=M2M)
 
     world.settle(minutes=300)
@@ -41,7 +46,10 @@ def test_prompt_second_submit_costs_no_poll(world, api):
     api.inject(Fault(kind="stuck", times=1))
     world.upload_records("a.jsonl", greetings(3), model=M2M)
     world.settle(
-        minutes=180, until=lambda: world.item("BATCH#00000000")["state"]["S"] == "ready" or len(api.accepted) == 2
+        minutes=180,
+        until=lambda: (
+            world.item("BATCH#00000000")["state"]["S"] == "ready" or len(api.accepted) == 2
+        ),
     )
     before = polls(api)
 

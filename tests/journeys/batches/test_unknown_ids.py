@@ -1,4 +1,7 @@
-"""Ids that the API says it does not know: lost, or an outage of the route on which every id is unknown."""
+"""Ids that the API says it does not know.
+
+Lost, or an outage of the route on which every id is unknown.
+"""
 
 import time
 

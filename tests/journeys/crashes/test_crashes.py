@@ -1,9 +1,12 @@
-"""The process dies at each boundary in turn, or an answer is lost there: nothing is lost, nothing paid twice unseen.
+"""The process dies at each boundary in turn, or an answer is lost there.
 
-Small jobs of every kind pass by: what is read, split, tried again, answered at once. In the everyday run the plain job
-dies after every eighth write, and of everything else a thin sample is taken; `-m faults` takes every fifth write of
-each job, `-m slow` every boundary there is. A death before a call is one after the call before it, and a death
-after a read is one after the last write: neither is played twice.
+Nothing is lost, nothing paid twice unseen.
+
+Small jobs of every kind pass by: what is read, split, tried again, answered at once. In the
+everyday run the plain job dies after every eighth write, and of everything else a thin sample is
+taken; `-m faults` takes every fifth write of each job, `-m slow` every boundary there is. A death
+before a call is one after the call before it, and a death after a read is one after the last write:
+neither is played twice.
 """
 
 from __future__ import annotations
@@ -28,8 +31,8 @@ MODES: dict[Mode, str] = {
 def run_once(name: str, boundaries: Boundaries) -> tuple[str, Seen]:
     """One run with one strike: its mode, and what the run came to."""
     seen, passed = run(JOURNEYS[name], boundaries), boundaries.passed
-    # Only a death or a lost answer between the API's yes and the table's may cost a second submit; and one between an
-    # answer and S3, if the API gives it only once.
+    # Only a death or a lost answer between the API's yes and the table's may cost a second submit;
+    # and one between an answer and S3, if the API gives it only once.
     last = boundaries.struck_at - 1 - (boundaries.mode == "before")
     costly = {SUBMIT, ASK} if JOURNEYS[name].answers_once else {SUBMIT}
     assert seen.extra <= (last >= 0 and passed[last] in costly)

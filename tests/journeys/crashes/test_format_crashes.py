@@ -1,4 +1,7 @@
-"""A job of each format dies at each write in turn: its files are those of a job that nothing happened to."""
+"""A job of each format dies at each write in turn.
+
+Its files are those of a job that nothing happened to.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +33,25 @@ UPLOADS = {
     "openai": ("a.jsonl", [chat(0), chat(1, n=2), "nonsense", chat(2), chat(3)], LLAMA, {}),
     "bedrock": (
         "a.jsonl",
-        [json.dumps({"recordId": f"r{n}", "modelInput": {"inputText": f"hello {n}"}}) for n in range(4)],
+        [
+            json.dumps({"recordId": f"r{n}", "modelInput": {"inputText": f"hello {n}"}})
+            for n in range(4)
+        ],
         BGE,
         {},
     ),
-    "csv": ("a.csv", ["id,text,wide", *(f'{n},"hello\n{n}",w' for n in range(4)), "5,ragged"], BGE, {}),
-    "tsv": ("a.tsv", ["id\ttext", *(f"{n}\thello {n}" for n in range(4))], BGE, {"template": "hello: {text}"}),
+    "csv": (
+        "a.csv",
+        ["id,text,wide", *(f'{n},"hello\n{n}",w' for n in range(4)), "5,ragged"],
+        BGE,
+        {},
+    ),
+    "tsv": (
+        "a.tsv",
+        ["id\ttext", *(f"{n}\thello {n}" for n in range(4))],
+        BGE,
+        {"template": "hello: {text}"},
+    ),
     "text": ("a.txt", ["hello 0", "", "hello 1", "hello 2", "hello 3"], BGE, {}),
     "native": (
         "a.jsonl",
@@ -44,7 +60,10 @@ UPLOADS = {
         {"defaults": '{"target_lang":"es"}', "max-cost": "5", "deadline-hours": "20"},
     ),
 }
-"""Path, lines, model and options of an upload of each format. One record of each fails, in a batch that is divided."""
+"""Path, lines, model and options of an upload of each format.
+
+One record of each fails, in a batch that is divided.
+"""
 
 
 def run(name: str, boundaries: Boundaries) -> dict[str, str]:
@@ -59,9 +78,18 @@ def run(name: str, boundaries: Boundaries) -> dict[str, str]:
         check_bill(world, api)
         manifest, folder = world.manifest(), world.only_folder()
         assert (manifest["format"], manifest["state"]) == (name, "completed")
-        files = {file["name"]: world.read(f"{folder}/{file['name']}").decode() for file in manifest["files"]}
-    told = [manifest["job_id"], *(one["request_id"] for one in manifest["batches"] if one["request_id"])]
-    return {name: re.sub("|".join([*told, r'"created(_at)?":[0-9.]+']), "", text) for name, text in files.items()}
+        files = {
+            file["name"]: world.read(f"{folder}/{file['name']}").decode()
+            for file in manifest["files"]
+        }
+    told = [
+        manifest["job_id"],
+        *(one["request_id"] for one in manifest["batches"] if one["request_id"]),
+    ]
+    return {
+        name: re.sub("|".join([*told, r'"created(_at)?":[0-9.]+']), "", text)
+        for name, text in files.items()
+    }
 
 
 @cache
@@ -97,5 +125,8 @@ def test_nothing_is_lost_at_one_write(name):
 @pytest.mark.parametrize("mode", ["after", "unanswered"])
 @pytest.mark.parametrize("name", UPLOADS)
 def test_nothing_is_lost_at_any_write(name, mode, share):
-    """A death before a write is one after the write before it; what a read may meet does not depend on the format."""
+    """A death before a write is one after the write before it.
+
+    What a read may meet does not depend on the format.
+    """
     strike_all(name, [(number, mode) for number in recorded(name)[0][share::SHARES]])

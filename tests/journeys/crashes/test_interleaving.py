@@ -1,6 +1,9 @@
-"""Between two calls of one invocation another runs whole: a duplicate, or all others while it sleeps.
+"""Between two calls of one invocation another runs whole.
 
-Simulated worlds try every such order of calls (tests/simulation/explore); here are two that cost money or a status.
+A duplicate, or all others while it sleeps.
+
+Simulated worlds try every such order of calls (tests/simulation/explore); here are two that cost
+money or a status.
 """
 
 import json
@@ -26,7 +29,9 @@ def submit_again(world):
     try:
         (batch,) = (item for item in world.items() if item["sk"]["S"] == "BATCH#00000000")
         message = {"do": "submit", "job_id": batch["job_id"]["S"], "number": "00000000"}
-        world.sqs.send_message(QueueUrl=world.queues["SubmitQueue"], MessageBody=json.dumps(message))
+        world.sqs.send_message(
+            QueueUrl=world.queues["SubmitQueue"], MessageBody=json.dumps(message)
+        )
         world.deliver("SubmitQueue")
     finally:
         world.permissions.role = role
@@ -45,7 +50,9 @@ def test_message_during_post_submits_nothing(world, api, monkeypatch):
         with submit(*arguments, **named) as reply:
             yield reply
 
-    monkeypatch.setattr(type(services.api), "submit", lambda _, *arguments, **named: slow(*arguments, **named))
+    monkeypatch.setattr(
+        type(services.api), "submit", lambda _, *arguments, **named: slow(*arguments, **named)
+    )
     world.upload_records("a.jsonl", greetings(3), model=M2M)
 
     world.settle()

@@ -1,8 +1,10 @@
-"""The ledger as a machine that anything may happen to, in any order: Hypothesis chooses what, and what must hold holds.
+"""The ledger as a machine that anything may happen to, in any order.
 
-Messages come twice, late or never; ticks overlap; clocks differ; functions die anywhere, or lose an answer; the API
-says whatever it says. After each step the laws are looked at in the table itself. At the end faults cease, the schedule
-runs, and every record must have its one line.
+Hypothesis chooses what, and what must hold holds.
+
+Messages come twice, late or never; ticks overlap; clocks differ; functions die anywhere, or lose an
+answer; the API says whatever it says. After each step the laws are looked at in the table itself.
+At the end faults cease, the schedule runs, and every record must have its one line.
 """
 
 from __future__ import annotations
@@ -109,14 +111,18 @@ class Ledger(RuleBasedStateMachine):
         self.upload(4)
         self.the_api_says_something(faults, 1)
 
-    # ── what happens ─────────────────────────────────────────────────────────────────────────────────────────────
+    # ── what happens ──────────────────────────────────────────────────────────────────────────────
 
     @precondition(lambda self: len(self.uploads) < 3)
     @rule(count=st.integers(0, 5))
     def upload(self, count):
         name = f"{len(self.uploads)}.jsonl"
         records: list[object] = [
-            {"text": f"hello {len(self.uploads)} {number}", "target_lang": "es", "external_reference": f"r{number}"}
+            {
+                "text": f"hello {len(self.uploads)} {number}",
+                "target_lang": "es",
+                "external_reference": f"r{number}",
+            }
             for number in range(count)
         ]
         if count > 3:
@@ -138,7 +144,9 @@ class Ledger(RuleBasedStateMachine):
     def lose_a_message(self, queue):
         """Any but S3's own notification: nothing but the upload queue stands for that."""
         url = self.world.queues[queue]
-        for message in self.world.sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=1).get("Messages", []):
+        for message in self.world.sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=1).get(
+            "Messages", []
+        ):
             self.world.sqs.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
             self.struck += 1
 
@@ -168,7 +176,10 @@ class Ledger(RuleBasedStateMachine):
     def time_passes(self, seconds):
         self.world.pass_time(seconds)
 
-    @rule(names=st.lists(st.sampled_from(sorted(FAULTS)), min_size=1, max_size=3), nth=st.integers(1, 2))
+    @rule(
+        names=st.lists(st.sampled_from(sorted(FAULTS)), min_size=1, max_size=3),
+        nth=st.integers(1, 2),
+    )
     def the_api_says_something(self, names, nth):
         """At its next calls, as far as there are any; the jobs are brought as far as these."""
         self.api.inject(*(msgspec.structs.replace(FAULTS[name], nth=nth) for name in names))
@@ -185,7 +196,9 @@ class Ledger(RuleBasedStateMachine):
     @rule(data=st.data())
     def other_batches_use_up_the_submits_for_isolation(self, data):
         job = data.draw(st.sampled_from(self.jobs()))
-        functions.poll.handler.services().ledger.note_isolation(job, Isolation(MAX_ISOLATION_SUBMITS))
+        functions.poll.handler.services().ledger.note_isolation(
+            job, Isolation(MAX_ISOLATION_SUBMITS)
+        )
         self.struck += 1
 
     @precondition(lambda self: self.jobs())
@@ -202,13 +215,17 @@ class Ledger(RuleBasedStateMachine):
         self.world.control("stack", word)
         self.struck += 1
 
-    # ── what must hold ───────────────────────────────────────────────────────────────────────────────────────────
+    # ── what must hold ────────────────────────────────────────────────────────────────────────────
 
     def items(self):
         return [item for item in self.world.items() if item["pk"]["S"].startswith("JOB#")]
 
     def jobs(self):
-        return [read(item, Job) for item in self.items() if item["sk"]["S"] == "META" and "ttl" not in item]
+        return [
+            read(item, Job)
+            for item in self.items()
+            if item["sk"]["S"] == "META" and "ttl" not in item
+        ]
 
     @invariant()
     def laws(self):
@@ -220,7 +237,9 @@ class Ledger(RuleBasedStateMachine):
             state = item["state"]["S"]
             open_ = state not in FINAL
             assert open_ != ("ttl" in item), f"law 1: {item}"
-            assert ("due_at" in item) == ("work" in item) == (open_ or "staging" in item), f"law 1: {item}"
+            assert ("due_at" in item) == ("work" in item) == (open_ or "staging" in item), (
+                f"law 1: {item}"
+            )
             kept = {name: value for name, value in item.items() if name not in OF_STAGING}
             if key in self.final:
                 assert kept == self.final[key], f"a final item changed: {key}"
@@ -239,12 +258,21 @@ class Ledger(RuleBasedStateMachine):
         assert set(self.final) <= {(item["pk"]["S"], item["sk"]["S"]) for item in self.items()}
 
     def pieces_tile_what_was_split(self):
-        """All pieces of a batch exist before it is `divided`, and none of a batch whose split was not decided."""
-        batches = {item["pk"]["S"] + item["sk"]["S"]: item for item in self.items() if item["sk"]["S"] != "META"}
+        """All pieces of a batch exist before it is `divided`.
+
+        And none of a batch whose split was not decided.
+        """
+        batches = {
+            item["pk"]["S"] + item["sk"]["S"]: item
+            for item in self.items()
+            if item["sk"]["S"] != "META"
+        }
         pieces = defaultdict(list)
         for key, item in batches.items():
             if "." in key:
-                pieces[key.rpartition(".")[0]].append((int(item["first_id"]["N"]), int(item["requests"]["N"])))
+                pieces[key.rpartition(".")[0]].append(
+                    (int(item["first_id"]["N"]), int(item["requests"]["N"]))
+                )
         assert all(0 < len(of) <= int(batches[key]["pieces"]["N"]) for key, of in pieces.items())
         for key, item in batches.items():
             if item["state"]["S"] == "divided":
@@ -270,7 +298,9 @@ class Ledger(RuleBasedStateMachine):
         # A later command may have taken the place of one to cancel before that was read.
         for name in ("stack", *(job.job_id for job in self.jobs() if not job.cancelled)):
             self.world.control(name, "run")
-        self.world.settle(minutes=40 * 24 * 60, until=lambda: len(self.world.manifests()) == len(self.uploads))
+        self.world.settle(
+            minutes=40 * 24 * 60, until=lambda: len(self.world.manifests()) == len(self.uploads)
+        )
         self.world.settle(minutes=600)
         self.laws()
         items = self.items()
@@ -307,11 +337,17 @@ class Ledger(RuleBasedStateMachine):
                     *(["cancelled"] if manifest["job_id"] in self.cancelled else []),
                 }
         good = sum(line["success"] for line in lines)
-        assert manifest["counts"] == {"total": len(lines), "succeeded": good, "failed": len(lines) - good}
+        assert manifest["counts"] == {
+            "total": len(lines),
+            "succeeded": good,
+            "failed": len(lines) - good,
+        }
         wanted = "cancelled" if manifest["job_id"] in self.cancelled else "completed"
         assert manifest["state"] in ({"failed"} if manifest["error"] else {"completed", wanted})
         leaves = [(one["first_id"], one["requests"]) for one in manifest["batches"]]
-        assert [first for first, _ in leaves] == [sum(count for _, count in leaves[:at]) for at in range(len(leaves))]
+        assert [first for first, _ in leaves] == [
+            sum(count for _, count in leaves[:at]) for at in range(len(leaves))
+        ]
         assert sum(count for _, count in leaves) == len(records)
 
     def check_bill(self, batches):
@@ -339,7 +375,8 @@ def run_model(number: int, **chosen: object) -> None:
             deadline=None,
             database=None,
             print_blob=False,
-            phases=[Phase.generate],  # an example of some steps is readable as it is, and shrinking takes minutes
+            # an example of some steps is readable as it is, and shrinking takes minutes
+            phases=[Phase.generate],
             suppress_health_check=list(HealthCheck),
         ),
     )

@@ -1,6 +1,9 @@
-"""The answer to an AWS call is lost, the SDK sends the call again, and meets what it did the first time.
+"""The answer to an AWS call is lost, the SDK sends the call again.
 
-A write that is made on a condition then fails on itself: taken for somebody else's, it would leave work to nobody.
+And meets what it did the first time.
+
+A write that is made on a condition then fails on itself: taken for somebody else's, it would leave
+work to nobody.
 """
 
 import types
@@ -21,9 +24,12 @@ WRITES = {"UpdateItem", "PutItem", "PutObject", "SendMessageBatch"}
 
 @pytest.fixture
 def lost(monkeypatch):
-    """Every write is carried out twice: its first answer is lost. So many would spend the SDK's quota of retries.
+    """Every write is carried out twice: its first answer is lost.
 
-    Calls to the rate budget are left alone: there the write is tried anew, and a token taken twice is only one less.
+    So many would spend the SDK's quota of retries.
+
+    Calls to the rate budget are left alone: there the write is tried anew, and a token taken twice
+    is only one less.
     """
     carried_out = BotocoreStubber.__call__
     seen = []
@@ -41,7 +47,9 @@ def lost(monkeypatch):
         monkeypatch.setattr(quick_moto, "DIRECT", {})
         monkeypatch.setattr(BotocoreStubber, "__call__", lose_the_first)
         monkeypatch.setattr(RetryQuota, "acquire", lambda quota, amount: True)
-        monkeypatch.setattr(botocore.endpoint, "time", types.SimpleNamespace(sleep=lambda seconds: None))
+        monkeypatch.setattr(
+            botocore.endpoint, "time", types.SimpleNamespace(sleep=lambda seconds: None)
+        )
         return seen
 
     yield begin
@@ -56,7 +64,9 @@ def test_repeated_write_recognizes_itself(start, api, lost):
     world.settle(minutes=30)
 
     assert set(seen) == WRITES
-    assert [line["result"] for line in world.lines()] == [expected_result(M2M, record) for record in RECORDS]
+    assert [line["result"] for line in world.lines()] == [
+        expected_result(M2M, record) for record in RECORDS
+    ]
     assert [batch["attempts"] for batch in world.manifest()["batches"]] == [1] * 2
     assert [batch["unknowable_submits"] for batch in world.manifest()["batches"]] == [0] * 2
     assert len(api.accepted) == 2

@@ -1,4 +1,7 @@
-"""A step that fails is tried again soon: before a POST, it is counted, and is never called unknown."""
+"""A step that fails is tried again soon.
+
+Before a POST, it is counted, and is never called unknown.
+"""
 
 import time
 
@@ -9,11 +12,16 @@ from tests.support.journeys.deaths import ASK, SUBMIT, Boundaries, Mode, mortal_
 from tests.support.translations import M2M, greetings
 
 SOON = 13.0
-"""Seconds within which the item is due again: 2, or as long as after a refusal if no token could be read."""
+"""Seconds within which the item is due again.
+
+2, or as long as after a refusal if no token could be read.
+"""
 
 
 def run_with(boundaries: Boundaries, queue: str) -> tuple[float, int, int]:
-    """A run in which one call before the POST fails: seconds until the item is due again, POSTs, unknown outcomes.
+    """A run in which one call before the POST fails.
+
+    Seconds until the item is due again, POSTs, unknown outcomes.
 
     Some calls need not succeed: then the item is not due again at all.
     """
@@ -47,7 +55,9 @@ def calls_before(queue: str, post: str) -> int:
 
 @pytest.mark.parametrize(("queue", "post"), [("SubmitQueue", SUBMIT), ("PollQueue", ASK)])
 def test_failed_call_before_post_is_due_soon(queue, post):
-    strikes: list[tuple[int, Mode]] = [(number, "unanswered") for number in range(1, calls_before(queue, post) + 1)]
+    strikes: list[tuple[int, Mode]] = [
+        (number, "unanswered") for number in range(1, calls_before(queue, post) + 1)
+    ]
 
     found = strike_each(strikes, lambda boundaries: run_with(boundaries, queue))
 

@@ -1,4 +1,7 @@
-"""A job whose answers Cloudflare's events announce, from drop to manifest; and what is left without them."""
+"""A job whose answers Cloudflare's events announce, from drop to manifest.
+
+And what is left without them.
+"""
 
 import pytest
 
@@ -53,7 +56,11 @@ def test_without_events_nothing_is_asked(start, api):
     world.upload_records("a.jsonl", texts(3), model=BGE)
     world.settle()
     assert not {"queues", "subscriptions", "pull", "ack"} & api.calls.keys()
-    assert not [item for item in world.items() if item["sk"]["S"].startswith("EVENTS#") or item["pk"]["S"][:3] == "ID#"]
+    assert not [
+        item
+        for item in world.items()
+        if item["sk"]["S"].startswith("EVENTS#") or item["pk"]["S"][:3] == "ID#"
+    ]
 
 
 @pytest.mark.parametrize("refused", ["401/10000", "403/10000", "404/7003", "405/7001", "page"])
@@ -71,7 +78,9 @@ def test_refused_queues_change_no_job(on, api, refused):
     assert sum(api.calls["queues"].values()) == 1
 
 
-@pytest.mark.parametrize("kind", ["event_lost", "event_late", "event_twice", "event_early", "event_false"])
+@pytest.mark.parametrize(
+    "kind", ["event_lost", "event_late", "event_twice", "event_early", "event_false"]
+)
 def test_job_ends_whatever_happens_to_events(on, api, kind):
     api.inject(Fault(kind=kind, times=3))
     on.upload_records("a.jsonl", texts(50), model=BGE)

@@ -19,7 +19,10 @@ def on(start):
 @pytest.fixture
 def stack(on):
     """The stack as the command line sees it."""
-    variables = {"COMPLETION_EVENTS": "yes", "CLOUDFLARE_ACCOUNT_ID": "0123456789abcdef0123456789abcdef"}
+    variables = {
+        "COMPLETION_EVENTS": "yes",
+        "CLOUDFLARE_ACCOUNT_ID": "0123456789abcdef0123456789abcdef",
+    }
 
     class Functions:
         """What Lambda tells of a function."""

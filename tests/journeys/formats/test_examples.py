@@ -14,7 +14,11 @@ ROW = re.compile(r"^\| \[([^]]+)\]\(\1\) \| `(@[^`]+)` \|", re.MULTILINE)
 
 def requests_of(path):
     text = path.read_text("utf-8")
-    return json.loads(text)["requests"] if path.suffix == ".json" else [json.loads(line) for line in text.splitlines()]
+    return (
+        json.loads(text)["requests"]
+        if path.suffix == ".json"
+        else [json.loads(line) for line in text.splitlines()]
+    )
 
 
 FILES = dict(ROW.findall((EXAMPLES / "README.md").read_text("utf-8")))
@@ -33,9 +37,14 @@ def test_api_answers_every_record_of_example(name):
     headers = {"authorization": "Bearer local-token"}
     reply = api.handle("POST", path, "", headers, json.dumps({"requests": requests}).encode())
     result = json.loads(reply.body)["result"]
-    answers = sorted(result.get("responses") or result["results"], key=lambda one: one.get("id", one.get("index")))
+    answers = sorted(
+        result.get("responses") or result["results"],
+        key=lambda one: one.get("id", one.get("index")),
+    )
     assert [one["success"] for one in answers] == [True] * len(requests)
-    assert [one["external_reference"] for one in answers] == [one.get("external_reference") for one in requests]
+    assert [one["external_reference"] for one in answers] == [
+        one.get("external_reference") for one in requests
+    ]
 
 
 @pytest.mark.slow
@@ -51,9 +60,14 @@ def test_every_example_is_answered_when_it_is_dropped(world):
     for name, folder in found.items():
         requests, lines = requests_of(EXAMPLES / name), world.lines(folder=folder)
         assert [line["success"] for line in lines] == [True] * len(requests), name
-        assert [line["external_reference"] for line in lines] == [one.get("external_reference") for one in requests]
+        assert [line["external_reference"] for line in lines] == [
+            one.get("external_reference") for one in requests
+        ]
     for name in ("scores.json", "scores-without-references.json"):
-        scored = [[one["id"] for one in line["result"]["response"]] for line in world.lines(folder=found[name])]
+        scored = [
+            [one["id"] for one in line["result"]["response"]]
+            for line in world.lines(folder=found[name])
+        ]
         assert [sorted(ids) for ids in scored] == [
             list(range(len(one["contexts"]))) for one in requests_of(EXAMPLES / name)
         ]

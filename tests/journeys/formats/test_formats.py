@@ -1,4 +1,7 @@
-"""Each format from drop to results: what is sent, what comes back, and what can be dropped again."""
+"""Each format from drop to results.
+
+What is sent, what comes back, and what can be dropped again.
+"""
 
 import csv
 import gzip
@@ -15,7 +18,11 @@ LLAMA = "@cf/meta/llama-3.3-70b-instruct-fp8-fast"
 
 
 def folder_of(world, path):
-    (folder,) = [folder for folder, one in world.manifests().items() if one["source"]["key"] == f"inbox/{path}"]
+    (folder,) = [
+        folder
+        for folder, one in world.manifests().items()
+        if one["source"]["key"] == f"inbox/{path}"
+    ]
     return folder
 
 
@@ -30,11 +37,15 @@ def names(world, path):
 def drop_again(world, path, name, new):
     """Copy a retry file into the inbox, as a user does; its metadata go with it."""
     world.s3.copy_object(
-        Bucket="dropbatch-test", Key=f"inbox/{new}", CopySource=f"dropbatch-test/{folder_of(world, path)}/{name}"
+        Bucket="dropbatch-test",
+        Key=f"inbox/{new}",
+        CopySource=f"dropbatch-test/{folder_of(world, path)}/{name}",
     )
 
 
-TABLE = b'\xef\xbb\xbfid,text,note\r\n7,"hello,\r\nthere",a\r\n8,good day,b,ragged\r\n\r\n9,fail,c\r\n'
+TABLE = (
+    b'\xef\xbb\xbfid,text,note\r\n7,"hello,\r\nthere",a\r\n8,good day,b,ragged\r\n\r\n9,fail,c\r\n'
+)
 
 
 def test_table_comes_back_with_its_answers(world, api):
@@ -46,7 +57,11 @@ def test_table_comes_back_with_its_answers(world, api):
     manifest = world.manifest()
     assert manifest["format"] == "csv"
     assert manifest["counts"] == {"total": 3, "succeeded": 1, "failed": 2}
-    assert names(world, "a.CSV") == {"output": "output.csv", "errors": "errors.jsonl", "retry": "retry.csv"}
+    assert names(world, "a.CSV") == {
+        "output": "output.csv",
+        "errors": "errors.jsonl",
+        "retry": "retry.csv",
+    }
     output = result(world, "a.CSV", "output.csv")
     rows = list(csv.reader(io.StringIO(output.decode("utf-8-sig"), newline="")))
     assert output.startswith(b"\xef\xbb\xbf")
@@ -66,7 +81,11 @@ def test_table_comes_back_with_its_answers(world, api):
     drop_again(world, "a.CSV", "retry.csv", "again.csv")
     world.settle()
 
-    assert world.manifest(folder_of(world, "again.csv"))["counts"] == {"total": 1, "succeeded": 1, "failed": 0}
+    assert world.manifest(folder_of(world, "again.csv"))["counts"] == {
+        "total": 1,
+        "succeeded": 1,
+        "failed": 0,
+    }
     parent = folder_of(world, "a.CSV")
     (record,) = [key for key in world.objects() if key.startswith(f"{parent}/retries/")]
     told = json.loads(world.read(record))
@@ -92,7 +111,11 @@ def test_text_is_record_for_each_line(world, api):
     world.upload("a.txt.gz", gzip.compress(b"hello\r\n\n  \nfail\nlast"), model=BGE)
     world.settle()
 
-    assert names(world, "a.txt.gz") == {"output": "output.jsonl", "errors": "errors.jsonl", "retry": "retry.txt"}
+    assert names(world, "a.txt.gz") == {
+        "output": "output.jsonl",
+        "errors": "errors.jsonl",
+        "retry": "retry.txt",
+    }
     assert [line["success"] for line in world.lines()] == [True, False, True]
     assert result(world, "a.txt.gz", "retry.txt") == b"fail\n"
     (error,) = world.lines("errors.jsonl")
@@ -100,21 +123,44 @@ def test_text_is_record_for_each_line(world, api):
 
 
 def chat(number, **more):
-    body = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": f"hello {number}"}], **more}
-    return {"custom_id": f"c{number}", "method": "POST", "url": "/v1/chat/completions", "body": body}
+    body = {
+        "model": "gpt-4o-mini",
+        "messages": [{"role": "user", "content": f"hello {number}"}],
+        **more,
+    }
+    return {
+        "custom_id": f"c{number}",
+        "method": "POST",
+        "url": "/v1/chat/completions",
+        "body": body,
+    }
 
 
 def test_openai_file_is_answered_in_openais_lines(world, api):
     api.inject(Fault(kind="item_fails", contains="hello 2", marker="hello 2", code=5001))
-    lines = [json.dumps(chat(0)), json.dumps(chat(1, n=2)), json.dumps(chat(2)), "nonsense", json.dumps(chat(4))]
+    lines = [
+        json.dumps(chat(0)),
+        json.dumps(chat(1, n=2)),
+        json.dumps(chat(2)),
+        "nonsense",
+        json.dumps(chat(4)),
+    ]
 
     world.upload("a.jsonl", "\n".join(lines), model=LLAMA)
     world.settle()
 
     job_id, output = world.manifest()["job_id"], world.lines()
-    assert [line["id"] for line in output] == [f"batch_req_{job_id}_{number}" for number in range(5)]
+    assert [line["id"] for line in output] == [
+        f"batch_req_{job_id}_{number}" for number in range(5)
+    ]
     assert [line["custom_id"] for line in output] == ["c0", "c1", "c2", None, "c4"]
-    assert [line["response"] and line["response"]["status_code"] for line in output] == [200, 400, 500, None, 200]
+    assert [line["response"] and line["response"]["status_code"] for line in output] == [
+        200,
+        400,
+        500,
+        None,
+        200,
+    ]
     assert output[0]["response"]["body"]["object"] == "chat.completion"
     assert output[1]["response"]["body"]["error"]["param"] == "body.n"
     assert output[3]["error"]["code"] == "invalid_json"
@@ -123,7 +169,10 @@ def test_openai_file_is_answered_in_openais_lines(world, api):
 
 
 def test_bedrock_file_is_answered_with_manifest(world):
-    records = [{"recordId": "A", "modelInput": {"inputText": "hello"}}, {"modelInput": {"inputText": 7}}]
+    records = [
+        {"recordId": "A", "modelInput": {"inputText": "hello"}},
+        {"modelInput": {"inputText": 7}},
+    ]
 
     world.upload("in/july.jsonl", "\n".join(map(json.dumps, records)), model=BGE)
     world.settle()
@@ -133,7 +182,11 @@ def test_bedrock_file_is_answered_with_manifest(world):
     assert (first["recordId"], len(first["modelOutput"]["embedding"])) == ("A", 384)
     assert second["error"]["errorCode"] == 400
     manifest = json.loads(result(world, "in/july.jsonl", "manifest.json.out"))
-    assert (manifest["totalRecordCount"], manifest["successRecordCount"], manifest["errorRecordCount"]) == (2, 1, 1)
+    assert (
+        manifest["totalRecordCount"],
+        manifest["successRecordCount"],
+        manifest["errorRecordCount"],
+    ) == (2, 1, 1)
 
 
 def test_native_defaults_are_sent_and_not_returned(world, api):
@@ -149,7 +202,10 @@ def test_native_defaults_are_sent_and_not_returned(world, api):
 
 
 def test_originals_limit_batch_size(start, api):
-    """A wide table whose template sends one narrow column; one record is refused, so that the batch is divided."""
+    """A wide table whose template sends one narrow column.
+
+    One record is refused, so that the batch is divided.
+    """
     world = start(MAX_BATCH_BYTES=4_000)
     api.inject(Fault(kind="5006", on="submit", contains="hello 1", times=0))
     rows = [f"hello {number},{'w' * 900}" for number in range(6)]
@@ -161,5 +217,7 @@ def test_originals_limit_batch_size(start, api):
     assert [batch["requests"] for batch in manifest["batches"]] == [1, 1, 1, 1, 2]
     assert manifest["counts"] == {"total": 6, "succeeded": 5, "failed": 1}
     assert result(world, "a.csv", "retry.csv").decode() == f"text,wide\n{rows[1]}\n"
-    answers = [line.split(b",")[:2] for line in result(world, "a.csv", "output.csv").splitlines()[1:]]
+    answers = [
+        line.split(b",")[:2] for line in result(world, "a.csv", "output.csv").splitlines()[1:]
+    ]
     assert answers == [row.encode().split(b",") for row in rows]

@@ -1,4 +1,7 @@
-"""Files modelled on the vendors' own examples run from drop to results (tests/files/README.md has their sources)."""
+"""Files modelled on the vendors' own examples run from drop to results.
+
+(tests/files/README.md has their sources).
+"""
 
 import json
 import pydoc
@@ -32,7 +35,11 @@ MODELS = {
     "bedrock-guide-messages": LLAMA,
     "bedrock-guide-titan": LLAMA,
 }
-TYPES = {"chat.completion": "chat.ChatCompletion", "list": "CreateEmbeddingResponse", "response": "responses.Response"}
+TYPES = {
+    "chat.completion": "chat.ChatCompletion",
+    "list": "CreateEmbeddingResponse",
+    "response": "responses.Response",
+}
 """The types of OpenAI's own package, in `openai.types`, by what a body says it is."""
 
 
@@ -44,7 +51,8 @@ EVERY_DAY = {"openai-guide", "openai-guide-embeddings", "bedrock-guide-messages"
 
 
 @pytest.mark.parametrize(
-    "name", [name if name in EVERY_DAY else pytest.param(name, marks=pytest.mark.slow) for name in MODELS]
+    "name",
+    [name if name in EVERY_DAY else pytest.param(name, marks=pytest.mark.slow) for name in MODELS],
 )
 def test_vendors_file_is_answered_in_its_own_form(world, name):
     content = (FILES / f"{name}.jsonl").read_bytes()
@@ -77,5 +85,7 @@ def test_vendors_file_is_answered_in_its_own_form(world, name):
             pydoc.locate(f"openai.types.{TYPES[body['object']]}").model_validate(body, strict=False)
     else:
         lines = world.lines(f"{name}.jsonl.out")
-        assert [line["modelInput"] for line in lines] == [record["modelInput"] for record in records]
+        assert [line["modelInput"] for line in lines] == [
+            record["modelInput"] for record in records
+        ]
         assert all(line["modelOutput"] for line in lines)

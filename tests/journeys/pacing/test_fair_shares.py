@@ -1,4 +1,7 @@
-"""Fair shares: whatever stalls, is broken or piles up, nobody holds up others, and everything comes to its end."""
+"""Fair shares: whatever stalls, is broken or piles up, nobody holds up others.
+
+And everything comes to its end.
+"""
 
 import dataclasses
 import json
@@ -43,7 +46,7 @@ pytestmark = pytest.mark.slow  # They take minutes together.
 M2M = "@cf/meta/m2m100-1.2b"
 
 
-# ── items that cannot be worked on ───────────────────────────────────────────────────────────────────────────────────
+# ── items that cannot be worked on ────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("broken", ["job missing", "job unreadable", "batch unreadable"])
@@ -54,14 +57,20 @@ def test_stuck_batches_hold_up_no_other(start, api, short_ticks, broken):
         services_of().ledger.create_job(job)
     put_batches(job, 15, state=BatchState.QUEUED, due_in=-600)  # More than the tokens of one cycle.
     if broken == "job unreadable":
-        edit(world, {"pk": {"S": f"JOB#{job.job_id}"}, "sk": {"S": "META"}}, created_at={"S": "edited"})
+        edit(
+            world,
+            {"pk": {"S": f"JOB#{job.job_id}"}, "sk": {"S": "META"}},
+            created_at={"S": "edited"},
+        )
     if broken == "batch unreadable":
         for item in batches_of(world, job.job_id):
             edit(world, item, created_at={"S": "edited"})
     world.upload_records("small.jsonl", texts(1), model=BGE)
 
     minutes_until(world, lambda: len(world.manifests()) == 1, most=3)
-    minutes_until(world, lambda: all("claims" in item for item in batches_of(world, job.job_id)), most=3)
+    minutes_until(
+        world, lambda: all("claims" in item for item in batches_of(world, job.job_id)), most=3
+    )
 
     assert sum(api.calls["poll"].values()) <= 4
     for item in batches_of(world, job.job_id):
@@ -74,7 +83,12 @@ def test_batch_without_job_ends_after_its_claims(start, short_ticks, readable):
     job = job_of("gone")
     put_batches(job, 1, state=BatchState.QUEUED, due_in=-600)
     (item,) = batches_of(world, job.job_id)
-    edit(world, item, claims={"N": str(MAX_CLAIMS)}, **({} if readable else {"first_id": {"S": "edited"}}))
+    edit(
+        world,
+        item,
+        claims={"N": str(MAX_CLAIMS)},
+        **({} if readable else {"first_id": {"S": "edited"}}),
+    )
 
     world.tick()
 
@@ -88,11 +102,21 @@ def test_unreadable_batch_ends_job_with_lines_before(start, short_ticks):
     world = start(MAX_REQUESTS_PER_BATCH=2)
     world.upload_records("a.jsonl", texts(6), model=BGE)
     world.deliver("UploadQueue")
-    (job_id,) = {item["pk"]["S"].removeprefix("JOB#") for item in world.items() if item["sk"]["S"] == "META"}
+    (job_id,) = {
+        item["pk"]["S"].removeprefix("JOB#") for item in world.items() if item["sk"]["S"] == "META"
+    }
     edit(world, batches_of(world, job_id)[1], requests={"S": "edited"})
-    minutes_until(world, lambda: sum("part" in one for one in batches_of(world, job_id)) == 2, most=3)
+    minutes_until(
+        world, lambda: sum("part" in one for one in batches_of(world, job_id)) == 2, most=3
+    )
     meta = {"pk": {"S": f"JOB#{job_id}"}, "sk": {"S": "META"}}
-    edit(world, meta, claims={"N": str(MAX_CLAIMS)}, lease_until={"N": "0"}, due_at={"N": str(time.time())})
+    edit(
+        world,
+        meta,
+        claims={"N": str(MAX_CLAIMS)},
+        lease_until={"N": "0"},
+        due_at={"N": str(time.time())},
+    )
 
     world.tick()
 
@@ -102,7 +126,9 @@ def test_unreadable_batch_ends_job_with_lines_before(start, short_ticks):
 
 
 @pytest.mark.parametrize("state", ["splitting", "in_progress"])
-@pytest.mark.parametrize("error", [StorageError("item too large"), TypeError("a slip"), OSError("no space")])
+@pytest.mark.parametrize(
+    "error", [StorageError("item too large"), TypeError("a slip"), OSError("no space")]
+)
 def test_error_of_one_job_kills_no_tick(start, monkeypatch, short_ticks, state, error):
     world = start()
     ledger = services_of().ledger
@@ -126,7 +152,7 @@ def test_error_of_one_job_kills_no_tick(start, monkeypatch, short_ticks, state, 
     assert after.due_at > time.time() - MINUTE
 
 
-# ── models and jobs that have much to do ─────────────────────────────────────────────────────────────────────────────
+# ── models and jobs that have much to do ──────────────────────────────────────────────────────────
 
 
 def test_model_that_has_stalled_holds_up_no_other(start, api, monkeypatch):
@@ -168,7 +194,10 @@ def test_job_finishes_with_its_last_batch(start, api, monkeypatch):
     monkeypatch.setattr(ThreadPoolExecutor, "submit", REAL_SUBMIT)
     finished = threading.Event()
     waited = []
-    real_collect, real_close = functions.poll.batch.poll_batch.collect, functions.poll.schedule.visit_job._close
+    real_collect, real_close = (
+        functions.poll.batch.poll_batch.collect,
+        functions.poll.schedule.visit_job._close,
+    )
 
     def collect(services, job, batch, reply):
         if "large" in job.upload.key:
@@ -193,13 +222,16 @@ def test_job_finishes_with_its_last_batch(start, api, monkeypatch):
     assert waited == [True]
 
 
-# ── dispatch ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── dispatch ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_pause_dispatches_only_probes(start):
     world = start()
     services = services_of()
-    waits, stopped = job_of("waits"), job_of("stopped", error=ErrorDetail("broken_archive", "It breaks off."))
+    waits, stopped = (
+        job_of("waits"),
+        job_of("stopped", error=ErrorDetail("broken_archive", "It breaks off.")),
+    )
     for job, due_in in ((stopped, -7_200), (waits, -3_600)):
         services.ledger.create_job(job)
         put_batches(job, 200 if job is waits else 3, state=BatchState.READY, due_in=due_in)
@@ -210,7 +242,11 @@ def test_pause_dispatches_only_probes(start):
         assert waiting(world, "SubmitQueue") == sent
         world.pass_time(MINUTE)
 
-    touched = [item for item in batches_of(world, waits.job_id) if float(item["due_at"]["N"]) > time.time() - MINUTE]
+    touched = [
+        item
+        for item in batches_of(world, waits.job_id)
+        if float(item["due_at"]["N"]) > time.time() - MINUTE
+    ]
     assert len(touched) <= 2 * MINUTE
 
 
@@ -226,7 +262,7 @@ def test_no_messages_pile_up_while_nobody_takes_them(start):
     assert waiting(world, "SubmitQueue") <= MAX_SUBMITS_WAITING
 
 
-# ── turns, and when the time to be accepted begins ───────────────────────────────────────────────────────────────────
+# ── turns, and when the time to be accepted begins ────────────────────────────────────────────────
 
 
 def test_batches_without_sendable_record_take_no_turn(start):

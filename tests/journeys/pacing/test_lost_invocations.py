@@ -1,4 +1,7 @@
-"""Functions that die or never end, and what stands in the way for weeks: everything comes to its end."""
+"""Functions that die or never end, and what stands in the way for weeks.
+
+Everything comes to its end.
+"""
 
 import dataclasses
 import random
@@ -31,7 +34,7 @@ pytestmark = pytest.mark.slow  # They take minutes together.
 TIMEOUT = 150.0
 
 
-# ── time ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── time ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Silent:
@@ -63,7 +66,7 @@ def test_tick_ends_within_a_minute_without_api(start, due_in):
     assert time.time() - began <= MINUTE
 
 
-# ── what stands in the way for weeks ─────────────────────────────────────────────────────────────────────────────────
+# ── what stands in the way for weeks ──────────────────────────────────────────────────────────────
 
 
 def test_job_ends_before_its_objects_expire(start, api, short_ticks):
@@ -84,7 +87,7 @@ def test_job_ends_before_its_objects_expire(start, api, short_ticks):
     assert [line["error"]["code"] for line in world.lines()] == ["expired", "expired"]
 
 
-# ── deaths ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── deaths ────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(

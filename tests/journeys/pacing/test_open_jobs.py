@@ -19,26 +19,54 @@ BGE = "@cf/baai/bge-small-en-v1.5"
 
 
 def put(job_id, sort_key, held, work):
-    item = {"pk": {"S": f"JOB#{job_id}"}, "sk": {"S": sort_key}, **attributes(held), "work": attribute(work)}
+    item = {
+        "pk": {"S": f"JOB#{job_id}"},
+        "sk": {"S": sort_key},
+        **attributes(held),
+        "work": attribute(work),
+    }
     quick_dynamodb.put(item)
 
 
 def put_idle(number):
     """A job, due for an hour, that has been open for a quarter of an hour and waits for the answer of its one batch."""
     now, job_id = time.time(), f"20261121T093000Z-{number:08x}"
-    upload, plan = Upload(BUCKET, f"inbox/{number}.jsonl", "v", "e", 100), SplitPlan(BGE, 500, 9_500_000, "a", "jsonl")
+    upload, plan = (
+        Upload(BUCKET, f"inbox/{number}.jsonl", "v", "e", 100),
+        SplitPlan(BGE, 500, 9_500_000, "a", "jsonl"),
+    )
     times = {"created_at": now - 900, "due_at": now - 4_000}
     job = Job(
-        job_id=job_id, state=JobState.IN_PROGRESS, upload=upload, plan=plan, total=100_000, status_at=now, **times
+        job_id=job_id,
+        state=JobState.IN_PROGRESS,
+        upload=upload,
+        plan=plan,
+        total=100_000,
+        status_at=now,
+        **times,
     )
     put(job_id, "META", job, "v1#status")
-    counts = {"first_id": 0, "requests": 500, "sendable": 500, "body_size": 10, "attempt": 1, "ordinal": 0}
+    counts = {
+        "first_id": 0,
+        "requests": 500,
+        "sendable": 500,
+        "body_size": 10,
+        "attempt": 1,
+        "ordinal": 0,
+    }
     times["due_at"] = now + 3_600
     batch = Batch(job_id=job_id, number="00000000", state=BatchState.QUEUED, **counts, **times)
-    put(job_id, "BATCH#00000000", replace(batch, submissions=(Submission(job_id, 1, now - 800),)), "v1#poll")
+    put(
+        job_id,
+        "BATCH#00000000",
+        replace(batch, submissions=(Submission(job_id, 1, now - 800),)),
+        "v1#poll",
+    )
 
 
-@pytest.mark.parametrize("due_in", [3_600.0, -3_600.0], ids=["its visit is far off", "many jobs are visited before it"])
+@pytest.mark.parametrize(
+    "due_in", [3_600.0, -3_600.0], ids=["its visit is far off", "many jobs are visited before it"]
+)
 def test_job_of_dead_collector_is_over_in_a_minute(start, api, monkeypatch, due_in):
     """The function died after it had stored the job's last answer."""
     world = start()
@@ -46,7 +74,9 @@ def test_job_of_dead_collector_is_over_in_a_minute(start, api, monkeypatch, due_
     world.deliver("UploadQueue")
     world.deliver("SubmitQueue")
     ledger = functions.poll.handler.services().ledger
-    (job_id,) = {item["pk"]["S"].removeprefix("JOB#") for item in world.items() if item["sk"]["S"] == "META"}
+    (job_id,) = {
+        item["pk"]["S"].removeprefix("JOB#") for item in world.items() if item["sk"]["S"] == "META"
+    }
     ledger.release_job(ledger.job(job_id), time.time() + due_in, DueKind.STATUS)
     for number in range(30):
         put_idle(number)

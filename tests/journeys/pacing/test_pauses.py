@@ -1,4 +1,7 @@
-"""Pauses end by themselves, numbers from outside are bounded, and what is tried in vain for long is told."""
+"""Pauses end by themselves, numbers from outside are bounded.
+
+And what is tried in vain for long is told.
+"""
 
 import json
 import time
@@ -24,7 +27,7 @@ def counted(capsys, name):
     return sum(sum(value) if isinstance(value, list) else value for value in values)
 
 
-# ── numbers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── numbers ───────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("on", ["submit", "poll"])
@@ -55,7 +58,7 @@ def test_long_holds_are_reported_and_raise_alarm(world, api, capsys):
     assert counted(capsys, "StuckItems") > 0
 
 
-# ── what is tried in vain ────────────────────────────────────────────────────────────────────────────────────────────
+# ── what is tried in vain ─────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(

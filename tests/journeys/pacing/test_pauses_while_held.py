@@ -1,4 +1,7 @@
-"""An outage or a refused token ends, and its alarm with it, although the only work that waits is paused by a user."""
+"""An outage or a refused token ends, and its alarm with it.
+
+Although the only work that waits is paused by a user.
+"""
 
 import pytest
 
@@ -13,10 +16,15 @@ CAUSES = {"outage": "Outage", "token_refused": "TokenRefused"}
 
 @pytest.fixture
 def broken(start, api, monkeypatch):
-    """Begins a pause with one call, then pauses the job or the stack; returns what tells about it."""
+    """Begins a pause with one call, then pauses the job or the stack.
+
+    Returns what tells about it.
+    """
     real, away, counted = api.handle, [False], []
     monkeypatch.setattr(api, "handle", lambda *call: page(502) if away[0] else real(*call))
-    monkeypatch.setattr(pauses, "count", lambda name: counted.append(name) if name in CAUSES.values() else None)
+    monkeypatch.setattr(
+        pauses, "count", lambda name: counted.append(name) if name in CAUSES.values() else None
+    )
 
     def begin(cause, who):
         world = start(MAX_REQUESTS_PER_BATCH=1)
@@ -64,16 +72,26 @@ def test_pause_ends_once_its_cause_is_over(broken, api, cause, who):
 
 def test_unreadable_job_stops_no_tick_of_pause(broken):
     world, _, counted = broken("token_refused", "job")
-    (key,) = [{name: item[name] for name in ("pk", "sk")} for item in world.items() if item["sk"]["S"] == "META"]
+    (key,) = [
+        {name: item[name] for name in ("pk", "sk")}
+        for item in world.items()
+        if item["sk"]["S"] == "META"
+    ]
     names = {"#broken": "plan"}
-    changed = {"UpdateExpression": "SET #broken = :text", "ExpressionAttributeValues": {":text": {"S": "broken"}}}
+    changed = {
+        "UpdateExpression": "SET #broken = :text",
+        "ExpressionAttributeValues": {":text": {"S": "broken"}},
+    }
     world.dynamodb.update_item(TableName=TABLE, Key=key, ExpressionAttributeNames=names, **changed)
     for item in world.items():
         if "BATCH#" in item["sk"]["S"]:
             item_key = {name: item[name] for name in ("pk", "sk")}
             due = {":due": {"N": str(world.now() + 300)}}
             world.dynamodb.update_item(
-                TableName=TABLE, Key=item_key, UpdateExpression="SET due_at = :due", ExpressionAttributeValues=due
+                TableName=TABLE,
+                Key=item_key,
+                UpdateExpression="SET due_at = :due",
+                ExpressionAttributeValues=due,
             )
     counted.clear()
     world.tick()

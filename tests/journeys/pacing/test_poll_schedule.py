@@ -75,7 +75,9 @@ def processes(world, monkeypatch):
     return known
 
 
-@pytest.mark.parametrize(("apart", "held"), [(20, 40.0), (-20, 0.0)], ids=["in order", "the other way round"])
+@pytest.mark.parametrize(
+    ("apart", "held"), [(20, 40.0), (-20, 0.0)], ids=["in order", "the other way round"]
+)
 def test_model_that_works_in_order_is_polled_in_order(processes, monkeypatch, apart, held):
     one, _, now = processes(apart)
     assert one.seconds_behind(M2M, now - 50, now) == 0.0
@@ -110,7 +112,9 @@ def test_earliest_pending_batch_is_what_all_know(processes):
     assert third.seconds_behind(M2M, now - 50, now + 27) == 10.0
 
 
-@pytest.mark.parametrize("seen", [{"N": "9999999999"}, {"S": "never"}], ids=["in the future", "no number"])
+@pytest.mark.parametrize(
+    "seen", [{"N": "9999999999"}, {"S": "never"}], ids=["in the future", "no number"]
+)
 def test_sighting_that_cannot_be_right_holds_back_nothing(processes, seen):
     one, _, now = processes()
     one.client.update_item(

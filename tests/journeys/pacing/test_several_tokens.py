@@ -1,4 +1,7 @@
-"""A secret with several tokens: who sends what, if one is refused, rotated, removed, slow, or of another account."""
+"""A secret with several tokens.
+
+Who sends what, if one is refused, rotated, removed, slow, or of another account.
+"""
 
 import json
 import time
@@ -119,7 +122,10 @@ def test_no_token_is_in_what_is_stored(begin):
 
 
 def test_refused_token_pauses_itself_alone(begin, calls, api):
-    """What it submitted waits for it; all else goes on, and a new value in its line is used at its probe."""
+    """What it submitted waits for it.
+
+    All else goes on, and a new value in its line is used at its probe.
+    """
     world = begin(ONE, TWO)
     world.upload_records("a.jsonl", greetings(4), model=M2M)
     world.deliver_all()
@@ -149,7 +155,9 @@ def test_all_refused_but_one(begin, calls, api):
     assert all_good(world, 6)
     assert set(senders(world).values()) == {2}
     assert submitted_by(calls)[ONE] <= 4, "its probes"
-    assert all(int(item["attempt"]["N"]) <= 3 for item in batches(world)), "no batch is every token's probe"
+    assert all(int(item["attempt"]["N"]) <= 3 for item in batches(world)), (
+        "no batch is every token's probe"
+    )
 
 
 def test_removed_token_is_replaced_by_one_of_its_account(begin, calls, api):
@@ -194,9 +202,14 @@ def test_too_many_calls_of_one_token_stop_no_other(begin, calls, api):
     assert set(senders(world).values()) == {2}
 
 
-@pytest.mark.parametrize("lines", [(ONE, f"{TWO} {OTHER}"), (f"{TWO} {OTHER}", ONE)], ids=["kept", "reordered"])
+@pytest.mark.parametrize(
+    "lines", [(ONE, f"{TWO} {OTHER}"), (f"{TWO} {OTHER}", ONE)], ids=["kept", "reordered"]
+)
 def test_receipt_names_token_that_submitted(begin, calls, api, monkeypatch, lines):
-    """The table did not take the acceptance; whoever reads the receipt polls with the token of that account."""
+    """The table did not take the acceptance.
+
+    Whoever reads the receipt polls with the token of that account.
+    """
 
     def refuses(*_):
         raise StorageError("the table is away")
@@ -306,7 +319,10 @@ def test_death_after_note_of_a_refused_model_asks_no_account_again(begin, calls,
 
 
 def test_stack_whose_tokens_are_all_refused_waits(begin, calls, api):
-    """Each is tried now and then; `resume` ends all pauses, and jobs go on with what is good by then."""
+    """Each is tried now and then.
+
+    `resume` ends all pauses, and jobs go on with what is good by then.
+    """
     world = begin(ONE, TWO)
     api.switch(tokens=())
     world.upload_records("a.jsonl", greetings(4), model=M2M)
@@ -355,7 +371,9 @@ def test_pause_of_a_line_that_moved_ends(begin, api, before, sender, after):
     api.switch(latency=7_200.0)
     world.upload_records("a.jsonl", greetings(1), model=M2M)
     world.deliver_all()
-    services_of().budget.pause(PauseReason.TOKEN_REFUSED, time.time(), "10000", Permit(sender=sender))
+    services_of().budget.pause(
+        PauseReason.TOKEN_REFUSED, time.time(), "10000", Permit(sender=sender)
+    )
     rotate(world, *after)
     world.pass_time(LATER)
 
@@ -370,7 +388,9 @@ def test_token_that_is_added_while_all_others_are_paused_is_used_at_once(begin, 
     world.upload_records("a.jsonl", greetings(1), model=M2M)
     world.settle()
     for number in (1, 2):
-        services_of().budget.pause(PauseReason.QUOTA_SPENT, time.time(), "3036", Permit(sender=Sender(number)))
+        services_of().budget.pause(
+            PauseReason.QUOTA_SPENT, time.time(), "3036", Permit(sender=Sender(number))
+        )
     rotate(world, ONE, TWO, THREE)
     world.upload_records("b.jsonl", greetings(1), model=M2M)
     world.deliver_all()
@@ -390,7 +410,9 @@ def test_queues_have_a_token_of_their_own(begin, calls, api):
     assert set(submitted_by(calls)) == {ONE, TWO}
 
 
-@pytest.mark.parametrize("switches", [{"tokens": (TWO,)}, {"queues_tokens": (TWO,)}], ids=["refused", "no right"])
+@pytest.mark.parametrize(
+    "switches", [{"tokens": (TWO,)}, {"queues_tokens": (TWO,)}], ids=["refused", "no right"]
+)
 def test_queues_are_read_by_another_token_than_a_refused_one(begin, api, switches):
     world = begin(ONE, TWO, COMPLETION_EVENTS="yes")
     api.switch(**switches)
@@ -425,7 +447,11 @@ def test_wait_for_calls_in_a_search_is_that_of_its_token(begin, calls, api):
     world.upload_records("b.jsonl", greetings(1), model=M2M)
 
     def held():
-        return {item["sk"]["S"] for item in world.items() if float(item.get("hold_until", {"N": "0"})["N"])}
+        return {
+            item["sk"]["S"]
+            for item in world.items()
+            if float(item.get("hold_until", {"N": "0"})["N"])
+        }
 
     world.settle(minutes=20, until=held)
 
@@ -433,7 +459,9 @@ def test_wait_for_calls_in_a_search_is_that_of_its_token(begin, calls, api):
     assert held() == {"RATE#TOKEN#2"}
 
 
-def test_account_that_is_removed_while_it_refuses_a_model_ends_no_job(begin, calls, api, monkeypatch):
+def test_account_that_is_removed_while_it_refuses_a_model_ends_no_job(
+    begin, calls, api, monkeypatch
+):
     """The account that is left was not asked yet."""
     real = api.handle
 
@@ -459,16 +487,22 @@ def test_model_waits_if_the_last_account_for_it_was_just_removed(begin):
     assert isinstance(permit, Denied)
 
 
-def test_wait_for_the_account_that_may_use_a_model_is_shown_and_costs_little(begin, calls, api, monkeypatch):
+def test_wait_for_the_account_that_may_use_a_model_is_shown_and_costs_little(
+    begin, calls, api, monkeypatch
+):
     """The other account has calls left, and refuses the model."""
     world = begin(ONE, f"{TWO} {OTHER}")
     api.switch(accounts_without_models=(ACCOUNT,))
-    services_of().budget.pause(PauseReason.QUOTA_SPENT, time.time(), "3036", Permit(sender=Sender(2, OTHER)))
+    services_of().budget.pause(
+        PauseReason.QUOTA_SPENT, time.time(), "3036", Permit(sender=Sender(2, OTHER))
+    )
     world.upload_records("a.jsonl", greetings(6), model=M2M)
     world.deliver_all()
     runs = []
     real = submit_module._submit_if_permitted
-    monkeypatch.setattr(submit_module, "_submit_if_permitted", lambda *given: runs.append(given) or real(*given))
+    monkeypatch.setattr(
+        submit_module, "_submit_if_permitted", lambda *given: runs.append(given) or real(*given)
+    )
     for _ in range(10):
         world.pass_time(60)
         world.tick()

@@ -1,4 +1,7 @@
-"""A wait that Cloudflare asks for again and again is shown from the fifteenth minute on, until it is over."""
+"""A wait that Cloudflare asks for again and again is shown from the fifteenth minute on.
+
+Until it is over.
+"""
 
 import pytest
 
@@ -25,7 +28,9 @@ def looks(world, minutes):
 
 @pytest.mark.parametrize("retry_after", [-1, 300])
 def test_rate_limit_is_shown_without_flickering(world, api, retry_after):
-    api.inject(Fault(kind="error", on="submit", code=971, status=429, times=0, retry_after=retry_after))
+    api.inject(
+        Fault(kind="error", on="submit", code=971, status=429, times=0, retry_after=retry_after)
+    )
     world.upload_records("a.jsonl", greetings(6), model=M2M)
     seen = looks(world, 30)
 

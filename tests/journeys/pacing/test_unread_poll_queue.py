@@ -1,4 +1,7 @@
-"""A poll queue that nobody reads, or that may not be asked: no job waits for ever, and none is hidden by another."""
+"""A poll queue that nobody reads, or that may not be asked.
+
+No job waits for ever, and none is hidden by another.
+"""
 
 import json
 
@@ -25,13 +28,23 @@ def run(world, minutes, queues=READ):
 
 def states(world):
     """Each job's state, and what it waits for, by its upload."""
-    found = {key.split("/")[1]: json.loads(world.read(key)) for key in world.objects() if key.endswith("status.json")}
-    return {name: (one["state"], one["waiting_for"] and one["waiting_for"]["code"]) for name, one in found.items()}
+    found = {
+        key.split("/")[1]: json.loads(world.read(key))
+        for key in world.objects()
+        if key.endswith("status.json")
+    }
+    return {
+        name: (one["state"], one["waiting_for"] and one["waiting_for"]["code"])
+        for name, one in found.items()
+    }
 
 
 @pytest.mark.parametrize("calls", [20, 200])
 def test_batches_are_polled_although_event_source_is_disabled(start, api, calls):
-    """At 20 calls a minute, batches of a large job hid those of a small one; the large job was polled at no rate."""
+    """At 20 calls a minute, batches of a large job hid those of a small one.
+
+    The large job was polled at no rate.
+    """
     world = start(MAX_REQUESTS_PER_BATCH=100, API_CALLS_PER_MINUTE=calls)
     api.switch(latency=300.0)
     world.upload_records("large.jsonl", greetings(2_100), model=M2M)
@@ -54,7 +67,9 @@ def test_deadline_comes_although_event_source_is_disabled(start, api):
 
 
 @pytest.mark.parametrize(
-    ("call", "large"), [("GetQueueAttributes", "completed"), ("SendMessageBatch", "in_progress")], ids=["ask", "send"]
+    ("call", "large"),
+    [("GetQueueAttributes", "completed"), ("SendMessageBatch", "in_progress")],
+    ids=["ask", "send"],
 )
 def test_refused_queue_holds_up_no_small_job(start, api, call, large):
     """Every tick died at it. What is refused to a large job is shown."""

@@ -1,4 +1,7 @@
-"""What a message leaves due before the next tick wakes the poll function: once, however much there is."""
+"""What a message leaves due before the next tick wakes the poll function.
+
+Once, however much there is.
+"""
 
 import dataclasses
 import json
@@ -53,11 +56,13 @@ class Recorder:
 def messages(world, queue="PollQueue"):
     """The bodies of what waits in a queue, delayed or not."""
     world.pass_time(60)
-    found = world.sqs.receive_message(QueueUrl=world.queues[queue], MaxNumberOfMessages=10).get("Messages", [])
+    found = world.sqs.receive_message(QueueUrl=world.queues[queue], MaxNumberOfMessages=10).get(
+        "Messages", []
+    )
     return [json.loads(one["Body"]) for one in found]
 
 
-# ── the control item ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the control item ──────────────────────────────────────────────────────────────────────────────
 
 
 def test_thousand_batches_plan_one_wake_up(plan):
@@ -87,7 +92,14 @@ def test_earlier_wake_replaces_later(plan, wakes):
 
 @pytest.mark.parametrize(
     ("due_in", "ticked_ago", "is_planned"),
-    [(5, 30, True), (24, 30, True), (26, 30, False), (31, 30, False), (5, 69, False), (5, 71, True)],
+    [
+        (5, 30, True),
+        (24, 30, True),
+        (26, 30, False),
+        (31, 30, False),
+        (5, 69, False),
+        (5, 71, True),
+    ],
 )
 def test_next_tick_in_time_needs_no_wake(plan, services, due_in, ticked_ago, is_planned):
     now = time.time()
@@ -120,7 +132,9 @@ def test_who_looks_is_replaced_by_itself(plan, wakes, services, own, is_planned)
 def test_message_of_wake_up_is_delayed_until_due(services, world, due_in, delay):
     world.wakes = True
     sent = []
-    services = dataclasses.replace(services, queues=dataclasses.replace(services.queues, client=Recorder(sent)))
+    services = dataclasses.replace(
+        services, queues=dataclasses.replace(services.queues, client=Recorder(sent))
+    )
 
     planned = services.wake(time.time() + due_in)
 
@@ -156,7 +170,7 @@ def test_wake_up_ends_at_next_tick(plan, wakes, services):
     assert wakes.begin(plan(now + 5, now), now + 6) == pytest.approx(now + 40)
 
 
-# ── what an invocation leaves due ────────────────────────────────────────────────────────────────────────────────────
+# ── what an invocation leaves due ─────────────────────────────────────────────────────────────────
 
 
 def item(number, due_at, work="v1#poll"):
@@ -233,12 +247,15 @@ def test_message_that_fails_wakes_for_what_it_left(services, world):
     assert [one["do"] for one in messages(world)] == ["wake"]
 
 
-# ── the whole path ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the whole path ────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture
 def idle(world, monkeypatch):
-    """An idle stack: its last tick was 10 s ago. Messages are delivered while a wake-up waits between two cycles."""
+    """An idle stack: its last tick was 10 s ago.
+
+    Messages are delivered while a wake-up waits between two cycles.
+    """
     services = functions.poll.handler.services()
 
     def sleep(seconds):
@@ -247,7 +264,9 @@ def idle(world, monkeypatch):
         world.deliver("SubmitQueue")
         world.permissions.role = role
 
-    monkeypatch.setattr(functions.poll.handler, "services", lambda: dataclasses.replace(services, sleep=sleep))
+    monkeypatch.setattr(
+        functions.poll.handler, "services", lambda: dataclasses.replace(services, sleep=sleep)
+    )
     world.tick()
     world.pass_time(10)
     world.wakes = True
@@ -256,7 +275,8 @@ def idle(world, monkeypatch):
 
 def test_refused_permit_is_asked_for_without_tick(idle, services, api):
     services.budget.call(
-        "put_item", Item={**control_key("RATE"), "filled_at": {"N": str(int((time.time() + 31) * 1000))}}
+        "put_item",
+        Item={**control_key("RATE"), "filled_at": {"N": str(int((time.time() + 31) * 1000))}},
     )
     dropped = time.time()
     idle.upload_records("a.jsonl", [{"text": "hello"}], model=BGE)
@@ -271,7 +291,8 @@ def test_refused_permit_is_asked_for_without_tick(idle, services, api):
 
 def test_lost_wake_up_leaves_its_work_to_tick(idle, services, api):
     services.budget.call(
-        "put_item", Item={**control_key("RATE"), "filled_at": {"N": str(int((time.time() + 31) * 1000))}}
+        "put_item",
+        Item={**control_key("RATE"), "filled_at": {"N": str(int((time.time() + 31) * 1000))}},
     )
     idle.upload_records("a.jsonl", [{"text": "hello"}], model=BGE)
     idle.deliver("UploadQueue")

@@ -1,4 +1,7 @@
-"""What a job staged is deleted after its end: surely, for good, at the times promised, and nothing of any other job."""
+"""What a job staged is deleted after its end.
+
+Surely, for good, at the times promised, and nothing of any other job.
+"""
 
 from types import SimpleNamespace
 
@@ -30,9 +33,18 @@ GOOD = '{"text":"y","target_lang":"es"}\n'
 
 
 def staged(world, job_id=""):
-    """Names of the staged objects, by version: nothing that is deleted may stay behind as an old version."""
-    pages = world.s3.get_paginator("list_object_versions").paginate(Bucket=BUCKET, Prefix=f"staging/{job_id}")
-    return [one["Key"] for page in pages for one in (*page.get("Versions", []), *page.get("DeleteMarkers", []))]
+    """Names of the staged objects, by version.
+
+    Nothing that is deleted may stay behind as an old version.
+    """
+    pages = world.s3.get_paginator("list_object_versions").paginate(
+        Bucket=BUCKET, Prefix=f"staging/{job_id}"
+    )
+    return [
+        one["Key"]
+        for page in pages
+        for one in (*page.get("Versions", []), *page.get("DeleteMarkers", []))
+    ]
 
 
 def kinds(world):
@@ -94,7 +106,9 @@ def test_large_job_is_deleted_partly_after_an_hour(world, large):
 
 
 def test_upload_that_was_only_checked_leaves_nothing(world):
-    world.s3.put_object(Bucket=BUCKET, Key="validate/a.csv", Body=b"text\none\n", Metadata={"model": M2M})
+    world.s3.put_object(
+        Bucket=BUCKET, Key="validate/a.csv", Body=b"text\none\n", Metadata={"model": M2M}
+    )
     world.settle(until=lambda: world.deliver_all() == 0)
     assert staged(world)
 
@@ -144,7 +158,13 @@ def test_deletion_takes_same_calls_whatever_job_holds(start, records):
     world.tick()
 
     begun = seen.index("ListObjectVersions") - 2
-    assert seen[begun:] == ["GetItem", "UpdateItem", "ListObjectVersions", "DeleteObjects", "UpdateItem"]
+    assert seen[begun:] == [
+        "GetItem",
+        "UpdateItem",
+        "ListObjectVersions",
+        "DeleteObjects",
+        "UpdateItem",
+    ]
     assert staged(world) == []
 
 
@@ -160,7 +180,9 @@ STEPS = [
 @pytest.mark.parametrize("passed", [FIRST_SECONDS, KEPT_DAYS * DAY])
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("step", STEPS, ids=[name for _, name in STEPS])
-def test_death_at_any_step_leaves_rest_to_next_tick(world, large, small_pages, monkeypatch, passed, after, step):
+def test_death_at_any_step_leaves_rest_to_next_tick(
+    world, large, small_pages, monkeypatch, passed, after, step
+):
     finish(world)
     world.pass_time(passed)
     real = getattr(*step)
@@ -177,7 +199,9 @@ def test_death_at_any_step_leaves_rest_to_next_tick(world, large, small_pages, m
         except DiedError:
             pass
         else:
-            assert step[1] == ("end_cleanup" if passed == FIRST_SECONDS else "continue_cleanup"), "never reached"
+            assert step[1] == ("end_cleanup" if passed == FIRST_SECONDS else "continue_cleanup"), (
+                "never reached"
+            )
     world.pass_time(CLAIM_SECONDS)
     world.tick()
     assert "part" not in kinds(world)
@@ -195,7 +219,8 @@ def test_without_time_deletion_continues_at_next_tick(start, large, small_pages,
     finish(world, body=GOOD * 6)
     real = delete_staged
     monkeypatch.setattr(
-        "functions.poll.schedule.tick.delete_staged", lambda services, _: real(services, services.now())
+        "functions.poll.schedule.tick.delete_staged",
+        lambda services, _: real(services, services.now()),
     )
     for passed, left in ((FIRST_SECONDS, 12), (KEPT_DAYS * DAY, 0)):
         world.pass_time(passed)
@@ -247,7 +272,11 @@ def test_undeleted_objects_are_tried_again(world, monkeypatch):
     answers = iter([{"Errors": [{"Key": "staging/a", "Code": "InternalError"}]}])
     services = functions.poll.handler.services()
     real = services.store.client.delete_objects
-    monkeypatch.setattr(services.store.client, "delete_objects", lambda **named: next(answers, None) or real(**named))
+    monkeypatch.setattr(
+        services.store.client,
+        "delete_objects",
+        lambda **named: next(answers, None) or real(**named),
+    )
     world.tick()
     assert staged(world)
 
@@ -281,11 +310,20 @@ def test_jobs_that_cannot_be_claimed_hold_up_no_other(world, monkeypatch):
     real, good = Ledger.claim_cleanup, world.item()
     monkeypatch.setattr(functions.poll.schedule.delete_staged, "MAX_JOBS_DELETED", 2)
     monkeypatch.setattr(
-        Ledger, "claim_cleanup", lambda self, job, until: real(self, job, until) if job.tags == {} else 1 / 0
+        Ledger,
+        "claim_cleanup",
+        lambda self, job, until: real(self, job, until) if job.tags == {} else 1 / 0,
     )
     for number in range(4):
-        bad = {**good, "pk": {"S": f"JOB#{number}"}, "job_id": {"S": f"{number}"}, "tags": {"M": {"bad": {"S": ""}}}}
-        world.dynamodb.put_item(TableName=TABLE, Item={**bad, "due_at": {"N": str(world.now() + number)}})
+        bad = {
+            **good,
+            "pk": {"S": f"JOB#{number}"},
+            "job_id": {"S": f"{number}"},
+            "tags": {"M": {"bad": {"S": ""}}},
+        }
+        world.dynamodb.put_item(
+            TableName=TABLE, Item={**bad, "due_at": {"N": str(world.now() + number)}}
+        )
     world.pass_time(KEPT_DAYS * DAY)
 
     for _ in range(3):
@@ -318,7 +356,9 @@ def test_outdated_index_deletes_nothing(world, change):
     assert world.items() == before
 
 
-@pytest.mark.parametrize("claimed", [None, SimpleNamespace(staging=None)], ids=["changed", "nothing staged"])
+@pytest.mark.parametrize(
+    "claimed", [None, SimpleNamespace(staging=None)], ids=["changed", "nothing staged"]
+)
 def test_claimed_job_is_left_alone(world, monkeypatch, claimed):
     finish(world)
     world.pass_time(KEPT_DAYS * DAY)

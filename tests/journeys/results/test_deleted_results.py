@@ -1,4 +1,7 @@
-"""Results and staged objects that are deleted while their job runs: it ends, and its manifest lists what is there."""
+"""Results and staged objects that are deleted while their job runs.
+
+It ends, and its manifest lists what is there.
+"""
 
 import pytest
 
@@ -32,14 +35,19 @@ def delete(world, prefix, part):
 def test_output_that_is_deleted_before_the_manifest_is_written_is_not_replaced_by_an_empty_one(
     world, monkeypatch, records
 ):
-    """The manifest told of 10,560 bytes; or, if their number was no multiple of 64, no manifest was ever written."""
+    """The manifest told of 10,560 bytes.
+
+    Or, if their number was no multiple of 64, no manifest was ever written.
+    """
 
     def fail(*_args, **_named):
         raise StorageError("S3 put_object: 503")
 
     monkeypatch.setattr(visit_job, "_close", fail)
     world.upload_records("a.jsonl", greetings(records), model=M2M)
-    world.settle(minutes=20, until=lambda: any(key.endswith("output.jsonl") for key in world.objects()))
+    world.settle(
+        minutes=20, until=lambda: any(key.endswith("output.jsonl") for key in world.objects())
+    )
     monkeypatch.undo()
     delete(world, "results/", "output.jsonl")
 
@@ -54,7 +62,9 @@ def test_job_whose_lines_were_deleted_from_staging_ends(start, api, monkeypatch)
     world = start(MAX_REQUESTS_PER_BATCH=2)
     api.inject(Fault(kind="stuck", contains="hello 11", seconds=3_600))
     world.upload_records("a.jsonl", greetings(12), model=M2M)
-    world.settle(minutes=20, until=lambda: any("segments/" in key for key in world.objects("staging/")))
+    world.settle(
+        minutes=20, until=lambda: any("segments/" in key for key in world.objects("staging/"))
+    )
     delete(world, "staging/", "segments/")
 
     assert days_to_the_end(world) < 5

@@ -1,4 +1,7 @@
-"""Result files have their digest in the manifest although no running one can be kept; no job fails for want of it."""
+"""Result files have their digest in the manifest although no running one can be kept.
+
+No job fails for want of it.
+"""
 
 import hashlib
 import itertools
@@ -31,7 +34,10 @@ def assert_digests(world):
     assert {file["name"] for file in files} >= {"output.jsonl", "errors.jsonl"}
     for file in files:
         content = world.read(f"{world.only_folder()}/{file['name']}")
-        assert (file["sha256"], file["bytes"]) == (hashlib.sha256(content).hexdigest(), len(content))
+        assert (file["sha256"], file["bytes"]) == (
+            hashlib.sha256(content).hexdigest(),
+            len(content),
+        )
 
 
 def test_without_library_files_are_read_once_more(start, small_steps, monkeypatch):

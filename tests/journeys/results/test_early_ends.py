@@ -1,4 +1,7 @@
-"""Jobs that end early: with an error, stopped, past their deadline, beyond their cost. None waits for turns."""
+"""Jobs that end early: with an error, stopped, past their deadline, beyond their cost.
+
+None waits for turns.
+"""
 
 import json
 
@@ -37,7 +40,7 @@ def minutes_to_the_end(world, at_most=60):
     return (world.now() - began) / 60
 
 
-# ── without a turn ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── without a turn ────────────────────────────────────────────────────────────────────────────────
 
 
 def test_job_past_deadline_polls_accepted_once_more(slow, api):
@@ -53,8 +56,12 @@ def test_job_past_deadline_polls_accepted_once_more(slow, api):
 
 
 @pytest.mark.parametrize(("count", "refused_at", "over_by"), [(4, 2, 62), (1, 55, 78)])
-@pytest.mark.parametrize(("code", "status"), [(10000, 401), (0, 429)], ids=["refused token", "rate limit"])
-def test_deadline_waits_a_quarter_of_an_hour_for_refused_polls(start, api, count, refused_at, over_by, code, status):
+@pytest.mark.parametrize(
+    ("code", "status"), [(10000, 401), (0, 429)], ids=["refused token", "rate limit"]
+)
+def test_deadline_waits_a_quarter_of_an_hour_for_refused_polls(
+    start, api, count, refused_at, over_by, code, status
+):
     """A refused token, or a rate limit that stays, kept such a job open for days."""
     world = start(MAX_REQUESTS_PER_BATCH=1)
     api.inject(Fault(kind="stuck", seconds=86_400, times=0))
@@ -92,7 +99,10 @@ def test_job_with_too_many_failures_is_over(start, api):
     world.upload_records("a.jsonl", greetings(50 * 60), model=M2M, **{"max-failed-fraction": "0.1"})
 
     assert minutes_to_the_end(world, 20) < 12
-    assert (world.manifest()["state"], world.manifest()["error"]["code"]) == ("failed", "too_many_failures")
+    assert (world.manifest()["state"], world.manifest()["error"]["code"]) == (
+        "failed",
+        "too_many_failures",
+    )
     assert world.manifest()["counts"]["total"] == 3_000
 
 
@@ -106,11 +116,16 @@ def test_batches_beyond_cost_limit_end_by_sweep(start, api):
 
 
 def test_batches_end_without_byte_of_their_bodies(start):
-    """So 20,000 end in the same time, however large they are; their lines are written as the results are joined."""
+    """So 20,000 end in the same time, however large they are.
+
+    Their lines are written as the results are joined.
+    """
     world = start(MAX_REQUESTS_PER_BATCH=1)
     upload(world, 60, **{"max-cost": "0.00000000001"})
     world.deliver("UploadQueue")
-    bodies = {key: len(world.read(key)) for key in world.objects("staging/") if key.endswith("/request")}
+    bodies = {
+        key: len(world.read(key)) for key in world.objects("staging/") if key.endswith("/request")
+    }
     read, put, at_first_join = [], [], []
 
     def before(operation, arguments):
@@ -130,11 +145,16 @@ def test_batches_end_without_byte_of_their_bodies(start):
     assert reads == 60  # Once, for its output line.
     assert size < sum(bodies.values())
     assert [key for key in put if "part-" in key] == []
-    assert [line["text"] for line in world.lines("retry.jsonl")] == [f"text {number}" for number in range(60)]
+    assert [line["text"] for line in world.lines("retry.jsonl")] == [
+        f"text {number}" for number in range(60)
+    ]
 
 
 FILES = {
-    "native": ("a.jsonl", '{"text":"b","external_reference":"r\u2028"}\n{broken\n{"text":"\\ud83d"}\n{"text":"c"}\n'),
+    "native": (
+        "a.jsonl",
+        '{"text":"b","external_reference":"r\u2028"}\n{broken\n{"text":"\\ud83d"}\n{"text":"c"}\n',
+    ),
     "document": ("a.json", '{"requests": [{"text" : "b"},\n 7, {"text":"c"}]}'),
     "openai": (
         "a.jsonl",
@@ -156,7 +176,10 @@ def test_unwritten_lines_equal_those_of_part(start, form):
     rows = decode_index(built.store.get(keys.staged(job.job_id, batch.number), batch.index_offset))
     part, failed = _write_part(built, job, batch, rows, None)
 
-    joined = [b"".join(unwritten_lines(built, job, [batch], kind)) for kind in ("output", "errors", "retry")]
+    joined = [
+        b"".join(unwritten_lines(built, job, [batch], kind))
+        for kind in ("output", "errors", "retry")
+    ]
     assert batch.part.key == ""
     assert b"".join(joined) == built.store.get(part.key)
     assert list(map(len, joined)) == [part.output, part.errors, part.retry]
@@ -167,7 +190,9 @@ def test_unwritten_lines_equal_those_of_part(start, form):
 
 
 def test_ended_job_retries_no_capacity_failure(world, api):
-    api.inject(Fault(kind="item_fails", times=0, share=1.0), Fault(kind="stuck", seconds=50, times=0))
+    api.inject(
+        Fault(kind="item_fails", times=0, share=1.0), Fault(kind="stuck", seconds=50, times=0)
+    )
     upload(world, 1, **{"deadline-hours": "0.02"})
     world.deliver("UploadQueue")
     world.deliver("SubmitQueue")
@@ -178,7 +203,7 @@ def test_ended_job_retries_no_capacity_failure(world, api):
     assert len(api.accepted) == 1
 
 
-# ── split ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── split ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_visit_while_reading_keeps_lease_and_claims(start, monkeypatch):
@@ -200,7 +225,7 @@ def test_visit_while_reading_keeps_lease_and_claims(start, monkeypatch):
     assert float(found["status_at"]["N"]) == pytest.approx(world.now(), abs=60)
 
 
-# ── at once ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── at once ───────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -239,4 +264,7 @@ def test_status_always_has_error_or_null(start, api):
     assert world.status()["error"] is None
 
     keys = [key for key in world.objects() if key.endswith("status.json")]
-    assert all("error" in json.loads(world.s3.get_object(Bucket=BUCKET, Key=key)["Body"].read()) for key in keys)
+    assert all(
+        "error" in json.loads(world.s3.get_object(Bucket=BUCKET, Key=key)["Body"].read())
+        for key in keys
+    )

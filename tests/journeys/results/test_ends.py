@@ -1,4 +1,7 @@
-"""Everything ends, and when: law 5 on a moved clock. What was paid for is kept, whatever the end."""
+"""Everything ends, and when: law 5 on a moved clock.
+
+What was paid for is kept, whatever the end.
+"""
 
 import time
 from collections import Counter
@@ -25,7 +28,10 @@ HOUR, DAY = 3_600, 86_400
 
 @pytest.fixture(autouse=True)
 def days_pass_quickly(monkeypatch):
-    """A tick looks once, and a job at which nothing changes is seldom told of: neither decides about an end."""
+    """A tick looks once, and a job at which nothing changes is seldom told of.
+
+    Neither decides about an end.
+    """
     monkeypatch.setattr(functions.poll.schedule.tick, "TICK_SECONDS", 0.0)
     monkeypatch.setattr(functions.poll.schedule.visit_job, "MAX_VISIT_SECONDS", 6 * HOUR)
 
@@ -35,7 +41,9 @@ def counted(monkeypatch):
     """The metrics, added up."""
     counter = Counter()
     monkeypatch.setattr(
-        observability.metrics, "add_metric", lambda name, unit, value: counter.update({name: int(value)})
+        observability.metrics,
+        "add_metric",
+        lambda name, unit, value: counter.update({name: int(value)}),
     )
     return counter
 
@@ -61,7 +69,10 @@ def hours(world, some):
 
 
 def grow_older(world, seconds):
-    """As if everything had been tried for so long already: time in which nobody looks does not count."""
+    """As if everything had been tried for so long already.
+
+    Time in which nobody looks does not count.
+    """
 
     def earlier(moment):
         return {"N": repr(float(moment["N"]) - seconds)} if float(moment["N"]) else moment
@@ -74,7 +85,7 @@ def grow_older(world, seconds):
         world.dynamodb.put_item(TableName="ledger", Item=item)
 
 
-# ── 20 claims, then hourly and an alarm, then 72 hours ───────────────────────────────────────────────────────────────
+# ── 20 claims, then hourly and an alarm, then 72 hours ────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("kind", ["html", "reset", "truncated_json", "refuse", "bare"])
@@ -87,12 +98,16 @@ def test_unanswered_batch_ends_internal_after_72_hours(world, api, counted, kind
 
     assert codes(world) == ["internal"] * 3
     assert len(world.lines("retry.jsonl")) == 3
-    assert 72 <= counted["StuckItems"] <= 74 + 16, "an alarm an hour, and one at each visit of its job"
+    assert 72 <= counted["StuckItems"] <= 74 + 16, (
+        "an alarm an hour, and one at each visit of its job"
+    )
     assert sum(api.calls["poll"].values()) <= 92
     assert len(api.accepted) == 1
 
 
-@pytest.mark.parametrize(("death", "large"), [(DiedError, False), (DiedError, True), (RuntimeError, False)])
+@pytest.mark.parametrize(
+    ("death", "large"), [(DiedError, False), (DiedError, True), (RuntimeError, False)]
+)
 def test_unwritable_batch_ends_but_answer_is_kept(world, api, monkeypatch, death, large):
     if large:  # Then each try is a message, delivered again and again after a death.
         monkeypatch.setattr(functions.poll.schedule.due_jobs, "LARGE_RECORDS", 2)
@@ -140,7 +155,9 @@ def test_untiled_job_ends_failed_with_lines_up_to_gap(start, api, counted):
     world.upload_records("a.jsonl", greetings(6), model=M2M)
     world.deliver("UploadQueue")
     job = world.item("META")
-    world.dynamodb.delete_item(TableName="ledger", Key={"pk": job["pk"], "sk": {"S": "BATCH#00000001"}})
+    world.dynamodb.delete_item(
+        TableName="ledger", Key={"pk": job["pk"], "sk": {"S": "BATCH#00000001"}}
+    )
 
     assert 72 <= hours_to_end(world, most=90) <= 80
 
@@ -164,7 +181,8 @@ def test_batch_without_requests_ends_alone(start, api):
     hours(world, 1)
     grow_older(world, 7 * DAY)  # unsent
 
-    # Its lines are made when they are appended, so it is only its job that cannot finish, for three days.
+    # Its lines are made when they are appended, so it is only its job that cannot finish, for three
+    # days.
     assert 72 <= hours_to_end(world, most=24 * 8) <= 24 * 4
 
     assert world.manifest()["error"]["code"] == "internal"
@@ -196,12 +214,17 @@ def test_unreadable_upload_ends_failed(start, monkeypatch, counted):
     assert 72 <= counted["StuckItems"] <= 74
 
 
-# ── what is never accepted, and what is never answered ───────────────────────────────────────────────────────────────
+# ── what is never accepted, and what is never answered ────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
     "fault",
-    [{"kind": "3040"}, {"kind": "402402", "status": 402}, {"kind": "html", "status": 410}, {"kind": "refuse"}],
+    [
+        {"kind": "3040"},
+        {"kind": "402402", "status": 402},
+        {"kind": "html", "status": 410},
+        {"kind": "refuse"},
+    ],
     ids=lambda fault: fault["kind"],
 )
 def test_unaccepted_batch_expires_after_7_days(world, api, fault):
@@ -221,7 +244,7 @@ def test_unaccepted_batch_expires_after_7_days(world, api, fault):
     assert len(api.accepted) == 0
 
 
-# ── pauses stop the clock ────────────────────────────────────────────────────────────────────────────────────────────
+# ── pauses stop the clock ─────────────────────────────────────────────────────────────────────────
 
 
 def change_token(world, api):
@@ -246,7 +269,10 @@ def test_job_outlives_a_week_of_refused_token(start, api, monkeypatch):
 
 
 def test_accepted_batch_outlives_refused_token(world, api):
-    """A batch that was accepted before a token was refused for a week is collected, not sent again."""
+    """A batch that was accepted before a token was refused for a week is collected.
+
+    Not sent again.
+    """
     api.switch(retention=0)
     world.upload_records("a.jsonl", greetings(3), model=M2M)
     world.deliver("UploadQueue")

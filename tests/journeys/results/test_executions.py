@@ -1,4 +1,7 @@
-"""An execution of Step Functions that waits with a task token is told how its job goes and ends, whatever fails."""
+"""An execution of Step Functions that waits with a task token is told how its job goes and ends.
+
+Whatever fails.
+"""
 
 import json
 
@@ -27,7 +30,9 @@ def world(executions, start):
 
 
 def upload(world, **metadata):
-    return world.upload_records("in/a.jsonl", GREETINGS, **{"model": M2M, "task-token": TOKEN, **metadata})
+    return world.upload_records(
+        "in/a.jsonl", GREETINGS, **{"model": M2M, "task-token": TOKEN, **metadata}
+    )
 
 
 def notes(world):
@@ -67,7 +72,9 @@ def test_job_without_success_is_reported_as_failure(world, executions, api, faul
     assert told["error"] == error
     cause = json.loads(told["cause"])
     assert (cause["state"], cause["counts"]) == (manifest["state"], manifest["counts"])
-    assert cause["message"] == (manifest["error"] or {"message": "The job was cancelled."})["message"]
+    assert (
+        cause["message"] == (manifest["error"] or {"message": "The job was cancelled."})["message"]
+    )
 
 
 def test_heartbeats_come_once_a_minute_at_most(world, executions, api):
@@ -99,7 +106,9 @@ def test_execution_that_is_gone_is_noted_once(world, executions, api):
 
 def test_execution_that_is_gone_at_the_end_is_noted(world, executions):
     """Its task got all heartbeats, and then ran out of time."""
-    world.permissions.before = lambda operation, _: operation == "SendTaskSuccess" and executions.waiting.clear()
+    world.permissions.before = lambda operation, _: (
+        operation == "SendTaskSuccess" and executions.waiting.clear()
+    )
     upload(world, **{"cancel-with-task": "true"})
 
     world.settle()
@@ -114,7 +123,8 @@ def test_aborted_execution_cancels_its_job(world, executions, api):
     upload(world, **{"cancel-with-task": "true"})
     world.settle(until=lambda: world.item()["state"]["S"] == "in_progress")
     executions.waiting.clear()
-    world.control(world.job_id(), "pause")  # Nothing is accepted any more; a cancellation counts nevertheless.
+    # Nothing is accepted any more; a cancellation counts nevertheless.
+    world.control(world.job_id(), "pause")
 
     world.settle(minutes=180)
 
@@ -173,7 +183,9 @@ def test_two_uploads_with_one_token_report_once(world, executions):
 
     world.settle()
 
-    told = [json.loads(world.read(f"{folder}/status.json"))["notes"] for folder in world.manifests()]
+    told = [
+        json.loads(world.read(f"{folder}/status.json"))["notes"] for folder in world.manifests()
+    ]
     assert sorted(len(one) for one in told) == [0, 1]
     assert {one["state"] for one in world.manifests().values()} == {"completed"}
     assert [operation for operation, _ in executions.reports] == ["SendTaskSuccess"] * 2
@@ -200,7 +212,9 @@ def test_retry_does_not_inherit_the_token(world, executions, api):
     world.settle()
     (retry,) = [key for key in world.objects() if key.endswith("retry.jsonl")]
 
-    world.s3.copy_object(Bucket="dropbatch-test", Key="inbox/again.jsonl", CopySource=f"dropbatch-test/{retry}")
+    world.s3.copy_object(
+        Bucket="dropbatch-test", Key="inbox/again.jsonl", CopySource=f"dropbatch-test/{retry}"
+    )
     world.settle()
 
     assert len(world.manifests()) == 2
@@ -229,7 +243,11 @@ def test_roles_may_tell_executions_of_one_machine(world, executions):
             world.control(job["job_id"]["S"], "cancel")
     world.settle()
 
-    used = {(role, one.action, one.resource) for role, grants in world.permissions.used.items() for one in grants}
+    used = {
+        (role, one.action, one.resource)
+        for role, grants in world.permissions.used.items()
+        for one in grants
+    }
     assert granted(world) <= used
     assert granted(world) == {
         ("SubmitRole", "states:SendTaskHeartbeat", MACHINE),
@@ -256,22 +274,38 @@ class TestWithoutStateMachine:
 
 
 def test_token_is_in_no_object_log_or_message(world, executions, capfd, caplog):
-    """Only the upload's metadata has it, the job's item until it is over, and the calls of Step Functions."""
+    """Only the upload's metadata has it, the job's item until it is over.
+
+    And the calls of Step Functions.
+    """
     logger.setLevel("DEBUG")
     calls = []
-    world.permissions.before = lambda operation, arguments: calls.append((operation, repr(arguments)))
+    world.permissions.before = lambda operation, arguments: calls.append(
+        (operation, repr(arguments))
+    )
     executions.answers += ["ValidationException", "ThrottlingException", "AccessDeniedException"]
     upload(world)
-    world.upload_records("gone.jsonl", GREETINGS, model=M2M, **{"task-token": f"{TOKEN}2", "cancel-with-task": "true"})
+    world.upload_records(
+        "gone.jsonl",
+        GREETINGS,
+        model=M2M,
+        **{"task-token": f"{TOKEN}2", "cancel-with-task": "true"},
+    )
     world.upload_records("spelled.jsonl", GREETINGS, model=M2M, **{"task-tokens": TOKEN})
     world.settle(minutes=60)
     logger.setLevel("INFO")
 
-    printed = "".join(capfd.readouterr()) + "\n".join(str(vars(record)) for record in caplog.records)
+    printed = "".join(capfd.readouterr()) + "\n".join(
+        str(vars(record)) for record in caplog.records
+    )
     assert TOKEN not in printed
     assert not [key for key in world.objects("") if TOKEN.encode() in world.read(key)]
     assert TOKEN not in repr(world.items())
     with_token = {operation for operation, arguments in calls if TOKEN in arguments}
     assert with_token == {"PutItem", "SendTaskHeartbeat", "SendTaskSuccess"}
-    ignored = [json.loads(world.read(key)).get("ignored") for key in world.objects() if key.endswith("options.json")]
+    ignored = [
+        json.loads(world.read(key)).get("ignored")
+        for key in world.objects()
+        if key.endswith("options.json")
+    ]
     assert {"task-tokens": "task_token"} in ignored

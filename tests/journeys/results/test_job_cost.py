@@ -1,4 +1,7 @@
-"""What a manifest says that a job cost: tokens under every name, and what was accepted and never collected."""
+"""What a manifest says that a job cost.
+
+Tokens under every name, and what was accepted and never collected.
+"""
 
 from decimal import Decimal
 
@@ -14,7 +17,9 @@ KIMI = "@cf/moonshotai/kimi-k2.6"
 INPUTS = [{"input": "Why is the sky blue? " * 20} for _ in range(3)]
 FAILS_TOGETHER = Fault(kind="batch_fails", contains="},{", times=0, code=3030)
 """Batches of several records fail after they were accepted."""
-CHATS = [{"messages": [{"role": "user", "content": "Why is the sky blue? " * 20}]} for _ in range(3)]
+CHATS = [
+    {"messages": [{"role": "user", "content": "Why is the sky blue? " * 20}]} for _ in range(3)
+]
 
 
 def amount(world):
@@ -36,7 +41,9 @@ def test_tokens_count_under_every_name(world, api, model, records, names):
     usage, cost = world.manifest()["usage"], world.manifest()["cost"]
     assert usage["prompt_tokens"] > 0
     assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
-    assert cost["amount"] == exact(model, Tokens(usage["prompt_tokens"], usage["completion_tokens"]))
+    assert cost["amount"] == exact(
+        model, Tokens(usage["prompt_tokens"], usage["completion_tokens"])
+    )
     assert (cost["estimated"], cost["uncollected_batches"]) == (False, 0)
 
 
@@ -90,7 +97,9 @@ def test_batch_answered_at_its_second_submit_costs_both(start, api):
 
     usage, cost = world.manifest()["usage"], world.manifest()["cost"]
     assert (cost["estimated"], cost["uncollected_batches"]) == (True, 1)
-    assert amount(world) > Decimal(exact(M2M, Tokens(usage["prompt_tokens"], usage["completion_tokens"])))
+    assert amount(world) > Decimal(
+        exact(M2M, Tokens(usage["prompt_tokens"], usage["completion_tokens"]))
+    )
 
 
 def test_batch_that_failed_after_acceptance_costs_beside_its_pieces(start, api):
@@ -104,11 +113,14 @@ def test_batch_that_failed_after_acceptance_costs_beside_its_pieces(start, api):
     usage, cost = world.manifest()["usage"], world.manifest()["cost"]
     assert world.manifest()["counts"]["succeeded"] == len(world.manifest()["batches"]) == 3
     assert (cost["estimated"], cost["uncollected_batches"]) == (True, 1)
-    assert amount(world) > Decimal(exact(M2M, Tokens(usage["prompt_tokens"], usage["completion_tokens"])))
+    assert amount(world) > Decimal(
+        exact(M2M, Tokens(usage["prompt_tokens"], usage["completion_tokens"]))
+    )
 
 
 @pytest.mark.parametrize(
-    ("kind", "member"), [("accept_then_reset", "unknowable_submits"), ("accept_then_error", "doubtful_submits")]
+    ("kind", "member"),
+    [("accept_then_reset", "unknowable_submits"), ("accept_then_error", "doubtful_submits")],
 )
 def test_submits_before_a_division_are_counted(start, api, kind, member):
     api.inject(Fault(kind=kind, on="submit"), FAILS_TOGETHER)

@@ -1,4 +1,7 @@
-"""The mail about a failed job: what EventBridge makes of the job's event for the topic, whatever the event holds."""
+"""The mail about a failed job.
+
+What EventBridge makes of the job's event for the topic, whatever the event holds.
+"""
 
 import json
 import re
@@ -16,9 +19,12 @@ def at(event, path):
 
 
 def delivered(target, event):
-    """The text that EventBridge delivers to a target; it must be JSON, else EventBridge drops the event.
+    """The text that EventBridge delivers to a target.
 
-    A part of the event is delivered as it is. Values in a transformer's template are inserted without escaping.
+    It must be JSON, else EventBridge drops the event.
+
+    A part of the event is delivered as it is. Values in a transformer's template are inserted
+    without escaping.
     """
     if path := target.get("InputPath"):
         return json.dumps(at(event, path))
@@ -27,7 +33,9 @@ def delivered(target, event):
     return re.sub(r"<(\w+)>", lambda found: str(values[found[1]]), transformer["InputTemplate"])
 
 
-@pytest.mark.parametrize("name", ["plain", 'a "quoted" name', "back\\slash", 'both \\" <code>', "ende\n", "日本"])
+@pytest.mark.parametrize(
+    "name", ["plain", 'a "quoted" name', "back\\slash", 'both \\" <code>', "ende\n", "日本"]
+)
 def test_mail_survives_any_key_and_message(world, name):
     model = f'x{name}y"\\' if name.isascii() and name.isprintable() else 'x"\\'
     world.upload(f"{name}.jsonl", '{"text":"y"}\n', model=model)
@@ -37,7 +45,11 @@ def test_mail_survives_any_key_and_message(world, name):
 
     mail = json.loads(delivered(target, event))
 
-    assert mail["source"] == {**world.manifest()["source"], "bucket": BUCKET, "key": f"inbox/{name}.jsonl"}
+    assert mail["source"] == {
+        **world.manifest()["source"],
+        "bucket": BUCKET,
+        "key": f"inbox/{name}.jsonl",
+    }
     assert mail["job_id"] == world.manifest()["job_id"]
     assert mail["error"] == world.manifest()["error"]
     assert mail["error"]["code"] == "bad_model"

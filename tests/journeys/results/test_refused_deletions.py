@@ -1,4 +1,7 @@
-"""What S3 refuses to list or delete for good, because it is locked or a policy forbids it: five tries, one log line."""
+"""What S3 refuses to list or delete for good, because it is locked or a policy forbids it.
+
+Five tries, one log line.
+"""
 
 from itertools import pairwise
 
@@ -20,7 +23,10 @@ __all__ = ["large", "small_pages"]
 
 
 def refused_for_days(world, capsys, caplog):
-    """Let nine days pass, a tick every half; return what was logged of deletions, none of it as an error."""
+    """Let nine days pass, a tick every half.
+
+    Return what was logged of deletions, none of it as an error.
+    """
     capsys.readouterr()
     caplog.clear()
     for _ in range(2 * 9):
@@ -44,7 +50,9 @@ def test_refused_deletion_is_tried_five_times_and_logged_once(world, large, caps
     assert staged(world)
 
 
-@pytest.mark.parametrize("denied", [("AccessDenied", "a policy"), ("KMS.DisabledException", "a key")])
+@pytest.mark.parametrize(
+    "denied", [("AccessDenied", "a policy"), ("KMS.DisabledException", "a key")]
+)
 def test_refused_listing_is_tried_five_times_and_logged_once(world, denied, capsys, caplog):
     finish(world)
     tries = []
@@ -64,7 +72,9 @@ def test_refused_listing_is_tried_five_times_and_logged_once(world, denied, caps
     assert staged(world)
 
 
-def test_locked_object_holds_up_deletion_of_no_other(world, small_pages, monkeypatch, capsys, caplog):
+def test_locked_object_holds_up_deletion_of_no_other(
+    world, small_pages, monkeypatch, capsys, caplog
+):
     """One of the first page is under a legal hold; S3 lists two versions at a time."""
     finish(world)
     locked, *others = staged(world)
@@ -77,7 +87,10 @@ def test_locked_object_holds_up_deletion_of_no_other(world, small_pages, monkeyp
         free = [one for one in named["Delete"]["Objects"] if one not in kept]
         answer = real(**{**named, "Delete": {"Objects": free, "Quiet": True}}) if free else {}
         tries.extend(kept)
-        return {**answer, "Errors": [{**one, "Code": "AccessDenied", "Message": "legal hold"} for one in kept]}
+        return {
+            **answer,
+            "Errors": [{**one, "Code": "AccessDenied", "Message": "legal hold"} for one in kept],
+        }
 
     monkeypatch.setattr(client, "delete_objects", delete)
     assert refused_for_days(world, capsys, caplog) == ["staged objects left to the lifecycle rule"]

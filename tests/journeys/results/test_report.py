@@ -1,4 +1,7 @@
-"""A finished job's report page: written before the manifest, for every kind of end, and never in its way."""
+"""A finished job's report page.
+
+Written before the manifest, for every kind of end, and never in its way.
+"""
 
 import functions.poll.results.report
 from tests.support.aws.resources import BUCKET

@@ -1,4 +1,7 @@
-"""Finishing a job of many batches: marks, segments, files joined by server-side copy, and what must never finish."""
+"""Finishing a job of many batches.
+
+Marks, segments, files joined by server-side copy, and what must never finish.
+"""
 
 import hashlib
 
@@ -12,7 +15,10 @@ from tests.support.translations import M2M, greetings
 
 @pytest.fixture
 def small_segments(monkeypatch):
-    """Segments of a few parts each, and copies of any size allowed, which S3 itself wants to be of 5 MiB."""
+    """Segments of a few parts each, and copies of any size allowed.
+
+    Which S3 itself wants to be of 5 MiB.
+    """
     monkeypatch.setattr(segments, "SEGMENT_BYTES", 1_000)
     monkeypatch.setattr(segments, "MIN_COPY_BYTES", 800)
     monkeypatch.setattr("moto.s3.models.S3_UPLOAD_PART_MIN_SIZE", 1)
@@ -40,7 +46,10 @@ def test_large_output_is_joined_from_segments(start, api, small_segments):
     )
     for file in manifest["files"]:
         content = world.read(f"{folder}/{file['name']}")
-        assert (len(content), hashlib.sha256(content).hexdigest()) == (file["bytes"], file["sha256"])
+        assert (len(content), hashlib.sha256(content).hexdigest()) == (
+            file["bytes"],
+            file["sha256"],
+        )
     assert [error["id"] for error in world.lines("errors.jsonl")] == [7, 99]
 
 
@@ -51,8 +60,12 @@ def test_unreadable_item_holds_up_no_other(start):
     batch = world.item("BATCH#")
     broken = {**batch, "pk": {"S": "JOB#broken"}, "requests": {"S": "many"}, "due_at": {"N": "1"}}
     for work in ("v1#submit", "v1#poll"):
-        world.dynamodb.put_item(TableName="ledger", Item={**broken, "sk": {"S": f"BATCH#{work}"}, "work": {"S": work}})
-    world.dynamodb.put_item(TableName="ledger", Item={**broken, "sk": {"S": "META"}, "work": {"S": "v1#status"}})
+        world.dynamodb.put_item(
+            TableName="ledger", Item={**broken, "sk": {"S": f"BATCH#{work}"}, "work": {"S": work}}
+        )
+    world.dynamodb.put_item(
+        TableName="ledger", Item={**broken, "sk": {"S": "META"}, "work": {"S": "v1#status"}}
+    )
 
     world.settle(until=lambda: bool(world.manifests()))
 

@@ -1,4 +1,7 @@
-"""How an upload becomes a job: which events are followed, what the new job holds, and who works on it first."""
+"""How an upload becomes a job.
+
+Which events are followed, what the new job holds, and who works on it first.
+"""
 
 from dataclasses import replace
 
@@ -28,15 +31,17 @@ def put(world):
     """Puts an upload; its event, which came so many seconds ago."""
 
     def upload(age=0.0, key=KEY, **metadata):
-        version = world.s3.put_object(Bucket=BUCKET, Key=key, Body=b"{}\n", Metadata={"model": M2M, **metadata})[
-            "VersionId"
-        ]
+        version = world.s3.put_object(
+            Bucket=BUCKET, Key=key, Body=b"{}\n", Metadata={"model": M2M, **metadata}
+        )["VersionId"]
         return ObjectCreated(BUCKET, key, version, None if age is None else world.now() - age)
 
     return upload
 
 
-@pytest.mark.parametrize("age", [0, MAX_EVENT_AGE_SECONDS, None], ids=["new", "old", "without a time"])
+@pytest.mark.parametrize(
+    "age", [0, MAX_EVENT_AGE_SECONDS, None], ids=["new", "old", "without a time"]
+)
 def test_event_makes_job_that_its_function_holds(services, put, age):
     job = create_job(services, put(age))
 
@@ -78,18 +83,24 @@ def test_event_whose_job_is_over_finds_nothing_to_do(services, put, world):
     assert create_job(services, event) is None
 
 
-@pytest.mark.parametrize(("key", "last"), [(KEY, "manifest.json"), ("validate/a.jsonl", "report.json")])
+@pytest.mark.parametrize(
+    ("key", "last"), [(KEY, "manifest.json"), ("validate/a.jsonl", "report.json")]
+)
 def test_event_of_finished_job_makes_no_second(services, put, world, key, last):
     event = put(key=key)
     job = create_job(services, event)
-    world.dynamodb.delete_item(TableName=TABLE, Key={"pk": {"S": f"JOB#{job.job_id}"}, "sk": {"S": "META"}})
+    world.dynamodb.delete_item(
+        TableName=TABLE, Key={"pk": {"S": f"JOB#{job.job_id}"}, "sk": {"S": "META"}}
+    )
     services.store.put(keys.result(job.upload.key, job.job_id, last), b"{}")
 
     assert create_job(services, event) is None
 
 
 def test_job_whose_creation_was_not_answered_is_due_soon(services, put, monkeypatch):
-    monkeypatch.setattr("functions.submit.create_job.retry_seconds", lambda claims: 2.0 * (claims + 1))
+    monkeypatch.setattr(
+        "functions.submit.create_job.retry_seconds", lambda claims: 2.0 * (claims + 1)
+    )
     real = type(services.ledger).create_job
     created = []
 
@@ -103,7 +114,9 @@ def test_job_whose_creation_was_not_answered_is_due_soon(services, put, monkeypa
         create_job(services, put())
 
     (job,) = created
-    assert services.ledger.job(job.job_id) == replace(job, lease_until=0.0, due_at=services.now() + 2, claims=0)
+    assert services.ledger.job(job.job_id) == replace(
+        job, lease_until=0.0, due_at=services.now() + 2, claims=0
+    )
 
 
 def test_upload_whose_id_another_one_has_gets_next(services, put, monkeypatch):
@@ -112,7 +125,9 @@ def test_upload_whose_id_another_one_has_gets_next(services, put, monkeypatch):
     real = type(services.ledger).job
     other = replace(job, upload=replace(job.upload, etag="another"))
     monkeypatch.setattr(
-        type(services.ledger), "job", lambda at, job_id: other if job_id == job.job_id else real(at, job_id)
+        type(services.ledger),
+        "job",
+        lambda at, job_id: other if job_id == job.job_id else real(at, job_id),
     )
 
     second = create_job(services, event)
@@ -122,7 +137,8 @@ def test_upload_whose_id_another_one_has_gets_next(services, put, monkeypatch):
 
 
 def test_upload_without_free_id_has_no_job(services, put, monkeypatch, caplog):
-    monkeypatch.setattr(type(services.ledger), "create_job", lambda at, job: None)  # Each is gone when it is read.
+    # Each is gone when it is read.
+    monkeypatch.setattr(type(services.ledger), "create_job", lambda at, job: None)
 
     assert create_job(services, put()) is None
     assert "no job id left for an upload" in caplog.text
@@ -130,12 +146,24 @@ def test_upload_without_free_id_has_no_job(services, put, monkeypatch, caplog):
 
 @pytest.mark.parametrize(
     ("setting", "per_reply", "most", "first"),
-    [(5_000, 9_999, 5_000, 500), (5_000, 2_000, 2_000, 500), (5_000, 200, 200, 200), (3, 9_999, 3, 3)],
-    ids=["as it is set", "fewer fit a reply", "fewer than a first batch", "set below a first batch"],
+    [
+        (5_000, 9_999, 5_000, 500),
+        (5_000, 2_000, 2_000, 500),
+        (5_000, 200, 200, 200),
+        (3, 9_999, 3, 3),
+    ],
+    ids=[
+        "as it is set",
+        "fewer fit a reply",
+        "fewer than a first batch",
+        "set below a first batch",
+    ],
 )
 def test_batch_size_is_as_set_and_fits_reply(start, monkeypatch, setting, per_reply, most, first):
     world = start(MAX_REQUESTS_PER_BATCH=setting)
-    monkeypatch.setattr("dropbatch.core.plan_upload.max_records_per_reply", lambda model, transport: per_reply)
+    monkeypatch.setattr(
+        "dropbatch.core.plan_upload.max_records_per_reply", lambda model, transport: per_reply
+    )
     version = world.upload("a.jsonl", "{}\n", model=M2M)
 
     job = create_job(functions.submit.handler.services(), ObjectCreated(BUCKET, KEY, version, None))
@@ -147,10 +175,17 @@ def test_batch_size_is_as_set_and_fits_reply(start, monkeypatch, setting, per_re
     ("metadata", "deadline", "tags", "tokens"),
     [
         ({}, None, {}, 0),
-        ({"deadline-hours": "5", "tags": '{"team": "a"}', "output-tokens": "70"}, 5 * 3_600, {"team": "a"}, 70),
+        (
+            {"deadline-hours": "5", "tags": '{"team": "a"}', "output-tokens": "70"},
+            5 * 3_600,
+            {"team": "a"},
+            70,
+        ),
     ],
 )
-def test_job_holds_its_deadline_its_tags_and_its_tokens(services, put, metadata, deadline, tags, tokens):
+def test_job_holds_its_deadline_its_tags_and_its_tokens(
+    services, put, metadata, deadline, tags, tokens
+):
     job = create_job(services, put(**metadata))
 
     assert job.deadline_at == (None if deadline is None else services.now() + deadline)
@@ -158,7 +193,9 @@ def test_job_holds_its_deadline_its_tags_and_its_tokens(services, put, metadata,
     assert job.output_tokens == tokens
 
 
-def test_upload_whose_retried_job_the_table_refuses_to_read_is_tried_again(services, put, world, monkeypatch):
+def test_upload_whose_retried_job_the_table_refuses_to_read_is_tried_again(
+    services, put, world, monkeypatch
+):
     """What S3 does not hand out is for the user to fix; what the table refuses is not."""
     retried = create_job(services, put(key="inbox/first.jsonl"))
     items, real = world.items(), type(services.ledger).job

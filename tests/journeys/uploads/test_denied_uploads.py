@@ -1,4 +1,7 @@
-"""Uploads that S3 lists but does not hand out: archived, encrypted with a key that is denied, forbidden by a policy."""
+"""Uploads that S3 lists but does not hand out.
+
+Archived, encrypted with a key that is denied, forbidden by a policy.
+"""
 
 import json
 from contextlib import suppress
@@ -12,14 +15,30 @@ from tests.support.aws.resources import BUCKET
 from tests.support.translations import M2M, all_good, greetings
 
 MINUTE, HOUR = 60.0, 3_600.0
-KMS = "User: x is not authorized to perform: kms:Decrypt on the resource associated with this ciphertext"
+KMS = (
+    "User: x is not authorized to perform: kms:Decrypt on the resource associated with this "
+    "ciphertext"
+)
 DENIALS = {
     "policy": ("GetObject", "AccessDenied", "Access Denied", 403),
     "kms denied": ("GetObject", "AccessDenied", KMS, 403),
-    "kms disabled": ("GetObject", "KMS.DisabledException", "arn:aws:kms:eu-west-1:1:key/a is disabled.", 400),
-    "SSE-C": ("GetObject", "InvalidRequest", "The object was stored using a form of Server Side Encryption.", 400),
+    "kms disabled": (
+        "GetObject",
+        "KMS.DisabledException",
+        "arn:aws:kms:eu-west-1:1:key/a is disabled.",
+        400,
+    ),
+    "SSE-C": (
+        "GetObject",
+        "InvalidRequest",
+        "The object was stored using a form of Server Side Encryption.",
+        400,
+    ),
 }
-HEADS = {"policy": ("HeadObject", "403", "Forbidden", 403), "SSE-C": ("HeadObject", "400", "Bad Request", 400)}
+HEADS = {
+    "policy": ("HeadObject", "403", "Forbidden", 403),
+    "SSE-C": ("HeadObject", "400", "Bad Request", 400),
+}
 
 
 @pytest.fixture
@@ -30,7 +49,9 @@ def refuse(world):
         def before(called, arguments):
             if called == operation and arguments["Key"].startswith(prefix):
                 response = {"Error": {"Code": code, "Message": message}}
-                raise ClientError({**response, "ResponseMetadata": {"HTTPStatusCode": status}}, operation)
+                raise ClientError(
+                    {**response, "ResponseMetadata": {"HTTPStatusCode": status}}, operation
+                )
 
         world.permissions.before = before
 
@@ -59,7 +80,12 @@ def dead_letters(world):
 
 
 def test_archived_upload_ends_at_once(world, refuse):
-    refuse("GetObject", "InvalidObjectState", "The operation is not valid for the object's storage class", 403)
+    refuse(
+        "GetObject",
+        "InvalidObjectState",
+        "The operation is not valid for the object's storage class",
+        403,
+    )
     world.upload_records("a.jsonl", greetings(3), model=M2M)
     world.settle(minutes=2)
 
@@ -110,15 +136,22 @@ def test_deadline_comes_while_upload_is_denied(world, refuse):
 
     pass_hours(world, 0.2, step=MINUTE)
 
-    assert (world.manifest()["state"], world.manifest()["error"]["code"]) == ("failed", "upload_denied")
+    assert (world.manifest()["state"], world.manifest()["error"]["code"]) == (
+        "failed",
+        "upload_denied",
+    )
 
 
 def test_denied_validation_ends_at_once(world, refuse):
     refuse(*DENIALS["policy"], prefix="validate/")
-    world.s3.put_object(Bucket=BUCKET, Key="validate/a.jsonl", Body=b"{}\n", Metadata={"model": M2M})
+    world.s3.put_object(
+        Bucket=BUCKET, Key="validate/a.jsonl", Body=b"{}\n", Metadata={"model": M2M}
+    )
     world.deliver_all()
 
-    (report,) = [json.loads(world.read(key)) for key in world.objects() if key.endswith("report.json")]
+    (report,) = [
+        json.loads(world.read(key)) for key in world.objects() if key.endswith("report.json")
+    ]
     assert report["error"]["code"] == "upload_denied"
 
 
@@ -132,7 +165,7 @@ def test_denied_upload_can_be_cancelled(world, refuse):
     assert world.manifest()["state"] == "cancelled"
 
 
-# ── nothing may be known ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── nothing may be known ──────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("denial", HEADS.values(), ids=HEADS)
@@ -164,7 +197,11 @@ def test_unknown_upload_is_given_up_after_a_day(world, refuse):
     pass_hours(world, 26, HOUR / 2)
 
     told = notice(world)
-    assert (told["state"], told["error"]["code"], told["waiting_for"]) == ("failed", "upload_denied", None)
+    assert (told["state"], told["error"]["code"], told["waiting_for"]) == (
+        "failed",
+        "upload_denied",
+        None,
+    )
     assert dead_letters(world) == []
 
 
@@ -177,7 +214,11 @@ def test_unknown_upload_that_is_deleted_is_not_waited_for(world, refuse):
     pass_hours(world, 1, 10 * MINUTE)
 
     told = notice(world)
-    assert (told["state"], told["error"]["code"], told["waiting_for"]) == ("failed", "source_gone", None)
+    assert (told["state"], told["error"]["code"], told["waiting_for"]) == (
+        "failed",
+        "source_gone",
+        None,
+    )
 
 
 def test_notice_ends_although_the_jobs_first_status_was_not_written(world, refuse):
@@ -188,7 +229,12 @@ def test_notice_ends_although_the_jobs_first_status_was_not_written(world, refus
     left = ["once"]
 
     def before(called, arguments):
-        if called == "PutObject" and "Z-" in arguments["Key"] and arguments["Key"].endswith("/status.json") and left:
+        if (
+            called == "PutObject"
+            and "Z-" in arguments["Key"]
+            and arguments["Key"].endswith("/status.json")
+            and left
+        ):
             left.pop()
             response = {"Error": {"Code": "SlowDown"}, "ResponseMetadata": {"HTTPStatusCode": 503}}
             raise ClientError(response, called)
@@ -221,14 +267,21 @@ def test_notice_of_a_later_version_stays(world, refuse):
     assert (notice(world)["state"], notice(world)["version"]) == ("waiting", second)
 
 
-# ── writes ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── writes ────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("part", ["/request", "/part", "/raw-"])
 def test_denied_write_is_shown_and_goes_on_when_allowed(world, refuse, part):
     def before(operation, arguments):
-        if operation == "PutObject" and arguments["Key"].startswith("staging/") and part in arguments["Key"]:
-            error = {"Error": {"Code": "AccessDenied", "Message": KMS}, "ResponseMetadata": {"HTTPStatusCode": 403}}
+        if (
+            operation == "PutObject"
+            and arguments["Key"].startswith("staging/")
+            and part in arguments["Key"]
+        ):
+            error = {
+                "Error": {"Code": "AccessDenied", "Message": KMS},
+                "ResponseMetadata": {"HTTPStatusCode": 403},
+            }
             raise ClientError(error, operation)
 
     world.permissions.before = before
@@ -253,7 +306,10 @@ def test_denied_write_of_one_batch_hides_no_pending_ones(start, api):
 
     def before(operation, arguments):
         if operation == "PutObject" and "/00000000/part-" in arguments["Key"]:
-            error = {"Error": {"Code": "AccessDenied", "Message": KMS}, "ResponseMetadata": {"HTTPStatusCode": 403}}
+            error = {
+                "Error": {"Code": "AccessDenied", "Message": KMS},
+                "ResponseMetadata": {"HTTPStatusCode": 403},
+            }
             raise ClientError(error, operation)
 
     world.permissions.before = before
@@ -281,7 +337,7 @@ def test_denied_write_that_cannot_be_shown_is_an_alarm(world, refuse, caplog):
     assert all_good(world, 3)
 
 
-# ── reads, and other services ────────────────────────────────────────────────────────────────────────────────────────
+# ── reads, and other services ─────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -300,7 +356,10 @@ def test_what_a_job_needs_and_aws_refuses_is_shown(start, operation, code, part)
 
     def before(called, arguments):
         if called == operation and (not part or part in arguments["Key"]):
-            error = {"Error": {"Code": code, "Message": KMS}, "ResponseMetadata": {"HTTPStatusCode": 403}}
+            error = {
+                "Error": {"Code": code, "Message": KMS},
+                "ResponseMetadata": {"HTTPStatusCode": 403},
+            }
             raise ClientError(error, operation)
 
     world.permissions.before = before
@@ -321,7 +380,7 @@ def test_what_a_job_needs_and_aws_refuses_is_shown(start, operation, code, part)
     assert world.status()["waiting_for"] is None
 
 
-# ── other objects of users ───────────────────────────────────────────────────────────────────────────────────────────
+# ── other objects of users ────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("operation", ["HeadObject", "GetObject"])
@@ -367,10 +426,14 @@ def test_command_is_carried_out_once_it_can_be_read(world, refuse, api):
 
 def test_archived_manifest_of_parent_delays_no_retry(world, refuse):
     """A user's lifecycle rule has archived the results of the job that is tried again."""
-    world.upload_records("a.jsonl", [*greetings(2), {"text": "(refused)", "target_lang": "es"}], model=M2M)
+    world.upload_records(
+        "a.jsonl", [*greetings(2), {"text": "(refused)", "target_lang": "es"}], model=M2M
+    )
     world.settle()
     (folder,) = world.manifests()
-    world.upload("b.jsonl", world.read(f"{folder}/retry.jsonl"), **{"retry-of": f"{folder}/manifest.json"})
+    world.upload(
+        "b.jsonl", world.read(f"{folder}/retry.jsonl"), **{"retry-of": f"{folder}/manifest.json"}
+    )
     refuse("GetObject", "InvalidObjectState", "archived", 403, prefix=f"{folder}/manifest.json")
     world.settle(minutes=5)
 

@@ -1,4 +1,7 @@
-"""Records without an input: they fail alone, before anything is sent, and cost no other record anything."""
+"""Records without an input.
+
+They fail alone, before anything is sent, and cost no other record anything.
+"""
 
 import json
 
@@ -11,8 +14,12 @@ from tests.support.converted import LLAMA
 
 BGE = "@cf/baai/bge-small-en-v1.5"
 UPLOADS = {
-    "a.jsonl": "".join(json.dumps({"text": "" if number % 10 == 3 else f"t{number}"}) + "\n" for number in range(40)),
-    "a.csv": "id,text\n" + "".join(f"r{number},{'' if number % 10 == 3 else 'a'}\n" for number in range(40)),
+    "a.jsonl": "".join(
+        json.dumps({"text": "" if number % 10 == 3 else f"t{number}"}) + "\n"
+        for number in range(40)
+    ),
+    "a.csv": "id,text\n"
+    + "".join(f"r{number},{'' if number % 10 == 3 else 'a'}\n" for number in range(40)),
     "b.jsonl": "".join(
         json.dumps(
             {
@@ -45,7 +52,10 @@ def test_empty_inputs_fail_alone_and_unsent(world, api, name):
 
 def test_validation_counts_records_without_input(world):
     world.s3.put_object(
-        Bucket=BUCKET, Key="validate/a.jsonl", Body=UPLOADS["a.jsonl"].encode(), Metadata={"model": BGE}
+        Bucket=BUCKET,
+        Key="validate/a.jsonl",
+        Body=UPLOADS["a.jsonl"].encode(),
+        Metadata={"model": BGE},
     )
     world.settle()
 
@@ -65,21 +75,30 @@ def test_template_of_empty_cells_is_not_sent(world):
 def frame_of(rows):
     """A frame in which every tenth text is empty: a null, an empty string or none."""
     empty = (None, "", float("nan"))
-    texts = [empty[number // 10 % 3] if number % 10 == 3 else f"text {number}" for number in range(rows)]
+    texts = [
+        empty[number // 10 % 3] if number % 10 == 3 else f"text {number}" for number in range(rows)
+    ]
     return pd.DataFrame({"id": range(rows), "text": texts})
 
 
 @pytest.mark.parametrize("rows", [1_010, pytest.param(100_000, marks=pytest.mark.slow)])
 def test_frame_with_empty_cells_loses_no_good_row(command, api, rows):
     client = dropbatch.Client("dropbatch")
-    with pytest.warns(UserWarning, match="100 of the first 1,000 records cannot be sent and will fail alone"):
+    with pytest.warns(
+        UserWarning, match="100 of the first 1,000 records cannot be sent and will fail alone"
+    ):
         job = client.submit(frame_of(rows), model=LLAMA, name="frame.csv")
     command.world.settle(minutes=240)
 
     manifest = job.manifest()
     assert manifest["counts"] == {"total": rows, "succeeded": rows * 9 // 10, "failed": rows // 10}
-    assert sum(api.calls["submit"].values()) == len(manifest["batches"]), "no submit is spent on isolation"
-    failed = [(one["id"], one["line"], one["external_reference"]) for one in map(json.loads, errors_of(command, job))]
+    assert sum(api.calls["submit"].values()) == len(manifest["batches"]), (
+        "no submit is spent on isolation"
+    )
+    failed = [
+        (one["id"], one["line"], one["external_reference"])
+        for one in map(json.loads, errors_of(command, job))
+    ]
     assert failed == [(row, row + 2, str(row)) for row in range(3, rows, 10)]
 
 

@@ -1,4 +1,7 @@
-"""Archives that take longer to unpack than a function may run: each turn begins anew, and there is an end."""
+"""Archives that take longer to unpack than a function may run.
+
+Each turn begins anew, and there is an end.
+"""
 
 import gzip
 import json
@@ -12,7 +15,9 @@ from shared.aws.object_store import ObjectStore
 
 M2M = "@cf/meta/m2m100-1.2b"
 RECORDS = [{"text": f"hello {number}", "target_lang": "es"} for number in range(12)]
-ARCHIVE = gzip.compress(b"".join(json.dumps(record).encode() + b"\n" for record in RECORDS), compresslevel=0)
+ARCHIVE = gzip.compress(
+    b"".join(json.dumps(record).encode() + b"\n" for record in RECORDS), compresslevel=0
+)
 PIECES = 12
 
 
@@ -48,7 +53,9 @@ def test_archive_is_read_in_as_many_turns_as_it_takes(slow):
     world.settle(minutes=120)
 
     assert world.manifest()["state"] == "completed"
-    assert [line["result"] for line in world.lines()] == [expected_result(M2M, record) for record in RECORDS]
+    assert [line["result"] for line in world.lines()] == [
+        expected_result(M2M, record) for record in RECORDS
+    ]
 
 
 def test_endless_archive_fails_with_what_was_read(slow):
@@ -63,4 +70,6 @@ def test_endless_archive_fails_with_what_was_read(slow):
     assert manifest["error"]["code"] == "broken_archive"
     assert f"Records from {done:,} on were not read" in manifest["error"]["message"]
     assert 0 < done < len(RECORDS)
-    assert [line["result"] for line in world.lines()] == [expected_result(M2M, record) for record in RECORDS[:done]]
+    assert [line["result"] for line in world.lines()] == [
+        expected_result(M2M, record) for record in RECORDS[:done]
+    ]

@@ -1,4 +1,7 @@
-"""Many jobs dropped together: how long the last of their first batches waits, by the calls that are allowed."""
+"""Many jobs dropped together.
+
+How long the last of their first batches waits, by the calls that are allowed.
+"""
 
 import dataclasses
 import time
@@ -12,7 +15,10 @@ BGE = "@cf/baai/bge-small-en-v1.5"
 
 @pytest.fixture
 def begin(start, monkeypatch):
-    """Start a world in which messages are delivered also while a tick waits between two rounds, as they are on AWS."""
+    """Start a world in which messages are delivered also while a tick waits between two rounds.
+
+    As they are on AWS.
+    """
 
     def begun(calls):
         world = start(API_CALLS_PER_MINUTE=calls)
@@ -25,7 +31,9 @@ def begin(start, monkeypatch):
                 world.deliver(queue, most=25)
             world.permissions.role = role
 
-        monkeypatch.setattr(functions.poll.handler, "services", lambda: dataclasses.replace(services, sleep=sleep))
+        monkeypatch.setattr(
+            functions.poll.handler, "services", lambda: dataclasses.replace(services, sleep=sleep)
+        )
         return world
 
     return begun

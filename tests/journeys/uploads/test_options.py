@@ -76,14 +76,22 @@ def test_batch_beyond_highest_cost_is_not_submitted(start, api, written):
     assert len(api.accepted) == 4
     assert len(world.lines("retry.jsonl")) == 2
     cost = world.manifest()["cost"]
-    assert (cost["currency"], float(cost["amount"]) > 0, cost["priced_at"] != "") == ("USD", True, True)
+    assert (cost["currency"], float(cost["amount"]) > 0, cost["priced_at"] != "") == (
+        "USD",
+        True,
+        True,
+    )
 
 
-@pytest.mark.parametrize("metadata", [{"max-failed-fraction": "1e-200"}, {"max-cost": "1e-200"}, {"max-cost": "1"}])
+@pytest.mark.parametrize(
+    "metadata", [{"max-failed-fraction": "1e-200"}, {"max-cost": "1e-200"}, {"max-cost": "1"}]
+)
 def test_numbers_that_no_item_holds_stop_no_job(start, metadata):
     """Neither an option next to nothing, nor a record that wants more tokens than there are."""
     world = start()
-    world.upload_records("a.jsonl", [{"prompt": "hello", "max_tokens": 10**140}], model=LLAMA, **metadata)
+    world.upload_records(
+        "a.jsonl", [{"prompt": "hello", "max_tokens": 10**140}], model=LLAMA, **metadata
+    )
     world.settle()
 
     assert codes(world) == ["cost_limit" if "max-cost" in metadata else None]
@@ -110,7 +118,13 @@ OPENAI = {"custom_id": "a", "method": "POST", "url": "/v1/embeddings", "body": {
         ([{**OPENAI, "body": {"input": "hello", "model": LARGE}}], {}, LARGE),
         ([{**OPENAI, "body": {"input": "hello", "model": LARGE}}], {"model": BGE}, BGE),
     ],
-    ids=["the default", "its own", "the default in another format", "the file's", "its own before the file's"],
+    ids=[
+        "the default",
+        "its own",
+        "the default in another format",
+        "the file's",
+        "its own before the file's",
+    ],
 )
 def test_options_of_job_hold_its_model(start, records, metadata, model):
     world = start(DEFAULT_MODEL=BGE)

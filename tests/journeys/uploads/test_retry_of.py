@@ -44,10 +44,17 @@ def job_key(folder):
 @pytest.mark.parametrize("path", ["again.jsonl", f"{BGE}/again.jsonl", "@cf/nothing/again.jsonl"])
 def test_options_are_own_then_those_of_first_job(world, parent, path):
     world.upload("_options.json", '{"modle":"a member that no option has"}')
-    again = try_again(world, parent, path, **{"retry-of": parent.rpartition("/")[2], "max-cost": "1"})
+    again = try_again(
+        world, parent, path, **{"retry-of": parent.rpartition("/")[2], "max-cost": "1"}
+    )
 
     assert world.manifest(again)["error"] is None
-    assert options_of(world, again) == {"model": M2M, "format": "native", "max_cost": 1, "tags": {"of": "parent"}}
+    assert options_of(world, again) == {
+        "model": M2M,
+        "format": "native",
+        "max_cost": 1,
+        "tags": {"of": "parent"},
+    }
     assert records(world) == [f"{parent}/retries/{world.manifest(again)['job_id']}.json"]
     assert json.loads(world.read(records(world)[0]))["joined_by"] == "line"
 
@@ -98,7 +105,9 @@ def test_retry_of_job_that_failed_for_its_options_has_its_own(world, has_expired
     assert world.manifest(failed)["error"]["code"] == "bad_options"
     if has_expired:
         world.dynamodb.delete_item(TableName=TABLE, Key=job_key(failed))
-    again = try_again(world, failed, model=M2M, **{"retry-of": failed.rpartition("/")[2], "max-cost": "1"})
+    again = try_again(
+        world, failed, model=M2M, **{"retry-of": failed.rpartition("/")[2], "max-cost": "1"}
+    )
 
     assert world.manifest(again)["error"] is None
     assert options_of(world, again) == {"model": M2M, "max_cost": 1}
@@ -124,7 +133,9 @@ def test_retry_of_no_job_is_ignored(world, parent, named):
 
 
 def test_validated_upload_is_no_job_to_retry(world, parent):
-    world.s3.put_object(Bucket=BUCKET, Key="validate/b.jsonl", Body=BODY.encode(), Metadata={"model": M2M})
+    world.s3.put_object(
+        Bucket=BUCKET, Key="validate/b.jsonl", Body=BODY.encode(), Metadata={"model": M2M}
+    )
     world.settle(until=lambda: any(key.endswith("/report.json") for key in world.objects()))
     (checked,) = [key.split("/")[-2] for key in world.objects() if key.endswith("/report.json")]
     again = try_again(world, parent, model=M2M, **{"retry-of": checked})
@@ -141,14 +152,18 @@ UNNAMED = json.dumps({"body": CHAT["body"]})
 @pytest.fixture
 def openai_parent(world):
     """The folder of a job that is over, whose first record had no `custom_id`."""
-    world.upload("a.jsonl", f"{UNNAMED}\n{json.dumps({'custom_id': 'b', **CHAT})}\n", tags='{"of":"parent"}')
+    world.upload(
+        "a.jsonl", f"{UNNAMED}\n{json.dumps({'custom_id': 'b', **CHAT})}\n", tags='{"of":"parent"}'
+    )
     world.settle()
     return world.only_folder()
 
 
 def drop_retry(world, parent, path="a.retry.jsonl", **metadata):
     """Upload the unnamed record as a retry of a job."""
-    return try_again(world, parent, path, f"{UNNAMED}\n", **{"retry-of": parent.rpartition("/")[2]}, **metadata)
+    return try_again(
+        world, parent, path, f"{UNNAMED}\n", **{"retry-of": parent.rpartition("/")[2]}, **metadata
+    )
 
 
 def test_retry_is_not_recognized_anew(world, api, openai_parent):

@@ -1,4 +1,7 @@
-"""S3's limits: keys of 1,024 bytes, metadata of 2,048, pieces of 5 MiB. The longest paths and names end within them."""
+"""S3's limits: keys of 1,024 bytes, metadata of 2,048, pieces of 5 MiB.
+
+The longest paths and names end within them.
+"""
 
 import json
 
@@ -28,7 +31,10 @@ def upload(world):
     at = {"Bucket": BUCKET, "Key": "a"}
     at["UploadId"] = world.s3.create_multipart_upload(**at)["UploadId"]
     parts = [
-        {"PartNumber": number, "ETag": world.s3.upload_part(**at, PartNumber=number, Body=b"x" * 100)["ETag"]}
+        {
+            "PartNumber": number,
+            "ETag": world.s3.upload_part(**at, PartNumber=number, Body=b"x" * 100)["ETag"],
+        }
         for number in (1, 2)
     ]
     return {**at, "MultipartUpload": {"Parts": parts}}
@@ -75,7 +81,9 @@ def test_job_with_long_path_ends_and_its_retry_too(world, size):
     assert world.manifest()["counts"] == {"total": 2, "succeeded": 1, "failed": 1}
     assert retry_of(world, folder) == world.manifest()["job_id"]
     again = path_of(size, ".retry.jsonl")
-    world.s3.copy_object(Bucket=BUCKET, Key=f"inbox/{again}", CopySource=f"{BUCKET}/{folder}/retry.jsonl")
+    world.s3.copy_object(
+        Bucket=BUCKET, Key=f"inbox/{again}", CopySource=f"{BUCKET}/{folder}/retry.jsonl"
+    )
     world.settle()
 
     (child,) = [one for one in world.manifests() if one != folder]

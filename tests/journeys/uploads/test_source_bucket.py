@@ -1,4 +1,7 @@
-"""Uploads from a bucket that the stack does not own: EventBridge to the upload queue, one job for each object."""
+"""Uploads from a bucket that the stack does not own.
+
+EventBridge to the upload queue, one job for each object.
+"""
 
 import json
 
@@ -29,17 +32,28 @@ def upload(world, key, count=2, **metadata):
 
 @pytest.fixture
 def sourced(start):
-    """Starts a Dropbatch with a source bucket whose events EventBridge brings; with versions or without."""
+    """Starts a Dropbatch with a source bucket whose events EventBridge brings.
+
+    With versions or without.
+    """
 
     def begin(*, versions=True, prefix=PREFIX):
         world = start(SOURCE_BUCKET_NAME=SOURCE, SOURCE_PREFIX=prefix)
-        world.s3.create_bucket(Bucket=SOURCE, CreateBucketConfiguration={"LocationConstraint": REGION})
+        world.s3.create_bucket(
+            Bucket=SOURCE, CreateBucketConfiguration={"LocationConstraint": REGION}
+        )
         if versions:
-            world.s3.put_bucket_versioning(Bucket=SOURCE, VersioningConfiguration={"Status": "Enabled"})
+            world.s3.put_bucket_versioning(
+                Bucket=SOURCE, VersioningConfiguration={"Status": "Enabled"}
+            )
         configuration = {"EventBridgeConfiguration": {}}
-        world.s3.put_bucket_notification_configuration(Bucket=SOURCE, NotificationConfiguration=configuration)
+        world.s3.put_bucket_notification_configuration(
+            Bucket=SOURCE, NotificationConfiguration=configuration
+        )
         names = {"SourceBucketName": SOURCE, "SourcePrefix": prefix}
-        pattern = resolve(properties("SourceRule")["EventPattern"], names, {"HasSourcePrefix": bool(prefix)})
+        pattern = resolve(
+            properties("SourceRule")["EventPattern"], names, {"HasSourcePrefix": bool(prefix)}
+        )
         events = boto3.client("events")
         events.put_rule(Name="source", EventPattern=json.dumps(pattern))
         arn = f"arn:aws:sqs:{REGION}:{AWS_ACCOUNT}:UploadQueue"
@@ -78,18 +92,27 @@ def test_other_keys_of_source_bucket_are_not_uploads(sourced):
     world.deliver_all()
 
     assert world.items() == []
-    assert {grant.sid for grant in world.permissions.used["SubmitRole"]} <= {"HaveMessagesOfDeadFunctionsBackSoon"}
+    assert {grant.sid for grant in world.permissions.used["SubmitRole"]} <= {
+        "HaveMessagesOfDeadFunctionsBackSoon"
+    }
 
 
-@pytest.mark.parametrize(("bucket", "key"), [(SOURCE, "exports/else.jsonl"), ("other-exports", f"{PREFIX}a.jsonl")])
+@pytest.mark.parametrize(
+    ("bucket", "key"), [(SOURCE, "exports/else.jsonl"), ("other-exports", f"{PREFIX}a.jsonl")]
+)
 def test_event_of_other_object_makes_no_job(sourced, bucket, key):
     """Whatever brings the event: a rule of the user's own may be wider."""
     world = sourced()
     if bucket != SOURCE:
-        world.s3.create_bucket(Bucket=bucket, CreateBucketConfiguration={"LocationConstraint": REGION})
+        world.s3.create_bucket(
+            Bucket=bucket, CreateBucketConfiguration={"LocationConstraint": REGION}
+        )
     world.s3.put_object(Bucket=bucket, Key=key, Body=b"{}\n", Metadata={"model": M2M})
 
-    assert create_job(functions.submit.handler.services(), ObjectCreated(bucket, key, "", None)) is None
+    assert (
+        create_job(functions.submit.handler.services(), ObjectCreated(bucket, key, "", None))
+        is None
+    )
     assert world.items() == []
 
 
@@ -100,7 +123,9 @@ def test_object_deleted_before_event_is_no_job(sourced):
     world.deliver_all()
 
     assert world.items() == []
-    assert "TellMissingFromForbiddenInSource" in {grant.sid for grant in world.permissions.used["SubmitRole"]}
+    assert "TellMissingFromForbiddenInSource" in {
+        grant.sid for grant in world.permissions.used["SubmitRole"]
+    }
 
 
 def test_path_names_model_in_both_buckets(sourced):

@@ -1,4 +1,7 @@
-"""A run of split holds its job by a lease that is short while it gets on: what dies is gone on with soon."""
+"""A run of split holds its job by a lease that is short while it gets on.
+
+What dies is gone on with soon.
+"""
 
 import json
 

@@ -1,4 +1,7 @@
-"""Users pass a task token: `put --task-token`, `submit(task_token=…)`, whole and in parts, and never by accident."""
+"""Users pass a task token.
+
+`put --task-token`, `submit(task_token=…)`, whole and in parts, and never by accident.
+"""
 
 import pytest
 
@@ -22,7 +25,9 @@ def test_submit_passes_the_token(command, monkeypatch, part):
     monkeypatch.setattr(uploads, "PART_BYTES", part)
     monkeypatch.setattr("moto.s3.models.S3_UPLOAD_PART_MIN_SIZE", 1)
 
-    job = dropbatch.Client("dropbatch").submit([GOOD] * 9, model=M2M, name="a.jsonl", task_token=TOKEN)
+    job = dropbatch.Client("dropbatch").submit(
+        [GOOD] * 9, model=M2M, name="a.jsonl", task_token=TOKEN
+    )
 
     assert metadata(command.world, "inbox/a.jsonl")["task-token"] == TOKEN
     assert job.wait() == "completed"
@@ -55,7 +60,9 @@ def test_wrong_token_is_refused_before_anything_is_sent(command, token):
 
 def test_token_and_options_must_fit_one_object(command):
     with pytest.raises(dropbatch.UsageError, match="S3 allows 2,048"):
-        dropbatch.Client("dropbatch").submit(["x"], name="a.txt", template="y" * 1_200, task_token="x" * 900)
+        dropbatch.Client("dropbatch").submit(
+            ["x"], name="a.txt", template="y" * 1_200, task_token="x" * 900
+        )
 
 
 def test_token_is_for_one_file(command, tmp_path):
@@ -89,7 +96,9 @@ def test_upload_of_another_execution_is_not_there_already(command, tmp_path):
 
 def test_retry_has_its_own_token_or_none(command, api):
     api.inject(Fault(kind="item_fails", items=(0,), code=5001, message="no", times=2))
-    job = dropbatch.Client("dropbatch").submit([GOOD] * 2, model=M2M, name="a.jsonl", task_token=TOKEN)
+    job = dropbatch.Client("dropbatch").submit(
+        [GOOD] * 2, model=M2M, name="a.jsonl", task_token=TOKEN
+    )
     job.wait()
 
     again = job.retry()

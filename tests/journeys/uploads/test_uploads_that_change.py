@@ -1,4 +1,7 @@
-"""Uploads that change under our feet: overwritten, deleted, restored or copied while they are read."""
+"""Uploads that change under our feet.
+
+Overwritten, deleted, restored or copied while they are read.
+"""
 
 import json
 
@@ -31,7 +34,9 @@ def folders_by_word(world):
     """The folder of the job that answered a word; each must have answered that word alone."""
     found = {}
     for folder in world.manifests():
-        words = {line["result"]["translated_text"].split()[1] for line in world.lines(folder=folder)}
+        words = {
+            line["result"]["translated_text"].split()[1] for line in world.lines(folder=folder)
+        }
         (word,) = words
         found[word] = folder
     return found
@@ -54,7 +59,10 @@ def test_upload_overwritten_while_read_is_two_jobs(world, key):
     assert all(folder.startswith(f"results/{key}/") for folder in folders.values())
     assert is_right(world, folders["hello"], "hello", 6)
     assert is_right(world, folders["bye"], "bye", 4)
-    assert [world.manifest(folders[word])["source"]["version"] for word in ("hello", "bye")] == [first, second]
+    assert [world.manifest(folders[word])["source"]["version"] for word in ("hello", "bye")] == [
+        first,
+        second,
+    ]
     assert {one["state"] for one in world.manifests().values()} == {"completed"}
 
 
@@ -100,7 +108,9 @@ def test_upload_overwritten_without_versions_is_reported(world):
 
     world.settle()
 
-    failed, completed = sorted(world.manifests().items(), key=lambda one: one[1]["state"], reverse=True)
+    failed, completed = sorted(
+        world.manifests().items(), key=lambda one: one[1]["state"], reverse=True
+    )
     assert (failed[1]["state"], failed[1]["error"]["code"]) == ("failed", "source_gone")
     assert "overwritten" in failed[1]["error"]["message"]
     assert is_right(world, failed[0], "hello", 2)
@@ -122,7 +132,7 @@ def test_restored_version_is_a_new_job(world, api):
     assert {one["state"] for one in world.manifests().values()} == {"completed"}
 
 
-# ── its options ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── its options ───────────────────────────────────────────────────────────────────────────────────
 
 
 def test_job_without_options_sends_no_more(world, api):
@@ -141,9 +151,13 @@ def test_job_without_options_sends_no_more(world, api):
 
 
 def test_validation_without_options_is_reported(world):
-    world.s3.put_object(Bucket=BUCKET, Key="validate/a.jsonl", Body=b'{"text":"a"}\n' * 6, Metadata={"model": M2M})
+    world.s3.put_object(
+        Bucket=BUCKET, Key="validate/a.jsonl", Body=b'{"text":"a"}\n' * 6, Metadata={"model": M2M}
+    )
     world.deliver("UploadQueue")
-    (options,) = [key for key in world.objects("results/_validate/") if key.endswith("/options.json")]
+    (options,) = [
+        key for key in world.objects("results/_validate/") if key.endswith("/options.json")
+    ]
     world.s3.delete_object(Bucket=BUCKET, Key=options)
     world.settle()
 

@@ -12,7 +12,10 @@ from tests.support.journeys.deaths import WRITES, Boundaries, mortal_world
 from tests.support.journeys.world import BUCKET
 
 M2M = "@cf/meta/m2m100-1.2b"
-LINES = [json.dumps({"text": f"hello {n}", "target_lang": "es", "external_reference": f"r{n % 3}"}) for n in range(7)]
+LINES = [
+    json.dumps({"text": f"hello {n}", "target_lang": "es", "external_reference": f"r{n % 3}"})
+    for n in range(7)
+]
 BODY = "\n".join([*LINES[:4], "nonsense", "", *LINES[4:]])
 
 
@@ -70,7 +73,9 @@ def test_turns_continue_among_blank_lines(start, monkeypatch, one_batch_a_turn):
     assert report(world)["records"] == 2
 
 
-@pytest.mark.parametrize("share", [0, *(pytest.param(share, marks=pytest.mark.slow) for share in (1, 2))])
+@pytest.mark.parametrize(
+    "share", [0, *(pytest.param(share, marks=pytest.mark.slow) for share in (1, 2))]
+)
 def test_it_may_die_after_any_write(one_batch_a_turn, share):
     def run(boundaries):
         with mortal_world(WorkersAI(), boundaries, MAX_REQUESTS_PER_BATCH=3) as world:

@@ -29,7 +29,7 @@ def file(tmp_path, content=GOOD, name="july.jsonl"):
     return path
 
 
-# ── put ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── put ───────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_put_uploads_and_says_where(command, tmp_path):
@@ -62,12 +62,16 @@ def test_put_waits_for_job_of_its_own_version(command, tmp_path):
 
 @pytest.mark.parametrize(("strict", "code"), [((), 0), (("--strict",), 3)])
 def test_failed_records_are_exit_code_if_asked(command, tmp_path, strict, code):
-    done = command.run("put", file(tmp_path, GOOD + "nonsense\n"), "--model", M2M, "--wait", *strict)
+    done = command.run(
+        "put", file(tmp_path, GOOD + "nonsense\n"), "--model", M2M, "--wait", *strict
+    )
 
     assert done.code == code
 
 
-@pytest.mark.parametrize(("line", "again"), [("nonsense\n", ""), (REFUSED, ", `dropbatch retry {}` tries them again")])
+@pytest.mark.parametrize(
+    ("line", "again"), [("nonsense\n", ""), (REFUSED, ", `dropbatch retry {}` tries them again")]
+)
 def test_failed_records_are_said_with_what_to_do(command, tmp_path, line, again):
     done = command.run("put", file(tmp_path, GOOD + line), "--model", M2M, "--wait", "--json")
 
@@ -108,7 +112,7 @@ def test_options_beyond_ascii_arrive(command, tmp_path):
     assert metadata == {"template": "=?utf-8?b?UsOpc3Vtw6k6IHt0ZXh0fQ==?=", "max-cost": "1"}
 
 
-# ── ls, status, wait ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── ls, status, wait ──────────────────────────────────────────────────────────────────────────────
 
 
 def test_ls_lists_jobs_oldest_first(command, finished):
@@ -173,11 +177,14 @@ def test_status_says_what_may_be_billed_again(command, api):
 
     done = command.run("status", "july.jsonl")
 
-    assert "billed   submits that an error does not prove refused: 1, which may be billed twice\n" in done.out
+    assert (
+        "billed   submits that an error does not prove refused: 1, which may be billed twice\n"
+        in done.out
+    )
     assert "unknown outcome" not in done.out
 
 
-# ── get, report ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── get, report ───────────────────────────────────────────────────────────────────────────────────
 
 
 def test_get_verifies_what_manifest_lists(command, finished, tmp_path):
@@ -203,7 +210,9 @@ def test_get_fetches_only_what_is_missing(command, finished, tmp_path):
 
 def test_result_that_was_tampered_with_is_not_kept(command, finished, tmp_path):
     key = f"results/reviews/july.jsonl/{finished}/output.jsonl"
-    command.world.s3.put_object(Bucket=BUCKET, Key=key, Body=command.world.read(key).replace(b"true", b"True"))
+    command.world.s3.put_object(
+        Bucket=BUCKET, Key=key, Body=command.world.read(key).replace(b"true", b"True")
+    )
 
     done = command.run("get", finished, "-o", tmp_path)
 
@@ -222,7 +231,7 @@ def test_running_job_has_no_files_yet(command):
     assert "not over yet" in done.err
 
 
-# ── control ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── control ───────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -239,7 +248,8 @@ def test_running_job_has_no_files_yet(command):
 def test_control_verbs_write_one_word_in_one_object(command, tmp_path, arguments, key, word):
     (put,) = command.run("put", file(tmp_path), "--model", M2M, "--json").json()
 
-    done = command.run(*(one.format(id="july.jsonl") for one in arguments))  # The job does not exist yet.
+    # The job does not exist yet.
+    done = command.run(*(one.format(id="july.jsonl") for one in arguments))
 
     assert done.code == 0
     assert command.world.objects("control/") == [key.format(id=put["job_id"])]
@@ -262,7 +272,9 @@ def test_commands_for_finished_job_say_it_is_over(command, finished, verb):
     done = command.run(verb, finished)
 
     assert (done.code, done.out) == (0, f"{finished}  is over already: completed\n")
-    assert command.run(verb, finished, "--json").json() == [{"job_id": finished, "control": None, "state": "completed"}]
+    assert command.run(verb, finished, "--json").json() == [
+        {"job_id": finished, "control": None, "state": "completed"}
+    ]
     assert command.world.objects("control/") == []
 
 
@@ -277,15 +289,19 @@ def test_cancelled_job_exits_with_1(command, tmp_path):
     assert done.json()[0]["state"] == "cancelled"
 
 
-# ── retry, --merged ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── retry, --merged ───────────────────────────────────────────────────────────────────────────────
 
 
 def test_retry_changes_option_and_stays_mergeable(command, api, tmp_path):
     api.inject(Fault(kind="item_fails", contains="once", marker="once", code=5001))
-    command.world.upload("a.jsonl", GOOD + GOOD.replace('"x"', '"once"'), model=M2M, tags='{"team":"x"}')
+    command.world.upload(
+        "a.jsonl", GOOD + GOOD.replace('"x"', '"once"'), model=M2M, tags='{"team":"x"}'
+    )
     command.settle()
 
-    done = command.run("retry", "a.jsonl", "-o", 'defaults={"source_lang":"fr"}', "--wait", "--json")
+    done = command.run(
+        "retry", "a.jsonl", "-o", 'defaults={"source_lang":"fr"}', "--wait", "--json"
+    )
 
     assert done.json()[1]["counts"] == {"total": 1, "succeeded": 1, "failed": 0}
     assert done.json()[1]["tags"] == {"team": "x"}
@@ -317,8 +333,16 @@ def test_merged_puts_answers_of_retry_at_their_places(command, tmp_path):
     done = command.run("get", "a.jsonl", "-o", tmp_path, "--merged", "--json")
 
     path, errors = (str(tmp_path / f"{kind}.merged.jsonl") for kind in ("output", "errors"))
-    assert done.json()[-1] == {"path": path, "errors": errors, "replaced": 1, "retries": 1, "skipped": []}
-    merged = [json.loads(line) for line in (tmp_path / "output.merged.jsonl").read_text().splitlines()]
+    assert done.json()[-1] == {
+        "path": path,
+        "errors": errors,
+        "replaced": 1,
+        "retries": 1,
+        "skipped": [],
+    }
+    merged = [
+        json.loads(line) for line in (tmp_path / "output.merged.jsonl").read_text().splitlines()
+    ]
     assert [(line["id"], line["success"]) for line in merged] == [(0, False), (1, True)]
 
 
@@ -332,16 +356,22 @@ def test_validate_reports_and_sends_nothing(command, api, tmp_path):
     assert api.accepted == []
 
 
-@pytest.mark.parametrize(("megabytes", "ranges"), [(0.1, [None]), (6, ["bytes=0-5242879", "bytes=5242880-6291455"])])
+@pytest.mark.parametrize(
+    ("megabytes", "ranges"), [(0.1, [None]), (6, ["bytes=0-5242879", "bytes=5242880-6291455"])]
+)
 def test_range_is_copied_only_of_large_object(command, monkeypatch, megabytes, ranges):
     """S3: "You can copy a range only if the source object is greater than 5 MB."."""
     monkeypatch.setattr(uploads, "COPY_BYTES", 5 << 20)
     s3, content, asked = client("s3"), b"x" * int(megabytes * (1 << 20)), []
     s3.put_object(Bucket=BUCKET, Key="results/small", Body=content)
-    s3.meta.events.register("provide-client-params.s3.UploadPartCopy", lambda params, **_: asked.append(params), "seen")
+    s3.meta.events.register(
+        "provide-client-params.s3.UploadPartCopy", lambda params, **_: asked.append(params), "seen"
+    )
 
     source = {"Bucket": BUCKET, "Key": "results/small"}
-    uploads.copy(Stack("dropbatch", BUCKET, {}, client), source, len(content), "inbox/copy", {"model": M2M})
+    uploads.copy(
+        Stack("dropbatch", BUCKET, {}, client), source, len(content), "inbox/copy", {"model": M2M}
+    )
 
     s3.meta.events.unregister("provide-client-params.s3.UploadPartCopy", unique_id="seen")
     assert sorted(one.get("CopySourceRange") for one in asked) == ranges
@@ -375,25 +405,34 @@ def test_without_retry_file_there_is_nothing_to_retry(command, finished):
 def test_job_without_failures_is_not_retried(command, tmp_path):
     done = command.run("put", file(tmp_path), "--model", M2M, "--wait", "--json")
 
-    assert "has no retry file: no record failed." in command.run("retry", done.json()[0]["job_id"]).err
+    assert (
+        "has no retry file: no record failed." in command.run("retry", done.json()[0]["job_id"]).err
+    )
 
 
-# ── operators ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── operators ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_redrive_sends_dead_letters_back(command, monkeypatch):
-    monkeypatch.setattr("dropbatch.cli.operators.LONG_POLL_SECONDS", 0)  # moto waits by the clock, which stands still.
+    # moto waits by the clock, which stands still.
+    monkeypatch.setattr("dropbatch.cli.operators.LONG_POLL_SECONDS", 0)
     queues = command.world.queues
     for number in range(12):
-        command.world.sqs.send_message(QueueUrl=queues["SubmitQueue-dead"], MessageBody=f"message {number}")
+        command.world.sqs.send_message(
+            QueueUrl=queues["SubmitQueue-dead"], MessageBody=f"message {number}"
+        )
 
     done = command.run("redrive", "--json")
 
-    assert {one["queue"]: one["moved"] for one in done.json()} == {"Poll": 0, "Submit": 12, "Upload": 0}
+    assert {one["queue"]: one["moved"] for one in done.json()} == {
+        "Poll": 0,
+        "Submit": 12,
+        "Upload": 0,
+    }
     assert "Messages" not in command.world.sqs.receive_message(QueueUrl=queues["SubmitQueue-dead"])
 
 
-# ── which stack ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── which stack ───────────────────────────────────────────────────────────────────────────────────
 
 
 def test_local_without_stack_says_how_to_start(command, tmp_path, monkeypatch):

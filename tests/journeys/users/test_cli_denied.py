@@ -1,4 +1,7 @@
-"""The command line without permission: each verb says what AWS denied, what to attach, and exits with 4."""
+"""The command line without permission.
+
+Each verb says what AWS denied, what to attach, and exits with 4.
+"""
 
 import json
 
@@ -27,7 +30,9 @@ def deny(monkeypatch, *operations):
 
     def call(client, operation, arguments):
         if operation in operations or (not operations and operation not in FREE):
-            raise ClientError({"Error": {"Code": "AccessDenied", "Message": "no policy allows it"}}, operation)
+            raise ClientError(
+                {"Error": {"Code": "AccessDenied", "Message": "no policy allows it"}}, operation
+            )
         return real(client, operation, arguments)
 
     monkeypatch.setattr(botocore.client.BaseClient, "_make_api_call", call)
@@ -83,7 +88,10 @@ def test_who_may_read_only_uploads_nothing(command, finished, monkeypatch, tmp_p
 
 @pytest.fixture
 def forbids_missing(monkeypatch):
-    """S3 answers 403 for a missing key, as to a caller who may list some prefixes only; returns the listed prefixes."""
+    """S3 answers 403 for a missing key, as to a caller who may list some prefixes only.
+
+    Returns the listed prefixes.
+    """
     real = botocore.client.BaseClient._make_api_call
     listed = []
 
@@ -94,7 +102,9 @@ def forbids_missing(monkeypatch):
             return real(client, operation, arguments)
         except ClientError as error:
             if operation == "GetObject" and error.response["Error"]["Code"] == "NoSuchKey":
-                raise ClientError({"Error": {"Code": "AccessDenied", "Message": "not listed"}}, operation) from error
+                raise ClientError(
+                    {"Error": {"Code": "AccessDenied", "Message": "not listed"}}, operation
+                ) from error
             raise
 
     monkeypatch.setattr(botocore.client.BaseClient, "_make_api_call", call)
@@ -102,7 +112,10 @@ def forbids_missing(monkeypatch):
 
 
 def test_missing_key_is_missing_though_s3_says_denied(command, finished, forbids_missing):
-    """The users' policy lets nobody list without a prefix, so S3 may answer 403 where a 404 is meant."""
+    """The users' policy lets nobody list without a prefix.
+
+    So S3 may answer 403 where a 404 is meant.
+    """
     missing = "20200101T000000Z-00000000"
 
     ended = command.run("status", missing)
@@ -131,7 +144,9 @@ def test_file_is_not_refused_for_options_that_nobody_may_read(command, monkeypat
 
     def call(client, operation, arguments):
         if operation == "GetObject" and arguments["Key"].endswith("_options.json"):
-            raise ClientError({"Error": {"Code": "AccessDenied", "Message": "no policy allows it"}}, operation)
+            raise ClientError(
+                {"Error": {"Code": "AccessDenied", "Message": "no policy allows it"}}, operation
+            )
         return real(client, operation, arguments)
 
     options = {"model": LLAMA, "template": "{one}"}
@@ -145,7 +160,7 @@ def test_file_is_not_refused_for_options_that_nobody_may_read(command, monkeypat
     assert "_options.json may not be read" in done.err
 
 
-# ── the functions are denied ─────────────────────────────────────────────────────────────────────────────────────────
+# ── the functions are denied ──────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture
@@ -155,7 +170,10 @@ def no_head(command):
     def before(operation, arguments):
         if operation == "HeadObject" and arguments["Key"].startswith("inbox/"):
             raise ClientError(
-                {"Error": {"Code": "403", "Message": "Forbidden"}, "ResponseMetadata": {"HTTPStatusCode": 403}},
+                {
+                    "Error": {"Code": "403", "Message": "Forbidden"},
+                    "ResponseMetadata": {"HTTPStatusCode": 403},
+                },
                 operation,
             )
 
@@ -169,7 +187,10 @@ def test_status_shows_upload_of_which_nothing_is_known(command, no_head):
     (status,) = command.run("status", "july.jsonl", "--json").json()
 
     assert (status["state"], status["waiting_for"]["code"]) == ("waiting", "upload_denied")
-    assert "waiting: upload_denied: S3 refuses to tell anything" in command.run("status", "july.jsonl").out
+    assert (
+        "waiting: upload_denied: S3 refuses to tell anything"
+        in command.run("status", "july.jsonl").out
+    )
 
 
 @pytest.mark.parametrize("verb", ["status", "get", "wait", "cancel", "retry"])
@@ -181,7 +202,10 @@ def test_verb_of_many_says_which_upload_has_no_job(command, no_head, monkeypatch
 
     done = command.run(verb, "j*")
 
-    assert (done.code != 0, "july.jsonl has no job: upload_denied: S3 refuses" in done.err) == (True, True)
+    assert (done.code != 0, "july.jsonl has no job: upload_denied: S3 refuses" in done.err) == (
+        True,
+        True,
+    )
     assert len(done.out.splitlines()) == (0 if verb == "retry" else 1)
 
 

@@ -1,4 +1,7 @@
-"""Which job a name on the command line means, which stack, and how long `wait` waits for one that does not exist."""
+"""Which job a name on the command line means, which stack.
+
+And how long `wait` waits for one that does not exist.
+"""
 
 from datetime import UTC, datetime
 
@@ -63,12 +66,16 @@ def test_name_means_newest_upload_before_it_has_a_job(command, tmp_path):
 
     assert put["job_id"] != old
     assert command.run("status", "a.jsonl", "--json").json() == [{"state": "uploaded"}]
-    assert command.run("cancel", "a.jsonl", "--json").json() == [{"job_id": put["job_id"], "control": "cancel"}]
+    assert command.run("cancel", "a.jsonl", "--json").json() == [
+        {"job_id": put["job_id"], "control": "cancel"}
+    ]
     command.settle()
     assert command.run("status", "a.jsonl", "--json").json()[0]["state"] == "cancelled"
 
 
-@pytest.mark.parametrize("name", ["results/nothing/" + ID, ID, "no/such.jsonl", "inbox/no/such.jsonl", "/"])
+@pytest.mark.parametrize(
+    "name", ["results/nothing/" + ID, ID, "no/such.jsonl", "inbox/no/such.jsonl", "/"]
+)
 def test_commands_for_what_does_not_exist_exit_with_5(command, name):
     began = command.world.now()
     for verb in ("status", "wait", "get", "cancel", "retry", "report", "pause", "resume"):
@@ -145,7 +152,7 @@ def test_wait_outlives_lost_connections(command, monkeypatch):
     assert len(reads) > 5
 
 
-# ── which stack ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── which stack ───────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("arguments", [("--stack", "other", "ls"), ("ls", "--stack", "other")])
@@ -159,7 +166,9 @@ def test_stack_is_named_before_or_after_verb(command, arguments):
 
 @pytest.mark.parametrize("arguments", [("--local", "ls"), ("ls", "--local")])
 @pytest.mark.parametrize("content", ["{", "[]", '{"region":"eu-west-1"}', "\x00"])
-def test_broken_description_of_local_stack_is_said(command, tmp_path, monkeypatch, arguments, content):
+def test_broken_description_of_local_stack_is_said(
+    command, tmp_path, monkeypatch, arguments, content
+):
     (tmp_path / "stack.json").write_text(content)
     monkeypatch.setenv("DROPBATCH_LOCAL", str(tmp_path / "stack.json"))
 

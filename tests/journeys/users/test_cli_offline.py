@@ -46,7 +46,8 @@ def test_stack_of_the_default_name_may_be_named(reviews, verb):
 
 def test_offline_sends_nothing_and_agrees(command, reviews):
     ours, theirs = (
-        command.run("validate", reviews, "--model", M2M, "--json", *asked).json()[0] for asked in (["--offline"], [])
+        command.run("validate", reviews, "--model", M2M, "--json", *asked).json()[0]
+        for asked in (["--offline"], [])
     )
 
     assert command.world.objects("validate/") != []

@@ -1,4 +1,7 @@
-"""`put`: what is uploaded of files, folders, frames and names, and what is refused before it is sent."""
+"""`put`: what is uploaded of files, folders, frames and names.
+
+And what is refused before it is sent.
+"""
 
 import gzip
 import json
@@ -22,7 +25,14 @@ def folder(tmp_path):
     top = tmp_path / "reviews"
     (top / "july/_old").mkdir(parents=True)
     (top / ".git").mkdir()
-    for name in ("a.jsonl", "july/b.jsonl", "july/.hidden", "july/_options.json", "july/_old/c.jsonl", ".git/config"):
+    for name in (
+        "a.jsonl",
+        "july/b.jsonl",
+        "july/.hidden",
+        "july/_options.json",
+        "july/_old/c.jsonl",
+        ".git/config",
+    ):
         (top / name).write_text(GOOD)
     return top
 
@@ -31,7 +41,10 @@ def test_put_of_folder_keeps_its_paths(command, folder):
     done = command.run("put", folder, "--name", "mine/", "--model", M2M)
 
     assert done.code == 0
-    assert command.world.objects("inbox/") == ["inbox/mine/reviews/a.jsonl", "inbox/mine/reviews/july/b.jsonl"]
+    assert command.world.objects("inbox/") == [
+        "inbox/mine/reviews/a.jsonl",
+        "inbox/mine/reviews/july/b.jsonl",
+    ]
     assert sorted(line.removeprefix(f"left out: {folder}/") for line in done.err.splitlines()) == [
         ".git",
         "july/.hidden",
@@ -69,7 +82,16 @@ def test_delimiter_is_given_by_name(command, tmp_path, word, character):
     (tmp_path / "a.csv").write_text(f"text{character}note{other}more\none{character}x\n")
 
     done = command.run(
-        "put", tmp_path / "a.csv", "--model", BGE, "--delimiter", word, "--template", "{text}", "--wait", "--strict"
+        "put",
+        tmp_path / "a.csv",
+        "--model",
+        BGE,
+        "--delimiter",
+        word,
+        "--template",
+        "{text}",
+        "--wait",
+        "--strict",
     )
 
     assert done.code == 0
@@ -83,7 +105,10 @@ def test_every_file_is_uploaded_before_any_is_waited_for(command, tmp_path, monk
     seen = []
     monkeypatch.setattr(
         "dropbatch.client.waiting.time.sleep",
-        lambda seconds: (seen.append(len(command.world.objects("inbox/"))), command._sleep(seconds)),
+        lambda seconds: (
+            seen.append(len(command.world.objects("inbox/"))),
+            command._sleep(seconds),
+        ),
     )
 
     done = command.run("put", *files, "--model", M2M, "--wait")
@@ -117,15 +142,24 @@ def test_empty_upload_is_said(command, tmp_path, monkeypatch):
     (tmp_path / "a.jsonl").touch()
     monkeypatch.setattr(sys, "stdin", type("Stdin", (), {"buffer": BytesIO()}))
 
-    for source, says in ((tmp_path / "a.jsonl", "a.jsonl is empty"), ("-", "Standard input is empty: its job has no")):
+    for source, says in (
+        (tmp_path / "a.jsonl", "a.jsonl is empty"),
+        ("-", "Standard input is empty: its job has no"),
+    ):
         done = command.run("put", source, "--model", M2M)
         assert (done.code, says in done.err) == (0, True)
 
 
-# ── what the stack would refuse ──────────────────────────────────────────────────────────────────────────────────────
+# ── what the stack would refuse ───────────────────────────────────────────────────────────────────
 
 REFUSED = {
-    "prose": ("a.jsonl", b"only prose\n", ["--format", "csv", "--template", "{nothing}"], 2, "nothing"),
+    "prose": (
+        "a.jsonl",
+        b"only prose\n",
+        ["--format", "csv", "--template", "{nothing}"],
+        2,
+        "nothing",
+    ),
     "zip": ("a.jsonl", b"PK\x03\x04" + bytes(100), [], 1, "unknown_format"),
     "broken": ("a.jsonl.gz", gzip.compress(GOOD.encode() * 9)[:-20] + b"x" * 12, [], 1, ""),
     "template": ("a.jsonl", GOOD.encode(), ["--template", "{text}"], 2, "template"),

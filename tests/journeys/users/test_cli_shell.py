@@ -34,7 +34,8 @@ def shell(server, tmp_path):
         return subprocess.Popen(
             ["/bin/bash", "-c", command],
             cwd=tmp_path,
-            env=os.environ | {"PYTHONPATH": str(ROOT), "DROPBATCH_LOCAL": "stack.json", "PYTHONUNBUFFERED": "1"},
+            env=os.environ
+            | {"PYTHONPATH": str(ROOT), "DROPBATCH_LOCAL": "stack.json", "PYTHONUNBUFFERED": "1"},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
@@ -63,7 +64,9 @@ def test_put_of_pipe_uploads_what_it_gives(server, shell, command):
     assert key in out.decode()
 
 
-@pytest.mark.parametrize(("option", "shown"), [("", "\\U0001f600.jsonl  job 2"), ("--json", r'"\ud83d\ude00.jsonl"')])
+@pytest.mark.parametrize(
+    ("option", "shown"), [("", "\\U0001f600.jsonl  job 2"), ("--json", r'"\ud83d\ude00.jsonl"')]
+)
 def test_name_beyond_outputs_encoding_is_shown(server, shell, option, shown):
     put = f"PYTHONIOENCODING=cp1252 {DROPBATCH} put {option} {M2M}"
     ended = shell(f"printf '%s' '{GOOD}' > 😀.jsonl; {put} 😀.jsonl")
@@ -74,7 +77,10 @@ def test_name_beyond_outputs_encoding_is_shown(server, shell, option, shown):
 
 
 def test_put_reads_pipe_that_is_slow(server, shell):
-    ended = shell(f"(printf '%s' '{GOOD}'; sleep 1; printf '%s' '{GOOD}') | {DROPBATCH} put - --name a.jsonl {M2M}")
+    ended = shell(
+        f"(printf '%s' '{GOOD}'; sleep 1; printf '%s' '{GOOD}') | {DROPBATCH} put - "
+        f"--name a.jsonl {M2M}"
+    )
 
     ended.communicate(timeout=180)
 

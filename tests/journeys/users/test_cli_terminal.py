@@ -1,6 +1,9 @@
-"""The command line on a terminal: what a person sees there, and Ctrl-C in the middle of `wait` and `get`.
+"""The command line on a terminal.
 
-The command runs in a child of this process, on a pseudo-terminal, with a copy of the world as it is.
+What a person sees there, and Ctrl-C in the middle of `wait` and `get`.
+
+The command runs in a child of this process, on a pseudo-terminal, with a copy of the world as it
+is.
 """
 
 import fcntl
@@ -72,7 +75,9 @@ def on_terminal(monkeypatch, *arguments, columns=100, ctrl_c_after=None):
 
 
 def really_sleep(monkeypatch):
-    monkeypatch.setattr(waiting.time, "sleep", lambda seconds: select.select([], [], [], min(seconds, 0.05)))
+    monkeypatch.setattr(
+        waiting.time, "sleep", lambda seconds: select.select([], [], [], min(seconds, 0.05))
+    )
 
 
 def show_slowly(_bar, _name, held, _size):
@@ -91,7 +96,8 @@ def test_wait_rewrites_line_until_ctrl_c(command, monkeypatch):
     assert "0 of 1 records" in shown
     (job,) = set(JOB_ID.findall(shown))
     assert (
-        f"Job {job} continues. Wait for it with `dropbatch wait {job}`, stop it with `dropbatch cancel {job}`." in shown
+        f"Job {job} continues. Wait for it with `dropbatch wait {job}`, stop it with "
+        f"`dropbatch cancel {job}`." in shown
     )
     assert "Traceback" not in shown
 
@@ -101,7 +107,9 @@ def test_ctrl_c_before_job_says_it_will_run(command, monkeypatch, tmp_path):
     really_sleep(monkeypatch)
     monkeypatch.setattr(Job, "exists", lambda _: click.echo("looking"))
 
-    code, shown = on_terminal(monkeypatch, "put", tmp_path / "july.jsonl", "--wait", ctrl_c_after=b"looking")
+    code, shown = on_terminal(
+        monkeypatch, "put", tmp_path / "july.jsonl", "--wait", ctrl_c_after=b"looking"
+    )
 
     assert code == 130
     (job,) = set(JOB_ID.findall(shown))
@@ -116,7 +124,9 @@ def test_ctrl_c_in_get_leaves_what_next_get_resumes(command, monkeypatch, tmp_pa
     with monkeypatch.context() as slow:
         slow.setattr(objects, "CHUNK_BYTES", 100)
         slow.setattr(bars.FilesBar, "show", show_slowly)
-        code, shown = on_terminal(slow, "get", "july.jsonl", "-o", tmp_path, ctrl_c_after=b"downloading 300")
+        code, shown = on_terminal(
+            slow, "get", "july.jsonl", "-o", tmp_path, ctrl_c_after=b"downloading 300"
+        )
 
     assert code == 130
     assert "resumes the download" in shown

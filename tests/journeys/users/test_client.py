@@ -44,7 +44,9 @@ def test_dicts_are_submitted(command, client, source):
 
 
 @pytest.mark.parametrize(
-    "frame", [pd.DataFrame(TABLE), pl.DataFrame(TABLE), pa.table(TABLE)], ids=["pandas", "polars", "arrow"]
+    "frame",
+    [pd.DataFrame(TABLE), pl.DataFrame(TABLE), pa.table(TABLE)],
+    ids=["pandas", "polars", "arrow"],
 )
 def test_frames_are_submitted_as_csv(command, client, frame):
     job = client.submit(frame, model=BGE, template="About {title}:\n{stars}", name="frame.csv")
@@ -81,14 +83,23 @@ def test_job_is_paused_before_it_exists(command, client, api):
 
 @pytest.fixture
 def with_one_id(client, monkeypatch):
-    """Two uploads, of one record and of two, whose digests begin alike: the second one's job has the next digits."""
+    """Two uploads, of one record and of two, whose digests begin alike.
+
+    The second one's job has the next digits.
+    """
     digits = names.job_id
 
     def same_beginning(*upload):
-        return digits(*upload)[:17] + "aaaaaaaa" if len(upload) < 6 or not upload[5] else digits(*upload)
+        return (
+            digits(*upload)[:17] + "aaaaaaaa"
+            if len(upload) < 6 or not upload[5]
+            else digits(*upload)
+        )
 
     monkeypatch.setattr(names, "job_id", same_beginning)
-    first, second = (client.submit([GOOD] * number, model=M2M, name=f"{number}.jsonl") for number in (1, 2))
+    first, second = (
+        client.submit([GOOD] * number, model=M2M, name=f"{number}.jsonl") for number in (1, 2)
+    )
     assert first.id == second.id
     return first, second
 
@@ -99,7 +110,10 @@ def test_job_whose_id_is_taken_is_found(with_one_id, command, capsys):
 
     assert first.wait(check=True) == second.wait(check=True) == "completed"
     assert {first.id, second.id} == {one["job_id"] for one in command.world.manifests().values()}
-    assert f"Another upload has the job id {taken}; this job is {second.id}." in capsys.readouterr().err
+    assert (
+        f"Another upload has the job id {taken}; this job is {second.id}."
+        in capsys.readouterr().err
+    )
     assert [len(list(job.results())) for job in with_one_id] == [1, 2]
     assert [job.manifest()["counts"]["total"] for job in with_one_id] == [1, 2]
 
@@ -118,7 +132,9 @@ def test_command_for_job_whose_id_is_taken_is_its_own(with_one_id, command):
 
 def test_client_works_in_threads(command, client):
     with ThreadPoolExecutor(8) as threads:
-        jobs = list(threads.map(lambda number: client.submit([GOOD] * number, model=M2M), range(1, 17)))
+        jobs = list(
+            threads.map(lambda number: client.submit([GOOD] * number, model=M2M), range(1, 17))
+        )
         command.settle()
         counts = list(threads.map(lambda job: len(list(job.results())), jobs))
 
@@ -139,7 +155,10 @@ def test_failed_job_raises_if_asked(command, client):
     job = client.submit([GOOD])  # no model
 
     assert job.wait() == "failed"
-    with pytest.raises(dropbatch.JobFailed, match=f"^Job {job.id} failed: no_model: No model was named. Set `model`"):
+    with pytest.raises(
+        dropbatch.JobFailed,
+        match=f"^Job {job.id} failed: no_model: No model was named. Set `model`",
+    ):
         job.wait(check=True)
 
 
@@ -183,7 +202,9 @@ def test_interrupted_wait_says_how_to_go_on(command, client, monkeypatch, create
     monkeypatch.setattr("dropbatch.client.waiting.time.sleep", interrupt)
 
     with pytest.raises(
-        KeyboardInterrupt, match=rf"{job.id} (continues|will run)\. Wait for it with `job\.wait\(\)`"
+        KeyboardInterrupt,
+        match=rf"{job.id} (continues|will run)\. Wait for it with "
+        r"`job\.wait\(\)`",
     ) as error:
         job.wait()
     assert len(error.traceback) <= 4
@@ -198,7 +219,9 @@ def test_cancelled_job_raises_if_asked(command, client):
         job.wait(check=True)
 
 
-@pytest.mark.parametrize("since", ["7d", "2026-11-21", date(2026, 11, 21), datetime(2026, 11, 21, tzinfo=UTC)])
+@pytest.mark.parametrize(
+    "since", ["7d", "2026-11-21", date(2026, 11, 21), datetime(2026, 11, 21, tzinfo=UTC)]
+)
 def test_jobs_are_listed_since_any_time(command, client, since):
     job = client.submit([GOOD], model=M2M)
     job.wait()
@@ -210,7 +233,10 @@ def test_jobs_are_listed_since_any_time(command, client, since):
 
 
 def test_second_retry_is_warned_of(command, client):
-    """It sends, and bills, all failed records again, whatever the first one has answered or still will."""
+    """It sends, and bills, all failed records again.
+
+    Whatever the first one has answered or still will.
+    """
     job = client.submit([{"text": "(refused)"}] * 2, model=BGE, name="a.jsonl")
     job.wait()
     with warnings.catch_warnings(record=True, action="always") as seen:
@@ -227,13 +253,18 @@ def test_second_retry_is_warned_of(command, client):
 
 
 def test_results_are_streamed_in_order(command, client):
-    command.world.upload("july.csv", 'id,text\na,one\nb,"5"" pipe"\n', model=M2M, defaults='{"target_lang":"fr"}')
+    command.world.upload(
+        "july.csv", 'id,text\na,one\nb,"5"" pipe"\n', model=M2M, defaults='{"target_lang":"fr"}'
+    )
     command.settle()
 
     job = client.job("july.csv")
     found = list(job.results())
 
-    assert [(one.id, one.external_reference, one.success) for one in found] == [(0, "a", True), (1, "b", True)]
+    assert [(one.id, one.external_reference, one.success) for one in found] == [
+        (0, "a", True),
+        (1, "b", True),
+    ]
     assert job.to_arrow().column("answer").to_pylist() == [one.result for one in found]
     assert job.to_pandas()["success"].tolist() == [True, True]
     assert job.to_polars(columns=False)["external_reference"].to_list() == ["a", "b"]
@@ -258,7 +289,11 @@ def test_exports_have_merged_answers(command, client, api, tmp_path):
     assert "1 failed records are left out of output.vectorize.ndjson" in done.err
     table = job.to_arrow(merged=True)
     assert [one.success for one in job.results()] == [True, False, False]
-    assert [one.success for one in job.results(merged=True)] == table["success"].to_pylist() == [True, True, False]
+    assert (
+        [one.success for one in job.results(merged=True)]
+        == table["success"].to_pylist()
+        == [True, True, False]
+    )
     assert table["error_code"].to_pylist() == [None, None, "inference_failed"]
     assert parquet.read_table(tmp_path / "output.parquet") == table
     assert pa.ipc.open_file(tmp_path / "output.arrow").read_all() == table
@@ -266,11 +301,17 @@ def test_exports_have_merged_answers(command, client, api, tmp_path):
     assert parquet.read_table(export.path) == table
     npy = np.load(tmp_path / "output.npy")
     assert np.isnan(npy).any(axis=1).tolist() == [False, False, True]
-    vectors = [json.loads(line) for line in (tmp_path / "output.vectorize.ndjson").read_text().splitlines()]
+    vectors = [
+        json.loads(line) for line in (tmp_path / "output.vectorize.ndjson").read_text().splitlines()
+    ]
     assert [one["id"] for one in vectors] == [f"{job.id}-0", f"{job.id}-1"]
     rows = [json.loads(line) for line in (tmp_path / "output.as.jsonl").read_text().splitlines()]
-    assert [one["success"] for one in rows] == pd.read_csv(tmp_path / "output.as.csv")["success"].tolist()
-    errors = [json.loads(line) for line in (tmp_path / "errors.merged.jsonl").read_text().splitlines()]
+    assert [one["success"] for one in rows] == pd.read_csv(tmp_path / "output.as.csv")[
+        "success"
+    ].tolist()
+    errors = [
+        json.loads(line) for line in (tmp_path / "errors.merged.jsonl").read_text().splitlines()
+    ]
     assert [(one["id"], one["error"]["code"]) for one in errors] == [(2, "inference_failed")]
 
 

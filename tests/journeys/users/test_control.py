@@ -21,7 +21,7 @@ def small(start):
     return start(MAX_REQUESTS_PER_BATCH=2)
 
 
-# ── one job ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── one job ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_paused_job_resumes_where_it_was(small, api):
@@ -32,7 +32,10 @@ def test_paused_job_resumes_where_it_was(small, api):
     assert api.accepted == []
     assert small.status()["state"] == "in_progress"
     assert small.status()["waiting_for"]["code"] == "paused"
-    assert all(float(item["due_at"]["N"]) > small.now() + HELD_BATCH_SECONDS - 600 for item in batches(small))
+    assert all(
+        float(item["due_at"]["N"]) > small.now() + HELD_BATCH_SECONDS - 600
+        for item in batches(small)
+    )
 
     command(small, job_id, "run")
     small.settle(minutes=20)
@@ -75,7 +78,11 @@ def test_cancelled_job_ends_with_answers_it_has(small, api):
     small.settle(minutes=20)
     assert codes(small) == [None, None, *["cancelled"] * 4]
     manifest = small.manifest()
-    assert (manifest["state"], manifest["error"], manifest["read_to_end"]) == ("cancelled", None, True)
+    assert (manifest["state"], manifest["error"], manifest["read_to_end"]) == (
+        "cancelled",
+        None,
+        True,
+    )
     assert manifest["counts"] == {"total": 6, "succeeded": 2, "failed": 4}
     assert small.status()["state"] == "cancelled"
     assert [event["detail"]["state"] for event in small.notices()] == ["cancelled"]
@@ -134,11 +141,17 @@ def test_split_stops_at_its_next_batch(start):
     assert (world.manifest()["state"], world.manifest()["read_to_end"]) == ("cancelled", False)
 
 
-# ── the stack ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the stack ─────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
-    "key", ["control/jobs/", "control/jobs/../a", "control/other", "control/jobs/20261121T093000Z-5f3a9c1e"]
+    "key",
+    [
+        "control/jobs/",
+        "control/jobs/../a",
+        "control/other",
+        "control/jobs/20261121T093000Z-5f3a9c1e",
+    ],
 )
 def test_object_that_names_no_job_is_left_alone(small, key):
     small.s3.put_object(Bucket=BUCKET, Key=key, Body=b"cancel")

@@ -1,4 +1,7 @@
-"""`get` and `report`: one job a folder, nothing of others is replaced, merged answers, no traceback."""
+"""`get` and `report`.
+
+One job a folder, nothing of others is replaced, merged answers, no traceback.
+"""
 
 import json
 
@@ -24,7 +27,7 @@ def names_in(folder):
     return sorted(one.name for one in folder.iterdir())
 
 
-# ── one job a folder ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── one job a folder ──────────────────────────────────────────────────────────────────────────────
 
 
 def test_two_jobs_are_not_mixed(command, tmp_path):
@@ -114,7 +117,9 @@ def test_bedrocks_manifest_is_downloaded(command, tmp_path):
 
 
 @pytest.mark.parametrize("force", [[], ["--force"], ["--force", "--merged"]])
-@pytest.mark.parametrize("name", ["../precious.txt", "/precious.txt", "..", "a\\..\\b", "C:x", 7, None])
+@pytest.mark.parametrize(
+    "name", ["../precious.txt", "/precious.txt", "..", "a\\..\\b", "C:x", 7, None]
+)
 def test_manifest_never_leads_out_of_the_folder(command, tmp_path, force, name):
     job = job_of(command)
     key = f"results/a.jsonl/{job}/manifest.json"
@@ -127,7 +132,9 @@ def test_manifest_never_leads_out_of_the_folder(command, tmp_path, force, name):
     done = command.run("get", job, "-o", tmp_path / "out", *force)
 
     assert (done.code, "which is not the name of a result" in done.err) == (1, True)
-    assert [(tmp_path / mine).read_text() for mine in ("precious.txt", "precious.txt.part")] == ["mine"] * 2
+    assert [(tmp_path / mine).read_text() for mine in ("precious.txt", "precious.txt.part")] == [
+        "mine"
+    ] * 2
     assert not (tmp_path / "out").exists()
 
 
@@ -161,7 +168,7 @@ def test_paths_that_cannot_be_written_exit_with_2(command, tmp_path):
         assert "cannot be written" in done.err or "exists" in done.err
 
 
-# ── merged ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── merged ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def retried(command, api, body, name="a.csv", times=1):
@@ -181,8 +188,12 @@ def test_bare_quotes_keep_rows_apart(command, api, tmp_path):
     done = command.run("get", job, "-o", tmp_path, "--merged", "--strict", "--json")
 
     assert (done.code, done.json()[-1]["replaced"], done.json()[-1]["skipped"]) == (0, 1, [])
-    before, after = ((tmp_path / name).read_text().splitlines() for name in ("output.csv", "output.merged.csv"))
-    assert [at for at, (old, new) in enumerate(zip(before, after, strict=True)) if old != new] == [5]
+    before, after = (
+        (tmp_path / name).read_text().splitlines() for name in ("output.csv", "output.merged.csv")
+    )
+    assert [at for at, (old, new) in enumerate(zip(before, after, strict=True)) if old != new] == [
+        5
+    ]
     assert after[5].startswith('5,fail 5" me,')
     assert after[5].endswith(",,")
 
@@ -200,7 +211,9 @@ def test_retry_that_cannot_be_placed_is_named(command, api, tmp_path):
     assert (done.code, strict.code) == (0, 3)
     assert skipped["job_id"] in done.err
     assert "retries: 1" in done.out
-    merged = [json.loads(line) for line in (tmp_path / "output.merged.jsonl").read_text().splitlines()]
+    merged = [
+        json.loads(line) for line in (tmp_path / "output.merged.jsonl").read_text().splitlines()
+    ]
     assert [one["success"] for one in merged] == [True, True]
     with pytest.warns(UserWarning, match=f"Retry {skipped['job_id']} is skipped: "):
         assert [one.success for one in Client().job(job).results(merged=True)] == [True, True]
@@ -218,7 +231,9 @@ def test_empty_upload_has_no_records(command, tmp_path, path):
 
 @pytest.mark.parametrize("path", ["a.csv", "a.jsonl"])
 def test_retry_cancelled_early_is_not_named(command, api, tmp_path, path):
-    body = {"a.csv": "text\nfail a\n", "a.jsonl": '{"custom_id":"a","body":{"prompt":"fail a"}}\n'}[path]
+    body = {"a.csv": "text\nfail a\n", "a.jsonl": '{"custom_id":"a","body":{"prompt":"fail a"}}\n'}[
+        path
+    ]
     job = retried(command, api, body, path)
     command.world.pass_time(60)
     with pytest.warns(UserWarning, match="retried already"):

@@ -1,4 +1,7 @@
-"""An answer of S3 is lost, and boto3 sends the call again: an upload is one job all the same, which is billed once."""
+"""An answer of S3 is lost, and boto3 sends the call again.
+
+An upload is one job all the same, which is billed once.
+"""
 
 import json
 

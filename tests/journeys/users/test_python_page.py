@@ -1,4 +1,7 @@
-"""Python samples of the documents run on moto as they stand; tests/deployed runs them on a deployed stack."""
+"""Python samples of the documents run on moto as they stand.
+
+Tests/deployed runs them on a deployed stack.
+"""
 
 import re
 
@@ -8,7 +11,9 @@ from tests.support.shipped import ROOT
 
 
 def test_page_prints_what_it_shows(command, api, tmp_path, monkeypatch, capsys):
-    api.inject(Fault(kind="item_fails", contains="Sleep well", marker="Sleep well", code=5001, times=0))
+    api.inject(
+        Fault(kind="item_fails", contains="Sleep well", marker="Sleep well", code=5001, times=0)
+    )
     monkeypatch.chdir(tmp_path)
     printed, shown = printed_and_shown(capsys)
     assert printed == shown

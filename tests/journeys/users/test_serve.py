@@ -47,7 +47,9 @@ def ai(url):
 def as_user(world):
     """Calls in this context are judged by the users' policy."""
     permissions = world.permissions
-    names = defaultdict(str, {"Bucket.Arn": f"arn:aws:s3:::{BUCKET}", "AWS::AccountId": AWS_ACCOUNT})
+    names = defaultdict(
+        str, {"Bucket.Arn": f"arn:aws:s3:::{BUCKET}", "AWS::AccountId": AWS_ACCOUNT}
+    )
     policy = iam.grants("UserPolicy", names, {"UsesOwnKey": False, "UsesSource": False})
     permissions.granted = {**permissions.granted, "UserPolicy": policy}
 
@@ -70,7 +72,9 @@ def file_of(ai, lines, name="july.jsonl"):
 
 
 def batch_of(ai, lines, endpoint=CHAT, **more):
-    return ai.batches.create(input_file_id=file_of(ai, lines).id, endpoint=endpoint, completion_window="24h", **more)
+    return ai.batches.create(
+        input_file_id=file_of(ai, lines).id, endpoint=endpoint, completion_window="24h", **more
+    )
 
 
 def lines_of(ai, file_id):
@@ -86,7 +90,11 @@ def test_script_for_openai_runs_unchanged(ai, world):
     batch = ai.batches.retrieve(batch.id)
     assert (batch.status, batch.error_file_id, batch.errors) == ("completed", None, None)
     assert batch.request_counts.to_dict() == {"total": 2, "completed": 2, "failed": 0}
-    assert (batch.model, batch.metadata, world.manifest()["tags"]) == (LLAMA, {"team": "search"}, {"team": "search"})
+    assert (batch.model, batch.metadata, world.manifest()["tags"]) == (
+        LLAMA,
+        {"team": "search"},
+        {"team": "search"},
+    )
     assert batch.created_at <= batch.in_progress_at <= batch.completed_at < batch.expires_at
     assert batch.usage.total_tokens == batch.usage.input_tokens + batch.usage.output_tokens > 0
     lines = lines_of(ai, batch.output_file_id)
@@ -95,7 +103,7 @@ def test_script_for_openai_runs_unchanged(ai, world):
         openai.types.chat.ChatCompletion.model_validate(line["response"]["body"], strict=True)
 
 
-# ── files that name other vendors' models ────────────────────────────────────────────────────────────────────────────
+# ── files that name other vendors' models ─────────────────────────────────────────────────────────
 
 GPT = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "Hello"}]}
 PAGE = (ROOT / "docs/openai.md").read_text("utf-8")
@@ -121,7 +129,10 @@ def test_file_for_openai_runs_on_servers_model(ai_with_model, world):
 
 @pytest.mark.parametrize("named", ["file", "metadata"])
 def test_model_that_is_named_precedes_servers(ai_with_model, world, named):
-    bodies = [{"model": "gpt-4o-mini", "input": "a"}, {"model": BGE if named == "file" else "gpt-4o", "input": "b"}]
+    bodies = [
+        {"model": "gpt-4o-mini", "input": "a"},
+        {"model": BGE if named == "file" else "gpt-4o", "input": "b"},
+    ]
     more = {"metadata": {"model": BGE}} if named == "metadata" else {}
     batch = batch_of(ai_with_model, requests("/v1/embeddings", *bodies), "/v1/embeddings", **more)
 
@@ -133,7 +144,9 @@ def test_model_that_is_named_precedes_servers(ai_with_model, world, named):
 
 def test_file_that_is_none_fails_as_ever(ai_with_model, world):
     file = ai_with_model.files.create(file=("a.jsonl", b"PK\x03\x04" + bytes(50)), purpose="batch")
-    batch = ai_with_model.batches.create(input_file_id=file.id, endpoint=CHAT, completion_window="24h")
+    batch = ai_with_model.batches.create(
+        input_file_id=file.id, endpoint=CHAT, completion_window="24h"
+    )
     world.settle()
     assert ai_with_model.batches.retrieve(batch.id).errors.data[0].code == "unknown_format"
 
@@ -146,14 +159,20 @@ def test_batch_without_model_says_how_to_name_one(ai, world):
 
 
 @pytest.mark.parametrize(
-    ("model", "code", "same"), [("gpt-4o", "no_model", False), ("@cf/no/such", "unknown_model", True)]
+    ("model", "code", "same"),
+    [("gpt-4o", "no_model", False), ("@cf/no/such", "unknown_model", True)],
 )
-def test_resent_request_gets_failed_batch_only_if_something_was_sent(ai, stack, world, model, code, same):
+def test_resent_request_gets_failed_batch_only_if_something_was_sent(
+    ai, stack, world, model, code, same
+):
     failed = batch_of(ai, requests(CHAT, GPT | {"model": model}))
     world.settle()
     assert ai.batches.retrieve(failed.id).errors.data[0].code == code
 
-    with serving(stack, model=LLAMA) as url, openai.OpenAI(base_url=url, api_key="none") as restarted:
+    with (
+        serving(stack, model=LLAMA) as url,
+        openai.OpenAI(base_url=url, api_key="none") as restarted,
+    ):
         batch = restarted.batches.create(
             input_file_id=failed.input_file_id,
             endpoint=CHAT,
@@ -194,7 +213,9 @@ def test_lines_of_curl_in_page_run_on_default_stack(stack, world, tmp_path):
                 ids["batch_…"] = shown["id"]
 
     assert (len(commands), shown["status"]) == (4, "completed")
-    answers = [json.loads(line) for line in (tmp_path / "answers.jsonl").read_text("utf-8").splitlines()]
+    answers = [
+        json.loads(line) for line in (tmp_path / "answers.jsonl").read_text("utf-8").splitlines()
+    ]
     assert [one["response"]["status_code"] for one in answers] == [200, 200]
 
 
@@ -207,14 +228,23 @@ def test_embeddings_are_base64_where_asked_and_never_null(ai, world, api):
     batch = ai.batches.retrieve(batch.id)
 
     (line,) = lines_of(ai, batch.output_file_id)
-    assert [len(b64decode(one["embedding"])) for one in line["response"]["body"]["data"]] == [4_096, 4_096]
+    assert [len(b64decode(one["embedding"])) for one in line["response"]["body"]["data"]] == [
+        4_096,
+        4_096,
+    ]
     (failed,) = lines_of(ai, batch.error_file_id)
-    assert (failed["custom_id"], failed["response"]["body"]["error"]["code"]) == ("r1", "inference_failed")
+    assert (failed["custom_id"], failed["response"]["body"]["error"]["code"]) == (
+        "r1",
+        "inference_failed",
+    )
 
 
 def test_azures_client_and_endpoint(url, world):
     with openai.AzureOpenAI(
-        azure_endpoint=url.removesuffix("/v1"), api_key="none", api_version="2025-03-01-preview", max_retries=0
+        azure_endpoint=url.removesuffix("/v1"),
+        api_key="none",
+        api_version="2025-03-01-preview",
+        max_retries=0,
     ) as ai:
         batch = batch_of(ai, requests("/chat/completions", HELLO), "/chat/completions")
         assert batch.endpoint == "/chat/completions"
@@ -228,7 +258,8 @@ def test_async_client_sees_the_same(url, ai, world):
     async def script():
         async with openai.AsyncOpenAI(base_url=url, api_key="none") as client:
             lines = "".join(
-                json.dumps(line) + "\n" for line in requests("/v1/embeddings", {"model": BGE, "input": "a"})
+                json.dumps(line) + "\n"
+                for line in requests("/v1/embeddings", {"model": BGE, "input": "a"})
             )
             file = await client.files.create(file=lines.encode(), purpose="batch")
             return await client.batches.create(
@@ -241,7 +272,9 @@ def test_async_client_sees_the_same(url, ai, world):
     async def results():
         async with openai.AsyncOpenAI(base_url=url, api_key="none") as client:
             done = await client.batches.retrieve(batch.id)
-            return [one async for one in client.batches.list()], await client.files.content(done.output_file_id)
+            return [one async for one in client.batches.list()], await client.files.content(
+                done.output_file_id
+            )
 
     listed, content = asyncio.run(results())
     assert [one.status for one in listed] == ["completed"]
@@ -250,7 +283,12 @@ def test_async_client_sees_the_same(url, ai, world):
 
 
 def test_failures_are_in_a_file_of_their_own(ai, world, api):
-    other = {"custom_id": "other", "method": "POST", "url": "/v1/embeddings", "body": {"model": LLAMA, "input": "a"}}
+    other = {
+        "custom_id": "other",
+        "method": "POST",
+        "url": "/v1/embeddings",
+        "body": {"model": LLAMA, "input": "a"},
+    }
     broken = {"custom_id": "broken", "method": "POST", "url": CHAT, "body": {"model": LLAMA}}
     good = requests(CHAT, *[HELLO] * 3)
     batch = batch_of(ai, [good[0], other, good[1], broken, good[2]])
@@ -258,7 +296,11 @@ def test_failures_are_in_a_file_of_their_own(ai, world, api):
 
     batch = ai.batches.retrieve(batch.id)
 
-    assert (batch.status, batch.request_counts.completed, batch.request_counts.failed) == ("completed", 3, 2)
+    assert (batch.status, batch.request_counts.completed, batch.request_counts.failed) == (
+        "completed",
+        3,
+        2,
+    )
     answered, failed = lines_of(ai, batch.output_file_id), lines_of(ai, batch.error_file_id)
     assert [line["custom_id"] for line in answered] == ["r0", "r1", "r2"]
     assert [line["custom_id"] for line in failed] == ["other", "broken"]
@@ -268,7 +310,9 @@ def test_failures_are_in_a_file_of_their_own(ai, world, api):
 
 
 def test_result_file_is_a_file_until_it_is_deleted(ai, world):
-    batch = batch_of(ai, [*requests(CHAT, HELLO), {"custom_id": "x", "body": {"model": LLAMA}, "url": CHAT}])
+    batch = batch_of(
+        ai, [*requests(CHAT, HELLO), {"custom_id": "x", "body": {"model": LLAMA}, "url": CHAT}]
+    )
     with pytest.raises(openai.NotFoundError):
         ai.files.retrieve(f"file-output-{batch.id.removeprefix('batch_')}")
     world.settle()
@@ -276,7 +320,10 @@ def test_result_file_is_a_file_until_it_is_deleted(ai, world):
 
     for file_id in (batch.output_file_id, batch.error_file_id):
         found = ai.files.retrieve(file_id)
-        assert (found.purpose, found.bytes) == ("batch_output", len(ai.files.content(file_id).content))
+        assert (found.purpose, found.bytes) == (
+            "batch_output",
+            len(ai.files.content(file_id).content),
+        )
         assert found.created_at == batch.completed_at
         assert ai.files.delete(file_id).deleted
         for call in (ai.files.retrieve, ai.files.content, ai.files.delete):
@@ -330,7 +377,9 @@ def test_batch_is_cancelled_while_it_runs(ai, world, api):
 def test_batch_past_its_window_is_expired(ai, world, api):
     api.inject(Fault(kind="stuck", contains="late"))
     late = {"model": LLAMA, "messages": [{"role": "user", "content": "late"}]}
-    batch = ai.batches.create(input_file_id=file_of(ai, requests(CHAT, late)).id, endpoint=CHAT, completion_window="1h")
+    batch = ai.batches.create(
+        input_file_id=file_of(ai, requests(CHAT, late)).id, endpoint=CHAT, completion_window="1h"
+    )
     world.settle(minutes=180)
 
     batch = ai.batches.retrieve(batch.id)
@@ -354,7 +403,9 @@ def test_users_policy_allows_what_the_server_does(ai, world, as_user):
     world.settle()
     with as_user:
         batch = ai.batches.retrieve(batch.id)
-        assert len(lines_of(ai, batch.output_file_id)) == len(lines_of(ai, batch.error_file_id)) == 1
+        assert (
+            len(lines_of(ai, batch.output_file_id)) == len(lines_of(ai, batch.error_file_id)) == 1
+        )
         ai.files.delete(batch.output_file_id)
         with pytest.raises(openai.NotFoundError):
             ai.files.retrieve(spare.id)
@@ -364,7 +415,10 @@ def test_users_policy_allows_what_the_server_does(ai, world, as_user):
 def test_prompts_and_keys_reach_no_log(stack, world, caplog, capfd):
     caplog.set_level("DEBUG", "uvicorn")
     marked = {"model": LLAMA, "messages": [{"role": "user", "content": "planted-prompt"}]}
-    with serving(stack, "planted-key") as url, openai.OpenAI(base_url=url, api_key="planted-key") as ai:
+    with (
+        serving(stack, "planted-key") as url,
+        openai.OpenAI(base_url=url, api_key="planted-key") as ai,
+    ):
         batch = batch_of(ai, requests(CHAT, marked), metadata={"planted": "metadata"})
         world.settle()
         ai.files.content(ai.batches.retrieve(batch.id).output_file_id)

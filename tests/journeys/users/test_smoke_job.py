@@ -15,7 +15,9 @@ from tools.account_stack import DeployError
 def stack(world, monkeypatch):
     """The stack, in which time passes whenever the smoke job waits."""
     monkeypatch.setattr(smoke_job, "time", Clock(world))
-    monkeypatch.setattr(smoke_job, "examine", lambda stack: [Finding("alarms", "bad", "WorkErrors rings.")])
+    monkeypatch.setattr(
+        smoke_job, "examine", lambda stack: [Finding("alarms", "bad", "WorkErrors rings.")]
+    )
     return Stack("dropbatch", BUCKET, {"BucketName": BUCKET}, boto3.client)
 
 
@@ -57,6 +59,8 @@ def test_refused_token_is_reported_at_once(stack, api):
 
 
 def test_upload_that_nothing_notices_is_reported(stack, monkeypatch):
-    monkeypatch.setattr(Clock, "sleep", lambda self, seconds: setattr(self, "seconds", self.seconds + 60))
+    monkeypatch.setattr(
+        Clock, "sleep", lambda self, seconds: setattr(self, "seconds", self.seconds + 60)
+    )
     with pytest.raises(DeployError, match="not noticed by the submit function after 15 minutes"):
         smoke_job.run(stack)

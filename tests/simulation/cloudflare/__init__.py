@@ -1,1 +1,4 @@
-"""Cloudflare's Queues in simulated worlds: completion events, what happens to them, and their laws."""
+"""Cloudflare's Queues in simulated worlds.
+
+Completion events, what happens to them, and their laws.
+"""

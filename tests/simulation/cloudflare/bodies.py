@@ -1,4 +1,7 @@
-"""Request bodies without the marker that one of their records carries on the wire: what a batch is about."""
+"""Request bodies without the marker that one of their records carries on the wire.
+
+What a batch is about.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,9 @@
-"""`python -m tests.simulation.cloudflare.both_ways`: jobs with completion events and without; writes bench/events.md.
+"""`python -m tests.simulation.cloudflare.both_ways`: jobs with completion events and without.
 
-Both functions run as they are in a simulated world, in one run, with the same files dropped at the same times.
+Writes bench/events.md.
+
+Both functions run as they are in a simulated world, in one run, with the same files dropped at the
+same times.
 """
 
 from __future__ import annotations
@@ -29,7 +32,10 @@ if TYPE_CHECKING:
 
 WRITTEN = Path(__file__).parents[3] / "bench/events.md"
 JOBS, BATCHES, EVERY_SECONDS, SLOW_EVERY_SECONDS = 6, 20, 1_213.0, 7_213.0
-"""Seconds between two drops are no whole minutes, so that ticks come at other moments of each job."""
+"""Seconds between two drops are no whole minutes.
+
+So that ticks come at other moments of each job.
+"""
 SETTLE_SECONDS = 86_400.0
 SEEDS = (1, 2, 3)
 UNIFORM, AROUND = {"latency_kind": "uniform"}, {"latency_kind": "lognormal", "latency_spread": 0.5}
@@ -52,7 +58,10 @@ WALL_CALLS, WALL_BATCHES, WALL_SECONDS, WALL_WINDOWS = 240, 2_400, 300.0, 3
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What a run came to: calls of the model and of Queues for each batch; seconds from ready to collected."""
+    """What a run came to: calls of the model and of Queues for each batch.
+
+    Seconds from ready to collected.
+    """
 
     calls: float
     queue_calls: float
@@ -97,7 +106,9 @@ def figures(
         if not world.settle(SETTLE_SECONDS):
             raise RuntimeError("a job did not end")
         polls = [one["polls"] for one in world.billed[batches:]]
-        return Figures(1 + mean(polls), len(world.queue_times) / (jobs * batches), laws.waits[batches:])
+        return Figures(
+            1 + mean(polls), len(world.queue_times) / (jobs * batches), laws.waits[batches:]
+        )
 
 
 def of_all(runs: Sequence[Figures]) -> Figures:
@@ -106,10 +117,19 @@ def of_all(runs: Sequence[Figures]) -> Figures:
     return Figures(mean(one.calls for one in runs), mean(one.queue_calls for one in runs), waits)
 
 
-def at_the_wall(events: Events, batches: int = WALL_BATCHES, windows: int = WALL_WINDOWS) -> list[str]:
-    """Collected batches of one job in each five minutes, and how long they waited: a job of many more than calls."""
+def at_the_wall(
+    events: Events, batches: int = WALL_BATCHES, windows: int = WALL_WINDOWS
+) -> list[str]:
+    """Collected batches of one job in each five minutes, and how long they waited.
+
+    A job of many more than calls.
+    """
     behaviour = events.behaviour(Behaviour(embedder="hash").changed(FEW_SECONDS))
-    settings = {"MAX_REQUESTS_PER_BATCH": 1, "API_CALLS_PER_MINUTE": WALL_CALLS, **events.settings()}
+    settings = {
+        "MAX_REQUESTS_PER_BATCH": 1,
+        "API_CALLS_PER_MINUTE": WALL_CALLS,
+        **events.settings(),
+    }
     with simulated(1, None, behaviour, **settings) as world:
         laws = EventLaws(Laws(world), events)
         drop(world, "first.jsonl", BATCHES)

@@ -1,4 +1,6 @@
-"""How completion events are in a world: drawn from its seed, as data that can be printed and made smaller.
+"""How completion events are in a world.
+
+Drawn from its seed, as data that can be printed and made smaller.
 
 What others do in the account is in `others`; what must hold is in `laws`.
 """
@@ -45,7 +47,10 @@ HANDS = ("delete queue", "worker consumer", "disable", "refuse", "garbage", "off
 
 @dataclass(frozen=True, slots=True)
 class Hand:
-    """A person does something to the queue in Cloudflare's dashboard (`what` of `HANDS`), or to the stack's events."""
+    """A person does something to the queue in Cloudflare's dashboard (`what` of `HANDS`).
+
+    Or to the stack's events.
+    """
 
     at: float
     what: str
@@ -86,7 +91,9 @@ class Events:
     @property
     def is_sound(self) -> bool:
         """Whether every event of every model comes, and soon, and answers show what was sent."""
-        troubles = self.lost or self.late or self.failing or self.refused or self.false or self.early
+        troubles = (
+            self.lost or self.late or self.failing or self.refused or self.false or self.early
+        )
         knows = self.echo and self.takes_references and self.per != "source"
         return self.is_on and knows and not troubles and self.slowest <= PROMPT_SECONDS
 
@@ -176,7 +183,10 @@ FORMS: Mapping[str, tuple[object, ...]] = {
 
 
 def draw_events(seed: int) -> Events | None:
-    """The events of a seed's world; drawn apart, so that everything else of its plan stays as it was."""
+    """The events of a seed's world.
+
+    Drawn apart, so that everything else of its plan stays as it was.
+    """
     random = Random(f"{seed} events")
     if not ARE_SUPPORTED or random.random() >= SHARE:
         return None
@@ -198,5 +208,7 @@ def draw_hands(seed: int) -> list[Hand]:
     random = Random(f"{seed} hands")
     if random.random() >= 0.25:
         return []
-    times = sorted(random.choice((0.5, 10.0, 60.0, 600.0, 4_000.0)) for _ in range(random.randint(1, 3)))
+    times = sorted(
+        random.choice((0.5, 10.0, 60.0, 600.0, 4_000.0)) for _ in range(random.randint(1, 3))
+    )
     return [Hand(at, random.choice(HANDS)) for at in times]

@@ -1,4 +1,7 @@
-"""Laws of completion events: what each may change, and what holds of bills, calls and delays where all of them come."""
+"""Laws of completion events.
+
+What each may change, and what holds of bills, calls and delays where all of them come.
+"""
 
 from __future__ import annotations
 
@@ -37,20 +40,35 @@ IDLE_SECONDS = 180.0
 CALLS_EACH, CALLS_BESIDE = 2.1, 5
 """Calls for each batch of a model that is known, and so many more for a few batches."""
 KNOWN_FROM = 6
-"""Answers from which on a model's events are known to come: three are needed, and one may take another's place."""
+"""Answers from which on a model's events are known to come.
+
+Three are needed, and one may take another's place.
+"""
 MEAN_SECONDS, MOST_SECONDS, LEAST_BATCHES = 2.0, 5.0, 20
-"""From ready to collected, beside the event's own delay and the time between two pulls: on average after half of it, 95
-of 100 after all of it; and how many batches are judged."""
+"""From ready to collected, beside the event's own delay and the time between two pulls.
+
+On average after half of it, 95
+of 100 after all of it; and how many batches are judged.
+"""
 STARTS = 3
-"""Processes that may have to start one after the other until then: who pulls, who polls, and who polls what is more."""
+"""Processes that may have to start one after the other until then.
+
+Who pulls, who polls, and who polls what is more.
+"""
 LEAST_INTERVAL, INTERVAL, LATE_INTERVAL, LATE = 2.0, 15.0, 30.0, 600.0
-"""Seconds between two pulls: a sixteenth of a batch's age, at least the first, at most the second, or from an age of
-the last on the third."""
+"""Seconds between two pulls.
+
+A sixteenth of a batch's age, at least the first, at most the second, or from an age of
+the last on the third.
+"""
 FAST_CALLS = 200
 """Calls a minute from which on delays are judged: with fewer, answers wait for calls."""
 SCARCE_SECONDS = 12.0
-"""Calls are scarce while those of more seconds are used in advance, as when many batches are sent at once: then pulls
-leave calls to submits."""
+"""Calls are scarce while those of more seconds are used in advance.
+
+As when many batches are sent at once: then pulls
+leave calls to submits.
+"""
 
 
 class EventLaws:
@@ -62,11 +80,17 @@ class EventLaws:
         self.answered: Counter[str] = Counter()
         """Answers that were collected, by model."""
         self.of_known: set[str] = set()
-        """Ids of batches that were accepted when their model was known, and over while calls were not scarce."""
+        """Ids of batches that were accepted when their model was known.
+
+        And over while calls were not scarce.
+        """
         self.waits: list[float] = []
         """Seconds from ready to collected, of each batch."""
         self.judged: list[tuple[float, float]] = []
-        """The same of those that were over while calls were not scarce, and seconds between two pulls then."""
+        """The same of those that were over while calls were not scarce.
+
+        And seconds between two pulls then.
+        """
         self.unknown: set[Key] = set()
         """Batches that ended because nobody knew whether they were accepted."""
         self.uncovered: set[Key] = set()
@@ -90,7 +114,9 @@ class EventLaws:
         if key[0].startswith("ID#") and new is not None:
             self._judge_id(key, old or {}, new)
         if key[1].startswith("RATE") and "filled_at" in (new or {}):
-            self._scarce_until = max(self._scarce_until, number(new, "filled_at") / 1000 - SCARCE_SECONDS)
+            self._scarce_until = max(
+                self._scarce_until, number(new, "filled_at") / 1000 - SCARCE_SECONDS
+            )
         if not (key[0].startswith("JOB#") and key[1].startswith("BATCH#")):
             return
         is_outstanding = new is not None and _is_polled(new)
@@ -149,12 +175,16 @@ class EventLaws:
             interval = max(LEAST_INTERVAL, min(age / 16, INTERVAL if age < LATE else LATE_INTERVAL))
             self.judged.append((now - ready, interval))
 
-    # ── at the end ───────────────────────────────────────────────────────────────────────────────────────────────
+    # ── at the end ────────────────────────────────────────────────────────────────────────────────
 
     def judge(self, dropped: Sequence[Dropped], plan: Plan) -> None:
         """Judge a world that is over."""
         only_drops = len(dropped) == len(plan.acts)
-        if not (self.events.is_sound and only_drops and all(fault in LOST_REPLIES for fault in plan.faults)):
+        if not (
+            self.events.is_sound
+            and only_drops
+            and all(fault in LOST_REPLIES for fault in plan.faults)
+        ):
             return
         if events.ARE_WHOLE:
             self.judge_bills()
@@ -178,7 +208,9 @@ class EventLaws:
         A function that dies before its POST leaves none, and proves nothing.
         """
         owners, model, since = self._owners, self._model(key), self._sent_at[key]
-        accepted = (one for one in self.world.billed if one["model"] == model and one["time"] >= since)
+        accepted = (
+            one for one in self.world.billed if one["model"] == model and one["time"] >= since
+        )
         return any(one["request_id"] not in owners for one in accepted)
 
     def judge_bills(self) -> None:
@@ -201,14 +233,24 @@ class EventLaws:
         """Judge how long answers waited, where a process starts in so many seconds."""
         if len(self.judged) < LEAST_BATCHES:
             return
-        usual, waited = mean(interval for _, interval in self.judged), mean(wait for wait, _ in self.judged)
+        usual, waited = (
+            mean(interval for _, interval in self.judged),
+            mean(wait for wait, _ in self.judged),
+        )
         slow = self.events.slowest + STARTS * start_seconds
         beyond = sorted(wait - interval for wait, interval in self.judged)
         late = beyond[len(beyond) * 95 // 100]
         if waited > MEAN_SECONDS + usual / 2 + slow or late > MOST_SECONDS + slow:
-            self.laws.broken(SOON, f"mean {waited:.1f} s, 95 %: {late:.1f} s beyond a pull's interval")
+            self.laws.broken(
+                SOON, f"mean {waited:.1f} s, 95 %: {late:.1f} s beyond a pull's interval"
+            )
 
 
 def _is_polled(batch: Wire) -> bool:
-    """Whether a batch is outstanding, or waits to be divided: its poll is due, too, and costs a pull now and then."""
-    return batch["state"]["S"] in OUTSTANDING or ("isolating" in batch and batch["state"]["S"] == "ready")
+    """Whether a batch is outstanding, or waits to be divided.
+
+    Its poll is due, too, and costs a pull now and then.
+    """
+    return batch["state"]["S"] in OUTSTANDING or (
+        "isolating" in batch and batch["state"]["S"] == "ready"
+    )

@@ -1,4 +1,7 @@
-"""Others in the account: another stack that sends what this one sends, and persons in the dashboard."""
+"""Others in the account.
+
+Another stack that sends what this one sends, and persons in the dashboard.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,9 @@ GARBAGE_MESSAGES = 1_000
 
 
 class OtherStack:
-    """Repeats a share of this stack's submits within seconds of them, with the marker that it would have drawn itself.
+    """Repeats a share of this stack's submits within seconds of them.
+
+    With the marker that it would have drawn itself.
 
     Two stacks in which the same files are dropped differ in nothing else.
     """
@@ -37,9 +42,13 @@ class OtherStack:
     def _watch(self, path: str, _query: str, body: bytes) -> None:
         if b'"requests"' not in body[:20] or self.random.random() >= self.share:
             return
-        draw = "".join(self.random.choices("abcdefghijklmnopqrstuvwxyz0123456789", k=MARKER_CHARACTERS))
+        draw = "".join(
+            self.random.choices("abcdefghijklmnopqrstuvwxyz0123456789", k=MARKER_CHARACTERS)
+        )
         copy = with_marker(body, draw)
-        self.world.kernel.at(self.world.kernel.now + self.random.uniform(0.0, 20.0), lambda: self._send(path, copy))
+        self.world.kernel.at(
+            self.world.kernel.now + self.random.uniform(0.0, 20.0), lambda: self._send(path, copy)
+        )
 
     def _send(self, path: str, body: bytes) -> None:
         headers = {"authorization": f"Bearer {OTHER_TOKEN}"}
@@ -49,7 +58,10 @@ class OtherStack:
 
 
 def by_hand(world: World, what: str) -> None:
-    """A person does something to every queue and subscription of the account, or writes the stack's command."""
+    """A person does something to every queue and subscription of the account.
+
+    Or writes the stack's command.
+    """
     if what in ("on", "off"):
         world.s3.put_object(Bucket=BUCKET, Key="control/events", Body=what.encode())
         return
@@ -57,7 +69,11 @@ def by_hand(world: World, what: str) -> None:
         world.api.switch(queues_refused="" if world.api.behaviour.queues_refused else "403/10000")
         return
     before = world.api.behaviour
-    world.api.switch(queues_refused="", fault_rates={}, tokens=tuple(dict.fromkeys((*before.tokens, OTHER_TOKEN))))
+    world.api.switch(
+        queues_refused="",
+        fault_rates={},
+        tokens=tuple(dict.fromkeys((*before.tokens, OTHER_TOKEN))),
+    )
     if what == "disable":
         for one in _call(world, "GET", SUBSCRIPTIONS):
             _call(world, "PATCH", f"{SUBSCRIPTIONS}/{one['id']}", {"enabled": False})
@@ -73,10 +89,18 @@ def _to_queue(world: World, what: str, queue: dict[str, Any]) -> None:
         _call(world, "DELETE", path)
     elif what == "worker consumer":
         for one in queue["consumers"]:
-            _call(world, "PUT", f"{path}/consumers/{one['consumer_id']}", {"type": "worker", "script_name": "other"})
+            _call(
+                world,
+                "PUT",
+                f"{path}/consumers/{one['consumer_id']}",
+                {"type": "worker", "script_name": "other"},
+            )
     elif what == "garbage":
         for start in range(0, GARBAGE_MESSAGES, 100):
-            messages = [{"body": f"garbage {start + number}", "content_type": "text"} for number in range(100)]
+            messages = [
+                {"body": f"garbage {start + number}", "content_type": "text"}
+                for number in range(100)
+            ]
             _call(world, "POST", f"{path}/messages/batch", {"messages": messages})
 
 

@@ -18,7 +18,10 @@ FOUND = {
         BEHIND,
         latency=600.0,
         settings=(("MAX_REQUESTS_PER_BATCH", 2), ("API_CALLS_PER_MINUTE", 20)),
-        acts=(Drop(0.0, "0.jsonl", 1, waits=1e9), Drop(5.0, "1.jsonl", 17, MODELS[1], bad=1, waits=20.0)),
+        acts=(
+            Drop(0.0, "0.jsonl", 1, waits=1e9),
+            Drop(5.0, "1.jsonl", 17, MODELS[1], bad=1, waits=20.0),
+        ),
         events=Events(),
     ),
     "a pause began during the set-up, after the permit to submit": Plan(
@@ -55,7 +58,10 @@ FOUND = {
         71_000_373,
         latency=40.0,
         settings=(("MAX_REQUESTS_PER_BATCH", 3),),
-        acts=(Drop(0.3, "1.jsonl", 60, bad=1, referenced=False), Drop(0.0, "3.jsonl", 5, MODELS[1], bad=1)),
+        acts=(
+            Drop(0.3, "1.jsonl", 60, bad=1, referenced=False),
+            Drop(0.0, "3.jsonl", 5, MODELS[1], bad=1),
+        ),
         events=Events(repeated=0.5),
     ),
     "an id that DynamoDB did not read ended its search": Plan(
@@ -95,7 +101,13 @@ FOUND = {
     ),
     "an orphan that could not be listed at once was never listed": Plan(
         71_000_229,
-        Awkward(unprocessed=0.1, throttled=0.01, delivered_twice=0.2, death=0.02, clock_behind_seconds=25.0),
+        Awkward(
+            unprocessed=0.1,
+            throttled=0.01,
+            delivered_twice=0.2,
+            death=0.02,
+            clock_behind_seconds=25.0,
+        ),
         latency=3.0,
         settings=(("MAX_REQUESTS_PER_BATCH", 3),),
         faults=(Fault(kind="accept_no_request_id"),),

@@ -35,7 +35,8 @@ class Given:
             dynamodb=SimpleNamespace(watchers=[], items=self.items),
         )
         self.laws = EventLaws(
-            SimpleNamespace(world=self.world, broken=lambda law, _detail: self.broken.add(law)), events
+            SimpleNamespace(world=self.world, broken=lambda law, _detail: self.broken.add(law)),
+            events,
         )
 
     def write(self, old, new, key=KEY):
@@ -59,7 +60,11 @@ class Given:
 
 
 def batch(state, told_at=0.0, **more):
-    item = {"state": {"S": state}, "submissions": {"L": [{"M": {"request_id": {"S": "id"}, "at": {"N": "5"}}}]}, **more}
+    item = {
+        "state": {"S": state},
+        "submissions": {"L": [{"M": {"request_id": {"S": "id"}, "at": {"N": "5"}}}]},
+        **more,
+    }
     return item | ({"told_at": {"N": str(told_at)}} if told_at else {})
 
 
@@ -70,7 +75,7 @@ def all_judged(monkeypatch):
     monkeypatch.setattr(laws, "STARTS", 0)
 
 
-# ── writes ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── writes ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_event_makes_a_batch_due():
@@ -121,7 +126,7 @@ def test_id_that_changes_its_batch_is_found(old, new, broken):
     assert given.broken == broken
 
 
-# ── pulls ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── pulls ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_outstanding_batch_is_waited_for():
@@ -145,7 +150,7 @@ def test_pull_without_an_outstanding_batch_is_found():
     assert given.broken == {laws.IDLE}
 
 
-# ── bills and errors ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── bills and errors ──────────────────────────────────────────────────────────────────────────────
 
 
 def test_second_bill_is_found_though_replies_were_lost():
@@ -172,7 +177,10 @@ def test_second_submit_after_the_deadline_is_none():
 
 
 UNKNOWN = {"ending": {"M": {"code": {"S": "submit_unknown"}}}}
-SUBSCRIBED = {("CONTROL", f"EVENTS#{ACCOUNT}"): {"m": {"M": {"id": {"S": "7"}}}}, ("JOB#a", "META"): JOB}
+SUBSCRIBED = {
+    ("CONTROL", f"EVENTS#{ACCOUNT}"): {"m": {"M": {"id": {"S": "7"}}}},
+    ("JOB#a", "META"): JOB,
+}
 
 
 @pytest.mark.parametrize(
@@ -185,7 +193,14 @@ SUBSCRIBED = {("CONTROL", f"EVENTS#{ACCOUNT}"): {"m": {"M": {"id": {"S": "7"}}}}
         (SUBSCRIBED, UNKNOWN, {"model": "another"}, set()),
         (SUBSCRIBED, UNKNOWN, {"time": 9_999.0}, set()),
     ],
-    ids=["lost", "its end is known", "before the subscription", "not lost", "of another model", "before its submit"],
+    ids=[
+        "lost",
+        "its end is known",
+        "before the subscription",
+        "not lost",
+        "of another model",
+        "before its submit",
+    ],
 )
 def test_accepted_submit_that_ends_unknown_is_found(items, ending, accepted, broken):
     given = Given()
@@ -220,7 +235,14 @@ def test_world_in_which_more_goes_wrong_is_not_judged(changes):
 
 
 @pytest.mark.parametrize(
-    "events", [Events(lost=0.1), Events(echo=False), Events(per="source"), Events(delay=20.0), Events(is_on=False)]
+    "events",
+    [
+        Events(lost=0.1),
+        Events(echo=False),
+        Events(per="source"),
+        Events(delay=20.0),
+        Events(is_on=False),
+    ],
 )
 def test_world_without_sound_events_is_not_judged(events):
     given = Given(events)
@@ -229,7 +251,7 @@ def test_world_without_sound_events_is_not_judged(events):
     assert given.judge() == set()
 
 
-# ── calls and delays ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── calls and delays ──────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -267,7 +289,9 @@ def test_too_many_calls_are_found(answers, polls, broken):
 def test_answers_that_wait_long_are_found(age, waits, broken):
     given = Given(replace(SOUND, delay=0.5))
     for number, seconds in enumerate(waits):
-        accepted = {"M": {"request_id": {"S": "id"}, "at": {"N": str(given.kernel.now - seconds - age)}}}
+        accepted = {
+            "M": {"request_id": {"S": "id"}, "at": {"N": str(given.kernel.now - seconds - age)}}
+        }
         given.bill(str(number), completes_at=given.kernel.now - seconds)
         given.write(batch("queued") | {"submissions": {"L": [accepted]}}, batch("done"))
         given.world.billed.clear()

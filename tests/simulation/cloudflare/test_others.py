@@ -29,7 +29,12 @@ def test_other_stack_repeats_submits_at_its_own_cost():
 
 
 def test_world_beside_another_stack_breaks_no_law():
-    plan = Plan(3, settings=tuple(FEW.items()), acts=(Drop(0.0, "a.jsonl", 17),), events=Events(repeated=0.5))
+    plan = Plan(
+        3,
+        settings=tuple(FEW.items()),
+        acts=(Drop(0.0, "a.jsonl", 17),),
+        events=Events(repeated=0.5),
+    )
     assert run(replace(plan, events=replace(plan.events, is_on=False))).violations == ()
 
 
@@ -37,7 +42,10 @@ def test_other_stack_draws_its_own_marker():
     old, new = "~db1." + "a" * 22, "~db1." + "b" * 22
     references = [old, f"row{old}", "row", None, "~db1.short"]
     sent = msgspec.json.encode({"requests": [{"external_reference": one} for one in references]})
-    told = [one["external_reference"] for one in msgspec.json.decode(with_marker(sent, "b" * 22))["requests"]]
+    told = [
+        one["external_reference"]
+        for one in msgspec.json.decode(with_marker(sent, "b" * 22))["requests"]
+    ]
     assert told == [new, f"row{new}", "row", None, "~db1.short"]
 
 
@@ -45,7 +53,9 @@ def test_marker_is_no_part_of_what_a_body_means():
     marker = "~db1." + "a" * 22
 
     def of(*references):
-        requests = [{"text": "a"} | ({} if one == "" else {"external_reference": one}) for one in references]
+        requests = [
+            {"text": "a"} | ({} if one == "" else {"external_reference": one}) for one in references
+        ]
         return meaning(json.dumps({"requests": requests}).encode())
 
     assert of("", "b") == of(marker, "b") == of(None, "b")
@@ -121,7 +131,7 @@ def test_hand_writes_the_command(dashboard):
     assert dashboard.world.s3.objects["control/events"].body == b"off"
 
 
-# ── plans ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── plans ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_functions_without_events_have_worlds_without(monkeypatch):
@@ -135,7 +145,9 @@ def test_half_of_the_worlds_have_events_and_half_of_these_sound_ones(monkeypatch
     assert 160 < len(drawn) < 240
     assert 60 < sum(one.is_sound for one in drawn) < 160
     plans = [plan for plan in map(draw, range(400)) if plan.events is not None]
-    assert {hand.what for plan in plans for hand in plan.acts if isinstance(hand, Hand)} <= {*events.HANDS}
+    assert {hand.what for plan in plans for hand in plan.acts if isinstance(hand, Hand)} <= {
+        *events.HANDS
+    }
     assert any(plan.events.is_sound and plan.faults for plan in plans)
     assert any(draw_hands(seed) for seed in range(20))
 

@@ -1,4 +1,7 @@
-"""Worlds with completion events beside the same worlds without: what they bring, and that nothing is worse without."""
+"""Worlds with completion events beside the same worlds without.
+
+What they bring, and that nothing is worse without.
+"""
 
 from statistics import mean
 
@@ -15,9 +18,18 @@ OFF = Events(is_on=False)
 
 
 def waits(events, *hands, batches=20):
-    """Mean seconds from ready to collected of three jobs of so many batches each, dropped ten minutes apart."""
+    """Mean seconds from ready to collected of three jobs of so many batches each.
+
+    Dropped ten minutes apart.
+    """
     drops = [Drop(600.0 * place, f"{place}.jsonl", 2 * batches) for place in range(3)]
-    plan = Plan(7, latency=40.0, settings=(("MAX_REQUESTS_PER_BATCH", 2),), acts=(*drops, *hands), events=events)
+    plan = Plan(
+        7,
+        latency=40.0,
+        settings=(("MAX_REQUESTS_PER_BATCH", 2),),
+        acts=(*drops, *hands),
+        events=events,
+    )
     outcome = run(plan)
     assert outcome.violations == ()
     assert len(outcome.waits) == 3 * batches
@@ -31,7 +43,13 @@ def test_answers_are_collected_sooner_with_events():
 
 
 @pytest.mark.parametrize(
-    "events", [Events(lost=1.0), Events(late=1.0), Events(refused="403/10000"), Events(delay=600.0, spread=0.1)]
+    "events",
+    [
+        Events(lost=1.0),
+        Events(late=1.0),
+        Events(refused="403/10000"),
+        Events(delay=600.0, spread=0.1),
+    ],
 )
 def test_without_events_nothing_waits_longer(events):
     """Completion times are drawn anew by what is sent, so two runs are the same on average only."""
@@ -58,12 +76,16 @@ def test_figures_at_the_wall_are_told():
 
 @pytest.mark.parametrize("name", both_ways.TIMES)
 def test_batches_of_known_models_cost_two_calls(name):
-    """Nearly none beside the submit and the poll that its event brings; without events, three and more.
+    """Nearly none beside the submit and the poll that its event brings.
+
+    Without events, three and more.
 
     These are the worlds of bench/events.md: of one alone, a few polls more or less decide.
     """
     is_slow = name == "an hour, always"
     every = both_ways.SLOW_EVERY_SECONDS if is_slow else both_ways.EVERY_SECONDS
     times = both_ways.TIMES[name]
-    found = both_ways.of_all([both_ways.figures(times, Events(), seed=seed, every=every) for seed in both_ways.SEEDS])
+    found = both_ways.of_all(
+        [both_ways.figures(times, Events(), seed=seed, every=every) for seed in both_ways.SEEDS]
+    )
     assert found.calls <= (2.2 if is_slow else 2.1)

@@ -1,12 +1,14 @@
 """Worlds in which jobs have less money than they need, and the law of what they may spend.
 
-What a request costs follows from the request and the seed alone, so it is known beforehand what a whole job would cost.
+What a request costs follows from the request and the seed alone, so it is known beforehand what a
+whole job would cost.
 """
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from decimal import Decimal
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
@@ -16,13 +18,13 @@ from dropbatch.core.formats.model_catalog import find_model
 from local.workers_ai import Behaviour
 from local.workers_ai.complete import reported
 from local.workers_ai.models.catalogue import MODELS
-from datetime import UTC, datetime
 
 DAY_SECONDS = 86_400
 
 
 def day_of(now):
     return f"{datetime.fromtimestamp(now, UTC):%Y-%m-%d}"
+
 
 from tests.simulation.worlds.world import simulated
 
@@ -83,7 +85,9 @@ def request(model: str, number: int) -> dict[str, Any]:
 def full_cost(model: str, requests: list[dict[str, Any]], behaviour: Behaviour) -> Decimal:
     """What the answers to all requests cost, US dollars."""
     found = reported(MODELS[model], requests, behaviour)
-    tokens = Tokens(sum(one.prompt_tokens for one in found), sum(one.completion_tokens for one in found))
+    tokens = Tokens(
+        sum(one.prompt_tokens for one in found), sum(one.completion_tokens for one in found)
+    )
     cost = cost_of(find_model(model), tokens)
     assert cost is not None, "a model without a price has no limit"
     return cost.amount
@@ -102,11 +106,15 @@ def spend(
     unreadable: int = 0,
     **settings: object,
 ) -> Spending:
-    """Run a job of `size` records whose `max_cost` is a share of what it would cost; so many lines after each are bad.
+    """Run a job of `size` records whose `max_cost` is a share of what it would cost.
+
+    So many lines after each are bad.
 
     Their codes are left out.
     """
-    behaviour = Behaviour(embedder="hash", latency=latency, latency_kind="lognormal", seed=seed, answer_tokens=tokens)
+    behaviour = Behaviour(
+        embedder="hash", latency=latency, latency_kind="lognormal", seed=seed, answer_tokens=tokens
+    )
     requests = [request(model, number) for number in range(size)]
     limit = (full_cost(model, requests, behaviour) * Decimal(share)).quantize(Decimal("1e-9"))
     with simulated(seed, awkward, behaviour, **settings) as world:
@@ -132,7 +140,9 @@ def spent(world: World, upload: Upload) -> Decimal:
 
 def codes(world: World, upload: Upload) -> tuple[str | None, ...]:
     """With which code each record of a job ended; None for an answer."""
-    lines = [json.loads(line) for line in (world.result(upload, "output.jsonl") or b"").splitlines()]
+    lines = [
+        json.loads(line) for line in (world.result(upload, "output.jsonl") or b"").splitlines()
+    ]
     return tuple(None if line["success"] else line["error"]["code"] for line in lines)
 
 
@@ -170,18 +180,30 @@ def spend_days(
     awkward: Awkward | None = None,
     resumes: bool = False,
 ) -> Days:
-    """Run jobs together of which a day may pay a share; if it `resumes`, an operator lifts the first pause."""
+    """Run jobs together of which a day may pay a share.
+
+    If it `resumes`, an operator lifts the first pause.
+    """
     behaviour = Behaviour(
-        embedder="hash", latency=40.0, latency_kind="lognormal", seed=seed, answer_tokens=ANSWER_TOKENS
+        embedder="hash",
+        latency=40.0,
+        latency_kind="lognormal",
+        seed=seed,
+        answer_tokens=ANSWER_TOKENS,
     )
-    files = [[request(KIMI, 10_000 * place + number) for number in range(size)] for place, size in enumerate(sizes)]
+    files = [
+        [request(KIMI, 10_000 * place + number) for number in range(size)]
+        for place, size in enumerate(sizes)
+    ]
     limit = sum(full_cost(KIMI, one, behaviour) for one in files) * Decimal(share)
     with simulated(seed, awkward, behaviour, MAX_COST_PER_DAY=f"{limit:.9f}") as world:
         waits, sent = set[str](), dict[str, list[dict[str, Any]]]()
         put = world.s3.put_object
 
         def watched(**given: Any) -> Any:
-            if given["Key"].endswith("status.json") and (waiting := json.loads(given["Body"])["waiting_for"]):
+            if given["Key"].endswith("status.json") and (
+                waiting := json.loads(given["Body"])["waiting_for"]
+            ):
                 waits.add(waiting["code"])
             if given["Key"].startswith("staging/") and (found := _requests_in(given["Body"])):
                 sent.update(found)
@@ -199,11 +221,16 @@ def spend_days(
         ended = tuple(code for upload in uploads for code in codes(world, upload))
         items = [item for key, item in world.dynamodb.items.items() if key[1].startswith("COST#")]
         reserved = sum(int(item.get("reserved", {"N": "0"})["N"]) for item in items)
-        return Days(limit, _cost_by_day(world, behaviour, sent), reserved, is_over, ended, frozenset(waits))
+        return Days(
+            limit, _cost_by_day(world, behaviour, sent), reserved, is_over, ended, frozenset(waits)
+        )
 
 
 def _requests_in(staged: Any) -> dict[str, list[dict[str, Any]]]:
-    """The requests of a staged object that begins with a request's body, by the SHA-256 of the body."""
+    """The requests of a staged object that begins with a request's body.
+
+    By the SHA-256 of the body.
+    """
     if not isinstance(staged, bytes) or not staged.startswith(b'{"requests":'):
         return {}
     text = staged.decode(errors="replace")
@@ -211,10 +238,14 @@ def _requests_in(staged: Any) -> dict[str, list[dict[str, Any]]]:
     return {sha256(text[:end].encode()).hexdigest(): body["requests"]}
 
 
-def _cost_by_day(world: World, behaviour: Behaviour, sent: dict[str, list[dict[str, Any]]]) -> dict[str, Decimal]:
+def _cost_by_day(
+    world: World, behaviour: Behaviour, sent: dict[str, list[dict[str, Any]]]
+) -> dict[str, Decimal]:
     """What the API's answers cost, by the day on which it accepted their batch."""
     days: dict[str, Decimal] = {}
     for one in world.api.accepted:
         day = day_of(one["time"])
-        days[day] = days.get(day, Decimal(0)) + full_cost(one["model"], sent[one["sha256"]], behaviour)
+        days[day] = days.get(day, Decimal(0)) + full_cost(
+            one["model"], sent[one["sha256"]], behaviour
+        )
     return days

@@ -1,4 +1,7 @@
-"""What jobs with a limit spend when their answers have 10 to 10,000 tokens: not more than it, whatever happens."""
+"""What jobs with a limit spend when their answers have 10 to 10,000 tokens.
+
+Not more than it, whatever happens.
+"""
 
 from decimal import Decimal
 from random import Random
@@ -30,15 +33,24 @@ def test_job_spends_its_limit_and_no_more(model):
 
 @pytest.mark.parametrize("unreadable", [0, 9])
 def test_small_batches_use_most_of_limit(unreadable):
-    """However many lines cannot be sent: they cost nothing, and tell nothing of what the others cost."""
-    judge(spend(1, KIMI, 300, unreadable=unreadable, MAX_REQUESTS_PER_BATCH=10 * (unreadable + 1)), least="0.8")
+    """However many lines cannot be sent.
+
+    They cost nothing, and tell nothing of what the others cost.
+    """
+    judge(
+        spend(1, KIMI, 300, unreadable=unreadable, MAX_REQUESTS_PER_BATCH=10 * (unreadable + 1)),
+        least="0.8",
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_lines_that_cannot_be_sent_take_no_room(seed):
     awkward = Awkward.drawn(Random(seed))
-    judge(spend(seed, KIMI, 300, unreadable=9, awkward=awkward, MAX_REQUESTS_PER_BATCH=100), least="0.7")
+    judge(
+        spend(seed, KIMI, 300, unreadable=9, awkward=awkward, MAX_REQUESTS_PER_BATCH=100),
+        least="0.7",
+    )
 
 
 @pytest.mark.slow
@@ -51,7 +63,10 @@ def test_no_model_exceeds_limit(model, size):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_limit_holds_whatever_happens(seed):
-    """Deaths before and after each call, messages that come twice, late answers, clocks that differ."""
+    """Deaths before and after each call, messages that come twice, late answers.
+
+    Clocks that differ.
+    """
     judge(spend(seed, KIMI, 100, awkward=Awkward.drawn(Random(seed)), MAX_REQUESTS_PER_BATCH=20))
 
 
@@ -60,7 +75,9 @@ def test_limit_holds_whatever_api_does():
     for seed in range(20):
         random = Random(seed)
         faults = tuple(random.sample(FAULTS + DOUBTS, 3))
-        found = spend(seed, KIMI, 300, awkward=Awkward.drawn(random), faults=faults, MAX_REQUESTS_PER_BATCH=20)
+        found = spend(
+            seed, KIMI, 300, awkward=Awkward.drawn(random), faults=faults, MAX_REQUESTS_PER_BATCH=20
+        )
         assert found.is_over
         assert found.spent <= found.limit * (MOST + Decimal(found.again) / found.batches)
 
@@ -72,7 +89,10 @@ def test_first_batch_is_known_before_second_is_sent():
 
 @pytest.mark.parametrize("model", [KIMI, SMALL])
 def test_room_is_used_as_soon_as_an_answer_gives_it(model):
-    """Answers come after two seconds; the job is not held up for longer than some of them, one after the other."""
+    """Answers come after two seconds.
+
+    The job is not held up for longer than some of them, one after the other.
+    """
     found = spend(1, model, 1_200, share="0.8", latency=2.0)
 
     judge(found, least="0.6")
@@ -81,7 +101,10 @@ def test_room_is_used_as_soon_as_an_answer_gives_it(model):
 
 @pytest.mark.parametrize("share", ["0.0001", "20"])
 def test_limit_far_from_cost_keeps_nobody_waiting(share):
-    """With one that nothing fits, the job ends at once; with one for answers of 10,000 tokens, all is sent at once."""
+    """With one that nothing fits, the job ends at once.
+
+    With one for answers of 10,000 tokens, all is sent at once.
+    """
     found = spend(1, KIMI, 100, share=share)
 
     assert found.codes.count("cost_limit") in {0, 100}

@@ -44,18 +44,24 @@ def _cancelled(world: World, name: str, after: float) -> list[Dropped]:
 
 
 def _until_midnight(world: World, before: float) -> None:
-    """Ticks are rare until half an hour before midnight; then time passes until so many seconds before."""
+    """Ticks are rare until half an hour before midnight.
+
+    Then time passes until so many seconds before.
+    """
     world.tick_seconds = HOUR / 2
     world.run(world.began + MIDNIGHT - HOUR - world.kernel.now)
     world.tick_seconds = MINUTE
     world.run(world.began + MIDNIGHT - before - world.kernel.now)
 
 
-# ── models ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── models ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def full_model(world: World) -> list[Dropped]:
-    """A model that does not answer has as many batches outstanding as it may, when files come for it and another."""
+    """A model that does not answer has as many batches outstanding as it may.
+
+    When files come for it and another.
+    """
     return _full(world) + _files(world, "c", 4, MODELS[1])
 
 
@@ -72,7 +78,10 @@ def counted(world: World) -> list[Dropped]:
 
 
 def beside_many(world: World) -> list[Dropped]:
-    """Within seconds a model gets more batches outstanding than it may; then a file comes for another one."""
+    """Within seconds a model gets more batches outstanding than it may.
+
+    Then a file comes for another one.
+    """
     dropped = _files(world, "acdefghijk")
     world.run(MINUTE)
     return dropped + _files(world, "b", 1, MODELS[1])
@@ -113,7 +122,9 @@ def probe_of_the_past(world: World) -> list[Dropped]:
 
     def slowly(*given: Any) -> Reply:
         reply = real(*given)
-        return replace(reply, delay=40.0 if reply.status == HTTPStatus.TOO_MANY_REQUESTS else reply.delay)
+        return replace(
+            reply, delay=40.0 if reply.status == HTTPStatus.TOO_MANY_REQUESTS else reply.delay
+        )
 
     world.api.handle = slowly  # type: ignore[assignment, method-assign]
     dropped += _files(world, "b")
@@ -137,11 +148,14 @@ def probes_of_a_pause(world: World) -> list[Dropped]:
     return dropped + _files(world, "b", 2)
 
 
-# ── pauses ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── pauses ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def other_account_until_midnight(world: World) -> list[Dropped]:
-    """The allocation of a job's account is used up, which is not the stack's any more, until midnight."""
+    """The allocation of a job's account is used up, which is not the stack's any more.
+
+    Until midnight.
+    """
     dropped = _files(world, "a", 8)
     world.run(0.3)
     world.redeploy(CLOUDFLARE_ACCOUNT_ID="f" * 32)
@@ -164,7 +178,10 @@ def lost_after_midnight(world: World) -> list[Dropped]:
 
 
 def lost_when_a_probe_is_due(world: World, kind: str) -> list[Dropped]:
-    """A batch is lost when a pause, or its model's wait, could be probed, and no other batch does."""
+    """A batch is lost when a pause, or its model's wait, could be probed.
+
+    And no other batch does.
+    """
     dropped = _files(world, "a")
     world.run(MINUTE)
     world.inject(Fault(kind=kind, on="submit"))
@@ -204,11 +221,13 @@ def waits_apart(world: World) -> list[Dropped]:
     return dropped + _files(world, "b")
 
 
-# ── tokens ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── tokens ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def outage_without_tokens(world: World) -> list[Dropped]:
-    """Polls of a model that does not answer use all tokens, while submits for another one have no answer.
+    """Polls of a model that does not answer use all tokens.
+
+    While submits for another one have no answer.
 
     Some messages come when a probe of the outage is due, but there is no token for it.
     """
@@ -224,8 +243,12 @@ def outage_without_tokens(world: World) -> list[Dropped]:
 
 
 def _has_no_token(world: World) -> bool:
-    filled = float(world.dynamodb.items.get(("CONTROL", "RATE"), {}).get("filled_at", {}).get("N", "0"))
-    return filled / 1_000 > world.kernel.now + MINUTE / world.calls_per_minute * (world.calls_per_minute // 2 - 0.5)
+    filled = float(
+        world.dynamodb.items.get(("CONTROL", "RATE"), {}).get("filled_at", {}).get("N", "0")
+    )
+    return filled / 1_000 > world.kernel.now + MINUTE / world.calls_per_minute * (
+        world.calls_per_minute // 2 - 0.5
+    )
 
 
 def _probe_is_due(world: World) -> bool:
@@ -235,7 +258,10 @@ def _probe_is_due(world: World) -> bool:
 
 def _again(world: World, dropped: Dropped, number: int) -> None:
     """The message comes again that asks to submit a batch."""
-    world.sqs.put("SubmitQueue", f'{{"do":"submit","job_id":"{dropped.upload.job_id}","number":"{number:08}"}}')
+    world.sqs.put(
+        "SubmitQueue",
+        f'{{"do":"submit","job_id":"{dropped.upload.job_id}","number":"{number:08}"}}',
+    )
 
 
 def firsts_and_polls(world: World) -> list[Dropped]:
@@ -265,13 +291,20 @@ def fewer_tokens(world: World) -> list[Dropped]:
 
 
 def late_message(world: World) -> list[Dropped]:
-    """A message to poll comes while all calls have to wait, and when a probe of the refused token is due."""
+    """A message to poll comes while all calls have to wait.
+
+    And when a probe of the refused token is due.
+    """
     dropped = _files(world, "ab")
     world.run(MINUTE)
-    world.inject(Fault(kind="10000", on="poll", status=401), Fault(kind="971", on="poll", retry_after=600))
+    world.inject(
+        Fault(kind="10000", on="poll", status=401), Fault(kind="971", on="poll", retry_after=600)
+    )
     world.run(HOUR, lambda: _calls_wait(world) > 0)
     world.run(_calls_wait(world) - 2 * MINUTE)
-    world.sqs.put("PollQueue", f'{{"do":"poll","batches":[["{dropped[0].upload.job_id}","00000000"]]}}')
+    world.sqs.put(
+        "PollQueue", f'{{"do":"poll","batches":[["{dropped[0].upload.job_id}","00000000"]]}}'
+    )
     return dropped
 
 
@@ -290,7 +323,7 @@ def polled_slowly(world: World) -> list[Dropped]:
     return dropped
 
 
-# ── items ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── items ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def without_a_job(world: World) -> list[Dropped]:
@@ -299,10 +332,21 @@ def without_a_job(world: World) -> list[Dropped]:
     key = f"JOB#{dropped[0].upload.job_id}", "BATCH#00000000"
     world.run(HOUR, lambda: key in world.dynamodb.items)
     item = world.dynamodb.items[key]
-    stray = {"state": {"S": "ready"}, "work": {"S": "v1#submit"}, "due_at": {"N": str(int(world.kernel.now))}}
+    stray = {
+        "state": {"S": "ready"},
+        "work": {"S": "v1#submit"},
+        "due_at": {"N": str(int(world.kernel.now))},
+    }
     world.dynamodb.put_item(
         TableName=world.dynamodb.table,
-        Item={**{name: wire for name, wire in item.items() if name not in {"part", "ttl", "completed_at"}}, **stray}
+        Item={
+            **{
+                name: wire
+                for name, wire in item.items()
+                if name not in {"part", "ttl", "completed_at"}
+            },
+            **stray,
+        }
         | {"pk": {"S": "JOB#missing"}, "submissions": {"L": []}},
     )
     world.run(20 * MINUTE)
@@ -322,14 +366,19 @@ def swept(world: World) -> list[Dropped]:
 
 
 def of_another_version(world: World) -> list[Dropped]:
-    """Another version of the product has written a job's item; later it is of this version again."""
+    """Another version of the product has written a job's item.
+
+    Later it is of this version again.
+    """
     dropped = _files(world, "a", 4)
     key = f"JOB#{dropped[0].upload.job_id}", "META"
     world.run(HOUR, lambda: key in world.dynamodb.items)
     world.run(1.0)
     before = world.dynamodb.items[key]["work"]
     for work in ({"S": "v2#status"}, before):
-        world.dynamodb.put_item(TableName=world.dynamodb.table, Item={**world.dynamodb.items[key], "work": work})
+        world.dynamodb.put_item(
+            TableName=world.dynamodb.table, Item={**world.dynamodb.items[key], "work": work}
+        )
         world.run(2 * MINUTE)
     return dropped
 
@@ -346,7 +395,9 @@ def looks_too_long(world: World) -> list[Dropped]:
     return _files(world, "a")
 
 
-ONE, TWO, FOUR, TWENTY = ((("MAX_REQUESTS_PER_BATCH", 1), ("API_CALLS_PER_MINUTE", calls)) for calls in (1, 2, 4, 20))
+ONE, TWO, FOUR, TWENTY = (
+    (("MAX_REQUESTS_PER_BATCH", 1), ("API_CALLS_PER_MINUTE", calls)) for calls in (1, 2, 4, 20)
+)
 FEW = ((budget, "OUTSTANDING_MINUTES", 0.4), (share_laws, "MINUTES", 0.4))
 """Each model may have 4 batches outstanding at 20 calls a minute, less half of the others'."""
 SINGLE = (("MAX_REQUESTS_PER_BATCH", 1),)
@@ -358,30 +409,58 @@ LONG = 2 * HOUR
 
 CROWDED_WORLDS = (
     SmallWorld("full model", full_model, (), TWO, latency=LONG),
-    SmallWorld("counted one by one", counted, (), TWO, latency=LONG, patched=((tick, "MAX_COUNTED", 15),)),
-    SmallWorld("another model beside many batches", beside_many, (), TWENTY, latency=LONG, patched=FEW),
+    SmallWorld(
+        "counted one by one", counted, (), TWO, latency=LONG, patched=((tick, "MAX_COUNTED", 15),)
+    ),
+    SmallWorld(
+        "another model beside many batches", beside_many, (), TWENTY, latency=LONG, patched=FEW
+    ),
     SmallWorld("lost while its model is full", lost_while_full, (STUCK,), ONE),
     SmallWorld(
-        "late refusal", partial(late_refusal, seconds=45.0), (Fault(kind="3040", on="submit", times=2),), SINGLE
+        "late refusal",
+        partial(late_refusal, seconds=45.0),
+        (Fault(kind="3040", on="submit", times=2),),
+        SINGLE,
     ),
     SmallWorld("probe of the past", probe_of_the_past, (FULL,), SINGLE),
     SmallWorld("two probes together", probes_together, (FULL,), SINGLE),
-    SmallWorld("two probes together, the shortest waits", probes_together, (FULL,), SINGLE, share=0.0),
+    SmallWorld(
+        "two probes together, the shortest waits", probes_together, (FULL,), SINGLE, share=0.0
+    ),
     SmallWorld("two probes of a pause", probes_of_a_pause, (SPENT_ONCE,), SINGLE, share=0.0),
     SmallWorld("late message in a wait", late_message, (), FOUR, latency=400.0),
     SmallWorld("a poll takes its token slowly", polled_slowly, (), FOUR, latency=400.0),
-    SmallWorld("swept page by page", swept, (), SINGLE, latency=LONG, patched=((sweep, "PAGE_BATCHES", 2),)),
+    SmallWorld(
+        "swept page by page", swept, (), SINGLE, latency=LONG, patched=((sweep, "PAGE_BATCHES", 2),)
+    ),
     SmallWorld("another account until midnight", other_account_until_midnight, (SPENT,), TWENTY),
     SmallWorld("lost after midnight", lost_after_midnight, (), SINGLE, latency=LONG),
     SmallWorld(
-        "lost when a pause may be probed", partial(lost_when_a_probe_is_due, kind="3036"), (), SINGLE, latency=LONG
+        "lost when a pause may be probed",
+        partial(lost_when_a_probe_is_due, kind="3036"),
+        (),
+        SINGLE,
+        latency=LONG,
     ),
     SmallWorld(
-        "lost when a model may be probed", partial(lost_when_a_probe_is_due, kind="3040"), (), SINGLE, latency=LONG
+        "lost when a model may be probed",
+        partial(lost_when_a_probe_is_due, kind="3040"),
+        (),
+        SINGLE,
+        latency=LONG,
     ),
-    SmallWorld("lost when calls wait", lost_when_calls_wait, (Fault(kind="no_answers", times=9),), SINGLE),
-    SmallWorld("outage without a connection", outage_without_connection, (Fault(kind="html", on="submit"),)),
-    SmallWorld("waits an hour apart", waits_apart, (Fault(kind="971", on="submit", retry_after=30),), SINGLE),
+    SmallWorld(
+        "lost when calls wait", lost_when_calls_wait, (Fault(kind="no_answers", times=9),), SINGLE
+    ),
+    SmallWorld(
+        "outage without a connection", outage_without_connection, (Fault(kind="html", on="submit"),)
+    ),
+    SmallWorld(
+        "waits an hour apart",
+        waits_apart,
+        (Fault(kind="971", on="submit", retry_after=30),),
+        SINGLE,
+    ),
     SmallWorld("outage without tokens", outage_without_tokens, (STUCK,), FOUR),
     SmallWorld("first batches and polls", firsts_and_polls, (), FOUR),
     SmallWorld("fewer tokens than polls", fewer_tokens, (), FOUR, latency=400.0),

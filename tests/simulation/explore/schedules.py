@@ -1,10 +1,11 @@
 """Explore: small worlds under the schedules that can make a difference.
 
-A world runs once as it is, with fixed durations and without chance. What makes a difference is the order in which two
-invocations touch one item. So for each item that two invocations touch, one of which writes it, the world runs again
-with the earlier one held up until the later one has touched it (the races of dynamic partial order reduction); what
-then races is tried after that. Also each write is tried as the last call of its process, as one whose answer is lost
-and which the SDK repeats, and as one whose answer never comes although it was applied. A run that wrote what another
+A world runs once as it is, with fixed durations and without chance. What makes a difference is the
+order in which two invocations touch one item. So for each item that two invocations touch, one of
+which writes it, the world runs again with the earlier one held up until the later one has touched
+it (the races of dynamic partial order reduction); what then races is tried after that. Also each
+write is tried as the last call of its process, as one whose answer is lost and which the SDK
+repeats, and as one whose answer never comes although it was applied. A run that wrote what another
 has written, in the same order, is a duplicate: nothing is tried after it.
 """
 
@@ -44,7 +45,10 @@ MOST_SECONDS = 140.0
 AFTER_SECONDS = 0.003
 """How long after the other's touch the one that was held up goes on."""
 MOST_RACES = 6
-"""Invocations after a write for each of which it is held up; one for control items, which all of them write."""
+"""Invocations after a write for each of which it is held up.
+
+One for control items, which all of them write.
+"""
 SOON = 25
 """Schedules that are tried at once after one under which a condition did not hold that always held before."""
 SETTLE_SECONDS = 50 * 86_400.0
@@ -53,13 +57,26 @@ CUTS = ("dies_at", "lost_at", "fails_at", "refused_at")
 """What can end a call otherwise than by its answer; at most once in a schedule."""
 TOLD = ("state", "attempt", "round", "work", "claims", "pieces")
 """Attributes by which two runs are compared."""
-MOVED = ("state", "attempt", "round", "pieces", "ending", "isolating", "control", "error", "isolation", "output")
+MOVED = (
+    "state",
+    "attempt",
+    "round",
+    "pieces",
+    "ending",
+    "isolating",
+    "control",
+    "error",
+    "isolation",
+    "output",
+)
 """Attributes of an item whose change is more than a claim or a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """What happens at which call: seconds that it is held up, its process's death, or the loss of its answer.
+    """What happens at which call.
+
+    Seconds that it is held up, its process's death, or the loss of its answer.
 
     Attributes:
         lost_at: a write that is applied and, as its answer is lost, sent again.
@@ -76,10 +93,17 @@ class Schedule:
     def __str__(self) -> str:
         """For people."""
         named = zip(
-            ("death", "answer lost", "no answer", "refusal"), (getattr(self, name) for name in CUTS), strict=True
+            ("death", "answer lost", "no answer", "refusal"),
+            (getattr(self, name) for name in CUTS),
+            strict=True,
         )
-        parts = [f"call {number} is held up for {seconds:.3g} s" for number, seconds in self.held_up]
-        return ", ".join([*parts, *(f"{what} at call {at}" for what, at in named if at)]) or "undisturbed"
+        parts = [
+            f"call {number} is held up for {seconds:.3g} s" for number, seconds in self.held_up
+        ]
+        return (
+            ", ".join([*parts, *(f"{what} at call {at}" for what, at in named if at)])
+            or "undisturbed"
+        )
 
     @property
     def last(self) -> int:
@@ -119,7 +143,8 @@ class Ran:
 
     Attributes:
         digest: of everything that was written, in order.
-        refusals: the conditions of writes that did not hold: of which write, and which parts of them.
+        refusals: the conditions of writes that did not hold: of which write, and which parts of
+            them.
     """
 
     digest: str
@@ -153,7 +178,8 @@ class SmallWorld:
     Attributes:
         most: calls of the API in an undisturbed run, seconds until all is over, and calls of AWS.
         latency: seconds that the API takes for a batch.
-        calls_fail: whether its users let calls of AWS fail, so that messages may fail and come again.
+        calls_fail: whether its users let calls of AWS fail, so that messages may fail and come
+            again.
         share: how long waits are that vary: 0 for the shortest, 1 for the longest.
         undisturbed: whether only its undisturbed run tells anything.
         patched: constants of the product with other values: the module, the name, the value.
@@ -174,7 +200,8 @@ class SmallWorld:
 class _NoChance(random.Random):
     """Chance without chance: about the least, the first, and nothing that is unlikely.
 
-    No two durations are the same: of two invocations at the very same time, each would take the other's lease for its.
+    No two durations are the same: of two invocations at the very same time, each would take the
+    other's lease for its.
     """
 
     drawn = 0
@@ -191,7 +218,10 @@ class _NoChance(random.Random):
 
 
 class _Touches:
-    """Notes which invocation touches which item, and at which call it could have been held up before that."""
+    """Notes which invocation touches which item.
+
+    And at which call it could have been held up before that.
+    """
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -204,7 +234,9 @@ class _Touches:
         self._note(key, writes=item is None)  # A write whose condition did not hold.
 
     def _write(self, key: Key, old: Wire | None, new: Wire | None) -> None:
-        moves = key[0] != "CONTROL" and any((old or {}).get(name) != (new or {}).get(name) for name in MOVED)
+        moves = key[0] != "CONTROL" and any(
+            (old or {}).get(name) != (new or {}).get(name) for name in MOVED
+        )
         self._note(key, writes=True, moves=moves)
         written = {name: (new or {}).get(name) for name in TOLD}
         self._digest.update(msgspec.json.encode((key, written), order="deterministic"))
@@ -212,7 +244,9 @@ class _Touches:
     def _note(self, key: Key, *, writes: bool, moves: bool = False) -> None:
         task = self.world.kernel.task
         if task is not None:
-            self.found.append(Touch(task.place, self.world.kernel.now, task.life.name, key, writes, moves))
+            self.found.append(
+                Touch(task.place, self.world.kernel.now, task.life.name, key, writes, moves)
+            )
 
     @property
     def digest(self) -> str:
@@ -253,7 +287,13 @@ def run(small: SmallWorld, schedule: Schedule) -> Ran:
         world.wait_for_late_things(AFTERWARDS_SECONDS)
         may_count = not (schedule.fails_at or schedule.refused_at)
         ending.judge(dropped, may_retry=small.calls_fail or schedule.depth > 0, may_count=may_count)
-        return Ran(touches.digest, places, touches.found, laws.violations, frozenset(world.dynamodb.refusals))
+        return Ran(
+            touches.digest,
+            places,
+            touches.found,
+            laws.violations,
+            frozenset(world.dynamodb.refusals),
+        )
 
 
 def _judge_promises(small: SmallWorld, laws: Laws, seconds: float) -> None:
@@ -261,27 +301,43 @@ def _judge_promises(small: SmallWorld, laws: Laws, seconds: float) -> None:
     world = laws.world
     calls, most_seconds, aws = small.most or (world.calls.total, seconds, world.calls.total)
     if (made := len(world.call_times)) > calls:
-        laws.broken("no more calls are made than are needed", f"{made} calls of the API, at most {calls}")
+        laws.broken(
+            "no more calls are made than are needed", f"{made} calls of the API, at most {calls}"
+        )
     if world.calls.total > aws:
-        laws.broken("no more calls are made than are needed", f"{world.calls.total} calls of AWS, at most {aws}")
+        laws.broken(
+            "no more calls are made than are needed",
+            f"{world.calls.total} calls of AWS, at most {aws}",
+        )
     if seconds > most_seconds:
-        laws.broken("everything is over in time", f"after {seconds:.0f} s, at most {most_seconds:.0f}")
+        laws.broken(
+            "everything is over in time", f"after {seconds:.0f} s, at most {most_seconds:.0f}"
+        )
 
 
 def following(ran: Ran, schedule: Schedule) -> Iterator[Schedule]:
-    """The schedules to try after a run: each race the other way round, and each write dying or without an answer."""
+    """The schedules to try after a run.
+
+    Each race the other way round, and each write dying or without an answer.
+    """
     first, before = schedule.last, dict(schedule.held_up)
     held = {place: seconds for place, seconds in before.items() if place != first}
     races = (
         replace(
-            schedule, held_up=(*(before if place > first else held).items(), (place, before.get(place, 0) + seconds))
+            schedule,
+            held_up=(
+                *(before if place > first else held).items(),
+                (place, before.get(place, 0) + seconds),
+            ),
         )
         for _, place, seconds in sorted(_races(ran.touches))
         if place >= first
     )
     cuts: list[list[Schedule]] = []
     if not schedule.is_cut:
-        places = dict.fromkeys(touch.place for touch in ran.touches if touch.writes and touch.place > first)
+        places = dict.fromkeys(
+            touch.place for touch in ran.touches if touch.writes and touch.place > first
+        )
         cuts = [[_cut(schedule, name, place) for place in places] for name in CUTS]
     ends = filter(None, chain.from_iterable(zip_longest(*cuts)))
     yield from filter(None, chain.from_iterable(zip_longest(races, races, ends)))
@@ -294,11 +350,14 @@ def _cut(schedule: Schedule, name: str, place: int) -> Schedule:
 
 
 def _races(touches: list[Touch]) -> Iterator[tuple[int, int, float]]:
-    """Each write that another invocation's touch of the same item follows: its call, and the seconds until after that.
+    """Each write that another invocation's touch of the same item follows.
 
-    Of another invocation: its first touch, after which the two write one after the other; its last one, and a second
-    later, when it has written what it did not write as long as it was the second. Before each stands a rank: races with
-    what moves an item on are the first, those of control items, which all invocations write, the last.
+    Its call, and the seconds until after that.
+
+    Of another invocation: its first touch, after which the two write one after the other; its last
+    one, and a second later, when it has written what it did not write as long as it was the second.
+    Before each stands a rank: races with what moves an item on are the first, those of control
+    items, which all invocations write, the last.
     """
     of_item: dict[Key, list[Touch]] = {}
     for touch in touches:
@@ -323,7 +382,10 @@ def _races(touches: list[Touch]) -> Iterator[tuple[int, int, float]]:
 
 
 class Exploration:
-    """A world's schedules: those with one thing that happens first, then two, and so on; or some of each in between."""
+    """A world's schedules: those with one thing that happens first, then two, and so on.
+
+    Or some of each in between.
+    """
 
     def __init__(self, small: SmallWorld, depth: int, chance: random.Random | None = None) -> None:
         """Nothing has run yet.
@@ -331,7 +393,8 @@ class Exploration:
         Args:
             small: the world.
             depth: most things that happen in one schedule.
-            chance: draws every second schedule from all that are to be tried; None: each at its turn.
+            chance: draws every second schedule from all that are to be tried; None: each at its
+                turn.
         """
         self.small = small
         self.depth = 0 if small.undisturbed else depth
@@ -349,7 +412,10 @@ class Exploration:
             return None
         if self._chance and self.explored.schedules % 2:
             drawn = self._chance.randrange(self._next, len(self._waiting))
-            self._waiting[self._next], self._waiting[drawn] = self._waiting[drawn], self._waiting[self._next]
+            self._waiting[self._next], self._waiting[drawn] = (
+                self._waiting[drawn],
+                self._waiting[self._next],
+            )
         schedule = self._waiting[self._next]
         self._next += 1
         ran = self.last = run(self.small, schedule)
@@ -369,7 +435,11 @@ class Exploration:
 
 
 def explore(
-    small: SmallWorld, depth: int, most: int | None = None, seed: int | None = None, most_calls: float = inf
+    small: SmallWorld,
+    depth: int,
+    most: int | None = None,
+    seed: int | None = None,
+    most_calls: float = inf,
 ) -> Explored:
     """Run the schedules of a small world with at most so many things that happen.
 
@@ -378,7 +448,8 @@ def explore(
         depth: most things that happen in one schedule.
         most: schedules to run.
         seed: with one, every second schedule is drawn from all that are to be tried.
-        most_calls: no further schedule is run once all together have made some so many calls of AWS.
+        most_calls: no further schedule is run once all together have made some so many calls of
+            AWS.
     """
     exploration = Exploration(small, depth, None if seed is None else random.Random(seed))
     explored = exploration.explored

@@ -1,8 +1,9 @@
 """Search: small worlds under their schedules, and random worlds, until one breaks a law.
 
-First each small world runs as it is, the quickest first; then those schedules under which a condition of a write did
-not hold that held before (`telling`), since only these can show that it is missing; then a backlog, which tells whether
-calls are used and shared; then always the world that has used the least time of the processor so far.
+First each small world runs as it is, the quickest first; then those schedules under which a
+condition of a write did not hold that held before (`telling`), since only these can show that it is
+missing; then a backlog, which tells whether calls are used and shared; then always the world that
+has used the least time of the processor so far.
 """
 
 from __future__ import annotations
@@ -50,7 +51,10 @@ class Search:
     name: str = ""
     law: str = ""
     known: Sequence[tuple[str, dict[str, Any]]] = ()
-    """Schedules to run first, as `telling` found them: the name of its small world, and the schedule's attributes."""
+    """Schedules to run first, as `telling` found them.
+
+    The name of its small world, and the schedule's attributes.
+    """
     _seeds: count[int] = field(default_factory=lambda: count(1))
 
     def run(self, seconds: float, begin: Callable[[], object]) -> None:
@@ -64,7 +68,10 @@ class Search:
         quickest = sorted(SMALL_WORLDS, key=lambda one: one.most[2] if one.most else 0)
         first = [_Source(partial(self._known, one, Schedule())) for one in quickest]
         worlds = {one.name: one for one in SMALL_WORLDS}
-        first += [_Source(partial(self._known, worlds[name], Schedule(**given))) for name, given in self.known]
+        first += [
+            _Source(partial(self._known, worlds[name], Schedule(**given)))
+            for name, given in self.known
+        ]
         first += [_Source(self._backlog)]
         sources = [_Source(self._small(Exploration(one, DEPTH, chance))) for one in SMALL_WORLDS]
         sources.append(_Source(self._random, RANDOM_SHARE))
@@ -111,12 +118,19 @@ class Search:
 
     def __str__(self) -> str:
         """For people."""
-        return f"{self.name}: {self.law}, world {self.worlds}" if self.law else f"not in {self.worlds} worlds"
+        return (
+            f"{self.name}: {self.law}, world {self.worlds}"
+            if self.law
+            else f"not in {self.worlds} worlds"
+        )
 
 
 @dataclass(slots=True)
 class _Source:
-    """Worlds of one kind: what runs the next one, and the processor's seconds that they have used, by their share."""
+    """Worlds of one kind.
+
+    What runs the next one, and the processor's seconds that they have used, by their share.
+    """
 
     step: Callable[[], Sequence[Violation] | None]
     share: float = 1.0
@@ -124,13 +138,17 @@ class _Source:
 
 
 def telling(seconds: float) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Schedules under which a condition of a write did not hold that held before: at most `TELLING` for each.
+    """Schedules under which a condition of a write did not hold that held before.
+
+    At most `TELLING` for each.
 
     Args:
         seconds: of the processor, for which they are looked for.
     """
     chance, seen = random.Random(1), Counter[str]()
-    explorations = [(Exploration(one, DEPTH, chance), _Source(lambda: None)) for one in SMALL_WORLDS]
+    explorations = [
+        (Exploration(one, DEPTH, chance), _Source(lambda: None)) for one in SMALL_WORLDS
+    ]
     ends = time.process_time() + seconds
     while explorations and time.process_time() < ends:
         exploration, source = pair = min(explorations, key=lambda one: one[1].spent)

@@ -1,7 +1,8 @@
 """Small worlds with a slow write: another invocation works on the same item before it takes effect.
 
-A schedule can do the same, but a search needs long to find one in which a rare write meets a rare other one. In most of
-these worlds a write is held up beyond the end of its claim or lease, and so the item has moved on when it comes.
+A schedule can do the same, but a search needs long to find one in which a rare write meets a rare
+other one. In most of these worlds a write is held up beyond the end of its claim or lease, and so
+the item has moved on when it comes.
 """
 
 from __future__ import annotations
@@ -56,7 +57,11 @@ class Slow:
         self.begun = 0
         self.words = words
         for operation in OPERATIONS:
-            setattr(world.dynamodb, operation, partial(self._write, operation, getattr(world.dynamodb, operation)))
+            setattr(
+                world.dynamodb,
+                operation,
+                partial(self._write, operation, getattr(world.dynamodb, operation)),
+            )
         self.nth = nth
         self._held = world, seconds, (fails, unanswered), then
 
@@ -77,7 +82,9 @@ class Slow:
         return real(**given)
 
 
-def slow(name: str, size: int, *words: str, faults: tuple[Fault, ...] = (), most: int = 2, **held: Any) -> SmallWorld:
+def slow(
+    name: str, size: int, *words: str, faults: tuple[Fault, ...] = (), most: int = 2, **held: Any
+) -> SmallWorld:
     """A world in which a file is dropped and one write is slow; `most` records fit in a batch."""
     act = partial(_one, size, words, held)
     return SmallWorld(
@@ -127,7 +134,10 @@ def _unreadable(world: World, word: str, seconds: float) -> None:
 
 
 def submitted_again(seconds: float, world: World, *, splits: bool = False) -> list[Dropped]:
-    """A lost batch is submitted again, slowly; a second message finds that submits have to wait, and it is polled."""
+    """A lost batch is submitted again, slowly.
+
+    A second message finds that submits have to wait, and it is polled.
+    """
     dropped: list[Dropped] = []
 
     def refuse() -> None:
@@ -172,13 +182,17 @@ def commanded_at_the_end(world: World) -> list[Dropped]:
     )
     Slow(world, "META", "#control", seconds=10.0)
     world.run(600.0, world.all_over)
-    if not world.all_over():  # Under this schedule it was not at its end; a paused job waits for a month.
+    # Under this schedule it was not at its end; a paused job waits for a month.
+    if not world.all_over():
         world.command(dropped.upload.job_id, "run")
     return [dropped]
 
 
 def answers_refused(world: World) -> list[Dropped]:
-    """Polls fail for half an hour; that they do is noted slowly, when another invocation has got the answer."""
+    """Polls fail for half an hour.
+
+    That they do is noted slowly, when another invocation has got the answer.
+    """
     Slow(world, "META", "#lasting_error", seconds=130.0, then=world.api.clear_faults)
     return [drop(world, "a.jsonl", 2, may_fail=True)]
 
@@ -201,7 +215,13 @@ def lease_refused(world: World) -> list[Dropped]:
     """The table refuses a visit's lease, but not the one of another visit."""
     dropped = drop(world, "a.jsonl", 2, may_fail=True)
     world.run(30.0)
-    Slow(world, "META", "#lease_until = :to_lease_until, #due_at = :to_due_at, #claims", seconds=2.0, fails=True)
+    Slow(
+        world,
+        "META",
+        "#lease_until = :to_lease_until, #due_at = :to_due_at, #claims",
+        seconds=2.0,
+        fails=True,
+    )
     Slow(world, "META", "#unchanged_visits", seconds=5.0)
     message = f'{{"do":"visit","job_id":"{dropped.upload.job_id}"}}'
     for delay in (0.0, 0.5):
@@ -210,7 +230,10 @@ def lease_refused(world: World) -> list[Dropped]:
 
 
 def read_beside(world: World) -> list[Dropped]:
-    """A second message to read an upload comes, and its lease is refused, while another invocation reads it."""
+    """A second message to read an upload comes, and its lease is refused.
+
+    While another invocation reads it.
+    """
     Slow(world, "META", "#plan", seconds=3.0)
     Slow(world, "META", "#lease_until = :to_lease_until, #due_at", fails=True)
     dropped = drop(world, "a.jsonl", 2, may_fail=True)
@@ -229,7 +252,10 @@ def unreadable(world: World, seconds: float, apart: float = 0.0) -> list[Dropped
 
 
 def appended_twice(world: World) -> list[Dropped]:
-    """Hundreds of answers come while an upload is read; one visit appends some of them slowly, another one more."""
+    """Hundreds of answers come while an upload is read.
+
+    One visit appends some of them slowly, another one more.
+    """
     Slow(world, "put_item", "BATCH#0000033", seconds=30.0, nth=0)
     Slow(world, "META", "#output", seconds=90.0)
     return [drop(world, "a.jsonl", 340, may_fail=True)]
@@ -249,14 +275,20 @@ def cleaned_twice(world: World) -> list[Dropped]:
 
 
 def refused_while_lifted(world: World) -> list[Dropped]:
-    """A probe ends a pause slowly; meanwhile the token is refused, and what that pauses stays paused."""
+    """A probe ends a pause slowly.
+
+    Meanwhile the token is refused, and what that pauses stays paused.
+    """
     refuse = partial(world.inject, Fault(kind="10000", on="poll", status=401))
     Slow(world, "delete_item PAUSE", seconds=10.0, then=refuse)
     return [drop(world, "a.jsonl", 2, may_fail=True)]
 
 
 def take_slowly(world: World) -> list[Dropped]:
-    """A token is taken slowly; meanwhile the bucket is no longer full, and all calls have to wait."""
+    """A token is taken slowly.
+
+    Meanwhile the bucket is no longer full, and all calls have to wait.
+    """
     Slow(world, "update_item RATE SET filled_at", seconds=1.0)
     return [drop(world, f"{name}.jsonl", 1, may_fail=True) for name in "ab"]
 
@@ -265,23 +297,43 @@ LOST = Fault(kind="no_answers", times=6)
 BAD = Fault(kind="5006", on="submit", contains="a.jsonl 1", times=0)
 
 SLOW_WORLDS = (
-    slow("fault of a job that is over", 2, "META", "#error", faults=(Fault(kind="5007"),), seconds=60.0),
-    slow("fault while the upload is read", 4, "META", "#total", faults=(Fault(kind="5007", times=0),), seconds=5.0),
+    slow(
+        "fault of a job that is over",
+        2,
+        "META",
+        "#error",
+        faults=(Fault(kind="5007"),),
+        seconds=60.0,
+    ),
+    slow(
+        "fault while the upload is read",
+        4,
+        "META",
+        "#total",
+        faults=(Fault(kind="5007", times=0),),
+        seconds=5.0,
+    ),
     SmallWorld("two faults", partial(_one, 4, (), {}), (Fault(kind="5007"), Fault(kind="5016"))),
     slow("split ends twice", 4, "META", "#total", seconds=100.0),
     slow("two batches are split", 20, "META", "#isolation", faults=(BAD,), most=10, seconds=1.5),
     slow("acceptance is not noted", 2, "META", "#seen_accepted", fails=True),
     SmallWorld("a slow submit, then a wait", partial(submitted_again, 20.0), (LOST,)),
     SmallWorld(
-        "a slow submit, then a second round", partial(submitted_again, 42.0), (LOST, Fault(kind="item_fails", first=1))
+        "a slow submit, then a second round",
+        partial(submitted_again, 42.0),
+        (LOST, Fault(kind="item_fails", first=1)),
     ),
     SmallWorld(
-        "a slow submit, then a failure", partial(submitted_again, 60.0, splits=True), (LOST, Fault(kind="batch_fails"))
+        "a slow submit, then a failure",
+        partial(submitted_again, 60.0, splits=True),
+        (LOST, Fault(kind="batch_fails")),
     ),
     SmallWorld("lost and refused", refused_again, (LOST,)),
     SmallWorld("cancelled while it is split", cancelled, (BAD,), (("MAX_REQUESTS_PER_BATCH", 10),)),
     SmallWorld("commanded at its end", commanded_at_the_end),
-    SmallWorld("polls fail, and then do not", answers_refused, (Fault(kind="html", on="poll", times=0),)),
+    SmallWorld(
+        "polls fail, and then do not", answers_refused, (Fault(kind="html", on="poll", times=0),)
+    ),
     SmallWorld("read twice", read_twice),
     SmallWorld(
         "visited twice",
@@ -289,15 +341,43 @@ SLOW_WORLDS = (
         (Fault(kind="stuck", seconds=600),),
     ),
     SmallWorld("ended twice", partial(visited_twice, words=("#completed_at = :to_completed_at",))),
-    SmallWorld("refused lease", lease_refused, (Fault(kind="stuck", seconds=600),), calls_fail=True),
+    SmallWorld(
+        "refused lease", lease_refused, (Fault(kind="stuck", seconds=600),), calls_fail=True
+    ),
     SmallWorld("read beside", read_beside, calls_fail=True),
-    _within(SmallWorld("body that cannot be read", partial(unreadable, seconds=20.0), calls_fail=True), 47.0),
+    _within(
+        SmallWorld("body that cannot be read", partial(unreadable, seconds=20.0), calls_fail=True),
+        47.0,
+    ),
     SmallWorld("failure noted late", partial(unreadable, seconds=0.5, apart=1.0), calls_fail=True),
-    _within(slow("claim without an answer", 2, "BATCH#00000000", "#fence = :to_fence", unanswered=True), 10.0),
-    SmallWorld("appended twice", appended_twice, (), (("MAX_REQUESTS_PER_BATCH", 1), ("API_CALLS_PER_MINUTE", 240))),
+    _within(
+        slow("claim without an answer", 2, "BATCH#00000000", "#fence = :to_fence", unanswered=True),
+        10.0,
+    ),
+    SmallWorld(
+        "appended twice",
+        appended_twice,
+        (),
+        (("MAX_REQUESTS_PER_BATCH", 1), ("API_CALLS_PER_MINUTE", 240)),
+    ),
     SmallWorld("cleaned twice", cleaned_twice, (), (("STAGING_RETENTION_DAYS", 1),)),
-    SmallWorld("two refusals", partial(_one, 4, ("put_item PAUSE",), {"seconds": 1.0}), (Fault(kind="3036", times=2),)),
-    SmallWorld("refused while a pause ends", refused_while_lifted, (Fault(kind="html", on="submit"),)),
-    SmallWorld("two waits", partial(_one, 4, (), {}), tuple(Fault(kind="971", retry_after=s) for s in (600, 20))),
-    SmallWorld("token taken slowly", take_slowly, (Fault(kind="971", retry_after=30),), (("API_CALLS_PER_MINUTE", 4),)),
+    SmallWorld(
+        "two refusals",
+        partial(_one, 4, ("put_item PAUSE",), {"seconds": 1.0}),
+        (Fault(kind="3036", times=2),),
+    ),
+    SmallWorld(
+        "refused while a pause ends", refused_while_lifted, (Fault(kind="html", on="submit"),)
+    ),
+    SmallWorld(
+        "two waits",
+        partial(_one, 4, (), {}),
+        tuple(Fault(kind="971", retry_after=s) for s in (600, 20)),
+    ),
+    SmallWorld(
+        "token taken slowly",
+        take_slowly,
+        (Fault(kind="971", retry_after=30),),
+        (("API_CALLS_PER_MINUTE", 4),),
+    ),
 )

@@ -1,4 +1,7 @@
-"""Small worlds: two or three invocations that meet at one item, each a scenario of users, messages and the API."""
+"""Small worlds: two or three invocations that meet at one item, each a scenario of users.
+
+Messages and the API.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,9 @@ MINUTE, HOUR, DAY = 60.0, 3_600.0, 86_400.0
 Act = "Callable[[World], list[Dropped]]"
 
 
-def one(world: World, size: int = 2, *, may_fail: bool = True, name: str = "a.jsonl") -> list[Dropped]:
+def one(
+    world: World, size: int = 2, *, may_fail: bool = True, name: str = "a.jsonl"
+) -> list[Dropped]:
     """A file is dropped."""
     return [drop(world, name, size, may_fail=may_fail)]
 
@@ -83,7 +88,9 @@ def token_replaced(world: World) -> list[Dropped]:
     return dropped
 
 
-def with_messages_twice(act: Callable[[World], list[Dropped]], apart: float, world: World) -> list[Dropped]:
+def with_messages_twice(
+    act: Callable[[World], list[Dropped]], apart: float, world: World
+) -> list[Dropped]:
     """Every message of a queue comes twice."""
     put = world.sqs.put
 
@@ -136,14 +143,21 @@ def dies_after(world: World, word: str) -> None:
 
 
 def table_fails(world: World, name: str, seconds: float) -> None:
-    """From the first write that sets this attribute on, the table refuses all writes of that invocation's kind."""
+    """From the first write that sets this attribute on.
+
+    The table refuses all writes of that invocation's kind.
+    """
     real, until = world.dynamodb.update_item, [0.0]
 
     def failing(**given: Any) -> Any:
         now = world.kernel.now
         if f":to_{name}" in given.get("ExpressionAttributeValues", {}) and not until[0]:
             until[0] = now + seconds
-        if now < until[0] and (life := world.kernel.life()) is not None and life.name.startswith("Submit"):
+        if (
+            now < until[0]
+            and (life := world.kernel.life()) is not None
+            and life.name.startswith("Submit")
+        ):
             world.kernel.wait(1.0)
             raise refused("InternalServerError", "UpdateItem", 500)
         return real(**given)
@@ -200,7 +214,9 @@ WHOLE = (("MAX_REQUESTS_PER_BATCH", 20),)
 DEADLINE = (("MAX_REQUESTS_PER_BATCH", 2), ("BATCH_DEADLINE_HOURS", 0.02))
 
 
-def twice(act: Callable[[World], list[Dropped]], apart: float = TWICE) -> Callable[[World], list[Dropped]]:
+def twice(
+    act: Callable[[World], list[Dropped]], apart: float = TWICE
+) -> Callable[[World], list[Dropped]]:
     """The same with every message twice."""
     return partial(with_messages_twice, act, apart)
 
@@ -214,18 +230,33 @@ _WORLDS = (
     SmallWorld("refused record", FOUR, BAD, WHOLE),
     SmallWorld("refused record, messages twice", twice(FOUR), BAD, WHOLE),
     SmallWorld("refused records of a large batch", partial(one, size=20), BAD, WHOLE),
-    SmallWorld("every record is refused", partial(one, size=20), (Fault(kind="5006", on="submit", times=0),), WHOLE),
+    SmallWorld(
+        "every record is refused",
+        partial(one, size=20),
+        (Fault(kind="5006", on="submit", times=0),),
+        WHOLE,
+    ),
     SmallWorld("lost after acceptance", ONE, (Fault(kind="accept_then_reset"),)),
-    SmallWorld("lost after acceptance, messages late", twice(ONE, LATE), (Fault(kind="accept_then_reset"),)),
+    SmallWorld(
+        "lost after acceptance, messages late", twice(ONE, LATE), (Fault(kind="accept_then_reset"),)
+    ),
     SmallWorld("lost twice", TWO, (Fault(kind="accept_then_reset", times=2),)),
-    SmallWorld("accepted and answered with an error", TWO, (Fault(kind="accept_then_error", code=5001, times=2),)),
+    SmallWorld(
+        "accepted and answered with an error",
+        TWO,
+        (Fault(kind="accept_then_error", code=5001, times=2),),
+    ),
     SmallWorld("accepted and blamed", twice(TWO), (Fault(kind="accept_then_error", code=3003),)),
     SmallWorld("accepted again and refused", twice(then_a_refusal, 1.0), (LOST,)),
-    SmallWorld("failed after acceptance", TWO, (Fault(kind="batch_fails", contains="a.jsonl 1", times=0),)),
+    SmallWorld(
+        "failed after acceptance", TWO, (Fault(kind="batch_fails", contains="a.jsonl 1", times=0),)
+    ),
     SmallWorld("lost id", twice(TWO), (LOST,)),
     SmallWorld("overdue", twice(TWO), (Fault(kind="stuck", seconds=150),), DEADLINE),
     SmallWorld("answer at once", twice(TWO), (Fault(kind="sync_answer"),)),
-    SmallWorld("death after an answer at once", twice(dies_with_answer, 1.0), (Fault(kind="sync_answer"),)),
+    SmallWorld(
+        "death after an answer at once", twice(dies_with_answer, 1.0), (Fault(kind="sync_answer"),)
+    ),
     SmallWorld("receipt", twice(leaves_receipt, 1.0)),
     SmallWorld("answers missing", twice(TWO), (Fault(kind="missing", first=1),)),
     SmallWorld(
@@ -237,23 +268,40 @@ _WORLDS = (
         "an answer that no reader follows",
         twice(TWO),
         (Fault(kind="deep", marker="a.jsonl 1", times=0),),
-        patched=((answer_laws, "FAILED_SECONDS", 60.0 + answer_laws.CLOCKS_SECONDS),),  # As schedules patch the code.
+        # As schedules patch the code.
+        patched=((answer_laws, "FAILED_SECONDS", 60.0 + answer_laws.CLOCKS_SECONDS),),
     ),
     SmallWorld("answers never come", TWO, (Fault(kind="missing"),)),
     SmallWorld("a second round", twice(TWO), (Fault(kind="item_fails", first=1),)),
-    SmallWorld("a second round of a lost batch", twice(then_a_wait, 10.0), (LOST, Fault(kind="item_fails", first=1))),
-    SmallWorld("a lost batch has failed", twice(then_a_wait, 10.0), (LOST, Fault(kind="batch_fails"))),
+    SmallWorld(
+        "a second round of a lost batch",
+        twice(then_a_wait, 10.0),
+        (LOST, Fault(kind="item_fails", first=1)),
+    ),
+    SmallWorld(
+        "a lost batch has failed", twice(then_a_wait, 10.0), (LOST, Fault(kind="batch_fails"))
+    ),
     SmallWorld("lost while a model waits", partial(then_a_wait, kind="3040", after=66.0), (LOST,)),
-    SmallWorld("lost while the quota is used up", partial(then_a_wait, kind="3036", after=66.0), (LOST,)),
+    SmallWorld(
+        "lost while the quota is used up", partial(then_a_wait, kind="3036", after=66.0), (LOST,)
+    ),
     SmallWorld("lost while the stack is paused", then_a_paused_stack, (LOST,)),
-    SmallWorld("forty batches", partial(one, size=40, may_fail=False), (), (("MAX_REQUESTS_PER_BATCH", 1),)),
+    SmallWorld(
+        "forty batches", partial(one, size=40, may_fail=False), (), (("MAX_REQUESTS_PER_BATCH", 1),)
+    ),
     SmallWorld("lost id, twice", twice(TWO, 1.0), (Fault(kind="no_answers", times=12),)),
-    SmallWorld("cancelled, messages a second later", twice(partial(commanded, words=("cancel",), after=0.3), 1.0)),
+    SmallWorld(
+        "cancelled, messages a second later",
+        twice(partial(commanded, words=("cancel",), after=0.3), 1.0),
+    ),
     SmallWorld("cancelled", partial(commanded, words=("cancel",))),
     SmallWorld("cancelled, messages twice", twice(partial(commanded, words=("cancel",)))),
     SmallWorld("cancelled early", partial(commanded, words=("cancel",), after=0.3)),
     SmallWorld("cancelled now", partial(commanded, words=("cancel now",))),
-    SmallWorld("cancelled now, messages twice", twice(partial(commanded, words=("cancel now",), size=2), 1.0)),
+    SmallWorld(
+        "cancelled now, messages twice",
+        twice(partial(commanded, words=("cancel now",), size=2), 1.0),
+    ),
     SmallWorld("paused and resumed", partial(commanded, words=("pause", "run"), after=0.6)),
     SmallWorld(
         "refused, paused and resumed",
@@ -262,21 +310,35 @@ _WORLDS = (
     ),
     SmallWorld("paused for a day", paused_for_a_day, (), SLOW),
     SmallWorld("paused beyond its deadline", paused_beyond_its_deadline, (), SLOW),
-    SmallWorld("paused and cancelled", twice(partial(commanded, words=("pause", "cancel"), after=0.6))),
+    SmallWorld(
+        "paused and cancelled", twice(partial(commanded, words=("pause", "cancel"), after=0.6))
+    ),
     SmallWorld("stack paused", stack_paused),
     SmallWorld("unusable model", FOUR, (Fault(kind="5007", times=0),)),
-    SmallWorld("no capacity", partial(recovering, after=HOUR), (Fault(kind="3040", on="submit", times=0),)),
+    SmallWorld(
+        "no capacity", partial(recovering, after=HOUR), (Fault(kind="3040", on="submit", times=0),)
+    ),
     SmallWorld("no quota", FOUR, (Fault(kind="3036", on="submit", times=4),)),
-    SmallWorld("no quota for two days", no_quota_for_two_days, (Fault(kind="3036", on="submit", times=0),)),
+    SmallWorld(
+        "no quota for two days", no_quota_for_two_days, (Fault(kind="3036", on="submit", times=0),)
+    ),
     SmallWorld(
         "an outage, then no quota",
         partial(recovering, after=HOUR / 2, size=2, jobs=4),
         (Fault(kind="html", on="submit"), Fault(kind="3036", on="submit", times=0)),
     ),
-    SmallWorld("long outage", partial(recovering, after=HOUR, size=20), (Fault(kind="html", on="submit", times=0),)),
+    SmallWorld(
+        "long outage",
+        partial(recovering, after=HOUR, size=20),
+        (Fault(kind="html", on="submit", times=0),),
+    ),
     SmallWorld("token replaced", token_replaced),
-    SmallWorld("outage", partial(recovering, after=HOUR / 2), (Fault(kind="html", on="submit", times=0),)),
-    SmallWorld("no connection", partial(recovering, after=HOUR / 2), (Fault(kind="refuse", times=0),)),
+    SmallWorld(
+        "outage", partial(recovering, after=HOUR / 2), (Fault(kind="html", on="submit", times=0),)
+    ),
+    SmallWorld(
+        "no connection", partial(recovering, after=HOUR / 2), (Fault(kind="refuse", times=0),)
+    ),
     SmallWorld("too many calls", FOUR, (Fault(kind="971", times=3, retry_after=30),)),
     SmallWorld("wait for a year", FOUR, (Fault(kind="971", retry_after=31_536_000),)),
     SmallWorld("bare refusal", FOUR, (Fault(kind="bare", status=429),)),
@@ -290,10 +352,12 @@ _WORLDS = (
     ),
 )
 
-# ── calls have to wait for tokens, pauses and models in unusual ways ─────────────────────────────────────────────────
+# ── calls have to wait for tokens, pauses and models in unusual ways ──────────────────────────────
 
 
-def _dropped_together(world: World, names: str, size: int = 1, model: str = MODELS[0]) -> list[Dropped]:
+def _dropped_together(
+    world: World, names: str, size: int = 1, model: str = MODELS[0]
+) -> list[Dropped]:
     return [drop(world, f"{name}.jsonl", size, model, may_fail=True) for name in names]
 
 
@@ -303,7 +367,10 @@ def firsts_at_once(world: World) -> list[Dropped]:
 
 
 def refused_account(world: World) -> list[Dropped]:
-    """A job's account is refused, which is not the stack's any more, while the stack's own jobs go on."""
+    """A job's account is refused, which is not the stack's any more.
+
+    While the stack's own jobs go on.
+    """
     dropped = _dropped_together(world, "a", 8)
     world.run(1.0)
     world.redeploy(CLOUDFLARE_ACCOUNT_ID="f" * 32)
@@ -354,7 +421,10 @@ def before_the_first_submit(world: World) -> list[Dropped]:
 
 
 def before_a_second_round(world: World) -> list[Dropped]:
-    """An operator pauses the stack while a batch is outstanding, of which a record is then to be submitted again."""
+    """An operator pauses the stack while a batch is outstanding.
+
+    Of which a record is then to be submitted again.
+    """
     dropped = [drop(world, "a.jsonl", 2, may_fail=True)]
     world.run(1.0)
     world.command("stack", "pause")
@@ -377,11 +447,19 @@ ROUND = Fault(kind="item_fails", first=1)
 SINGLE = (("MAX_REQUESTS_PER_BATCH", 1),)
 
 APART = 2.0
-"""Seconds between two deliveries of a message while a batch waits: both find it, but its clock stands still once."""
+"""Seconds between two deliveries of a message while a batch waits.
+
+Both find it, but its clock stands still once.
+"""
 
 PAUSED_WORLDS = (
     SmallWorld("put off twice before the first submit", twice(before_the_first_submit, APART)),
-    SmallWorld("put off twice before a second round", twice(before_a_second_round, APART), (ROUND,), latency=300.0),
+    SmallWorld(
+        "put off twice before a second round",
+        twice(before_a_second_round, APART),
+        (ROUND,),
+        latency=300.0,
+    ),
     SmallWorld("put off twice before a poll", twice(before_a_poll, APART), (), SINGLE),
 )
 
@@ -446,7 +524,10 @@ MOST = {
     "refused record at four calls a minute": (9, 405, 527),
     "stalled model": (99, 6497, 32033),
 }
-"""Of each world undisturbed, a tenth more than today: calls of the API, seconds until all is over, calls of AWS."""
+"""Of each world undisturbed, a tenth more than today.
+
+Calls of the API, seconds until all is over, calls of AWS.
+"""
 SMALL_WORLDS = (
     *(replace(one, most=MOST.get(one.name)) for one in _WORLDS),
     *SLOW_WORLDS,

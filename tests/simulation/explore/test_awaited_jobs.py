@@ -1,4 +1,7 @@
-"""Executions that wait for a job are told the truth, whatever fails; each law is broken by a wrong product."""
+"""Executions that wait for a job are told the truth, whatever fails.
+
+Each law is broken by a wrong product.
+"""
 
 from dataclasses import replace
 
@@ -33,7 +36,10 @@ CANCELLED = replace(PLAN, acts=(*DROPS, Command(30.0, "b.jsonl", "cancel")))
         Awkward(answered_late=0.5),
         Awkward(throttled=0.05),
         Awkward(death=0.5),
-        pytest.param(Awkward(answered_late=0.3, throttled=0.02, death=0.3, clock_behind_seconds=25), id="everything"),
+        pytest.param(
+            Awkward(answered_late=0.3, throttled=0.02, death=0.3, clock_behind_seconds=25),
+            id="everything",
+        ),
     ],
 )
 def test_executions_are_told_the_truth(awkward):
@@ -69,7 +75,10 @@ def test_false_note_is_found(monkeypatch):
 
     monkeypatch.setattr(StepFunctions, "_send", unaware)
 
-    found = [laws_of(replace(PLAN, seed=seed, awkward=Awkward(answered_late=0.5))) for seed in range(1, 9)]
+    found = [
+        laws_of(replace(PLAN, seed=seed, awkward=Awkward(answered_late=0.5)))
+        for seed in range(1, 9)
+    ]
     assert task_laws.NOTED in set.union(*found)
 
 
@@ -77,7 +86,9 @@ def test_event_before_the_report_is_found(monkeypatch):
     real = announce.announce
 
     def early(services, job, manifest, now, *, again):
-        services.notices.publish_job_over(announce.event_detail(services.store.bucket, job, manifest), now)
+        services.notices.publish_job_over(
+            announce.event_detail(services.store.bucket, job, manifest), now
+        )
         real(services, job, manifest, now, again=again)
 
     monkeypatch.setattr(visit_job, "announce", early)
@@ -107,7 +118,10 @@ def test_jobs_without_token_make_no_call():
 
 @pytest.mark.parametrize("lost", [False, True], ids=["dies after it", "its answer is lost"])
 def test_report_that_was_taken_is_not_noted_as_gone(lost):
-    """The function dies or hears nothing after Step Functions took the report; the next one repeats it."""
+    """The function dies or hears nothing after Step Functions took the report.
+
+    The next one repeats it.
+    """
     with simulated(3) as world:
         awaited(world, "a.jsonl", 3)
         real = world.step_functions.send_task_success

@@ -1,4 +1,7 @@
-"""Small worlds keep the laws under each schedule of their races; a condition that is missing is found by them."""
+"""Small worlds keep the laws under each schedule of their races.
+
+A condition that is missing is found by them.
+"""
 
 import gc
 
@@ -35,7 +38,9 @@ def test_undisturbed_world_keeps_laws(monkeypatch, name):
     """Each write that is to be slow takes place: otherwise a world is not what its name says."""
     slow, real = [], Slow.__init__
     monkeypatch.setattr(
-        Slow, "__init__", lambda self, *given, **named: slow.append(self) or real(self, *given, **named)
+        Slow,
+        "__init__",
+        lambda self, *given, **named: slow.append(self) or real(self, *given, **named),
     )
 
     assert run(OF_NAME[name], Schedule()).violations == []
@@ -80,32 +85,49 @@ def laws_broken(name, most):
 
 
 def test_poll_that_does_not_check_its_claim_is_found(monkeypatch):
-    monkeypatch.setattr(batches, "_unchanged", lambda batch: {"state": batch.state, "attempt": batch.attempt})
+    monkeypatch.setattr(
+        batches, "_unchanged", lambda batch: {"state": batch.state, "attempt": batch.attempt}
+    )
 
     assert "no update is lost" in laws_broken("lost id", 1)
 
 
 def test_submit_that_does_not_check_its_round_is_found(monkeypatch):
-    """Only a submit that was held up while the batch was polled, and while its answer began another round."""
+    """Only a submit that was held up while the batch was polled.
+
+    And while its answer began another round.
+    """
 
     def unaware(self, batch, expected, changes, remove=()):
-        return real(self, batch, {name: value for name, value in expected.items() if name != "round"}, changes, remove)
+        return real(
+            self,
+            batch,
+            {name: value for name, value in expected.items() if name != "round"},
+            changes,
+            remove,
+        )
 
     real = Batches._change_batch
     world = OF_NAME["a second round of a lost batch"]
-    second = [one for one in run(world, Schedule()).touches if one.moves and one.life.startswith("Submit")][5]
+    second = [
+        one for one in run(world, Schedule()).touches if one.moves and one.life.startswith("Submit")
+    ][5]
     held_up = Schedule(((second.place, 33.0),))
     assert run(world, held_up).violations == []
     monkeypatch.setattr(Batches, "_change_batch", unaware)
 
-    assert "a round is submitted with its own records" in {one.law for one in run(world, held_up).violations}
+    assert "a round is submitted with its own records" in {
+        one.law for one in run(world, held_up).violations
+    }
 
 
 def test_hold_that_begins_while_a_token_is_taken_is_heeded():
     """What is read again after the bucket was found to have changed may say that all calls have to wait."""
     world = OF_NAME["bare refusal"]
     _, refused, _, limit, *_ = [
-        one for one in run(world, Schedule()).touches if one.writes and one.key == ("CONTROL", "RATE")
+        one
+        for one in run(world, Schedule()).touches
+        if one.writes and one.key == ("CONTROL", "RATE")
     ]
     held_up = Schedule(((refused.place, limit.at - refused.at + 0.003),))
 
@@ -115,15 +137,19 @@ def test_hold_that_begins_while_a_token_is_taken_is_heeded():
 @pytest.mark.parametrize(
     ("name", "schedule"),
     [
-        ("outage", Schedule(((30, 138.0),))),  # Whoever prolongs its lease with what it has read makes no claim.
-        ("too many calls", Schedule(lost_at=42)),  # Two refusals at once: either may say since when calls wait.
+        # Whoever prolongs its lease with what it has read makes no claim.
+        ("outage", Schedule(((30, 138.0),))),
+        # Two refusals at once: either may say since when calls wait.
+        ("too many calls", Schedule(lost_at=42)),
         (
             "acceptance is not noted",  # Put off by the time that was read before.
             Schedule(((89, 53.234), (108, 0.933))),
         ),
-        ("a batch without a job", Schedule(dies_at=39)),  # Nobody knows whether it may be submitted.
+        # Nobody knows whether it may be submitted.
+        ("a batch without a job", Schedule(dies_at=39)),
         (
-            "put off twice before a poll",  # The tick had looked before it was held up, and nothing stopped submits.
+            # The tick had looked before it was held up, and nothing stopped submits.
+            "put off twice before a poll",
             Schedule(((452, 117.167), (524, 55.994))),
         ),
     ],

@@ -1,4 +1,7 @@
-"""Faults of load that the project had once are found in simulated worlds, if what prevents them is taken away."""
+"""Faults of load that the project had once are found in simulated worlds.
+
+If what prevents them is taken away.
+"""
 
 from dataclasses import replace
 from math import inf
@@ -29,7 +32,9 @@ def laws_broken(name):
 
 
 def test_split_that_is_decided_anew_by_each_run(monkeypatch):
-    monkeypatch.setattr(Batches, "decide_pieces", lambda _self, batch, pieces: replace(batch, pieces=pieces))
+    monkeypatch.setattr(
+        Batches, "decide_pieces", lambda _self, batch, pieces: replace(batch, pieces=pieces)
+    )
 
     assert "a batch is split or ended, not both" in laws_broken("refused record")
 
@@ -38,20 +43,26 @@ def test_split_that_is_decided_anew_by_each_run(monkeypatch):
 def test_polls_that_are_not_counted_go_on_for_weeks(monkeypatch):
     real = Batches.schedule_poll
     monkeypatch.setattr(
-        Batches, "schedule_poll", lambda self, batch, at, **updates: real(self, batch, at, **(updates | {"claims": 0}))
+        Batches,
+        "schedule_poll",
+        lambda self, batch, at, **updates: real(self, batch, at, **(updates | {"claims": 0})),
     )
 
     assert "everything is over in time" in laws_broken("unreadable answers")
 
 
 def seconds_behind_batches_without_a_job():
-    """Seconds that 8 batches take behind 120 due ones whose job is missing; infinite after half an hour."""
+    """Seconds that 8 batches take behind 120 due ones whose job is missing.
+
+    Infinite after half an hour.
+    """
     with world_with(4) as world:
         promises = Promises(Laws(world))
         lost = drop(world, "lost.jsonl", 120)
         world.run(3)
         world.dynamodb.delete_item(
-            TableName=world.dynamodb.table, Key={"pk": {"S": f"JOB#{lost.upload.job_id}"}, "sk": {"S": "META"}}
+            TableName=world.dynamodb.table,
+            Key={"pk": {"S": f"JOB#{lost.upload.job_id}"}, "sk": {"S": "META"}},
         )
         world.run(7_200)
         dropped = drop(world, "b.jsonl", 8, MODELS[1])

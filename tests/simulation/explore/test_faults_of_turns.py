@@ -1,4 +1,7 @@
-"""Faults of turns between kinds of work, which the project had once: worlds find them if what prevents them is gone."""
+"""Faults of turns between kinds of work, which the project had once.
+
+Worlds find them if what prevents them is gone.
+"""
 
 import json
 from collections import Counter
@@ -28,11 +31,14 @@ def world_with(calls_per_minute=200, awkward=None, latency=2.0, size=1):
     return simulated(1, awkward, Behaviour(embedder="hash", latency=latency), **settings)
 
 
-# ── an alarm while everything is paused ──────────────────────────────────────────────────────────────────────────────
+# ── an alarm while everything is paused ───────────────────────────────────────────────────────────
 
 
 def hours_of_alarm(metric):
-    """Hours in which a pause is counted for its alarm after its cause is gone, while the user has paused the job."""
+    """Hours in which a pause is counted for its alarm after its cause is gone.
+
+    While the user has paused the job.
+    """
     counted = Counter()
     with world_with() as world:
         if metric == "Outage":
@@ -44,7 +50,9 @@ def hours_of_alarm(metric):
         world.command(dropped.upload.job_id, "pause")
         world.run(300)
         world.token = "second-token" if metric == "TokenRefused" else world.token
-        world.measured.append(lambda name, _value: counted.update([(name, int(world.kernel.now // HOUR))]))
+        world.measured.append(
+            lambda name, _value: counted.update([(name, int(world.kernel.now // HOUR))])
+        )
         world.run(6 * HOUR)
     return len([hour for name, hour in counted if name == metric])
 
@@ -57,11 +65,14 @@ def test_pause_that_only_submits_probe_is_counted_for_hours(monkeypatch, metric)
     assert hours_of_alarm(metric) >= 6
 
 
-# ── visits and polls in one queue ────────────────────────────────────────────────────────────────────────────────────
+# ── visits and polls in one queue ─────────────────────────────────────────────────────────────────
 
 
 def polls_sent():
-    """Messages to poll that wait when 60 large jobs had due polls and visits, and nobody received any for a while."""
+    """Messages to poll that wait when 60 large jobs had due polls and visits.
+
+    And nobody received any for a while.
+    """
     with world_with(latency=HOUR) as world:
         for number in range(60):
             drop(world, f"{number}.jsonl", 2)
@@ -69,7 +80,11 @@ def polls_sent():
         for name in ("PollQueue", "VisitQueue"):
             world.sources[name].most = 0
         world.run(600)
-        waiting = [one.body for name in ("PollQueue", "VisitQueue") for one in world.sqs.queues[name].messages.values()]
+        waiting = [
+            one.body
+            for name in ("PollQueue", "VisitQueue")
+            for one in world.sqs.queues[name].messages.values()
+        ]
         return Counter(json.loads(body)["do"] for body in waiting)
 
 
@@ -81,7 +96,9 @@ def test_visits_in_the_queue_of_polls_shut_them_out(monkeypatch):
     monkeypatch.setattr(due_jobs, "MAX_VISITS_WAITING", 10_000)
     real = Queues._url
     monkeypatch.setattr(
-        Queues, "_url", lambda self, one: self.poll_url if isinstance(one, VisitMessage) else real(self, one)
+        Queues,
+        "_url",
+        lambda self, one: self.poll_url if isinstance(one, VisitMessage) else real(self, one),
     )
     shut_out = polls_sent()
 
@@ -89,11 +106,14 @@ def test_visits_in_the_queue_of_polls_shut_them_out(monkeypatch):
     assert shut_out["visit"] > 300
 
 
-# ── an upload beside many open jobs ──────────────────────────────────────────────────────────────────────────────────
+# ── an upload beside many open jobs ───────────────────────────────────────────────────────────────
 
 
 def seconds_until_read():
-    """Seconds until an upload is read whose first function died, beside 300 open jobs; those of its lease too."""
+    """Seconds until an upload is read whose first function died, beside 300 open jobs.
+
+    Those of its lease too.
+    """
     with world_with(latency=6 * HOUR) as world:
         promises = Promises(Laws(world))
         for number in range(300):
@@ -129,7 +149,9 @@ def test_upload_that_waits_among_visits_is_read_late(monkeypatch):
             return [], None
         found, following = real(self, work, now, limit)
         if work is DueKind.STATUS:
-            found = sorted([*real(self, DueKind.JOB, now, limit)[0], *found], key=lambda one: one.due_at)[:limit]
+            found = sorted(
+                [*real(self, DueKind.JOB, now, limit)[0], *found], key=lambda one: one.due_at
+            )[:limit]
         return found, following
 
     monkeypatch.setattr(DueItems, "due", of_one_kind)
@@ -139,7 +161,10 @@ def test_upload_that_waits_among_visits_is_read_late(monkeypatch):
 
 
 def seconds_to_the_end():
-    """Seconds until an upload of 800 batches is read to its end, while their answers come, in turns of two seconds."""
+    """Seconds until an upload of 800 batches is read to its end, while their answers come.
+
+    In turns of two seconds.
+    """
     ended = []
 
     def watch(key, _old, new):
@@ -154,7 +179,10 @@ def seconds_to_the_end():
 
 
 def visit_with_lease(invocation, job):
-    """A visit that shows how far a job is, under a lease of its own, and lets others on in ten seconds."""
+    """A visit that shows how far a job is, under a lease of its own.
+
+    And lets others on in ten seconds.
+    """
     services = invocation.services
     now = services.now()
     if (leased := services.ledger.lease_job(job, now, now + 10)) is not None:
@@ -170,7 +198,7 @@ def test_visits_that_take_the_lease_hold_up_reading(monkeypatch):
     assert seconds_to_the_end() > 300
 
 
-# ── a small job beside a backlog ─────────────────────────────────────────────────────────────────────────────────────
+# ── a small job beside a backlog ──────────────────────────────────────────────────────────────────
 
 
 def seconds_beside_a_backlog():
@@ -194,11 +222,14 @@ def test_backlog_without_first_batches_of_their_own_hides_a_job(monkeypatch):
     assert seconds_beside_a_backlog() > 600
 
 
-# ── a model at its limit that a read left out ────────────────────────────────────────────────────────────────────────
+# ── a model at its limit that a read left out ─────────────────────────────────────────────────────
 
 
 def most_outstanding():
-    """Batches of a model without answers that are submitted in six hours at 2 calls a minute, for which 15 may be."""
+    """Batches of a model without answers that are submitted in six hours at 2 calls a minute.
+
+    For which 15 may be.
+    """
     with world_with(2, Awkward(unprocessed=0.3)) as world:
         world.inject(Fault(kind="stuck", model=MODELS[0], seconds=24 * HOUR, times=0))
         drop(world, "a.jsonl", 60)
@@ -212,7 +243,9 @@ def test_models_that_a_read_left_out_are_not_full(monkeypatch):
     monkeypatch.setattr(jobs, "READ_TRIES", 1)
     real = Jobs.models_of
     monkeypatch.setattr(
-        Jobs, "models_of", lambda self, ids: {one: model for one, model in real(self, ids).items() if model}
+        Jobs,
+        "models_of",
+        lambda self, ids: {one: model for one, model in real(self, ids).items() if model},
     )
 
     assert most_outstanding() > 30

@@ -1,4 +1,7 @@
-"""Faults that the project had once are found in simulated worlds, if what prevents them is taken away."""
+"""Faults that the project had once are found in simulated worlds.
+
+If what prevents them is taken away.
+"""
 
 from dataclasses import replace
 from math import inf
@@ -52,7 +55,9 @@ def test_metrics_that_miss_a_record_are_detected(monkeypatch):
 def test_failure_after_the_write_that_counts_adds_no_claim(monkeypatch):
     def unguarded(self, job_id, number, _now):
         item = self.get(DueEntry(job_id, number, None).key) or {}
-        return (DueEntry(job_id, number, float(item["due_at"]["N"])), 0) if "due_at" in item else None
+        return (
+            (DueEntry(job_id, number, float(item["due_at"]["N"])), 0) if "due_at" in item else None
+        )
 
     monkeypatch.setattr(DueItems, "unclaimed", unguarded)
 
@@ -70,7 +75,8 @@ def test_without_a_sweep_cancelled_jobs_end_late(monkeypatch):
 
 @pytest.mark.slow
 def test_wake_ups_without_their_condition_are_many(monkeypatch):
-    most = 50 + 5  # A message for each of the first 50 batches, and few wake-ups and ticks for the others.
+    # A message for each of the first 50 batches, and few wake-ups and ticks for the others.
+    most = 50 + 5
     assert seconds_of(1, [140], 0.0)[1] <= most
     monkeypatch.setattr(Wakes, "plan", lambda _self, at, now, **_: int(max(at, now)) + 1)
 
@@ -78,7 +84,10 @@ def test_wake_ups_without_their_condition_are_many(monkeypatch):
 
 
 def is_over_soon_after_run():
-    """Whether a job that was paused among its submits, and resumed, is over within an hour; violations."""
+    """Whether a job that was paused among its submits, and resumed, is over within an hour.
+
+    Violations.
+    """
     settings = {"MAX_REQUESTS_PER_BATCH": 1, "API_CALLS_PER_MINUTE": 20}
     with simulated(1, behaviour=Behaviour(embedder="hash", latency=2.0), **settings) as world:
         laws = Laws(world)
@@ -93,13 +102,18 @@ def is_over_soon_after_run():
 def test_a_run_that_releases_nothing_leaves_the_job_waiting(monkeypatch):
     assert is_over_soon_after_run() == (True, [])
     real = job_control.controlled
-    monkeypatch.setattr(job_control, "controlled", lambda *given: replace(real(*given), resumed_at=0.0))
+    monkeypatch.setattr(
+        job_control, "controlled", lambda *given: replace(real(*given), resumed_at=0.0)
+    )
 
     assert is_over_soon_after_run()[0] is False
 
 
 def seconds_beside_a_stalled_model():
-    """Seconds that 8 batches take at 4 calls a minute while 150 of another model get no answer; infinite after 1 h."""
+    """Seconds that 8 batches take at 4 calls a minute while 150 of another model get no answer.
+
+    Infinite after 1 h.
+    """
     settings = {"MAX_REQUESTS_PER_BATCH": 1, "API_CALLS_PER_MINUTE": 4}
     with simulated(1, behaviour=Behaviour(embedder="hash", latency=2.0), **settings) as world:
         promises = Promises(Laws(world))
@@ -121,7 +135,12 @@ def test_stalled_model_without_its_limit_starves_others(monkeypatch):
 
 
 def test_partial_answers_taken_as_whole_are_detected(monkeypatch):
-    plan = Plan(2, latency=3_000.0, faults=(Fault(kind="partial", times=0),), acts=(Drop(0.0, "a.jsonl", 5),))
+    plan = Plan(
+        2,
+        latency=3_000.0,
+        faults=(Fault(kind="partial", times=0),),
+        acts=(Drop(0.0, "a.jsonl", 5),),
+    )
     assert run(plan).violations == ()
     monkeypatch.setattr(poll_batch, "waits_for_more", lambda *_: False)
     monkeypatch.setattr(poll_batch, "is_partial", lambda *_: False)
@@ -130,7 +149,12 @@ def test_partial_answers_taken_as_whole_are_detected(monkeypatch):
 
 
 def test_division_of_a_batch_that_runs_is_detected(monkeypatch):
-    plan = Plan(1, latency=600.0, faults=(Fault(kind="5001", on="poll", times=8),), acts=(Drop(0.0, "a.jsonl", 5),))
+    plan = Plan(
+        1,
+        latency=600.0,
+        faults=(Fault(kind="5001", on="poll", times=8),),
+        acts=(Drop(0.0, "a.jsonl", 5),),
+    )
     assert run(plan).violations == ()
     monkeypatch.setattr(poll_batch, "other_is_known", lambda *_: True)
 
@@ -146,7 +170,9 @@ def test_accepted_batches_without_a_cost_are_detected(monkeypatch):
     assert laws_broken(run(plan).violations) == {answer_laws.COSTS}
 
 
-@pytest.mark.parametrize(("ambiguous", "law"), [("resubmit", answer_laws.KNOWN), ("fail", answer_laws.GIVEN_UP)])
+@pytest.mark.parametrize(
+    ("ambiguous", "law"), [("resubmit", answer_laws.KNOWN), ("fail", answer_laws.GIVEN_UP)]
+)
 def test_ids_that_are_believed_lost_in_an_outage_are_detected(monkeypatch, ambiguous, law):
     """Three batches cost nine; and answers were given up that the API still had."""
     unknown = Fault(kind="10404", on="poll", status=404, times=60)

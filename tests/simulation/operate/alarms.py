@@ -1,7 +1,7 @@
 """The template's alarms in simulated time, and the judge of when they are raised.
 
-Each alarm is evaluated at the end of each of its periods, as CloudWatch does: its metric's values of the period, as one
-statistic, against its threshold, for so many periods in a row.
+Each alarm is evaluated at the end of each of its periods, as CloudWatch does: its metric's values
+of the period, as one statistic, against its threshold, for so many periods in a row.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 SAMPLE_SECONDS = 60.0
 """How often queues and functions are measured."""
 RAISED_LATE_SECONDS = 3_600.0
-"""An alarm is raised at most this long after its cause begins: some wait for an hour before they count."""
+"""An alarm is raised at most this long after its cause begins.
+
+Some wait for an hour before they count.
+"""
 LOWERED_LATE_SECONDS = 1_200.0
 """And lowered at most this long after it: one evaluation of up to 15 minutes, and a tick."""
 
@@ -85,7 +88,9 @@ class Alarms:
     def __init__(self, world: World) -> None:
         """Begin to measure."""
         self.world = world
-        self.alarms = {one.name: one for one in map(_alarm, *zip(*_described().items(), strict=True))}
+        self.alarms = {
+            one.name: one for one in map(_alarm, *zip(*_described().items(), strict=True))
+        }
         self._of_metric: dict[str, list[Alarm]] = {}
         for one in self.alarms.values():
             if not one.source:
@@ -107,7 +112,11 @@ class Alarms:
         for one in self.alarms.values():
             if one.source.endswith("Function"):
                 function = self.world.functions[one.source]
-                total = len(function.errors) + function.deaths if one.metric == "Errors" else function.throttles
+                total = (
+                    len(function.errors) + function.deaths
+                    if one.metric == "Errors"
+                    else function.throttles
+                )
                 one.measure(total - self._counted.get(one.name, 0))
                 self._counted[one.name] = total
             elif one.source.endswith("DeadLetterQueue"):
@@ -120,14 +129,22 @@ class Alarms:
         self.world.kernel.at(self.world.kernel.now + SAMPLE_SECONDS, self._sample)
 
     def judge(self, laws: Laws, causes: list[Cause]) -> None:
-        """Judge that each alarm was raised in time for each of its causes, not long after it, and not without one."""
+        """Judge that each alarm was raised in time for each of its causes, not long after it.
+
+        And not without one.
+        """
         for one in self.alarms.values():
             own = [cause for cause in causes if cause.alarm == one.name]
-            spans = [(begin, self.world.kernel.now if end is None else end) for begin, end in one.raised]
+            spans = [
+                (begin, self.world.kernel.now if end is None else end) for begin, end in one.raised
+            ]
             for cause in own:
                 latest = cause.begins + RAISED_LATE_SECONDS + one.period * one.periods
                 if not any(begin <= latest and end > cause.begins for begin, end in spans):
-                    laws.broken("an alarm is raised while its cause lasts", f"{one.name}: {_at(self.world, cause)}")
+                    laws.broken(
+                        "an alarm is raised while its cause lasts",
+                        f"{one.name}: {_at(self.world, cause)}",
+                    )
             for begin, end in spans:
                 if not any(
                     cause.begins <= begin <= cause.ends + LOWERED_LATE_SECONDS
@@ -135,11 +152,17 @@ class Alarms:
                     for cause in own
                 ):
                     told = _at(self.world, Cause(one.name, begin, end))
-                    laws.broken("no alarm is raised without its cause, or long after it", f"{one.name}: {told}")
+                    laws.broken(
+                        "no alarm is raised without its cause, or long after it",
+                        f"{one.name}: {told}",
+                    )
 
 
 def _at(world: World, cause: Cause) -> str:
-    return f"days {(cause.begins - world.began) / 86_400:.3f} to {(cause.ends - world.began) / 86_400:.3f}"
+    return (
+        f"days {(cause.begins - world.began) / 86_400:.3f} to "
+        f"{(cause.ends - world.began) / 86_400:.3f}"
+    )
 
 
 def _described() -> dict[str, dict[str, Any]]:

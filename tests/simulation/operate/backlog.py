@@ -1,7 +1,10 @@
-"""A backlog: thousands of jobs and up to a million batches dropped together, small drops meanwhile, then the end.
+"""A backlog: thousands of jobs and up to a million batches dropped together.
 
-Batches are of one record, so that a batch's life costs the simulation little; what is measured is calls, waits and
-depths, which do not depend on bytes. The users wait some hours, then cancel what is left.
+Small drops meanwhile, then the end.
+
+Batches are of one record, so that a batch's life costs the simulation little; what is measured is
+calls, waits and depths, which do not depend on bytes. The users wait some hours, then cancel what
+is left.
 """
 
 from __future__ import annotations
@@ -15,7 +18,15 @@ from local.workers_ai import Behaviour
 from shared.pacing.budget import CLOUDFLARE_CALLS, OUTSTANDING_MINUTES
 from shared.settings import MAX_CALLS
 from tests.simulation.operate.alarms import Alarms
-from tests.simulation.operate.report import Figure, Report, Samples, call_figures, chart, publish, told
+from tests.simulation.operate.report import (
+    Figure,
+    Report,
+    Samples,
+    call_figures,
+    chart,
+    publish,
+    told,
+)
 from tests.simulation.worlds.judges import MANIFEST_SECONDS, Ending, Laws, Promises, Violation
 from tests.simulation.worlds.users import MODELS, Dropped, drop
 from tests.simulation.worlds.world import simulated
@@ -28,17 +39,29 @@ NEWCOMER_SECONDS = 600.0
 """A user drops a small file so often."""
 FIRST_BATCH_SECONDS = 120.0
 CUT_A_MINUTE = 12_000
-"""Batches that are cut while five uploads are read at a time: with many calls a minute, uploads wait for that."""
+"""Batches that are cut while five uploads are read at a time.
+
+With many calls a minute, uploads wait for that.
+"""
 BEGINNING_SECONDS = 240.0
-"""Seconds in which uploads are read, the first batches are submitted, and the bucket of tokens is emptied."""
+"""Seconds in which uploads are read, the first batches are submitted.
+
+And the bucket of tokens is emptied.
+"""
 SWEPT_A_SECOND = 45.0
 """Batches of a cancelled job that end each second, at least."""
 SWEPT_TOGETHER_A_SECOND = 100.0
 """The same of thousands of jobs that are cancelled together."""
 USED_SHARE = 0.95
-"""Share of the calls that keep within Cloudflare's limit that are used while batches wait, at least."""
+"""Share of the calls that keep within Cloudflare's limit that are used while batches wait.
+
+At least.
+"""
 ACCEPTED_SECONDS = 900.0
-"""Seconds in which the API finishes what it has accepted when the users cancel, and a poll learns of it."""
+"""Seconds in which the API finishes what it has accepted when the users cancel.
+
+And a poll learns of it.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +83,22 @@ class Size:
 
     @property
     def limit(self) -> int:
-        """Calls in five minutes that the bucket holds and that flow into it; of a token, those that it allows."""
+        """Calls in five minutes that the bucket holds and that flow into it.
+
+        Of a token, those that it allows.
+        """
         return int(5.5 * self.calls_per_minute) if self.is_through_worker else CLOUDFLARE_CALLS
 
     @property
     def first_batches_minutes(self) -> float:
-        """Minutes until the last of the jobs' first batches is submitted, as docs/limits.md promises."""
+        """Minutes until the last of the jobs' first batches is submitted.
+
+        As docs/limits.md promises.
+        """
         calls = 2 if self.jobs <= self.calls_per_minute / 2 * OUTSTANDING_MINUTES else 3
-        return max(2 + calls * self.jobs / self.calls_per_minute, self.jobs * self.batches / CUT_A_MINUTE)
+        return max(
+            2 + calls * self.jobs / self.calls_per_minute, self.jobs * self.batches / CUT_A_MINUTE
+        )
 
     @property
     def is_through_worker(self) -> bool:
@@ -98,18 +129,32 @@ def play(size: Size, seed: int = 1) -> Backlog:
         latency_kind="lognormal",
         latency_spread=0.5,
     )
-    given: dict[str, object] = {"MAX_REQUESTS_PER_BATCH": 1, "API_CALLS_PER_MINUTE": size.calls_per_minute}
+    given: dict[str, object] = {
+        "MAX_REQUESTS_PER_BATCH": 1,
+        "API_CALLS_PER_MINUTE": size.calls_per_minute,
+    }
     if size.is_through_worker:
-        given |= {**WAYS["worker"], "WORKER_SECRET_ARN": "token", "CLOUDFLARE_API_TOKEN_SECRET_ARN": ""}
+        given |= {
+            **WAYS["worker"],
+            "WORKER_SECRET_ARN": "token",
+            "CLOUDFLARE_API_TOKEN_SECRET_ARN": "",
+        }
     with simulated(seed, None, behaviour, **given) as world:
         for source in world.sources.values():
             source.most *= size.times
         for function in world.functions.values():
             function.most *= size.times
         laws = Laws(world)
-        promises, samples, alarms = Promises(laws), Samples(world, max(size.hours * 3_600 / 200, 60.0)), Alarms(world)
+        promises, samples, alarms = (
+            Promises(laws),
+            Samples(world, max(size.hours * 3_600 / 200, 60.0)),
+            Alarms(world),
+        )
         world.run(90)
-        bulk = [drop(world, f"bulk/{number}.jsonl", size.batches, may_fail=True) for number in range(size.jobs)]
+        bulk = [
+            drop(world, f"bulk/{number}.jsonl", size.batches, may_fail=True)
+            for number in range(size.jobs)
+        ]
         newcomers: list[Dropped] = []
         ends = world.kernel.now + size.hours * 3_600
         while world.kernel.now < ends:
@@ -124,16 +169,31 @@ def play(size: Size, seed: int = 1) -> Backlog:
         ending = Ending(laws)
         ending.judge([*bulk, *newcomers])
         ending.judge_calls()
-        swept = max(size.batches / SWEPT_A_SECOND, size.jobs * size.batches / SWEPT_TOGETHER_A_SECOND)
+        swept = max(
+            size.batches / SWEPT_A_SECOND, size.jobs * size.batches / SWEPT_TOGETHER_A_SECOND
+        )
         if over_at - cancelled_at > ACCEPTED_SECONDS + swept:
-            laws.broken("cancelled jobs end in time", f"the last one after {over_at - cancelled_at:.0f} s")
+            laws.broken(
+                "cancelled jobs end in time", f"the last one after {over_at - cancelled_at:.0f} s"
+            )
         begun = max(promises.first_batch.get(f"JOB#{one.upload.job_id}", 0.0) for one in bulk)
         if begun - bulk[0].upload.at > 60 * size.first_batches_minutes:
             laws.broken(
-                "first batches of many jobs are submitted in time", f"the last after {begun - bulk[0].upload.at:.0f} s"
+                "first batches of many jobs are submitted in time",
+                f"the last after {begun - bulk[0].upload.at:.0f} s",
             )
         promises.judge(newcomers, size.calls_per_minute, others_until=begun)
-        found = Backlog(world, samples, promises, bulk, newcomers, laws.violations, alarms, cancelled_at, over_at)
+        found = Backlog(
+            world,
+            samples,
+            promises,
+            bulk,
+            newcomers,
+            laws.violations,
+            alarms,
+            cancelled_at,
+            over_at,
+        )
         if (used := _used_calls(found)) and mean(used) < USED_SHARE * _allowed_calls(size):
             laws.broken("calls are used while batches wait", f"{mean(used):.0f} a minute")
         return found
@@ -176,18 +236,25 @@ def report(size: Size, found: Backlog, cpu_seconds: float) -> Report:
     late = _waits(found, [one for one in found.newcomers if one.upload.at > begun]) or [0.0]
     meanwhile = _waits(found, [one for one in found.newcomers if one.upload.at <= begun]) or [0.0]
     manifests = _manifests(found, found.newcomers)
-    busy = [row for row in rows if row["waiting"] > 0 and row["hours"] * 3_600 < found.cancelled_at - world.began]
+    busy = [
+        row
+        for row in rows
+        if row["waiting"] > 0 and row["hours"] * 3_600 < found.cancelled_at - world.began
+    ]
     full = _used_calls(found)
     after = [row for row in rows if row["hours"] * 3_600 > found.cancelled_at - world.began + 60]
     collecting = [row["api"] for row in after if row["messages"] > size.calls_per_minute]
     allowed = _allowed_calls(size)
     never = total + len(found.newcomers) - accepted
     seconds = found.over_at - found.cancelled_at
-    calls = {name: world.calls.by_operation.get(name, 0) for name in sorted(world.calls.by_operation)}
+    calls = {
+        name: world.calls.by_operation.get(name, 0) for name in sorted(world.calls.by_operation)
+    }
     aws = sum(number for name, number in calls.items() if name != "api.call")
     hours = (world.kernel.now - world.began) / 3_600
     simulation = (
-        f"{world.calls.total:,} calls, {hours:.1f} h, in {cpu_seconds / 60:.1f} min of one processor, "
+        f"{world.calls.total:,} calls, {hours:.1f} h, in {cpu_seconds / 60:.1f} min of one "
+        "processor, "
         f"{rows[-1]['memory']:,.0f} MB"
     )
     figures = [
@@ -198,9 +265,13 @@ def report(size: Size, found: Backlog, cpu_seconds: float) -> Report:
             "docs/limits.md, Calls",
         ),
         Figure("the same, half of them", f"{median(late):.0f} s"),
-        Figure("the same of those dropped while first batches of the large jobs wait", f"{meanwhile[-1] / 60:.1f} min"),
         Figure(
-            f"first batches of {len(firsts):,} of {size.jobs:,} jobs dropped together (the others ended), the slowest",
+            "the same of those dropped while first batches of the large jobs wait",
+            f"{meanwhile[-1] / 60:.1f} min",
+        ),
+        Figure(
+            f"first batches of {len(firsts):,} of {size.jobs:,} jobs dropped together (the "
+            "others ended), the slowest",
             f"{firsts[-1] / 60:.1f} min",
             f"{size.first_batches_minutes:.1f} min",
             "docs/limits.md, Calls",
@@ -213,35 +284,59 @@ def report(size: Size, found: Backlog, cpu_seconds: float) -> Report:
         ),
         *call_figures(world, size.limit),
         Figure(
-            f"calls used while batches wait, of the {allowed:.0f} a minute that keep within the limit",
+            f"calls used while batches wait, of the {allowed:.0f} a minute that keep "
+            "within the limit",
             f"{sum(full) / max(len(full), 1) / allowed:.1%}",
             f"{USED_SHARE:.0%}",
         ),
         Figure("calls to the API for each accepted batch", f"{calls['api.call'] / accepted:.2f}"),
-        Figure("calls to AWS for each batch, accepted or not", f"{aws / (total + len(found.newcomers)):.1f}"),
-        Figure("calls to DynamoDB in a minute with a backlog: reads", f"{median(row['reads'] for row in busy):,.0f}"),
+        Figure(
+            "calls to AWS for each batch, accepted or not",
+            f"{aws / (total + len(found.newcomers)):.1f}",
+        ),
+        Figure(
+            "calls to DynamoDB in a minute with a backlog: reads",
+            f"{median(row['reads'] for row in busy):,.0f}",
+        ),
         Figure("the same: writes", f"{median(row['writes'] for row in busy):,.0f}"),
         Figure(
             "largest number of messages in a queue",
             ", ".join(f"{name} {number:,}" for name, number in found.samples.deepest.items()),
         ),
         Figure(
-            f"from the users' {size.jobs:,} commands to the last manifest, when what was accepted is answered too; "
+            f"from the users' {size.jobs:,} commands to the last manifest, when what was "
+            "accepted is answered too; "
             f"{never:,} batches were never submitted",
             f"{seconds / 60:.1f} min",
         ),
         Figure(
-            "calls to the API in a minute after that, while messages of more than a minute's calls wait",
+            "calls to the API in a minute after that, while messages of more than a "
+            "minute's calls wait",
             f"{median(collecting):,.0f}" if collecting else "none wait",
         ),
-        Figure("alarms", ", ".join(name for name, one in found.alarms.alarms.items() if one.raised) or "none"),
+        Figure(
+            "alarms",
+            ", ".join(name for name, one in found.alarms.alarms.items() if one.raised) or "none",
+        ),
         Figure("the simulation", simulation),
     ]
     about = [
-        f"{size.jobs:,} jobs of {size.batches:,} batches each ({total:,} batches) are dropped together",
-        f"at {size.calls_per_minute:,} calls a minute, and every {NEWCOMER_SECONDS / 60:.0f} minutes a small file.",
-        f"After {size.hours:g} hours, when {accepted:,} batches were accepted, the users cancel the large jobs.",
-        "Simplified: a batch has one record, so uploads are small and a reply is a few hundred bytes; the API",
+        (
+            f"{size.jobs:,} jobs of {size.batches:,} batches each ({total:,} batches) are "
+            "dropped together"
+        ),
+        (
+            f"at {size.calls_per_minute:,} calls a minute, and every "
+            f"{NEWCOMER_SECONDS / 60:.0f} minutes a small file."
+        ),
+        (
+            f"After {size.hours:g} hours, when {accepted:,} batches were accepted, the users "
+            "cancel the large jobs."
+        ),
+        (
+            "Simplified: a batch has one record, so uploads are small and a reply is a few "
+            "hundred bytes; the API"
+        ),
         "takes a minute for a batch (median).",
     ]
     series = found.samples.series
@@ -253,7 +348,12 @@ def report(size: Size, found: Backlog, cpu_seconds: float) -> Report:
         charts = [
             chart("backlog-batches", "Batches", "hours", series("waiting", "outstanding", "done")),
             chart("backlog-calls", "Calls a minute", "hours", series("reads", "writes", "api")),
-            chart("backlog-jobs", "Open jobs, messages in queues", "hours", series("open jobs", "messages")),
+            chart(
+                "backlog-jobs",
+                "Open jobs, messages in queues",
+                "hours",
+                series("open jobs", "messages"),
+            ),
         ]
     return Report(title, about, figures, charts, told(found.violations, world))
 

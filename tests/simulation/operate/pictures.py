@@ -17,9 +17,7 @@ def line_chart(title: str, x_title: str, lines: dict[str, list[tuple[float, floa
     top = _rounded_up(max((y for line in lines.values() for _, y in line), default=1.0))
 
     def place(x: float, y: float) -> str:
-        return (
-            f"{LEFT + x / right * (WIDTH - LEFT - RIGHT):.1f},{HEIGHT - BOTTOM - y / top * (HEIGHT - TOP - BOTTOM):.1f}"
-        )
+        return f"{LEFT + x / right * (WIDTH - LEFT - RIGHT):.1f},{HEIGHT - BOTTOM - y / top * (HEIGHT - TOP - BOTTOM):.1f}"
 
     drawn = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}"',
@@ -33,24 +31,34 @@ def line_chart(title: str, x_title: str, lines: dict[str, list[tuple[float, floa
         drawn += [
             f'<path d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}" stroke="#d0d7de"/>',
             f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{share * top:,.4g}</text>',
-            f'<text x="{x:.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">{share * right:.3g}</text>',
+            (
+                f'<text x="{x:.1f}" y="{HEIGHT - BOTTOM + 16}" '
+                f'text-anchor="middle">{share * right:.3g}</text>'
+            ),
         ]
     drawn.append(
-        f'<text x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 6}" text-anchor="middle">{escape(x_title)}</text>'
+        f'<text x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 6}" '
+        f'text-anchor="middle">{escape(x_title)}</text>'
     )
     for number, (name, line) in enumerate(lines.items()):
         colour = COLOURS[number % len(COLOURS)]
         points = " ".join(place(x, y) for x, y in _thinned(line))
         drawn += [
             f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="1.5"/>',
-            f'<text x="{WIDTH - RIGHT + 10}" y="{TOP + 16 * number + 10}" fill="{colour}">{escape(name)}</text>',
+            (
+                f'<text x="{WIDTH - RIGHT + 10}" y="{TOP + 16 * number + 10}" '
+                f'fill="{colour}">{escape(name)}</text>'
+            ),
         ]
     return "\n".join([*drawn, "</svg>"]) + "\n"
 
 
 def _thinned(line: list[tuple[float, float]]) -> list[tuple[float, float]]:
     step = -(-len(line) // MOST_POINTS) or 1
-    return [max(line[start : start + step], key=lambda point: point[1]) for start in range(0, len(line), step)]
+    return [
+        max(line[start : start + step], key=lambda point: point[1])
+        for start in range(0, len(line), step)
+    ]
 
 
 def _rounded_up(value: float) -> float:
@@ -58,4 +66,8 @@ def _rounded_up(value: float) -> float:
     size = 1.0
     while size < value:
         size *= 10
-    return next(size * share for share in (0.1, 0.2, 0.25, 0.5, 1.0) if size * share >= value or share == 1.0)
+    return next(
+        size * share
+        for share in (0.1, 0.2, 0.25, 0.5, 1.0)
+        if size * share >= value or share == 1.0
+    )

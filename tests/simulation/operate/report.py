@@ -1,4 +1,7 @@
-"""Operate: large and long worlds; what is measured in them, and how it is written to `bench/simulation.md`."""
+"""Operate: large and long worlds.
+
+What is measured in them, and how it is written to `bench/simulation.md`.
+"""
 
 from __future__ import annotations
 
@@ -93,28 +96,42 @@ class Samples:
             {
                 "hours": (world.kernel.now - world.began) / 3_600,
                 "api": since["api.call"] / minutes,
-                "reads": sum(since[f"dynamodb.{name}"] for name in ("query", "get_item", "batch_get_item")) / minutes,
-                "writes": sum(since[f"dynamodb.{name}"] for name in ("update_item", "put_item")) / minutes,
+                "reads": sum(
+                    since[f"dynamodb.{name}"] for name in ("query", "get_item", "batch_get_item")
+                )
+                / minutes,
+                "writes": sum(since[f"dynamodb.{name}"] for name in ("update_item", "put_item"))
+                / minutes,
                 "waiting": self.states["ready"],
                 "outstanding": self.states["queued"] + self.states["submitting"],
                 "done": self.states["done"],
-                "open jobs": sum(self.states[f"job {one}"] for one in ("splitting", "in_progress", "finalizing")),
+                "open jobs": sum(
+                    self.states[f"job {one}"] for one in ("splitting", "in_progress", "finalizing")
+                ),
                 "messages": sum(depths.values()),
                 "items": self.items.total(),
                 "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-                **({f"{prefix}/": count for prefix, count in world.s3.stored().items()} if self.every >= DAY else {}),
+                **(
+                    {f"{prefix}/": count for prefix, count in world.s3.stored().items()}
+                    if self.every >= DAY
+                    else {}
+                ),
             }
         )
         world.kernel.at(world.kernel.now + self.every, self._sample)
 
     def series(self, *names: str, by: float = 1.0) -> dict[str, list[tuple[float, float]]]:
         """Lines of a chart: hours, or `by` hours, and a value."""
-        return {name: [(row["hours"] / by, row.get(name, 0.0)) for row in self.rows] for name in names}
+        return {
+            name: [(row["hours"] / by, row.get(name, 0.0)) for row in self.rows] for name in names
+        }
 
 
 def begin_retention(world: World) -> None:
     """Once a day, delete what time to live and the bucket's lifecycle rules delete."""
-    rules = [one for one in properties("Bucket")["LifecycleConfiguration"]["Rules"] if "Prefix" in one]
+    rules = [
+        one for one in properties("Bucket")["LifecycleConfiguration"]["Rules"] if "Prefix" in one
+    ]
 
     def expire() -> None:
         world.dynamodb.expire()
@@ -140,7 +157,11 @@ def most_calls(times: Sequence[float], seconds: float) -> int:
 def call_figures(world: World, limit: int = CALLS_IN_FIVE_MINUTES) -> list[Figure]:
     """How many calls reached the API in any minutes."""
     times = sorted(world.call_times)
-    means = "the rate itself" if limit > CALLS_IN_FIVE_MINUTES else "beyond which Cloudflare rejects all"
+    means = (
+        "the rate itself"
+        if limit > CALLS_IN_FIVE_MINUTES
+        else "beyond which Cloudflare rejects all"
+    )
     return [
         Figure(
             "most calls to the API in five minutes",
@@ -156,7 +177,10 @@ def told(violations: Sequence[Violation], world: World) -> list[str]:
     counted = Counter(one.law for one in violations)
     first = {one.law: one for one in reversed(violations)}
     return [
-        f"{law}: {number} times, first after {(first[law].at - world.began) / 3_600:.1f} h: {first[law].detail[:200]}"
+        (
+            f"{law}: {number} times, first after {(first[law].at - world.began) / 3_600:.1f} "
+            f"h: {first[law].detail[:200]}"
+        )
         for law, number in counted.items()
     ]
 
@@ -174,7 +198,10 @@ def publish(name: str, report: Report) -> bool:
     lines = [
         "# The simulated world in operation",
         "",
-        "Written by `make operate`; do not edit. The real functions run whole, on simulated AWS and a simulated API,",
+        (
+            "Written by `make operate`; do not edit. The real functions run whole, on "
+            "simulated AWS and a simulated API,"
+        ),
         "on one simulated clock ([CONTRIBUTING.md](../CONTRIBUTING.md)). The laws of",
         "[docs/invariants.md](../docs/invariants.md) are",
         "checked after each write.",
@@ -190,16 +217,23 @@ def publish(name: str, report: Report) -> bool:
             "| --- | --- | --- | --- |",
         ]
         lines += [
-            f"| {row['name']} | {row['measured']} | {row['promised']} | {row['where']} |" for row in one["figures"]
+            f"| {row['name']} | {row['measured']} | {row['promised']} | {row['where']} |"
+            for row in one["figures"]
         ]
-        lines += ["", *(f"![{Path(chart).stem}]({chart})" for chart in one["charts"]), *([""] if one["charts"] else [])]
+        lines += [
+            "",
+            *(f"![{Path(chart).stem}]({chart})" for chart in one["charts"]),
+            *([""] if one["charts"] else []),
+        ]
         lines += (
             ["Broken laws and promises:", "", *(f"- {text}" for text in one["violations"])]
             if one["violations"]
             else ["No law and no promise was broken."]
         )
     (FOLDER / "simulation.md").write_text("\n".join(lines) + "\n")
-    sys.stdout.writelines(f"{one.name}: {one.measured} ({one.promised})\n" for one in report.figures)
+    sys.stdout.writelines(
+        f"{one.name}: {one.measured} ({one.promised})\n" for one in report.figures
+    )
     sys.stdout.writelines(f"{text}\n" for text in report.violations)
     return bool(report.violations)
 

@@ -1,4 +1,7 @@
-"""The template's alarms in simulated time: raised while their cause lasts, not after, and not without."""
+"""The template's alarms in simulated time.
+
+Raised while their cause lasts, not after, and not without.
+"""
 
 from functools import partial
 
@@ -12,7 +15,12 @@ from tests.simulation.worlds.world import START
 
 HOURS = 1 / 24
 OUTAGE = (
-    Event(1 * HOURS, partial(year.inject, Fault(kind="html", times=0), size=3_000), "PausedAlarm", 2.2 * HOURS),
+    Event(
+        1 * HOURS,
+        partial(year.inject, Fault(kind="html", times=0), size=3_000),
+        "PausedAlarm",
+        2.2 * HOURS,
+    ),
     Event(1 * HOURS, year.nothing, "AmbiguousSubmitsAlarm", 2.2 * HOURS),
     Event(2 * HOURS, year.recover),
 )
@@ -26,18 +34,33 @@ TOKEN = (
     Event(2 * HOURS, year.replace_token),
 )
 QUOTA = (
-    Event(1 * HOURS, partial(year.inject, Fault(kind="3036", on="submit", times=0)), "PausedAlarm", 4.7 * HOURS),
+    Event(
+        1 * HOURS,
+        partial(year.inject, Fault(kind="3036", on="submit", times=0)),
+        "PausedAlarm",
+        4.7 * HOURS,
+    ),
     Event(4 * HOURS, year.recover),
 )
 UNKNOWN = (
-    Event(1 * HOURS, partial(year.inject, Fault(kind="accept_then_reset")), "AmbiguousSubmitsAlarm", 1.5 * HOURS),
+    Event(
+        1 * HOURS,
+        partial(year.inject, Fault(kind="accept_then_reset")),
+        "AmbiguousSubmitsAlarm",
+        1.5 * HOURS,
+    ),
 )
 PENDING = (
     Event(0.5 * HOURS, partial(year.inject, Fault(kind="stuck", seconds=8 * HOUR))),
     Event(6.5 * HOURS, year.nothing, "OldestPendingAlarm", 9 * HOURS),
 )
 NO_CREDITS = (
-    Event(1 * HOURS, partial(year.inject, Fault(kind="2021", on="submit", times=0)), "PausedAlarm", 2.4 * HOURS),
+    Event(
+        1 * HOURS,
+        partial(year.inject, Fault(kind="2021", on="submit", times=0)),
+        "PausedAlarm",
+        2.4 * HOURS,
+    ),
     Event(2 * HOURS, year.recover),
 )
 REFUSED_POLLS = (
@@ -80,7 +103,10 @@ def test_an_alarm_that_is_missing_or_lasts_is_detected():
     found.laws.violations.clear()
     found.alarms.judge(
         found.laws,
-        [Cause("StuckItemsAlarm", START, START + HOUR), Cause("PausedAlarm", START + HOUR / 2, START + HOUR * 0.6)],
+        [
+            Cause("StuckItemsAlarm", START, START + HOUR),
+            Cause("PausedAlarm", START + HOUR / 2, START + HOUR * 0.6),
+        ],
     )
     assert sorted((one.law, one.detail.partition(":")[0]) for one in found.laws.violations) == [
         ("an alarm is raised while its cause lasts", "StuckItemsAlarm"),

@@ -1,4 +1,7 @@
-"""What a job is billed while it waits for its answers, on a stack that was idle (`bench/small_jobs.md`)."""
+"""What a job is billed while it waits for its answers, on a stack that was idle.
+
+(`bench/small_jobs.md`).
+"""
 
 import math
 
@@ -12,7 +15,10 @@ SEEDS = [1, 4]
 
 
 def billed(latency, batches, seeds, **settings):
-    """Seconds that the functions run until one job is over, the mean of some worlds; and how late its polls were."""
+    """Seconds that the functions run until one job is over, the mean of some worlds.
+
+    And how late its polls were.
+    """
     found = Runs()
     for seed in seeds:
         measure(latency, [batches], 0.0, seed, found, **settings)
@@ -31,7 +37,10 @@ def test_waiting_job_is_not_billed(latency, most, monkeypatch):
 
 @pytest.mark.parametrize(("latency", "most"), [(120.0, 22.0), (300.0, 30.0)])
 def test_nobody_waits_for_a_pull(latency, most):
-    """Of a new model, the set-up included: some 45 and 70 pulls, each by an invocation that a message called."""
+    """Of a new model, the set-up included.
+
+    Some 45 and 70 pulls, each by an invocation that a message called.
+    """
     assert billed(latency, 1, SEEDS, COMPLETION_EVENTS="yes")[0] <= most
 
 

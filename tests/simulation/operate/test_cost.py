@@ -1,4 +1,7 @@
-"""What a million records and an idle stack cost at list prices: the bench's own count, at its targets."""
+"""What a million records and an idle stack cost at list prices.
+
+The bench's own count, at its targets.
+"""
 
 import pytest
 
@@ -35,7 +38,9 @@ def test_model_of_a_job_is_billed_as_the_job(taken, monkeypatch):
     assert (whole.batches, model.batches) == (20, 20)
     for name, near in (("S3 writes", 0.03), ("S3 reads", 0.1), ("API calls", 0.1)):
         assert model.used[name] == pytest.approx(whole.used[name], rel=near), name
-    assert [row[1] for row in model.storage()[:2]] == pytest.approx([row[1] for row in whole.storage()[:2]], rel=0.02)
+    assert [row[1] for row in model.storage()[:2]] == pytest.approx(
+        [row[1] for row in whole.storage()[:2]], rel=0.02
+    )
     assert model.dollars(memories()) == pytest.approx(whole.dollars(memories()), rel=0.08)
 
 

@@ -7,9 +7,20 @@ from tests.simulation.worlds.users import drop
 from tests.simulation.worlds.world import simulated
 
 HOUR = 3_600.0
-DAILY = {"update_item": 24 * 3 * 0.625e-6, "put_item": 24 * 3 * 0.625e-6, "query": 24 * 1.5 * 0.125e-6}
-DAILY |= {"batch_get_item": 24 * 5 * 0.125e-6, "get_item": 24 * 0.125e-6, "head_object": 24 * 0.4e-6}
-"""US dollars a day of one call an hour: a write is three units with its index, a look at the control items five."""
+DAILY = {
+    "update_item": 24 * 3 * 0.625e-6,
+    "put_item": 24 * 3 * 0.625e-6,
+    "query": 24 * 1.5 * 0.125e-6,
+}
+DAILY |= {
+    "batch_get_item": 24 * 5 * 0.125e-6,
+    "get_item": 24 * 0.125e-6,
+    "head_object": 24 * 0.4e-6,
+}
+"""US dollars a day of one call an hour.
+
+A write is three units with its index, a look at the control items five.
+"""
 MOST_A_DAY = 0.10
 
 

@@ -9,11 +9,17 @@ from tests.simulation.worlds.users import drop
 from tests.simulation.worlds.world import simulated
 
 FIRST_POLL = 5.0
-"""Seconds from a drop until its first poll: notification, cold start, submit, and 2 to 2.5 s in whole seconds."""
+"""Seconds from a drop until its first poll.
+
+Notification, cold start, submit, and 2 to 2.5 s in whole seconds.
+"""
 
 
 def seconds_of(seed, sizes, apart):
-    """Seconds from drop to end of jobs of so many records, two a batch; the poll function's invocations; violations."""
+    """Seconds from drop to end of jobs of so many records, two a batch.
+
+    The poll function's invocations; violations.
+    """
     settings = {"MAX_REQUESTS_PER_BATCH": 2, "API_CALLS_PER_MINUTE": 200}
     with simulated(seed, behaviour=Behaviour(embedder="hash", latency=2.0), **settings) as world:
         promises = Promises(Laws(world))
@@ -35,7 +41,8 @@ def test_small_drops_are_over_soon(seed):
 
     assert violations == []
     ticks = 90 / 60 + 100 * 17 / 60
-    assert invocations <= 145 + 4 / 3 * ticks + 5  # 1.45 polls a job; a tick that finds one pending wakes for it.
+    # 1.45 polls a job; a tick that finds one pending wakes for it.
+    assert invocations <= 145 + 4 / 3 * ticks + 5
 
 
 @pytest.mark.parametrize(("sizes", "most"), [([140], 40.0), ([300], 97.0), ([2] * 100, 45.0)])

@@ -1,4 +1,7 @@
-"""What S3 refuses for good: it is shown within a minute, nothing is tried for ever, and no other job waits for it."""
+"""What S3 refuses for good.
+
+It is shown within a minute, nothing is tried for ever, and no other job waits for it.
+"""
 
 import json
 from collections import Counter
@@ -31,7 +34,9 @@ class RefusalLaws:
         self.laws = Laws(world)
 
         def refuses(operation, key):
-            code = next((code for name, part, code in refusals if name == operation and part in key), "")
+            code = next(
+                (code for name, part, code in refusals if name == operation and part in key), ""
+            )
             if code and operation == "DeleteObjects":
                 self.deletions[key] += 1
                 if self.deletions[key] > MOST_DELETIONS:
@@ -47,13 +52,20 @@ class RefusalLaws:
         """Judge that a status or a manifest beside the results of an upload has a code."""
         folder = f"results/{key.removeprefix('inbox/')}/"
         found = [one for name, one in self.world.s3.objects.items() if name.startswith(folder)]
-        told = [json.loads(one.body) for one in found if one.key.endswith(("status.json", "manifest.json"))]
+        told = [
+            json.loads(one.body)
+            for one in found
+            if one.key.endswith(("status.json", "manifest.json"))
+        ]
         if not any(one.get("waiting_for") or one.get("error") for one in told):
             self.broken.add(self.SHOWN)
 
 
 def played(*refusals, seconds=2 * DAY, seed=1):
-    """A world with two files, one of which S3 refuses to hand out or to delete; its laws, and what became of both."""
+    """A world with two files, one of which S3 refuses to hand out or to delete.
+
+    Its laws, and what became of both.
+    """
     with simulated(seed, behaviour=Behaviour(embedder="hash", latency=3.0)) as world:
         laws = RefusalLaws(world, refusals)
         files = [drop(world, name, 3) for name in (DENIED, GOOD)]
@@ -99,4 +111,6 @@ def test_locked_objects_are_left_to_lifecycle_rule():
     assert laws.broken == set()
     assert set(laws.deletions.values()) == {MOST_DELETIONS}
     assert all(key.endswith("/request") for key in world.s3.objects if key.startswith("staging/"))
-    assert not any("due_at" in item for key, item in world.dynamodb.items.items() if key[1] == "META")
+    assert not any(
+        "due_at" in item for key, item in world.dynamodb.items.items() if key[1] == "META"
+    )

@@ -1,4 +1,7 @@
-"""What waits for the end of a pause is submitted as soon as it is lifted, by whomever, at the rate of the budget."""
+"""What waits for the end of a pause is submitted as soon as it is lifted, by whomever.
+
+At the rate of the budget.
+"""
 
 import pytest
 
@@ -48,7 +51,9 @@ class Played:
 
     def __init__(self, begin, end, files, seconds, seed=1, calls=200):
         settings = {"MAX_REQUESTS_PER_BATCH": 1, "API_CALLS_PER_MINUTE": calls}
-        with simulated(seed, behaviour=Behaviour(embedder="hash", latency=400.0), **settings) as world:
+        with simulated(
+            seed, behaviour=Behaviour(embedder="hash", latency=400.0), **settings
+        ) as world:
             laws = Laws(world)
             ItemLaws(laws)
             begin(world)
@@ -65,7 +70,10 @@ class Played:
 
 ONE = [1]
 MANY = [pytest.param(files, marks=pytest.mark.slow) for files in ([40], [1] * 30)]
-LONG = [pytest.param(seconds, marks=pytest.mark.slow) for seconds in (64.0, 95.0, 118.0, 200.0, 400.0, 3_000.0)]
+LONG = [
+    pytest.param(seconds, marks=pytest.mark.slow)
+    for seconds in (64.0, 95.0, 118.0, 200.0, 400.0, 3_000.0)
+]
 
 
 @pytest.mark.parametrize("seconds", [70.0, *LONG])

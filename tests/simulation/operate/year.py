@@ -1,7 +1,10 @@
-"""A year of one stack: small drops, idle months, pauses of weeks, other tokens, accounts and limits; nothing may stay.
+"""A year of one stack.
 
-What happens is a table of days; each row also says which alarm it must raise, and from when until when. The last three
-months are idle, so that time to live and the bucket's lifecycle rules have deleted what they will.
+Small drops, idle months, pauses of weeks, other tokens, accounts and limits; nothing may stay.
+
+What happens is a table of days; each row also says which alarm it must raise, and from when until
+when. The last three months are idle, so that time to live and the bucket's lifecycle rules have
+deleted what they will.
 """
 
 from __future__ import annotations
@@ -34,17 +37,25 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 HOUR = 3_600.0
-AWKWARD = Awkward(index_lag_seconds=3.0, delivered_twice=0.05, answered_late=0.005, notified_twice=0.05)
+AWKWARD = Awkward(
+    index_lag_seconds=3.0, delivered_twice=0.05, answered_late=0.005, notified_twice=0.05
+)
 """What AWS does on a usual day."""
 DROPS_A_DAY = 0.5
 OTHER_ACCOUNT = "fedcba9876543210fedcba9876543210"
 LIFE_DAYS = 100.0
-"""Days after the last job's end by which everything that deletes itself is deleted: time to live, and a day's lag."""
+"""Days after the last job's end by which everything that deletes itself is deleted.
+
+Time to live, and a day's lag.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happens `at` so many days; if it must raise an alarm, its name, and the days that it may last."""
+    """Something that happens `at` so many days.
+
+    If it must raise an alarm, its name, and the days that it may last.
+    """
 
     at: float
     act: Callable[[Year], object]
@@ -167,9 +178,16 @@ class Played:
     promises: Promises
 
 
-def play(days: float, events: tuple[Event, ...] = EVENTS, seed: int = 1, tick_seconds: float = TICK_SECONDS) -> Played:
+def play(
+    days: float,
+    events: tuple[Event, ...] = EVENTS,
+    seed: int = 1,
+    tick_seconds: float = TICK_SECONDS,
+) -> Played:
     """Play the events of so many days; alarms are judged if there is a tick each minute."""
-    behaviour = Behaviour(embedder="hash", latency=120.0, latency_kind="lognormal", latency_spread=0.8)
+    behaviour = Behaviour(
+        embedder="hash", latency=120.0, latency_kind="lognormal", latency_spread=0.8
+    )
     random = Random(seed)
     with simulated(seed, AWKWARD, behaviour) as world:
         world.tick_seconds = tick_seconds
@@ -177,7 +195,9 @@ def play(days: float, events: tuple[Event, ...] = EVENTS, seed: int = 1, tick_se
         promises, samples, alarms = Promises(laws), Samples(world, DAY), Alarms(world)
         begin_retention(world)
         year = Year(world, laws)
-        happen: list[tuple[float, Callable[[Year], object]]] = [(one.at, one.act) for one in events if one.at < days]
+        happen: list[tuple[float, Callable[[Year], object]]] = [
+            (one.at, one.act) for one in events if one.at < days
+        ]
         last = min(LAST_DROP_DAY, days - LIFE_DAYS)
         for day in range(int(last)):
             if random.random() < DROPS_A_DAY and not IDLE_DAYS[0] <= day < IDLE_DAYS[1]:
@@ -220,7 +240,10 @@ def _judge_rest(year: Year, laws: Laws, samples: Samples) -> None:
         laws.broken("staged objects of finished jobs are deleted", f"{staged} versions")
     for queue in world.sqs.queues.values():
         if queue.messages or queue.dead:
-            laws.broken("no message stays in a queue", f"{queue.name}: {len(queue.messages)}, {len(queue.dead)} dead")
+            laws.broken(
+                "no message stays in a queue",
+                f"{queue.name}: {len(queue.messages)}, {len(queue.dead)} dead",
+            )
 
 
 def report(days: float, found: Played, cpu_seconds: float) -> Report:
@@ -232,7 +255,8 @@ def report(days: float, found: Played, cpu_seconds: float) -> Report:
     last = samples.rows[-1]
     keys = {f"JOB#{one.upload.job_id}" for one in year.dropped}
     late = sorted(
-        promises.over[key] - promises.last_done[key] for key in keys & promises.over.keys() & promises.last_done.keys()
+        promises.over[key] - promises.last_done[key]
+        for key in keys & promises.over.keys() & promises.last_done.keys()
     )
     minutes = world.tick_seconds / 60
     figures = [
@@ -242,7 +266,8 @@ def report(days: float, found: Played, cpu_seconds: float) -> Report:
             f"{sum(row['reads'] for row in idle) / len(idle) * minutes:.1f}",
         ),
         Figure(
-            "writes to the table in an idle tick", f"{sum(row['writes'] for row in idle) / len(idle) * minutes:.1f}"
+            "writes to the table in an idle tick",
+            f"{sum(row['writes'] for row in idle) / len(idle) * minutes:.1f}",
         ),
         Figure("calls to the API in idle months", f"{sum(row['api'] for row in idle):.0f}", "0"),
         Figure(
@@ -255,7 +280,8 @@ def report(days: float, found: Played, cpu_seconds: float) -> Report:
         Figure("most items at a time", f"{max(row['items'] for row in samples.rows):,.0f}"),
         Figure(
             "staged objects at the end",
-            f"{last.get('staging/', 0):.0f} of at most {max(row.get('staging/', 0) for row in samples.rows):.0f}",
+            f"{last.get('staging/', 0):.0f} of at most "
+            f"{max(row.get('staging/', 0) for row in samples.rows):.0f}",
             "deleted a day after the end",
             "docs/limits.md, Results and times",
         ),
@@ -268,21 +294,44 @@ def report(days: float, found: Played, cpu_seconds: float) -> Report:
         *call_figures(world),
         Figure(
             "the simulation",
-            f"{world.calls.total:,} calls, {days:g} days, in {cpu_seconds / 60:.1f} min of one processor",
+            f"{world.calls.total:,} calls, {days:g} days, in {cpu_seconds / 60:.1f} min of "
+            "one processor",
         ),
     ]
     if minutes == 1:
         figures.insert(-1, _alarms(found))
     about = [
-        "Drops of 1 to 60 records on every second day; an unknown outcome; three weeks without quota; a revoked token;",
-        "an outage of three hours; three idle months; another account and other limits while jobs are under way; a",
-        "batch that is pending for ten hours; a job that stays paused; two weeks in which the stack is paused; then",
-        f"three idle months. A tick every {world.tick_seconds:.0f} s; alarms are judged if that is a minute.",
+        (
+            "Drops of 1 to 60 records on every second day; an unknown outcome; three weeks "
+            "without quota; a revoked token;"
+        ),
+        (
+            "an outage of three hours; three idle months; another account and other limits "
+            "while jobs are under way; a"
+        ),
+        (
+            "batch that is pending for ten hours; a job that stays paused; two weeks in which "
+            "the stack is paused; then"
+        ),
+        (
+            f"three idle months. A tick every {world.tick_seconds:.0f} s; alarms are judged if "
+            "that is a minute."
+        ),
     ]
     charts = [
         chart("year-items", "Items of the table", "days", samples.series("items", by=24)),
-        chart("year-objects", "Object versions", "days", samples.series("staging/", "results/", "inbox/", by=24)),
-        chart("year-calls", "Calls a minute, mean of a day", "days", samples.series("reads", "writes", "api", by=24)),
+        chart(
+            "year-objects",
+            "Object versions",
+            "days",
+            samples.series("staging/", "results/", "inbox/", by=24),
+        ),
+        chart(
+            "year-calls",
+            "Calls a minute, mean of a day",
+            "days",
+            samples.series("reads", "writes", "api", by=24),
+        ),
     ]
     return Report("A year of one stack", about, figures, charts, told(laws.violations, world))
 

@@ -1,6 +1,7 @@
 """The local Workers AI as an HTTP client sees it, on the simulated clock and without HTTP.
 
-Stands for `httpx.Client` in `shared.workers_ai.client`, of which it has the one method that is used there.
+Stands for `httpx.Client` in `shared.workers_ai.client`, of which it has the one method that is used
+there.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ class Http:
             calls: where each is counted.
             api: the local Workers AI.
             on_call: told of each call its path, query and body before it is carried out.
-            on_answer: told of each call its address, headers and body, and of its reply, when it was carried out.
+            on_answer: told of each call its address, headers and body, and of its reply, when it
+                was carried out.
         """
         self.calls = calls
         self.on_call, self.on_answer = on_call, on_answer
@@ -103,4 +105,6 @@ class Http:
 
 
 def _broken(cut: Cut) -> Exception:
-    return httpx.ReadError("simulated") if cut is Cut.RESET else httpx.RemoteProtocolError("simulated")
+    return (
+        httpx.ReadError("simulated") if cut is Cut.RESET else httpx.RemoteProtocolError("simulated")
+    )

@@ -14,7 +14,10 @@ from local.template import properties
 from tests.support.aws.resources import TABLE
 
 CALLS = {"moto": 1_000, "DynamoDB Local": 10_000}
-"""How many calls of a service are compared with each implementation, as docs/reliability.md says."""
+"""How many calls of a service are compared with each implementation.
+
+As docs/reliability.md says.
+"""
 STATES = ("ready", "queued", "done")
 KINDS = ("v1#poll", "v1#status")
 NUMBERS = ("0", "1", "1.0", "2.50", "10", "0.0", "1795253407.25", "1795253407.2328277")
@@ -23,7 +26,10 @@ CLAUSES = (
     "attribute_exists(#pk) AND #state = :one AND #attempt = :number",
     "attribute_exists(#pk) AND (attribute_not_exists(#due_at) OR #due_at <= :number)",
     "attribute_exists(#pk) AND attribute_not_exists(#due_at)",
-    "(attribute_not_exists(due_at) OR due_at > :other) AND (attribute_not_exists(attempt) OR attempt < :other)",
+    (
+        "(attribute_not_exists(due_at) OR due_at > :other) AND (attribute_not_exists(attempt) "
+        "OR attempt < :other)"
+    ),
     "attempt BETWEEN :number AND :other",
     "attribute_not_exists(attempt) OR attempt = :number",
     "#submissions = :seen",
@@ -52,7 +58,18 @@ class RandomCalls:
 
     def one(self) -> tuple[str, dict[str, Any]]:
         """An operation and its arguments."""
-        kinds = ("put", "update", "update", "update", "add", "delete", "get", "get_some", "query", "index")
+        kinds = (
+            "put",
+            "update",
+            "update",
+            "update",
+            "add",
+            "delete",
+            "get",
+            "get_some",
+            "query",
+            "index",
+        )
         operation, arguments = getattr(self, f"_{self.random.choice(kinds)}")()
         if operation != "batch_get_item":
             arguments["TableName"] = TABLE
@@ -60,19 +77,30 @@ class RandomCalls:
 
     def _key(self) -> dict[str, Any]:
         sorts = ("META", "BATCH#00000000", "BATCH#00000001", "BATCH#00000001.3", "BATCH#00000002")
-        return {"pk": {"S": f"JOB#{self.random.randrange(3)}"}, "sk": {"S": self.random.choice(sorts)}}
+        return {
+            "pk": {"S": f"JOB#{self.random.randrange(3)}"},
+            "sk": {"S": self.random.choice(sorts)},
+        }
 
     def _number(self) -> dict[str, str]:
         return {"N": self.random.choice(NUMBERS)}
 
     def _submissions(self) -> dict[str, Any]:
-        return {"L": [{"M": {"request_id": {"S": "r"}, "at": self._number(), "given_up": {"BOOL": False}}}]}
+        return {
+            "L": [
+                {"M": {"request_id": {"S": "r"}, "at": self._number(), "given_up": {"BOOL": False}}}
+            ]
+        }
 
     def _text(self) -> dict[str, str]:
         return {"S": "x" * self.random.choice(self.sizes)}
 
     def _put(self) -> tuple[str, dict[str, Any]]:
-        item = {**self._key(), "state": {"S": self.random.choice(STATES)}, "attempt": self._number()}
+        item = {
+            **self._key(),
+            "state": {"S": self.random.choice(STATES)},
+            "attempt": self._number(),
+        }
         item["plan"] = {"M": {"model": {"S": "m"}, "format": {"S": ""}}}
         item["nonce"] = {"S": self.random.choice(STATES)}
         if self.random.random() < 0.7:
@@ -87,7 +115,11 @@ class RandomCalls:
 
     def _update(self) -> tuple[str, dict[str, Any]]:
         text = self.random.choice(UPDATES)
-        given = {":to_state": {"S": self.random.choice(STATES)}, ":to": self._number(), ":text": self._text()}
+        given = {
+            ":to_state": {"S": self.random.choice(STATES)},
+            ":to": self._number(),
+            ":text": self._text(),
+        }
         given[":to_list"] = self._submissions()
         returned = self.random.choice(("ALL_NEW", "ALL_NEW", "NONE"))
         return "update_item", self._changing(text, given, self._condition(), returned)
@@ -98,12 +130,25 @@ class RandomCalls:
             "SET attempt = attempt + :to", {":to": {"N": "2.50"}}, condition, "UPDATED_NEW"
         )
 
-    def _changing(self, text: str, given: dict[str, Any], condition: dict[str, Any], returned: str) -> dict[str, Any]:
-        names = {f"#{name}": name for name in ("held", "state", "work", "submissions", "slot") if f"#{name}" in text}
-        values = {name: value for name, value in given.items() if name in text.replace(",", " ").split()}
+    def _changing(
+        self, text: str, given: dict[str, Any], condition: dict[str, Any], returned: str
+    ) -> dict[str, Any]:
+        names = {
+            f"#{name}": name
+            for name in ("held", "state", "work", "submissions", "slot")
+            if f"#{name}" in text
+        }
+        values = {
+            name: value for name, value in given.items() if name in text.replace(",", " ").split()
+        }
         names |= condition.pop("ExpressionAttributeNames", {})
         values |= condition.pop("ExpressionAttributeValues", {})
-        arguments = {"Key": self._key(), "UpdateExpression": text, "ReturnValues": returned, **condition}
+        arguments = {
+            "Key": self._key(),
+            "UpdateExpression": text,
+            "ReturnValues": returned,
+            **condition,
+        }
         named = {"ExpressionAttributeNames": names, "ExpressionAttributeValues": values}
         return arguments | {name: value for name, value in named.items() if value}
 
@@ -127,12 +172,17 @@ class RandomCalls:
         values = {":pk": {"S": f"JOB#{self.random.randrange(3)}"}}
         given: dict[str, Any] = {"ConsistentRead": True, "ExpressionAttributeValues": values}
         if self.random.random() < 0.3:
-            given |= {"KeyConditionExpression": "pk = :pk AND begins_with(sk, :prefix)", "ScanIndexForward": False}
+            given |= {
+                "KeyConditionExpression": "pk = :pk AND begins_with(sk, :prefix)",
+                "ScanIndexForward": False,
+            }
             values[":prefix"] = {"S": "BATCH#"}
         else:
             given["KeyConditionExpression"] = "pk = :pk AND sk BETWEEN :start AND :stop"
             values |= {":start": {"S": "BATCH#00000000\x00"}, ":stop": {"S": "BATCH#~"}}
-        return "query", given | ({"Limit": self.random.randrange(1, 4)} if self.random.random() < 0.5 else {})
+        return "query", given | (
+            {"Limit": self.random.randrange(1, 4)} if self.random.random() < 0.5 else {}
+        )
 
     def _index(self) -> tuple[str, dict[str, Any]]:
         given = {
@@ -141,7 +191,12 @@ class RandomCalls:
             "ExpressionAttributeNames": {"#work": "work"},
             "ExpressionAttributeValues": {":work": {"S": self.random.choice(KINDS)}},
         }
-        wanted: list[dict[str, Any]] = [{}, {"Limit": 2}, {"ProjectionExpression": "pk"}, {"Select": "COUNT"}]
+        wanted: list[dict[str, Any]] = [
+            {},
+            {"Limit": 2},
+            {"ProjectionExpression": "pk"},
+            {"Select": "COUNT"},
+        ]
         return "query", {**given, **self.random.choice(wanted)}
 
     def _condition(self, text: str = "") -> dict[str, Any]:
@@ -156,10 +211,17 @@ class RandomCalls:
             ":other": {"N": high},
             ":seen": self._submissions(),
         }
-        names = {f"#{name}": name for name in ("pk", "state", "attempt", "due_at", "submissions") if f"#{name}" in text}
+        names = {
+            f"#{name}": name
+            for name in ("pk", "state", "attempt", "due_at", "submissions")
+            if f"#{name}" in text
+        }
         values = {name: value for name, value in given.items() if name in text}
         named = {"ExpressionAttributeNames": names, "ExpressionAttributeValues": values}
-        return {"ConditionExpression": text, **{name: value for name, value in named.items() if value}}
+        return {
+            "ConditionExpression": text,
+            **{name: value for name, value in named.items() if value},
+        }
 
 
 def make_table(client: Any) -> None:
@@ -170,7 +232,9 @@ def make_table(client: Any) -> None:
 
 
 def compare(ours: Any, theirs: Any, calls: int, *, exact: bool) -> Counter[tuple[str, str]]:
-    """Make the same random calls of both, which must answer alike; return how often each call ended in which way.
+    """Make the same random calls of both, which must answer alike.
+
+    Return how often each call ended in which way.
 
     Args:
         ours: a client of the simulated table.
@@ -182,18 +246,25 @@ def compare(ours: Any, theirs: Any, calls: int, *, exact: bool) -> Counter[tuple
     for place in range(calls):
         operation, arguments = chosen.one()
         mine, other = (_outcome(one, operation, arguments, pages=exact) for one in (ours, theirs))
-        assert mine == other, f"call {place}: {operation} {arguments}\nours: {mine}\ntheirs: {other}"[:4_000]
+        assert mine == other, (
+            f"call {place}: {operation} {arguments}\nours: {mine}\ntheirs: {other}"
+        )[:4_000]
         outcomes[operation, mine if isinstance(mine, str) else "answered"] += 1
     return outcomes
 
 
 def _outcome(client: Any, operation: str, arguments: dict[str, Any], *, pages: bool) -> Any:
-    """The code of an error, or what was answered, on all pages, without what describes only the transfer."""
+    """The code of an error, or what was answered, on all pages.
+
+    Without what describes only the transfer.
+    """
     try:
         answer = getattr(client, operation)(**arguments)
         answers = [answer]
         while "LastEvaluatedKey" in answers[-1]:
-            answers.append(client.query(**arguments, ExclusiveStartKey=answers[-1]["LastEvaluatedKey"]))
+            answers.append(
+                client.query(**arguments, ExclusiveStartKey=answers[-1]["LastEvaluatedKey"])
+            )
     except ClientError as error:
         return error.response["Error"]["Code"]
     if operation == "batch_get_item":  # In no order.
@@ -214,7 +285,10 @@ def _written(item: Any) -> str:
 
 
 def _numbers(value: Any) -> Any:
-    """The same with numbers by their value: moto keeps them as they were written, DynamoDB Local some of them."""
+    """The same with numbers by their value.
+
+    Moto keeps them as they were written, DynamoDB Local some of them.
+    """
     match value:
         case {"N": str(text)}:
             return {"N": str(Decimal(text).normalize())}

@@ -1,4 +1,7 @@
-"""The simulated queue answers as moto does: the same random sequence of messages, deliveries and time that passes."""
+"""The simulated queue answers as moto does.
+
+The same random sequence of messages, deliveries and time that passes.
+"""
 
 import json
 import random
@@ -27,7 +30,9 @@ class Theirs:
     def __init__(self):
         self.sqs = boto3.client("sqs", region_name=REGION)
         dead = self.sqs.create_queue(QueueName="dead")["QueueUrl"]
-        arn = self.sqs.get_queue_attributes(QueueUrl=dead, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+        arn = self.sqs.get_queue_attributes(QueueUrl=dead, AttributeNames=["QueueArn"])[
+            "Attributes"
+        ]["QueueArn"]
         redrive = json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": RECEIVES})
         attributes = {"VisibilityTimeout": str(VISIBILITY), "RedrivePolicy": redrive}
         self.url = self.sqs.create_queue(QueueName="queue", Attributes=attributes)["QueueUrl"]
@@ -40,7 +45,9 @@ class Theirs:
             QueueUrl=self.url, MaxNumberOfMessages=10, AttributeNames=["ApproximateReceiveCount"]
         ).get("Messages"):
             for one in messages:
-                found[one["Body"], int(one["Attributes"]["ApproximateReceiveCount"])] = one["ReceiptHandle"]
+                found[one["Body"], int(one["Attributes"]["ApproximateReceiveCount"])] = one[
+                    "ReceiptHandle"
+                ]
         return found
 
     def delete(self, receipt):
@@ -48,7 +55,9 @@ class Theirs:
 
     def dead(self):
         found = Counter()
-        while messages := self.sqs.receive_message(QueueUrl=self.dead_url, MaxNumberOfMessages=10).get("Messages"):
+        while messages := self.sqs.receive_message(
+            QueueUrl=self.dead_url, MaxNumberOfMessages=10
+        ).get("Messages"):
             found.update(one["Body"] for one in messages)
         return found
 
@@ -68,7 +77,10 @@ class Ours:
         return found
 
     def hides(self, receipt):
-        """Whether a message is in flight: of others AWS refuses to change the visibility, which moto allows."""
+        """Whether a message is in flight.
+
+        Of others AWS refuses to change the visibility, which moto allows.
+        """
         return self.queue.messages[receipt.partition("/")[0]].visible_at > self.kernel.now
 
     def delete(self, receipt):
@@ -97,7 +109,10 @@ def outcome(one, operation, **arguments):
 
 
 def test_queue_answers_as_moto_does(traveller):
-    """What is visible when, how often it was delivered, what becomes a dead letter, which calls are refused."""
+    """What is visible when, how often it was delivered, what becomes a dead letter.
+
+    Which calls are refused.
+    """
     kernel, chosen, outcomes, held = Kernel(1, START), random.Random(3), Counter(), {}
     both = Ours(kernel), Theirs()
     for number in range(CALLS["moto"]):
@@ -116,20 +131,31 @@ def test_queue_answers_as_moto_does(traveller):
             found = [one.receive() for one in both]
             mine, other = (sorted(one) for one in found)
             held |= {key[0]: (found[0][key], found[1][key]) for key in mine if key in found[1]}
-        elif act == "hide" and (hidden := [body for body in sorted(held) if both[0].hides(held[body][0])]):
+        elif act == "hide" and (
+            hidden := [body for body in sorted(held) if both[0].hides(held[body][0])]
+        ):
             receipts, seconds = held[chosen.choice(hidden)], chosen.choice((0, 10, 200))
             mine, other = (
-                outcome(one, "change_message_visibility", ReceiptHandle=receipt, VisibilityTimeout=seconds)
+                outcome(
+                    one,
+                    "change_message_visibility",
+                    ReceiptHandle=receipt,
+                    VisibilityTimeout=seconds,
+                )
                 for one, receipt in zip(both, receipts, strict=True)
             )
         elif act == "delete" and held:
             receipts = held.pop(chosen.choice(sorted(held)))
-            mine = other = len([one.delete(receipt) for one, receipt in zip(both, receipts, strict=True)])
+            mine = other = len(
+                [one.delete(receipt) for one, receipt in zip(both, receipts, strict=True)]
+            )
         elif act == "wait":
             continue
         else:
             asked = ["ApproximateNumberOfMessages"]
-            mine, other = (outcome(one, "get_queue_attributes", AttributeNames=asked) for one in both)
+            mine, other = (
+                outcome(one, "get_queue_attributes", AttributeNames=asked) for one in both
+            )
         assert mine == other, f"call {number}: {act}"
         outcomes[act, mine == "refused"] += 1
         if dead := both[0].dead():

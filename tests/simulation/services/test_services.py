@@ -37,9 +37,16 @@ def moto(monkeypatch):
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "test")
     with mock_aws():
-        found = {name: boto3.client(name, region_name=REGION) for name in ("dynamodb", "s3", "events", "stepfunctions")}
-        found["s3"].create_bucket(Bucket=BUCKET, CreateBucketConfiguration={"LocationConstraint": REGION})
-        found["s3"].put_bucket_versioning(Bucket=BUCKET, VersioningConfiguration={"Status": "Enabled"})
+        found = {
+            name: boto3.client(name, region_name=REGION)
+            for name in ("dynamodb", "s3", "events", "stepfunctions")
+        }
+        found["s3"].create_bucket(
+            Bucket=BUCKET, CreateBucketConfiguration={"LocationConstraint": REGION}
+        )
+        found["s3"].put_bucket_versioning(
+            Bucket=BUCKET, VersioningConfiguration={"Status": "Enabled"}
+        )
         yield SimpleNamespace(**found)
 
 
@@ -76,7 +83,10 @@ def test_bucket_answers_as_moto_does(moto, calls):
         operation, arguments = chosen.choice(
             [
                 ("put_object", {"Body": b"%d" % (number % 7), "IfNoneMatch": "*"}),
-                ("put_object", {"Body": b"x" * (number % 5), "Metadata": {"model": "m" * (number % 9)}}),
+                (
+                    "put_object",
+                    {"Body": b"x" * (number % 5), "Metadata": {"model": "m" * (number % 9)}},
+                ),
                 ("put_object", {"Body": b"new", "IfMatch": f'"{etag}"'}),
                 ("get_object", {}),
                 ("get_object", {"Range": f"bytes={number % 3}-{chosen.choice(['', 2])}"}),
@@ -85,7 +95,9 @@ def test_bucket_answers_as_moto_does(moto, calls):
             ]
         )
         theirs, mine = (
-            comparable(outcome(lambda: getattr(one, operation)(Bucket=BUCKET, Key=key, **arguments)))  # noqa: B023
+            comparable(
+                outcome(lambda: getattr(one, operation)(Bucket=BUCKET, Key=key, **arguments))
+            )
             for one in (moto.s3, ours)
         )
         assert mine == theirs, (operation, key, arguments)
@@ -98,11 +110,16 @@ def test_versions_are_listed_and_deleted_as_moto_does(moto, calls):
     left = []
     for one in (moto.s3, ours):
         for number in range(9):
-            one.put_object(Bucket=BUCKET, Key=f"staging/{number % 4}/{number % 6}", Body=b"%d" % number)
+            one.put_object(
+                Bucket=BUCKET, Key=f"staging/{number % 4}/{number % 6}", Body=b"%d" % number
+            )
         listed = one.list_object_versions(Bucket=BUCKET, Prefix="staging/1/")["Versions"]
         doomed = [{name: version[name] for name in ("Key", "VersionId")} for version in listed]
         one.delete_objects(Bucket=BUCKET, Delete={"Objects": doomed, "Quiet": True})
-        kept = [version["Key"] for version in one.list_object_versions(Bucket=BUCKET, Prefix="staging/")["Versions"]]
+        kept = [
+            version["Key"]
+            for version in one.list_object_versions(Bucket=BUCKET, Prefix="staging/")["Versions"]
+        ]
         gone = outcome(lambda: one.head_object(Bucket=BUCKET, Key=doomed[0]["Key"]))  # noqa: B023
         left.append((len(doomed), kept, gone))
 
@@ -110,7 +127,10 @@ def test_versions_are_listed_and_deleted_as_moto_does(moto, calls):
 
 
 def test_objects_are_joined_as_moto_does(moto, calls, monkeypatch):
-    """Too small parts, missing ones, uploads that are over, and a key that exists already; a small part is less."""
+    """Too small parts, missing ones, uploads that are over, and a key that exists already.
+
+    A small part is less.
+    """
     assert s3.MIN_PART_BYTES == moto_s3.S3_UPLOAD_PART_MIN_SIZE
     monkeypatch.setattr(s3, "MIN_PART_BYTES", 1_000)
     monkeypatch.setattr(moto_s3, "S3_UPLOAD_PART_MIN_SIZE", 1_000)
@@ -122,8 +142,11 @@ def test_objects_are_joined_as_moto_does(moto, calls, monkeypatch):
     chosen, outcomes = random.Random(4), Counter()
     for number in range(JOINS):
         key = f"results/{chosen.randrange(20)}"
-        sources = chosen.choice((["part-0", "part-1", "none"], list(sizes)))  # Not two mistakes in one.
-        copied = [(place, chosen.choice(sources)) for place in sorted(chosen.sample(range(1, 9), 3))]
+        # Not two mistakes in one.
+        sources = chosen.choice((["part-0", "part-1", "none"], list(sizes)))
+        copied = [
+            (place, chosen.choice(sources)) for place in sorted(chosen.sample(range(1, 9), 3))
+        ]
         how = {"IfNoneMatch": "*"} if chosen.random() < 0.5 else {}
         aborts = chosen.random() < 0.2
         told = []
@@ -133,7 +156,9 @@ def test_objects_are_joined_as_moto_does(moto, calls, monkeypatch):
             etags = {}
             for place, source in copied:
                 whole = {"Bucket": BUCKET, "Key": source}
-                found = outcome(lambda: one.upload_part_copy(**upload, PartNumber=place, CopySource=whole))  # noqa: B023
+                found = outcome(
+                    lambda: one.upload_part_copy(**upload, PartNumber=place, CopySource=whole)
+                )
                 etags[place] = (
                     found["CopyPartResult"]["ETag"] if isinstance(found, dict) else "NoSuchKey"
                 )  # moto: "404"
@@ -143,7 +168,9 @@ def test_objects_are_joined_as_moto_does(moto, calls, monkeypatch):
                 one.abort_multipart_upload(**upload)
                 ended = outcome(lambda: one.list_parts(**upload))  # noqa: B023
             else:
-                ended = outcome(lambda: one.complete_multipart_upload(**upload, MultipartUpload=parts, **how))  # noqa: B023
+                ended = outcome(
+                    lambda: one.complete_multipart_upload(**upload, MultipartUpload=parts, **how)
+                )
             kept = outcome(lambda: one.head_object(Bucket=BUCKET, Key=key))  # noqa: B023
             told.append(
                 (
@@ -155,16 +182,22 @@ def test_objects_are_joined_as_moto_does(moto, calls, monkeypatch):
             )
         assert told[0] == told[1], (number, copied, how, aborts)
         outcomes[told[0][2] if "-" not in told[0][2] else "joined"] += 1
-    assert outcomes.keys() >= {"joined", "EntityTooSmall", "NoSuchUpload", "PreconditionFailed", "InvalidPart"}
+    assert outcomes.keys() >= {
+        "joined",
+        "EntityTooSmall",
+        "NoSuchUpload",
+        "PreconditionFailed",
+        "InvalidPart",
+    }
 
 
 def test_event_bus_answers_as_moto_does(moto, calls):
     entry = {"Source": "dropbatch", "DetailType": "job", "Detail": "{}"}
     answers = [one.put_events(Entries=[entry]) for one in (moto.events, Events(calls))]
 
-    assert [(one["FailedEntryCount"], [list(each) for each in one["Entries"]]) for one in answers] == [
-        (0, [["EventId"]])
-    ] * 2
+    assert [
+        (one["FailedEntryCount"], [list(each) for each in one["Entries"]]) for one in answers
+    ] == [(0, [["EventId"]])] * 2
 
 
 def test_reports_are_answered_as_moto_does(moto, calls):
@@ -173,8 +206,16 @@ def test_reports_are_answered_as_moto_does(moto, calls):
     ours.wait("token")
     answers = []
     for one in (moto.stepfunctions, ours):
-        told = [one.send_task_heartbeat(taskToken="token"), one.send_task_success(taskToken="token", output="{}")]
-        answers.append([{name: value for name, value in each.items() if name != "ResponseMetadata"} for each in told])
+        told = [
+            one.send_task_heartbeat(taskToken="token"),
+            one.send_task_success(taskToken="token", output="{}"),
+        ]
+        answers.append(
+            [
+                {name: value for name, value in each.items() if name != "ResponseMetadata"}
+                for each in told
+            ]
+        )
     assert answers == [[{}, {}]] * 2
 
 
@@ -185,7 +226,11 @@ def test_task_takes_one_report(calls):
     ours.send_task_failure(taskToken="told", error="e", cause="{}")
     calls.kernel.now += 6.0
 
-    for token, code in (("told", "TaskTimedOut"), ("late", "TaskTimedOut"), ("unknown", "InvalidToken")):
+    for token, code in (
+        ("told", "TaskTimedOut"),
+        ("late", "TaskTimedOut"),
+        ("unknown", "InvalidToken"),
+    ):
         assert outcome(lambda: ours.send_task_success(taskToken=token, output="{}")) == code  # noqa: B023
     assert ours.tasks["told"].report == ("send_task_failure", {"error": "e", "cause": "{}"})
 

@@ -1,1 +1,4 @@
-"""Simulated worlds of a stack with several API tokens: what happens to them, and what must hold of each."""
+"""Simulated worlds of a stack with several API tokens.
+
+What happens to them, and what must hold of each.
+"""

@@ -1,4 +1,6 @@
-"""Laws of each API token: its rate, its own budget, its batches, and that a refused one is asked by probes only.
+"""Laws of each API token.
+
+Its rate, its own budget, its batches, and that a refused one is asked by probes only.
 
 They know what reached the API and what the secret was, and nothing of how the functions choose.
 """
@@ -31,12 +33,18 @@ REFUSED = "a refused token is asked by probes only"
 NUMBER = "a batch says which token submitted it, and nothing that identifies it"
 
 READ_SECONDS = SECRET_SECONDS + 150.0
-"""For so long a call may follow from a value of the secret: a process remembers it, and an invocation has begun with
-it."""
+"""For so long a call may follow from a value of the secret.
+
+A process remembers it, and an invocation has begun with
+it.
+"""
 BEGUN_SECONDS = 150.0
 """Seconds after a token's first refusal in which calls that were permitted before may still be made."""
 PROBE_SECONDS = 50.0
-"""Between two probes of a refused token at least, less what a call may take, and less by how much clocks differ."""
+"""Between two probes of a refused token at least, less what a call may take.
+
+And less by how much clocks differ.
+"""
 
 
 class TokenLaws:
@@ -68,10 +76,17 @@ class TokenLaws:
             self._judge_number(key, new)
         if key == ("CONTROL", "STACK") and not number(new, "held_since"):
             self.refused.clear()  # An operator's `run` ends pauses, so one more call may be made.
-        if life is None or new is None or key[0] != "CONTROL" or number(new, "filled_at") == number(old, "filled_at"):
+        if (
+            life is None
+            or new is None
+            or key[0] != "CONTROL"
+            or number(new, "filled_at") == number(old, "filled_at")
+        ):
             return
         if key[1] == "RATE" or key[1].startswith("RATE#TOKEN#"):
-            self.taken.setdefault(life, set()).add(int(key[1].rpartition("#")[2]) if "#" in key[1] else 1)
+            self.taken.setdefault(life, set()).add(
+                int(key[1].rpartition("#")[2]) if "#" in key[1] else 1
+            )
 
     def _judge_number(self, key: Key, item: Wire) -> None:
         if any(token in str(item) for token in self.places):
@@ -106,7 +121,9 @@ class TokenLaws:
         The first number's calls may find the token of a line that has just come.
         """
         secrets = in_use(self.world, READ_SECONDS)
-        places = {place for lines in secrets for place, one in enumerate(lines, 1) if one[0] == token}
+        places = {
+            place for lines in secrets for place, one in enumerate(lines, 1) if one[0] == token
+        }
         return places | {1} if self._has_changed else places
 
     @property
@@ -121,22 +138,36 @@ class TokenLaws:
             self.laws.broken(OWN, f"{life.name}: {token}, from {self.taken.get(life)}")
 
     def _judge_poll(self, request_id: str, token: str, account: str) -> None:
-        """Judge a poll by where its batch was submitted, and by every value that the secret had of late."""
+        """Judge a poll by where its batch was submitted.
+
+        And by every value that the secret had of late.
+        """
         if request_id not in self.owner:
             return  # Of another stack, or of a batch whose reply was lost.
         _, submitted_to, numbers = self.owner[request_id]
         able = {
-            _able(lines, submitted_to, one) for lines in in_use(self.world, READ_SECONDS) for one in numbers if lines
+            _able(lines, submitted_to, one)
+            for lines in in_use(self.world, READ_SECONDS)
+            for one in numbers
+            if lines
         }
-        # An orphan is polled to find out whose it is, by who looks for its own, even while another finds that out.
+        # An orphan is polled to find out whose it is, by who looks for its own, even while another
+        # finds that out.
         is_orphan = request_id not in self.known or any(
-            sk.endswith(request_id) for pk, sk in self.world.dynamodb.items if pk.startswith("ORPHANS#")
+            sk.endswith(request_id)
+            for pk, sk in self.world.dynamodb.items
+            if pk.startswith("ORPHANS#")
         )
         if account != submitted_to or (token not in able and not is_orphan):
-            self.laws.broken(BATCH, f"{request_id}: {token} at {account}, not {sorted(able)} at {submitted_to}")
+            self.laws.broken(
+                BATCH, f"{request_id}: {token} at {account}, not {sorted(able)} at {submitted_to}"
+            )
 
     def _judge_refused(self, token: str, account: str, reply: Reply) -> None:
-        """Judge how often a token is used that is refused; for another account it is another pause."""
+        """Judge how often a token is used that is refused.
+
+        For another account it is another pause.
+        """
         asks, now = f"{token} {account}", self.world.kernel.now
         is_refused = reply.status in {401, 403} and token not in self.world.api.behaviour.tokens
         if not is_refused or self._has_changed:
@@ -149,10 +180,15 @@ class TokenLaws:
             self.laws.broken(REFUSED, f"{asks}: {now - times[-2]:.0f} s after the last call")
 
     def judge_rates(self) -> None:
-        """Judge each token's calls; one that was moved in the secret may have had the budget of each of its places."""
+        """Judge each token's calls.
+
+        One that was moved in the secret may have had the budget of each of its places.
+        """
         calls = self.world.calls_per_minute
         for token, times in self.times.items():
-            most = min(5 * calls + max(1, calls // 2) + 1, CALLS_IN_FIVE_MINUTES) * max(len(self.places[token]), 1)
+            most = min(5 * calls + max(1, calls // 2) + 1, CALLS_IN_FIVE_MINUTES) * max(
+                len(self.places[token]), 1
+            )
             for before, at in zip(times, times[most:], strict=False):
                 if at - before < FIVE_MINUTES:
                     self.laws.broken(RATE, f"{token}: over {most} by {at - self.world.began:.0f} s")
@@ -160,14 +196,20 @@ class TokenLaws:
 
 
 def _able(lines: list[tuple[str, str]], account: str, place: int) -> str:
-    """The token that may poll what the token at a place has submitted to an account, when the secret is so."""
+    """The token that may poll what the token at a place has submitted to an account.
+
+    When the secret is so.
+    """
     if place <= len(lines) and lines[place - 1][1] == account:
         return lines[place - 1][0]
     return next((token for token, of in lines if of == account), lines[0][0])
 
 
 def _id_in(reply: Reply) -> str:
-    """The id that a submit was accepted under; empty if it was not, or if the reply does not say."""
+    """The id that a submit was accepted under.
+
+    Empty if it was not, or if the reply does not say.
+    """
     try:
         result = json.loads(reply.body)["result"]
     except (ValueError, KeyError, TypeError):

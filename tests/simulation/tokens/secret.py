@@ -1,4 +1,7 @@
-"""What happens to the API tokens of a world: drawn from its seed, as data that can be printed and made smaller."""
+"""What happens to the API tokens of a world.
+
+Drawn from its seed, as data that can be printed and made smaller.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,10 @@ OTHER = "f" * 32
 """The second account that a token may be for."""
 GOOD = (TOKEN, "second-token", "third-token", "fourth-token")
 OTHERS = frozenset({"of-other", "new-of-other"})
-"""Tokens that may use the other account, and no other; all others may use the stack's account only."""
+"""Tokens that may use the other account, and no other.
+
+All others may use the stack's account only.
+"""
 SOON = (0.5, 20.0, 300.0)
 
 
@@ -52,7 +58,9 @@ def happen(world: World, change: Change) -> None:
 
 
 def draw_changes(seed: int, *, one_account: bool) -> list[Change]:
-    """What happens to the tokens of a seed's world; drawn apart, so that everything else of its plan stays as it was.
+    """What happens to the tokens of a seed's world.
+
+    Drawn apart, so that everything else of its plan stays as it was.
 
     In the end every token of the first lines, or what replaced it, is good again.
 
@@ -73,10 +81,23 @@ def draw_changes(seed: int, *, one_account: bool) -> list[Change]:
     old = lines[place]
     text = old.partition(" ")[0]
     new = f"new-of-other {OTHER}" if " " in old else "fourth-token"
-    without, rotated = (*lines[:place], *lines[place + 1 :]), (*lines[:place], new, *lines[place + 1 :])
+    without, rotated = (
+        (*lines[:place], *lines[place + 1 :]),
+        (*lines[:place], new, *lines[place + 1 :]),
+    )
     later = at + random.choice((60.0, 700.0, 4_000.0))
     good = Change(later, tuple(lines))
-    match random.choice(("refused", "refused and replaced", "rotated", "removed", "reordered", "added", "all but one")):
+    match random.choice(
+        (
+            "refused",
+            "refused and replaced",
+            "rotated",
+            "removed",
+            "reordered",
+            "added",
+            "all but one",
+        )
+    ):
         case "refused":
             return [first, Change(at, first.lines, (text,)), good]
         case "refused and replaced":
@@ -91,13 +112,23 @@ def draw_changes(seed: int, *, one_account: bool) -> list[Change]:
             return [first, Change(at, (*lines, "fourth-token"))]
         case _:
             texts = [one.partition(" ")[0] for one in lines]
-            return [first, Change(at, first.lines, tuple(one for one in texts if one != text)), good]
+            return [
+                first,
+                Change(at, first.lines, tuple(one for one in texts if one != text)),
+                good,
+            ]
 
 
 def in_use(world: World, seconds: float) -> Iterator[list[tuple[str, str]]]:
-    """What a process may have read of the secret that remembers it for so long: each time, tokens and accounts."""
+    """What a process may have read of the secret that remembers it for so long.
+
+    Each time, tokens and accounts.
+    """
     since = world.kernel.now - seconds
     for place, (at, value) in enumerate(world.secrets):
         until = world.secrets[place + 1][0] if place + 1 < len(world.secrets) else world.kernel.now
         if until >= since and at <= world.kernel.now:
-            yield [(one.partition(" ")[0], one.partition(" ")[2] or ACCOUNT) for one in value.split("\n")]
+            yield [
+                (one.partition(" ")[0], one.partition(" ")[2] or ACCOUNT)
+                for one in value.split("\n")
+            ]

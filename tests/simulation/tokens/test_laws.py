@@ -25,7 +25,9 @@ PLAN = Plan(
 """Three tokens, the last one of another account, which are all good."""
 REFUSAL = replace(PLAN, acts=(*PLAN.acts, Change(60.0, THREE, (GOOD[1],)), Change(6_000.0, THREE)))
 RUN = replace(REFUSAL, acts=(*REFUSAL.acts, Command(690.0, "", "run")))
-MOVED = replace(PLAN, latency=2_000.0, acts=(*PLAN.acts, Change(60.0, (THREE[2], THREE[0], THREE[1]))))
+MOVED = replace(
+    PLAN, latency=2_000.0, acts=(*PLAN.acts, Change(60.0, (THREE[2], THREE[0], THREE[1])))
+)
 """The answers come after every process has read the secret again."""
 
 

@@ -1,4 +1,7 @@
-"""Laws of what was paid: no answer that the API still has is given up, and what was accepted has a cost."""
+"""Laws of what was paid.
+
+No answer that the API still has is given up, and what was accepted has a cost.
+"""
 
 from __future__ import annotations
 
@@ -25,18 +28,26 @@ LOST = unfinished_polls.LOST.message
 CLOCKS_SECONDS = 60.0
 """Seconds by which clocks may differ."""
 FAILED_SECONDS = 900.0
-"""Seconds after which a failure is believed that may be the API's own, or an id that is not known."""
+"""Seconds after which a failure is believed that may be the API's own.
+
+Or an id that is not known.
+"""
 PROBE_SECONDS = 3_600.0
 """Seconds within which one batch of a model may be submitted again although the API knows its id."""
 
 
-def judge_given_up(laws: Laws, upload: Upload, lines: Sequence[dict[str, Any]], records: Sequence[Any]) -> None:
+def judge_given_up(
+    laws: Laws, upload: Upload, lines: Sequence[dict[str, Any]], records: Sequence[Any]
+) -> None:
     """Judge that the API would not answer now what ended without an answer from it."""
     missing = [
         record
         for line, record in zip(lines, records, strict=True)
         if not line["success"]
-        and (line["error"]["code"] == "missing_response" or line["error"]["message"] in {LOST, NO_REASON})
+        and (
+            line["error"]["code"] == "missing_response"
+            or line["error"]["message"] in {LOST, NO_REASON}
+        )
     ]
     for record in missing:
         for item in _batches(laws, upload) if record is not None else ():
@@ -59,20 +70,30 @@ def judge_division(laws: Laws, key: Key, old: dict[str, Any], new: dict[str, Any
     )
     if is_late or has_failed:
         return
-    ids = {one["request_id"]["S"] for one in submissions(old) if number(one, "round") == number(old, "round")}
+    ids = {
+        one["request_id"]["S"]
+        for one in submissions(old)
+        if number(one, "round") == number(old, "round")
+    }
     for one in laws.world.billed:
         if one["request_id"] in ids and not one["failed"]:
             laws.broken(RUNS, f"{key}: {one['request_id']}")
 
 
 def judge_cost(laws: Laws, upload: Upload, manifest: dict[str, Any]) -> None:
-    """Judge that accepted batches for which the API never gave an answer are estimated, if the model has a price."""
+    """Judge that accepted batches for which the API never gave an answer are estimated.
+
+    If the model has a price.
+    """
     if (cost := manifest["cost"]) is None:
         return
     unanswered = {
-        one["request_id"] for one in laws.world.billed if not (one["answers"] or one["failed"] or one["inline"])
+        one["request_id"]
+        for one in laws.world.billed
+        if not (one["answers"] or one["failed"] or one["inline"])
     }
-    # A failure that was believed after several polls counts as one: for all that anybody knows, it cost nothing.
+    # A failure that was believed after several polls counts as one: for all that anybody knows, it
+    # cost nothing.
     done = [
         item
         for item in _batches(laws, upload)
@@ -94,7 +115,11 @@ class Probes:
         laws.world.dynamodb.watchers.append(self._judge)
 
     def _judge(self, key: Key, old: dict[str, Any] | None, new: dict[str, Any] | None) -> None:
-        if not old or not new or (old.get("state"), new.get("state")) != ({"S": "queued"}, {"S": "ready"}):
+        if (
+            not old
+            or not new
+            or (old.get("state"), new.get("state")) != ({"S": "queued"}, {"S": "ready"})
+        ):
             return
         world, now = self.laws.world, self.laws.world.kernel.now
         if (
@@ -106,7 +131,9 @@ class Probes:
             return
         latest = submissions(old)[-1]
         hours = float(os.environ["BATCH_DEADLINE_HOURS"])
-        is_late = now - float(latest["at"]["N"]) - number(old, "paused") > 3_600 * hours - CLOCKS_SECONDS
+        is_late = (
+            now - float(latest["at"]["N"]) - number(old, "paused") > 3_600 * hours - CLOCKS_SECONDS
+        )
         if is_late or not world.api.would_answer(latest["request_id"]["S"], None):
             return
         model = world.dynamodb.items[key[0], "META"]["plan"]["M"]["model"]["S"]

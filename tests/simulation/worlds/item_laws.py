@@ -1,7 +1,9 @@
-"""Laws of each item and each call: no update is lost, no item contradicts itself, each call is permitted.
+"""Laws of each item and each call.
 
-They need no knowledge of what a transition is for: only what each invocation has read of an item before it writes it,
-and what the documents promise of every item, permit and wait.
+No update is lost, no item contradicts itself, each call is permitted.
+
+They need no knowledge of what a transition is for: only what each invocation has read of an item
+before it writes it, and what the documents promise of every item, permit and wait.
 """
 
 from __future__ import annotations
@@ -63,23 +65,35 @@ TIMES = frozenset(
         ),
     }
 )
-"""Attributes that say when an item is looked at, and what was told of it: two may set them, and the last one counts."""
+"""Attributes that say when an item is looked at, and what was told of it.
+
+Two may set them, and the last one counts.
+"""
 ATOMIC = frozenset({"filled_at", "hold_until", "told_at"})
 """What is increased by a write, whatever it is, or written only where it is not there."""
 UNREAD = ("RATE#TIMES", "RATE#OUTSTANDING", "RATE#ISOLATION", "STACK", "LOST#", "EVENTS#")
-"""Control items whose writers replace them without having read them, as the modules of `shared.pacing` and
-`shared.events` explain."""
+"""Control items whose writers replace them without having read them.
+
+As the modules of `shared.pacing` and
+`shared.events` explain.
+"""
 GROWING = {"attempt": 1, "round": 1, "polls": 1, "unknowable": 1, "doubtful": 1, "claims": 1}
 """Counts of a batch, and by how much one write may increase each; none but claims ever falls."""
-LEASED = frozenset({"state", "output", "errors", "retry", "batches", "sums", "sweep", "lease_until"})
+LEASED = frozenset(
+    {"state", "output", "errors", "retry", "batches", "sums", "sweep", "lease_until"}
+)
 """What only the invocation changes that has a job's lease, once its upload is read."""
 LEASED_WHILE = {
     ("splitting", "splitting"): frozenset({"lease_until"}),
     **{("splitting", state): frozenset[str]() for state in ("in_progress", *FINAL)},
     **{("finalizing", state): frozenset[str]() for state in FINAL},
 }
-"""The same by the states before and after a write, where it is less: whoever has read an upload to its end, or written
-all files of a job, may say so after its lease, too; of another one that does, the write comes too late."""
+"""The same by the states before and after a write, where it is less.
+
+Whoever has read an upload to its end, or written
+all files of a job, may say so after its lease, too; of another one that does, the write comes too
+late.
+"""
 CONDITIONS = frozenset({"attempt", "round"})
 """Counts that writes name as a condition too."""
 ONCE = ("total", "error", "ended_at")
@@ -89,20 +103,29 @@ BROUGHT = ("state", "part", "first_id", "requests")
 MOST_WRITES, WITHIN_SECONDS = 40, 60.0
 """No batch is written more often within so many seconds."""
 WRITES_WHILE_BEHIND = 3
-"""More such writes for each second that a clock is behind: what it puts off is due at once to all others."""
+"""More such writes for each second that a clock is behind.
+
+What it puts off is due at once to all others.
+"""
 MAX_HOLD_SECONDS = 900.0
 """Longest wait after a refusal for too many calls, and of a model without capacity."""
 MAX_PROBE_SECONDS = 1_800.0
 """Longest time between a pause's beginning and its probe."""
 REREAD_SECONDS = SECRET_SECONDS + 150.0
-"""After a change of the secret, for so long a call may be refused with the old token and made again."""
+"""After a change of the secret.
+
+For so long a call may be refused with the old token and made again.
+"""
 MIN_WAIT_SECONDS = 7.0
 """Shortest such wait."""
 DAY = 86_400
 
 
 class ItemLaws:
-    """Judges each write by what its invocation had read, and each call by the permit that it had."""
+    """Judges each write by what its invocation had read.
+
+    And each call by the permit that it had.
+    """
 
     def __init__(self, laws: Laws) -> None:
         """Watch the table and the calls of a world."""
@@ -118,13 +141,18 @@ class ItemLaws:
         self.interval = -(-60_000 // calls)
         if not self.world.is_through_worker:
             self.interval = max(self.interval, -(-300_000 // (CALLS_IN_FIVE_MINUTES - self.burst)))
-        """The rate budget's two numbers, written once more: if the product counts otherwise, laws are broken."""
+        """The rate budget's two numbers, written once more.
+
+        If the product counts otherwise, laws are broken.
+        """
         self.holders: dict[Key, Life] = {}
         """Who holds the lease of each job, and of each batch that is being submitted."""
         self.claimed: dict[Key, Life] = {}
         """Who has claimed each batch last to isolate its bad records."""
         self._written: dict[Key, deque[float]] = {}
-        self._most_writes = MOST_WRITES + int(WRITES_WHILE_BEHIND * self.world.calls.awkward.clock_behind_seconds)
+        self._most_writes = MOST_WRITES + int(
+            WRITES_WHILE_BEHIND * self.world.calls.awkward.clock_behind_seconds
+        )
         self._moments: WeakKeyDictionary[Life, int] = WeakKeyDictionary()
         before = self.world.calls.before
 
@@ -195,17 +223,26 @@ class ItemLaws:
         if lost == {"ending"} and old["ending"]["M"]["code"] == new["ending"]["M"]["code"]:
             return  # Two end it alike, and versions differ in how they write it.
         if lost:
-            self.laws.broken("no update is lost", f"{key}: {sorted(lost)}, read before another invocation wrote them")
+            self.laws.broken(
+                "no update is lost",
+                f"{key}: {sorted(lost)}, read before another invocation wrote them",
+            )
 
     def _judge_failure(self, life: Life, key: Key, old: Wire, new: Wire) -> None:
         """Judge that a failed message counts as a claim only of what waits to be begun."""
-        if not life.name.startswith("Submit") or number(new, "claims") < number(old, "claims") or "looking" in new:
+        if (
+            not life.name.startswith("Submit")
+            or number(new, "claims") < number(old, "claims")
+            or "looking" in new
+        ):
             return
         begun = "splitting" if key[1] == "META" else "ready"
         if old["state"]["S"] != begun or number(old, "lease_until") > self.world.kernel.now:
-            self.laws.broken("a failure is counted for what waits only", f"{key}: {old['state']['S']}")
+            self.laws.broken(
+                "a failure is counted for what waits only", f"{key}: {old['state']['S']}"
+            )
 
-    # ── jobs and batches ─────────────────────────────────────────────────────────────────────────────────────────
+    # ── jobs and batches ──────────────────────────────────────────────────────────────────────────
 
     def _judge_job(self, life: Life, key: Key, old: Wire | None, new: Wire) -> None:
         is_leased = number(old, "lease_until") > self.world.kernel.now
@@ -213,7 +250,8 @@ class ItemLaws:
         touched = LEASED_WHILE.get(moved, LEASED) & changed(old or {}, new)
         if is_leased and touched and self.holders.get(key, life) is not life:
             self.laws.broken("only who has the lease changes a job", f"{key}: {sorted(touched)}")
-        goes_on = self.holders.get(key) is life  # Who has read on prolongs its lease, even one that has run out.
+        # Who has read on prolongs its lease, even one that has run out.
+        goes_on = self.holders.get(key) is life
         if number(new, "lease_until") != number(old, "lease_until"):
             self.holders[key] = life
         now, read = self.world.kernel.now, self._own().get(key) or self.seen[life].get(key)
@@ -224,7 +262,9 @@ class ItemLaws:
             self.laws.broken("each claim counts", f"{key}: its cleanup")
         for name in ONCE:
             if old and name in old and old[name] != new.get(name):
-                self.laws.broken("what a job knows stays", f"{key}: {name} {old[name]}, {new.get(name)}")
+                self.laws.broken(
+                    "what a job knows stays", f"{key}: {name} {old[name]}, {new.get(name)}"
+                )
         if old and number(new, "fraction") < number(old, "fraction"):
             self.laws.broken("fraction_done never falls", f"{key}")
         if old and _lines(new) < _lines(old):
@@ -235,10 +275,14 @@ class ItemLaws:
         is_divided, is_ending = number(new, "pieces") > 0, "ending" in new
         if state == "submitting" and (is_divided or is_ending or "isolating" in new):
             self.laws.broken("what is ended or split is not submitted", f"{key}")
-        if is_divided and (is_ending or "part" in new or (submissions(new) and was == "submitting")):
+        if is_divided and (
+            is_ending or "part" in new or (submissions(new) and was == "submitting")
+        ):
             self.laws.broken("a batch is split or ended, not both", f"{key}: {state}")
         if state == "divided" and not is_divided:
-            self.laws.broken("a batch is split or ended, not both", f"{key}: {state} without pieces")
+            self.laws.broken(
+                "a batch is split or ended, not both", f"{key}: {state} without pieces"
+            )
         if old is not None:
             if was == "done" and any(old.get(name) != new.get(name) for name in BROUGHT):
                 self.laws.broken("what a batch has brought stays", f"{key}")
@@ -252,19 +296,28 @@ class ItemLaws:
             and number(old, "fence") > self.world.kernel.now
             and self.holders[key] is not life
             and "looking" not in (old or {})  # Its POST is over.
-            and number(new, "found") == number(old, "found")  # Its answer was found, before its POST was over.
+            # Its answer was found, before its POST was over.
+            and number(new, "found") == number(old, "found")
         ):
-            self.laws.broken("nobody else tries a batch before its submit lease ends", f"{key}: to {state}")
+            self.laws.broken(
+                "nobody else tries a batch before its submit lease ends", f"{key}: to {state}"
+            )
         if old is not None:
             self._judge_wait_of(life, key, old, new)
         times = self._written.setdefault(key, deque(maxlen=self._most_writes))
         times.append(self.world.kernel.now)
         if len(times) == self._most_writes and times[-1] - times[0] < WITHIN_SECONDS:
-            self.laws.broken("no batch is written without end", f"{key}: {self._most_writes} times within a minute")
+            self.laws.broken(
+                "no batch is written without end",
+                f"{key}: {self._most_writes} times within a minute",
+            )
             times.clear()
 
     def _judge_polled(self, life: Life, key: Key, old: Wire, new: Wire) -> None:
-        """Judge that a batch with an id, whose answer may come, is polled as long as it may not be submitted again."""
+        """Judge that a batch with an id, whose answer may come.
+
+        Is polled as long as it may not be submitted again.
+        """
         law, was = "what has an id is polled while it may not be submitted", old["state"]["S"]
         is_ended = "ending" in new or "isolating" in new
         if is_ended or new["state"]["S"] != "ready" or number(new, "round") != number(old, "round"):
@@ -278,17 +331,38 @@ class ItemLaws:
             self.laws.broken(law, f"{key}: it was refused")
 
     def _judge_wait_of(self, life: Life, key: Key, old: Wire, new: Wire) -> None:
-        """Judge that the clock of a batch stands still as long as its job is paused, and that its isolation counts."""
+        """Judge that the clock of a batch stands still as long as its job is paused.
+
+        And that its isolation counts.
+        """
         moved = number(new, "due_at") - number(old, "due_at")
         if number(new, "paused") < 0:
-            self.laws.broken("a paused clock stands still", f"{key}: paused {number(new, 'paused'):g} s")
-        is_moved = number(new, "due_at") > 0 and old.get("held") != new.get("held") and old["state"] == new["state"]
+            self.laws.broken(
+                "a paused clock stands still", f"{key}: paused {number(new, 'paused'):g} s"
+            )
+        is_moved = (
+            number(new, "due_at") > 0
+            and old.get("held") != new.get("held")
+            and old["state"] == new["state"]
+        )
         accepted = [number(one, "at") for one in submissions(new)][-1:]
-        waits = number(new, "due_at") - max([number(new, "ready_at") or number(new, "created_at"), *accepted])
-        if is_moved and abs(number(new, "paused") - max(min(number(old, "paused") + moved, waits), 0.0)) > 1:
+        waits = number(new, "due_at") - max(
+            [number(new, "ready_at") or number(new, "created_at"), *accepted]
+        )
+        if (
+            is_moved
+            and abs(number(new, "paused") - max(min(number(old, "paused") + moved, waits), 0.0)) > 1
+        ):
             self.laws.broken("a paused clock stands still", f"{key}: moved by {moved:g} s")
-        if "isolating" in old and old["state"] == new["state"] and "claims" in self.world.dynamodb.named and moved > 0:
-            is_counted = self.claimed.get(key) is life or number(new, "claims") > number(old, "claims")
+        if (
+            "isolating" in old
+            and old["state"] == new["state"]
+            and "claims" in self.world.dynamodb.named
+            and moved > 0
+        ):
+            is_counted = self.claimed.get(key) is life or number(new, "claims") > number(
+                old, "claims"
+            )
             if number(old, "due_at") <= self.world.kernel.now and not is_counted:
                 self.laws.broken("each claim counts", f"{key}: its isolation")
             self.claimed[key] = life
@@ -296,7 +370,8 @@ class ItemLaws:
     def _judge_counts(self, key: Key, seen: Wire, old: Wire, new: Wire) -> None:
         for name, most in GROWING.items():
             more = number(new, name) - number(old, name)
-            if name == "claims":  # A submit counts from the claims that it read; a wait may have reset them since.
+            # A submit counts from the claims that it read; a wait may have reset them since.
+            if name == "claims":
                 more = min(more, number(new, name) - number(seen, name))
             if more > most or (more < 0 and name != "claims"):
                 self.laws.broken("counts of a batch grow by one", f"{key}: {name} by {more:g}")
@@ -307,7 +382,7 @@ class ItemLaws:
         if claimed and number(new, "claims") <= number(seen, "claims"):
             self.laws.broken("each claim counts", f"{key}")
 
-    # ── permits ──────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── permits ───────────────────────────────────────────────────────────────────────────────────
 
     def _judge_permit(self, life: Life, key: Key) -> None:
         """Judge that a submit followed the control items that its invocation has read."""
@@ -317,11 +392,20 @@ class ItemLaws:
         }
         for reason in self._waiting(life, key):
             if not reason.startswith("RATE"):  # Judged when the token is taken.
-                self.laws.broken(laws.get(reason, "no call is made in a pause but its probe"), f"{key}: {reason}")
+                self.laws.broken(
+                    laws.get(reason, "no call is made in a pause but its probe"), f"{key}: {reason}"
+                )
 
     def _waiting(self, life: Life, key: Key) -> Iterator[str]:
-        """Why a batch may not be submitted now, as the control items say that an invocation has read."""
-        now, seen, probes = self.world.kernel.now, self.seen.get(life, {}), self.probes.get(life, set())
+        """Why a batch may not be submitted now.
+
+        As the control items say that an invocation has read.
+        """
+        now, seen, probes = (
+            self.world.kernel.now,
+            self.seen.get(life, {}),
+            self.probes.get(life, set()),
+        )
         for name in self._waits(seen, key):
             item = seen.get(("CONTROL", name), {})
             until = number(item, "until") or float("inf")
@@ -329,7 +413,9 @@ class ItemLaws:
                 yield name
         if number(seen.get(("CONTROL", "STACK")), "held_since"):
             yield "STACK"
-        if self._model(seen, key) in seen.get(("CONTROL", "RATE#OUTSTANDING"), {}).get("full_models", {}).get("SS", ()):
+        if self._model(seen, key) in seen.get(("CONTROL", "RATE#OUTSTANDING"), {}).get(
+            "full_models", {}
+        ).get("SS", ()):
             yield "OUTSTANDING"
         if number(seen.get(("CONTROL", rate_sk(self._sender(key)))), "hold_until") > now:
             yield "RATE"
@@ -357,15 +443,23 @@ class ItemLaws:
     def pause_of(self, job: Wire) -> str:
         """Sort key of the pause of a job's account."""
         account = str(job["plan"]["M"].get("account", {}).get("S", ""))
-        return pause_sk(Sender(account="" if account == os.environ["CLOUDFLARE_ACCOUNT_ID"] else account))
+        return pause_sk(
+            Sender(account="" if account == os.environ["CLOUDFLARE_ACCOUNT_ID"] else account)
+        )
 
     def _judge_call(self, life: Life) -> None:
-        """Judge that an invocation has taken a token for each call; a call has two moments, its begin and its end."""
+        """Judge that an invocation has taken a token for each call.
+
+        A call has two moments, its begin and its end.
+        """
         moments = self._moments[life] = self._moments.get(life, 0) + 1
         changed_at = self.world.secrets[-1][0] if len(self.world.secrets) > 1 else -inf
-        is_repeated = self.world.kernel.now - changed_at < REREAD_SECONDS  # With what the secret holds now.
+        # With what the secret holds now.
+        is_repeated = self.world.kernel.now - changed_at < REREAD_SECONDS
         if moments > 2 * self.tokens.get(life, 0) * (1 + is_repeated):
-            self.laws.broken("each call of the API has its token", f"{life.name}: {(moments + 1) // 2} calls")
+            self.laws.broken(
+                "each call of the API has its token", f"{life.name}: {(moments + 1) // 2} calls"
+            )
 
     def _judge_control(self, life: Life, name: str, old: Wire | None, new: Wire | None) -> None:
         now = self.world.kernel.now
@@ -390,15 +484,21 @@ class ItemLaws:
     def _judge_wait(self, name: str, new: Wire, moment: str, latest: float) -> None:
         lasts = number(new, moment) - number(new, "since")
         if number(new, moment) > latest or lasts < MIN_WAIT_SECONDS:
-            self.laws.broken("every wait is bounded", f"{name}: {moment} {lasts:g} s after its beginning")
+            self.laws.broken(
+                "every wait is bounded", f"{name}: {moment} {lasts:g} s after its beginning"
+            )
 
     def _judge_rate(self, life: Life, name: str, old: Wire | None, new: Wire) -> None:
         now = self.world.kernel.now
         if number(new, "hold_until") > now + MAX_HOLD_SECONDS:
-            self.laws.broken("every wait is bounded", f"RATE: hold_until {number(new, 'hold_until') - now:g}")
+            self.laws.broken(
+                "every wait is bounded", f"RATE: hold_until {number(new, 'hold_until') - now:g}"
+            )
         soonest = now + MIN_WAIT_SECONDS - self.world.calls.awkward.clock_behind_seconds
         if number(old, "hold_until") < number(new, "hold_until") < soonest:
-            self.laws.broken("every wait is bounded", f"RATE: hold_until {number(new, 'hold_until') - now:g}")
+            self.laws.broken(
+                "every wait is bounded", f"RATE: hold_until {number(new, 'hold_until') - now:g}"
+            )
         if number(new, "hold_until") < number(old, "hold_until"):
             self.laws.broken("the longest wait counts", "RATE: hold_until")
         if number(new, "hold_until") != number(old, "hold_until"):
@@ -407,19 +507,29 @@ class ItemLaws:
                 self.laws.broken(law, f"RATE: {new}")
         if (filled := number(new, "filled_at")) == number(old, "filled_at"):
             return
-        before = number(old, "filled_at")  # Of a full bucket nobody else knows from when on the tokens count.
+        # Of a full bucket nobody else knows from when on the tokens count.
+        before = number(old, "filled_at")
         taken = round((filled - before) / self.interval) if before > 1000 * now else self.burst
         self.tokens[life] = self.tokens.get(life, 0) + taken
         if filled > 1000 * now + self.burst * self.interval:
-            self.laws.broken("no more tokens are taken than the bucket holds", f"{filled - 1000 * now:g} ms")
+            self.laws.broken(
+                "no more tokens are taken than the bucket holds", f"{filled - 1000 * now:g} ms"
+            )
         if number(self.seen.get(life, {}).get(("CONTROL", name)), "hold_until") > now:
             self.laws.broken("no token is taken while calls have to wait", f"{life.name}")
 
 
 def _has_ids(batch: Wire) -> bool:
-    """Whether a batch was accepted in its round under an id that was not given up, and waits for nothing else."""
+    """Whether a batch was accepted in its round under an id that was not given up.
+
+    And waits for nothing else.
+    """
     ids = [one for one in submissions(batch) if number(one, "round") == number(batch, "round")]
-    return "ending" not in batch and "isolating" not in batch and any("given_up" not in one for one in ids)
+    return (
+        "ending" not in batch
+        and "isolating" not in batch
+        and any("given_up" not in one for one in ids)
+    )
 
 
 def _lines(job: Wire) -> float:

@@ -1,7 +1,9 @@
-"""The judges of a simulated world: the laws after each write, and at the end results, bill and promises.
+"""The judges of a simulated world.
 
-Each violation names its law, so that a run can be told by which law it broke. Judges read the world's memory; they make
-no call and change nothing.
+The laws after each write, and at the end results, bill and promises.
+
+Each violation names its law, so that a run can be told by which law it broke. Judges read the
+world's memory; they make no call and change nothing.
 """
 
 from __future__ import annotations
@@ -37,7 +39,10 @@ NEXT_STATES = {
     "done": set(),
     "divided": set(),
 }
-"""What may follow a batch's state; a final item never changes again. docs/architecture.md draws the same."""
+"""What may follow a batch's state; a final item never changes again.
+
+Docs/architecture.md draws the same.
+"""
 NEXT_JOB_STATES = {
     None: {"splitting"},
     "splitting": {"splitting", "in_progress", "completed", "failed"},
@@ -48,16 +53,31 @@ NEXT_JOB_STATES = {
     "cancelled": set(),
 }
 MAX_DUE_SECONDS = 8 * 86_400.0
-"""No open item is due later than this: a held job's batches wait a day at a time, a refused one up to a week."""
+"""No open item is due later than this.
+
+A held job's batches wait a day at a time, a refused one up to a week.
+"""
 CODES = frozenset(
-    {"rejected", "inference_failed", "missing_response", "expired", "submit_unknown", "cancelled", "internal"}
+    {
+        "rejected",
+        "inference_failed",
+        "missing_response",
+        "expired",
+        "submit_unknown",
+        "cancelled",
+        "internal",
+    }
 )
 """Codes with which a good record may end, if faults were injected."""
 FAILED_BY_CODE = frozenset(
-    f"{one} after acceptance" for one in ("failed", "3003", "3006", "3030", "5001", "5004", "5006", "8007")
+    f"{one} after acceptance"
+    for one in ("failed", "3003", "3006", "3030", "5001", "5004", "5006", "8007")
 )
-"""With which an accepted batch may fail: the API's word for it, and the codes that blame the request. The gateway's
-2016, 2017, 2029 and 2030 too, which no world plays on polls."""
+"""With which an accepted batch may fail.
+
+The API's word for it, and the codes that blame the request. The gateway's
+2016, 2017, 2029 and 2030 too, which no world plays on polls.
+"""
 ENDED_RECORDS = ("RecordsSucceeded", "RecordsUnreadable", "RecordsRefused", "RecordsUnanswered")
 CALLS_IN_FIVE_MINUTES = 1_200
 FIVE_MINUTES = 295.0
@@ -93,7 +113,9 @@ class Laws:
         """Note a violation."""
         self.violations.append(Violation(law, detail, self.world.kernel.now))
         if self.events is not None:
-            self.events.append(f"{self.world.kernel.now - self.world.began:10.3f} BROKEN {law}: {detail}")
+            self.events.append(
+                f"{self.world.kernel.now - self.world.began:10.3f} BROKEN {law}: {detail}"
+            )
 
     def judge_write(self, key: Key, old: Item | None, new: Item | None) -> None:
         """Judge one write by what the item was and is."""
@@ -123,19 +145,27 @@ class Laws:
             judge_division(self, key, old, new)
 
     def _judge_given_up(self, key: Key, old: Item, new: Item) -> None:
-        """Judge that a poll makes a batch fail only by the API's word for it, or by a code that blames the request."""
+        """Judge that a poll makes a batch fail only by the API's word for it.
+
+        Or by a code that blames the request.
+        """
         word: Item = new.get("ending", {})
         is_over = "isolating" in new and "isolating" not in old
         if word and word not in (old.get("ending"), old.get("ending_if_unanswered")):
             is_over = is_over or word["M"]["code"]["S"] == "rejected"
         cause = new.get("cause", {}).get("S", "")
         if old["state"]["S"] == "queued" and is_over and cause not in FAILED_BY_CODE:
-            self.broken("no paid answer is given up for a code that says nothing of it", f"{key}: {cause or word}")
+            self.broken(
+                "no paid answer is given up for a code that says nothing of it",
+                f"{key}: {cause or word}",
+            )
 
     def _note(self, key: Key, old: Item, new: Item) -> None:
         if self.events is not None:
             changed = {name: new.get(name) for name in _changed(old, new)}
-            self.events.append(f"{self.world.kernel.now - self.world.began:10.3f} wrote {key}: {changed}"[:400])
+            self.events.append(
+                f"{self.world.kernel.now - self.world.began:10.3f} wrote {key}: {changed}"[:400]
+            )
 
     def _judge_due(self, key: Key, new: Item, *, is_open: bool) -> None:
         has_due = "due_at" in new and "work" in new
@@ -143,7 +173,11 @@ class Laws:
             self.broken("an open item has a due time", f"{key}: {new['state']['S']}")
         if not is_open and not has_due and "ttl" not in new:
             self.broken("a final item ends some day", f"{key}: {new['state']['S']}")
-        if is_open and has_due and float(new["due_at"]["N"]) > self.world.kernel.now + MAX_DUE_SECONDS:
+        if (
+            is_open
+            and has_due
+            and float(new["due_at"]["N"]) > self.world.kernel.now + MAX_DUE_SECONDS
+        ):
             self.broken("an open item is due within days", f"{key}: {new['due_at']['N']}")
 
 
@@ -173,12 +207,15 @@ class Ending:
         self.lines = 0
         """Of all result files that were judged."""
 
-    def judge(self, dropped: list[Dropped], *, may_retry: bool = False, may_count: bool = True) -> None:
+    def judge(
+        self, dropped: list[Dropped], *, may_retry: bool = False, may_count: bool = True
+    ) -> None:
         """Judge each job's results, and the bill of all.
 
         Args:
             dropped: what was dropped.
-            may_retry: whether AWS was too slow or gave no answer, so that messages may fail and come again.
+            may_retry: whether AWS was too slow or gave no answer, so that messages may fail and
+                come again.
             may_count: whether each count has reached the metrics.
         """
         for one in dropped:
@@ -204,18 +241,27 @@ class Ending:
                 self.laws.broken("no message fails", repr(failure)[:300])
         awkward = self.world.calls.awkward
         if awkward.death or awkward.delivered_twice or may_retry:
-            return  # Each of them uses up a message's deliveries; the ledger does what it asked for.
+            # Each of them uses up a message's deliveries; the ledger does what it asked for.
+            return
         for queue in self.world.sqs.queues.values():
             for message in queue.dead:
-                self.laws.broken("no message becomes a dead letter", f"{queue.name}: {message.body[:200]}")
+                self.laws.broken(
+                    "no message becomes a dead letter", f"{queue.name}: {message.body[:200]}"
+                )
 
     def _judge_metrics(self) -> None:
-        """Judge that metrics count each record once; a process that dies may take its count with it."""
+        """Judge that metrics count each record once.
+
+        A process that dies may take its count with it.
+        """
         if any(one.deaths for one in self.world.functions.values()):
             return
         counted = sum(self.world.metrics.get(name, 0) for name in ENDED_RECORDS)
         if counted != self.lines:
-            self.laws.broken("metrics count each record once", f"{counted:.0f} counted, {self.lines} in result files")
+            self.laws.broken(
+                "metrics count each record once",
+                f"{counted:.0f} counted, {self.lines} in result files",
+            )
 
     def judge_results(self, one: Dropped, item: Item) -> None:
         """Judge the results of one job that is over."""
@@ -232,16 +278,23 @@ class Ending:
         if manifest["error"] or not manifest.get("read_to_end", True):
             expected = expected[: len(lines)]
         if [line["id"] for line in lines] != list(range(len(expected))):
-            self.laws.broken("each record has exactly one line, in order", f"{name}: {len(lines)} of {len(expected)}")
+            self.laws.broken(
+                "each record has exactly one line, in order",
+                f"{name}: {len(lines)} of {len(expected)}",
+            )
             return
         for line, record in zip(lines, expected, strict=True):
             if record is None:
                 is_right = not line["success"] and line["error"]["code"] == "invalid_json"
             elif line["success"]:
                 is_right = line["result"] == expected_result(one.model, record)
-                is_right = is_right and line["external_reference"] == record.get("external_reference")
+                is_right = is_right and line["external_reference"] == record.get(
+                    "external_reference"
+                )
             else:
-                is_right = line["error"]["code"] in (CODES if one.may_fail or manifest["error"] else ())
+                is_right = line["error"]["code"] in (
+                    CODES if one.may_fail or manifest["error"] else ()
+                )
             if not is_right:
                 self.laws.broken("each line answers its record", f"{name}: {line}")
                 return
@@ -249,20 +302,36 @@ class Ending:
         judge_given_up(self.laws, one.upload, lines, expected)
         judge_cost(self.laws, one.upload, manifest)
         good = sum(line["success"] for line in lines)
-        if manifest["counts"] != {"total": len(lines), "succeeded": good, "failed": len(lines) - good}:
+        if manifest["counts"] != {
+            "total": len(lines),
+            "succeeded": good,
+            "failed": len(lines) - good,
+        }:
             self.laws.broken("the manifest counts its lines", f"{name}: {manifest['counts']}")
         if item["state"]["S"] != manifest["state"]:
-            self.laws.broken("ledger and manifest agree", f"{name}: {item['state']['S']}, {manifest['state']}")
+            self.laws.broken(
+                "ledger and manifest agree", f"{name}: {item['state']['S']}, {manifest['state']}"
+            )
 
     def _judge_uncertain(self, one: Dropped, manifest: dict[str, Any]) -> None:
-        """Judge that a manifest counts each submit that may have been billed, those of batches that were split too."""
+        """Judge that a manifest counts each submit that may have been billed.
+
+        Those of batches that were split too.
+        """
         if manifest["error"]:
             return
-        items = [item for key, item in self.world.dynamodb.items.items() if key[0] == f"JOB#{one.upload.job_id}"]
+        items = [
+            item
+            for key, item in self.world.dynamodb.items.items()
+            if key[0] == f"JOB#{one.upload.job_id}"
+        ]
         for name in ("unknowable", "doubtful"):
             counted = sum(int(number(item, name)) for item in items)
             if manifest[f"{name}_submits"] != counted:
-                told = f"{one.upload.key}: {manifest[f'{name}_submits']} {name}, {counted} in the ledger"
+                told = (
+                    f"{one.upload.key}: {manifest[f'{name}_submits']} {name}, {counted} in "
+                    "the ledger"
+                )
                 self.laws.broken("the manifest counts what may be billed again", told)
 
     def judge_bill(self) -> None:
@@ -279,11 +348,15 @@ class Ending:
             for one in submissions(item):
                 request_id = one["request_id"]["S"]
                 if request_id and owner.setdefault(request_id, key) != key:
-                    self.laws.broken("an id belongs to one batch", f"{request_id}: {owner[request_id]}, {key}")
+                    self.laws.broken(
+                        "an id belongs to one batch", f"{request_id}: {owner[request_id]}, {key}"
+                    )
         billed = [one["request_id"] for one in self.world.billed]
         if not set(owner) <= set(billed) or not told <= len(billed) <= told + unknowable + doubtful:
             counted = f"{told} told, {unknowable} unknowable, {doubtful} doubtful"
-            self.laws.broken("the bill is what the ledger tells", f"{len(billed)} billed, {counted}")
+            self.laws.broken(
+                "the bill is what the ledger tells", f"{len(billed)} billed, {counted}"
+            )
         self._judge_bodies()
         again = sum(1 for _ in accepted_again(self.world.billed))
         if again and not self.world.has_faults and unknowable == 0:
@@ -298,11 +371,16 @@ class Ending:
         times = sorted(self.world.call_times)
         for before, at in zip(times, times[most:], strict=False):
             if at - before < FIVE_MINUTES:
-                self.laws.broken("calls stay within the rate", f"over {most} by {at - self.world.began:.0f} s")
+                self.laws.broken(
+                    "calls stay within the rate", f"over {most} by {at - self.world.began:.0f} s"
+                )
                 return
 
     def _judge_bodies(self) -> None:
-        """Judge that each batch was accepted with the records of its round, as far as these are still staged."""
+        """Judge that each batch was accepted with the records of its round.
+
+        As far as these are still staged.
+        """
         bodies = {one["request_id"]: one["sha256"] for one in self.world.billed}
         for key, item in self.world.dynamodb.items.items():
             if not key[1].startswith("BATCH#"):
@@ -317,11 +395,16 @@ class Ending:
                     continue
                 size = int(stored.metadata["body-size"] if round_ else item["body_size"]["N"])
                 if meaning(stored.body[:size]) != bodies[told["request_id"]]:
-                    self.laws.broken("a round is submitted with its own records", f"{key}: {told['request_id']}")
+                    self.laws.broken(
+                        "a round is submitted with its own records", f"{key}: {told['request_id']}"
+                    )
 
 
 def accepted_again(billed: Iterable[Item]) -> Iterator[str]:
-    """Bodies that were accepted again, but for those whose answer came after the deadline of their batch."""
+    """Bodies that were accepted again.
+
+    But for those whose answer came after the deadline of their batch.
+    """
     deadline = 3_600 * float(os.environ["BATCH_DEADLINE_HOURS"])
     before: dict[str, float] = {}
     for one in billed:
@@ -332,7 +415,9 @@ def accepted_again(billed: Iterable[Item]) -> Iterator[str]:
 
 
 class Promises:
-    """Judges what README promises of a stack without faults, all along: calls, first batches, manifests.
+    """Judges what README promises of a stack without faults, all along.
+
+    Calls, first batches, manifests.
 
     Attributes:
         first_batch: seconds from each upload to its first acceptance.
@@ -368,15 +453,21 @@ class Promises:
         """Judge that 95 of 100 small drops are over within so many seconds."""
         late = sum(self.seconds_of(one) > most for one in dropped)
         if late > len(dropped) * 5 // 100:
-            self.laws.broken("95 of 100 small drops are over in time", f"{late} of {len(dropped)} after {most:.1f} s")
+            self.laws.broken(
+                "95 of 100 small drops are over in time",
+                f"{late} of {len(dropped)} after {most:.1f} s",
+            )
 
-    def judge(self, dropped: list[Dropped], calls_per_minute: int, others_until: float = 0.0) -> None:
+    def judge(
+        self, dropped: list[Dropped], calls_per_minute: int, others_until: float = 0.0
+    ) -> None:
         """Judge the times of jobs that had no faults and no command.
 
         Args:
             dropped: the jobs.
             calls_per_minute: the stack's limit.
-            others_until: when the last first batch of many jobs was submitted that were dropped before these.
+            others_until: when the last first batch of many jobs was submitted that were dropped
+                before these.
         """
         first_batch_seconds = 120.0 * (1 + len(dropped) / calls_per_minute)
         for one in dropped:
@@ -384,9 +475,13 @@ class Promises:
             first = self.first_batch.get(job)
             if first is not None and first - max(one.upload.at, others_until) > first_batch_seconds:
                 self.laws.broken(
-                    "a job's first batch is submitted in time", f"{one.upload.key}: {first - one.upload.at:.0f} s"
+                    "a job's first batch is submitted in time",
+                    f"{one.upload.key}: {first - one.upload.at:.0f} s",
                 )
             if job in self.over and job in self.last_done:
                 late = self.over[job] - self.last_done[job]
                 if late > MANIFEST_SECONDS:
-                    self.laws.broken("a manifest follows the last answer in time", f"{one.upload.key}: {late:.0f} s")
+                    self.laws.broken(
+                        "a manifest follows the last answer in time",
+                        f"{one.upload.key}: {late:.0f} s",
+                    )

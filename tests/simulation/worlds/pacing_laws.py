@@ -1,7 +1,10 @@
-"""Laws of pauses and of waits of models: what each write of such an item may make of what it replaces.
+"""Laws of pauses and of waits of models.
 
-A write keeps the item's nonce if it claims a probe; any other write begins a pause or a wait, or prolongs one. When a
-pause was written follows from the item itself, so these laws hold however long the write was under way.
+What each write of such an item may make of what it replaces.
+
+A write keeps the item's nonce if it claims a probe; any other write begins a pause or a wait, or
+prolongs one. When a pause was written follows from the item itself, so these laws hold however long
+the write was under way.
 """
 
 from __future__ import annotations
@@ -31,11 +34,17 @@ MAY_REPLACE = {
 }
 """Reasons of the pauses in force that a pause replaces; one for an outage only after a probe."""
 TOKEN_SOON, TOKEN_LATER = 600.0, 300.0
-"""Seconds for which a refused token is tried every minute, and seconds between two tries after that."""
+"""Seconds for which a refused token is tried every minute.
+
+And seconds between two tries after that.
+"""
 LONGEST_OUTAGE_STEP = 300.0
 FIRST_MODEL_STEP, LONGEST_MODEL_STEP, MODEL_PROBE = 15.0, 900.0, 90.0
 SAME_WAIT, SLOW = 300.0, 150.0
-"""Seconds after the end of a wait within which the next one continues it, and how long a write may be under way."""
+"""Seconds after the end of a wait within which the next one continues it.
+
+And how long a write may be under way.
+"""
 JITTER = 0.2
 PRECISE = 0.001
 """Times are stored to the microsecond."""
@@ -103,7 +112,9 @@ def _of_pause(old: Wire | None, new: Wire, now: float, *, has_probe: bool) -> It
     begun = number(new, "next_probe") - step
     if begun > now + PRECISE:
         yield SINCE
-    before = old if old is not None and ("until" not in old or begun < number(old, "until")) else None
+    before = (
+        old if old is not None and ("until" not in old or begun < number(old, "until")) else None
+    )
     was = before["reason"]["S"] if before is not None else ""
     if before is not None and was not in MAY_REPLACE[reason]:
         yield REASON
@@ -120,9 +131,15 @@ def _of_pause(old: Wire | None, new: Wire, now: float, *, has_probe: bool) -> It
         yield STEP
 
 
-def _of_wait(read: Wire | None, old: Wire | None, new: Wire, now: float, *, has_probe: bool) -> Iterator[str]:
+def _of_wait(
+    read: Wire | None, old: Wire | None, new: Wire, now: float, *, has_probe: bool
+) -> Iterator[str]:
     step = number(new, "step")
-    longer = min(2 * number(old, "step"), LONGEST_MODEL_STEP) if old is not None and has_probe else FIRST_MODEL_STEP
+    longer = (
+        min(2 * number(old, "step"), LONGEST_MODEL_STEP)
+        if old is not None and has_probe
+        else FIRST_MODEL_STEP
+    )
     if not (same(step, longer) or same(step, FIRST_MODEL_STEP)):
         yield STEP
     if number(new, "until") > now + min((1 + JITTER) * step, LONGEST_MODEL_STEP) + PRECISE:
@@ -154,9 +171,17 @@ def broken_by_wait(read: Wire | None, new: Wire, now: float) -> Iterator[str]:
 
 
 def _others(old: Wire, new: Wire, *names: str) -> bool:
-    """Whether anything else than these attributes has changed; another version may store what this one leaves out."""
-    return any(_said(old, name) != _said(new, name) for name in (old.keys() | new.keys()) - {*names, "later"})
+    """Whether anything else than these attributes has changed.
+
+    Another version may store what this one leaves out.
+    """
+    return any(
+        _said(old, name) != _said(new, name)
+        for name in (old.keys() | new.keys()) - {*names, "later"}
+    )
 
 
 def _said(item: Wire, name: str) -> Wire | None:
-    return None if item.get(name) == ({"N": "1"} if name == "token" else {"S": ""}) else item.get(name)
+    return (
+        None if item.get(name) == ({"N": "1"} if name == "token" else {"S": ""}) else item.get(name)
+    )

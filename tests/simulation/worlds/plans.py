@@ -1,4 +1,7 @@
-"""Plans: what happens in a random world, drawn from a seed, as data that can be printed, run and made smaller."""
+"""Plans: what happens in a random world, drawn from a seed, as data that can be printed.
+
+Run and made smaller.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,13 @@ import msgspec
 
 from local.workers_ai import Fault
 from simulation.services.awkward import HALF, Awkward
-from tests.simulation.cloudflare.events import Events, Hand, draw_events, draw_hands, draw_lost_replies
+from tests.simulation.cloudflare.events import (
+    Events,
+    Hand,
+    draw_events,
+    draw_hands,
+    draw_lost_replies,
+)
 from tests.simulation.tokens.secret import Change, draw_changes
 from tests.simulation.worlds.users import MODELS
 from tests.support.doubles.other_versions import Version
@@ -55,7 +64,10 @@ DOUBTS = (
     Fault(kind="424242", on="poll", status=400, times=8),
     Fault(kind="5007", on="poll", times=8),
 )
-"""Replies that prove nothing: a submit may have been taken all the same, and the answer to a poll may still come."""
+"""Replies that prove nothing.
+
+A submit may have been taken all the same, and the answer to a poll may still come.
+"""
 DOUBTS_SHARE = 0.4
 """Share of the other worlds in which some of them are added."""
 ANSWER_FAULTS = (
@@ -64,7 +76,10 @@ ANSWER_FAULTS = (
     Fault(kind="flood", message="items", factor=1, times=3),
     Fault(kind="flood", message="errors", factor=1, times=3),
 )
-"""Odd answers, drawn apart from the other faults: a world without one is what it was before these were known."""
+"""Odd answers, drawn apart from the other faults.
+
+A world without one is what it was before these were known.
+"""
 ANSWER_SHARE = 0.25
 """Share of the worlds with faults that have one of them."""
 ODD_REPLIES = (
@@ -77,12 +92,21 @@ ODD_REPLIES = (
     Fault(kind="placeholder", message="null", share=1.0, first=3, times=0),
     Fault(kind="stuck", seconds=5_400),
 )
-"""Replies that show no answer yet, although it comes; the last beside a second submit that is refused."""
+"""Replies that show no answer yet, although it comes.
+
+The last beside a second submit that is refused.
+"""
 ODD_REPLY_SHARE = 0.25
 """Share of the worlds with faults that have one of them."""
 MIXED_REPLIES = (
-    (Fault(kind="5006", on="submit", nth=2, times=2), Fault(kind="5006", on="poll", status=400, times=4)),
-    (Fault(kind="5006", on="poll", status=500, times=20), Fault(kind="5006", on="poll", status=400, times=4)),
+    (
+        Fault(kind="5006", on="submit", nth=2, times=2),
+        Fault(kind="5006", on="poll", status=400, times=4),
+    ),
+    (
+        Fault(kind="5006", on="poll", status=500, times=20),
+        Fault(kind="5006", on="poll", status=400, times=4),
+    ),
     (Fault(kind="10404", on="poll", status=404, times=30), Fault(kind="no_answers", times=4)),
 )
 """Replies of two kinds, of which neither comes often enough to be believed."""
@@ -91,14 +115,19 @@ MIXED_SHARE = 0.15
 ROUTE_SHARE = 0.1
 """Share of the worlds with faults in which polls find no id for minutes or hours."""
 TASK_SHARE, LONG = 0.4, 1e9
-"""Share of the worlds in which executions wait for the jobs; and as many seconds as any job takes."""
+"""Share of the worlds in which executions wait for the jobs.
+
+And as many seconds as any job takes.
+"""
 CALM_SHARE = 0.2
 """Share of worlds in which nothing goes wrong, so that promises of speed can be judged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """A user drops a file, `at` seconds after the world's beginning; `bad` of its `size` lines are no JSON.
+    """A user drops a file, `at` seconds after the world's beginning.
+
+    `bad` of its `size` lines are no JSON.
 
     For so many seconds an execution waits for the job, which is cancelled afterwards if `cancels`.
     Its records have an `external_reference` each, or none has.
@@ -125,7 +154,10 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Deploy:
-    """The stack is deployed: each function becomes another version (`Version`), or this one if it is empty."""
+    """The stack is deployed.
+
+    Each function becomes another version (`Version`), or this one if it is empty.
+    """
 
     at: float
     submit: str = ""
@@ -148,7 +180,8 @@ class Plan:
     Attributes:
         latency: median seconds that the API takes for a batch.
         settings: the functions' variables that differ from the template's defaults.
-        events: how completion events are; None if the functions do not know them, or the template's default holds.
+        events: how completion events are; None if the functions do not know them, or the template's
+            default holds.
     """
 
     seed: int
@@ -165,18 +198,25 @@ class Plan:
         return (
             self.awkward == Awkward()
             and not self.faults
-            and all(isinstance(act, Drop) or (isinstance(act, Change) and act.at == 0) for act in self.acts)
+            and all(
+                isinstance(act, Drop) or (isinstance(act, Change) and act.at == 0)
+                for act in self.acts
+            )
         )
 
     def lines(self) -> Iterator[str]:
         """The plan for people, a line each."""
-        yield f"latency {self.latency:g} s, " + ", ".join(f"{name}={value}" for name, value in self.settings)
+        yield f"latency {self.latency:g} s, " + ", ".join(
+            f"{name}={value}" for name, value in self.settings
+        )
         for one in fields(self.awkward):
             if (value := getattr(self.awkward, one.name)) != one.default:
                 yield f"AWS: {one.name} {value:g}"
         if self.events is not None:
             yield from self.events.lines()
-        yield from (f"API: {_written('Fault', msgspec.to_builtins(fault))}" for fault in self.faults)
+        yield from (
+            f"API: {_written('Fault', msgspec.to_builtins(fault))}" for fault in self.faults
+        )
         for act in self.acts:
             named = {one: getattr(act, one.name) for one in fields(act) if one.name != "at"}
             given = {one.name: value for one, value in named.items() if value != one.default}
@@ -227,24 +267,36 @@ def draw(seed: int) -> Plan:
 
 
 def _with_commands(plan: Plan, random: Random, drops: list[Drop]) -> Plan:
-    return replace(plan, acts=(*drops, *_commands(random, drops), *_deploys(Random(f"{plan.seed} deploys"))))
+    return replace(
+        plan, acts=(*drops, *_commands(random, drops), *_deploys(Random(f"{plan.seed} deploys")))
+    )
 
 
 def _with_events(plan: Plan, drops: list[Drop]) -> Plan:
-    """The same plan with completion events; where each comes, replies may be lost, and nothing else goes wrong."""
+    """The same plan with completion events.
+
+    Where each comes, replies may be lost, and nothing else goes wrong.
+    """
     events, random = draw_events(plan.seed), Random(f"{plan.seed} references")
     if events is None:
         return plan
-    dropped = [replace(one, referenced=events.takes_references and random.random() < HALF) for one in drops]
+    dropped = [
+        replace(one, referenced=events.takes_references and random.random() < HALF) for one in drops
+    ]
     others = plan.acts[len(drops) :]
     if events.is_sound and not plan.is_calm:
-        return replace(plan, events=events, faults=tuple(draw_lost_replies(plan.seed)), acts=tuple(dropped))
+        return replace(
+            plan, events=events, faults=tuple(draw_lost_replies(plan.seed)), acts=tuple(dropped)
+        )
     hands = [] if plan.is_calm and events.is_sound else draw_hands(plan.seed)
     return replace(plan, events=events, acts=(*dropped, *others, *hands))
 
 
 def _doubts(seed: int) -> list[Fault]:
-    """Some replies that prove nothing; drawn apart, so that everything else of a seed's plan stays as it was."""
+    """Some replies that prove nothing.
+
+    Drawn apart, so that everything else of a seed's plan stays as it was.
+    """
     random = Random(f"doubts {seed}")
     return random.sample(DOUBTS, random.randint(1, 3)) if random.random() < DOUBTS_SHARE else []
 
@@ -271,7 +323,11 @@ def _mixed_replies(seed: int) -> list[Fault]:
 def _no_route(seed: int) -> list[Fault]:
     apart = Random(f"{seed} route")
     times = apart.choice((30, 100, 300))
-    return [Fault(kind="10404", on="poll", status=404, times=times)] if apart.random() < ROUTE_SHARE else []
+    return (
+        [Fault(kind="10404", on="poll", status=404, times=times)]
+        if apart.random() < ROUTE_SHARE
+        else []
+    )
 
 
 def _awaited(seed: int, drops: list[Drop], *, is_calm: bool) -> list[Drop]:
@@ -281,7 +337,10 @@ def _awaited(seed: int, drops: list[Drop], *, is_calm: bool) -> list[Drop]:
         return drops
     seconds = (LONG,) if is_calm else (LONG, LONG, 20.0, 400.0)
     return [
-        replace(one, waits=apart.choice(seconds), cancels=not is_calm and apart.random() < TASK_SHARE) for one in drops
+        replace(
+            one, waits=apart.choice(seconds), cancels=not is_calm and apart.random() < TASK_SHARE
+        )
+        for one in drops
     ]
 
 
@@ -290,7 +349,9 @@ def _commands(random: Random, drops: list[Drop]) -> Iterator[Command]:
     if random.random() < 0.5:
         return
     name, at, paused = random.choice(drops).name, random.choice((0.2, 3.0, 60.0)), set[str]()
-    for word in random.sample(("pause", "run", "cancel", "cancel now", "run"), random.randint(1, 3)):
+    for word in random.sample(
+        ("pause", "run", "cancel", "cancel now", "run"), random.randint(1, 3)
+    ):
         target = random.choice((name, "")) if word in {"pause", "run"} else name
         yield Command(at, target, word)
         (paused.add if word == "pause" else paused.discard)(target)
@@ -300,16 +361,24 @@ def _commands(random: Random, drops: list[Drop]) -> Iterator[Command]:
 
 
 def _deploys(random: Random) -> Iterator[Deploy]:
-    """In every second world the functions' versions differ, until the newest is deployed, or another one back."""
+    """In every second world the functions' versions differ, until the newest is deployed.
+
+    Or another one back.
+    """
     if random.random() < 0.5:
         return
     versions = ("", *Version)
     yield Deploy(0.0, random.choice(versions), random.choice(versions))
-    yield Deploy(random.choice((0.5, 20.0, 300.0)), random.choice(versions), random.choice(versions))
+    yield Deploy(
+        random.choice((0.5, 20.0, 300.0)), random.choice(versions), random.choice(versions)
+    )
 
 
 def smaller(plan: Plan) -> Iterator[Plan]:
-    """Plans that lack one thing each: an act, a fault, something awkward, half of a file, a setting."""
+    """Plans that lack one thing each.
+
+    An act, a fault, something awkward, half of a file, a setting.
+    """
     for place in range(len(plan.acts)):
         yield replace(plan, acts=plan.acts[:place] + plan.acts[place + 1 :])
     for place in range(len(plan.faults)):

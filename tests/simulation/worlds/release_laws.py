@@ -1,7 +1,9 @@
-"""Law of what waits for the end of a pause: once it is lifted, the first submit follows at once, and all are due soon.
+"""Law of what waits for the end of a pause.
 
-It is judged where nothing else delays a submit: no call fails, all clocks agree, and at most one process dies or is
-held up.
+Once it is lifted, the first submit follows at once, and all are due soon.
+
+It is judged where nothing else delays a submit: no call fails, all clocks agree, and at most one
+process dies or is held up.
 """
 
 from __future__ import annotations
@@ -16,13 +18,26 @@ if TYPE_CHECKING:
     from tests.simulation.worlds.judges import Laws
 
 FIRST_SECONDS, DUE_SECONDS = 5.0, 60.0
-"""Seconds after a pause is lifted until the first submit, and until everything that waited is due."""
+"""Seconds after a pause is lifted until the first submit.
+
+And until everything that waited is due.
+"""
 RELEASED = "what waited is submitted as soon as a pause is lifted"
-CALM = ("death", "throttled", "answered_late", "index_lag_seconds", "clock_behind_seconds", "unprocessed")
+CALM = (
+    "death",
+    "throttled",
+    "answered_late",
+    "index_lag_seconds",
+    "clock_behind_seconds",
+    "unprocessed",
+)
 
 
 class ReleaseLaws:
-    """Judges what follows when a pause of the stack's account is deleted, or an operator's hold ends."""
+    """Judges what follows when a pause of the stack's account is deleted.
+
+    Or an operator's hold ends.
+    """
 
     def __init__(self, laws: Laws, burst: int) -> None:
         """Watch the world of these laws; `burst` is the number of calls in a full bucket."""
@@ -40,22 +55,35 @@ class ReleaseLaws:
         if key[1].startswith("BATCH#") and new is not None and new["state"]["S"] == "submitting":
             self.submitted_at = now
         is_lifted = key == ("CONTROL", "PAUSE") and old is not None and new is None
-        is_resumed = key == ("CONTROL", "STACK") and number(old, "held_since") > 0 == number(new, "held_since")
+        is_resumed = key == ("CONTROL", "STACK") and number(old, "held_since") > 0 == number(
+            new, "held_since"
+        )
         if is_lifted or is_resumed:
-            waiting = {one: item for one, item in self.world.dynamodb.items.items() if self._waits(one, item)}
-            held_up = sum(self.world.calls.held_up.values())  # Whoever lifts it may be what was held up.
-            self.world.kernel.at(now + FIRST_SECONDS + held_up, lambda: self._judge_first(now, waiting))
+            waiting = {
+                one: item
+                for one, item in self.world.dynamodb.items.items()
+                if self._waits(one, item)
+            }
+            # Whoever lifts it may be what was held up.
+            held_up = sum(self.world.calls.held_up.values())
+            self.world.kernel.at(
+                now + FIRST_SECONDS + held_up, lambda: self._judge_first(now, waiting)
+            )
             self.world.kernel.at(now + DUE_SECONDS, lambda: self._judge_due(now, waiting))
 
     def _waits(self, key: Key, item: Wire) -> bool:
         """Whether a batch was never refused, has no later slot, and may be submitted."""
         if not key[1].startswith("BATCH#") or item["state"]["S"] != "ready" or submissions(item):
             return False
-        if {"ending", "isolating", "held"} & item.keys() or number(item, "ordinal") >= self.burst // 2:
+        if {"ending", "isolating", "held"} & item.keys() or number(
+            item, "ordinal"
+        ) >= self.burst // 2:
             return False
         job = self.world.dynamodb.items.get((key[0], "META"))
         return job is not None and not (
-            number(item, "unknowable") or number(item, "refusals") or {"control", "error", "deadline_at"} & job.keys()
+            number(item, "unknowable")
+            or number(item, "refusals")
+            or {"control", "error", "deadline_at"} & job.keys()
         )
 
     def _still(self, waiting: dict[Key, Wire]) -> dict[Key, Wire]:
@@ -63,17 +91,32 @@ class ReleaseLaws:
         items, now = self.world.dynamodb.items, self.world.kernel.now
         rate = items.get(("CONTROL", "RATE"), {})
         has_no_token = number(rate, "filled_at") / 1_000 > now or number(rate, "hold_until") > now
-        stops = ("CONTROL", "PAUSE") in items or number(items.get(("CONTROL", "STACK")), "held_since") > 0
+        stops = ("CONTROL", "PAUSE") in items or number(
+            items.get(("CONTROL", "STACK")), "held_since"
+        ) > 0
         waits = any(sk.startswith(("RATE#MODEL#", "PAUSE")) for pk, sk in items if pk == "CONTROL")
-        if has_no_token or stops or waits or "full_models" in items.get(("CONTROL", "RATE#OUTSTANDING"), {}):
+        if (
+            has_no_token
+            or stops
+            or waits
+            or "full_models" in items.get(("CONTROL", "RATE#OUTSTANDING"), {})
+        ):
             return {}
         return {key: items[key] for key in waiting if key in items and self._waits(key, items[key])}
 
     def _judge_first(self, lifted: float, waiting: dict[Key, Wire]) -> None:
         if self.submitted_at < lifted and (left := self._still(waiting)):
-            self.laws.broken(RELEASED, f"{len(left)} wait {FIRST_SECONDS:g} s later, {min(left)} among them")
+            self.laws.broken(
+                RELEASED, f"{len(left)} wait {FIRST_SECONDS:g} s later, {min(left)} among them"
+            )
 
     def _judge_due(self, lifted: float, waiting: dict[Key, Wire]) -> None:
-        late = [key for key, item in self._still(waiting).items() if number(item, "due_at") > lifted + DUE_SECONDS]
+        late = [
+            key
+            for key, item in self._still(waiting).items()
+            if number(item, "due_at") > lifted + DUE_SECONDS
+        ]
         if late:
-            self.laws.broken(RELEASED, f"{len(late)} are not due {DUE_SECONDS:g} s later, {late[0]} among them")
+            self.laws.broken(
+                RELEASED, f"{len(late)} are not due {DUE_SECONDS:g} s later, {late[0]} among them"
+            )

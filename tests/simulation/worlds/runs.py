@@ -1,4 +1,7 @@
-"""Runs: a plan from its first upload to its judges; and the smallest plan that still breaks the same law."""
+"""Runs: a plan from its first upload to its judges.
+
+And the smallest plan that still breaks the same law.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,8 @@ class Outcome:
         trace: SHA-256 of everything that happened, in order.
         calls: simulated calls.
         seconds: simulated time.
-        waits: seconds from ready to collected, of each batch, in the order in which they were collected.
+        waits: seconds from ready to collected, of each batch, in the order in which they were
+            collected.
     """
 
     plan: Plan
@@ -44,9 +48,13 @@ class Outcome:
     waits: tuple[float, ...] = ()
 
 
-def run(plan: Plan, events: list[str] | None = None, settle_seconds: float = SETTLE_SECONDS) -> Outcome:
+def run(
+    plan: Plan, events: list[str] | None = None, settle_seconds: float = SETTLE_SECONDS
+) -> Outcome:
     """Run a plan; `events` gets one line for each call and each write."""
-    behaviour = Behaviour(embedder="hash", latency=plan.latency, latency_kind="lognormal", latency_spread=0.5)
+    behaviour = Behaviour(
+        embedder="hash", latency=plan.latency, latency_kind="lognormal", latency_spread=0.5
+    )
     settings = dict(plan.settings)
     if plan.events is not None:
         behaviour, settings = plan.events.behaviour(behaviour), settings | plan.events.settings()
@@ -118,7 +126,12 @@ def _happens(world: World, act: Act, dropped: list[Dropped], *, may_fail: bool) 
 
 
 def _dropped(world: World, act: Drop, *, may_fail: bool) -> Dropped:
-    given: dict[str, Any] = {"model": act.model, "bad": act.bad, "may_fail": may_fail, "referenced": act.referenced}
+    given: dict[str, Any] = {
+        "model": act.model,
+        "bad": act.bad,
+        "may_fail": may_fail,
+        "referenced": act.referenced,
+    }
     if not act.waits:
         return drop(world, act.name, act.size, **given)
     metadata = {"cancel-with-task": "true"} if act.cancels else {}
@@ -131,10 +144,13 @@ def random_world(seed: int, events: list[str] | None = None) -> Outcome:
 
 
 def smallest(plan: Plan, law: str) -> Plan:
-    """A plan without anything that is not needed to break a law: taking one more thing away would keep it.
+    """A plan without anything that is not needed to break a law.
 
-    What was kept once is tried again only after everything behind it, since little of it can go later. A plan that
-    takes much longer to end is not smaller: without its last command a stack may be paused for weeks.
+    Taking one more thing away would keep it.
+
+    What was kept once is tried again only after everything behind it, since little of it can go
+    later. A plan that takes much longer to end is not smaller: without its last command a stack may
+    be paused for weeks.
     """
     place = kept = 0
     longest = 2 * run(plan).seconds

@@ -1,7 +1,9 @@
-"""Laws of what is shared: outstanding batches of models, turns of pieces, wake-ups, calls of polls, pages of a read.
+"""Laws of what is shared.
 
-docs/limits.md says how much each may have of it. What a tick counts it has counted some seconds before it writes it, so
-counts are judged by the least and the most that there was meanwhile.
+Outstanding batches of models, turns of pieces, wake-ups, calls of polls, pages of a read.
+
+docs/limits.md says how much each may have of it. What a tick counts it has counted some seconds
+before it writes it, so counts are judged by the least and the most that there was meanwhile.
 """
 
 from __future__ import annotations
@@ -21,17 +23,26 @@ if TYPE_CHECKING:
     from tests.simulation.worlds.item_laws import ItemLaws
 
 MINUTES, LEAST = 15, 2
-"""A model may have as many batches outstanding as half of the calls of these minutes, and always as many as these."""
+"""A model may have as many batches outstanding as half of the calls of these minutes.
+
+And always as many as these.
+"""
 COUNTED_SECONDS = 15.0
 """Before a tick begins, from when on what was outstanding is remembered: the index may lag."""
 TICK_SECONDS, GAIN_SECONDS, GONE_SECONDS = 60.0, 5.0, 70.0
-"""Seconds between two ticks, before the next one within which nobody is woken, and after which a tick has not come."""
+"""Seconds between two ticks, before the next one within which nobody is woken.
+
+And after which a tick has not come.
+"""
 LIFTED_GAIN_SECONDS = 2.0
 """The second of them where somebody has lifted a pause."""
 OVERDUE_SECONDS, MOST_FIRSTS = 60.0, 8
 """Submits of first batches in a row while a poll has been due for so long."""
 MOST_TRIES = 6
-"""Probes of one outage in a row, after each of which the next one is not later than the one before."""
+"""Probes of one outage in a row.
+
+After each of which the next one is not later than the one before.
+"""
 LONGEST_STEP = 300.0
 BEFORE_SECONDS = 10.0
 """By how much a batch may be due before it is written that it is: the decision takes some time."""
@@ -68,7 +79,10 @@ class Outstanding:
         self._changes.append((at, model, more))
 
     def wrong(self, named: set[str], since: float) -> set[str]:
-        """Models that are called full although they never were since then, or are not although they always were."""
+        """Models that are called full although they never were since then.
+
+        Or are not although they always were.
+        """
         if len(self._changes) == self._changes.maxlen and self._changes[0][0] > since:
             return set()
         least, most, counts = Counter(self.now), Counter(self.now), Counter(self.now)
@@ -76,8 +90,13 @@ class Outstanding:
             if at < since:
                 break
             counts[model] -= more
-            least[model], most[model] = min(least[model], counts[model]), max(most[model], counts[model])
-        always, once = ({one for one in most if self._is_full(one, counts)} for counts in (least, most))
+            least[model], most[model] = (
+                min(least[model], counts[model]),
+                max(most[model], counts[model]),
+            )
+        always, once = (
+            {one for one in most if self._is_full(one, counts)} for counts in (least, most)
+        )
         return (named - once) | (always - named)
 
     def _is_full(self, model: str, counts: Counter[str]) -> bool:
@@ -103,7 +122,10 @@ class Turns:
         insort(self._times, at)
         place, step = bisect_left(self._times, at), self.at_once
         around = self._times[max(place - step, 0) : place + step + 1]
-        return any(later - one < self.interval - 0.01 for one, later in zip(around, around[step:], strict=False))
+        return any(
+            later - one < self.interval - 0.01
+            for one, later in zip(around, around[step:], strict=False)
+        )
 
 
 class ShareLaws:
@@ -128,7 +150,10 @@ class ShareLaws:
         self._tries: dict[str, tuple[str, int]] = {}
         """By pause: its last step, and how many probes in a row had it."""
         self._counted: WeakKeyDictionary[Life, tuple[object, int, int | None]] = WeakKeyDictionary()
-        """What each invocation reads page by page: the kind, how many items, and the limit of the last page."""
+        """What each invocation reads page by page.
+
+        The kind, how many items, and the limit of the last page.
+        """
         self.world.dynamodb.readers.append(self._read)
         self.world.dynamodb.watchers.append(self._judge)
         query = self.world.dynamodb.query
@@ -146,7 +171,12 @@ class ShareLaws:
 
     def _read(self, key: Key, item: Wire | None) -> None:
         life = self.world.kernel.life()
-        if key == ("CONTROL", "RATE#OUTSTANDING") and life is not None and item is not None and "watched_from" in item:
+        if (
+            key == ("CONTROL", "RATE#OUTSTANDING")
+            and life is not None
+            and item is not None
+            and "watched_from" in item
+        ):
             self._watched.setdefault(life, item["watched_from"]["N"])
 
     def _judge(self, key: Key, old: Wire | None, new: Wire | None) -> None:
@@ -162,41 +192,66 @@ class ShareLaws:
         elif new is not None:
             self._judge_item(life, key, old or {}, new)
 
-    # ── items ────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── items ─────────────────────────────────────────────────────────────────────────────────────
 
     def _judge_item(self, life: Life, key: Key, old: Wire, new: Wire) -> None:
         if not self.items.seen.get(life, {}).get(key, {}).get("work", OURS)["S"].startswith("v1#"):
             self.laws.broken(VERSION, f"{key}: {old.get('work')}")
         if number(new, "refusals") > number(old, "refusals"):
-            self._tries.clear()  # Without a connection nothing is known of the API, and nothing was billed.
+            # Without a connection nothing is known of the API, and nothing was billed.
+            self._tries.clear()
         if key[1] == "META" or "due_at" not in new:
             return
-        if old and (key[0], "META") not in self.world.dynamodb.items and number(new, "claims") <= number(old, "claims"):
+        if (
+            old
+            and (key[0], "META") not in self.world.dynamodb.items
+            and number(new, "claims") <= number(old, "claims")
+        ):
             self.laws.broken(CLAIM, f"{key}: its job is missing")
         due, now = number(new, "due_at"), self.world.called_at()
         if not old and "." in key[1] and self.turns.are_broken_by(due - SUBMIT_GRACE_SECONDS):
             self.laws.broken(TURN, f"{key}")
         grace = SUBMIT_GRACE_SECONDS if "." in key[1] else 0.0
-        soonest = min(number(old, "due_at"), now - BEFORE_SECONDS) if old else number(new, "created_at") + grace - 0.001
+        soonest = (
+            min(number(old, "due_at"), now - BEFORE_SECONDS)
+            if old
+            else number(new, "created_at") + grace - 0.001
+        )
         if due < soonest:
             self.laws.broken(PAST, f"{key}: {now - due:.1f} s ago")
-        if old and not _changed(old, new) - {"due_at", "paused", "claims"} and "paused" in _changed(old, new):
+        if (
+            old
+            and not _changed(old, new) - {"due_at", "paused", "claims"}
+            and "paused" in _changed(old, new)
+        ):
             self._judge_clock(key, old, new, now)
 
     def _judge_clock(self, key: Key, old: Wire, new: Wire, now: float) -> None:
-        """Judge that a batch that is put off counts as paused for no longer than it waits, and never for less."""
+        """Judge that a batch that is put off counts as paused for no longer than it waits.
+
+        And never for less.
+        """
         accepted = [number(one, "at") for one in submissions(new)][-1:]
         since = max([number(new, "ready_at") or number(new, "created_at"), *accepted])
-        due, was, paused = (number(*one) for one in ((new, "due_at"), (old, "paused"), (new, "paused")))
+        due, was, paused = (
+            number(*one) for one in ((new, "due_at"), (old, "paused"), (new, "paused"))
+        )
         waits = due - min(number(old, "due_at"), now)
         most = min(was + max(waits, 0.0), max(due - since, was))
         if not min(was, due - since) - SLACK <= paused <= most + SLACK:
-            self.laws.broken(CLOCK, f"{key}: {was:.0f}, then {paused:.0f} s, {waits:.0f} and {due - since:.0f}")
+            self.laws.broken(
+                CLOCK, f"{key}: {was:.0f}, then {paused:.0f} s, {waits:.0f} and {due - since:.0f}"
+            )
 
     def _note_batch(self, key: Key, old: Wire | None, new: Wire | None) -> None:
-        was, polled = (one is not None and one.get("work", {}).get("S", "").endswith("poll") for one in (old, new))
+        was, polled = (
+            one is not None and one.get("work", {}).get("S", "").endswith("poll")
+            for one in (old, new)
+        )
         if was != polled and (job := self.world.dynamodb.items.get((key[0], "META"))) is not None:
-            self.outstanding.note(self.world.kernel.now, job["plan"]["M"]["model"]["S"], 1 if polled else -1)
+            self.outstanding.note(
+                self.world.kernel.now, job["plan"]["M"]["model"]["S"], 1 if polled else -1
+            )
         if self.polls_have_a_share:
             return
         if number(new, "polls") > number(old, "polls"):
@@ -205,14 +260,21 @@ class ShareLaws:
             self._polls.pop(key, None)
         else:
             self._polls[key] = number(new, "due_at")
-        if old is not None and new is not None and new["state"]["S"] == "submitting" != old["state"]["S"]:
+        if (
+            old is not None
+            and new is not None
+            and new["state"]["S"] == "submitting" != old["state"]["S"]
+        ):
             self._judge_first(old)
 
     def _judge_first(self, batch: Wire) -> None:
         """Judge that a poll does not wait for many first batches in a row."""
         if self._is_token_refused():
             return  # Each is a probe, as a poll would be.
-        overdue = min(self._polls.values(), default=self.world.kernel.now) + OVERDUE_SECONDS < self.world.kernel.now
+        overdue = (
+            min(self._polls.values(), default=self.world.kernel.now) + OVERDUE_SECONDS
+            < self.world.kernel.now
+        )
         self.firsts = self.firsts + 1 if overdue and batch["work"]["S"].endswith("first") else 0
         if self.firsts > MOST_FIRSTS:
             self.laws.broken(POLLS, f"{self.firsts} first batches, and no poll")
@@ -222,12 +284,16 @@ class ShareLaws:
         pauses = (item for (pk, sk), item in items if pk == "CONTROL" and sk.startswith("PAUSE"))
         return any(item["reason"]["S"] == "token_refused" for item in pauses)
 
-    # ── control items ────────────────────────────────────────────────────────────────────────────────────────────
+    # ── control items ─────────────────────────────────────────────────────────────────────────────
 
     def _judge_control(self, life: Life, name: str, old: Wire, new: Wire) -> None:
         if name == "RATE#OUTSTANDING":
             self._judge_watch(life, old, new)
-        elif name.startswith("PAUSE") and old.get("nonce") == new.get("nonce") and new["reason"]["S"] == "outage":
+        elif (
+            name.startswith("PAUSE")
+            and old.get("nonce") == new.get("nonce")
+            and new["reason"]["S"] == "outage"
+        ):
             step, times = self._tries.get(name, ("", 0))
             times = times + 1 if step == new["step"]["N"] else 1
             self._tries[name] = new["step"]["N"], times
@@ -251,27 +317,39 @@ class ShareLaws:
                 and now - ticked < GONE_SECONDS
                 and number(new, "watched_from") > ticked + TICK_SECONDS - self._gain()
             ):
-                self.laws.broken(WOKEN, f"{number(new, 'watched_from') - ticked:.0f} s after a tick began")
+                self.laws.broken(
+                    WOKEN, f"{number(new, 'watched_from') - ticked:.0f} s after a tick began"
+                )
         elif (
             old
             and self._watched.get(life) != new["watched_from"]["N"]
-            and number(new, "watched_until") <= self.world.kernel.now  # Otherwise it plans for the same second again.
+            # Otherwise it plans for the same second again.
+            and number(new, "watched_until") <= self.world.kernel.now
         ):
             self.laws.broken(OWN_WATCH, f"{life.name}")
 
     def _gain(self) -> float:
-        """Seconds before the next tick within which nobody is woken; an operator may lift a pause at any time."""
-        is_lifted = self.world.kernel.now - self.lifted_at < LIFTED_GAIN_SECONDS
-        return LIFTED_GAIN_SECONDS if is_lifted or ("CONTROL", "STACK") in self.world.dynamodb.items else GAIN_SECONDS
+        """Seconds before the next tick within which nobody is woken.
 
-    # ── pages ────────────────────────────────────────────────────────────────────────────────────────────────────
+        An operator may lift a pause at any time.
+        """
+        is_lifted = self.world.kernel.now - self.lifted_at < LIFTED_GAIN_SECONDS
+        return (
+            LIFTED_GAIN_SECONDS
+            if is_lifted or ("CONTROL", "STACK") in self.world.dynamodb.items
+            else GAIN_SECONDS
+        )
+
+    # ── pages ─────────────────────────────────────────────────────────────────────────────────────
 
     def _judge_page(self, life: Life, given: dict[str, Any]) -> None:
         kind, counted, limit = self._counted.get(life, ("", 0, None))
         if "ExclusiveStartKey" not in given or kind != _kind(given):
             return
         if given.get("IndexName") and counted >= tick.MAX_COUNTED:
-            self.laws.broken(COUNTED, f"{kind}: a page after {counted} items, at most {tick.MAX_COUNTED}")
+            self.laws.broken(
+                COUNTED, f"{kind}: a page after {counted} items, at most {tick.MAX_COUNTED}"
+            )
         if limit is not None and "Limit" not in given:
             self.laws.broken(COUNTED, f"{kind}: all after {limit}")
 

@@ -1,4 +1,7 @@
-"""Laws of executions that wait for a job: what they are told, and when. A task's token is the key of its upload."""
+"""Laws of executions that wait for a job: what they are told, and when.
+
+A task's token is the key of its upload.
+"""
 
 from __future__ import annotations
 
@@ -46,15 +49,24 @@ class TaskLaws:
     def _judge_beat(self, token: str) -> None:
         """Judge where nobody is late: a call that is held up may come just before the next one."""
         seconds = self.world.kernel.now - self.tasks[token].beats[-1]
-        is_punctual = not (self.world.calls.held_up or self.world.calls.awkward.clock_behind_seconds)
+        is_punctual = not (
+            self.world.calls.held_up or self.world.calls.awkward.clock_behind_seconds
+        )
         if is_punctual and len(self.tasks[token].beats) > 1 and seconds < MIN_SECONDS:
             self.laws.broken(BEATS, f"{token}: after {seconds:.1f} s")
 
     def _is_published(self, upload: Upload) -> bool:
-        return any(json.loads(one["Detail"])["job_id"] == upload.job_id for one in self.world.events.put)
+        return any(
+            json.loads(one["Detail"])["job_id"] == upload.job_id for one in self.world.events.put
+        )
 
     def _judge_end(self, key: Key, old: Wire | None, new: Wire | None) -> None:
-        if key[1] != "META" or new is None or new["state"]["S"] not in FINAL or (old and old["state"] == new["state"]):
+        if (
+            key[1] != "META"
+            or new is None
+            or new["state"]["S"] not in FINAL
+            or (old and old["state"] == new["state"])
+        ):
             return
         upload = next(one for one in self.world.uploads if f"JOB#{one.job_id}" == key[0])
         task = self.tasks.get(upload.key)
@@ -67,9 +79,15 @@ class TaskLaws:
             self.laws.broken("the token of a job that is over is deleted", upload.key)
 
     def judge_calm(self) -> None:
-        """Judge that no execution waited long for a heartbeat; for worlds in which nothing goes wrong."""
+        """Judge that no execution waited long for a heartbeat.
+
+        For worlds in which nothing goes wrong.
+        """
         for token, task in self.tasks.items():
-            longest = max((after - at for at, after in zip(task.beats, task.beats[1:], strict=False)), default=0.0)
+            longest = max(
+                (after - at for at, after in zip(task.beats, task.beats[1:], strict=False)),
+                default=0.0,
+            )
             if longest > MAX_SECONDS:
                 self.laws.broken(CONTINUES, f"{token}: {longest:.0f} s")
 
@@ -79,7 +97,9 @@ def _agree(manifest: dict[str, object], operation: str, told: dict[str, str]) ->
     if manifest["state"] == "completed":
         names = ("job_id", "state", "counts", "usage", "cost")
         output = json.loads(told.get("output", "{}"))
-        return operation == "send_task_success" and all(output.get(name) == manifest[name] for name in names)
+        return operation == "send_task_success" and all(
+            output.get(name) == manifest[name] for name in names
+        )
     cause, error = json.loads(told.get("cause", "{}")), manifest["error"] or {"code": "cancelled"}
     is_right = cause.get("state") == manifest["state"] and cause.get("counts") == manifest["counts"]
     return operation == "send_task_failure" and is_right and told["error"] == error["code"]  # type: ignore[index]

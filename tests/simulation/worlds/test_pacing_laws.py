@@ -1,4 +1,7 @@
-"""Each law of pauses and waits holds for the writes of the product, and is broken by a wrong one."""
+"""Each law of pauses and waits holds for the writes of the product.
+
+And is broken by a wrong one.
+"""
 
 import pytest
 
@@ -9,12 +12,20 @@ NOW = 10_000.0
 
 def wire(given):
     return {
-        name: {"S": value} if isinstance(value, str) else {"N": str(value)} for name, value in given.items()
+        name: {"S": value} if isinstance(value, str) else {"N": str(value)}
+        for name, value in given.items()
     } or None
 
 
 def pause(reason="outage", **changes):
-    return {"reason": reason, "nonce": "new", "since": NOW, "next_probe": NOW + 15, "step": 15, **changes}
+    return {
+        "reason": reason,
+        "nonce": "new",
+        "since": NOW,
+        "next_probe": NOW + 15,
+        "step": 15,
+        **changes,
+    }
 
 
 def wait(**changes):
@@ -28,7 +39,9 @@ def laws(name, old, new, *, has_probe=False, read=None):
 OUTAGE = pause(nonce="old", since=9_000.0, next_probe=9_990.0, step=60)
 TOKEN = pause("token_refused", nonce="old", since=9_500.0, next_probe=9_990.0, step=60)
 OLD_TOKEN = TOKEN | {"since": 9_000.0}
-QUOTA = pause("quota_spent", nonce="old", since=9_000.0, next_probe=10_800.0, step=1_800, until=12_000.0)
+QUOTA = pause(
+    "quota_spent", nonce="old", since=9_000.0, next_probe=10_800.0, step=1_800, until=12_000.0
+)
 WAIT = wait(nonce="old", since=9_000.0, until=9_990.0, step=60)
 LONGER = pause(since=9_000.0, next_probe=NOW + 120, step=120)
 REFUSED = pause("token_refused", next_probe=NOW + 60, step=60)

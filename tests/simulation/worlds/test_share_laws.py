@@ -14,7 +14,10 @@ KEY = ("JOB#a", "BATCH#00000000")
 PIECE = ("JOB#a", "BATCH#00000000.0")
 WATCH = ("CONTROL", "RATE#OUTSTANDING")
 PAUSE = ("CONTROL", "PAUSE")
-COUNT = {"KeyConditionExpression": "#work = :work", "ExpressionAttributeValues": {":work": {"S": "v1#poll"}}}
+COUNT = {
+    "KeyConditionExpression": "#work = :work",
+    "ExpressionAttributeValues": {":work": {"S": "v1#poll"}},
+}
 
 
 class Life:
@@ -33,7 +36,10 @@ class Given:
         kernel = SimpleNamespace(now=NOW, life=lambda: self.one)
         job = {"plan": {"M": {"model": {"S": "m"}}}}
         dynamodb = SimpleNamespace(
-            readers=[], watchers=[], items={("JOB#a", "META"): job}, query=lambda **_: {"Count": self.count}
+            readers=[],
+            watchers=[],
+            items={("JOB#a", "META"): job},
+            query=lambda **_: {"Count": self.count},
         )
         self.seen = {}
         world = SimpleNamespace(
@@ -47,7 +53,11 @@ class Given:
         )
         laws = SimpleNamespace(broken=lambda law, _detail: self.broken.add(law))
         self.kernel, self.dynamodb, self.count = kernel, dynamodb, 1
-        ShareLaws(SimpleNamespace(laws=laws, world=world, burst=burst, interval=60_000 // calls, seen=self.seen))
+        ShareLaws(
+            SimpleNamespace(
+                laws=laws, world=world, burst=burst, interval=60_000 // calls, seen=self.seen
+            )
+        )
 
     def write(self, key, old, new):
         for watch in self.dynamodb.watchers:
@@ -61,14 +71,23 @@ class Given:
 def wire(given):
     if given is None:
         return None
-    return {name: {"S": one} if isinstance(one, str) else {"N": str(one)} for name, one in given.items()}
+    return {
+        name: {"S": one} if isinstance(one, str) else {"N": str(one)} for name, one in given.items()
+    }
 
 
 def batch(**changes):
-    return {"state": "queued", "work": "v1#poll", "due_at": NOW + 60, "created_at": NOW, "polls": 0, **changes}
+    return {
+        "state": "queued",
+        "work": "v1#poll",
+        "due_at": NOW + 60,
+        "created_at": NOW,
+        "polls": 0,
+        **changes,
+    }
 
 
-# ── outstanding batches ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── outstanding batches ───────────────────────────────────────────────────────────────────────────
 
 
 def outstanding(**counts):
@@ -116,12 +135,18 @@ def test_tick_names_full_models():
     assert given.broken == {share_laws.FULL}
 
 
-# ── times ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── times ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
     ("times", "broken"),
-    [((0, 0, 10, 20), False), ((0, 0, 0), True), ((0, 0, 9), True), ((20, 0, 10, 0), False), ((0, 10, 5, 4), True)],
+    [
+        ((0, 0, 10, 20), False),
+        ((0, 0, 0), True),
+        ((0, 0, 9), True),
+        ((20, 0, 10, 0), False),
+        ((0, 10, 5, 4), True),
+    ],
 )
 def test_pieces_have_their_turns(times, broken):
     turns = Turns(10.0, 2)
@@ -132,7 +157,11 @@ def test_pieces_have_their_turns(times, broken):
 def test_piece_is_due_at_its_turn(more, broken):
     given = Given()
     for seconds in more:
-        given.write(PIECE, None, batch(work="v1#submit", state="ready", due_at=NOW + seconds + SUBMIT_GRACE_SECONDS))
+        given.write(
+            PIECE,
+            None,
+            batch(work="v1#submit", state="ready", due_at=NOW + seconds + SUBMIT_GRACE_SECONDS),
+        )
     assert (given.broken == {share_laws.TURN}) == broken
 
 
@@ -154,12 +183,17 @@ def test_nothing_is_made_due_before_the_present(key, old, due, broken):
     assert (share_laws.PAST in given.broken) == broken
 
 
-# ── who looks ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── who looks ─────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
     ("ticked", "at", "broken"),
-    [(NOW - 10, NOW + 20, False), (NOW - 10, NOW + 47, True), (NOW - 71, NOW + 90, False), (0, NOW + 90, False)],
+    [
+        (NOW - 10, NOW + 20, False),
+        (NOW - 10, NOW + 47, True),
+        (NOW - 71, NOW + 90, False),
+        (0, NOW + 90, False),
+    ],
 )
 def test_nobody_is_woken_for_what_the_next_tick_does(ticked, at, broken):
     given = Given()
@@ -179,19 +213,28 @@ def test_who_looks_no_longer_says_so_of_itself(is_own):
     assert given.broken == (set() if is_own else {share_laws.OWN_WATCH})
 
 
-# ── calls ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── calls ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
     ("calls", "due", "firsts", "broken"),
-    [(4, NOW - 61, 8, False), (4, NOW - 61, 9, True), (4, NOW - 59, 9, False), (20, NOW - 61, 9, False)],
+    [
+        (4, NOW - 61, 8, False),
+        (4, NOW - 61, 9, True),
+        (4, NOW - 59, 9, False),
+        (20, NOW - 61, 9, False),
+    ],
 )
 def test_polls_take_turns_with_first_batches(calls, due, firsts, broken):
     given = Given(calls)
     given.write(KEY, batch(due_at=due), batch(due_at=due))
     for place in range(firsts):
         ready = batch(state="ready", work="v1#first")
-        given.write(("JOB#a", f"BATCH#{place + 1:08}"), ready, ready | {"state": "submitting", "work": "v1#poll"})
+        given.write(
+            ("JOB#a", f"BATCH#{place + 1:08}"),
+            ready,
+            ready | {"state": "submitting", "work": "v1#poll"},
+        )
     assert (share_laws.POLLS in given.broken) == broken
     given.write(KEY, batch(due_at=due), batch(polls=1))
     given.broken.clear()
@@ -213,10 +256,12 @@ def test_outage_is_probed_more_and_more_rarely(step, times, refusals, broken):
     assert given.broken == ({share_laws.BACKS_OFF} if broken else set())
 
 
-# ── reads ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── reads ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(("counts", "broken"), [((7, 1), False), ((8, 1), True), ((4, 4, 1), True), ((4, 3, 1), False)])
+@pytest.mark.parametrize(
+    ("counts", "broken"), [((7, 1), False), ((8, 1), True), ((4, 4, 1), True), ((4, 3, 1), False)]
+)
 def test_count_ends_when_there_is_enough(monkeypatch, counts, broken):
     monkeypatch.setattr(tick, "MAX_COUNTED", 8)
     given = Given()
@@ -226,7 +271,9 @@ def test_count_ends_when_there_is_enough(monkeypatch, counts, broken):
     assert given.broken == ({share_laws.COUNTED} if broken else set())
 
 
-@pytest.mark.parametrize(("limits", "broken"), [((2, 1), False), ((2, None), True), ((None, None), False)])
+@pytest.mark.parametrize(
+    ("limits", "broken"), [((2, 1), False), ((2, None), True), ((None, None), False)]
+)
 def test_read_with_a_limit_has_it_to_its_end(limits, broken):
     given = Given()
     for place, limit in enumerate(limits):
@@ -244,7 +291,8 @@ def test_item_of_another_version_is_left_alone(work):
 
 
 @pytest.mark.parametrize(
-    ("job", "claims", "broken"), [("a", 1, False), ("missing", 2, False), ("missing", 1, True), ("missing", 0, True)]
+    ("job", "claims", "broken"),
+    [("a", 1, False), ("missing", 2, False), ("missing", 1, True), ("missing", 0, True)],
 )
 def test_claim_of_what_cannot_be_worked_on_counts(job, claims, broken):
     given = Given()

@@ -1,4 +1,7 @@
-"""Worlds of some seeds, and every schedule of the smallest; that what is wrong is noticed, and each run is the same."""
+"""Worlds of some seeds, and every schedule of the smallest.
+
+That what is wrong is noticed, and each run is the same.
+"""
 
 import os
 import subprocess
@@ -18,21 +21,33 @@ from tests.simulation.worlds.world import Reader
 from tests.support.shipped import ROOT
 
 SEEDS = (*range(1, 9), 278, 39_002_615)
-"""In the last but one all calls have to wait by a clock that is 25 s behind. In the last one a wait of a model ends
-between two reads of one invocation."""
+"""In the last but one all calls have to wait by a clock that is 25 s behind.
+
+In the last one a wait of a model ends
+between two reads of one invocation.
+"""
 FOUND = {
-    "an outage with a budget of two calls a minute: no probe had a call left, and submits stopped for ever": Plan(
+    (
+        "an outage with a budget of two calls a minute: no probe had a call left, and submits "
+        "stopped for ever"
+    ): Plan(
         10,
         settings=(("API_CALLS_PER_MINUTE", 2),),
         faults=(Fault(kind="accept_then_reset"),),
         acts=(Drop(0.0, "a.jsonl", 1), Drop(5.0, "b.jsonl", 1)),
     ),
-    "one call a minute in an outage: batches behind a probe that had no call yet were put off every second": Plan(
+    (
+        "one call a minute in an outage: batches behind a probe that had no call yet were put "
+        "off every second"
+    ): Plan(
         72_000_200,
         Awkward(index_lag_seconds=3, unprocessed=0.1, notified_late_seconds=120),
         latency=600.0,
         settings=(("MAX_REQUESTS_PER_BATCH", 3), ("API_CALLS_PER_MINUTE", 1)),
-        faults=(Fault(kind="accept_then_reset", nth=2, times=2), Fault(kind="accept_no_request_id")),
+        faults=(
+            Fault(kind="accept_then_reset", nth=2, times=2),
+            Fault(kind="accept_no_request_id"),
+        ),
         acts=(Drop(0.0, "0.jsonl", 5, bad=2), Drop(5.0, "1.jsonl", 0, MODELS[1])),
     ),
     "an answer after the deadline of its batch: its second submit was judged as a second bill": Plan(
@@ -48,13 +63,22 @@ FOUND = {
         faults=(Fault(kind="stuck", seconds=4_000), Fault(kind="partial", times=0)),
         acts=(Drop(0.0, "0.jsonl", 3),),
     ),
-    "one call a minute: polls of accepted batches took all tokens, and a first batch waited 18 minutes": Plan(
+    (
+        "one call a minute: polls of accepted batches took all tokens, and a first batch "
+        "waited 18 minutes"
+    ): Plan(
         20,
         latency=600.0,
         settings=(("MAX_REQUESTS_PER_BATCH", 2), ("API_CALLS_PER_MINUTE", 1)),
-        acts=tuple(Drop(5.0 * place, f"{place}.jsonl", 1 + place % 5, MODELS[place % 2]) for place in range(8)),
+        acts=tuple(
+            Drop(5.0 * place, f"{place}.jsonl", 1 + place % 5, MODELS[place % 2])
+            for place in range(8)
+        ),
     ),
-    "a batch that is cancelled while its answer is collected: metrics counted the answered record as failed too": Plan(
+    (
+        "a batch that is cancelled while its answer is collected: metrics counted the answered "
+        "record as failed too"
+    ): Plan(
         39_000_010,
         Awkward(
             index_lag_seconds=3,
@@ -66,7 +90,11 @@ FOUND = {
             clock_behind_seconds=25,
         ),
         latency=40.0,
-        faults=(Fault(kind="truncated_body"), Fault(kind="5006", on="submit"), Fault(kind="json_500", on="submit")),
+        faults=(
+            Fault(kind="truncated_body"),
+            Fault(kind="5006", on="submit"),
+            Fault(kind="json_500", on="submit"),
+        ),
         acts=(
             Drop(0.0, "0.jsonl", 1),
             Drop(0.0, "1.jsonl", 1),
@@ -77,7 +105,10 @@ FOUND = {
             Command(63.0, "", "run"),
         ),
     ),
-    "a deployment between two commands: the second one was never obeyed, because the first had one member more": Plan(
+    (
+        "a deployment between two commands: the second one was never obeyed, because the first "
+        "had one member more"
+    ): Plan(
         5,
         latency=600.0,
         acts=(
@@ -88,7 +119,10 @@ FOUND = {
             Command(30.0, "a.jsonl", "run"),
         ),
     ),
-    "items of an earlier version, which stores defaults: no segment was appended while the upload was read": Plan(
+    (
+        "items of an earlier version, which stores defaults: no segment was appended while the "
+        "upload was read"
+    ): Plan(
         9,
         settings=(("MAX_REQUESTS_PER_BATCH", 2),),
         faults=(Fault(kind="5006", on="submit", times=3),),
@@ -100,7 +134,10 @@ FOUND = {
             Command(30.0, "a.jsonl", "run"),
         ),
     ),
-    "polls failed with the code of a failed batch for some minutes: every batch that ran was divided": Plan(
+    (
+        "polls failed with the code of a failed batch for some minutes: every batch that ran "
+        "was divided"
+    ): Plan(
         30,
         latency=600.0,
         settings=(("MAX_REQUESTS_PER_BATCH", 3),),
@@ -110,7 +147,10 @@ FOUND = {
     "a second submit was refused: the batch was divided while its first id ran": Plan(
         31,
         settings=(("BATCH_DEADLINE_HOURS", 1),),
-        faults=(Fault(kind="stuck", seconds=5_400), Fault(kind="5006", on="submit", nth=2, times=0)),
+        faults=(
+            Fault(kind="stuck", seconds=5_400),
+            Fault(kind="5006", on="submit", nth=2, times=0),
+        ),
         acts=(Drop(0.0, "a.jsonl", 5),),
     ),
     "a second id failed: the batch was divided while its first id ran": Plan(
@@ -145,7 +185,8 @@ def test_what_was_found_once_stays_fixed(plan):
 
 def test_seed_gives_same_run_under_another_hash_seed():
     script = (
-        "import tests.simulation.__main__\nfrom tests.simulation.worlds import runs\nprint(runs.random_world(3).trace)"
+        "import tests.simulation.__main__\nfrom tests.simulation.worlds import "
+        "runs\nprint(runs.random_world(3).trace)"
     )
     traces = {
         subprocess.run(
@@ -164,14 +205,21 @@ def test_seed_gives_same_run_under_another_hash_seed():
 def test_that_items_are_read_once_changes_nothing(monkeypatch):
     plan = Plan(3, settings=(("MAX_REQUESTS_PER_BATCH", 2),), acts=(Drop(0.0, "a.jsonl", 5),))
     trace = run(plan).trace
-    monkeypatch.setattr(Reader, "__call__", lambda _self, item, kind: attribute_values.read(item, kind))
+    monkeypatch.setattr(
+        Reader, "__call__", lambda _self, item, kind: attribute_values.read(item, kind)
+    )
 
     assert run(plan).trace == trace
 
 
 def test_plan_is_printed_as_it_would_be_written():
     faults = (Fault(kind="971", retry_after=30),)
-    plan = Plan(3, Awkward(death=0.02), faults=faults, acts=(Drop(5.0, "a.jsonl", 1), Command(6.0, "", "pause")))
+    plan = Plan(
+        3,
+        Awkward(death=0.02),
+        faults=faults,
+        acts=(Drop(5.0, "a.jsonl", 1), Command(6.0, "", "pause")),
+    )
 
     assert list(plan.lines())[1:] == [
         "AWS: death 0.02",
@@ -200,8 +248,15 @@ def unclaimed(monkeypatch):
 @pytest.mark.usefixtures("unclaimed")
 def test_unconditional_write_is_found_and_shrunk():
     law = "the bill is what the ledger tells"
-    plans = (replace(one, awkward=replace(one.awkward, delivered_twice=0.5)) for one in map(draw, range(98, 200)))
-    drawn = next(one for one in plans if len(one.acts) > 1 and law in {each.law for each in run(one).violations})
+    plans = (
+        replace(one, awkward=replace(one.awkward, delivered_twice=0.5))
+        for one in map(draw, range(98, 200))
+    )
+    drawn = next(
+        one
+        for one in plans
+        if len(one.acts) > 1 and law in {each.law for each in run(one).violations}
+    )
 
     plan = smallest(drawn, law)
 

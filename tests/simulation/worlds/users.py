@@ -30,7 +30,9 @@ class Dropped:
 
 def record(model: str, name: str, number: int, *, referenced: bool = True) -> dict[str, Any]:
     """A request that its model accepts, unlike any other; with a reference or without."""
-    text = {"text": f"{name} {number}"} | ({"external_reference": f"r{number}"} if referenced else {})
+    text = {"text": f"{name} {number}"} | (
+        {"external_reference": f"r{number}"} if referenced else {}
+    )
     return {**text, "target_lang": "es"} if "m2m" in model else text
 
 
@@ -53,11 +55,16 @@ def drop(
     referenced: bool = True,
     metadata: dict[str, str] | None = None,
 ) -> Dropped:
-    """Drop a file of `size` records now, `bad` lines of which cannot be read; with further metadata."""
+    """Drop a file of `size` records now, `bad` lines of which cannot be read.
+
+    With further metadata.
+    """
     records: list[dict[str, Any] | None] = [
         record(model, name, number, referenced=referenced) for number in range(size)
     ]
     for place in range(bad):
         records[(place * 7) % size] = None
     lines = ["no JSON" if one is None else json.dumps(one) for one in records]
-    return Dropped(world.upload(name, lines, model=model, **(metadata or {})), model, tuple(records), may_fail)
+    return Dropped(
+        world.upload(name, lines, model=model, **(metadata or {})), model, tuple(records), may_fail
+    )

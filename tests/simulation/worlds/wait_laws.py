@@ -1,8 +1,11 @@
-"""Laws of what waits: for a token, the end of a pause, a model. Each invocation is judged by the control items it read.
+"""Laws of what waits: for a token, the end of a pause, a model.
 
-A batch that is sent to be submitted may be submitted, and one that is put off is due when what stops it ends: neither
-long before, which costs calls in vain, nor long after. What stops it are the items at any of the invocation's last
-reads, so these laws say nothing about which of several reasons counts.
+Each invocation is judged by the control items it read.
+
+A batch that is sent to be submitted may be submitted, and one that is put off is due when what
+stops it ends: neither long before, which costs calls in vain, nor long after. What stops it are the
+items at any of the invocation's last reads, so these laws say nothing about which of several
+reasons counts.
 """
 
 from __future__ import annotations
@@ -35,7 +38,10 @@ PERMIT_SECONDS = 1.0
 DISPATCHED = (88.0, 91.0)
 """Seconds by which a batch is put off that is sent to be submitted or polled."""
 PUT_OFF, LOOK_SECONDS = 2.0, 45.0
-"""Longest time between two looks at what waits for the end of a pause: a submit; a poll or another account's batch."""
+"""Longest time between two looks at what waits for the end of a pause: a submit.
+
+A poll or another account's batch.
+"""
 
 SENT = "what is sent to be submitted may be submitted"
 DUE = "what waits is due when what stops it ends"
@@ -46,14 +52,19 @@ AGAIN = "what is lost is submitted again as soon as it may be"
 MISSES, MISSED_SECONDS = 5, 60.0
 """There is no answer after so many polls that find none, over so many seconds."""
 UNKNOWN_SECONDS = 900.0
-"""The same for polls that do not know the id; it is lost if the API knew another one after the first of them."""
+"""The same for polls that do not know the id.
+
+It is lost if the API knew another one after the first of them.
+"""
 PROBED_SECONDS = 90.0
 """How long a tick puts off what waits for the outcome of a probe that it has sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What an invocation has read of the control items, by sort key; and from when to when, by its own clock.
+    """What an invocation has read of the control items, by sort key.
+
+    And from when to when, by its own clock.
 
     There are no items if they were read one by one: then nothing is judged.
     """
@@ -79,7 +90,10 @@ class WaitLaws:
         """Batches that each invocation has claimed to poll them."""
         has_events = os.environ["COMPLETION_EVENTS"] == "yes"
         self.longest_behind = MAX_SECONDS + NET_SECONDS if has_events else MAX_BEHIND_SECONDS
-        """Seconds for which a poll waits: an earlier batch of its model is pending, or its event will tell of it."""
+        """Seconds for which a poll waits.
+
+        An earlier batch of its model is pending, or its event will tell of it.
+        """
         self.burst = items.burst
         self.bursts = {
             "first": self.burst,
@@ -113,8 +127,14 @@ class WaitLaws:
             self.contested[life] = self.world.clock()
 
     def _recent(self, life: Life) -> list[Look]:
-        """The looks that may have decided what an invocation does now; those before the last of them count too."""
-        looks, seconds = self.looks.get(life, deque()), RECENT_SECONDS + sum(self.world.calls.held_up.values())
+        """The looks that may have decided what an invocation does now.
+
+        Those before the last of them count too.
+        """
+        looks, seconds = (
+            self.looks.get(life, deque()),
+            RECENT_SECONDS + sum(self.world.calls.held_up.values()),
+        )
         recent = [one for one in looks if one.at >= looks[-1].at - seconds]
         return recent if all(one.items for one in recent) else []
 
@@ -123,17 +143,22 @@ class WaitLaws:
         ahead = max(number(look.items.get("RATE"), "filled_at") - 1000 * at, 0.0)
         return int(self.bursts[kind] - -(-ahead // self.items.interval))
 
-    # ── what is sent ─────────────────────────────────────────────────────────────────────────────────────────────
+    # ── what is sent ──────────────────────────────────────────────────────────────────────────────
 
     def _judge_sent(self, life: Life, message: dict[str, Any]) -> None:
         key = f"JOB#{message['job_id']}", f"BATCH#{message['number']}"
-        batch, job = self.world.dynamodb.items.get(key), self.world.dynamodb.items.get((key[0], "META"))
+        batch, job = (
+            self.world.dynamodb.items.get(key),
+            self.world.dynamodb.items.get((key[0], "META")),
+        )
         if batch is None or job is None or key not in self._postpone.get(life, ()):
             return
         if batch["state"]["S"] != "ready" or "isolating" in batch or self._is_over(job):
             return  # Nothing is submitted.
         kind = "first" if batch["work"]["S"].endswith("first") else "submit"
-        if (looks := self._recent(life)) and all(self._free(one, kind, one.at) < 1 for one in looks):
+        if (looks := self._recent(life)) and all(
+            self._free(one, kind, one.at) < 1 for one in looks
+        ):
             self.laws.broken(SENT, f"{key}: there is no token")
         names = {name for one in looks for name in one.items if name in self._names(key, job)}
         for name in sorted(names):
@@ -141,9 +166,19 @@ class WaitLaws:
                 self.laws.broken(SENT, f"{key}: {name}")
 
     def _names(self, key: Key, job: Wire) -> set[str]:
-        """Sort keys of the control items that may stop a job's submits; the stack's pause stops all that ticks send."""
+        """Sort keys of the control items that may stop a job's submits.
+
+        The stack's pause stops all that ticks send.
+        """
         pause = self.items.pause_of(job)
-        return {"RATE", "STACK", "RATE#OUTSTANDING", "PAUSE", pause, f"RATE#MODEL#{job['plan']['M']['model']['S']}"}
+        return {
+            "RATE",
+            "STACK",
+            "RATE#OUTSTANDING",
+            "PAUSE",
+            pause,
+            f"RATE#MODEL#{job['plan']['M']['model']['S']}",
+        }
 
     def _stops(self, name: str, look: Look, job: Wire) -> bool:
         item, now = look.items[name], look.at
@@ -166,9 +201,13 @@ class WaitLaws:
         control = job.get("control", {}).get("M", {})
         cancelled = control.get("cancelled", {}).get("S", "")
         deadline = number(job, "deadline_at")
-        return "error" in job or bool(cancelled) or (deadline > 0 and self.world.clock() > deadline - 30)
+        return (
+            "error" in job
+            or bool(cancelled)
+            or (deadline > 0 and self.world.clock() > deadline - 30)
+        )
 
-    # ── what is put off ──────────────────────────────────────────────────────────────────────────────────────────
+    # ── what is put off ───────────────────────────────────────────────────────────────────────────
 
     def _judge(self, key: Key, old: Wire | None, new: Wire | None) -> None:
         life = self.world.kernel.life()
@@ -196,7 +235,11 @@ class WaitLaws:
         if due < min(now, looks[0].began) - 5 and number(old, "due_at") < now:
             self.laws.broken(DUE, f"{key}: {now - due:.1f} s ago")
         kind = (
-            "poll" if old["work"]["S"].endswith("poll") else "first" if old["work"]["S"].endswith("first") else "submit"
+            "poll"
+            if old["work"]["S"].endswith("poll")
+            else "first"
+            if old["work"]["S"].endswith("first")
+            else "submit"
         )
         spans = [span for one in looks for span in self._spans(life, job, one, kind)]
         spans += [(now, now + self.longest_behind)] * (kind == "poll")
@@ -207,18 +250,30 @@ class WaitLaws:
     def _looks_for(self, life: Life, batch: Wire) -> list[Look]:
         """The looks that may have decided that a batch is put off."""
         looks = self._recent(life)
-        if not looks or batch["state"]["S"] != "queued" or any(name.startswith("PAUSE#") for name in looks[-1].items):
+        if (
+            not looks
+            or batch["state"]["S"] != "queued"
+            or any(name.startswith("PAUSE#") for name in looks[-1].items)
+        ):
             return looks
         return [one for one in looks if one.at >= looks[-1].at - PERMIT_SECONDS]
 
     def _is_put_off(self, old: Wire, new: Wire, *, is_claimed: bool) -> bool:
         changed = {name for name in old.keys() | new.keys() if old.get(name) != new.get(name)}
         is_held = old.get("held", {}).get("BOOL", False)
-        if "isolating" in old or "ending" in old or is_held or "due_at" not in changed or "due_at" not in new:
+        if (
+            "isolating" in old
+            or "ending" in old
+            or is_held
+            or "due_at" not in changed
+            or "due_at" not in new
+        ):
             return False
         if is_claimed and old["state"]["S"] == "queued":
             return False  # The claim failed.
-        if not changed <= {"due_at", "paused", "claims"} or number(new, "claims") > number(old, "claims"):
+        if not changed <= {"due_at", "paused", "claims"} or number(new, "claims") > number(
+            old, "claims"
+        ):
             return False
         return old["state"]["S"] in {"ready", "queued"}
 
@@ -227,7 +282,10 @@ class WaitLaws:
         return number(control, "held_since") > 0 or number(control, "resumed_at") > 0
 
     def _spans(self, life: Life, job: Wire, look: Look, kind: str) -> Iterator[tuple[float, float]]:
-        """When a batch may be due that is put off, for each reason to do so: earliest and latest."""
+        """When a batch may be due that is put off, for each reason to do so.
+
+        Earliest and latest.
+        """
         now, early = self.world.clock(), look.began
         for name in look.items.keys() & self._names(("", ""), job):
             item = look.items[name]
@@ -251,15 +309,23 @@ class WaitLaws:
         if is_contested or self._free(look, kind, early) < 1:
             yield early + 4, now + 6
 
-    def _spans_of_pause(self, name: str, pause: Wire, early: float, *, is_tick: bool) -> Iterator[tuple[float, float]]:
-        now, probe, until = self.world.clock(), number(pause, "next_probe"), number(pause, "until") or inf
+    def _spans_of_pause(
+        self, name: str, pause: Wire, early: float, *, is_tick: bool
+    ) -> Iterator[tuple[float, float]]:
+        now, probe, until = (
+            self.world.clock(),
+            number(pause, "next_probe"),
+            number(pause, "until") or inf,
+        )
         if is_tick and name != "PAUSE" and probe <= early:
             yield _after(early + PROBED_SECONDS, now + PROBED_SECONDS, early, 0)
             return
         low = min(max(probe, early + 1), early + LOOK_SECONDS, until)
         yield _after(low, min(max(probe, now + 1), now + LOOK_SECONDS, until), early, 10)
 
-    def _spans_of_wait(self, wait: Wire, early: float, *, is_tick: bool) -> Iterator[tuple[float, float]]:
+    def _spans_of_wait(
+        self, wait: Wire, early: float, *, is_tick: bool
+    ) -> Iterator[tuple[float, float]]:
         now, until = self.world.clock(), number(wait, "until")
         if until > early or not is_tick:
             yield _after(max(until, early + 1), max(until, now), early, 15)
@@ -278,16 +344,29 @@ class WaitLaws:
             account = self.items.pause_of(job).removeprefix("PAUSE").removeprefix("#")
             probe = ("CONTROL", f"LOST#{account}#{job['plan']['M']['model']['S']}")
             known_at = number(self.world.dynamodb.items.get(probe, {}), "known_at")
-            if not number(new, "missed_at") + CLOCKS_SECONDS < known_at < self.world.clock() - LONGEST_POLL_SECONDS:
+            if (
+                not number(new, "missed_at") + CLOCKS_SECONDS
+                < known_at
+                < self.world.clock() - LONGEST_POLL_SECONDS
+            ):
                 return  # It proves nothing, or this poll may have begun before.
-        if number(new, "missed_at") + seconds > self.world.clock() - 1 or self._is_held(job) or not looks:
+        if (
+            number(new, "missed_at") + seconds > self.world.clock() - 1
+            or self._is_held(job)
+            or not looks
+        ):
             return
         names = self._names(key, job)
-        if not any(self._stops(name, one, job) for one in looks for name in one.items.keys() & names):
+        if not any(
+            self._stops(name, one, job) for one in looks for name in one.items.keys() & names
+        ):
             self.laws.broken(AGAIN, f"{key}: nothing stops its submit")
 
     def _judge_probe(self, life: Life, key: Key, old: Wire) -> None:
-        """Judge that a call may follow a probe that is claimed: it would be lost without a token."""
+        """Judge that a call may follow a probe that is claimed.
+
+        It would be lost without a token.
+        """
         looks = self._recent(life)
         if not looks:
             return

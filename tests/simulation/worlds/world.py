@@ -1,7 +1,10 @@
-"""A simulated world: `template.yaml`'s queues, table, bucket and functions, users, and a clock, decided by one seed.
+"""A simulated world.
 
-The functions are the real ones, entered by their handlers. What they import is replaced at the outermost edge: by
-`simulation` boto3's session, the thread pool and chance, and here the HTTP client and time.
+`template.yaml`'s queues, table, bucket and functions, users, and a clock, decided by one seed.
+
+The functions are the real ones, entered by their handlers. What they import is replaced at the
+outermost edge: by `simulation` boto3's session, the thread pool and chance, and here the HTTP
+client and time.
 """
 
 from __future__ import annotations
@@ -54,10 +57,16 @@ START = 1_795_253_407.0
 """Unix seconds at which every world begins: 2026-11-21, 09:30:07 UTC."""
 TICK_SECONDS = 60.0
 LATE_TICK_SECONDS = 600.0
-"""Seconds between ticks when everything is over; each is as long as a small job for the simulation."""
+"""Seconds between ticks when everything is over.
+
+Each is as long as a small job for the simulation.
+"""
 API_SECONDS = (0.08, 0.4)
 """Shortest and longest usual duration of a call of the API, beside what it takes for a batch."""
-HANDLERS: dict[str, Any] = {"SubmitFunction": functions.submit.handler, "PollFunction": functions.poll.handler}
+HANDLERS: dict[str, Any] = {
+    "SubmitFunction": functions.submit.handler,
+    "PollFunction": functions.poll.handler,
+}
 FINAL = frozenset({"completed", "failed", "cancelled"})
 
 
@@ -72,10 +81,16 @@ class Upload:
 
 
 class Reader:
-    """Stands for `attribute_values.read`, and reads a stored item only once: neither it nor what is read changes."""
+    """Stands for `attribute_values.read`, and reads a stored item only once.
+
+    Neither it nor what is read changes.
+    """
 
     def __init__(self, table: DynamoDB) -> None:
-        """Nothing is read yet; what was read is forgotten when its item is overwritten or deleted."""
+        """Nothing is read yet.
+
+        What was read is forgotten when its item is overwritten or deleted.
+        """
         self._items = table.items
         self._read: dict[int, tuple[Any, type, Any]] = {}
         table.watchers.append(self._forget)
@@ -97,7 +112,9 @@ class Reader:
 class World(Account):
     """Everything of one seed."""
 
-    def __init__(self, seed: int, awkward: Awkward | None = None, behaviour: Behaviour | None = None) -> None:
+    def __init__(
+        self, seed: int, awkward: Awkward | None = None, behaviour: Behaviour | None = None
+    ) -> None:
         """Make empty services; `simulated` also installs them."""
         super().__init__(
             seed,
@@ -129,7 +146,9 @@ class World(Account):
         """Calls of Secrets Manager."""
         self.has_several = False
         """Whether it ever has several tokens."""
-        self.api = WorkersAI(behaviour or Behaviour(embedder="hash", latency=20.0), now=lambda: self.kernel.now)
+        self.api = WorkersAI(
+            behaviour or Behaviour(embedder="hash", latency=20.0), now=lambda: self.kernel.now
+        )
         for one in properties("Bucket")["NotificationConfiguration"]["QueueConfigurations"]:
             (rule,) = one["Filter"]["S3Key"]["Rules"]
             self.notifications.append((rule["Value"], _resource(one["Queue"])))
@@ -152,7 +171,8 @@ class World(Account):
 
     def _note_call(self, path: str, _query: str, body: bytes) -> None:
         if b'"requests"' in body[:20]:
-            passed_on = msgspec.json.encode({"requests": msgspec.json.decode(body)["requests"]})  # As the Worker does.
+            # As the Worker does.
+            passed_on = msgspec.json.encode({"requests": msgspec.json.decode(body)["requests"]})
             for sent in (body, passed_on) if self.is_through_worker else (body,):
                 self.meanings[sha256(sent).hexdigest()] = meaning(body)
         is_of_queues = "/queues" in path or "/event_subscriptions/" in path
@@ -164,7 +184,7 @@ class World(Account):
         ours = [one for one in self.api.accepted if one["request_id"] not in self.foreign_ids]
         return [{**one, "sha256": self.meanings[one["sha256"]]} for one in ours]
 
-    # ── users ────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── users ─────────────────────────────────────────────────────────────────────────────────────
 
     def upload(self, name: str, lines: list[str], **metadata: str) -> Upload:
         """Put an upload under `inbox/` now."""
@@ -173,7 +193,10 @@ class World(Account):
         self.s3.put_object(Bucket=BUCKET, Key=key, Body=body, Metadata=metadata)
         stored = self.s3.objects[key]
         upload = Upload(
-            key, job_id(BUCKET, key, stored.id, stored.etag, stored.modified), tuple(lines), self.kernel.now
+            key,
+            job_id(BUCKET, key, stored.id, stored.etag, stored.modified),
+            tuple(lines),
+            self.kernel.now,
         )
         self.uploads.append(upload)
         self._open.add(f"JOB#{upload.job_id}")
@@ -188,8 +211,12 @@ class World(Account):
         key = "control/stack" if name == "stack" else f"control/jobs/{name}"
         self.s3.put_object(Bucket=BUCKET, Key=key, Body=word.encode())
 
-    def redeploy(self, versions: Mapping[str, other_versions.Version] | None = None, **settings: object) -> None:
-        """Deploy the stack: functions of other versions, or with other parameters, which `simulated` restores.
+    def redeploy(
+        self, versions: Mapping[str, other_versions.Version] | None = None, **settings: object
+    ) -> None:
+        """Deploy the stack.
+
+        Functions of other versions, or with other parameters, which `simulated` restores.
 
         Args:
             versions: by function; one that is not here becomes this version.
@@ -216,11 +243,14 @@ class World(Account):
         return self.all_over()
 
     def wait_for_late_things(self, seconds: float) -> None:
-        """Let time pass when everything is over: messages may come again, and rare ticks find nothing to do."""
+        """Let time pass when everything is over.
+
+        Messages may come again, and rare ticks find nothing to do.
+        """
         self.tick_seconds = LATE_TICK_SECONDS
         self.run(seconds)
 
-    # ── what a judge reads ───────────────────────────────────────────────────────────────────────────────────────
+    # ── what a judge reads ────────────────────────────────────────────────────────────────────────
 
     def job(self, upload: Upload) -> dict[str, Any] | None:
         """A job's item in wire form."""
@@ -236,10 +266,12 @@ class World(Account):
 
     def result(self, upload: Upload, name: str) -> bytes | None:
         """A result file of an upload, None if there is none."""
-        found = self.s3.objects.get(f"results/{upload.key.removeprefix('inbox/')}/{upload.job_id}/{name}")
+        found = self.s3.objects.get(
+            f"results/{upload.key.removeprefix('inbox/')}/{upload.job_id}/{name}"
+        )
         return None if found is None else found.body
 
-    # ── AWS ──────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── AWS ───────────────────────────────────────────────────────────────────────────────────────
 
     def _make_function(self, name: str, module: Any) -> None:
         described = template()["Resources"][name]["Properties"]
@@ -250,7 +282,9 @@ class World(Account):
             module.processor = type(module.processor)()  # As in a process of its own.
             return module.lambda_handler(event, context)
 
-        function = self.add_function(name, handle, timeout=timeout, most=reserved, build=partial(self._build, name))
+        function = self.add_function(
+            name, handle, timeout=timeout, most=reserved, build=partial(self._build, name)
+        )
         for event in described["Events"].values():
             if event["Type"] != "SQS":
                 continue
@@ -266,9 +300,16 @@ class World(Account):
         return replace(made, events=events_of(replace(made, events=None)) if made.events else None)
 
     def client(self, name: str, *_: object, **_options: object) -> Any:
-        """A client of a simulated service; one of the table as a process of another version sees it."""
+        """A client of a simulated service.
+
+        One of the table as a process of another version sees it.
+        """
         found = super().client(name)
-        return other_versions.OtherVersion(found, self._building) if name == "dynamodb" and self._building else found
+        return (
+            other_versions.OtherVersion(found, self._building)
+            if name == "dynamodb" and self._building
+            else found
+        )
 
     def inject(self, *faults: Fault) -> None:
         """Let the API do something to its next calls."""
@@ -290,14 +331,19 @@ class World(Account):
 
 @contextmanager
 def simulated(
-    seed: int, awkward: Awkward | None = None, behaviour: Behaviour | None = None, **settings: object
+    seed: int,
+    awkward: Awkward | None = None,
+    behaviour: Behaviour | None = None,
+    **settings: object,
 ) -> Iterator[World]:
     """A world, installed in place of AWS, the API, threads, time and chance until the context ends.
 
     It has completion events only if `COMPLETION_EVENTS` is given.
     """
     with ExitStack() as stack:
-        stack.enter_context(patch.dict(os.environ, _environment({"COMPLETION_EVENTS": "no"} | settings)))
+        stack.enter_context(
+            patch.dict(os.environ, _environment({"COMPLETION_EVENTS": "no"} | settings))
+        )
         world = World(seed, awkward, behaviour)
 
         def message_failed(processor: BatchProcessor, record: Any, exception: Any) -> Any:
@@ -310,18 +356,31 @@ def simulated(
         reader = Reader(world.dynamodb)
         for target, name, replacement in (
             *((module, "read", reader) for module in (control_items, dynamodb, batches, jobs)),
-            (bootstrap, "http_client", lambda: Http(world.calls, world.api, world.on_call, world.on_answer)),
+            (
+                bootstrap,
+                "http_client",
+                lambda: Http(world.calls, world.api, world.on_call, world.on_answer),
+            ),
             (bootstrap, "_secret_reader", lambda *_: _SecretReader(world)),
             (api_client, "time", clock),
             (api_client, "_cut_off_at", _never_cut_off),
-            (secrets, "token_urlsafe", lambda size: urlsafe_b64encode(chance.randbytes(size)).rstrip(b"=").decode()),
-            (control_items, "secrets", SimpleNamespace(token_hex=lambda size: chance.randbytes(size).hex())),
+            (
+                secrets,
+                "token_urlsafe",
+                lambda size: urlsafe_b64encode(chance.randbytes(size)).rstrip(b"=").decode(),
+            ),
+            (
+                control_items,
+                "secrets",
+                SimpleNamespace(token_hex=lambda size: chance.randbytes(size).hex()),
+            ),
             (functions.submit.handler, "services", world.services),
             (functions.poll.handler, "services", world.services),
             (observability.metrics, "add_metric", world.count),
             (observability.LoggingBatchProcessor, "failure_handler", message_failed),
             (observability.metrics, "flush_metrics", lambda **_: None),
-            (inspect, "signature", cache(inspect.signature)),  # Powertools asks for a handler's with each message.
+            # Powertools asks for a handler's with each message.
+            (inspect, "signature", cache(inspect.signature)),
         ):
             stack.enter_context(patch.object(target, name, replacement))
         stack.callback(observability.logger.setLevel, observability.logger.log_level)
@@ -363,7 +422,12 @@ def _environment(settings: dict[str, object]) -> dict[str, str]:
 def _queue(name: str) -> Queue:
     described = properties(name)
     redrive = described["RedrivePolicy"]
-    return Queue(name, described["VisibilityTimeout"], described["MessageRetentionPeriod"], redrive["maxReceiveCount"])
+    return Queue(
+        name,
+        described["VisibilityTimeout"],
+        described["MessageRetentionPeriod"],
+        redrive["maxReceiveCount"],
+    )
 
 
 def _number(value: Any) -> int:

@@ -38,13 +38,22 @@ def documents() -> list[Path]:
 
 
 def aws_lines() -> list[Lines]:
-    """Every block, and every command in a text, that calls the AWS CLI; without those that set up a shell."""
+    """Every block, and every command in a text, that calls the AWS CLI.
+
+    Without those that set up a shell.
+    """
     found = []
     for path in documents():
         text = path.read_text("utf-8")
-        blocks = [(one.start(2), _script(one[2])) for one in _BLOCK.finditer(text) if one[1] in _SHELL]
+        blocks = [
+            (one.start(2), _script(one[2])) for one in _BLOCK.finditer(text) if one[1] in _SHELL
+        ]
         outside = _BLOCK.sub(lambda one: " " * len(one[0]), text)
-        blocks += [(one.start(1), one[1].replace("\n", " ")) for one in _INLINE.finditer(outside) if " " in one[1][4:]]
+        blocks += [
+            (one.start(1), one[1].replace("\n", " "))
+            for one in _INLINE.finditer(outside)
+            if " " in one[1][4:]
+        ]
         for at, script in sorted(blocks):
             if _COMMAND.search(script) and "()" not in script and script != _SIGNS_IN:
                 line = text.count("\n", 0, at) + 1
@@ -59,7 +68,10 @@ def names() -> str:
 
 
 def _script(block: str) -> str:
-    """The commands of a block: all of it, or if it shows what they print, those after `$ ` with their next lines."""
+    """The commands of a block.
+
+    All of it, or if it shows what they print, those after `$ ` with their next lines.
+    """
     if not re.search(r"^\$ ", block, re.MULTILINE):
         return block
     kept: list[str] = []

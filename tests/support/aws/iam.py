@@ -1,7 +1,10 @@
-"""The functions' roles in `template.yaml`, evaluated as IAM evaluates them, as far as the template uses IAM.
+"""The functions' roles in `template.yaml`, evaluated as IAM evaluates them.
 
-Every call of a function in the moto world is checked here. A call that its role does not allow is denied as AWS denies
-it, and the used grants are recorded, so that a test finds those that nothing needs.
+As far as the template uses IAM.
+
+Every call of a function in the moto world is checked here. A call that its role does not allow is
+denied as AWS denies it, and the used grants are recorded, so that a test finds those that nothing
+needs.
 """
 
 from __future__ import annotations
@@ -21,7 +24,14 @@ if TYPE_CHECKING:
 MACHINE = "arn:aws:states:eu-west-1:123456789012:stateMachine:pipeline"
 """The only state machine."""
 S3_WRITES = frozenset(
-    {"PutObject", "CopyObject", "CreateMultipartUpload", "UploadPart", "UploadPartCopy", "CompleteMultipartUpload"}
+    {
+        "PutObject",
+        "CopyObject",
+        "CreateMultipartUpload",
+        "UploadPart",
+        "UploadPartCopy",
+        "CompleteMultipartUpload",
+    }
 )
 
 
@@ -43,7 +53,10 @@ class Grant:
         return (
             self.action == need.action
             and like(need.resource, self.resource)
-            and all(_holds(operator, values, need.value_of(key)) for operator, key, values in self.condition)
+            and all(
+                _holds(operator, values, need.value_of(key))
+                for operator, key, values in self.condition
+            )
         )
 
 
@@ -75,7 +88,8 @@ class Permissions:
         shared: needs that two grants cover, one of which is unused.
         refused: calls that no grant covers.
         covering: the grants that cover what a role has needed so far.
-        before: called with operation and arguments before a function's call: a test may act, or raise, in between.
+        before: called with operation and arguments before a function's call: a test may act, or
+            raise, in between.
     """
 
     granted: Mapping[str, tuple[Grant, ...]]
@@ -87,8 +101,13 @@ class Permissions:
     covering: dict[tuple[str, Need], list[Grant]] = field(default_factory=dict)
     before: Callable[[str, dict[str, Any]], None] | None = None
 
-    def call(self, service: str, operation: str, arguments: dict[str, Any], make_call: Callable[[], Any]) -> Any:
-        """Make a call if the role allows it. S3 reports a missing key only to those who may list."""
+    def call(
+        self, service: str, operation: str, arguments: dict[str, Any], make_call: Callable[[], Any]
+    ) -> Any:
+        """Make a call if the role allows it.
+
+        S3 reports a missing key only to those who may list.
+        """
         role = self.role
         if not role:
             return make_call()
@@ -103,16 +122,24 @@ class Permissions:
         try:
             return make_call()
         except ClientError as error:
-            if operation in {"GetObject", "HeadObject"} and error.response["Error"]["Code"] in {"404", "NoSuchKey"}:
-                # AWS does not say whether S3 takes the key as the prefix: the role must get its 404 in either case.
+            if operation in {"GetObject", "HeadObject"} and error.response["Error"]["Code"] in {
+                "404",
+                "NoSuchKey",
+            }:
+                # AWS does not say whether S3 takes the key as the prefix: the role must get its 404
+                # in either case.
                 for prefix in (arguments["Key"], None):
-                    self._judge(role, operation, _listing(arguments["Bucket"], prefix, self.account))
+                    self._judge(
+                        role, operation, _listing(arguments["Bucket"], prefix, self.account)
+                    )
             raise
 
     def _judge(self, role: str, operation: str, need: Need) -> None:
         covering = self.covering.get((role, need))
         if covering is None:
-            covering = self.covering[role, need] = [grant for grant in self.granted[role] if grant.covers(need)]
+            covering = self.covering[role, need] = [
+                grant for grant in self.granted[role] if grant.covers(need)
+            ]
         if not covering:
             self.refused.append(f"{role}: {need}")
             message = f"{role} in template.yaml does not allow {need}"
@@ -122,7 +149,9 @@ class Permissions:
         self.used[role].update(covering)
 
 
-def needs_of(service: str, operation: str, arguments: Mapping[str, Any], account: str) -> Iterator[Need]:
+def needs_of(
+    service: str, operation: str, arguments: Mapping[str, Any], account: str
+) -> Iterator[Need]:
     """The permissions that a call needs, according to each service's authorization reference."""
     match service:
         case "s3":
@@ -130,20 +159,36 @@ def needs_of(service: str, operation: str, arguments: Mapping[str, Any], account
         case "dynamodb":
             name = arguments.get("TableName") or next(iter(arguments["RequestItems"]))
             index = f"/index/{arguments['IndexName']}" if "IndexName" in arguments else ""
-            found = arguments["Key"]["pk"] if "Key" in arguments else arguments.get("ExpressionAttributeValues", {})
+            found = (
+                arguments["Key"]["pk"]
+                if "Key" in arguments
+                else arguments.get("ExpressionAttributeValues", {})
+            )
             leading = found.get("S") or found.get(":pk", {}).get("S")
             keys = [("dynamodb:LeadingKeys", leading)] if leading else []
             keys += [("dynamodb:Select", arguments["Select"])] if "Select" in arguments else []
             if "ProjectionExpression" in arguments:
-                keys.append(("dynamodb:Attributes", ",".join(arguments["ExpressionAttributeNames"].values())))
-            yield Need(f"dynamodb:{operation}", f"arn:aws:dynamodb:::table/{name}{index}", tuple(keys))
+                keys.append(
+                    (
+                        "dynamodb:Attributes",
+                        ",".join(arguments["ExpressionAttributeNames"].values()),
+                    )
+                )
+            yield Need(
+                f"dynamodb:{operation}", f"arn:aws:dynamodb:::table/{name}{index}", tuple(keys)
+            )
         case "sqs":
             name = arguments["QueueUrl"].rpartition("/")[2]
             yield Need(f"sqs:{operation.removesuffix('Batch')}", f"arn:aws:sqs:::{name}")
         case "events":
             for entry in arguments["Entries"]:
-                context = (("events:source", entry["Source"]), ("events:detail-type", entry["DetailType"]))
-                yield Need("events:PutEvents", f"arn:aws:events::{account}:event-bus/default", context)
+                context = (
+                    ("events:source", entry["Source"]),
+                    ("events:detail-type", entry["DetailType"]),
+                )
+                yield Need(
+                    "events:PutEvents", f"arn:aws:events::{account}:event-bus/default", context
+                )
         case "stepfunctions":  # The machine is that of the token, which tells nobody here.
             yield Need(f"states:{operation}", MACHINE)
         case "secretsmanager":
@@ -158,12 +203,15 @@ def _needs_of_s3(operation: str, arguments: Mapping[str, Any], account: str) -> 
         yield _listing(arguments["Bucket"], arguments.get("Prefix"), account)
         return
     if operation == "ListObjectVersions":
-        yield _listing(arguments["Bucket"], arguments.get("Prefix"), account, "s3:ListBucketVersions")
+        yield _listing(
+            arguments["Bucket"], arguments.get("Prefix"), account, "s3:ListBucketVersions"
+        )
         return
     if operation == "DeleteObjects":
         for one in arguments["Delete"]["Objects"]:
             place = f"arn:aws:s3:::{arguments['Bucket']}/{one['Key']}"
-            yield Need("s3:DeleteObject", place, ours)  # S3's API reference: "you must always specify" it.
+            # S3's API reference: "you must always specify" it.
+            yield Need("s3:DeleteObject", place, ours)
             if "VersionId" in one:
                 yield Need("s3:DeleteObjectVersion", place, ours)
         return
@@ -181,12 +229,17 @@ def _needs_of_s3(operation: str, arguments: Mapping[str, Any], account: str) -> 
 
 
 def _listing(bucket: str, prefix: str | None, account: str, action: str = "s3:ListBucket") -> Need:
-    """The need to list a bucket, or to get the error for a missing key, for which S3 uses the key as the prefix."""
+    """The need to list a bucket, or to get the error for a missing key.
+
+    For which S3 uses the key as the prefix.
+    """
     prefixes = (("s3:prefix", prefix),) if prefix is not None else ()
     return Need(action, f"arn:aws:s3:::{bucket}", (("aws:ResourceAccount", account), *prefixes))
 
 
-def grants(role: str, names: Mapping[str, Any], conditions: Mapping[str, bool]) -> tuple[Grant, ...]:
+def grants(
+    role: str, names: Mapping[str, Any], conditions: Mapping[str, bool]
+) -> tuple[Grant, ...]:
     """The grants of one role, or of one managed policy, in the template.
 
     Args:
@@ -242,7 +295,9 @@ def resolve(value: Any, names: Mapping[str, Any], conditions: Mapping[str, bool]
         case dict() if (function := "".join(value)) in _OF_TEXTS:
             return again(_OF_TEXTS[function](*again(value[function])))
         case dict():
-            return {key: made for key, inner in value.items() if (made := again(inner)) is not _NOTHING}
+            return {
+                key: made for key, inner in value.items() if (made := again(inner)) is not _NOTHING
+            }
         case list():
             return [made for inner in value if (made := again(inner)) is not _NOTHING]
     return value
@@ -270,4 +325,6 @@ def _holds(operator: str, values: tuple[str, ...], given: str | None) -> bool:
             return given is None or set(given.split(",")) <= set(values)
         case "ForAllValues:StringLike":
             return given is None or any(like(given, value) for value in values)
-    raise AssertionError(f"the template uses an operator that this matcher does not know: {operator}")
+    raise AssertionError(
+        f"the template uses an operator that this matcher does not know: {operator}"
+    )

@@ -1,7 +1,8 @@
 """DynamoDB's reads and writes, answered by the simulated table: moto takes ten times as long.
 
-moto has the tables themselves, which begin and end with its mock, but none of their items. The simulated table is
-compared with moto and with DynamoDB Local, call by call: `tests/simulation/services`, `tests/other_aws`.
+moto has the tables themselves, which begin and end with its mock, but none of their items. The
+simulated table is compared with moto and with DynamoDB Local, call by call:
+`tests/simulation/services`, `tests/other_aws`.
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ _lock = Lock()
 
 
 def stored(name: str = TABLE, region: str = REGION) -> DynamoDB | None:
-    """What takes the place of a table's items; None if there is no such table, or it is not like the template's."""
+    """What takes the place of a table's items.
+
+    None if there is no such table, or it is not like the template's.
+    """
     table = dynamodb_backends[AWS_ACCOUNT][region].tables.get(name)
     if table is None or [index.name for index in table.global_indexes] != ["due"]:
         return None
@@ -54,18 +58,29 @@ def answer(client: Any, operation: str, arguments: dict[str, Any]) -> dict[str, 
         return None
     with _lock:
         if operation == "Scan":
-            return {"Items": [table.items[key] for key in sorted(table.items)][: arguments.get("Limit")]}
+            return {
+                "Items": [table.items[key] for key in sorted(table.items)][: arguments.get("Limit")]
+            }
         try:
             found: dict[str, Any] = getattr(table, OPERATIONS[operation])(**arguments)
         except ClientError as error:
-            raise client.exceptions.from_code(error.response["Error"]["Code"])(error.response, operation) from None
+            raise client.exceptions.from_code(error.response["Error"]["Code"])(
+                error.response, operation
+            ) from None
     return found
 
 
 def _create_table(client: Any, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Create a table as moto does, without the description of it, which takes moto ten times as long."""
+    """Create a table as moto does, without the description of it.
+
+    Which takes moto ten times as long.
+    """
     handler = DynamoHandler()
-    handler.current_account, handler.region, handler.body = AWS_ACCOUNT, client.meta.region_name, arguments
+    handler.current_account, handler.region, handler.body = (
+        AWS_ACCOUNT,
+        client.meta.region_name,
+        arguments,
+    )
     handler.create_table()
     return {}
 

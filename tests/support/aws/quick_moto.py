@@ -1,10 +1,11 @@
 """Make moto faster in this process. What it stores, returns and rejects stays the same.
 
-A call of SQS, EventBridge or Secrets Manager goes straight to moto's handler, one of S3 to moto's objects (`quick_s3`),
-and one of DynamoDB to a simulated table (`quick_dynamodb`): HTTP, its headers and its routes take longer. The request
-is still checked against the service's model. moto also looks for a request's service among two hundred, makes that
-service's table of URLs and the names of its methods anew, prepares for another HTTP client than botocore's, reads the
-same JSON path for each event, and takes the time from a calendar.
+A call of SQS, EventBridge or Secrets Manager goes straight to moto's handler, one of S3 to moto's
+objects (`quick_s3`), and one of DynamoDB to a simulated table (`quick_dynamodb`): HTTP, its headers
+and its routes take longer. The request is still checked against the service's model. moto also
+looks for a request's service among two hundred, makes that service's table of URLs and the names of
+its methods anew, prepares for another HTTP client than botocore's, reads the same JSON path for
+each event, and takes the time from a calendar.
 """
 
 from __future__ import annotations
@@ -91,7 +92,12 @@ def _call(client: Any, operation: str, arguments: dict[str, Any]) -> Any:
     if answer is None:
         return _send(client, operation, arguments)
     status = 206 if "ContentRange" in answer else 200
-    metadata = {"RequestId": "tests", "HTTPStatusCode": status, "HTTPHeaders": {}, "RetryAttempts": 0}
+    metadata = {
+        "RequestId": "tests",
+        "HTTPStatusCode": status,
+        "HTTPHeaders": {},
+        "RetryAttempts": 0,
+    }
     return {**answer, "ResponseMetadata": metadata}
 
 
@@ -102,15 +108,26 @@ def _json(client: Any, operation: str, arguments: dict[str, Any]) -> dict[str, A
     """
     meta, asked = client.meta, json.dumps(arguments, default=datetime.timestamp)
     handler = HANDLERS[meta.service_model.service_name]()
-    handler.current_account, handler.region, handler.uri = DEFAULT_ACCOUNT_ID, meta.region_name, meta.endpoint_url
-    handler.params, handler.body, handler.querystring, handler.uri_match = json.loads(asked), asked, {}, {}
+    handler.current_account, handler.region, handler.uri = (
+        DEFAULT_ACCOUNT_ID,
+        meta.region_name,
+        meta.endpoint_url,
+    )
+    handler.params, handler.body, handler.querystring, handler.uri_match = (
+        json.loads(asked),
+        asked,
+        {},
+        {},
+    )
     handler.response_headers = {}
     try:
         told = getattr(handler, _snake_case(operation))()
     except (JsonRESTError, ServiceException):
         return None
     text = told[0] if isinstance(told, tuple) else told
-    answer: dict[str, Any] = json.loads(text if isinstance(text, str) else json.dumps(text.result or {}))
+    answer: dict[str, Any] = json.loads(
+        text if isinstance(text, str) else json.dumps(text.result or {})
+    )
     answer.pop("CreatedDate", None)
     return None if "SecretBinary" in answer else answer
 

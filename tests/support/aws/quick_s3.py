@@ -1,8 +1,7 @@
 """Reads, writes and lists of S3 objects, straight on moto's objects: HTTP takes ten times as long.
 
-Only what succeeds or finds no object, and has usual arguments; for everything else `answer` returns None, and the call
-goes over HTTP.
-`tests/integration/test_quick_moto.py` compares both ways.
+Only what succeeds or finds no object, and has usual arguments; for everything else `answer` returns
+None, and the call goes over HTTP. `tests/integration/test_quick_moto.py` compares both ways.
 """
 
 from __future__ import annotations
@@ -30,7 +29,15 @@ ARGUMENTS = {
     "ListObjectsV2": {"Bucket", "Prefix"},
     "PutBucketNotificationConfiguration": {"Bucket", "NotificationConfiguration"},
     "PutBucketVersioning": {"Bucket", "VersioningConfiguration"},
-    "PutObject": {"Bucket", "Key", "Body", "Metadata", "ContentType", "IfNoneMatch", "ServerSideEncryption"},
+    "PutObject": {
+        "Bucket",
+        "Key",
+        "Body",
+        "Metadata",
+        "ContentType",
+        "IfNoneMatch",
+        "ServerSideEncryption",
+    },
 }
 """The operations, and the arguments that are usual."""
 _PREFIX = "x-amz-meta-"
@@ -45,16 +52,29 @@ def answer(client: Any, operation: str, arguments: Mapping[str, Any]) -> dict[st
     """
     backend = s3_backends[DEFAULT_ACCOUNT_ID]["aws"]
     bucket = backend.buckets.get(arguments["Bucket"])
-    if operation == "CreateBucket" and bucket is None and not arguments.keys() - ARGUMENTS[operation]:
-        backend.create_bucket(arguments["Bucket"], arguments["CreateBucketConfiguration"]["LocationConstraint"])
+    if (
+        operation == "CreateBucket"
+        and bucket is None
+        and not arguments.keys() - ARGUMENTS[operation]
+    ):
+        backend.create_bucket(
+            arguments["Bucket"], arguments["CreateBucketConfiguration"]["LocationConstraint"]
+        )
         return {"Location": f"/{arguments['Bucket']}"}
-    if arguments.keys() - ARGUMENTS[operation] or bucket is None or bucket.policy or bucket.encryption:
+    if (
+        arguments.keys() - ARGUMENTS[operation]
+        or bucket is None
+        or bucket.policy
+        or bucket.encryption
+    ):
         return None
     if operation in _OF_BUCKET:
         return _OF_BUCKET[operation](bucket, arguments)
     found = backend.get_object(bucket.name, arguments["Key"], arguments.get("VersionId"))
     if operation == "PutObject":
-        is_usual = not found or not ("IfNoneMatch" in arguments or backend.tagger.has_tags(found.arn))
+        is_usual = not found or not (
+            "IfNoneMatch" in arguments or backend.tagger.has_tags(found.arn)
+        )
         return _put(backend, bucket, arguments) if is_usual else None
     if arguments["Key"] not in bucket.keys and "VersionId" not in arguments:
         code, message = _MISSING[operation]
@@ -62,25 +82,42 @@ def answer(client: Any, operation: str, arguments: Mapping[str, Any]) -> dict[st
         error = {"Error": {"Code": code, "Message": message}, "ResponseMetadata": metadata}
         raise client.exceptions.from_code(code)(error, operation)
     if found is None or (
-        operation == "GetObject" and arguments.get("IfMatch", found.etag).strip('"') != found.etag.strip('"')
+        operation == "GetObject"
+        and arguments.get("IfMatch", found.etag).strip('"') != found.etag.strip('"')
     ):
         return None
     described = _described(found)
     if tags := backend.tagger.get_tag_dict_for_resource(found.arn):
         described["TagCount"] = len(tags)
-    return described if operation == "HeadObject" else _content(found, described, arguments.get("Range"))
+    return (
+        described
+        if operation == "HeadObject"
+        else _content(found, described, arguments.get("Range"))
+    )
 
 
 def _put(backend: Any, bucket: Any, arguments: Mapping[str, Any]) -> dict[str, Any] | None:
     body, metadata = arguments.get("Body", b""), arguments.get("Metadata", {})
-    is_usual = all(text.isascii() and text.isprintable() and text == text.strip() for text in metadata.values())
+    is_usual = all(
+        text.isascii() and text.isprintable() and text == text.strip() for text in metadata.values()
+    )
     if not is_usual or not arguments["Key"] or isinstance(body, str):
         return None
-    content = body if isinstance(body, bytes) else bytes(body) if isinstance(body, bytearray) else body.read()
+    content = (
+        body
+        if isinstance(body, bytes)
+        else bytes(body)
+        if isinstance(body, bytearray)
+        else body.read()
+    )
     encryption = arguments.get("ServerSideEncryption")
-    stored = backend.put_object(bucket.name, arguments["Key"], content, storage="STANDARD", encryption=encryption)
+    stored = backend.put_object(
+        bucket.name, arguments["Key"], content, storage="STANDARD", encryption=encryption
+    )
     kind = {"Content-Type": arguments.get("ContentType", "binary/octet-stream")}
-    stored.set_metadata({**{f"{_PREFIX}{name.lower()}": text for name, text in metadata.items()}, **kind})
+    stored.set_metadata(
+        {**{f"{_PREFIX}{name.lower()}": text for name, text in metadata.items()}, **kind}
+    )
     stored.set_acl(bucket.acl)
     return {"ETag": stored.etag, **_version(stored), **_encryption(stored)}
 
@@ -118,7 +155,11 @@ def _set_notifications(bucket: Any, arguments: Mapping[str, Any]) -> dict[str, A
 
 def _list(bucket: Any, arguments: Mapping[str, Any]) -> dict[str, Any] | None:
     prefix = arguments.get("Prefix", "")
-    found = [key for name, key in sorted(bucket.keys.items()) if name.startswith(prefix) and isinstance(key, FakeKey)]
+    found = [
+        key
+        for name, key in sorted(bucket.keys.items())
+        if name.startswith(prefix) and isinstance(key, FakeKey)
+    ]
     if len(found) > get_s3_default_max_keys():
         return None
     told = {**_page(bucket, prefix), "EncodingType": "url", "KeyCount": len(found)}
@@ -127,23 +168,36 @@ def _list(bucket: Any, arguments: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def _list_versions(bucket: Any, arguments: Mapping[str, Any]) -> dict[str, Any] | None:
     prefix, last = arguments.get("Prefix", ""), None
-    found = [key for name, keys in bucket.keys.iterlists() if name.startswith(prefix) for key in keys]
+    found = [
+        key for name, keys in bucket.keys.iterlists() if name.startswith(prefix) for key in keys
+    ]
     if len(found) > get_s3_default_max_keys():
         return None
     versions: dict[str, list[dict[str, Any]]] = {"Versions": [], "DeleteMarkers": []}
     for key in sorted(found, key=lambda key: (key.name, -unix_time_millis(key.last_modified))):
-        told = {"IsLatest": key.name != last, "VersionId": key.version_id or "null", "Owner": _OWNER}
+        told = {
+            "IsLatest": key.name != last,
+            "VersionId": key.version_id or "null",
+            "Owner": _OWNER,
+        }
         if isinstance(key, FakeKey):
             versions["Versions"].append(_listed(key) | told)
         else:
-            versions["DeleteMarkers"].append({"Key": key.name, "LastModified": _modified(key)} | told)
+            versions["DeleteMarkers"].append(
+                {"Key": key.name, "LastModified": _modified(key)} | told
+            )
         last = key.name
     markers = {"KeyMarker": "", "VersionIdMarker": ""}
     return _page(bucket, prefix) | markers | {name: some for name, some in versions.items() if some}
 
 
 def _page(bucket: Any, prefix: str) -> dict[str, Any]:
-    return {"IsTruncated": False, "Name": bucket.name, "Prefix": prefix, "MaxKeys": get_s3_default_max_keys()}
+    return {
+        "IsTruncated": False,
+        "Name": bucket.name,
+        "Prefix": prefix,
+        "MaxKeys": get_s3_default_max_keys(),
+    }
 
 
 _OF_BUCKET = {
@@ -157,7 +211,10 @@ _MISSING = {
     "GetObject": ("NoSuchKey", "The specified key does not exist."),
     "HeadObject": ("404", "Not Found"),
 }
-_OWNER = {"DisplayName": "webfile", "ID": "75aa57f09aa0c8caeab4f8c24e99d10f8e7faeebf76c078efc7c6caea54ba06a"}
+_OWNER = {
+    "DisplayName": "webfile",
+    "ID": "75aa57f09aa0c8caeab4f8c24e99d10f8e7faeebf76c078efc7c6caea54ba06a",
+}
 """moto's owner of every object."""
 
 
@@ -184,8 +241,14 @@ def _described(found: Any) -> dict[str, Any]:
         "LastModified": _modified(found),
         "ContentLength": found.size,
         "ETag": found.etag,
-        "ContentType": next(text for name, text in metadata.items() if name.lower() == "content-type"),
-        "Metadata": {name.removeprefix(_PREFIX): text for name, text in metadata.items() if name.startswith(_PREFIX)},
+        "ContentType": next(
+            text for name, text in metadata.items() if name.lower() == "content-type"
+        ),
+        "Metadata": {
+            name.removeprefix(_PREFIX): text
+            for name, text in metadata.items()
+            if name.startswith(_PREFIX)
+        },
         **_version(found),
         **_encryption(found),
     }
@@ -203,6 +266,9 @@ def _content(found: Any, described: dict[str, Any], section: str | None) -> dict
         last = min(last, len(content) - 1)
         if first > last:
             return None
-        described |= {"ContentRange": f"bytes {first}-{last}/{len(content)}", "ContentLength": last + 1 - first}
+        described |= {
+            "ContentRange": f"bytes {first}-{last}/{len(content)}",
+            "ContentLength": last + 1 - first,
+        }
         content = content[first : last + 1]
     return {**described, "Body": StreamingBody(BytesIO(content), len(content))}

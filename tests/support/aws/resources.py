@@ -1,4 +1,7 @@
-"""The resources of `template.yaml` on moto: queues, table, bucket, events, secrets; and the roles that use them."""
+"""The resources of `template.yaml` on moto: queues, table, bucket, events, secrets.
+
+And the roles that use them.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,10 @@ WAYS: dict[str, dict[str, str]] = {
 
 
 def client(name: str, config: object = None) -> Any:
-    """A client of one service, created once for all worlds: creating it takes longer than a small job."""
+    """A client of one service, created once for all worlds.
+
+    Creating it takes longer than a small job.
+    """
     return _client(name)
 
 
@@ -56,7 +62,10 @@ class Session:
 
 
 def make_resources() -> dict[str, str]:
-    """Create everything but secrets; return the queues' URLs by logical name, dead-letter queues with `-dead`."""
+    """Create everything but secrets.
+
+    Return the queues' URLs by logical name, dead-letter queues with `-dead`.
+    """
     urls: dict[str, str] = {}
     for name in QUEUES:
         urls |= _make_queue(name)
@@ -73,9 +82,18 @@ def _arn(url: str) -> str:
 def _make_queue(name: str) -> dict[str, str]:
     wanted = properties(name)
     dead = client("sqs").create_queue(QueueName=f"{name}-dead")["QueueUrl"]
-    redrive = {"deadLetterTargetArn": _arn(dead), "maxReceiveCount": wanted["RedrivePolicy"]["maxReceiveCount"]}
-    attributes = {"VisibilityTimeout": str(wanted["VisibilityTimeout"]), "RedrivePolicy": json.dumps(redrive)}
-    return {name: client("sqs").create_queue(QueueName=name, Attributes=attributes)["QueueUrl"], f"{name}-dead": dead}
+    redrive = {
+        "deadLetterTargetArn": _arn(dead),
+        "maxReceiveCount": wanted["RedrivePolicy"]["maxReceiveCount"],
+    }
+    attributes = {
+        "VisibilityTimeout": str(wanted["VisibilityTimeout"]),
+        "RedrivePolicy": json.dumps(redrive),
+    }
+    return {
+        name: client("sqs").create_queue(QueueName=name, Attributes=attributes)["QueueUrl"],
+        f"{name}-dead": dead,
+    }
 
 
 def _make_table() -> None:
@@ -88,7 +106,9 @@ def _make_bucket(urls: Mapping[str, str]) -> None:
     """Create the bucket with versioning, and its notifications to the queues in the template."""
     s3, wanted = client("s3"), properties("Bucket")
     s3.create_bucket(Bucket=BUCKET, CreateBucketConfiguration={"LocationConstraint": REGION})
-    s3.put_bucket_versioning(Bucket=BUCKET, VersioningConfiguration=wanted["VersioningConfiguration"])
+    s3.put_bucket_versioning(
+        Bucket=BUCKET, VersioningConfiguration=wanted["VersioningConfiguration"]
+    )
     notifications = [
         {
             "QueueArn": _arn(urls[one["Queue"]["Fn::GetAtt"].removesuffix(".Arn")]),
@@ -112,17 +132,27 @@ def _make_event_queue() -> str:
 
 
 def make_environment(urls: Mapping[str, str], settings: Mapping[str, object]) -> dict[str, str]:
-    """Create the secrets; return the functions' variables: the template's defaults, and what a test sets."""
+    """Create the secrets; return the functions' variables.
+
+    The template's defaults, and what a test sets.
+    """
     secrets = client("secretsmanager")
     secret = secrets.create_secret(Name="token", SecretString=TOKEN)["ARN"]
     gateway_secret = secrets.create_secret(Name="gateway-token", SecretString=GATEWAY_TOKEN)["ARN"]
     given = gateway_secret if "AI_GATEWAY_ID" in settings else ""
     secret_arns = _secrets(str(settings.get("TRANSPORT", "rest")), secret, given)
-    return {**variables(urls), **secret_arns, **{name: str(value) for name, value in settings.items()}}
+    return {
+        **variables(urls),
+        **secret_arns,
+        **{name: str(value) for name, value in settings.items()},
+    }
 
 
 def variables(urls: Mapping[str, str]) -> dict[str, str]:
-    """The functions' variables, but for the secrets: these resources, and the template's defaults."""
+    """The functions' variables, but for the secrets.
+
+    These resources, and the template's defaults.
+    """
     return {
         **default_variables(),
         "BUCKET_NAME": BUCKET,
@@ -170,4 +200,6 @@ def permissions_of(environment: dict[str, str]) -> Permissions:
         "UsesSource": bool(environment.get("SOURCE_BUCKET_NAME")),
         "TellsExecutions": bool(environment.get("STATE_MACHINE_ARN")),
     }
-    return Permissions({role: grants(role, names, conditions) for role in ("SubmitRole", "PollRole")}, AWS_ACCOUNT)
+    return Permissions(
+        {role: grants(role, names, conditions) for role in ("SubmitRole", "PollRole")}, AWS_ACCOUNT
+    )

@@ -39,7 +39,10 @@ def refusal(arguments: dict[str, Any]) -> str | None:
     if len(str(arguments.get("Key", "")).encode()) > MAX_KEY_BYTES:
         return "KeyTooLongError"
     metadata = arguments.get("Metadata") or {}
-    if sum(len(name.encode()) + len(value.encode()) for name, value in metadata.items()) > MAX_METADATA_BYTES:
+    if (
+        sum(len(name.encode()) + len(value.encode()) for name, value in metadata.items())
+        > MAX_METADATA_BYTES
+    ):
         return "MetadataTooLarge"
     parts = (arguments.get("MultipartUpload") or {}).get("Parts", [])
     if max([arguments.get("PartNumber", 0), *(part["PartNumber"] for part in parts)]) > MAX_PIECES:

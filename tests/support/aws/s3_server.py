@@ -1,4 +1,7 @@
-"""A small S3 and CloudFormation on a port, for commands in processes of their own; it can stop answering."""
+"""A small S3 and CloudFormation on a port, for commands in processes of their own.
+
+It can stop answering.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 STACK = (
-    '<DescribeStacksResponse xmlns="http://cloudformation.amazonaws.com/doc/2010-05-15/"><DescribeStacksResult><Stacks>'
+    "<DescribeStacksResponse "
+    'xmlns="http://cloudformation.amazonaws.com/doc/2010-05-15/"><DescribeStacksResult><Stacks>'
     "<member><StackName>dropbatch</StackName><CreationTime>2026-01-01T00:00:00Z</CreationTime>"
     "<StackStatus>CREATE_COMPLETE</StackStatus><Outputs><member><OutputKey>BucketName</OutputKey>"
     "<OutputValue>bucket</OutputValue></member></Outputs></member></Stacks></DescribeStacksResult>"
@@ -46,7 +50,9 @@ class S3Server:
         listening = _Listening(self)
         threading.Thread(target=listening.serve_forever, daemon=True).start()
         self.url = f"http://127.0.0.1:{listening.server_port}"
-        (folder / "stack.json").write_text(json.dumps({"endpoint_url": self.url, "region": "eu-west-1"}))
+        (folder / "stack.json").write_text(
+            json.dumps({"endpoint_url": self.url, "region": "eu-west-1"})
+        )
         return listening
 
 
@@ -104,7 +110,12 @@ class _Handler(BaseHTTPRequestHandler):
         if body is None:
             return self.answer(404)
         etag = f'"{hashlib.md5(body).hexdigest()}"'
-        return self.answer(200, ETag=etag, Content_Length=str(len(body)), Last_Modified="Sat, 21 Nov 2026 09:30:00 GMT")
+        return self.answer(
+            200,
+            ETag=etag,
+            Content_Length=str(len(body)),
+            Last_Modified="Sat, 21 Nov 2026 09:30:00 GMT",
+        )
 
     def log_message(self, *_: object) -> None:
         """Print nothing."""

@@ -1,4 +1,7 @@
-"""The deployed stack for tests: a user's and an operator's actions, and the verification of a job."""
+"""The deployed stack for tests.
+
+A user's and an operator's actions, and the verification of a job.
+"""
 
 from __future__ import annotations
 
@@ -38,11 +41,13 @@ class Stack:
     api: str
     proxy: str
 
-    # ── a user ───────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── a user ────────────────────────────────────────────────────────────────────────────────────
 
     def drop(self, path: str, body: bytes, **metadata: str) -> str:
         """Upload a file; return the version that S3 gave it."""
-        answer = self.s3.put_object(Bucket=self.bucket, Key=f"inbox/{path}", Body=body, Metadata=metadata)
+        answer = self.s3.put_object(
+            Bucket=self.bucket, Key=f"inbox/{path}", Body=body, Metadata=metadata
+        )
         return str(answer["VersionId"])
 
     def read(self, key: str) -> bytes:
@@ -67,34 +72,42 @@ class Stack:
                 return folder, json.loads(self.read(f"{folder}/manifest.json"))
         return None
 
-    def wait(self, path: str, seconds: float = 100.0, every: float = 0.0) -> tuple[str, dict[str, Any]]:
+    def wait(
+        self, path: str, seconds: float = 100.0, every: float = 0.0
+    ) -> tuple[str, dict[str, Any]]:
         """Wait for the only job for a path; return its folder and its manifest.
 
         Args:
             path: of the upload.
             seconds: how long to wait.
-            every: seconds between two looks, where the time of the end is measured; 0: as often as a test needs.
+            every: seconds between two looks, where the time of the end is measured; 0: as often as
+                a test needs.
         """
         began = time.monotonic()
         while (waited := time.monotonic() - began) < seconds:
             if found := self.over(path):
                 return found
-            time.sleep(every or (0.3 if waited < 10 else 2.0))  # Each look takes 20 ms of a processor.
+            # Each look takes 20 ms of a processor.
+            time.sleep(every or (0.3 if waited < 10 else 2.0))
         told = [self.read(f"{folder}/status.json") for folder in self.folders(path)]
         raise AssertionError(f"no manifest for {path} after {seconds} s: {told}")
 
-    # ── an operator ──────────────────────────────────────────────────────────────────────────────────────────────
+    # ── an operator ───────────────────────────────────────────────────────────────────────────────
 
     def tick(self) -> None:
         """Start the scheduled function, without waiting for it."""
-        self.functions.invoke(FunctionName=self.poll_function, InvocationType="Event", Payload=b"{}")
+        self.functions.invoke(
+            FunctionName=self.poll_function, InvocationType="Event", Payload=b"{}"
+        )
 
     def dead_letters(self) -> dict[str, list[str]]:
         """The messages in each dead-letter queue; they stay there."""
         found = {}
         for name, url in self.queues.items():
             if name.endswith("DeadLetterQueue"):
-                answer = self.sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10, VisibilityTimeout=0)
+                answer = self.sqs.receive_message(
+                    QueueUrl=url, MaxNumberOfMessages=10, VisibilityTimeout=0
+                )
                 found[name] = [message["Body"] for message in answer.get("Messages", [])]
         return found
 
@@ -113,7 +126,7 @@ class Stack:
                 found.append(int(status.parent.name))
         return found
 
-    # ── the API and the proxy ────────────────────────────────────────────────────────────────────────────────────
+    # ── the API and the proxy ─────────────────────────────────────────────────────────────────────
 
     def local(self, path: str, method: str = "GET", body: object = None) -> Any:
         """Call a local route of the local Workers AI: its bill, its switches."""
@@ -166,9 +179,15 @@ def running_stack(home: aws.Home, parameters: str, *, faults: bool = False) -> I
         def client(service: str) -> Any:
             return aws.client(service, port, config)
 
-        outputs = client("cloudformation").describe_stacks(StackName=aws.STACK_NAME)["Stacks"][0]["Outputs"]
+        outputs = client("cloudformation").describe_stacks(StackName=aws.STACK_NAME)["Stacks"][0][
+            "Outputs"
+        ]
         values = {one["OutputKey"]: one["OutputValue"] for one in outputs}
-        queues = {name.removesuffix("Url"): value for name, value in values.items() if name.endswith("QueueUrl")}
+        queues = {
+            name.removesuffix("Url"): value
+            for name, value in values.items()
+            if name.endswith("QueueUrl")
+        }
         made = Stack(
             home,
             client("s3"),
@@ -189,7 +208,9 @@ def running_stack(home: aws.Home, parameters: str, *, faults: bool = False) -> I
 
 
 def requests(count: int, word: str) -> list[dict[str, Any]]:
-    return [{"text": f"{word} number {n}", "external_reference": f"{word}-{n}"} for n in range(count)]
+    return [
+        {"text": f"{word} number {n}", "external_reference": f"{word}-{n}"} for n in range(count)
+    ]
 
 
 def as_lines(records: list[dict[str, Any]]) -> bytes:
@@ -206,7 +227,9 @@ def answer_to(number: int, record: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def assert_every_line_answers_its_request(lines: list[dict[str, Any]], records: list[dict[str, Any]]) -> None:
+def assert_every_line_answers_its_request(
+    lines: list[dict[str, Any]], records: list[dict[str, Any]]
+) -> None:
     assert len(lines) == len(records)
     for number, (line, record) in enumerate(zip(lines, records, strict=True)):
         assert line == answer_to(number, record)

@@ -1,4 +1,7 @@
-"""AWS's Security Token Service for programs in processes of their own: a role for a code (MFA), which it takes once."""
+"""AWS's Security Token Service for programs in processes of their own.
+
+A role for a code (MFA), which it takes once.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Clients of AWS services that return what a test sets, and reject a call that it did not expect."""
+"""Clients of AWS services that return what a test sets.
+
+And reject a call that it did not expect.
+"""
 
 from __future__ import annotations
 

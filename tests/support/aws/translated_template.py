@@ -1,4 +1,7 @@
-"""`template.yaml` as CloudFormation receives it, translated offline, and what its roles and policies allow."""
+"""`template.yaml` as CloudFormation receives it, translated offline.
+
+And what its roles and policies allow.
+"""
 
 from __future__ import annotations
 
@@ -53,10 +56,13 @@ class _Names(dict[str, str]):
 def translated() -> dict[str, Any]:
     """The template without SAM's short forms."""
     # SAM requires a URL where the built code would be.
-    text = (ROOT / "template.yaml").read_text().replace("CodeUri: .", "CodeUri: s3://bucket/code.zip")
+    text = (
+        (ROOT / "template.yaml").read_text().replace("CodeUri: .", "CodeUri: s3://bucket/code.zip")
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-        # With it, jsonschema would compile 38 grammars of addresses, which takes 6 s; none of SAM's schemas uses one.
+        # With it, jsonschema would compile 38 grammars of addresses, which takes 6 s; none of SAM's
+        # schemas uses one.
         patch.setitem(sys.modules, "rfc3987_syntax", None)
         # Imported here because it takes a second, and only the tests of the template need it.
         from samtranslator.translator.transform import transform  # noqa: PLC0415
@@ -102,6 +108,9 @@ def allows(of_type: OfType, policy: str, action: str, key: str = "") -> bool:
     """Whether a managed policy allows an action on the object with this key, or on anything."""
     return any(
         action in as_list(one["Action"])
-        and (not key or any(iam.like(f"<Bucket.Arn>/{key}", pattern) for pattern in as_list(one["Resource"])))
+        and (
+            not key
+            or any(iam.like(f"<Bucket.Arn>/{key}", pattern) for pattern in as_list(one["Resource"]))
+        )
         for one in statements(of_type, policy)
     )

@@ -1,4 +1,7 @@
-"""Items of jobs and batches as the table holds them: an attribute that has its default is left out."""
+"""Items of jobs and batches as the table holds them.
+
+An attribute that has its default is left out.
+"""
 
 from __future__ import annotations
 

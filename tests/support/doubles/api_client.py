@@ -74,7 +74,9 @@ class Secret:
 
 def client(api: Any, secret: Secret | None = None, transport: Transport = REST) -> WorkersAI:
     read = secret or Secret(TOKEN)
-    return WorkersAI(http_client(httpx.MockTransport(api)), transport, lambda fresh: Credentials(read(fresh)))
+    return WorkersAI(
+        http_client(httpx.MockTransport(api)), transport, lambda fresh: Credentials(read(fresh))
+    )
 
 
 def submit(api: Any, secret: Secret | None = None) -> Any:
@@ -92,7 +94,13 @@ def enveloped(result: Any, **more: Any) -> dict[str, Any]:
 
 
 def refusal(code: int, message: str = "words", **more: Any) -> dict[str, Any]:
-    return {"result": None, "success": False, "errors": [{"code": code, "message": message}], "messages": [], **more}
+    return {
+        "result": None,
+        "success": False,
+        "errors": [{"code": code, "message": message}],
+        "messages": [],
+        **more,
+    }
 
 
 def made(kind: type[Exception]) -> Exception:

@@ -1,4 +1,7 @@
-"""Cloudflare's Queues API and event subscriptions in memory, behind httpx; a test says what it refuses."""
+"""Cloudflare's Queues API and event subscriptions in memory, behind httpx.
+
+A test says what it refuses.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,10 @@ Refusal = Callable[[str, str], httpx.Response | None]
 
 @dataclass
 class CloudflareQueues:
-    """Queues by id, each with its consumers and messages; the subscriptions; and every call that was made."""
+    """Queues by id, each with its consumers and messages; the subscriptions.
+
+    And every call that was made.
+    """
 
     queues: dict[str, dict[str, Any]] = field(default_factory=dict)
     consumers: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
@@ -52,7 +58,11 @@ class CloudflareQueues:
                         "type": f"cf.workersAi.model.batch.{kind}",
                         "source": {"type": "workersAi.model", "modelName": model},
                         "payload": {"requestId": f"req-{request_id}"},
-                        "metadata": {"accountId": ACCOUNT, "eventTimestamp": "2026-11-21T09:30:00Z", **more},
+                        "metadata": {
+                            "accountId": ACCOUNT,
+                            "eventTimestamp": "2026-11-21T09:30:00Z",
+                            **more,
+                        },
                     }
                 )
             }
@@ -69,9 +79,15 @@ class CloudflareQueues:
             ("PUT /queues/(\\w+)/consumers/(\\w+)", self._correct_consumer),
             ("POST /queues/(\\w+)/messages/pull", self._pull),
             ("POST /queues/(\\w+)/messages/ack", self._acknowledge),
-            ("GET /event_subscriptions/subscriptions", lambda _: good(list(self.subscriptions.values()))),
+            (
+                "GET /event_subscriptions/subscriptions",
+                lambda _: good(list(self.subscriptions.values())),
+            ),
             ("POST /event_subscriptions/subscriptions", self._subscribe),
-            ("DELETE /event_subscriptions/subscriptions/(\\w+)", lambda one, _: self._delete(self.subscriptions, one)),
+            (
+                "DELETE /event_subscriptions/subscriptions/(\\w+)",
+                lambda one, _: self._delete(self.subscriptions, one),
+            ),
         ]
 
     def _id(self, kind: str) -> str:
@@ -95,14 +111,18 @@ class CloudflareQueues:
         self.consumers[queue_id] = [{"consumer_id": self._id("c"), **body}]
         return good(self.consumers[queue_id][0])
 
-    def _correct_consumer(self, queue_id: str, consumer_id: str, body: dict[str, Any]) -> httpx.Response:
+    def _correct_consumer(
+        self, queue_id: str, consumer_id: str, body: dict[str, Any]
+    ) -> httpx.Response:
         self.consumers[queue_id] = [{"consumer_id": consumer_id, **body}]
         return good(None)
 
     def _subscribe(self, body: dict[str, Any]) -> httpx.Response:
         model = body["source"]["model_name"]
         for one in self.subscriptions.values():
-            if one["name"] == body["name"] or (self.one_per_model and one["source"]["model_name"] == model):
+            if one["name"] == body["name"] or (
+                self.one_per_model and one["source"]["model_name"] == model
+            ):
                 return httpx.Response(409, json=refusal(10040, "subscription exists"))
         made = {"id": self._id("s"), **body}
         self.subscriptions[made["id"]] = made
@@ -114,8 +134,14 @@ class CloudflareQueues:
     def _pull(self, queue_id: str, body: dict[str, Any]) -> httpx.Response:
         if queue_id not in self.queues:
             return httpx.Response(404, json=refusal(11000))
-        taken, self.messages = self.messages[: body["batch_size"]], self.messages[body["batch_size"] :]
-        found = [{"lease_id": self._id("l"), "id": "m", "attempts": 1, "timestamp_ms": 1.0, **one} for one in taken]
+        taken, self.messages = (
+            self.messages[: body["batch_size"]],
+            self.messages[body["batch_size"] :],
+        )
+        found = [
+            {"lease_id": self._id("l"), "id": "m", "attempts": 1, "timestamp_ms": 1.0, **one}
+            for one in taken
+        ]
         self.leased |= {one["lease_id"]: one for one in found}
         return good({"message_backlog_count": len(self.messages), "messages": found})
 

@@ -1,4 +1,7 @@
-"""Whole result files of an upload, as the functions write them, without AWS: cut, answered, collected."""
+"""Whole result files of an upload, as the functions write them, without AWS.
+
+Cut, answered, collected.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,9 @@ class ResultFiles(NamedTuple):
     retry: bytes
 
 
-def result_files(format_: str, header: bytes, content: bytes, model: str, answer: Callable[[Any], Any]) -> ResultFiles:
+def result_files(
+    format_: str, header: bytes, content: bytes, model: str, answer: Callable[[Any], Any]
+) -> ResultFiles:
     """What a job of one upload leaves.
 
     Args:
@@ -46,7 +51,17 @@ def result_files(format_: str, header: bytes, content: bytes, model: str, answer
     form, is_table = Form(format_, header), FORMATS[format_].is_table
     shape = "rows" if is_table else "jsonl"
     delimiter, converts = FORMATS[format_].delimiter.decode(), format_ != "native"
-    plan = SplitPlan(model, 500, 9_500_000, "a", shape, "plain", format=format_, converts=converts, delimiter=delimiter)
+    plan = SplitPlan(
+        model,
+        500,
+        9_500_000,
+        "a",
+        shape,
+        "plain",
+        format=format_,
+        converts=converts,
+        delimiter=delimiter,
+    )
     job = Job(
         job_id=JOB,
         state=JobState.IN_PROGRESS,
@@ -73,7 +88,9 @@ def result_files(format_: str, header: bytes, content: bytes, model: str, answer
             originals_size=len(cut.originals),
             created_at=0.0,
         )
-        store.objects[keys.staged(JOB, batch.number)] = cut.body + cut.originals + encode_index(cut.rows)
+        store.objects[keys.staged(JOB, batch.number)] = (
+            cut.body + cut.originals + encode_index(cut.rows)
+        )
         requests = json.loads(cut.body)["requests"] if cut.body else []
         items = [
             {"id": id_, "external_reference": one.get("external_reference"), **answer(one)}
@@ -83,7 +100,9 @@ def result_files(format_: str, header: bytes, content: bytes, model: str, answer
         assert collect(services, job, batch, StoredReply("reply", reply))
     names = file_names(form, "inbox/a")
     openings = (names.output_opening, b"", names.retry_opening if is_table else b"")
-    return ResultFiles(*(first + b"".join(part[at] for part in store.parts) for at, first in enumerate(openings)))
+    return ResultFiles(
+        *(first + b"".join(part[at] for part in store.parts) for at, first in enumerate(openings))
+    )
 
 
 class _Store:

@@ -60,7 +60,9 @@ def is_free(permit: Permit | Denied) -> bool:
 
 
 class GivenBudget(Budget):
-    """A budget that has read the given control items. Its table accepts every write except the first `loses`.
+    """A budget that has read the given control items.
+
+    Its table accepts every write except the first `loses`.
 
     Attributes:
         written: the arguments of each write that the table accepted.
@@ -82,7 +84,9 @@ class GivenBudget(Budget):
         meanwhile: Rate | None = None,
     ) -> None:
         super().__init__(None, "table", calls)  # type: ignore[arg-type]
-        self.given = Controls(pause, wait, rate or Rate(), frozenset(full), StackControl("version", held_since))
+        self.given = Controls(
+            pause, wait, rate or Rate(), frozenset(full), StackControl("version", held_since)
+        )
         self.written: list[dict[str, Any]] = []
         self.loses, self.meanwhile = loses, meanwhile
         self.filled_at = 0
@@ -101,7 +105,10 @@ class GivenBudget(Budget):
             self.loses -= 1
             raise ConditionFailedError(sent_again=False)
         self.written.append(arguments)
-        values = {name: plain(value) for name, value in arguments.get("ExpressionAttributeValues", {}).items()}
+        values = {
+            name: plain(value)
+            for name, value in arguments.get("ExpressionAttributeValues", {}).items()
+        }
         if ":cost" in values:
             values[":moved"] = (self.meanwhile or self.given.rate).filled_at + values[":cost"]
         self.filled_at = values.get(":moved", 0)

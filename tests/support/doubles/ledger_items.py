@@ -1,4 +1,7 @@
-"""A ledger of one item on moto, and the job and the batches with which tests of the ledger begin."""
+"""A ledger of one item on moto.
+
+And the job and the batches with which tests of the ledger begin.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,9 @@ BATCH = Batch(
     work=DueKind.POLL,
 )
 READY = replace(BATCH, state=BatchState.READY, work=DueKind.SUBMIT)
-SPLIT = replace(READY, isolating=ErrorDetail("rejected", "the reason"), cause="5006", work=DueKind.POLL)
+SPLIT = replace(
+    READY, isolating=ErrorDetail("rejected", "the reason"), cause="5006", work=DueKind.POLL
+)
 SUBMITTING = replace(READY, state=BatchState.SUBMITTING)
 REASON = ErrorDetail("rejected", "the reason")
 PART = Part("part", 1, 0, 0, 0, 1, 0)
@@ -65,7 +70,9 @@ class OneItem:
 
     def read(self) -> dict[str, Any] | None:
         """The item in wire form."""
-        return self.dynamodb.get_item(TableName="table", Key=self.key, ConsistentRead=True).get("Item")
+        return self.dynamodb.get_item(TableName="table", Key=self.key, ConsistentRead=True).get(
+            "Item"
+        )
 
     def change(self, name: str, value: object) -> None:
         """Set one attribute, as another process would."""

@@ -1,4 +1,7 @@
-"""Items as other versions of Dropbatch write them: an earlier one stores what this one leaves out, a later one more."""
+"""Items as other versions of Dropbatch write them.
+
+An earlier one stores what this one leaves out, a later one more.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +71,11 @@ def value_by(version: Version, kind: type, name: str, wire: Wire) -> Wire:
 @cache
 def _every_default(kind: type) -> Wire:
     """The members that have a default, with it."""
-    defaults = {name: one for name, one in defaults_of(kind).items() if one is not None and one is not MISSING}
+    defaults = {
+        name: one
+        for name, one in defaults_of(kind).items()
+        if one is not None and one is not MISSING
+    }
     classes = _classes(kind)
     return {
         name: {"M": _every_default(classes[name])} if is_dataclass(one) else attribute(one)
@@ -80,7 +87,10 @@ def _every_default(kind: type) -> Wire:
 def _classes(kind: type) -> dict[str, type]:
     """The members of a data class that are data classes, or lists of them."""
     hints = {name: (hint, *get_args(hint)) for name, hint in get_type_hints(kind).items()}
-    found = {name: next((one for one in kinds if is_dataclass(one)), None) for name, kinds in hints.items()}
+    found = {
+        name: next((one for one in kinds if is_dataclass(one)), None)
+        for name, kinds in hints.items()
+    }
     return {name: one for name, one in found.items() if isinstance(one, type)}
 
 
@@ -109,4 +119,6 @@ class OtherVersion:
             else wire
             for name, wire in given.get("ExpressionAttributeValues", {}).items()
         }
-        return self._client.update_item(**given | ({"ExpressionAttributeValues": values} if values else {}))
+        return self._client.update_item(
+            **given | ({"ExpressionAttributeValues": values} if values else {})
+        )

@@ -1,4 +1,7 @@
-"""One batch of two records that the API has accepted, on moto at a fixed time; a test chooses what the API answers."""
+"""One batch of two records that the API has accepted, on moto at a fixed time.
+
+A test chooses what the API answers.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,10 @@ _ids = count(1)
 
 @dataclass
 class Doubles:
-    """The API, the queues, the times and the settings for the batch, and the calls that each received."""
+    """The API, the queues, the times and the settings for the batch.
+
+    And the calls that each received.
+    """
 
     can_wake: bool = False
     batch_deadline_hours: float = 24
@@ -94,18 +100,27 @@ class Doubles:
     def note_pending(self, model: str, accepted: float, now: float) -> None:
         self.pending.append((accepted, now))
 
-    def note(self, model: str, number: str, after: float, by: float, now: float, answer_tokens: int) -> None:
+    def note(
+        self, model: str, number: str, after: float, by: float, now: float, answer_tokens: int
+    ) -> None:
         self.took.append((after, by))
 
 
 class PolledBatch:
-    """The batch and its job, each with its differences from `ledger_items`, and the services that poll it at `T`."""
+    """The batch and its job, each with its differences from `ledger_items`.
 
-    def __init__(self, dynamodb: DynamoDBClient, job: dict[str, Any] | None = None, **batch: Any) -> None:
+    And the services that poll it at `T`.
+    """
+
+    def __init__(
+        self, dynamodb: DynamoDBClient, job: dict[str, Any] | None = None, **batch: Any
+    ) -> None:
         made = replace(JOB, job_id=f"20261121T093000Z-{next(_ids):08x}", state=JobState.IN_PROGRESS)
         self.job: Job = replace(made, **(job or {}))
         accepted = replace(BATCH, submissions=(Submission("id", 1, ACCEPTED),), body_size=len(BODY))
-        self.seen = replace(accepted, **{"job_id": self.job.job_id, "requests": 2, "sendable": 2, **batch})
+        self.seen = replace(
+            accepted, **{"job_id": self.job.job_id, "requests": 2, "sendable": 2, **batch}
+        )
         """The batch as the process that found it due has read it."""
         self.doubles = Doubles()
         double = cast("Any", self.doubles)
@@ -138,7 +153,10 @@ class PolledBatch:
         s3_backends[DEFAULT_ACCOUNT_ID]["aws"].put_object("bucket", staged, BODY + index)
 
     def polled(
-        self, reply: Reply | Exception | None = None, permit: Permit | None = NO_PROBE, left: float = 900
+        self,
+        reply: Reply | Exception | None = None,
+        permit: Permit | None = NO_PROBE,
+        left: float = 900,
     ) -> bool:
         """Poll it once, with this many seconds left; return whether it is then done."""
         self.doubles.reply = reply

@@ -38,7 +38,9 @@ class DiedError(BaseException):
 
 
 class Fake:
-    """All services that `split` uses. One call may be struck: the process dies, or the answer is lost.
+    """All services that `split` uses.
+
+    One call may be struck: the process dies, or the answer is lost.
 
     `given` has the arguments of the last call of each change of the job.
     """
@@ -57,7 +59,12 @@ class Fake:
         plan = SplitPlan("@cf/a/b", most, 9_500_000, "account", "jsonl", "plain", 0, first)
         upload = Upload("bucket", "inbox/a.jsonl", "version", "etag", len(UPLOAD))
         self.job = Job(
-            job_id="job", state=JobState.SPLITTING, upload=upload, plan=plan, created_at=self.clock, due_at=0.0
+            job_id="job",
+            state=JobState.SPLITTING,
+            upload=upload,
+            plan=plan,
+            created_at=self.clock,
+            due_at=0.0,
         )
         self.services: Any = SimpleNamespace(
             store=self,
@@ -75,7 +82,10 @@ class Fake:
             job = self.job if leased else lease_turn(self.services, self.job)
             if job:
                 self.first_is_left = take_turn(
-                    Invocation(self.services, self.clock + remaining), job, split, submits_first=self.submits_first
+                    Invocation(self.services, self.clock + remaining),
+                    job,
+                    split,
+                    submits_first=self.submits_first,
                 )
         except (DiedError, StorageError):
             self.strikes_at = 0
@@ -111,7 +121,9 @@ class Fake:
         """Bytes of the upload."""
         return self._call("read", lambda: UPLOAD[start : start + length])
 
-    def put_if_absent(self, key: str, body: bytes, metadata: dict[str, str] | None = None, kind: str = "") -> bool:
+    def put_if_absent(
+        self, key: str, body: bytes, metadata: dict[str, str] | None = None, kind: str = ""
+    ) -> bool:
         """Write an object once."""
 
         def effect() -> bool:
@@ -227,7 +239,10 @@ class Fake:
         self._call("send", lambda: self.messages.extend(message.number for message in messages))
 
     def check(self) -> None:
-        """Check what `split` resumes from: each item follows the one before it, and its object has its records."""
+        """Check what `split` resumes from.
+
+        Each item follows the one before it, and its object has its records.
+        """
         expected = 0
         for number, (name, batch) in enumerate(sorted(self.batches.items())):
             assert name == f"{number:08d}"
@@ -240,7 +255,9 @@ class Fake:
     def check_whole(self, sizes: list[int] | None = None) -> None:
         """Check that every record is in a batch."""
         self.check()
-        assert self.job.total == sum(batch.requests for batch in self.batches.values()) == len(RECORDS)
+        assert (
+            self.job.total == sum(batch.requests for batch in self.batches.values()) == len(RECORDS)
+        )
         if sizes:
             assert [batch.requests for _, batch in sorted(self.batches.items())] == sizes
 

@@ -1,4 +1,7 @@
-"""One job and one batch in a ledger on moto; everything else that the submit function calls is a plain fake."""
+"""One job and one batch in a ledger on moto.
+
+Everything else that the submit function calls is a plain fake.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,8 @@ if TYPE_CHECKING:
 BODY = b'{"requests":[]}'
 DUE = replace(READY, body_size=len(BODY), paused=2.0)
 UNKNOWN = ErrorDetail(
-    "submit_unknown", "It is unknown whether Workers AI accepted this request, so it was not sent again."
+    "submit_unknown",
+    "It is unknown whether Workers AI accepted this request, so it was not sent again.",
 )
 FIRST_ASK = 30.0
 """Seconds from each acceptance to the first poll, according to the completion times."""
@@ -39,7 +43,10 @@ MODEL_WAITS_SECONDS, RATE_LIMIT_SECONDS = 20.0, 40.0
 
 
 class Submitting:
-    """What `submit_batch` works on. A test sets what others answer, and reads what was sent, reported and written."""
+    """What `submit_batch` works on.
+
+    A test sets what others answer, and reads what was sent, reported and written.
+    """
 
     def __init__(self, dynamodb: DynamoDBClient) -> None:
         self.dynamodb, self.clock, self.ends = dynamodb, T, T + 200
@@ -58,10 +65,14 @@ class Submitting:
         self.left = LeftDue()
         self.ledger = Ledger(dynamodb, "table", self.left.note)
         self.services: Any = SimpleNamespace(
-            settings=SimpleNamespace(ambiguous_submit="resubmit", cloudflare_account_id=JOB.plan.account),
+            settings=SimpleNamespace(
+                ambiguous_submit="resubmit", cloudflare_account_id=JOB.plan.account
+            ),
             ledger=self.ledger,
             store=SimpleNamespace(get=self._get, head=self._head, put_if_absent=self._put),
-            queues=SimpleNamespace(send=lambda message, delay=0: self.messages.append((message, delay))),
+            queues=SimpleNamespace(
+                send=lambda message, delay=0: self.messages.append((message, delay))
+            ),
             api=SimpleNamespace(submit=self._submit, check_token=lambda: self.token),
             budget=SimpleNamespace(
                 permit_submit=self._permit_submit,
@@ -141,7 +152,9 @@ class Submitting:
         self.at_post = self.batch
         yield self.reply
 
-    def _permit_submit(self, model: str, now: float, *, first: bool, account: str, without: Any) -> Permit | Denied:
+    def _permit_submit(
+        self, model: str, now: float, *, first: bool, account: str, without: Any
+    ) -> Permit | Denied:
         assert (account, *without) == ("",), "the job's account is the stack's"
         self.budget_calls.append(("permit", model, now, first))
         return self.permit
@@ -178,5 +191,8 @@ def told(status: int, code: int | None, message: str = "") -> Rejected:
 
 
 def sent(batch: Batch, **changes: Any) -> Batch:
-    """A batch as it is after its submit was settled with no answer: what differs from before is given."""
+    """A batch as it is after its submit was settled with no answer.
+
+    What differs from before is given.
+    """
     return replace(batch, attempt=batch.attempt + 1, fence=T + 230, claims=0, **changes)

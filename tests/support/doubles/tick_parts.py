@@ -83,11 +83,21 @@ class MemoryLedger:
     def due(self, work: DueKind, now: float, limit: int) -> tuple[list[DueEntry], float | None]:
         """As the real one."""
         self.asked.append((self.clock.at, work, limit))
-        found = [DueEntry(one.job_id, one.number, one.due_at) for one in self.batches.values() if one.work is work]
+        found = [
+            DueEntry(one.job_id, one.number, one.due_at)
+            for one in self.batches.values()
+            if one.work is work
+        ]
         if work in {DueKind.JOB, DueKind.STATUS}:
-            jobs = [(name, job) for name, job in self.jobs.items() if (name in self.idle) is (work is DueKind.STATUS)]
+            jobs = [
+                (name, job)
+                for name, job in self.jobs.items()
+                if (name in self.idle) is (work is DueKind.STATUS)
+            ]
             found = [DueEntry(name, "", job.due_at if job else T) for name, job in jobs]
-        dues = [(one.due_at, one.job_id, one.number, one) for one in found if one.due_at is not None]
+        dues = [
+            (one.due_at, one.job_id, one.number, one) for one in found if one.due_at is not None
+        ]
         times = sorted(dues, key=lambda one: one[:3])
         due = sum(at <= now for at, *_ in times[:limit])
         return [one[-1] for one in times[:due]], times[due][0] if due < len(times) else None
@@ -171,7 +181,9 @@ class Allowance:
         """The maximum number of calls until the next tick."""
         return self.calls
 
-    def permit_polls(self, wanted: int, _now: float, _sender: Sender) -> tuple[int, Permit | Denied]:
+    def permit_polls(
+        self, wanted: int, _now: float, _sender: Sender
+    ) -> tuple[int, Permit | Denied]:
         """How many polls are permitted, and the permit."""
         return min(wanted, self.granted), self.permit
 
@@ -183,7 +195,9 @@ class Allowance:
         """Names of models, each with its count."""
         return [f"{model}: {count} of {total}" for model, count in by_model.items()]
 
-    def note_outstanding(self, count: int, full: list[str], _ticked_at: float, until: float) -> None:
+    def note_outstanding(
+        self, count: int, full: list[str], _ticked_at: float, until: float
+    ) -> None:
         """Keep what a tick counted."""
         self.noted, self.looks_until = (count, full), until
 
@@ -216,25 +230,45 @@ class SentMessages:
 
 
 class TickParts:
-    """A tick in memory. What other modules do in it is recorded, and replaced by the least that ends the work."""
+    """A tick in memory.
+
+    What other modules do in it is recorded, and replaced by the least that ends the work.
+    """
 
     def __init__(self, monkeypatch: Any) -> None:
         self.clock = Clock()
-        self.ledger, self.budget, self.queues = MemoryLedger(self.clock), Allowance(), SentMessages()
+        self.ledger, self.budget, self.queues = (
+            MemoryLedger(self.clock),
+            Allowance(),
+            SentMessages(),
+        )
         self.looks_ended: list[float] = []
         """When a tick noted that it looks no longer."""
         wakes = SimpleNamespace(end=lambda _from, now: self.looks_ended.append(now))
-        parts = {"ledger": self.ledger, "budget": self.budget, "queues": self.queues, "wakes": wakes, "events": None}
+        parts = {
+            "ledger": self.ledger,
+            "budget": self.budget,
+            "queues": self.queues,
+            "wakes": wakes,
+            "events": None,
+        }
         parts["tokens"] = ONLY_ONE
         settings = SimpleNamespace(cloudflare_account_id=JOB.plan.account)
-        self.services: Any = SimpleNamespace(**parts, settings=settings, now=self.clock.now, sleep=self.clock.sleep)
+        self.services: Any = SimpleNamespace(
+            **parts, settings=settings, now=self.clock.now, sleep=self.clock.sleep
+        )
         self.behind: dict[float, float] = {}
         """Seconds for which batches that were accepted at a time are held back."""
-        self.services.times = SimpleNamespace(seconds_behind=lambda _model, at, _now: self.behind.get(at, 0.0))
+        self.services.times = SimpleNamespace(
+            seconds_behind=lambda _model, at, _now: self.behind.get(at, 0.0)
+        )
         self.services.left, self.services.wake = LeftDue(), self._wake
         self.services.of_invocation = lambda _hops=0: self.services
         self.woken: list[tuple[float, float | None]] = []
-        """For each planned wake-up: when, and since when the invocation has looked whose place it takes."""
+        """For each planned wake-up.
+
+        When, and since when the invocation has looked whose place it takes.
+        """
         self.is_watched = False
         """Whether somebody looks anyway, so that no wake-up is planned."""
         self.visits: list[tuple[float, str]] = []
@@ -294,7 +328,9 @@ class TickParts:
         item = {"pk": {"S": f"JOB#{job.job_id}"}, "sk": {"S": "META"}, "work": {"S": DueKind.JOB}}
         self.services.left.note({**item, "due_at": {"N": str(at)}}, {"due_at"})
 
-    def _poll_batch(self, invocation: Invocation, job: Job, batch: Batch, _permit: Permit) -> PollOutcome:
+    def _poll_batch(
+        self, invocation: Invocation, job: Job, batch: Batch, _permit: Permit
+    ) -> PollOutcome:
         self.polled[batch.number] = invocation.seconds_left
         self.order.append(batch.number)
         self.ledger.over(batch)

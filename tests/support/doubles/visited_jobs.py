@@ -55,7 +55,9 @@ class Visited:
         self.store = ObjectStore(client("s3"), "bucket")
         self.budget = Budget(dynamodb, "table", 3_000)
         self.notices, self.day_limit = self, None
-        self.settings = SimpleNamespace(cloudflare_account_id=JOB.plan.account, staging_retention_days=3)
+        self.settings = SimpleNamespace(
+            cloudflare_account_id=JOB.plan.account, staging_retention_days=3
+        )
         self.told: list[dict[str, Any]] = []
         self.job_id = f"20261121T093000Z-{next(_ordinals):08x}"
 
@@ -71,7 +73,8 @@ class Visited:
         """Write the job and its batches.
 
         Args:
-            batches: records of each that succeeded and that failed; None: one record that waits for its answer.
+            batches: records of each that succeeded and that failed; None: one record that waits for
+                its answer.
             changes: attributes of the job's item; by default it is due, and nobody has leased it.
         """
         job = replace(JOB, job_id=self.job_id, state=JobState.IN_PROGRESS)
@@ -144,7 +147,10 @@ class Visited:
         return [one["Key"].removeprefix(prefix) for one in found]
 
     def _part(self, number: str, succeeded: int, failed: int) -> Part:
-        """A batch's part: an output line for each record, an error line and a retry line for each that failed."""
+        """A batch's part: an output line for each record.
+
+        An error line and a retry line for each that failed.
+        """
         key = keys.part(self.job_id, number, 1)
         lines = (succeeded + failed, failed, failed)
         self.store.put(key, LINE * sum(lines))

@@ -1,4 +1,7 @@
-"""The command line on a world: each command runs in this process, and its pauses move the world's clock."""
+"""The command line on a world.
+
+Each command runs in this process, and its pauses move the world's clock.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,10 @@ if TYPE_CHECKING:
     from tests.support.journeys.world import World
 
 LOGS = ('{"level"', '{"_aws"')
-"""How the functions' log lines and metrics begin: here the functions share a process with the command."""
+"""How the functions' log lines and metrics begin.
+
+Here the functions share a process with the command.
+"""
 
 
 @dataclass
@@ -59,11 +65,16 @@ class CommandLine:
             "TableName": "ledger",
             "SubmitFunctionName": "submit",
             "PollFunctionName": "poll",
-            **{f"{name}Url": url for name, url in self.world.queues.items() if not name.endswith("-dead")},
+            **{
+                f"{name}Url": url
+                for name, url in self.world.queues.items()
+                if not name.endswith("-dead")
+            },
             **{
                 output: url
                 for name, url in self.world.queues.items()
-                if (output := f"{name.removesuffix('Queue-dead')}DeadLetterQueueUrl") in template()["Outputs"]
+                if (output := f"{name.removesuffix('Queue-dead')}DeadLetterQueueUrl")
+                in template()["Outputs"]
             },
         }
         self.add_stack("dropbatch", outputs)
@@ -74,17 +85,24 @@ class CommandLine:
             self.monkeypatch.setattr(module, "time", clock)
         self._ticked = 0.0
 
-    def add_stack(self, name: str, outputs: Mapping[str, str], parameters: Mapping[str, str] | None = None) -> None:
+    def add_stack(
+        self, name: str, outputs: Mapping[str, str], parameters: Mapping[str, str] | None = None
+    ) -> None:
         """Let there be another stack."""
         self.stacks[name] = {
             "StackName": name,
             "StackStatus": "CREATE_COMPLETE",
             "CreationTime": datetime.fromtimestamp(self.world.now(), UTC),
             "Outputs": [{"OutputKey": key, "OutputValue": value} for key, value in outputs.items()],
-            "Parameters": [{"ParameterKey": key, "ParameterValue": value} for key, value in (parameters or {}).items()],
+            "Parameters": [
+                {"ParameterKey": key, "ParameterValue": value}
+                for key, value in (parameters or {}).items()
+            ],
         }
 
-    def _describe(self, _client: Any, operation: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    def _describe(
+        self, _client: Any, operation: str, arguments: Mapping[str, Any]
+    ) -> dict[str, Any]:
         """What CloudFormation answers; moto takes seconds to import its own."""
         if (found := self.stacks.get(arguments["StackName"])) is None:
             message = f"Stack with id {arguments['StackName']} does not exist"

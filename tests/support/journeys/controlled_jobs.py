@@ -13,7 +13,11 @@ if TYPE_CHECKING:
 
 def batches(world: World, job_id: str = "") -> list[dict[str, Any]]:
     """The batches of one job, or of all, in wire form."""
-    return [item for item in world.items() if item["sk"]["S"].startswith("BATCH#") and item["pk"]["S"].endswith(job_id)]
+    return [
+        item
+        for item in world.items()
+        if item["sk"]["S"].startswith("BATCH#") and item["pk"]["S"].endswith(job_id)
+    ]
 
 
 def states(world: World) -> Counter[str]:
@@ -26,7 +30,9 @@ def begun(world: World, count: int = 6, path: str = "a.jsonl", word: str = "hell
     before = {item["job_id"]["S"] for item in world.items() if item["sk"]["S"] == "META"}
     world.upload_records(path, greetings(count, word), model=M2M)
     world.deliver("UploadQueue")
-    (job_id,) = {item["job_id"]["S"] for item in world.items() if item["sk"]["S"] == "META"} - before
+    (job_id,) = {
+        item["job_id"]["S"] for item in world.items() if item["sk"]["S"] == "META"
+    } - before
     return str(job_id)
 
 

@@ -1,7 +1,7 @@
 """A world in which something happens at a chosen call: a death, or a lost answer.
 
-Every call that leaves the process, to AWS or to the API, is a boundary. The boundaries are found by recording a run, so
-that a new call is covered when it is added.
+Every call that leaves the process, to AWS or to the API, is a boundary. The boundaries are found by
+recording a run, so that a new call is covered when it is added.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 Mode = Literal["before", "after", "unanswered"]
-"""Death before the call; death after it; the call takes effect but its answer is lost, and the code sees an error."""
+"""Death before the call; death after it.
+
+The call takes effect but its answer is lost, and the code sees an error.
+"""
 
 SUBMIT, ASK, OTHER = "WorkersAI submit", "WorkersAI ask", "WorkersAI other"
 WRITES = frozenset(
@@ -48,7 +51,10 @@ WRITES = frozenset(
         ASK,
     }
 )
-"""Calls that change something outside the process. The effect of a death depends only on what was written."""
+"""Calls that change something outside the process.
+
+The effect of a death depends only on what was written.
+"""
 
 
 class DiedError(BaseException):
@@ -69,7 +75,10 @@ class Boundaries:
         self.watching = False
         self.forks = Forks()
         self.modes: dict[int, list[Mode]] = {}
-        """Where the run is forked, by number of call: there is one child for each mode, which is struck there."""
+        """Where the run is forked, by number of call.
+
+        There is one child for each mode, which is struck there.
+        """
 
     def strike(self, number: int, mode: Mode) -> None:
         """Strike the call of this number, counted from now."""
@@ -108,7 +117,9 @@ def _is_call(wanted: int, number: int, _name: str) -> bool:
 
 
 def strike_each(strikes: Iterable[tuple[int, Mode]], run: Callable[[Boundaries], T]) -> list[T]:
-    """What `run` returns with each of these strikes (number of call, mode), in the order of the calls.
+    """What `run` returns with each of these strikes (number of call, mode).
+
+    In the order of the calls.
 
     Raises:
         AssertionError: one of the runs failed, and which; or a call was never made.
@@ -121,7 +132,10 @@ def strike_each(strikes: Iterable[tuple[int, Mode]], run: Callable[[Boundaries],
         try:
             return run(boundaries)
         except Exception as error:
-            struck = boundaries.struck and f"{boundaries.mode} call {boundaries.struck_at}, {boundaries.struck}"
+            struck = (
+                boundaries.struck
+                and f"{boundaries.mode} call {boundaries.struck_at}, {boundaries.struck}"
+            )
             raise AssertionError(struck or "nothing struck") from error
 
     returned = boundaries.forks.run(named)
@@ -137,7 +151,13 @@ class Watched(httpx.BaseTransport):
         self.boundaries = boundaries
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        name = OTHER if request.method == "GET" else ASK if b'"request_id"' in request.read()[:16] else SUBMIT
+        name = (
+            OTHER
+            if request.method == "GET"
+            else ASK
+            if b'"request_id"' in request.read()[:16]
+            else SUBMIT
+        )
         return self.boundaries.cross(
             name,
             lambda: self.inner.handle_request(request),
@@ -152,7 +172,9 @@ class Mortal(World):
     delivered: list[tuple[str, str]]
     """Queue and body of every message that was delivered."""
 
-    def invoke(self, handler: Any, event: dict[str, Any], seconds: float = TIMEOUT_SECONDS) -> set[str]:
+    def invoke(
+        self, handler: Any, event: dict[str, Any], seconds: float = TIMEOUT_SECONDS
+    ) -> set[str]:
         for record in event.get("Records", []):
             self.delivered.append((record["eventSourceARN"].rpartition(":")[2], record["body"]))
         outer, self.boundaries.watching = self.boundaries.watching, True

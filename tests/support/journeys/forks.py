@@ -1,7 +1,7 @@
 """Many runs that differ only from some moment on: what comes before that moment runs once.
 
-At such a moment the process forks. The child continues with what is different, to the end; the parent waits for it and
-then continues.
+At such a moment the process forks. The child continues with what is different, to the end; the
+parent waits for it and then continues.
 """
 
 from __future__ import annotations
@@ -27,20 +27,29 @@ class Forks:
     def __init__(self) -> None:
         self.results: list[Any] = []
         self.failures: list[str] = []
-        """Tracebacks of children that failed; raised at the end, because the running code may catch exceptions."""
+        """Tracebacks of children that failed.
+
+        Raised at the end, because the running code may catch exceptions.
+        """
         self._to_parent: int | None = None
 
     def split(self) -> bool:
-        """Fork: return true in the child, and false in the parent, which waits until the child has ended."""
+        """Fork: return true in the child, and false in the parent.
+
+        Which waits until the child has ended.
+        """
         from_child, to_parent = os.pipe()
         with warnings.catch_warnings():
-            # From 3.12 on Python warns of forks beside threads. pytest-xdist's threads hold nothing that a child needs.
+            # From 3.12 on Python warns of forks beside threads. pytest-xdist's threads hold nothing
+            # that a child needs.
             warnings.simplefilter("ignore", DeprecationWarning)
             child = os.fork()
         if child == 0:
             os.close(from_child)
             self._to_parent = to_parent
-            gc.disable()  # A child lives for a second; a collection copies every page that it shares with its parent.
+            # A child lives for a second; a collection copies every page that it shares with its
+            # parent.
+            gc.disable()
             _own_files()
             return True
         os.close(to_parent)
@@ -60,7 +69,9 @@ class Forks:
         return False
 
     def run(self, work: Callable[[], Any]) -> list[Any]:
-        """Do the work here and, from each split on, in children, which end with it; return what each child returned.
+        """Do the work here and, from each split on, in children, which end with it.
+
+        Return what each child returned.
 
         Raises:
             AssertionError: a child failed; has its traceback.
@@ -80,7 +91,10 @@ class Forks:
 
 
 def _own_files() -> None:
-    """Copy all open files: a child must not move its parent's position in them, or write to them."""
+    """Copy all open files.
+
+    A child must not move its parent's position in them, or write to them.
+    """
     for number in [int(entry.name) for entry in Path("/dev/fd").iterdir()]:
         try:
             told = os.fstat(number)

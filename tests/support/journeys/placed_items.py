@@ -1,4 +1,7 @@
-"""Items put into the table as they stand while they wait, and what becomes of them minute by minute."""
+"""Items put into the table as they stand while they wait.
+
+And what becomes of them minute by minute.
+"""
 
 from __future__ import annotations
 
@@ -41,11 +44,20 @@ def job_of(name: str, model: str = BGE, **more: Any) -> Job:
         SplitPlan(model, 500, 9_500_000, ACCOUNT, "jsonl", "plain"),
     )
     held = {"created_at": now - DAY, "due_at": now + 3_600, "total": 1_000, **more}
-    return Job(job_id=f"20261121T093000Z-{name:0>8}", state=JobState.IN_PROGRESS, upload=upload, plan=plan, **held)
+    return Job(
+        job_id=f"20261121T093000Z-{name:0>8}",
+        state=JobState.IN_PROGRESS,
+        upload=upload,
+        plan=plan,
+        **held,
+    )
 
 
 def put_batches(job: Job, count: int, *, state: BatchState, due_in: float) -> None:
-    """Batches of a job as they stand while they wait to be submitted or polled, put where no call is made for it."""
+    """Batches of a job as they stand while they wait to be submitted or polled.
+
+    Put where no call is made for it.
+    """
     now = time.time()
     queued = state is BatchState.QUEUED
     for number in range(count):
@@ -68,7 +80,11 @@ def put_batches(job: Job, count: int, *, state: BatchState, due_in: float) -> No
 
 
 def batches_of(world: World, job_id: str) -> list[dict[str, Any]]:
-    found = [item for item in world.items() if item["pk"]["S"] == f"JOB#{job_id}" and item["sk"]["S"] != "META"]
+    found = [
+        item
+        for item in world.items()
+        if item["pk"]["S"] == f"JOB#{job_id}" and item["sk"]["S"] != "META"
+    ]
     return sorted(found, key=lambda item: item["sk"]["S"])
 
 
@@ -78,7 +94,9 @@ def waiting(world: World, queue: str) -> int:
     return int(world.sqs.get_queue_attributes(**asked)["Attributes"]["ApproximateNumberOfMessages"])
 
 
-def minutes_until(world: World, is_so: Callable[[], object], *, most: float, step: float = 10) -> float:
+def minutes_until(
+    world: World, is_so: Callable[[], object], *, most: float, step: float = 10
+) -> float:
     """Minutes of ticks and deliveries until something is so; fails beyond `most`."""
     began = time.time()
     while not is_so():

@@ -1,4 +1,7 @@
-"""Small jobs of every kind, each run to its end and checked: nothing was lost, doubled or left open."""
+"""Small jobs of every kind, each run to its end and checked.
+
+Nothing was lost, doubled or left open.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,8 @@ class Journey:
         packed: whether the upload is a gzip file.
         commands: what its user writes under `control/` after the upload, one after another.
         awaited: whether an execution of Step Functions waits for it.
-        answers_once: whether the API no longer knows an id that it has answered. A lost answer is billed again.
+        answers_once: whether the API no longer knows an id that it has answered. A lost answer is
+            billed again.
     """
 
     upload: tuple[Any, ...]
@@ -74,25 +78,35 @@ JOURNEYS = {
     ),
     "a record refused at submit": Journey((FOUR[0], BAD, FOUR[2]), (None, "rejected", None)),
     "a batch failed after acceptance": Journey(
-        FOUR[:3], (None, "rejected", None), (Fault(kind="batch_fails", contains="hello 1", times=0, code=3030),)
+        FOUR[:3],
+        (None, "rejected", None),
+        (Fault(kind="batch_fails", contains="hello 1", times=0, code=3030),),
     ),
     "records submitted again": Journey(
-        FOUR[:3], (None,) * 3, (Fault(kind="item_fails", marker="hello 1", code=3040, times=0, first=1),)
+        FOUR[:3],
+        (None,) * 3,
+        (Fault(kind="item_fails", marker="hello 1", code=3040, times=0, first=1),),
     ),
     "items missing, then the id unknown": Journey(
         FOUR[:3],
         (None,) * 3,
         (
             Fault(kind="missing", marker="hello 1", first=1),
-            Fault(kind="error", on="poll", code=10404, status=404, contains="hello 0", nth=2, times=5),
+            Fault(
+                kind="error", on="poll", code=10404, status=404, contains="hello 0", nth=2, times=5
+            ),
         ),
         answers_once=True,
     ),
-    "an answer in the reply to the submit": Journey(FOUR[:2], (None,) * 2, (Fault(kind="sync_answer", times=0),)),
+    "an answer in the reply to the submit": Journey(
+        FOUR[:2], (None,) * 2, (Fault(kind="sync_answer", times=0),)
+    ),
     "an empty upload": Journey((), ()),
     "a compressed upload": Journey(FOUR, (None,) * 4, packed=True),
     "an execution waits": Journey(FOUR[:2], (None,) * 2, awaited=True),
-    "an execution waits for a cancelled job": Journey(FOUR[:2], (None,) * 2, commands=("cancel",), awaited=True),
+    "an execution waits for a cancelled job": Journey(
+        FOUR[:2], (None,) * 2, commands=("cancel",), awaited=True
+    ),
     "a paused job": Journey(FOUR, (None,) * 4, commands=("pause", "run")),
     "a cancelled job": Journey(FOUR, (None,) * 4, commands=("cancel",)),
     "a job cancelled at once": Journey(FOUR, (None,) * 4, commands=("pause", "cancel now")),
@@ -119,12 +133,16 @@ def run(journey: Journey, boundaries: Boundaries) -> Seen:
     api.inject(*journey.faults)
     with ExitStack() as opened:
         executions = waiting_executions.install(opened.enter_context(pytest.MonkeyPatch.context()))
-        world = opened.enter_context(mortal_world(api, boundaries, MAX_REQUESTS_PER_BATCH=3, STATE_MACHINE_ARN=MACHINE))
+        world = opened.enter_context(
+            mortal_world(api, boundaries, MAX_REQUESTS_PER_BATCH=3, STATE_MACHINE_ARN=MACHINE)
+        )
         world.reads_and_submits = not journey.commands  # These come before the submit.
         lines = [line if isinstance(line, str) else json.dumps(line) for line in journey.upload]
         body = "".join(line + "\n" for line in lines).encode()
         metadata = {"task-token": waiting_executions.TOKEN} if journey.awaited else {}
-        version = world.upload("a.jsonl", gzip.compress(body) if journey.packed else body, model=M2M, **metadata)
+        version = world.upload(
+            "a.jsonl", gzip.compress(body) if journey.packed else body, model=M2M, **metadata
+        )
         was_over = False
         for word in journey.commands:
             world.deliver("UploadQueue")
@@ -144,8 +162,13 @@ def run(journey: Journey, boundaries: Boundaries) -> Seen:
 
 
 def check_reports(world: Mortal, executions: WaitingExecutions, *, awaited: bool) -> None:
-    """Check that the execution got what the manifest says, and that nothing is noted of one that got it."""
-    done = {"completed": "SendTaskSuccess", "cancelled": "SendTaskFailure"}[world.manifest()["state"]]
+    """Check that the execution got what the manifest says.
+
+    And that nothing is noted of one that got it.
+    """
+    done = {"completed": "SendTaskSuccess", "cancelled": "SendTaskFailure"}[
+        world.manifest()["state"]
+    ]
     assert {operation for operation, _ in executions.reports} == ({done} if awaited else set())
     assert awaited or not executions.beats
     assert (waiting_executions.TOKEN in executions.waiting) is not awaited
@@ -154,28 +177,42 @@ def check_reports(world: Mortal, executions: WaitingExecutions, *, awaited: bool
 
 def check_is_quiet(world: Mortal) -> None:
     """Check that nothing is open, that late messages change nothing, and that none is left."""
-    for _ in range(6):  # a message is delivered again after its visibility timeout, at most five times
+    # a message is delivered again after its visibility timeout, at most five times
+    for _ in range(6):
         world.pass_time(3_600)
         world.deliver_all()
     for name in QUEUES:
         for queue in (name, f"{name}-dead"):
-            told = world.sqs.get_queue_attributes(QueueUrl=world.queues[queue], AttributeNames=["All"])["Attributes"]
-            assert {told[key] for key in told if key.startswith("ApproximateNumber")} == {"0"}, queue
+            told = world.sqs.get_queue_attributes(
+                QueueUrl=world.queues[queue], AttributeNames=["All"]
+            )["Attributes"]
+            assert {told[key] for key in told if key.startswith("ApproximateNumber")} == {"0"}, (
+                queue
+            )
     assert world.open_items() == []
     assert all("ttl" in item for item in world.items() if item["pk"]["S"].startswith("JOB#"))
 
 
 def check_bill(world: World, api: WorkersAI) -> None:
-    """Check that the ledger's submits are those that the API accepted, except those whose outcome nobody can know."""
+    """Check that the ledger's submits are those that the API accepted.
+
+    Except those whose outcome nobody can know.
+    """
     batches = [item for item in world.items() if item["sk"]["S"].startswith("BATCH#")]
     told = [one["request_id"]["S"] for item in batches for one in submissions(item)]
-    uncertain = sum(int(number(item, name)) for item in batches for name in ("unknowable", "doubtful"))
+    uncertain = sum(
+        int(number(item, name)) for item in batches for name in ("unknowable", "doubtful")
+    )
     billed = {one["request_id"] for one in api.accepted}
     named = [request_id for request_id in told if request_id]
     assert len(named) == len(set(named))
     assert set(named) <= billed
     assert len(told) <= len(billed) <= len(told) + uncertain
-    leaves = {item["sk"]["S"].removeprefix("BATCH#"): item for item in batches if item["state"]["S"] == "done"}
+    leaves = {
+        item["sk"]["S"].removeprefix("BATCH#"): item
+        for item in batches
+        if item["state"]["S"] == "done"
+    }
     for entry in world.manifest()["batches"]:
         item = leaves.pop(entry["number"])
         accepted = submissions(item)
@@ -188,10 +225,15 @@ def check_bill(world: World, api: WorkersAI) -> None:
 
 
 def check_sums(manifest: dict[str, Any], batches: list[dict[str, Any]]) -> None:
-    """Check that the manifest's sums have the submits of all batches, also of those that were divided."""
+    """Check that the manifest's sums have the submits of all batches.
+
+    Also of those that were divided.
+    """
     for name in ("unknowable", "doubtful"):
         assert manifest[f"{name}_submits"] == sum(int(number(item, name)) for item in batches)
-    divided = [(item, len(submissions(item))) for item in batches if item["state"]["S"] == "divided"]
+    divided = [
+        (item, len(submissions(item))) for item in batches if item["state"]["S"] == "divided"
+    ]
     size = sum(int(number(item, "body_size")) * submits for item, submits in divided)
     model = find_model(manifest["model"])
     again = estimate_cost(model, size, 0)
@@ -199,10 +241,14 @@ def check_sums(manifest: dict[str, Any], batches: list[dict[str, Any]]) -> None:
     usage = manifest["usage"]
     tokens = cost_of(model, Tokens(usage["prompt_tokens"] or 0, usage["completion_tokens"] or 0))
     assert Decimal(manifest["cost"]["amount"]) >= again.plus(tokens).amount - Decimal("1e-8")
-    assert manifest["cost"]["uncollected_batches"] >= sum(max(submits - 1, 0) for _, submits in divided)
+    assert manifest["cost"]["uncollected_batches"] >= sum(
+        max(submits - 1, 0) for _, submits in divided
+    )
 
 
-def as_cancelled(journey: Journey, lines: list[dict[str, Any]], manifest: dict[str, Any]) -> Journey:
+def as_cancelled(
+    journey: Journey, lines: list[dict[str, Any]], manifest: dict[str, Any]
+) -> Journey:
     """The journey as it ended: each record that was read is answered, or ends `cancelled`."""
     codes = tuple(None if line["success"] else line["error"]["code"] for line in lines)
     assert set(codes) <= {None, "cancelled"}
@@ -211,7 +257,9 @@ def as_cancelled(journey: Journey, lines: list[dict[str, Any]], manifest: dict[s
 
 
 def check_results(world: World, journey: Journey, api: WorkersAI, *, cancelled: bool) -> Seen:
-    """Check that every record has one line with the right answer, in order, and that the manifest is correct.
+    """Check that every record has one line with the right answer, in order.
+
+    And that the manifest is correct.
 
     Args:
         world: after the job's end.
@@ -229,10 +277,14 @@ def check_results(world: World, journey: Journey, api: WorkersAI, *, cancelled: 
         extra=len(api.accepted) - len({one["sha256"] for one in api.accepted}),
     )
     assert [line["id"] for line in lines] == list(range(len(journey.upload)))
-    assert tuple(None if line["success"] else line["error"]["code"] for line in lines) == journey.codes
+    assert (
+        tuple(None if line["success"] else line["error"]["code"] for line in lines) == journey.codes
+    )
     for line, record in zip(lines, journey.upload, strict=True):
         assert not line["success"] or line["result"] == expected_result(M2M, record)
-        assert line["external_reference"] == (record.get("external_reference") if isinstance(record, dict) else None)
+        assert line["external_reference"] == (
+            record.get("external_reference") if isinstance(record, dict) else None
+        )
     failed = [number for number, code in enumerate(journey.codes) if code]
     good = len(lines) - len(failed)
     assert manifest["counts"] == {"total": len(lines), "succeeded": good, "failed": len(failed)}
@@ -248,7 +300,10 @@ def check_results(world: World, journey: Journey, api: WorkersAI, *, cancelled: 
     assert {key.rpartition("/")[2] for key in world.objects(f"{folder}/")} == names
     notices = [event["detail"] for event in world.notices()]
     assert notices
-    assert all((one["job_id"], one["counts"]) == (manifest["job_id"], manifest["counts"]) for one in notices)
+    assert all(
+        (one["job_id"], one["counts"]) == (manifest["job_id"], manifest["counts"])
+        for one in notices
+    )
     if failed:
         assert [error["id"] for error in world.lines("errors.jsonl")] == failed
     return seen

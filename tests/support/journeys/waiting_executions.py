@@ -1,4 +1,7 @@
-"""Step Functions in place of moto's, whose tasks take any report: tasks that wait with a token, until they get one."""
+"""Step Functions in place of moto's, whose tasks take any report.
+
+Tasks that wait with a token, until they get one.
+"""
 
 from __future__ import annotations
 
@@ -41,9 +44,13 @@ class WaitingExecutions:
         else:
             told = {name: value for name, value in arguments.items() if name != "taskToken"}
             self.reports.append((operation, told))
-        code = self.answers.pop(0) if self.answers else "" if token in self.waiting else "TaskTimedOut"
+        code = (
+            self.answers.pop(0) if self.answers else "" if token in self.waiting else "TaskTimedOut"
+        )
         if code:
-            raise ClientError({"Error": {"Code": code, "Message": f"{code} of '{token}'"}}, operation)
+            raise ClientError(
+                {"Error": {"Code": code, "Message": f"{code} of '{token}'"}}, operation
+            )
         if operation != "SendTaskHeartbeat":
             self.waiting.discard(token)
         return {}
@@ -55,7 +62,10 @@ class WaitingExecutions:
 
 
 def install(monkeypatch: pytest.MonkeyPatch) -> WaitingExecutions:
-    """Put it in place of Step Functions; the roles of the functions are judged before, as for all calls."""
+    """Put it in place of Step Functions.
+
+    The roles of the functions are judged before, as for all calls.
+    """
     made, real = WaitingExecutions({TOKEN}), botocore.client.BaseClient._make_api_call  # type: ignore[attr-defined]
 
     def call(client: Any, operation: str, arguments: dict[str, Any]) -> Any:

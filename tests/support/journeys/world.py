@@ -1,9 +1,12 @@
-"""The whole path in one process: S3 and SQS by moto, a simulated table, both handlers, the API behind httpx.
+"""The whole path in one process.
 
-Resources are created from the properties in `template.yaml`. S3's notifications go to SQS, and the handlers receive the
-messages in SQS, by Lambda's rules for partial batch responses. Each function may do what its role allows; a world in
-which a call was denied ends with an error. The clock is simulated, so nothing waits. Worlds are deterministic: each
-begins at the same time, with the same seed, and its threads run one after another.
+S3 and SQS by moto, a simulated table, both handlers, the API behind httpx.
+
+Resources are created from the properties in `template.yaml`. S3's notifications go to SQS, and the
+handlers receive the messages in SQS, by Lambda's rules for partial batch responses. Each function
+may do what its role allows; a world in which a call was denied ends with an error. The clock is
+simulated, so nothing waits. Worlds are deterministic: each begins at the same time, with the same
+seed, and its threads run one after another.
 """
 
 from __future__ import annotations
@@ -89,22 +92,32 @@ class World:
     permissions: Permissions
     ticks: int = 0
     wakes: bool = False
-    """Whether functions may plan wake-ups. If not, ticks wait for what is due, as at the end of a chain of messages."""
+    """Whether functions may plan wake-ups.
+
+    If not, ticks wait for what is due, as at the end of a chain of messages.
+    """
     reads_and_submits: bool = False
-    """Whether the invocation that reads an upload submits its first batch. If not, messages were in queues for long."""
+    """Whether the invocation that reads an upload submits its first batch.
+
+    If not, messages were in queues for long.
+    """
     refused: list[dict[str, Any]] = field(default_factory=list)
 
-    # ── a user ───────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── a user ────────────────────────────────────────────────────────────────────────────────────
 
     def upload(self, path: str, body: bytes | str, **metadata: str) -> str:
         """Put an upload under `inbox/`; return its version id."""
         content = body.encode() if isinstance(body, str) else body
-        answer = self.s3.put_object(Bucket=BUCKET, Key=f"inbox/{path}", Body=content, Metadata=metadata)
+        answer = self.s3.put_object(
+            Bucket=BUCKET, Key=f"inbox/{path}", Body=content, Metadata=metadata
+        )
         return str(answer.get("VersionId", "null"))
 
     def upload_records(self, path: str, records: list[dict[str, Any]], **metadata: str) -> str:
         """Put an upload of JSON Lines."""
-        return self.upload(path, "".join(json.dumps(record) + "\n" for record in records), **metadata)
+        return self.upload(
+            path, "".join(json.dumps(record) + "\n" for record in records), **metadata
+        )
 
     def control(self, name: str, command: str) -> None:
         """Put a command: `name` is a job's id, `stack`, or `events`."""
@@ -163,13 +176,17 @@ class World:
     def notices(self) -> list[dict[str, Any]]:
         """The events since the last call, as a rule's target receives them."""
         told = []
-        while found := self.sqs.receive_message(QueueUrl=self.queues["events"], MaxNumberOfMessages=10).get("Messages"):
+        while found := self.sqs.receive_message(
+            QueueUrl=self.queues["events"], MaxNumberOfMessages=10
+        ).get("Messages"):
             for message in found:
                 told.append(json.loads(message["Body"]))
-                self.sqs.delete_message(QueueUrl=self.queues["events"], ReceiptHandle=message["ReceiptHandle"])
+                self.sqs.delete_message(
+                    QueueUrl=self.queues["events"], ReceiptHandle=message["ReceiptHandle"]
+                )
         return told
 
-    # ── AWS ──────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── AWS ───────────────────────────────────────────────────────────────────────────────────────
 
     def now(self) -> float:
         """The simulated clock."""
@@ -188,10 +205,17 @@ class World:
             times: how often each message is delivered: SQS promises only "at least once".
         """
         delivered = 0
-        handler = functions.poll.handler if queue in {"PollQueue", "VisitQueue"} else functions.submit.handler
+        handler = (
+            functions.poll.handler
+            if queue in {"PollQueue", "VisitQueue"}
+            else functions.submit.handler
+        )
         while delivered < most and _visible(queue):
             answer = self.sqs.receive_message(
-                QueueUrl=self.queues[queue], MaxNumberOfMessages=1, AttributeNames=["All"], WaitTimeSeconds=0
+                QueueUrl=self.queues[queue],
+                MaxNumberOfMessages=1,
+                AttributeNames=["All"],
+                WaitTimeSeconds=0,
             )
             messages = answer.get("Messages", [])
             if not messages:  # The visible message was too old, or went to the dead-letter queue.
@@ -200,15 +224,22 @@ class World:
                 message["Body"] = self._with_versions(message["Body"])
             for _ in range(times):
                 waited = 0.0 if self.reads_and_submits else 3_600.0
-                failed = self.invoke(handler, {"Records": [_record(message, queue, waited) for message in messages]})
+                failed = self.invoke(
+                    handler, {"Records": [_record(message, queue, waited) for message in messages]}
+                )
             for message in messages:
                 if message["MessageId"] not in failed:
-                    self.sqs.delete_message(QueueUrl=self.queues[queue], ReceiptHandle=message["ReceiptHandle"])
+                    self.sqs.delete_message(
+                        QueueUrl=self.queues[queue], ReceiptHandle=message["ReceiptHandle"]
+                    )
             delivered += len(messages)
         return delivered
 
     def _with_versions(self, body: str) -> str:
-        """Add versions, found by ETag: S3's notifications have them if the bucket is versioned; moto's do not."""
+        """Add versions, found by ETag: S3's notifications have them if the bucket is versioned.
+
+        Moto's do not.
+        """
         message = json.loads(body) if body.startswith("{") and '"Records"' in body else {}
         if not message or self.s3.get_bucket_versioning(Bucket=BUCKET).get("Status") != "Enabled":
             return body
@@ -224,7 +255,9 @@ class World:
             told.setdefault("versionId", found[0] if found else "")
         return json.dumps(message) if message.get("Records") else body
 
-    def invoke(self, handler: Any, event: dict[str, Any], seconds: float = TIMEOUT_SECONDS) -> set[str]:
+    def invoke(
+        self, handler: Any, event: dict[str, Any], seconds: float = TIMEOUT_SECONDS
+    ) -> set[str]:
         """Call a handler as Lambda does; return the ids of the messages it failed on.
 
         Args:
@@ -235,13 +268,16 @@ class World:
         context = Context(time.time, time.time() + seconds)
         outer = self.permissions.role, handler.processor
         self.permissions.role = "PollRole" if handler is functions.poll.handler else "SubmitRole"
-        handler.processor = type(handler.processor)()  # as in a separate process: another invocation may be running
+        # as in a separate process: another invocation may be running
+        handler.processor = type(handler.processor)()
         try:
             answer = handler.lambda_handler(event, context)
         finally:
             self.permissions.role, handler.processor = outer
         failed = {one["itemIdentifier"] for one in answer.get("batchItemFailures", [])}
-        self.refused += [record for record in event.get("Records", []) if record["messageId"] in failed]
+        self.refused += [
+            record for record in event.get("Records", []) if record["messageId"] in failed
+        ]
         return failed
 
     def tick(self, seconds: float = TIMEOUT_SECONDS) -> None:
@@ -280,8 +316,15 @@ class World:
         return bool(jobs) and all(job["state"]["S"] in FINAL_JOB_STATES for job in jobs)
 
     def open_items(self) -> list[dict[str, Any]]:
-        """The jobs and batches that are not over: those of which more is due than the deletion of what they staged."""
-        return [item for item in self.items() if not item.get("work", {"S": "cleanup"})["S"].endswith("cleanup")]
+        """The jobs and batches that are not over.
+
+        Those of which more is due than the deletion of what they staged.
+        """
+        return [
+            item
+            for item in self.items()
+            if not item.get("work", {"S": "cleanup"})["S"].endswith("cleanup")
+        ]
 
     def items(self) -> list[dict[str, Any]]:
         """All items of the table, in wire form."""
@@ -290,7 +333,10 @@ class World:
 
 
 def _visible(queue: str) -> bool:
-    """Whether a queue has a message to deliver: read from moto, because most queues are empty most of the time."""
+    """Whether a queue has a message to deliver.
+
+    Read from moto, because most queues are empty most of the time.
+    """
     return bool(sqs_backends[AWS_ACCOUNT][REGION].queues[queue].messages)
 
 
@@ -317,7 +363,9 @@ REAL_SUBMIT = ThreadPoolExecutor.submit
 """For tests that need real threads."""
 
 
-def _run_at_once(_executor: Any, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
+def _run_at_once(
+    _executor: Any, function: Callable[..., Any], /, *arguments: Any, **named: Any
+) -> Future[Any]:
     """Run the work instead of starting a thread: it ends before the next begins."""
     done = Future[Any]()
     try:
@@ -327,7 +375,9 @@ def _run_at_once(_executor: Any, function: Callable[..., Any], /, *arguments: An
     return done
 
 
-def make_world(transport: httpx.BaseTransport, monkeypatch: Any, **settings: object) -> Iterator[World]:
+def make_world(
+    transport: httpx.BaseTransport, monkeypatch: Any, **settings: object
+) -> Iterator[World]:
     """Create resources and services; call it under moto's mock.
 
     Args:
@@ -349,9 +399,13 @@ def make_world(transport: httpx.BaseTransport, monkeypatch: Any, **settings: obj
     with time_machine.travel(START, tick=False) as traveller:
         random.seed(0)
         _install_services(transport, traveller, monkeypatch)
-        s3, sqs, dynamodb, secrets = (client(name) for name in ("s3", "sqs", "dynamodb", "secretsmanager"))
+        s3, sqs, dynamodb, secrets = (
+            client(name) for name in ("s3", "sqs", "dynamodb", "secretsmanager")
+        )
         world = World(traveller, s3, sqs, dynamodb, secrets, urls, permissions)
-        monkeypatch.setattr(Queues, "can_wake", property(lambda self: world.wakes and self.hops < MAX_HOPS - 1))
+        monkeypatch.setattr(
+            Queues, "can_wake", property(lambda self: world.wakes and self.hops < MAX_HOPS - 1)
+        )
         yield world
     composition.services.cache_clear()
     assert permissions.refused == []
@@ -363,13 +417,18 @@ def _judge_calls(permissions: Permissions, monkeypatch: Any) -> None:
 
     def call(client: Any, operation: str, arguments: dict[str, Any]) -> Any:
         service = client.meta.service_model.service_name
-        return permissions.call(service, operation, arguments, lambda: real(client, operation, arguments))
+        return permissions.call(
+            service, operation, arguments, lambda: real(client, operation, arguments)
+        )
 
     monkeypatch.setattr(botocore.client.BaseClient, "_make_api_call", call)
 
 
 def _install_services(transport: httpx.BaseTransport, traveller: Any, monkeypatch: Any) -> None:
-    """Give both handlers services that share clients, call the API by `transport`, and wait by moving the clock."""
+    """Give both handlers services that share clients, call the API by `transport`.
+
+    And wait by moving the clock.
+    """
     monkeypatch.setattr(composition, "http_client", lambda: http_client(transport))
     monkeypatch.setattr(boto3.session, "Session", Session)
     composition.services.cache_clear()

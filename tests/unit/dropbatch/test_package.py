@@ -1,4 +1,7 @@
-"""The command line as a package: what it imports, how fast it starts, and what it says without credentials."""
+"""The command line as a package.
+
+What it imports, how fast it starts, and what it says without credentials.
+"""
 
 import ast
 import re
@@ -27,19 +30,31 @@ def test_it_needs_three_packages():
     declared = {re.split(r"[\[>]", line)[0] for line in project["dependencies"]}
 
     found = [path for path in MODULES if path.parent.name != "openai_api"]
-    needed = {name for path in found for name in imports(path)} - sys.stdlib_module_names - {"dropbatch"}
+    needed = (
+        {name for path in found for name in imports(path)} - sys.stdlib_module_names - {"dropbatch"}
+    )
 
     assert declared == {"boto3", "click", "msgspec"}
-    extras = {line.partition(">")[0] for lines in project["optional-dependencies"].values() for line in lines}
-    optional = extras | {"polars", "backports", "compression"}  # What the user has, and what unpacks zstd.
+    extras = {
+        line.partition(">")[0]
+        for lines in project["optional-dependencies"].values()
+        for line in lines
+    }
+    # What the user has, and what unpacks zstd.
+    optional = extras | {"polars", "backports", "compression"}
     assert needed <= declared | optional | {"botocore"}
 
 
 def test_only_server_needs_its_extra():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extra = {re.split("[>=]", line)[0].replace("-", "_") for line in project["optional-dependencies"]["serve"]}
+    extra = {
+        re.split("[>=]", line)[0].replace("-", "_")
+        for line in project["optional-dependencies"]["serve"]
+    }
 
-    needed = {name for path in MODULES for name in imports(path) if path.parent.name == "openai_api"}
+    needed = {
+        name for path in MODULES for name in imports(path) if path.parent.name == "openai_api"
+    }
 
     assert needed - sys.stdlib_module_names - {"dropbatch", "msgspec", "botocore", "anyio"} == extra
 
@@ -60,7 +75,10 @@ def test_help_lists_verbs_quickly():
             break
 
     assert done.returncode == 0
-    assert all(f"\n  {verb} " in done.stdout for verb in ("put", "ls", "status", "wait", "get", "cancel", "retry"))
+    assert all(
+        f"\n  {verb} " in done.stdout
+        for verb in ("put", "ls", "status", "wait", "get", "cancel", "retry")
+    )
     assert min(seconds) < MAX_HELP_SECONDS
 
 
@@ -74,7 +92,9 @@ try:
 finally:
     print(sorted({"boto3", "botocore", "urllib3"} & set(sys.modules)))
 """
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
 
     assert done.stdout.splitlines()[-1] == "[]"
 

@@ -42,7 +42,9 @@ def test_word_without_parameters_name_is_error():
 
 
 def test_defaults_replace_earlier_values():
-    parameters = aws._parameters({"LOCAL_PARAMETERS": "LogLevel=DEBUG"}, "http://127.0.0.1:1/client/v4")
+    parameters = aws._parameters(
+        {"LOCAL_PARAMETERS": "LogLevel=DEBUG"}, "http://127.0.0.1:1/client/v4"
+    )
 
     assert parameters["MaxRequestsPerBatch"] == "5000"
     assert parameters["DefaultModel"] == ""
@@ -51,9 +53,13 @@ def test_defaults_replace_earlier_values():
 
 def test_process_with_reused_pid_is_left_alone(tmp_path):
     service = Service("aws", tmp_path)
-    other = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True)
+    other = subprocess.Popen(
+        [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True
+    )
     try:
-        service.file.write_text(json.dumps({"pid": other.pid, "born": "some other time", "port": 1, "code": ""}))
+        service.file.write_text(
+            json.dumps({"pid": other.pid, "born": "some other time", "port": 1, "code": ""})
+        )
 
         assert service.stop() is False
         assert other.poll() is None
@@ -78,7 +84,9 @@ def test_service_that_fails_shows_end_of_its_log(folder, monkeypatch, unused_por
     monkeypatch.setattr(processes, "ROOT", folder)
 
     with pytest.raises(aws.LocalAwsError, match="no such luck"):
-        Service("web", folder).start([sys.executable, "-c", "raise SystemExit('no such luck')"], {}, unused_port, "/")
+        Service("web", folder).start(
+            [sys.executable, "-c", "raise SystemExit('no such luck')"], {}, unused_port, "/"
+        )
 
 
 @pytest.fixture

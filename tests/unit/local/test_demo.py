@@ -1,4 +1,7 @@
-"""The demo's records, and how it finds the nearest of them; that it runs at all is seen by running it."""
+"""The demo's records, and how it finds the nearest of them.
+
+That it runs at all is seen by running it.
+"""
 
 import json
 
@@ -21,9 +24,9 @@ def test_records_are_short_texts_with_names():
 
 def test_text_is_cut_at_sentence_or_word():
     assert demo._first_sentences("Short. Not cut.") == "Short. Not cut."
-    assert demo._first_sentences("One sentence of the two that are here, long enough. " + "word " * 60) == (
-        "One sentence of the two that are here, long enough."
-    )
+    assert demo._first_sentences(
+        "One sentence of the two that are here, long enough. " + "word " * 60
+    ) == ("One sentence of the two that are here, long enough.")
     assert demo._first_sentences("word " * 60) == ("word " * 40).strip()
 
 
@@ -31,7 +34,9 @@ def test_nearest_come_first_whatever_their_length():
     def line(number, vector):
         return {"id": number, "result": {"data": [vector]}}
 
-    found = demo.nearest([1.0, 0.0], [line(0, [0.0, 1.0]), line(1, [5.0, 5.0]), line(2, [0.1, 0.0])], 2)
+    found = demo.nearest(
+        [1.0, 0.0], [line(0, [0.0, 1.0]), line(1, [5.0, 5.0]), line(2, [0.1, 0.0])], 2
+    )
 
     assert [(round(score, 3), number) for score, number in found] == [(1.0, 2), (0.707, 1)]
 
@@ -53,5 +58,8 @@ def test_demo_tells_calls_of_each_batch(capsys):
     demo._tell_calls({"batches": [{"polls": 1}, {"polls": 2}], "events": "used"})
     demo._tell_calls({"batches": [{"polls": 1}] * 3, "events": "none"})
     told = capsys.readouterr().out
-    assert "2 batches took 5 calls of Workers AI, 2.5 each:\n  Cloudflare's completion events said" in told
+    assert (
+        "2 batches took 5 calls of Workers AI, 2.5 each:\n  Cloudflare's completion events said"
+        in told
+    )
     assert "3 batches took 6 calls of Workers AI, 2.0 each: by polls alone" in told

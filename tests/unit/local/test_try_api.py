@@ -1,4 +1,7 @@
-"""`make try`: what it starts and which command it runs; that it works at all is seen by running it."""
+"""`make try`: what it starts and which command it runs.
+
+That it works at all is seen by running it.
+"""
 
 import subprocess
 from types import SimpleNamespace
@@ -18,13 +21,18 @@ def commands(monkeypatch):
     monkeypatch.setattr(aws, "up", lambda *_: {})
     monkeypatch.setattr(aws, "put_secret", lambda *_: None)
     monkeypatch.setattr(
-        subprocess, "run", lambda command, **_: run.append(command) or SimpleNamespace(returncode=len(run))
+        subprocess,
+        "run",
+        lambda command, **_: run.append(command) or SimpleNamespace(returncode=len(run)),
     )
     return run
 
 
 def test_each_run_has_its_own_folder(commands, tmp_path):
-    """A folder of results takes one job, and each run's stack makes a new one, also of the same file."""
+    """A folder of results takes one job, and each run's stack makes a new one.
+
+    Also of the same file.
+    """
     for _ in range(2):
         try_api.run(tmp_path / "a.jsonl", "", ENVIRONMENT)
 

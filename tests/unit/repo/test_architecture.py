@@ -1,4 +1,7 @@
-"""Which module may know which: read from the source, so that an import inside a function counts too."""
+"""Which module may know which.
+
+Read from the source, so that an import inside a function counts too.
+"""
 
 import ast
 import re
@@ -37,7 +40,13 @@ FORBIDDEN = {
     "functions.poll.results": ("functions.poll.schedule",),
     "functions.poll.batch": ("functions.poll.schedule", "functions.poll.results"),
     "dropbatch": ("shared", "functions"),
-    "dropbatch.core": ("dropbatch.client", "dropbatch.cli", "dropbatch.openai_api", "dropbatch.errors", "boto3"),
+    "dropbatch.core": (
+        "dropbatch.client",
+        "dropbatch.cli",
+        "dropbatch.openai_api",
+        "dropbatch.errors",
+        "boto3",
+    ),
     "dropbatch.client": ("dropbatch.cli", "dropbatch.openai_api"),
     "dropbatch.core.records": FLAT,
     "dropbatch.core.formats": (*FLAT, "dropbatch.core.records"),
@@ -59,7 +68,12 @@ PURE = (
 IMPURE = {
     *("boto3", "botocore", "httpx", "aws_lambda_powertools", "time", "os", "random", "tempfile"),
     *("shared.bootstrap", "shared.observability", "shared.workers_ai.client"),
-    *("shared.aws.dynamodb", "shared.aws.event_bus", "shared.aws.object_store", "shared.aws.queues"),
+    *(
+        "shared.aws.dynamodb",
+        "shared.aws.event_bus",
+        "shared.aws.object_store",
+        "shared.aws.queues",
+    ),
     *("shared.ledger", "shared.ledger.batches", "shared.ledger.due", "shared.ledger.jobs"),
     *("shared.pacing.budget", "shared.pacing.completion_times", "shared.pacing.control_items"),
 }
@@ -76,8 +90,14 @@ def tree_of(path):
 
 def only_for_types(tree):
     """Nodes below `if TYPE_CHECKING:`: nothing of them is imported when the code runs."""
-    blocks = [node for node in ast.walk(tree) if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
-    return {id(node) for block in blocks for statement in block.body for node in ast.walk(statement)}
+    blocks = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+    ]
+    return {
+        id(node) for block in blocks for statement in block.body for node in ast.walk(statement)
+    }
 
 
 @cache
@@ -117,7 +137,11 @@ def test_there_is_something_to_look_at():
 @pytest.mark.parametrize("package", FORBIDDEN)
 def test_package_knows_nothing_above_it(package):
     def rule(name, path):
-        unknown = [one for one in imports_of(path) if any(is_in(one, other) for other in FORBIDDEN[package])]
+        unknown = [
+            one
+            for one in imports_of(path)
+            if any(is_in(one, other) for other in FORBIDDEN[package])
+        ]
         return is_in(name, package) and unknown
 
     assert breaches(rule, {*SHIPPED, *LIBRARY}) == {}
@@ -129,7 +153,10 @@ def test_simulator_knows_nothing_of_dropbatch():
 
     def rule(_, path):
         named = re.findall("(?i)dropbatch", path.read_text("utf-8"))
-        return [*named, *(one for one in imports_of(path) if any(is_in(one, other) for other in ours))]
+        return [
+            *named,
+            *(one for one in imports_of(path) if any(is_in(one, other) for other in ours)),
+        ]
 
     assert len(paths) > 10
     assert breaches(rule, paths) == {}
@@ -137,7 +164,11 @@ def test_simulator_knows_nothing_of_dropbatch():
 
 def test_core_imports_only_itself_and_msgspec():
     def rule(_, path):
-        known = {one.partition(".")[0] for one in imports_of(path, types=False) if not is_in(one, "dropbatch.core")}
+        known = {
+            one.partition(".")[0]
+            for one in imports_of(path, types=False)
+            if not is_in(one, "dropbatch.core")
+        }
         return known - sys.stdlib_module_names - {"msgspec", "backports", "compression"}
 
     assert breaches(rule, CORE) == {}
@@ -163,14 +194,20 @@ def test_pure_modules_know_no_service():
     def rule(name, path):
         known = imports_of(path, types=False)
         is_pure = any(is_in(name, one) for one in PURE)
-        return is_pure and [one for one in known if one in IMPURE or one.partition(".")[0] in IMPURE]
+        return is_pure and [
+            one for one in known if one in IMPURE or one.partition(".")[0] in IMPURE
+        ]
 
     assert breaches(rule) == {}
 
 
 def test_adapters_of_aws_know_no_job():
     def rule(name, path):
-        ours = {module for module in imports_of(path) if is_in(module, "shared") and not is_in(module, "shared.aws")}
+        ours = {
+            module
+            for module in imports_of(path)
+            if is_in(module, "shared") and not is_in(module, "shared.aws")
+        }
         return is_in(name, "shared.aws") and ours - {"shared", "shared.errors", "shared.spool"}
 
     assert breaches(rule) == {}
@@ -198,7 +235,9 @@ LONGER = set[str]()
 def test_no_module_of_product_is_longer_than_400_lines(written):
     """Most longer ones do two things. Tests may be longer: they are read a case at a time."""
     lines = {
-        str(path): len((ROOT / path).read_text("utf-8").splitlines()) for path in written if "tests" not in path.parts
+        str(path): len((ROOT / path).read_text("utf-8").splitlines())
+        for path in written
+        if "tests" not in path.parts
     }
     assert {path for path, number in lines.items() if number > 400} == LONGER
 

@@ -1,4 +1,6 @@
-"""What `sam build` ships: that it imports alone, holds nothing else, and is for the right processor.
+"""What `sam build` ships.
+
+That it imports alone, holds nothing else, and is for the right processor.
 
 "Build Succeeded" proves none of that. The packages come from the registry or from pip's own cache.
 """
@@ -25,7 +27,10 @@ RUNTIME_BRINGS = ("boto3", "botocore", "s3transfer", "urllib3", "dateutil", "six
 
 @pytest.fixture(scope="module")
 def here():
-    """The artifact for this machine; both functions' are packed by one rule from the same sources."""
+    """The artifact for this machine.
+
+    Both functions' are packed by one rule from the same sources.
+    """
     return aws.build()
 
 
@@ -40,7 +45,10 @@ def arm64(release_folder, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def lambda_runtime(tmp_path_factory):
-    """A folder with what the Lambda runtime itself brings, and none of the project's other packages."""
+    """A folder with what the Lambda runtime itself brings.
+
+    And none of the project's other packages.
+    """
     folder = tmp_path_factory.mktemp("runtime")
     for name in RUNTIME_BRINGS:
         origin = Path(importlib.util.find_spec(name).origin)
@@ -73,10 +81,19 @@ def test_handler_imports_from_artifact_alone(here, lambda_runtime, room):
 @pytest.mark.build
 def test_artifact_holds_code_and_locked_packages(here):
     lines = re.findall(
-        r"^([a-z0-9-]+)==([^ ]+)(?: ; (.+))? ", (ROOT / "requirements/functions.txt").read_text(), re.MULTILINE
+        r"^([a-z0-9-]+)==([^ ]+)(?: ; (.+))? ",
+        (ROOT / "requirements/functions.txt").read_text(),
+        re.MULTILINE,
     )
-    locked = [(name, version) for name, version, marker in lines if not marker or Marker(marker).evaluate()]
-    metadata = {tuple(path.name.removesuffix(".dist-info").rsplit("-", 1)) for path in here.glob("*.dist-info")}
+    locked = [
+        (name, version)
+        for name, version, marker in lines
+        if not marker or Marker(marker).evaluate()
+    ]
+    metadata = {
+        tuple(path.name.removesuffix(".dist-info").rsplit("-", 1))
+        for path in here.glob("*.dist-info")
+    }
 
     assert {(name.replace("-", "_"), version) for name, version in locked} == {
         (re.sub(r"[-.]", "_", name).lower(), version) for name, version in metadata
@@ -111,10 +128,17 @@ def test_artifact_is_for_arm64_and_its_python(arm64):
 
 
 def test_every_line_of_runtime_lock_is_for_lambda():
-    """The Makefile drops the markers: `pip install --platform` would ask this machine what they mean."""
+    """The Makefile drops the markers.
+
+    `pip install --platform` would ask this machine what they mean.
+    """
     lock = (ROOT / "requirements/functions.txt").read_text()
     there = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix"}
-    there |= {"python_version": "3.13", "python_full_version": "3.13.0", "platform_machine": "aarch64"}
+    there |= {
+        "python_version": "3.13",
+        "python_full_version": "3.13.0",
+        "platform_machine": "aarch64",
+    }
     there |= {"implementation_name": "cpython", "platform_python_implementation": "CPython"}
 
     for line, marker in re.findall(r"^([a-z0-9-]+==[^ ]+) ; (.+) \\$", lock, re.MULTILINE):
@@ -148,7 +172,10 @@ def test_sbom_names_each_packed_package(arm64, tmp_path):
     def plain(name):
         return re.sub("[-_.]+", "-", name).lower()
 
-    folders = [folder.name.removesuffix(".dist-info").rpartition("-") for folder in arm64.glob("*.dist-info")]
+    folders = [
+        folder.name.removesuffix(".dist-info").rpartition("-")
+        for folder in arm64.glob("*.dist-info")
+    ]
     packed = {plain(name): version for name, _, version in folders}
     assert told["bomFormat"] == "CycloneDX"
     assert {plain(one["name"]): one["version"] for one in told["components"]} == packed

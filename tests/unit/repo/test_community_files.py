@@ -1,4 +1,7 @@
-"""What hosts and editors read: that it runs this project's own checks, with the tools that the locks install."""
+"""What hosts and editors read.
+
+That it runs this project's own checks, with the tools that the locks install.
+"""
 
 import re
 
@@ -12,7 +15,10 @@ def test_workflow_runs_ci_and_second_implementations():
     workflow = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())
     (job,) = workflow["jobs"].values()
 
-    assert [step["run"] for step in job["steps"] if "run" in step] == [".ci/run", "make test-second"]
+    assert [step["run"] for step in job["steps"] if "run" in step] == [
+        ".ci/run",
+        "make test-second",
+    ]
     assert workflow["permissions"] == {"contents": "read"}
 
 
@@ -21,18 +27,27 @@ def test_hooks_are_checks_of_make_lint():
     lint = re.search(r"^lint:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)[1]
 
     assert repository["repo"] == "local"
-    assert {hook["id"] for hook in repository["hooks"]} == {"ruff-check", "ruff-format", "mypy", "cfn-lint"}
+    assert {hook["id"] for hook in repository["hooks"]} == {
+        "ruff-check",
+        "ruff-format",
+        "mypy",
+        "cfn-lint",
+    }
     for hook in repository["hooks"]:
         assert hook["language"] == "system"
         assert hook["entry"].removesuffix(" --force-exclude") in lint
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml")), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml")), ids=lambda path: path.name
+)
 def test_issue_forms_have_what_host_demands(path):
     form = yaml.safe_load(path.read_text())
 
     assert {"name", "description", "body"} <= form.keys()
-    assert all(field["attributes"]["label"] for field in form["body"] if field["type"] != "markdown")
+    assert all(
+        field["attributes"]["label"] for field in form["body"] if field["type"] != "markdown"
+    )
 
 
 def test_changelog_is_in_form_of_keep_changelog():
@@ -40,6 +55,8 @@ def test_changelog_is_in_form_of_keep_changelog():
     headings = re.findall(r"^## (.+)$", text, re.MULTILINE)
 
     assert headings[0] == "[Unreleased]"
-    assert all(re.fullmatch(r"\[\d+\.\d+\.\d+\] - \d{4}-\d\d-\d\d", heading) for heading in headings[1:])
+    assert all(
+        re.fullmatch(r"\[\d+\.\d+\.\d+\] - \d{4}-\d\d-\d\d", heading) for heading in headings[1:]
+    )
     allowed = {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
     assert set(re.findall(r"^### (.+)$", text, re.MULTILINE)) <= allowed

@@ -11,7 +11,9 @@ def constants(path):
         if isinstance(node, ast.Assign):
             names, values = node.targets[0], node.value
             several = isinstance(names, ast.Tuple) and isinstance(values, ast.Tuple)
-            for name, value in zip(names.elts, values.elts, strict=True) if several else [(names, values)]:
+            for name, value in (
+                zip(names.elts, values.elts, strict=True) if several else [(names, values)]
+            ):
                 if isinstance(name, ast.Name) and name.id.isupper() and not name.id.startswith("_"):
                     yield name.id, ast.unparse(value)
 

@@ -1,4 +1,7 @@
-"""The documents: links lead somewhere, files and functions they name exist, tables agree with template and code."""
+"""The documents: links lead somewhere, files and functions they name exist.
+
+Tables agree with template and code.
+"""
 
 import ast
 import json
@@ -14,7 +17,12 @@ from tests.support.shipped import ROOT, SHIPPED
 from tools.plan import dollars
 
 PAGES = sorted(
-    [*ROOT.glob("*.md"), ROOT / "simulation/README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "bench").glob("*.md")]
+    [
+        *ROOT.glob("*.md"),
+        ROOT / "simulation/README.md",
+        *(ROOT / "docs").glob("*.md"),
+        *(ROOT / "bench").glob("*.md"),
+    ]
 )
 FOLDERS = {
     "functions",
@@ -30,7 +38,10 @@ FOLDERS = {
     "simulation",
 }
 OTHER_CODES = {"Waiting"}
-"""Classes whose `code` is no error of a record or an upload: what a job waits for has a table of its own."""
+"""Classes whose `code` is no error of a record or an upload.
+
+What a job waits for has a table of its own.
+"""
 
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
@@ -44,7 +55,9 @@ def anchors(page):
 
 def table(page, name):
     """Rows of the table between two comments, as lists of cells."""
-    (text,) = re.findall(rf"<!-- {name} -->\n(.*?)<!-- end of {name} -->", page.read_text("utf-8"), re.DOTALL)
+    (text,) = re.findall(
+        rf"<!-- {name} -->\n(.*?)<!-- end of {name} -->", page.read_text("utf-8"), re.DOTALL
+    )
     rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| `")]
     assert rows, f"{page} has no table {name}"
     return rows
@@ -58,9 +71,14 @@ def codes_in(name, page="results.md"):
 def names_in(path):
     """Names of functions, classes, methods and constants that a module defines."""
     tree = ast.parse(path.read_text("utf-8"))
-    defined = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    defined = {
+        node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)
+    }
     targets = [
-        target for node in tree.body if isinstance(node, ast.Assign | ast.AnnAssign) for target in ast.walk(node)
+        target
+        for node in tree.body
+        if isinstance(node, ast.Assign | ast.AnnAssign)
+        for target in ast.walk(node)
     ]
     return defined | {target.id for target in targets if isinstance(target, ast.Name)}
 
@@ -73,7 +91,10 @@ def choices(node):
 
 
 def code_argument(node):
-    """The position of a class's argument `code`, None if it has none; and the default values of its `__init__`."""
+    """The position of a class's argument `code`, None if it has none.
+
+    And the default values of its `__init__`.
+    """
     init = next((one for one in node.body if getattr(one, "name", "") == "__init__"), None)
     if init is None:
         fields = [one.target.id for one in node.body if isinstance(one, ast.AnnAssign)]
@@ -84,14 +105,23 @@ def code_argument(node):
 
 @cache
 def codes_in_code():
-    """Codes that the code gives to records and uploads: each `code`, assigned or passed by name or to a class."""
+    """Codes that the code gives to records and uploads.
+
+    Each `code`, assigned or passed by name or to a class.
+    """
     nodes = [node for path in SHIPPED for node in ast.walk(ast.parse(path.read_text("utf-8")))]
     classes = {node.name: code_argument(node) for node in nodes if isinstance(node, ast.ClassDef)}
-    positions = {name: place for name, (place, _) in classes.items() if place is not None and name not in OTHER_CODES}
+    positions = {
+        name: place
+        for name, (place, _) in classes.items()
+        if place is not None and name not in OTHER_CODES
+    }
     given = [one for name in positions for one in classes[name][1]]
     for node in nodes:
         if isinstance(node, ast.Call):
-            name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
+            name = (
+                node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
+            )
             given += [word.value for word in node.keywords if word.arg == "code"]
             given += node.args[positions[name] :][:1] if name in positions else []
         if (
@@ -109,7 +139,9 @@ def codes_in_code():
 def words_in_code():
     """All string constants of the functions' code."""
     trees = [ast.parse(path.read_text("utf-8")) for path in SHIPPED]
-    return {node.value for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+    return {
+        node.value for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Constant)
+    }
 
 
 @each_page
@@ -142,11 +174,22 @@ def test_functions_named_in_files_exist(page):
 
 @each_page
 def test_modules_named_by_import_path_exist(page):
-    for name in re.findall(r"`((?:functions|shared|local|bench|tests)(?:\.\w+)+)`", page.read_text("utf-8")):
+    for name in re.findall(
+        r"`((?:functions|shared|local|bench|tests)(?:\.\w+)+)`", page.read_text("utf-8")
+    ):
         parts = name.split(".")
-        module = next((n for n in range(len(parts), 1, -1) if ROOT.joinpath(*parts[:n]).with_suffix(".py").exists()), 0)
+        module = next(
+            (
+                n
+                for n in range(len(parts), 1, -1)
+                if ROOT.joinpath(*parts[:n]).with_suffix(".py").exists()
+            ),
+            0,
+        )
         assert module, name
-        assert set(parts[module:]) <= names_in(ROOT.joinpath(*parts[:module]).with_suffix(".py")), name
+        assert set(parts[module:]) <= names_in(ROOT.joinpath(*parts[:module]).with_suffix(".py")), (
+            name
+        )
 
 
 @each_page
@@ -178,7 +221,8 @@ def test_parameters_page_matches_template():
             if value is not None and "keeps them" not in meaning:
                 assert f"{value:,}" in meaning, f"{name}: {bound}"
         assert all(
-            f"`{value}`" in meaning or value in {"yes", "no"} for value in parameters[name].get("AllowedValues", ())
+            f"`{value}`" in meaning or value in {"yes", "no"}
+            for value in parameters[name].get("AllowedValues", ())
         )
 
 
@@ -188,8 +232,14 @@ def test_cost_of_idle_stack_counts_alarms_of_template():
         for one in template()["Resources"].values()
         if one["Type"] == "AWS::CloudWatch::Alarm" and "Condition" not in one
     ]
-    assert f"{len(alarms)} alarms (${len(alarms) * 0.1:.2f})" in (ROOT / "docs" / "cost.md").read_text()
-    assert f"| {len(alarms)} alarms |  | {len(alarms) * 0.1:.2f} |" in (ROOT / "bench" / "cost.md").read_text()
+    assert (
+        f"{len(alarms)} alarms (${len(alarms) * 0.1:.2f})"
+        in (ROOT / "docs" / "cost.md").read_text()
+    )
+    assert (
+        f"| {len(alarms)} alarms |  | {len(alarms) * 0.1:.2f} |"
+        in (ROOT / "bench" / "cost.md").read_text()
+    )
 
 
 def test_shown_costs_are_those_counted():
@@ -197,11 +247,15 @@ def test_shown_costs_are_those_counted():
     idle, job = dollars()
     assert f"| **{idle[1:]}** |" in counted
     assert float(idle[1:]) <= 3.50
-    ((polls, events),) = re.findall(r"storage and work .* \*\*([\d.]+)\*\* .* \*\*([\d.]+)\*\*", counted)
+    ((polls, events),) = re.findall(
+        r"storage and work .* \*\*([\d.]+)\*\* .* \*\*([\d.]+)\*\*", counted
+    )
     assert job == f"${float(polls):.4f}"
     assert f"${float(events):.4f} with completion events" in (ROOT / "docs" / "cost.md").read_text()
     assert float(polls) <= float(events) <= 0.025
-    queues = [name for name, one in template()["Resources"].items() if one["Type"] == "AWS::SQS::Queue"]
+    queues = [
+        name for name, one in template()["Resources"].items() if one["Type"] == "AWS::SQS::Queue"
+    ]
     fed = [name for name in queues if not name.endswith("DeadLetterQueue")]
     assert f"each of the {len(fed)} queues" in counted
 
@@ -210,7 +264,9 @@ def test_page_of_options_has_those_of_code():
     rows = table(ROOT / "docs" / "options.md", "options")
 
     assert [row[0].strip("`") for row in rows] == list(OPTIONS)
-    assert all(row[1].strip("`") == f"x-amz-meta-{row[0].strip('`').replace('_', '-')}" for row in rows)
+    assert all(
+        row[1].strip("`") == f"x-amz-meta-{row[0].strip('`').replace('_', '-')}" for row in rows
+    )
 
 
 def test_codes_are_documented_and_no_others():
@@ -223,10 +279,15 @@ def test_reasons_to_wait_are_documented():
     documented = set(codes_in("waiting"))
     assert {reason.value for reason in PauseReason} <= documented
     assert documented <= words_in_code()
-    tree = ast.parse((ROOT / "functions" / "poll" / "schedule" / "waiting_for.py").read_text("utf-8"))
+    tree = ast.parse(
+        (ROOT / "functions" / "poll" / "schedule" / "waiting_for.py").read_text("utf-8")
+    )
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     assert {
-        code for call in calls if getattr(call.func, "id", "") == "Waiting" for code in choices(call.args[0])
+        code
+        for call in calls
+        if getattr(call.func, "id", "") == "Waiting"
+        for code in choices(call.args[0])
     } <= documented
 
 
@@ -240,23 +301,38 @@ def test_documented_log_lines_exist():
 
 
 def test_documented_key_policy_lets_events_through():
-    """KMS gets no source account when EventBridge sends to an encrypted topic: with the condition, no mail arrives."""
+    """KMS gets no source account when EventBridge sends to an encrypted topic.
+
+    With the condition, no mail arrives.
+    """
     block = re.search(r"```json\n(\[.+?)```", (ROOT / "docs/security.md").read_text(), re.DOTALL)
-    events = [one for one in json.loads(block[1]) if "events.amazonaws.com" in one["Principal"].get("Service", "")]
-    assert [one["Action"] for one in events if "Condition" not in one] == [["kms:GenerateDataKey", "kms:Decrypt"]]
+    events = [
+        one
+        for one in json.loads(block[1])
+        if "events.amazonaws.com" in one["Principal"].get("Service", "")
+    ]
+    assert [one["Action"] for one in events if "Condition" not in one] == [
+        ["kms:GenerateDataKey", "kms:Decrypt"]
+    ]
     assert [one["Sid"] for one in events if "Condition" in one] == []
 
 
 def test_commands_work_with_either_aws_cli():
     """Version 2 of the AWS CLI expects a payload in base64, version 1 as it is."""
-    commands = [line for path in sorted((ROOT / "docs").glob("*.md")) for line in path.read_text().splitlines()]
+    commands = [
+        line
+        for path in sorted((ROOT / "docs").glob("*.md"))
+        for line in path.read_text().splitlines()
+    ]
     assert [line for line in commands if "aws lambda invoke" in line]
     assert not [line for line in commands if "aws lambda invoke" in line and "--payload" in line]
 
 
 def test_commands_find_few_messages():
     """A short poll asks some of SQS's servers only, and may return nothing while messages wait."""
-    text = "".join(path.read_text() for path in sorted((ROOT / "docs").glob("*.md"))).replace("\\\n", "")
+    text = "".join(path.read_text() for path in sorted((ROOT / "docs").glob("*.md"))).replace(
+        "\\\n", ""
+    )
     reads = re.findall(r"aws sqs receive-message.+", text)
     assert len(reads) == 3
     assert all("--wait-time-seconds" in one for one in reads)

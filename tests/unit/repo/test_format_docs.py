@@ -29,7 +29,11 @@ def answer(text):
 
 
 def test_every_format_has_its_section_and_its_choice():
-    sections = {name for heading in re.findall("^## (.+)$", PAGE, re.MULTILINE) for name in heading.split(" and ")}
+    sections = {
+        name
+        for heading in re.findall("^## (.+)$", PAGE, re.MULTILINE)
+        for name in heading.split(" and ")
+    }
 
     assert set(FORMATS) - {"native"} <= sections
 
@@ -40,16 +44,25 @@ def test_openais_examples_are_real():
     (converted,) = reader_of(form, target).convert([record.strip()])
     assert converted.request + b"\n" == request
     writer = writer_of(form, target)
-    assert writer.line(FACTS, Outcome(0, b"null", record.strip(), answer("Good day, harbour."))) == line
+    assert (
+        writer.line(FACTS, Outcome(0, b"null", record.strip(), answer("Good day, harbour.")))
+        == line
+    )
     bad = b'{"custom_id":"request-2","body":{"messages":[],"n":2}}'
     (fault,) = reader_of(form, target).convert([bad])
-    assert writer.line(FACTS, Outcome(1, b"null", bad, None, fault.code, f"Line 2: {fault.message}")) == refused
+    assert (
+        writer.line(FACTS, Outcome(1, b"null", bad, None, fault.code, f"Line 2: {fault.message}"))
+        == refused
+    )
 
 
 def test_bedrocks_examples_are_real():
     record, line = shown("bedrock", "json")
     writer = writer_of(Form("bedrock"), target_of(MODEL))
-    assert writer.line(FACTS, Outcome(0, b"null", record.strip(), answer("Good day, harbour."))) == line
+    assert (
+        writer.line(FACTS, Outcome(0, b"null", record.strip(), answer("Good day, harbour.")))
+        == line
+    )
 
 
 def test_tables_examples_are_real():

@@ -1,4 +1,6 @@
-"""The locks, for every machine that the project names: Linux and macOS, x86_64 and arm64, Python 3.11 to 3.14.
+"""The locks, for every machine that the project names.
+
+Linux and macOS, x86_64 and arm64, Python 3.11 to 3.14.
 
 What a lock says about a machine is read offline, from its markers.
 """
@@ -36,7 +38,9 @@ def environment(system, processor, python):
 def installed(lock, machine):
     """Versions by name, of what a lock installs on a machine."""
     lines = re.findall(
-        r"^([a-z0-9-]+)==([^ ]+)(?: ; (.+))? \\$", (ROOT / f"requirements/{lock}.txt").read_text(), re.MULTILINE
+        r"^([a-z0-9-]+)==([^ ]+)(?: ; (.+))? \\$",
+        (ROOT / f"requirements/{lock}.txt").read_text(),
+        re.MULTILINE,
     )
     assert lines
     there = [
@@ -99,5 +103,9 @@ def test_worker_lock_pins_hashes_without_addresses():
     packages = {name: one for name, one in json.loads(text)["packages"].items() if name}
 
     assert "://" not in text
-    assert {"node_modules/wrangler", "node_modules/workerd", "node_modules/typescript"} <= set(packages)
-    assert [name for name, one in packages.items() if not one["integrity"].startswith("sha512-")] == []
+    assert {"node_modules/wrangler", "node_modules/workerd", "node_modules/typescript"} <= set(
+        packages
+    )
+    assert [
+        name for name, one in packages.items() if not one["integrity"].startswith("sha512-")
+    ] == []

@@ -7,7 +7,10 @@ from tests.support.shipped import ROOT
 
 
 def test_zstd_is_from_standard_library_if_there():
-    """Python 3.14 has `compression.zstd`, and the locks leave the backport out there: this pretends to be one."""
+    """Python 3.14 has `compression.zstd`, and the locks leave the backport out there.
+
+    This pretends to be one.
+    """
     program = """
 import sys, types
 from backports import zstd
@@ -29,6 +32,8 @@ from compression import zstd
 from dropbatch.core.records import decompress
 assert decompress.zstd_module() is zstd
 """
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
+    )
 
     assert done.returncode == 0, done.stderr

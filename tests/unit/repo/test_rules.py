@@ -6,7 +6,12 @@ import pytest
 
 from dropbatch.cli.cloudflare import DEFAULT_BASE_URL
 from dropbatch.core.formats.base import API_BODY_LIMIT
-from dropbatch.core.formats.model_catalog import MODEL_ID, find_model, is_model, max_records_per_reply
+from dropbatch.core.formats.model_catalog import (
+    MODEL_ID,
+    find_model,
+    is_model,
+    max_records_per_reply,
+)
 from dropbatch.core.keys import INBOX, MAX_PATH_BYTES, VALIDATE, job_control
 from dropbatch.core.plan_upload import StackLimits
 from dropbatch.core.records.cut import WRAPPER_BYTES
@@ -39,7 +44,10 @@ MOST_RECORDS, MOST_BYTES = PARAMETERS["MaxRequestsPerBatch"], PARAMETERS["MaxBat
 SAID = (
     f"| request body | under {API_BODY_LIMIT:,} bytes |",
     f"| one record | {API_BODY_LIMIT - WRAPPER_BYTES - 1:,} bytes;",
-    f"four batches of a job have up to {FIRST_BATCH_RECORDS} each, the next four up to {2 * FIRST_BATCH_RECORDS:,},",
+    (
+        f"four batches of a job have up to {FIRST_BATCH_RECORDS} each, the next four up to "
+        f"{2 * FIRST_BATCH_RECORDS:,},"
+    ),
     f"`MaxRequestsPerBatch` ({MOST_RECORDS['Default']:,}; at most {MOST_RECORDS['MaxValue']:,})",
     f"`MaxBatchBytes` ({MOST_BYTES['Default']:,}; at most {MOST_BYTES['MaxValue']:,})",
     f"{max_records_per_reply(find_model('@cf/baai/bge-m3')):,} for embeddings",
@@ -81,7 +89,10 @@ def test_users_machine_knows_defaults_of_template():
         defaults()["MaxRequestsPerBatch"],
         defaults()["MaxBatchBytes"],
     )
-    assert (given.transport, given.default_model) == (defaults()["Transport"], defaults()["DefaultModel"])
+    assert (given.transport, given.default_model) == (
+        defaults()["Transport"],
+        defaults()["DefaultModel"],
+    )
     assert defaults()["WorkersAiBaseUrl"] == DEFAULT_BASE_URL
 
 
@@ -92,12 +103,17 @@ def test_largest_body_is_one_everywhere():
     assert f"MAX_REPLY_CHARACTERS = {stand_in.MAX_REPLY_CHARACTERS:_};" in WORKER
 
 
-@pytest.mark.parametrize("model", ["@cf/a/b", "@hf/A-1/b_2.c", "@cf/a", "@xx/a/b", "@cf/a/b/c", "@cf/ä/b", "a/@cf/a/b"])
+@pytest.mark.parametrize(
+    "model", ["@cf/a/b", "@hf/A-1/b_2.c", "@cf/a", "@xx/a/b", "@cf/a/b/c", "@cf/ä/b", "a/@cf/a/b"]
+)
 def test_model_ids_are_one_language(model):
     (in_worker,) = re.findall(r"^const MODEL = /(.+)/;$", WORKER, re.MULTILINE)
     in_template = PARAMETERS["DefaultModel"]["AllowedPattern"]
 
-    found = [bool(re.search(in_worker.replace(r"\/", "/"), f"/run/{model}")), bool(re.search(in_template, model))]
+    found = [
+        bool(re.search(in_worker.replace(r"\/", "/"), f"/run/{model}")),
+        bool(re.search(in_template, model)),
+    ]
     assert found == [is_model(model)] * 2
     assert stand_in._MODEL.pattern == "/run/(" + MODEL_ID.pattern.removeprefix("(?!.{201})") + ")"
 

@@ -1,4 +1,7 @@
-"""The states of jobs and batches: the laws, the ledger's docstrings, the diagram and the glossary say the same."""
+"""The states of jobs and batches.
+
+The laws, the ledger's docstrings, the diagram and the glossary say the same.
+"""
 
 import inspect
 import re
@@ -17,7 +20,9 @@ NAMES = r"((?:`[a-z_]+`(?:, | or )?)+)"
 
 def edges(name):
     """What the laws allow, without writes that leave the state as it is."""
-    return {(was, to) for was, following in MACHINES[name][0].items() for to in following if was != to}
+    return {
+        (was, to) for was, following in MACHINES[name][0].items() for to in following if was != to
+    }
 
 
 @pytest.fixture(params=MACHINES)

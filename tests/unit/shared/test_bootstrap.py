@@ -49,7 +49,9 @@ def test_clients_that_each_request_needs_are_built_with_services(monkeypatch):
 
     def client(name, **_):
         made.append(name)
-        return SimpleNamespace(meta=SimpleNamespace(events=SimpleNamespace(register=lambda *_: None)))
+        return SimpleNamespace(
+            meta=SimpleNamespace(events=SimpleNamespace(register=lambda *_: None))
+        )
 
     for name, value in EXAMPLE_SETTINGS.items():
         monkeypatch.setenv(name, value)

@@ -23,7 +23,9 @@ def test_claims_wait_3_minutes_to_an_hour(others, usual, waits):
     assert claim_seconds(others, usual) == waits
 
 
-@pytest.mark.parametrize(("others", "is_reported"), [(1, False), (20, False), (21, True), (MAX_CLAIMS, True)])
+@pytest.mark.parametrize(
+    ("others", "is_reported"), [(1, False), (20, False), (21, True), (MAX_CLAIMS, True)]
+)
 def test_item_is_stuck_after_twenty_claims(monkeypatch, others, is_reported):
     counted = []
     monkeypatch.setattr(claims, "count", counted.append)

@@ -26,7 +26,10 @@ class Clock:
         self.left -= seconds
 
     def retry(self, failures, seconds=0.0):
-        """Retry a step that takes some time, fails a number of times and then returns its number of runs."""
+        """Retry a step that takes some time.
+
+        Fails a number of times and then returns its number of runs.
+        """
         runs = []
 
         def step():

@@ -1,4 +1,7 @@
-"""What is logged and measured, read from the source: no line without a name, no metric that nobody sees."""
+"""What is logged and measured, read from the source.
+
+No line without a name, no metric that nobody sees.
+"""
 
 import ast
 import json
@@ -61,7 +64,9 @@ def log_calls():
     for path in SHIPPED:
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             match node:
-                case ast.Call(ast.Attribute(ast.Name("logger"), method)) if method != "inject_lambda_context":
+                case ast.Call(ast.Attribute(ast.Name("logger"), method)) if (
+                    method != "inject_lambda_context"
+                ):
                     yield f"{path.stem}:{node.lineno}", node
 
 
@@ -86,7 +91,10 @@ def test_log_line_has_latest_request_id():
     named = {"job_id": JOB.job_id, "number": BATCH.number}
 
     assert batch_log_fields(BATCH) == named
-    assert batch_log_fields(replace(BATCH, submissions=submissions)) == {**named, "request_id": "second"}
+    assert batch_log_fields(replace(BATCH, submissions=submissions)) == {
+        **named,
+        "request_id": "second",
+    }
 
 
 def test_metric_is_counted_and_on_dashboard():
@@ -94,7 +102,9 @@ def test_metric_is_counted_and_on_dashboard():
     body = template()["Resources"]["StackDashboard"]["Properties"]["DashboardBody"]["Fn::Sub"]
     seen = set(re.findall(r'"Dropbatch", "(\w+)"', body))
 
-    assert {name for name in METRICS if not re.search(rf'"{name}"(?!: "(Count|Seconds)",)', sources)} == set()
+    assert {
+        name for name in METRICS if not re.search(rf'"{name}"(?!: "(Count|Seconds)",)', sources)
+    } == set()
     assert seen == set(METRICS)
     assert json.loads(body)["widgets"]
 

@@ -1,4 +1,7 @@
-"""Settings: everything that is wrong is told at once, and nothing that could leak the token is taken."""
+"""Settings: everything that is wrong is told at once.
+
+And nothing that could leak the token is taken.
+"""
 
 import pytest
 
@@ -77,7 +80,15 @@ def test_missing_and_wrong_are_reported_together():
         ),
         *(
             ("DEFAULT_MODEL", value)
-            for value in ("bge", "@cf/baai", "@cf/baai/", "@xx/a/b", "@cf/a/b/c", "@cf/a/b\n", "@cf/a/../b")
+            for value in (
+                "bge",
+                "@cf/baai",
+                "@cf/baai/",
+                "@xx/a/b",
+                "@cf/a/b/c",
+                "@cf/a/b\n",
+                "@cf/a/../b",
+            )
         ),
         *(
             ("MAX_REQUESTS_PER_BATCH", value)
@@ -85,7 +96,10 @@ def test_missing_and_wrong_are_reported_together():
         ),
         *(("MAX_BATCH_BYTES", value) for value in ("999", "10000000", "-9500000", "9.5e6")),
         *(("API_CALLS_PER_MINUTE", value) for value in ("0", "-200", "241", "2401", "20.5")),
-        *(("BATCH_DEADLINE_HOURS", value) for value in ("0", "-1", "nan", "inf", "169", "a day", "1e999")),
+        *(
+            ("BATCH_DEADLINE_HOURS", value)
+            for value in ("0", "-1", "nan", "inf", "169", "a day", "1e999")
+        ),
         *(("AMBIGUOUS_SUBMIT", value) for value in ("Resubmit", "retry", "fail ")),
     ],
 )
@@ -119,7 +133,10 @@ def test_only_a_worker_makes_more_calls_than_a_token(transport):
     assert said.startswith("API_CALLS_PER_MINUTE must be at most 240 with TRANSPORT=")
     assert "Only a Worker" in said
 
-    assert read_settings({**GOOD, **WORKER, "API_CALLS_PER_MINUTE": "2400"}).api_calls_per_minute == 2_400
+    assert (
+        read_settings({**GOOD, **WORKER, "API_CALLS_PER_MINUTE": "2400"}).api_calls_per_minute
+        == 2_400
+    )
 
 
 @pytest.mark.parametrize(
@@ -214,10 +231,14 @@ def test_limit_for_the_day_is_dollars_or_none(written, billionths):
 
 @pytest.mark.parametrize("written", ["-1", "1e3", "much", "1,50", " "])
 def test_wrong_limit_for_the_day_is_named(written):
-    assert "MAX_COST_PER_DAY must be empty or a number of US dollars" in refusal(MAX_COST_PER_DAY=written)
+    assert "MAX_COST_PER_DAY must be empty or a number of US dollars" in refusal(
+        MAX_COST_PER_DAY=written
+    )
 
 
-@pytest.mark.parametrize(("wanted", "calls", "used"), [("yes", "14", True), ("yes", "13", False), ("no", "200", False)])
+@pytest.mark.parametrize(
+    ("wanted", "calls", "used"), [("yes", "14", True), ("yes", "13", False), ("no", "200", False)]
+)
 def test_events_need_some_calls_a_minute(wanted, calls, used):
     given = {**GOOD, "COMPLETION_EVENTS": wanted, "API_CALLS_PER_MINUTE": calls}
     assert read_settings(given).uses_events is used

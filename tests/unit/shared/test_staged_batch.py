@@ -7,7 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dropbatch.core.records.index import WRAPPER_BYTES, RecordEntry, build_body, index_of, record_spans
+from dropbatch.core.records.index import (
+    WRAPPER_BYTES,
+    RecordEntry,
+    build_body,
+    index_of,
+    record_spans,
+)
 from dropbatch.core.records.plan import Checkpoint
 from shared.staged_batch import StagedInfo, decode_index, encode_index
 
@@ -17,7 +23,9 @@ def written(value):
 
 
 values = st.one_of(st.none(), st.text(), st.lists(st.booleans())).map(written)
-sendable = st.builds(RecordEntry, line=st.integers(1, 50), length=st.integers(1, 300), reference=values)
+sendable = st.builds(
+    RecordEntry, line=st.integers(1, 50), length=st.integers(1, 300), reference=values
+)
 faulty = st.builds(
     RecordEntry,
     line=st.integers(1, 50),
@@ -30,12 +38,18 @@ faulty = st.builds(
 
 @st.composite
 def batches(draw):
-    """Rows of a batch: lines ascending, now and then with blank ones between; or a document's, that have none."""
+    """Rows of a batch: lines ascending, now and then with blank ones between.
+
+    Or a document's, that have none.
+    """
     rows = draw(st.lists(st.one_of(sendable, faulty), max_size=10))
     if draw(st.booleans()):
         return [msgspec.structs.replace(row, line=None) for row in rows]
     blank = draw(st.lists(st.sampled_from([0, 0, 0, 1, 7]), min_size=len(rows), max_size=len(rows)))
-    return [msgspec.structs.replace(row, line=5 + index + sum(blank[: index + 1])) for index, row in enumerate(rows)]
+    return [
+        msgspec.structs.replace(row, line=5 + index + sum(blank[: index + 1]))
+        for index, row in enumerate(rows)
+    ]
 
 
 def told(row):
@@ -62,7 +76,9 @@ def test_plain_records_cost_only_lengths():
 
 @given(records=st.lists(st.one_of(st.none(), st.binary(min_size=1, max_size=40)), max_size=12))
 def test_spans_find_each_record_in_body(records):
-    rows = index_of(RecordEntry(number, len(record or b"")) for number, record in enumerate(records, 1))
+    rows = index_of(
+        RecordEntry(number, len(record or b"")) for number, record in enumerate(records, 1)
+    )
     body = build_body([record for record in records if record])
     places = record_spans(rows)
     assert [body[start : start + length] or None for start, length in places] == records
@@ -85,7 +101,8 @@ def test_no_records_have_no_body():
     sendable=st.integers(0, 10**6),
     size=st.integers(0, 10**7),
     end=st.one_of(
-        st.none(), st.builds(Checkpoint, st.integers(0, 2**50), st.integers(0, 2**40), st.integers(0, 2**40))
+        st.none(),
+        st.builds(Checkpoint, st.integers(0, 2**50), st.integers(0, 2**40), st.integers(0, 2**40)),
     ),
 )
 def test_metadata_is_read_back(requests, sendable, size, end):

@@ -1,17 +1,28 @@
-"""What an item means that leaves out a member: the default of its class, which stays as it is here for ever."""
+"""What an item means that leaves out a member.
+
+The default of its class, which stays as it is here for ever.
+"""
 
 from dataclasses import MISSING, fields, is_dataclass
 from typing import get_args, get_type_hints
 
 import pytest
+from shared.pacing.day_costs import DayCosts
 
 from dropbatch.core.records import plan
 from shared.aws.attribute_values import defaults_of, read
 from shared.models import FIRST, Batch, Job
 from shared.pacing import controls
-from shared.pacing.day_costs import DayCosts
 
-ITEMS = (Job, Batch, controls.Pause, controls.ModelWait, controls.Rate, controls.StackControl, DayCosts)
+ITEMS = (
+    Job,
+    Batch,
+    controls.Pause,
+    controls.ModelWait,
+    controls.Rate,
+    controls.StackControl,
+    DayCosts,
+)
 NO_PROGRESS = {
     "mark": "",
     "next_id": 0,
@@ -23,7 +34,12 @@ NO_PROGRESS = {
     "sha": "",
     "upload": "",
 }
-NO_TOKENS = {"prompt_tokens": None, "completion_tokens": None, "total_tokens": None, "cached_tokens": None}
+NO_TOKENS = {
+    "prompt_tokens": None,
+    "completion_tokens": None,
+    "total_tokens": None,
+    "cached_tokens": None,
+}
 NO_TOTALS = {
     "batches": 0,
     "succeeded": 0,
@@ -158,7 +174,14 @@ DEFAULTS: dict[str, dict[str, object]] = {
     },
     "Checkpoint": {"offset": 0, "line": 0, "record": 0},
     "Reservation": {"counted": 0},
-    "DayCosts": {"spent": 0, "reserved": 0, "lifted": False, "waited_at": 0.0, "writes": 0, "last": ""},
+    "DayCosts": {
+        "spent": 0,
+        "reserved": 0,
+        "lifted": False,
+        "waited_at": 0.0,
+        "writes": 0,
+        "last": "",
+    },
     "Spent": {"amount": 0, "settled": 0, "measured": 0, "records": 0, "vain": 0},
     "Isolation": {"submits": 0, "granted": (), "causes": {}, "writes": 0, "untried": ()},
     "Sweep": {"due": 0.0, "after": ""},
@@ -221,8 +244,15 @@ def test_default_never_changes(name):
 
 def test_growth_of_batches_never_changes():
     """Jobs that are being split must be cut as they were begun."""
-    stored = {"model": {"S": "m"}, "account": {"S": "a"}, "max_requests": {"N": "5000"}, "max_bytes": {"N": "1"}}
+    stored = {
+        "model": {"S": "m"},
+        "account": {"S": "a"},
+        "max_requests": {"N": "5000"},
+        "max_bytes": {"N": "1"},
+    }
 
-    sizes = [plan.max_records(read(stored, plan.SplitPlan), number) for number in (0, 3, 4, 8, 12, 16)]
+    sizes = [
+        plan.max_records(read(stored, plan.SplitPlan), number) for number in (0, 3, 4, 8, 12, 16)
+    ]
 
     assert sizes == [500, 500, 1_000, 2_000, 4_000, 5_000]

@@ -1,4 +1,6 @@
-"""Split: objects are put several at a time, items are created in order, and every death leaves what the next resumes.
+"""Split: objects are put several at a time, items are created in order.
+
+And every death leaves what the next resumes.
 
 S3, table and queue are dictionaries here, so that a process can die at each of their calls.
 """
@@ -46,7 +48,12 @@ def test_death_at_any_call_creates_same_batches(mode):
         fake.check_whole(SIZES)
 
 
-@given(deaths=st.lists(st.tuples(st.integers(1, 40), st.sampled_from(["before", "after", "unanswered"])), max_size=6))
+@given(
+    deaths=st.lists(
+        st.tuples(st.integers(1, 40), st.sampled_from(["before", "after", "unanswered"])),
+        max_size=6,
+    )
+)
 @examples(60)
 def test_deaths_one_after_another_leave_same_batches(deaths):
     fake = Fake()
@@ -85,7 +92,10 @@ def test_objects_are_put_in_parallel_items_in_order():
 
 @pytest.mark.parametrize(("limit", "most"), [("MAX_AHEAD", 2), ("MAX_BYTES_AHEAD", 150)])
 def test_objects_put_ahead_are_bounded(monkeypatch, limit, most):
-    """With nothing put until the first item waits for it, as many are cut as may be ahead, and one more."""
+    """With nothing put until the first item waits for it, as many are cut as may be ahead.
+
+    And one more.
+    """
     monkeypatch.setattr(staging, limit, most)
     fake = Fake(most=1)
     put, may_put = fake.put_if_absent, threading.Event()
@@ -102,7 +112,9 @@ def test_objects_put_ahead_are_bounded(monkeypatch, limit, most):
     fake.put_if_absent = held_put
     monkeypatch.setattr(create_batches, "settle", first_settle)
     is_full, seen = staging._is_full, []
-    monkeypatch.setattr(staging, "_is_full", lambda waiting: (seen.append(len(waiting)), is_full(waiting))[1])
+    monkeypatch.setattr(
+        staging, "_is_full", lambda waiting: (seen.append(len(waiting)), is_full(waiting))[1]
+    )
 
     assert fake.run()
 
@@ -114,22 +126,31 @@ def foreign(begin, end):
     """An object as another version cut it: some records in one batch."""
     records = RECORDS[begin:end]
     body = build_body(records)
-    rows = index_of([RecordEntry(begin + number + 1, len(record)) for number, record in enumerate(records)])
+    rows = index_of(
+        [RecordEntry(begin + number + 1, len(record)) for number, record in enumerate(records)]
+    )
     held = StagedInfo(len(records), len(records), len(body), place(end), place(begin))
     return SimpleNamespace(body=body + encode_index(rows), metadata=held.metadata(), etag="foreign")
 
 
 @given(
-    there=st.dictionaries(st.integers(0, 8), st.tuples(st.integers(0, 20), st.integers(1, 3)), max_size=6),
+    there=st.dictionaries(
+        st.integers(0, 8), st.tuples(st.integers(0, 20), st.integers(1, 3)), max_size=6
+    ),
     at=st.integers(0, 60),
     mode=st.sampled_from(["before", "after", "unanswered"]),
 )
 @examples(150)
 def test_objects_of_other_version_never_mix(there, at, mode):
-    """Wherever they begin and end, and wherever the process dies: the batches cover the upload once."""
+    """Wherever they begin and end, and wherever the process dies.
+
+    The batches cover the upload once.
+    """
     fake = Fake()
     for number, (begin, records) in there.items():
-        fake.objects[f"staging/job/{number:08d}/request"] = foreign(begin, min(begin + records, len(RECORDS)))
+        fake.objects[f"staging/job/{number:08d}/request"] = foreign(
+            begin, min(begin + records, len(RECORDS))
+        )
     fake.strikes_at, fake.mode = at, mode
 
     fake.run()
@@ -168,7 +189,10 @@ def test_messages_are_sent_ten_at_a_time():
     ids=["three calls", "none", "a pause, which may end at any time"],
 )
 def test_message_is_sent_only_if_budget_has_call_for_it(free, messages, soonest, latest):
-    """The first batch, which has a share of its own, always gets one; the others are due when to look again."""
+    """The first batch, which has a share of its own, always gets one.
+
+    The others are due when to look again.
+    """
     fake = Fake()
     fake.services.budget.free = lambda _now: free
     fake.run()
@@ -182,7 +206,10 @@ def test_message_is_sent_only_if_budget_has_call_for_it(free, messages, soonest,
 
 @pytest.mark.parametrize(("waiting", "messages"), [(0, 12), (45, 6), (50, 1), (4_000, 1)])
 def test_no_more_messages_are_sent_than_are_taken(waiting, messages):
-    """With many calls a minute it is not the calls that are scarce: others' first batches would wait behind them."""
+    """With many calls a minute it is not the calls that are scarce.
+
+    Others' first batches would wait behind them.
+    """
     fake = Fake()
     fake.services.budget.free = lambda _now: Free(1_200, 600, 1_080)
     fake.waiting, fake.submit_url = lambda url: waiting, "submits"
@@ -257,7 +284,9 @@ def test_status_is_written_every_ten_seconds(monkeypatch, packing):
     content = gzip.compress(UPLOAD, 0) if packing == "gzip" else UPLOAD
     fake = Fake()
     fake.job = replace(fake.job, plan=replace(fake.job.plan, packing=packing))
-    fake.job = replace(fake.job, upload=replace(fake.job.upload, size=len(content)), status_succeeded=3)
+    fake.job = replace(
+        fake.job, upload=replace(fake.job.upload, size=len(content)), status_succeeded=3
+    )
     fake.read_version = lambda key, version, etag, start, length: content[start : start + length]
     create = fake.create_batch
 
@@ -282,7 +311,10 @@ def test_status_is_written_every_ten_seconds(monkeypatch, packing):
 
 @pytest.fixture
 def awaited(monkeypatch):
-    """A job that an execution waits for, whose batches take half a minute each; and when it got heartbeats."""
+    """A job that an execution waits for, whose batches take half a minute each.
+
+    And when it got heartbeats.
+    """
     monkeypatch.setattr(turn, "TURN_SECONDS", 600.0)
     fake = Fake()
     fake.job = replace(fake.job, task_token="token", cancel_with_task=True)

@@ -1,4 +1,7 @@
-"""Long stretches of blank lines in an upload that is not packed: turns end among them, and none reads them again."""
+"""Long stretches of blank lines in an upload that is not packed.
+
+Turns end among them, and none reads them again.
+"""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -15,12 +18,19 @@ from tests.support.doubles.splitting import RECORDS, Fake
 
 BLANK = 4_000
 FEW, REST = RECORDS[:3], RECORDS[3:]
-UPLOAD = b"".join(record + b"\n" for record in FEW) + b"\n" * BLANK + b"".join(record + b"\n" for record in REST)
+UPLOAD = (
+    b"".join(record + b"\n" for record in FEW)
+    + b"\n" * BLANK
+    + b"".join(record + b"\n" for record in REST)
+)
 
 
 @pytest.fixture
 def blank(monkeypatch):
-    """A job whose upload has blank lines after its third record; each read of 100 bytes takes ten seconds."""
+    """A job whose upload has blank lines after its third record.
+
+    Each read of 100 bytes takes ten seconds.
+    """
     monkeypatch.setattr(cut, "MAX_BLANK_BYTES", 200)
     monkeypatch.setattr(stream, "RANGE_BYTES", 100)
     fake = Fake()
@@ -44,7 +54,9 @@ def check_whole(fake):
     """Each record is in one batch, at its line; a batch ends before the blank lines."""
     ends = [batch.end for _, batch in sorted(fake.batches.items())]
     assert [fake.job.total, ends[-1].record] == [len(RECORDS)] * 2
-    assert [end.line for end in ends] == [end.record + (BLANK if end.record > len(FEW) else 0) for end in ends]
+    assert [end.line for end in ends] == [
+        end.record + (BLANK if end.record > len(FEW) else 0) for end in ends
+    ]
     assert len(FEW) in [end.record for end in ends]
     first = 0
     for _, batch in sorted(fake.batches.items()):
@@ -71,7 +83,9 @@ def test_turn_ends_and_resumes_among_blank_lines(blank):
 def test_lease_is_renewed_among_blank_lines(blank):
     renewed = []
     renew = blank.update_leased_job
-    blank.update_leased_job = lambda job, changes: renewed.append((blank.clock, changes)) or renew(job, changes)
+    blank.update_leased_job = lambda job, changes: (
+        renewed.append((blank.clock, changes)) or renew(job, changes)
+    )
 
     blank.run()
 
@@ -105,7 +119,13 @@ def test_death_at_any_call_loses_no_record(blank, at, mode):
         (Checkpoint(10, 1, 1), 21),
         (None, 21),
     ],
-    ids=["after its batch", "ahead of the batches", "of an earlier batch", "before its end", "none"],
+    ids=[
+        "after its batch",
+        "ahead of the batches",
+        "of an earlier batch",
+        "before its end",
+        "none",
+    ],
 )
 def test_place_counts_only_after_batch_it_follows(blank, until, begins):
     blank.run()
@@ -126,7 +146,13 @@ def test_objects_put_before_checkpoint_are_used(blank):
         blank.run()
 
     begins = [one.metadata["begin"] for _, one in sorted(blank.objects.items())]
-    ends = ["0,0,0", *(",".join(map(str, (b.end.offset, b.end.line, b.end.record))) for b in blank.batches.values())]
+    ends = [
+        "0,0,0",
+        *(
+            ",".join(map(str, (b.end.offset, b.end.line, b.end.record)))
+            for b in blank.batches.values()
+        ),
+    ]
     assert begins == ends[: len(begins)]
     assert "replace" not in blank.calls
 

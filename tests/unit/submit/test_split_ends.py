@@ -1,4 +1,6 @@
-"""Where a turn of split begins and how it ends: read to the end, to be gone on with, broken, cancelled.
+"""Where a turn of split begins and how it ends.
+
+Read to the end, to be gone on with, broken, cancelled.
 
 Who takes a turn and how long it lasts: test_split_turn.py.
 """
@@ -32,7 +34,7 @@ def after_a_turn(batches=3):
     return fake
 
 
-# ── where it begins and how it ends ──────────────────────────────────────────────────────────────────────────────────
+# ── where it begins and how it ends ───────────────────────────────────────────────────────────────
 
 
 def test_partly_read_upload_is_due_immediately(monkeypatch):
@@ -51,7 +53,10 @@ def test_partly_read_upload_is_due_immediately(monkeypatch):
         ({"claims": MAX_CLAIMS}, None),
         (
             {"claims": MAX_CLAIMS + 1},
-            ErrorDetail("internal", "Dropbatch could not read the whole upload; the submit function's log shows why."),
+            ErrorDetail(
+                "internal",
+                "Dropbatch could not read the whole upload; the submit function's log shows why.",
+            ),
         ),
         ({"error": BROKEN}, BROKEN),
         ({"error": BROKEN, "claims": MAX_CLAIMS + 1}, BROKEN),
@@ -83,7 +88,9 @@ def test_cancelled_job_ends_where_it_is():
 
 
 @pytest.mark.parametrize(
-    ("changes", "error"), [({"control": OVER}, None), ({"error": BROKEN}, BROKEN)], ids=["cancelled", "failed"]
+    ("changes", "error"),
+    [({"control": OVER}, None), ({"error": BROKEN}, BROKEN)],
+    ids=["cancelled", "failed"],
 )
 def test_job_stopped_while_split_ends(changes, error):
     fake = Fake()
@@ -96,7 +103,9 @@ def test_job_stopped_while_split_ends(changes, error):
     assert "release" not in fake.calls
 
 
-@pytest.mark.parametrize(("changes", "end"), [({"control": OVER}, (0, None, False)), (None, (23, None, True))])
+@pytest.mark.parametrize(
+    ("changes", "end"), [({"control": OVER}, (0, None, False)), (None, (23, None, True))]
+)
 def test_command_that_came_before_job_is_obeyed(monkeypatch, changes, end):
     """If something else changed the job meanwhile, the next visit obeys it."""
     monkeypatch.setattr(split, "obey", lambda _services, job: changes and replace(job, **changes))
@@ -168,12 +177,17 @@ def test_last_batch_without_end_breaks_law():
         fake.run()
 
 
-# ── what is refused as a whole ───────────────────────────────────────────────────────────────────────────────────────
+# ── what is refused as a whole ────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
     ("path", "code"),
-    [("a" * 900, None), ("é" * 450, None), ("a" * 901, "path_too_long"), ("é" * 450 + "a", "path_too_long")],
+    [
+        ("a" * 900, None),
+        ("é" * 450, None),
+        ("a" * 901, "path_too_long"),
+        ("é" * 450 + "a", "path_too_long"),
+    ],
     ids=["900 letters", "450 of two bytes", "901 letters", "450 of two bytes and one more"],
 )
 def test_path_has_900_bytes_at_most(path, code):
@@ -186,7 +200,9 @@ def test_path_has_900_bytes_at_most(path, code):
     assert (error and error.code) == code
 
 
-@pytest.mark.parametrize(("model", "code"), [("", "no_model"), ("gpt-4", "bad_model"), ("@cf/a/b", None)])
+@pytest.mark.parametrize(
+    ("model", "code"), [("", "no_model"), ("gpt-4", "bad_model"), ("@cf/a/b", None)]
+)
 def test_upload_with_record_needs_model(model, code):
     fake = Fake()
     fake.job = replace(fake.job, plan=replace(fake.job.plan, model=model))
@@ -201,7 +217,9 @@ def test_upload_with_record_needs_model(model, code):
 @pytest.mark.parametrize("model", ["", "gpt-4"])
 def test_empty_upload_needs_none(model):
     fake = Fake()
-    fake.job = replace(fake.job, plan=replace(fake.job.plan, model=model), upload=replace(fake.job.upload, size=0))
+    fake.job = replace(
+        fake.job, plan=replace(fake.job.plan, model=model), upload=replace(fake.job.upload, size=0)
+    )
 
     assert fake.run()
 

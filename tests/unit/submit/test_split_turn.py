@@ -33,7 +33,7 @@ def slow(fake, seconds):
     return fake
 
 
-# ── who takes a turn ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── who takes a turn ──────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("state", [JobState.IN_PROGRESS, JobState.FINALIZING, JobState.COMPLETED])
@@ -105,7 +105,7 @@ def test_job_whose_turns_keep_failing_is_counted(monkeypatch, claims, stuck):
     assert counted == stuck
 
 
-# ── how long it lasts ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── how long it lasts ─────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -115,12 +115,16 @@ def test_job_whose_turns_keep_failing_is_counted(monkeypatch, claims, stuck):
 )
 def test_turn_lasts(monkeypatch, packing, remaining, lasts):
     turns = []
-    monkeypatch.setattr(module, "Turn", lambda *given, **named: turns.append(Turn(*given, **named)) or turns[-1])
+    monkeypatch.setattr(
+        module, "Turn", lambda *given, **named: turns.append(Turn(*given, **named)) or turns[-1]
+    )
     fake = Fake()
     stored = gzip.compress(UPLOAD) if packing == "gzip" else UPLOAD
     fake.read_version = lambda key, version, etag, start, length: stored[start : start + length]
     fake.job = replace(
-        fake.job, plan=replace(fake.job.plan, packing=packing), upload=replace(fake.job.upload, size=len(stored))
+        fake.job,
+        plan=replace(fake.job.plan, packing=packing),
+        upload=replace(fake.job.upload, size=len(stored)),
     )
 
     assert fake.run(remaining=remaining)
@@ -129,7 +133,9 @@ def test_turn_lasts(monkeypatch, packing, remaining, lasts):
 
 
 def turn_of(fake, *, ends=NOW, begun=0, at=0, left=0.0):
-    return Turn(Invocation(fake.services, fake.clock + left), fake.job, None, ends, place(begun), place(at))
+    return Turn(
+        Invocation(fake.services, fake.clock + left), fake.job, None, ends, place(begun), place(at)
+    )
 
 
 @pytest.mark.parametrize(("clock", "cuts"), [(NOW - 1, 3), (NOW, 3), (NOW + 1, 1)])
@@ -179,7 +185,9 @@ def test_unpacking_stops_at_end_of_turn():
 
 
 @pytest.mark.parametrize(("skipping", "wanted"), [(True, 45.0), (False, 30.0)])
-@pytest.mark.parametrize(("claims", "error"), [(0, StorageError), (2, StorageError), (3, UploadRefused)])
+@pytest.mark.parametrize(
+    ("claims", "error"), [(0, StorageError), (2, StorageError), (3, UploadRefused)]
+)
 def test_upload_fails_after_three_turns_without_progress(skipping, wanted, claims, error):
     fake = Fake()
     fake.job = replace(fake.job, claims=claims, plan=replace(fake.job.plan, packing="gzip"))
@@ -189,7 +197,9 @@ def test_upload_fails_after_three_turns_without_progress(skipping, wanted, claim
         turn_of(fake, ends=0.0, begun=7, at=7, left=wanted).check(skipping=skipping)
 
 
-@pytest.mark.parametrize(("packing", "code"), [("plain", "unknown_format"), ("gzip", "broken_archive")])
+@pytest.mark.parametrize(
+    ("packing", "code"), [("plain", "unknown_format"), ("gzip", "broken_archive")]
+)
 def test_content_without_batch_is_read_to_limit(monkeypatch, packing, code):
     monkeypatch.setattr("dropbatch.core.records.reading.MAX_BYTES_WITHOUT_BATCH", 10)
     fake = Fake()
@@ -212,7 +222,7 @@ def test_batch_that_ends_lets_turn_read_on(monkeypatch):
     assert list(turn.blocks(iter([b"1234567890"]))) == [b"1234567890"]
 
 
-# ── what it renews and reports ───────────────────────────────────────────────────────────────────────────────────────
+# ── what it renews and reports ────────────────────────────────────────────────────────────────────
 
 
 def test_lease_is_renewed_after_first_batch():
@@ -233,7 +243,9 @@ def test_lease_is_renewed_after_first_batch():
 
 
 @pytest.mark.parametrize(
-    ("takes", "renewals"), [(5.0, len(SIZES) - 1), (4.9, len(SIZES) // 2)], ids=["each", "every second"]
+    ("takes", "renewals"),
+    [(5.0, len(SIZES) - 1), (4.9, len(SIZES) // 2)],
+    ids=["each", "every second"],
 )
 def test_lease_is_renewed_every_five_seconds(takes, renewals):
     fake = slow(Fake(), takes)
@@ -266,7 +278,9 @@ def test_run_stops_after_losing_lease(monkeypatch):
     assert not {"release", "end"} & set(fake.calls)
 
 
-@pytest.mark.parametrize(("takes", "written"), [(5.0, 5), (4.9, 2)], ids=["after ten seconds", "not after 9.8"])
+@pytest.mark.parametrize(
+    ("takes", "written"), [(5.0, 5), (4.9, 2)], ids=["after ten seconds", "not after 9.8"]
+)
 def test_status_is_written_every_ten_seconds(takes, written):
     """It is looked at when the lease is renewed: here after each batch, or each second one."""
     fake = slow(Fake(), takes)
@@ -288,7 +302,10 @@ def test_final_status_needs_lease(lease, is_written):
 
 
 def test_lease_is_given_back_if_turn_cannot_end():
-    """The renewed one, if the end of the split cannot be written: the job is due at once, and no claim is counted."""
+    """The renewed one, if the end of the split cannot be written.
+
+    The job is due at once, and no claim is counted.
+    """
     fake = Fake()
 
     def fail(*_, **__):

@@ -1,4 +1,7 @@
-"""An upload is read as a stream, from any place in its unpacked bytes; its first bytes tell packing and form."""
+"""An upload is read as a stream, from any place in its unpacked bytes.
+
+Its first bytes tell packing and form.
+"""
 
 import gzip
 import re
@@ -60,16 +63,27 @@ UNCHECKED = SimpleNamespace(check=lambda *, skipping: None)
 
 
 @pytest.mark.parametrize("packing", PACK)
-@given(start=st.one_of(st.integers(0, len(TEXT) + 1), st.sampled_from([0, RANGE, RANGE + 1, len(TEXT), len(TEXT) + 1])))
+@given(
+    start=st.one_of(
+        st.integers(0, len(TEXT) + 1),
+        st.sampled_from([0, RANGE, RANGE + 1, len(TEXT), len(TEXT) + 1]),
+    )
+)
 def test_reading_resumes_at_any_offset(packing, start):
     store = Stored(PACK[packing](TEXT))
-    assert b"".join(read_decompressed(store, upload_of(store), plan_of(packing), start, UNCHECKED)) == TEXT[start:]
+    assert (
+        b"".join(read_decompressed(store, upload_of(store), plan_of(packing), start, UNCHECKED))
+        == TEXT[start:]
+    )
 
 
 @pytest.mark.parametrize("packing", ["gzip", "zstd"])
 def test_time_is_checked_while_unpacking(packing):
     content = (
-        PACK[packing](TEXT[:1_000]) + 50 * PACK[packing](b"") + PACK[packing](TEXT[1_000:]) + 9 * PACK[packing](TEXT)
+        PACK[packing](TEXT[:1_000])
+        + 50 * PACK[packing](b"")
+        + PACK[packing](TEXT[1_000:])
+        + 9 * PACK[packing](TEXT)
     )
     store, checks = Stored(content), []
 
@@ -117,7 +131,10 @@ def test_no_range_goes_beyond_upload_or_is_read_twice():
 def test_first_bytes_tell_packing_form_and_place(packing, content, found):
     store = Stored(PACK[packing](content))
     beginning = read_beginning(read_stored(store, upload_of(store)))
-    assert (beginning.packing, *detect_form(beginning.head, complete=beginning.complete)) == (packing, *found)
+    assert (beginning.packing, *detect_form(beginning.head, complete=beginning.complete)) == (
+        packing,
+        *found,
+    )
 
 
 def test_looking_at_large_upload_reads_only_its_head():
@@ -133,7 +150,7 @@ def test_foreign_format_is_detected_in_archive(packing):
         read_beginning(read_stored(store, upload_of(store)))
 
 
-# ── the model an upload asks for ─────────────────────────────────────────────────────────────────────────────────────
+# ── the model an upload asks for ──────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -151,7 +168,9 @@ def test_path_may_begin_with_model_id(key, model):
     assert path_options(key).get("model") == model
 
 
-@pytest.mark.parametrize("key", ["inbox/@cf/baai/july.jsonl", "inbox/@cf/july.jsonl", "inbox/@cf/b ai/m/july.jsonl"])
+@pytest.mark.parametrize(
+    "key", ["inbox/@cf/baai/july.jsonl", "inbox/@cf/july.jsonl", "inbox/@cf/b ai/m/july.jsonl"]
+)
 def test_almost_model_path_names_bad_model(key):
     assert not is_model(path_options(key)["model"])
 

@@ -50,7 +50,9 @@ def test_cost_names_day_of_its_prices():
 
 
 def test_file_that_cannot_be_job_says_why():
-    page = validation_page(REPORT | {"error": {"code": "no_model", "message": "Name one."}}).decode()
+    page = validation_page(
+        REPORT | {"error": {"code": "no_model", "message": "Name one."}}
+    ).decode()
 
     assert "<code>no_model</code>: Name one." in page
 

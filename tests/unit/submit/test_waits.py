@@ -29,6 +29,9 @@ def test_finished_reply_is_stored_in_time():
 
 
 def test_longest_wait_counts_tries_and_pauses():
-    """Three tries of (2 + 3) seconds, pauses of up to 1 and 2, and after a busy answer up to 0.12, 0.24 and 0.48."""
+    """Three tries of (2 + 3) seconds, pauses of up to 1 and 2.
+
+    And after a busy answer up to 0.12, 0.24 and 0.48.
+    """
     assert (QUICK_CALLS.connect, QUICK_CALLS.read, QUICK_CALLS.tries) == (2, 3, 3)
     assert QUICK_CALLS.longest == pytest.approx(18.84)

@@ -35,7 +35,9 @@ def test_queues_functions_and_counts_have_alarms(of_type):
 
 def test_metrics_are_of_this_stack_alone(of_type):
     for function in of_type("AWS::Lambda::Function").values():
-        assert function["Environment"]["Variables"]["POWERTOOLS_SERVICE_NAME"] == {"Ref": "AWS::StackName"}
+        assert function["Environment"]["Variables"]["POWERTOOLS_SERVICE_NAME"] == {
+            "Ref": "AWS::StackName"
+        }
     for alarm in of_type("AWS::CloudWatch::Alarm").values():
         if alarm["Namespace"] == "Dropbatch":
             assert alarm["Dimensions"] == [{"Name": "service", "Value": {"Ref": "AWS::StackName"}}]
@@ -45,10 +47,14 @@ def test_missing_ticks_raise_alarm(of_type):
     """Missing data raises an alarm for ticks alone, and not on a first deployment."""
     alarms = of_type("AWS::CloudWatch::Alarm")
 
-    # A new alarm is INSUFFICIENT_DATA, and actions run only when the state changes. With `breaching` it would go to
-    # ALARM before the first tick.
-    assert {name for name, alarm in alarms.items() if alarm["TreatMissingData"] != "notBreaching"} == {"NoTickAlarm"}
-    assert {name for name, alarm in alarms.items() if "InsufficientDataActions" in alarm} == {"NoTickAlarm"}
+    # A new alarm is INSUFFICIENT_DATA, and actions run only when the state changes. With
+    # `breaching` it would go to ALARM before the first tick.
+    assert {
+        name for name, alarm in alarms.items() if alarm["TreatMissingData"] != "notBreaching"
+    } == {"NoTickAlarm"}
+    assert {name for name, alarm in alarms.items() if "InsufficientDataActions" in alarm} == {
+        "NoTickAlarm"
+    }
     no_tick = alarms["NoTickAlarm"]
     assert no_tick["TreatMissingData"] == "missing"
     assert no_tick["InsufficientDataActions"] == no_tick["AlarmActions"]
@@ -70,7 +76,9 @@ def test_dashboard_shows_alarms_without_overlap(template, of_type):
 
     # An alarm that is there only with some parameters cannot be named in the dashboard's text.
     always = {
-        name for name, alarm in template["Resources"].items() if name.endswith("Alarm") and "Condition" not in alarm
+        name
+        for name, alarm in template["Resources"].items()
+        if name.endswith("Alarm") and "Condition" not in alarm
     }
     assert set(re.findall(r"\$\{(\w+)\.Arn\}", body)) == always
     taken = [
@@ -89,8 +97,12 @@ def test_runbook_names_charts_as_dashboard_does(of_type):
     (dashboard,) = of_type("AWS::CloudWatch::Dashboard").values()
     _, *widgets = json.loads(dashboard["DashboardBody"]["Fn::Sub"])["widgets"]
     titles = {widget["properties"]["title"] for widget in widgets}
-    labels = {metric[-1]["label"] for widget in widgets for metric in widget["properties"]["metrics"]}
-    section = (ROOT / "docs/operations.md").read_text().split("## The dashboard\n")[1].split("\n## ")[0]
+    labels = {
+        metric[-1]["label"] for widget in widgets for metric in widget["properties"]["metrics"]
+    }
+    section = (
+        (ROOT / "docs/operations.md").read_text().split("## The dashboard\n")[1].split("\n## ")[0]
+    )
     _, causes = section.split("\n| ---")
 
     named = set(re.findall(r"\*([^*]+)\*", causes.split("\n\n")[0]))
@@ -111,6 +123,9 @@ def test_failed_job_is_mailed_if_address_is_given(template, of_type):
     *allowed, denied = policy["PolicyDocument"]["Statement"]
     publishers = [statement["Principal"]["Service"] for statement in allowed]
     assert publishers == ["cloudwatch.amazonaws.com", "events.amazonaws.com"]
-    assert (denied["Effect"], denied["Condition"]) == ("Deny", {"Bool": {"aws:SecureTransport": "false"}})
+    assert (denied["Effect"], denied["Condition"]) == (
+        "Deny",
+        {"Bool": {"aws:SecureTransport": "false"}},
+    )
     for name in ("Notifications", "FailedJobRule", "NotificationsPolicy"):
         assert template["Resources"][name]["Condition"] == "Notifies"

@@ -30,7 +30,9 @@ def test_there_are_two_functions_and_what_they_need(of_type):
 
 def test_functions_get_exactly_settings_they_read(of_type):
     for name, function in of_type("AWS::Lambda::Function").items():
-        assert set(function["Environment"]["Variables"]) == ENVIRONMENT | POWERTOOLS | ALLOCATOR, name
+        assert set(function["Environment"]["Variables"]) == ENVIRONMENT | POWERTOOLS | ALLOCATOR, (
+            name
+        )
 
 
 def test_no_token_is_in_environment(of_type):
@@ -73,16 +75,32 @@ def test_sources_report_failures_and_are_bounded(of_type):
     for mapping in of_type("AWS::Lambda::EventSourceMapping").values():
         assert mapping["FunctionResponseTypes"] == ["ReportBatchItemFailures"]
         assert mapping["BatchSize"] == 1
-        assert 2 <= resolved(mapping["ScalingConfig"]["MaximumConcurrency"], ReservesConcurrency=True) <= 10
+        assert (
+            2
+            <= resolved(mapping["ScalingConfig"]["MaximumConcurrency"], ReservesConcurrency=True)
+            <= 10
+        )
 
 
 def test_queues_use_little_concurrency_by_default(of_type):
     """16 in all; SQS does not allow less than 2 for a queue, and a new account has 10."""
-    scaling = [mapping["ScalingConfig"] for mapping in of_type("AWS::Lambda::EventSourceMapping").values()]
+    scaling = [
+        mapping["ScalingConfig"] for mapping in of_type("AWS::Lambda::EventSourceMapping").values()
+    ]
 
-    assert sum(resolved(one["MaximumConcurrency"], ReservesConcurrency=False) for one in scaling) == 16
-    assert sum(resolved(one["MaximumConcurrency"], ReservesConcurrency=True) for one in scaling) == 27
-    assert sum(resolved(one["MaximumConcurrency"], ReservesConcurrency=True, UsesWorker=True) for one in scaling) == 32
+    assert (
+        sum(resolved(one["MaximumConcurrency"], ReservesConcurrency=False) for one in scaling) == 16
+    )
+    assert (
+        sum(resolved(one["MaximumConcurrency"], ReservesConcurrency=True) for one in scaling) == 27
+    )
+    assert (
+        sum(
+            resolved(one["MaximumConcurrency"], ReservesConcurrency=True, UsesWorker=True)
+            for one in scaling
+        )
+        == 32
+    )
 
 
 def test_schedule_does_not_retry(of_type):
@@ -102,7 +120,9 @@ def test_functions_reserve_what_queues_may_use(of_type, worker):
     used = dict.fromkeys(of_type("AWS::Lambda::Function"), 0)
     for mapping in of_type("AWS::Lambda::EventSourceMapping").values():
         most = mapping["ScalingConfig"]["MaximumConcurrency"]
-        used[target(mapping["FunctionName"])] += resolved(most, ReservesConcurrency=True, UsesWorker=worker)
+        used[target(mapping["FunctionName"])] += resolved(
+            most, ReservesConcurrency=True, UsesWorker=worker
+        )
     used["PollFunction"] += 2  # A tick, and one by hand.
 
     for name, function in of_type("AWS::Lambda::Function").items():
@@ -112,11 +132,18 @@ def test_functions_reserve_what_queues_may_use(of_type, worker):
 
 
 def test_loop_of_functions_is_left_for_lambda_to_end(of_type):
-    assert all("RecursiveLoop" not in function for function in of_type("AWS::Lambda::Function").values())
+    assert all(
+        "RecursiveLoop" not in function for function in of_type("AWS::Lambda::Function").values()
+    )
 
 
 def test_disks_hold_largest_replies_and_parts(source):
-    poll, submit = (source["Resources"][name]["Properties"] for name in ("PollFunction", "SubmitFunction"))
-    assert max(THREADS, BATCHES_PER_MESSAGE) * 2 * MAX_REPLY_BYTES < poll["EphemeralStorage"]["Size"] << 20
+    poll, submit = (
+        source["Resources"][name]["Properties"] for name in ("PollFunction", "SubmitFunction")
+    )
+    assert (
+        max(THREADS, BATCHES_PER_MESSAGE) * 2 * MAX_REPLY_BYTES
+        < poll["EphemeralStorage"]["Size"] << 20
+    )
     assert "EphemeralStorage" not in submit
     assert MAX_REPLY_BYTES < 512 << 20

@@ -1,4 +1,7 @@
-"""The SAM CLI's environment: its guided questions, which Enter answers but for one, and our own programs there."""
+"""The SAM CLI's environment.
+
+Its guided questions, which Enter answers but for one, and our own programs there.
+"""
 
 import re
 import subprocess
@@ -43,7 +46,9 @@ def test_enter_passes_every_optional_question(source):
         return {"CloudflareAccountId": ACCOUNT, **STACKS[stack]}.get(name, "")
 
     command = [str(ROOT / ".local/sam/bin/python"), "-c", ASK.format(times=len(STACKS))]
-    code, shown = converse(command, answer, ROOT, {**bare_environment(), "SAM_CLI_TELEMETRY": "0"}, quiet=0.03)
+    code, shown = converse(
+        command, answer, ROOT, {**bare_environment(), "SAM_CLI_TELEMETRY": "0"}, quiet=0.03
+    )
 
     assert code == 0, shown
     assert asked == parameters * len(STACKS)
@@ -51,10 +56,14 @@ def test_enter_passes_every_optional_question(source):
 
 
 def test_programs_of_make_find_their_packages():
-    programs = re.findall(r"^\t\.local/sam/bin/python -m (\S+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    programs = re.findall(
+        r"^\t\.local/sam/bin/python -m (\S+)$", (ROOT / "Makefile").read_text(), re.MULTILINE
+    )
     assert "tools.deploy" in programs
 
     command = [ROOT / ".local/sam/bin/python", "-c", f"import {', '.join(programs)}"]
-    done = subprocess.run(command, cwd=ROOT, env=bare_environment(), capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=ROOT, env=bare_environment(), capture_output=True, text=True, check=False
+    )
 
     assert (done.returncode, done.stderr) == (0, "")

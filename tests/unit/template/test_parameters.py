@@ -8,13 +8,24 @@ import pytest
 
 def test_parameters_have_defaults_and_limits(source):
     told = source["Parameters"]
-    assert {name for name, parameter in told.items() if "Default" not in parameter} == {"CloudflareAccountId"}
+    assert {name for name, parameter in told.items() if "Default" not in parameter} == {
+        "CloudflareAccountId"
+    }
     assert all(parameter["Description"] for parameter in told.values())
-    defaults = [told[name]["Default"] for name in ("MaxRequestsPerBatch", "MaxBatchBytes", "ApiCallsPerMinute")]
+    defaults = [
+        told[name]["Default"]
+        for name in ("MaxRequestsPerBatch", "MaxBatchBytes", "ApiCallsPerMinute")
+    ]
     assert defaults == [5_000, 9_500_000, 200]
-    assert not [name for name, parameter in told.items() if "NoEcho" in parameter], "SAM asks for it without end"
+    assert not [name for name, parameter in told.items() if "NoEcho" in parameter], (
+        "SAM asks for it without end"
+    )
     for name, parameter in told.items():
-        limits = {"AllowedPattern", "AllowedValues"} if parameter["Type"] == "String" else {"MinValue", "MaxValue"}
+        limits = (
+            {"AllowedPattern", "AllowedValues"}
+            if parameter["Type"] == "String"
+            else {"MinValue", "MaxValue"}
+        )
         assert limits & set(parameter), f"{name} takes anything"
 
 
@@ -53,7 +64,9 @@ def test_every_partition_has_its_console(template):
     address, names = template["Outputs"]["DashboardUrl"]["Value"]["Fn::Sub"]
 
     assert address.startswith("https://${AWS::Region}.${Console}/cloudwatch/")
-    assert names == {"Console": {"Fn::FindInMap": ["Consoles", {"Ref": "AWS::Partition"}, "Domain"]}}
+    assert names == {
+        "Console": {"Fn::FindInMap": ["Consoles", {"Ref": "AWS::Partition"}, "Domain"]}
+    }
     assert template["Mappings"]["Consoles"] == {
         "aws": {"Domain": "console.aws.amazon.com"},
         "aws-cn": {"Domain": "console.amazonaws.cn"},
@@ -83,7 +96,9 @@ def test_every_partition_has_its_console(template):
 def test_token_goes_over_https_or_stays_here(source, url, taken):
     for name in ("WorkersAiBaseUrl", "AiGatewayBaseUrl", "WorkerUrl"):
         optional = name == "WorkerUrl" and not url
-        assert bool(re.search(source["Parameters"][name]["AllowedPattern"], url)) is (taken or optional), name
+        assert bool(re.search(source["Parameters"][name]["AllowedPattern"], url)) is (
+            taken or optional
+        ), name
 
 
 @pytest.mark.parametrize(
@@ -103,7 +118,11 @@ def test_token_goes_over_https_or_stays_here(source, url, taken):
         ),
         ("AiGatewayId", "my-gateway_1", True),
         ("AiGatewayId", "a/b", False),
-        ("WorkerSecretArn", "arn:aws:secretsmanager:eu-west-1:123456789012:secret:worker-AbCdEf", True),
+        (
+            "WorkerSecretArn",
+            "arn:aws:secretsmanager:eu-west-1:123456789012:secret:worker-AbCdEf",
+            True,
+        ),
         ("WorkerSecretArn", "worker", False),
         ("AiGatewayTokenSecretArn", "gateway", False),
         ("SourceBucketName", "", True),
@@ -113,7 +132,11 @@ def test_token_goes_over_https_or_stays_here(source, url, taken):
         ("SourcePrefix", "exports/*", False),
         ("StateMachineArn", "arn:aws:states:eu-west-1:123456789012:stateMachine:pipeline", True),
         ("StateMachineArn", "arn:aws:states:eu-west-1:123456789012:stateMachine:*", False),
-        ("StateMachineArn", "arn:aws:states:eu-west-1:123456789012:stateMachine:pipeline:live", False),
+        (
+            "StateMachineArn",
+            "arn:aws:states:eu-west-1:123456789012:stateMachine:pipeline:live",
+            False,
+        ),
         ("SourcePrefix", "${aws:username}/", False),
         ("DefaultModel", "", True),
         ("DefaultModel", "@cf/baai/bge-small-en-v1.5", True),
@@ -123,7 +146,11 @@ def test_token_goes_over_https_or_stays_here(source, url, taken):
         ("PollSchedule", "rate(1 minute)", True),
         ("NotificationEmail", "ops@example.com", True),
         ("NotificationEmail", "ops", False),
-        ("KmsKeyArn", "arn:aws:kms:eu-west-1:123456789012:key/1234abcd-12ab-34cd-56ef-1234567890ab", True),
+        (
+            "KmsKeyArn",
+            "arn:aws:kms:eu-west-1:123456789012:key/1234abcd-12ab-34cd-56ef-1234567890ab",
+            True,
+        ),
         ("KmsKeyArn", "arn:aws:kms:eu-west-1:123456789012:alias/mine", False),
         ("PermissionsBoundaryArn", "arn:aws:iam::123456789012:policy/boundary", True),
         ("PermissionsBoundaryArn", "boundary", False),
@@ -136,7 +163,9 @@ def test_parameters_are_checked_first(source, name, value, taken):
 
 def test_each_transport_must_be_given_what_it_needs(source):
     rules = source["Rules"]
-    asked = {name: sorted(set(re.findall(r'"Ref": "(\w+)"', json.dumps(rules[name])))) for name in rules}
+    asked = {
+        name: sorted(set(re.findall(r'"Ref": "(\w+)"', json.dumps(rules[name])))) for name in rules
+    }
     assert asked == {
         "GatewayIsNamed": ["AiGatewayId", "Transport"],
         "WorkerIsGiven": ["Transport", "WorkerUrl"],

@@ -24,22 +24,43 @@ def test_owners_key_is_used_through_services_alone(of_type):
             role, "kms:GenerateDataKey", UsesOwnKey=True
         )
         assert granted_on(role, "kms:Decrypt", UsesOwnKey=True) == {"<KmsKeyArn>"}
-        (condition,) = {grant.condition for grant in grants(role, UsesOwnKey=True) if grant.action.startswith("kms:")}
+        (condition,) = {
+            grant.condition
+            for grant in grants(role, UsesOwnKey=True)
+            if grant.action.startswith("kms:")
+        }
         ((operator, key, services),) = condition
         assert (operator, key) == ("StringLike", "kms:ViaService")
-        assert [service.partition(".")[0] for service in services] == ["s3", "sqs", "dynamodb", "secretsmanager"]
-        assert {service.partition(".")[2] for service in services} == {"<AWS::Region>.amazonaws.*"}, "China has two"
-    (use,) = [one for one in statements(of_type, "UserPolicy", UsesOwnKey=True) if one["Sid"] == "UseKey"]
+        assert [service.partition(".")[0] for service in services] == [
+            "s3",
+            "sqs",
+            "dynamodb",
+            "secretsmanager",
+        ]
+        assert {service.partition(".")[2] for service in services} == {
+            "<AWS::Region>.amazonaws.*"
+        }, "China has two"
+    (use,) = [
+        one for one in statements(of_type, "UserPolicy", UsesOwnKey=True) if one["Sid"] == "UseKey"
+    ]
     assert use["Condition"]["StringLike"]["kms:ViaService"] == [
         f"{service}.<AWS::Region>.amazonaws.*" for service in ("s3", "dynamodb")
     ]
-    (use,) = [s for s in statements(of_type, "UserPolicy", UsesOwnKey=True, UsesSource=True) if s["Sid"] == "UseKey"]
+    (use,) = [
+        s
+        for s in statements(of_type, "UserPolicy", UsesOwnKey=True, UsesSource=True)
+        if s["Sid"] == "UseKey"
+    ]
     assert use["Condition"]["StringLike"]["kms:ViaService"][2:] == ["sqs.<AWS::Region>.amazonaws.*"]
 
 
 def test_users_send_messages_only_if_there_is_a_source(of_type):
     assert not allows(of_type, "UserPolicy", "sqs:SendMessage", "")
-    sent = [one for one in statements(of_type, "UserPolicy", UsesSource=True) if one["Action"] == "sqs:SendMessage"]
+    sent = [
+        one
+        for one in statements(of_type, "UserPolicy", UsesSource=True)
+        if one["Action"] == "sqs:SendMessage"
+    ]
     assert [one["Resource"] for one in sent] == ["<UploadQueue.Arn>"]
 
 
@@ -59,7 +80,8 @@ def test_roles_name_single_actions_and_resources(of_type, own_key):
             if statement["Sid"] == "SeeMetricsAndAlarms":
                 continue
             if statement["Sid"] == "FindTheStack":
-                # DescribeStacks with a stack's name is judged by this resource, not by the stack's id.
+                # DescribeStacks with a stack's name is judged by this resource, not by the stack's
+                # id.
                 assert statement["Resource"].endswith(":stack/<AWS::StackName>/*")
             else:
                 assert all(resource.startswith("<") for resource in as_list(statement["Resource"]))
@@ -131,7 +153,11 @@ def test_bucket_of_another_account_is_never_spoken_to():
     for role in ("SubmitRole", "PollRole"):
         for grant in grants(role):
             if grant.action.startswith("s3:"):
-                assert ("StringEquals", "aws:ResourceAccount", ("<AWS::AccountId>",)) in grant.condition, str(grant)
+                assert (
+                    "StringEquals",
+                    "aws:ResourceAccount",
+                    ("<AWS::AccountId>",),
+                ) in grant.condition, str(grant)
 
 
 def test_each_function_has_role_of_its_own(of_type):
@@ -143,7 +169,10 @@ def test_each_function_has_role_of_its_own(of_type):
 
 def test_roles_can_be_bounded(of_type):
     for role in of_type("AWS::IAM::Role").values():
-        assert role["PermissionsBoundary"]["Fn::If"][:2] == ["BoundsRoles", {"Ref": "PermissionsBoundaryArn"}]
+        assert role["PermissionsBoundary"]["Fn::If"][:2] == [
+            "BoundsRoles",
+            {"Ref": "PermissionsBoundaryArn"},
+        ]
 
 
 def test_nobody_may_delete_or_read_whole_table():
@@ -151,10 +180,14 @@ def test_nobody_may_delete_or_read_whole_table():
     for role in ROLES:
         assert [action for action in forbidden if granted_on(role, action)] == []
         for action in ("s3:DeleteObject", "s3:DeleteObjectVersion"):
-            assert granted_on(role, action) == ({"<Bucket.Arn>/staging/*"} if role == "PollRole" else set())
+            assert granted_on(role, action) == (
+                {"<Bucket.Arn>/staging/*"} if role == "PollRole" else set()
+            )
         for grant in grants(role):
             if grant.action == "dynamodb:DeleteItem":
-                assert grant.condition == (("ForAllValues:StringEquals", "dynamodb:LeadingKeys", ("CONTROL",)),)
+                assert grant.condition == (
+                    ("ForAllValues:StringEquals", "dynamodb:LeadingKeys", ("CONTROL",)),
+                )
 
 
 def _matches(patterns, *, key):
@@ -192,7 +225,8 @@ def _matches(patterns, *, key):
         ("SubmitRole", "s3:GetObject", f"control/jobs/{JOB}", True),
         ("SubmitRole", "s3:PutObject", f"control/jobs/{JOB}", False),
         ("SubmitRole", "s3:GetObject", "control/stack", False),
-        # Nothing a function writes can be taken for an upload: the stack cannot call itself in a circle.
+        # Nothing a function writes can be taken for an upload: the stack cannot call itself in a
+        # circle.
         ("SubmitRole", "s3:PutObject", "inbox/a.jsonl", False),
         ("PollRole", "s3:PutObject", "inbox/a.jsonl", False),
     ],
@@ -213,7 +247,9 @@ def test_only_functions_read_secrets():
         (WORKER | {"NamesWorkerSecret": True}, {"<WorkerSecretArn>"}),
         ({"SendsGatewayToken": True}, {"<ApiToken.Id>", "<AiGatewayTokenSecretArn>"}),
     ):
-        readers = {role: granted_on(role, "secretsmanager:GetSecretValue", **choices) for role in ROLES}
+        readers = {
+            role: granted_on(role, "secretsmanager:GetSecretValue", **choices) for role in ROLES
+        }
         assert readers == {"SubmitRole": secrets, "PollRole": secrets, "PollTickRole": set()}
 
 
@@ -233,6 +269,10 @@ def test_only_submit_reads_source_bucket():
     for role in ROLES:
         granted = grants(role, UsesSource=True)
         found = {grant.action for grant in granted if source in grant.resource}
-        wanted = {"s3:GetObject", "s3:GetObjectVersion", "s3:ListBucket"} if role == "SubmitRole" else set()
+        wanted = (
+            {"s3:GetObject", "s3:GetObjectVersion", "s3:ListBucket"}
+            if role == "SubmitRole"
+            else set()
+        )
         assert found == wanted, role
         assert not any(source in one.resource for one in grants(role))

@@ -1,4 +1,7 @@
-"""The queues: who sends to them, how long they keep messages, where messages go that always fail."""
+"""The queues: who sends to them, how long they keep messages.
+
+Where messages go that always fail.
+"""
 
 from tests.support.aws.translated_template import NOT_TLS, as_list, resolved, target
 
@@ -9,8 +12,11 @@ def test_queues_outlast_function_and_keep_failures(of_type):
         queue = queues[target(mapping["EventSourceArn"])]
         dead_letters = queues[target(queue["RedrivePolicy"]["deadLetterTargetArn"])]
 
-        assert queue["VisibilityTimeout"] >= 6 * functions[target(mapping["FunctionName"])]["Timeout"]
-        # Nothing but a notification starts a job, so that no throttle may use up its tries; other work is due again.
+        assert (
+            queue["VisibilityTimeout"] >= 6 * functions[target(mapping["FunctionName"])]["Timeout"]
+        )
+        # Nothing but a notification starts a job, so that no throttle may use up its tries; other
+        # work is due again.
         is_notification = target(mapping["EventSourceArn"]) == "UploadQueue"
         assert queue["RedrivePolicy"]["maxReceiveCount"] == (100 if is_notification else 5)
         assert 100 * queue["VisibilityTimeout"] < queue["MessageRetentionPeriod"]
@@ -32,7 +38,11 @@ def test_commands_reach_poll_function(of_type):
         for one in bucket["NotificationConfiguration"]["QueueConfigurations"]
     }
 
-    assert notified == {"inbox/": "UploadQueue", "validate/": "UploadQueue", "control/": "VisitQueue"}
+    assert notified == {
+        "inbox/": "UploadQueue",
+        "validate/": "UploadQueue",
+        "control/": "VisitQueue",
+    }
 
 
 def test_queues_require_tls(of_type):
@@ -40,11 +50,18 @@ def test_queues_require_tls(of_type):
     for policy in of_type("AWS::SQS::QueuePolicy").values():
         covered += [target(queue) for queue in policy["Queues"]]
         (denied,) = [
-            one for one in resolved(policy["PolicyDocument"]["Statement"], NamesBucket=True) if one["Effect"] == "Deny"
+            one
+            for one in resolved(policy["PolicyDocument"]["Statement"], NamesBucket=True)
+            if one["Effect"] == "Deny"
         ]
-        assert (denied["Principal"], denied["Action"], denied["Condition"]) == ("*", "sqs:*", NOT_TLS)
+        assert (denied["Principal"], denied["Action"], denied["Condition"]) == (
+            "*",
+            "sqs:*",
+            NOT_TLS,
+        )
 
-    assert sorted(covered) == sorted(of_type("AWS::SQS::Queue"))  # Of two policies of one queue the last would count.
+    # Of two policies of one queue the last would count.
+    assert sorted(covered) == sorted(of_type("AWS::SQS::Queue"))
 
 
 def test_only_our_bucket_announces_uploads(template, of_type):
@@ -60,7 +77,10 @@ def test_only_our_bucket_announces_uploads(template, of_type):
         for statement in policy["PolicyDocument"]["Statement"]
         if statement.get("Effect") == "Allow" and not name.endswith("DeadLetterQueuePolicy")
     ]
-    assert [target(queue) for queues, _ in allowed for queue in queues] == ["UploadQueue", "VisitQueue"]
+    assert [target(queue) for queues, _ in allowed for queue in queues] == [
+        "UploadQueue",
+        "VisitQueue",
+    ]
     for queues, statement in allowed:
         assert statement["Principal"] == {"Service": "s3.amazonaws.com"}
         assert target(statement["Resource"]) == target(*queues)
@@ -70,20 +90,34 @@ def test_only_our_bucket_announces_uploads(template, of_type):
         [{"Name": "prefix", "Value": prefix}] for prefix in ("inbox/", "validate/")
     ]
     assert "EventBridgeConfiguration" not in resolved(bucket["NotificationConfiguration"])
-    told = resolved(bucket["NotificationConfiguration"], SendsBucketEvents=True)["EventBridgeConfiguration"]
+    told = resolved(bucket["NotificationConfiguration"], SendsBucketEvents=True)[
+        "EventBridgeConfiguration"
+    ]
     assert told == {"EventBridgeEnabled": True}
-    assert statement["Condition"]["StringEquals"] == {"aws:SourceAccount": {"Ref": "AWS::AccountId"}}
-    assert statement["Condition"]["ArnEquals"]["aws:SourceArn"]["Fn::Sub"][1]["Name"] == bucket["BucketName"]
+    assert statement["Condition"]["StringEquals"] == {
+        "aws:SourceAccount": {"Ref": "AWS::AccountId"}
+    }
+    assert (
+        statement["Condition"]["ArnEquals"]["aws:SourceArn"]["Fn::Sub"][1]["Name"]
+        == bucket["BucketName"]
+    )
     assert "UploadQueuePolicy" in as_list(template["Resources"]["Bucket"]["DependsOn"])
 
 
 def test_only_source_rule_sends_to_upload_queue(of_type):
-    (rule,) = [one for one in of_type("AWS::Events::Rule").values() if "aws.s3" in one["EventPattern"]["source"]]
+    (rule,) = [
+        one
+        for one in of_type("AWS::Events::Rule").values()
+        if "aws.s3" in one["EventPattern"]["source"]
+    ]
     pattern = resolved(rule["EventPattern"], HasSourcePrefix=True)
     assert pattern == {
         "source": ["aws.s3"],
         "detail-type": ["Object Created"],
-        "detail": {"bucket": {"name": ["<SourceBucketName>"]}, "object": {"key": [{"prefix": "<SourcePrefix>"}]}},
+        "detail": {
+            "bucket": {"name": ["<SourceBucketName>"]},
+            "object": {"key": [{"prefix": "<SourcePrefix>"}]},
+        },
     }
     assert "object" not in resolved(rule["EventPattern"], HasSourcePrefix=False)["detail"]
     (target,) = resolved(rule["Targets"])
@@ -91,10 +125,17 @@ def test_only_source_rule_sends_to_upload_queue(of_type):
     assert target["DeadLetterConfig"] == {"Arn": "<SourceDeadLetterQueue.Arn>"}
 
     policies = of_type("AWS::SQS::QueuePolicy")
-    for name, queue in (("UploadQueuePolicy", "UploadQueue"), ("SourceDeadLetterQueuePolicy", "SourceDeadLetterQueue")):
-        statements = resolved(policies[name]["PolicyDocument"]["Statement"], UsesSource=True, NamesBucket=True)
+    for name, queue in (
+        ("UploadQueuePolicy", "UploadQueue"),
+        ("SourceDeadLetterQueuePolicy", "SourceDeadLetterQueue"),
+    ):
+        statements = resolved(
+            policies[name]["PolicyDocument"]["Statement"], UsesSource=True, NamesBucket=True
+        )
         (sends,) = [one for one in statements if one["Sid"] == "SourceRuleSends"]
         assert sends["Resource"] == f"<{queue}.Arn>"
         assert sends["Condition"] == {"ArnEquals": {"aws:SourceArn": "<SourceRule.Arn>"}}
-    without = resolved(policies["UploadQueuePolicy"]["PolicyDocument"]["Statement"], NamesBucket=True)
+    without = resolved(
+        policies["UploadQueuePolicy"]["PolicyDocument"]["Statement"], NamesBucket=True
+    )
     assert "SourceRuleSends" not in [one["Sid"] for one in without]

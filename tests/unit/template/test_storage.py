@@ -4,7 +4,10 @@ from tests.support.aws.translated_template import NOT_TLS, resolved
 
 
 def test_data_can_be_encrypted_with_own_key(of_type):
-    (bucket,), (table,) = of_type("AWS::S3::Bucket").values(), of_type("AWS::DynamoDB::Table").values()
+    (bucket,), (table,) = (
+        of_type("AWS::S3::Bucket").values(),
+        of_type("AWS::DynamoDB::Table").values(),
+    )
     (rule,) = bucket["BucketEncryption"]["ServerSideEncryptionConfiguration"]
     keys = {
         "bucket": rule["ServerSideEncryptionByDefault"],
@@ -12,7 +15,10 @@ def test_data_can_be_encrypted_with_own_key(of_type):
         **{name: queue["KmsMasterKeyId"] for name, queue in of_type("AWS::SQS::Queue").items()},
         **{name: topic["KmsMasterKeyId"] for name, topic in of_type("AWS::SNS::Topic").items()},
         **{name: logs["KmsKeyId"] for name, logs in of_type("AWS::Logs::LogGroup").items()},
-        **{name: secret["KmsKeyId"] for name, secret in of_type("AWS::SecretsManager::Secret").items()},
+        **{
+            name: secret["KmsKeyId"]
+            for name, secret in of_type("AWS::SecretsManager::Secret").items()
+        },
     }
 
     for name, key in keys.items():
@@ -22,14 +28,26 @@ def test_data_can_be_encrypted_with_own_key(of_type):
 
 
 def test_new_version_updates_no_secret(of_type):
-    """An update could generate another value than the one that the Worker has; the token is never in the template."""
-    secrets = {name: dict(secret) for name, secret in of_type("AWS::SecretsManager::Secret").items()}
+    """An update could generate another value than the one that the Worker has.
+
+    The token is never in the template.
+    """
+    secrets = {
+        name: dict(secret) for name, secret in of_type("AWS::SecretsManager::Secret").items()
+    }
     for secret in secrets.values():
         del secret["KmsKeyId"]
     assert secrets == {
-        "ApiToken": {"Description": "Cloudflare API token of Dropbatch, bare. A changed value is read at once."},
+        "ApiToken": {
+            "Description": (
+                "Cloudflare API token of Dropbatch, bare. A changed value is read at once."
+            )
+        },
         "SharedSecret": {
-            "Description": "Secret that Dropbatch shares with its Worker, bare. A changed value is read at once.",
+            "Description": (
+                "Secret that Dropbatch shares with its Worker, bare. A changed "
+                "value is read at once."
+            ),
             "GenerateSecretString": {"PasswordLength": 48, "ExcludePunctuation": True},
         },
     }
@@ -37,7 +55,11 @@ def test_new_version_updates_no_secret(of_type):
 
 def test_secret_exists_only_for_its_transport(template):
     """Each costs $0.40 a month."""
-    asked = {name: one["Condition"] for name, one in template["Resources"].items() if "::Secret" in one["Type"]}
+    asked = {
+        name: one["Condition"]
+        for name, one in template["Resources"].items()
+        if "::Secret" in one["Type"]
+    }
     assert asked == {"ApiToken": "MakesSecret", "SharedSecret": "MakesWorkerSecret"}
     for transport, named, made in (
         ("rest", "", {"MakesSecret"}),
@@ -45,8 +67,15 @@ def test_secret_exists_only_for_its_transport(template):
         ("worker", "", {"MakesWorkerSecret"}),
         *((transport, "arn", set()) for transport in ("rest", "gateway", "worker")),
     ):
-        given = {"Transport": transport, "CloudflareApiTokenSecretArn": named, "WorkerSecretArn": named}
-        assert {name for name in asked.values() if decided(template, name, given)} == made, (transport, named)
+        given = {
+            "Transport": transport,
+            "CloudflareApiTokenSecretArn": named,
+            "WorkerSecretArn": named,
+        }
+        assert {name for name in asked.values() if decided(template, name, given)} == made, (
+            transport,
+            named,
+        )
 
 
 def decided(template, name, parameters):
@@ -86,17 +115,28 @@ def test_bucket_requires_tls(of_type):
     (policy,) = of_type("AWS::S3::BucketPolicy").values()
     (statement,) = resolved(policy["PolicyDocument"]["Statement"], ProtectsData=False)
 
-    assert (statement["Effect"], statement["Principal"], statement["Action"]) == ("Deny", "*", "s3:*")
+    assert (statement["Effect"], statement["Principal"], statement["Action"]) == (
+        "Deny",
+        "*",
+        "s3:*",
+    )
     assert statement["Resource"] == ["<Bucket.Arn>", "<Bucket.Arn>/*"]
     assert statement["Condition"] == NOT_TLS
 
 
 def test_data_is_protected_unless_owner_declines(of_type, source):
-    (policy,), (table,) = of_type("AWS::S3::BucketPolicy").values(), of_type("AWS::DynamoDB::Table").values()
-    kept = [one for one in resolved(policy["PolicyDocument"]["Statement"]) if one["Sid"] == "KeepBucket"]
+    (policy,), (table,) = (
+        of_type("AWS::S3::BucketPolicy").values(),
+        of_type("AWS::DynamoDB::Table").values(),
+    )
+    kept = [
+        one for one in resolved(policy["PolicyDocument"]["Statement"]) if one["Sid"] == "KeepBucket"
+    ]
 
     assert source["Parameters"]["DeletionProtection"]["Default"] == "yes"
-    assert [(one["Effect"], one["Principal"], one["Action"]) for one in kept] == [("Deny", "*", "s3:DeleteBucket")]
+    assert [(one["Effect"], one["Principal"], one["Action"]) for one in kept] == [
+        ("Deny", "*", "s3:DeleteBucket")
+    ]
     assert resolved(table["DeletionProtectionEnabled"]) is True
     assert resolved(table["DeletionProtectionEnabled"], ProtectsData=False) is False
 
@@ -113,7 +153,9 @@ def test_lifecycle_expires_staging(of_type):
     rules = bucket["LifecycleConfiguration"]["Rules"]
     plain = {rule["Id"]: rule for rule in rules if "Id" in rule}
 
-    assert plain["remains-of-uploads"]["AbortIncompleteMultipartUpload"] == {"DaysAfterInitiation": 7}
+    assert plain["remains-of-uploads"]["AbortIncompleteMultipartUpload"] == {
+        "DaysAfterInitiation": 7
+    }
     assert "Prefix" not in plain["remains-of-uploads"]
     assert (plain["staging"]["Prefix"], plain["staging"]["ExpirationInDays"]) == ("staging/", 60)
     assert plain["staging"]["NoncurrentVersionExpiration"]
@@ -139,7 +181,10 @@ def test_table_is_retained_with_pitr(template):
 
 def test_table_has_one_sparse_index_of_what_is_due(of_type):
     (table,) = of_type("AWS::DynamoDB::Table").values()
-    types = {attribute["AttributeName"]: attribute["AttributeType"] for attribute in table["AttributeDefinitions"]}
+    types = {
+        attribute["AttributeName"]: attribute["AttributeType"]
+        for attribute in table["AttributeDefinitions"]
+    }
     (index,) = table["GlobalSecondaryIndexes"]
 
     assert types == {"pk": "S", "sk": "S", "work": "S", "due_at": "N"}

@@ -13,8 +13,16 @@ from tools import answers_files, deploy, destroy
 
 PAGE = answers_files.ROOT / "docs/accounts.md"
 GIVEN = {"CLOUDFLARE_ACCOUNT_ID": "0" * 32, "CLOUDFLARE_API_TOKEN": "token"}
-SETTINGS = {**GIVEN, "BUCKET_NAME": "files", "TRANSPORT": "rest", "WORKERS_AI_BASE_URL": "https://api.example.com"}
-DENIED = "User: arn:aws:iam::111122223333:user/ada is not authorized to perform: cloudformation:DescribeStacks"
+SETTINGS = {
+    **GIVEN,
+    "BUCKET_NAME": "files",
+    "TRANSPORT": "rest",
+    "WORKERS_AI_BASE_URL": "https://api.example.com",
+}
+DENIED = (
+    "User: arn:aws:iam::111122223333:user/ada is not authorized to perform: "
+    "cloudformation:DescribeStacks"
+)
 
 
 def commands():
@@ -46,7 +54,14 @@ def user(cloud, monkeypatch):
                 environment.setenv(name, value)
             {"deploy": deploy, "destroy": destroy}[words[0]].main()
 
-    for name in ("STACK_NAME", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE", "AWS_ACCESS_KEY_ID", "PARAMETERS"):
+    for name in (
+        "STACK_NAME",
+        "AWS_REGION",
+        "AWS_DEFAULT_REGION",
+        "AWS_PROFILE",
+        "AWS_ACCESS_KEY_ID",
+        "PARAMETERS",
+    ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(deploy, "_deployed_settings", lambda saved, stack: (SETTINGS, "token"))
     monkeypatch.setattr(deploy, "_unconfirmed_email", lambda saved, stack: "")

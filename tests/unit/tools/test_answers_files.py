@@ -1,4 +1,7 @@
-"""One file of answers a stack: what the variables name is looked at and deployed; what a user added to a file stays."""
+"""One file of answers a stack: what the variables name is looked at and deployed.
+
+What a user added to a file stays.
+"""
 
 import tomllib
 
@@ -35,7 +38,11 @@ def files(cloud):
             ("111111111111", "us-east-1", "team-b"),
             "samconfig.team-b.us-east-1.local.toml",
         ),
-        ({"STACK_NAME": "team-b"}, ("111111111111", "eu-west-1", "team-b"), "samconfig.team-b.eu-west-1.local.toml"),
+        (
+            {"STACK_NAME": "team-b"},
+            ("111111111111", "eu-west-1", "team-b"),
+            "samconfig.team-b.eu-west-1.local.toml",
+        ),
         (
             {"AWS_REGION": "us-east-1"},
             ("111111111111", "us-east-1", "dropbatch"),
@@ -99,7 +106,9 @@ def test_name_of_two_stacks_is_not_enough(cloud):
     for region in ("eu-west-1", "us-east-1"):
         deploy.deploy(GIVEN | {"STACK_NAME": "team-b", "AWS_REGION": region})
 
-    with pytest.raises(DeployError, match=r"samconfig\.team-b\.us-east-1\.local\.toml.*Set AWS_REGION"):
+    with pytest.raises(
+        DeployError, match=r"samconfig\.team-b\.us-east-1\.local\.toml.*Set AWS_REGION"
+    ):
         deploy.deploy({"STACK_NAME": "team-b"})
 
 
@@ -112,11 +121,15 @@ def test_credentials_of_another_account_create_another_stack(cloud):
         deploy.deploy({})
     deploy.deploy(GIVEN)
 
-    assert cloud.stacks["999999999999", "eu-west-1", "dropbatch"] == {"CloudflareAccountId": "0" * 32}
+    assert cloud.stacks["999999999999", "eu-west-1", "dropbatch"] == {
+        "CloudflareAccountId": "0" * 32
+    }
 
 
 def test_keys_and_profile_of_file_are_not_mixed(cloud, added):
-    with pytest.raises(DeployError, match=r"AWS_ACCESS_KEY_ID is set, and samconfig\.local\.toml names .* prod"):
+    with pytest.raises(
+        DeployError, match=r"AWS_ACCESS_KEY_ID is set, and samconfig\.local\.toml names .* prod"
+    ):
         deploy.deploy({"AWS_ACCESS_KEY_ID": "x"})
 
 
@@ -144,7 +157,9 @@ def added(cloud):
     deploy.deploy(FIRST)
     path = cloud.folder / "samconfig.local.toml"
     own, table, rest = path.read_text().partition("[default.dropbatch.parameters]")
-    path.write_text(own.rstrip() + "\n" + ADDED + "\n" + table + rest.replace("111111111111", "222222222222"))
+    path.write_text(
+        own.rstrip() + "\n" + ADDED + "\n" + table + rest.replace("111111111111", "222222222222")
+    )
     cloud.stacks = {("222222222222", "eu-west-1", "dropbatch"): {"CloudflareAccountId": "0" * 32}}
     return path
 
@@ -178,9 +193,14 @@ def test_sam_and_tool_use_same_profile(cloud, added):
 
 def test_parameters_in_list_of_lines_are_changed(cloud, added):
     """The SAM CLI reads them in this form too."""
-    lines = f'parameter_overrides = [\n  "CloudflareAccountId={"0" * 32}", # [ours]\n  "LogLevel=INFO",\n]\n'
+    lines = (
+        f'parameter_overrides = [\n  "CloudflareAccountId={"0" * 32}", # [ours]\n  '
+        '"LogLevel=INFO",\n]\n'
+    )
     text = added.read_text().splitlines(keepends=True)
-    added.write_text("".join(lines if one.startswith("parameter_overrides") else one for one in text))
+    added.write_text(
+        "".join(lines if one.startswith("parameter_overrides") else one for one in text)
+    )
 
     deploy.deploy({"PARAMETERS": "LogLevel=DEBUG"})
 
@@ -191,7 +211,9 @@ def test_parameters_in_list_of_lines_are_changed(cloud, added):
 def test_tags_in_other_form_stay(cloud, added):
     """The SAM CLI reads a list too."""
     added.write_text(
-        added.read_text().replace('tags = "CostCenter=42 Owner=data"', 'tags = ["CostCenter=42", "Owner=x"]')
+        added.read_text().replace(
+            'tags = "CostCenter=42 Owner=data"', 'tags = ["CostCenter=42", "Owner=x"]'
+        )
     )
 
     deploy.deploy({"PARAMETERS": "LogLevel=DEBUG"})
@@ -213,7 +235,10 @@ def test_tags_and_role_are_taken_from_variables(cloud):
 
 
 def test_file_of_odd_form_is_not_rewritten(cloud, added):
-    odd = "[default]\nglobal.parameters = {stack_name = 'dropbatch'}\ndeploy.parameters = {region = 'eu-west-1'}\n"
+    odd = (
+        "[default]\nglobal.parameters = {stack_name = 'dropbatch'}\ndeploy.parameters = "
+        "{region = 'eu-west-1'}\n"
+    )
     added.write_text(odd)
     cloud.stacks["111111111111", "eu-west-1", "dropbatch"] = {}
 
@@ -230,7 +255,7 @@ def test_broken_file_is_named(cloud, added):
         deploy.deploy({})
 
 
-# ── what the stack has otherwise ─────────────────────────────────────────────────────────────────────────────────────
+# ── what the stack has otherwise ──────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture
@@ -253,7 +278,10 @@ def test_value_of_stack_precedes_saved_one(cloud, place, capsys):
 
     assert cloud.stacks[place] == saved(cloud) == before
     said = capsys.readouterr().out
-    assert "  InboxRetentionDays: 0 stays; samconfig.local.toml had 7. PARAMETERS changes it.\n" in said
+    assert (
+        "  InboxRetentionDays: 0 stays; samconfig.local.toml had 7. PARAMETERS changes it.\n"
+        in said
+    )
     assert "  MaxCostPerDay: (empty) stays; samconfig.local.toml had 100." in said
     assert "->" not in said
     deploy.deploy({})
@@ -263,7 +291,10 @@ def test_value_of_stack_precedes_saved_one(cloud, place, capsys):
 def test_variable_precedes_value_of_stack(cloud, place, capsys):
     deploy.deploy({"PARAMETERS": "InboxRetentionDays=7"})
 
-    assert (cloud.stacks[place]["InboxRetentionDays"], cloud.stacks[place]["MaxCostPerDay"]) == ("7", "")
+    assert (cloud.stacks[place]["InboxRetentionDays"], cloud.stacks[place]["MaxCostPerDay"]) == (
+        "7",
+        "",
+    )
     assert "  InboxRetentionDays: 0 -> 7\n" in capsys.readouterr().out
 
 

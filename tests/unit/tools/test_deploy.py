@@ -1,4 +1,7 @@
-"""`make deploy`: what each status of the stack asks for, and what is said when there is no deployed stack."""
+"""`make deploy`: what each status of the stack asks for.
+
+And what is said when there is no deployed stack.
+"""
 
 import subprocess
 
@@ -17,7 +20,10 @@ GIVEN = {
     "CLOUDFLARE_API_TOKEN": "the-token",
     "AWS_REGION": "eu-west-1",
 }
-ANSWERED = '[default.global.parameters]\nstack_name = "dropbatch"\n[default.deploy.parameters]\nresolve_s3 = true\n'
+ANSWERED = (
+    "[default.global.parameters]\nstack_name = "
+    '"dropbatch"\n[default.deploy.parameters]\nresolve_s3 = true\n'
+)
 
 
 def stack_in(status, **parameters):
@@ -53,7 +59,10 @@ def test_unknown_status_is_left_to_a_person():
 
 
 class Account:
-    """An AWS account with at most one stack, a user who answers all questions, and a SAM CLI that is only noted."""
+    """An AWS account with at most one stack, a user who answers all questions.
+
+    And a SAM CLI that is only noted.
+    """
 
     def __init__(self, monkeypatch, tmp_path):
         self.stack = None
@@ -74,7 +83,9 @@ class Account:
             monkeypatch.setattr(module, "physical_ids", lambda saved, stack, *names: {})
         monkeypatch.setattr(deploy, "_sam", self._sam)
         monkeypatch.setattr(deploy, "_limit", lambda saved, parameters: "Lambda: enough.")
-        monkeypatch.setattr(deploy, "_put_token", lambda given, saved, stack, token: self.tokens.append(token))
+        monkeypatch.setattr(
+            deploy, "_put_token", lambda given, saved, stack, token: self.tokens.append(token)
+        )
         self.folder = tmp_path
 
     def _confirmed(self, question):
@@ -96,7 +107,9 @@ class Account:
 
     @property
     def created(self):
-        return self.sam_calls == [("build", "arm64"), DEPLOYED] and self.tokens == [GIVEN["CLOUDFLARE_API_TOKEN"]]
+        return self.sam_calls == [("build", "arm64"), DEPLOYED] and self.tokens == [
+            GIVEN["CLOUDFLARE_API_TOKEN"]
+        ]
 
 
 @pytest.fixture
@@ -134,17 +147,23 @@ def test_nothing_is_done_without_agreement(account):
     assert account.deleted == account.sam_calls == []
 
 
-@pytest.mark.parametrize("status", ["UPDATE_COMPLETE", "UPDATE_ROLLBACK_COMPLETE", "CREATE_COMPLETE", "UPDATE_FAILED"])
+@pytest.mark.parametrize(
+    "status", ["UPDATE_COMPLETE", "UPDATE_ROLLBACK_COMPLETE", "CREATE_COMPLETE", "UPDATE_FAILED"]
+)
 def test_usable_stack_is_updated_without_questions(account, status):
     account.stack = stack_in(status, Architecture="arm64")
 
     deploy.deploy({"AWS_REGION": "eu-west-1"})
 
     assert account.sam_calls == [("build", "arm64"), DEPLOYED]
-    assert "parameter_overrides" not in (account.folder / "samconfig.local.toml").read_text(), "they keep their values"
+    assert "parameter_overrides" not in (account.folder / "samconfig.local.toml").read_text(), (
+        "they keep their values"
+    )
 
 
-@pytest.mark.parametrize("status", ["UPDATE_IN_PROGRESS", "DELETE_IN_PROGRESS", "UPDATE_ROLLBACK_FAILED"])
+@pytest.mark.parametrize(
+    "status", ["UPDATE_IN_PROGRESS", "DELETE_IN_PROGRESS", "UPDATE_ROLLBACK_FAILED"]
+)
 def test_busy_or_broken_stack_is_left_alone(account, status):
     account.stack = stack_in(status)
 
@@ -191,7 +210,11 @@ def test_answers_are_saved_without_token(account):
     assert "The project's" not in text
     assert "the-token" not in text
     saved = account.saved
-    assert (saved["stack_name"], saved["region"], saved["resolve_s3"]) == ("second", "eu-west-1", True)
+    assert (saved["stack_name"], saved["region"], saved["resolve_s3"]) == (
+        "second",
+        "eu-west-1",
+        True,
+    )
     assert answers_files.parameters_of(saved) == {
         "CloudflareAccountId": GIVEN["CLOUDFLARE_ACCOUNT_ID"],
         "NotificationEmail": "team@example.org",
@@ -225,11 +248,17 @@ def test_variable_beats_what_is_remembered(account, capsys):
         "CloudflareAccountId": "f" * 32,
         "NotificationEmail": "new@example.org",
     }
-    assert f"CloudflareAccountId: {GIVEN['CLOUDFLARE_ACCOUNT_ID']} -> {'f' * 32}" in capsys.readouterr().out
+    assert (
+        f"CloudflareAccountId: {GIVEN['CLOUDFLARE_ACCOUNT_ID']} -> {'f' * 32}"
+        in capsys.readouterr().out
+    )
     assert "->" not in before.out
 
 
-TWO_EMAILS = {"NOTIFICATION_EMAIL": "a@example.org", "PARAMETERS": "NotificationEmail=b@example.org"}
+TWO_EMAILS = {
+    "NOTIFICATION_EMAIL": "a@example.org",
+    "PARAMETERS": "NotificationEmail=b@example.org",
+}
 
 
 @pytest.mark.parametrize(
@@ -249,12 +278,16 @@ def test_wrong_variable_is_refused_before_build(account, given, says):
     assert account.sam_calls == []
 
 
-@pytest.mark.parametrize(("calls", "transport"), [("241", ""), ("2400", " Transport=gateway AiGatewayId=g")])
+@pytest.mark.parametrize(
+    ("calls", "transport"), [("241", ""), ("2400", " Transport=gateway AiGatewayId=g")]
+)
 def test_calls_that_a_token_does_not_have_are_refused(account, calls, transport):
     account.stack = stack_in("UPDATE_COMPLETE")
 
     with pytest.raises(DeployError, match=f"ApiCallsPerMinute {calls}: .* 240 calls a minute"):
-        deploy.deploy({"AWS_REGION": "eu-west-1", "PARAMETERS": f"ApiCallsPerMinute={calls}{transport}"})
+        deploy.deploy(
+            {"AWS_REGION": "eu-west-1", "PARAMETERS": f"ApiCallsPerMinute={calls}{transport}"}
+        )
 
     assert account.sam_calls == []
     assert plan.MAX_CALLS == MAX_CALLS
@@ -263,14 +296,20 @@ def test_calls_that_a_token_does_not_have_are_refused(account, calls, transport)
 def test_environment_that_lambda_refuses_is_not_built(account):
     secret = f"arn:aws:secretsmanager:eu-west-1:111122223333:secret:{'s' * 500}-AbCdEf"
     values = {
-        **dict.fromkeys(("CloudflareApiTokenSecretArn", "AiGatewayTokenSecretArn", "WorkerSecretArn"), secret),
-        **dict.fromkeys(("WorkersAiBaseUrl", "AiGatewayBaseUrl", "WorkerUrl"), f"https://{'a' * 200}"),
+        **dict.fromkeys(
+            ("CloudflareApiTokenSecretArn", "AiGatewayTokenSecretArn", "WorkerSecretArn"), secret
+        ),
+        **dict.fromkeys(
+            ("WorkersAiBaseUrl", "AiGatewayBaseUrl", "WorkerUrl"), f"https://{'a' * 200}"
+        ),
         "SourcePrefix": "p" * 512,
     }
     parameters = " ".join(f"{name}={value}" for name, value in values.items())
     given = GIVEN | {"PARAMETERS": parameters, "STACK_NAME": "x" * 128}
 
-    with pytest.raises(DeployError, match=r"would have 4,\d+ bytes, and Lambda takes 4,096.*SecretArn \(560\)"):
+    with pytest.raises(
+        DeployError, match=r"would have 4,\d+ bytes, and Lambda takes 4,096.*SecretArn \(560\)"
+    ):
         deploy.deploy(given)
 
     assert account.sam_calls == []
@@ -325,15 +364,23 @@ def test_closing_words_say_what_was_checked():
     assert "Not checked" in said
     assert "Workers AI - Edit" in said
     assert "Confirm" not in said
-    assert "Not checked" not in deploy.closing_words(SETTINGS, "", smoke=True), "the smoke job checks it"
+    assert "Not checked" not in deploy.closing_words(SETTINGS, "", smoke=True), (
+        "the smoke job checks it"
+    )
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"COMPLETION_EVENTS": "yes"}, "the first submit makes the queue at Cloudflare, if the token has"),
+        (
+            {"COMPLETION_EVENTS": "yes"},
+            "the first submit makes the queue at Cloudflare, if the token has",
+        ),
         ({"COMPLETION_EVENTS": "no"}, "switched off by the parameter CompletionEvents"),
-        ({"COMPLETION_EVENTS": "yes", "TRANSPORT": "worker"}, "Transport=worker cannot read a queue"),
+        (
+            {"COMPLETION_EVENTS": "yes", "TRANSPORT": "worker"},
+            "Transport=worker cannot read a queue",
+        ),
         ({"COMPLETION_EVENTS": "yes", "API_CALLS_PER_MINUTE": "13"}, "events take 14 at least"),
     ],
 )
@@ -370,8 +417,14 @@ class Topic:
 
     def list_subscriptions_by_topic(self, TopicArn):  # noqa: N803 - boto3's name
         if self.subscription_arn is None:
-            raise ClientError({"Error": {"Code": "AuthorizationError", "Message": ""}}, "ListSubscriptionsByTopic")
-        return {"Subscriptions": [{"Endpoint": "team@example.org", "SubscriptionArn": self.subscription_arn}]}
+            raise ClientError(
+                {"Error": {"Code": "AuthorizationError", "Message": ""}}, "ListSubscriptionsByTopic"
+            )
+        return {
+            "Subscriptions": [
+                {"Endpoint": "team@example.org", "SubscriptionArn": self.subscription_arn}
+            ]
+        }
 
 
 @pytest.mark.parametrize(
@@ -384,10 +437,14 @@ class Topic:
     ids=["pending", "confirmed", "may not look"],
 )
 def test_unconfirmed_subscription_is_named(monkeypatch, subscription_arn, unconfirmed):
-    monkeypatch.setattr(deploy, "physical_ids", lambda saved, stack, *names: {"Notifications": "topic"})
+    monkeypatch.setattr(
+        deploy, "physical_ids", lambda saved, stack, *names: {"Notifications": "topic"}
+    )
     monkeypatch.setattr(deploy, "session", lambda saved: Topic(subscription_arn))
 
-    found = deploy._unconfirmed_email({}, stack_in("CREATE_COMPLETE", NotificationEmail="team@example.org"))
+    found = deploy._unconfirmed_email(
+        {}, stack_in("CREATE_COMPLETE", NotificationEmail="team@example.org")
+    )
 
     assert found == unconfirmed
 
@@ -396,12 +453,20 @@ def test_destroy_says_what_stays():
     names = {"Bucket": "files", "Table": "ledger", "ApiToken": "secret"}
     said = destroy.what_stays(stack_in("UPDATE_COMPLETE"), names, "samconfig.local.toml")
 
-    for words in ('Bucket("files")', "--table-name ledger", "recovery window", "eu-west-1", "no-deletion-protection"):
+    for words in (
+        'Bucket("files")',
+        "--table-name ledger",
+        "recovery window",
+        "eu-west-1",
+        "no-deletion-protection",
+    ):
         assert words in said
 
 
 def test_destroy_names_worker_where_there_is_one():
-    assert "wrangler" not in destroy.what_stays(stack_in("UPDATE_COMPLETE", Transport="rest"), {}, "")
+    assert "wrangler" not in destroy.what_stays(
+        stack_in("UPDATE_COMPLETE", Transport="rest"), {}, ""
+    )
     said = destroy.what_stays(stack_in("UPDATE_COMPLETE", Transport="worker"), {}, "")
     assert "npx wrangler delete --name dropbatch-eu-west-1" in said
 
@@ -427,7 +492,9 @@ def interrupted(*_, **__):
     raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize(("tool", "step"), [(deploy, "_sam"), (destroy, "confirmed"), (deploy_worker, "find_stack")])
+@pytest.mark.parametrize(
+    ("tool", "step"), [(deploy, "_sam"), (destroy, "confirmed"), (deploy_worker, "find_stack")]
+)
 def test_interrupted_tool_ends_as_shells_commands_do(account, monkeypatch, capsys, tool, step):
     account.stack = stack_in("UPDATE_COMPLETE")
     monkeypatch.setattr(deploy.os, "environ", GIVEN)

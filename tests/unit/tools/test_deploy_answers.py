@@ -18,7 +18,9 @@ SECRET = "arn:aws:secretsmanager:eu-west-1:123456789012:secret:cf-AbCdEf"
 
 
 def test_variables_answer_everything():
-    found = answers.ask(GIVEN | {"NOTIFICATION_EMAIL": "team@example.org", "PARAMETERS": "LogLevel=DEBUG"}, SAVED)
+    found = answers.ask(
+        GIVEN | {"NOTIFICATION_EMAIL": "team@example.org", "PARAMETERS": "LogLevel=DEBUG"}, SAVED
+    )
     assert found.parameters == {
         "CloudflareAccountId": ACCOUNT,
         "NotificationEmail": "team@example.org",
@@ -28,9 +30,13 @@ def test_variables_answer_everything():
     assert "the-token" not in repr(found)
 
 
-@pytest.mark.parametrize("parameters", ["Transport=worker", f"CloudflareApiTokenSecretArn={SECRET}"])
+@pytest.mark.parametrize(
+    "parameters", ["Transport=worker", f"CloudflareApiTokenSecretArn={SECRET}"]
+)
 def test_no_token_is_asked_where_none_is_needed(parameters):
-    assert answers.ask({"CLOUDFLARE_ACCOUNT_ID": ACCOUNT, "PARAMETERS": parameters}, SAVED).token == ""
+    assert (
+        answers.ask({"CLOUDFLARE_ACCOUNT_ID": ACCOUNT, "PARAMETERS": parameters}, SAVED).token == ""
+    )
 
 
 @pytest.mark.parametrize(
@@ -39,17 +45,35 @@ def test_no_token_is_asked_where_none_is_needed(parameters):
         ({}, "CLOUDFLARE_ACCOUNT_ID"),
         ({"CLOUDFLARE_ACCOUNT_ID": ACCOUNT}, "CLOUDFLARE_API_TOKEN"),
         (GIVEN | {"CLOUDFLARE_ACCOUNT_ID": "mine"}, "CLOUDFLARE_ACCOUNT_ID must be"),
-        (GIVEN | {"CLOUDFLARE_API_TOKEN": "two words"}, "CLOUDFLARE_API_TOKEN must be the token alone"),
+        (
+            GIVEN | {"CLOUDFLARE_API_TOKEN": "two words"},
+            "CLOUDFLARE_API_TOKEN must be the token alone",
+        ),
         (GIVEN | {"NOTIFICATION_EMAIL": "team"}, "NOTIFICATION_EMAIL must be"),
         (GIVEN | {"PARAMETERS": "AiGatewayToken=x"}, "no parameter AiGatewayToken"),
         (GIVEN | {"PARAMETERS": "LogLevel=LOUD"}, "LogLevel must be one of"),
-        (GIVEN | {"PARAMETERS": "StagingRetentionDays=90"}, "StagingRetentionDays must be a number from 1 to 60"),
+        (
+            GIVEN | {"PARAMETERS": "StagingRetentionDays=90"},
+            "StagingRetentionDays must be a number from 1 to 60",
+        ),
         (GIVEN | {"PARAMETERS": "StagingRetentionDays="}, "StagingRetentionDays must be a number"),
-        (GIVEN | {"PARAMETERS": "BatchDeadlineHours=nan"}, "BatchDeadlineHours must be a number from 0.001 to 168"),
-        (GIVEN | {"PARAMETERS": "MaxBatchBytes=9_500_000"}, "MaxBatchBytes must be a number from 1,000 to 9,999,999"),
-        (GIVEN | {"PARAMETERS": f"DefaultModel=@cf/a/{'x' * 200}"}, "DefaultModel must have 0 to 200 characters"),
+        (
+            GIVEN | {"PARAMETERS": "BatchDeadlineHours=nan"},
+            "BatchDeadlineHours must be a number from 0.001 to 168",
+        ),
+        (
+            GIVEN | {"PARAMETERS": "MaxBatchBytes=9_500_000"},
+            "MaxBatchBytes must be a number from 1,000 to 9,999,999",
+        ),
+        (
+            GIVEN | {"PARAMETERS": f"DefaultModel=@cf/a/{'x' * 200}"},
+            "DefaultModel must have 0 to 200 characters",
+        ),
         (GIVEN | {"PARAMETERS": "LOUD"}, "PARAMETERS: .*LOUD"),
-        (GIVEN | {"PARAMETERS": f"CloudflareAccountId={'f' * 32}"}, "CLOUDFLARE_ACCOUNT_ID and PARAMETERS differ"),
+        (
+            GIVEN | {"PARAMETERS": f"CloudflareAccountId={'f' * 32}"},
+            "CLOUDFLARE_ACCOUNT_ID and PARAMETERS differ",
+        ),
     ],
 )
 def test_missing_or_wrong_is_named_by_variable(given, named):
@@ -125,7 +149,9 @@ def test_plan_names_account_resources_and_costs():
 
 def test_no_secret_is_counted_where_none_is_made():
     assert "secret" not in plan.resources({"CloudflareApiTokenSecretArn": SECRET})
-    assert "1 secret" in plan.resources({"Transport": "worker", "CloudflareApiTokenSecretArn": SECRET})
+    assert "1 secret" in plan.resources(
+        {"Transport": "worker", "CloudflareApiTokenSecretArn": SECRET}
+    )
 
 
 def test_low_account_limit_is_explained():
@@ -134,7 +160,10 @@ def test_low_account_limit_is_explained():
     assert possible
     assert f"may run 10 functions at once, and this stack alone up to {used}" in said
     assert "--quota-code L-B99A9384" in said
-    assert "request-service-quota-increase" not in about_limit(Limit(1000, 1000), "eu-west-1", reserve=False)[1]
+    assert (
+        "request-service-quota-increase"
+        not in about_limit(Limit(1000, 1000), "eu-west-1", reserve=False)[1]
+    )
 
 
 def test_unreservable_concurrency_is_refused_first():
@@ -183,6 +212,11 @@ def test_environment_is_not_larger_than_said():
 
 
 def test_number_follows_reservation():
-    assert [plan._chosen({"Fn::If": ["Reserves", 8, 2]}, reserve=reserve) for reserve in (True, False)] == [8, 2]
+    assert [
+        plan._chosen({"Fn::If": ["Reserves", 8, 2]}, reserve=reserve) for reserve in (True, False)
+    ] == [8, 2]
     of_worker = {"Fn::If": ["Reserves", {"Fn::If": ["UsesWorker", 9, 8]}, 2]}
-    assert [plan._chosen(of_worker, reserve=True, worker=worker) for worker in (True, False)] == [9, 8]
+    assert [plan._chosen(of_worker, reserve=True, worker=worker) for worker in (True, False)] == [
+        9,
+        8,
+    ]

@@ -13,7 +13,11 @@ from tools.account_stack import DeployError, Stack
 
 ACCOUNT = "0123456789abcdef0123456789abcdef"
 SAVED = {"stack_name": "dropbatch", "region": "eu-west-1"}
-SETTINGS = {"TRANSPORT": "rest", "WORKERS_AI_BASE_URL": "https://api", "CLOUDFLARE_ACCOUNT_ID": ACCOUNT}
+SETTINGS = {
+    "TRANSPORT": "rest",
+    "WORKERS_AI_BASE_URL": "https://api",
+    "CLOUDFLARE_ACCOUNT_ID": ACCOUNT,
+}
 
 
 @pytest.fixture
@@ -30,7 +34,13 @@ def stack(secrets):
     """A stack whose secret has no value yet."""
     arn = secrets.create_secret(Name="ApiToken-1")["ARN"]
     stack_id = "arn:aws:cloudformation:eu-west-1:111122223333:stack/dropbatch/5f3a"
-    return Stack("dropbatch", stack_id, "CREATE_COMPLETE", {}, {"ApiTokenSecretArn": arn, "BucketName": "files"})
+    return Stack(
+        "dropbatch",
+        stack_id,
+        "CREATE_COMPLETE",
+        {},
+        {"ApiTokenSecretArn": arn, "BucketName": "files"},
+    )
 
 
 def kept(secrets, stack):
@@ -65,7 +75,10 @@ def test_deleted_secret_is_restored_with_token(secrets, stack):
 def test_stack_with_secret_of_users_own_gets_no_token(secrets, stack):
     own = Stack("dropbatch", stack.id, stack.status, {}, {"BucketName": "files"})
     deploy._put_token({answers.TOKEN: "the-token"}, SAVED, own, "")
-    assert secrets.list_secret_version_ids(SecretId=stack.outputs["ApiTokenSecretArn"])["Versions"] == []
+    assert (
+        secrets.list_secret_version_ids(SecretId=stack.outputs["ApiTokenSecretArn"])["Versions"]
+        == []
+    )
 
 
 @pytest.fixture
@@ -74,10 +87,14 @@ def deployed(monkeypatch, secrets, stack):
     deploy._put_token({}, SAVED, stack, "refused")
     monkeypatch.setattr(deploy, "deploy", lambda given: (SAVED, stack))
     monkeypatch.setattr(
-        deploy, "_deployed_settings", lambda saved, stack: ({**SETTINGS, "BUCKET_NAME": "files"}, kept(secrets, stack))
+        deploy,
+        "_deployed_settings",
+        lambda saved, stack: ({**SETTINGS, "BUCKET_NAME": "files"}, kept(secrets, stack)),
     )
     monkeypatch.setattr(deploy, "_unconfirmed_email", lambda saved, stack: "")
-    monkeypatch.setattr(deploy, "check_token", lambda api: "" if api.token == "good" else "Not known.")
+    monkeypatch.setattr(
+        deploy, "check_token", lambda api: "" if api.token == "good" else "Not known."
+    )
     monkeypatch.setattr(deploy.smoke_job, "run", lambda made: "The smoke job was fine.")
     for name in (answers.TOKEN, "SMOKE", "ANSWERS"):
         monkeypatch.delenv(name, raising=False)
@@ -93,7 +110,9 @@ def test_refused_token_ends_it_without_smoke_job(capsys):
 
 @pytest.mark.usefixtures("deployed")
 @pytest.mark.parametrize(("smoke", "ran"), [("yes", True), ("no", False)])
-def test_refused_token_is_replaced_before_smoke_job(monkeypatch, secrets, stack, capsys, smoke, ran):
+def test_refused_token_is_replaced_before_smoke_job(
+    monkeypatch, secrets, stack, capsys, smoke, ran
+):
     monkeypatch.setenv(answers.TOKEN, "good")
     monkeypatch.setenv("SMOKE", smoke)
     assert deploy.main() == 0
@@ -144,11 +163,17 @@ def test_second_stacks_name_is_said(monkeypatch, stack, secrets, capsys, name, s
 
 def test_worker_is_deployed_with_stacks_secret(monkeypatch, stack):
     given = []
-    monkeypatch.setattr(deploy_worker, "deploy_code", lambda name, account: f"https://{name}.workers.dev")
+    monkeypatch.setattr(
+        deploy_worker, "deploy_code", lambda name, account: f"https://{name}.workers.dev"
+    )
     monkeypatch.setattr(deploy_worker, "give_secret", lambda *what: given.append(what))
     monkeypatch.setattr(deploy_worker, "wait_until_accepted", lambda url, value: "")
-    monkeypatch.setattr(deploy, "check_worker", lambda url, value: "" if given else "The Worker does not accept it.")
-    url = deploy._worker_url({"Transport": "worker", "CloudflareAccountId": ACCOUNT}, SAVED)["WorkerUrl"]
+    monkeypatch.setattr(
+        deploy, "check_worker", lambda url, value: "" if given else "The Worker does not accept it."
+    )
+    url = deploy._worker_url({"Transport": "worker", "CloudflareAccountId": ACCOUNT}, SAVED)[
+        "WorkerUrl"
+    ]
     assert url == "https://dropbatch-eu-west-1.workers.dev"
     assert deploy._worker_url({"Transport": "worker", "WorkerUrl": url}, SAVED) == {}
     assert deploy._worker_url({}, SAVED) == {}
@@ -156,12 +181,18 @@ def test_worker_is_deployed_with_stacks_secret(monkeypatch, stack):
     settings = {**SETTINGS, "TRANSPORT": "worker", "WORKER_URL": url}
     assert deploy._what_is_wrong(stack, settings, "shared") == ""
     assert deploy._what_is_wrong(stack, settings, "shared") == ""
-    assert given == [("dropbatch-eu-west-1", ACCOUNT, "shared")], "only a Worker that rejects it gets it"
+    assert given == [("dropbatch-eu-west-1", ACCOUNT, "shared")], (
+        "only a Worker that rejects it gets it"
+    )
 
 
 def test_sam_cli_is_run_without_token(monkeypatch):
     ran = []
     monkeypatch.setattr(deploy.os, "environ", {answers.TOKEN: "the-token", "PATH": "/bin"})
-    monkeypatch.setattr(deploy, "subprocess", SimpleNamespace(run=lambda *command, **more: ran.append((command, more))))
+    monkeypatch.setattr(
+        deploy,
+        "subprocess",
+        SimpleNamespace(run=lambda *command, **more: ran.append((command, more))),
+    )
     deploy._sam("build", DROPBATCH_BUILD="arm64")
     assert "the-token" not in str(ran)

@@ -1,4 +1,7 @@
-"""`make deploy-worker`: a Worker of each stack, which gets the stack's secret and nothing else does."""
+"""`make deploy-worker`.
+
+A Worker of each stack, which gets the stack's secret and nothing else does.
+"""
 
 import json
 import os
@@ -30,7 +33,10 @@ REPORT = [{"type": "wrangler-session"}, {"type": "deploy", "targets": [f"https:/
 
 @pytest.fixture
 def cloudflare(monkeypatch, tmp_path):
-    """A wrangler that notes what it is called with, an AWS account with a stack, and a Worker whose check is good."""
+    """A wrangler that notes what it is called with, an AWS account with a stack.
+
+    And a Worker whose check is good.
+    """
     stack = Stack(
         "dropbatch",
         "arn:aws:cloudformation:eu-west-1:111122223333:stack/dropbatch/5f3a",
@@ -53,18 +59,26 @@ def cloudflare(monkeypatch, tmp_path):
     monkeypatch.setattr(worker, "install", lambda: None)
     monkeypatch.setattr(worker, "WORKER", tmp_path)
     monkeypatch.setattr(deploy_worker, "CHECK_SECONDS", 0.0)
-    chosen = AnswersFile(tmp_path / "samconfig.local.toml", {"stack_name": "dropbatch", "region": "eu-west-1"})
+    chosen = AnswersFile(
+        tmp_path / "samconfig.local.toml", {"stack_name": "dropbatch", "region": "eu-west-1"}
+    )
     monkeypatch.setattr(answers_files, "choose", lambda given, region_of: chosen)
     monkeypatch.delenv("CLOUDFLARE_ACCOUNT_ID", raising=False)
     monkeypatch.setattr(deploy_worker, "find_stack", lambda saved: made.stack)
     monkeypatch.setattr(deploy_worker, "check_worker", lambda url, secret: "")
     with mock_aws():
         made.secrets = boto3.client("secretsmanager", "eu-west-1")
-        made.arn = made.secrets.create_secret(Name="SharedSecret-1", SecretString="of-the-stack")["ARN"]
+        made.arn = made.secrets.create_secret(Name="SharedSecret-1", SecretString="of-the-stack")[
+            "ARN"
+        ]
 
         class Functions:
             def get_function_configuration(self, FunctionName):  # noqa: N803 - boto3's name
-                return {"Environment": {"Variables": {"WORKER_SECRET_ARN": made.arn, "WORKER_URL": made.url}}}
+                return {
+                    "Environment": {
+                        "Variables": {"WORKER_SECRET_ARN": made.arn, "WORKER_URL": made.url}
+                    }
+                }
 
         clients = {"lambda": Functions(), "secretsmanager": made.secrets}
         monkeypatch.setattr(
@@ -114,10 +128,15 @@ def test_two_stacks_have_two_workers():
 @pytest.mark.parametrize("transport", ["rest", None])
 def test_missing_stack_names_next_step(cloudflare, capsys, transport):
     """Without a stack that uses a Worker, no secret is given."""
-    cloudflare.stack = transport and Stack("dropbatch", "", "CREATE_COMPLETE", {"Transport": transport}, {})
+    cloudflare.stack = transport and Stack(
+        "dropbatch", "", "CREATE_COMPLETE", {"Transport": transport}, {}
+    )
     assert deploy_worker.main() == 0
     assert not (cloudflare.folder / "secret").exists()
-    assert f'make deploy PARAMETERS="Transport=worker WorkerUrl=https://{HOST}"' in capsys.readouterr().out
+    assert (
+        f'make deploy PARAMETERS="Transport=worker WorkerUrl=https://{HOST}"'
+        in capsys.readouterr().out
+    )
 
 
 def test_stack_with_another_address_is_reported(cloudflare, capsys):
@@ -150,7 +169,12 @@ def test_failing_wrangler_says_what_it_needs(cloudflare, capsys):
     assert deploy_worker.main() == 1
     assert not (cloudflare.folder / "secret").exists()
     said = capsys.readouterr().err
-    for words in ("npx wrangler login", "CLOUDFLARE_ACCOUNT_ID", "CLOUDFLARE_API_TOKEN", "workers.dev subdomain"):
+    for words in (
+        "npx wrangler login",
+        "CLOUDFLARE_ACCOUNT_ID",
+        "CLOUDFLARE_API_TOKEN",
+        "workers.dev subdomain",
+    ):
         assert words in said
 
 

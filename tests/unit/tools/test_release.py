@@ -79,14 +79,24 @@ def test_two_builds_give_same_bytes(release_folder, tmp_path):
 
 @pytest.mark.build
 def test_sums_are_those_of_every_other_file(release_folder):
-    sums = dict(re.findall(r"^([0-9a-f]{64})  (.+)$", (release_folder / "SHA256SUMS").read_text(), re.MULTILINE))
+    sums = dict(
+        re.findall(
+            r"^([0-9a-f]{64})  (.+)$", (release_folder / "SHA256SUMS").read_text(), re.MULTILINE
+        )
+    )
     files = {path.name for path in release_folder.iterdir()} - {"SHA256SUMS"}
-    assert {hashlib.sha256((release_folder / name).read_bytes()).hexdigest(): name for name in files} == sums
+    assert {
+        hashlib.sha256((release_folder / name).read_bytes()).hexdigest(): name for name in files
+    } == sums
     version, _ = release.project()
     zipped = f"dropbatch-{version}-arm64.zip"
     assert files == {zipped, "template.yaml", "samconfig.toml", "sbom.json", "README.md", "LICENSE"}
     with zipfile.ZipFile(release_folder / zipped) as made:
-        assert {"functions/submit/handler.py", "functions/poll/handler.py", "shared/bootstrap.py"} <= {*made.namelist()}
+        assert {
+            "functions/submit/handler.py",
+            "functions/poll/handler.py",
+            "shared/bootstrap.py",
+        } <= {*made.namelist()}
 
 
 @pytest.mark.build

@@ -1,4 +1,7 @@
-"""The checks of the token and of the Worker's secret: a wrong token and a wrong permission are different messages."""
+"""The checks of the token and of the Worker's secret.
+
+A wrong token and a wrong permission are different messages.
+"""
 
 import pytest
 
@@ -23,7 +26,9 @@ def answered(monkeypatch):
             name = url.partition("?")[0].rpartition("/")[2]
             if name not in statuses:
                 raise Error(f"{url} cannot be reached: no route")
-            return Reply(statuses[name], {}, {"success": False, "errors": [{"code": 10000, "message": "no"}]})
+            return Reply(
+                statuses[name], {}, {"success": False, "errors": [{"code": 10000, "message": "no"}]}
+            )
 
         asked = []
         monkeypatch.setattr(Api, "send", send)
@@ -62,7 +67,8 @@ def test_each_token_is_checked_at_its_account():
     apis = apis_of(BASE, ACCOUNT, f"one, bad {other}\nthree\nqueues=four")
 
     said = first_wrong(
-        apis, lambda api: asked.append((api.token, api.account)) or ("No." if api.token == "bad" else "")
+        apis,
+        lambda api: asked.append((api.token, api.account)) or ("No." if api.token == "bad" else ""),
     )
 
     assert said == "Token 2 of 3: No."
@@ -98,7 +104,11 @@ def test_token_is_not_called_wrong_if_it_cannot_be_verified(answered):
 def test_verified_token_may_have_ended(monkeypatch, status):
     def send(self, method, url, body, headers):
         if "/verify" in url:
-            return Reply(200, {}, {"success": True, "errors": [], "result": {"id": "1" * 32, "status": status}})
+            return Reply(
+                200,
+                {},
+                {"success": True, "errors": [], "result": {"id": "1" * 32, "status": status}},
+            )
         return Reply(403, {}, {"success": False, "errors": [{"code": 10000, "message": "no"}]})
 
     monkeypatch.setattr(Api, "send", send)
@@ -115,7 +125,11 @@ def test_token_with_white_space_is_not_even_sent(answered, token):
 
 
 def test_deployment_names_secret_or_address(answered):
-    settings = {"TRANSPORT": "rest", "WORKERS_AI_BASE_URL": f"{BASE}/", "CLOUDFLARE_ACCOUNT_ID": ACCOUNT}
+    settings = {
+        "TRANSPORT": "rest",
+        "WORKERS_AI_BASE_URL": f"{BASE}/",
+        "CLOUDFLARE_ACCOUNT_ID": ACCOUNT,
+    }
     answered(search=401, verify=401)
     assert "the stack's secret" in deploy._what_is_wrong(None, settings, TOKEN)
     answered(search=200)
@@ -124,7 +138,11 @@ def test_deployment_names_secret_or_address(answered):
 
 @pytest.mark.parametrize(("base", "blamed"), [(BASE, False), ("https://proxy.example.com", True)])
 def test_only_address_of_ones_own_is_blamed(answered, base, blamed):
-    settings = {"TRANSPORT": "rest", "WORKERS_AI_BASE_URL": f"{base}/", "CLOUDFLARE_ACCOUNT_ID": ACCOUNT}
+    settings = {
+        "TRANSPORT": "rest",
+        "WORKERS_AI_BASE_URL": f"{base}/",
+        "CLOUDFLARE_ACCOUNT_ID": ACCOUNT,
+    }
     answered()
 
     wrong, unchecked = deploy._checked(None, settings, TOKEN)
@@ -135,7 +153,12 @@ def test_only_address_of_ones_own_is_blamed(answered, base, blamed):
 
 @pytest.mark.parametrize(
     ("status", "said"),
-    [(200, ""), (401, "make deploy-worker"), (404, "no such Worker"), (None, f"WorkerUrl ({WORKER})")],
+    [
+        (200, ""),
+        (401, "make deploy-worker"),
+        (404, "no such Worker"),
+        (None, f"WorkerUrl ({WORKER})"),
+    ],
 )
 def test_workers_free_check_says_what_is_wrong(answered, status, said):
     asked = answered(**({"check": status} if status else {}))

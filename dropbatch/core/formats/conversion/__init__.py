@@ -1,1 +1,4 @@
-"""Other vendors' request bodies become Workers AI's: one table of members, then messages, tools and endpoints."""
+"""Other vendors' request bodies become Workers AI's.
+
+One table of members, then messages, tools and endpoints.
+"""

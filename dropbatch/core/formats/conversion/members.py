@@ -1,13 +1,25 @@
-"""What becomes of each member that a request of another vendor has: sent, renamed, unpacked, left out or refused.
+"""What becomes of each member that a request of another vendor has.
 
-One table for all formats. Members that it does not list are sent as written. Ranges: `dropbatch.core.formats.schemas`.
+Sent, renamed, unpacked, left out or refused.
+
+One table for all formats. Members that it does not list are sent as written. Ranges:
+`dropbatch.core.formats.schemas`.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dropbatch.core.formats.base import BadRecordError, Json, Task, begins, elements_of, members_of, splice, value_of
+from dropbatch.core.formats.base import (
+    BadRecordError,
+    Json,
+    Task,
+    begins,
+    elements_of,
+    members_of,
+    splice,
+    value_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,9 +29,25 @@ if TYPE_CHECKING:
     Request = dict[str, Json]
 
 LEFT_OUT: tuple[str, ...] = (
-    *("model", "user", "store", "metadata", "service_tier", "encoding_format", "stream_options", "background"),
+    *(
+        "model",
+        "user",
+        "store",
+        "metadata",
+        "service_tier",
+        "encoding_format",
+        "stream_options",
+        "background",
+    ),
     *("prompt_cache_key", "prompt_cache_retention", "safety_identifier", "include", "truncation"),
-    *("anthropic_version", "anthropic_beta", "schemaVersion", "input_type", "inference_geo", "container"),
+    *(
+        "anthropic_version",
+        "anthropic_beta",
+        "schemaVersion",
+        "input_type",
+        "inference_geo",
+        "container",
+    ),
     *(
         "guardrailConfig",
         "performanceConfig",
@@ -39,15 +67,23 @@ ONLY_VALUES: dict[str, tuple[object, str]] = {
     "embedding_types": (["float"], 'Workers AI returns floats. Write ["float"], or leave it out.'),
     "embeddingTypes": (["float"], 'Workers AI returns floats. Write ["float"], or leave it out.'),
 }
-"""Members that are left out if they have this value (or null); any other value makes the record bad."""
+"""Members that are left out if they have this value (or null).
+
+Any other value makes the record bad.
+"""
 
 LENGTHS = ("dimensions", "output_dimension", "outputEmbeddingLength", "outputDimensionality")
-"""Members that name an embedding's length: left out if it is the model's own, else the record is bad."""
+"""Members that name an embedding's length.
+
+Left out if it is the model's own, else the record is bad.
+"""
 
 REFUSED: dict[str, str] = {
     "images": "Workers AI makes embeddings of text only.",
     "inputImage": "Workers AI makes embeddings of text only.",
-    "previous_response_id": "A batch has no earlier answers. Write the whole conversation in the record.",
+    "previous_response_id": (
+        "A batch has no earlier answers. Write the whole conversation in the record."
+    ),
     "conversation": "A batch has no earlier answers. Write the whole conversation in the record.",
 }
 """Members that make a record bad, unless they are null."""
@@ -58,8 +94,11 @@ NATIVE: dict[str, tuple[str, ...]] = {
     "prompt": ("n",),
     "text": ("dimensions",),
 }
-"""By the member that has a native request's input, which members besides `stream` make it bad too: of the names that
-OpenAI's API and Workers AI share, those that no answer would be right for."""
+"""By the member that has a native request's input.
+
+Which members besides `stream` make it bad too: of the names that
+OpenAI's API and Workers AI share, those that no answer would be right for.
+"""
 
 RENAMED: dict[str, str] = {
     "max_completion_tokens": "max_tokens",
@@ -81,7 +120,11 @@ NESTED: dict[str, dict[str, str]] = {
         "topK": "top_k",
         "stopSequences": "stop",
     },
-    "textGenerationConfig": {"maxTokenCount": "max_tokens", "topP": "top_p", "stopSequences": "stop"},
+    "textGenerationConfig": {
+        "maxTokenCount": "max_tokens",
+        "topP": "top_p",
+        "stopSequences": "stop",
+    },
     "generationConfig": {
         "maxOutputTokens": "max_tokens",
         "topP": "top_p",
@@ -104,7 +147,9 @@ RESPONSES_NAMES: dict[str, str] = {"max_tokens": "max_output_tokens"}
 
 
 def renamed(body: Mapping[str, Json], target: Target, path: str) -> tuple[Request, dict[str, str]]:
-    """The members under Workers AI's names, and the names that the record has for those that it names differently.
+    """The members under Workers AI's names.
+
+    And the names that the record has for those that it names differently.
 
     Raises:
         BadRecordError: a member requests something that Workers AI does not support.
@@ -139,7 +184,9 @@ def _is_sent(name: str, written: str, value: Json, target: Target, path: str) ->
         return False
     if name in LENGTHS:
         if value_of(value) != target.dimensions:
-            raise BadRecordError(f"{path}.{written}", _other_length(target.model, target.dimensions))
+            raise BadRecordError(
+                f"{path}.{written}", _other_length(target.model, target.dimensions)
+            )
         return False
     if name in ONLY_VALUES and not (name == "n" and "n" in target.schema.limits):
         allowed, message = ONLY_VALUES[name]
@@ -156,7 +203,9 @@ _LEFT_OUT = frozenset(LEFT_OUT)
 
 
 def only_values(member: str, model: str, dimensions: int | None) -> dict[str, tuple[object, str]]:
-    """The one value besides null that members of a native request may have (None: no other), and why.
+    """The one value besides null that members of a native request may have (None.
+
+    No other), and why.
 
     Args:
         member: that has the request's input; empty if it is not known.
@@ -194,13 +243,21 @@ def check_limits(request: Request, origins: dict[str, str], target: Target, path
             request[outer] = b'"%b"' % alias.encode()
         elif not limits.accepts(value):
             written = origins.get(name) or name.replace(outer, origins.get(outer, outer), 1)
-            raise BadRecordError(f"{path}.{written}", f"It must be {limits.text()} for {target.model}.")
+            raise BadRecordError(
+                f"{path}.{written}", f"It must be {limits.text()} for {target.model}."
+            )
     if "stop" in request:
         _check_stop(request, target, f"{path}.{origins.get('stop', 'stop')}")
-    if target.task is Task.EMBEDDINGS and target.schema.texts and begins(request.get("text", b'"'), b"["):
+    if (
+        target.task is Task.EMBEDDINGS
+        and target.schema.texts
+        and begins(request.get("text", b'"'), b"[")
+    ):
         texts = len(elements_of(request["text"]) or [])
         if texts > target.schema.texts:
-            message = f"It has {texts} texts; {target.model} takes {target.schema.texts} in a request."
+            message = (
+                f"It has {texts} texts; {target.model} takes {target.schema.texts} in a request."
+            )
             raise BadRecordError(f"{path}.{origins.get('text', 'input')}", message)
 
 
@@ -211,11 +268,20 @@ def _check_stop(request: Request, target: Target, path: str) -> None:
     if not stops:
         del request["stop"]
     elif target.schema.stops and stops > target.schema.stops:
-        raise BadRecordError(path, f"It must have at most {target.schema.stops} sequences for {target.model}.")
+        raise BadRecordError(
+            path, f"It must have at most {target.schema.stops} sequences for {target.model}."
+        )
 
 
 def thinking(request: Request, target: Target) -> None:
-    """Anthropic's and other vendors' `thinking` as the model takes it: only switching it off has a counterpart."""
+    """Anthropic's and other vendors' `thinking` as the model takes it.
+
+    Only switching it off has a counterpart.
+    """
     value = value_of(request.pop("thinking", b"null"))
-    if isinstance(value, dict) and value.get("type") == "disabled" and "chat_template_kwargs" in target.schema.members:
+    if (
+        isinstance(value, dict)
+        and value.get("type") == "disabled"
+        and "chat_template_kwargs" in target.schema.members
+    ):
         request.setdefault("chat_template_kwargs", splice([("enable_thinking", b"false")]))

@@ -1,8 +1,8 @@
 """Chat messages in the form that Workers AI accepts: one text each, images only for vision models.
 
-Content is a string, OpenAI's or Anthropic's typed parts, or Converse's blocks without a type. Parts of text are joined
-with a line feed; calls of tools and their results become messages as OpenAI writes them. Content of any other kind is
-sent as written.
+Content is a string, OpenAI's or Anthropic's typed parts, or Converse's blocks without a type. Parts
+of text are joined with a line feed; calls of tools and their results become messages as OpenAI
+writes them. Content of any other kind is sent as written.
 """
 
 from __future__ import annotations
@@ -38,11 +38,23 @@ if TYPE_CHECKING:
 TEXT_TYPES = frozenset({"text", "input_text", "output_text"})
 IMAGE_TYPES = frozenset({"image", "image_url", "input_image"})
 REFUSED_TYPES = frozenset(
-    {"input_audio", "audio", "video", "video_url", "document", "file", "input_file", "document_url", "image_file"}
+    {
+        "input_audio",
+        "audio",
+        "video",
+        "video_url",
+        "document",
+        "file",
+        "input_file",
+        "document_url",
+        "image_file",
+    }
 )
 """Types of parts; a Converse block has none, and its only member is named like a type."""
 
-DROPPED_TYPES = frozenset({"thinking", "redacted_thinking", "reasoningContent", "cachePoint", "guardContent"})
+DROPPED_TYPES = frozenset(
+    {"thinking", "redacted_thinking", "reasoningContent", "cachePoint", "guardContent"}
+)
 """Parts that other vendors' models or caches need, and Workers AI's do not."""
 
 CALL_TYPES = frozenset({"tool_use", "toolUse"})
@@ -55,7 +67,8 @@ class Names(NamedTuple):
     Attributes:
         path: the body's name in the record.
         system: the member with the system's text.
-        places: for each message, the index of the Responses API's item that it is made of; None for a chat request.
+        places: for each message, the index of the Responses API's item that it is made of; None for
+            a chat request.
     """
 
     path: str
@@ -64,7 +77,11 @@ class Names(NamedTuple):
 
     def message(self, index: int) -> str:
         """The name of a message."""
-        return f"{self.path}.messages[{index}]" if self.places is None else f"{self.path}.input[{self.places[index]}]"
+        return (
+            f"{self.path}.messages[{index}]"
+            if self.places is None
+            else f"{self.path}.input[{self.places[index]}]"
+        )
 
 
 def chat_messages(messages: Json | None, system: Json | None, target: Target, names: Names) -> Json:
@@ -77,7 +94,8 @@ def chat_messages(messages: Json | None, system: Json | None, target: Target, na
         names: what the record calls them.
 
     Raises:
-        BadRecordError: they are not an array of objects, or contain something that the model does not accept.
+        BadRecordError: they are not an array of objects, or contain something that the model does
+            not accept.
     """
     if messages is None or not begins(messages, b"["):
         raise BadRecordError(f"{names.path}.messages", "It must be an array of messages.")
@@ -89,7 +107,9 @@ def chat_messages(messages: Json | None, system: Json | None, target: Target, na
         members = members_of(raw)
         if members is None:
             raise BadRecordError(names.message(index), "It must be an object.")
-        known = {name: value for name, value in members.items() if name == "content" or value != NULL}
+        known = {
+            name: value for name, value in members.items() if name == "content" or value != NULL
+        }
         if not target.schema.developer and word_of(members.get("role", NULL)) == "developer":
             known["role"] = msgspec.Raw(b'"system"')
         if known != members:
@@ -101,7 +121,10 @@ def chat_messages(messages: Json | None, system: Json | None, target: Target, na
 
 
 def _with_call_ids(message: Json, pattern: str) -> Json:
-    """A message whose ids of tool calls match a pattern: one that does not is replaced, everywhere by the same."""
+    """A message whose ids of tool calls match a pattern.
+
+    One that does not is replaced, everywhere by the same.
+    """
     members: dict[str, Json] = {**(members_of(message) or {})}
     if not {"tool_calls", "tool_call_id"} & members.keys():
         return message
@@ -119,7 +142,11 @@ def _with_call_ids(message: Json, pattern: str) -> Json:
 
 def _fitting_id(raw: Json, pattern: str) -> Json:
     text = word_of(raw)
-    return raw if re.search(pattern, text) else encode(hashlib.sha256(text.encode(errors="replace")).hexdigest()[:9])
+    return (
+        raw
+        if re.search(pattern, text)
+        else encode(hashlib.sha256(text.encode(errors="replace")).hexdigest()[:9])
+    )
 
 
 class _Message(msgspec.Struct):
@@ -132,7 +159,10 @@ _decode_messages = msgspec.json.Decoder(list[_Message]).decode
 
 
 def _are_plain(messages: Json, target: Target) -> bool:
-    """Whether the content of each message is a string, as usual, and no member null: then they are sent as written."""
+    """Whether the content of each message is a string, as usual, and no member null.
+
+    Then they are sent as written.
+    """
     if b"null" in bytes(messages):
         return False
     try:
@@ -150,7 +180,11 @@ def _system_message(system: Json | None, path: str) -> bytes:
         return b""
     text: Json | None = system
     if begins(system, b"["):
-        blocks = [one for one in elements_of(system) or [] if kind_of(members_of(one) or {}) not in DROPPED_TYPES]
+        blocks = [
+            one
+            for one in elements_of(system) or []
+            if kind_of(members_of(one) or {}) not in DROPPED_TYPES
+        ]
         texts = [text_of(members_of(one) or {}) for one in blocks]
         text = encode("\n".join(one or "" for one in texts)) if None not in texts else None
     if text is None or not begins(text, b'"'):
@@ -158,7 +192,7 @@ def _system_message(system: Json | None, path: str) -> bytes:
     return splice([("role", b'"system"'), ("content", text)])
 
 
-# ── one message ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── one message ───────────────────────────────────────────────────────────────────────────────────
 
 
 def _converted(raw: Json, members: Members, target: Target, path: str) -> list[Json]:
@@ -182,7 +216,10 @@ def _converted(raw: Json, members: Members, target: Target, path: str) -> list[J
 
 
 class _Parts(NamedTuple):
-    """A message's parts: texts, or images as OpenAI's parts; calls of tools; messages with results of tools."""
+    """A message's parts: texts, or images as OpenAI's parts; calls of tools.
+
+    Messages with results of tools.
+    """
 
     pieces: list[str | bytes]
     calls: list[bytes]
@@ -206,12 +243,17 @@ def _read(parts: list[msgspec.Raw], target: Target, path: str) -> _Parts | None:
         elif kind in IMAGE_TYPES:
             found.pieces.append(_image(members, target, f"{path}[{index}]"))
         elif kind in REFUSED_TYPES:
-            message = f"Workers AI takes text here, and images for some models, no {kind}. Write what is in it as text."
+            message = (
+                f"Workers AI takes text here, and images for some models, no {kind}. "
+                "Write what is in it as text."
+            )
             raise BadRecordError(f"{path}[{index}]", message)
         elif kind in CALL_TYPES:
             found.calls.append(function_call(members_of(members.get(kind, NULL)) or members))
         elif kind in RESULT_TYPES:
-            found.results.append(_result(members_of(members.get(kind, NULL)) or members, f"{path}[{index}]"))
+            found.results.append(
+                _result(members_of(members.get(kind, NULL)) or members, f"{path}[{index}]")
+            )
         elif kind not in DROPPED_TYPES:
             is_known = False
     return found if is_known else None
@@ -236,10 +278,17 @@ def text_of_result(content: Json, path: str) -> Json:
     for index, raw in enumerate(elements_of(content) or [msgspec.Raw(bytes(content))]):
         members = members_of(raw) or {}
         if (kind := kind_of(members)) in IMAGE_TYPES | REFUSED_TYPES:
-            message = f"What a tool returned can only be text here, no {kind}. Write what is in it as text."
+            message = (
+                f"What a tool returned can only be text here, no {kind}. Write what is "
+                "in it as text."
+            )
             raise BadRecordError(f"{path}[{index}]", message)
         text = value_of(members.get("text", b"null"))
-        texts.append(text if isinstance(text, str) else compact(members.get("json", raw)).decode(errors="replace"))
+        texts.append(
+            text
+            if isinstance(text, str)
+            else compact(members.get("json", raw)).decode(errors="replace")
+        )
     return encode("\n".join(texts))
 
 
@@ -248,7 +297,8 @@ def _joined(pieces: list[str | bytes]) -> Json:
     if all(isinstance(piece, str) for piece in pieces):
         return encode("\n".join(str(piece) for piece in pieces))
     return splice_array(
-        splice([("type", b'"text"'), ("text", encode(piece))]) if isinstance(piece, str) else piece for piece in pieces
+        splice([("type", b'"text"'), ("text", encode(piece))]) if isinstance(piece, str) else piece
+        for piece in pieces
     )
 
 
@@ -265,7 +315,7 @@ def text_of(members: Members) -> str | None:
     return text if isinstance(text, str) else None
 
 
-# ── images ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── images ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _image(members: Members, target: Target, path: str) -> bytes:
@@ -279,7 +329,9 @@ def _image(members: Members, target: Target, path: str) -> bytes:
     url = _data_url(value_of(splice(members.items())))
     if not url.startswith("data:"):
         raise BadRecordError(
-            path, "Workers AI takes images as data URLs (data:image/png;base64,…), no links, files or places in S3."
+            path,
+            "Workers AI takes images as data URLs (data:image/png;base64,…), no links, "
+            "files or places in S3.",
         )
     image: dict[str, Json] = {"url": encode(url)}
     inner = members_of(members.get("image_url", NULL)) or {}

@@ -1,6 +1,9 @@
-"""Converts other vendors' request bodies to Workers AI's, by the table in `dropbatch.core.formats.conversion.members`.
+"""Converts other vendors' request bodies to Workers AI's.
 
-Members that are not in the table are sent as written. Values that do not change are copied as bytes.
+By the table in `dropbatch.core.formats.conversion.members`.
+
+Members that are not in the table are sent as written. Values that do not change are copied as
+bytes.
 """
 
 from __future__ import annotations
@@ -39,7 +42,10 @@ if TYPE_CHECKING:
 
 
 class Endpoint(StrEnum):
-    """The endpoint a request body was written for, one of OpenAI's: Bedrock's shapes are close enough to these."""
+    """The endpoint a request body was written for, one of OpenAI's.
+
+    Bedrock's shapes are close enough to these.
+    """
 
     CHAT = "chat/completions"
     COMPLETIONS = "completions"
@@ -58,7 +64,8 @@ def convert_body(body: Members, endpoint: Endpoint, target: Target, path: str) -
         path: the body's own name in the record, for error messages.
 
     Raises:
-        BadRecordError: a member requests something that Workers AI does not support, or does not fit the model.
+        BadRecordError: a member requests something that Workers AI does not support, or does not
+            fit the model.
     """
     request, origins = renamed(body, target, path)
     _CONVERTERS[endpoint](request, origins, endpoint, target, path)
@@ -66,7 +73,7 @@ def convert_body(body: Members, endpoint: Endpoint, target: Target, path: str) -
     return request
 
 
-# ── one endpoint each ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── one endpoint each ─────────────────────────────────────────────────────────────────────────────
 
 
 def _chat(
@@ -78,10 +85,16 @@ def _chat(
     places: list[int] | None = None,
 ) -> None:
     _require_task(endpoint, Task.GENERATION, target, path)
-    if bytes(request.pop("audio", b"null")) != b"null" or b'"audio"' in bytes(request.pop("modalities", b"")):
-        raise BadRecordError(f"{path}.audio", "Workers AI's batches accept and return text here. Leave audio out.")
+    if bytes(request.pop("audio", b"null")) != b"null" or b'"audio"' in bytes(
+        request.pop("modalities", b"")
+    ):
+        raise BadRecordError(
+            f"{path}.audio", "Workers AI's batches accept and return text here. Leave audio out."
+        )
     names = Names(path, origins.get("system", "system"), places)
-    request["messages"] = chat_messages(request.get("messages"), request.pop("system", None), target, names)
+    request["messages"] = chat_messages(
+        request.get("messages"), request.pop("system", None), target, names
+    )
     if "toolConfig" in request and "tools" not in request:
         config = members_of(request.pop("toolConfig")) or {}
         request.update((new, config[old]) for old, new in _TOOL_CONFIG.items() if old in config)
@@ -94,7 +107,9 @@ def _chat_options(request: Request, origins: Origins, target: Target, path: str)
     if "truncate" in request:
         del request["truncate"]
     if "tools" in request:
-        request["tools"] = chat_tools(request["tools"], f"{path}.tools", full=target.schema.full_tools)
+        request["tools"] = chat_tools(
+            request["tools"], f"{path}.tools", full=target.schema.full_tools
+        )
     if "tool_choice" in request:
         request["tool_choice"] = chat_tool_choice(request["tool_choice"])
     if "response_format" in request:
@@ -108,7 +123,9 @@ def _chat_options(request: Request, origins: Origins, target: Target, path: str)
 _TOOL_CONFIG = {"tools": "tools", "toolChoice": "tool_choice"}
 
 
-def _completions(request: Request, origins: Origins, endpoint: Endpoint, target: Target, path: str) -> None:
+def _completions(
+    request: Request, origins: Origins, endpoint: Endpoint, target: Target, path: str
+) -> None:
     _require_task(endpoint, Task.GENERATION, target, path)
     if "text" in request and "prompt" not in request:
         request["prompt"] = request.pop("text")  # Bedrock's `inputText`
@@ -116,7 +133,10 @@ def _completions(request: Request, origins: Origins, endpoint: Endpoint, target:
     if begins(prompt, b"["):
         prompts = elements_of(prompt) or []
         if len(prompts) != 1 or not begins(prompts[0], b'"'):
-            raise BadRecordError(f"{path}.prompt", "It must be one string, not tokens. Write a record for each prompt.")
+            raise BadRecordError(
+                f"{path}.prompt",
+                "It must be one string, not tokens. Write a record for each prompt.",
+            )
         prompt = prompts[0]
     if not begins(prompt, b'"'):
         raise BadRecordError(f"{path}.prompt", "It must be a string.")
@@ -125,13 +145,17 @@ def _completions(request: Request, origins: Origins, endpoint: Endpoint, target:
     _chat_options(request, origins, target, path)
 
 
-def _embeddings(request: Request, _: Origins, endpoint: Endpoint, target: Target, path: str) -> None:
+def _embeddings(
+    request: Request, _: Origins, endpoint: Endpoint, target: Target, path: str
+) -> None:
     _require_task(endpoint, Task.EMBEDDINGS, target, path)
     name = "text" if "text" in request else "input"
     texts = request.pop(name, b"null")
     if begins(texts, b"["):
         if any(not begins(text, b'"') for text in elements_of(texts) or []):
-            raise BadRecordError(f"{path}.{name}", "Workers AI takes strings, not tokens or other values.")
+            raise BadRecordError(
+                f"{path}.{name}", "Workers AI takes strings, not tokens or other values."
+            )
     elif not begins(texts, b'"'):
         raise BadRecordError(f"{path}.{name}", "It must be a string or an array of strings.")
     request["text"] = texts
@@ -141,13 +165,17 @@ def _embeddings(request: Request, _: Origins, endpoint: Endpoint, target: Target
             request["truncate_inputs"] = b"true"
 
 
-def _responses(request: Request, origins: Origins, endpoint: Endpoint, target: Target, path: str) -> None:
+def _responses(
+    request: Request, origins: Origins, endpoint: Endpoint, target: Target, path: str
+) -> None:
     _require_task(endpoint, Task.GENERATION, target, path)
     if "input" not in request:
         raise BadRecordError(f"{path}.input", "It is missing.")
     reasoning = members_of(request.get("reasoning", b"null"))
     if reasoning and b"null" in map(bytes, reasoning.values()):
-        request["reasoning"] = splice((name, value) for name, value in reasoning.items() if bytes(value) != b"null")
+        request["reasoning"] = splice(
+            (name, value) for name, value in reasoning.items() if bytes(value) != b"null"
+        )
     if target.shape not in {Shape.INPUT, Shape.UNKNOWN}:
         places = to_chat(request, origins, target, path)
         _chat(request, origins, endpoint, target, path, places)
@@ -160,7 +188,9 @@ def convert_defaults(target: Target) -> Request:
         UploadRefused: `bad_options`: one is not for defaults, or the model does not take its value.
     """
     for name in sorted(_INPUTS & target.defaults.keys()):
-        raise UploadRefused("bad_options", f"defaults.{name}: Each record has its own input. Leave it out.")
+        raise UploadRefused(
+            "bad_options", f"defaults.{name}: Each record has its own input. Leave it out."
+        )
     try:
         request, origins = renamed(target.defaults, target, "defaults")
         if target.task in {Task.GENERATION, Task.UNKNOWN}:
@@ -174,7 +204,9 @@ def convert_defaults(target: Target) -> Request:
 _INPUTS = frozenset({"messages", "system", "prompt", "input"})
 
 
-def _as_written(request: Request, _: Origins, endpoint: Endpoint, target: Target, path: str) -> None:
+def _as_written(
+    request: Request, _: Origins, endpoint: Endpoint, target: Target, path: str
+) -> None:
     pass
 
 
@@ -188,12 +220,15 @@ _CONVERTERS: dict[Endpoint, Callable[[Request, Origins, Endpoint, Target, str], 
 
 
 def _require_task(endpoint: Endpoint, task: Task, target: Target, path: str) -> None:
-    is_chat = task is Task.GENERATION and target.shape is Shape.MESSAGES  # Also for models that judge messages.
+    # Also for models that judge messages.
+    is_chat = task is Task.GENERATION and target.shape is Shape.MESSAGES
     if target.task not in {task, Task.UNKNOWN} and not is_chat:
-        raise BadRecordError(path, f"It is written for {endpoint}, but {target.model} is a model for {target.task}.")
+        raise BadRecordError(
+            path, f"It is written for {endpoint}, but {target.model} is a model for {target.task}."
+        )
 
 
-# ── shapes of a model's input ────────────────────────────────────────────────────────────────────────────────────────
+# ── shapes of a model's input ─────────────────────────────────────────────────────────────────────
 
 _USER = b'[{"role":"user","content":%b}]'
 
@@ -204,7 +239,9 @@ def text_input(text: Json, target: Target) -> Request:
         return {"instructions": encode(target.system), "input": text}
     if target.system:
         system = splice([("role", b'"system"'), ("content", encode(target.system))])
-        return {"messages": splice_array([system, splice([("role", b'"user"'), ("content", text)])])}
+        return {
+            "messages": splice_array([system, splice([("role", b'"user"'), ("content", text)])])
+        }
     if target.shape is Shape.MESSAGES:
         return {"messages": _USER % bytes(text)}
     return {INPUT_MEMBERS[target.shape]: text}

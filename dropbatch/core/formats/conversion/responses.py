@@ -27,11 +27,14 @@ if TYPE_CHECKING:
     Request = dict[str, Json]
 
 
-# ── from chat ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── from chat ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def to_responses(request: Request, origins: dict[str, str]) -> None:
-    """Turn a chat request into one for the Responses API; `origins` learns the names that the record has."""
+    """Turn a chat request into one for the Responses API.
+
+    `origins` learns the names that the record has.
+    """
     if "messages" in request:
         request["input"] = _items(request.pop("messages"))
     for old, new in RESPONSES_NAMES.items():
@@ -43,7 +46,9 @@ def to_responses(request: Request, origins: dict[str, str]) -> None:
             request["reasoning"] = splice([("effort", effort)])
             origins["reasoning.effort"] = origins.get("reasoning_effort", "reasoning_effort")
     if "response_format" in request:
-        request.setdefault("text", splice([("format", _flat_format(request.pop("response_format")))]))
+        request.setdefault(
+            "text", splice([("format", _flat_format(request.pop("response_format")))])
+        )
     if "tools" in request:
         request["tools"] = flat_tools(request["tools"])
     if "tool_choice" in request:
@@ -61,12 +66,18 @@ def _items(messages: Json) -> Json:
         if word_of(message.get("role", NULL)) == "tool":
             call_id = message.get("tool_call_id") or b'""'
             output = text_of_result(message.get("content", NULL), f"messages[{index}].content")
-            items.append(splice([("type", b'"function_call_output"'), ("call_id", call_id), ("output", output)]))
+            items.append(
+                splice(
+                    [("type", b'"function_call_output"'), ("call_id", call_id), ("output", output)]
+                )
+            )
         elif calls is None:
             items.append(raw)
         else:
             if word_of(message.get("content", NULL)):
-                items.append(splice((name, value) for name, value in message.items() if name != "tool_calls"))
+                items.append(
+                    splice((name, value) for name, value in message.items() if name != "tool_calls")
+                )
             items += map(_call_item, calls)
     return splice_array(items)
 
@@ -75,24 +86,38 @@ def _call_item(raw: Json) -> bytes:
     call = members_of(raw) or {}
     function = members_of(call.get("function", NULL)) or {}
     arguments = function.get("arguments") or b'"{}"'
-    named = [("call_id", call.get("id") or b'""'), ("name", function.get("name") or b'""'), ("arguments", arguments)]
+    named = [
+        ("call_id", call.get("id") or b'""'),
+        ("name", function.get("name") or b'""'),
+        ("arguments", arguments),
+    ]
     return splice([("type", b'"function_call"'), *named])
 
 
 def _flat_format(response_format: Json) -> Json:
-    """OpenAI's `response_format` as the Responses API writes it: with the schema next to its name."""
+    """OpenAI's `response_format` as the Responses API writes it.
+
+    With the schema next to its name.
+    """
     members = members_of(response_format) or {}
     inner = members_of(members.get("json_schema", NULL))
     if inner is None:
         return response_format
-    return splice([("type", b'"json_schema"'), *((name, raw) for name, raw in inner.items() if name != "type")])
+    return splice(
+        [
+            ("type", b'"json_schema"'),
+            *((name, raw) for name, raw in inner.items() if name != "type"),
+        ]
+    )
 
 
-# ── to chat ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── to chat ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def to_chat(request: Request, origins: dict[str, str], target: Target, path: str) -> list[int]:
-    """Turn a request of the Responses API into a chat request; `origins` learns the names that the record has.
+    """Turn a request of the Responses API into a chat request.
+
+    `origins` learns the names that the record has.
 
     Returns:
         for each message, the index of the item that it is made of.
@@ -110,14 +135,20 @@ def to_chat(request: Request, origins: dict[str, str], target: Target, path: str
     if "format" in text:
         request.setdefault("response_format", _wrapped_format(text["format"]))
     effort = (members_of(request.pop("reasoning", NULL)) or {}).get("effort", NULL)
-    if bytes(effort) != b"null" and "reasoning_effort" in target.schema.members and "reasoning_effort" not in request:
+    if (
+        bytes(effort) != b"null"
+        and "reasoning_effort" in target.schema.members
+        and "reasoning_effort" not in request
+    ):
         request["reasoning_effort"], origins["reasoning_effort"] = (
             effort,
             f"{origins.get('reasoning', 'reasoning')}.effort",
         )
     for index, raw in enumerate(elements_of(request.get("tools", b"[]")) or []):
         if word_of((members_of(raw) or {}).get("type", NULL)) != "function":
-            raise BadRecordError(f"{path}.tools[{index}]", "The models of Workers AI call functions, no other tools.")
+            raise BadRecordError(
+                f"{path}.tools[{index}]", "The models of Workers AI call functions, no other tools."
+            )
     return places
 
 
@@ -143,12 +174,19 @@ def _messages(given: Json, path: str) -> tuple[Json, list[int]]:
             calls = []
         if kind == "function_call_output":
             output = text_of_result(item.get("output", NULL), f"{path}.input[{index}].output")
-            known: list[tuple[str, Json]] = [("tool_call_id", item.get("call_id") or b'""'), ("content", output)]
+            known: list[tuple[str, Json]] = [
+                ("tool_call_id", item.get("call_id") or b'""'),
+                ("content", output),
+            ]
             messages.append(splice([("role", b'"tool"'), *known]))
         elif "role" in item:
-            messages.append(splice((name, item[name]) for name in ("role", "content") if name in item))
+            messages.append(
+                splice((name, item[name]) for name in ("role", "content") if name in item)
+            )
         elif kind != "reasoning":
-            raise BadRecordError(f"{path}.input[{index}]", "It must be a message, or a function's call or output.")
+            raise BadRecordError(
+                f"{path}.input[{index}]", "It must be a message, or a function's call or output."
+            )
         places += [index] * (len(messages) - len(places))
     if calls:
         messages.append(_calling(calls))
@@ -157,7 +195,9 @@ def _messages(given: Json, path: str) -> tuple[Json, list[int]]:
 
 
 def _calling(calls: list[bytes]) -> bytes:
-    return splice([("role", b'"assistant"'), ("content", b'""'), ("tool_calls", splice_array(calls))])
+    return splice(
+        [("role", b'"assistant"'), ("content", b'""'), ("tool_calls", splice_array(calls))]
+    )
 
 
 def _wrapped_format(format_: Json) -> Json:
@@ -169,7 +209,7 @@ def _wrapped_format(format_: Json) -> Json:
     return splice([("type", b'"json_schema"'), ("json_schema", inner)])
 
 
-# ── what a chat model is to answer with ──────────────────────────────────────────────────────────────────────────────
+# ── what a chat model is to answer with ───────────────────────────────────────────────────────────
 
 
 def response_format(written: Json, target: Target) -> Json | None:
@@ -192,11 +232,16 @@ def response_format(written: Json, target: Target) -> Json | None:
         return written
     is_wrapped = begins(inner.get("schema", NULL), b"{") and inner.keys() <= _WRAPPER
     if target.plain_schema and is_wrapped:
-        return splice((name, inner["schema"] if name == "json_schema" else raw) for name, raw in members.items())
+        return splice(
+            (name, inner["schema"] if name == "json_schema" else raw)
+            for name, raw in members.items()
+        )
     if target.schema.named_schema and "name" not in inner:
         schema = [*inner.items()] if is_wrapped else [("schema", members["json_schema"])]
         named = splice([("name", b'"answer"'), *schema])
-        return splice((name, named if name == "json_schema" else raw) for name, raw in members.items())
+        return splice(
+            (name, named if name == "json_schema" else raw) for name, raw in members.items()
+        )
     return written
 
 

@@ -49,7 +49,9 @@ def chat_tools(tools: Json, path: str, *, full: bool) -> Json:
         if "cachePoint" in members:
             continue
         if not _is_function(members):
-            raise BadRecordError(f"{path}[{index}]", "The models of Workers AI call functions, no other tools.")
+            raise BadRecordError(
+                f"{path}[{index}]", "The models of Workers AI call functions, no other tools."
+            )
         changed.append(_openai_tool(raw, full=full))
     return tools if changed == raws else splice_array(changed)
 
@@ -63,9 +65,13 @@ def _openai_tool(raw: Json, *, full: bool) -> Json:
     members = members_of(raw) or {}
     function = members_of(members.get("function", b"null"))
     spec = function or members_of(members.get("toolSpec", b"null")) or members
-    schema = (members_of(spec.get("inputSchema", b"null")) or {}).get("json") or spec.get("input_schema")
+    schema = (members_of(spec.get("inputSchema", b"null")) or {}).get("json") or spec.get(
+        "input_schema"
+    )
     is_flat = function is None and word_of(members.get("type", b"null")) == "function"
-    known: dict[str, Json] = {name: spec[name] for name in _ORDER if bytes(spec.get(name, b"null")) != b"null"}
+    known: dict[str, Json] = {
+        name: spec[name] for name in _ORDER if bytes(spec.get(name, b"null")) != b"null"
+    }
     if schema is not None:
         known["parameters"] = schema
     filled = _filled(known) if full else known
@@ -73,7 +79,10 @@ def _openai_tool(raw: Json, *, full: bool) -> Json:
     if schema is None and not is_flat and is_complete:
         return raw
     return splice(
-        [("type", b'"function"'), ("function", splice((name, filled[name]) for name in _ORDER if name in filled))]
+        [
+            ("type", b'"function"'),
+            ("function", splice((name, filled[name]) for name in _ORDER if name in filled)),
+        ]
     )
 
 
@@ -87,7 +96,10 @@ def _filled(function: Mapping[str, Json]) -> dict[str, Json]:
 
 
 _REQUIRED_PARAMETERS: dict[str, Json] = {"type": b'"object"', "properties": b"{}"}
-_REQUIRED: dict[str, Json] = {"description": b'""', "parameters": splice(_REQUIRED_PARAMETERS.items())}
+_REQUIRED: dict[str, Json] = {
+    "description": b'""',
+    "parameters": splice(_REQUIRED_PARAMETERS.items()),
+}
 _ORDER = ("name", "description", "parameters", "strict")
 
 
@@ -99,7 +111,10 @@ def flat_choice(choice: Json) -> Json:
 
 
 def flat_tools(tools: Json) -> Json:
-    """OpenAI's functions as the Responses API writes them: without the object around name and parameters."""
+    """OpenAI's functions as the Responses API writes them.
+
+    Without the object around name and parameters.
+    """
     raws = elements_of(tools)
     return tools if raws is None else splice_array(map(_flat_tool, raws))
 
@@ -130,7 +145,10 @@ _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
 def function_call(members: dict[str, msgspec.Raw]) -> bytes:
-    """A call in a conversation, as Anthropic, Converse or the Responses API write it, in OpenAI's form."""
+    """A call in a conversation, as Anthropic, Converse or the Responses API write it.
+
+    In OpenAI's form.
+    """
     id_ = members.get("id") or members.get("toolUseId") or b'""'
     arguments = members.get("input") or members.get("arguments") or msgspec.Raw(b"{}")
     text = arguments if begins(arguments, b'"') else json_text(arguments)
@@ -143,7 +161,9 @@ def _call(id_: Json, name: Json, arguments: Json) -> bytes:
 
 
 class ToolCall(NamedTuple):
-    """A call that a model requests: its id, empty if it has none, the function's name, and its arguments.
+    """A call that a model requests.
+
+    Its id, empty if it has none, the function's name, and its arguments.
 
     These are JSON if the model wrote them so, which nobody checks, and they may have line feeds.
     """
@@ -161,7 +181,10 @@ def arguments_object(call: ToolCall) -> msgspec.Raw | dict[str, str]:
 
 
 def tool_calls_of(raw: Json) -> list[ToolCall]:
-    """The calls in an answer, in OpenAI's or Workers AI's own shape; a call that names no function is left out."""
+    """The calls in an answer, in OpenAI's or Workers AI's own shape.
+
+    A call that names no function is left out.
+    """
     calls = value_of(raw)
     found = [_tool_call(call) for call in calls] if isinstance(calls, list) else []
     return [call for call in found if call]
@@ -175,6 +198,11 @@ def _tool_call(call: Any) -> ToolCall | None:  # noqa: ANN401  # whatever the AP
     name, arguments = function.get("name"), function.get("arguments")
     if not isinstance(name, str) or not name:
         return None
-    as_json = arguments.encode(errors="replace") if isinstance(arguments, str) else encode(arguments or {})
-    ids = (call.get("call_id"), call.get("id"))  # an item of the Responses API is answered by its `call_id`
+    as_json = (
+        arguments.encode(errors="replace")
+        if isinstance(arguments, str)
+        else encode(arguments or {})
+    )
+    # an item of the Responses API is answered by its `call_id`
+    ids = (call.get("call_id"), call.get("id"))
     return ToolCall(next((one for one in ids if isinstance(one, str)), ""), name, as_json)

@@ -1,4 +1,7 @@
-"""Anthropic's message batches: `{"custom_id", "params"}` per line, and their results in Anthropic's form."""
+"""Anthropic's message batches.
+
+`{"custom_id", "params"}` per line, and their results in Anthropic's form.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +60,9 @@ class AnthropicReader(LineReader):
             params = {name: raw for name, raw in params.items() if name not in _LEFT_OUT}
             request = convert_body(params, Endpoint.CHAT, self._target, "params")
         except BadRecordError as error:
-            return RecordFault(error.code, error.message, line.custom_id if begins(line.custom_id, b'"') else NULL)
+            return RecordFault(
+                error.code, error.message, line.custom_id if begins(line.custom_id, b'"') else NULL
+            )
         return Converted(with_defaults(request, self._target, line.custom_id), line.custom_id)
 
 
@@ -77,10 +82,15 @@ def _result(facts: BatchFacts, outcome: Outcome) -> dict[str, object]:
         answer = read_answer(outcome.result)
         made = message_object({}, facts, outcome.id, answer)
         if made is None:
-            made = message_object({}, facts, outcome.id, answer._replace(text=text_value(outcome.result)))
+            made = message_object(
+                {}, facts, outcome.id, answer._replace(text=text_value(outcome.result))
+            )
         return {"type": "succeeded", "message": made}
     if outcome.code in OTHER_RESULTS:
         return {"type": OTHER_RESULTS[outcome.code]}
     kind = "invalid_request_error" if outcome.code in REFUSED_CODES else "api_error"
     error = {"type": kind, "message": outcome.message}
-    return {"type": "errored", "error": {"type": "error", "error": error, "request_id": facts.request_id or None}}
+    return {
+        "type": "errored",
+        "error": {"type": "error", "error": error, "request_id": facts.request_id or None},
+    }

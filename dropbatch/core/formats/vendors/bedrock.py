@@ -1,4 +1,7 @@
-"""Bedrock's batch files: `{"recordId"?, "modelInput"}` per line, and their answers in the shape of the input."""
+"""Bedrock's batch files.
+
+`{"recordId"?, "modelInput"}` per line, and their answers in the shape of the input.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +70,9 @@ class BedrockReader(LineReader):
     def _request(self, model_input: dict[str, msgspec.Raw] | None) -> dict[str, Json]:
         if model_input is None:
             raise BadRecordError("modelInput", "It must be an object: the request.")
-        return convert_body(model_input, endpoint_of(model_input, self._target), self._target, "modelInput")
+        return convert_body(
+            model_input, endpoint_of(model_input, self._target), self._target, "modelInput"
+        )
 
 
 def endpoint_of(model_input: dict[str, msgspec.Raw], target: Target) -> Endpoint:
@@ -78,7 +83,9 @@ def endpoint_of(model_input: dict[str, msgspec.Raw], target: Target) -> Endpoint
         return Endpoint.EMBEDDINGS
     if "inputText" in model_input:
         is_text = target.task is Task.GENERATION or "textGenerationConfig" in model_input
-        if is_text or (target.task is not Task.EMBEDDINGS and not _TITAN_EMBEDDINGS & model_input.keys()):
+        if is_text or (
+            target.task is not Task.EMBEDDINGS and not _TITAN_EMBEDDINGS & model_input.keys()
+        ):
             return Endpoint.COMPLETIONS if is_text else Endpoint.OTHER
         return Endpoint.EMBEDDINGS
     if "input" in model_input:
@@ -96,12 +103,18 @@ class BedrockWriter:
         line = _decode_line(outcome.record) if is_object(outcome.record) else _Line()
         model_input = msgspec.Raw(one_line(line.model_input))
         if outcome.result is not None:
-            output = model_output(members_of(line.model_input) or {}, facts, outcome.id, outcome.result)
+            output = model_output(
+                members_of(line.model_input) or {}, facts, outcome.id, outcome.result
+            )
             last = {"modelOutput": output}
         else:
-            last = {"error": {"errorCode": error_code(outcome.code), "errorMessage": outcome.message}}
+            last = {
+                "error": {"errorCode": error_code(outcome.code), "errorMessage": outcome.message}
+            }
         known = begins(line.record_id, b'"')
-        record_id = msgspec.Raw(one_line(line.record_id)) if known else made_up_id(facts, outcome.id)
+        record_id = (
+            msgspec.Raw(one_line(line.record_id)) if known else made_up_id(facts, outcome.id)
+        )
         return json_line({"modelInput": model_input, **last, "recordId": record_id})
 
 
@@ -130,10 +143,16 @@ def output_name(upload_key: str) -> str:
             name = name[: -len(ending)]
             break
     name = f"{name}.out"
-    return "output.jsonl.out" if len(name.encode()) > MAX_OUTPUT_NAME_BYTES or name in TAKEN_NAMES else name
+    return (
+        "output.jsonl.out"
+        if len(name.encode()) > MAX_OUTPUT_NAME_BYTES or name in TAKEN_NAMES
+        else name
+    )
 
 
-def manifest_out(total: int, succeeded: int, failed: int, input_tokens: int | None, output_tokens: int | None) -> bytes:
+def manifest_out(
+    total: int, succeeded: int, failed: int, input_tokens: int | None, output_tokens: int | None
+) -> bytes:
     """`manifest.json.out`: Bedrock's counts of a job; tokens that were not reported are 0."""
     return encode(
         {

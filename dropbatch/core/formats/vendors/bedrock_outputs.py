@@ -1,4 +1,7 @@
-"""Bedrock's `modelOutput`, in the shape that matches the `modelInput`: Titan, Cohere, Messages, Converse, Llama."""
+"""Bedrock's `modelOutput`, in the shape that matches the `modelInput`.
+
+Titan, Cohere, Messages, Converse, Llama.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +25,20 @@ if TYPE_CHECKING:
 
 
 def model_output(model_input: Input, facts: BatchFacts, id_: int, result: Json) -> object:
-    """The answer in the shape of the input; the API's own if that has no known shape, or the answer does not fit it."""
-    if "messages" in model_input and "anthropic_version" not in model_input and not _is_converse(model_input):
+    """The answer in the shape of the input.
+
+    The API's own if that has no known shape, or the answer does not fit it.
+    """
+    if (
+        "messages" in model_input
+        and "anthropic_version" not in model_input
+        and not _is_converse(model_input)
+    ):
         return chat_completion(facts, id_, result)
     answer = read_answer(result)
-    made = next((make(model_input, facts, id_, answer) for fits, make in SHAPES if fits(model_input)), None)
+    made = next(
+        (make(model_input, facts, id_, answer) for fits, make in SHAPES if fits(model_input)), None
+    )
     return made or msgspec.Raw(bytes(result))
 
 
@@ -36,7 +48,11 @@ _TITAN_REASONS = {"length": "LENGTH", "content_filter": "CONTENT_FILTERED"}
 def _titan(_: Input, __: BatchFacts, ___: int, answer: Answer) -> Output:
     read, written, _total = answer.tokens
     if vectors := vectors_of(answer.members):
-        return {"embedding": vectors[0], "embeddingsByType": {"float": vectors[0]}, "inputTextTokenCount": read}
+        return {
+            "embedding": vectors[0],
+            "embeddingsByType": {"float": vectors[0]},
+            "inputTextTokenCount": read,
+        }
     if answer.text is None:
         return None
     reason = _TITAN_REASONS.get(answer.finish, "FINISH")
@@ -58,7 +74,11 @@ def _cohere(model_input: Input, facts: BatchFacts, id_: int, answer: Answer) -> 
 
 
 _STOP_REASONS = {"length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
-_CONVERSE_REASONS = {"length": "max_tokens", "tool_calls": "tool_use", "content_filter": "content_filtered"}
+_CONVERSE_REASONS = {
+    "length": "max_tokens",
+    "tool_calls": "tool_use",
+    "content_filter": "content_filtered",
+}
 
 
 def _reason(answer: Answer, reasons: dict[str, str]) -> str:
@@ -100,7 +120,9 @@ def _converse(_: Input, facts: BatchFacts, id_: int, answer: Answer) -> Output:
         blocks.append({"text": answer.text})
     for index, call in enumerate(answer.calls):
         call_id = call.id or f"tooluse_{facts.job_id}-{id_}-{index}"
-        blocks.append({"toolUse": {"toolUseId": call_id, "name": call.name, "input": arguments_object(call)}})
+        blocks.append(
+            {"toolUse": {"toolUseId": call_id, "name": call.name, "input": arguments_object(call)}}
+        )
     read, written, total = answer.tokens
     return {
         "output": {"message": {"role": "assistant", "content": blocks}},
@@ -144,7 +166,9 @@ def _is_converse(model_input: Input) -> bool:
     return False
 
 
-SHAPES: tuple[tuple[Callable[[Input], bool], Callable[[Input, BatchFacts, int, Answer], Output]], ...] = (
+SHAPES: tuple[
+    tuple[Callable[[Input], bool], Callable[[Input, BatchFacts, int, Answer], Output]], ...
+] = (
     (lambda model_input: "inputText" in model_input, _titan),
     (lambda model_input: "texts" in model_input, _cohere),
     (lambda model_input: "anthropic_version" in model_input, message_object),

@@ -1,4 +1,6 @@
-"""Gemini's batch files, of Vertex AI and of the Gemini API: `{"key"?, "request"}` per line, and their results.
+"""Gemini's batch files, of Vertex AI and of the Gemini API.
+
+`{"key"?, "request"}` per line, and their results.
 
 With a `key`, a result is the Gemini API's; without, it is Vertex AI's, which repeats the record.
 """
@@ -71,14 +73,20 @@ class GeminiWriter:
         error: dict[str, object] | None = None
         if outcome.result is not None:
             request = members_of(record.get("request", NULL)) or {}
-            response = response_object(facts, outcome.id, outcome.result, is_list="contents" in request)
+            response = response_object(
+                facts, outcome.id, outcome.result, is_list="contents" in request
+            )
         else:
             code, status = _ERRORS.get(outcome.code, _INTERNAL)
             error = {"code": code, "message": outcome.message, "status": status}
         if "key" in record:
             last = {"response": response} if error is None else {"error": error}
             return json_line({"key": msgspec.Raw(one_line(record["key"])), **last})
-        own = {name: msgspec.Raw(one_line(raw)) for name, raw in record.items() if name not in _RESULT_MEMBERS}
+        own = {
+            name: msgspec.Raw(one_line(raw))
+            for name, raw in record.items()
+            if name not in _RESULT_MEMBERS
+        }
         moment = datetime.fromtimestamp(facts.accepted_at, UTC).isoformat(timespec="milliseconds")
         return json_line(
             {

@@ -15,11 +15,18 @@ _REASONS = {"length": "MAX_TOKENS", "content_filter": "SAFETY"}
 
 
 def response_object(facts: BatchFacts, id_: int, result: Json, *, is_list: bool) -> dict[str, Any]:
-    """A `GenerateContentResponse`, or an embedding: several, if `is_list` says that these were asked for."""
+    """A `GenerateContentResponse`, or an embedding.
+
+    Several, if `is_list` says that these were asked for.
+    """
     answer = read_answer(result)
     if vectors := vectors_of(answer.members):
         made = [{"values": vector} for vector in vectors]
-        return {"embeddings": made} if is_list else {"embedding": made[0], "tokenCount": answer.tokens.input}
+        return (
+            {"embeddings": made}
+            if is_list
+            else {"embedding": made[0], "tokenCount": answer.tokens.input}
+        )
     choices = elements_of(answer.members.get("choices", NULL)) or []
     answers = [read_answer(encode({"choices": [one]})) for one in choices] or [answer]
     return {
@@ -46,7 +53,13 @@ def _candidate(index: int, answer: Answer, result: Json) -> dict[str, Any]:
 def _usage(answer: Answer) -> dict[str, int]:
     taken, given, total = answer.tokens
     usage = members_of(answer.members.get("usage", NULL)) or {}
-    details = numbers_of(usage.get("completion_tokens_details") or usage.get("output_tokens_details") or NULL)
+    details = numbers_of(
+        usage.get("completion_tokens_details") or usage.get("output_tokens_details") or NULL
+    )
     thoughts = min(max(details.get("reasoning_tokens", 0), 0), given)
-    counts = {"promptTokenCount": taken, "candidatesTokenCount": given - thoughts, "totalTokenCount": total}
+    counts = {
+        "promptTokenCount": taken,
+        "candidatesTokenCount": given - thoughts,
+        "totalTokenCount": total,
+    }
     return counts | ({"thoughtsTokenCount": thoughts} if thoughts else {})

@@ -1,4 +1,7 @@
-"""Converts Gemini's requests to Workers AI's: first to a chat request as other vendors write it, then by the table."""
+"""Converts Gemini's requests to Workers AI's.
+
+First to a chat request as other vendors write it, then by the table.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +19,20 @@ if TYPE_CHECKING:
 
 _SCHEMAS = ("responseSchema", "responseJsonSchema", "_responseJsonSchema")
 _CONFIG_LEFT_OUT = frozenset(
-    {*_SCHEMAS, "mediaResolution", "thinkingConfig", "responseMimeType", "responseModalities", "audioTimestamp"}
+    {
+        *_SCHEMAS,
+        "mediaResolution",
+        "thinkingConfig",
+        "responseMimeType",
+        "responseModalities",
+        "audioTimestamp",
+    }
 )
 """Members of `generationConfig` that have no name of their own in a chat request."""
 _MODES = {"AUTO": "auto", "ANY": "required", "NONE": "none", "VALIDATED": "auto"}
-_REFUSED_PARTS = frozenset({"inlineData", "fileData", "executableCode", "codeExecutionResult", "videoMetadata"})
+_REFUSED_PARTS = frozenset(
+    {"inlineData", "fileData", "executableCode", "codeExecutionResult", "videoMetadata"}
+)
 _SNAKE = re.compile(r"(?<=[a-z0-9])_([a-z])")
 
 
@@ -36,10 +48,18 @@ def convert_request(request: dict[str, msgspec.Raw], target: Target) -> dict[str
     body: dict[str, Any] = {"messages": _messages(members.get("contents"))}
     system = members.get("systemInstruction")
     if system:
-        texts = [{"type": "text", "text": system}] if isinstance(system, str) else _blocks(system, "systemInstruction")
+        texts = (
+            [{"type": "text", "text": system}]
+            if isinstance(system, str)
+            else _blocks(system, "systemInstruction")
+        )
         body["system"] = texts
     body |= _config(members.get("generationConfig"))
-    tools = [function for index, tool in enumerate(_list(members.get("tools"))) for function in _tools(tool, index)]
+    tools = [
+        function
+        for index, tool in enumerate(_list(members.get("tools")))
+        for function in _tools(tool, index)
+    ]
     if tools:
         body["tools"] = tools
     calling = _member(_member(members.get("toolConfig"), "functionCallingConfig"), "mode")
@@ -53,7 +73,9 @@ def _embeddings(members: dict[str, Any], target: Target) -> dict[str, Json]:
     """A request for embeddings: of one `content`, or of several `contents`."""
     is_one = "content" in members
     texts = []
-    for index, content in enumerate(_list(members["content"] if is_one else members.get("contents"))):
+    for index, content in enumerate(
+        _list(members["content"] if is_one else members.get("contents"))
+    ):
         path = "request.content" if is_one else f"request.contents[{index}]"
         if isinstance(content, str):
             texts.append(content)
@@ -62,7 +84,9 @@ def _embeddings(members: dict[str, Any], target: Target) -> dict[str, Json]:
     if not texts:
         raise BadRecordError("request.contents", "It must have a text.")
     body: dict[str, Any] = {"input": texts[0] if is_one else texts}
-    length = members.get("outputDimensionality") or _member(members.get("embedContentConfig"), "outputDimensionality")
+    length = members.get("outputDimensionality") or _member(
+        members.get("embedContentConfig"), "outputDimensionality"
+    )
     if length is not None:
         body["outputDimensionality"] = length
     raws = {name: msgspec.Raw(encode(value)) for name, value in body.items()}
@@ -101,14 +125,23 @@ def _blocks(content: object, path: str) -> list[dict[str, Any]]:
     blocks: list[dict[str, Any]] = []
     for index, part in enumerate(_list(parts)):
         where = f"{path}.parts[{index}]"
-        known = {_camel(name): value for name, value in part.items()} if isinstance(part, dict) else {}
+        known = (
+            {_camel(name): value for name, value in part.items()} if isinstance(part, dict) else {}
+        )
         if known.get("thought") is True:
             continue
         if isinstance(known.get("text"), str):
             blocks.append({"type": "text", "text": known["text"]})
         elif isinstance(call := known.get("functionCall"), dict):
             id_ = call.get("id") or f"call_{call.get('name')}"
-            blocks.append({"type": "tool_use", "id": id_, "name": call.get("name"), "input": call.get("args") or {}})
+            blocks.append(
+                {
+                    "type": "tool_use",
+                    "id": id_,
+                    "name": call.get("name"),
+                    "input": call.get("args") or {},
+                }
+            )
         elif isinstance(answer := known.get("functionResponse"), dict):
             id_ = answer.get("id") or f"call_{answer.get('name')}"
             text = encode(answer.get("response")).decode()
@@ -122,7 +155,9 @@ def _blocks(content: object, path: str) -> list[dict[str, Any]]:
 
 def _config(config: object) -> dict[str, Any]:
     """`generationConfig` as members of a chat request."""
-    known = {_camel(name): value for name, value in config.items()} if isinstance(config, dict) else {}
+    known = (
+        {_camel(name): value for name, value in config.items()} if isinstance(config, dict) else {}
+    )
     own = {name: value for name, value in known.items() if name not in _CONFIG_LEFT_OUT}
     body: dict[str, Any] = {"generationConfig": own}
     schema = next((known[name] for name in _SCHEMAS if known.get(name) is not None), None)
@@ -132,7 +167,9 @@ def _config(config: object) -> dict[str, Any]:
         body["response_format"] = {"type": "json_object"}
     modalities = known.get("responseModalities")
     if modalities and modalities != ["TEXT"]:
-        raise BadRecordError("request.generationConfig.responseModalities", "Workers AI answers with text here.")
+        raise BadRecordError(
+            "request.generationConfig.responseModalities", "Workers AI answers with text here."
+        )
     if _member(known.get("thinkingConfig"), "thinkingBudget") == 0:
         body["thinking"] = {"type": "disabled"}
     return body
@@ -141,8 +178,8 @@ def _config(config: object) -> dict[str, Any]:
 def json_schema(schema: Any) -> Any:  # noqa: ANN401 # Whatever the user wrote.
     """A schema as Gemini writes it, as JSON Schema.
 
-    Gemini's has types in capitals, `nullable`, whole numbers as strings, names in either case, and an underscore after
-    those that Python has too (`type_`).
+    Gemini's has types in capitals, `nullable`, whole numbers as strings, names in either case, and
+    an underscore after those that Python has too (`type_`).
     """
     if isinstance(schema, list):
         return [json_schema(one) for one in schema]
@@ -168,7 +205,9 @@ def json_schema(schema: Any) -> Any:  # noqa: ANN401 # Whatever the user wrote.
 
 _NAMED_SCHEMAS = frozenset({"properties", "patternProperties", "$defs", "definitions"})
 """Keywords of schemas by names that users choose."""
-_COUNTS = frozenset({"minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties"})
+_COUNTS = frozenset(
+    {"minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties"}
+)
 _VALUES = frozenset({"enum", "const", "default", "example", "examples", "required"})
 """Keywords with values in which no keyword is."""
 _SCHEMA_LEFT_OUT = frozenset({"propertyOrdering", "nullable"})
@@ -203,7 +242,9 @@ def _with_null(schema: dict[str, Any]) -> dict[str, Any]:
 def _tools(tool: object, index: int) -> list[dict[str, Any]]:
     declared = _member(tool, "functionDeclarations")
     if not isinstance(declared, list):
-        raise BadRecordError(f"request.tools[{index}]", "The models of Workers AI call functions, no other tools.")
+        raise BadRecordError(
+            f"request.tools[{index}]", "The models of Workers AI call functions, no other tools."
+        )
     tools = []
     for function in declared:
         known = {name: _member(function, name) for name in ("name", "description")}

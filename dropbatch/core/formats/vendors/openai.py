@@ -1,4 +1,7 @@
-"""OpenAI's batch files: `{"custom_id", "method"?, "url"?, "body"}` per line, and their answers in OpenAI's form."""
+"""OpenAI's batch files.
+
+`{"custom_id", "method"?, "url"?, "body"}` per line, and their answers in OpenAI's form.
+"""
 
 from __future__ import annotations
 
@@ -35,13 +38,19 @@ STATUS_CODES: dict[str, int] = {
     **dict.fromkeys(("bad_record", "mismatched_model", "too_large", "rejected"), 400),
     "inference_failed": 500,
 }
-"""Codes of failed records that OpenAI would answer with a response; with any other, the line has an error instead."""
+"""Codes of failed records that OpenAI would answer with a response.
+
+With any other, the line has an error instead.
+"""
 
 ERROR_CODES = {"expired": "batch_expired", "cancelled": "batch_cancelled"}
 """Codes that OpenAI names differently."""
 
 ENDPOINTS = {str(endpoint): endpoint for endpoint in Endpoint if endpoint is not Endpoint.OTHER}
-"""What a `url` may end in; the first that fits is meant, so the longer name is before the shorter."""
+"""What a `url` may end in.
+
+The first that fits is meant, so the longer name is before the shorter.
+"""
 
 BATCH_ENDPOINTS = tuple(f"/v1/{name}" for name in ENDPOINTS)
 """What a batch of OpenAI's may be for; the option `endpoint`."""
@@ -51,7 +60,10 @@ OWN_INPUTS = frozenset({"text", "contexts", "audio", "query"})
 
 _ERROR_TYPES = {400: "invalid_request_error", 500: "server_error"}
 _REQUEST_MEMBERS = frozenset({"reasoning", "instructions", "max_output_tokens"})
-"""Members by which a request of the Responses API differs from one for embeddings, if there is no `url`."""
+"""Members by which a request of the Responses API differs from one for embeddings.
+
+If there is no `url`.
+"""
 
 
 class _Line(msgspec.Struct):
@@ -78,13 +90,17 @@ class OpenAIReader(LineReader):
                 self._check_input(body)
             request = convert_body(body, endpoint, self._target, "body")
         except BadRecordError as error:
-            return RecordFault(error.code, error.message, line.custom_id if begins(line.custom_id, b'"') else NULL)
+            return RecordFault(
+                error.code, error.message, line.custom_id if begins(line.custom_id, b'"') else NULL
+            )
         return Converted(with_defaults(request, self._target, line.custom_id), line.custom_id)
 
     def _check_endpoint(self, endpoint: Endpoint) -> None:
         """Check that a record is for the batch's endpoint, if it has one."""
         if self._target.endpoint not in {"", f"/v1/{endpoint}"}:
-            raise BadRecordError("url", f"It must be {self._target.endpoint}, the endpoint of the batch.")
+            raise BadRecordError(
+                "url", f"It must be {self._target.endpoint}, the endpoint of the batch."
+            )
 
     def _check_input(self, body: dict[str, msgspec.Raw]) -> None:
         """Check that a body of no endpoint is a request of Workers AI itself."""
@@ -92,7 +108,9 @@ class OpenAIReader(LineReader):
             name = "input" if self._target.task is Task.EMBEDDINGS else "messages"
             if self._target.task not in {Task.EMBEDDINGS, Task.GENERATION, Task.UNKNOWN}:
                 name = INPUT_MEMBERS[self._target.shape]
-            raise BadRecordError(f"body.{name}", "It is missing. Without it, the body is a request of no endpoint.")
+            raise BadRecordError(
+                f"body.{name}", "It is missing. Without it, the body is a request of no endpoint."
+            )
 
 
 def check_model(body: dict[str, msgspec.Raw], target: Target, path: str) -> None:
@@ -106,7 +124,9 @@ def check_model(body: dict[str, msgspec.Raw], target: Target, path: str) -> None
         raise BadRecordError(f"{path}.model", "It must be a string.")
     model = model_id(model)
     if model and model != target.model:
-        raise BadRecordError(f"{path}.model", of_other_model(model, target.model), "mismatched_model")
+        raise BadRecordError(
+            f"{path}.model", of_other_model(model, target.model), "mismatched_model"
+        )
 
 
 def _checked_body(line: _Line) -> dict[str, msgspec.Raw]:
@@ -131,7 +151,9 @@ def endpoint_of(url: Json, body: dict[str, msgspec.Raw], task: Task) -> Endpoint
         found = next((one for name, one in ENDPOINTS.items() if path.endswith(f"/{name}")), None)
         if found is None:
             ends = ", ".join(f"/{one}" for one in ENDPOINTS)
-            raise BadRecordError("url", f"It is {bytes(url)[:100].decode(errors='replace')}; it must end in {ends}.")
+            raise BadRecordError(
+                "url", f"It is {bytes(url)[:100].decode(errors='replace')}; it must end in {ends}."
+            )
         return found
     if "messages" in body:
         return Endpoint.CHAT
@@ -166,7 +188,10 @@ class OpenAIWriter:
             }
             response = _response(facts, status, {"error": told})
         else:
-            error = {"code": ERROR_CODES.get(outcome.code, outcome.code), "message": outcome.message}
+            error = {
+                "code": ERROR_CODES.get(outcome.code, outcome.code),
+                "message": outcome.message,
+            }
         reference = line.custom_id if outcome.record else outcome.reference
         return json_line(
             {

@@ -1,6 +1,9 @@
-"""OpenAI's response objects, built from Workers AI's answers, valid for the types of OpenAI's own SDK.
+"""OpenAI's response objects, built from Workers AI's answers.
 
-Members that the API sends and OpenAI's types do not have are kept, such as a reasoning model's `reasoning_content`.
+Valid for the types of OpenAI's own SDK.
+
+Members that the API sends and OpenAI's types do not have are kept, such as a reasoning model's
+`reasoning_content`.
 """
 
 from __future__ import annotations
@@ -12,7 +15,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from dropbatch.core.formats.answers import Answer, finish_of, numbers_of, read_answer, text_value, vectors_of
+from dropbatch.core.formats.answers import (
+    Answer,
+    finish_of,
+    numbers_of,
+    read_answer,
+    text_value,
+    vectors_of,
+)
 from dropbatch.core.formats.base import NULL, UNDECODABLE, Json, begins, elements_of, members_of
 from dropbatch.core.formats.conversion.requests import Endpoint
 from dropbatch.core.formats.conversion.tools import tool_calls_of
@@ -32,26 +42,39 @@ _decode_numbers = msgspec.json.Decoder(list[float]).decode
 class MakeObject(Protocol):
     """Builds an endpoint's object from the API's result; None if the result is of another kind."""
 
-    def __call__(self, facts: BatchFacts, id_: int, result: Json, *, is_base64: bool = False) -> dict[str, Any] | None:
+    def __call__(
+        self, facts: BatchFacts, id_: int, result: Json, *, is_base64: bool = False
+    ) -> dict[str, Any] | None:
         """The object; what is not changed is JSON."""
 
 
-# ── chat and text completions ────────────────────────────────────────────────────────────────────────────────────────
+# ── chat and text completions ─────────────────────────────────────────────────────────────────────
 
 
-def chat_completion(facts: BatchFacts, id_: int, result: Json, *, is_base64: bool = False) -> dict[str, Any]:  # noqa: ARG001
+def chat_completion(
+    facts: BatchFacts, id_: int, result: Json, *, is_base64: bool = False
+) -> dict[str, Any]:
     """A `chat.completion`."""
     answer, name = read_answer(result), f"{facts.job_id}-{id_}"
-    found = [members_of(choice) for choice in elements_of(answer.members.get("choices", NULL)) or []]
+    found = [
+        members_of(choice) for choice in elements_of(answer.members.get("choices", NULL)) or []
+    ]
     if found and all(one and members_of(one.get("message", NULL)) is not None for one in found):
         choices = [_chat_choice(name, index, one or {}) for index, one in enumerate(found)]
     else:
-        text = answer.text if answer.text is not None or answer.is_known or answer.calls else text_value(result)
+        text = (
+            answer.text
+            if answer.text is not None or answer.is_known or answer.calls
+            else text_value(result)
+        )
         message = _message(text, answer.calls, name)
         if answer.reasoning is not None:
             message["reasoning_content"] = answer.reasoning
         choices = [_choice(0, _finish(answer.finish, answer.calls), message=message)]
-    return _head("chat.completion", f"chatcmpl-{name}", facts, answer) | {"choices": choices, "usage": _usage(answer)}
+    return _head("chat.completion", f"chatcmpl-{name}", facts, answer) | {
+        "choices": choices,
+        "usage": _usage(answer),
+    }
 
 
 def _chat_choice(name: str, index: int, choice: Members) -> dict[str, Any]:
@@ -66,7 +89,12 @@ def _chat_choice(name: str, index: int, choice: Members) -> dict[str, Any]:
     rest = {name: raw for name, raw in choice.items() if name not in _CHOICE_MEMBERS}
     logprobs = choice.get("logprobs", NULL)
     finish = _finish(finish_of(choice.get("finish_reason", NULL)), calls)
-    return _choice(index, finish, message=message, logprobs=logprobs if _is_logprobs(logprobs) else None) | rest
+    return (
+        _choice(
+            index, finish, message=message, logprobs=logprobs if _is_logprobs(logprobs) else None
+        )
+        | rest
+    )
 
 
 class _Top(msgspec.Struct):
@@ -97,13 +125,17 @@ def _is_logprobs(raw: Json) -> bool:
 
 
 _CHOICE_MEMBERS = frozenset({"index", "message", "finish_reason", "logprobs"})
-_MESSAGE_MEMBERS = frozenset({"role", "content", "refusal", "tool_calls", "function_call", "annotations", "audio"})
+_MESSAGE_MEMBERS = frozenset(
+    {"role", "content", "refusal", "tool_calls", "function_call", "annotations", "audio"}
+)
 
 
 def _message(content: str | None, calls: list[ToolCall], call_id: str) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
     if calls:
-        message["tool_calls"] = [_tool_call(call, f"call_{call_id}-{at}") for at, call in enumerate(calls)]
+        message["tool_calls"] = [
+            _tool_call(call, f"call_{call_id}-{at}") for at, call in enumerate(calls)
+        ]
     return message
 
 
@@ -112,7 +144,9 @@ def _tool_call(call: ToolCall, made_up: str) -> dict[str, Any]:
     return {"id": call.id or made_up, "type": "function", "function": function}
 
 
-def _choice(index: int, finish: str, *, logprobs: Json | None = None, **content: object) -> dict[str, Any]:
+def _choice(
+    index: int, finish: str, *, logprobs: Json | None = None, **content: object
+) -> dict[str, Any]:
     return {"index": index, **content, "logprobs": logprobs, "finish_reason": finish}
 
 
@@ -122,7 +156,9 @@ def _finish(reason: str, calls: list[ToolCall]) -> str:
     return "tool_calls" if calls else "stop"
 
 
-def text_completion(facts: BatchFacts, id_: int, result: Json, *, is_base64: bool = False) -> dict[str, Any]:  # noqa: ARG001
+def text_completion(
+    facts: BatchFacts, id_: int, result: Json, *, is_base64: bool = False
+) -> dict[str, Any]:
     """A `text_completion`."""
     answer = read_answer(result)
     text = answer.text or ("" if answer.is_known else text_value(result))
@@ -146,7 +182,8 @@ def _head(kind: str, id_: str, facts: BatchFacts, answer: Answer) -> dict[str, A
 def _usage(answer: Answer) -> dict[str, Any]:
     usage = members_of(answer.members.get("usage", NULL)) or {}
     details = {
-        name: numbers_of(usage.get(name) or usage.get(theirs) or NULL) for name, theirs in _USAGE_DETAILS.items()
+        name: numbers_of(usage.get(name) or usage.get(theirs) or NULL)
+        for name, theirs in _USAGE_DETAILS.items()
     }
     counts = dict(zip(_USAGE_COUNTS, answer.tokens, strict=True))
     return counts | {name: found for name, found in details.items() if found}
@@ -160,7 +197,7 @@ _USAGE_DETAILS = {
 """Details of a chat completion's usage, and the Responses API's names for them."""
 
 
-# ── embeddings ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── embeddings ────────────────────────────────────────────────────────────────────────────────────
 
 
 def embedding_list(
@@ -178,7 +215,10 @@ def embedding_list(
     written = [_base64_vector(one) or one for one in vectors] if is_base64 else vectors
     return {
         "object": "list",
-        "data": [{"object": "embedding", "index": index, "embedding": one} for index, one in enumerate(written)],
+        "data": [
+            {"object": "embedding", "index": index, "embedding": one}
+            for index, one in enumerate(written)
+        ],
         "model": facts.model,
         "usage": {"prompt_tokens": answer.tokens.input, "total_tokens": answer.tokens.total},
     }

@@ -1,4 +1,7 @@
-"""OpenAI's `response` objects, built from Workers AI's answers, valid for the types of OpenAI's own SDK."""
+"""OpenAI's `response` objects, built from Workers AI's answers.
+
+Valid for the types of OpenAI's own SDK.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,26 @@ if TYPE_CHECKING:
 
 _OWN_MEMBERS = frozenset(
     {
-        *("id", "object", "created_at", "status", "model", "output", "parallel_tool_calls", "tool_choice", "tools"),
-        *("usage", "response", "output_text", "choices", "created", "tool_calls", "prompt_logprobs"),
+        *(
+            "id",
+            "object",
+            "created_at",
+            "status",
+            "model",
+            "output",
+            "parallel_tool_calls",
+            "tool_choice",
+            "tools",
+        ),
+        *(
+            "usage",
+            "response",
+            "output_text",
+            "choices",
+            "created",
+            "tool_calls",
+            "prompt_logprobs",
+        ),
     }
 )
 _STATUSES = frozenset({"completed", "failed", "in_progress", "cancelled", "queued", "incomplete"})
@@ -31,14 +52,18 @@ _USAGE_DETAILS = {
 }
 
 
-def response_object(facts: BatchFacts, id_: int, result: Json, *, is_base64: bool = False) -> dict[str, Any]:  # noqa: ARG001
+def response_object(
+    facts: BatchFacts, id_: int, result: Json, *, is_base64: bool = False
+) -> dict[str, Any]:
     """A `response`."""
     answer, name = read_answer(result), f"{facts.job_id}-{id_}"
     members = answer.members
     items = elements_of(members.get("output", NULL)) or []
     output = [_output_item(raw, f"{name}-{at}") for at, raw in enumerate(items)]
     is_cut = answer.finish == "length"
-    kept: dict[str, Any] = {member: raw for member, raw in members.items() if member not in _OWN_MEMBERS}
+    kept: dict[str, Any] = {
+        member: raw for member, raw in members.items() if member not in _OWN_MEMBERS
+    }
     if is_cut and word_of(members.get("status", NULL)) not in {"failed", "cancelled"}:
         kept.setdefault("incomplete_details", {"reason": "max_output_tokens"})
 
@@ -71,7 +96,9 @@ def _made_output(answer: Answer, result: Json, name: str) -> list[dict[str, Any]
         items.append({"type": "reasoning", "id": f"rs_{name}", "summary": [], "content": [thought]})
     if answer.text is not None or not (answer.is_known or answer.calls):
         text = text_value(result) if answer.text is None else answer.text
-        items.append(_message({}, f"msg_{name}", [{"type": "output_text", "annotations": [], "text": text}]))
+        items.append(
+            _message({}, f"msg_{name}", [{"type": "output_text", "annotations": [], "text": text}])
+        )
     for index, call in enumerate(answer.calls):
         named = {"name": call.name, "arguments": call.arguments.decode(errors="replace")}
         call_id = call.id or f"call_{name}-{index}"
@@ -80,7 +107,10 @@ def _made_output(answer: Answer, result: Json, name: str) -> list[dict[str, Any]
 
 
 def _output_item(raw: msgspec.Raw, name: str) -> object:
-    """An item of `output` with what OpenAI's types require; an item of an unknown kind is unchanged."""
+    """An item of `output` with what OpenAI's types require.
+
+    An item of an unknown kind is unchanged.
+    """
     item = _without_nulls(members_of(raw) or {})
     kind = word_of(item.get("type", NULL))
     if kind == "reasoning":
@@ -88,7 +118,9 @@ def _output_item(raw: msgspec.Raw, name: str) -> object:
     if kind == "function_call":
         return {**item, "call_id": item.get("call_id") or item.get("id") or f"call_{name}"}
     if kind == "message":
-        return _message(item, f"msg_{name}", list(map(_part, elements_of(item.get("content", NULL)) or [])))
+        return _message(
+            item, f"msg_{name}", list(map(_part, elements_of(item.get("content", NULL)) or []))
+        )
     return raw
 
 
@@ -97,19 +129,30 @@ def _without_nulls(item: Members) -> Members:
 
 
 def _message(item: Members, id_: str, content: list[Any]) -> dict[str, Any]:
-    return {"id": id_, "status": "completed", **item, "type": "message", "role": "assistant", "content": content}
+    return {
+        "id": id_,
+        "status": "completed",
+        **item,
+        "type": "message",
+        "role": "assistant",
+        "content": content,
+    }
 
 
 def _part(raw: msgspec.Raw) -> object:
     part = members_of(raw) or {}
-    if word_of(part.get("type", NULL)) not in {"output_text", "text"} or not begins(part.get("text", NULL), b'"'):
+    if word_of(part.get("type", NULL)) not in {"output_text", "text"} or not begins(
+        part.get("text", NULL), b'"'
+    ):
         return raw
     return {"annotations": [], **_without_nulls(part), "type": "output_text"}
 
 
 def _usage(members: Members, tokens: Tokens) -> dict[str, Any]:
     usage = members_of(members.get("usage", NULL)) or {}
-    counts: dict[str, Any] = dict(zip(("input_tokens", "output_tokens", "total_tokens"), tokens, strict=True))
+    counts: dict[str, Any] = dict(
+        zip(("input_tokens", "output_tokens", "total_tokens"), tokens, strict=True)
+    )
     for name, zeros in _USAGE_DETAILS.items():
         counts[name] = zeros | numbers_of(usage.get(name) or usage.get(_CHAT_DETAILS[name]) or NULL)
     return counts

@@ -26,12 +26,19 @@ class Told(Stack):
 
     def begin(self, **changes: Any) -> None:
         """Put another batch, with its differences, and note its id."""
-        seen = replace(BATCH, submissions=(Submission("id", 1, T - 100),), due_at=T + 60, number=f"{next(_jobs):08d}")
+        seen = replace(
+            BATCH,
+            submissions=(Submission("id", 1, T - 100),),
+            due_at=T + 60,
+            number=f"{next(_jobs):08d}",
+        )
         self.batch_before: Batch = replace(seen, **changes)
         ledger, events = self.services.ledger, self.services.events
         ledger.create_batch(self.batch_before)
         if self.batch_before.submissions:
-            events.ids.assign("id", seen.job_id, seen.number, self.batch_before.submissions[-1].round, T)
+            events.ids.assign(
+                "id", seen.job_id, seen.number, self.batch_before.submissions[-1].round, T
+            )
 
     @property
     def batch(self) -> Batch:

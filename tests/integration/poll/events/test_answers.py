@@ -1,4 +1,7 @@
-"""What answers teach about the events of their model, and what that means for the polls of others."""
+"""What answers teach about the events of their model.
+
+And what that means for the polls of others.
+"""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -23,13 +26,18 @@ FREE = Free(polls=90)
 
 @pytest.fixture
 def taught(told, table):
-    """A stack that was subscribed long ago, and knows nothing of its model's events; times of it are known."""
+    """A stack that was subscribed long ago, and knows nothing of its model's events.
+
+    Times of it are known.
+    """
     told.services.times = SimpleNamespace(
         percentile=lambda model, share, now: TIMES[share], next_poll=lambda model, age, now: 20.0
     )
     told.clock += 1_000
     told.begin(submissions=(Submission("id", 1, T + 900),), due_at=T + 2_000)
-    table.delete_item(TableName="table", Key={"pk": {"S": "CONTROL"}, "sk": {"S": f"EVENTS#{ACCOUNT}#{M3}"}})
+    table.delete_item(
+        TableName="table", Key={"pk": {"S": "CONTROL"}, "sk": {"S": f"EVENTS#{ACCOUNT}#{M3}"}}
+    )
     return told
 
 
@@ -110,7 +118,7 @@ def come(told, model=M3):
     told.services.events.item.change({"pulled_at": told.clock})
 
 
-# ── a poll that is due ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── a poll that is due ────────────────────────────────────────────────────────────────────────────
 
 
 def waits(taught, age, **changes):
@@ -121,7 +129,9 @@ def waits(taught, age, **changes):
     return waits_for_event(taught.services, MINE, replace(taught.batch, **changes), taught.clock)
 
 
-@pytest.mark.parametrize(("age", "wait"), [(10.0, 80.0), (45.0, 75.0), (119.0, 1.0), (120.0, 0.0), (300.0, 0.0)])
+@pytest.mark.parametrize(
+    ("age", "wait"), [(10.0, 80.0), (45.0, 75.0), (119.0, 1.0), (120.0, 0.0), (300.0, 0.0)]
+)
 def test_poll_waits_for_event_that_comes(taught, age, wait):
     """As long as it would without events and a minute more, until three times the median."""
     come(taught)
@@ -151,7 +161,16 @@ def test_first_event_is_waited_for_where_events_come(taught):
     assert waits(taught, 1.0) == 4.0
 
 
-WRONG = ["off", "aside", "refused last", "no subscription", "other account", "no events", "table", "few answers"]
+WRONG = [
+    "off",
+    "aside",
+    "refused last",
+    "no subscription",
+    "other account",
+    "no events",
+    "table",
+    "few answers",
+]
 
 
 @pytest.mark.parametrize("why", [*WRONG, "not seen since", "told", "again"])
@@ -162,7 +181,11 @@ def test_poll_waits_for_no_event_that_may_not_come(taught, why, monkeypatch):
     taught.services.events.coming.note_seen(M3, T + (899 if why == "not seen since" else 900))
     assert waits(taught, 10.0) == (0.0 if why in {"few answers", "not seen since"} else 80.0)
     if why in {"off", "aside", "refused last"}:
-        item.change({"off": {"is_off": True}, "aside": {"aside_until": T + 2_000}}.get(why, {"aside_step": 1}))
+        item.change(
+            {"off": {"is_off": True}, "aside": {"aside_until": T + 2_000}}.get(
+                why, {"aside_step": 1}
+            )
+        )
     elif why == "told":
         changes = {"told_at": T}
     elif why == "again":
@@ -177,7 +200,9 @@ def test_poll_waits_for_no_event_that_may_not_come(taught, why, monkeypatch):
     elif why == "table":
         item.cached = (0.0, taught.state)
         monkeypatch.setattr(type(item), "state", failing)
-    assert waits_for_event(taught.services, job, replace(taught.batch, **changes), taught.clock) == 0.0
+    assert (
+        waits_for_event(taught.services, job, replace(taught.batch, **changes), taught.clock) == 0.0
+    )
 
 
 def failing(*_):
@@ -204,7 +229,9 @@ def test_overdue_event_puts_all_polls_back(taught):
 def test_poll_waits_for_pull_that_may_save_it(taught):
     """The queue was not pulled since the batch was accepted, because no batch could be over."""
     come(taught)
-    taught.services.events.item.change({"pulled_at": T + 890, "pull_at": T + 1_500, "quiet_until": T + 1_500})
+    taught.services.events.item.change(
+        {"pulled_at": T + 890, "pull_at": T + 1_500, "quiet_until": T + 1_500}
+    )
     assert waits(taught, 10.0) == 2.0
     assert taught.state.pull_at == T + 910
     assert waits(taught, 12.0) == 0.0, "once"

@@ -1,4 +1,7 @@
-"""What pulled events change: a batch is due now, by one write, and nothing else; each order of event and batch."""
+"""What pulled events change: a batch is due now, by one write, and nothing else.
+
+Each order of event and batch.
+"""
 
 import json
 import math
@@ -9,7 +12,12 @@ import httpx
 import pytest
 
 from functions.poll.schedule import pull_events as pull_events_module
-from functions.poll.schedule.pull_events import MAX_PULLS_IN_A_ROW, begin_chain, pull_by_message, pull_events
+from functions.poll.schedule.pull_events import (
+    MAX_PULLS_IN_A_ROW,
+    begin_chain,
+    pull_by_message,
+    pull_events,
+)
 from shared.errors import StorageError
 from shared.events.ids import KnownId
 from shared.events.pulling import expect_events, pull_interval
@@ -51,11 +59,14 @@ def test_id_without_prefix_is_the_same(told):
     assert pulled(told) == [told.batch.number]
 
 
-# ── the orders in which event and batch may come ─────────────────────────────────────────────────────────────────────
+# ── the orders in which event and batch may come ──────────────────────────────────────────────────
 
 
 def accept(told):
-    """As the function that submits does after the reply: the batch is queued, then its id is noted."""
+    """As the function that submits does after the reply.
+
+    The batch is queued, then its id is noted.
+    """
     seen = told.batch
     accepted = told.services.ledger.accept(seen, Submission("id", 1, T), T + 60)
     expect_events(told.services, JOB, seen.number, accepted.submissions[-1])
@@ -106,9 +117,14 @@ def test_queued_event_changes_no_batch(told):
     assert told.cloudflare.leased == {}
 
 
-@pytest.mark.parametrize("final", [BatchState.DONE, BatchState.READY, BatchState.SUBMITTING, BatchState.DIVIDED])
+@pytest.mark.parametrize(
+    "final", [BatchState.DONE, BatchState.READY, BatchState.SUBMITTING, BatchState.DIVIDED]
+)
 def test_event_changes_no_batch_that_is_not_queued(told, final):
-    """It comes after the batch is done, an hour late, or for a batch that is being submitted again."""
+    """It comes after the batch is done, an hour late.
+
+    Or for a batch that is being submitted again.
+    """
     told.begin(state=final)
     told.clock += HOUR
     told.cloudflare.send("succeeded", "id")
@@ -135,7 +151,9 @@ def test_second_event_does_nothing(told):
 
 
 def test_event_of_earlier_round_does_nothing(told):
-    told.begin(round=1, submissions=(Submission("old", 1, T - 200), Submission("id", 2, T - 100, 1)))
+    told.begin(
+        round=1, submissions=(Submission("old", 1, T - 200), Submission("id", 2, T - 100, 1))
+    )
     told.services.events.ids.assign("old", told.batch.job_id, told.batch.number, 0, T)
     told.cloudflare.send("succeeded", "old")
     assert pulled(told) == []
@@ -157,10 +175,12 @@ def test_event_changes_no_final_item(told):
     assert told.batch == done
 
 
-# ── what is acknowledged ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── what is acknowledged ──────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("body", ["words", json.dumps({"type": "cf.r2.bucket.created"}), "x" * 128_000, 5, None])
+@pytest.mark.parametrize(
+    "body", ["words", json.dumps({"type": "cf.r2.bucket.created"}), "x" * 128_000, 5, None]
+)
 def test_what_is_no_event_is_acknowledged(told, body):
     told.cloudflare.messages.append({"body": body})
     assert pulled(told) == []
@@ -264,7 +284,10 @@ def test_queue_is_not_read_to_its_end_while_a_message_is_left(told, monkeypatch)
 
 
 def test_foreign_ids_cost_few_writes(told, monkeypatch):
-    """Their number is bounded for one pull and for an hour; the others are acknowledged all the same."""
+    """Their number is bounded for one pull and for an hour.
+
+    The others are acknowledged all the same.
+    """
     noted = []
     ids = type(told.services.events.ids)
     monkeypatch.setattr(ids, "note", lambda _, event, now, listed: noted.append(event) or KnownId())
@@ -297,15 +320,24 @@ def test_foreign_ids_hide_no_submit_that_is_looked_for(told, monkeypatch):
     told.clock = T + 900
     told.cloudflare.send("queued", "later")
     pulled(told)
-    assert [one.queued_at > 0 for one in ids.look_up(["foreign", "lost", "later"]).values()] == [True, True, False]
+    assert [one.queued_at > 0 for one in ids.look_up(["foreign", "lost", "later"]).values()] == [
+        True,
+        True,
+        False,
+    ]
 
 
-# ── when ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── when ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(("age", "wait"), [(0, 2.0), (32, 2.0), (64, 4.0), (300, 15.0), (900, 30.0)])
+@pytest.mark.parametrize(
+    ("age", "wait"), [(0, 2.0), (32, 2.0), (64, 4.0), (300, 15.0), (900, 30.0)]
+)
 def test_older_the_youngest_the_rarer_the_pulls(told, age, wait):
-    """The next four are made by messages, so that nobody waits for them and their chain is short."""
+    """The next four are made by messages.
+
+    So that nobody waits for them and their chain is short.
+    """
     told.services.events.item.change({"youngest_at": T - age, "pull_at": T})
     assert pull_events(told.services, FREE).next_at == math.inf
     assert told.state.pull_at == T + wait
@@ -366,7 +398,9 @@ def test_tick_begins_another_chain(sent, monkeypatch):
     assert sent.sent == pytest.approx([2.0, 4.0, 6.0, 8.0])
 
     monkeypatch.setattr(
-        type(sent.services.events.item), "change", lambda *_: (_ for _ in ()).throw(StorageError("500"))
+        type(sent.services.events.item),
+        "change",
+        lambda *_: (_ for _ in ()).throw(StorageError("500")),
     )
     begin_chain(sent.services)
     sent.services.events = None
@@ -381,7 +415,9 @@ def test_young_batch_ends_plans_for_older_ones(sent):
 
 def test_message_polls_what_it_is_told_of(sent, monkeypatch):
     polled = []
-    monkeypatch.setattr(pull_events_module, "poll_due_batches", lambda _, dues, *more: polled.extend(dues))
+    monkeypatch.setattr(
+        pull_events_module, "poll_due_batches", lambda _, dues, *more: polled.extend(dues)
+    )
     sent.cloudflare.send("succeeded", "id")
     assert by_message(sent, T + 2.0) == [PULL, ACK]
     assert [one.number for one in polled] == [sent.batch.number]
@@ -404,7 +440,11 @@ def test_messages_that_are_not_taken_stop_no_pull(told):
 def test_pull_waits_for_calls_that_others_need(told):
     """It is looked at again when there may be some."""
     told.services.events.item.change({"pulled_at": T - 4, "pull_at": T})
-    told.budget.pull_wait = lambda free, since: {(FREE, 4.0): 7.0, (FREE, 11.0): 0.5, (FREE, 13.0): 0.0}[free, since]
+    told.budget.pull_wait = lambda free, since: {
+        (FREE, 4.0): 7.0,
+        (FREE, 11.0): 0.5,
+        (FREE, 13.0): 0.0,
+    }[free, since]
     assert pull_events(told.services, FREE).next_at == T + 7
     told.clock += 7
     assert pull_events(told.services, FREE).next_at == T + 9
@@ -446,11 +486,13 @@ def test_without_token_nothing_is_pulled(told):
     assert told.cloudflare.calls == []
 
 
-# ── refused ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── refused ───────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
-    "answer", [httpx.Response(status, json=refusal(10000)) for status in (401, 403, 429, 500)] + [httpx.Response(502)]
+    "answer",
+    [httpx.Response(status, json=refusal(10000)) for status in (401, 403, 429, 500)]
+    + [httpx.Response(502)],
 )
 def test_refused_pulls_are_put_aside_for_longer(told, answer):
     told.cloudflare.refuses = lambda method, path: answer
@@ -469,7 +511,9 @@ def test_refused_pulls_are_put_aside_for_longer(told, answer):
 
 def test_pull_with_many_more_messages_than_asked_for_is_put_aside(told):
     many = {"messages": [{"lease_id": str(place)} for place in range(201)]}
-    told.cloudflare.refuses = lambda method, path: httpx.Response(200, json={"success": True, "result": many})
+    told.cloudflare.refuses = lambda method, path: httpx.Response(
+        200, json={"success": True, "result": many}
+    )
     assert pulled(told) == []
     assert told.cloudflare.calls == [PULL]
     assert told.state.aside_until == told.clock + 60

@@ -1,4 +1,7 @@
-"""The stack's events on moto's table, with Cloudflare's queues in memory, at a time that a test moves."""
+"""The stack's events on moto's table, with Cloudflare's queues in memory.
+
+At a time that a test moves.
+"""
 
 from types import SimpleNamespace
 from typing import Any
@@ -39,10 +42,14 @@ class Stack:
             api=self.api,
             ledger=Ledger(table, "table"),
             budget=self.budget,
-            settings=SimpleNamespace(cloudflare_account_id=ACCOUNT, table_name="table", events_queue_name=NAME),
+            settings=SimpleNamespace(
+                cloudflare_account_id=ACCOUNT, table_name="table", events_queue_name=NAME
+            ),
             now=lambda: self.clock,
             events=None,
-            queues=SimpleNamespace(hops=0, send_all=lambda messages, delays: self.sent.extend(delays)),
+            queues=SimpleNamespace(
+                hops=0, send_all=lambda messages, delays: self.sent.extend(delays)
+            ),
             sleep=self.pass_time,
         )
         self.restart()
@@ -56,7 +63,9 @@ class Stack:
         ledger = self.services.ledger
         item, ids = EventsItem(ledger.client, "table", ACCOUNT), Ids(ledger.client, "table")
         coming = Coming(ledger.client, "table", ACCOUNT)
-        self.services.events = Events(item, ids, coming, QueuesApi(self.api, lambda: self.clock), NAME)
+        self.services.events = Events(
+            item, ids, coming, QueuesApi(self.api, lambda: self.clock), NAME
+        )
 
     @property
     def state(self) -> EventsState:

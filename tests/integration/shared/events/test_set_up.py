@@ -1,4 +1,7 @@
-"""The queue and its subscriptions: made once, found again, corrected, left alone where they are not ours, removed."""
+"""The queue and its subscriptions.
+
+Made once, found again, corrected, left alone where they are not ours, removed.
+"""
 
 import httpx
 import pytest
@@ -8,7 +11,13 @@ from shared.events import set_up
 from shared.events.control_item import Subscription
 from shared.events.set_up import OF_WORKER, TAKEN, remove, subscribe, subscription_name
 from shared.pacing.budget import Free
-from shared.workers_ai.queues_api import CONSUMER, EVENTS, QUEUE_SETTINGS, NoCallLeftError, QueuesRefusedError
+from shared.workers_ai.queues_api import (
+    CONSUMER,
+    EVENTS,
+    QUEUE_SETTINGS,
+    NoCallLeftError,
+    QueuesRefusedError,
+)
 from tests.support.doubles.api_client import refusal
 from tests.support.doubles.ledger_items import T
 
@@ -26,11 +35,17 @@ FIRST = [
 
 
 def made(cloudflare):
-    """What exists: names of queues, types of consumers, and by model the queue that its events go to."""
+    """What exists: names of queues, types of consumers.
+
+    And by model the queue that its events go to.
+    """
     return (
         [one["queue_name"] for one in cloudflare.queues.values()],
         [one["type"] for found in cloudflare.consumers.values() for one in found],
-        {one["source"]["model_name"]: one["destination"]["queue_id"] for one in cloudflare.subscriptions.values()},
+        {
+            one["source"]["model_name"]: one["destination"]["queue_id"]
+            for one in cloudflare.subscriptions.values()
+        },
     )
 
 
@@ -99,11 +114,17 @@ def test_death_at_any_call_leaves_one_of_each(stack, monkeypatch, calls):
 
 
 def test_two_functions_at_once_make_one_queue(stack):
-    """The second one has the claim's time over, and everything is made between its look and its call."""
+    """The second one has the claim's time over.
+
+    And everything is made between its look and its call.
+    """
     cloudflare, services = stack.cloudflare, stack.services
 
     def meanwhile(method, path):
-        if f"{method} {path}" in {"POST /queues", "POST /queues/q1/consumers"} and not meanwhile.done:
+        if (
+            f"{method} {path}" in {"POST /queues", "POST /queues/q1/consumers"}
+            and not meanwhile.done
+        ):
             meanwhile.done = True
             stack.clock += 16
             stack.restart()
@@ -128,7 +149,10 @@ def test_claim_keeps_others_away(stack):
 
 
 def while_another_sets_up(stack, model):
-    """Subscribe to a model while another function makes the queue and subscribes to one, which takes a second."""
+    """Subscribe to a model while another function makes the queue and subscribes to one.
+
+    Which takes a second.
+    """
     item = stack.services.events.item
     item.claim(T, T + 10)
 
@@ -173,7 +197,11 @@ def test_refusal_lasts_a_day(stack, status):
 
 @pytest.mark.parametrize(
     "answer",
-    [httpx.Response(500, json=refusal(10013)), httpx.Response(429, json=refusal(971)), httpx.ReadTimeout("words")],
+    [
+        httpx.Response(500, json=refusal(10013)),
+        httpx.Response(429, json=refusal(971)),
+        httpx.ReadTimeout("words"),
+    ],
 )
 def test_failure_lasts_an_hour(stack, answer):
     def fail(method, path):
@@ -265,7 +293,9 @@ def test_different_settings_are_corrected(stack):
         "queue_name": "dropbatch-q",
         "settings": {"message_retention_period": 345_600, "delivery_delay": 0},
     }
-    stack.cloudflare.consumers["q"] = [{"consumer_id": "c", "type": "http_pull", "settings": {"max_retries": 3}}]
+    stack.cloudflare.consumers["q"] = [
+        {"consumer_id": "c", "type": "http_pull", "settings": {"max_retries": 3}}
+    ]
 
     subscribe(stack.services, M3)
 
@@ -328,13 +358,24 @@ def calls_left(stack, calls):
 
 
 def found_by_both(stack):
-    """Another function makes each thing just before this one does: more calls than a set-up takes as a rule."""
-    answers = iter([[], None, [{"queue_name": "dropbatch-q", "queue_id": "q9"}], [], None, [CONSUMER]])
+    """Another function makes each thing just before this one does.
+
+    More calls than a set-up takes as a rule.
+    """
+    answers = iter(
+        [[], None, [{"queue_name": "dropbatch-q", "queue_id": "q9"}], [], None, [CONSUMER]]
+    )
 
     def refuse(method, _path):
         answer = next(answers, "")
         taken = httpx.Response(409, json=refusal(11009))
-        return taken if answer is None else None if answer == "" else httpx.Response(200, json={"result": answer})
+        return (
+            taken
+            if answer is None
+            else None
+            if answer == ""
+            else httpx.Response(200, json={"result": answer})
+        )
 
     stack.cloudflare.refuses = refuse
 
@@ -352,7 +393,11 @@ def test_without_calls_left_set_up_is_no_refusal(stack):
     calls_left(stack, 6)
     subscribe(stack.services, M3)
     assert len(stack.cloudflare.calls) == 6
-    assert (stack.state.refused_until, stack.state.busy_until, stack.state.refusal) == (0.0, 0.0, "")
+    assert (stack.state.refused_until, stack.state.busy_until, stack.state.refusal) == (
+        0.0,
+        0.0,
+        "",
+    )
     stack.clock += 61
     stack.cloudflare.refuses = lambda method, path: None
     calls_left(stack, 6)

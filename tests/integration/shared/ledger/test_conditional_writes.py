@@ -10,12 +10,31 @@ import pytest
 from dropbatch.core.keys import JobState
 from dropbatch.errors import UploadRefused
 from shared.aws.object_store import ObjectStore
-from shared.models import DeniedWrite, Isolation, Job, JobControl, LastingError, ResultFileProgress, Staging, Submission
+from shared.models import (
+    DeniedWrite,
+    Isolation,
+    Job,
+    JobControl,
+    LastingError,
+    ResultFileProgress,
+    Staging,
+    Submission,
+)
 from tests.support.aws.resources import client
-from tests.support.doubles.ledger_items import BATCH, JOB, PART, READY, REASON, SPLIT, SUBMITTING, OneItem, T
+from tests.support.doubles.ledger_items import (
+    BATCH,
+    JOB,
+    PART,
+    READY,
+    REASON,
+    SPLIT,
+    SUBMITTING,
+    OneItem,
+    T,
+)
 from tests.support.doubles.other_versions import Version, item_by
 
-# ── every transition and what it must not overlook ───────────────────────────────────────────────────────────────────
+# ── every transition and what it must not overlook ────────────────────────────────────────────────
 
 OVER = replace(JOB, state=JobState.COMPLETED, staging=Staging(T))
 KNOWN = replace(JOB.plan, form="jsonl", packing="plain")
@@ -53,7 +72,11 @@ TRANSITIONS = {
         lambda at, seen: at.undo_submit(replace(seen, attempt=0), T + 90, T),
         ("state", "attempt", "fence"),
     ),
-    "accept": (SUBMITTING, lambda at, seen: at.accept(seen, Submission("id", 1, T), T), ("state", "attempt")),
+    "accept": (
+        SUBMITTING,
+        lambda at, seen: at.accept(seen, Submission("id", 1, T), T),
+        ("state", "attempt"),
+    ),
     "tell_over": (
         replace(BATCH, due_at=T + 60),
         lambda at, seen: at.tell_over(seen.job_id, seen.number, 0, T + 9),
@@ -61,7 +84,11 @@ TRANSITIONS = {
     ),
     "refuse": (SUBMITTING, lambda at, seen: at.refuse(seen, T + 9), ("state", "attempt")),
     "resubmit": (BATCH, lambda at, seen: at.resubmit(seen, T + 9), ("state", "attempt", "due_at")),
-    "keep_polling": (READY, lambda at, seen: at.keep_polling(seen, REASON, T + 9), ("state", "attempt", "due_at")),
+    "keep_polling": (
+        READY,
+        lambda at, seen: at.keep_polling(seen, REASON, T + 9),
+        ("state", "attempt", "due_at"),
+    ),
     "wait": (READY, lambda at, seen: at.wait(seen, T + 9, 7.0), ("state", "attempt", "due_at")),
     "postpone": (READY, lambda at, seen: at.postpone(seen, T + 9), ("state", "attempt", "due_at")),
     "end_without_answer": (
@@ -69,22 +96,46 @@ TRANSITIONS = {
         lambda at, seen: at.end_without_answer(seen, REASON, T),
         ("state", "attempt", "due_at", "pieces"),
     ),
-    "claim_poll": (BATCH, lambda at, seen: at.claim_poll(seen, T + 9), ("state", "attempt", "due_at")),
-    "schedule_poll": (BATCH, lambda at, seen: at.schedule_poll(seen, T + 9), ("state", "attempt", "due_at")),
-    "begin_round": (BATCH, lambda at, seen: at.begin_round(seen, "key", 9, T, T), ("state", "attempt", "due_at")),
-    "finish_batch": (BATCH, lambda at, seen: at.finish_batch(seen, PART, T), ("state", "attempt", "pieces")),
+    "claim_poll": (
+        BATCH,
+        lambda at, seen: at.claim_poll(seen, T + 9),
+        ("state", "attempt", "due_at"),
+    ),
+    "schedule_poll": (
+        BATCH,
+        lambda at, seen: at.schedule_poll(seen, T + 9),
+        ("state", "attempt", "due_at"),
+    ),
+    "begin_round": (
+        BATCH,
+        lambda at, seen: at.begin_round(seen, "key", 9, T, T),
+        ("state", "attempt", "due_at"),
+    ),
+    "finish_batch": (
+        BATCH,
+        lambda at, seen: at.finish_batch(seen, PART, T),
+        ("state", "attempt", "pieces"),
+    ),
     "abandon": (BATCH, lambda at, seen: at.abandon(seen, T), ("state", "attempt", "due_at")),
     "lease_job": (JOB, lambda at, seen: at.lease_job(seen, T, T + 9), ("state", "lease_until")),
     "release_job": (JOB, lambda at, seen: at.release_job(seen, T + 9), ("state", "lease_until")),
     "retry_job": (JOB, lambda at, seen: at.retry_job(seen, T + 9, 1), ("lease_until",)),
-    "update_leased_job": (JOB, lambda at, seen: at.update_leased_job(seen, {"claims": 1}), ("state", "lease_until")),
+    "update_leased_job": (
+        JOB,
+        lambda at, seen: at.update_leased_job(seen, {"claims": 1}),
+        ("state", "lease_until"),
+    ),
     "begin_finalizing": (JOB, lambda at, seen: at.begin_finalizing(seen), ("state", "lease_until")),
     "bring_visit_forward": (
         replace(JOB, state=JobState.IN_PROGRESS),
         lambda at, seen: at.bring_visit_forward(seen, T + 9),
         ("state", "due_at"),
     ),
-    "note_status": (JOB, lambda at, seen: at.note_status(seen, T + 9, {"unchanged_visits": 1}), ("state", "status_at")),
+    "note_status": (
+        JOB,
+        lambda at, seen: at.note_status(seen, T + 9, {"unchanged_visits": 1}),
+        ("state", "status_at"),
+    ),
     "note_appended": (
         replace(JOB, state=JobState.IN_PROGRESS),
         lambda at, seen: at.note_appended(seen, {"output": ResultFileProgress("m")}),
@@ -96,7 +147,11 @@ TRANSITIONS = {
         ("state", "output"),
     ),
     "postpone_job": (JOB, lambda at, seen: at.postpone_job(seen, T + 9), ("state", "due_at")),
-    "pin_plan": (JOB, lambda at, seen: at.pin_plan(replace(seen, plan=KNOWN)), ("state", "lease_until")),
+    "pin_plan": (
+        JOB,
+        lambda at, seen: at.pin_plan(replace(seen, plan=KNOWN)),
+        ("state", "lease_until"),
+    ),
     "end_split": (JOB, lambda at, seen: at.end_split(seen, 3, None, T), ("state",)),
     "end_job": (
         replace(JOB, state=JobState.FINALIZING),
@@ -109,7 +164,11 @@ TRANSITIONS = {
         ("state",),
     ),
     "claim_cleanup": (OVER, lambda at, seen: at.claim_cleanup(seen, T + 9), ("due_at", "staging")),
-    "continue_cleanup": (OVER, lambda at, seen: at.continue_cleanup(seen, Staging(T), T + 9), ("due_at", "staging")),
+    "continue_cleanup": (
+        OVER,
+        lambda at, seen: at.continue_cleanup(seen, Staging(T), T + 9),
+        ("due_at", "staging"),
+    ),
     "end_cleanup": (OVER, lambda at, seen: at.end_cleanup(seen), ("due_at", "staging")),
     "note_lasting_error": (
         JOB,
@@ -121,9 +180,17 @@ TRANSITIONS = {
         lambda at, seen: at.note_denied_write(seen.job_id, DeniedWrite(T, "AccessDenied")),
         ("completed_at",),
     ),
-    "record_acceptance": (JOB, lambda at, seen: at.record_acceptance(seen.job_id), ("completed_at",)),
+    "record_acceptance": (
+        JOB,
+        lambda at, seen: at.record_acceptance(seen.job_id),
+        ("completed_at",),
+    ),
     "fail_job": (JOB, lambda at, seen: at.fail_job(seen, REASON, T + 9), ("error", "completed_at")),
-    "claim_beat": (JOB, lambda at, seen: at.claim_beat(seen, T), ("state", "lease_until", "task_beat_at")),
+    "claim_beat": (
+        JOB,
+        lambda at, seen: at.claim_beat(seen, T),
+        ("state", "lease_until", "task_beat_at"),
+    ),
     "note_task_fault": (
         JOB,
         lambda at, seen: at.note_task_fault(seen, REASON),
@@ -144,7 +211,11 @@ TRANSITIONS = {
         lambda at, seen: at.begin_isolation(seen, REASON, "5006", T),
         ("state", "attempt", "due_at"),
     ),
-    "claim_isolation": (SPLIT, lambda at, seen: at.claim_isolation(seen, T + 9), ("state", "attempt", "due_at")),
+    "claim_isolation": (
+        SPLIT,
+        lambda at, seen: at.claim_isolation(seen, T + 9),
+        ("state", "attempt", "due_at"),
+    ),
     "decide_pieces": (
         SPLIT,
         lambda at, seen: at.decide_pieces(seen, 4),
@@ -178,7 +249,10 @@ TRANSITIONS = {
     ),
     "poll_on": (READY, lambda at, seen: at.poll_on(seen, T + 9), ("state", "attempt", "due_at")),
 }
-"""For each transition: an item it may change, the call, and the attributes of which each must stop it if it changed."""
+"""For each transition.
+
+An item it may change, the call, and the attributes of which each must stop it if it changed.
+"""
 
 
 @pytest.mark.parametrize("transition", TRANSITIONS)
@@ -193,7 +267,8 @@ def test_unchanged_item_is_changed(table, transition):
 
 
 @pytest.mark.parametrize(
-    ("transition", "name"), [(transition, name) for transition, (*_, names) in TRANSITIONS.items() for name in names]
+    ("transition", "name"),
+    [(transition, name) for transition, (*_, names) in TRANSITIONS.items() for name in names],
 )
 def test_changed_item_is_left_alone(table, transition, name):
     held, change, _ = TRANSITIONS[transition]
@@ -239,8 +314,16 @@ INSIDE = {
         Staging(T, "b"),
     ),
 }
-"""Maps of which some members are compared: the item, the call, and what somebody else wrote meanwhile."""
-MAPS = {"control": JobControl, "isolation": Isolation, "output": ResultFileProgress, "staging": Staging}
+"""Maps of which some members are compared.
+
+The item, the call, and what somebody else wrote meanwhile.
+"""
+MAPS = {
+    "control": JobControl,
+    "isolation": Isolation,
+    "output": ResultFileProgress,
+    "staging": Staging,
+}
 
 
 @pytest.mark.parametrize("inside", INSIDE)
@@ -307,7 +390,7 @@ def test_lease_ends_at_its_time(table, until, is_free):
     assert (items.ledger.lease_job(held, T, T + 90) is not None) == is_free
 
 
-# ── the store ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the store ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_what_counts_is_written_once(table):
@@ -325,7 +408,9 @@ def test_what_counts_is_joined_once(table):
     for number in (1, 2):
         upload = store.create_multipart_upload("joined", {"number": str(number)}, "text/plain")
         store.upload_part_copy("joined", upload, 1, "piece")
-        assert store.complete_multipart_upload("joined", upload, store.list_parts("joined", upload)) == (number == 1)
+        assert store.complete_multipart_upload(
+            "joined", upload, store.list_parts("joined", upload)
+        ) == (number == 1)
 
     stored = store.head("joined")
 

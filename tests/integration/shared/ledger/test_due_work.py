@@ -28,7 +28,17 @@ def due_entry(held):
         (lambda at, job: at.postpone_job(job, T + 9), "status"),
         (lambda at, job: at.retry_job(job, T + 9, 1), "status"),
     ],
-    ids=["release", "finalize", "bring forward", "fail", "control", "note a control", "lease", "postpone", "retry"],
+    ids=[
+        "release",
+        "finalize",
+        "bring forward",
+        "fail",
+        "control",
+        "note a control",
+        "lease",
+        "postpone",
+        "retry",
+    ],
 )
 def test_job_that_moves_on_is_due_as_work(table, change, kind):
     """A job that only waits stays what it is."""
@@ -59,10 +69,21 @@ def test_end_of_split_is_work(table):
         ({"created_at": T}, 60.0),
         ({"created_at": T - 10, "paused": 30.0}, 70.0),
         ({"created_at": T - 900, "ready_at": T - 10, "paused": 30.0}, 70.0),
-        ({"created_at": T - 900, "submissions": (Submission("id", 1, T - 10),), "paused": 30.0}, 70.0),
+        (
+            {"created_at": T - 900, "submissions": (Submission("id", 1, T - 10),), "paused": 30.0},
+            70.0,
+        ),
         ({"created_at": T + 90}, 0.0),
     ],
-    ids=["once", "again", "anew", "twice", "a later round", "since it was accepted", "before its turn"],
+    ids=[
+        "once",
+        "again",
+        "anew",
+        "twice",
+        "a later round",
+        "since it was accepted",
+        "before its turn",
+    ],
 )
 def test_pause_is_never_longer_than_batch_waits(table, batch, paused):
     """The same wait may be written twice."""

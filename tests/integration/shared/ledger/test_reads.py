@@ -1,4 +1,7 @@
-"""What the ledger reads: what is due, what is open and unclaimed, and the batches of a job in their order."""
+"""What the ledger reads.
+
+What is due, what is open and unclaimed, and the batches of a job in their order.
+"""
 
 import math
 from dataclasses import replace
@@ -13,7 +16,7 @@ from shared.ledger.jobs import READ_TRIES
 from shared.models import BatchState, DueKind
 from tests.support.doubles.ledger_items import BATCH, JOB, M2M, READY, SUBMITTING, OneItem, T
 
-# ── what is due ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── what is due ───────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture
@@ -21,20 +24,30 @@ def five_polls(table):
     """Batches 0 to 4, due at T-2, T-1, T, T+1 and T+2."""
     at = Ledger(table, "table")
     batches = [
-        replace(BATCH, job_id=f"job-{number % 2}", number=f"{number:08d}", due_at=T - 2 + number) for number in range(5)
+        replace(BATCH, job_id=f"job-{number % 2}", number=f"{number:08d}", due_at=T - 2 + number)
+        for number in range(5)
     ]
     for batch in batches:
         at.create_batch(batch)
     yield at
     for batch in batches:
         table.delete_item(
-            TableName="table", Key={"pk": {"S": f"JOB#{batch.job_id}"}, "sk": {"S": f"BATCH#{batch.number}"}}
+            TableName="table",
+            Key={"pk": {"S": f"JOB#{batch.job_id}"}, "sk": {"S": f"BATCH#{batch.number}"}},
         )
 
 
 @pytest.mark.parametrize(
     ("limit", "found", "following"),
-    [(0, 0, T - 2), (1, 1, T - 1), (2, 2, T), (3, 3, T + 1), (4, 3, T + 1), (5, 3, T + 1), (9, 3, T + 1)],
+    [
+        (0, 0, T - 2),
+        (1, 1, T - 1),
+        (2, 2, T),
+        (3, 3, T + 1),
+        (4, 3, T + 1),
+        (5, 3, T + 1),
+        (9, 3, T + 1),
+    ],
 )
 def test_due_items_come_oldest_first(five_polls, limit, found, following):
     entries, next_at = five_polls.due(DueKind.POLL, T, limit)
@@ -62,12 +75,16 @@ def test_open_items_are_counted_up_to_limit(five_polls, monkeypatch, most, pages
     """A page has four items."""
     asked = []
     real = five_polls.call
-    monkeypatch.setattr(five_polls, "call", lambda *names, **more: asked.append(1) or real(*names, **more, Limit=4))
+    monkeypatch.setattr(
+        five_polls, "call", lambda *names, **more: asked.append(1) or real(*names, **more, Limit=4)
+    )
 
     assert five_polls.count_open(DueKind.POLL, most) == (4 if pages == 1 else 5)
     assert len(asked) == pages
     asked.clear()
-    assert five_polls.count_by_job(DueKind.POLL, most) == ({"job-0": 2 if pages == 1 else 3, "job-1": 2})
+    assert five_polls.count_by_job(DueKind.POLL, most) == (
+        {"job-0": 2 if pages == 1 else 3, "job-1": 2}
+    )
     assert len(asked) == pages
 
 
@@ -83,7 +100,16 @@ def test_open_items_are_counted_up_to_limit(five_polls, monkeypatch, most, pages
         (replace(JOB, lease_until=T), (DueEntry(JOB.job_id, "", T), 0)),
         (JOB, (DueEntry(JOB.job_id, "", T), 0)),
     ],
-    ids=["open", "being submitted", "accepted", "read", "over", "leased", "its lease is over", "never leased"],
+    ids=[
+        "open",
+        "being submitted",
+        "accepted",
+        "read",
+        "over",
+        "leased",
+        "its lease is over",
+        "never leased",
+    ],
 )
 def test_open_item_is_unclaimed_unless_held(table, held, found):
     ledger = OneItem(table, held).ledger
@@ -107,7 +133,7 @@ def test_claims_of_unreadable_item_are_read(table, claims, counted):
     assert item.ledger.claims_of(DueEntry(JOB.job_id, "", T)) == counted
 
 
-# ── batches of a job ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── batches of a job ──────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture
@@ -135,7 +161,9 @@ def test_batches_are_read_in_order_up_to_limit(ten_batches, monkeypatch, wanted,
     asked = []
     real = ten_batches.call
     monkeypatch.setattr(
-        ten_batches, "call", lambda *names, **given: asked.append(given.get("Limit")) or real(*names, **given)
+        ten_batches,
+        "call",
+        lambda *names, **given: asked.append(given.get("Limit")) or real(*names, **given),
     )
 
     found = [batch.number.lstrip("0") or "0" for batch in ten_batches.batches("ten", **wanted)]
@@ -163,9 +191,14 @@ def test_last_batch_is_one_with_highest_number(ten_batches):
     assert ten_batches.last_batch("none") is None
 
 
-@pytest.mark.parametrize(("left_out", "last"), [(0, M2M), (READ_TRIES - 1, M2M), (READ_TRIES, None)])
+@pytest.mark.parametrize(
+    ("left_out", "last"), [(0, M2M), (READ_TRIES - 1, M2M), (READ_TRIES, None)]
+)
 def test_unprocessed_models_are_read_again(table, monkeypatch, left_out, last):
-    """It may return a part of the keys as unprocessed; the read ends, and of a job that is never read no model."""
+    """It may return a part of the keys as unprocessed.
+
+    The read ends, and of a job that is never read no model.
+    """
     ledger = Ledger(table, "table")
     job_ids = [f"20261121T093000Z-{left_out}000000{place}" for place in range(3)]
     for job_id in job_ids:
@@ -177,7 +210,9 @@ def test_unprocessed_models_are_read_again(table, monkeypatch, left_out, last):
         asked.append(len(wanted["Keys"]))
         if len(asked) > left_out:
             return real(RequestItems=RequestItems)
-        answer = real(RequestItems={"table": {**wanted, "Keys": wanted["Keys"][:-1] or wanted["Keys"][:1]}})
+        answer = real(
+            RequestItems={"table": {**wanted, "Keys": wanted["Keys"][:-1] or wanted["Keys"][:1]}}
+        )
         if len(wanted["Keys"]) == 1:
             answer["Responses"]["table"] = []
         return {**answer, "UnprocessedKeys": {"table": {**wanted, "Keys": wanted["Keys"][-1:]}}}

@@ -19,7 +19,17 @@ from shared.models import (
     Staging,
     Submission,
 )
-from tests.support.doubles.ledger_items import BATCH, JOB, PART, READY, REASON, SPLIT, SUBMITTING, OneItem, T
+from tests.support.doubles.ledger_items import (
+    BATCH,
+    JOB,
+    PART,
+    READY,
+    REASON,
+    SPLIT,
+    SUBMITTING,
+    OneItem,
+    T,
+)
 
 GONE = object()
 """As what an attribute holds afterwards: it is not there."""
@@ -40,10 +50,24 @@ WRITES = {
         | {"work": "v1#poll", "held": False},
     ),
     "accept": (
-        replace(SUBMITTING, claims=2, refusals=1, misses=1, failures=1, calls_fail_since=T, paused=9.0),
+        replace(
+            SUBMITTING, claims=2, refusals=1, misses=1, failures=1, calls_fail_since=T, paused=9.0
+        ),
         lambda at, seen: at.accept(seen, ID, T + 5),
-        {"state": "queued", "submissions": [plain(attribute(ID))], "work": "v1#poll", "due_at": T + 5}
-        | {"claims": 0, "refusals": 0, "misses": 0, "failures": 0, "calls_fail_since": 0.0, "paused": 0.0},
+        {
+            "state": "queued",
+            "submissions": [plain(attribute(ID))],
+            "work": "v1#poll",
+            "due_at": T + 5,
+        }
+        | {
+            "claims": 0,
+            "refusals": 0,
+            "misses": 0,
+            "failures": 0,
+            "calls_fail_since": 0.0,
+            "paused": 0.0,
+        },
     ),
     "accept once more": (
         replace(SUBMITTING, submissions=(ID,)),
@@ -54,7 +78,13 @@ WRITES = {
     "accept anew": (
         replace(SUBMITTING, told_at=T - 9),
         lambda at, seen: at.accept(seen, ID, T + 5),
-        {"state": "queued", "submissions": [plain(attribute(ID))], "work": "v1#poll", "due_at": T + 5, "told_at": 0.0},
+        {
+            "state": "queued",
+            "submissions": [plain(attribute(ID))],
+            "work": "v1#poll",
+            "due_at": T + 5,
+            "told_at": 0.0,
+        },
     ),
     "tell_over": (
         replace(BATCH, due_at=T + 60),
@@ -74,13 +104,25 @@ WRITES = {
     "keep_polling": (
         replace(READY, claims=2),
         lambda at, seen: at.keep_polling(seen, REASON, T + 9, misses=4),
-        {"state": "queued", "ending_if_unanswered": plain(attribute(REASON)), "work": "v1#poll", "due_at": T + 9}
+        {
+            "state": "queued",
+            "ending_if_unanswered": plain(attribute(REASON)),
+            "work": "v1#poll",
+            "due_at": T + 9,
+        }
         | {"claims": 0, "misses": 4},
     ),
     "refuse": (
         replace(SUBMITTING, claims=2, calls_fail_since=T, work=DueKind.POLL),
         lambda at, seen: at.refuse(seen, T + 9, refusals=1),
-        {"state": "ready", "work": "v1#submit", "due_at": T + 9, "claims": 0, "calls_fail_since": 0.0, "refusals": 1},
+        {
+            "state": "ready",
+            "work": "v1#submit",
+            "due_at": T + 9,
+            "claims": 0,
+            "calls_fail_since": 0.0,
+            "refusals": 1,
+        },
     ),
     "refuse a job's first batch": (
         replace(FIRST, work=DueKind.POLL),
@@ -118,7 +160,13 @@ WRITES = {
         {"due_at": T + 9, "paused": 69.0},
     ),
     "wait twice, since it was accepted": (
-        replace(READY, state=BatchState.QUEUED, created_at=T - 60, submissions=(replace(ID, at=T - 10),), paused=5.0),
+        replace(
+            READY,
+            state=BatchState.QUEUED,
+            created_at=T - 60,
+            submissions=(replace(ID, at=T - 10),),
+            paused=5.0,
+        ),
         lambda at, seen: at.wait(seen, T + 9, 20.0),
         {"due_at": T + 9, "paused": 19.0},
     ),
@@ -150,7 +198,13 @@ WRITES = {
     "end_without_answer": (
         replace(BATCH, claims=2),
         lambda at, seen: at.end_without_answer(seen, REASON, T + 9, unknowable=1),
-        {"state": "ready", "ending": plain(attribute(REASON)), "due_at": T + 9, "claims": 0, "unknowable": 1},
+        {
+            "state": "ready",
+            "ending": plain(attribute(REASON)),
+            "due_at": T + 9,
+            "claims": 0,
+            "unknowable": 1,
+        },
     ),
     "claim_poll": (
         replace(BATCH, claims=2, polls=5),
@@ -163,16 +217,39 @@ WRITES = {
         {"due_at": T + 9, "claims": 0, "polls_settled": 5, "calls_fail_since": 0.0, "misses": 1},
     ),
     "begin_round": (
-        replace(BATCH, claims=2, polls=5, answered=("a",), missing_polls=1, misses=1, failures=1, paused=9.0),
+        replace(
+            BATCH,
+            claims=2,
+            polls=5,
+            answered=("a",),
+            missing_polls=1,
+            misses=1,
+            failures=1,
+            paused=9.0,
+        ),
         lambda at, seen: at.begin_round(seen, "b", 70, T, T + 9),
         {"state": "ready", "round": 1, "round_size": 70, "answered": ["a", "b"]}
-        | {"work": "v1#submit", "due_at": T + 9, "claims": 0, "missing_polls": 0, "misses": 0, "failures": 0}
+        | {
+            "work": "v1#submit",
+            "due_at": T + 9,
+            "claims": 0,
+            "missing_polls": 0,
+            "misses": 0,
+            "failures": 0,
+        }
         | {"ready_at": T, "paused": 0.0, "polls_settled": 5},
     ),
     "resubmit": (
         replace(BATCH, claims=2, polls=5, misses=1, failures=1, paused=9.0, submissions=(ID,)),
         lambda at, seen: at.resubmit(seen, T + 9),
-        {"state": "ready", "work": "v1#submit", "due_at": T + 9, "claims": 0, "misses": 0, "failures": 0}
+        {
+            "state": "ready",
+            "work": "v1#submit",
+            "due_at": T + 9,
+            "claims": 0,
+            "misses": 0,
+            "failures": 0,
+        }
         | {"polls_settled": 5, "ready_at": T + 9, "paused": 0.0},
     ),
     "resubmit what waits already": (
@@ -183,7 +260,8 @@ WRITES = {
     "begin_isolation": (
         replace(BATCH, claims=2),
         lambda at, seen: at.begin_isolation(seen, REASON, "5006", T + 9),
-        {"state": "ready", "isolating": plain(attribute(REASON)), "cause": "5006"} | {"due_at": T + 9, "claims": 0},
+        {"state": "ready", "isolating": plain(attribute(REASON)), "cause": "5006"}
+        | {"due_at": T + 9, "claims": 0},
     ),
     "claim_isolation": (
         replace(SPLIT, claims=2),
@@ -209,7 +287,12 @@ WRITES = {
     "finish_batch whose end a sweep decided": (
         READY,
         lambda at, seen: at.finish_batch(replace(seen, ending=REASON), PART, T),
-        {"state": "done", "part": plain(attribute(PART)), "ending": plain(attribute(REASON)), **END},
+        {
+            "state": "done",
+            "part": plain(attribute(PART)),
+            "ending": plain(attribute(REASON)),
+            **END,
+        },
     ),
     "abandon": (BATCH, lambda at, seen: at.abandon(seen, T), {"state": "done", **END}),
     "lease_job": (
@@ -242,7 +325,11 @@ WRITES = {
         lambda at, seen: at.bring_visit_forward(seen, T + 9),
         {"due_at": T + 9},
     ),
-    "postpone_job": (replace(JOB, claims=2), lambda at, seen: at.postpone_job(seen, T + 9), {"due_at": T + 9}),
+    "postpone_job": (
+        replace(JOB, claims=2),
+        lambda at, seen: at.postpone_job(seen, T + 9),
+        {"due_at": T + 9},
+    ),
     "pin_plan": (
         JOB,
         lambda at, seen: at.pin_plan(replace(seen, plan=replace(seen.plan, form="jsonl"))),
@@ -274,7 +361,11 @@ WRITES = {
         lambda at, seen: at.fail_job(seen, REASON, T + 9),
         {"error": plain(attribute(REASON)), "due_at": T + 9},
     ),
-    "record_acceptance": (JOB, lambda at, seen: at.record_acceptance(seen.job_id), {"seen_accepted": True}),
+    "record_acceptance": (
+        JOB,
+        lambda at, seen: at.record_acceptance(seen.job_id),
+        {"seen_accepted": True},
+    ),
     "note_status": (
         replace(JOB, lease_until=T + 40, claims=3),
         lambda at, seen: at.note_status(seen, T + 9, {"status_failed": 2}),
@@ -318,7 +409,10 @@ WRITES = {
     "note_task_fault and cancel": (
         replace(JOB, task_token="t"),
         lambda at, seen: at.note_task_fault(seen, REASON, JobControl(cancelled="cancel")),
-        {"task_fault": plain(attribute(REASON)), "control": plain(attribute(JobControl(cancelled="cancel")))},
+        {
+            "task_fault": plain(attribute(REASON)),
+            "control": plain(attribute(JobControl(cancelled="cancel"))),
+        },
     ),
     "note_task_fault of a job that is held": (
         replace(JOB, task_token="t", control=JobControl("v", held_since=T)),
@@ -353,15 +447,31 @@ WRITES = {
     "end_job and delete what it staged": (
         replace(JOB, state=JobState.FINALIZING, lease_until=T + 90, claims=2, task_token="t"),
         lambda at, seen: at.end_job(seen, JobState.COMPLETED, T, STAGING, T + 60),
-        {"state": "completed", "lease_until": 0.0, "task_token": "", **END, **DUE, "due_at": T + 60, "claims": 0},
+        {
+            "state": "completed",
+            "lease_until": 0.0,
+            "task_token": "",
+            **END,
+            **DUE,
+            "due_at": T + 60,
+            "claims": 0,
+        },
     ),
-    "claim_cleanup": (OVER, lambda at, seen: at.claim_cleanup(seen, T + 9), {"due_at": T + 9, "claims": 1}),
+    "claim_cleanup": (
+        OVER,
+        lambda at, seen: at.claim_cleanup(seen, T + 9),
+        {"due_at": T + 9, "claims": 1},
+    ),
     "continue_cleanup": (
         replace(OVER, claims=2),
         lambda at, seen: at.continue_cleanup(seen, Staging(T, "key"), T + 9),
         {"staging": plain(attribute(Staging(T, "key"))), "due_at": T + 9, "claims": 0},
     ),
-    "end_cleanup": (OVER, lambda at, seen: at.end_cleanup(seen), {"staging": GONE, "due_at": GONE, "work": GONE}),
+    "end_cleanup": (
+        OVER,
+        lambda at, seen: at.end_cleanup(seen),
+        {"staging": GONE, "due_at": GONE, "work": GONE},
+    ),
     "forget_cleanup": (
         OVER,
         lambda at, seen: at.forget_cleanup(due_entry(seen)),
@@ -398,13 +508,19 @@ UNSTORED = (None, MISSING)
 def test_transition_writes_only_its_attributes(table, transition):
     held, change, expected = WRITES[transition]
     item = OneItem(table, held)
-    absent = {name: plain(attribute(value)) for name, value in defaults_of(type(held)).items() if value not in UNSTORED}
+    absent = {
+        name: plain(attribute(value))
+        for name, value in defaults_of(type(held)).items()
+        if value not in UNSTORED
+    }
     before = absent | {name: plain(value) for name, value in item.read().items()}
 
     change(item.ledger, held)
 
     stored = {name: plain(value) for name, value in item.read().items()}
-    assert [name for name, value in stored.items() if absent.get(name, GONE) == value] == [], "a default is stored"
+    assert [name for name, value in stored.items() if absent.get(name, GONE) == value] == [], (
+        "a default is stored"
+    )
     after = absent | stored
     changed = {name for name in before | after if before.get(name, GONE) != after.get(name, GONE)}
     assert {name: after.get(name, GONE) for name in changed} == expected
@@ -427,5 +543,9 @@ def test_batch_is_stored_with_all_it_holds(table):
 
     item = OneItem(table, held).read()
 
-    stored = attributes(held) | {"work": {"S": "v1#poll"}, "pk": item["pk"], "sk": {"S": "BATCH#00000000"}}
+    stored = attributes(held) | {
+        "work": {"S": "v1#poll"},
+        "pk": item["pk"],
+        "sk": {"S": "BATCH#00000000"},
+    }
     assert plain({"M": item}) == plain({"M": stored})  # DynamoDB stores the number 0.0 as 0

@@ -1,4 +1,7 @@
-"""The right to call the API: the shared rate, pauses of the account, waits of one model; on DynamoDB's conditions."""
+"""The right to call the API: the shared rate, pauses of the account, waits of one model.
+
+On DynamoDB's conditions.
+"""
 
 import random
 
@@ -12,7 +15,7 @@ from shared.pacing.budget import (
 from shared.pacing.controls import Permit
 from tests.support.doubles.control_items import MODEL, NOW
 
-# ── the rate ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the rate ──────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("calls", range(1, 241))
@@ -51,7 +54,10 @@ def test_submit_finds_token_in_spite_of_races(budget, monkeypatch, already):
 
 @pytest.mark.parametrize("later", [0.0, 20.0])
 def test_concurrent_functions_never_exceed_rate(budget, later, monkeypatch):
-    """Every third of them polls; each acts on what it read some turns ago, until all are refused for good."""
+    """Every third of them polls.
+
+    Each acts on what it read some turns ago, until all are refused for good.
+    """
     chance = random.Random(later)
     twins = [Budget(budget.client, budget.table, 200) for _ in range(12)]
     flown = int(later * 1_000 / budget.interval)

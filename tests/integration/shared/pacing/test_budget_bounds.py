@@ -1,4 +1,7 @@
-"""The rate budget on DynamoDB: what its conditions refuse, and the slots of a batch's pieces, which it keeps there."""
+"""The rate budget on DynamoDB.
+
+What its conditions refuse, and the slots of a batch's pieces, which it keeps there.
+"""
 
 import pytest
 
@@ -30,13 +33,17 @@ def in_milliseconds(seconds):
     return int((NOW + seconds) * 1_000)
 
 
-# ── races ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── races ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
-    ("meanwhile", "permit", "filled_after"), [(49, Permit, 15.0), (50, Denied, 15.0)], ids=["one left", "none left"]
+    ("meanwhile", "permit", "filled_after"),
+    [(49, Permit, 15.0), (50, Denied, 15.0)],
+    ids=["one left", "none left"],
 )
-def test_submit_with_old_read_takes_only_the_rest(budget, monkeypatch, meanwhile, permit, filled_after):
+def test_submit_with_old_read_takes_only_the_rest(
+    budget, monkeypatch, meanwhile, permit, filled_after
+):
     put(budget, "RATE", taken(10))
     seen = budget.controls(MODEL)
     put(budget, "RATE", taken(meanwhile))
@@ -58,7 +65,9 @@ def test_first_token_of_all_is_not_taken_twice(budget, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "until"), [(100, 17, NOW + 100), (17, 100, NOW + 100)], ids=["shorter", "longer"]
+    ("first", "second", "until"),
+    [(100, 17, NOW + 100), (17, 100, NOW + 100)],
+    ids=["shorter", "longer"],
 )
 def test_longer_hold_stays(budget, first, second, until):
     budget.limit_rate(NOW, first)
@@ -72,7 +81,7 @@ def test_hold_leaves_tokens_as_they_are(budget):
     assert held(budget) == taken(7, NOW + 17, NOW)
 
 
-# ── slots of a batch's pieces ────────────────────────────────────────────────────────────────────────────────────────
+# ── slots of a batch's pieces ─────────────────────────────────────────────────────────────────────
 
 
 def waits(slots):
@@ -108,8 +117,12 @@ def test_slots_follow_one_another_again_after_an_item_that_nobody_can_read(budge
     assert waits(budget.isolation_slots(1, NOW)) == [2.4]
 
 
-@pytest.mark.parametrize(("seen", "then"), [(0, 12 * 2.4), (12 * 2.4, 0)], ids=["taken", "none left"])
-def test_slots_follow_those_that_others_have_taken_since_they_were_read(budget, monkeypatch, seen, then):
+@pytest.mark.parametrize(
+    ("seen", "then"), [(0, 12 * 2.4), (12 * 2.4, 0)], ids=["taken", "none left"]
+)
+def test_slots_follow_those_that_others_have_taken_since_they_were_read(
+    budget, monkeypatch, seen, then
+):
     """However many functions take some at the same time."""
     put(budget, TURNS, Rate(in_milliseconds(then)))
     monkeypatch.setattr(budget, "get", lambda _: {"filled_at": attribute(in_milliseconds(seen))})

@@ -1,4 +1,7 @@
-"""Pauses and waits of models on DynamoDB: of two functions that read the same, one writes and the other leaves it."""
+"""Pauses and waits of models on DynamoDB.
+
+Of two functions that read the same, one writes and the other leaves it.
+"""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -52,7 +55,9 @@ def pause_and_delay(items):
 
 
 @pytest.mark.parametrize(
-    ("seen", "then"), [(NO_ITEM, ITEM), (ITEM, OTHER_NONCE), (ITEM, NO_ITEM)], ids=["begun", "written anew", "lifted"]
+    ("seen", "then"),
+    [(NO_ITEM, ITEM), (ITEM, OTHER_NONCE), (ITEM, NO_ITEM)],
+    ids=["begun", "written anew", "lifted"],
 )
 def test_concurrent_write_stays(items, monkeypatch, seen, then):
     reads_before(items, monkeypatch, seen, then)
@@ -86,7 +91,9 @@ def test_claimed_probe_moves_next_one(items):
     assert read(items) == claimed
 
 
-@pytest.mark.parametrize(("then", "left"), [(ITEM, NO_ITEM), (OTHER_TIME, NO_ITEM), (OTHER_NONCE, OTHER_NONCE)])
+@pytest.mark.parametrize(
+    ("then", "left"), [(ITEM, NO_ITEM), (OTHER_TIME, NO_ITEM), (OTHER_NONCE, OTHER_NONCE)]
+)
 def test_good_probe_lifts_exactly_what_it_probed(items, then, left):
     put(items, then)
     items.lift(Permit(*ITEM), MODEL)
@@ -99,10 +106,15 @@ def test_good_probe_lifts_exactly_what_it_probed(items, then, left):
     ids=["ended", "by another", "replaced", "ended, while the model waits anew"],
 )
 def test_poll_function_is_woken_by_a_pause_that_ended(items, then, sent):
-    """A probe may be answered by another pause, such as a spent limit: then nobody may submit more than before."""
+    """A probe may be answered by another pause, such as a spent limit.
+
+    Then nobody may submit more than before.
+    """
     put(items, then)
     woken = []
-    services = SimpleNamespace(budget=items, now=lambda: NOW, wake=lambda at, at_once: woken.append((at, at_once)))
+    services = SimpleNamespace(
+        budget=items, now=lambda: NOW, wake=lambda at, at_once: woken.append((at, at_once))
+    )
     Services.lift(services, Permit(*ITEM), MODEL)
     assert woken == [(NOW, True)] * sent
 
@@ -114,7 +126,10 @@ def test_deleted_one_does_not_block_the_other(items):
 
 
 def probes_in(budget, begin, end, *, submits):
-    """Seconds after `begin` at which a call was let through, as a probe; one is tried every five seconds."""
+    """Seconds after `begin` at which a call was let through, as a probe.
+
+    One is tried every five seconds.
+    """
     found = []
     for seconds in range(0, end, 5):
         now = begin + seconds
@@ -149,7 +164,8 @@ UNREADABLE = {
 @pytest.mark.parametrize("which", UNREADABLE)
 def test_unreadable_control_item_stops_no_call(items, which):
     sk, attributes_ = UNREADABLE[which]
-    for one in ("PAUSE", WAIT, "RATE", "STACK", "RATE#ISOLATION"):  # Whatever another test has left.
+    # Whatever another test has left.
+    for one in ("PAUSE", WAIT, "RATE", "STACK", "RATE#ISOLATION"):
         items.client.delete_item(TableName="table", Key=control_key(one))
     items.client.put_item(TableName="table", Item={**control_key(sk), **attributes_})
 
@@ -164,7 +180,9 @@ def test_unreadable_control_item_stops_no_call(items, which):
         items.client.delete_item(TableName="table", Key=control_key(one))
 
 
-@pytest.mark.parametrize("was", [{"nonce": {"S": "earlier"}}, {"later": {"S": "x"}}], ids=["a nonce", "no nonce"])
+@pytest.mark.parametrize(
+    "was", [{"nonce": {"S": "earlier"}}, {"later": {"S": "x"}}], ids=["a nonce", "no nonce"]
+)
 def test_good_pause_is_not_deleted_as_unreadable(items, was):
     """Somebody wrote it after the unreadable one was read."""
     put(items, ITEM)

@@ -1,4 +1,7 @@
-"""Room for the batches of another account than the stack's: only that account's pause counts; on DynamoDB."""
+"""Room for the batches of another account than the stack's: only that account's pause counts.
+
+On DynamoDB.
+"""
 
 import pytest
 

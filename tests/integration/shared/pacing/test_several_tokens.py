@@ -1,4 +1,7 @@
-"""The rate budget of a stack with several API tokens, on DynamoDB: each has its calls, its pause and its wait."""
+"""The rate budget of a stack with several API tokens, on DynamoDB.
+
+Each has its calls, its pause and its wait.
+"""
 
 from dataclasses import replace
 
@@ -19,7 +22,9 @@ TOKEN = PauseReason.TOKEN_REFUSED
 @pytest.fixture
 def three(budget):
     """The budget of three tokens, the last one of another account."""
-    return Budget(budget.client, budget.table, 200, senders=lambda account: THREE if not account else (THIRD,))
+    return Budget(
+        budget.client, budget.table, 200, senders=lambda account: THREE if not account else (THIRD,)
+    )
 
 
 def submits(budget, now=NOW, **given):

@@ -1,4 +1,7 @@
-"""What lies in the stack's source bucket is a source where it lies: nothing is copied, one job a version."""
+"""What lies in the stack's source bucket is a source where it lies.
+
+Nothing is copied, one job a version.
+"""
 
 import pytest
 
@@ -13,12 +16,19 @@ SOURCE = "team-exports"
 
 @pytest.fixture
 def sourced(start, monkeypatch, capsys):
-    """A command line on a stack with a source bucket whose objects were there before; `put` writes one."""
+    """A command line on a stack with a source bucket whose objects were there before.
+
+    `put` writes one.
+    """
     world = start(SOURCE_BUCKET_NAME=SOURCE, SOURCE_PREFIX="exports/")
     world.s3.create_bucket(Bucket=SOURCE, CreateBucketConfiguration={"LocationConstraint": REGION})
     command = CommandLine(world, monkeypatch, capsys)
-    outputs = {one["OutputKey"]: one["OutputValue"] for one in command.stacks["dropbatch"]["Outputs"]}
-    command.add_stack("dropbatch", outputs, {"SourceBucketName": SOURCE, "SourcePrefix": "exports/"})
+    outputs = {
+        one["OutputKey"]: one["OutputValue"] for one in command.stacks["dropbatch"]["Outputs"]
+    }
+    command.add_stack(
+        "dropbatch", outputs, {"SourceBucketName": SOURCE, "SourcePrefix": "exports/"}
+    )
 
     def put(key, body=GOOD, **metadata):
         world.s3.put_object(Bucket=SOURCE, Key=key, Body=body, Metadata=metadata or {"model": M2M})
@@ -53,7 +63,11 @@ def test_object_with_a_job_gets_no_other(sourced):
     again = sourced.run("put", f"s3://{SOURCE}/exports/a.jsonl", "--json").json()[0]
     sourced.settle()
 
-    assert (again["job_id"], again["existing"], len(sourced.world.manifests())) == (first.id, True, 1)
+    assert (again["job_id"], again["existing"], len(sourced.world.manifests())) == (
+        first.id,
+        True,
+        1,
+    )
 
 
 def test_two_starts_at_once_are_one_job(sourced):
@@ -79,14 +93,18 @@ def test_prefix_goes_on_in_its_folder(sourced, tmp_path):
     assert len(sourced.world.manifests()) == 2
 
 
-@pytest.mark.parametrize("more", [("--model", M2M), ("--name", "mine/a.jsonl"), ("-o", 'tags={"a":"b"}')])
+@pytest.mark.parametrize(
+    "more", [("--model", M2M), ("--name", "mine/a.jsonl"), ("-o", 'tags={"a":"b"}')]
+)
 def test_what_differs_from_the_object_is_a_copy(sourced, more):
     """An object's metadata cannot be changed where it lies."""
     sourced.put("exports/july/a.jsonl")
 
     sourced.run("put", f"s3://{SOURCE}/exports/july/a.jsonl", *more)
 
-    assert sourced.world.objects("inbox/") == ["inbox/mine/a.jsonl" if "--name" in more else "inbox/july/a.jsonl"]
+    assert sourced.world.objects("inbox/") == [
+        "inbox/mine/a.jsonl" if "--name" in more else "inbox/july/a.jsonl"
+    ]
 
 
 def test_object_outside_the_prefix_is_copied(sourced):

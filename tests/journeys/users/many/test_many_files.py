@@ -1,4 +1,7 @@
-"""`put` of many files: all are checked before the first is sent, results lie beside their names, none is sent twice."""
+"""`put` of many files.
+
+All are checked before the first is sent, results lie beside their names, none is sent twice.
+"""
 
 import json
 import os
@@ -56,7 +59,7 @@ def versions(command):
     return command.world.s3.list_object_versions(Bucket=BUCKET, Prefix="inbox/").get("Versions", [])
 
 
-# ── one command ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── one command ───────────────────────────────────────────────────────────────────────────────────
 
 
 def test_results_lie_beside_their_names(command, folder, tmp_path):
@@ -68,7 +71,9 @@ def test_results_lie_beside_their_names(command, folder, tmp_path):
         lines = (out / f"in/july/{number:02}.jsonl/output.jsonl").read_text().splitlines()
         assert len(lines) == number + 1
     rows = done.out.splitlines()[JOBS:]
-    assert [row.split()[-1] for row in rows] == [f"in/july/{number:02}.jsonl" for number in range(JOBS)]
+    assert [row.split()[-1] for row in rows] == [
+        f"in/july/{number:02}.jsonl" for number in range(JOBS)
+    ]
     assert f"{JOBS} jobs: {JOBS} completed, 78 records" in done.err
 
 
@@ -122,11 +127,16 @@ def test_changed_file_is_sent_again(command, folder, tmp_path):
 
     assert (done.code, len(versions(command))) == (0, JOBS + 1)
     manifest = json.loads((tmp_path / "out/in/july/03.jsonl/manifest.json").read_text())
-    assert manifest["job_id"] == command.run("status", "in/july/03.jsonl", "--json").json()[0]["job_id"]
+    assert (
+        manifest["job_id"]
+        == command.run("status", "in/july/03.jsonl", "--json").json()[0]["job_id"]
+    )
 
 
 @pytest.mark.parametrize("many", [False, True])
-def test_changed_file_replaces_only_results_as_they_were_downloaded(command, folder, tmp_path, many):
+def test_changed_file_replaces_only_results_as_they_were_downloaded(
+    command, folder, tmp_path, many
+):
     source, out = folder / "july/03.jsonl", tmp_path / "out"
     place = out / ("in/july/03.jsonl" if many else "")
     put(command, folder if many else source, "--get", out)
@@ -168,7 +178,9 @@ def test_another_file_needs_another_folder(command, folder, tmp_path):
 
 def test_another_stack_needs_another_folder(command, folder, tmp_path):
     """What lies there is of the first stack's job, though its path is the same."""
-    command.world.s3.create_bucket(Bucket="other", CreateBucketConfiguration={"LocationConstraint": REGION})
+    command.world.s3.create_bucket(
+        Bucket="other", CreateBucketConfiguration={"LocationConstraint": REGION}
+    )
     command.add_stack("other", {"BucketName": "other"})
     assert put(command, folder, "--get", tmp_path / "out").code == 0
 
@@ -192,7 +204,7 @@ def test_folder_of_results_is_inside(tmp_path, path, place):
     assert path_in(tmp_path, path) == tmp_path / place
 
 
-# ── what need not be sent ────────────────────────────────────────────────────────────────────────────────────────────
+# ── what need not be sent ─────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("size", [0, 1, uploads.PART_BYTES + 1, 2 * uploads.PART_BYTES])
@@ -222,7 +234,10 @@ def short_check(monkeypatch):
 
 @pytest.fixture
 def give(monkeypatch, tmp_path):
-    """Gives bytes to the next command, in a way that lets them be read once; returns what names them."""
+    """Gives bytes to the next command, in a way that lets them be read once.
+
+    Returns what names them.
+    """
 
     def give(kind, content):
         if kind == "-":
@@ -241,8 +256,14 @@ def give(monkeypatch, tmp_path):
 @pytest.mark.parametrize("more", [b"", GOOD.encode()], ids=["same", "changed"])
 @pytest.mark.parametrize("kind", ["-", "pipe"])
 @pytest.mark.parametrize("option", ["--skip-existing", "--get"])
-def test_what_can_be_read_once_is_sent_whole(command, short_check, give, tmp_path, kind, option, more):
-    options = ("--name", "a.jsonl", *((option, tmp_path / "out") if option == "--get" else (option,)))
+def test_what_can_be_read_once_is_sent_whole(
+    command, short_check, give, tmp_path, kind, option, more
+):
+    options = (
+        "--name",
+        "a.jsonl",
+        *((option, tmp_path / "out") if option == "--get" else (option,)),
+    )
     put(command, give(kind, LONG), *options)
 
     done = put(command, give(kind, LONG + more), *options)
@@ -295,7 +316,9 @@ def test_checked_tables_are_closed(command, short_check, tmp_path, monkeypatch):
     held, real = [], sending.Sending.send
 
     def send(self, submissions):
-        held.extend(one for one in Path("/proc/self/fd").iterdir() if one.resolve().is_relative_to(tmp_path))
+        held.extend(
+            one for one in Path("/proc/self/fd").iterdir() if one.resolve().is_relative_to(tmp_path)
+        )
         return real(self, submissions)
 
     monkeypatch.setattr(sending.Sending, "send", send)
@@ -333,7 +356,7 @@ def test_many_files_take_few_calls(command, folder, calls):
     assert (calls["ListObjectsV2"], calls["HeadObject"], "PutObject" in calls) == (1, JOBS, False)
 
 
-# ── what is checked first ────────────────────────────────────────────────────────────────────────────────────────────
+# ── what is checked first ─────────────────────────────────────────────────────────────────────────
 
 
 def test_nothing_is_sent_if_one_file_would_be_refused(command, folder):
@@ -344,7 +367,9 @@ def test_nothing_is_sent_if_one_file_would_be_refused(command, folder):
 
     assert (done.code, versions(command)) == (1, [])
     assert f"{folder}/july/05.png: unknown_format: " in done.err
-    assert f"2 of {JOBS + 2} files would be refused, so nothing was sent. --skip-bad leaves them out." in done.err
+    assert (
+        f"2 of {JOBS + 2} files would be refused, so nothing was sent. --skip-bad leaves them out."
+    ) in done.err
 
     skipped = put(command, folder, "--skip-bad", "--wait")
     assert (skipped.code, len(versions(command))) == (1, JOBS)
@@ -367,7 +392,10 @@ def test_two_files_with_one_name_are_refused(command, tmp_path):
     done = put(command, tmp_path / "a/data.jsonl", tmp_path / "b/data.jsonl")
 
     assert (done.code, versions(command)) == (2, [])
-    assert f"{tmp_path}/a/data.jsonl and {tmp_path}/b/data.jsonl would both be inbox/data.jsonl" in done.err
+    assert (
+        f"{tmp_path}/a/data.jsonl and {tmp_path}/b/data.jsonl would both be inbox/data.jsonl"
+        in done.err
+    )
     assert put(command, tmp_path / "a", tmp_path / "b").code == 0
 
 
@@ -375,7 +403,9 @@ def test_table_has_the_name_of_its_upload(command, tmp_path):
     (tmp_path / "a.csv").write_text("text\nx\n")
     (tmp_path / "a.parquet").write_bytes(b"")
 
-    assert "would both be inbox/a.csv" in put(command, tmp_path / "a.csv", tmp_path / "a.parquet").err
+    assert (
+        "would both be inbox/a.csv" in put(command, tmp_path / "a.csv", tmp_path / "a.parquet").err
+    )
 
 
 def test_folder_without_files_is_an_error(command, tmp_path):

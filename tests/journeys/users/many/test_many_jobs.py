@@ -1,4 +1,7 @@
-"""Verbs over many jobs: a prefix, a pattern, ids from standard input; in the library and on the command line."""
+"""Verbs over many jobs: a prefix, a pattern, ids from standard input.
+
+In the library and on the command line.
+"""
 
 import io
 import json
@@ -21,7 +24,10 @@ JOBS = 12
 
 @pytest.fixture
 def many(command):
-    """Twelve finished jobs below reviews/, one of them twice, two with a failed record; and one beside them."""
+    """Twelve finished jobs below reviews/, one of them twice, two with a failed record.
+
+    And one beside them.
+    """
     for number in range(JOBS):
         command.world.upload(f"reviews/{number:02}.jsonl", GOOD + BAD * (number < 2), model=M2M)
     command.world.upload("other.jsonl", GOOD, model=M2M)
@@ -54,14 +60,20 @@ def calls(monkeypatch):
 
 
 def test_get_of_many_lies_beside_their_names(many, tmp_path):
-    meant = {"reviews/": JOBS, "reviews/*": JOBS, "inbox/reviews/": JOBS, f"s3://{BUCKET}/results/reviews/0*": 10}
+    meant = {
+        "reviews/": JOBS,
+        "reviews/*": JOBS,
+        "inbox/reviews/": JOBS,
+        f"s3://{BUCKET}/results/reviews/0*": 10,
+    }
     for at, (name, count) in enumerate(meant.items()):
         out = tmp_path / str(at)
         done = many.run("get", name, "-o", out)
 
         found = sorted(one.parent.relative_to(out).as_posix() for one in out.rglob("manifest.json"))
         assert (done.code, found) == (0, [f"reviews/{number:02}.jsonl" for number in range(count)])
-        assert len((out / "reviews/05.jsonl/output.jsonl").read_text().splitlines()) == 2  # The newest job's.
+        # The newest job's.
+        assert len((out / "reviews/05.jsonl/output.jsonl").read_text().splitlines()) == 2
 
 
 def test_get_of_jobs_of_one_path_keeps_both(many, tmp_path, monkeypatch):
@@ -80,7 +92,9 @@ def test_ids_come_from_standard_input(many, monkeypatch):
 
     done = many.run("status", "-", "--json")
 
-    assert sorted(one["job_id"] for one in done.json()) == sorted(line.split()[0] for line in listed.splitlines())
+    assert sorted(one["job_id"] for one in done.json()) == sorted(
+        line.split()[0] for line in listed.splitlines()
+    )
 
 
 def test_name_that_is_pattern_too_means_itself(many):
@@ -95,7 +109,10 @@ def test_name_that_is_pattern_too_means_itself(many):
 def test_retry_of_many_tries_what_failed(many):
     done = many.run("retry", "reviews/", "--wait", "--json")
 
-    assert [one["path"] for one in done.json()[:2]] == ["reviews/00.retry.jsonl", "reviews/01.retry.jsonl"]
+    assert [one["path"] for one in done.json()[:2]] == [
+        "reviews/00.retry.jsonl",
+        "reviews/01.retry.jsonl",
+    ]
     assert done.err.count("has no retry file: no record failed.") == JOBS - 2
 
 
@@ -119,13 +136,16 @@ def test_wait_has_a_time_limit(command):
 
     done = command.run("wait", "reviews/", "--timeout", "2m")
 
-    assert (done.code, f"{JOBS} of {JOBS} jobs are not over after 120 seconds" in done.err) == (6, True)
+    assert (done.code, f"{JOBS} of {JOBS} jobs are not over after 120 seconds" in done.err) == (
+        6,
+        True,
+    )
     assert 120 <= command.world.now() - began < 140
     assert "Job " in command.run("wait", "reviews/1.jsonl", "--timeout", "90").err
     assert command.run("wait", "reviews/1.jsonl", "--timeout", "soon").code == 2
 
 
-# ── some fail ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── some fail ─────────────────────────────────────────────────────────────────────────────────────
 
 
 NO_JOB = "20200101T000000Z-00000000"
@@ -186,7 +206,9 @@ def test_verb_of_many_goes_on_after_a_job_that_aws_denies(few, tmp_path, monkeyp
 
 
 def test_expired_status_hides_no_other_job(few):
-    (found,) = [one["job_id"] for one in few.run("ls", "--json").json() if one["path"] == "reviews/00.jsonl"]
+    (found,) = [
+        one["job_id"] for one in few.run("ls", "--json").json() if one["path"] == "reviews/00.jsonl"
+    ]
     few.world.s3.delete_object(Bucket=BUCKET, Key=f"results/reviews/00.jsonl/{found}/status.json")
 
     done = few.run("status", found, "reviews/01.jsonl", "reviews/02.jsonl")
@@ -195,7 +217,7 @@ def test_expired_status_hides_no_other_job(few):
     assert f"There is no job {found}" in done.err
 
 
-# ── calls ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── calls ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_waiting_for_many_lists_pages(command, calls):
@@ -231,7 +253,8 @@ def test_upload_without_job_ends_the_wait_of_many(command, monkeypatch):
     monkeypatch.setattr("dropbatch.client.watch.watching.time.monotonic", command.world.now)
     client = dropbatch.Client("dropbatch")
     jobs = [
-        client.submit([{"text": "x", "target_lang": "es"}], name=f"{number}.jsonl", model=M2M) for number in range(JOBS)
+        client.submit([{"text": "x", "target_lang": "es"}], name=f"{number}.jsonl", model=M2M)
+        for number in range(JOBS)
     ]
 
     with pytest.raises(dropbatch.NotFound, match="has no job after 300 seconds"):
@@ -291,7 +314,9 @@ def test_wait_ends_when_results_are_deleted_meanwhile(command, monkeypatch, jobs
 def test_wait_of_many_goes_on_when_aws_denies_one(many, monkeypatch):
     """Here a listing is worth nothing, so that each is looked for."""
     ids = [line.split()[0] for line in many.run("ls").out.splitlines()[:JOBS]]
-    folder = next(job.folder for job in dropbatch.Client("dropbatch").jobs(since="30d") if job.id == ids[0])
+    folder = next(
+        job.folder for job in dropbatch.Client("dropbatch").jobs(since="30d") if job.id == ids[0]
+    )
     monkeypatch.setattr(watching, "MIN_PAGES", 0)
     monkeypatch.setattr(watching, "pages_of", lambda *_: iter([[]] * 50))
     many.world.s3.delete_object(Bucket=BUCKET, Key=f"{folder}manifest.json")
@@ -305,11 +330,16 @@ def test_wait_of_many_goes_on_when_aws_denies_one(many, monkeypatch):
 
 def test_many_uploads_without_jobs_are_given_up_with_what_their_notices_say(command):
     client = dropbatch.Client("dropbatch")
-    jobs = [client.submit([{"text": "x", "target_lang": "es"}], name=f"{one}.jsonl", model=M2M) for one in "ab"]
+    jobs = [
+        client.submit([{"text": "x", "target_lang": "es"}], name=f"{one}.jsonl", model=M2M)
+        for one in "ab"
+    ]
     waiting_for = {"code": "upload_denied", "message": "S3 refuses."}
     notice = {"state": "waiting", "error": None, "waiting_for": waiting_for, "job_id": None}
     notice["version"] = jobs[0].uploaded.version
-    command.world.s3.put_object(Bucket=BUCKET, Key="results/a.jsonl/status.json", Body=json.dumps(notice).encode())
+    command.world.s3.put_object(
+        Bucket=BUCKET, Key="results/a.jsonl/status.json", Body=json.dumps(notice).encode()
+    )
 
     found = {job.path: str(error) for job, error in watching.ManyJobs(jobs, -1.0).look()}
 
@@ -335,20 +365,25 @@ def test_id_that_another_upload_has_is_found_among_many(command, monkeypatch):
     digits = names.job_id
 
     def same_beginning(*upload):
-        return digits(*upload)[:17] + "aaaaaaaa" if len(upload) < 6 or not upload[5] else digits(*upload)
+        return (
+            digits(*upload)[:17] + "aaaaaaaa"
+            if len(upload) < 6 or not upload[5]
+            else digits(*upload)
+        )
 
     monkeypatch.setattr(names, "job_id", same_beginning)
     monkeypatch.setattr(waiting, "FEW_JOBS", 1)
     client = dropbatch.Client("dropbatch")
     jobs = [
-        client.submit([{"text": "x", "target_lang": "es"}], name=f"{number}.jsonl", model=M2M) for number in range(2)
+        client.submit([{"text": "x", "target_lang": "es"}], name=f"{number}.jsonl", model=M2M)
+        for number in range(2)
     ]
     assert jobs[0].id == jobs[1].id
 
     assert {job.path for job in dropbatch.wait(jobs)} == {"0.jsonl", "1.jsonl"}
 
 
-# ── ls ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── ls ────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_ls_shows_newest_with_their_age(many):
@@ -356,7 +391,11 @@ def test_ls_shows_newest_with_their_age(many):
 
     lines = many.run("ls", "--limit", "2").out.splitlines()
 
-    assert (len(lines), lines[-1].split()[-1], "  2 h 0 min  " in lines[-1]) == (2, "reviews/05.jsonl", True)
+    assert (len(lines), lines[-1].split()[-1], "  2 h 0 min  " in lines[-1]) == (
+        2,
+        "reviews/05.jsonl",
+        True,
+    )
     assert len(many.run("ls", "--limit", "100", "--state", "failed").out.splitlines()) == 0
     assert len(many.run("ls", "--limit", "3", "--state", "completed").out.splitlines()) == 3
 
@@ -371,13 +410,20 @@ def test_library_finds_jobs_of_a_folder(many):
     assert list(client.jobs(prefix="nothing/")) == []
 
 
-# ── status ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── status ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_status_says_what_and_why(few):
     lines = few.run("status", "reviews/00.jsonl").out.splitlines()
 
-    assert [line.split()[0] for line in lines[1:]] == ["file", "model", "age", "cost", "failed", "results"]
+    assert [line.split()[0] for line in lines[1:]] == [
+        "file",
+        "model",
+        "age",
+        "cost",
+        "failed",
+        "results",
+    ]
     assert "model    @cf/meta/m2m100-1.2b, format native" in lines
     assert lines[5].startswith("failed   1 records; the first: line 2: rejected: ")
 
@@ -385,4 +431,6 @@ def test_status_says_what_and_why(few):
     few.settle()
     says = few.run("status", "no-model.jsonl").out
     assert "because  no_model: No model was named" in says
-    assert json.loads(few.run("status", "no-model.jsonl", "--json").out)["error"]["code"] == "no_model"
+    assert (
+        json.loads(few.run("status", "no-model.jsonl", "--json").out)["error"]["code"] == "no_model"
+    )

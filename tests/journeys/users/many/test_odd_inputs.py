@@ -1,4 +1,7 @@
-"""The command line where streams are closed or broken, and files and objects are not what they should be."""
+"""The command line where streams are closed or broken.
+
+And files and objects are not what they should be.
+"""
 
 import io
 import sys
@@ -75,7 +78,10 @@ def test_object_that_was_changed_is_no_stack_trace(done, subtests, name):
             done.world.s3.put_object(Bucket=BUCKET, Key=key, Body=body)
             with subtests.test(verb, body=body):
                 ended = done.run(*verb.replace("ID", job_id).split())
-                assert (ended.code in {0, 1, 5}, "was changed" in ended.out + ended.err) == (True, ended.code == 1)
+                assert (ended.code in {0, 1, 5}, "was changed" in ended.out + ended.err) == (
+                    True,
+                    ended.code == 1,
+                )
 
 
 def test_changed_status_hides_no_other_job(done):

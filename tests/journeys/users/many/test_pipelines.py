@@ -1,4 +1,7 @@
-"""What docs/pipelines.md and its examples promise of results: DuckDB reads them, events reach a queue."""
+"""What docs/pipelines.md and its examples promise of results.
+
+DuckDB reads them, events reach a queue.
+"""
 
 import json
 import re
@@ -12,21 +15,30 @@ from tests.support.aws.resources import AWS_ACCOUNT, BUCKET, REGION
 from tests.support.shipped import ROOT
 
 M2M = "@cf/meta/m2m100-1.2b"
-GOOD, BAD = '{"text":"x","target_lang":"es","external_reference":{"row":1}}\n', '{"text":"no language"}\n'
+GOOD, BAD = (
+    '{"text":"x","target_lang":"es","external_reference":{"row":1}}\n',
+    '{"text":"no language"}\n',
+)
 PAGE = (ROOT / "docs/pipelines.md").read_text("utf-8")
 ATHENA, DUCKDB = "CREATE EXTERNAL TABLE", "FILTER (NOT success)"
 
 
 def statements(contains):
     """The block of the page that contains a text."""
-    (found,) = [block for block in re.findall(r"```sql\n(.*?)```", PAGE, re.DOTALL) if contains in block]
+    (found,) = [
+        block for block in re.findall(r"```sql\n(.*?)```", PAGE, re.DOTALL) if contains in block
+    ]
     return found
 
 
 @pytest.fixture
 def reviews(command):
     """A path with two jobs and one with one; beside them, another folder."""
-    for path, content in (("a.jsonl", GOOD * 2), ("b/c.jsonl", GOOD * 3 + BAD), ("a.jsonl", GOOD + BAD * 2)):
+    for path, content in (
+        ("a.jsonl", GOOD * 2),
+        ("b/c.jsonl", GOOD * 3 + BAD),
+        ("a.jsonl", GOOD + BAD * 2),
+    ):
         command.world.upload(f"reviews/{path}", content, model=M2M)
         command.settle()
         command.world.pass_time(60)
@@ -45,30 +57,44 @@ def test_duckdb_reads_jobs_and_answers(reviews, tmp_path):
     for query in (
         statements(DUCKDB),
         "SELECT state, total, failed, dollars > 0 FROM jobs ORDER BY job_id",
-        "SELECT external_reference.row, result.translated_text IS NULL, error.code FROM answers ORDER BY upload, id",
+        (
+            "SELECT external_reference.row, result.translated_text IS NULL, error.code FROM "
+            "answers ORDER BY upload, id"
+        ),
     ):
         (tmp_path / "query.sql").write_text(views + query)
         found.append(vendors.run("readers", "duckdb_runs.py", tmp_path / "query.sql")["rows"])
 
     assert found[0] == [["inbox/reviews/a.jsonl", 3, 2], ["inbox/reviews/b/c.jsonl", 4, 1]]
-    assert found[1] == [["completed", total, failed, True] for total, failed in ((2, 0), (4, 1), (3, 2))]
+    assert found[1] == [
+        ["completed", total, failed, True] for total, failed in ((2, 0), (4, 1), (3, 2))
+    ]
     assert found[2][0] == ["1", False, None]
     assert found[2][1] == [None, True, "bad_record"]
 
 
 def test_athena_table_has_the_members_of_lines(reviews):
-    """No program for Athena's statements was found that runs here, so only their columns are compared."""
+    """No program for Athena's statements was found that runs here.
+
+    So only their columns are compared.
+    """
     columns = re.search(r"answers \((.*)\)\n", statements(ATHENA))[1]
     names = {one.split()[0] for one in re.sub(r"<.*?>", "", columns).split(", ")}
-    lines = [line for folder in reviews.world.manifests() for line in reviews.world.lines(folder=folder)]
+    lines = [
+        line for folder in reviews.world.manifests() for line in reviews.world.lines(folder=folder)
+    ]
 
     assert names == {name for line in lines for name in line}
-    assert {frozenset(line["error"]) for line in lines if not line["success"]} == {frozenset({"code", "message"})}
+    assert {frozenset(line["error"]) for line in lines if not line["success"]} == {
+        frozenset({"code", "message"})
+    }
 
 
 def test_event_reaches_a_queue(command):
     """By the pattern of the example."""
-    pattern = re.search(r"--event-pattern '(.*?)'", (ROOT / "examples/job-events.sh").read_text())[1]
+    pattern = re.search(r"--event-pattern '(.*?)'", (ROOT / "examples/job-events.sh").read_text())[
+        1
+    ]
     events, sqs = boto3.client("events"), boto3.client("sqs")
     queue = sqs.create_queue(QueueName="job-events")["QueueUrl"]
     events.put_rule(Name="job-events", EventPattern=pattern)

@@ -1,4 +1,7 @@
-"""What lies in S3 already is a source: it is copied on S3's side, checked first, whole or not at all."""
+"""What lies in S3 already is a source.
+
+It is copied on S3's side, checked first, whole or not at all.
+"""
 
 import hashlib
 import io
@@ -19,7 +22,9 @@ REPLACED = f'"{hashlib.md5(GOOD * 2).hexdigest()}"'
 
 @pytest.fixture
 def lake(command):
-    command.world.s3.create_bucket(Bucket=LAKE, CreateBucketConfiguration={"LocationConstraint": REGION})
+    command.world.s3.create_bucket(
+        Bucket=LAKE, CreateBucketConfiguration={"LocationConstraint": REGION}
+    )
 
     def put(key, body=GOOD, **metadata):
         command.world.s3.put_object(Bucket=LAKE, Key=key, Body=body, Metadata=metadata)
@@ -32,7 +37,11 @@ def test_object_is_submitted_by_its_name(command, lake):
 
     job = dropbatch.Client("dropbatch").submit("s3://lake/exports/july.jsonl", tags={"team": "x"})
 
-    assert (job.path, job.wait(check=True), job.manifest()["counts"]["total"]) == ("july.jsonl", "completed", 3)
+    assert (job.path, job.wait(check=True), job.manifest()["counts"]["total"]) == (
+        "july.jsonl",
+        "completed",
+        3,
+    )
     assert job.manifest()["tags"] == {"team": "x"}
 
 
@@ -56,10 +65,15 @@ def test_prefix_is_a_folder(command, lake, tmp_path):
     ):
         lake(key)
 
-    done = command.run("put", "s3://lake/exports/july/", "--name", "mine/", "--model", M2M, "--get", tmp_path)
+    done = command.run(
+        "put", "s3://lake/exports/july/", "--name", "mine/", "--model", M2M, "--get", tmp_path
+    )
 
     assert done.code == 0, done.err
-    assert command.world.objects("inbox/") == ["inbox/mine/july/a.jsonl", "inbox/mine/july/x/b.jsonl"]
+    assert command.world.objects("inbox/") == [
+        "inbox/mine/july/a.jsonl",
+        "inbox/mine/july/x/b.jsonl",
+    ]
     assert (tmp_path / "mine/july/x/b.jsonl/output.jsonl").exists()
     assert "left out: s3://lake/exports/july/_SUCCESS" in done.err
 
@@ -70,14 +84,19 @@ def test_same_objects_are_not_copied_twice(command, lake):
     put = ("put", "s3://lake/a/", "--model", M2M, "--skip-existing")
     command.run(*put)
     command.world.pass_time(60)
-    kms = {"ServerSideEncryption": "aws:kms"}  # Its ETag does not say whether a copy has the same bytes.
+    # Its ETag does not say whether a copy has the same bytes.
+    kms = {"ServerSideEncryption": "aws:kms"}
     command.world.s3.put_object(Bucket=LAKE, Key="a/2.jsonl", Body=GOOD, **kms)
 
     done = command.run(*put)
 
     assert done.out.count("is there already") == 1
     found = command.world.s3.list_object_versions(Bucket=BUCKET, Prefix="inbox/a/")["Versions"]
-    assert [one["Key"] for one in found] == ["inbox/a/1.jsonl", "inbox/a/2.jsonl", "inbox/a/2.jsonl"]
+    assert [one["Key"] for one in found] == [
+        "inbox/a/1.jsonl",
+        "inbox/a/2.jsonl",
+        "inbox/a/2.jsonl",
+    ]
 
 
 @pytest.mark.parametrize("bucket", ["lake", "pond"])
@@ -85,7 +104,9 @@ def test_older_object_of_the_same_size_is_no_copy(command, lake, bucket):
     """As of another bucket, or one that is the newest again."""
     made = {"Bucket": "pond", "CreateBucketConfiguration": {"LocationConstraint": REGION}}
     command.world.s3.create_bucket(**made)
-    command.world.s3.put_bucket_versioning(Bucket=LAKE, VersioningConfiguration={"Status": "Enabled"})
+    command.world.s3.put_bucket_versioning(
+        Bucket=LAKE, VersioningConfiguration={"Status": "Enabled"}
+    )
     other = GOOD.replace(b'"x"', b'"y"')
     command.world.s3.put_object(Bucket=bucket, Key="a/1.jsonl", Body=other)
     lake("a/1.jsonl")
@@ -120,7 +141,9 @@ def test_what_is_no_source_sends_nothing(command, lake, url, code, says):
 
 def test_version_that_was_checked_is_copied(command, lake, monkeypatch):
     """Also if another is written between the check and the copy."""
-    command.world.s3.put_bucket_versioning(Bucket=LAKE, VersioningConfiguration={"Status": "Enabled"})
+    command.world.s3.put_bucket_versioning(
+        Bucket=LAKE, VersioningConfiguration={"Status": "Enabled"}
+    )
     lake("a.jsonl", GOOD * 3)
     real = uploads.copy_parts
 
@@ -143,7 +166,9 @@ def test_object_without_versions_that_is_replaced_is_not_copied(command, lake, m
         if operation == "UploadPartCopy":  # S3 judges its condition; moto does not.
             lake("a.jsonl", GOOD * 2)
             if arguments.get("CopySourceIfMatch", REPLACED) != REPLACED:
-                raise ClientError({"Error": {"Code": "PreconditionFailed", "Message": "At least one"}}, operation)
+                raise ClientError(
+                    {"Error": {"Code": "PreconditionFailed", "Message": "At least one"}}, operation
+                )
         return real(client, operation, arguments)
 
     monkeypatch.setattr(botocore.client.BaseClient, "_make_api_call", call)
@@ -171,7 +196,9 @@ def test_five_terabytes_have_at_most_10_000_parts(size):
         def complete_multipart_upload(self, **_):
             return {}
 
-    uploads.copy_parts(S3(), {"Bucket": LAKE, "Key": "k"}, size, {"Bucket": BUCKET, "Key": "inbox/k"}, {})
+    uploads.copy_parts(
+        S3(), {"Bucket": LAKE, "Key": "k"}, size, {"Bucket": BUCKET, "Key": "inbox/k"}, {}
+    )
 
     sent.sort()
     assert len(sent) <= 10_000
@@ -185,7 +212,9 @@ def parquet():
     """A Parquet file of 50 texts, in two row groups."""
     pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     file = io.BytesIO()
-    parquet.write_table(pa.table({"text": [f"text {number}" for number in range(50)]}), file, row_group_size=30)
+    parquet.write_table(
+        pa.table({"text": [f"text {number}" for number in range(50)]}), file, row_group_size=30
+    )
     return file.getvalue()
 
 
@@ -193,7 +222,9 @@ def parquet():
 def test_table_is_read_and_sent_as_one(command, lake, parquet, suffix):
     lake(f"exports/july/a.{suffix}", parquet, model="@cf/baai/bge-small-en-v1.5", owner="x")
 
-    done = command.run("put", f"s3://lake/exports/july/a.{suffix}", "--template", "{text}", "--wait")
+    done = command.run(
+        "put", f"s3://lake/exports/july/a.{suffix}", "--template", "{text}", "--wait"
+    )
 
     assert done.code == 0, done.err
     assert command.world.objects("inbox/") == ["inbox/a.csv"]

@@ -1,4 +1,7 @@
-"""Verbs over thousands of jobs: calls and memory are bounded by a page of a listing, or by a job."""
+"""Verbs over thousands of jobs.
+
+Calls and memory are bounded by a page of a listing, or by a job.
+"""
 
 import hashlib
 import json
@@ -22,7 +25,10 @@ COUNTS = {"total": 1, "succeeded": 1, "failed": 0}
 def put_jobs(s3, count):
     """Put finished jobs, as the stack leaves them; yield the keys."""
     for number in range(count):
-        path, job_id = f"reviews/{number:05}.jsonl", f"20261121T09{number // 600:02}{number % 60:02}Z-{number:08x}"
+        path, job_id = (
+            f"reviews/{number:05}.jsonl",
+            f"20261121T09{number // 600:02}{number % 60:02}Z-{number:08x}",
+        )
         folder = keys.result(keys.INBOX + path, job_id, "")
         manifest = {
             "job_id": job_id,
@@ -41,9 +47,17 @@ def put_jobs(s3, count):
                 }
             ],
         }
-        status = {"state": "completed", "counts": COUNTS, "fraction_done": 1.0, "updated_at": "2026-11-21T10:00:00Z"}
+        status = {
+            "state": "completed",
+            "counts": COUNTS,
+            "fraction_done": 1.0,
+            "updated_at": "2026-11-21T10:00:00Z",
+        }
         for key, body in (
-            (keys.job_record(job_id), json.dumps({"path": path, "version": "v", "created_at": "2026-11-21T09:00:00Z"})),
+            (
+                keys.job_record(job_id),
+                json.dumps({"path": path, "version": "v", "created_at": "2026-11-21T09:00:00Z"}),
+            ),
             (f"{folder}status.json", json.dumps(status)),
             (f"{folder}manifest.json", json.dumps(manifest)),
             (f"{folder}output.jsonl", OUTPUT),
@@ -60,7 +74,10 @@ class Calls(Counter):
 
 @pytest.fixture
 def calls(monkeypatch):
-    """Counts calls. Listings are answered from sorted keys: moto sorts all of them for each page."""
+    """Counts calls. Listings are answered from sorted keys.
+
+    Moto sorts all of them for each page.
+    """
     real, made = botocore.client.BaseClient._make_api_call, Calls()
 
     def call(client, operation, arguments):
@@ -73,15 +90,22 @@ def calls(monkeypatch):
         page = [key for key in made.listed[first : first + PAGE] if key.startswith(prefix)]
         more = len(page) == PAGE
         entries = [{"Key": key, "ETag": '"e"', "Size": 1, "LastModified": AT} for key in page]
-        return {"Contents": entries, "IsTruncated": more} | ({"NextContinuationToken": page[-1]} if more else {})
+        return {"Contents": entries, "IsTruncated": more} | (
+            {"NextContinuationToken": page[-1]} if more else {}
+        )
 
     monkeypatch.setattr(botocore.client.BaseClient, "_make_api_call", call)
     return made
 
 
-@pytest.mark.parametrize("jobs", [25, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.timeout(1_800)])])
+@pytest.mark.parametrize(
+    "jobs", [25, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.timeout(1_800)])]
+)
 def test_verbs_over_many_jobs_are_bounded(command, calls, jobs, tmp_path):
-    """A page of a listing for a thousand objects, each result read once, a few kilobytes of memory a job."""
+    """A page of a listing for a thousand objects, each result read once.
+
+    A few kilobytes of memory a job.
+    """
     calls.listed = sorted(put_jobs(command.world.s3, jobs))
     pages = jobs * 4 // PAGE + 2
     for verb, reads, listings in (

@@ -1,4 +1,7 @@
-"""What the command line and the library say of a job is so: how it ended, what it cost, whether it is there at all."""
+"""What the command line and the library say of a job is so.
+
+How it ended, what it cost, whether it is there at all.
+"""
 
 import json
 from pathlib import Path
@@ -15,7 +18,7 @@ from tests.support.aws.resources import BUCKET
 
 BGE = "@cf/baai/bge-small-en-v1.5"
 
-# ── how it ended ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── how it ended ──────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture
@@ -59,12 +62,17 @@ def test_retries_that_are_skipped_are_named_for_several_jobs(command, api, tmp_p
     assert "is skipped: 1 of its 1 records cannot be matched" in done.err
 
 
-# ── what it cost ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── what it cost ──────────────────────────────────────────────────────────────────────────────────
 
 
 def test_estimated_and_unknown_costs_of_several_jobs_are_not_shown_as_exact(command):
     jobs = [job_of(command, f"{name}.jsonl", GOOD) for name in "abc"]
-    known = {"amount": "0.2500", "currency": "USD", "priced_at": "2026-07-09", "uncollected_batches": 0}
+    known = {
+        "amount": "0.2500",
+        "currency": "USD",
+        "priced_at": "2026-07-09",
+        "uncollected_batches": 0,
+    }
     costs = (known | {"estimated": True}, None, known | {"estimated": False})
     for name, job, cost in zip("abc", jobs, costs, strict=True):
         key = f"results/{name}.jsonl/{job}/manifest.json"
@@ -73,14 +81,16 @@ def test_estimated_and_unknown_costs_of_several_jobs_are_not_shown_as_exact(comm
 
     done = command.run("wait", *jobs)
 
-    shown = {name: line for line in done.out.splitlines() for name in "abc" if f"{name}.jsonl" in line}
+    shown = {
+        name: line for line in done.out.splitlines() for name in "abc" if f"{name}.jsonl" in line
+    }
     assert "~$0.2500" in shown["a"]
     assert "$" not in shown["b"]
     assert "~" not in shown["c"]
     assert "~$0.5000, cost of 1 not known." in done.err.splitlines()[-1]
 
 
-# ── whether it is there ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── whether it is there ───────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture
@@ -93,7 +103,10 @@ def never_created(command, monkeypatch):
 
 def test_time_limit_includes_the_creation_of_a_job(command, never_created):
     """Five minutes passed, and the job was said not to exist."""
-    for wait in (never_created.wait, lambda timeout: list(dropbatch.wait([never_created], timeout=timeout))):
+    for wait in (
+        never_created.wait,
+        lambda timeout: list(dropbatch.wait([never_created], timeout=timeout)),
+    ):
         began = command.world.now()
         with pytest.raises(dropbatch.TimedOut):
             wait(timeout=5)
@@ -114,7 +127,11 @@ def unreachable(monkeypatch):
         failures = iter(range(times))
 
         def fails(self, operation, key, **more):
-            if operation == "head_object" and key.startswith("inbox/") and next(failures, None) is not None:
+            if (
+                operation == "head_object"
+                and key.startswith("inbox/")
+                and next(failures, None) is not None
+            ):
                 with aws.explained():
                     raise EndpointConnectionError(endpoint_url="https://s3")
             return ask(self, operation, key, **more)

@@ -47,7 +47,10 @@ def test_refresh_shows_what_changes_and_keeps_it(command, file):
     assert kept["read_on"] == TODAY
     assert "colour" not in str(kept)
     shown = {one["id"]: one for one in command.run("models", "--json").json()}
-    assert (shown["@cf/new/thing"]["input_price"], shown["@cf/new/thing"]["read_on"]) == ("2", TODAY)
+    assert (shown["@cf/new/thing"]["input_price"], shown["@cf/new/thing"]["read_on"]) == (
+        "2",
+        TODAY,
+    )
 
     again = command.run("models", "--refresh", "--from", file, "--yes")
     assert "Nothing differs but the day." in again.err
@@ -102,7 +105,9 @@ def test_bad_list_is_told_and_what_is_shipped_is_shown(command):
 
 
 def test_list_that_is_older_than_what_is_shipped_is_told(command):
-    put_list(command, stored(with_properties("@cf/new/thing", async_queue="true"), day="2026-01-01"))
+    put_list(
+        command, stored(with_properties("@cf/new/thing", async_queue="true"), day="2026-01-01")
+    )
     done = command.run("models", "--json")
 
     assert "is older than what is shipped" in done.err
@@ -113,7 +118,9 @@ def test_all_differs_and_shows_models_without_batches(command):
     put_list(command, stored(rows(BGE)))
 
     assert BGE not in command.run("models").out
-    (line,) = [line for line in command.run("models", "--all").out.splitlines() if line.startswith(BGE)]
+    (line,) = [
+        line for line in command.run("models", "--all").out.splitlines() if line.startswith(BGE)
+    ]
     assert line.endswith("no batches")
 
 
@@ -128,7 +135,13 @@ def test_seconds_of_batches_are_shown(command):
 
 def test_tokens_of_answers_are_shown(command):
     pk, sk = keys.completion_times(KIMI)
-    item = {"pk": {"S": pk}, "sk": {"S": sk}, "a0": {"N": "900"}, "a1": {"N": "1100"}, "a2": {"N": "4000"}}
+    item = {
+        "pk": {"S": pk},
+        "sk": {"S": sk},
+        "a0": {"N": "900"},
+        "a1": {"N": "1100"},
+        "a2": {"N": "4000"},
+    }
     command.world.dynamodb.put_item(TableName=TABLE, Item=item)
 
     (line,) = [line for line in command.run("models").out.splitlines() if line.startswith(KIMI)]
@@ -153,7 +166,9 @@ def test_every_page_of_accounts_list_is_read(monkeypatch, total):
             asked.append(path)
             page = int(path.rpartition("=")[2]) - 1
             info = {"result_info": {"total_count": len(rows())}} if total else {}
-            return cloudflare.Reply(200, {}, {"success": True, "result": rows()[page * 9 : page * 9 + 9], **info})
+            return cloudflare.Reply(
+                200, {}, {"success": True, "result": rows()[page * 9 : page * 9 + 9], **info}
+            )
 
     found = json.loads(cloudflare.account_models(Paged("", "a" * 32, "token")))
 
@@ -177,13 +192,15 @@ def test_public_list_is_read_without_token(command, monkeypatch):
     assert len(listed(command)["result"]) == len(rows())
 
 
-# ── the page ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the page ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def shown(command):
     """The lines of docs/cli.md below a command."""
     page = (ROOT / "docs/cli.md").read_text("utf-8")
-    return page.partition(f"\n$ {command}\n")[2].partition("```")[0].partition("\n$ ")[0].splitlines()
+    return (
+        page.partition(f"\n$ {command}\n")[2].partition("```")[0].partition("\n$ ")[0].splitlines()
+    )
 
 
 def test_page_shows_validate_and_put_as_they_print(command, tmp_path, monkeypatch):
@@ -193,7 +210,9 @@ def test_page_shows_validate_and_put_as_they_print(command, tmp_path, monkeypatc
     given = ("reviews.jsonl", "--model", "@cf/meta/m2m100-1.2b")
     warned, _ = shown(" ".join(["dropbatch", "put", *given]))
 
-    assert command.run("validate", *given).out.splitlines() == shown(" ".join(["dropbatch", "validate", *given]))
+    assert command.run("validate", *given).out.splitlines() == shown(
+        " ".join(["dropbatch", "validate", *given])
+    )
     assert warned in command.run("put", *given).err.splitlines()
 
 

@@ -1,4 +1,7 @@
-"""The stack's own list of models: jobs are planned with it, and keep what they were planned with."""
+"""The stack's own list of models.
+
+Jobs are planned with it, and keep what they were planned with.
+"""
 
 import json
 from decimal import Decimal
@@ -48,12 +51,16 @@ def test_job_keeps_price_with_which_it_was_planned(world):
 
     manifest = world.manifest()
     assert manifest["cost"]["priced_at"] == "2026-12-24"
-    assert Decimal(manifest["cost"]["amount"]) == manifest["usage"]["prompt_tokens"] * Decimal("0.001")
+    assert Decimal(manifest["cost"]["amount"]) == manifest["usage"]["prompt_tokens"] * Decimal(
+        "0.001"
+    )
 
 
 def test_new_model_has_price_and_limit_of_efforts(world):
     efforts = {"supported_efforts": ["deep"], "normalizes_to": {}}
-    new = with_properties("@cf/moonshotai/kimi-k9", async_queue="true", price=priced(2), reasoning_effort=efforts)
+    new = with_properties(
+        "@cf/moonshotai/kimi-k9", async_queue="true", price=priced(2), reasoning_effort=efforts
+    )
     put_list(world, stored(new))
     chat = {"messages": [{"role": "user", "content": "a"}]}
     records = [chat | {"reasoning_effort": effort} for effort in ("deep", "low")]
@@ -61,7 +68,11 @@ def test_new_model_has_price_and_limit_of_efforts(world):
     world.deliver("UploadQueue")
 
     (facts,) = planned(world)
-    assert (facts["input_price"], facts["efforts"]["values"], facts["schema"]) == ("2", ["deep"], "chat")
+    assert (facts["input_price"], facts["efforts"]["values"], facts["schema"]) == (
+        "2",
+        ["deep"],
+        "chat",
+    )
     (job,) = [item for item in world.items() if "plan" in item]
     assert "error" not in job
 

@@ -1,4 +1,7 @@
-"""What `aws login` leaves on disk signs in the library and the command line too, and is renewed there."""
+"""What `aws login` leaves on disk signs in the library and the command line too.
+
+And is renewed there.
+"""
 
 import hashlib
 import json
@@ -40,7 +43,12 @@ def login(monkeypatch, tmp_path):
 
     def begin(minutes):
         ends = f"{datetime.now(UTC) + timedelta(minutes=minutes):%Y-%m-%dT%H:%M:%SZ}"
-        token = {"accessKeyId": "AKIAOLD", "secretAccessKey": "x", "sessionToken": "t", "accountId": "111122223333"}
+        token = {
+            "accessKeyId": "AKIAOLD",
+            "secretAccessKey": "x",
+            "sessionToken": "t",
+            "accountId": "111122223333",
+        }
         left = {
             "accessToken": {**token, "expiresAt": ends},
             "refreshToken": "r",
@@ -48,7 +56,9 @@ def login(monkeypatch, tmp_path):
             "dpopKey": key,
             "tokenType": "aws_sigv4",
         }
-        (folder / f"{hashlib.sha256(SESSION.encode()).hexdigest()}.json").write_text(json.dumps(left))
+        (folder / f"{hashlib.sha256(SESSION.encode()).hexdigest()}.json").write_text(
+            json.dumps(left)
+        )
 
     return begin
 
@@ -70,7 +80,12 @@ def test_login_that_ends_soon_is_renewed_for_all(login, monkeypatch):
 
     def send(self, request):
         sent.append(request)
-        answer = {"accessToken": RENEWED, "tokenType": "aws_sigv4", "expiresIn": 900, "refreshToken": "r2"}
+        answer = {
+            "accessToken": RENEWED,
+            "tokenType": "aws_sigv4",
+            "expiresIn": 900,
+            "refreshToken": "r2",
+        }
         return AWSResponse(request.url, 200, {}, Body(json.dumps(answer).encode()))
 
     monkeypatch.setattr("botocore.httpsession.URLLib3Session.send", send)

@@ -1,4 +1,7 @@
-"""Credentials as the AWS CLI finds them: a role's code (MFA) is asked for once an hour, whichever program asks."""
+"""Credentials as the AWS CLI finds them.
+
+A role's code (MFA) is asked for once an hour, whichever program asks.
+"""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -27,7 +30,12 @@ mfa_serial = arn:aws:iam::111122223333:mfa/ada
 def home(monkeypatch, tmp_path):
     """A user whose role needs a code."""
     with mock_aws(config={"core": {"mock_credentials": False}}):
-        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
+        for name in (
+            "AWS_ACCESS_KEY_ID",
+            "AWS_SECRET_ACCESS_KEY",
+            "AWS_SESSION_TOKEN",
+            "AWS_PROFILE",
+        ):
             monkeypatch.delenv(name, raising=False)
         (tmp_path / "config").write_text(CONFIG)
         monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
@@ -65,7 +73,11 @@ def test_code_is_asked_again_when_role_has_ended(home, asked):
     signed_in(asked)
     (file,) = (home / ".aws/cli/cache").iterdir()
     ended = (datetime.now(UTC) + timedelta(minutes=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
-    file.write_text(json.dumps({"Credentials": {**json.loads(file.read_text())["Credentials"], "Expiration": ended}}))
+    file.write_text(
+        json.dumps(
+            {"Credentials": {**json.loads(file.read_text())["Credentials"], "Expiration": ended}}
+        )
+    )
 
     signed_in(asked)
 
@@ -113,8 +125,12 @@ def test_writes_say_how_they_are_encrypted(monkeypatch, key):
     monkeypatch.setattr("dropbatch.client.stack._describe", lambda client, name: described)
     with mock_aws():
         stack, sent = find_stack("dropbatch", region="eu-west-1"), {}
-        stack.s3.meta.events.register("before-call.s3", lambda params, model, **_: sent.update({model.name: params}))
-        stack.s3.create_bucket(Bucket="files", CreateBucketConfiguration={"LocationConstraint": "eu-west-1"})
+        stack.s3.meta.events.register(
+            "before-call.s3", lambda params, model, **_: sent.update({model.name: params})
+        )
+        stack.s3.create_bucket(
+            Bucket="files", CreateBucketConfiguration={"LocationConstraint": "eu-west-1"}
+        )
         place = {"Bucket": stack.bucket, "Key": "inbox/a"}
 
         stack.s3.put_object(**place, Body=b"x")

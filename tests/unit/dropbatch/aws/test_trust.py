@@ -1,4 +1,7 @@
-"""The check of the token trusts whom boto3 trusts: also the authority of a proxy that inspects TLS."""
+"""The check of the token trusts whom boto3 trusts.
+
+Also the authority of a proxy that inspects TLS.
+"""
 
 import ssl
 import threading
@@ -18,7 +21,10 @@ VARIABLES = ("AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE")
 
 
 def certificate(name, key, authority=None, authority_key=None):
-    """A certificate; without an authority its own, and without the extensions that only Python 3.13 asks for."""
+    """A certificate; without an authority its own.
+
+    And without the extensions that only Python 3.13 asks for.
+    """
     now, named = datetime.now(UTC), x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
     made = x509.CertificateBuilder(
         issuer_name=authority.subject if authority else named,
@@ -35,7 +41,10 @@ def certificate(name, key, authority=None, authority_key=None):
 
 @pytest.fixture(scope="module")
 def company(tmp_path_factory):
-    """A company's own authority, and an API behind its proxy: the URL, and the file of the authority's certificate."""
+    """A company's own authority, and an API behind its proxy.
+
+    The URL, and the file of the authority's certificate.
+    """
     folder = tmp_path_factory.mktemp("company")
     keys = [ec.generate_private_key(ec.SECP256R1()) for _ in range(2)]
     authority = certificate("Company", keys[0])
@@ -98,7 +107,9 @@ def test_boto3s_authorities_are_trusted_last(company, monkeypatch):
     """As on a Mac, where Python from python.org comes without any."""
     url, file = company
     monkeypatch.setattr("botocore.httpsession.where", lambda: str(file))
-    monkeypatch.setattr(ssl, "create_default_context", lambda: ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
+    monkeypatch.setattr(
+        ssl, "create_default_context", lambda: ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    )
 
     assert check(url) == ""
 

@@ -1,4 +1,7 @@
-"""`doctor`: each thing that can be wrong is found, with what to do; what may not be looked at is said."""
+"""`doctor`: each thing that can be wrong is found, with what to do.
+
+What may not be looked at is said.
+"""
 
 import functools
 import io
@@ -26,7 +29,9 @@ ALARM = "dropbatch-StuckItemsAlarm-1A2B3C4D5E6F"
 
 @functools.cache
 def client(service):
-    return boto3.client(service, "us-east-1", aws_access_key_id="test", aws_secret_access_key="test")
+    return boto3.client(
+        service, "us-east-1", aws_access_key_id="test", aws_secret_access_key="test"
+    )
 
 
 class Services:
@@ -61,16 +66,18 @@ class Services:
         return {"Stacks": [{"StackStatus": self.status, "CreationTime": self.created}]}
 
     def list_objects_v2(self, **_):
-        return {"ResponseMetadata": {"HTTPHeaders": {"date": format_datetime(self.time, usegmt=True)}}}
+        return {
+            "ResponseMetadata": {"HTTPHeaders": {"date": format_datetime(self.time, usegmt=True)}}
+        }
 
     def get_function_configuration(self, **_):
         self._may("GetFunctionConfiguration")
         return self.function | {"Environment": {"Variables": self.environment}}
 
     def get_paginator(self, operation):
-        paginator = client({"filter_log_events": "logs", "describe_alarms": "cloudwatch"}[operation]).get_paginator(
-            operation
-        )
+        paginator = client(
+            {"filter_log_events": "logs", "describe_alarms": "cloudwatch"}[operation]
+        ).get_paginator(operation)
         paginator._method = getattr(self, operation)
         return paginator
 
@@ -80,7 +87,11 @@ class Services:
         return {"events": [{"timestamp": self.ticked * 1000}] if self.ticked else []}
 
     def get_queue_attributes(self, QueueUrl, **_):  # noqa: N803 - boto3's name
-        return {"Attributes": {"ApproximateNumberOfMessages": str(self.dead if QueueUrl == "dead" else 3)}}
+        return {
+            "Attributes": {
+                "ApproximateNumberOfMessages": str(self.dead if QueueUrl == "dead" else 3)
+            }
+        }
 
     def get_object(self, Key, **_):  # noqa: N803 - boto3's name
         if Key == keys.CATALOG and self.listed is not None:
@@ -95,7 +106,11 @@ class Services:
 
     def describe_alarms(self, NextToken=None, **_):  # noqa: N803
         self._may("DescribeAlarms")
-        return {"MetricAlarms": self.alarms} if NextToken else {"MetricAlarms": [], "NextToken": "second"}
+        return (
+            {"MetricAlarms": self.alarms}
+            if NextToken
+            else {"MetricAlarms": [], "NextToken": "second"}
+        )
 
 
 @pytest.fixture
@@ -140,10 +155,20 @@ def test_new_stack_may_have_had_no_tick(services):
         ("ticked", 86_400.0, "tick", "ago"),
         ("dead", 7, "dead letters", "dropbatch redrive"),
         ("environment", {"DEFAULT_MODEL": "@cf/somebody/something"}, "models", "something"),
-        ("alarms", [{"AlarmName": ALARM, "AlarmDescription": "Look."}], "alarms", f"{ALARM}: Look."),
+        (
+            "alarms",
+            [{"AlarmName": ALARM, "AlarmDescription": "Look."}],
+            "alarms",
+            f"{ALARM}: Look.",
+        ),
         (
             "jobs",
-            [{"state": "in_progress", "waiting_for": {"code": "token_refused", "message": "Put a good one."}}],
+            [
+                {
+                    "state": "in_progress",
+                    "waiting_for": {"code": "token_refused", "message": "Put a good one."},
+                }
+            ],
             "pauses",
             "1 jobs are waiting: token_refused: Put a good one.",
         ),
@@ -164,9 +189,13 @@ def test_events_that_do_not_come_are_noted_with_what_to_do(services):
     refused = findings(services)["events"]
     assert (refused.level, "Queues - Edit" in refused.message) == ("note", True)
 
-    services.events = {"queue_id": {"S": "1"}, BGE: {"M": {"problem": {"S": "another queue hears of it"}}}}
+    services.events = {
+        "queue_id": {"S": "1"},
+        BGE: {"M": {"problem": {"S": "another queue hears of it"}}},
+    }
     assert (
-        findings(services)["events"].message == f"{BGE}: no events: another queue hears of it. Its batches are polled."
+        findings(services)["events"].message
+        == f"{BGE}: no events: another queue hears of it. Its batches are polled."
     )
     services.environment["COMPLETION_EVENTS"] = "no"
     assert findings(services)["events"].level == "note"
@@ -180,8 +209,15 @@ def test_alarms_of_other_stacks_are_not_shown(services):
 
 
 def test_every_alarm_of_template_is_shown():
-    """CloudFormation names them after stack and resource; the check knows them by the end of the resource's name."""
-    alarms = [name for name, one in template()["Resources"].items() if one["Type"] == "AWS::CloudWatch::Alarm"]
+    """CloudFormation names them after stack and resource.
+
+    The check knows them by the end of the resource's name.
+    """
+    alarms = [
+        name
+        for name, one in template()["Resources"].items()
+        if one["Type"] == "AWS::CloudWatch::Alarm"
+    ]
 
     assert [name for name in alarms if not name.endswith("Alarm")] == []
 
@@ -238,7 +274,9 @@ def server():
 
 
 @pytest.mark.parametrize(("status", "level"), [(200, "ok"), (403, "bad"), (500, "unknown")])
-def test_token_is_checked_at_address_that_ends_in_a_slash(services, server, monkeypatch, status, level):
+def test_token_is_checked_at_address_that_ends_in_a_slash(
+    services, server, monkeypatch, status, level
+):
     url, handler, seen = server
     handler.answer = (status, {}, b'{"success":true,"errors":[],"result":[]}')
     services.environment |= {"WORKERS_AI_BASE_URL": f"{url}/v4/"}

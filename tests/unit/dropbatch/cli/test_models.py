@@ -18,7 +18,17 @@ def lines(*arguments):
 def test_models_show_task_price_and_context():
     (kimi,) = [line for line in lines() if line.startswith("@cf/moonshotai/kimi-k2.6 ")]
     assert kimi.split() == [
-        *("@cf/moonshotai/kimi-k2.6", "generation", "$0.950", "in", "$4.000", "out", "2026-07-09", "262,144", "tokens")
+        *(
+            "@cf/moonshotai/kimi-k2.6",
+            "generation",
+            "$0.950",
+            "in",
+            "$4.000",
+            "out",
+            "2026-07-09",
+            "262,144",
+            "tokens",
+        )
     ]
 
 
@@ -38,6 +48,10 @@ def test_all_lists_models_without_batches():
 def test_json_has_efforts_and_cached_price():
     shown = {one["id"]: one for one in map(json.loads, lines("--json"))}
     kimi = shown["@cf/moonshotai/kimi-k2.6"]
-    assert (kimi["efforts"], kimi["cached_price"], kimi["context"]) == (["high", "none"], "0.160", 262_144)
+    assert (kimi["efforts"], kimi["cached_price"], kimi["context"]) == (
+        ["high", "none"],
+        "0.160",
+        262_144,
+    )
     assert kimi["read_on"] == catalog().read_on
     assert "0E" not in str(shown)

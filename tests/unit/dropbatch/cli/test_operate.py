@@ -1,4 +1,7 @@
-"""For operators: what `dropbatch tail` shows of a log line; `dropbatch redrive` on queues that answer as SQS does."""
+"""For operators: what `dropbatch tail` shows of a log line.
+
+`dropbatch redrive` on queues that answer as SQS does.
+"""
 
 from dropbatch.cli.operators import redrive
 from dropbatch.cli.verbs.operate import _log_line
@@ -29,11 +32,16 @@ def test_line_shows_event_without_origin():
 
 
 def test_field_of_several_values_is_shown():
-    assert _log_line({"message": "batch done", "failed": {"internal": 3}}).endswith("failed={'internal': 3}")
+    assert _log_line({"message": "batch done", "failed": {"internal": 3}}).endswith(
+        "failed={'internal': 3}"
+    )
 
 
 class Queues:
-    """Queues by URL. As SQS documents, a short poll asks some of its servers only: here, those without messages."""
+    """Queues by URL. As SQS documents, a short poll asks some of its servers only.
+
+    Here, those without messages.
+    """
 
     def __init__(self, **messages):
         self.messages = messages
@@ -57,7 +65,9 @@ def test_every_dead_letter_is_found():
     letters = [f"letter {number}" for number in range(12)]
     queues = Queues(dead=list(letters))
 
-    moved = redrive(Stack("s", "b", {"SubmitQueueUrl": "submit", "SubmitDeadLetterQueueUrl": "dead"}, queues))
+    moved = redrive(
+        Stack("s", "b", {"SubmitQueueUrl": "submit", "SubmitDeadLetterQueueUrl": "dead"}, queues)
+    )
 
     assert moved == {"Submit": 12}
     assert queues.messages == {"dead": [], "submit": letters}

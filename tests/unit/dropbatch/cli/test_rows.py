@@ -1,4 +1,7 @@
-"""Tables about jobs: whole in a pipe; on a narrow terminal less important columns go first, and no line breaks."""
+"""Tables about jobs: whole in a pipe.
+
+On a narrow terminal less important columns go first, and no line breaks.
+"""
 
 import pytest
 
@@ -31,14 +34,24 @@ def test_cost_goes_first_then_records_then_id(width, shown):
     (line,) = job_lines(CELLS, "a.jsonl", "", width)
 
     kept = sorted(CELLS, key=lambda cell: cell.rank)[:shown]
-    assert [cell.text for cell in CELLS if cell.text in line] == [cell.text for cell in CELLS if cell in kept]
+    assert [cell.text for cell in CELLS if cell.text in line] == [
+        cell.text for cell in CELLS if cell in kept
+    ]
 
 
 def test_what_does_not_fit_beside_it_is_below():
-    assert job_lines(CELLS, "a.jsonl", "no_model: Name a model for it.", 80)[1:] == ["  no_model: Name a model for it."]
+    assert job_lines(CELLS, "a.jsonl", "no_model: Name a model for it.", 80)[1:] == [
+        "  no_model: Name a model for it."
+    ]
 
 
 def test_pipe_has_all_in_one_line():
     (line,) = job_lines(CELLS, PATH, "no_model: Name one.", None)
 
-    assert line.split() == [*" ".join(cell.text for cell in CELLS).split(), PATH, "no_model:", "Name", "one."]
+    assert line.split() == [
+        *" ".join(cell.text for cell in CELLS).split(),
+        PATH,
+        "no_model:",
+        "Name",
+        "one.",
+    ]

@@ -58,17 +58,48 @@ sso_region = eu-west-1
     ("config", "environment", "code", "says"),
     [
         ("", PLACE, 4, ["No AWS credentials", "aws sso login", "aws configure"]),
-        ("", PLACE | {"AWS_ACCESS_KEY_ID": "x"}, 4, ["not complete", "AWS_SECRET_ACCESS_KEY", "aws configure"]),
+        (
+            "",
+            PLACE | {"AWS_ACCESS_KEY_ID": "x"},
+            4,
+            ["not complete", "AWS_SECRET_ACCESS_KEY", "aws configure"],
+        ),
         (SSO, PLACE, 4, ["aws sso login"]),
-        ("[default]\ncredential_process = /bin/false\n", PLACE, 4, ["no valid AWS credentials", "aws sso login"]),
+        (
+            "[default]\ncredential_process = /bin/false\n",
+            PLACE,
+            4,
+            ["no valid AWS credentials", "aws sso login"],
+        ),
         ("[default\n", PLACE, 2, ["parse config file"]),
-        ("", PLACE | KEYS | {"AWS_ENDPOINT_URL": "nonsense"}, 2, ["nonsense. Correct AWS_ENDPOINT_URL.\n"]),
-        ("", PLACE | KEYS | {"AWS_ENDPOINT_URL": NOBODY, "AWS_MAX_ATTEMPTS": "1"}, 1, ["not be reached", NOBODY]),
+        (
+            "",
+            PLACE | KEYS | {"AWS_ENDPOINT_URL": "nonsense"},
+            2,
+            ["nonsense. Correct AWS_ENDPOINT_URL.\n"],
+        ),
+        (
+            "",
+            PLACE | KEYS | {"AWS_ENDPOINT_URL": NOBODY, "AWS_MAX_ATTEMPTS": "1"},
+            1,
+            ["not be reached", NOBODY],
+        ),
         ("", KEYS | {"AWS_REGION": "the moon"}, 2, ["the moon"]),
         ("", KEYS, 2, ["No AWS region is configured", "AWS_REGION"]),
         ("", {"AWS_PROFILE": "somebody"}, 2, ["somebody"]),
     ],
-    ids=["none", "partial", "sso", "process", "config", "no-url", "nobody", "region", "no-region", "profile"],
+    ids=[
+        "none",
+        "partial",
+        "sso",
+        "process",
+        "config",
+        "no-url",
+        "nobody",
+        "region",
+        "no-region",
+        "profile",
+    ],
 )
 def test_configuration_errors_say_what_to_do(tmp_path, config, environment, code, says):
     (tmp_path / ".aws").mkdir()
@@ -82,10 +113,15 @@ def test_configuration_errors_say_what_to_do(tmp_path, config, environment, code
 
 
 def test_expired_sso_token_says_how_to_sign_in(tmp_path):
-    name = "06cb5ab54d1c5d4ee3a4d38f7bd7ab7c84b9ba41"  # the SHA-1 of "work", as the AWS CLI names it
+    # the SHA-1 of "work", as the AWS CLI names it
+    name = "06cb5ab54d1c5d4ee3a4d38f7bd7ab7c84b9ba41"
     (tmp_path / ".aws/sso/cache").mkdir(parents=True)
     (tmp_path / ".aws/config").write_text(SSO)
-    token = {"accessToken": "x", "expiresAt": "2020-01-01T00:00:00Z", "startUrl": "https://example.awsapps.com/start"}
+    token = {
+        "accessToken": "x",
+        "expiresAt": "2020-01-01T00:00:00Z",
+        "startUrl": "https://example.awsapps.com/start",
+    }
     for file in (name, "work"):
         (tmp_path / f".aws/sso/cache/{file}.json").write_text(json.dumps(token))
 
@@ -148,7 +184,10 @@ def test_answers_of_aws_say_what_to_do(code, operation, kind, says):
 
 
 def test_role_that_organization_refuses_needs_no_new_sign_in():
-    said = "User: x is not authorized to perform: sts:AssumeRole with an explicit deny in a service control policy"
+    said = (
+        "User: x is not authorized to perform: sts:AssumeRole with an explicit deny in a "
+        "service control policy"
+    )
 
     with pytest.raises(NotPermitted, match="of your organization") as raised, aws.explained():
         raise ClientError({"Error": {"Code": "AccessDenied", "Message": said}}, "AssumeRole")
@@ -156,8 +195,14 @@ def test_role_that_organization_refuses_needs_no_new_sign_in():
     assert "aws sso login" not in str(raised.value)
 
 
-EXPIRED = "Signature expired: 20261125T194512Z is now earlier than 20261125T214012Z (20261125T214512Z - 5 min.)"
-EARLY = "Signature not yet current: 20261125T234512Z is still later than 20261125T214512Z (20261125T214012Z + 5 min.)"
+EXPIRED = (
+    "Signature expired: 20261125T194512Z is now earlier than 20261125T214012Z "
+    "(20261125T214512Z - 5 min.)"
+)
+EARLY = (
+    "Signature not yet current: 20261125T234512Z is still later than 20261125T214512Z "
+    "(20261125T214012Z + 5 min.)"
+)
 
 
 @pytest.mark.parametrize(
@@ -183,12 +228,17 @@ def test_every_services_words_for_wrong_clock(operation, code, message, hours):
 
     assert f"{operation} because this machine's clock is" in str(raised.value)
     if hours:
-        assert re.search(rf"7,(200|199|201) s {'ahead of' if hours > 0 else 'behind'} AWS's", str(raised.value))
+        assert re.search(
+            rf"7,(200|199|201) s {'ahead of' if hours > 0 else 'behind'} AWS's", str(raised.value)
+        )
 
 
 def test_denial_with_right_clock_is_not_about_clock():
     headers = {"date": format_datetime(datetime.now(UTC), usegmt=True)}
-    answer = {"Error": {"Code": "403", "Message": "Forbidden"}, "ResponseMetadata": {"HTTPHeaders": headers}}
+    answer = {
+        "Error": {"Code": "403", "Message": "Forbidden"},
+        "ResponseMetadata": {"HTTPHeaders": headers},
+    }
 
     with pytest.raises(NotPermitted, match="UserPolicyArn"), aws.explained():
         raise ClientError(answer, "HeadObject")
@@ -202,16 +252,25 @@ def test_denial_with_right_clock_is_not_about_clock():
         ("with an explicit deny in a resource-based policy", "must be changed"),
         ("with an explicit deny", "must be changed"),
         ("with an explicit deny in a service control policy", "of your organization"),
-        ("because no service control policy allows the s3:PutObject action", "of your organization"),
+        (
+            "because no service control policy allows the s3:PutObject action",
+            "of your organization",
+        ),
         ("with an explicit deny in a resource control policy", "of your organization"),
-        ("because no permissions boundary allows the s3:PutObject action", "the boundary must allow it too"),
+        (
+            "because no permissions boundary allows the s3:PutObject action",
+            "the boundary must allow it too",
+        ),
         ("with an explicit deny in a permissions boundary", "the boundary must allow it too"),
         ("because no session policy allows the s3:PutObject action", "another role"),
         ("because no VPC endpoint policy allows the s3:PutObject action", "VPC endpoint"),
     ],
 )
 def test_advice_fits_refusal(because, advice):
-    said = f"User: arn:aws:iam::111122223333:user/ada is not authorized to perform: s3:PutObject {because}"
+    said = (
+        "User: arn:aws:iam::111122223333:user/ada is not authorized to perform: "
+        f"s3:PutObject {because}"
+    )
 
     with pytest.raises(NotPermitted) as raised, aws.explained():
         raise ClientError({"Error": {"Code": "AccessDenied", "Message": said}}, "PutObject")
@@ -233,7 +292,10 @@ UPLOAD = {**OBJECT, "UploadId": "u"}
 
 
 def test_parts_have_the_checksum_that_was_announced():
-    """S3 refuses a part's checksum that CreateMultipartUpload did not name, and a completion without the parts' own."""
+    """S3 refuses a part's checksum that CreateMultipartUpload did not name.
+
+    And a completion without the parts' own.
+    """
     part = {"ETag": '"e"', "ChecksumCRC32": "AAAAAA=="}
     with stubbed("s3") as s3:
         s3.add_response(
@@ -241,9 +303,15 @@ def test_parts_have_the_checksum_that_was_announced():
             {"UploadId": "u"},
             {**OBJECT, "Metadata": {"model": "m"}, "ChecksumAlgorithm": "CRC32"},
         )
-        s3.add_response("upload_part", part, {**UPLOAD, "PartNumber": 1, "Body": b"x", "ChecksumAlgorithm": "CRC32"})
         s3.add_response(
-            "complete_multipart_upload", {}, {**UPLOAD, "MultipartUpload": {"Parts": [{"PartNumber": 1, **part}]}}
+            "upload_part",
+            part,
+            {**UPLOAD, "PartNumber": 1, "Body": b"x", "ChecksumAlgorithm": "CRC32"},
+        )
+        s3.add_response(
+            "complete_multipart_upload",
+            {},
+            {**UPLOAD, "MultipartUpload": {"Parts": [{"PartNumber": 1, **part}]}},
         )
 
         place = uploads.begin(s3.client, OBJECT, {"model": "m"})

@@ -1,4 +1,7 @@
-"""A file's beginning is checked before it is sent: what the stack would refuse is refused at once."""
+"""A file's beginning is checked before it is sent.
+
+What the stack would refuse is refused at once.
+"""
 
 import gzip
 import io
@@ -18,7 +21,10 @@ from dropbatch.errors import UploadRefused, UsageError
 
 BGE, LLAMA = "@cf/baai/bge-m3", "@cf/meta/llama-3.3-70b-instruct-fp8-fast"
 LINE = b'{"text":"hello"}\n'
-SCOUT, LONG_URL = "@cf/meta/llama-4-scout-17b-16e-instruct", {"url": f"data:image/png;base64,{'A' * 600_000}"}
+SCOUT, LONG_URL = (
+    "@cf/meta/llama-4-scout-17b-16e-instruct",
+    {"url": f"data:image/png;base64,{'A' * 600_000}"},
+)
 
 
 def check(content, path="a.jsonl", *, model=BGE, folder=None, default=None, **options):
@@ -82,7 +88,13 @@ def test_file_that_stack_takes(content, given):
 @pytest.mark.parametrize(
     ("count", "says"),
     [
-        (3, "None of the 3 records can be sent to @cf/baai/bge-m3. Line 1: text: It is missing. The model takes text"),
+        (
+            3,
+            (
+                "None of the 3 records can be sent to @cf/baai/bge-m3. Line 1: text: It is "
+                "missing. The model takes text"
+            ),
+        ),
         (2_000, "None of the first 1,000 records can be sent"),
     ],
 )
@@ -96,7 +108,13 @@ def test_file_that_fits_no_model_says_why(count, says):
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (LINE + b"x\n", "1 of the 2 records cannot be sent and will fail alone. Line 2: The record is not valid JSON"),
+        (
+            LINE + b"x\n",
+            (
+                "1 of the 2 records cannot be sent and will fail alone. Line 2: The "
+                "record is not valid JSON"
+            ),
+        ),
         (b'{"prompt":"a"}\n' * 999 + LINE, "999 of the first 1,000 records cannot be sent"),
         (
             b'[{"text":"a"},{"text":""}]',
@@ -106,7 +124,10 @@ def test_file_that_fits_no_model_says_why(count, says):
             (LINE * 9 + b'{"text":""}\n') * 500,
             "100 of the first 1,000 records cannot be sent and will fail alone. Line 10",
         ),
-        (b'{"text":""}\n' + b'{"text":"%b"}\n' % (b"x" * 9_000_000) * 2, "1 of the first 2 records"),
+        (
+            b'{"text":""}\n' + b'{"text":"%b"}\n' % (b"x" * 9_000_000) * 2,
+            "1 of the first 2 records",
+        ),
     ],
 )
 def test_records_that_cannot_be_sent_are_counted(content, says):
@@ -117,10 +138,16 @@ def test_records_that_cannot_be_sent_are_counted(content, says):
 @pytest.mark.parametrize(
     ("model", "says"),
     [
-        ("@cf/baai/bge-m33", "Dropbatch does not know the model @cf/baai/bge-m33. Did you mean @cf/baai/bge-m3?"),
+        (
+            "@cf/baai/bge-m33",
+            "Dropbatch does not know the model @cf/baai/bge-m33. Did you mean @cf/baai/bge-m3?",
+        ),
         ("@cf/Meta/M2M100-1.2B", "Did you mean @cf/meta/m2m100-1.2b?"),
         ("@hf/zzz/qqq", "Dropbatch does not know the model @hf/zzz/qqq."),
-        ("@cf/baai/bge-reranker-base", "@cf/baai/bge-reranker-base is not listed as a model that takes batches"),
+        (
+            "@cf/baai/bge-reranker-base",
+            "@cf/baai/bge-reranker-base is not listed as a model that takes batches",
+        ),
     ],
 )
 def test_odd_model_is_warned_of(model, says):
@@ -138,25 +165,46 @@ def test_odd_model_is_warned_of(model, says):
         ("@cf/baai/bge-small-en-v1.5", {"text": ["x" * 1_000] * 50}, None),
         (LLAMA, {"messages": [{"role": "user", "content": "x" * 90_000}]}, None),
         (LLAMA, {"messages": [{"role": "user", "content": "x" * 100_000}]}, "25,010"),
-        (SCOUT, {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": LONG_URL}]}]}, None),
+        (
+            SCOUT,
+            {
+                "messages": [
+                    {"role": "user", "content": [{"type": "image_url", "image_url": LONG_URL}]}
+                ]
+            },
+            None,
+        ),
         ("@cf/deepgram/aura-1", {"text": "x" * 16_800}, None),
     ],
 )
 def test_text_longer_than_context_window_is_told(model, request_, tokens):
-    records = [{"messages": [{"role": "user", "content": "a"}]} if "messages" in request_ else {"text": "a"}, request_]
+    records = [
+        {"messages": [{"role": "user", "content": "a"}]}
+        if "messages" in request_
+        else {"text": "a"},
+        request_,
+    ]
     report = check_source([*records, request_], "a.jsonl", {"model": model})
     assert report["bad"] == 0
     if tokens is None:
         assert report["warnings"] == []
     else:
         (warning,) = report["warnings"]
-        assert f"2 records are longer by an estimate of 4 bytes a token, the first with {tokens} tokens" in warning
+        assert (
+            "2 records are longer by an estimate of 4 bytes a token, the first with "
+            f"{tokens} tokens"
+        ) in warning
         assert "(line 2)" in warning
 
 
 def test_only_beginning_is_read_within_a_second():
     """Processor seconds for 16 MB of each kind, on a machine that may have other work."""
-    record = json.dumps({"custom_id": "a", "url": "/v1/embeddings", "body": {"input": "x" * 300}}).encode() + b"\n"
+    record = (
+        json.dumps(
+            {"custom_id": "a", "url": "/v1/embeddings", "body": {"input": "x" * 300}}
+        ).encode()
+        + b"\n"
+    )
     kinds = {
         "a.jsonl": record * 30_000,
         "a.csv": b"id,text\n" + b'1,"hello, %b"\n' % (b"x" * 300) * 30_000,
@@ -192,7 +240,9 @@ def test_file_that_cannot_be_read():
 @pytest.mark.parametrize("count", [3, 30_000])
 def test_stream_that_cannot_be_read_twice(count):
     """Its content is kept in a temporary file."""
-    report = check_source(({"text": f"hello {number}"} for number in range(count)), "a/", {"model": BGE})
+    report = check_source(
+        ({"text": f"hello {number}"} for number in range(count)), "a/", {"model": BGE}
+    )
 
     assert (report["records"], report["bad"], report["estimated"]) == (count, 0, True)
     assert report["path"].startswith("a/")

@@ -1,4 +1,7 @@
-"""What a stack knows of completion events, as its functions' variables and its item say it; and the command."""
+"""What a stack knows of completion events, as its functions' variables and its item say it.
+
+And the command.
+"""
 
 import pytest
 from botocore.exceptions import ClientError
@@ -21,16 +24,41 @@ BGE, M2M = "@cf/baai/bge-m3", "@cf/meta/m2m100-1.2b"
         (YES, {}, "not set up", "the first submit"),
         (YES, {"refusal": "403 10000: no", "refused_until": NOW + 1}, "refused", "403 10000: no"),
         (YES, {"refusal": "403 10000: no", "refused_until": NOW + 1}, "refused", "Queues - Edit"),
-        (YES, {"refusal": "403 10000: no", "refused_until": NOW + 1}, "refused", "1970-01-12T13:46:41Z"),
-        (YES, {"refusal": "403 10000: no", "refused_until": NOW - 1}, "not set up", "the first submit"),
-        (YES, QUEUE | {"aside_until": NOW + 60, "refusal": "503"}, "put aside", "1970-01-12T13:47:40Z"),
+        (
+            YES,
+            {"refusal": "403 10000: no", "refused_until": NOW + 1},
+            "refused",
+            "1970-01-12T13:46:41Z",
+        ),
+        (
+            YES,
+            {"refusal": "403 10000: no", "refused_until": NOW - 1},
+            "not set up",
+            "the first submit",
+        ),
+        (
+            YES,
+            QUEUE | {"aside_until": NOW + 60, "refusal": "503"},
+            "put aside",
+            "1970-01-12T13:47:40Z",
+        ),
         (YES, QUEUE | {"aside_until": NOW - 60}, "on", "finished"),
         (YES, {"is_off": True}, "off", "dropbatch events on"),
-        (YES, QUEUE | {"is_off": True, "refusal": "500"}, "off", "refused to delete the queue: 500"),
+        (
+            YES,
+            QUEUE | {"is_off": True, "refusal": "500"},
+            "off",
+            "refused to delete the queue: 500",
+        ),
         ({}, {}, "off", "CompletionEvents"),
         ({"COMPLETION_EVENTS": "no"}, QUEUE, "off", "dropbatch events off"),
         (YES | {"TRANSPORT": "worker"}, {}, "unavailable", "Transport=worker"),
-        (YES | {"API_CALLS_PER_MINUTE": "13"}, {}, "unavailable", "ApiCallsPerMinute is 13, and events take 14"),
+        (
+            YES | {"API_CALLS_PER_MINUTE": "13"},
+            {},
+            "unavailable",
+            "ApiCallsPerMinute is 13, and events take 14",
+        ),
         (YES | {"API_CALLS_PER_MINUTE": "14"}, QUEUE, "on", "queue dropbatch-x"),
     ],
 )
@@ -49,7 +77,11 @@ def test_models_are_told_with_their_problems():
 
 @pytest.mark.parametrize(
     ("found", "left"),
-    [(Events("on", "", "q", "1"), False), (Events("off", "", "q", "1"), True), (Events("off", ""), False)],
+    [
+        (Events("on", "", "q", "1"), False),
+        (Events("off", "", "q", "1"), True),
+        (Events("off", ""), False),
+    ],
 )
 def test_queue_that_is_not_used_is_left_over(found, left):
     assert found.left_over is left
@@ -78,10 +110,16 @@ class Services:
 
     def get_item(self, **asked):
         if self.denied:
-            raise ClientError({"Error": {"Code": "AccessDeniedException", "Message": "no"}}, "GetItem")
+            raise ClientError(
+                {"Error": {"Code": "AccessDeniedException", "Message": "no"}}, "GetItem"
+            )
         self.asked, self.looks = asked, self.looks - 1
         wired = {name: {"S": value} for name, value in QUEUE.items()}
-        return {"Item": wired | {BGE: {"M": {"id": {"S": "7"}, "at": {"N": "5"}}}}} if self.looks >= 0 else {}
+        return (
+            {"Item": wired | {BGE: {"M": {"id": {"S": "7"}, "at": {"N": "5"}}}}}
+            if self.looks >= 0
+            else {}
+        )
 
     def put_object(self, **given):
         self.written.append((given["Key"], given["Body"]))
@@ -94,7 +132,9 @@ def services():
 
 @pytest.fixture
 def stack(services):
-    return Stack("dropbatch", "files", {"SubmitFunctionName": "submit", "TableName": "ledger"}, services)
+    return Stack(
+        "dropbatch", "files", {"SubmitFunctionName": "submit", "TableName": "ledger"}, services
+    )
 
 
 def test_item_of_the_stacks_account_is_read(stack, services):

@@ -1,4 +1,7 @@
-"""Results as columns: Arrow's JSON reader and ours read the same, each file is what its readers expect."""
+"""Results as columns.
+
+Arrow's JSON reader and ours read the same, each file is what its readers expect.
+"""
 
 import io
 import json
@@ -58,7 +61,9 @@ VECTOR = st.lists(st.floats(-1e3, 1e3, width=32), min_size=3, max_size=3)
 @given(st.lists(st.one_of(st.none(), VECTOR), min_size=1, max_size=30), st.integers(1, 400))
 def test_both_readers_agree(vectors, size):
     output = lines(*(native(at, one, f"r{at}") for at, one in enumerate(vectors)))
-    split = ResultFiles(lambda: [output[at : at + size] for at in range(0, len(output), size)], lambda: (), "native")
+    split = ResultFiles(
+        lambda: [output[at : at + size] for at in range(0, len(output), size)], lambda: (), "native"
+    )
     expected = table_of(output).to_pylist()
 
     with pytest.MonkeyPatch.context() as patch:
@@ -87,7 +92,9 @@ def test_usual_embeddings_take_fast_path(monkeypatch):
     ],
 )
 def test_other_answers_are_text(result, answer):
-    table = table_of(lines({"id": 0, "external_reference": None, "success": True, "result": result}))
+    table = table_of(
+        lines({"id": 0, "external_reference": None, "success": True, "result": result})
+    )
 
     assert table.column("answer").to_pylist() == [answer]
 
@@ -98,7 +105,11 @@ BODIES = {
         "response": {"status_code": 200, "body": {"data": [{"embedding": [1, 2]}]}},
         "error": None,
     },
-    "bedrock": {"modelInput": {}, "modelOutput": {"embedding": [1, 2], "inputTextTokenCount": 1}, "recordId": "a"},
+    "bedrock": {
+        "modelInput": {},
+        "modelOutput": {"embedding": [1, 2], "inputTextTokenCount": 1},
+        "recordId": "a",
+    },
     "gemini": {"key": "a", "response": {"embedding": {"values": [1, 2]}}},
 }
 
@@ -113,11 +124,16 @@ def test_embeddings_of_other_formats(format_):
 
 def test_failures_come_from_errors_file():
     output = b'id,text,answer,error_code,error_message\na,"x, ""y""",,,\nb,5" pipe,Hi,,\n'
-    errors = lines({"id": 0, "external_reference": "a", "error": {"code": "rejected", "message": "no"}})
+    errors = lines(
+        {"id": 0, "external_reference": "a", "error": {"code": "rejected", "message": "no"}}
+    )
 
     found = table_of(output, errors, "csv").to_pylist()
 
-    assert [(one["external_reference"], one["success"], one["answer"], one["error_code"]) for one in found] == [
+    assert [
+        (one["external_reference"], one["success"], one["answer"], one["error_code"])
+        for one in found
+    ] == [
         ("a", False, None, "rejected"),
         ("b", True, "Hi", None),
     ]
@@ -136,11 +152,16 @@ def test_several_vectors_are_refused():
         table_of(lines(line))
 
 
-# ── files ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── files ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def exported(kind, folder, output=THREE):
-    return export(kind, source(output), folder, {"model": "@cf/baai/bge-m3", "job_id": "20261121T093000Z-0a1b2c3d"})
+    return export(
+        kind,
+        source(output),
+        folder,
+        {"model": "@cf/baai/bge-m3", "job_id": "20261121T093000Z-0a1b2c3d"},
+    )
 
 
 def test_npy_is_read_by_numpy(tmp_path):
@@ -156,9 +177,15 @@ def test_npy_is_read_by_numpy(tmp_path):
 def test_vectorize_leaves_failures_out(tmp_path):
     done = exported("vectorize", tmp_path)
 
-    written = [json.loads(line) for line in (tmp_path / "output.vectorize.ndjson").read_text().splitlines()]
+    written = [
+        json.loads(line) for line in (tmp_path / "output.vectorize.ndjson").read_text().splitlines()
+    ]
     assert (done.records, done.left_out, done.renamed) == (2, 1, 1)
-    assert written[0] == {"id": "a", "values": [1.0, 0.25, 2.5], "metadata": {"model": "@cf/baai/bge-m3", "record": 0}}
+    assert written[0] == {
+        "id": "a",
+        "values": [1.0, 0.25, 2.5],
+        "metadata": {"model": "@cf/baai/bge-m3", "record": 0},
+    }
     assert written[1]["id"] == "20261121T093000Z-0a1b2c3d-2"
 
 
@@ -169,7 +196,9 @@ def test_ids_for_vectorize_are_short_and_unique(tmp_path):
 
     done = exported("vectorize", tmp_path, output)
 
-    written = [json.loads(line) for line in (tmp_path / "output.vectorize.ndjson").read_text().splitlines()]
+    written = [
+        json.loads(line) for line in (tmp_path / "output.vectorize.ndjson").read_text().splitlines()
+    ]
     own = "20261121T093000Z-0a1b2c3d-{}".format
     assert [one["id"] for one in written] == [
         "x",
@@ -205,7 +234,9 @@ def test_text_files_have_every_record(tmp_path):
 
 @pytest.mark.parametrize("kind", ["npy", "vectorize"])
 def test_answers_that_are_no_embeddings_are_refused(kind, tmp_path):
-    output = lines({"id": 0, "external_reference": None, "success": True, "result": {"response": "Hi"}})
+    output = lines(
+        {"id": 0, "external_reference": None, "success": True, "result": {"response": "Hi"}}
+    )
 
     with pytest.raises(UsageError, match="no embeddings"):
         exported(kind, tmp_path, output)

@@ -47,7 +47,7 @@ def answers_of(merged):
     return merged.path.read_bytes().decode().splitlines()
 
 
-# ── tables ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── tables ────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -85,11 +85,13 @@ def test_columns_that_differ_are_skipped(tmp_path):
 
     merged = merge(tmp_path, first, retry)
 
-    assert [(one.job_id, "other columns" in one.message) for one in merged.skipped] == [(child(1), True)]
+    assert [(one.job_id, "other columns" in one.message) for one in merged.skipped] == [
+        (child(1), True)
+    ]
     assert merged.path.read_bytes() == first.files.output.read_bytes()
 
 
-# ── what is never done ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── what is never done ────────────────────────────────────────────────────────────────────────────
 
 
 def test_ids_within_a_users_record_stay(tmp_path):
@@ -104,7 +106,9 @@ def test_ids_within_a_users_record_stay(tmp_path):
 
 def test_merge_that_dies_leaves_no_part_of_errors(tmp_path, monkeypatch):
     """What an earlier merge wrote is gone, and what this one wrote is not taken for all of it."""
-    first = finish(tmp_path, ROOT, Form("native"), lines_of(*({"prompt": "x"} for _ in range(3))), all_fail)
+    first = finish(
+        tmp_path, ROOT, Form("native"), lines_of(*({"prompt": "x"} for _ in range(3))), all_fail
+    )
     errors = merge(tmp_path, first).errors
     assert len(errors.read_bytes().splitlines()) == 3
 
@@ -146,7 +150,11 @@ def test_retry_file_of_older_version_has_bad_records_too(tmp_path):
     merged = merge(tmp_path, first, retry)
 
     assert (merged.skipped, merged.replaced) == ([], 2)
-    assert [child(1) in line for line in answers_of(merged)[1:] if line.startswith(",")] == [True, False, True]
+    assert [child(1) in line for line in answers_of(merged)[1:] if line.startswith(",")] == [
+        True,
+        False,
+        True,
+    ]
 
 
 def test_references_place_what_numbers_do_not(tmp_path):
@@ -158,7 +166,9 @@ def test_references_place_what_numbers_do_not(tmp_path):
     merged = merge(tmp_path, first, retry)
 
     found = [json.loads(one) for one in answers_of(merged)]
-    assert [(one["id"], one["external_reference"]) for one in found] == [(n, f"r{n}") for n in range(4)]
+    assert [(one["id"], one["external_reference"]) for one in found] == [
+        (n, f"r{n}") for n in range(4)
+    ]
     assert [one["result"]["response"].split()[1] for one in found] == ["3", "2", "1", "0"]
 
 
@@ -183,10 +193,16 @@ def test_spelling_of_references_does_not_count(tmp_path, format_, record):
 
 
 def test_repeated_references_are_not_guessed(tmp_path):
-    content = lines_of(*({"prompt": f"fail {n}", "external_reference": r} for n, r in enumerate("aab")))
+    content = lines_of(
+        *({"prompt": f"fail {n}", "external_reference": r} for n, r in enumerate("aab"))
+    )
     first = finish(tmp_path, ROOT, Form("native"), content, all_fail)
     part = finish(
-        tmp_path, child(1), Form("native"), b"".join(first.retry_file.splitlines(keepends=True)[1:]), none_fail
+        tmp_path,
+        child(1),
+        Form("native"),
+        b"".join(first.retry_file.splitlines(keepends=True)[1:]),
+        none_fail,
     )
 
     merged = merge(tmp_path, first, part)
@@ -208,7 +224,7 @@ def test_retry_of_skipped_retry_is_named(tmp_path):
     merging.close()
 
 
-# ── any files, any failures, any retries ─────────────────────────────────────────────────────────────────────────────
+# ── any files, any failures, any retries ──────────────────────────────────────────────────────────
 
 TEXT = st.text(
     st.characters(codec="utf-8", exclude_characters="\r\n\x00\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"),
@@ -217,17 +233,28 @@ TEXT = st.text(
 )
 RECORDS = {
     "native": lambda text, ref: {"prompt": text, "external_reference": ref},
-    "openai": lambda text, ref: {"custom_id": ref, "body": {"messages": [{"role": "user", "content": text}]}},
+    "openai": lambda text, ref: {
+        "custom_id": ref,
+        "body": {"messages": [{"role": "user", "content": text}]},
+    },
     "anthropic": lambda text, ref: {
         "custom_id": ref,
         "params": {"max_tokens": 5, "messages": [{"role": "user", "content": text}]},
     },
-    "gemini": lambda text, ref: {"key": ref, "request": {"contents": [{"parts": [{"text": text}]}]}},
-    "bedrock": lambda text, ref: {"modelInput": {"prompt": text, "max_gen_len": 5}, "recordId": ref},
+    "gemini": lambda text, ref: {
+        "key": ref,
+        "request": {"contents": [{"parts": [{"text": text}]}]},
+    },
+    "bedrock": lambda text, ref: {
+        "modelInput": {"prompt": text, "max_gen_len": 5},
+        "recordId": ref,
+    },
 }
 FIELDS = st.one_of(
     TEXT,
-    st.sampled_from([b'a 5" pipe', b'"q ""x"", y"', b'"two\nlines"', b"a\rb", b'"abc"def', b"\xff", b"a,b;c|d"]),
+    st.sampled_from(
+        [b'a 5" pipe', b'"q ""x"", y"', b'"two\nlines"', b"a\rb", b'"abc"def', b"\xff", b"a,b;c|d"]
+    ),
 )
 
 
@@ -235,12 +262,19 @@ FIELDS = st.one_of(
 def uploads(draw):
     """A format's form, and records with and without references, some of them unreadable."""
     format_ = draw(st.sampled_from([*FORMATS, "vertex", "semicolons"]))
-    references = draw(st.lists(st.one_of(st.none(), st.sampled_from("abcdeé😀/")), min_size=1, max_size=8))
+    references = draw(
+        st.lists(st.one_of(st.none(), st.sampled_from("abcdeé😀/")), min_size=1, max_size=8)
+    )
     if format_ in {"csv", "tsv", "semicolons"}:
         delimiter = {"csv": b",", "tsv": b"\t", "semicolons": b";"}[format_]
         fields = [draw(FIELDS) for _ in references]
-        cells = [one if isinstance(one, bytes) else one.encode().replace(b'"', b"'") for one in fields]
-        rows = [delimiter.join([(ref or "").encode(), cell]) for ref, cell in zip(references, cells, strict=True)]
+        cells = [
+            one if isinstance(one, bytes) else one.encode().replace(b'"', b"'") for one in fields
+        ]
+        rows = [
+            delimiter.join([(ref or "").encode(), cell])
+            for ref, cell in zip(references, cells, strict=True)
+        ]
         form = Form("tsv" if format_ == "tsv" else "csv", delimiter=delimiter.decode())
         return form, b"\n".join([delimiter.join([b"id", b"text"]), *rows]) + b"\n"
     texts = [draw(TEXT) for _ in references]
@@ -255,7 +289,9 @@ def uploads(draw):
             one = RECORDS[format_](text, ref)
             made.append({name: value for name, value in one.items() if value is not None})
     lines = [draw(st.sampled_from([UNREADABLE, *[json.dumps(one).encode()] * 9])) for one in made]
-    return Form("gemini" if format_ == "vertex" else format_), b"".join(line + b"\n" for line in lines)
+    return Form("gemini" if format_ == "vertex" else format_), b"".join(
+        line + b"\n" for line in lines
+    )
 
 
 def unique(references):
@@ -263,7 +299,10 @@ def unique(references):
 
 
 def places_by_model(parent, retry, is_changed):
-    """Where a retry's records belong: known by their lines in the retry file, unless it was changed."""
+    """Where a retry's records belong.
+
+    Known by their lines in the retry file, unless it was changed.
+    """
     if not is_changed:
         return dict(enumerate(parent.retried))
     ours, theirs = [parent.references[at] for at in parent.failed], retry.references
@@ -291,13 +330,21 @@ def test_merged_equals_model(tmp_path_factory, upload, data):
             continue
         is_changed = kept < len(parent.retried)
         records = [parent.records[at] for at in parent.retried][:kept]
-        header = parent.retry_file[: -sum(len(parent.records[at]) + 1 for at in parent.retried)] if is_table else b""
-        retry = finish(folder, child(number), form, header + b"".join(one + b"\n" for one in records), fails)
+        header = (
+            parent.retry_file[: -sum(len(parent.records[at]) + 1 for at in parent.retried)]
+            if is_table
+            else b""
+        )
+        retry = finish(
+            folder, child(number), form, header + b"".join(one + b"\n" for one in records), fails
+        )
         assert len(retry.records) == kept
         merging.add(retry.files, parent.files.job_id)
         found = places_by_model(parent, retry, is_changed)
         above = places[parent.files.job_id]
-        places[child(number)] = own = {at: above[place] for at, place in found.items() if place in above}
+        places[child(number)] = own = {
+            at: above[place] for at, place in found.items() if place in above
+        }
         unplaced[child(number)] = kept - len(own)
         jobs.append(retry)
         for at, place in own.items():
@@ -314,10 +361,18 @@ def test_merged_equals_model(tmp_path_factory, upload, data):
     else:
         expected = [json.loads(line) for line, *_ in model.values()]
         for own, one in zip(first.lines, expected, strict=True):
-            for name in {"native": ["id"], "text": ["id"], "bedrock": ["recordId"]}.get(form.format, []):
+            for name in {"native": ["id"], "text": ["id"], "bedrock": ["recordId"]}.get(
+                form.format, []
+            ):
                 one[name] = json.loads(own)[name]
         assert [json.loads(line) for line in written.splitlines()] == expected
-    assert {one.job_id: one.records for one in merged.skipped} == {job: n for job, n in unplaced.items() if n}
+    assert {one.job_id: one.records for one in merged.skipped} == {
+        job: n for job, n in unplaced.items() if n
+    }
     failed = [(one.id, one.error.message) for one in merged.files().records() if not one.success]
-    newest = [(place, f'failed in {job}, "again"\nand again') for place, (_, good, job) in model.items() if not good]
+    newest = [
+        (place, f'failed in {job}, "again"\nand again')
+        for place, (_, good, job) in model.items()
+        if not good
+    ]
     assert failed == newest

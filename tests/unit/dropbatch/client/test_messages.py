@@ -19,10 +19,19 @@ IN_COMMANDS = ("cli/", "client/events.py", "openai_api/server.py")
 @pytest.mark.parametrize(
     ("message", "says"),
     [
-        (f"Job {ID} is not over yet. Wait for it with `job.wait()`.", f"with `dropbatch wait {ID}`."),
-        (f"Jobs {ID} {OTHER}: stop them with `job.cancel()`.", f"with `dropbatch cancel {ID} {OTHER}`."),
+        (
+            f"Job {ID} is not over yet. Wait for it with `job.wait()`.",
+            f"with `dropbatch wait {ID}`.",
+        ),
+        (
+            f"Jobs {ID} {OTHER}: stop them with `job.cancel()`.",
+            f"with `dropbatch cancel {ID} {OTHER}`.",
+        ),
         ("No upload 'a' has a job. `client.jobs()` lists jobs.", "`dropbatch ls` lists jobs."),
-        ("Choose another `folder`, or use `force=True`.", "Choose another folder with -o, or use --force."),
+        (
+            "Choose another `folder`, or use `force=True`.",
+            "Choose another folder with -o, or use --force.",
+        ),
         ("Choose another `name`.", "Choose another --name."),
         ("Set x-amz-meta-template to a text.", "Set --template to a text."),
         ("x-amz-meta-max-cost: It must be a number.", "-o max_cost: It must be a number."),
@@ -37,13 +46,21 @@ def test_command_line_says_it_in_options(message, says):
 @pytest.mark.parametrize(
     ("records", "model", "says"),
     [
-        ([{"text": "x"}], "@cf/baai/bge-m3", "7 input tokens, 0 output tokens, $0.00000008 at the prices of"),
+        (
+            [{"text": "x"}],
+            "@cf/baai/bge-m3",
+            "7 input tokens, 0 output tokens, $0.00000008 at the prices of",
+        ),
         ([{"text": "x"}], "@cf/some/model", "tokens, the model's price is unknown"),
         ([], "@cf/baai/bge-m3", "none: there is nothing to send"),
     ],
 )
 def test_estimate_says_what_is_unknown(records, model, says):
-    (line,) = [one for one in validation_lines(check_source(records, None, {"model": model})) if "estimate " in one]
+    (line,) = [
+        one
+        for one in validation_lines(check_source(records, None, {"model": model}))
+        if "estimate " in one
+    ]
 
     assert says in line
 

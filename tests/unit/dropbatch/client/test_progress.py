@@ -1,4 +1,7 @@
-"""How progress is shown: what fits on a terminal of any width, what a pipe gets, rates that are true."""
+"""How progress is shown.
+
+What fits on a terminal of any width, what a pipe gets, rates that are true.
+"""
 
 import io
 import os
@@ -29,7 +32,9 @@ def clock(monkeypatch):
 
 
 def on_terminal(monkeypatch, columns, lines=24):
-    monkeypatch.setattr(progress.shutil, "get_terminal_size", lambda: os.terminal_size((columns, lines)))
+    monkeypatch.setattr(
+        progress.shutil, "get_terminal_size", lambda: os.terminal_size((columns, lines))
+    )
     return Progress(io.StringIO(), on_terminal=True)
 
 
@@ -37,7 +42,8 @@ def test_wide_line_says_everything():
     (line,) = describe(NAME, RUNNING)
 
     assert line == (
-        f"{NAME}  in_progress  [######..........]  37%  7,512 of 20,000 records  12 failed  4 batches pending"
+        f"{NAME}  in_progress  [######..........]  37%  7,512 of 20,000 records  12 failed "
+        " 4 batches pending"
     )
 
 
@@ -75,21 +81,31 @@ def test_line_of_path_is_as_wide_as_it_looks():
 
 
 def test_what_job_waits_for_is_whole_on_narrow_terminal():
-    message = "Cloudflare rejects the API token. Put a good one in the secret; the next call tries it."
-    lines = describe(NAME, RUNNING | {"waiting_for": {"code": "token_refused", "message": message}}, 39)[2:]
+    message = (
+        "Cloudflare rejects the API token. Put a good one in the secret; the next call tries it."
+    )
+    lines = describe(
+        NAME, RUNNING | {"waiting_for": {"code": "token_refused", "message": message}}, 39
+    )[2:]
 
     assert max(map(len, lines)) <= 39
     assert " ".join(map(str.strip, lines)) == f"waiting: token_refused: {message}"
 
 
 def test_upload_that_is_being_read_says_how_far():
-    status = {"state": "splitting", "splitting": {"bytes_read": 250, "bytes": 1000}, "counts": {"total": None}}
+    status = {
+        "state": "splitting",
+        "splitting": {"bytes_read": 250, "bytes": 1000},
+        "counts": {"total": None},
+    }
 
     assert describe(NAME, status) == [f"{NAME}  splitting    0 records  25% of the upload read"]
 
 
 def test_what_job_waits_for_has_line_of_its_own():
-    status = RUNNING | {"waiting_for": {"code": "token_refused", "message": "Put a good token in the secret."}}
+    status = RUNNING | {
+        "waiting_for": {"code": "token_refused", "message": "Put a good token in the secret."}
+    }
 
     assert describe(NAME, status)[1] == "  waiting: token_refused: Put a good token in the secret."
 
@@ -99,7 +115,13 @@ def test_rate_counts_from_when_job_was_first_shown(monkeypatch, clock):
     shown.show({NAME: RUNNING})
     clock[0] += 10
     shown.show(
-        {NAME: RUNNING | {"counts": {"total": 20_000, "succeeded": 8_500, "failed": 12}, "fraction_done": 0.4256}}
+        {
+            NAME: RUNNING
+            | {
+                "counts": {"total": 20_000, "succeeded": 8_500, "failed": 12},
+                "fraction_done": 0.4256,
+            }
+        }
     )
 
     last = shown.out.getvalue().splitlines()[-2]
@@ -120,7 +142,12 @@ def test_finished_job_has_no_rate(monkeypatch, clock):
     shown = on_terminal(monkeypatch, 200)
     shown.show({NAME: RUNNING})
     clock[0] += 60
-    shown.show({NAME: RUNNING | {"state": "completed", "counts": {"total": 20_000, "succeeded": 20_000, "failed": 0}}})
+    shown.show(
+        {
+            NAME: RUNNING
+            | {"state": "completed", "counts": {"total": 20_000, "succeeded": 20_000, "failed": 0}}
+        }
+    )
 
     assert "/s" not in shown.out.getvalue().splitlines()[-2]
 
@@ -133,7 +160,8 @@ def test_terminal_shows_seconds_passing(monkeypatch, clock):
     shown.redraw()
 
     assert "  0 s" in before
-    assert shown.out.getvalue()[len(before) :].startswith("\x1b[1F")  # The line above is written again.
+    # The line above is written again.
+    assert shown.out.getvalue()[len(before) :].startswith("\x1b[1F")
     assert "  1 s" in shown.out.getvalue()[len(before) :]
 
 
@@ -162,10 +190,19 @@ def test_durations_are_written_as_people_say_them(seconds, text):
 @pytest.mark.parametrize("lines", [3, 10, 24])
 def test_many_jobs_take_no_more_lines_than_terminal(monkeypatch, lines):
     shown = on_terminal(monkeypatch, 100, lines)
-    over = {"state": "completed", "counts": {"total": 1, "succeeded": 1, "failed": 0}, "fraction_done": 1.0}
+    over = {
+        "state": "completed",
+        "counts": {"total": 1, "succeeded": 1, "failed": 0},
+        "fraction_done": 1.0,
+    }
     waiting = RUNNING | {"waiting_for": {"code": "paused", "message": "By a user."}}
 
-    shown.show({f"20261121T093000Z-{number:08x}": (over, RUNNING, waiting)[number % 3] for number in range(30)})
+    shown.show(
+        {
+            f"20261121T093000Z-{number:08x}": (over, RUNNING, waiting)[number % 3]
+            for number in range(30)
+        }
+    )
 
     drawn = shown.out.getvalue().splitlines()
     assert len(drawn) <= lines
@@ -176,12 +213,18 @@ def test_many_jobs_take_no_more_lines_than_terminal(monkeypatch, lines):
 @pytest.mark.parametrize(("lines", "shown"), [(3, 2), (24, 6)])
 def test_many_jobs_have_one_line_for_all(monkeypatch, lines, shown):
     progress_ = on_terminal(monkeypatch, 100, lines)
-    total = {"state": "312 over, 3 failed", "fraction_done": 0.624, "counts": {"succeeded": 6_228, "failed": 12}}
+    total = {
+        "state": "312 over, 3 failed",
+        "fraction_done": 0.624,
+        "counts": {"succeeded": 6_228, "failed": 12},
+    }
 
     progress_.show({f"reviews/{number}.jsonl": RUNNING for number in range(5)}, total)
 
     drawn = progress_.out.getvalue().splitlines()[:-1]
-    assert drawn[0].startswith("all jobs  312 over, 3 failed  [#########.......]  62%  6,240 records  12 failed")
+    assert drawn[0].startswith(
+        "all jobs  312 over, 3 failed  [#########.......]  62%  6,240 records  12 failed"
+    )
     assert len(drawn) == min(shown, lines - 1)
 
 
@@ -189,7 +232,9 @@ def test_pipe_gets_line_for_all_of_many_jobs(clock):
     shown = Progress(io.StringIO(), on_terminal=False)
     for seconds in range(62):
         clock[0] = 100.0 + seconds
-        shown.show({"a.jsonl": RUNNING}, {"state": f"{seconds} over", "fraction_done": seconds / 61})
+        shown.show(
+            {"a.jsonl": RUNNING}, {"state": f"{seconds} over", "fraction_done": seconds / 61}
+        )
 
     said = [line.split("  ")[1] for line in shown.out.getvalue().splitlines()]
     assert [one.strip() for one in said] == ["0 over", "30 over", "60 over", "61 over"]
@@ -209,7 +254,9 @@ def test_notebook_cell_is_replaced(monkeypatch):
     shown = SimpleNamespace(update=lambda data, raw: cells.append(data["text/plain"]))
     display = SimpleNamespace(display=lambda _data, raw, display_id: shown)
     kernel = SimpleNamespace(kernel=object())
-    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: kernel, display=display))
+    monkeypatch.setitem(
+        sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: kernel, display=display)
+    )
     monkeypatch.setitem(sys.modules, "IPython.display", display)
 
     watched = shown_to_user()

@@ -21,18 +21,39 @@ def lines_of(*records):
 @pytest.mark.parametrize(
     ("form", "content", "references"),
     [
-        (Form("native"), lines_of({"prompt": "x", "external_reference": 7}, {"prompt": "x"}), [7, None]),
-        (Form("openai"), lines_of({"custom_id": "a", "body": CHAT}, {"custom_id": "b", "body": CHAT}), ["a", "b"]),
+        (
+            Form("native"),
+            lines_of({"prompt": "x", "external_reference": 7}, {"prompt": "x"}),
+            [7, None],
+        ),
+        (
+            Form("openai"),
+            lines_of({"custom_id": "a", "body": CHAT}, {"custom_id": "b", "body": CHAT}),
+            ["a", "b"],
+        ),
         (
             Form("anthropic"),
             lines_of(*({"custom_id": one, "params": {"max_tokens": 1, **CHAT}} for one in "ab")),
             ["a", "b"],
         ),
-        (Form("gemini"), lines_of({"key": "a", "request": GEMINI}, {"key": "b", "request": GEMINI}), ["a", "b"]),
-        (Form("gemini"), lines_of({"id": "a", "request": GEMINI}, {"custom_id": "b", "request": GEMINI}), ["a", "b"]),
+        (
+            Form("gemini"),
+            lines_of({"key": "a", "request": GEMINI}, {"key": "b", "request": GEMINI}),
+            ["a", "b"],
+        ),
+        (
+            Form("gemini"),
+            lines_of({"id": "a", "request": GEMINI}, {"custom_id": "b", "request": GEMINI}),
+            ["a", "b"],
+        ),
         (
             Form("bedrock"),
-            lines_of(*({"modelInput": {"prompt": "x", "max_gen_len": 5}, "recordId": one} for one in "ab")),
+            lines_of(
+                *(
+                    {"modelInput": {"prompt": "x", "max_gen_len": 5}, "recordId": one}
+                    for one in "ab"
+                )
+            ),
             ["a", "b"],
         ),
         (Form("text"), b"one\ntwo\n", [None, None]),

@@ -1,4 +1,7 @@
-"""What can be submitted, as bytes: frames of every type of column, and how much is held in memory."""
+"""What can be submitted, as bytes.
+
+Frames of every type of column, and how much is held in memory.
+"""
 
 import io
 import json
@@ -53,7 +56,11 @@ def test_cells_are_as_arrow_writes_them(column, cells):
 
 def test_frame_arrives_as_it_was_given():
     table = pa.table(
-        {"id": ["1", "2", "3"], "title": ['a 5" pipe', "two\nlines, and a comma", None], "n": [1, 2, None]}
+        {
+            "id": ["1", "2", "3"],
+            "title": ['a 5" pipe', "two\nlines, and a comma", None],
+            "n": [1, 2, None],
+        }
     )
     read = csv.read_csv(
         io.BytesIO(content(table).encode()),
@@ -67,9 +74,9 @@ def test_frame_arrives_as_it_was_given():
 
 @pytest.mark.parametrize("kind", [pl.Categorical, pl.Enum(["a", "b"])])
 def test_polars_categories_are_texts(kind):
-    assert content(pl.DataFrame({"n": [1, 2, 3], "c": ["b", None, "a"]}, {"n": pl.Int8, "c": kind})) == (
-        '"n","c"\n1,"b"\n2,\n3,"a"\n'
-    )
+    assert content(
+        pl.DataFrame({"n": [1, 2, 3], "c": ["b", None, "a"]}, {"n": pl.Int8, "c": kind})
+    ) == ('"n","c"\n1,"b"\n2,\n3,"a"\n')
 
 
 @pytest.mark.parametrize(
@@ -82,7 +89,9 @@ def test_polars_categories_are_texts(kind):
     ],
 )
 def test_column_that_is_no_column_is_named(cells, says):
-    with pytest.raises(UsageError, match=f"Column 'text' cannot be sent: .*{says}.*Give it one type"):
+    with pytest.raises(
+        UsageError, match=f"Column 'text' cannot be sent: .*{says}.*Give it one type"
+    ):
         open_source(pd.DataFrame({"text": cells}))
 
 
@@ -124,8 +133,14 @@ def test_what_cannot_be_sent_is_refused(source, says):
     ("source", "says"),
     [
         ([{"text": "x"}, "x"], "Record 2 must be a dict, such as .*, not str"),
-        ([{"text": "x"}, {"a": [{"b": object()}]}], r"Record 2: a\[0\].b is a object, which cannot be written as JSON"),
-        ([{"text": float("nan")}], "Record 1: text is nan, .* Write None, or leave it out; or submit the frame itself"),
+        (
+            [{"text": "x"}, {"a": [{"b": object()}]}],
+            r"Record 2: a\[0\].b is a object, which cannot be written as JSON",
+        ),
+        (
+            [{"text": float("nan")}],
+            "Record 1: text is nan, .* Write None, or leave it out; or submit the frame itself",
+        ),
         ([{"text": "x", "top_p": float("inf")}], "Record 1: top_p is inf, .* Write a number"),
         ([{"text": pd.NaT}], "Record 1: text is NaT"),
         ([{"text": pd.NA}], "Record 1: text is <NA>"),
@@ -172,12 +187,14 @@ def test_half_of_pair_of_surrogates_does_not_end_upload():
     assert content([{"text": "cut \ud83d", "é": 1}, {"text": "é"}]) == (
         '{"text":"cut \\ud83d","\\u00e9":1}\n{"text":"é"}\n'
     )
-    frame = pd.DataFrame({"id": [1, 2, 3], "text": pd.Series(["cut \ud83d", "é", None], dtype=object)})
+    frame = pd.DataFrame(
+        {"id": [1, 2, 3], "text": pd.Series(["cut \ud83d", "é", None], dtype=object)}
+    )
     sent = open_source(frame).stream.read()
     assert sent == b'"id","text"\n1,"cut \xed\xa0\xbd"\n2,"\xc3\xa9"\n3,\n'
 
 
-# ── whole numbers ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── whole numbers ─────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -204,7 +221,7 @@ def test_whole_numbers_stay_whole(column, cells):
     ]
 
 
-# ── columns that are no cells ────────────────────────────────────────────────────────────────────────────────────────
+# ── columns that are no cells ─────────────────────────────────────────────────────────────────────
 
 ODD = {
     "list": pa.array([[1], []]),
@@ -264,7 +281,7 @@ def test_stored_in_another_way_is_the_same_cell():
     assert content(table) == '"n","ends","json"\n1,"x","{""a"":1}"\n2,"x",\n'
 
 
-# ── files of Parquet and Arrow ───────────────────────────────────────────────────────────────────────────────────────
+# ── files of Parquet and Arrow ────────────────────────────────────────────────────────────────────
 
 TABLE = pa.table({"id": [1, 2], "text": ["a", "b"], "odd": [[1], [2]]})
 
@@ -291,13 +308,18 @@ def parquet_of(table):
 
 @pytest.mark.filterwarnings("ignore:Column 'odd' is left out")
 @pytest.mark.parametrize("make", [stream_of, file_of, parquet_of])
-@pytest.mark.parametrize("name", ["data-00000-of-00001.arrow", "a.pq", "a.PARQUET", "a.feather", "a.bin"])
+@pytest.mark.parametrize(
+    "name", ["data-00000-of-00001.arrow", "a.pq", "a.PARQUET", "a.feather", "a.bin"]
+)
 def test_file_is_known_by_its_first_bytes(tmp_path, make, name):
     (tmp_path / name).write_bytes(make(TABLE))
 
     opened = open_source(tmp_path / name)
 
-    assert (opened.name, dict(opened.options)) == (name.rpartition(".")[0] + ".csv", {"format": "csv"})
+    assert (opened.name, dict(opened.options)) == (
+        name.rpartition(".")[0] + ".csv",
+        {"format": "csv"},
+    )
     assert opened.stream.read() == b'"id","text"\n1,"a"\n2,"b"\n'
     with (tmp_path / name).open("rb") as file:
         assert open_source(file).stream.read() == b'"id","text"\n1,"a"\n2,"b"\n'
@@ -364,7 +386,10 @@ def test_texts_are_a_table_of_one_column(texts, column):
 
 @pytest.mark.parametrize(
     ("texts", "says"),
-    [(["a", None], "Record 2 must be a text, as the first one, not None"), (["a", "\ud800"], "Record 2 has a char")],
+    [
+        (["a", None], "Record 2 must be a text, as the first one, not None"),
+        (["a", "\ud800"], "Record 2 has a char"),
+    ],
 )
 def test_what_is_no_text_is_named(texts, says):
     with pytest.raises(UsageError, match=says):
@@ -380,7 +405,9 @@ def test_file_that_becomes_shorter_is_no_upload(tmp_path, own, left):
         stream.read(2 * CHUNK_BYTES)
         os.truncate(path, left)
 
-        with pytest.raises(Error, match=f"a.jsonl became shorter .*it had {3 * CHUNK_BYTES:,} bytes"):
+        with pytest.raises(
+            Error, match=f"a.jsonl became shorter .*it had {3 * CHUNK_BYTES:,} bytes"
+        ):
             list(iter(lambda: stream.read(CHUNK_BYTES), b""))
         assert not file.closed
 

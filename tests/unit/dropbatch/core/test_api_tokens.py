@@ -1,4 +1,7 @@
-"""What a secret's value is read as: tokens with their numbers and accounts, and the token of the Queues API."""
+"""What a secret's value is read as.
+
+Tokens with their numbers and accounts, and the token of the Queues API.
+"""
 
 import pytest
 
@@ -28,15 +31,23 @@ def test_each_line_is_a_token(end):
 
 def test_token_that_is_there_twice_counts_once():
     """It would be sent at twice its rate."""
-    assert read_tokens(f"one\ntwo\none {OTHER}\nthree").tokens == (ApiToken("one"), ApiToken("two"), ApiToken("three"))
+    assert read_tokens(f"one\ntwo\none {OTHER}\nthree").tokens == (
+        ApiToken("one"),
+        ApiToken("two"),
+        ApiToken("three"),
+    )
 
 
-@pytest.mark.parametrize("value", ["queues=q\none\ntwo", "one\nqueues= q\ntwo", "one\ntwo\nqueues=q\nqueues=later"])
+@pytest.mark.parametrize(
+    "value", ["queues=q\none\ntwo", "one\nqueues= q\ntwo", "one\ntwo\nqueues=q\nqueues=later"]
+)
 def test_token_of_queues_has_no_number(value):
     assert read_tokens(value) == ApiTokens((ApiToken("one"), ApiToken("two")), "q")
 
 
-@pytest.mark.parametrize("line", ["a b", '{"token": "a"}', f"a {OTHER} b", f"a {OTHER[1:]}", f"a {OTHER.upper()}"])
+@pytest.mark.parametrize(
+    "line", ["a b", '{"token": "a"}', f"a {OTHER} b", f"a {OTHER[1:]}", f"a {OTHER.upper()}"]
+)
 def test_line_that_fits_nothing_is_taken_whole(line):
     """It has a space, so it is sent to nobody and pauses itself."""
     assert read_tokens(f"one\n{line}").tokens == (ApiToken("one"), ApiToken(line))

@@ -1,4 +1,7 @@
-"""Cloudflare's list of models brings the catalogue up to date; one that cannot be believed changes nothing."""
+"""Cloudflare's list of models brings the catalogue up to date.
+
+One that cannot be believed changes nothing.
+"""
 
 import json
 import re
@@ -25,7 +28,9 @@ class Read:
     listed: dict
 
     def __init__(self, models, **envelope):
-        content = {"result": models, "success": True, **envelope} if envelope is not None else models
+        content = (
+            {"result": models, "success": True, **envelope} if envelope is not None else models
+        )
         self.listed = read_list(json.dumps(content).encode(), KNOWN, DAY)
 
     @property
@@ -34,7 +39,7 @@ class Read:
         return {model.id: model for model in merged(KNOWN, self.listed)}
 
 
-# ── what is read ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── what is read ──────────────────────────────────────────────────────────────────────────────────
 
 
 def test_value_may_be_text_array_or_object():
@@ -42,8 +47,14 @@ def test_value_may_be_text_array_or_object():
 
     kimi = models[KIMI]
     assert (kimi.batch, kimi.task, kimi.context) == (True, Task.GENERATION, 262_144)
-    assert (kimi.input_price, kimi.cached_price, kimi.output_price) == (Decimal("0.95"), Decimal("0.16"), Decimal(4))
-    assert kimi.efforts == Efforts(("high", "none"), "catalogue", {"low": "high", "medium": "high", "max": "high"})
+    assert (kimi.input_price, kimi.cached_price, kimi.output_price) == (
+        Decimal("0.95"),
+        Decimal("0.16"),
+        Decimal(4),
+    )
+    assert kimi.efforts == Efforts(
+        ("high", "none"), "catalogue", {"low": "high", "medium": "high", "max": "high"}
+    )
     assert (models[BGE].dimensions, models[BGE].context) == (384, 512)
     assert (models[DEEPSEEK].needs_paid, models[DEEPSEEK].efforts) == (True, None)
     assert models[QWEN].deprecated_at == "2027-01-31"
@@ -56,11 +67,13 @@ def test_answer_of_api_and_its_array_are_read_alike():
 
 
 def test_what_is_new_in_a_property_is_passed_over():
-    models = Read(with_properties(KIMI, async_queue=True, price="free", context_window=9, other={"a": [1]})).listed
+    models = Read(
+        with_properties(KIMI, async_queue=True, price="free", context_window=9, other={"a": [1]})
+    ).listed
     assert (models[KIMI].batch, models[KIMI].input_price, models[KIMI].context) == (True, None, 9)
 
 
-# ── what it changes ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── what it changes ───────────────────────────────────────────────────────────────────────────────
 
 
 def test_price_that_only_is_rounded_stays():
@@ -68,20 +81,36 @@ def test_price_that_only_is_rounded_stays():
 
 
 def test_other_price_is_taken_with_its_day():
-    price = [{"unit": "per M input tokens", "price": 0.9}, {"unit": "per M output tokens", "price": 3}]
+    price = [
+        {"unit": "per M input tokens", "price": 0.9},
+        {"unit": "per M output tokens", "price": 3},
+    ]
     kimi = Read(with_properties(KIMI, async_queue="true", price=price)).models[KIMI]
-    assert (kimi.input_price, kimi.output_price, kimi.cached_price) == (Decimal("0.9"), Decimal(3), None)
+    assert (kimi.input_price, kimi.output_price, kimi.cached_price) == (
+        Decimal("0.9"),
+        Decimal(3),
+        None,
+    )
     assert (kimi.priced_at, kimi.price_source) == (DAY, "catalogue")
 
 
 def test_what_list_does_not_say_stays():
     before, after = find_model(KIMI), Read(with_properties(KIMI, async_queue="true")).models[KIMI]
-    assert (after.efforts, after.context, after.input_price) == (before.efforts, before.context, before.input_price)
+    assert (after.efforts, after.context, after.input_price) == (
+        before.efforts,
+        before.context,
+        before.input_price,
+    )
 
 
 def test_new_model_is_added_with_its_task():
-    models = Read(with_properties("@cf/new/words", async_queue="true", context_window="4096")).models
-    assert (models["@cf/new/words"].task, models["@cf/new/words"].context) == (Task.GENERATION, 4_096)
+    models = Read(
+        with_properties("@cf/new/words", async_queue="true", context_window="4096")
+    ).models
+    assert (models["@cf/new/words"].task, models["@cf/new/words"].context) == (
+        Task.GENERATION,
+        4_096,
+    )
     painter = {"name": "@cf/new/painter", "task": {"name": "Text-to-Image"}}
     assert "@cf/new/painter" not in Read([*rows(), painter, {"name": "vendor/elsewhere"}]).models
 
@@ -114,7 +143,7 @@ def test_every_change_is_told():
     assert changes(after, after) == []
 
 
-# ── what is not believed ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── what is not believed ──────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -128,7 +157,10 @@ def test_every_change_is_told():
         (b"[]", "has 0 models"),
         (json.dumps(rows()[:6]).encode(), "lacks 13 of the 19 known ones that take batches"),
         (json.dumps(list(listing(frozenset()))).encode(), "of no model that it takes batches"),
-        (json.dumps({"result": rows(), "result_info": {"total_count": 65}}).encode(), "has 23 of 65 models"),
+        (
+            json.dumps({"result": rows(), "result_info": {"total_count": 65}}).encode(),
+            "has 23 of 65 models",
+        ),
         (b"[" * 100_000, "not all of one"),
     ],
 )

@@ -26,7 +26,8 @@ def room(spent, limit=1_000_000, model=KIMI):
 
 
 def test_half_of_limit_is_sent_before_anything_is_known():
-    assert room(Spent(records=0), limit=1_000) == 1_000  # As the first batch, which nothing else can precede.
+    # As the first batch, which nothing else can precede.
+    assert room(Spent(records=0), limit=1_000) == 1_000
     assert not fits(KIMI, 1_000, Spent(), 400, 101)
     assert fits(KIMI, 1_000, Spent(), 400, 100)
 
@@ -68,7 +69,8 @@ def test_only_answers_tell_what_answers_cost():
 def test_more_known_records_never_leave_less_room(amount, measured, records, left):
     few, many = (Spent(amount, measured, measured, one) for one in (records, records + 1))
 
-    assert room(few, amount + left) <= room(many, amount + left) + measured  # One answer less may be a long one.
+    # One answer less may be a long one.
+    assert room(few, amount + left) <= room(many, amount + left) + measured
 
 
 @given(st.integers(1, 10**6), st.integers(1, 10**6), st.integers(1, 10**4), st.integers(1, 10**7))

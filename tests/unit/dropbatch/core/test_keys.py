@@ -1,4 +1,7 @@
-"""Object keys: which key is an upload, one job id for one upload, and room for every result's key."""
+"""Object keys: which key is an upload, one job id for one upload.
+
+And room for every result's key.
+"""
 
 import re
 from datetime import UTC, datetime, timedelta, timezone
@@ -30,7 +33,9 @@ def test_other_bucket_key_or_version_is_another_job(changed):
 
 
 def test_parts_are_not_run_together():
-    assert keys.job_id("b", "inbox/a", "bc", "d", MODIFIED) != keys.job_id("b", "inbox/ab", "c", "d", MODIFIED)
+    assert keys.job_id("b", "inbox/a", "bc", "d", MODIFIED) != keys.job_id(
+        "b", "inbox/ab", "c", "d", MODIFIED
+    )
 
 
 def test_each_choice_is_another_id_of_same_form():
@@ -40,7 +45,18 @@ def test_each_choice_is_another_id_of_same_form():
 
 
 @pytest.mark.parametrize(
-    "path", ["a.jsonl", "a", "a/b/c.jsonl.gz", "@cf/baai/bge-m3/x", "a_b/c.d", " ", "a b/ü.json", "a//b", "a+b=c&d%25"]
+    "path",
+    [
+        "a.jsonl",
+        "a",
+        "a/b/c.jsonl.gz",
+        "@cf/baai/bge-m3/x",
+        "a_b/c.d",
+        " ",
+        "a b/ü.json",
+        "a//b",
+        "a+b=c&d%25",
+    ],
 )
 def test_object_under_inbox_is_upload(path):
     assert keys.is_upload(f"inbox/{path}")
@@ -72,14 +88,20 @@ def test_what_tools_leave_behind_is_not_upload(key):
 
 def test_results_are_under_exact_path_of_upload():
     assert (
-        keys.result("inbox/@cf/a/b/july.jsonl", JOB, "output.jsonl") == f"results/@cf/a/b/july.jsonl/{JOB}/output.jsonl"
+        keys.result("inbox/@cf/a/b/july.jsonl", JOB, "output.jsonl")
+        == f"results/@cf/a/b/july.jsonl/{JOB}/output.jsonl"
     )
 
 
 @pytest.mark.parametrize(("character", "most"), [("a", 900), ("ü", 450), ("日", 300), ("😀", 225)])
 def test_path_over_900_bytes_is_reported_apart(character, most):
-    assert keys.result("inbox/" + most * character, JOB, "manifest.json").startswith("results/" + character)
-    assert keys.result("inbox/" + (most + 1) * character, JOB, "manifest.json") == f"results/_long/{JOB}/manifest.json"
+    assert keys.result("inbox/" + most * character, JOB, "manifest.json").startswith(
+        "results/" + character
+    )
+    assert (
+        keys.result("inbox/" + (most + 1) * character, JOB, "manifest.json")
+        == f"results/_long/{JOB}/manifest.json"
+    )
 
 
 @given(path=st.text(st.characters(blacklist_categories=["Cs"]), min_size=1, max_size=1_000))
@@ -91,8 +113,16 @@ def test_every_result_key_fits_in_s3(path):
 def test_no_two_things_share_key():
     made = [
         *(keys.staged(JOB, number) for number in ("00000000", "00000000.0", "00000001")),
-        *(make(JOB, "00000000", attempt) for make in (keys.receipt, keys.part) for attempt in (1, 2, 11)),
-        *(keys.raw(JOB, "00000000", attempt, ordinal) for attempt in (1, 11) for ordinal in (0, 1, 11)),
+        *(
+            make(JOB, "00000000", attempt)
+            for make in (keys.receipt, keys.part)
+            for attempt in (1, 2, 11)
+        ),
+        *(
+            keys.raw(JOB, "00000000", attempt, ordinal)
+            for attempt in (1, 11)
+            for ordinal in (0, 1, 11)
+        ),
         *(keys.segment(JOB, kind, ordinal) for kind in ("output", "errors") for ordinal in (0, 1)),
     ]
     assert len(set(made)) == len(made)

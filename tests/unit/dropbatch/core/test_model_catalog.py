@@ -47,7 +47,11 @@ def test_every_price_has_its_day_and_its_source():
         assert model.output_price is None or model.input_price is not None
         if model.priced_at:
             date.fromisoformat(model.priced_at)
-            assert catalog().sources[model.price_source].startswith("https://developers.cloudflare.com/")
+            assert (
+                catalog()
+                .sources[model.price_source]
+                .startswith("https://developers.cloudflare.com/")
+            )
 
 
 def test_model_is_listed_once_with_one_family():
@@ -94,7 +98,9 @@ def test_model_is_known_by_its_id_or_its_family(model, task, shape):
 def test_task_of_option_precedes_what_is_known(model, task, request_):
     options = Options(model=model, task=task or None)
     first = first_plan(options, StackLimits(), by_default=False)
-    planned = plan_upload(first, options, "inbox/a.txt", Beginning("plain", b"a\n", complete=True), StackLimits())
+    planned = plan_upload(
+        first, options, "inbox/a.txt", Beginning("plain", b"a\n", complete=True), StackLimits()
+    )
     assert planned.plan.task == (task or "embeddings")
     (made,) = make_reader(planned.plan, planned.options, b"").convert([b"a"])
     assert json.loads(made.request) == request_
@@ -121,7 +127,9 @@ def test_option_for_own_task_forgets_nothing():
 
 
 def test_answers_are_written_for_task_of_option():
-    vector = Outcome(0, NULL, b'{"custom_id":"a","body":{"input":"a"}}', b'{"shape":[1,2],"data":[[1,2]]}')
+    vector = Outcome(
+        0, NULL, b'{"custom_id":"a","body":{"input":"a"}}', b'{"shape":[1,2],"data":[[1,2]]}'
+    )
     writer = writer_of(Form("openai"), target_of("@cf/a/b", task="embeddings"))
     written = writer.line(BatchFacts("j", "@cf/a/b"), vector)
     assert json.loads(written)["response"]["body"]["data"][0]["embedding"] == [1, 2]
@@ -144,13 +152,14 @@ def test_answers_limit_records_of_batch(model, records):
 
 
 @pytest.mark.parametrize(
-    ("model", "records"), [("@cf/baai/bge-m3", 500), ("@cf/openai/gpt-oss-20b", 600), ("@cf/somebody/something", 30)]
+    ("model", "records"),
+    [("@cf/baai/bge-m3", 500), ("@cf/openai/gpt-oss-20b", 600), ("@cf/somebody/something", 30)],
 )
 def test_batch_over_worker_fits_its_memory(model, records):
     assert max_records_per_reply(find_model(model), "worker") == records
 
 
-# ── cost ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── cost ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_cost_is_its_tokens_times_their_prices():
@@ -166,7 +175,8 @@ def test_cost_is_its_tokens_times_their_prices():
 
 
 @pytest.mark.parametrize(
-    ("model", "tokens"), [(LLAMA, Tokens(None, None)), ("@cf/deepgram/nova-3", Tokens(1, 1)), ("@cf/a/b", Tokens(1, 1))]
+    ("model", "tokens"),
+    [(LLAMA, Tokens(None, None)), ("@cf/deepgram/nova-3", Tokens(1, 1)), ("@cf/a/b", Tokens(1, 1))],
 )
 def test_without_price_or_tokens_there_is_no_cost(model, tokens):
     assert cost_of(find_model(model), tokens) is None
@@ -192,7 +202,9 @@ def test_tokens_are_estimated_from_bytes_and_limits(model, max_tokens, tokens):
 
 
 def test_estimate_is_marked_as_one():
-    assert estimate_cost(find_model(LLAMA), 4_000_000, 1, 0) == Cost(Decimal("0.293"), "2026-07-09", estimated=True)
+    assert estimate_cost(find_model(LLAMA), 4_000_000, 1, 0) == Cost(
+        Decimal("0.293"), "2026-07-09", estimated=True
+    )
     assert estimate_cost(find_model("@cf/a/b"), 4, 1) is None
 
 
@@ -215,7 +227,7 @@ def test_model_that_is_not_alike_is_not_suggested():
     assert nearest_model("@cf/moonshot/kimi-2.6", catalog()) == "@cf/moonshotai/kimi-k2.6"
 
 
-# ── what a job was planned with ──────────────────────────────────────────────────────────────────────────────────────
+# ── what a job was planned with ───────────────────────────────────────────────────────────────────
 
 
 def plan_with(facts="", task=""):
@@ -226,14 +238,19 @@ def test_job_keeps_what_it_was_planned_with():
     known = find_model("@cf/moonshotai/kimi-k2.6")
     efforts = Efforts(("deep",), aliases={"max": "deep"})
     other = msgspec.structs.replace(known, input_price=Decimal(7), efforts=efforts, context=5)
-    assert plan_with(facts_of(other)).known_model == msgspec.structs.replace(other, batch=None, price_source="")
+    assert plan_with(facts_of(other)).known_model == msgspec.structs.replace(
+        other, batch=None, price_source=""
+    )
     assert len(facts_of(known)) < 400
 
 
 @pytest.mark.parametrize("facts", ["", "{", '{"task":"of a later version"}', '{"efforts":5}'])
 def test_task_alone_is_kept_of_older_jobs(facts):
     model = plan_with(facts, task="embeddings").known_model
-    assert (model.task, model.context) == ("embeddings", find_model("@cf/moonshotai/kimi-k2.6").context)
+    assert (model.task, model.context) == (
+        "embeddings",
+        find_model("@cf/moonshotai/kimi-k2.6").context,
+    )
 
 
 def test_facts_of_later_version_are_read():

@@ -48,14 +48,17 @@ def in_file(**members):
     return file_options(json.dumps(members).encode())
 
 
-# ── _options.json ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── _options.json ─────────────────────────────────────────────────────────────────────────────────
 
 
 def test_file_may_name_every_option():
     options = resolve([in_file(**EVERYTHING)])
     assert json.loads(encode_options(options)) == EVERYTHING
     assert options.max_cost == Decimal("12.3")
-    assert {name: bytes(raw) for name, raw in options.defaults.items()} == {"max_tokens": b"100", "stop": b'["."]'}
+    assert {name: bytes(raw) for name, raw in options.defaults.items()} == {
+        "max_tokens": b"100",
+        "stop": b'["."]',
+    }
 
 
 def test_unknown_member_is_named_with_nearest():
@@ -99,14 +102,18 @@ def test_unknown_member_is_named_with_nearest():
 )
 def test_wrong_value_is_refused_with_its_member(member, value):
     message = refused(file_options, json.dumps({member: value}).encode())
-    assert message.startswith((f"_options.json, {member}: It must ", f"_options.json, {member}: Names have "))
+    assert message.startswith(
+        (f"_options.json, {member}: It must ", f"_options.json, {member}: Names have ")
+    )
 
 
 def test_misspelt_format_is_named():
     assert refused(file_options, b'{"format":"opneai"}').endswith("Did you mean openai?")
 
 
-@pytest.mark.parametrize("content", [b"", b"[]", b"{", b"\xff", b'{"model":"' + b"x" * MAX_OPTIONS_BYTES + b'"}'])
+@pytest.mark.parametrize(
+    "content", [b"", b"[]", b"{", b"\xff", b'{"model":"' + b"x" * MAX_OPTIONS_BYTES + b'"}']
+)
 def test_file_without_object_is_rejected(content):
     assert refused(file_options, content).startswith("_options.json: It must be a JSON object")
 
@@ -124,16 +131,21 @@ def test_nearest_file_is_looked_for_first():
     assert options_keys("inbox/c.csv", "inbox/") == ["inbox/_options.json"]
 
 
-# ── metadata ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── metadata ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_metadata_may_name_every_option():
-    metadata = {name.replace("_", "-"): v if isinstance(v, str) else json.dumps(v) for name, v in EVERYTHING.items()}
+    metadata = {
+        name.replace("_", "-"): v if isinstance(v, str) else json.dumps(v)
+        for name, v in EVERYTHING.items()
+    }
     assert json.loads(encode_options(resolve([metadata_options(metadata)]))) == EVERYTHING
 
 
 def test_other_metadata_is_not_ours():
-    assert metadata_options({"mtime": "1.5", "s3cmd-attrs": "x", "retry-of": "y", "cost": "z"}) == {}
+    assert (
+        metadata_options({"mtime": "1.5", "s3cmd-attrs": "x", "retry-of": "y", "cost": "z"}) == {}
+    )
 
 
 @pytest.mark.parametrize("written", ["max_cost", "max-cost", "MAX-COST", "Max_Cost"])
@@ -152,10 +164,12 @@ def test_spellings_that_agree_are_one_option(other):
 
 def test_spellings_that_differ_are_refused():
     assert refused(metadata_options, {"max_cost": "5", "max-cost": "6"}) == (
-        "x-amz-meta-max_cost: It differs from x-amz-meta-max-cost, which is the same option. Write it once."
+        "x-amz-meta-max_cost: It differs from x-amz-meta-max-cost, which is the same "
+        "option. Write it once."
     )
     assert refused(file_options, b'{"max_cost":5,"Max-Cost":6}') == (
-        "_options.json, Max-Cost: It differs from max_cost, which is the same option. Write it once."
+        "_options.json, Max-Cost: It differs from max_cost, which is the same option. "
+        "Write it once."
     )
     with pytest.raises(UsageError, match="max-cost: It is given twice"):
         metadata_of({"max_cost": 5, "max-cost": 6})
@@ -235,7 +249,7 @@ def test_wrong_metadata_value_is_refused_by_name(name, value):
     assert refused(metadata_options, {name: value}).startswith(f"x-amz-meta-{name}: It ")
 
 
-# ── resolved ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── resolved ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_option_is_from_first_layer_naming_it():
@@ -244,14 +258,16 @@ def test_option_is_from_first_layer_naming_it():
 
 
 def test_zero_is_value():
-    assert resolve([in_file(max_cost=0, max_failed_fraction=0), in_file(max_cost=5, max_failed_fraction=1)]) == Options(
-        max_cost=Decimal(0), max_failed_fraction=0.0
-    )
+    assert resolve(
+        [in_file(max_cost=0, max_failed_fraction=0), in_file(max_cost=5, max_failed_fraction=1)]
+    ) == Options(max_cost=Decimal(0), max_failed_fraction=0.0)
 
 
 def test_options_together_are_bounded():
     half = "x" * (MAX_OPTIONS_BYTES * 2 // 3)
-    assert "the maximum is 65,536" in refused(resolve, [{"template": half}, in_file(defaults={"system": half})])
+    assert "the maximum is 65,536" in refused(
+        resolve, [{"template": half}, in_file(defaults={"system": half})]
+    )
 
 
 def test_pinned_options_are_read_again_as_they_were():
@@ -266,10 +282,12 @@ def test_cost_keeps_its_decimals():
     assert decode_options(encode_options(options)).max_cost == Decimal("0.10000000000000001")
 
 
-# ── defaults ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── defaults ──────────────────────────────────────────────────────────────────────────────────────
 
 names = st.text(max_size=3)
-members = st.dictionaries(names, st.one_of(st.none(), st.integers(), st.text(max_size=5)), max_size=4)
+members = st.dictionaries(
+    names, st.one_of(st.none(), st.integers(), st.text(max_size=5)), max_size=4
+)
 
 
 @pytest.mark.parametrize(
@@ -289,17 +307,21 @@ def test_default_follows_members_and_changes_none(request_, merged):
 @given(request=members, defaults=members)
 def test_own_members_precede_defaults(request, defaults):
     raw = json.dumps(request).encode()
-    merged = merge_defaults(raw, {name: json.dumps(value).encode() for name, value in defaults.items()})
+    merged = merge_defaults(
+        raw, {name: json.dumps(value).encode() for name, value in defaults.items()}
+    )
     assert json.loads(merged) == {**defaults, **request}
     assert merged.startswith(raw[:-1])
 
 
-# ── what a user gives arrives ────────────────────────────────────────────────────────────────────────────────────────
+# ── what a user gives arrives ─────────────────────────────────────────────────────────────────────
 
 AWKWARD = st.one_of(
     st.text(min_size=1, max_size=200),
     st.text(alphabet=" \t\r\n\"\\'{}=?b\x00\x85\u2028é", min_size=1, max_size=40),
-    st.sampled_from(['"x" {a}', "About {policy}:\n{content}", " x ", "=?utf-8?b?YQ==?=", "x" * 1_900, "é" * 700]),
+    st.sampled_from(
+        ['"x" {a}', "About {policy}:\n{content}", " x ", "=?utf-8?b?YQ==?=", "x" * 1_900, "é" * 700]
+    ),
 )
 
 
@@ -313,11 +335,15 @@ def test_text_arrives_as_given(text, name):
     assert metadata_options({name: header}) == {name: text}
 
 
-@pytest.mark.parametrize("given", [EVERYTHING, {"deadline-hours": "1.5", "tags": '{"team":"é"}', "delimiter": "tab"}])
+@pytest.mark.parametrize(
+    "given", [EVERYTHING, {"deadline-hours": "1.5", "tags": '{"team":"é"}', "delimiter": "tab"}]
+)
 def test_options_arrive_as_given(given):
     found = resolve([metadata_options(metadata_of(given))])
 
-    assert found == resolve([in_file(**given)]) if given is EVERYTHING else found.tags == {"team": "é"}
+    assert (
+        found == resolve([in_file(**given)]) if given is EVERYTHING else found.tags == {"team": "é"}
+    )
 
 
 @pytest.mark.parametrize(

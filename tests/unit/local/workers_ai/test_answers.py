@@ -1,4 +1,7 @@
-"""Answers of the local Workers AI: each family's shape, and that the same request always has the same answer."""
+"""Answers of the local Workers AI.
+
+Each family's shape, and that the same request always has the same answer.
+"""
 
 import importlib.util
 import math
@@ -19,8 +22,12 @@ SCHEMA = {
         "mood": {"enum": ["good", "bad"]},
     },
 }
-installed = pytest.mark.skipif(importlib.util.find_spec("wordllama") is None, reason="wordllama is not installed")
-every_choice = pytest.mark.parametrize("choice", ["hash", "words", pytest.param("wordllama", marks=installed)])
+installed = pytest.mark.skipif(
+    importlib.util.find_spec("wordllama") is None, reason="wordllama is not installed"
+)
+every_choice = pytest.mark.parametrize(
+    "choice", ["hash", "words", pytest.param("wordllama", marks=installed)]
+)
 
 
 def vector(text, model="@cf/baai/bge-small-en-v1.5", choice="hash"):
@@ -54,10 +61,18 @@ def test_vector_depends_on_text_alone(choice):
 @installed
 def test_like_texts_are_near_in_every_dimension():
     cosines = []
-    for model in ("@cf/baai/bge-small-en-v1.5", "@cf/baai/bge-base-en-v1.5", "@cf/baai/bge-large-en-v1.5"):
+    for model in (
+        "@cf/baai/bge-small-en-v1.5",
+        "@cf/baai/bge-base-en-v1.5",
+        "@cf/baai/bge-large-en-v1.5",
+    ):
         cat, kitten, tax = (
             vector(text, model, "wordllama")
-            for text in ("the cat sleeps on the sofa", "a kitten naps on a couch", "quarterly tax return forms")
+            for text in (
+                "the cat sleeps on the sofa",
+                "a kitten naps on a couch",
+                "quarterly tax return forms",
+            )
         )
         assert cosine(cat, kitten) > cosine(cat, tax) + 0.2
         cosines.append(cosine(cat, kitten))
@@ -76,7 +91,9 @@ def test_hashed_words_put_like_texts_nearer():
     assert cosine(asked, stem) > cosine(asked, unlike) + 0.3
 
 
-@pytest.mark.parametrize("error", [ImportError("no such module"), ImportError("built for another Python")])
+@pytest.mark.parametrize(
+    "error", [ImportError("no such module"), ImportError("built for another Python")]
+)
 def test_hashed_words_replace_missing_wordllama(monkeypatch, error):
     def fail(name):
         raise error
@@ -84,7 +101,9 @@ def test_hashed_words_replace_missing_wordllama(monkeypatch, error):
     embed._wordllama.cache_clear()
     monkeypatch.setattr(embed.importlib, "import_module", fail)
     try:
-        assert embedder("auto").name == "hashes of words (no model: wordllama is not installed here)"
+        assert embedder("auto").name == (
+            "hashes of words (no model: wordllama is not installed here)"
+        )
     finally:
         embed._wordllama.cache_clear()
 
@@ -122,7 +141,10 @@ def test_chat_models_answer_with_completions():
     assert result["usage"]["total_tokens"] == sum(
         result["usage"][name] for name in ("prompt_tokens", "completion_tokens")
     )
-    assert expected_result("@cf/qwen/qwen3-30b-a3b-fp8", {"prompt": "hello"})["object"] == "text_completion"
+    assert (
+        expected_result("@cf/qwen/qwen3-30b-a3b-fp8", {"prompt": "hello"})["object"]
+        == "text_completion"
+    )
 
 
 def test_token_limit_truncates_text_and_is_reported():
@@ -133,13 +155,17 @@ def test_token_limit_truncates_text_and_is_reported():
 
 
 def test_gpt_oss_answers_with_responses_object():
-    result = expected_result("@cf/openai/gpt-oss-20b", {"input": [{"role": "user", "content": "hello"}]})
+    result = expected_result(
+        "@cf/openai/gpt-oss-20b", {"input": [{"role": "user", "content": "hello"}]}
+    )
     assert [entry["type"] for entry in result["output"]] == ["reasoning", "message"]
     assert result["output"][1]["content"][0]["text"].endswith("hello")
 
 
 def test_reference_is_not_part_of_question():
-    assert expected_result(LLAMA, {"prompt": "a", "external_reference": "r"}) == expected_result(LLAMA, {"prompt": "a"})
+    assert expected_result(LLAMA, {"prompt": "a", "external_reference": "r"}) == expected_result(
+        LLAMA, {"prompt": "a"}
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,7 @@
-"""The local Workers AI's protocol: who may ask, what a submit and a poll answer, and how the switches change it."""
+"""The local Workers AI's protocol.
+
+Who may ask, what a submit and a poll answer, and how the switches change it.
+"""
 
 import pytest
 
@@ -10,7 +13,7 @@ KIMI = "@cf/moonshotai/kimi-k2.6"
 OSS = "@cf/openai/gpt-oss-20b"
 
 
-# ── submit ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── submit ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_submit_is_queued_in_documented_envelope():
@@ -109,7 +112,7 @@ def test_switched_replies_to_submit():
     assert reply.json()["request_id"].startswith("req-")
 
 
-# ── poll ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── poll ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("query", ["", "?queueRequest=true"])
@@ -168,7 +171,8 @@ def test_results_can_be_read_limited_number_of_times():
 
 
 @pytest.mark.parametrize(
-    "other", [{"model": "@cf/baai/bge-base-en-v1.5"}, {"account": "f" * 32}, {"request_id": "unknown"}]
+    "other",
+    [{"model": "@cf/baai/bge-base-en-v1.5"}, {"account": "f" * 32}, {"request_id": "unknown"}],
 )
 def test_id_is_known_only_where_it_was_given(other):
     world = LocalApi()
@@ -188,14 +192,18 @@ def test_switched_pending_replies():
 
 
 def test_switched_forms_of_finished_batch():
-    world = LocalApi(completed_status="completed", nested_result=True, missing_reference="absent", shuffle=False)
+    world = LocalApi(
+        completed_status="completed", nested_result=True, missing_reference="absent", shuffle=False
+    )
     result = world.finished(world.submit(requests=[{"text": "a"}]))
     assert result["status"] == "completed"
     assert result["responses"][0]["result"]["result"] == expected_result(BGE, {"text": "a"})
     assert "external_reference" not in result["responses"][0]
 
 
-@pytest.mark.parametrize(("form", "id_"), [("text", "0"), ("float", 0.0), ("opaque", "item-00000000-4000")])
+@pytest.mark.parametrize(
+    ("form", "id_"), [("text", "0"), ("float", 0.0), ("opaque", "item-00000000-4000")]
+)
 def test_switched_ids_of_items(form, id_):
     world = LocalApi(item_ids=form, item_success="one", shuffle=False)
     item = world.finished(world.submit(requests=[{"text": "a"}]))["responses"][0]
@@ -214,7 +222,7 @@ def test_large_bodies_are_spooled_and_answered():
     assert len(world.finished(world.submit())["responses"]) == 20
 
 
-# ── latency ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── latency ───────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(("kind", "lowest", "highest"), [("uniform", 5, 15), ("lognormal", 0, 200)])

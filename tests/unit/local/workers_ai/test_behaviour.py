@@ -1,4 +1,7 @@
-"""Switches of the local Workers AI: read from text and from JSON, refused when wrong, and listed by its help."""
+"""Switches of the local Workers AI.
+
+Read from text and from JSON, refused when wrong, and listed by its help.
+"""
 
 import pytest
 
@@ -19,7 +22,11 @@ from local.workers_ai.faults import KINDS
         ("tokens=one,two", "tokens", ("one", "two")),
         ('tokens=["one"]', "tokens", ("one",)),
         ("shapes.*=B", "shapes", {"*": "B"}),
-        ("model_latency.@cf/baai/bge-small-en-v1.5=4", "model_latency", {"@cf/baai/bge-small-en-v1.5": 4.0}),
+        (
+            "model_latency.@cf/baai/bge-small-en-v1.5=4",
+            "model_latency",
+            {"@cf/baai/bge-small-en-v1.5": 4.0},
+        ),
         ('fault_rates={"3040":0.1}', "fault_rates", {"3040": 0.1}),
     ],
 )
@@ -35,7 +42,14 @@ def test_assignments_to_one_mapping_add_up():
 @pytest.mark.parametrize(
     "text",
     [
-        *("latency", "nothing=1", "nothing.at=1", "submit_status=201", "latency=soon", "latency.x=1"),
+        *(
+            "latency",
+            "nothing=1",
+            "nothing.at=1",
+            "submit_status=201",
+            "latency=soon",
+            "latency.x=1",
+        ),
         *("item_error=loud", "shuffle=1"),
         *(f"fault_rates.{name}=0.5" for name in ("nothing", "submit:nothing", "nowhere:3040")),
     ],

@@ -10,7 +10,7 @@ import pytest
 from local.workers_ai import expected_result, transport
 from tests.support.local_api import ACCOUNT, BGE, TEXTS, LocalApi, code
 
-# ── the edge ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the edge ──────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,9 @@ def test_minute_limit_counts_only_submits():
 
 def test_catalogue_shows_batch_property():
     world = LocalApi(no_batch_models=["@cf/baai/bge-m3"])
-    reply = world.client.get(f"/accounts/{ACCOUNT}/ai/models/search", params={"search": "bge-"}).json()
+    reply = world.client.get(
+        f"/accounts/{ACCOUNT}/ai/models/search", params={"search": "bge-"}
+    ).json()
     properties = {entry["name"]: entry["properties"] for entry in reply["result"]}
     assert properties[BGE][0] == {"property_id": "async_queue", "value": "true"}
     assert properties["@cf/baai/bge-m3"] == []
@@ -108,7 +110,7 @@ def test_replies_are_compressed_if_accepted():
     assert json.loads(gzip.decompress(raw.body)) == reply.json()
 
 
-# ── what tests read ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── what tests read ───────────────────────────────────────────────────────────────────────────────
 
 
 def test_bill_counts_polls_and_answers():
@@ -117,7 +119,12 @@ def test_bill_counts_polls_and_answers():
     world.poll(request_id)
     world.finished(request_id)
     (entry,) = world.api.accepted
-    assert (entry["request_id"], entry["model"], entry["polls"], entry["answers"]) == (request_id, BGE, 2, 1)
+    assert (entry["request_id"], entry["model"], entry["polls"], entry["answers"]) == (
+        request_id,
+        BGE,
+        2,
+        1,
+    )
 
 
 def test_threads_are_counted_and_answered():
@@ -141,7 +148,9 @@ def test_local_routes_show_and_change_server():
     assert client.get("/accepted").json() == world.api.accepted
     assert client.get("/calls").json() == {"submit": {"200": 1}}
     assert client.put("/behaviour", json={"latency": 7}).json()["latency"] == 7
-    assert client.post("/faults", json={"kind": "3040", "times": 0}).json() == [{"kind": "3040", "times": 0}]
+    assert client.post("/faults", json={"kind": "3040", "times": 0}).json() == [
+        {"kind": "3040", "times": 0}
+    ]
     assert code(world.run(BGE, {"requests": TEXTS})) == (429, 3040)
     assert client.delete("/faults").json() == []
     world.submit()

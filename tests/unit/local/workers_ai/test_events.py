@@ -1,4 +1,7 @@
-"""Completion events of the local Workers AI: what each batch sends to whom, and what goes wrong on the way."""
+"""Completion events of the local Workers AI.
+
+What each batch sends to whom, and what goes wrong on the way.
+"""
 
 import pytest
 
@@ -17,7 +20,9 @@ class Subscribed(LocalQueue):
 
     def heard(self):
         """The events that have come, as type and id, and are acknowledged."""
-        return [(body["type"].rpartition(".")[2], body["payload"]["requestId"]) for body in self.taken()]
+        return [
+            (body["type"].rpartition(".")[2], body["payload"]["requestId"]) for body in self.taken()
+        ]
 
 
 def test_batch_sends_queued_and_succeeded():
@@ -51,7 +56,10 @@ def test_failed_batch_says_why():
     queue.world.submit()
     queue.world.now += 10
     (failed,) = [body for body in queue.taken() if body["type"].endswith("failed")]
-    assert failed["payload"].items() >= {"message": "busy", "internalCode": 3040, "httpCode": 429}.items()
+    assert (
+        failed["payload"].items()
+        >= {"message": "busy", "internalCode": 3040, "httpCode": 429}.items()
+    )
 
 
 @pytest.mark.parametrize(
@@ -60,7 +68,11 @@ def test_failed_batch_says_why():
         ({"event_names": "without_cf"}, "workersAi.model.batch.queued", "req-{}"),
         ({"event_names": "short", "event_ids": "bare"}, "batch.queued", "{}"),
         ({"request_id_form": "req", "event_ids": "bare"}, "cf.workersAi.model.batch.queued", "{}"),
-        ({"request_id_form": "req", "event_ids": "as_sent"}, "cf.workersAi.model.batch.queued", "req-{}"),
+        (
+            {"request_id_form": "req", "event_ids": "as_sent"},
+            "cf.workersAi.model.batch.queued",
+            "req-{}",
+        ),
     ],
 )
 def test_names_and_ids_have_other_forms(switches, name, form):
@@ -89,14 +101,18 @@ def test_answer_in_the_reply_sends_no_event():
     assert queue.taken() == []
 
 
-# ── subscriptions ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── subscriptions ─────────────────────────────────────────────────────────────────────────────────
 
 
 def test_subscription_is_listed_changed_and_deleted():
     queue = Subscribed()
     world, path = queue.world, f"{queue.subscriptions}/{queue.subscription['id']}"
-    assert world.client.get(queue.subscriptions, params={"queue_id": queue.id}).json()["result"] == [queue.subscription]
-    assert world.client.get(queue.subscriptions, params={"queue_id": "0" * 32}).json()["result"] == []
+    assert world.client.get(queue.subscriptions, params={"queue_id": queue.id}).json()[
+        "result"
+    ] == [queue.subscription]
+    assert (
+        world.client.get(queue.subscriptions, params={"queue_id": "0" * 32}).json()["result"] == []
+    )
     assert queue.subscription["source"] == {"type": "workersAi.model", "model_name": BGE}
     assert queue.subscription["events"] == ["batch.queued", "batch.succeeded", "batch.failed"]
     assert world.client.patch(path, json={"enabled": False}).json()["result"]["enabled"] is False
@@ -126,7 +142,8 @@ def test_subscription_hears_what_happens_after_it():
 
 
 @pytest.mark.parametrize(
-    ("per", "model", "status"), [("model", M2M, 200), ("model", BGE, 409), ("source", M2M, 409), ("any", BGE, 200)]
+    ("per", "model", "status"),
+    [("model", M2M, 200), ("model", BGE, 409), ("source", M2M, 409), ("any", BGE, 200)],
 )
 def test_how_many_subscriptions_there_may_be(per, model, status):
     queue = Subscribed(subscriptions_per=per)
@@ -161,14 +178,19 @@ def test_subscription_outlives_its_queue_or_not(stay, left):
 
 
 def test_replies_may_show_full_names():
-    assert Subscribed(subscription_names="full").subscription["events"][0] == "cf.workersAi.model.batch.queued"
+    assert (
+        Subscribed(subscription_names="full").subscription["events"][0]
+        == "cf.workersAi.model.batch.queued"
+    )
 
 
-# ── what goes wrong ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── what goes wrong ───────────────────────────────────────────────────────────────────────────────
 
 
 def test_delays_are_drawn_and_change_the_order():
-    queue = Subscribed(event_delay=20.0, event_delay_kind="lognormal", event_delay_spread=1.0, latency=1.0)
+    queue = Subscribed(
+        event_delay=20.0, event_delay_kind="lognormal", event_delay_spread=1.0, latency=1.0
+    )
     ids = [f"req-{queue.world.submit(requests=[{'text': str(number)}])}" for number in range(30)]
     heard = []
     for _ in range(60):
@@ -245,7 +267,9 @@ def test_messages_of_others_come_beside():
 
 def test_same_seed_sends_the_same():
     def run():
-        queue = Subscribed(foreign_events=2.0, event_delay_kind="lognormal", fault_rates={"event_lost": 0.3})
+        queue = Subscribed(
+            foreign_events=2.0, event_delay_kind="lognormal", fault_rates={"event_lost": 0.3}
+        )
         for number in range(10):
             queue.world.submit(requests=[{"text": str(number)}])
         queue.world.now += 100
@@ -254,7 +278,7 @@ def test_same_seed_sends_the_same():
     assert run() == run()
 
 
-# ── references ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── references ────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_account_that_echoes_no_references():

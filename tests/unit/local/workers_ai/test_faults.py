@@ -1,4 +1,7 @@
-"""Faults of the local Workers AI: each does what it says, strikes what it should; the bill shows what was accepted."""
+"""Faults of the local Workers AI: each does what it says, strikes what it should.
+
+The bill shows what was accepted.
+"""
 
 import httpx
 import pytest
@@ -8,7 +11,10 @@ from local.workers_ai.faults import KINDS
 from tests.support.local_api import LocalApi
 
 MODEL = "@cf/meta/m2m100-1.2b"
-REQUESTS = [{"text": f"text {index}", "target_lang": "es", "external_reference": f"row-{index}"} for index in range(8)]
+REQUESTS = [
+    {"text": f"text {index}", "target_lang": "es", "external_reference": f"row-{index}"}
+    for index in range(8)
+]
 
 
 class World(LocalApi):
@@ -33,7 +39,7 @@ def failed(items):
     return [item["id"] for item in items if not item["success"]]
 
 
-# ── instead of the call ──────────────────────────────────────────────────────────────────────────────────────────
+# ── instead of the call ───────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -70,7 +76,11 @@ def test_codes_have_status_and_accept_nothing(code, status):
 def test_gateway_reports_errors_in_its_own_form(code, status, on):
     world = World(Fault(kind=str(code), on=on))
     reply = world.submit() if on == "submit" else (world.submit(), world.poll())[1]
-    assert (reply.status_code, reply.json()["error"][0]["code"], reply.json()["internalCode"]) == (status, code, code)
+    assert (reply.status_code, reply.json()["error"][0]["code"], reply.json()["internalCode"]) == (
+        status,
+        code,
+        code,
+    )
     assert "errors" not in reply.json()
 
 
@@ -82,7 +92,11 @@ def test_gateway_reports_errors_in_its_own_form(code, status, on):
         (Fault(kind="json_500"), 500, '{"result":null,"success":false'),
         (Fault(kind="bare"), 429, ""),
         (Fault(kind="redirect"), 301, ""),
-        (Fault(kind="error", code=5006, status=422, message="so"), 422, '{"result":null,"success":false'),
+        (
+            Fault(kind="error", code=5006, status=422, message="so"),
+            422,
+            '{"result":null,"success":false',
+        ),
     ],
 )
 def test_replies_in_place_of_answer(fault, status, start):
@@ -112,7 +126,7 @@ def test_broken_connections_are_billed_as_accepted(kind, error, accepted):
     assert len(world.api.accepted) == accepted
 
 
-# ── after the call ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── after the call ────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -138,7 +152,15 @@ def test_error_of_an_accepted_batch_is_drawn():
         reply = world.submit()
         seen.add((reply.status_code, reply.json()["errors"][0]["code"]))
         assert len(world.api.accepted) == 1
-    assert seen == {(500, 10013), (504, 5001), (408, 3007), (502, 3046), (503, 7010), (500, 3003), (502, 3030)}
+    assert seen == {
+        (500, 10013),
+        (504, 5001),
+        (408, 3007),
+        (502, 3046),
+        (503, 7010),
+        (500, 3003),
+        (502, 3030),
+    }
 
 
 def test_accepted_without_request_id():
@@ -179,7 +201,7 @@ def test_slow_body_arrives_within_read_timeout():
         world.poll()
 
 
-# ── batches ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── batches ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_stuck_batch_stays_pending():
@@ -263,7 +285,9 @@ def test_foreign_items_have_id_beyond_batch():
 
 
 def test_swapped_and_null_references():
-    world = World(Fault(kind="swapped_reference", items=(0, 1)), Fault(kind="null_reference", items=(2,)))
+    world = World(
+        Fault(kind="swapped_reference", items=(0, 1)), Fault(kind="null_reference", items=(2,))
+    )
     world.submit()
     references = [item["external_reference"] for item in world.items()]
     assert references == ["row-1", "row-0", None, *(f"row-{index}" for index in range(3, 8))]
@@ -282,9 +306,14 @@ def test_null_vectors():
     world = LocalApi(latency=0, shuffle=False)
     world.api.inject(Fault(kind="null_vectors", items=(1,)))
     world.run("@cf/baai/bge-m3", {"requests": [{"text": "a"}, {"text": "b"}]})
-    items = world.run("@cf/baai/bge-m3", {"request_id": world.api.accepted[-1]["request_id"]}, "").json()["result"]
+    items = world.run(
+        "@cf/baai/bge-m3", {"request_id": world.api.accepted[-1]["request_id"]}, ""
+    ).json()["result"]
     assert [item["success"] for item in items["responses"]] == [True, True]
-    assert [set(item["result"]["data"][0]) == {None} for item in items["responses"]] == [False, True]
+    assert [set(item["result"]["data"][0]) == {None} for item in items["responses"]] == [
+        False,
+        True,
+    ]
 
 
 def test_giant_results():
@@ -332,7 +361,7 @@ def test_share_of_items_fails_same_ones_every_time():
     assert 0 < len(first) < 8
 
 
-# ── when they strike ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── when they strike ──────────────────────────────────────────────────────────────────────────────
 
 
 def test_nth_and_times_choose_calls():
@@ -357,7 +386,9 @@ def test_poll_fault_finds_its_batch_by_what_was_sent():
 
 def test_chance_faults_match_rate_and_seed():
     def ends(seed):
-        world = World(fault_rates={"submit:3040": 0.2, "submit:html": 0.1}, seed=seed, global_limit=0)
+        world = World(
+            fault_rates={"submit:3040": 0.2, "submit:html": 0.1}, seed=seed, global_limit=0
+        )
         return [world.submit(REQUESTS[:1]).status_code for _ in range(400)]
 
     seen = ends(1)

@@ -37,7 +37,9 @@ def test_usage_beside_some_items_is_that_of_these():
 
 
 @pytest.mark.parametrize(
-    ("changes", "number"), [({}, 0), ({"item_ids": "text"}, "0"), ({"item_ids": "absent"}, None)], ids=str
+    ("changes", "number"),
+    [({}, 0), ({"item_ids": "text"}, "0"), ({"item_ids": "absent"}, None)],
+    ids=str,
 )
 @pytest.mark.parametrize(("shape", "name"), [("A", "id"), ("B", "index")])
 def test_items_may_lack_their_number(changes, number, shape, name):
@@ -75,7 +77,12 @@ def test_usage_of_an_item_has_the_same_names():
     (item,) = local.finished(local.submit(KIMI, CHATS), KIMI)["results"]
 
     told = item["result"]["usage"]
-    assert told["input_tokens"] == told["prompt_tokens"] > told["prompt_tokens_details"]["cached_tokens"] > 0
+    assert (
+        told["input_tokens"]
+        == told["prompt_tokens"]
+        > told["prompt_tokens_details"]["cached_tokens"]
+        > 0
+    )
 
 
 @pytest.mark.parametrize("what", ["items", "errors", "unknown", "wide", "deep", "page"])

@@ -29,19 +29,30 @@ def test_settings_are_changed_within_bounds():
     settings = {"message_retention_period": 3600}
     changed = world.client.patch(queue.at(queue.id), json={"settings": settings}).json()["result"]
     assert changed["settings"]["message_retention_period"] == 3600
-    refused = world.client.patch(queue.at(queue.id), json={"settings": {"message_retention_period": 59}})
+    refused = world.client.patch(
+        queue.at(queue.id), json={"settings": {"message_retention_period": 59}}
+    )
     assert code(refused) == (400, 10207)
     body = {"type": "http_pull", "settings": {"max_retries": 100}}
-    consumer = world.client.get(queue.at(f"{queue.id}/consumers")).json()["result"][0]["consumer_id"]
+    consumer = world.client.get(queue.at(f"{queue.id}/consumers")).json()["result"][0][
+        "consumer_id"
+    ]
     assert world.client.put(queue.at(f"{queue.id}/consumers/{consumer}"), json=body).is_success
-    assert world.client.get(queue.at(f"{queue.id}/consumers")).json()["result"][0]["settings"]["max_retries"] == 100
+    assert (
+        world.client.get(queue.at(f"{queue.id}/consumers")).json()["result"][0]["settings"][
+            "max_retries"
+        ]
+        == 100
+    )
 
 
 def test_name_and_consumer_are_taken():
     world = LocalApi()
     queue = LocalQueue(world)
     assert code(world.client.post(queue.at(""), json={"queue_name": "events"})) == (409, 11009)
-    assert code(world.client.post(queue.at(f"{queue.id}/consumers"), json={"type": "http_pull"})) == (409, 11004)
+    assert code(
+        world.client.post(queue.at(f"{queue.id}/consumers"), json={"type": "http_pull"})
+    ) == (409, 11004)
 
 
 def test_queue_belongs_to_its_account():
@@ -54,7 +65,9 @@ def test_queue_belongs_to_its_account():
 def test_queue_of_a_worker_cannot_be_pulled():
     world = LocalApi()
     queue = LocalQueue(world)
-    consumer = world.client.get(queue.at(f"{queue.id}/consumers")).json()["result"][0]["consumer_id"]
+    consumer = world.client.get(queue.at(f"{queue.id}/consumers")).json()["result"][0][
+        "consumer_id"
+    ]
     assert world.client.delete(queue.at(f"{queue.id}/consumers/{consumer}")).is_success
     assert code(queue.pull()) == (400, 11015)
     assert code(world.client.delete(queue.at(f"{queue.id}/consumers/{consumer}"))) == (404, 11003)
@@ -74,7 +87,10 @@ def test_queue_of_a_worker_cannot_be_pulled():
 )
 def test_callers_that_may_not_edit_queues(switches, expected):
     world = LocalApi(**switches)
-    paths = [f"/accounts/{ACCOUNT}/queues", f"/accounts/{ACCOUNT}/event_subscriptions/subscriptions"]
+    paths = [
+        f"/accounts/{ACCOUNT}/queues",
+        f"/accounts/{ACCOUNT}/event_subscriptions/subscriptions",
+    ]
     assert [code(world.client.get(path)) for path in paths] == [expected, expected]
 
 
@@ -91,7 +107,7 @@ def test_token_of_queues_alone_may_not_run_models():
     assert code(world.run(BGE, {"requests": TEXTS})) == (401, 10000)
 
 
-# ── messages ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── messages ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_leased_message_comes_back_until_acked():
@@ -164,7 +180,9 @@ def test_message_of_over_128_kb_is_refused():
     assert queue.call("", {"body": "a" * 127_998, "content_type": "json"}).is_success
 
 
-@pytest.mark.parametrize(("form", "body"), [("base64", "eyJhIjoxfQ=="), ("text", '{"a":1}'), ("object", {"a": 1})])
+@pytest.mark.parametrize(
+    ("form", "body"), [("base64", "eyJhIjoxfQ=="), ("text", '{"a":1}'), ("object", {"a": 1})]
+)
 def test_bodies_come_in_each_form(form, body):
     queue = LocalQueue(LocalApi(event_bodies=form))
     queue.push({"a": 1})
@@ -178,7 +196,7 @@ def test_text_comes_as_text():
     assert (message["body"], message["metadata"]["CF-Content-Type"]) == ("not JSON", "text")
 
 
-# ── limits and faults ────────────────────────────────────────────────────────────────────────────────────────────
+# ── limits and faults ─────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(("counts", "refused"), [(True, True), (False, False)])
@@ -203,7 +221,9 @@ def test_calls_are_counted_by_kind():
 def test_scripted_fault_strikes_queues_alone():
     world = LocalApi()
     queue = LocalQueue(world)
-    world.client.post("https://api.test/_local/faults", json={"kind": "html", "on": "queues", "contains": "/pull"})
+    world.client.post(
+        "https://api.test/_local/faults", json={"kind": "html", "on": "queues", "contains": "/pull"}
+    )
     assert world.submit()
     assert world.client.get(queue.at("")).is_success
     assert queue.pull().status_code == 502
@@ -248,5 +268,7 @@ def test_local_route_shows_the_queues():
     queue.push(1, 2)
     queue.ack(*(message["lease_id"] for message in queue.messages(batch_size=1)))
     shown = world.client.get("https://api.test/_local/queues").json()
-    assert shown == [{"name": "events", "backlog": 1, "stored": 2, "pulled": 1, "acked": 1, "dropped": 0}]
+    assert shown == [
+        {"name": "events", "backlog": 1, "stored": 2, "pulled": 1, "acked": 1, "dropped": 0}
+    ]
     assert json.dumps(world.api.queues) == json.dumps(shown)

@@ -1,4 +1,7 @@
-"""The local Workers AI refuses what the published schemas refuse; `published.json` has their sources."""
+"""The local Workers AI refuses what the published schemas refuse.
+
+`published.json` has their sources.
+"""
 
 import pytest
 
@@ -24,11 +27,23 @@ def chat(*messages, **more):
 @pytest.mark.parametrize(
     ("model", "request_", "place"),
     [
-        (LLAMA, chat(HELLO, CALLS | {"content": None}), "'/requests/3/messages/1/content', 'string' not in 'null'"),
+        (
+            LLAMA,
+            chat(HELLO, CALLS | {"content": None}),
+            "'/requests/3/messages/1/content', 'string' not in 'null'",
+        ),
         (QWEN, chat(HELLO, CALLS | {"content": None}), "/requests/3/messages/1/content"),
         (QWEN, chat(HELLO, CALLS), "content"),
-        (LLAMA, chat({"role": "user", "content": [{"type": "text", "text": "a"}]}), "/messages/0/content"),
-        *((model, chat(**{name: None}), f"/{name}") for model in (LLAMA, QWEN) for name in ("top_k", "top_p", "seed")),
+        (
+            LLAMA,
+            chat({"role": "user", "content": [{"type": "text", "text": "a"}]}),
+            "/messages/0/content",
+        ),
+        *(
+            (model, chat(**{name: None}), f"/{name}")
+            for model in (LLAMA, QWEN)
+            for name in ("top_k", "top_p", "seed")
+        ),
         *((model, chat(top_k=250), "/top_k") for model in (LLAMA, SCOUT, QWEN)),
         *((model, chat(seed=0), "/seed") for model in (LLAMA, SCOUT, QWEN)),
         (LLAMA, chat(frequency_penalty=-0.5), "/frequency_penalty"),
@@ -37,7 +52,11 @@ def chat(*messages, **more):
         (LLAMA, chat(temperature=5.5), "/temperature"),
         (KIMI, chat(temperature=2.5), "/temperature"),
         (LLAMA, chat(response_format={"type": "text"}), "/response_format/type"),
-        (KIMI, chat(response_format={"type": "json_schema", "json_schema": {"schema": SCHEMA}}), "/json_schema"),
+        (
+            KIMI,
+            chat(response_format={"type": "json_schema", "json_schema": {"schema": SCHEMA}}),
+            "/json_schema",
+        ),
         (KIMI, chat(reasoning_effort="minimal"), "/reasoning_effort"),
         (DEEPSEEK, chat(reasoning_effort="minimal"), "/reasoning_effort"),
         (KIMI, chat({"role": "robot", "content": "a"}), "/role"),
@@ -62,15 +81,59 @@ def test_schemas_refuse_with_place(model, request_, place):
 @pytest.mark.parametrize(
     ("model", "request_"),
     [
-        (LLAMA, chat(HELLO, CALLS | {"content": ""}, {"role": "tool", "content": "1"}, top_k=50, seed=1, stop=["a"])),
+        (
+            LLAMA,
+            chat(
+                HELLO,
+                CALLS | {"content": ""},
+                {"role": "tool", "content": "1"},
+                top_k=50,
+                seed=1,
+                stop=["a"],
+            ),
+        ),
         (LLAMA, {"prompt": "a", "top_p": 2, "frequency_penalty": 2, "external_reference": "a"}),
         (SCOUT, chat({"role": "user", "content": [PICTURE]}, HELLO)),
-        (QWEN, chat({"role": "user", "content": [{"type": "text", "text": "a"}]}, frequency_penalty=-2)),
-        (KIMI, chat(HELLO, CALLS | {"content": None}, {"role": "tool", "content": "1", "tool_call_id": "c"})),
-        (KIMI, chat({"role": "developer", "content": "a"}, HELLO, n=3, seed=0, top_p=None, stop="a", top_k=250)),
-        (KIMI, chat(response_format={"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}})),
+        (
+            QWEN,
+            chat(
+                {"role": "user", "content": [{"type": "text", "text": "a"}]}, frequency_penalty=-2
+            ),
+        ),
+        (
+            KIMI,
+            chat(
+                HELLO,
+                CALLS | {"content": None},
+                {"role": "tool", "content": "1", "tool_call_id": "c"},
+            ),
+        ),
+        (
+            KIMI,
+            chat(
+                {"role": "developer", "content": "a"},
+                HELLO,
+                n=3,
+                seed=0,
+                top_p=None,
+                stop="a",
+                top_k=250,
+            ),
+        ),
+        (
+            KIMI,
+            chat(
+                response_format={
+                    "type": "json_schema",
+                    "json_schema": {"name": "a", "schema": SCHEMA},
+                }
+            ),
+        ),
         (DEEPSEEK, chat(reasoning_effort="max")),
-        (GPT, {"input": [{"anything": True}], "reasoning": {"effort": "low"}, "max_output_tokens": 5}),
+        (
+            GPT,
+            {"input": [{"anything": True}], "reasoning": {"effort": "low"}, "max_output_tokens": 5},
+        ),
         (M3, {"text": ["a"] * 100, "truncate_inputs": True}),
     ],
 )

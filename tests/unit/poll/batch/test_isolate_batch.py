@@ -7,12 +7,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dropbatch.core.records.index import RecordIndex
-from functions.poll.batch.isolate_batch import MAX_PIECES, SCOUT_SECONDS, all_failed_alike, boundaries
+from functions.poll.batch.isolate_batch import (
+    MAX_PIECES,
+    SCOUT_SECONDS,
+    all_failed_alike,
+    boundaries,
+)
 from shared.models import BatchState, ErrorDetail, Submission
 from tests.support.doubles.ledger_items import BATCH, REASON
 
 SCOUT = replace(BATCH, state=BatchState.DIVIDED, cause="5006", pieces=2, completed_at=1_000.0)
-ALIKE = replace(BATCH, number="00000000.0", state=BatchState.DONE, sendable=1, cause="5006", ending=REASON)
+ALIKE = replace(
+    BATCH, number="00000000.0", state=BatchState.DONE, sendable=1, cause="5006", ending=REASON
+)
 NOW = 1_010.0
 
 
@@ -43,12 +50,21 @@ def test_piece_numbers_sort_like_records(pieces):
     ("scout", "other", "alike"),
     [
         ({}, {}, True),
-        ({}, {"state": BatchState.READY, "ending": None, "isolating": ErrorDetail("rejected", "")}, True),
+        (
+            {},
+            {"state": BatchState.READY, "ending": None, "isolating": ErrorDetail("rejected", "")},
+            True,
+        ),
         ({}, {"state": BatchState.DIVIDED, "ending": None, "pieces": 2}, True),
         ({}, {"cause": "5004"}, False),
         (
             {},
-            {"cause": "5004", "state": BatchState.READY, "ending": None, "isolating": ErrorDetail("rejected", "")},
+            {
+                "cause": "5004",
+                "state": BatchState.READY,
+                "ending": None,
+                "isolating": ErrorDetail("rejected", ""),
+            },
             False,
         ),
         ({}, {"cause": "", "ending": None}, False),
@@ -58,12 +74,22 @@ def test_piece_numbers_sort_like_records(pieces):
         ({}, {"cause": "", "state": BatchState.READY, "ending": None, "answered": ("raw",)}, False),
         (
             {},
-            {"cause": "", "state": BatchState.QUEUED, "ending": None, "submissions": (Submission("i", 1, 1.0),)},
+            {
+                "cause": "",
+                "state": BatchState.QUEUED,
+                "ending": None,
+                "submissions": (Submission("i", 1, 1.0),),
+            },
             False,
         ),
         (
             {"submissions": (Submission("i", 1, 1.0),)},
-            {"cause": "", "state": BatchState.QUEUED, "ending": None, "submissions": (Submission("i", 1, 1.0),)},
+            {
+                "cause": "",
+                "state": BatchState.QUEUED,
+                "ending": None,
+                "submissions": (Submission("i", 1, 1.0),),
+            },
             None,
         ),
         ({"completed_at": NOW - SCOUT_SECONDS - 1}, {}, False),
@@ -71,7 +97,12 @@ def test_piece_numbers_sort_like_records(pieces):
         ({"state": BatchState.READY, "completed_at": None}, None, None),
         ({"state": BatchState.DONE, "pieces": 0}, None, False),
         (
-            {"state": BatchState.READY, "pieces": 0, "completed_at": None, "ending": ErrorDetail("rejected", "")},
+            {
+                "state": BatchState.READY,
+                "pieces": 0,
+                "completed_at": None,
+                "ending": ErrorDetail("rejected", ""),
+            },
             None,
             False,
         ),
@@ -85,4 +116,9 @@ def test_what_pieces_of_batch_show(scout, other, alike):
 
 def test_batch_that_was_not_split_shows_nothing():
     assert all_failed_alike(None, [], NOW) is False
-    assert all_failed_alike(replace(SCOUT, state=BatchState.READY, pieces=0, completed_at=None), [], NOW) is None
+    assert (
+        all_failed_alike(
+            replace(SCOUT, state=BatchState.READY, pieces=0, completed_at=None), [], NOW
+        )
+        is None
+    )

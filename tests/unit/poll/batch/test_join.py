@@ -1,4 +1,7 @@
-"""The join's single rules: lines, failed items, references, usage, and several replies to the same records."""
+"""The join's single rules.
+
+Lines, failed items, references, usage, and several replies to the same records.
+"""
 
 import json
 
@@ -24,24 +27,31 @@ from tests.support.joined import (
 ENDING = ("expired", "Workers AI did not finish the batch in time.")
 
 
-# ── single rules ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── single rules ──────────────────────────────────────────────────────────────────────────────────
 
 
 def test_good_line_is_the_apis_item():
     rows = [row_of(1, "row-17", "")]
     (line,) = joined(
-        rows, [{"id": 0, "external_reference": "row-17", "success": True, "result": {"a": [1.50]}}], first_id=17
+        rows,
+        [{"id": 0, "external_reference": "row-17", "success": True, "result": {"a": [1.50]}}],
+        first_id=17,
     )
-    assert line.output == b'{"id":17,"external_reference":"row-17","success":true,"result":{"a": [1.5]}}\n'
+    assert line.output == (
+        b'{"id":17,"external_reference":"row-17","success":true,"result":{"a": [1.5]}}\n'
+    )
 
 
 def test_failed_line_has_documented_order():
     (line,) = joined(
-        [row_of(18, None, "")], [{"id": 0, "success": False, "error": {"code": 1, "message": "m"}}], first_id=18
+        [row_of(18, None, "")],
+        [{"id": 0, "success": False, "error": {"code": 1, "message": "m"}}],
+        first_id=18,
     )
     assert (
         line.output
-        == b'{"id":18,"external_reference":null,"success":false,"error":{"code":"inference_failed","message":"1: m"}}\n'
+        == b'{"id":18,"external_reference":null,"success":false,"error":{"code":"inference_failed","message":"1: '
+        b'm"}}\n'
     )
     assert line.error == line.output[:-2] + b',"line":18,"request":{"text": "request 0"}}\n'
     assert line.retry == b'{"text": "request 0"}\n'
@@ -55,7 +65,10 @@ def test_documents_record_has_no_line():
 def test_result_keeps_its_bytes():
     body = b'{"responses":[{"id":0,"result":{"n":1.50,"big":12345678901234567890123,"u":"\\u00fc","e":1e400}}]}'
     (line,) = lines_of([row_of(1, None, "")], answers_of([row_of(1, None, "")], body))
-    assert b'"result":{"n":1.50,"big":12345678901234567890123,"u":"\\u00fc","e":1e400}}\n' in line.output
+    assert (
+        b'"result":{"n":1.50,"big":12345678901234567890123,"u":"\\u00fc","e":1e400}}\n'
+        in line.output
+    )
 
 
 def test_further_members_of_item_are_passed_on():
@@ -93,7 +106,14 @@ def test_item_without_result_is_not_success(item):
 
 
 @pytest.mark.parametrize(
-    "item", [{}, {"success": None}, {"result": None, "status": "queued"}, {"error": None}, {"message": "in the queue"}]
+    "item",
+    [
+        {},
+        {"success": None},
+        {"result": None, "status": "queued"},
+        {"error": None},
+        {"message": "in the queue"},
+    ],
 )
 def test_placeholder_is_no_answer(item):
     (line,) = joined([row_of(1, None, "")], [{"id": 0, **item}])
@@ -123,10 +143,18 @@ def test_result_without_an_error_is_an_answer(beside, code):
 
 
 def test_answers_count_from_sent_records():
-    rows = [row_of(1, None, "invalid_json"), row_of(2, None, ""), row_of(3, None, "too_large"), row_of(4, None, "")]
+    rows = [
+        row_of(1, None, "invalid_json"),
+        row_of(2, None, ""),
+        row_of(3, None, "too_large"),
+        row_of(4, None, ""),
+    ]
     lines = joined(rows, [good(1), good(0)], first_id=100)
     assert [outcome(line) for line in lines] == ["invalid_json", "", "too_large", ""]
-    assert [json.loads(lines[index].output)["result"]["response"] for index in (1, 3)] == ["answer 0", "answer 1"]
+    assert [json.loads(lines[index].output)["result"]["response"] for index in (1, 3)] == [
+        "answer 0",
+        "answer 1",
+    ]
 
 
 def test_swapped_references_are_detected():
@@ -137,7 +165,8 @@ def test_swapped_references_are_detected():
 
 
 @pytest.mark.parametrize(
-    ("ours", "theirs"), [("a", None), (None, "a"), (1, "1"), ("1", 1), (None, None), ({"a": 1}, "b"), ("ü", "ü")]
+    ("ours", "theirs"),
+    [("a", None), (None, "a"), (1, "1"), ("1", 1), (None, None), ({"a": 1}, "b"), ("ü", "ü")],
 )
 def test_only_string_references_are_compared(ours, theirs):
     (line,) = joined([row_of(1, ours, "")], [good(0, external_reference=theirs)])
@@ -146,7 +175,10 @@ def test_only_string_references_are_compared(ours, theirs):
 
 def test_same_reference_may_be_escaped_otherwise():
     rows = [RecordEntry(1, 20, msgspec.Raw('"ü"'.encode()))]
-    (line,) = lines_of(rows, answers_of(rows, b'{"responses":[{"id":0,"external_reference":"\\u00fc","result":1}]}'))
+    (line,) = lines_of(
+        rows,
+        answers_of(rows, b'{"responses":[{"id":0,"external_reference":"\\u00fc","result":1}]}'),
+    )
     assert outcome(line) == ""
 
 
@@ -185,7 +217,10 @@ def test_request_is_read_only_when_its_record_failed():
 def test_result_without_text_is_failed_item():
     rows = [row_of(1, None, ""), row_of(2, None, "")]
     body = b'{"responses":[{"id":0,"result":"\xff"},{"id":1,"result":"fine"}]}'
-    assert [outcome(line) for line in lines_of(rows, answers_of(rows, body))] == ["inference_failed", ""]
+    assert [outcome(line) for line in lines_of(rows, answers_of(rows, body))] == [
+        "inference_failed",
+        "",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -253,7 +288,7 @@ def test_extra_members_do_no_harm(reply):
     assert outcome(line) == ""
 
 
-# ── usage ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── usage ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -287,14 +322,31 @@ def used(prompt, completion=None):
         ([used(2, 3), good(1)], Usage()),
         ([used(2, 3), used(2)], Usage()),
         ([used(2, 3), used(2) | {"success": False}], Usage(4, 3)),
-        ([used(2, 3), {"result": {"usage": {"prompt_tokens": 2, "total_tokens": 2}}}], Usage(4, 3, 2)),
+        (
+            [used(2, 3), {"result": {"usage": {"prompt_tokens": 2, "total_tokens": 2}}}],
+            Usage(4, 3, 2),
+        ),
         ([{"result": {"usage": {"completion_tokens": 3}}}] * 2, Usage()),
     ],
-    ids=["all", "embeddings", "but a failed one", "one not", "one in part", "a failed one in part", "0", "no prompts"],
+    ids=[
+        "all",
+        "embeddings",
+        "but a failed one",
+        "one not",
+        "one in part",
+        "a failed one in part",
+        "0",
+        "no prompts",
+    ],
 )
 def test_usage_of_items_is_summed_if_every_good_one_has_reported_it(items, usage):
     rows = [row_of(number, None, "") for number in (1, 2)]
-    assert answers_of(rows, items_reply([{**item, "id": number} for number, item in enumerate(items)])).usage == usage
+    assert (
+        answers_of(
+            rows, items_reply([{**item, "id": number} for number, item in enumerate(items)])
+        ).usage
+        == usage
+    )
 
 
 @pytest.mark.parametrize(
@@ -308,7 +360,10 @@ def test_usage_of_items_is_summed_if_every_good_one_has_reported_it(items, usage
 )
 def test_usage_of_items_counts_if_that_of_the_reply_lacks_a_part(whole, items, usage):
     rows = [row_of(number, None, "") for number in (1, 2)]
-    reply = {"responses": [{**item, "id": number} for number, item in enumerate(items)], "usage": whole}
+    reply = {
+        "responses": [{**item, "id": number} for number, item in enumerate(items)],
+        "usage": whole,
+    }
     assert answers_of(rows, {"result": reply}).usage == usage
 
 
@@ -321,22 +376,33 @@ def test_usage_of_items_counts_if_that_of_the_reply_lacks_a_part(whole, items, u
         ([used(2, 3), {"success": False}], [good(0)], Usage()),
         ([used(2, 3), {"success": False}], [used(4)], Usage()),
     ],
-    ids=["both", "the first has no answer", "the first does not", "the later does not", "the later lacks a part"],
+    ids=[
+        "both",
+        "the first has no answer",
+        "the first does not",
+        "the later does not",
+        "the later lacks a part",
+    ],
 )
 def test_usage_of_two_rounds_is_known_if_both_report_it(first, later, usage):
     """A sum without one of them would count the answers of that one as free."""
-    answers, again = (sorted_reply([{**one, "id": at} for at, one in enumerate(items)]) for items in (first, later))
+    answers, again = (
+        sorted_reply([{**one, "id": at} for at, one in enumerate(items)])
+        for items in (first, later)
+    )
 
     merge_round(answers, again, [1])
 
     assert answers.usage == usage
 
 
-# ── several replies to the same records ──────────────────────────────────────────────────────────────────────────────
+# ── several replies to the same records ───────────────────────────────────────────────────────────
 
 
 def sorted_reply(items, **more):
-    return sort_answers(parse_answer(json.dumps({"responses": items, **more}).encode()), [raw(None)] * 4)
+    return sort_answers(
+        parse_answer(json.dumps({"responses": items, **more}).encode()), [raw(None)] * 4
+    )
 
 
 def item_of(place, result="r", **more):
@@ -350,7 +416,10 @@ def texts_of(answers):
 def test_later_reply_only_fills_gaps():
     answers = sorted_reply([item_of(0, "first"), item_of(2, "first")])
 
-    add_reply(answers, sorted_reply([item_of(0, "later"), item_of(1, "later"), item_of(2, "later"), {"id": 9}]))
+    add_reply(
+        answers,
+        sorted_reply([item_of(0, "later"), item_of(1, "later"), item_of(2, "later"), {"id": 9}]),
+    )
 
     assert texts_of(answers) == {0: "first", 1: "later", 2: "first"}
     assert (answers.contradicted, answers.foreign) == (set(), 1)
@@ -360,7 +429,10 @@ def test_contradicted_place_is_filled_by_other():
     answers = sorted_reply([item_of(0, "a"), item_of(0, "b"), item_of(1)])
 
     add_reply(
-        answers, sorted_reply([item_of(0, "c"), item_of(1, "a"), item_of(1, "b"), item_of(2, "a"), item_of(2, "b")])
+        answers,
+        sorted_reply(
+            [item_of(0, "c"), item_of(1, "a"), item_of(1, "b"), item_of(2, "a"), item_of(2, "b")]
+        ),
     )
 
     assert texts_of(answers) == {0: "c", 1: "r"}
@@ -388,6 +460,11 @@ def test_usage_of_one_batch_is_not_counted_twice(first, later, tokens):
 def test_usage_counts_items_taken():
     answers = sorted_reply([item_of(0, usage={"prompt_tokens": 5})])
 
-    add_reply(answers, sorted_reply([item_of(0, usage={"prompt_tokens": 7}), item_of(1, usage={"prompt_tokens": 11})]))
+    add_reply(
+        answers,
+        sorted_reply(
+            [item_of(0, usage={"prompt_tokens": 7}), item_of(1, usage={"prompt_tokens": 11})]
+        ),
+    )
 
     assert answers.usage.prompt_tokens == 16

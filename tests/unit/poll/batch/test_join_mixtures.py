@@ -1,4 +1,7 @@
-"""The join: whatever the API answers, each record has one line, in order, with its own answer or the right error."""
+"""The join: whatever the API answers, each record has one line, in order.
+
+With its own answer or the right error.
+"""
 
 import json
 
@@ -14,7 +17,9 @@ from tests.support.joined import FAILURES, answers_of, lines_of, request_of, row
 texts = st.text(st.characters(blacklist_categories=["Cs"]), max_size=8)
 results = st.one_of(
     st.fixed_dictionaries({"data": st.lists(st.lists(st.floats(-1, 1), max_size=3), max_size=2)}),
-    st.fixed_dictionaries({"response": texts, "usage": st.just({"prompt_tokens": 2, "total_tokens": 3})}),
+    st.fixed_dictionaries(
+        {"response": texts, "usage": st.just({"prompt_tokens": 2, "total_tokens": 3})}
+    ),
     st.dictionaries(texts, st.one_of(st.none(), texts, st.integers(-(10**30), 10**30)), max_size=3),
     st.lists(st.integers(), max_size=3),
     texts,
@@ -25,7 +30,10 @@ results = st.one_of(
 
 @st.composite
 def batches(draw):
-    """A batch's rows, a reply to it, and what each row must come to: its result, or its error's code."""
+    """A batch's rows, a reply to it, and what each row must come to.
+
+    Its result, or its error's code.
+    """
     rows, items, expected = [], [], []
     name = draw(st.sampled_from(["id", "index"]))
     for number in range(draw(st.integers(1, 8))):
@@ -50,7 +58,11 @@ def told_of(draw, name, place, reference):
         item["external_reference"] = draw(st.sampled_from([reference, None]))
     if draw(st.booleans()):
         del item["success"]
-    failed = {**item, "success": draw(st.sampled_from([False, "no", 0])), **draw(st.sampled_from(FAILURES))[0]}
+    failed = {
+        **item,
+        "success": draw(st.sampled_from([False, "no", 0])),
+        **draw(st.sampled_from(FAILURES))[0],
+    }
     swapped = {**item, "external_reference": "of another row"}
     fates = [
         ([item], result),
@@ -79,7 +91,9 @@ def written(draw, items):
         reply["usage"] = draw(st.sampled_from(USAGES))
     if draw(st.booleans()):
         reply = {"result": reply, "success": True, "errors": [], "messages": []}
-    return json.dumps(reply, indent=draw(st.sampled_from([None, 0, 2])), ensure_ascii=draw(st.booleans())).encode()
+    return json.dumps(
+        reply, indent=draw(st.sampled_from([None, 0, 2])), ensure_ascii=draw(st.booleans())
+    ).encode()
 
 
 @given(batch=batches(), first_id=st.integers(0, 10**12))
@@ -160,7 +174,11 @@ def test_pretty_reply_is_joined_alike(batch):
     assert told(pretty) == told(compact)
 
 
-@given(batch=batches(), at=st.floats(0, 1), junk=st.sampled_from([b"\xff", b"\xed\xa0\x80", b"0", b'"', b""]))
+@given(
+    batch=batches(),
+    at=st.floats(0, 1),
+    junk=st.sampled_from([b"\xff", b"\xed\xa0\x80", b"0", b'"', b""]),
+)
 @example(
     batch=([RecordEntry(1, 9)], b'{"responses":[{"id":0,"success":true,"result":1,"x":"a"}]}', []),
     at=0.92,

@@ -16,7 +16,9 @@ ROWS = [RecordEntry(1, 20, raw("a"), original=2)]
 def line_for(result):
     answers = answers_of(ROWS, items_reply([{"id": 0, "success": True, "result": result}]))
     originals = Originals(b"{}", lambda record: record)
-    (line,) = join_originals(Answered(index_of(ROWS), 0, answers), originals, lambda outcome: bytes(outcome.record))
+    (line,) = join_originals(
+        Answered(index_of(ROWS), 0, answers), originals, lambda outcome: bytes(outcome.record)
+    )
     return line
 
 

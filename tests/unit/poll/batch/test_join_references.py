@@ -1,4 +1,7 @@
-"""Items with neither `id` nor `index`: their `external_reference` names their record, if it is the only one."""
+"""Items with neither `id` nor `index`.
+
+Their `external_reference` names their record, if it is the only one.
+"""
 
 import json
 
@@ -11,10 +14,15 @@ from shared.workers_ai.results import parse_answer
 
 def sorted_by(references, *items):
     """Place and result of each item that is placed, and how many are foreign."""
-    sent = [msgspec.Raw(one if isinstance(one, bytes) else json.dumps(one).encode()) for one in references]
+    sent = [
+        msgspec.Raw(one if isinstance(one, bytes) else json.dumps(one).encode())
+        for one in references
+    ]
     body = json.dumps({"responses": [{"result": str(at), **item} for at, item in enumerate(items)]})
     answers = sort_answers(parse_answer(body.encode()), sent)
-    return {place: json.loads(bytes(item.result)) for place, item in answers.items.items()}, answers.foreign
+    return {
+        place: json.loads(bytes(item.result)) for place, item in answers.items.items()
+    }, answers.foreign
 
 
 def test_items_without_number_are_placed_by_reference():
@@ -29,7 +37,9 @@ def test_reference_that_names_no_single_record_is_foreign(reference):
 
 
 def test_references_are_compared_as_texts():
-    assert sorted_by([b'"\\u0061"', 7, {"x": 1}], {"external_reference": "a"}, {"external_reference": 7}) == (
+    assert sorted_by(
+        [b'"\\u0061"', 7, {"x": 1}], {"external_reference": "a"}, {"external_reference": 7}
+    ) == (
         {0: "0", 1: "1"},
         0,
     )
@@ -52,4 +62,7 @@ def test_index_places_an_item_whose_id_is_any_number():
 
 
 def test_two_items_for_one_reference_contradict_each_other():
-    assert sorted_by(["a", "b"], {"external_reference": "a"}, {"external_reference": "a"}) == ({}, 0)
+    assert sorted_by(["a", "b"], {"external_reference": "a"}, {"external_reference": "a"}) == (
+        {},
+        0,
+    )

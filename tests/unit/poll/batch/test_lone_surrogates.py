@@ -1,4 +1,7 @@
-"""Half of a surrogate pair fails its record alone, in every format of JSON: with its reference, and its retry line."""
+"""Half of a surrogate pair fails its record alone, in every format of JSON.
+
+With its reference, and its retry line.
+"""
 
 import json
 
@@ -22,7 +25,11 @@ def record_of(format_, name, text):
     messages = [{"role": "user", "content": text}]
     return {
         "native": {"messages": messages, "external_reference": name},
-        "openai": {"custom_id": name, "url": "/v1/chat/completions", "body": {"messages": messages}},
+        "openai": {
+            "custom_id": name,
+            "url": "/v1/chat/completions",
+            "body": {"messages": messages},
+        },
         "anthropic": {"custom_id": name, "params": {"messages": messages, "max_tokens": 9}},
         "gemini": {"key": name, "request": {"contents": [{"parts": [{"text": text}]}]}},
         "bedrock": {"recordId": name, "modelInput": {"messages": messages, "max_tokens": 9}},
@@ -31,7 +38,9 @@ def record_of(format_, name, text):
 
 def files_of(format_, *records):
     content = b"".join(json.dumps(one).encode() + b"\r\n" for one in records)
-    return result_files(format_, b"", content, LLAMA, lambda _: {"success": True, "result": {"response": "fine"}})
+    return result_files(
+        format_, b"", content, LLAMA, lambda _: {"success": True, "result": {"response": "fine"}}
+    )
 
 
 def test_every_format_of_json_is_here():
@@ -61,7 +70,9 @@ def test_record_fails_alone_with_reference_and_retry(format_, name, kept):
     assert b"\\ud83d" not in output.replace(rb"(\\ud83d)", b"")
 
 
-@pytest.mark.parametrize("written", [rb'{"text":"\ud83d"', rb'["\ud83d"]', rb'{"a":"\ud83d","b":nan}'])
+@pytest.mark.parametrize(
+    "written", [rb'{"text":"\ud83d"', rb'["\ud83d"]', rb'{"a":"\ud83d","b":nan}']
+)
 def test_record_that_is_no_object_without_it_is_unreadable(written):
     _, errors, retry = result_files("native", b"", written, LLAMA, lambda _: {})
 

@@ -13,7 +13,8 @@ from tests.support.doubles.ledger_items import BATCH
 SENT = replace(BATCH, body_size=1_000, sendable=10, submissions=(Submission("a", 1, 1.0),))
 LATE = ErrorDetail("expired", "late")
 CHAT, EMBEDDINGS = (
-    find_model(name) for name in ("@cf/meta/llama-3.3-70b-instruct-fp8-fast", "@cf/baai/bge-small-en-v1.5")
+    find_model(name)
+    for name in ("@cf/meta/llama-3.3-70b-instruct-fp8-fast", "@cf/baai/bge-small-en-v1.5")
 )
 TWICE = (Submission("a", 1, 1.0), Submission("b", 2, 2.0))
 
@@ -50,7 +51,12 @@ def part(**usage):
             Unmetered(200, 2, 1, 200, 2),
         ),
         (
-            {"round": 1, "round_size": 200, "answered": ("",), "submissions": (replace(TWICE[1], round=1),)},
+            {
+                "round": 1,
+                "round_size": 200,
+                "answered": ("",),
+                "submissions": (replace(TWICE[1], round=1),),
+            },
             {"prompt_tokens": 5},
             Unmetered(0, 0, 0),
         ),
@@ -62,7 +68,9 @@ def test_accepted_work_without_tokens_is_counted(changes, usage, added):
 
 def test_submits_of_a_divided_batch_are_counted():
     """The first was not collected, and the second failed as a whole."""
-    divided = replace(SENT, state=BatchState.DIVIDED, submissions=TWICE, cause="3030", isolating=LATE, pieces=2)
+    divided = replace(
+        SENT, state=BatchState.DIVIDED, submissions=TWICE, cause="3030", isolating=LATE, pieces=2
+    )
 
     assert unmetered(divided) == Unmetered(2_000, 20, 1, 2_000, 20)
 

@@ -1,4 +1,7 @@
-"""Every line of a result file survives the readers that people use, whatever characters users and models write."""
+"""Every line of a result file survives the readers that people use.
+
+Whatever characters users and models write.
+"""
 
 import csv
 import io
@@ -32,7 +35,11 @@ def record_of(format_, text):
     messages = [{"role": "user", "content": text}]
     return {
         "native": {"prompt": text, "external_reference": text},
-        "openai": {"custom_id": text, "url": "/v1/chat/completions", "body": {"messages": messages}},
+        "openai": {
+            "custom_id": text,
+            "url": "/v1/chat/completions",
+            "body": {"messages": messages},
+        },
         "anthropic": {"custom_id": text, "params": {"messages": messages, "max_tokens": 9}},
         "gemini": {"label": text, "request": {"contents": [{"parts": [{"text": text}]}]}},
         "bedrock": {"recordId": text, "modelInput": {"messages": messages, "max_tokens": 9}},
@@ -48,13 +55,18 @@ def answer_of(request):
 
 
 def files_of(format_, written):
-    """The result files of records with these texts, written as JSON that escapes nothing, or as rows or lines."""
+    """The result files of records with these texts, written as JSON that escapes nothing.
+
+    Or as rows or lines.
+    """
     if format_ == "text":
         content = "".join(f"{text}\n" for text in written).encode()
     elif format_ in TABLES:
         rows = io.StringIO(newline="")
         delimiter = FORMATS[format_].delimiter.decode()
-        csv.writer(rows, delimiter=delimiter, quoting=csv.QUOTE_ALL, lineterminator="\n").writerows(enumerate(written))
+        csv.writer(rows, delimiter=delimiter, quoting=csv.QUOTE_ALL, lineterminator="\n").writerows(
+            enumerate(written)
+        )
         content = rows.getvalue().encode()
     else:
         lines = (json.dumps(record_of(format_, text), ensure_ascii=False) for text in written)
@@ -73,7 +85,9 @@ JSON_READERS = {
     "splitlines": lambda content: map(json.loads, content.decode().splitlines()),
     "iter_lines": lambda content: map(json.loads, lines_of_response(content)),
     "open": lambda content: map(json.loads, io.TextIOWrapper(io.BytesIO(content), "utf-8")),
-    "pandas": lambda content: pd.read_json(io.BytesIO(content), lines=True, dtype=False).to_dict("records"),
+    "pandas": lambda content: pd.read_json(io.BytesIO(content), lines=True, dtype=False).to_dict(
+        "records"
+    ),
     "polars": lambda content: pl.read_ndjson(content, infer_schema_length=None).to_dicts(),
 }
 
@@ -111,22 +125,32 @@ def test_rows_survive_every_reader(format_, written):
 
     answers = ["" if text.startswith(FAILS) else text for text in whole]
     rows = list(csv.DictReader(io.StringIO(output.decode(), newline=""), delimiter=delimiter))
-    frame = pd.read_csv(io.BytesIO(output), sep=delimiter, dtype=str, keep_default_na=False, lineterminator="\n")
+    frame = pd.read_csv(
+        io.BytesIO(output), sep=delimiter, dtype=str, keep_default_na=False, lineterminator="\n"
+    )
     table = pl.read_csv(output, separator=delimiter, infer_schema=False).fill_null("")
     for found in (rows, frame.to_dict("records"), table.to_dicts()):
         assert [row["text"] for row in found] == whole
         assert [row["answer"] for row in found] == answers
-    assert len(list(JSON_READERS["splitlines"](errors))) == len(whole) - len([text for text in answers if text])
+    assert len(list(JSON_READERS["splitlines"](errors))) == len(whole) - len(
+        [text for text in answers if text]
+    )
 
 
 @pytest.mark.slow
 def test_duckdb_and_jq_read_every_file(tmp_path):
     dice = random.Random("readers")
-    letters = [*BREAKS, *'ab \n\r\t"\\,é', *map(chr, (0x7F, 0x80, 0xA0, 0xFEFF, 0xFFFD, 0x1F600, 0x10FFFF))]
+    letters = [
+        *BREAKS,
+        *'ab \n\r\t"\\,é',
+        *map(chr, (0x7F, 0x80, 0xA0, 0xFEFF, 0xFFFD, 0x1F600, 0x10FFFF)),
+    ]
     words = ["".join(dice.choices(letters, k=dice.randrange(9))) for _ in range(300)]
     expected = {}
     for format_ in sorted(FORMATS):
-        whole = [f"{FAILS if number % 3 == 0 else 'says '}{word}." for number, word in enumerate(words)]
+        whole = [
+            f"{FAILS if number % 3 == 0 else 'says '}{word}." for number, word in enumerate(words)
+        ]
         if format_ == "text":
             whole = [text.replace("\n", " ").replace("\r", " ") for text in whole]
         output, errors, _ = files_of(format_, whole)
@@ -134,7 +158,9 @@ def test_duckdb_and_jq_read_every_file(tmp_path):
             is_table = format_ in TABLES and kind == "output"
             name = f"{format_}.{kind}.{format_ if is_table else 'jsonl'}"
             (tmp_path / name).write_bytes(content)
-            expected[name] = whole if is_table else [json.loads(line) for line in content.split(b"\n") if line]
+            expected[name] = (
+                whole if is_table else [json.loads(line) for line in content.split(b"\n") if line]
+            )
 
     found = vendors.run("readers", "readers_read.py", tmp_path)
 
@@ -149,7 +175,11 @@ def test_duckdb_and_jq_read_every_file(tmp_path):
 def test_vendors_own_types_take_every_line(format_):
     """OpenAI has none for the lines of failures."""
     dice = random.Random("vendors")
-    letters = [*BREAKS, *'ab \n\r\t"\\,é', *map(chr, (0x7F, 0x80, 0xA0, 0xFEFF, 0xFFFD, 0x1F600, 0x10FFFF))]
+    letters = [
+        *BREAKS,
+        *'ab \n\r\t"\\,é',
+        *map(chr, (0x7F, 0x80, 0xA0, 0xFEFF, 0xFFFD, 0x1F600, 0x10FFFF)),
+    ]
     words = ["".join(dice.choices(letters, k=dice.randrange(9))) for _ in range(100)]
     whole = [f"{'says' if number % 3 else FAILS} {word}." for number, word in enumerate(words)]
 

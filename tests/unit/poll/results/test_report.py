@@ -8,7 +8,14 @@ from html.parser import HTMLParser
 import msgspec
 import pytest
 
-from functions.poll.results.report_data import MAX_EXAMPLES, MAX_GROUPS, MAX_LINES, Failures, Timeline, failures_in
+from functions.poll.results.report_data import (
+    MAX_EXAMPLES,
+    MAX_GROUPS,
+    MAX_LINES,
+    Failures,
+    Timeline,
+    failures_in,
+)
 from functions.poll.results.report_page import job_page
 
 SCRIPT = "<script>alert(1)</script>"
@@ -33,7 +40,12 @@ def manifest(**changes):
 
 def failed(line=1, code="rejected", message="AiError: bad", request=None):
     return msgspec.json.encode(
-        {"id": 0, "line": line, "error": {"code": code, "message": message}, "request": request or {"text": "x"}}
+        {
+            "id": 0,
+            "line": line,
+            "error": {"code": code, "message": message},
+            "request": request or {"text": "x"},
+        }
     )
 
 
@@ -76,7 +88,9 @@ def shown(page):
 def test_one_sentence_says_what_ran_and_how_it_ended():
     page = job_page(manifest(), timeline(), failures(failed(3)), [])
 
-    assert "Completed: 1,000 records for @cf/meta/m2m100-1.2b, 998 answered, 2 failed." in shown(page)
+    assert "Completed: 1,000 records for @cf/meta/m2m100-1.2b, 998 answered, 2 failed." in shown(
+        page
+    )
 
 
 @pytest.mark.parametrize(
@@ -84,13 +98,23 @@ def test_one_sentence_says_what_ran_and_how_it_ended():
     [
         ({"counts": {"total": 1, "succeeded": 1, "failed": 0}}, "Completed: 1 record for"),
         ({"counts": {"total": 5, "succeeded": 0, "failed": 5}}, "0 answered, 5 failed."),
-        ({"counts": {"total": 0, "succeeded": 0, "failed": 0}, "model": None}, "Completed: 0 records, 0 answered"),
+        (
+            {"counts": {"total": 0, "succeeded": 0, "failed": 0}, "model": None},
+            "Completed: 0 records, 0 answered",
+        ),
         ({"state": "cancelled"}, "Cancelled: 1,000 records"),
         (
-            {"state": "failed", "error": {"code": "no_model", "message": "Name a model."}, "model": None},
+            {
+                "state": "failed",
+                "error": {"code": "no_model", "message": "Name a model."},
+                "model": None,
+            },
             "Failed: 1,000 records. no_model: Name a model.",
         ),
-        ({"cost": {"amount": "0.0123", "priced_at": "2026-07-09", "estimated": True}}, "about $0.0123"),
+        (
+            {"cost": {"amount": "0.0123", "priced_at": "2026-07-09", "estimated": True}},
+            "about $0.0123",
+        ),
         ({"usage": {"total_tokens": None}}, "not reported"),
     ],
 )
@@ -120,13 +144,19 @@ def test_nothing_is_fetched_and_nothing_runs():
     elements = read(job_page(manifest(), timeline(), failures(failed()), []))
 
     assert not {"script", "link", "img", "iframe", "object"} & set(elements.tags)
-    assert not [name for name, _ in elements.attributes if name in {"src", "href", "style"} or name.startswith("on")]
+    assert not [
+        name
+        for name, _ in elements.attributes
+        if name in {"src", "href", "style"} or name.startswith("on")
+    ]
     policy = next(value for _, value in elements.attributes if value and "default-src" in value)
     assert policy.startswith("default-src 'none'; style-src 'sha256-")
 
 
 def test_failures_are_grouped_by_code_and_message():
-    lines = [failed(n, "invalid_json", f"Line {n}: no JSON.") for n in range(1, 101)] + [failed(500, "expired", "late")]
+    lines = [failed(n, "invalid_json", f"Line {n}: no JSON.") for n in range(1, 101)] + [
+        failed(500, "expired", "late")
+    ]
 
     groups = failures(*lines).groups
 
@@ -144,7 +174,9 @@ def test_ever_new_messages_do_not_grow_page():
 
     assert len(found.groups) == MAX_GROUPS
     assert found.others == 5_000 - MAX_GROUPS
-    page = job_page(manifest(counts={"total": 5_000, "succeeded": 0, "failed": 5_000}), timeline(), found, [])
+    page = job_page(
+        manifest(counts={"total": 5_000, "succeeded": 0, "failed": 5_000}), timeline(), found, []
+    )
     assert len(page) < 100_000
     assert f"{found.others:,} failures of other kinds" in shown(page)
 
@@ -159,7 +191,9 @@ def test_truncated_errors_are_reported():
     whole = failed(1) + b"\n" + failed(2)[:-20]
 
     found = failures_in([whole[:30], whole[30:]], complete=False)
-    page = job_page(manifest(counts={"total": 9, "succeeded": 0, "failed": 9}), timeline(), found, [])
+    page = job_page(
+        manifest(counts={"total": 9, "succeeded": 0, "failed": 9}), timeline(), found, []
+    )
 
     assert sum(group.records for group in found.groups.values()) == 1
     assert "Grouped from the first 1 of 9 failures" in shown(page)
@@ -180,7 +214,14 @@ def test_chart_counts_every_batch_once():
     [
         ({"doubtful_submits": 3}, "does not prove a refusal: 3."),
         (
-            {"cost": {"amount": "1", "estimated": True, "priced_at": "2026-11-01", "uncollected_batches": 2}},
+            {
+                "cost": {
+                    "amount": "1",
+                    "estimated": True,
+                    "priced_at": "2026-11-01",
+                    "uncollected_batches": 2,
+                }
+            },
             "answer was not collected, estimated in the cost: 2.",
         ),
     ],
@@ -205,7 +246,9 @@ def test_invalid_unicode_does_not_stop_page():
     assert re.search(rb"<code>x</code>: \?", page)
 
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+CHROMIUM = (
+    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+)
 
 
 @pytest.mark.slow
@@ -213,7 +256,9 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 def test_browser_runs_nothing_that_was_planted(tmp_path):
     planted = "<script>document.title='run'</script><img src=x onerror=\"document.title='run'\">"
     report = tmp_path / "report.html"
-    report.write_bytes(job_page(manifest(), timeline(), failures(failed(1, planted, planted, planted)), []))
+    report.write_bytes(
+        job_page(manifest(), timeline(), failures(failed(1, planted, planted, planted)), [])
+    )
     # The policy holds for what gets past the escaping too.
     hostile = tmp_path / "hostile.html"
     hostile.write_bytes(report.read_bytes().replace(b"</body>", planted.encode() + b"</body>"))

@@ -1,8 +1,10 @@
-"""Finishing jobs of very many batches: the same work for each batch in a job of any size, whoever dies wherever.
+"""Finishing jobs of very many batches.
 
-The ledger and the store are doubles of these very modules' classes that count what they are asked for: with moto a
-thousand batches take a minute. `tests/journeys/results/test_visit_job.py` has the same path on S3's and
-DynamoDB's own rules.
+The same work for each batch in a job of any size, whoever dies wherever.
+
+The ledger and the store are doubles of these very modules' classes that count what they are asked
+for: with moto a thousand batches take a minute. `tests/journeys/results/test_visit_job.py` has the
+same path on S3's and DynamoDB's own rules.
 """
 
 import hashlib
@@ -69,7 +71,11 @@ class Ledger:
             yield from (self.leaves[name] for name in page)
 
     def lease_job(self, job, now, until):
-        return self._write(job, lease_until=until, claims=job.claims + 1) if job.lease_until <= now else None
+        return (
+            self._write(job, lease_until=until, claims=job.claims + 1)
+            if job.lease_until <= now
+            else None
+        )
 
     def release_job(self, job, due_at, _work=None, **learned):
         return self._write(job, lease_until=0.0, due_at=due_at, claims=0, **learned)
@@ -140,7 +146,9 @@ class Objects(ObjectStore):
         return self.calls("join", effect)
 
     def upload_part_copy(self, key, upload_id, number, source):
-        self.calls("copy", lambda: self.uploads[upload_id].__setitem__(number, self.held[source][0]))
+        self.calls(
+            "copy", lambda: self.uploads[upload_id].__setitem__(number, self.held[source][0])
+        )
 
     def list_parts(self, key, upload_id):
         def effect():
@@ -168,7 +176,10 @@ class World:
 
     def __init__(self, count, *, size=100):
         self.calls, self.now, self.size, self.count = Calls(), 1e9, size, count
-        upload, plan = Upload("b", "inbox/a.jsonl", "v", "e", 1), SplitPlan("@cf/a/b", 1, 1_000, "a", "jsonl", "plain")
+        upload, plan = (
+            Upload("b", "inbox/a.jsonl", "v", "e", 1),
+            SplitPlan("@cf/a/b", 1, 1_000, "a", "jsonl", "plain"),
+        )
         job = Job(
             job_id=JOB,
             state=JobState.IN_PROGRESS,
@@ -181,7 +192,10 @@ class World:
         same = {"job_id": JOB, "state": BatchState.QUEUED, "created_at": self.now, "due_at": 2e9}
         size = {"requests": 1, "sendable": 1, "body_size": 10}
         numbers = {f"{at:08d}": at for at in range(count)}
-        queued = {number: Batch(number=number, first_id=at, **same, **size) for number, at in numbers.items()}
+        queued = {
+            number: Batch(number=number, first_id=at, **same, **size)
+            for number, at in numbers.items()
+        }
         self.ledger, self.store = Ledger(job, queued, self.calls), Objects(self.calls)
         controls = Controls(None, None, Rate(), frozenset())
         self.services = SimpleNamespace(
@@ -189,7 +203,8 @@ class World:
             store=self.store,
             settings=SimpleNamespace(cloudflare_account_id="a", staging_retention_days=3),
             budget=SimpleNamespace(
-                senders=lambda _account: (FIRST,), controls_of=lambda *_: [self.calls("read", lambda: controls)]
+                senders=lambda _account: (FIRST,),
+                controls_of=lambda *_: [self.calls("read", lambda: controls)],
             ),
             day_limit=None,
             notices=SimpleNamespace(publish_job_over=lambda manifest, now: self.calls("write")),
@@ -200,7 +215,10 @@ class World:
         return json.dumps({"id": number, "text": "x" * self.size}).encode() + b"\n"
 
     def error(self, number):
-        return json.dumps({"id": number, "error": {"code": "rejected", "message": "bad"}}).encode() + b"\n"
+        return (
+            json.dumps({"id": number, "error": {"code": "rejected", "message": "bad"}}).encode()
+            + b"\n"
+        )
 
     def is_bad(self, number):
         return number % 40 == 39
@@ -213,7 +231,11 @@ class World:
             part = Part(name, len(output), len(error), 0, 0, int(not failed), int(failed))
             self.store.put_quietly(name, output + error)
             self.ledger.leaves[name] = replace(
-                self.ledger.leaves[name], state=BatchState.DONE, part=part, completed_at=self.now, due_at=None
+                self.ledger.leaves[name],
+                state=BatchState.DONE,
+                part=part,
+                completed_at=self.now,
+                due_at=None,
             )
 
     def visit(self, left=lambda: 150.0):
@@ -231,13 +253,19 @@ class World:
         bad = [number for number in range(self.count) if self.is_bad(number)]
         assert read("errors.jsonl") == b"".join(self.error(number) for number in bad)
         manifest = json.loads(read("manifest.json"))
-        assert manifest["counts"] == {"total": self.count, "succeeded": self.count - len(bad), "failed": len(bad)}
+        assert manifest["counts"] == {
+            "total": self.count,
+            "succeeded": self.count - len(bad),
+            "failed": len(bad),
+        }
         for file in manifest["files"]:
             content = read(file["name"])
             lines = content.count(b"\n")
             told = (file["bytes"], file["sha256"], file["lines"])
             assert told == (len(content), hashlib.sha256(content).hexdigest(), lines)
-        listed = manifest["batches"] or [json.loads(line) for line in read("batches.jsonl").splitlines()]
+        listed = manifest["batches"] or [
+            json.loads(line) for line in read("batches.jsonl").splitlines()
+        ]
         assert [entry["first_id"] for entry in listed] == list(range(self.count))
         assert json.loads(read("status.json"))["state"] == "completed"
 
@@ -271,7 +299,10 @@ def test_work_for_batch_does_not_grow_with_job(size, at_once):
 
     assert many["item read"] < 12
     assert many["get"] < 2
-    assert many.pop("bytes read") < 3 * size + 200 + segments.MIN_COPY_BYTES / segments.MIN_STEP_BATCHES
+    assert (
+        many.pop("bytes read")
+        < 3 * size + 200 + segments.MIN_COPY_BYTES / segments.MIN_STEP_BATCHES
+    )
     for name, made in many.items():
         assert made < 1.2 * few[name] + 0.001, name
 
@@ -367,7 +398,8 @@ def test_untiled_batches_never_finish(harm):
 
 def test_ten_thousand_pieces_hold_four_terabytes():
     joined = [
-        segments._grown(segments.SEGMENT_BYTES, replace(World(1).ledger.held.output, segments=n)) for n in range(10_000)
+        segments._grown(segments.SEGMENT_BYTES, replace(World(1).ledger.held.output, segments=n))
+        for n in range(10_000)
     ]
     assert sum(joined) > 3.9e12
     assert max(joined) <= 1 << 30
@@ -375,13 +407,18 @@ def test_ten_thousand_pieces_hold_four_terabytes():
 
 
 def test_status_has_constant_cost():
-    """The API has accepted batches one after another; some it works on; the first of them has an answer."""
+    """The API has accepted batches one after another; some it works on.
+
+    The first of them has an answer.
+    """
     world = World(3_000)
     for number in range(2_000):
         name = f"{number:08d}"
         accepted = Submission(f"id-{number}", 1, 1e9 + number)
         status = "running" if number < 30 else "queued" if number < 60 else ""
-        world.ledger.leaves[name] = replace(world.ledger.leaves[name], submissions=(accepted,), api_status=status)
+        world.ledger.leaves[name] = replace(
+            world.ledger.leaves[name], submissions=(accepted,), api_status=status
+        )
     world.answer([0])
     world.visit()
     status = json.loads(world.store.held[f"{FOLDER}/status.json"][0])

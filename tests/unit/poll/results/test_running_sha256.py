@@ -42,7 +42,10 @@ def test_state_is_short_enough_for_item():
 
 @given(content=st.binary(min_size=8, max_size=300))
 def test_state_holds_none_of_bytes(content):
-    """All that end in the same place of a block have states of one form: eight words and a length."""
+    """All that end in the same place of a block have states of one form.
+
+    Eight words and a length.
+    """
     digest = RunningSha256()
     digest.update(content)
 

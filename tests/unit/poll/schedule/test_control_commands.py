@@ -1,4 +1,7 @@
-"""How commands are carried out: what is read of an object, and what is written for a job or for the stack."""
+"""How commands are carried out.
+
+What is read of an object, and what is written for a job or for the stack.
+"""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -17,7 +20,14 @@ from functions.poll.schedule.control import (
 )
 from shared.aws.object_store import ObjectInfo
 from shared.errors import ObjectNotFoundError, StorageError
-from shared.job_control import COMMAND_TRIES, MAX_COMMAND_BYTES, Command, follow_job_control, obey, read_command
+from shared.job_control import (
+    COMMAND_TRIES,
+    MAX_COMMAND_BYTES,
+    Command,
+    follow_job_control,
+    obey,
+    read_command,
+)
 from shared.models import CANCEL, CANCEL_NOW, FIRST, JobControl
 from shared.pacing.controls import Controls, Pause, PauseReason, Permit, Rate, StackControl
 from tests.support.doubles.ledger_items import JOB, T
@@ -115,7 +125,7 @@ def stack_followed(*bodies, stack=None, pause=None):
     return budget
 
 
-# ── what is read ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── what is read ──────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -138,7 +148,9 @@ def test_command_is_words_of_short_object(body, word):
 
 
 @pytest.mark.parametrize(
-    ("bodies", "known"), [([], ""), ([b"run"], "version etag1")], ids=["no object", "a known version"]
+    ("bodies", "known"),
+    [([], ""), ([b"run"], "version etag1")],
+    ids=["no object", "a known version"],
 )
 def test_without_new_object_there_is_no_command(bodies, known):
     commands = Commands(*bodies)
@@ -154,7 +166,7 @@ def test_deleted_object_holds_no_command():
     assert read_command(services_of(commands), KEY) is None
 
 
-# ── a job ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── a job ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -196,7 +208,9 @@ def test_job_without_new_command_is_left_as_it_is(control, bodies):
     assert ledger.writes == []
 
 
-@pytest.mark.parametrize("job", [None, *(replace(JOB, state=state) for state in list(JobState)[2:])])
+@pytest.mark.parametrize(
+    "job", [None, *(replace(JOB, state=state) for state in list(JobState)[2:])]
+)
 def test_finished_or_missing_job_reads_no_command(job):
     after, ledger = followed(job, b"cancel")
 
@@ -206,7 +220,11 @@ def test_finished_or_missing_job_reads_no_command(job):
 
 @pytest.mark.parametrize(
     ("body", "is_lost", "told"),
-    [(b"pause", False, ["job controlled"]), (b"stop", False, ["unknown command"]), (b"pause", True, [])],
+    [
+        (b"pause", False, ["job controlled"]),
+        (b"stop", False, ["unknown command"]),
+        (b"pause", True, []),
+    ],
     ids=["known", "unknown", "not carried out"],
 )
 def test_log_tells_what_was_carried_out(caplog, body, is_lost, told):
@@ -260,13 +278,16 @@ def test_ended_pause_leaves_job_as_read():
 
 @pytest.mark.parametrize(
     ("job", "found"),
-    [(None, False), *((replace(JOB, state=state), place < 3) for place, state in enumerate(JobState))],
+    [
+        (None, False),
+        *((replace(JOB, state=state), place < 3) for place, state in enumerate(JobState)),
+    ],
 )
 def test_job_is_open_until_its_final_state(job, found):
     assert is_open(job) is found
 
 
-# ── the stack ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the stack ─────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -328,7 +349,9 @@ class Day:
 @pytest.mark.parametrize(("until", "is_lifted"), [(T + 1, True), (T, False), (T - 86_400, False)])
 def test_run_lifts_limit_of_day_only_while_it_is_in_force(until, is_lifted):
     """The item of an earlier day's pause stays."""
-    budget = StackBudget(pause=Pause(PauseReason.DAY_LIMIT, "nonce", T - 90_000, T - 89_000, 300.0, until))
+    budget = StackBudget(
+        pause=Pause(PauseReason.DAY_LIMIT, "nonce", T - 90_000, T - 89_000, 300.0, until)
+    )
     services = services_of(Commands(b"run"), budget=budget)
     services.day_limit = day = Day()
 
@@ -338,7 +361,9 @@ def test_run_lifts_limit_of_day_only_while_it_is_in_force(until, is_lifted):
 
 
 def test_run_that_lifts_nothing_is_not_noted():
-    budget = StackBudget(pause=Pause(PauseReason.DAY_LIMIT, "nonce", T - 60, T + 240, 300.0, T + 3_600))
+    budget = StackBudget(
+        pause=Pause(PauseReason.DAY_LIMIT, "nonce", T - 60, T + 240, 300.0, T + 3_600)
+    )
     services = services_of(Commands(b"run"), budget=budget)
     services.day_limit = Day(StorageError("DynamoDB update_item: 503"))
 

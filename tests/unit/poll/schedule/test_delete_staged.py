@@ -1,4 +1,7 @@
-"""The clean-up of a job that cannot even be claimed: when it is tried again, and when it is given up."""
+"""The clean-up of a job that cannot even be claimed.
+
+When it is tried again, and when it is given up.
+"""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,7 @@
-"""How the operator's command for events is carried out: removed before it is noted, and tried again if that failed."""
+"""How the operator's command for events is carried out.
+
+Removed before it is noted, and tried again if that failed.
+"""
 
 from types import SimpleNamespace
 
@@ -12,7 +15,14 @@ from shared.workers_ai.queues_api import QueuesRefusedError
 from tests.support.doubles.ledger_items import T
 from tests.unit.poll.schedule.test_control_commands import Commands
 
-FRESH = {"queue_id": "", "refusal": "", "refused_until": 0.0, "aside_until": 0.0, "aside_step": 0, "is_off": False}
+FRESH = {
+    "queue_id": "",
+    "refusal": "",
+    "refused_until": 0.0,
+    "aside_until": 0.0,
+    "aside_step": 0,
+    "is_off": False,
+}
 NOTED = {"version": "version etag1"}
 
 
@@ -45,7 +55,9 @@ def follow(monkeypatch):
 
         monkeypatch.setattr(module, "remove", remove)
         events = SimpleNamespace(item=item, looked={"m": T})
-        services = SimpleNamespace(store=Commands(body), events=events, api=None, now=lambda: T, settings=None)
+        services = SimpleNamespace(
+            store=Commands(body), events=events, api=None, now=lambda: T, settings=None
+        )
         monkeypatch.setattr(module, "events_of", lambda services: events)
         try:
             follow_events_control(services)
@@ -93,7 +105,9 @@ def test_tick_reads_no_command_while_events_are_not_used(monkeypatch):
     watch_events_control(SimpleNamespace(events=None), is_idle=False)
 
 
-@pytest.mark.parametrize(("now", "is_idle", "read"), [(959.0, True, True), (961.0, True, False), (961.0, False, True)])
+@pytest.mark.parametrize(
+    ("now", "is_idle", "read"), [(959.0, True, True), (961.0, True, False), (961.0, False, True)]
+)
 def test_idle_stack_reads_command_every_fifteen_minutes(monkeypatch, now, is_idle, read):
     seen = []
     monkeypatch.setattr(module, "follow_events_control", seen.append)

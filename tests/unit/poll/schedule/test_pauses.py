@@ -6,7 +6,12 @@ from types import SimpleNamespace
 import pytest
 
 from functions.poll.schedule import pauses
-from functions.poll.schedule.pauses import METRIC_OF_REASON, OUTAGE_SECONDS, SOON_SECONDS, watch_pause
+from functions.poll.schedule.pauses import (
+    METRIC_OF_REASON,
+    OUTAGE_SECONDS,
+    SOON_SECONDS,
+    watch_pause,
+)
 from shared.ledger import DueEntry
 from shared.models import FIRST, DueKind
 from shared.pacing.controls import Controls, Pause, PauseReason, Rate
@@ -17,10 +22,18 @@ TOKEN, QUOTA, OUTAGE = PauseReason.TOKEN_REFUSED, PauseReason.QUOTA_SPENT, Pause
 
 
 class Paused:
-    """The services of a tick during a pause; a test says what waits, and what the free call shows."""
+    """The services of a tick during a pause.
+
+    A test says what waits, and what the free call shows.
+    """
 
     def __init__(self, monkeypatch):
-        self.pause, self.held_since, self.due, self.job = Pause(TOKEN, "nonce", T - 60, T, 60.0), 0.0, {}, JOB
+        self.pause, self.held_since, self.due, self.job = (
+            Pause(TOKEN, "nonce", T - 60, T, 60.0),
+            0.0,
+            {},
+            JOB,
+        )
         self.probe, self.token, self.lifted, self.counted, self.checks = (
             Pause(OUTAGE, "new", T, T, 1.0),
             None,
@@ -37,7 +50,8 @@ class Paused:
                 senders=lambda account: (FIRST, *(one.sender for one in self.others)),
                 controls=lambda: SimpleNamespace(stack=SimpleNamespace(held_since=self.held_since)),
                 controls_of=lambda model, senders: [
-                    Controls(one, None, Rate(), frozenset()) for one in [self.pause, *self.others][: len(senders)]
+                    Controls(one, None, Rate(), frozenset())
+                    for one in [self.pause, *self.others][: len(senders)]
                 ],
                 permit_check=self._permit_check,
                 claim_probe=self._claim_probe,
@@ -49,7 +63,9 @@ class Paused:
         monkeypatch.setattr(pauses, "api_of", lambda services, _sender: services.api)
 
     def _due(self, work, until, limit):
-        found = [DueEntry(JOB.job_id, "00000000", at) for at in self.due.get(work, ()) if at <= until]
+        found = [
+            DueEntry(JOB.job_id, "00000000", at) for at in self.due.get(work, ()) if at <= until
+        ]
         return found[:limit], None
 
     def _permit_check(self, now, sender):
@@ -68,7 +84,10 @@ class Paused:
         """What a tick does: `over` or `counted`; nothing for a pause that is over by itself."""
         watch_pause(self.services, T, submits_wait=submits, polls_wait=polls)
         if self.counted:
-            alarmed = self.pause.reason is not PauseReason.OUTAGE or T - self.pause.since >= OUTAGE_SECONDS
+            alarmed = (
+                self.pause.reason is not PauseReason.OUTAGE
+                or T - self.pause.since >= OUTAGE_SECONDS
+            )
             assert self.counted == [METRIC_OF_REASON[self.pause.reason], *["Paused"] * alarmed]
         return "over" if self.lifted else "counted" if self.counted else ""
 
@@ -78,7 +97,9 @@ def paused(monkeypatch):
     return Paused(monkeypatch)
 
 
-@pytest.mark.parametrize(("seconds", "alarms"), [(OUTAGE_SECONDS - 1, False), (OUTAGE_SECONDS, True)])
+@pytest.mark.parametrize(
+    ("seconds", "alarms"), [(OUTAGE_SECONDS - 1, False), (OUTAGE_SECONDS, True)]
+)
 def test_short_outage_raises_no_alarm(paused, seconds, alarms):
     paused.pause = Pause(PauseReason.OUTAGE, "nonce", T - seconds, T, 60.0)
     paused.due = {DueKind.SUBMIT: [T]}
@@ -86,7 +107,9 @@ def test_short_outage_raises_no_alarm(paused, seconds, alarms):
     assert ("Paused" in paused.counted) is alarms
 
 
-@pytest.mark.parametrize(("until", "comes_to"), [(None, "counted"), (T + 1, "counted"), (T, ""), (T - 1, "")])
+@pytest.mark.parametrize(
+    ("until", "comes_to"), [(None, "counted"), (T + 1, "counted"), (T, ""), (T - 1, "")]
+)
 def test_pause_that_ended_by_itself_is_not_counted(paused, until, comes_to):
     paused.pause = replace(paused.pause, reason=QUOTA, until=until)
 
@@ -95,7 +118,12 @@ def test_pause_that_ended_by_itself_is_not_counted(paused, until, comes_to):
 
 @pytest.mark.parametrize(
     ("reason", "submits", "comes_to"),
-    [(OUTAGE, False, "over"), (OUTAGE, True, "counted"), (TOKEN, False, "counted"), (QUOTA, False, "counted")],
+    [
+        (OUTAGE, False, "over"),
+        (OUTAGE, True, "counted"),
+        (TOKEN, False, "counted"),
+        (QUOTA, False, "counted"),
+    ],
 )
 def test_outage_is_over_if_nothing_is_to_be_submitted(paused, reason, submits, comes_to):
     paused.pause = replace(paused.pause, reason=reason)
@@ -174,9 +202,14 @@ def test_free_call_is_left_to_batches_that_call_soon(paused, due, held_since, ac
     assert paused.checks == calls
 
 
-@pytest.mark.parametrize(("reason", "polls", "calls"), [(TOKEN, True, 0), (TOKEN, False, 1), (OUTAGE, True, 1)])
+@pytest.mark.parametrize(
+    ("reason", "polls", "calls"), [(TOKEN, True, 0), (TOKEN, False, 1), (OUTAGE, True, 1)]
+)
 def test_only_a_refused_token_is_probed_by_polls(paused, reason, polls, calls):
-    """Polls go on during an outage of submits; and the index may say that one is due although none was counted."""
+    """Polls go on during an outage of submits.
+
+    And the index may say that one is due although none was counted.
+    """
     paused.pause, paused.due = replace(paused.pause, reason=reason), {DueKind.POLL: [T]}
 
     paused.tick(submits=True, polls=polls)
@@ -184,7 +217,7 @@ def test_only_a_refused_token_is_probed_by_polls(paused, reason, polls, calls):
     assert paused.checks == calls
 
 
-# ── several tokens ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── several tokens ────────────────────────────────────────────────────────────────────────────────
 
 SECOND = Pause(TOKEN, "other", T - 60, T, 60.0, token=2)
 
@@ -205,7 +238,11 @@ def test_idle_tick_watches_the_first_token_only(paused):
 def test_each_reason_is_counted_once_and_one_alarm_is_enough(paused):
     """A short outage of a token takes nothing from the alarm that another one raises."""
     short = Pause(OUTAGE, "short", T - 5, T + 15, 15.0, token=3)
-    paused.others, paused.token, paused.due = [SECOND, short], TokenState.REFUSED, {DueKind.SUBMIT: [T]}
+    paused.others, paused.token, paused.due = (
+        [SECOND, short],
+        TokenState.REFUSED,
+        {DueKind.SUBMIT: [T]},
+    )
     watch_pause(paused.services, T, submits_wait=True, polls_wait=False)
     assert paused.counted == ["Outage", "TokenRefused", "Paused"]
 

@@ -1,4 +1,7 @@
-"""What a visit finds that a job with a limit has spent; and which batches it makes due that this gives room."""
+"""What a visit finds that a job with a limit has spent.
+
+And which batches it makes due that this gives room.
+"""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -13,7 +16,8 @@ from tests.support.doubles.ledger_items import BATCH, JOB, T
 LIMIT, EACH = 1_000, 100
 BEFORE = replace(JOB, max_cost=LIMIT, spent=Spent())
 WAITING = tuple(
-    replace(BATCH, number=f"{place:08}", estimate=EACH, estimated_before=place * EACH) for place in range(10)
+    replace(BATCH, number=f"{place:08}", estimate=EACH, estimated_before=place * EACH)
+    for place in range(10)
 )
 
 
@@ -33,7 +37,10 @@ def released():
 
 
 def test_batches_that_now_fit_are_due(released):
-    """Before anything was known, half of the limit was room: those had it already, and are left alone."""
+    """Before anything was known, half of the limit was room.
+
+    Those had it already, and are left alone.
+    """
     assert released(amount=100, settled=200, measured=200, records=400) == [5, 6, 7, 8, 9]
 
 
@@ -45,7 +52,7 @@ def test_batches_that_fit_before_are_left_alone(released):
     assert released() == []
 
 
-# ── what is spent ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── what is spent ─────────────────────────────────────────────────────────────────────────────────
 
 HOUR = 3_600.0
 PRICE = 342
@@ -64,7 +71,9 @@ def found(*batches, max_cost=10_000_000):
     """What a visit of a job with these batches stores."""
     ledger = SimpleNamespace(batches=lambda *_, **__: iter(batches), batch=lambda *_: None)
     settings = SimpleNamespace(batch_deadline_hours=1)
-    services = SimpleNamespace(ledger=ledger, now=lambda: T + HOUR / 2, day_limit=None, settings=settings)
+    services = SimpleNamespace(
+        ledger=ledger, now=lambda: T + HOUR / 2, day_limit=None, settings=settings
+    )
     return spending(services, replace(JOB, max_cost=max_cost)).told
 
 
@@ -78,7 +87,9 @@ def test_records_that_cannot_be_sent_tell_nothing_of_cost():
 
 
 def test_batch_that_is_sent_again_costs_as_the_answers_once_more():
-    again = replace(SENT, number="00000001", submissions=(Submission("b", 1, T), Submission("c", 2, T)))
+    again = replace(
+        SENT, number="00000001", submissions=(Submission("b", 1, T), Submission("c", 2, T))
+    )
 
     spent = found(ANSWERED, again)["spent"]
 
@@ -86,7 +97,9 @@ def test_batch_that_is_sent_again_costs_as_the_answers_once_more():
 
 
 def test_submit_that_may_have_been_taken_counts_while_batch_is_open():
-    spent = found(ANSWERED, replace(SENT, number="00000001", state=BatchState.READY, unknowable=2))["spent"]
+    spent = found(ANSWERED, replace(SENT, number="00000001", state=BatchState.READY, unknowable=2))[
+        "spent"
+    ]
 
     assert (spent.amount, spent.answered) == (2_000 * PRICE, 1_000 * PRICE)
 
@@ -100,7 +113,9 @@ def test_what_is_sent_again_before_any_answer_counts_as_long_as_it_may_be_and_en
 
 
 def test_batch_that_was_accepted_and_divided_is_spent():
-    divided = replace(SENT, state=BatchState.DIVIDED, submissions=(Submission("b", 1, T),), cause="3030", pieces=2)
+    divided = replace(
+        SENT, state=BatchState.DIVIDED, submissions=(Submission("b", 1, T),), cause="3030", pieces=2
+    )
 
     spent = found(ANSWERED, divided)["spent"]
 
@@ -109,7 +124,10 @@ def test_batch_that_was_accepted_and_divided_is_spent():
 
 def test_limit_is_reached_only_when_no_answer_is_outstanding():
     """The first batch waits again; the other's answer may give it room."""
-    waiting, sent = replace(SENT, state=BatchState.READY), replace(SENT, submissions=(Submission("b", 1, T),))
+    waiting, sent = (
+        replace(SENT, state=BatchState.READY),
+        replace(SENT, submissions=(Submission("b", 1, T),)),
+    )
     ended = replace(waiting, ending=ErrorDetail("expired", "late"))
 
     assert found(waiting, max_cost=900_000)["cost_reached"]
@@ -119,7 +137,11 @@ def test_limit_is_reached_only_when_no_answer_is_outstanding():
 
 def test_overdue_batch_for_which_nothing_is_left_ends_its_job():
     """It is polled for ever otherwise: it may not be submitted again."""
-    late = replace(SENT, submissions=(Submission("b", 1, T - 2 * HOUR), Submission("c", 2, T - HOUR)))
+    late = replace(
+        SENT, submissions=(Submission("b", 1, T - 2 * HOUR), Submission("c", 2, T - HOUR))
+    )
 
     assert found(late, max_cost=1_500_000)["cost_reached"]
-    assert not found(replace(late, submissions=(Submission("b", 1, T),)), max_cost=900_000)["cost_reached"]
+    assert not found(replace(late, submissions=(Submission("b", 1, T),)), max_cost=900_000)[
+        "cost_reached"
+    ]

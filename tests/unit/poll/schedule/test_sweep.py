@@ -1,4 +1,7 @@
-"""A sweep: how far one visit comes, what it leaves to the next, and what it does to each batch of a page."""
+"""A sweep: how far one visit comes, what it leaves to the next.
+
+And what it does to each batch of a page.
+"""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -119,15 +122,18 @@ def ledger(monkeypatch):
 def swept(ledger, changes, *batches, seconds=140.0):
     """The job after one visit has swept it."""
     ledger.held = [replace(batch, number=f"{number:08d}") for number, batch in enumerate(batches)]
-    services = SimpleNamespace(ledger=ledger, now=lambda: ledger.now, budget=SimpleNamespace(slot_seconds=3.0))
+    services = SimpleNamespace(
+        ledger=ledger, now=lambda: ledger.now, budget=SimpleNamespace(slot_seconds=3.0)
+    )
     return sweep(Invocation(services, ledger.now + seconds), replace(RUNNING, **changes))
 
 
-# ── how far a visit comes ────────────────────────────────────────────────────────────────────────────────────────────
+# ── how far a visit comes ─────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
-    ("seconds", "pages"), [(150, 6), (140, 6), (125, 5), (106, 5), (105, 4), (45, 1), (26, 1), (25, 0), (15, 0)]
+    ("seconds", "pages"),
+    [(150, 6), (140, 6), (125, 5), (106, 5), (105, 4), (45, 1), (26, 1), (25, 0), (15, 0)],
 )
 def test_visit_sweeps_for_115_seconds(ledger, seconds, pages):
     ledger.page_seconds = 20.0
@@ -145,7 +151,9 @@ def test_page_is_swept_once_it_is_due(ledger, due_in, pages):
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"sweep": replace(HOLD, passes=0), **PAUSED}], ids=["no reason", "all passes are over"]
+    "changes",
+    [{}, {"sweep": replace(HOLD, passes=0), **PAUSED}],
+    ids=["no reason", "all passes are over"],
 )
 def test_nothing_is_swept_without_pass_to_make(ledger, changes):
     swept(ledger, changes, READY)
@@ -207,11 +215,13 @@ def test_page_ends_after_64_mb_of_bodies(ledger, sizes, ends):
 def test_bodies_that_are_not_read_do_not_end_page(ledger, batch, is_ended):
     swept(ledger, {"error": REASON}, *[replace(batch, body_size=200 << 20)] * 2)
 
-    assert [number for _, number, _ in ledger.done] == (["00000000", "00000001"] if is_ended else [])
+    assert [number for _, number, _ in ledger.done] == (
+        ["00000000", "00000001"] if is_ended else []
+    )
     assert len(ledger.sweeps) == 1
 
 
-# ── what follows a page ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── what follows a page ───────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -251,7 +261,7 @@ def test_unreadable_batches_are_passed_over(ledger, lost):
     assert {number for _, number, *_ in ledger.done} == others
 
 
-# ── what a page's batches come to ────────────────────────────────────────────────────────────────────────────────────
+# ── what a page's batches come to ─────────────────────────────────────────────────────────────────
 
 
 def test_resumed_job_releases_at_submit_rate(ledger):
@@ -289,7 +299,10 @@ def test_paused_job_leaves_other_batches_alone(ledger, batch):
     assert ledger.done == []
 
 
-ENDS = {"cancelled": (CANCELLED_JOB, CANCELLED), "past its deadline": ({"deadline_at": T}, PAST_DEADLINE)}
+ENDS = {
+    "cancelled": (CANCELLED_JOB, CANCELLED),
+    "past its deadline": ({"deadline_at": T}, PAST_DEADLINE),
+}
 
 
 @pytest.mark.parametrize(
@@ -327,7 +340,10 @@ ENDS = {"cancelled": (CANCELLED_JOB, CANCELLED), "past its deadline": ({"deadlin
 )
 @pytest.mark.parametrize("why", ENDS)
 def test_ending_job_ends_unaccepted_batches(ledger, why, batch, cancelled, cancelled_now):
-    for (changes, error), wanted in ((ENDS[why], cancelled), ((CANCELLED_JOB_NOW, CANCELLED), cancelled_now)):
+    for (changes, error), wanted in (
+        (ENDS[why], cancelled),
+        ((CANCELLED_JOB_NOW, CANCELLED), cancelled_now),
+    ):
         ledger.done.clear()
 
         swept(ledger, changes, batch)
@@ -338,7 +354,8 @@ def test_ending_job_ends_unaccepted_batches(ledger, why, batch, cancelled, cance
 
 
 @pytest.mark.parametrize(
-    "changes", [PAUSED, RESUMED, CANCELLED_JOB, CANCELLED_JOB_NOW, {"error": REASON}, {"has_endings": True}]
+    "changes",
+    [PAUSED, RESUMED, CANCELLED_JOB, CANCELLED_JOB_NOW, {"error": REASON}, {"has_endings": True}],
 )
 @pytest.mark.parametrize(
     ("batch", "is_ended"),
@@ -371,7 +388,9 @@ def test_cancelled_paused_job_ends_batches(ledger):
 def test_failing_batch_keeps_no_other(ledger, monkeypatch):
     real = ledger.hold
     monkeypatch.setattr(
-        ledger, "hold", lambda batch, *more: 1 / 0 if batch.number == "00000000" else real(batch, *more)
+        ledger,
+        "hold",
+        lambda batch, *more: 1 / 0 if batch.number == "00000000" else real(batch, *more),
     )
 
     job = swept(ledger, PAUSED, READY, READY)

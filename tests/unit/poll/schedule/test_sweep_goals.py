@@ -1,4 +1,7 @@
-"""Which sweep a job's state asks for, when it continues, and how long one over 20,000 batches takes."""
+"""Which sweep a job's state asks for, when it continues.
+
+And how long one over 20,000 batches takes.
+"""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -88,21 +91,35 @@ def test_other_state_begins_new_sweep(changes, sweep, is_new):
         (replace(JOB, **PAUSED), None),
         (replace(RUNNING, state=JobState.FINALIZING, **PAUSED), None),
     ],
-    ids=["no reason", "a reason", "no pass", "a pass", "its upload is being read", "all batches are done"],
+    ids=[
+        "no reason",
+        "a reason",
+        "no pass",
+        "a pass",
+        "its upload is being read",
+        "all batches are done",
+    ],
 )
 def test_job_is_swept_when_page_is_due(job, at):
     assert next_sweep(job, T) == at
 
 
 BATCH_SECONDS = 0.0225
-"""Seconds for one batch on a function's share of a processor: at most. Its AWS calls and its index take 2 to 4 ms of a
-processor for bodies of 5 KB to 9.5 MB, of which a function has 0.29; the rest is for reading the page."""
+"""Seconds for one batch on a function's share of a processor: at most.
+
+Its AWS calls and its index take 2 to 4 ms of a
+processor for bodies of 5 KB to 9.5 MB, of which a function has 0.29; the rest is for reading the
+page.
+"""
 GAP_SECONDS = 30.0
 """Seconds from the end of a visit to the next one on a stack whose ticks have nothing else to do."""
 
 
 def test_twenty_thousand_batches_end_in_10_minutes(monkeypatch):
-    """The visits, pages and seconds, for the largest bodies; every batch ends once, and no call waits for a token."""
+    """The visits, pages and seconds, for the largest bodies.
+
+    Every batch ends once, and no call waits for a token.
+    """
     ledger = SimpleNamespace(now=T)
     ended = []
     large = replace(READY, body_size=9_500_000)
@@ -113,7 +130,9 @@ def test_twenty_thousand_batches_end_in_10_minutes(monkeypatch):
         nonlocal pages
         pages += 1
         first = int(after) + 1 if after else 0
-        return iter([batches[f"{number:08d}"] for number in range(first, min(first + limit, 20_000))])
+        return iter(
+            [batches[f"{number:08d}"] for number in range(first, min(first + limit, 20_000))]
+        )
 
     def collect(_services, _job, batch, _reply):
         ledger.now += BATCH_SECONDS
@@ -124,7 +143,9 @@ def test_twenty_thousand_batches_end_in_10_minutes(monkeypatch):
     monkeypatch.setattr(functions.poll.schedule.sweep, "collect", collect)
     monkeypatch.setattr(functions.poll.schedule.sweep, "write_status", lambda *_given: None)
     ledger.batches, ledger.update_leased_job = page_of, lambda job, changes: replace(job, **changes)
-    services = SimpleNamespace(ledger=ledger, now=lambda: ledger.now, budget=SimpleNamespace(slot_seconds=120.0))
+    services = SimpleNamespace(
+        ledger=ledger, now=lambda: ledger.now, budget=SimpleNamespace(slot_seconds=120.0)
+    )
     job = replace(RUNNING, error=REASON)
     while job.sweep is None or job.sweep.passes == PASSES[SweepGoal.END]:
         visits += 1

@@ -20,7 +20,7 @@ def turn(number, kind=DueKind.SUBMIT, at=0.0):
     return replace(READY, number=f"{number:08d}", work=kind, due_at=T + at)
 
 
-# ── how long a tick goes on ──────────────────────────────────────────────────────────────────────────────────────────
+# ── how long a tick goes on ───────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,9 @@ def test_idle_tick_ends_immediately(parts):
     assert parts.counted == ["BatchesWaiting", "BatchesOutstanding", "Ticks"]
 
 
-@pytest.mark.parametrize(("due_in", "slept"), [(0.5, [1]), (1, [1]), (2, [2]), (2.5, []), (5, []), (25, []), (51, [])])
+@pytest.mark.parametrize(
+    ("due_in", "slept"), [(0.5, [1]), (1, [1]), (2, [2]), (2.5, []), (5, []), (25, []), (51, [])]
+)
 def test_tick_waits_two_seconds_at_most(parts, due_in, slept):
     parts.ledger.add(replace(SMALL, due_at=T + due_in))
 
@@ -105,7 +107,7 @@ def test_wake_up_comes_for_jobs_during_pause(parts):
     assert [at for at, _ in parts.woken] == [5]
 
 
-# ── who looks after it ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── who looks after it ────────────────────────────────────────────────────────────────────────────
 
 
 def test_wake_up_takes_place_of_tick(parts):
@@ -117,7 +119,9 @@ def test_wake_up_takes_place_of_tick(parts):
 
 
 @pytest.mark.parametrize(("later", "woken_at"), [(3, [25, 3]), (25, [25]), (40, [25])])
-@pytest.mark.parametrize("is_watched", [False, True], ids=["a wake-up was planned", "somebody looks anyway"])
+@pytest.mark.parametrize(
+    "is_watched", [False, True], ids=["a wake-up was planned", "somebody looks anyway"]
+)
 def test_what_was_left_meanwhile_is_looked_at_earlier(parts, is_watched, later, woken_at):
     """Who left something due just before the wake-up was planned has woken nobody."""
     parts.is_watched = is_watched
@@ -152,7 +156,10 @@ def test_own_writes_are_looked_at_before_index_shows_them(parts):
 
 
 def test_tick_that_is_busy_to_its_end_leaves_the_rest_to_the_next_one(parts):
-    """It plans no wake-up for its last second, and does not write that it looks no longer: that is known."""
+    """It plans no wake-up for its last second, and does not write that it looks no longer.
+
+    That is known.
+    """
     parts.ledger.add(turn(0, DueKind.FIRST), turn(1, DueKind.FIRST))
     parts.submit_outcomes = [(1, 1), (0, 0)] * int(TICK_SECONDS)
 
@@ -193,7 +200,7 @@ def test_nobody_is_woken_to_show_how_far_job_is(parts):
     assert [at for at, _ in parts.woken] == [25]
 
 
-# ── who need not be woken ────────────────────────────────────────────────────────────────────────────────────────────
+# ── who need not be woken ─────────────────────────────────────────────────────────────────────────
 
 
 def test_idle_tick_writes_nothing(parts):
@@ -227,7 +234,9 @@ def woken(parts, ends_in):
     wake(Invocation(parts.services, T + 150), WakeMessage(at=int(T)))
 
 
-@pytest.mark.parametrize(("ends_in", "visited"), [(None, []), (20, [(0, SMALL.job_id)])], ids=["another", "it"])
+@pytest.mark.parametrize(
+    ("ends_in", "visited"), [(None, []), (20, [(0, SMALL.job_id)])], ids=["another", "it"]
+)
 def test_only_one_invocation_works_when_woken(parts, ends_in, visited):
     parts.ledger.add(SMALL)
 
@@ -246,7 +255,9 @@ def test_last_seconds_before_tick_are_left_to_it(parts, due_in, woken_at):
     assert len(parts.looks_ended) == 1 - len(woken_at)
 
 
-@pytest.mark.parametrize(("look_at", "woken_at", "examined"), [(7, [7], 0), (0, [], MAX_EXAMINED_IN_A_PAUSE)])
+@pytest.mark.parametrize(
+    ("look_at", "woken_at", "examined"), [(7, [7], 0), (0, [], MAX_EXAMINED_IN_A_PAUSE)]
+)
 def test_wake_up_in_pause_reads_only_for_probe(parts, look_at, woken_at, examined):
     """The tick has looked at what needs no call."""
     probes = int(look_at == 0)
@@ -259,7 +270,7 @@ def test_wake_up_in_pause_reads_only_for_probe(parts, look_at, woken_at, examine
     assert [at for at, _ in parts.woken] == woken_at
 
 
-# ── what it counts first ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── what it counts first ──────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -279,10 +290,15 @@ def test_pause_is_judged_by_what_waits(parts, kinds, waits):
     assert parts.watched == dict(zip(("submits_wait", "polls_wait"), waits, strict=True))
 
 
-@pytest.mark.parametrize(("outstanding", "full"), [(2, []), (3, [f"{M2M}: 3 of 3"]), (4, [f"{M2M}: 4 of 4"])])
+@pytest.mark.parametrize(
+    ("outstanding", "full"), [(2, []), (3, [f"{M2M}: 3 of 3"]), (4, [f"{M2M}: 4 of 4"])]
+)
 def test_models_are_counted_only_from_limit_on(parts, outstanding, full):
     parts.budget.most_outstanding = 3
-    parts.ledger.add(replace(SMALL, due_at=None), *(turn(each, DueKind.POLL, at=900) for each in range(outstanding)))
+    parts.ledger.add(
+        replace(SMALL, due_at=None),
+        *(turn(each, DueKind.POLL, at=900) for each in range(outstanding)),
+    )
 
     parts.run()
 
@@ -292,7 +308,9 @@ def test_models_are_counted_only_from_limit_on(parts, outstanding, full):
 @pytest.mark.parametrize(("was_full", "full"), [({M2M}, [f"{M2M}: 3 of 3"]), ({}, [])])
 def test_model_that_cannot_be_counted_stays_full(parts, was_full, full):
     parts.budget.most_outstanding, parts.budget.was_full = 3, frozenset(was_full)
-    parts.ledger.add(replace(SMALL, due_at=None), *(turn(each, DueKind.POLL, at=900) for each in range(3)))
+    parts.ledger.add(
+        replace(SMALL, due_at=None), *(turn(each, DueKind.POLL, at=900) for each in range(3))
+    )
     parts.ledger.unread.add(SMALL.job_id)
 
     parts.run()
@@ -300,7 +318,7 @@ def test_model_that_cannot_be_counted_stays_full(parts, was_full, full):
     assert parts.budget.noted == (3, full)
 
 
-# ── what a cycle reads ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── what a cycle reads ────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -320,7 +338,10 @@ def test_batches_are_read_only_if_submittable(parts, free, firsts, submits):
 
     parts.run(ONE_CYCLE)
 
-    assert (parts.ledger.limits(DueKind.FIRST), parts.ledger.limits(DueKind.SUBMIT)) == ([firsts], [submits])
+    assert (parts.ledger.limits(DueKind.FIRST), parts.ledger.limits(DueKind.SUBMIT)) == (
+        [firsts],
+        [submits],
+    )
 
 
 @pytest.mark.parametrize(("free", "calls", "read"), [(3, 5, 3), (5, 3, 3), (0, 5, 0)])
@@ -366,13 +387,19 @@ def test_jobs_are_read_without_tokens(parts):
 def test_idle_tick_reads_only_uncounted(parts):
     parts.run()
 
-    assert {kind for _, kind, _ in parts.ledger.asked} == {DueKind.JOB, DueKind.STATUS, DueKind.CLEANUP}
+    assert {kind for _, kind, _ in parts.ledger.asked} == {
+        DueKind.JOB,
+        DueKind.STATUS,
+        DueKind.CLEANUP,
+    }
 
 
 def test_idle_tick_does_not_ask_how_many_calls_there_are(parts):
     """The budget would read the secret for that, because each API token has calls of its own."""
     answered = "note_outstanding", "polls_wait_for_first"
-    parts.services.budget = SimpleNamespace(**{name: getattr(parts.budget, name) for name in answered})
+    parts.services.budget = SimpleNamespace(
+        **{name: getattr(parts.budget, name) for name in answered}
+    )
 
     parts.run()
 
@@ -384,7 +411,7 @@ def outstanding(batches):
     return [turn(10 + number, DueKind.POLL, at=900) for number in range(batches)]
 
 
-# ── submits ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── submits ───────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -415,7 +442,8 @@ def test_first_batches_go_first(parts, free, left, outcome, calls):
 
 
 @pytest.mark.parametrize(
-    ("free", "outcome", "calls"), [((1, 1), (0, 0), [1, 1]), ((1, 1), (1, 1), [1, 0]), ((1, 0), (1, 1), [1, 0])]
+    ("free", "outcome", "calls"),
+    [((1, 1), (0, 0), [1, 1]), ((1, 1), (1, 1), [1, 0]), ((1, 0), (1, 1), [1, 0])],
 )
 def test_pause_shares_probe_among_both_kinds(parts, free, outcome, calls):
     parts.budget.available = Free(*free, paused=True, look_at=T + 9)
@@ -424,7 +452,9 @@ def test_pause_shares_probe_among_both_kinds(parts, free, outcome, calls):
 
     parts.run(ONE_CYCLE)
 
-    assert [(calls, pause) for _, calls, pause in parts.submits] == [(each, T + 9) for each in calls]
+    assert [(calls, pause) for _, calls, pause in parts.submits] == [
+        (each, T + 9) for each in calls
+    ]
 
 
 def test_no_pause_is_named_without_one(parts):
@@ -437,7 +467,8 @@ def test_no_pause_is_named_without_one(parts):
 
 
 @pytest.mark.parametrize(
-    ("batches", "calls"), [(0, [9, 8, 6, 6]), (3, [9, 5, 6, 3]), (5, [9, 3, 6, 1]), (20, [9, 3, 6, 1])]
+    ("batches", "calls"),
+    [(0, [9, 8, 6, 6]), (3, [9, 5, 6, 3]), (5, [9, 3, 6, 1]), (20, [9, 3, 6, 1])],
 )
 def test_submits_leave_a_call_for_each_batch_outstanding(parts, batches, calls):
     """First batches get all calls until the next tick, others at least half of them."""

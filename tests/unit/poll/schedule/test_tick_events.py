@@ -15,7 +15,10 @@ from tests.support.doubles.tick_parts import ONE_CYCLE, SMALL
 
 @pytest.fixture
 def told(parts, monkeypatch):
-    """For each pull of a tick, the batches that it tells of; what is left of them was not pulled."""
+    """For each pull of a tick, the batches that it tells of.
+
+    What is left of them was not pulled.
+    """
     told = [[]]
     parts.services.events = object()
     monkeypatch.setattr(tick, "watch_events_control", lambda _services, **_is_idle: None)
@@ -46,7 +49,9 @@ def test_tick_pulls_while_polls_may_follow(parts, told, batch, polls_paused, is_
 @pytest.mark.parametrize(("free", "calls"), [(2, 9), (9, 2)], ids=["of now", "until the next tick"])
 def test_batches_told_of_come_first_and_share_calls_with_others(parts, told, free, calls):
     parts.budget.available, parts.budget.calls = Free(polls=free), calls
-    parts.ledger.add(replace(SMALL, due_at=None), *(replace(BATCH, number=f"{each:08d}") for each in range(4)))
+    parts.ledger.add(
+        replace(SMALL, due_at=None), *(replace(BATCH, number=f"{each:08d}") for each in range(4))
+    )
     told[0].append(DueEntry(JOB.job_id, "00000003", T))
 
     parts.run(ONE_CYCLE)

@@ -1,4 +1,7 @@
-"""Jobs of a tick: which it visits itself, for which it sends a message, in which order and how many."""
+"""Jobs of a tick: which it visits itself, for which it sends a message.
+
+In which order and how many.
+"""
 
 from collections import Counter
 from dataclasses import replace
@@ -82,14 +85,19 @@ def test_tick_visits_small_jobs_and_sends_large(parts, job, idle, message):
 
 
 def test_queue_that_may_not_be_asked_is_shown_and_holds_up_nothing_else(parts, monkeypatch):
-    """A policy denies it: what needs a message is shown and waits, small jobs are visited and batches polled."""
+    """A policy denies it.
+
+    What needs a message is shown and waits, small jobs are visited and batches polled.
+    """
     refusal, shown = RefusedError("SQS get_queue_attributes", "AccessDenied", "no"), []
 
     def refuse(_url):
         raise refusal
 
     monkeypatch.setattr(parts.queues, "waiting", refuse)
-    monkeypatch.setattr(denied_writes, "show_denied", lambda _, job, error: shown.append((job.job_id, error)))
+    monkeypatch.setattr(
+        denied_writes, "show_denied", lambda _, job, error: shown.append((job.job_id, error))
+    )
     large = replace(LARGE, job_id="large")
     queued = replace(BATCH, submissions=(Submission("id", 1, T),))
     parts.ledger.add(SMALL, large, queued, replace(queued, job_id="large"))
@@ -126,7 +134,9 @@ def test_moving_jobs_precede_polls_idle_jobs_follow(parts):
 
 
 def test_tick_visits_few_idle_and_all_moving_jobs(parts):
-    others = [replace(SMALL, job_id=f"work {number}") for number in range(MAX_IDLE_VISITS + MAX_JOBS)]
+    others = [
+        replace(SMALL, job_id=f"work {number}") for number in range(MAX_IDLE_VISITS + MAX_JOBS)
+    ]
     idle = [replace(SMALL, job_id=f"idle {number}") for number in range(MAX_IDLE_VISITS + MAX_JOBS)]
     parts.ledger.add(*others, *idle)
     parts.ledger.idle |= {job.job_id for job in idle}
@@ -145,14 +155,21 @@ def test_tick_ends_with_last_of_its_idle_visits(parts):
 
     parts.run()
 
-    assert [at for at, _ in parts.visits] == [at for at in range(MAX_IDLE_VISITS // MAX_JOBS) for _ in range(MAX_JOBS)]
+    assert [at for at, _ in parts.visits] == [
+        at for at in range(MAX_IDLE_VISITS // MAX_JOBS) for _ in range(MAX_JOBS)
+    ]
     assert parts.clock.at == parts.visits[-1][0]
 
 
-@pytest.mark.parametrize("job", [LARGE, JOB, SMALL], ids=["large", "its upload is being read", "small"])
+@pytest.mark.parametrize(
+    "job", [LARGE, JOB, SMALL], ids=["large", "its upload is being read", "small"]
+)
 def test_ten_thousand_jobs_delay_work_30_s(parts, job):
     """A cycle of 25 visits takes 0.9 s on the share of a processor that Lambda gives 512 MB."""
-    idle = [replace(SMALL, job_id=f"idle {number}", due_at=T - 600 + number / 20) for number in range(10_000)]
+    idle = [
+        replace(SMALL, job_id=f"idle {number}", due_at=T - 600 + number / 20)
+        for number in range(10_000)
+    ]
     parts.ledger.add(*idle, replace(job, job_id="work", due_at=T + 5))
     parts.ledger.idle |= {one.job_id for one in idle}
     parts.seconds_per_visit = 0.9 / 25
@@ -167,7 +184,9 @@ def test_ten_thousand_jobs_delay_work_30_s(parts, job):
 @pytest.mark.parametrize(("job", "queue", "most"), [(JOB, "split", 20), (LARGE, "visit", 20)])
 def test_each_kind_of_message_has_own_room(parts, job, queue, most, waiting, sent):
     jobs = [replace(job, job_id=f"job {number:02}") for number in range(24)]
-    parts.queues.waiting_messages = Counter({"split": 99, "submit": 99, "poll": 99, "visit": 99, queue: waiting})
+    parts.queues.waiting_messages = Counter(
+        {"split": 99, "submit": 99, "poll": 99, "visit": 99, queue: waiting}
+    )
     parts.ledger.add(*jobs)
 
     parts.run(ONE_CYCLE)
@@ -181,7 +200,9 @@ def test_each_kind_of_message_has_own_room(parts, job, queue, most, waiting, sen
 
 def test_jobs_without_room_hide_no_other(parts):
     parts.queues.waiting_messages["visit"] = MAX_VISITS_WAITING
-    large = [replace(LARGE, job_id=f"large {number}", due_at=T - 9) for number in range(2 * MAX_JOBS)]
+    large = [
+        replace(LARGE, job_id=f"large {number}", due_at=T - 9) for number in range(2 * MAX_JOBS)
+    ]
     parts.ledger.add(*large, JOB, replace(SMALL, job_id="small"))
 
     parts.run()

@@ -1,4 +1,7 @@
-"""Polls of a tick and of a message: who makes them, with how much time, and whose jobs are visited at once."""
+"""Polls of a tick and of a message.
+
+Who makes them, with how much time, and whose jobs are visited at once.
+"""
 
 from dataclasses import replace
 from math import inf
@@ -7,7 +10,12 @@ import pytest
 
 import functions.poll.schedule.tick
 from dropbatch.core.keys import JobState
-from functions.poll.batch.poll_batch import COLLECT_SECONDS, POLL_BEGUN_SECONDS, POLL_SECONDS, PollOutcome
+from functions.poll.batch.poll_batch import (
+    COLLECT_SECONDS,
+    POLL_BEGUN_SECONDS,
+    POLL_SECONDS,
+    PollOutcome,
+)
 from functions.poll.schedule.dispatch_submits import DISPATCHED_SECONDS
 from functions.poll.schedule.due_jobs import LARGE_RECORDS
 from functions.poll.schedule.due_polls import (
@@ -37,18 +45,21 @@ def polls(count, **more):
 
 def asked(parts, numbers):
     """What a message that names batches comes to."""
-    return advance_batches(Invocation(parts.services, T + 100), [(JOB.job_id, number) for number in numbers])
+    return advance_batches(
+        Invocation(parts.services, T + 100), [(JOB.job_id, number) for number in numbers]
+    )
 
 
 def numbers_of(messages):
     return [number for message in messages for _, number in message.batches]
 
 
-# ── who polls ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── who polls ─────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
-    ("seconds", "due_in", "by_tick"), [(150, 0, True), (41, 0, True), (40, 0, False), (150, 34, True), (150, 35, False)]
+    ("seconds", "due_in", "by_tick"),
+    [(150, 0, True), (41, 0, True), (40, 0, False), (150, 34, True), (150, 35, False)],
 )
 def test_tick_polls_small_jobs_while_time_allows(parts, seconds, due_in, by_tick):
     parts.queues.can_wake = False
@@ -60,7 +71,9 @@ def test_tick_polls_small_jobs_while_time_allows(parts, seconds, due_in, by_tick
     assert parts.queues.sent == ([] if by_tick else [PollMessage(((JOB.job_id, "00000000"),))])
 
 
-@pytest.mark.parametrize(("seconds", "has"), [(150, 50), (76, 50), (49, 49), (ONE_CYCLE, ONE_CYCLE)])
+@pytest.mark.parametrize(
+    ("seconds", "has"), [(150, 50), (76, 50), (49, 49), (ONE_CYCLE, ONE_CYCLE)]
+)
 def test_poll_of_tick_leaves_time_to_store(parts, seconds, has):
     parts.ledger.add(SMALL, *polls(1))
 
@@ -103,7 +116,9 @@ def test_surplus_small_polls_are_sent(parts):
     parts.run(ONE_CYCLE)
 
     assert len(parts.polled) == MAX_OWN_POLLS
-    assert numbers_of(parts.queues.sent) == [f"{number:08d}" for number in (MAX_OWN_POLLS, MAX_OWN_POLLS + 1)]
+    assert numbers_of(parts.queues.sent) == [
+        f"{number:08d}" for number in (MAX_OWN_POLLS, MAX_OWN_POLLS + 1)
+    ]
 
 
 def test_polls_of_large_jobs_are_sent(parts):
@@ -117,10 +132,14 @@ def test_polls_of_large_jobs_are_sent(parts):
 
 
 @pytest.mark.parametrize(
-    ("due_in", "is_polled"), [(DISPATCHED_SECONDS, True), (MAX_AHEAD_SECONDS, True), (MAX_AHEAD_SECONDS + 1, False)]
+    ("due_in", "is_polled"),
+    [(DISPATCHED_SECONDS, True), (MAX_AHEAD_SECONDS, True), (MAX_AHEAD_SECONDS + 1, False)],
 )
 def test_message_that_comes_again_leaves_claimed(parts, due_in, is_polled):
-    """A batch that waits an hour was claimed: the message was delivered before, to a function that died."""
+    """A batch that waits an hour was claimed.
+
+    The message was delivered before, to a function that died.
+    """
     parts.ledger.add(SMALL, *polls(1, due_at=T + due_in))
 
     asked(parts, ["00000000"])
@@ -138,7 +157,9 @@ def test_claimed_poll_is_not_sent(parts):
     assert parts.clock.slept == []
 
 
-@pytest.mark.parametrize(("waiting", "sent"), [(0, 18), (17, 18), (18, 16), (19, 8), (20, 0), (21, 0), (22, 0)])
+@pytest.mark.parametrize(
+    ("waiting", "sent"), [(0, 18), (17, 18), (18, 16), (19, 8), (20, 0), (21, 0), (22, 0)]
+)
 def test_no_more_messages_wait_than_twenty(parts, waiting, sent):
     parts.queues.waiting_messages["poll"] = waiting
     parts.ledger.add(LARGE, *polls(18))
@@ -168,7 +189,9 @@ def test_full_queue_is_retried_after_10_s(parts, job, waiting, count, looks):
 
 
 def test_tick_looks_until_there_is_room_in_queue_and_no_longer(parts, monkeypatch):
-    monkeypatch.setattr(parts.queues, "waiting", lambda _: MAX_POLLS_WAITING if parts.clock.at < FULL_SECONDS else 0)
+    monkeypatch.setattr(
+        parts.queues, "waiting", lambda _: MAX_POLLS_WAITING if parts.clock.at < FULL_SECONDS else 0
+    )
     parts.ledger.add(LARGE, *polls(1))
 
     parts.run()
@@ -203,7 +226,7 @@ def test_abandoned_submit_is_recovered_not_polled(parts):
     assert (parts.recovered, parts.polled, parts.queues.sent) == (["00000000"], {}, [])
 
 
-# ── batches behind others ────────────────────────────────────────────────────────────────────────────────────────────
+# ── batches behind others ─────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -217,7 +240,15 @@ def test_abandoned_submit_is_recovered_not_polled(parts):
         ({}, {"submissions": (*ACCEPTED.submissions, *ACCEPTED.submissions)}, False),
         ({}, {"ending": REASON}, False),
     ],
-    ids=["behind", "its deadline comes", "a later deadline", "an event came", "unknown", "sent twice", "ends"],
+    ids=[
+        "behind",
+        "its deadline comes",
+        "a later deadline",
+        "an event came",
+        "unknown",
+        "sent twice",
+        "ends",
+    ],
 )
 def test_batch_behind_pending_one_is_held_back(parts, job, batch, is_held):
     parts.behind[ACCEPTED.submissions[-1].at] = 30.0
@@ -229,8 +260,12 @@ def test_batch_behind_pending_one_is_held_back(parts, job, batch, is_held):
     assert (parts.ledger.batches[JOB.job_id, "00000000"].due_at == T + 30) is is_held
 
 
-@pytest.mark.parametrize(("behind", "event_in", "held_for"), [(0, 20, 20), (30, 20, 30), (20, 30, 30)])
-def test_batch_is_held_back_for_pending_one_or_its_event_if_longer(parts, monkeypatch, behind, event_in, held_for):
+@pytest.mark.parametrize(
+    ("behind", "event_in", "held_for"), [(0, 20, 20), (30, 20, 30), (20, 30, 30)]
+)
+def test_batch_is_held_back_for_pending_one_or_its_event_if_longer(
+    parts, monkeypatch, behind, event_in, held_for
+):
     monkeypatch.setattr(functions.poll.schedule.due_polls, "waits_for_event", lambda *_: event_in)
     parts.behind[ACCEPTED.submissions[-1].at] = behind
     parts.ledger.add(SMALL, *polls(1))
@@ -241,7 +276,7 @@ def test_batch_is_held_back_for_pending_one_or_its_event_if_longer(parts, monkey
     assert parts.ledger.batches[JOB.job_id, "00000000"].due_at == T + held_for
 
 
-# ── tokens ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── tokens ────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(("granted", "polled"), [(0, 0), (1, 1), (2, 2), (3, 3), (9, 3)])
@@ -252,7 +287,9 @@ def test_batches_are_polled_up_to_tokens(parts, granted, polled):
     assert asked(parts, ["00000000", "00000001", "00000002"]) == polled
 
     assert sorted(parts.polled) == [f"{number:08d}" for number in range(polled)]
-    assert [batch.due_at for batch in parts.ledger.batches.values()] == [None] * polled + [T] * (3 - polled)
+    assert [batch.due_at for batch in parts.ledger.batches.values()] == [None] * polled + [T] * (
+        3 - polled
+    )
 
 
 def test_batch_to_write_needs_no_token(parts):
@@ -276,7 +313,10 @@ def test_refused_poll_waits(parts, due_in, paused, counted, claims):
     parts.budget.permit = Denied(T + 9, paused=paused)
     accepted = replace(ACCEPTED.submissions[-1], at=T - 60)
     parts.ledger.add(
-        SMALL, *polls(1, created_at=T - 60, paused=7.0, claims=3, due_at=T + due_in, submissions=(accepted,))
+        SMALL,
+        *polls(
+            1, created_at=T - 60, paused=7.0, claims=3, due_at=T + due_in, submissions=(accepted,)
+        ),
     )
 
     asked(parts, ["00000000"])
@@ -306,13 +346,17 @@ def test_batch_past_deadline_is_ended_without_permit_once_all_polls_were_refused
     assert len(parts.polled) == polled
 
 
-# ── the job of a batch that is done ──────────────────────────────────────────────────────────────────────────────────
+# ── the job of a batch that is done ───────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
     ("done", "held", "visited_at"),
     [(False, 0, []), (True, 0, [0]), (True, 1, [0, 1])],
-    ids=["the batch is still pending", "it is done", "it is done while another invocation holds the job"],
+    ids=[
+        "the batch is still pending",
+        "it is done",
+        "it is done while another invocation holds the job",
+    ],
 )
 def test_job_is_visited_after_its_batch(parts, done, held, visited_at):
     parts.polls_end_batches, parts.leased_visits = done, held

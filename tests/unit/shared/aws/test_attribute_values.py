@@ -11,7 +11,17 @@ from hypothesis import strategies as st
 from dropbatch.core.records.plan import Checkpoint, SplitPlan
 from shared.aws.attribute_values import attribute, attributes, plain, read
 from shared.errors import InvariantError
-from shared.models import Batch, ErrorDetail, Job, JobTotals, Part, ResultFileProgress, Submission, Upload, Usage
+from shared.models import (
+    Batch,
+    ErrorDetail,
+    Job,
+    JobTotals,
+    Part,
+    ResultFileProgress,
+    Submission,
+    Upload,
+    Usage,
+)
 
 times = st.one_of(st.just(0.0), st.integers(0, 2**33).map(float), st.floats(1e-9, 1e11))
 numbers = st.integers(0, 2**53)
@@ -21,7 +31,19 @@ st.register_type_strategy(float, times)
 st.register_type_strategy(int, numbers)
 st.register_type_strategy(str, texts)
 
-KINDS = (Job, Batch, Upload, SplitPlan, Checkpoint, ResultFileProgress, JobTotals, Part, Submission, ErrorDetail, Usage)
+KINDS = (
+    Job,
+    Batch,
+    Upload,
+    SplitPlan,
+    Checkpoint,
+    ResultFileProgress,
+    JobTotals,
+    Part,
+    Submission,
+    ErrorDetail,
+    Usage,
+)
 
 
 def through_dynamodb(wire):
@@ -57,7 +79,12 @@ def test_time_stays_float_and_count_int(job):
 
 
 def test_unknown_attributes_are_ignored():
-    item = {"pk": {"S": "JOB#1"}, "later": {"M": {"a": {"BOOL": True}}}, "code": {"S": "a"}, "message": {"S": "b"}}
+    item = {
+        "pk": {"S": "JOB#1"},
+        "later": {"M": {"a": {"BOOL": True}}},
+        "code": {"S": "a"},
+        "message": {"S": "b"},
+    }
     assert read(item, ErrorDetail) == ErrorDetail("a", "b")
 
 
@@ -97,7 +124,9 @@ def test_type_that_ledger_does_not_use_is_refused(value):
         attribute(value)
 
 
-@pytest.mark.parametrize(("wire", "value"), [("1", 1), ("1.0", 1.0), ("1E+3", 1000.0), ("-7", -7), ("1e-7", 1e-7)])
+@pytest.mark.parametrize(
+    ("wire", "value"), [("1", 1), ("1.0", 1.0), ("1E+3", 1000.0), ("-7", -7), ("1e-7", 1e-7)]
+)
 def test_number_is_int_unless_fraction(wire, value):
     read_back = plain({"N": wire})
     assert read_back == value
@@ -107,7 +136,13 @@ def test_number_is_int_unless_fraction(wire, value):
 def test_absent_values_are_left_out():
     upload = Upload("b", "k", "v", "e", 1)
     item = attributes(
-        Job(job_id="id", state="splitting", upload=upload, plan=SplitPlan("m", 1, 1, "a"), created_at=1.0)
+        Job(
+            job_id="id",
+            state="splitting",
+            upload=upload,
+            plan=SplitPlan("m", 1, 1, "a"),
+            created_at=1.0,
+        )
     )
     assert "isolation" not in item
     assert "error" not in item

@@ -1,6 +1,9 @@
-"""A conditional write that the SDK sent twice: is what stands in the table its own first delivery, or somebody else's?
+"""A conditional write that the SDK sent twice.
 
-DynamoDB itself is botocore's stub, which answers what a test says and refuses a call that it did not expect.
+Is what stands in the table its own first delivery, or somebody else's?
+
+DynamoDB itself is botocore's stub, which answers what a test says and refuses a call that it did
+not expect.
 """
 
 from dataclasses import dataclass
@@ -38,7 +41,9 @@ def table(dynamodb):
 
 def fails_its_condition(dynamodb, operation, *, tries):
     code = "ConditionalCheckFailedException"
-    dynamodb.add_client_error(operation, code, "The request failed", 400, response_meta={"RetryAttempts": tries - 1})
+    dynamodb.add_client_error(
+        operation, code, "The request failed", 400, response_meta={"RetryAttempts": tries - 1}
+    )
 
 
 def holds(dynamodb, item):
@@ -79,7 +84,13 @@ def test_item_that_existed_is_not_its_own(table, dynamodb):
         ({**KEY, "claims": {"N": "2"}}, False),
         (None, False),
     ],
-    ids=["as it was sent", "a number written otherwise", "another value", "an attribute is absent", "gone"],
+    ids=[
+        "as it was sent",
+        "a number written otherwise",
+        "another value",
+        "an attribute is absent",
+        "gone",
+    ],
 )
 def test_repeated_create_recognizes_its_item(table, dynamodb, held, is_own):
     fails_its_condition(dynamodb, "put_item", tries=2)
@@ -152,7 +163,10 @@ def test_repeated_change_recognizes_its_item(table, dynamodb, held, found, remov
     holds(dynamodb, held)
     changes = {"claims": 2, "due_at": 9.5} | ({"error": None} if removing == "by None" else {})
 
-    assert table.update(KEY, {"claims": 1}, changes, Turn, ["error"] if removing == "by name" else []) == found
+    assert (
+        table.update(KEY, {"claims": 1}, changes, Turn, ["error"] if removing == "by name" else [])
+        == found
+    )
 
 
 def test_removing_change_is_not_recognized(table, dynamodb):

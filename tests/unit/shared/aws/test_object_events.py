@@ -26,7 +26,9 @@ def body_of(name):
 
 def test_put_is_one_arrival_with_its_version_and_time():
     assert parse_notification(event("s3-put")) == [
-        ObjectCreated("dropbatch-test", "inbox/reviews/july.jsonl", "9Zq0WkAoCOT1Vt2aU0e0FIpS4RkXJvZb", AT)
+        ObjectCreated(
+            "dropbatch-test", "inbox/reviews/july.jsonl", "9Zq0WkAoCOT1Vt2aU0e0FIpS4RkXJvZb", AT
+        )
     ]
 
 
@@ -37,7 +39,12 @@ def test_completed_multipart_upload_is_arrival():
 
 def test_event_of_source_bucket_keeps_key():
     assert parse_notification(event("s3-eventbridge")) == [
-        ObjectCreated("team-exports", "ai/reviews 100%+/july.jsonl", "9Zq0WkAoCOT1Vt2aU0e0FIpS4RkXJvZb", 1795253400.0)
+        ObjectCreated(
+            "team-exports",
+            "ai/reviews 100%+/july.jsonl",
+            "9Zq0WkAoCOT1Vt2aU0e0FIpS4RkXJvZb",
+            1795253400.0,
+        )
     ]
 
 
@@ -47,7 +54,9 @@ def test_event_of_bucket_without_versions_names_none():
     assert parse_notification(json.dumps(told))[0].version == ""
 
 
-@pytest.mark.parametrize("change", [{"detail-type": "Object Deleted"}, {"source": "aws.ec2"}, {"detail": None}])
+@pytest.mark.parametrize(
+    "change", [{"detail-type": "Object Deleted"}, {"source": "aws.ec2"}, {"detail": None}]
+)
 def test_no_other_event_counts_as_upload(change):
     with pytest.raises(msgspec.ValidationError):
         parse_notification(json.dumps({**json.loads(event("s3-eventbridge")), **change}))
@@ -77,7 +86,9 @@ def test_records_are_arrivals_in_order():
     ]
 
 
-@pytest.mark.parametrize("name", ["ObjectRemoved:Delete", "LifecycleExpiration:Delete", "ObjectTagging:Put"])
+@pytest.mark.parametrize(
+    "name", ["ObjectRemoved:Delete", "LifecycleExpiration:Delete", "ObjectTagging:Put"]
+)
 def test_events_other_than_creations_announce_nothing(name):
     notification = json.loads(event("s3-put"))
     notification["Records"][0]["eventName"] = name
@@ -100,7 +111,18 @@ def test_event_without_time_is_taken():
 
 @pytest.mark.parametrize(
     "body",
-    ["", "{", "null", "[]", "{}", '{"Records":[]}', '{"Records":[{}]}', '{"Event":"other"}', '{"do":"submit"}', "text"],
+    [
+        "",
+        "{",
+        "null",
+        "[]",
+        "{}",
+        '{"Records":[]}',
+        '{"Records":[{}]}',
+        '{"Event":"other"}',
+        '{"do":"submit"}',
+        "text",
+    ],
 )
 def test_what_is_not_notification_is_refused(body):
     with pytest.raises(msgspec.MsgspecError):
@@ -110,7 +132,9 @@ def test_what_is_not_notification_is_refused(body):
 def test_recorded_messages_of_other_queues_are_ours():
     job = "20261121T093000Z-5f3a9c1e"
     assert decode_message(body_of("sqs-submit")) == SubmitMessage(job, "00000000")
-    assert decode_message(body_of("sqs-poll")) == PollMessage(((job, "00000000"), (job, "00000001.0")))
+    assert decode_message(body_of("sqs-poll")) == PollMessage(
+        ((job, "00000000"), (job, "00000001.0"))
+    )
 
 
 @pytest.mark.parametrize("name", ["sqs-upload", "sqs-submit", "sqs-poll"])

@@ -1,4 +1,7 @@
-"""What the object store makes of S3's answers. S3 itself is botocore's stub, which refuses a call it did not expect."""
+"""What the object store makes of S3's answers.
+
+S3 itself is botocore's stub, which refuses a call it did not expect.
+"""
 
 import io
 from contextlib import ExitStack
@@ -75,19 +78,33 @@ def test_refused_write_is_not_existing_object(store, s3):
 
 
 def test_object_is_replaced_only_as_read(store, s3):
-    expected = {"Bucket": "bucket", "Key": KEY, "Body": b"new", "IfMatch": '"etag"', "Metadata": {"end": "7"}}
+    expected = {
+        "Bucket": "bucket",
+        "Key": KEY,
+        "Body": b"new",
+        "IfMatch": '"etag"',
+        "Metadata": {"end": "7"},
+    }
     s3.add_response("put_object", {}, {**expected, "ServerSideEncryption": "AES256"})
 
     store.replace(KEY, b"new", "etag", {"end": "7"})
 
 
 def test_stacks_own_key_is_named_with_every_write(s3):
-    """An alias of S3's own key would be taken otherwise: a write that names a kind of encryption names its key."""
+    """An alias of S3's own key would be taken otherwise.
+
+    A write that names a kind of encryption names its key.
+    """
     place = {"Bucket": "bucket", "Key": KEY}
-    named = {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": "arn:aws:kms:eu-west-1:111122223333:key/1a2b"}
+    named = {
+        "ServerSideEncryption": "aws:kms",
+        "SSEKMSKeyId": "arn:aws:kms:eu-west-1:111122223333:key/1a2b",
+    }
     s3.add_response("put_object", {}, {**place, "Body": b"x", "IfNoneMatch": "*", **named})
     s3.add_response("put_object", {}, {**place, "Body": b"x", **named})
-    s3.add_response("create_multipart_upload", {"UploadId": "u"}, {**place, "ContentType": "text/csv", **named})
+    s3.add_response(
+        "create_multipart_upload", {"UploadId": "u"}, {**place, "ContentType": "text/csv", **named}
+    )
     store = ObjectStore(s3.client, "other", kms_key=named["SSEKMSKeyId"]).in_bucket("bucket")
 
     store.put_if_absent(KEY, b"x")
@@ -111,16 +128,25 @@ def test_to_spool_what_is_not_there_fails(store, s3):
         store.existing(KEY)
 
 
-@pytest.mark.parametrize(("version", "asked"), [("v1", {"VersionId": "v1"}), ("null", {}), ("", {})])
+@pytest.mark.parametrize(
+    ("version", "asked"), [("v1", {"VersionId": "v1"}), ("null", {}), ("", {})]
+)
 def test_version_is_requested_if_bucket_has_versions(store, s3, version, asked):
-    s3.add_client_error("head_object", "404", expected_params={"Bucket": "bucket", "Key": KEY, **asked})
+    s3.add_client_error(
+        "head_object", "404", expected_params={"Bucket": "bucket", "Key": KEY, **asked}
+    )
 
     assert store.head(KEY, version) is None
 
 
 @pytest.mark.parametrize(
     ("section", "asked"),
-    [((), {}), ((5,), {"Range": "bytes=5-"}), ((0, 3), {"Range": "bytes=0-2"}), ((5, 3), {"Range": "bytes=5-7"})],
+    [
+        ((), {}),
+        ((5,), {"Range": "bytes=5-"}),
+        ((0, 3), {"Range": "bytes=0-2"}),
+        ((5, 3), {"Range": "bytes=5-7"}),
+    ],
     ids=["all", "from a place on", "the beginning", "a section"],
 )
 def test_of_object_only_what_is_wanted_is_read(store, s3, section, asked):
@@ -136,7 +162,9 @@ def test_empty_range_reads_nothing(store):
 
 def test_section_is_read_in_blocks(store, s3, monkeypatch):
     asked = []
-    monkeypatch.setattr(store, "get", lambda key, start, length: asked.append((start, length)) or b"")
+    monkeypatch.setattr(
+        store, "get", lambda key, start, length: asked.append((start, length)) or b""
+    )
 
     list(store.blocks(KEY, 5, BLOCK_BYTES + 1))
 
@@ -146,7 +174,9 @@ def test_section_is_read_in_blocks(store, s3, monkeypatch):
 def test_copy_is_made_by_client_that_waits_longer(s3):
     store = ObjectStore(object(), "bucket", copying=lambda: s3.client)
     s3.add_response(
-        "upload_part_copy", {}, dict.fromkeys(("Bucket", "Key", "UploadId", "PartNumber", "CopySource"), ANY)
+        "upload_part_copy",
+        {},
+        dict.fromkeys(("Bucket", "Key", "UploadId", "PartNumber", "CopySource"), ANY),
     )
 
     store.upload_part_copy(KEY, "upload", 1, "staging/a")

@@ -25,7 +25,9 @@ def answering(error=None):
 
 def refusal(code, retries=0):
     told = {"Code": code, "Message": f"Value '{TOKEN}' at 'taskToken'"}
-    return ClientError({"Error": told, "ResponseMetadata": {"RetryAttempts": retries}}, "SendTaskHeartbeat")
+    return ClientError(
+        {"Error": told, "ResponseMetadata": {"RetryAttempts": retries}}, "SendTaskHeartbeat"
+    )
 
 
 def test_report_that_is_taken_says_nothing():
@@ -73,7 +75,9 @@ def made(monkeypatch):
         del config
         found.append((name, more))
         events = SimpleNamespace(register=lambda *_: None)
-        return SimpleNamespace(meta=SimpleNamespace(events=events), send_task_heartbeat=lambda **_: None)
+        return SimpleNamespace(
+            meta=SimpleNamespace(events=events), send_task_heartbeat=lambda **_: None
+        )
 
     for name, value in EXAMPLE_SETTINGS.items():
         monkeypatch.setenv(name, value)
@@ -82,7 +86,9 @@ def made(monkeypatch):
 
 
 def test_client_is_made_when_it_is_needed_in_the_machines_region(made, monkeypatch):
-    monkeypatch.setenv("STATE_MACHINE_ARN", "arn:aws:states:eu-north-1:123456789012:stateMachine:pipeline")
+    monkeypatch.setenv(
+        "STATE_MACHINE_ARN", "arn:aws:states:eu-north-1:123456789012:stateMachine:pipeline"
+    )
     services = bootstrap.services.__wrapped__()
     assert "stepfunctions" not in dict(made)
 
@@ -94,7 +100,10 @@ def test_client_is_made_when_it_is_needed_in_the_machines_region(made, monkeypat
 
 
 def test_largest_report_is_taken(largest_job):
-    """Tags, keys and messages are as long as they may be, and each of their characters is escaped."""
+    """Tags, keys and messages are as long as they may be.
+
+    And each of their characters is escaped.
+    """
     job, manifest = largest_job
     detail = event_detail("bucket", job, manifest)
 
@@ -113,7 +122,13 @@ def largest_job():
         "state": "failed",
         "error": {"code": "bad_options", "message": "\x01" * 100_000},
         "tags": {f"{number:02}" + "\x01" * 126: "\x01" * 512 for number in range(16)},
-        "source": {"bucket": "x" * 63, "key": long, "version": "v" * 36, "etag": "e" * 40, "bytes": 10**12},
+        "source": {
+            "bucket": "x" * 63,
+            "key": long,
+            "version": "v" * 36,
+            "etag": "e" * 40,
+            "bytes": 10**12,
+        },
         "counts": {"total": 10**9, "succeeded": 10**9, "failed": 10**9},
         "files": [{"kind": name.partition(".")[0], "name": name} for name in names],
     }

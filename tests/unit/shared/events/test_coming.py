@@ -1,4 +1,7 @@
-"""When the events of a model count as coming: nineteen of twenty answers had one; one that is overdue ends it."""
+"""When the events of a model count as coming: nineteen of twenty answers had one.
+
+One that is overdue ends it.
+"""
 
 import pytest
 
@@ -16,7 +19,15 @@ def answers(told, untold=0, at=T):
 
 @pytest.mark.parametrize(
     ("told", "untold", "come"),
-    [(0, 0, False), (2, 0, False), (3, 0, True), (3, 1, False), (18, 1, False), (19, 1, True), (18, 2, False)],
+    [
+        (0, 0, False),
+        (2, 0, False),
+        (3, 0, True),
+        (3, 1, False),
+        (18, 1, False),
+        (19, 1, True),
+        (18, 2, False),
+    ],
 )
 def test_nineteen_of_twenty_answers_have_an_event(told, untold, come):
     assert Record(answers(told, untold)).come(LATER, LATER) is come

@@ -1,4 +1,6 @@
-"""The rate budget's decisions at their bounds: what it allows and what it says of waiting, from given control items.
+"""The rate budget's decisions at their bounds.
+
+What it allows and what it says of waiting, from given control items.
 
 Random waits return their midpoint.
 """
@@ -13,7 +15,15 @@ from shared.pacing import budget as module
 from shared.pacing.budget import Budget
 from shared.pacing.controls import Denied, PauseReason, Permit
 from shared.pacing.room import Free, ModelRoom
-from tests.support.doubles.control_items import INTERVAL, MODEL, NOW, GivenBudget, pause_of, taken, wait_of
+from tests.support.doubles.control_items import (
+    INTERVAL,
+    MODEL,
+    NOW,
+    GivenBudget,
+    pause_of,
+    taken,
+    wait_of,
+)
 
 QUOTA, TOKEN = PauseReason.QUOTA_SPENT, PauseReason.TOKEN_REFUSED
 OTHER = "@cf/a/two"
@@ -30,7 +40,7 @@ def moved(budget):
     return budget.filled_at / 1_000 - NOW
 
 
-# ── the bucket ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the bucket ────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -47,10 +57,17 @@ def moved(budget):
 )
 def test_rate_has_bursts_and_interval(calls, burst, submits, polls, interval):
     budget = GivenBudget(calls)
-    assert (budget.burst, budget.submit_burst, budget.poll_burst, budget.interval) == (burst, submits, polls, interval)
+    assert (budget.burst, budget.submit_burst, budget.poll_burst, budget.interval) == (
+        burst,
+        submits,
+        polls,
+        interval,
+    )
 
 
-@pytest.mark.parametrize(("calls", "burst", "interval"), [(240, 120, 250), (600, 300, 100), (2_400, 1_200, 25)])
+@pytest.mark.parametrize(
+    ("calls", "burst", "interval"), [(240, 120, 250), (600, 300, 100), (2_400, 1_200, 25)]
+)
 def test_worker_makes_as_many_calls_as_it_is_told(calls, burst, interval):
     """What Cloudflare allows a token does not slow it down."""
     budget = Budget(None, "table", calls, None)
@@ -83,11 +100,14 @@ def test_tokens_refill_until_bucket_is_full(filled_after, first, submits, polls)
 
 
 @pytest.mark.parametrize(
-    ("already", "next_in"), [(49, 0), (50, 0.3), (51, 0.6), (89, 12), (90, 0.3), (99, 3), (100, 0.3)]
+    ("already", "next_in"),
+    [(49, 0), (50, 0.3), (51, 0.6), (89, 12), (90, 0.3), (99, 3), (100, 0.3)],
 )
 def test_next_token_is_that_of_first_kind_without(already, next_in):
     """Submits have none from 50 on, polls from 90 on; 0.3 s bring one."""
-    assert GivenBudget(rate=taken(already)).free(NOW).next_token == pytest.approx(next_in and NOW + next_in, abs=1e-3)
+    assert GivenBudget(rate=taken(already)).free(NOW).next_token == pytest.approx(
+        next_in and NOW + next_in, abs=1e-3
+    )
 
 
 @pytest.mark.parametrize(
@@ -103,7 +123,8 @@ def test_polls_wait_every_other_interval_if_no_share_is_left(calls_per_minute, i
 
 
 @pytest.mark.parametrize(
-    ("already", "first", "permitted"), [(49, False, True), (50, False, False), (99, True, True), (100, True, False)]
+    ("already", "first", "permitted"),
+    [(49, False, True), (50, False, False), (99, True, True), (100, True, False)],
 )
 def test_submit_takes_last_token_of_share(already, first, permitted):
     budget = GivenBudget(rate=taken(already))
@@ -163,7 +184,7 @@ def test_no_poll_is_granted_where_none_is_free(already):
     assert budget.written == []
 
 
-# ── holds ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── holds ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(("until", "held"), [(NOW - 1, False), (NOW, False), (NOW + 1, True)])
@@ -185,7 +206,8 @@ def test_hold_of_unknown_beginning_is_not_said_to_last():
 
 
 @pytest.mark.parametrize(
-    ("said", "seconds"), [(None, 60), (0, 60), (0.5, 0.5), (17, 17), (899, 899), (900, 900), (901, 900), (86_400, 900)]
+    ("said", "seconds"),
+    [(None, 60), (0, 60), (0.5, 0.5), (17, 17), (899, 899), (900, 900), (901, 900), (86_400, 900)],
 )
 def test_hold_lasts_at_most_15_minutes(said, seconds):
     budget = GivenBudget()
@@ -215,7 +237,7 @@ def test_hold_soon_after_another_continues_it(until, held_since, since):
     assert plain(written["ExpressionAttributeValues"][":since"]) == since
 
 
-# ── models, the stack, and pauses ────────────────────────────────────────────────────────────────────────────────────
+# ── models, the stack, and pauses ─────────────────────────────────────────────────────────────────
 
 
 def test_full_model_rechecks_after_a_minute():
@@ -233,7 +255,12 @@ def test_paused_stack_lets_only_polls_through():
 
 @pytest.mark.parametrize(
     "held",
-    [{"rate": taken(50)}, {"rate": taken(0, NOW + 1)}, {"held_since": NOW - 10}, {"full": (MODEL,)}],
+    [
+        {"rate": taken(50)},
+        {"rate": taken(0, NOW + 1)},
+        {"held_since": NOW - 10},
+        {"full": (MODEL,)},
+    ],
     ids=["an empty bucket", "a hold", "a paused stack", "a full model"],
 )
 def test_submit_that_may_not_call_claims_no_probe(held):
@@ -250,7 +277,12 @@ def test_submit_that_may_not_call_claims_no_probe(held):
         {"pause": pause_of(next_probe=NOW), "wait": wait_of(NOW + 1)},
         {"pause": pause_of(QUOTA, until=NOW), "wait": wait_of(NOW + 1)},
     ],
-    ids=["a pause", "the model's wait", "the model's, at the probe of a pause", "the model's, at the end of a pause"],
+    ids=[
+        "a pause",
+        "the model's wait",
+        "the model's, at the probe of a pause",
+        "the model's, at the end of a pause",
+    ],
 )
 def test_submit_that_has_to_wait_takes_no_token(waiting):
     budget = GivenBudget(**waiting)
@@ -276,7 +308,9 @@ def test_of_many_polls_one_is_probe():
 
 
 def test_submit_may_probe_pause_and_model():
-    permit = GivenBudget(pause=pause_of(next_probe=NOW), wait=wait_of(NOW)).permit_submit(MODEL, NOW)
+    permit = GivenBudget(pause=pause_of(next_probe=NOW), wait=wait_of(NOW)).permit_submit(
+        MODEL, NOW
+    )
     assert (permit.pause.next_probe, permit.model_wait.until) == (NOW + 60, NOW + 90)
 
 
@@ -298,7 +332,9 @@ def test_what_is_free_is_paused_until_pause_is_over(pause, is_paused):
 
 
 @pytest.mark.parametrize("held_since", [0.0, NOW - 10])
-@pytest.mark.parametrize(("reason", "paused"), [(TOKEN, True), (QUOTA, False), (PauseReason.OUTAGE, False)])
+@pytest.mark.parametrize(
+    ("reason", "paused"), [(TOKEN, True), (QUOTA, False), (PauseReason.OUTAGE, False)]
+)
 def test_only_refused_token_pauses_polls(reason, paused, held_since):
     free = GivenBudget(pause=pause_of(reason), held_since=held_since).free(NOW)
     assert free.polls_paused is paused
@@ -306,7 +342,14 @@ def test_only_refused_token_pauses_polls(reason, paused, held_since):
 
 @pytest.mark.parametrize(
     ("next_probe", "already", "first", "submits"),
-    [(NOW + 0.5, 0, 0, 0), (NOW, 0, 1, 1), (NOW - 1, 49, 1, 1), (NOW, 50, 1, 0), (NOW, 99, 1, 0), (NOW, 100, 0, 0)],
+    [
+        (NOW + 0.5, 0, 0, 0),
+        (NOW, 0, 1, 1),
+        (NOW - 1, 49, 1, 1),
+        (NOW, 50, 1, 0),
+        (NOW, 99, 1, 0),
+        (NOW, 100, 0, 0),
+    ],
 )
 def test_due_probe_frees_one_submit(next_probe, already, first, submits):
     free = GivenBudget(pause=pause_of(next_probe=next_probe), rate=taken(already)).free(NOW)
@@ -325,7 +368,10 @@ def test_due_probe_frees_one_submit(next_probe, already, first, submits):
     ],
 )
 def test_tick_looks_again_at_probe_or_end(next_probe, until, after):
-    assert GivenBudget(pause=pause_of(QUOTA, next_probe=next_probe, until=until)).free(NOW).look_at == NOW + after
+    assert (
+        GivenBudget(pause=pause_of(QUOTA, next_probe=next_probe, until=until)).free(NOW).look_at
+        == NOW + after
+    )
 
 
 @pytest.mark.parametrize(
@@ -381,7 +427,7 @@ def test_free_call_needs_only_token(given, may):
     assert len(budget.written) == may
 
 
-# ── outstanding batches ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── outstanding batches ───────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -409,7 +455,7 @@ def test_fullest_models_are_named_up_to_twenty():
     assert full == [f"@cf/a/{number}" for number in range(21, 1, -1)]
 
 
-# ── pulls of events ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── pulls of events ───────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -419,7 +465,8 @@ def test_fullest_models_are_named_up_to_twenty():
         (200, 50, 0.0, 0.0),
         (200, 49, 0.0, 0.3),  # Until four fifths of what submits may use are left to them.
         (200, 40, 0.0, 3.0),
-        (200, 0, 0.0, 12.0),  # Others use all of them: a pull and its acknowledgement take a twentieth.
+        # Others use all of them: a pull and its acknowledgement take a twentieth.
+        (200, 0, 0.0, 12.0),
         (200, 0, 10.0, 2.0),
         (200, 0, 12.0, 0.0),
         (20, 0, 0.0, 15.0),

@@ -1,4 +1,6 @@
-"""What a pause or a model's wait becomes after each reply, and who may call meanwhile, from given control items.
+"""What a pause or a model's wait becomes after each reply, and who may call meanwhile.
+
+From given control items.
 
 Random waits return their midpoint, unless a test says otherwise.
 """
@@ -37,14 +39,21 @@ def spread(monkeypatch):
 
 
 def written(items):
-    """The members of the only item written but its key and its nonce; None if nothing was written."""
+    """The members of the only item written but its key and its nonce.
+
+    None if nothing was written.
+    """
     if not items.written:
         return None
     (arguments,) = items.written
-    return {name: plain(value) for name, value in arguments["Item"].items() if name not in {"pk", "sk", "nonce"}}
+    return {
+        name: plain(value)
+        for name, value in arguments["Item"].items()
+        if name not in {"pk", "sk", "nonce"}
+    }
 
 
-# ── pauses begin and go on ───────────────────────────────────────────────────────────────────────────────────────────
+# ── pauses begin and go on ────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -52,12 +61,20 @@ def written(items):
     [(TOKEN, 60, None), (QUOTA, 1_800, MIDNIGHT), (OUTAGE, 15, None)],
 )
 @pytest.mark.parametrize(
-    "old", [None, pause_of(QUOTA, until=NOW), pause_of(QUOTA, until=NOW - 1)], ids=["none", "ends now", "ended"]
+    "old",
+    [None, pause_of(QUOTA, until=NOW), pause_of(QUOTA, until=NOW - 1)],
+    ids=["none", "ends now", "ended"],
 )
 def test_pause_begins_where_none_is_left(reason, step, until, old):
     items = GivenBudget(pause=old)
     items.pause(reason, NOW, "words", Permit())
-    begun = {"reason": reason, "since": NOW, "next_probe": NOW + step, "step": step, "code": "words"}
+    begun = {
+        "reason": reason,
+        "since": NOW,
+        "next_probe": NOW + step,
+        "step": step,
+        "code": "words",
+    }
     assert written(items) == (begun | {"until": until} if until else begun)
 
 
@@ -106,7 +123,9 @@ def test_stronger_pause_replaces_weaker(old, reason, since, step):
     assert (new["reason"], new["since"], new["step"]) == (reason, since, step)
 
 
-@pytest.mark.parametrize(("before", "after"), [(15, 30), (149, 298), (150, 300), (151, 300), (300, 300)])
+@pytest.mark.parametrize(
+    ("before", "after"), [(15, 30), (149, 298), (150, 300), (151, 300), (300, 300)]
+)
 def test_probes_of_outage_back_off_to_5_minutes(before, after):
     items = GivenBudget(pause=pause_of(OUTAGE, step=before))
     items.pause(OUTAGE, NOW, "words", PROBE)
@@ -114,7 +133,7 @@ def test_probes_of_outage_back_off_to_5_minutes(before, after):
     assert (new["since"], new["step"], new["next_probe"]) == (NOW - 100, after, NOW + after)
 
 
-# ── waits of models begin and go on ──────────────────────────────────────────────────────────────────────────────────
+# ── waits of models begin and go on ───────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -151,10 +170,12 @@ def test_model_that_waits_already_waits_no_longer():
 def test_model_wait_has_jitter_up_to_15_minutes(spread, step, place, seconds):
     spread(place)
     items = GivenBudget(wait=wait_of(NOW, step=step))
-    assert items.delay_model(MODEL, NOW, "3040", MODEL_PROBE) == pytest.approx(NOW + seconds, abs=1e-3)
+    assert items.delay_model(MODEL, NOW, "3040", MODEL_PROBE) == pytest.approx(
+        NOW + seconds, abs=1e-3
+    )
 
 
-# ── who may call meanwhile ───────────────────────────────────────────────────────────────────────────────────────────
+# ── who may call meanwhile ────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -191,7 +212,9 @@ def test_unaffected_call_is_not_a_probe(pause, kind):
 def test_paused_poll_rechecks_after_probe_end_or_45_seconds(next_probe, until, after):
     pause = pause_of(TOKEN, next_probe=next_probe, until=until)
     items = GivenBudget(pause=pause)
-    assert items.pass_pause(pause, POLL, NOW) == Denied(NOW + after + 1 + 4.5, paused=True, since=pause.since)
+    assert items.pass_pause(pause, POLL, NOW) == Denied(
+        NOW + after + 1 + 4.5, paused=True, since=pause.since
+    )
     assert items.written == []
 
 
@@ -201,14 +224,18 @@ def test_paused_poll_rechecks_after_probe_end_or_45_seconds(next_probe, until, a
 )
 def test_paused_submit_is_due_whenever_pause_is_lifted(next_probe, until, wake_at):
     pause = pause_of(OUTAGE, next_probe=next_probe, until=until)
-    assert GivenBudget().pass_pause(pause, SUBMIT, NOW) == Denied(NOW + 2.5, paused=True, wake_at=wake_at)
+    assert GivenBudget().pass_pause(pause, SUBMIT, NOW) == Denied(
+        NOW + 2.5, paused=True, wake_at=wake_at
+    )
 
 
 @pytest.mark.parametrize(("place", "after"), [(0, 46), (1, 55)])
 def test_paused_polls_resume_spread_over_nine_seconds(spread, place, after):
     spread(place)
     pause = pause_of(TOKEN)
-    assert GivenBudget().pass_pause(pause, POLL, NOW) == Denied(NOW + after, paused=True, since=pause.since)
+    assert GivenBudget().pass_pause(pause, POLL, NOW) == Denied(
+        NOW + after, paused=True, since=pause.since
+    )
 
 
 @pytest.mark.parametrize(
@@ -234,7 +261,9 @@ def test_probe_sets_time_of_next(reason, kind, since, step, next_probe):
 def test_who_comes_second_to_probe_looks_again_soon(next_probe):
     items = GivenBudget(loses=1)
     pause = pause_of(TOKEN, next_probe=next_probe)
-    assert items.pass_pause(pause, POLL, NOW) == Denied(NOW + 1 + 4.5, paused=True, since=pause.since)
+    assert items.pass_pause(pause, POLL, NOW) == Denied(
+        NOW + 1 + 4.5, paused=True, since=pause.since
+    )
 
 
 def test_model_that_does_not_wait_is_not_probed():
@@ -246,12 +275,16 @@ def test_model_that_does_not_wait_is_not_probed():
 @pytest.mark.parametrize("until", [NOW, NOW - 50])
 def test_one_batch_probes_waiting_model(until):
     items = GivenBudget()
-    assert items.pass_model(MODEL, wait_of(until), NOW) == ModelWait(NOW + 90, 15.0, "nonce", "code", NOW - 100)
+    assert items.pass_model(MODEL, wait_of(until), NOW) == ModelWait(
+        NOW + 90, 15.0, "nonce", "code", NOW - 100
+    )
     assert written(items)["until"] == NOW + 90
 
 
 @pytest.mark.parametrize(
-    ("until", "loses", "after"), [(NOW + 1, 0, 1), (NOW + 90, 0, 90), (NOW, 1, 0), (NOW - 50, 1, 0)], ids=str
+    ("until", "loses", "after"),
+    [(NOW + 1, 0, 1), (NOW + 90, 0, 90), (NOW, 1, 0), (NOW - 50, 1, 0)],
+    ids=str,
 )
 def test_other_batches_recheck_behind_probe(until, loses, after):
     items = GivenBudget(loses=loses)

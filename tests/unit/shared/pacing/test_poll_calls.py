@@ -1,4 +1,7 @@
-"""API calls per batch, and how soon answers are collected: the promise for jobs that follow each other immediately."""
+"""API calls per batch, and how soon answers are collected.
+
+The promise for jobs that follow each other immediately.
+"""
 
 import statistics
 
@@ -26,7 +29,10 @@ def test_later_job_takes_at_most_3_calls_per_batch(jobs, place):
 
 
 def test_four_later_jobs_in_five_take_at_most_3_calls_per_batch(jobs):
-    """One job of 40 batches varies, and so does the share of 60: of the same rule, one in ten to one in five."""
+    """One job of 40 batches varies, and so does the share of 60.
+
+    Of the same rule, one in ten to one in five.
+    """
     found = [one for results in jobs[1:] for one in calls(results)]
     assert sum(one > 3 for one in found) <= len(found) / 5
 

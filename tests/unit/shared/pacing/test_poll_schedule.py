@@ -1,4 +1,7 @@
-"""When to poll a batch: one rule on what is remembered, and what is assumed of a model never seen."""
+"""When to poll a batch.
+
+One rule on what is remembered, and what is assumed of a model never seen.
+"""
 
 import random
 from itertools import pairwise
@@ -33,7 +36,11 @@ from shared.pacing.poll_schedule import (
 NOW = 1_795_253_400
 AGES = st.floats(0, 200_000)
 BOUNDS = st.lists(
-    st.tuples(st.integers(0, 90_000), st.integers(0, 90_000), st.integers(NOW - 2 * LONG_LIFE_SECONDS, NOW)),
+    st.tuples(
+        st.integers(0, 90_000),
+        st.integers(0, 90_000),
+        st.integers(NOW - 2 * LONG_LIFE_SECONDS, NOW),
+    ),
     max_size=SAMPLES,
 ).map(tuple)
 
@@ -47,7 +54,10 @@ def polls_of(of, took, chance=0.0):
 
 
 def learned(took, jobs, seed=1):
-    """Polls of each of so many batches, one after another, and what is known of their model at the end."""
+    """Polls of each of so many batches, one after another.
+
+    And what is known of their model at the end.
+    """
     chance, bounds, polls = random.Random(seed), [], []
     for _ in range(jobs):
         finished = took(chance)
@@ -99,12 +109,18 @@ def test_distribution_sums_to_one(bounds):
 def test_jitter_only_lengthens_wait(bounds, age):
     of = distribution(bounds, NOW)
     shortest = next_poll(of, age, 0.0)
-    assert all(shortest <= next_poll(of, age, chance) <= shortest * (1 + JITTER) * 1.001 for chance in (0.3, 1.0))
+    assert all(
+        shortest <= next_poll(of, age, chance) <= shortest * (1 + JITTER) * 1.001
+        for chance in (0.3, 1.0)
+    )
 
 
 @given(st.floats(20, 800))
 def test_constant_duration_needs_two_or_three_polls(took):
-    """A model that always takes as long is polled twice, a slow one three times, and soon after its answer."""
+    """A model that always takes as long is polled twice, a slow one three times.
+
+    And soon after its answer.
+    """
     polls, of = learned(lambda _: took, 20)
 
     assert sum(polls[10:]) <= (20 if took < 240 else 33)
@@ -148,7 +164,9 @@ def test_earliest_batch_of_model_that_works_in_order_is_polled_each_minute():
 
 
 @pytest.mark.parametrize(
-    ("by", "days"), [(900, 14), (901, 0.25), (36_000, 0.25)], ids=["15 minutes", "more", "a stall of ten hours"]
+    ("by", "days"),
+    [(900, 14), (901, 0.25), (36_000, 0.25)],
+    ids=["15 minutes", "more", "a stall of ten hours"],
 )
 def test_what_is_old_is_forgotten(by, days):
     bounds = ((by - 100, by, NOW),) * SAMPLES
@@ -158,7 +176,12 @@ def test_what_is_old_is_forgotten(by, days):
 
 @pytest.mark.parametrize(
     ("took", "number", "rested", "divided_by"),
-    [(300, "00000000", True, 2), (300, "00000000", False, 1), (300, "00000001", True, 1), (33, "00000000", True, 1)],
+    [
+        (300, "00000000", True, 2),
+        (300, "00000000", False, 1),
+        (300, "00000001", True, 1),
+        (33, "00000000", True, 1),
+    ],
     ids=["a first batch", "all is new", "a later batch", "a quick model"],
 )
 def test_first_batch_after_a_rest_is_polled_at_half(took, number, rested, divided_by):
@@ -168,18 +191,28 @@ def test_first_batch_after_a_rest_is_polled_at_half(took, number, rested, divide
 
 
 def test_remembered_batches_depend_on_number():
-    assert [number for number in range(60) if is_sampled(f"{number:08d}")] == [*range(40), 40, 48, 56]
+    assert [number for number in range(60) if is_sampled(f"{number:08d}")] == [
+        *range(40),
+        40,
+        48,
+        56,
+    ]
     assert is_sampled("00000003.0.1")
 
 
-# ── models that work in order ────────────────────────────────────────────────────────────────────────────────────────
+# ── models that work in order ─────────────────────────────────────────────────────────────────────
 
 
 def bounds_of(took, number=40, apart=10.0, polled_every=15.0):
-    """Bounds of batches that are accepted one after the other, and polled regularly until they are over."""
+    """Bounds of batches that are accepted one after the other.
+
+    And polled regularly until they are over.
+    """
     found = []
     for each in range(number):
-        age = next(age for age in (polled_every * times for times in range(1, 999)) if age >= took(each))
+        age = next(
+            age for age in (polled_every * times for times in range(1, 999)) if age >= took(each)
+        )
         found.append((age - polled_every, age, int(NOW + apart * each + age)))
     return tuple(found)
 

@@ -1,4 +1,7 @@
-"""Replies that hold more objects than any answer, and items beside a status: what they count as, and what they cost."""
+"""Replies that hold more objects than any answer, and items beside a status.
+
+What they count as, and what they cost.
+"""
 
 import json
 import mmap
@@ -53,15 +56,21 @@ def test_wide_item_takes_little_and_is_an_answer():
     assert peak < 2.5 * MEGABYTES
 
 
-@pytest.mark.parametrize("member", ["id", "index", "success", "error", "external_reference", "result"])
+@pytest.mark.parametrize(
+    "member", ["id", "index", "success", "error", "external_reference", "result"]
+)
 def test_wide_member_of_item_takes_little(member):
     wide = b"[" + b"[]," * (MEGABYTES * 333_333) + b"[]]"
-    peak, _ = peak_of(b'{"result":{"responses":[{"%b":%b}]},"success":true}' % (member.encode(), wide))
+    peak, _ = peak_of(
+        b'{"result":{"responses":[{"%b":%b}]},"success":true}' % (member.encode(), wide)
+    )
 
     assert peak < 2.5 * MEGABYTES
 
 
-@pytest.mark.parametrize("member", ["success", "status", "request_id", "usage", "errors", "messages", "code"])
+@pytest.mark.parametrize(
+    "member", ["success", "status", "request_id", "usage", "errors", "messages", "code"]
+)
 def test_wide_member_beside_items_takes_little(member):
     wide = b"[" + b"[]," * (MEGABYTES * 333_333) + b"[]]"
     peak, _ = peak_of(b'{"result":{"responses":[{"id":0}],"%b":%b}}' % (member.encode(), wide))
@@ -72,12 +81,16 @@ def test_wide_member_beside_items_takes_little(member):
 @pytest.mark.parametrize(("items", "is_answer"), [(10, True), (11, False)])
 @pytest.mark.parametrize("bytes_of_each", [1, 400_000], ids=["small", "large"])
 def test_twice_the_items_sent_are_an_answer(items, is_answer, bytes_of_each):
-    body = json.dumps({"result": {"results": [{"index": 0, "result": "x" * bytes_of_each}] * items}})
+    body = json.dumps(
+        {"result": {"results": [{"index": 0, "result": "x" * bytes_of_each}] * items}}
+    )
 
     assert isinstance(parsed(mapped(body.encode())), Answer) == is_answer
 
 
-@pytest.mark.parametrize("unusual", [{"latency": 1}, {"id": [1]}], ids=["unknown member", "unexpected type"])
+@pytest.mark.parametrize(
+    "unusual", [{"latency": 1}, {"id": [1]}], ids=["unknown member", "unexpected type"]
+)
 def test_large_reply_with_unusual_items_is_an_answer(unusual):
     items = [{"index": at, "result": "x" * 1_000_000} | unusual for at in range(5)]
 
@@ -98,7 +111,9 @@ def test_large_reply_with_a_lone_surrogate_is_an_answer():
 
 @pytest.mark.parametrize(("status", "kind"), [(400, Rejected), (500, OutcomeUnknown)])
 def test_large_error_is_read_as_a_page(status, kind):
-    reply = parsed(mapped(json.dumps({"success": False, "errors": [{"code": 5006}] * 70_000}).encode()), status)
+    reply = parsed(
+        mapped(json.dumps({"success": False, "errors": [{"code": 5006}] * 70_000}).encode()), status
+    )
 
     assert isinstance(reply, kind)
     assert getattr(reply, "code", None) is None
@@ -134,8 +149,13 @@ def test_status_may_stand_beside_the_result():
     assert reply.unfinished
 
 
-@pytest.mark.parametrize(("status", "reply"), [("running", Accepted("id-1")), ("completed", Answer)])
+@pytest.mark.parametrize(
+    ("status", "reply"), [("running", Accepted("id-1")), ("completed", Answer)]
+)
 def test_submit_that_shows_some_items_and_an_id_is_accepted(status, reply):
-    found = parsed({"result": {**TWO, "status": status, "request_id": "id-1"}, "success": True}, submitting=True)
+    found = parsed(
+        {"result": {**TWO, "status": status, "request_id": "id-1"}, "success": True},
+        submitting=True,
+    )
 
     assert found == reply or isinstance(found, reply if isinstance(reply, type) else ())

@@ -41,7 +41,11 @@ from tests.support.doubles.api_client import (
 
 
 def test_submit_is_one_post_of_very_body():
-    api = Api(httpx.Response(200, json=enveloped({"status": "queued", "request_id": "id-1", "model": MODEL})))
+    api = Api(
+        httpx.Response(
+            200, json=enveloped({"status": "queued", "request_id": "id-1", "model": MODEL})
+        )
+    )
     assert submit(api) == Accepted("id-1")
     (request,) = api.requests
     assert request.method == "POST"
@@ -60,7 +64,8 @@ def reset(_request):
 def test_body_that_was_sent_is_not_held_on_to(answer):
     """Else a warm function that submits one batch of 10 MB after another grows by each."""
     body = BODY * 100_000
-    gc.disable()  # A cycle would be found some time: not in time, for few large objects do not make it look.
+    # A cycle would be found some time: not in time, for few large objects do not make it look.
+    gc.disable()
     try:
         before = sys.getrefcount(body)
         with client(Api(answer)).submit(MODEL, body, 60):
@@ -97,7 +102,11 @@ NOT_OF_AN_EXCHANGE = {
 
 
 def test_every_exception_of_httpx_is_known_here():
-    exceptions = {kind for kind in vars(httpx).values() if inspect.isclass(kind) and issubclass(kind, Exception)}
+    exceptions = {
+        kind
+        for kind in vars(httpx).values()
+        if inspect.isclass(kind) and issubclass(kind, Exception)
+    }
     assert exceptions == NOT_SENT | UNKNOWABLE | NOT_OF_AN_EXCHANGE
 
 
@@ -147,7 +156,9 @@ def test_body_that_dribbles_ends_at_deadline(monkeypatch):
         given_out.append(1)
         return b" "
 
-    assert submit(Api(httpx.Response(200, stream=Stream([piece] * 1_000)))) == OutcomeUnknown("TimeoutError")
+    assert submit(Api(httpx.Response(200, stream=Stream([piece] * 1_000)))) == OutcomeUnknown(
+        "TimeoutError"
+    )
     assert len(given_out) == 9  # of 60 seconds
 
 
@@ -161,11 +172,15 @@ def test_deadline_is_longest_wait_for_answer():
 
 
 def test_broken_unasked_encoding_is_outcome_unknown():
-    api = Api(httpx.Response(200, headers={"content-encoding": "gzip"}, stream=Stream([b"no gzip"])))
+    api = Api(
+        httpx.Response(200, headers={"content-encoding": "gzip"}, stream=Stream([b"no gzip"]))
+    )
     assert submit(api) == OutcomeUnknown("DecodingError")
 
 
-@pytest.mark.parametrize("size", [MAX_BYTES_IN_MEMORY - 100, MAX_BYTES_IN_MEMORY + 1, 4 * MAX_BYTES_IN_MEMORY])
+@pytest.mark.parametrize(
+    "size", [MAX_BYTES_IN_MEMORY - 100, MAX_BYTES_IN_MEMORY + 1, 4 * MAX_BYTES_IN_MEMORY]
+)
 def test_large_answer_is_kept_on_disk_byte_for_byte(size):
     body = json.dumps(enveloped({"responses": [{"id": 0, "result": "x" * size}]})).encode()
     pieces = [body[at : at + 70_000] for at in range(0, len(body), 70_000)]
@@ -186,7 +201,11 @@ def test_too_large_answer_is_failed_batch(monkeypatch, submitting):
     def pieces():
         for number in range(100):
             taken.append(number)
-            yield b" " * 300 if number else b'{"result":{"responses":[{"id":0,"success":true,"result":"'
+            yield (
+                b" " * 300
+                if number
+                else b'{"result":{"responses":[{"id":0,"success":true,"result":"'
+            )
 
     api = Api(httpx.Response(200, stream=Stream(pieces())))
     reply = (submit if submitting else ask)(api)
@@ -207,7 +226,9 @@ def test_too_large_answer_is_failed_batch(monkeypatch, submitting):
         (200, b'{"result":null,"success":false,"errors":[', OutcomeUnknown),
     ],
 )
-def test_too_large_reply_is_no_answer_if_it_does_not_begin_as_one(monkeypatch, submitting, status, begin, reply):
+def test_too_large_reply_is_no_answer_if_it_does_not_begin_as_one(
+    monkeypatch, submitting, status, begin, reply
+):
     monkeypatch.setattr(module, "MAX_REPLY_BYTES", 1_000)
     api = Api(httpx.Response(status, stream=Stream([begin, b"x" * 2_000])))
 
@@ -224,7 +245,7 @@ def test_large_answer_may_be_freed_under_views():
     assert bytes(raw)[:3] == b'[{"'
 
 
-# ── the account's other APIs ─────────────────────────────────────────────────────────────────────────────────────────
+# ── the account's other APIs ──────────────────────────────────────────────────────────────────────
 
 
 def test_silence_of_other_api_lasts_no_longer_than_its_call():
@@ -241,4 +262,9 @@ def test_silence_of_tokens_check_lasts_no_longer_than_its_call():
 
 @pytest.mark.parametrize(("size", "status"), [(1_000_000, 200), (1_000_001, 0)])
 def test_reply_of_other_api_is_read_up_to_a_size(size, status):
-    assert client(Api(httpx.Response(200, content=b" " * size))).fetch("GET", "/queues", None, 5.0).status == status
+    assert (
+        client(Api(httpx.Response(200, content=b" " * size)))
+        .fetch("GET", "/queues", None, 5.0)
+        .status
+        == status
+    )

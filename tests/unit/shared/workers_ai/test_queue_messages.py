@@ -15,14 +15,20 @@ EVENT = {
     "type": "cf.workersAi.model.batch.succeeded",
     "source": {"type": "workersAi.model", "modelName": "@cf/baai/bge-m3"},
     "payload": {"requestId": f"req-{ID}"},
-    "metadata": {"accountId": "a" * 32, "eventTimestamp": "2026-11-21T09:30:00.5Z", "eventSchemaVersion": 1},
+    "metadata": {
+        "accountId": "a" * 32,
+        "eventTimestamp": "2026-11-21T09:30:00.5Z",
+        "eventSchemaVersion": 1,
+    },
 }
 AT = 1_795_253_400.5
 TOLD = Event("succeeded", ID, "@cf/baai/bge-m3", "a" * 32, AT)
 
 
 def told(body, at=0.0):
-    return event_in(Message(*(msgspec.Raw(json.dumps(one).encode()) for one in ("lease", body, at))))
+    return event_in(
+        Message(*(msgspec.Raw(json.dumps(one).encode()) for one in ("lease", body, at)))
+    )
 
 
 def changed(**members):
@@ -41,19 +47,32 @@ def changed(**members):
         changed(payload={"request_id": ID}),
         changed(source={"model_name": "@cf/baai/bge-m3"}),
     ],
-    ids=["JSON", "text", "spaces", "base64", "short type", "bare id", "member of the id", "member of the model"],
+    ids=[
+        "JSON",
+        "text",
+        "spaces",
+        "base64",
+        "short type",
+        "bare id",
+        "member of the id",
+        "member of the model",
+    ],
 )
 def test_event_is_read_in_every_form(body):
     assert told(body) == TOLD
 
 
-@pytest.mark.parametrize(("kind", "is_over"), [("queued", False), ("succeeded", True), ("failed", True)])
+@pytest.mark.parametrize(
+    ("kind", "is_over"), [("queued", False), ("succeeded", True), ("failed", True)]
+)
 def test_kinds_of_events(kind, is_over):
     event = told(changed(type=f"cf.workersAi.model.batch.{kind}"))
     assert (event.kind, event.is_over) == (kind, is_over)
 
 
-@pytest.mark.parametrize("metadata", [{}, {"eventTimestamp": "yesterday"}, {"eventTimestamp": 5}, None])
+@pytest.mark.parametrize(
+    "metadata", [{}, {"eventTimestamp": "yesterday"}, {"eventTimestamp": 5}, None]
+)
 def test_without_own_time_event_has_its_messages(metadata):
     assert told(changed(metadata=metadata), 1_795_253_400_000).at == AT - 0.5
 
@@ -92,7 +111,9 @@ def test_large_body_is_not_read():
 
 def test_pull_returns_messages_with_bodies_as_bytes():
     sent = [{"lease_id": str(place), "body": {"a": place}, "more": []} for place in range(3)]
-    found = messages_in(msgspec.Raw(json.dumps({"messages": sent}, separators=(",", ":")).encode()), 3)
+    found = messages_in(
+        msgspec.Raw(json.dumps({"messages": sent}, separators=(",", ":")).encode()), 3
+    )
     assert [(bytes(one.lease_id), bytes(one.body)) for one in found] == [
         (b'"%d"' % at, b'{"a":%d}' % at) for at in range(3)
     ]
@@ -100,11 +121,20 @@ def test_pull_returns_messages_with_bodies_as_bytes():
 
 @pytest.mark.parametrize(
     ("timestamp", "sent_at"),
-    [("1795253400123", 1_795_253_400.123), ("1.5e3", 1.5), ("null", 0.0), ('"2026"', 0.0), ("1e999", 0.0), ("{}", 0.0)],
+    [
+        ("1795253400123", 1_795_253_400.123),
+        ("1.5e3", 1.5),
+        ("null", 0.0),
+        ('"2026"', 0.0),
+        ("1e999", 0.0),
+        ("{}", 0.0),
+    ],
 )
 def test_odd_member_spoils_neither_its_message_nor_others(timestamp, sent_at):
     """One that stays in the queue would hide all events of its stack."""
-    content = b'{"messages":[{"lease_id":"a","timestamp_ms":%b},{"lease_id":7},{}]}' % timestamp.encode()
+    content = (
+        b'{"messages":[{"lease_id":"a","timestamp_ms":%b},{"lease_id":7},{}]}' % timestamp.encode()
+    )
     first, second, third = messages_in(msgspec.Raw(content), 3)
     assert first.sent_at == pytest.approx(sent_at)
     assert msgspec.json.encode([first.lease_id, second.lease_id, third.lease_id]) == b'["a",7,null]'

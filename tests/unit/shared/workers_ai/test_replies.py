@@ -47,11 +47,16 @@ def test_results_of_either_shape_are_an_answer(content, indent, status):
     assert ask(Api(httpx.Response(status, content=body))) == body
 
 
-@pytest.mark.parametrize("wrong", [b"[" * 3_000 + b"]" * 3_000, b"NaN", b'"\\x"'], ids=["deep", "NaN", "an escape"])
+@pytest.mark.parametrize(
+    "wrong", [b"[" * 3_000 + b"]" * 3_000, b"NaN", b'"\\x"'], ids=["deep", "NaN", "an escape"]
+)
 @pytest.mark.parametrize("padding", [0, 1_200_000], ids=["small", "large"])
 def test_answer_that_is_wrong_in_itself_cannot_be_read_and_one_cut_off_is_none(wrong, padding):
     good = b'{"id":0,"success":true,"result":{"a":"' + b"x" * padding + b'"}}'
-    whole = b'{"result":{"responses":[%b,{"id":1,"success":true,"result":%b}]},"success":true}\n' % (good, wrong)
+    whole = (
+        b'{"result":{"responses":[%b,{"id":1,"success":true,"result":%b}]},"success":true}\n'
+        % (good, wrong)
+    )
 
     assert parse_reply(200, None, whole, submitting=False) == Unreadable()
     for end in (len(whole) - 4, len(good) + 30, len(good) + 25, len(good) + 50):
@@ -95,7 +100,9 @@ def test_integer_request_id_is_taken_as_text(number):
     assert submit(Api(httpx.Response(200, json=content))) == Accepted(str(number))
 
 
-@pytest.mark.parametrize("more", [{}, {"responses": None}, {"results": {}}, {"request_id": "id-1"}, {"results": []}])
+@pytest.mark.parametrize(
+    "more", [{}, {"responses": None}, {"results": {}}, {"request_id": "id-1"}, {"results": []}]
+)
 @pytest.mark.parametrize("word", ["completed", "Done"])
 def test_completed_batch_without_array_is_doubtful(word, more):
     assert ask(Api(httpx.Response(200, json=enveloped({"status": word, **more})))) == NoAnswers()
@@ -146,7 +153,10 @@ def test_failure_without_batch_may_be_foreign(word):
         (refusal("9" * 5_000), None, "words"),
         (refusal("AiError"), None, "words"),
         (refusal(MAX_CODE), MAX_CODE, "words"),
-        *((refusal(odd), None, "words") for odd in (MAX_CODE + 1, 0, "0", -1, 10**400, True, 1.5, [1], {"a": 1})),
+        *(
+            (refusal(odd), None, "words")
+            for odd in (MAX_CODE + 1, 0, "0", -1, 10**400, True, 1.5, [1], {"a": 1})
+        ),
         ({"success": False, "errors": []}, None, ""),
         ({"errors": [{"message": "only words"}]}, None, "only words"),
         ({"error": {"code": 5007, "message": "no model"}}, 5007, "no model"),
@@ -165,12 +175,23 @@ def test_4xx_is_rejection_with_code_and_message(content, code, words, submitting
 
 @pytest.mark.parametrize("status", [200, 500, 503])
 def test_error_envelope_is_rejection_at_any_status(status):
-    assert submit(Api(httpx.Response(status, json=refusal(3040)))) == Rejected(status, 3040, "words", enveloped=True)
+    assert submit(Api(httpx.Response(status, json=refusal(3040)))) == Rejected(
+        status, 3040, "words", enveloped=True
+    )
 
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"<html>no</html>", b"{", b"\xff", b"{}", b'{"message":"Forbidden"}', b'{"error":"no"}', b'{"errors":{}}'],
+    [
+        b"",
+        b"<html>no</html>",
+        b"{",
+        b"\xff",
+        b"{}",
+        b'{"message":"Forbidden"}',
+        b'{"error":"no"}',
+        b'{"errors":{}}',
+    ],
 )
 @pytest.mark.parametrize("submitting", [True, False])
 def test_any_3xx_or_4xx_page_is_refusal(content, submitting):
@@ -191,12 +212,22 @@ def test_any_3xx_or_4xx_page_is_refusal(content, submitting):
         ),
         *(
             (200, page)
-            for page in (b"", b"<html>ok</html>", b'{"result":{"request_id":"id', b"[]", b"null", b"\xff\xfe")
+            for page in (
+                b"",
+                b"<html>ok</html>",
+                b'{"result":{"request_id":"id',
+                b"[]",
+                b"null",
+                b"\xff\xfe",
+            )
         ),
     ],
 )
 def test_foreign_reply_is_outcome_unknown(status, content, submitting):
-    assert isinstance((submit if submitting else ask)(Api(httpx.Response(status, content=content))), OutcomeUnknown)
+    assert isinstance(
+        (submit if submitting else ask)(Api(httpx.Response(status, content=content))),
+        OutcomeUnknown,
+    )
 
 
 @pytest.mark.parametrize(
@@ -235,7 +266,20 @@ def test_good_submit_without_id_or_results_is_lost(content):
         ("9" * 400, MAX_RETRY_AFTER_SECONDS),
         ("Sat, 21 Nov 2026 09:30:40 GMT", 40.0),
         ("Sat, 21 Nov 2099 09:30:40 GMT", MAX_RETRY_AFTER_SECONDS),
-        *((odd, None) for odd in ("0", "-1", "soon", "", "²", "1e3", "inf", "nan", "Sat, 21 Nov 2026 09:29:00 GMT")),
+        *(
+            (odd, None)
+            for odd in (
+                "0",
+                "-1",
+                "soon",
+                "",
+                "²",
+                "1e3",
+                "inf",
+                "nan",
+                "Sat, 21 Nov 2026 09:29:00 GMT",
+            )
+        ),
     ],
 )
 @time_machine.travel("2026-11-21T09:30:00Z", tick=False)
@@ -270,7 +314,10 @@ def test_half_surrogate_pair_does_not_lose_answer(written, kept):
 def test_any_bytes_are_classified(content, status, submitting):
     reply = parse_reply(status, None, content, submitting=submitting)
     assert isinstance(
-        reply, Rejected if 300 <= status < 500 else (Accepted, Answer, Pending, Rejected, Failed, OutcomeUnknown)
+        reply,
+        Rejected
+        if 300 <= status < 500
+        else (Accepted, Answer, Pending, Rejected, Failed, OutcomeUnknown),
     )
 
 
@@ -314,5 +361,8 @@ def test_any_json_of_apis_members_is_classified(content, status, submitting):
 def test_refused_array_is_an_answer_only_as_a_whole(items, sent, is_answer, submitting):
     body = json.dumps({"success": False, "errors": [], "result": {"responses": items}}).encode()
 
-    assert isinstance(parse_reply(200, None, body, submitting=submitting, sent=sent), Answer) is is_answer
+    assert (
+        isinstance(parse_reply(200, None, body, submitting=submitting, sent=sent), Answer)
+        is is_answer
+    )
     assert isinstance(parse_reply(500, None, body, submitting=submitting, sent=sent), Rejected)

@@ -1,4 +1,7 @@
-"""Which token makes a call: for a job that submits, and for a batch that was submitted, whatever the secret says."""
+"""Which token makes a call.
+
+For a job that submits, and for a batch that was submitted, whatever the secret says.
+"""
 
 from dataclasses import replace
 
@@ -67,12 +70,16 @@ def test_job_of_another_account_stays_there():
     ids=["as sent", "rotated", "shifted", "reordered", "moved down", "of the stack now", "removed"],
 )
 def test_batch_of_second_token_is_asked_for_at_its_account(value, asks):
-    """Its token is the one in its place, if that is of its account; else another of the account; else the first."""
+    """Its token is the one in its place, if that is of its account; else another of the account.
+
+    Else the first.
+    """
     assert tokens_of(value).sender(OTHER, 2) == asks
 
 
 @pytest.mark.parametrize(
-    ("value", "asks"), [("one\ntwo", Sender(2)), ("one", FIRST), (f"one {OTHER}\nthree {OTHER}\ntwo", Sender(3))]
+    ("value", "asks"),
+    [("one\ntwo", Sender(2)), ("one", FIRST), (f"one {OTHER}\nthree {OTHER}\ntwo", Sender(3))],
 )
 def test_batch_of_the_stack_is_asked_for_there(value, asks):
     assert tokens_of(value).sender("", 2) == asks
@@ -80,7 +87,10 @@ def test_batch_of_the_stack_is_asked_for_there(value, asks):
 
 def test_each_token_has_its_credentials():
     tokens = tokens_of(f"one\ntwo {OTHER}\nqueues=q")
-    assert [tokens.credentials(one)(False) for one in tokens.senders()] == [("one", "gateway"), ("two", "gateway")]  # noqa: FBT003
+    assert [tokens.credentials(one)(False) for one in tokens.senders()] == [
+        ("one", "gateway"),
+        ("two", "gateway"),
+    ]
     assert tokens.queues_credentials(False) == ("q", "gateway")  # noqa: FBT003
 
 
@@ -179,6 +189,8 @@ def test_what_is_stored_names_only_an_account_that_is_not_the_jobs():
     assert as_told(JOB, Sender(2, OTHER)) == Sender(2, OTHER)
 
 
-@pytest.mark.parametrize(("sent", "account"), [(FIRST, HERE), (Sender(2), HERE), (Sender(2, OTHER), OTHER)])
+@pytest.mark.parametrize(
+    ("sent", "account"), [(FIRST, HERE), (Sender(2), HERE), (Sender(2, OTHER), OTHER)]
+)
 def test_account_sees_job_as_its_own(sent, account):
     assert as_sent(JOB, sent).plan.account == account

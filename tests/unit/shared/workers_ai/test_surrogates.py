@@ -1,4 +1,7 @@
-"""Halves of surrogate pairs become U+FFFD, piece by piece, wherever they lie; everything else stays byte for byte."""
+"""Halves of surrogate pairs become U+FFFD, piece by piece, wherever they lie.
+
+Everything else stays byte for byte.
+"""
 
 import json
 import mmap
@@ -13,7 +16,8 @@ from shared.workers_ai import surrogates as module
 from shared.workers_ai.surrogates import without_lone_surrogates
 
 written = st.lists(
-    st.sampled_from([rb"\ud83d", rb"\uDE00", rb"\\", rb"\n", rb"\u00e9", b"x", rb"\\ud83d"]), max_size=30
+    st.sampled_from([rb"\ud83d", rb"\uDE00", rb"\\", rb"\n", rb"\u00e9", b"x", rb"\\ud83d"]),
+    max_size=30,
 )
 
 
@@ -28,7 +32,9 @@ def on_disk(content):
 @given(text=written.map(b"".join))
 def test_text_equals_pythons_with_replacements(kept, text):
     content = b'["' + text + b'"]'
-    expected = [json.loads(content)[0].encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")]
+    expected = [
+        json.loads(content)[0].encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    ]
 
     repaired = without_lone_surrogates(kept(content))
 

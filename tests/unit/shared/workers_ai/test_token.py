@@ -1,4 +1,7 @@
-"""The client of the API: redirects, tokens that are refused and read anew, and a submit that is never sent twice."""
+"""The client of the API.
+
+Redirects, tokens that are refused and read anew, and a submit that is never sent twice.
+"""
 
 from types import SimpleNamespace
 
@@ -47,15 +50,23 @@ def test_redirect_of_tokens_check_is_not_followed():
 
 @pytest.mark.parametrize("status", [401, 403])
 def test_refused_token_is_reread_and_retried_once(status):
-    api = Api(httpx.Response(status, json=refusal(10000)), httpx.Response(200, json=enveloped({"request_id": "id-1"})))
+    api = Api(
+        httpx.Response(status, json=refusal(10000)),
+        httpx.Response(200, json=enveloped({"request_id": "id-1"})),
+    )
     assert submit(api, Secret("old", "new")) == Accepted("id-1")
-    assert [request.headers["authorization"] for request in api.requests] == ["Bearer old", "Bearer new"]
+    assert [request.headers["authorization"] for request in api.requests] == [
+        "Bearer old",
+        "Bearer new",
+    ]
     assert [request.content for request in api.requests] == [BODY, BODY]
 
 
 def test_second_refusal_is_not_retried():
     api = Api(httpx.Response(401, json=refusal(10000)))
-    assert submit(api, Secret("old", "new", "newer")) == Rejected(401, 10000, "words", enveloped=True)
+    assert submit(api, Secret("old", "new", "newer")) == Rejected(
+        401, 10000, "words", enveloped=True
+    )
     assert len(api.requests) == 2
 
 
@@ -68,7 +79,10 @@ def test_unchanged_token_is_not_tried_again():
 @pytest.mark.parametrize(
     "answer",
     [
-        *(httpx.Response(status, json=refusal(10000)) for status in (400, 404, 408, 409, 413, 429, 500, 503)),
+        *(
+            httpx.Response(status, json=refusal(10000))
+            for status in (400, 404, 408, 409, 413, 429, 500, 503)
+        ),
         *(httpx.Response(status, content=b"<html>") for status in (200, 307, 404, 500, 502, 504)),
         httpx.Response(200, json=enveloped({})),
         *map(made, by_name(NOT_SENT | UNKNOWABLE)),
@@ -102,14 +116,19 @@ def test_secret_that_cannot_be_read_sends_nothing():
 
 def test_unreadable_secret_keeps_token_refused():
     api = Api(httpx.Response(401, json=refusal(10000)))
-    assert submit(api, Secret("old", StorageError("down"))) == Rejected(401, 10000, "words", enveloped=True)
+    assert submit(api, Secret("old", StorageError("down"))) == Rejected(
+        401, 10000, "words", enveloped=True
+    )
 
 
 @pytest.mark.parametrize(
     ("answer", "state"),
     [
         (httpx.Response(200, json={"success": True, "result": []}), TokenState.GOOD),
-        *((httpx.Response(status, json=refusal(10000)), TokenState.REFUSED) for status in (400, 401, 403)),
+        *(
+            (httpx.Response(status, json=refusal(10000)), TokenState.REFUSED)
+            for status in (400, 401, 403)
+        ),
         (httpx.Response(403, json=refusal(9109)), TokenState.REFUSED),
         (httpx.Response(404, json=refusal(7003)), TokenState.REFUSED),
         (httpx.Response(400, json=refusal(7000)), TokenState.REFUSED),
@@ -141,12 +160,17 @@ def test_refused_token_is_unknown_after_change():
 
 
 def test_without_call_left_token_is_not_checked():
-    services = SimpleNamespace(now=lambda: 0.0, budget=SimpleNamespace(permit_check=lambda now, sender: False))
+    services = SimpleNamespace(
+        now=lambda: 0.0, budget=SimpleNamespace(permit_check=lambda now, sender: False)
+    )
     assert token_state(services, FIRST) is None
 
 
 def test_token_never_shows_in_reply():
-    replies = [submit(Api(answer)) for answer in (httpx.Response(401), made(httpx.ReadError), made(httpx.ConnectError))]
+    replies = [
+        submit(Api(answer))
+        for answer in (httpx.Response(401), made(httpx.ReadError), made(httpx.ConnectError))
+    ]
     assert TOKEN not in repr(replies)
 
 

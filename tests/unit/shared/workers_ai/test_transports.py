@@ -43,7 +43,9 @@ def settings_of(name: str) -> Any:
 
 def client(name, api, *credentials):
     return WorkersAI(
-        http_client(httpx.MockTransport(api)), TRANSPORTS[name], Secret(*credentials or [Credentials("secret")])
+        http_client(httpx.MockTransport(api)),
+        TRANSPORTS[name],
+        Secret(*credentials or [Credentials("secret")]),
     )
 
 
@@ -76,7 +78,9 @@ def test_gateway_neither_caches_nor_repeats(name, poll):
     api = Api(httpx.Response(200, json=ACCEPTED))
     call(client(name, api), poll=poll)
     (request,) = api.requests
-    assert request.headers.get("cf-aig-gateway-id") == ("my-gateway" if name == "rest, gateway" else None)
+    assert request.headers.get("cf-aig-gateway-id") == (
+        "my-gateway" if name == "rest, gateway" else None
+    )
     assert request.headers["cf-aig-skip-cache"] == "true"
     assert request.headers["cf-aig-max-attempts"] == "1"
     assert "cf-aig-authorization" not in request.headers
@@ -99,7 +103,9 @@ def test_other_account_is_in_every_address(name):
     own, other = transport_of(settings), transport_of(settings, OTHER)
     assert own == TRANSPORTS[name]
     urls = ("run_url", "check_url", "account_url")
-    assert other == replace(own, **{name: getattr(own, name).replace(ACCOUNT, OTHER) for name in urls})
+    assert other == replace(
+        own, **{name: getattr(own, name).replace(ACCOUNT, OTHER) for name in urls}
+    )
     assert ACCOUNT not in other.run_url + other.check_url + other.account_url
 
 
@@ -107,7 +113,11 @@ def test_worker_is_sent_nothing_for_another_account():
     settings = settings_of("worker")
     assert transport_of(settings, ACCOUNT) == TRANSPORTS["worker"]
     api = Api(httpx.Response(200, json={"success": True}))
-    ai = WorkersAI(http_client(httpx.MockTransport(api)), transport_of(settings, OTHER), lambda fresh: Credentials("s"))
+    ai = WorkersAI(
+        http_client(httpx.MockTransport(api)),
+        transport_of(settings, OTHER),
+        lambda fresh: Credentials("s"),
+    )
     with ai.submit(MODEL, b"{}", 60) as submitted, ai.poll(MODEL, "id", 60) as polled:
         assert submitted == polled
         assert (submitted.status, submitted.enveloped) == (403, True)
@@ -127,7 +137,10 @@ def test_worker_is_sent_nothing_for_another_account():
     ("answer", "state"),
     [
         (httpx.Response(200, json={"success": True}), TokenState.GOOD),
-        (httpx.Response(401, json={"success": False, "errors": [{"code": 10000}]}), TokenState.REFUSED),
+        (
+            httpx.Response(401, json={"success": False, "errors": [{"code": 10000}]}),
+            TokenState.REFUSED,
+        ),
         (httpx.Response(404, text="There is nothing here yet"), TokenState.UNKNOWN),
     ],
 )
@@ -147,7 +160,12 @@ def test_free_call_says_whether_secret_is_good(name, url, answer, state):
     ],
 )
 def test_error_in_gateways_own_form_is_read(status, code, message):
-    body = {"success": False, "result": [], "messages": [], "error": [{"code": code, "message": message}]}
+    body = {
+        "success": False,
+        "result": [],
+        "messages": [],
+        "error": [{"code": code, "message": message}],
+    }
     api = Api(httpx.Response(status, json=body))
     assert call(client("gateway", api)) == Rejected(status, code, message, enveloped=True)
 
@@ -159,11 +177,15 @@ def test_changed_gateway_token_is_retried_once():
         return httpx.Response(200, json=ACCEPTED) if good else httpx.Response(401, json=refused)
 
     api = Api(answer)
-    assert call(client("gateway", api, Credentials("a", "old"), Credentials("a", "new"))) == Accepted("id-1")
+    assert call(
+        client("gateway", api, Credentials("a", "old"), Credentials("a", "new"))
+    ) == Accepted("id-1")
     assert len(api.requests) == 2
 
 
-@pytest.mark.parametrize("credentials", [Credentials(""), Credentials("a b"), Credentials("good", "bad\n")])
+@pytest.mark.parametrize(
+    "credentials", [Credentials(""), Credentials("a b"), Credentials("good", "bad\n")]
+)
 def test_secret_that_no_header_can_hold_is_never_sent(credentials):
     api = Api(lambda request: pytest.fail("it was sent"))
     with contextlib.suppress(StorageError):

@@ -14,8 +14,14 @@ from shared.workers_ai.usage import usage_of
         ({"input_tokens": 3, "output_tokens": 4, "total_tokens": 7}, Usage(3, 4, 7)),
         ({"prompt_tokens": 3, "input_tokens": 9, "output_tokens": 4}, Usage(3, 4)),
         ({"prompt_tokens": None, "input_tokens": 9}, Usage(9)),
-        ({"prompt_tokens": 3, "prompt_tokens_details": {"cached_tokens": 2}}, Usage(3, cached_tokens=2)),
-        ({"input_tokens": 3, "input_tokens_details": {"cached_tokens": 0}}, Usage(3, cached_tokens=0)),
+        (
+            {"prompt_tokens": 3, "prompt_tokens_details": {"cached_tokens": 2}},
+            Usage(3, cached_tokens=2),
+        ),
+        (
+            {"input_tokens": 3, "input_tokens_details": {"cached_tokens": 0}},
+            Usage(3, cached_tokens=0),
+        ),
         ({"prompt_tokens": 3, "prompt_tokens_details": {"cached_tokens": -1}}, Usage(3)),
         ({"prompt_tokens": 3, "prompt_tokens_details": None, "input_tokens_details": []}, Usage(3)),
         ({"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}, Usage()),

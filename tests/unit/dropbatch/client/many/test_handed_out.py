@@ -1,12 +1,15 @@
 """Spans of records that were handed out: neighbours become one, gaps are what is missing."""
 
+from dropbatch.client.results.handed_out import HandedOut, Span
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dropbatch.client.results.handed_out import HandedOut, Span
 
-
-@given(st.permutations(range(12)), st.integers(0, 12), st.lists(st.integers(1, 9), min_size=12, max_size=12))
+@given(
+    st.permutations(range(12)),
+    st.integers(0, 12),
+    st.lists(st.integers(1, 9), min_size=12, max_size=12),
+)
 def test_spans_and_gaps_tile_the_records(order, count, sizes):
     done = HandedOut()
     for batch in order[:count]:
@@ -19,7 +22,9 @@ def test_spans_and_gaps_tile_the_records(order, count, sizes):
     missing = {id_ for first, end in done.gaps(24) for id_ in range(first, end)}
     assert covered == {id_ for batch in taken for id_ in (2 * batch, 2 * batch + 1)}
     assert (covered | missing, covered & missing) == (set(range(24)), set())
-    assert all(one.end < other.first for one, other in zip(done.spans, done.spans[1:], strict=False))
+    assert all(
+        one.end < other.first for one, other in zip(done.spans, done.spans[1:], strict=False)
+    )
     assert all(int(one.last_batch) == one.end // 2 - 1 for one in done.spans)
 
 

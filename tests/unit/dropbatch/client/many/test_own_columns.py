@@ -1,4 +1,7 @@
-"""A table's own columns beside its answers: in, and out again with the same names, types and values."""
+"""A table's own columns beside its answers.
+
+In, and out again with the same names, types and values.
+"""
 
 import io
 import json
@@ -19,7 +22,11 @@ from dropbatch.client.sources import open_source
 
 def answered(table, vectors=None, failed=()):
     """The files of a job of a table: its rows, each with an answer."""
-    head, *rows = pd.read_csv(io.BytesIO(table), header=None, dtype=str, keep_default_na=False).to_numpy().tolist()
+    head, *rows = (
+        pd.read_csv(io.BytesIO(table), header=None, dtype=str, keep_default_na=False)
+        .to_numpy()
+        .tolist()
+    )
     lines = table.split(b"\n")
     assert len(lines) == len(rows) + 2, "no line ends in the cells"
     taken = set(head)
@@ -35,12 +42,16 @@ def answered(table, vectors=None, failed=()):
         answer = {"shape": [1, 2], "data": [vectors[at]]} if vectors else None
         cell = json.dumps(answer).replace('"', '""') if vectors else f"answer {at}"
         out.append(line + f',"{cell}",,'.encode())
-    errors = b"".join(b'{"id":%d,"error":{"code":"rejected","message":"why"}}\n' % at for at in sorted(failed))
+    errors = b"".join(
+        b'{"id":%d,"error":{"code":"rejected","message":"why"}}\n' % at for at in sorted(failed)
+    )
     return ResultFiles(lambda: [b"\n".join(out) + b"\n"], lambda: [errors], "csv")
 
 
 def back(frame, **more):
-    return record_batches(answered(open_source(frame).stream.read(), **more), columns=True).read_all()
+    return record_batches(
+        answered(open_source(frame).stream.read(), **more), columns=True
+    ).read_all()
 
 
 def test_frame_comes_back_with_its_answers():
@@ -66,20 +77,33 @@ def test_frame_comes_back_with_its_answers():
 def test_names_of_answer_give_way_to_tables():
     names = back(pa.table({"success": ["a"], "answer": ["b"], "error_code": ["c"]})).schema.names
 
-    assert names == ["success", "answer", "error_code", "success_2", "answer_2", "error_code_2", "error_message"]
+    assert names == [
+        "success",
+        "answer",
+        "error_code",
+        "success_2",
+        "answer_2",
+        "error_code_2",
+        "error_message",
+    ]
 
 
 CELL = st.text(st.characters(blacklist_categories=["Cs", "Cc"]), max_size=6)
 COLUMN = st.one_of(
-    st.lists(st.one_of(st.none(), CELL), min_size=3, max_size=3).map(lambda cells: pa.array(cells, pa.string())),
-    st.lists(st.one_of(st.none(), st.integers(-(10**18) + 1, 10**18 - 1)), min_size=3, max_size=3).map(
-        lambda cells: pa.array(cells, pa.int64())
+    st.lists(st.one_of(st.none(), CELL), min_size=3, max_size=3).map(
+        lambda cells: pa.array(cells, pa.string())
     ),
+    st.lists(
+        st.one_of(st.none(), st.integers(-(10**18) + 1, 10**18 - 1)), min_size=3, max_size=3
+    ).map(lambda cells: pa.array(cells, pa.int64())),
     st.lists(st.one_of(st.none(), st.booleans()), min_size=3, max_size=3).map(
         lambda cells: pa.array(cells, pa.bool_())
     ),
-    # From 1e10 on, whole numbers are sent as such: if there are fractions too, in quotes, and come back as text.
-    st.lists(st.floats(-9e9, 9e9), min_size=3, max_size=3).map(lambda cells: pa.array(cells, pa.float64())),
+    # From 1e10 on, whole numbers are sent as such: if there are fractions too, in quotes, and come
+    # back as text.
+    st.lists(st.floats(-9e9, 9e9), min_size=3, max_size=3).map(
+        lambda cells: pa.array(cells, pa.float64())
+    ),
 )
 
 
@@ -117,7 +141,9 @@ def test_exports_have_tables_columns(tmp_path, kind):
         "arrow": lambda: pa.ipc.open_file(path).read_all().to_pandas(),
     }[kind]()
     assert (read["sku"].tolist(), read["embedding"].tolist()) == ([1, 2], ["x", "y"])
-    vectors = [json.loads(one) if isinstance(one, str) else list(one) for one in read["embedding_2"]]
+    vectors = [
+        json.loads(one) if isinstance(one, str) else list(one) for one in read["embedding_2"]
+    ]
     assert vectors == [[1.0, 2.0], [3.0, 4.0]]
 
 

@@ -1,4 +1,7 @@
-"""What a terminal shows of text that others wrote: no character commands it, and no line is wider than it."""
+"""What a terminal shows of text that others wrote.
+
+No character commands it, and no line is wider than it.
+"""
 
 import pytest
 from hypothesis import given
@@ -18,7 +21,9 @@ def test_what_would_command_a_terminal_is_written_out():
     assert printable(HOSTILE) == SHOWN
 
 
-@pytest.mark.parametrize("text", ["Résumés 100%.jsonl", "年度/レビュー", "👩‍👩‍👧 x", "foto 3", "क्\u200dष"])
+@pytest.mark.parametrize(
+    "text", ["Résumés 100%.jsonl", "年度/レビュー", "👩‍👩‍👧 x", "foto 3", "क्\u200dष"]
+)
 def test_names_of_the_world_stay(text):
     assert printable(text) == text
 
@@ -43,7 +48,10 @@ def test_every_way_to_print_is_safe(monkeypatch, capsys):
 
 
 class Logs:
-    """Logs of both functions: of each, streams one after the other, as CloudWatch may give a page."""
+    """Logs of both functions.
+
+    Of each, streams one after the other, as CloudWatch may give a page.
+    """
 
     def __call__(self, _service):
         return self

@@ -48,7 +48,11 @@ def send(monkeypatch):
 
 
 def test_eight_files_are_sent_at_once(send):
-    files, at_once, all_there = [File(number) for number in range(20)], set(), threading.Barrier(8, timeout=10)
+    files, at_once, all_there = (
+        [File(number) for number in range(20)],
+        set(),
+        threading.Barrier(8, timeout=10),
+    )
     for file in files:
         file.at_once = at_once
     for file in files[:8]:

@@ -9,7 +9,9 @@ from dropbatch.client.transfer.threads import at_once
 
 
 def test_each_item_has_its_result():
-    assert sorted(at_once(lambda one: one * one, range(20), 4)) == [(one, one * one) for one in range(20)]
+    assert sorted(at_once(lambda one: one * one, range(20), 4)) == [
+        (one, one * one) for one in range(20)
+    ]
 
 
 def test_no_more_calls_than_asked_for():

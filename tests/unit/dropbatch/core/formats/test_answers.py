@@ -30,7 +30,7 @@ from tests.support.converted import (
 
 IMAGE = {"type": "input_image", "image_url": DATA}
 
-# ── images ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── images ────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("model", [SCOUT, KIMI])
@@ -67,7 +67,7 @@ def test_image_somewhere_else_is_bad(part):
     assert "data URLs" in message
 
 
-# ── the Responses API for chat models ────────────────────────────────────────────────────────────────────────────────
+# ── the Responses API for chat models ─────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("model", [one for one in CHAT if one != GPT])
@@ -83,7 +83,9 @@ def test_responses_request_becomes_chat(model):
         ],
         "max_output_tokens": 50,
         "text": {"format": {"type": "json_schema", "name": "s", "schema": {"type": "object"}}},
-        "tools": [{"type": "function", "name": "tide", "parameters": {"type": "object", "properties": {}}}],
+        "tools": [
+            {"type": "function", "name": "tide", "parameters": {"type": "object", "properties": {}}}
+        ],
         "reasoning": {"effort": "low"},
         "store": False,
     }
@@ -93,13 +95,18 @@ def test_responses_request_becomes_chat(model):
     assert request["messages"][1]["content"] == "How is the tide?"
     assert request["tools"][0]["function"]["name"] == "tide"
     assert request["response_format"]["type"] == "json_schema"
-    assert sent(model, {"input": "Hi"}, url="/v1/responses")["messages"] == [{"role": "user", "content": "Hi"}]
+    assert sent(model, {"input": "Hi"}, url="/v1/responses")["messages"] == [
+        {"role": "user", "content": "Hi"}
+    ]
 
 
 @pytest.mark.parametrize(
     ("more", "member"),
     [
-        ({"input": [{"role": "user", "content": "a"}, {"role": "user", "content": [IMAGE]}]}, "input[1].content[0]"),
+        (
+            {"input": [{"role": "user", "content": "a"}, {"role": "user", "content": [IMAGE]}]},
+            "input[1].content[0]",
+        ),
         (
             {
                 "input": [
@@ -121,12 +128,26 @@ def test_fault_of_responses_request_is_named_as_record_has_it(more, member):
 
 
 def test_chat_answer_to_responses_request_is_response():
-    message = {"role": "assistant", "content": "low", "reasoning_content": "hm", "tool_calls": [CALL]}
-    result = {"choices": [{"message": message, "finish_reason": "length"}], "usage": {"prompt_tokens": 2}}
+    message = {
+        "role": "assistant",
+        "content": "low",
+        "reasoning_content": "hm",
+        "tool_calls": [CALL],
+    }
+    result = {
+        "choices": [{"message": message, "finish_reason": "length"}],
+        "usage": {"prompt_tokens": 2},
+    }
     body = body_of(KIMI, {"input": "Hi"}, result, "/v1/responses")
-    response = pytest.importorskip("openai.types.responses").Response.model_validate(body, strict=True)
+    response = pytest.importorskip("openai.types.responses").Response.model_validate(
+        body, strict=True
+    )
     assert [item.type for item in response.output] == ["reasoning", "message", "function_call"]
-    assert (response.output_text, response.output[2].call_id, response.status) == ("low", "call_1", "incomplete")
+    assert (response.output_text, response.output[2].call_id, response.status) == (
+        "low",
+        "call_1",
+        "incomplete",
+    )
     assert response.incomplete_details.reason == "max_output_tokens"
 
 
@@ -142,7 +163,7 @@ def test_what_chat_has_no_place_for_is_bad(more, member):
     assert fault(LLAMA, {"input": "Hi", **more}, url="/v1/responses")[0] == member
 
 
-# ── url, model, and bodies of no endpoint ────────────────────────────────────────────────────────────────────────────
+# ── url, model, and bodies of no endpoint ─────────────────────────────────────────────────────────
 
 
 def test_unknown_url_is_shown_with_accepted_ones():
@@ -150,17 +171,24 @@ def test_unknown_url_is_shown_with_accepted_ones():
     assert (path, '"/v1/rerank"' in message, "/chat/completions" in message) == ("url", True, True)
 
 
-@pytest.mark.parametrize(("model", "member"), [(LLAMA, "messages"), (BGE, "input"), ("@cf/meta/m2m100-1.2b", "text")])
+@pytest.mark.parametrize(
+    ("model", "member"), [(LLAMA, "messages"), (BGE, "input"), ("@cf/meta/m2m100-1.2b", "text")]
+)
 def test_unknown_body_names_missing_member(model, member):
     assert fault(model, {"model": "gpt-4o", "max_tokens": 5})[0] == f"body.{member}"
 
 
 def test_model_may_have_litellms_prefix():
-    assert sent(LLAMA, {"messages": [HELLO], "model": f"workers-ai/{LLAMA}"}) == {"messages": [HELLO]}
-    assert convert(LLAMA, {"messages": [HELLO], "model": f"workers-ai/{QWEN}"}).code == "mismatched_model"
+    assert sent(LLAMA, {"messages": [HELLO], "model": f"workers-ai/{LLAMA}"}) == {
+        "messages": [HELLO]
+    }
+    assert (
+        convert(LLAMA, {"messages": [HELLO], "model": f"workers-ai/{QWEN}"}).code
+        == "mismatched_model"
+    )
 
 
-# ── Bedrock ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Bedrock ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def output_of(model_input, result):
@@ -170,7 +198,11 @@ def output_of(model_input, result):
 @pytest.mark.parametrize("model", CHAT)
 def test_prompt_alone_fits_each_model(model):
     request = sent(model, {"prompt": "Hi"}, "bedrock")
-    assert request in ({"prompt": "Hi"}, {"input": "Hi"}, {"messages": [{"role": "user", "content": "Hi"}]})
+    assert request in (
+        {"prompt": "Hi"},
+        {"input": "Hi"},
+        {"messages": [{"role": "user", "content": "Hi"}]},
+    )
     assert ("messages" in request) == (model in {KIMI, DEEPSEEK})
 
 
@@ -188,10 +220,13 @@ def test_additional_members_of_converse_are_unpacked():
         "messages": [{"role": "user", "content": [{"text": "a"}]}],
         "additionalModelRequestFields": {"top_k": 5, "thinking": {"type": "enabled"}},
     }
-    assert sent(LLAMA, model_input, "bedrock") == {"messages": [{"role": "user", "content": "a"}], "top_k": 5}
+    assert sent(LLAMA, model_input, "bedrock") == {
+        "messages": [{"role": "user", "content": "a"}],
+        "top_k": 5,
+    }
 
 
-# ── what answers keep ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── what answers keep ─────────────────────────────────────────────────────────────────────────────
 
 TOKEN = {"token": "Hi", "logprob": -0.5, "bytes": [72, 105], "top_logprobs": []}
 
@@ -209,10 +244,19 @@ def test_what_openai_has_place_for_is_kept():
         "prompt_tokens_details": {"cached_tokens": 3},
         "completion_tokens_details": {"reasoning_tokens": 2},
     }
-    body = body_of(KIMI, {"messages": [HELLO]}, {"choices": [choice], "usage": usage, "system_fingerprint": "fp"})
-    parsed = pytest.importorskip("openai.types.chat").ChatCompletion.model_validate(body, strict=True)
+    body = body_of(
+        KIMI,
+        {"messages": [HELLO]},
+        {"choices": [choice], "usage": usage, "system_fingerprint": "fp"},
+    )
+    parsed = pytest.importorskip("openai.types.chat").ChatCompletion.model_validate(
+        body, strict=True
+    )
     assert parsed.choices[0].logprobs.content[0].logprob == -0.5
-    assert (parsed.usage.prompt_tokens_details.cached_tokens, parsed.system_fingerprint) == (3, "fp")
+    assert (parsed.usage.prompt_tokens_details.cached_tokens, parsed.system_fingerprint) == (
+        3,
+        "fp",
+    )
     assert parsed.usage.completion_tokens_details.reasoning_tokens == 2
     assert body["choices"][0]["message"]["reasoning"] == "hm"
 
@@ -220,7 +264,11 @@ def test_what_openai_has_place_for_is_kept():
 CUT_OFF = {
     "output": [{"type": "reasoning", "content": [{"type": "reasoning_text", "text": "hm"}]}],
     "incomplete_details": {"reason": "max_output_tokens"},
-    "usage": {"input_tokens": 3, "output_tokens": 9, "output_tokens_details": {"reasoning_tokens": 9}},
+    "usage": {
+        "input_tokens": 3,
+        "output_tokens": 9,
+        "output_tokens_details": {"reasoning_tokens": 9},
+    },
 }
 
 
@@ -233,7 +281,9 @@ def test_cut_off_reasoning_gives_no_text():
 
 
 def chat_that_ended(reason):
-    return {"choices": [{"message": {"role": "assistant", "content": "Hi"}, "finish_reason": reason}]}
+    return {
+        "choices": [{"message": {"role": "assistant", "content": "Hi"}, "finish_reason": reason}]
+    }
 
 
 @pytest.mark.parametrize(
@@ -264,14 +314,22 @@ def test_response_that_failed_names_no_limit_of_tokens(status):
 
 
 def test_call_is_answered_by_its_call_id():
-    call = {"type": "function_call", "id": "fc_1", "call_id": "call_1", "name": "tide", "arguments": "{}"}
+    call = {
+        "type": "function_call",
+        "id": "fc_1",
+        "call_id": "call_1",
+        "name": "tide",
+        "arguments": "{}",
+    }
     (choice,) = body_of(GPT, {"messages": [HELLO]}, {"output": [call]})["choices"]
     assert choice["message"]["tool_calls"][0]["id"] == "call_1"
 
 
 def test_tables_answer_shows_calls():
     writer = writer_of(Form("csv", b"id,text"), target_of(LLAMA))
-    result = json.dumps({"response": "", "tool_calls": [{"name": "tide", "arguments": {"at": 1}}]}).encode()
+    result = json.dumps(
+        {"response": "", "tool_calls": [{"name": "tide", "arguments": {"at": 1}}]}
+    ).encode()
     line = writer.line(BatchFacts("j", LLAMA), Outcome(0, b"null", b"1,a", result))
     assert line == b'1,a,"[{""name"":""tide"",""arguments"":{""at"":1}}]",,\n'
 
@@ -288,9 +346,17 @@ def test_tables_answer_shows_calls():
 )
 @pytest.mark.parametrize("shape", ["own", "chat", "responses"])
 def test_arguments_of_any_text_are_object_on_one_line(arguments, expected, shape):
-    """A model writes its arguments as text: indented, or not as JSON; the result file must keep a line per record."""
+    """A model writes its arguments as text: indented, or not as JSON.
+
+    The result file must keep a line per record.
+    """
     call = {"name": "tide", "arguments": arguments}
-    choice = {"message": {"content": None, "tool_calls": [{"id": "c", "type": "function", "function": call}]}}
+    choice = {
+        "message": {
+            "content": None,
+            "tool_calls": [{"id": "c", "type": "function", "function": call}],
+        }
+    }
     answers = {
         "own": {"response": None, "tool_calls": [call]},
         "chat": {"choices": [choice]},
@@ -306,11 +372,14 @@ def test_arguments_of_any_text_are_object_on_one_line(arguments, expected, shape
     made = {}
     for format_, record in outcomes.items():
         line = writer_of(Form(format_, b"text"), target_of(LLAMA)).line(
-            BatchFacts("j", LLAMA), Outcome(0, b'"a"', json.dumps(record).encode(), json.dumps(answers[shape]).encode())
+            BatchFacts("j", LLAMA),
+            Outcome(0, b'"a"', json.dumps(record).encode(), json.dumps(answers[shape]).encode()),
         )
         assert line.count(b"\n") == 1
         made[format_] = line
-    converse = output_of({"messages": [{"role": "user", "content": [{"text": "x"}]}]}, answers[shape])
+    converse = output_of(
+        {"messages": [{"role": "user", "content": [{"text": "x"}]}]}, answers[shape]
+    )
     parts = json.loads(made["gemini"])["response"]["candidates"][0]["content"]["parts"]
     (row,) = csv.reader([made["csv"].decode()])
     found = [

@@ -8,16 +8,22 @@ from tests.support.vendors import vendors_read
 
 TEXT = {"response": "Hi", "usage": {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}}
 CALL = {"response": None, "tool_calls": [{"id": "c", "name": "f", "arguments": {"x": 1}}]}
-THOUGHT = {"choices": [{"message": {"content": "Hi", "reasoning_content": "hm"}, "finish_reason": "length"}]}
+THOUGHT = {
+    "choices": [
+        {"message": {"content": "Hi", "reasoning_content": "hm"}, "finish_reason": "length"}
+    ]
+}
 CUT_OFF = {"output": [{"type": "reasoning", "content": [{"type": "reasoning_text", "text": "hm"}]}]}
 VECTORS = {"data": [[1, 2]]}
 
 
 def result_of(result=None, record=None, **failure):
-    return line_of(record or written({"messages": [HELLO]}, "anthropic"), result, "anthropic", **failure)
+    return line_of(
+        record or written({"messages": [HELLO]}, "anthropic"), result, "anthropic", **failure
+    )
 
 
-# ── what is sent ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── what is sent ──────────────────────────────────────────────────────────────────────────────────
 
 
 def test_message_request_becomes_chat():
@@ -28,7 +34,9 @@ def test_message_request_becomes_chat():
         "messages": [HELLO],
         "stop_sequences": ["."],
         "metadata": {"user_id": "u"},
-        "tools": [{"name": "f", "description": "d", "input_schema": {"type": "object", "properties": {}}}],
+        "tools": [
+            {"name": "f", "description": "d", "input_schema": {"type": "object", "properties": {}}}
+        ],
         "tool_choice": {"type": "tool", "name": "f"},
         "temperature": 0.5,
     }
@@ -40,7 +48,11 @@ def test_message_request_becomes_chat():
         "tools": [
             {
                 "type": "function",
-                "function": {"name": "f", "description": "d", "parameters": {"type": "object", "properties": {}}},
+                "function": {
+                    "name": "f",
+                    "description": "d",
+                    "parameters": {"type": "object", "properties": {}},
+                },
             }
         ],
         "tool_choice": {"type": "function", "function": {"name": "f"}},
@@ -50,9 +62,15 @@ def test_message_request_becomes_chat():
 @pytest.mark.parametrize("where", ["output_format", "output_config"])
 def test_output_format_is_schema(where):
     format_ = {"type": "json_schema", "schema": {"type": "object", "properties": {}}}
-    params = {"messages": [HELLO], where: {"format": format_} if where == "output_config" else format_}
+    params = {
+        "messages": [HELLO],
+        where: {"format": format_} if where == "output_config" else format_,
+    }
     asked = sent(KIMI, params, "anthropic")["response_format"]
-    assert asked == {"type": "json_schema", "json_schema": {"name": "answer", "schema": format_["schema"]}}
+    assert asked == {
+        "type": "json_schema",
+        "json_schema": {"name": "answer", "schema": format_["schema"]},
+    }
 
 
 def test_effort_is_models():
@@ -69,7 +87,12 @@ def test_effort_is_models():
         ({"messages": [HELLO], "stream": True}, "a", "bad_record", "params.stream"),
         ({"messages": [HELLO], "model": KIMI}, "a", "mismatched_model", "params.model"),
         ({"messages": [HELLO], "top_k": 400}, "a", "bad_record", "params.top_k"),
-        ({"messages": [{"role": "user", "content": [{"type": "document"}]}]}, "a", "bad_record", None),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "document"}]}]},
+            "a",
+            "bad_record",
+            None,
+        ),
     ],
 )
 def test_record_that_does_not_fit_is_bad(params, custom_id, code, member):
@@ -78,7 +101,7 @@ def test_record_that_does_not_fit_is_bad(params, custom_id, code, member):
     assert (one.code, member_of(one.message)) == (code, member or "params.messages[0].content[0]")
 
 
-# ── what comes back ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── what comes back ───────────────────────────────────────────────────────────────────────────────
 
 
 def test_result_has_message():
@@ -86,12 +109,19 @@ def test_result_has_message():
     assert (line["custom_id"], line["result"]["type"]) == ("a", "succeeded")
     message = line["result"]["message"]
     assert message["content"] == [{"type": "text", "text": "Hi"}]
-    assert (message["stop_reason"], message["usage"]) == ("end_turn", {"input_tokens": 3, "output_tokens": 4})
+    assert (message["stop_reason"], message["usage"]) == (
+        "end_turn",
+        {"input_tokens": 3, "output_tokens": 4},
+    )
 
 
 @pytest.mark.parametrize(
     ("result", "kinds", "reason"),
-    [(CALL, ["tool_use"], "tool_use"), (THOUGHT, ["thinking", "text"], "max_tokens"), (VECTORS, ["text"], "end_turn")],
+    [
+        (CALL, ["tool_use"], "tool_use"),
+        (THOUGHT, ["thinking", "text"], "max_tokens"),
+        (VECTORS, ["text"], "end_turn"),
+    ],
 )
 def test_calls_and_reasoning_are_blocks(result, kinds, reason):
     message = result_of(result)["result"]["message"]
@@ -101,7 +131,11 @@ def test_calls_and_reasoning_are_blocks(result, kinds, reason):
 
 @pytest.mark.parametrize(
     ("code", "kind"),
-    [("bad_record", "invalid_request_error"), ("rejected", "invalid_request_error"), ("internal", "api_error")],
+    [
+        ("bad_record", "invalid_request_error"),
+        ("rejected", "invalid_request_error"),
+        ("internal", "api_error"),
+    ],
 )
 def test_failed_record_has_error(code, kind):
     error = result_of(code=code, message="why")["result"]
@@ -118,11 +152,31 @@ def test_unreadable_line_has_empty_custom_id():
     assert result_of(code="invalid_json", record=b"{")["custom_id"] == ""
 
 
-RESULTS = {"text": TEXT, "call": CALL, "thought": THOUGHT, "cut off": CUT_OFF, "vectors": VECTORS, "string": "Hi"}
-FAILURES = ["bad_record", "rejected", "inference_failed", "internal", "expired", "cancelled", "invalid_json"]
+RESULTS = {
+    "text": TEXT,
+    "call": CALL,
+    "thought": THOUGHT,
+    "cut off": CUT_OFF,
+    "vectors": VECTORS,
+    "string": "Hi",
+}
+FAILURES = [
+    "bad_record",
+    "rejected",
+    "inference_failed",
+    "internal",
+    "expired",
+    "cancelled",
+    "invalid_json",
+]
 
 
 @pytest.mark.slow
 def test_each_line_is_valid_for_anthropics_own_types():
-    lines = [*map(result_of, RESULTS.values()), *(result_of(code=code, message="why") for code in FAILURES)]
-    assert vendors_read("anthropic", lines) == {"anthropic MessageBatchIndividualResponse": len(lines)}
+    lines = [
+        *map(result_of, RESULTS.values()),
+        *(result_of(code=code, message="why") for code in FAILURES),
+    ]
+    assert vendors_read("anthropic", lines) == {
+        "anthropic MessageBatchIndividualResponse": len(lines)
+    }

@@ -22,7 +22,10 @@ CUT = {"choices": [{"message": {"content": "Hi"}, "finish_reason": "length"}]}
 CALL = {"response": None, "tool_calls": [{"id": "c", "name": "f", "arguments": {"x": 1}}]}
 VECTORS = {"shape": [2, 2], "data": [[1, 2.5], [3, 4]]}
 
-MESSAGES = {"anthropic_version": "bedrock-2023-05-31", "messages": [{"role": "user", "content": "Hello"}]}
+MESSAGES = {
+    "anthropic_version": "bedrock-2023-05-31",
+    "messages": [{"role": "user", "content": "Hello"}],
+}
 CONVERSE = {"messages": [{"role": "user", "content": [{"text": "Hello"}]}]}
 IMAGE = {"image": {"format": "jpeg", "source": {"bytes": "AAAA"}}}
 
@@ -44,7 +47,7 @@ def output_of(model_input, result):
     return line_of(model_input, result)["modelOutput"]
 
 
-# ── what is sent ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── what is sent ──────────────────────────────────────────────────────────────────────────────────
 
 
 def test_record_id_is_reference():
@@ -60,7 +63,9 @@ def test_record_without_id_has_no_reference():
 
 def test_anthropic_system_becomes_message():
     system = [{"type": "text", "text": "Be"}, {"type": "text", "text": "brief."}]
-    assert sent(LLAMA, {**MESSAGES, "system": system, "max_tokens": 9, "stop_sequences": ["."]}) == {
+    assert sent(
+        LLAMA, {**MESSAGES, "system": system, "max_tokens": 9, "stop_sequences": ["."]}
+    ) == {
         "messages": [{"role": "system", "content": "Be\nbrief."}, *MESSAGES["messages"]],
         "max_tokens": 9,
         "stop": ["."],
@@ -71,14 +76,30 @@ def test_converse_becomes_chat_request():
     model_input = {
         **CONVERSE,
         "system": [{"text": "Be brief."}],
-        "inferenceConfig": {"maxTokens": 9, "temperature": 0.5, "topP": 0.9, "stopSequences": ["."]},
+        "inferenceConfig": {
+            "maxTokens": 9,
+            "temperature": 0.5,
+            "topP": 0.9,
+            "stopSequences": ["."],
+        },
         "toolConfig": {
-            "tools": [{"toolSpec": {"name": "f", "description": "d", "inputSchema": {"json": {"type": "object"}}}}],
+            "tools": [
+                {
+                    "toolSpec": {
+                        "name": "f",
+                        "description": "d",
+                        "inputSchema": {"json": {"type": "object"}},
+                    }
+                }
+            ],
             "toolChoice": {"any": {}},
         },
     }
     assert sent(LLAMA, model_input) == {
-        "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}],
+        "messages": [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": "Hello"},
+        ],
         "max_tokens": 9,
         "temperature": 0.5,
         "top_p": 0.9,
@@ -86,7 +107,11 @@ def test_converse_becomes_chat_request():
         "tools": [
             {
                 "type": "function",
-                "function": {"name": "f", "description": "d", "parameters": {"type": "object", "properties": {}}},
+                "function": {
+                    "name": "f",
+                    "description": "d",
+                    "parameters": {"type": "object", "properties": {}},
+                },
             }
         ],
         "tool_choice": "required",
@@ -96,7 +121,11 @@ def test_converse_becomes_chat_request():
 def test_titan_is_text_or_embeddings_by_models_task():
     config = {"textGenerationConfig": {"maxTokenCount": 9, "topP": 1}}
     assert sent(LLAMA, {"inputText": "x", **config}) == {"prompt": "x", "max_tokens": 9, "top_p": 1}
-    assert sent(GPT, {"inputText": "x", **config}) == {"input": "x", "max_output_tokens": 9, "top_p": 1}
+    assert sent(GPT, {"inputText": "x", **config}) == {
+        "input": "x",
+        "max_output_tokens": 9,
+        "top_p": 1,
+    }
     assert sent(M3, {"inputText": "x"}) == {"text": "x"}
 
 
@@ -122,16 +151,24 @@ def test_native_request_is_sent_as_written():
         ("x", {}, "modelInput"),
         (MESSAGES, {"recordId": 5}, "recordId"),
         ({**MESSAGES, "system": 5}, {}, "modelInput.system"),
-        ({"messages": [{"role": "user", "content": [IMAGE]}]}, {}, "modelInput.messages[0].content[0]"),
+        (
+            {"messages": [{"role": "user", "content": [IMAGE]}]},
+            {},
+            "modelInput.messages[0].content[0]",
+        ),
     ],
 )
 def test_record_that_does_not_fit_is_bad(model_input, members, member):
-    fault = convert(M3 if member == "modelInput.text" or "inputText" in model_input else LLAMA, model_input, **members)
+    fault = convert(
+        M3 if member == "modelInput.text" or "inputText" in model_input else LLAMA,
+        model_input,
+        **members,
+    )
     assert isinstance(fault, RecordFault)
     assert (fault.code, member_of(fault.message)) == ("bad_record", member)
 
 
-# ── what comes back ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── what comes back ───────────────────────────────────────────────────────────────────────────────
 
 
 def test_line_has_bedrocks_members():
@@ -152,7 +189,9 @@ def test_missing_record_id_is_stable():
 
 def test_model_input_is_copied_as_it_is_written():
     record = b'{"modelInput":{"prompt" : "\\u00e9", "max_gen_len": 1.50}}'
-    line = writer_of(FORM, target_of(LLAMA)).line(FACTS, Outcome(0, b"null", record, b'{"response":"Hi"}'))
+    line = writer_of(FORM, target_of(LLAMA)).line(
+        FACTS, Outcome(0, b"null", record, b'{"response":"Hi"}')
+    )
     assert b'"modelInput":{"prompt" : "\\u00e9", "max_gen_len": 1.50},' in line
 
 
@@ -177,7 +216,10 @@ def test_cohere_answers():
         ["x", "y"],
     )
     typed = output_of({"texts": ["x", "y"], "embedding_types": ["float"]}, VECTORS)
-    assert (typed["embeddings"], typed["response_type"]) == ({"float": [[1, 2.5], [3, 4]]}, "embeddings_by_type")
+    assert (typed["embeddings"], typed["response_type"]) == (
+        {"float": [[1, 2.5], [3, 4]]},
+        "embeddings_by_type",
+    )
 
 
 def test_anthropic_answers():
@@ -201,13 +243,19 @@ def test_anthropic_answers():
 @pytest.mark.parametrize("result", [TEXT, CUT, CALL], ids=["text", "cut", "call"])
 def test_converse_answers_are_what_botocore_knows(result):
     output = output_of(CONVERSE, result)
-    operation = botocore.session.get_session().get_service_model("bedrock-runtime").operation_model("Converse")
+    operation = (
+        botocore.session.get_session()
+        .get_service_model("bedrock-runtime")
+        .operation_model("Converse")
+    )
     shape = operation.output_shape
     required = {*shape.required_members}
     assert output.keys() == required
     assert not ParamValidator().validate(output, shape).has_errors()
     body = json.dumps(output).encode()
-    parsed = create_parser("rest-json").parse({"status_code": 200, "headers": {}, "body": body}, shape)
+    parsed = create_parser("rest-json").parse(
+        {"status_code": 200, "headers": {}, "body": body}, shape
+    )
     del parsed["ResponseMetadata"]
     assert parsed == output
     assert output["metrics"] == {"latencyMs": 0}
@@ -227,7 +275,11 @@ def test_llama_answers():
 
 @pytest.mark.parametrize(
     ("model_input", "result"),
-    [({"prompt": "x"}, TEXT), ({"text": "x"}, {"translated_text": "y"}), ({"texts": ["x"]}, {"response": [{"id": 0}]})],
+    [
+        ({"prompt": "x"}, TEXT),
+        ({"text": "x"}, {"translated_text": "y"}),
+        ({"texts": ["x"]}, {"response": [{"id": 0}]}),
+    ],
 )
 def test_other_answers_are_apis_own(model_input, result):
     assert output_of(model_input, result) == result
@@ -258,7 +310,11 @@ def test_failed_record_has_error_instead_of_output(code, number):
 @pytest.mark.parametrize("record", [b"", b"{", b"5", b"\xff"])
 def test_unreadable_line_has_no_input(record):
     line = converted.line_of(record, None, "bedrock", code="invalid_json", message="why")
-    assert (line["modelInput"], line["error"]["errorCode"], len(line["recordId"])) == (None, 400, 11)
+    assert (line["modelInput"], line["error"]["errorCode"], len(line["recordId"])) == (
+        None,
+        400,
+        11,
+    )
 
 
 inputs = st.sampled_from(
@@ -271,7 +327,7 @@ def test_any_answer_gives_one_line(model_input, result):
     assert "modelOutput" in line_of(model_input, result)
 
 
-# ── the files ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the files ─────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(

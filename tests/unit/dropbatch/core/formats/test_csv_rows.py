@@ -28,7 +28,8 @@ def rows_of(data, size=1 << 20, delimiter=b","):
     found = []
     for window in read_rows(in_blocks(data, size), delimiter):
         for row, lines in zip(window.records, window.lines, strict=True):
-            found += [row] * (1 if row else lines)  # an empty row stands for consecutive empty lines
+            # an empty row stands for consecutive empty lines
+            found += [row] * (1 if row else lines)
     return found
 
 
@@ -86,11 +87,23 @@ def test_unclosed_quote_is_named_with_line(data, line, size):
 @pytest.mark.parametrize("size", [1, 9, 1000])
 @pytest.mark.parametrize(
     "long",
-    [b"x" * 200, b'"' + b"x,\n" * 60 + b'",y', b'a,"' + b'""' * 80 + b'"', b"x" * (LIMIT + 1), b'5"' + b"x" * 100],
+    [
+        b"x" * 200,
+        b'"' + b"x,\n" * 60 + b'",y',
+        b'a,"' + b'""' * 80 + b'"',
+        b"x" * (LIMIT + 1),
+        b'5"' + b"x" * 100,
+    ],
 )
 def test_row_that_no_request_can_hold_is_passed_over(long, size):
-    assert rows_of(b"a\n" + long + b"\nb,c\n", size) == [b"a", OverlongRecord(long[:8], len(long)), b"b,c"]
-    lines = [line for window in read_rows(in_blocks(b"a\n" + long, size), b",") for line in window.lines]
+    assert rows_of(b"a\n" + long + b"\nb,c\n", size) == [
+        b"a",
+        OverlongRecord(long[:8], len(long)),
+        b"b,c",
+    ]
+    lines = [
+        line for window in read_rows(in_blocks(b"a\n" + long, size), b",") for line in window.lines
+    ]
     assert lines == [1, 1 + long.count(b"\n")]
 
 
@@ -113,7 +126,9 @@ def test_blocks_make_no_difference(data, size):
     assert read(size) == read(1 << 20)
 
 
-@given(data=st.text(st.sampled_from('ab",\né'), max_size=50).map(str.encode), size=st.integers(1, 30))
+@given(
+    data=st.text(st.sampled_from('ab",\né'), max_size=50).map(str.encode), size=st.integers(1, 30)
+)
 def test_rows_are_those_of_pythons_csv(data, size):
     try:
         rows = rows_of(data, size)

@@ -75,7 +75,10 @@ def test_document_is_native_array_as_its_elements():
 @pytest.mark.parametrize(
     ("head", "places"),
     [
-        (NATIVE + b"\n" + OPENAI + ANTHROPIC, ("Line 3 is of the format openai", "line 4 is of the format anthropic")),
+        (
+            NATIVE + b"\n" + OPENAI + ANTHROPIC,
+            ("Line 3 is of the format openai", "line 4 is of the format anthropic"),
+        ),
         (OPENAI + OPENAI_OUTPUT, ("Line 1 is of the format openai", "line 2 is a result")),
     ],
 )
@@ -170,19 +173,33 @@ def test_unfinished_line_is_not_judged():
 
 
 def test_first_model_id_in_body_counts():
-    lines = [{"body": {"model": "gpt-4o"}}, {"body": 5}, 7, {"body": {"model": BGE}}, {"body": {"model": "@cf/a/b"}}]
+    lines = [
+        {"body": {"model": "gpt-4o"}},
+        {"body": 5},
+        7,
+        {"body": {"model": BGE}},
+        {"body": {"model": "@cf/a/b"}},
+    ]
     head = b"broken\n" + b"\n".join(json.dumps(line).encode() for line in lines)
     assert first_model("openai", head, complete=True) == BGE
     assert first_model("csv", head, complete=True) == ""
     assert first_model("openai", OPENAI, complete=True) == ""
-    assert first_model("openai", json.dumps({"body": {"model": BGE}}).encode(), complete=False) == ""
+    assert (
+        first_model("openai", json.dumps({"body": {"model": BGE}}).encode(), complete=False) == ""
+    )
     named = json.dumps({"params": {"model": f"workers-ai/{BGE}"}}).encode()
     assert first_model("anthropic", b"", complete=True, elements=[NATIVE, named]) == BGE
 
 
 @pytest.mark.parametrize("model", [BGE, f"workers-ai/{BGE}"])
 def test_native_record_names_model_itself(model):
-    lines = [{"text": "a"}, {"text": '"model"'}, {"model": "gpt-4o"}, {"model": 5}, {"model": model}]
+    lines = [
+        {"text": "a"},
+        {"text": '"model"'},
+        {"model": "gpt-4o"},
+        {"model": 5},
+        {"model": model},
+    ]
     head = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
 
     assert first_model("native", head, complete=True) == BGE
@@ -212,7 +229,12 @@ def test_named_format_needs_a_record_in_100_lines(name, head):
 
 @pytest.mark.parametrize(
     ("name", "head"),
-    [("openai", BROKEN[9:] + OPENAI), ("native", BROKEN[9:] + NATIVE), ("openai", b""), ("openai", b'{"long":"')],
+    [
+        ("openai", BROKEN[9:] + OPENAI),
+        ("native", BROKEN[9:] + NATIVE),
+        ("openai", b""),
+        ("openai", b'{"long":"'),
+    ],
 )
 def test_named_format_with_one_record_is_read(name, head):
     check_named(name, head, complete=head != b'{"long":"')

@@ -1,6 +1,9 @@
-"""Files as people have them (tests/files/foreign): the request that each record becomes, and the line that answers it.
+"""Files as people have them (tests/files/foreign).
 
-`python -m tests.unit.dropbatch.core.formats.test_foreign_files` writes what is expected anew; look at what has changed.
+The request that each record becomes, and the line that answers it.
+
+`python -m tests.unit.dropbatch.core.formats.test_foreign_files` writes what is expected anew; look
+at what has changed.
 """
 
 import json
@@ -30,7 +33,11 @@ ANSWERS = {
             {
                 "index": 0,
                 "message": {"role": "assistant", "content": "Bad.", "reasoning_content": "hm"},
-                "logprobs": {"content": [{"token": "Bad", "logprob": -0.5, "bytes": None, "top_logprobs": []}]},
+                "logprobs": {
+                    "content": [
+                        {"token": "Bad", "logprob": -0.5, "bytes": None, "top_logprobs": []}
+                    ]
+                },
                 "finish_reason": "stop",
             }
         ],
@@ -44,12 +51,23 @@ ANSWERS = {
     "input": {
         "id": "resp_1",
         "output": [
-            {"type": "reasoning", "id": "rs_1", "content": [{"type": "reasoning_text", "text": "hm"}]},
-            {"type": "message", "id": "msg_1", "content": [{"type": "output_text", "text": "Bad."}]},
+            {
+                "type": "reasoning",
+                "id": "rs_1",
+                "content": [{"type": "reasoning_text", "text": "hm"}],
+            },
+            {
+                "type": "message",
+                "id": "msg_1",
+                "content": [{"type": "output_text", "text": "Bad."}],
+            },
         ],
         "usage": {"input_tokens": 9, "output_tokens": 4, "total_tokens": 13},
     },
-    "text": {"response": "Bad.", "usage": {"prompt_tokens": 9, "completion_tokens": 2, "total_tokens": 11}},
+    "text": {
+        "response": "Bad.",
+        "usage": {"prompt_tokens": 9, "completion_tokens": 2, "total_tokens": 11},
+    },
 }
 """Answers of Workers AI, by what the model is."""
 
@@ -68,7 +86,9 @@ def read(path):
     content = path.read_bytes()
     form, start = detect_form(content, complete=True)
     elements = _elements(form, content[start:]) if form == "array" else None
-    format_ = detect_format(f"inbox/{path.name}", content, complete=True, form=form, elements=elements)
+    format_ = detect_format(
+        f"inbox/{path.name}", content, complete=True, form=form, elements=elements
+    )
     if elements:
         return Form(format_), [json.dumps(json.loads(one)).encode() for one in elements]
     if not FORMATS[format_].is_table:
@@ -77,17 +97,27 @@ def read(path):
     content = content.removeprefix(bom)
     delimiter = _delimiter(format_, content)
     header, size, _ = _first_row(content, delimiter.encode())
-    rows = [row for window in read_rows([content[size:]], delimiter.encode()) for row in window.records if row]
+    rows = [
+        row
+        for window in read_rows([content[size:]], delimiter.encode())
+        for row in window.records
+        if row
+    ]
     return Form(format_, bom + header, delimiter), rows
 
 
 def made_of(path, model):
     """What a file's records become: its format, requests or faults, and lines of answers."""
     form, records = read(path)
-    target, facts = target_of(model), BatchFacts("20261121T093000Z-5f3a9c1e", model, "req-1", 1_795_253_400)
+    target, facts = (
+        target_of(model),
+        BatchFacts("20261121T093000Z-5f3a9c1e", model, "req-1", 1_795_253_400),
+    )
     writer = writer_of(form, target)
     made = []
-    for id_, (record, one) in enumerate(zip(records, reader_of(form, target).convert(records), strict=True)):
+    for id_, (record, one) in enumerate(
+        zip(records, reader_of(form, target).convert(records), strict=True)
+    ):
         if isinstance(one, Converted):
             outcome = Outcome(id_, one.reference, record, json.dumps(answer_of(model)).encode())
             shown = {"request": json.loads(one.request)}

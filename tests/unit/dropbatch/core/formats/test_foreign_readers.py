@@ -1,7 +1,9 @@
-"""What other programs read in the lines that tests/files/foreign expects: the vendors' own types, LiteLLM.
+"""What other programs read in the lines that tests/files/foreign expects.
 
-Most of their packages are not among the tests' own: scripts in tests/vendors read the lines in environments of theirs,
-which `make test-slow` installs.
+The vendors' own types, LiteLLM.
+
+Most of their packages are not among the tests' own: scripts in tests/vendors read the lines in
+environments of theirs, which `make test-slow` installs.
 """
 
 import json
@@ -20,7 +22,9 @@ EXPECTED = json.loads((FILES / "foreign/expected.json").read_text("utf-8"))
 
 
 def records_of(format_):
-    return [record for one in EXPECTED.values() if one["format"] == format_ for record in one["records"]]
+    return [
+        record for one in EXPECTED.values() if one["format"] == format_ for record in one["records"]
+    ]
 
 
 def lines_of(format_):
@@ -48,18 +52,25 @@ def test_vendors_types_and_litellm_read_results():
     read = run("vendors", "vendors_types.py", FILES, FILES / "foreign/expected.json")
 
     requests = Counter(
-        path.stem.partition("-")[0] for path in FILES.glob("*.jsonl") for _ in path.read_text("utf-8").splitlines()
+        path.stem.partition("-")[0]
+        for path in FILES.glob("*.jsonl")
+        for _ in path.read_text("utf-8").splitlines()
     )
     counted = Counter(f"openai {body['object']}" for body in bodies())
     assert {name: read[name] for name in counted} == counted
-    assert sum(count for name, count in read.items() if name.startswith("openai /v1/")) == requests["openai"]
+    assert (
+        sum(count for name, count in read.items() if name.startswith("openai /v1/"))
+        == requests["openai"]
+    )
     assert read["anthropic Request"] == requests["anthropic"]
     assert read["gemini Content"] == requests["gemini"]
     assert read["anthropic MessageBatchIndividualResponse"] == len(lines_of("anthropic"))
     kinds = ("GenerateContentResponse", "SingleEmbedContentResponse", "JobError")
     assert sum(read[f"gemini {name}"] for name in kinds) == len(lines_of("gemini"))
     assert read["converse input"] > 0
-    assert read["converse output"] == sum("stopReason" in line.get("modelOutput", ()) for line in lines_of("bedrock"))
+    assert read["converse output"] == sum(
+        "stopReason" in line.get("modelOutput", ()) for line in lines_of("bedrock")
+    )
     litellm = sum(count for name, count in read.items() if name.startswith("litellm"))
     assert litellm == sum(len(records_of(name)) for name in ("openai", "anthropic", "bedrock"))
     assert min(read["litellm completions"], read["litellm failures"], read["litellm tokens"]) > 5

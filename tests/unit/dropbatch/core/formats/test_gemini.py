@@ -12,8 +12,14 @@ CONTENTS = [{"role": "user", "parts": [{"text": "Hello"}]}]
 TEXT = {"response": "Hi", "usage": {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}}
 CALL = {"response": None, "tool_calls": [{"id": "c", "name": "f", "arguments": {"x": 1}}]}
 THOUGHT = {
-    "choices": [{"message": {"content": "Hi", "reasoning_content": "hm"}, "finish_reason": "length"}],
-    "usage": {"prompt_tokens": 3, "completion_tokens": 9, "completion_tokens_details": {"reasoning_tokens": 5}},
+    "choices": [
+        {"message": {"content": "Hi", "reasoning_content": "hm"}, "finish_reason": "length"}
+    ],
+    "usage": {
+        "prompt_tokens": 3,
+        "completion_tokens": 9,
+        "completion_tokens_details": {"reasoning_tokens": 5},
+    },
 }
 SEVERAL = {"choices": [{"message": {"content": text}} for text in ("a", "b")]}
 VECTORS = {"data": [[1, 2], [3, 4]]}
@@ -32,7 +38,7 @@ def line_of(result=None, code="", message="", request=None, facts=FACTS, **membe
     return converted.line_of(record, result, "gemini", code=code, message=message, facts=facts)
 
 
-# ── what is sent ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── what is sent ──────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("members", [{"key": "a"}, {"custom_id": "a"}, {"id": "a", "x": 1}])
@@ -43,11 +49,29 @@ def test_key_or_what_is_in_its_place_is_reference(members):
 
 @pytest.mark.parametrize("snake", [False, True])
 def test_request_becomes_chat(snake):
-    config = {"maxOutputTokens": 9, "temperature": 0.5, "topP": 0.9, "topK": 20, "stopSequences": ["."]}
-    request = {"systemInstruction": {"parts": [{"text": "Be"}, {"text": "brief."}]}, "generationConfig": config}
+    config = {
+        "maxOutputTokens": 9,
+        "temperature": 0.5,
+        "topP": 0.9,
+        "topK": 20,
+        "stopSequences": ["."],
+    }
+    request = {
+        "systemInstruction": {"parts": [{"text": "Be"}, {"text": "brief."}]},
+        "generationConfig": config,
+    }
     if snake:
-        config = {"max_output_tokens": 9, "temperature": 0.5, "top_p": 0.9, "top_k": 20, "stop_sequences": ["."]}
-        request = {"system_instruction": {"parts": [{"text": "Be"}, {"text": "brief."}]}, "generation_config": config}
+        config = {
+            "max_output_tokens": 9,
+            "temperature": 0.5,
+            "top_p": 0.9,
+            "top_k": 20,
+            "stop_sequences": ["."],
+        }
+        request = {
+            "system_instruction": {"parts": [{"text": "Be"}, {"text": "brief."}]},
+            "generation_config": config,
+        }
     assert sent({"contents": CONTENTS, **request, "safetySettings": []}) == {
         "messages": [{"role": "system", "content": "Be\nbrief."}, HELLO],
         "max_tokens": 9,
@@ -59,7 +83,8 @@ def test_request_becomes_chat(snake):
 
 
 @pytest.mark.parametrize(
-    "contents", ["Hello", CONTENTS[0], [{"parts": [{"text": "Hello"}]}], [{"parts": {"text": "Hello"}}]]
+    "contents",
+    ["Hello", CONTENTS[0], [{"parts": [{"text": "Hello"}]}], [{"parts": {"text": "Hello"}}]],
 )
 def test_contents_may_be_written_shortly(contents):
     assert sent({"contents": contents})["messages"] == [HELLO]
@@ -71,14 +96,20 @@ def test_calls_and_their_answers_become_messages(model):
         *CONTENTS,
         {
             "role": "model",
-            "parts": [{"text": "hm", "thought": True}, {"functionCall": {"name": "f", "args": {"x": 1}}}],
+            "parts": [
+                {"text": "hm", "thought": True},
+                {"functionCall": {"name": "f", "args": {"x": 1}}},
+            ],
         },
         {"role": "user", "parts": [{"functionResponse": {"name": "f", "response": {"y": 2}}}]},
     ]
     tools = [
         {
             "functionDeclarations": [
-                {"name": "f", "parameters": {"type": "OBJECT", "properties": {"x": {"type": "STRING"}}}}
+                {
+                    "name": "f",
+                    "parameters": {"type": "OBJECT", "properties": {"x": {"type": "STRING"}}},
+                }
             ]
         }
     ]
@@ -94,19 +125,27 @@ def test_calls_and_their_answers_become_messages(model):
     assert called["tool_calls"][0]["function"] == {"name": "f", "arguments": '{"x":1}'}
     assert answered["content"] == '{"y":2}'
     assert answered["tool_call_id"] == called["tool_calls"][0]["id"]
-    assert request["tools"][0]["function"]["parameters"] == {"type": "object", "properties": {"x": {"type": "string"}}}
+    assert request["tools"][0]["function"]["parameters"] == {
+        "type": "object",
+        "properties": {"x": {"type": "string"}},
+    }
 
 
 def test_response_schema_is_json_schema():
     config = {
         "responseMimeType": "application/json",
-        "responseSchema": {"type": "OBJECT", "properties": {"a": {"type": "ARRAY", "items": {"type": "STRING"}}}},
+        "responseSchema": {
+            "type": "OBJECT",
+            "properties": {"a": {"type": "ARRAY", "items": {"type": "STRING"}}},
+        },
     }
     schema = {"type": "object", "properties": {"a": {"type": "array", "items": {"type": "string"}}}}
     asked = sent({"contents": CONTENTS, "generationConfig": config})["response_format"]
     assert asked == {"type": "json_schema", "json_schema": schema}
     del config["responseSchema"]
-    assert sent({"contents": CONTENTS, "generationConfig": config})["response_format"] == {"type": "json_object"}
+    assert sent({"contents": CONTENTS, "generationConfig": config})["response_format"] == {
+        "type": "json_object"
+    }
 
 
 @pytest.mark.parametrize(
@@ -114,24 +153,54 @@ def test_response_schema_is_json_schema():
     [
         ({"type": "STRING", "nullable": True}, {"type": ["string", "null"]}),
         ({"type": "STRING", "nullable": False}, {"type": "string"}),
-        ({"type": "STRING", "enum": ["A"], "nullable": True}, {"type": ["string", "null"], "enum": ["A", None]}),
-        ({"anyOf": [{"type": "INTEGER"}], "nullable": True}, {"anyOf": [{"type": "integer"}, {"type": "null"}]}),
-        ({"any_of": [{"type": "NULL"}, {"type": "INTEGER"}]}, {"anyOf": [{"type": "null"}, {"type": "integer"}]}),
-        ({"type": "ARRAY", "maxItems": "3", "min_items": "1"}, {"type": "array", "maxItems": 3, "minItems": 1}),
-        ({"type": "STRING", "max_length": 9, "minLength": "٣"}, {"type": "string", "maxLength": 9, "minLength": "٣"}),
+        (
+            {"type": "STRING", "enum": ["A"], "nullable": True},
+            {"type": ["string", "null"], "enum": ["A", None]},
+        ),
+        (
+            {"anyOf": [{"type": "INTEGER"}], "nullable": True},
+            {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+        ),
+        (
+            {"any_of": [{"type": "NULL"}, {"type": "INTEGER"}]},
+            {"anyOf": [{"type": "null"}, {"type": "integer"}]},
+        ),
+        (
+            {"type": "ARRAY", "maxItems": "3", "min_items": "1"},
+            {"type": "array", "maxItems": 3, "minItems": 1},
+        ),
+        (
+            {"type": "STRING", "max_length": 9, "minLength": "٣"},
+            {"type": "string", "maxLength": 9, "minLength": "٣"},
+        ),
         ({"type_": "NUMBER", "format_": "double"}, {"type": "number", "format": "double"}),
         ({"type": "TYPE_UNSPECIFIED", "title": "T"}, {"title": "T"}),
         ({"type": ["STRING", "NULL"]}, {"type": ["string", "null"]}),
-        ({"type": "OBJECT", "additional_properties": False}, {"type": "object", "additionalProperties": False}),
         (
-            {"type": "OBJECT", "properties": {"type": {"type": "STRING"}, "max_items": {"type": "INTEGER"}}},
-            {"type": "object", "properties": {"type": {"type": "string"}, "max_items": {"type": "integer"}}},
+            {"type": "OBJECT", "additional_properties": False},
+            {"type": "object", "additionalProperties": False},
         ),
         (
-            {"properties": {"propertyOrdering": {"type": "STRING"}}, "property_ordering": ["propertyOrdering"]},
+            {
+                "type": "OBJECT",
+                "properties": {"type": {"type": "STRING"}, "max_items": {"type": "INTEGER"}},
+            },
+            {
+                "type": "object",
+                "properties": {"type": {"type": "string"}, "max_items": {"type": "integer"}},
+            },
+        ),
+        (
+            {
+                "properties": {"propertyOrdering": {"type": "STRING"}},
+                "property_ordering": ["propertyOrdering"],
+            },
             {"properties": {"propertyOrdering": {"type": "string"}}},
         ),
-        ({"default": {"type": "A", "max_items": "1"}}, {"default": {"type": "A", "max_items": "1"}}),
+        (
+            {"default": {"type": "A", "max_items": "1"}},
+            {"default": {"type": "A", "max_items": "1"}},
+        ),
         (
             {"$defs": {"a_b": {"type": "STRING"}}, "$ref": "#/$defs/a_b"},
             {"$defs": {"a_b": {"type": "string"}}, "$ref": "#/$defs/a_b"},
@@ -145,7 +214,10 @@ def test_schema_is_translated_whole(written, schema):
         asked = sent({"contents": CONTENTS, "generationConfig": config})["response_format"]
         assert asked == {"type": "json_schema", "json_schema": schema}
     tools = [{"function_declarations": [{"name": "f", "description": "d", "parameters": written}]}]
-    assert sent({"contents": CONTENTS, "tools": tools}, KIMI)["tools"][0]["function"]["parameters"] == schema
+    assert (
+        sent({"contents": CONTENTS, "tools": tools}, KIMI)["tools"][0]["function"]["parameters"]
+        == schema
+    )
 
 
 def test_candidates_are_asked_for_if_allowed():
@@ -160,10 +232,12 @@ def test_thinking_budget_of_0_switches_thinking_off():
 
 
 def test_contents_are_texts_for_embedding_model():
-    assert sent({"content": {"parts": [{"text": "a"}, {"text": "b"}]}, "output_dimensionality": 384}, BGE) == {
-        "text": "a\nb"
+    assert sent(
+        {"content": {"parts": [{"text": "a"}, {"text": "b"}]}, "output_dimensionality": 384}, BGE
+    ) == {"text": "a\nb"}
+    assert sent({"contents": [*CONTENTS, {"parts": [{"text": "b"}]}], "taskType": "X"}, BGE) == {
+        "text": ["Hello", "b"]
     }
-    assert sent({"contents": [*CONTENTS, {"parts": [{"text": "b"}]}], "taskType": "X"}, BGE) == {"text": ["Hello", "b"]}
 
 
 @pytest.mark.parametrize(
@@ -175,9 +249,21 @@ def test_contents_are_texts_for_embedding_model():
         ({"contents": [{"parts": [{"file_data": {}}]}]}, LLAMA, "request.contents[0].parts[0]"),
         ({"contents": [{"role": "user"}]}, LLAMA, "request.contents[0]"),
         ({"contents": CONTENTS, "tools": [{"googleSearch": {}}]}, LLAMA, "request.tools[0]"),
-        ({"contents": CONTENTS, "generationConfig": {"topK": 64}}, LLAMA, "request.generationConfig.topK"),
-        ({"contents": CONTENTS, "generationConfig": {"responseModalities": ["IMAGE"]}}, LLAMA, None),
-        ({"content": {"parts": [{"text": "a"}]}, "outputDimensionality": 768}, BGE, "request.outputDimensionality"),
+        (
+            {"contents": CONTENTS, "generationConfig": {"topK": 64}},
+            LLAMA,
+            "request.generationConfig.topK",
+        ),
+        (
+            {"contents": CONTENTS, "generationConfig": {"responseModalities": ["IMAGE"]}},
+            LLAMA,
+            None,
+        ),
+        (
+            {"content": {"parts": [{"text": "a"}]}, "outputDimensionality": 768},
+            BGE,
+            "request.outputDimensionality",
+        ),
     ],
 )
 def test_record_that_does_not_fit_is_bad(request_, model, member):
@@ -189,15 +275,23 @@ def test_record_that_does_not_fit_is_bad(request_, model, member):
     )
 
 
-# ── what comes back ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── what comes back ───────────────────────────────────────────────────────────────────────────────
 
 
 def test_line_with_key_is_gemini_apis():
     line = line_of(TEXT, key="a")
     assert list(line) == ["key", "response"]
     (candidate,) = line["response"]["candidates"]
-    assert candidate == {"content": {"role": "model", "parts": [{"text": "Hi"}]}, "finishReason": "STOP", "index": 0}
-    assert line["response"]["usageMetadata"] == {"promptTokenCount": 3, "candidatesTokenCount": 4, "totalTokenCount": 7}
+    assert candidate == {
+        "content": {"role": "model", "parts": [{"text": "Hi"}]},
+        "finishReason": "STOP",
+        "index": 0,
+    }
+    assert line["response"]["usageMetadata"] == {
+        "promptTokenCount": 3,
+        "candidatesTokenCount": 4,
+        "totalTokenCount": 7,
+    }
     assert line_of(code="bad_record", message="why", key="a") == {
         "key": "a",
         "error": {"code": 400, "message": "why", "status": "INVALID_ARGUMENT"},
@@ -216,9 +310,14 @@ def test_line_without_key_is_vertex_ais():
 
 def test_calls_reasoning_and_candidates_are_kept():
     (candidate,) = line_of(CALL, key="a")["response"]["candidates"]
-    assert candidate["content"]["parts"] == [{"functionCall": {"id": "c", "name": "f", "args": {"x": 1}}}]
+    assert candidate["content"]["parts"] == [
+        {"functionCall": {"id": "c", "name": "f", "args": {"x": 1}}}
+    ]
     response = line_of(THOUGHT, key="a")["response"]
-    assert response["candidates"][0]["content"]["parts"] == [{"text": "hm", "thought": True}, {"text": "Hi"}]
+    assert response["candidates"][0]["content"]["parts"] == [
+        {"text": "hm", "thought": True},
+        {"text": "Hi"},
+    ]
     assert response["candidates"][0]["finishReason"] == "MAX_TOKENS"
     assert response["usageMetadata"]["thoughtsTokenCount"] == 5
     several = line_of(SEVERAL, key="a")["response"]["candidates"]
@@ -228,7 +327,9 @@ def test_calls_reasoning_and_candidates_are_kept():
 def test_embeddings():
     one = line_of(VECTORS, key="a", request={"content": {"parts": []}})["response"]
     assert one == {"embedding": {"values": [1, 2]}, "tokenCount": 0}
-    assert line_of(VECTORS, key="a")["response"] == {"embeddings": [{"values": [1, 2]}, {"values": [3, 4]}]}
+    assert line_of(VECTORS, key="a")["response"] == {
+        "embeddings": [{"values": [1, 2]}, {"values": [3, 4]}]
+    }
 
 
 RESULTS = {"text": TEXT, "call": CALL, "thought": THOUGHT, "several": SEVERAL, "string": "Hi"}
@@ -236,9 +337,17 @@ RESULTS = {"text": TEXT, "call": CALL, "thought": THOUGHT, "several": SEVERAL, "
 
 @pytest.mark.slow
 def test_each_line_is_valid_for_googles_own_types():
-    answered = [line_of(result, **members) for result in RESULTS.values() for members in ({"key": "a"}, {})]
-    vectors = [line_of(VECTORS, key="a", request={"content": {"parts": []}}), line_of(VECTORS, key="a")]
-    failed = [line_of(code=code, message="why", key="a") for code in ("bad_record", "expired", "cancelled", "internal")]
+    answered = [
+        line_of(result, **members) for result in RESULTS.values() for members in ({"key": "a"}, {})
+    ]
+    vectors = [
+        line_of(VECTORS, key="a", request={"content": {"parts": []}}),
+        line_of(VECTORS, key="a"),
+    ]
+    failed = [
+        line_of(code=code, message="why", key="a")
+        for code in ("bad_record", "expired", "cancelled", "internal")
+    ]
     assert vendors_read("gemini", [*answered, *vectors, *failed]) == {
         "gemini GenerateContentResponse": len(answered),
         "gemini SingleEmbedContentResponse": 1,

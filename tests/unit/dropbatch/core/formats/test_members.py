@@ -1,4 +1,7 @@
-"""The table of members: each request made from other vendors' bodies is one that the published schema accepts."""
+"""The table of members.
+
+Each request made from other vendors' bodies is one that the published schema accepts.
+"""
 
 import json
 from itertools import chain
@@ -33,7 +36,7 @@ from tests.support.converted import (
     target_of,
 )
 
-# ── the table and the published schemas ──────────────────────────────────────────────────────────────────────────────
+# ── the table and the published schemas ───────────────────────────────────────────────────────────
 
 QWEN_38, GEMMA = "@cf/qwen/qwen3.8-27b", "@cf/google/gemma-4-26b-a4b-it"
 PUBLISHED = (*CHAT, QWEN_38, BGE, M3, "@cf/meta/m2m100-1.2b")
@@ -54,12 +57,23 @@ def around(limits):
     step = 1 if limits.whole else 0.25
     if limits.least is None:
         return [(0, True), (-5, True), ("1", False)]
-    return [(limits.least, True), (limits.most, True), (limits.least - step, False), (limits.most + step, False)]
+    return [
+        (limits.least, True),
+        (limits.most, True),
+        (limits.least - step, False),
+        (limits.most + step, False),
+    ]
 
 
 @pytest.mark.parametrize("model", PUBLISHED)
 def test_each_limit_is_that_of_schema(model):
-    base = {"text": "a"} if model in {BGE, M3} else {"input": "a"} if model == GPT else {"messages": [HELLO]}
+    base = (
+        {"text": "a"}
+        if model in {BGE, M3}
+        else {"input": "a"}
+        if model == GPT
+        else {"messages": [HELLO]}
+    )
     for name, limits in schema_of(find_model(model)).limits.items():
         outer, _, inner = name.partition(".")
         for value, is_within in around(limits):
@@ -68,24 +82,37 @@ def test_each_limit_is_that_of_schema(model):
             assert (problem(model, request, "", Behaviour()) is None) == is_within, (name, value)
 
 
-# ── null content and tools ───────────────────────────────────────────────────────────────────────────────────────────
+# ── null content and tools ────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("model", CHAT)
 def test_conversation_with_tools_fits_each_model(model):
-    body = {"messages": CALLED, "tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "tide"}}}
+    body = {
+        "messages": CALLED,
+        "tools": [TOOL],
+        "tool_choice": {"type": "function", "function": {"name": "tide"}},
+    }
     request = sent(model, body)
     if model == GPT:
         assert request["input"] == [
             HELLO,
-            {"type": "function_call", "call_id": "call_1", "name": "tide", "arguments": '{"at":"noon"}'},
+            {
+                "type": "function_call",
+                "call_id": "call_1",
+                "name": "tide",
+                "arguments": '{"at":"noon"}',
+            },
             {"type": "function_call_output", "call_id": "call_1", "output": "low"},
         ]
         assert request["tool_choice"] == {"type": "function", "name": "tide"}
         assert request["tools"] == [{"type": "function", "name": "tide"}]
     else:
         id_ = "74196fe72" if model == SCOUT else "call_1"
-        assert request["messages"][1] == {"role": "assistant", "content": "", "tool_calls": [CALL | {"id": id_}]}
+        assert request["messages"][1] == {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [CALL | {"id": id_}],
+        }
         assert request["messages"][2] == {"role": "tool", "tool_call_id": id_, "content": "low"}
 
 
@@ -109,7 +136,9 @@ def test_function_without_arguments_fits_each_model(model, vendor, function):
         "anthropic": {"name": "tide", "input_schema": schema},
         "converse": {"toolSpec": {"name": "tide", "inputSchema": {"json": schema}}},
     }[vendor]
-    request = sent(model, {"messages": [HELLO], "tools": [tool]}, "openai" if vendor == "openai" else "bedrock")
+    request = sent(
+        model, {"messages": [HELLO], "tools": [tool]}, "openai" if vendor == "openai" else "bedrock"
+    )
     assert request["tools"][0].get("function", request["tools"][0])["name"] == "tide"
 
 
@@ -121,26 +150,38 @@ def test_null_members_of_message_are_not_sent(model, content):
     messages = [HELLO, {"content": content, "role": "assistant", "annotations": [], **nulls}, HELLO]
     request = sent(model, {"messages": messages})
     _, answer, _ = request.get("messages") or request["input"]
-    assert {name: answer[name] for name in answer if name != "annotations"} == {**HELLO, "role": "assistant"}
+    assert {name: answer[name] for name in answer if name != "annotations"} == {
+        **HELLO,
+        "role": "assistant",
+    }
 
 
 def test_null_members_of_reasoning_are_not_sent():
-    request = sent(GPT, {"input": "x", "reasoning": {"effort": "low", "summary": None}}, url="/v1/responses")
+    request = sent(
+        GPT, {"input": "x", "reasoning": {"effort": "low", "summary": None}}, url="/v1/responses"
+    )
     assert request["reasoning"] == {"effort": "low"}
 
 
 def test_missing_content_is_empty():
     assert (
-        sent(QWEN, {"messages": [HELLO, {"role": "assistant", "tool_calls": [CALL]}]})["messages"][1]["content"] == ""
+        sent(QWEN, {"messages": [HELLO, {"role": "assistant", "tool_calls": [CALL]}]})["messages"][
+            1
+        ]["content"]
+        == ""
     )
 
 
 @pytest.mark.parametrize(
-    ("model", "role"), [(LLAMA, "system"), (QWEN, "system"), (KIMI, "developer"), (GPT, "developer")]
+    ("model", "role"),
+    [(LLAMA, "system"), (QWEN, "system"), (KIMI, "developer"), (GPT, "developer")],
 )
 def test_developer_becomes_system_if_needed(model, role):
     request = sent(model, {"messages": [{"role": "developer", "content": "Be brief."}, HELLO]})
-    assert request.get("messages", request.get("input"))[0] == {"role": role, "content": "Be brief."}
+    assert request.get("messages", request.get("input"))[0] == {
+        "role": role,
+        "content": "Be brief.",
+    }
 
 
 @pytest.mark.parametrize("model", CHAT)
@@ -148,7 +189,12 @@ def test_developer_becomes_system_if_needed(model, role):
 def test_tool_blocks_become_calls_and_results(model, converse):
     used = {"toolUseId": "t", "name": "tide", "input": {"at": 1}}
     result = {"toolUseId": "t", "content": [{"json": {"tide": "low"}}, {"text": "ok"}]}
-    blocks = [{"reasoningContent": {}}, {"text": "Let me see."}, {"toolUse": used}, {"cachePoint": {"type": "default"}}]
+    blocks = [
+        {"reasoningContent": {}},
+        {"text": "Let me see."},
+        {"toolUse": used},
+        {"cachePoint": {"type": "default"}},
+    ]
     answer = [{"toolResult": result}, {"text": "And?"}]
     if not converse:
         blocks = [
@@ -157,16 +203,29 @@ def test_tool_blocks_become_calls_and_results(model, converse):
             {"type": "tool_use", "id": "t", "name": "tide", "input": {"at": 1}},
         ]
         inner = [{"type": "text", "text": '{"tide":"low"}'}, {"type": "text", "text": "ok"}]
-        answer = [{"type": "tool_result", "tool_use_id": "t", "content": inner}, {"type": "text", "text": "And?"}]
-    messages = [HELLO, {"role": "assistant", "content": blocks}, {"role": "user", "content": answer}]
-    request = sent(model, {"messages": messages, "system": [{"text": "Hi"}, {"cachePoint": {}}]}, "bedrock")
+        answer = [
+            {"type": "tool_result", "tool_use_id": "t", "content": inner},
+            {"type": "text", "text": "And?"},
+        ]
+    messages = [
+        HELLO,
+        {"role": "assistant", "content": blocks},
+        {"role": "user", "content": answer},
+    ]
+    request = sent(
+        model, {"messages": messages, "system": [{"text": "Hi"}, {"cachePoint": {}}]}, "bedrock"
+    )
     if model == GPT:
         assert [item.get("type", item.get("role")) for item in request["input"]] == [
             *("system", "user", "assistant", "function_call", "function_call_output", "user")
         ]
         return
     system, _, calling, tool, user = request["messages"]
-    assert (system["content"], calling["content"], user) == ("Hi", "Let me see.", {"role": "user", "content": "And?"})
+    assert (system["content"], calling["content"], user) == (
+        "Hi",
+        "Let me see.",
+        {"role": "user", "content": "And?"},
+    )
     id_ = calling["tool_calls"][0]["id"]
     assert len(id_) == (9 if model == SCOUT else 1)
     assert calling["tool_calls"] == [
@@ -175,26 +234,32 @@ def test_tool_blocks_become_calls_and_results(model, converse):
     assert tool == {"role": "tool", "tool_call_id": id_, "content": '{"tide":"low"}\nok'}
 
 
-# ── members that are null, renamed, left out, or beyond a range ──────────────────────────────────────────────────────
+# ── members that are null, renamed, left out, or beyond a range ───────────────────────────────────
 
 
 @pytest.mark.parametrize("model", CHAT)
 def test_null_members_are_not_sent(model):
-    nulls = dict.fromkeys(("top_k", "top_p", "seed", "stop", "response_format", "tools", "n", "logprobs"))
+    nulls = dict.fromkeys(
+        ("top_k", "top_p", "seed", "stop", "response_format", "tools", "n", "logprobs")
+    )
     assert not nulls.keys() & sent(model, {"messages": [HELLO], **nulls}).keys()
 
 
 @pytest.mark.parametrize("model", CHAT)
 def test_plain_text_needs_no_format(model):
     assert (
-        not {"response_format", "text"} & sent(model, {"messages": [HELLO], "response_format": {"type": "text"}}).keys()
+        not {"response_format", "text"}
+        & sent(model, {"messages": [HELLO], "response_format": {"type": "text"}}).keys()
     )
 
 
 @pytest.mark.parametrize("model", CHAT)
 def test_schema_without_its_type_is_schema(model):
     schema = {"type": "object", "properties": {}}
-    request = sent(model, {"messages": [HELLO], "response_format": {"name": "s", "schema": schema, "strict": True}})
+    request = sent(
+        model,
+        {"messages": [HELLO], "response_format": {"name": "s", "schema": schema, "strict": True}},
+    )
     asked = request["text"]["format"] if model == GPT else request["response_format"]
     assert asked["type"] == "json_schema"
     inner = asked if model == GPT else asked["json_schema"]
@@ -226,7 +291,10 @@ def test_value_beyond_range_is_bad(model, member, value, limits):
 
 
 def test_range_is_reported_for_written_member():
-    converse = {"messages": [{"role": "user", "content": [{"text": "a"}]}], "inferenceConfig": {"topK": 250}}
+    converse = {
+        "messages": [{"role": "user", "content": [{"text": "a"}]}],
+        "inferenceConfig": {"topK": 250},
+    }
     assert fault(LLAMA, converse, "bedrock")[0] == "modelInput.inferenceConfig.topK"
 
 
@@ -241,15 +309,22 @@ def test_range_is_reported_for_written_member():
     ],
 )
 def test_effort_is_sent_as_model_takes_it(model, written, asked):
-    assert sent(model, {"messages": [HELLO], "reasoning_effort": written})["reasoning_effort"] == asked
-    assert sent(model, {"input": "a", "reasoning": {"effort": written}})["reasoning_effort"] == asked
+    assert (
+        sent(model, {"messages": [HELLO], "reasoning_effort": written})["reasoning_effort"] == asked
+    )
+    assert (
+        sent(model, {"input": "a", "reasoning": {"effort": written}})["reasoning_effort"] == asked
+    )
 
 
 @pytest.mark.parametrize(
-    "model", ["@cf/zai-org/glm-9", "@cf/deepseek-ai/deepseek-r1-distill-qwen-32b", "@cf/somebody/something"]
+    "model",
+    ["@cf/zai-org/glm-9", "@cf/deepseek-ai/deepseek-r1-distill-qwen-32b", "@cf/somebody/something"],
 )
 def test_effort_is_passed_where_none_are_known(model):
-    assert value_of(convert(model, {"messages": [HELLO], "reasoning_effort": "utmost"}).request) == {
+    assert value_of(
+        convert(model, {"messages": [HELLO], "reasoning_effort": "utmost"}).request
+    ) == {
         "messages": [HELLO],
         "reasoning_effort": "utmost",
         "external_reference": "a",
@@ -261,7 +336,8 @@ def test_several_answers_are_asked_for_if_allowed():
     assert fault(LLAMA, {"messages": [HELLO], "n": 3})[0] == "body.n"
     choices = [{"index": i, "message": {"role": "assistant", "content": str(i)}} for i in range(3)]
     assert [
-        one["message"]["content"] for one in body_of(KIMI, {"messages": [HELLO]}, {"choices": choices})["choices"]
+        one["message"]["content"]
+        for one in body_of(KIMI, {"messages": [HELLO]}, {"choices": choices})["choices"]
     ] == [*("0", "1", "2")]
 
 
@@ -269,8 +345,12 @@ def test_several_answers_are_asked_for_if_allowed():
 def test_thinking_is_switched_off_if_possible(model):
     request = sent(model, {"messages": [HELLO], "thinking": {"type": "disabled"}})
     has_switch = model in {KIMI, DEEPSEEK}
-    assert request.get("chat_template_kwargs") == ({"enable_thinking": False} if has_switch else None)
-    assert "thinking" not in sent(model, {"messages": [HELLO], "thinking": {"type": "enabled", "budget_tokens": 5}})
+    assert request.get("chat_template_kwargs") == (
+        {"enable_thinking": False} if has_switch else None
+    )
+    assert "thinking" not in sent(
+        model, {"messages": [HELLO], "thinking": {"type": "enabled", "budget_tokens": 5}}
+    )
 
 
 @pytest.mark.parametrize(
@@ -279,7 +359,12 @@ def test_thinking_is_switched_off_if_possible(model):
         {"inputText": "a", "dimensions": 384},
         {"inputText": "a", "dimensions": None, "normalize": True, "embeddingTypes": ["float"]},
         {"inputText": "a", "embeddingConfig": {"outputEmbeddingLength": 384}},
-        {"texts": ["a"], "input_type": "search_document", "output_dimension": 384, "embedding_types": ["float"]},
+        {
+            "texts": ["a"],
+            "input_type": "search_document",
+            "output_dimension": 384,
+            "embedding_types": ["float"],
+        },
     ],
 )
 def test_models_own_length_may_be_asked_for(body):
@@ -309,20 +394,35 @@ def test_another_length_or_kind_of_embedding_is_bad(body, member):
 
 
 def test_truncation_is_asked_for_if_possible():
-    assert sent(M3, {"texts": ["a"], "truncate": "END"}, "bedrock") == {"text": ["a"], "truncate_inputs": True}
+    assert sent(M3, {"texts": ["a"], "truncate": "END"}, "bedrock") == {
+        "text": ["a"],
+        "truncate_inputs": True,
+    }
     assert sent(BGE, {"texts": ["a"], "truncate": "END"}, "bedrock") == {"text": ["a"]}
 
 
-# ── defaults ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── defaults ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_defaults_have_names_that_model_takes():
-    assert sent(GPT, {"messages": [HELLO], "max_tokens": 5}, defaults={"max_tokens": 100})["max_output_tokens"] == 5
+    assert (
+        sent(GPT, {"messages": [HELLO], "max_tokens": 5}, defaults={"max_tokens": 100})[
+            "max_output_tokens"
+        ]
+        == 5
+    )
     assert "max_tokens" not in sent(GPT, {"messages": [HELLO]}, defaults={"max_tokens": 100})
-    assert sent(LLAMA, {"messages": [HELLO]}, defaults={"max_gen_len": 7, "stream": False})["max_tokens"] == 7
+    assert (
+        sent(LLAMA, {"messages": [HELLO]}, defaults={"max_gen_len": 7, "stream": False})[
+            "max_tokens"
+        ]
+        == 7
+    )
 
 
-@pytest.mark.parametrize("defaults", [{"stream": True}, {"n": 3}, {"top_k": 250}, {"messages": []}, {"system": "a"}])
+@pytest.mark.parametrize(
+    "defaults", [{"stream": True}, {"n": 3}, {"top_k": 250}, {"messages": []}, {"system": "a"}]
+)
 def test_defaults_that_no_request_may_have_end_upload(defaults):
     with pytest.raises(UploadRefused) as raised:
         convert(LLAMA, {"messages": [HELLO]}, defaults=defaults)
@@ -339,7 +439,10 @@ def test_defaults_that_no_request_may_have_end_upload(defaults):
         (GPT, {"messages": [HELLO], "reasoning_effort": "best"}, "body.reasoning_effort"),
         (
             GPT,
-            {"messages": [HELLO], "additionalModelRequestFields": {"reasoning": {"effort": "best"}}},
+            {
+                "messages": [HELLO],
+                "additionalModelRequestFields": {"reasoning": {"effort": "best"}},
+            },
             "body.additionalModelRequestFields.reasoning.effort",
         ),
         (GPT, {"input": "a", "reasoning": {"effort": "best"}}, "body.reasoning.effort"),
@@ -350,7 +453,10 @@ def test_value_beyond_range_is_named_as_written(model, body, member):
 
 
 def test_anthropic_effort_is_named_as_written():
-    record = {"custom_id": "a", "params": {"messages": [HELLO], "output_config": {"effort": "best"}}}
+    record = {
+        "custom_id": "a",
+        "params": {"messages": [HELLO], "output_config": {"effort": "best"}},
+    }
     (one,) = reader_of(Form("anthropic"), target_of(KIMI)).convert([json.dumps(record).encode()])
     assert member_of(one.message) == "params.output_config.effort"
 
@@ -376,14 +482,34 @@ IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
 @pytest.mark.parametrize(
     ("block", "kind"),
     [
-        ({"type": "tool_result", "tool_use_id": "t", "content": [{"type": "text", "text": "see"}, IMAGE]}, "image"),
-        ({"type": "tool_result", "tool_use_id": "t", "content": [{}, {"type": "document"}]}, "document"),
-        ({"toolResult": {"toolUseId": "t", "content": [{"text": "see"}, {"image": {"format": "png"}}]}}, "image"),
+        (
+            {
+                "type": "tool_result",
+                "tool_use_id": "t",
+                "content": [{"type": "text", "text": "see"}, IMAGE],
+            },
+            "image",
+        ),
+        (
+            {"type": "tool_result", "tool_use_id": "t", "content": [{}, {"type": "document"}]},
+            "document",
+        ),
+        (
+            {
+                "toolResult": {
+                    "toolUseId": "t",
+                    "content": [{"text": "see"}, {"image": {"format": "png"}}],
+                }
+            },
+            "image",
+        ),
     ],
 )
 def test_image_that_a_tool_returned_is_not_sent_as_its_base64(model, block, kind):
     """It would be billed as text, and mean nothing."""
-    path, message = fault(model, {"messages": [HELLO, {"role": "user", "content": [block]}]}, "bedrock")
+    path, message = fault(
+        model, {"messages": [HELLO, {"role": "user", "content": [block]}]}, "bedrock"
+    )
     assert path.endswith("messages[1].content[0].content[1]")
     assert f"no {kind}" in message
 

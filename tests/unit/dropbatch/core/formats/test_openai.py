@@ -6,22 +6,46 @@ import pytest
 
 from dropbatch.core.formats.base import member_of
 from dropbatch.core.formats.registry import Form, reader_of
-from tests.support.converted import GPT, HELLO, KIMI, LLAMA, M3, SCOUT, convert, fault, sent, target_of
+from tests.support.converted import (
+    GPT,
+    HELLO,
+    KIMI,
+    LLAMA,
+    M3,
+    SCOUT,
+    convert,
+    fault,
+    sent,
+    target_of,
+)
 
 FORM = Form("openai")
 
-# ── what is sent ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── what is sent ──────────────────────────────────────────────────────────────────────────────────
 
 
 def test_members_that_are_not_for_model_are_left_out():
-    extra = {"model": "gpt-4o", "user": "u", "store": True, "metadata": {"a": "b"}, "service_tier": "auto", "n": 1}
+    extra = {
+        "model": "gpt-4o",
+        "user": "u",
+        "store": True,
+        "metadata": {"a": "b"},
+        "service_tier": "auto",
+        "n": 1,
+    }
     assert sent(LLAMA, {"messages": [HELLO], **extra, "stream": False}) == {"messages": [HELLO]}
 
 
 def test_unknown_members_are_sent_as_written():
-    raw = b'{"custom_id":"a","body":{"messages":[{"role":"user","content":"\\u00e9"}],"odd" : {"x" : 1.50}}}'
+    raw = (
+        b'{"custom_id":"a","body":{"messages":[{"role":"user","content":"\\u00e9"}],"odd" : '
+        b'{"x" : 1.50}}}'
+    )
     (converted,) = reader_of(FORM, target_of(LLAMA)).convert([raw])
-    request = b'{"messages":[{"role":"user","content":"\\u00e9"}],"odd":{"x" : 1.50},"external_reference":"a"}'
+    request = (
+        b'{"messages":[{"role":"user","content":"\\u00e9"}],"odd":{"x" : '
+        b'1.50},"external_reference":"a"}'
+    )
     assert sorted(converted.request.strip(b"{}")) == sorted(request.strip(b"{}"))
     assert b'"\\u00e9"' in converted.request
     assert b'{"x" : 1.50}' in converted.request
@@ -33,7 +57,12 @@ def test_limit_of_answer_is_max_tokens(name):
 
 
 def test_max_tokens_precedes_its_other_name():
-    assert sent(LLAMA, {"max_completion_tokens": 9, "messages": [HELLO], "max_tokens": 7})["max_tokens"] == 7
+    assert (
+        sent(LLAMA, {"max_completion_tokens": 9, "messages": [HELLO], "max_tokens": 7})[
+            "max_tokens"
+        ]
+        == 7
+    )
 
 
 def test_parts_of_text_are_joined_with_line_feed():
@@ -69,7 +98,10 @@ def test_image_is_rejected_for_text_only_model():
         ({"messages": [HELLO], "dimensions": 64}, "body.dimensions"),
         ({"messages": [HELLO], "modalities": ["text", "audio"]}, "body.audio"),
         ({"messages": [HELLO], "audio": {"voice": "x"}}, "body.audio"),
-        ({"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]}, "body.messages[0].content[0]"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]},
+            "body.messages[0].content[0]",
+        ),
         ({"messages": "Hello"}, "body.messages"),
         ({"messages": [1]}, "body.messages[0]"),
         ({"prompt": [1, 2, 3]}, "body.prompt"),
@@ -82,7 +114,9 @@ def test_what_workers_ai_does_not_do_makes_record_bad(body, member):
     assert fault(LLAMA, body)[0] == member
 
 
-@pytest.mark.parametrize("body", [{"stream": None}, {"n": None}, {"dimensions": None}, {"audio": None}])
+@pytest.mark.parametrize(
+    "body", [{"stream": None}, {"n": None}, {"dimensions": None}, {"audio": None}]
+)
 def test_null_asks_for_nothing(body):
     assert sent(LLAMA, {"messages": [HELLO], **body}) == {"messages": [HELLO]}
 
@@ -98,7 +132,12 @@ def test_other_cloudflare_model_is_mismatch():
     "url",
     [
         None,
-        *("/v1/chat/completions", "/chat/completions", "v1/chat/completions/", "/v4/chat/completions"),
+        *(
+            "/v1/chat/completions",
+            "/chat/completions",
+            "v1/chat/completions/",
+            "/v4/chat/completions",
+        ),
         "/openai/v1/chat/completions",
         "https://api.example.com/v1/chat/completions?api-version=1",
     ],
@@ -107,14 +146,20 @@ def test_end_of_url_decides(url):
     assert sent(LLAMA, {"messages": [HELLO]}, url=url) == {"messages": [HELLO]}
 
 
-@pytest.mark.parametrize("members", [{"url": "/v1/moderations"}, {"url": 5}, {"method": "GET"}, {"custom_id": 5}])
+@pytest.mark.parametrize(
+    "members", [{"url": "/v1/moderations"}, {"url": 5}, {"method": "GET"}, {"custom_id": 5}]
+)
 def test_line_without_request_is_bad(members):
     assert fault(LLAMA, {"messages": [HELLO]}, **members)[0] == next(iter(members))
 
 
 def test_line_without_body_keeps_custom_id():
     converted = convert(LLAMA, "Hello")
-    assert (converted.code, member_of(converted.message), bytes(converted.reference)) == ("bad_record", "body", b'"a"')
+    assert (converted.code, member_of(converted.message), bytes(converted.reference)) == (
+        "bad_record",
+        "body",
+        b'"a"',
+    )
 
 
 @pytest.mark.parametrize("texts", ["one", ["one", "two"], []])
@@ -160,7 +205,10 @@ def test_chat_becomes_input_of_responses_model():
 
 
 def test_responses_are_sent_as_they_are():
-    body = {"input": [{"role": "user", "content": [{"type": "input_text", "text": "x"}]}], "instructions": "i"}
+    body = {
+        "input": [{"role": "user", "content": [{"type": "input_text", "text": "x"}]}],
+        "instructions": "i",
+    }
     assert sent(GPT, body, url="/v1/responses") == body
     assert sent(GPT, body) == body
 

@@ -53,7 +53,11 @@ def test_line_names_record_and_its_batch():
 @pytest.mark.parametrize("name", CHAT_RESULTS)
 def test_any_chat_answer_becomes_chat_completion(name):
     body = body_of(LLAMA, {"messages": [HELLO]}, CHAT_RESULTS[name])
-    assert (body["object"], body["created"], body["model"]) == ("chat.completion", 1_795_253_400, LLAMA)
+    assert (body["object"], body["created"], body["model"]) == (
+        "chat.completion",
+        1_795_253_400,
+        LLAMA,
+    )
     (choice,) = body["choices"]
     assert choice["message"]["content"] == "Hi"
     assert choice["finish_reason"] == ("length" if name == "completion" else "stop")
@@ -61,7 +65,12 @@ def test_any_chat_answer_becomes_chat_completion(name):
 
 
 def test_unknown_message_members_stay():
-    assert body_of(LLAMA, {"messages": [HELLO]}, COMPLETION)["choices"][0]["message"]["reasoning_content"] == "hm"
+    assert (
+        body_of(LLAMA, {"messages": [HELLO]}, COMPLETION)["choices"][0]["message"][
+            "reasoning_content"
+        ]
+        == "hm"
+    )
 
 
 @pytest.mark.parametrize(
@@ -89,7 +98,9 @@ def test_tool_calls_of_workers_ai_become_openais():
     assert choice["message"]["content"] is None
 
 
-@pytest.mark.parametrize("result", [{"shape": [2, 2], "data": [[1, 2.5], [3, 4]]}, {"response": [[1, 2.5], [3, 4]]}])
+@pytest.mark.parametrize(
+    "result", [{"shape": [2, 2], "data": [[1, 2.5], [3, 4]]}, {"response": [[1, 2.5], [3, 4]]}]
+)
 def test_embeddings_become_list(result):
     body = body_of(M3, {"input": ["x", "y"]}, result, "/v1/embeddings")
     parse("/v1/embeddings", body)
@@ -102,7 +113,9 @@ def test_embeddings_become_list(result):
 
 
 def test_base64_embeddings_are_float32():
-    body = body_of(M3, {"input": "x", "encoding_format": "base64"}, {"data": [[1, 2.5]]}, "/v1/embeddings")
+    body = body_of(
+        M3, {"input": "x", "encoding_format": "base64"}, {"data": [[1, 2.5]]}, "/v1/embeddings"
+    )
     assert struct.unpack("<2f", base64.b64decode(body["data"][0]["embedding"])) == (1.0, 2.5)
 
 
@@ -126,7 +139,9 @@ def test_refused_record_has_error_response(code):
     line = line_of(written({"messages": [HELLO]}), code=code, message=message)
     status, kind, param = FAILURES[code]
     assert line["response"]["status_code"] == status
-    assert line["response"]["body"] == {"error": {"message": message, "type": kind, "param": param, "code": code}}
+    assert line["response"]["body"] == {
+        "error": {"message": message, "type": kind, "param": param, "code": code}
+    }
     assert (line["error"], line["custom_id"]) == (None, "a")
 
 
@@ -150,10 +165,13 @@ def test_record_without_answer_has_error_alone(code, told):
 
 def test_message_that_names_no_member_has_no_param():
     assert member_of("The record has 12 bytes: shorten it.") is None
-    assert member_of("body.messages[3].content[0]: It must be a string.") == "body.messages[3].content[0]"
+    assert (
+        member_of("body.messages[3].content[0]: It must be a string.")
+        == "body.messages[3].content[0]"
+    )
 
 
-# ── the SDK's own types ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── the SDK's own types ───────────────────────────────────────────────────────────────────────────
 
 SDK_TYPES = {
     "/v1/chat/completions": ("openai.types.chat", "ChatCompletion"),

@@ -1,4 +1,7 @@
-"""Any records at all: each has one request or one fault, and one line, whatever it and its answer hold."""
+"""Any records at all.
+
+Each has one request or one fault, and one line, whatever it and its answer hold.
+"""
 
 import json
 
@@ -17,31 +20,104 @@ MODELS = [
 ]
 NAMES = [
     *("custom_id", "method", "url", "body", "recordId", "modelInput", "external_reference"),
-    *("model", "messages", "role", "content", "type", "text", "prompt", "input", "inputText", "texts", "system"),
-    *("stream", "n", "tools", "toolConfig", "toolSpec", "inputSchema", "input_schema", "name", "tool_choice"),
-    *("function", "inferenceConfig", "textGenerationConfig", "maxTokens", "max_gen_len", "max_completion_tokens"),
+    *(
+        "model",
+        "messages",
+        "role",
+        "content",
+        "type",
+        "text",
+        "prompt",
+        "input",
+        "inputText",
+        "texts",
+        "system",
+    ),
+    *(
+        "stream",
+        "n",
+        "tools",
+        "toolConfig",
+        "toolSpec",
+        "inputSchema",
+        "input_schema",
+        "name",
+        "tool_choice",
+    ),
+    *(
+        "function",
+        "inferenceConfig",
+        "textGenerationConfig",
+        "maxTokens",
+        "max_gen_len",
+        "max_completion_tokens",
+    ),
     *("source", "image"),
-    *("response_format", "json_schema", "schema", "reasoning_effort", "modalities", "audio", "anthropic_version"),
-    *("params", "request", "key", "contents", "parts", "generationConfig", "functionCall", "tool_calls", "thinking"),
-    *("image_url", "input_audio", "encoding_format", "usage", "response", "data", "choices", "message", "bytes"),
+    *(
+        "response_format",
+        "json_schema",
+        "schema",
+        "reasoning_effort",
+        "modalities",
+        "audio",
+        "anthropic_version",
+    ),
+    *(
+        "params",
+        "request",
+        "key",
+        "contents",
+        "parts",
+        "generationConfig",
+        "functionCall",
+        "tool_calls",
+        "thinking",
+    ),
+    *(
+        "image_url",
+        "input_audio",
+        "encoding_format",
+        "usage",
+        "response",
+        "data",
+        "choices",
+        "message",
+        "bytes",
+    ),
 ]
-words = [*("", "é\n", "POST", "/v1/embeddings", "/v1/responses"), *("text", "image", "input_audio", "base64", M3)]
+words = [
+    *("", "é\n", "POST", "/v1/embeddings", "/v1/responses"),
+    *("text", "image", "input_audio", "base64", M3),
+]
 values = st.recursive(
-    st.one_of(st.none(), st.booleans(), st.integers(-2, 2), st.floats(-2, 2), st.sampled_from(words)),
-    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.sampled_from(NAMES), inner, max_size=5)),
+    st.one_of(
+        st.none(), st.booleans(), st.integers(-2, 2), st.floats(-2, 2), st.sampled_from(words)
+    ),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(st.sampled_from(NAMES), inner, max_size=5)
+    ),
     max_leaves=12,
 )
 objects = st.dictionaries(st.sampled_from(NAMES), values, max_size=6)
 lines = {
     "openai": st.one_of(
         objects,
-        st.fixed_dictionaries({"custom_id": st.just("a"), "body": objects}, optional={"url": st.sampled_from(words)}),
+        st.fixed_dictionaries(
+            {"custom_id": st.just("a"), "body": objects}, optional={"url": st.sampled_from(words)}
+        ),
     ),
-    "anthropic": st.one_of(objects, st.fixed_dictionaries({"custom_id": st.just("a"), "params": objects})),
+    "anthropic": st.one_of(
+        objects, st.fixed_dictionaries({"custom_id": st.just("a"), "params": objects})
+    ),
     "gemini": st.one_of(
-        objects, st.fixed_dictionaries({"request": objects}, optional={"key": st.sampled_from(words), "id": values})
+        objects,
+        st.fixed_dictionaries(
+            {"request": objects}, optional={"key": st.sampled_from(words), "id": values}
+        ),
     ),
-    "bedrock": st.one_of(objects, st.fixed_dictionaries({"modelInput": objects}, optional={"recordId": values})),
+    "bedrock": st.one_of(
+        objects, st.fixed_dictionaries({"modelInput": objects}, optional={"recordId": values})
+    ),
 }
 written = st.tuples(st.booleans(), st.sampled_from([(",", ":"), (", ", ": "), (",\r", ":\r ")]))
 
@@ -55,7 +131,9 @@ def write(record, style):
 @given(data=st.data(), model=st.sampled_from(MODELS), style=written, result=values)
 def test_any_record_has_request_or_fault_and_one_line(format_, data, model, style, result):
     form, target = Form(format_), target_of(model, defaults={"seed": b"1"})
-    records = data.draw(st.lists(lines[format_].map(lambda record: write(record, style)), max_size=4))
+    records = data.draw(
+        st.lists(lines[format_].map(lambda record: write(record, style)), max_size=4)
+    )
     converted = reader_of(form, target).convert(records)
     assert len(converted) == len(records)
     writer, facts = writer_of(form, target), BatchFacts("j", model, "r", 1.0)
@@ -100,7 +178,12 @@ def test_result_without_json_gives_one_line(result, format_):
     }
     line = writer_of(form, target_of(LLAMA)).line(
         BatchFacts("j", "m"),
-        Outcome(0, b"null", record.get(format_, b"x"), b'{"response":' + result.replace(b"\n", b"") + b"}"),
+        Outcome(
+            0,
+            b"null",
+            record.get(format_, b"x"),
+            b'{"response":' + result.replace(b"\n", b"") + b"}",
+        ),
     )
     assert line.endswith(b"\n")
 

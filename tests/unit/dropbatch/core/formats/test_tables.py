@@ -33,10 +33,12 @@ def error_of(function, *arguments):
     return raised.value
 
 
-# ── which column ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── which column ──────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("header", [b"whatever", b"a,text", b"prompt,b", b"a,input", b"question,b", b"prompt,text"])
+@pytest.mark.parametrize(
+    "header", [b"whatever", b"a,text", b"prompt,b", b"a,input", b"question,b", b"prompt,text"]
+)
 def test_input_is_only_column_or_one_of_known_names(header):
     row = b",".join(b"x-" + name for name in header.split(b","))
     assert sent(header, row)["text"] == ("x-text" if b"text" in header else f"x-{known(header)}")
@@ -44,7 +46,11 @@ def test_input_is_only_column_or_one_of_known_names(header):
 
 def known(header):
     names = header.decode().split(",")
-    return names[0] if len(names) == 1 else next(name for name in ("prompt", "input", "question") if name in names)
+    return (
+        names[0]
+        if len(names) == 1
+        else next(name for name in ("prompt", "input", "question") if name in names)
+    )
 
 
 @pytest.mark.parametrize(
@@ -78,7 +84,10 @@ def test_bom_is_not_part_of_first_name():
     assert Columns(b"\xef\xbb\xbftext,b", b",").names == ["text", "b"]
     columns = Columns(b"\xef\xbb\xbftext,b", b",")
     assert columns.added_header() == b"\xef\xbb\xbftext,b,answer,error_code,error_message\n"
-    assert file_names(Form("csv", columns.header), "inbox/a.csv").retry_opening == b"\xef\xbb\xbftext,b\n"
+    assert (
+        file_names(Form("csv", columns.header), "inbox/a.csv").retry_opening
+        == b"\xef\xbb\xbftext,b\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -102,7 +111,9 @@ def test_table_is_written_with_its_own_delimiter(delimiter):
     row = f"1{delimiter}x".encode()
     (converted,) = reader_of(form, target_of(BGE)).convert([row])
     assert json.loads(converted.request) == {"text": "x", "external_reference": "1"}
-    line = writer_of(form, target_of(BGE)).line(FACTS, Outcome(0, b"null", row, b'{"response":"a,b"}'))
+    line = writer_of(form, target_of(BGE)).line(
+        FACTS, Outcome(0, b"null", row, b'{"response":"a,b"}')
+    )
     assert line.decode() == f"1{delimiter}x{delimiter}a,b{delimiter}{delimiter}\n"
 
 
@@ -120,7 +131,11 @@ def test_column_without_name_is_not_counted():
 
 def test_row_ends_with_any_number_of_carriage_returns():
     data = b"id,text\r\r\n1,hello\r\r\n2,bye\r\r\n"
-    assert [row for window in read_rows([data], b",") for row in window.records] == [b"id,text", b"1,hello", b"2,bye"]
+    assert [row for window in read_rows([data], b",") for row in window.records] == [
+        b"id,text",
+        b"1,hello",
+        b"2,bye",
+    ]
 
 
 @pytest.mark.parametrize("row", [b'1\t"Hello," she said.', b'1\t"a" "b"'])
@@ -139,8 +154,24 @@ def test_what_is_whole_at_rows_beginning_can_be_kept():
 @pytest.mark.parametrize(
     ("model", "request_"),
     [
-        (LLAMA, {"messages": [{"role": "system", "content": 'Be "brief".'}, {"role": "user", "content": "x"}]}),
-        (KIMI, {"messages": [{"role": "system", "content": 'Be "brief".'}, {"role": "user", "content": "x"}]}),
+        (
+            LLAMA,
+            {
+                "messages": [
+                    {"role": "system", "content": 'Be "brief".'},
+                    {"role": "user", "content": "x"},
+                ]
+            },
+        ),
+        (
+            KIMI,
+            {
+                "messages": [
+                    {"role": "system", "content": 'Be "brief".'},
+                    {"role": "user", "content": "x"},
+                ]
+            },
+        ),
         (GPT, {"instructions": 'Be "brief".', "input": "x"}),
     ],
 )
@@ -167,7 +198,9 @@ def test_member_named_answer_is_not_taken_for_answer():
     header = columns.added_header()
     assert header == b"text,answer,answer_2,answer_of_answer,mood,error_code,error_message\n"
     row = b'x,own,"{""answer"":""yes"",""mood"":""good""}",yes,good,,\n'
-    assert [one.result for one in records_of([header + row], [], "csv")] == ['{"answer":"yes","mood":"good"}']
+    assert [one.result for one in records_of([header + row], [], "csv")] == [
+        '{"answer":"yes","mood":"good"}'
+    ]
 
 
 @pytest.mark.parametrize(
@@ -197,11 +230,13 @@ def test_defaults_are_added():
     }
 
 
-# ── templates ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── templates ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_template_is_filled_from_row():
-    assert sent(b"a,b c", b'x,"y\nz"', template="{b c} is {{a}} is {a}")["text"] == "y\nz is {a} is x"
+    assert (
+        sent(b"a,b c", b'x,"y\nz"', template="{b c} is {{a}} is {a}")["text"] == "y\nz is {a} is x"
+    )
 
 
 def test_values_are_not_looked_into_for_braces():
@@ -215,7 +250,7 @@ def test_template_that_cannot_be_filled_is_refused(template):
     assert error.message.startswith("template: ")
 
 
-# ── rows ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── rows ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_ragged_row_fails_alone():
@@ -262,7 +297,10 @@ def test_answer_is_its_text_or_compact_json(result, answer):
 
 
 def test_failed_row_has_code_and_no_answer():
-    assert line_of(b"text", b"x", code="rejected", message="Too odd, it said.") == b'x,,rejected,"Too odd, it said."\n'
+    assert (
+        line_of(b"text", b"x", code="rejected", message="Too odd, it said.")
+        == b'x,,rejected,"Too odd, it said."\n'
+    )
 
 
 @pytest.mark.parametrize(
@@ -316,7 +354,9 @@ def test_schema_gives_each_member_of_answer_column(format_):
     opening = file_names(form, "inbox/a.csv").output_opening
     assert opening == b'id,mood,answer,mood_2,"points, 0-5",error_code,error_message\n'
     writer = writer_of(form, target_of(BGE))
-    good = writer.line(FACTS, Outcome(0, b"null", b"1,x", b'{"response":{"points, 0-5":[4],"mood":"a,b"}}'))
+    good = writer.line(
+        FACTS, Outcome(0, b"null", b"1,x", b'{"response":{"points, 0-5":[4],"mood":"a,b"}}')
+    )
     assert next(csv.reader([good.decode()]))[3:] == ["a,b", "[4]", "", ""]
     text = writer.line(FACTS, Outcome(0, b"null", b"1,x", b'{"response":"no JSON"}'))
     assert next(csv.reader([text.decode()]))[2:] == ["no JSON", "", "", "", ""]
@@ -330,7 +370,7 @@ def test_without_schema_there_is_one_column():
     assert answer_columns({}) == []
 
 
-# ── everything at once ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── everything at once ────────────────────────────────────────────────────────────────────────────
 
 texts = st.text(st.sampled_from("ab\",\n\r\té'{}"), max_size=8)
 lines = st.text(st.sampled_from("ab,é"), max_size=9)
@@ -355,7 +395,9 @@ def rows_in(data, size=1 << 20):
     return [row for window in read_rows(blocks, b",") for row in window.records if row]
 
 
-@given(data=written_rows(), size=st.integers(1, 40), results=st.lists(texts, min_size=20, max_size=20))
+@given(
+    data=written_rows(), size=st.integers(1, 40), results=st.lists(texts, min_size=20, max_size=20)
+)
 def test_rows_out_equal_rows_in(data, size, results):
     header = b"id,text"
     rows = rows_in(data, size)
@@ -376,4 +418,6 @@ def test_rows_out_equal_rows_in(data, size, results):
         assert fields[2] == ("" if isinstance(one, RecordFault) else text)
     again = b"".join(row + b"\n" for row in retry)
     assert rows_in(again, size) == retry
-    assert convert(header, rows_in(again)) == [one for one in converted if isinstance(one, RecordFault)]
+    assert convert(header, rows_in(again)) == [
+        one for one in converted if isinstance(one, RecordFault)
+    ]

@@ -17,12 +17,14 @@ def error_of(function, *arguments):
     return raised.value
 
 
-# ── text ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── text ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_line_of_text_is_input():
     assert sent(b"", b"  x {y} ", LLAMA, kind="text") == {"prompt": "  x {y} "}
-    assert sent(b"", b"x", LLAMA, "Say {text} in {{Spanish}}.", kind="text") == {"prompt": "Say x in {Spanish}."}
+    assert sent(b"", b"x", LLAMA, "Say {text} in {{Spanish}}.", kind="text") == {
+        "prompt": "Say x in {Spanish}."
+    }
 
 
 def test_line_that_is_not_utf8_fails_alone():

@@ -1,4 +1,7 @@
-"""Requests as the vendors' packages write them: each model's published schema takes what becomes of any of them."""
+"""Requests as the vendors' packages write them.
+
+Each model's published schema takes what becomes of any of them.
+"""
 
 import json
 
@@ -15,7 +18,11 @@ from tests.support.examples import examples
 
 some = st.sampled_from
 maybe = st.fixed_dictionaries
-SCHEMAS = [{}, {"type": "object"}, {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}]
+SCHEMAS = [
+    {},
+    {"type": "object"},
+    {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]},
+]
 TEXT_PARTS = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
 CALLED = {"id": "call_0", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 NULLS = dict.fromkeys(("refusal", "audio", "function_call", "tool_calls"))
@@ -23,7 +30,9 @@ NULLS = dict.fromkeys(("refusal", "audio", "function_call", "tool_calls"))
 
 def lists(*turns):
     """Conversations of such turns."""
-    return st.lists(some(turns), min_size=1, max_size=3).map(lambda found: [one for turn in found for one in turn])
+    return st.lists(some(turns), min_size=1, max_size=3).map(
+        lambda found: [one for turn in found for one in turn]
+    )
 
 
 openai = maybe(
@@ -54,7 +63,9 @@ openai = maybe(
         "modalities": some([["text"], None]),
         "reasoning_effort": some(["low", "high", None]),
         "response_format": some([{"type": "text"}, {"type": "json_object"}, None])
-        | some(SCHEMAS).map(lambda schema: {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}),
+        | some(SCHEMAS).map(
+            lambda schema: {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
+        ),
         "tools": maybe(
             {"name": st.just("f")},
             optional={
@@ -70,11 +81,30 @@ anthropic = maybe(
     {
         "max_tokens": st.just(9),
         "messages": lists(
-            [{"role": "user", "content": [{**TEXT_PARTS[0], "cache_control": {"type": "ephemeral"}}]}],
-            [{"role": "assistant", "content": [{"type": "thinking", "thinking": "x", "signature": "s"}, *TEXT_PARTS]}],
             [
-                {"role": "assistant", "content": [{"type": "tool_use", "id": "toolu_1", "name": "f", "input": {}}]},
-                {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_1"}, *TEXT_PARTS]},
+                {
+                    "role": "user",
+                    "content": [{**TEXT_PARTS[0], "cache_control": {"type": "ephemeral"}}],
+                }
+            ],
+            [
+                {
+                    "role": "assistant",
+                    "content": [
+                        {"type": "thinking", "thinking": "x", "signature": "s"},
+                        *TEXT_PARTS,
+                    ],
+                }
+            ],
+            [
+                {
+                    "role": "assistant",
+                    "content": [{"type": "tool_use", "id": "toolu_1", "name": "f", "input": {}}],
+                },
+                {
+                    "role": "user",
+                    "content": [{"type": "tool_result", "tool_use_id": "toolu_1"}, *TEXT_PARTS],
+                },
             ],
         ),
     },
@@ -82,10 +112,18 @@ anthropic = maybe(
         "system": some(["s", "", TEXT_PARTS, []]),
         "top_k": some([5, None]),
         "stop_sequences": some([["a"], []]),
-        "thinking": some([{"type": "enabled", "budget_tokens": 1024}, {"type": "disabled"}, {"type": "adaptive"}]),
-        "output_config": some([{"effort": "low"}, {"format": {"type": "json_schema", "schema": SCHEMAS[2]}}]),
-        "tools": some(SCHEMAS).map(lambda schema: [{"type": "custom", "name": "f", "input_schema": schema}]),
-        "tool_choice": some([{"type": "any", "disable_parallel_tool_use": True}, {"type": "tool", "name": "f"}]),
+        "thinking": some(
+            [{"type": "enabled", "budget_tokens": 1024}, {"type": "disabled"}, {"type": "adaptive"}]
+        ),
+        "output_config": some(
+            [{"effort": "low"}, {"format": {"type": "json_schema", "schema": SCHEMAS[2]}}]
+        ),
+        "tools": some(SCHEMAS).map(
+            lambda schema: [{"type": "custom", "name": "f", "input_schema": schema}]
+        ),
+        "tool_choice": some(
+            [{"type": "any", "disable_parallel_tool_use": True}, {"type": "tool", "name": "f"}]
+        ),
     },
 )
 gemini = maybe(
@@ -94,8 +132,14 @@ gemini = maybe(
             [{"parts": [{"text": "x"}, {"text": "y"}]}],
             [{"role": "model", "parts": [{"text": "t", "thought": True}, {"text": "y"}]}],
             [
-                {"role": "model", "parts": [{"functionCall": {"name": "f"}, "thoughtSignature": "AA"}]},
-                {"role": "function", "parts": [{"functionResponse": {"name": "f", "response": {"a": 1}}}]},
+                {
+                    "role": "model",
+                    "parts": [{"functionCall": {"name": "f"}, "thoughtSignature": "AA"}],
+                },
+                {
+                    "role": "function",
+                    "parts": [{"functionResponse": {"name": "f", "response": {"a": 1}}}],
+                },
             ],
         )
     },
@@ -107,25 +151,45 @@ gemini = maybe(
                 "topK": st.just(5),
                 "stopSequences": some([["a"], []]),
                 "responseMimeType": some(["application/json", "text/plain"]),
-                "responseSchema": st.just({"type": "ARRAY", "items": {"type": "STRING", "nullable": True}}),
+                "responseSchema": st.just(
+                    {"type": "ARRAY", "items": {"type": "STRING", "nullable": True}}
+                ),
                 "thinkingConfig": some([{"thinkingBudget": 0}, {"thinkingLevel": "LOW"}]),
                 "candidateCount": st.just(1),
             },
         ),
-        "tools": some([{}, {"parameters": {"type": "OBJECT"}}, {"parametersJsonSchema": SCHEMAS[2]}]).map(
-            lambda function: [{"functionDeclarations": [{"name": "f", **function}]}]
+        "tools": some(
+            [{}, {"parameters": {"type": "OBJECT"}}, {"parametersJsonSchema": SCHEMAS[2]}]
+        ).map(lambda function: [{"functionDeclarations": [{"name": "f", **function}]}]),
+        "toolConfig": st.just(
+            {"functionCallingConfig": {"mode": "ANY", "allowedFunctionNames": ["f"]}}
         ),
-        "toolConfig": st.just({"functionCallingConfig": {"mode": "ANY", "allowedFunctionNames": ["f"]}}),
     },
 )
 converse = maybe(
     {
         "messages": lists(
             [{"role": "user", "content": [{"text": "x"}, {"cachePoint": {"type": "default"}}]}],
-            [{"role": "assistant", "content": [{"reasoningContent": {"reasoningText": {"text": "h"}}}, {"text": "t"}]}],
             [
-                {"role": "assistant", "content": [{"toolUse": {"toolUseId": "tooluse_1", "name": "f", "input": {}}}]},
-                {"role": "user", "content": [{"toolResult": {"toolUseId": "tooluse_1", "content": [{"json": {}}]}}]},
+                {
+                    "role": "assistant",
+                    "content": [
+                        {"reasoningContent": {"reasoningText": {"text": "h"}}},
+                        {"text": "t"},
+                    ],
+                }
+            ],
+            [
+                {
+                    "role": "assistant",
+                    "content": [{"toolUse": {"toolUseId": "tooluse_1", "name": "f", "input": {}}}],
+                },
+                {
+                    "role": "user",
+                    "content": [
+                        {"toolResult": {"toolUseId": "tooluse_1", "content": [{"json": {}}]}}
+                    ],
+                },
             ],
         ),
         "inferenceConfig": some([{}, {"maxTokens": 9, "topP": 0.5, "stopSequences": []}]),
@@ -142,7 +206,9 @@ converse = maybe(
     },
 )
 RECORDS = {
-    "openai": openai.map(lambda body: {"custom_id": "a", "url": "/v1/chat/completions", "body": body}),
+    "openai": openai.map(
+        lambda body: {"custom_id": "a", "url": "/v1/chat/completions", "body": body}
+    ),
     "anthropic": anthropic.map(lambda params: {"custom_id": "a", "params": params}),
     "gemini": gemini.map(lambda request: {"key": "a", "request": request}),
     "bedrock": converse.map(lambda model_input: {"recordId": "a", "modelInput": model_input}),
@@ -177,4 +243,7 @@ def test_no_effort_is_sent_that_schema_refuses(model):
             record = json.dumps({"custom_id": "a", "body": body}).encode()
             (one,) = reader_of(Form("openai"), target_of(model)).convert([record])
             if isinstance(one, Converted):
-                assert problem(model, json.loads(one.request), "", Behaviour(unknown_members=unknown)) is None, effort
+                assert (
+                    problem(model, json.loads(one.request), "", Behaviour(unknown_members=unknown))
+                    is None
+                ), effort

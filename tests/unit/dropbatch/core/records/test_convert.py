@@ -1,4 +1,7 @@
-"""The cut and the join of converted formats: as many lines out as records in, in order; what failed, byte for byte."""
+"""The cut and the join of converted formats: as many lines out as records in, in order.
+
+What failed, byte for byte.
+"""
 
 import csv
 import io
@@ -29,29 +32,46 @@ from tests.support.uploads import in_blocks
 BGE, LLAMA = "@cf/baai/bge-m3", "@cf/meta/llama-3.3-70b-instruct-fp8-fast"
 FACTS = BatchFacts("20261121T093000Z-5f3a9c1e", BGE, "request", 1_795_253_400.0)
 
-texts = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\x00"), max_size=12)
+texts = st.text(
+    st.characters(blacklist_categories=["Cs"], blacklist_characters="\x00"), max_size=12
+)
 sizes = st.tuples(st.integers(1, 5), st.integers(60, 400))
 
 
 def plan_of(format_, size, start=0, lines=0, form="jsonl"):
     most, room = size
-    plan = SplitPlan("m", most, room, "a", form, "plain", start, format=format_, start_line=lines, converts=True)
+    plan = SplitPlan(
+        "m", most, room, "a", form, "plain", start, format=format_, start_line=lines, converts=True
+    )
     return replace(plan, delimiter=FORMATS[format_].delimiter.decode())
 
 
 def cuts_of(plan, data, reader, block):
     """All batches; each again from where the one before it ends, as a later turn would cut it."""
     cuts = list(
-        cut_converted(plan, Checkpoint(plan.start, plan.start_line), 0, in_blocks(data[plan.start :], block), reader)
+        cut_converted(
+            plan,
+            Checkpoint(plan.start, plan.start_line),
+            0,
+            in_blocks(data[plan.start :], block),
+            reader,
+        )
     )
     for number, (before, after) in enumerate(pairwise(cuts), 1):
-        again = next(cut_converted(plan, before.end, number, in_blocks(data[before.end.offset :], block), reader))
+        again = next(
+            cut_converted(
+                plan, before.end, number, in_blocks(data[before.end.offset :], block), reader
+            )
+        )
         assert (again.body, again.originals, again.end) == (after.body, after.originals, after.end)
     return cuts
 
 
 def lines_of(cuts, form, model, fails=lambda _: False):
-    """Output, errors and retry lines of all batches; of each good request the answer is the request itself."""
+    """Output, errors and retry lines of all batches.
+
+    Of each good request the answer is the request itself.
+    """
     output, errors, retry = [], [], []
     for one in cuts:
         rows = decode_index(encode_index(one.rows))
@@ -64,7 +84,9 @@ def lines_of(cuts, form, model, fails=lambda _: False):
             else {"id": place, "success": True, "result": {"response": 'a, "b"\nc'}}
             for place, request in enumerate(sent)
         ]
-        answers = sort_answers(parse_answer(json.dumps({"responses": items}).encode()), rows.references_sent())
+        answers = sort_answers(
+            parse_answer(json.dumps({"responses": items}).encode()), rows.references_sent()
+        )
         originals = Originals(one.originals, describer_of(form))
         writer = writer_of(form, target_of(model))
         write = partial(writer.line, FACTS) if writer else None
@@ -79,19 +101,26 @@ def lines_of(cuts, form, model, fails=lambda _: False):
 
 
 def check_batches(plan, cuts):
-    """Each keeps to its limits, unless it is a record that travels alone; together they tile the upload."""
+    """Each keeps to its limits, unless it is a record that travels alone.
+
+    Together they tile the upload.
+    """
     place = 0
     for one in cuts:
         rows = one.rows
         assert one.first_id == place
         place += len(rows)
         assert len(rows) <= plan.max_requests
-        assert len(rows) == 1 or (len(one.originals) <= plan.max_bytes and len(one.body) <= plan.max_bytes)
+        assert len(rows) == 1 or (
+            len(one.originals) <= plan.max_bytes and len(one.body) <= plan.max_bytes
+        )
         assert sum(length for _, length in original_spans(rows)) == len(one.originals)
     return place
 
 
-fields = st.one_of(texts, st.sampled_from(['"', 'a"b', "a,b", "a\nb", "a\r\nb", ",", "", " x ", "ß" * 40]))
+fields = st.one_of(
+    texts, st.sampled_from(['"', 'a"b', "a,b", "a\nb", "a\r\nb", ",", "", " x ", "ß" * 40])
+)
 
 
 @st.composite
@@ -102,7 +131,9 @@ def tables(draw):
     content = io.StringIO(newline="")
     for row in rows:
         csv.writer(
-            content, lineterminator=ending, quoting=draw(st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]))
+            content,
+            lineterminator=ending,
+            quoting=draw(st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL])),
         ).writerow(row)
         content.write(draw(st.sampled_from(["", "", ending])))
     return content.getvalue().encode(), rows
@@ -118,7 +149,9 @@ def test_any_table_comes_back_and_can_be_cut_again(table, size, block, bom, data
     failing = {row[1] for row in rows if len(row) == 2 and (not row[1] or data.draw(st.booleans()))}
 
     cuts = cuts_of(plan, head + content, reader_of(form, target), block)
-    output, errors, retry = lines_of(cuts, form, BGE, lambda request: msgspec.json.decode(request)["text"] in failing)
+    output, errors, retry = lines_of(
+        cuts, form, BGE, lambda request: msgspec.json.decode(request)["text"] in failing
+    )
 
     assert check_batches(plan, cuts) == len(output) == len(rows)
     found = list(csv.reader(io.StringIO(b"".join(output).decode(), newline="")))
@@ -136,17 +169,32 @@ def test_any_table_comes_back_and_can_be_cut_again(table, size, block, bom, data
 
 
 lines = st.one_of(
-    texts.map(lambda text: json.dumps({"custom_id": text, "body": {"messages": [{"role": "user", "content": text}]}})),
-    texts.map(lambda text: json.dumps({"custom_id": "x", "body": {"messages": text}}, ensure_ascii=False)),
-    texts.map(lambda text: json.dumps({"recordId": text, "modelInput": {"prompt": text, "max_gen_len": 7}})),
+    texts.map(
+        lambda text: json.dumps(
+            {"custom_id": text, "body": {"messages": [{"role": "user", "content": text}]}}
+        )
+    ),
+    texts.map(
+        lambda text: json.dumps({"custom_id": "x", "body": {"messages": text}}, ensure_ascii=False)
+    ),
+    texts.map(
+        lambda text: json.dumps(
+            {"recordId": text, "modelInput": {"prompt": text, "max_gen_len": 7}}
+        )
+    ),
     st.recursive(
-        st.none() | st.booleans() | st.integers() | texts, lambda inner: st.lists(inner) | st.dictionaries(texts, inner)
+        st.none() | st.booleans() | st.integers() | texts,
+        lambda inner: st.lists(inner) | st.dictionaries(texts, inner),
     ).map(json.dumps),
-    st.sampled_from(["", "  ", "nonsense", "[]", "{", '{"custom_id":1,"body":{}}', '{"body":{"n":2}}']),
+    st.sampled_from(
+        ["", "  ", "nonsense", "[]", "{", '{"custom_id":1,"body":{}}', '{"body":{"n":2}}']
+    ),
 )
 
 
-@pytest.mark.parametrize("format_", sorted(name for name, known in FORMATS.items() if known.is_json))
+@pytest.mark.parametrize(
+    "format_", sorted(name for name, known in FORMATS.items() if known.is_json)
+)
 @examples(60)
 @given(upload=st.lists(lines, max_size=9), size=sizes, block=st.integers(1, 60), crlf=st.booleans())
 def test_any_json_lines_come_back_byte_for_byte(format_, upload, size, block, crlf):
@@ -164,18 +212,28 @@ def test_any_json_lines_come_back_byte_for_byte(format_, upload, size, block, cr
     if format_ == "openai":
         ids = [msgspec.json.decode(line)["id"] for line in output]
         assert ids == [f"batch_req_{FACTS.job_id}_{number}" for number in range(len(records))]
-    again = [one for one in errors if isinstance(one["request"], dict) and one["error"]["code"] != "bad_record"]
+    again = [
+        one
+        for one in errors
+        if isinstance(one["request"], dict) and one["error"]["code"] != "bad_record"
+    ]
     assert retry == [records[one["id"]].encode() + b"\n" for one in again]
     assert [one["line"] for one in errors] == sorted(one["line"] for one in errors)
 
 
 @examples(40)
-@given(upload=st.lists(texts.filter(lambda text: "\n" not in text), max_size=9), size=sizes, block=st.integers(1, 40))
+@given(
+    upload=st.lists(texts.filter(lambda text: "\n" not in text), max_size=9),
+    size=sizes,
+    block=st.integers(1, 40),
+)
 def test_any_text_has_line_for_each_nonblank(upload, size, block):
     form = Form("text")
     plan = plan_of("text", size)
 
-    cuts = cuts_of(plan, "\n".join(upload).encode(), reader_of(form, target_of(BGE, "to: {text}")), block)
+    cuts = cuts_of(
+        plan, "\n".join(upload).encode(), reader_of(form, target_of(BGE, "to: {text}")), block
+    )
     output, _, retry = lines_of(cuts, form, BGE, lambda _: True)
 
     records = [text.removesuffix("\r").encode() for text in upload if text.strip(" \t\r")]
@@ -190,7 +248,13 @@ def test_header_of_500_columns_and_narrow_template():
     plan = plan_of("csv", (1_000, 20_000), 0, 1, "rows")
 
     cuts = list(
-        cut_converted(plan, Checkpoint(), 0, [f"{row}\n".encode() * 20], reader_of(form, target_of(BGE, "{c7}")))
+        cut_converted(
+            plan,
+            Checkpoint(),
+            0,
+            [f"{row}\n".encode() * 20],
+            reader_of(form, target_of(BGE, "{c7}")),
+        )
     )
     output, errors, _ = lines_of(cuts, form, BGE)
 
@@ -204,7 +268,11 @@ def test_rows_before_unclosed_quote_are_cut():
     found = []
     with pytest.raises(UploadRefused, match="line 3") as caught:
         found += cut_converted(
-            plan, Checkpoint(0, 1), 0, [b'one\n"two'], reader_of(Form("csv", b"text"), target_of(BGE))
+            plan,
+            Checkpoint(0, 1),
+            0,
+            [b'one\n"two'],
+            reader_of(Form("csv", b"text"), target_of(BGE)),
         )
     assert caught.value.code == "broken_document"
 
@@ -216,7 +284,9 @@ def test_million_quoted_rows_use_flat_memory():
     plan = plan_of("csv", (5_000, 9_500_000), 0, 1, "rows")
 
     total = sendable = 0
-    for one in cut_converted(plan, Checkpoint(0, 1), 0, blocks, reader_of(Form("csv", b"id,text"), target_of(BGE))):
+    for one in cut_converted(
+        plan, Checkpoint(0, 1), 0, blocks, reader_of(Form("csv", b"id,text"), target_of(BGE))
+    ):
         total, sendable = total + len(one.rows), sendable + one.sendable
         assert one.rows[len(one.rows) - 1].line == total * 2
 

@@ -1,4 +1,7 @@
-"""Blank lines: skipped without being decoded, and a place among many of them is where a later turn may continue."""
+"""Blank lines: skipped without being decoded.
+
+And a place among many of them is where a later turn may continue.
+"""
 
 import time
 from itertools import groupby
@@ -55,7 +58,12 @@ UNITS = {
 
 @pytest.mark.parametrize(
     ("format_", "unit"),
-    [(format_, name) for format_ in FORMS for name in UNITS if format_ != "csv" or name not in {"space", "tabs"}],
+    [
+        (format_, name)
+        for format_ in FORMS
+        for name in UNITS
+        if format_ != "csv" or name not in {"space", "tabs"}
+    ],
 )
 def test_20_mb_of_blank_lines_take_under_a_second(format_, unit):
     """In a table, a line of spaces is a row with a blank field."""
@@ -67,7 +75,9 @@ def test_20_mb_of_blank_lines_take_under_a_second(format_, unit):
 
     assert time.process_time() - begun < 1
     last = batches(found)[-1]
-    assert last.rows[len(last.rows) - 1].line == data.count(b"\n") + 1 - RECORDS[format_].count(b"\n")
+    assert last.rows[len(last.rows) - 1].line == data.count(b"\n") + 1 - RECORDS[format_].count(
+        b"\n"
+    )
     assert last.end.offset >= len(data)
 
 
@@ -132,7 +142,9 @@ def test_blanks_before_first_record_are_no_batch(format_):
     records = (RECORDS[format_] + b"\n") * 12
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("dropbatch.core.records.cut.max_records", lambda _plan, number: number + 1)
-        patch.setattr("dropbatch.core.records.convert.max_records", lambda _plan, number: number + 1)
+        patch.setattr(
+            "dropbatch.core.records.convert.max_records", lambda _plan, number: number + 1
+        )
         found = [cut_all(format_, b"\n" * blanks + records) for blanks in (0, 60, 900)]
 
     assert [[len(one.rows) for one in batches(cuts)] for cuts in found] == [[1, 2, 3, 4, 2]] * 3

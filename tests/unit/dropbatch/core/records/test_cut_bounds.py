@@ -1,4 +1,7 @@
-"""The cut at its bounds: bytes and records of a batch, the API's limit, lines and references of single records."""
+"""The cut at its bounds.
+
+Bytes and records of a batch, the API's limit, lines and references of single records.
+"""
 
 from dataclasses import replace
 
@@ -12,7 +15,15 @@ from dropbatch.core.records.index import NO_REFERENCE, build_body
 from dropbatch.core.records.inputs import Inputs
 from dropbatch.core.records.plan import Checkpoint
 from dropbatch.errors import UploadRefused
-from tests.support.uploads import LARGEST, LIMIT, WRAPPING, cuts_of, plan_of, record_of, small_limits
+from tests.support.uploads import (
+    LARGEST,
+    LIMIT,
+    WRAPPING,
+    cuts_of,
+    plan_of,
+    record_of,
+    small_limits,
+)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -30,7 +41,7 @@ def array_of(*sizes, separator=b","):
     return b"[" + separator.join(map(record_of, sizes)) + b"]"
 
 
-# ── where a batch ends ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── where a batch ends ────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.timeout(5)
@@ -60,7 +71,13 @@ def test_batch_is_filled_to_last_byte(block, sizes, spare, records):
 @pytest.mark.parametrize("block", [1 << 20, 21], ids=["found together", "found one by one"])
 @pytest.mark.parametrize(
     ("sizes", "records"),
-    [((60,), [1]), ((60, 20), [1, 1]), ((20, 60), [1, 1]), ((20, 60, 20, 20), [1, 1, 2]), ((60, 60), [1, 1])],
+    [
+        ((60,), [1]),
+        ((60, 20), [1, 1]),
+        ((20, 60), [1, 1]),
+        ((20, 60, 20, 20), [1, 1, 2]),
+        ((60, 60), [1, 1]),
+    ],
 )
 @pytest.mark.parametrize("limit", [59, 58, 40])
 def test_record_larger_than_batch_travels_alone(block, sizes, records, limit):
@@ -72,19 +89,24 @@ def test_record_larger_than_batch_travels_alone(block, sizes, records, limit):
 @pytest.mark.parametrize("block", [1 << 20, 21], ids=["found together", "found one by one"])
 @pytest.mark.parametrize(("most", "records"), [(1, [1, 1, 1]), (2, [2, 1]), (3, [3]), (4, [3])])
 def test_batch_holds_as_many_records_as_it_may(block, most, records):
-    assert [len(one.rows) for one in cuts_of(plan_of((most, LIMIT)), lines_of(20, 20, 20), block)] == records
+    assert [
+        len(one.rows) for one in cuts_of(plan_of((most, LIMIT)), lines_of(20, 20, 20), block)
+    ] == records
 
 
 def test_broken_document_has_no_batches():
     cuts = cut(
-        plan_of((10, LIMIT), "array"), Checkpoint(offset=0), 0, [b"[" + record_of(20) + b"," + record_of(20) + b"}"]
+        plan_of((10, LIMIT), "array"),
+        Checkpoint(offset=0),
+        0,
+        [b"[" + record_of(20) + b"," + record_of(20) + b"}"],
     )
     with pytest.raises(UploadRefused) as told:
         next(cuts)
     assert told.value.code == "broken_document"
 
 
-# ── what is said of each record ──────────────────────────────────────────────────────────────────────────────────────
+# ── what is said of each record ───────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -115,7 +137,10 @@ def test_white_space_takes_no_room(separator):
         (b"{}\n{}\n", [(1, ""), (2, "")]),
         (b"{}\n\n{}\n", [(1, ""), (3, "")]),
         (b"{}\n1\n{}\n", [(1, ""), (2, "not_an_object"), (3, "")]),
-        (b"{}\n{}\n{}\n{}\n{}\nwrong\n{}\n", [*((line, "") for line in range(1, 6)), (6, "invalid_json"), (7, "")]),
+        (
+            b"{}\n{}\n{}\n{}\n{}\nwrong\n{}\n",
+            [*((line, "") for line in range(1, 6)), (6, "invalid_json"), (7, "")],
+        ),
     ],
 )
 def test_each_record_has_its_line(data, rows):
@@ -125,7 +150,11 @@ def test_each_record_has_its_line(data, rows):
 
 def test_elements_of_document_have_no_line():
     (one,) = cuts_of(plan_of((10, LIMIT), "array"), b"[{},1,{}]")
-    assert [(row.line, row.code) for row in one.rows] == [(None, ""), (None, "not_an_object"), (None, "")]
+    assert [(row.line, row.code) for row in one.rows] == [
+        (None, ""),
+        (None, "not_an_object"),
+        (None, ""),
+    ]
 
 
 @pytest.mark.parametrize("records", [1, 2, 3, 4, 5])
@@ -134,21 +163,29 @@ def test_fault_in_run_is_found_and_others_sent(records):
     for place in range(records):
         data = b"\n".join([*sound[:place], b"wrong", *sound[place:]])
         (one,) = cuts_of(plan_of((10, LIMIT)), data)
-        assert [row.code for row in one.rows] == [""] * place + ["invalid_json"] + [""] * (records - 1 - place)
+        assert [row.code for row in one.rows] == [""] * place + ["invalid_json"] + [""] * (
+            records - 1 - place
+        )
 
 
 @pytest.mark.parametrize("ending", [b"", b"\r"])
-@pytest.mark.parametrize(("size", "is_sent"), [(LARGEST - 1, True), (LARGEST, True), (LARGEST + 1, False)])
+@pytest.mark.parametrize(
+    ("size", "is_sent"), [(LARGEST - 1, True), (LARGEST, True), (LARGEST + 1, False)]
+)
 def test_record_is_sent_below_body_limit(size, is_sent, ending):
     judged = validate_record(record_of(size) + ending, 1)
     assert getattr(judged, "code", "") == ("" if is_sent else "too_large")
-    ((row,),) = [one.rows for one in cuts_of(plan_of((10, LIMIT - 1)), record_of(size) + ending + b"\n")]
+    ((row,),) = [
+        one.rows for one in cuts_of(plan_of((10, LIMIT - 1)), record_of(size) + ending + b"\n")
+    ]
     assert row.code == ("" if is_sent else "too_large")
 
 
 def test_beginning_of_huge_record_is_reported():
     judged = validate_record(OverlongRecord(b'{"text":', 7 * LIMIT), 3)
-    assert judged.message == "Line 3: The record has 2,800 bytes; a request body must stay under 400. Shorten it."
+    assert judged.message == (
+        "Line 3: The record has 2,800 bytes; a request body must stay under 400. Shorten it."
+    )
     assert msgspec.json.decode(judged.request) == '{"text":'
 
 
@@ -161,7 +198,10 @@ FILLING = b"x" * 3 * LIMIT
     ("record", "reference"),
     [
         (b'{"external_reference":"a-1","text":"%b"}', b'"a-1"'),
-        (b'{ "n" : [1, {"b": "]"}] , "external_reference" : {"a": 1} , "text" : "%b"}', b'{"a": 1}'),
+        (
+            b'{ "n" : [1, {"b": "]"}] , "external_reference" : {"a": 1} , "text" : "%b"}',
+            b'{"a": 1}',
+        ),
         (b'{"external\\u005freference":7,"text":"%b"}', b"7"),
         (b'{"text":"%b","external_reference":"a-1"}', b"null"),
         (b'{"text":{"external_reference":"a-1","a":"%b"}}', b"null"),
@@ -182,10 +222,16 @@ def test_too_large_record_keeps_early_reference(record, reference, form, block):
     }:
         pytest.skip("no JSON, so the document is refused")
     rows = [row for one in cuts_of(plan_of((10, LIMIT - 1), form), data, block) for row in one.rows]
-    assert [(row.code, bytes(row.reference)) for row in rows] == [("", b"null"), ("too_large", reference), ("", b'"b"')]
+    assert [(row.code, bytes(row.reference)) for row in rows] == [
+        ("", b"null"),
+        ("too_large", reference),
+        ("", b'"b"'),
+    ]
 
 
-@pytest.mark.parametrize("raw", [b"", b" ", b"\t", b"\r", b" \t\r", b" " * LIMIT, OverlongRecord(b"", 7 * LIMIT)])
+@pytest.mark.parametrize(
+    "raw", [b"", b" ", b"\t", b"\r", b" \t\r", b" " * LIMIT, OverlongRecord(b"", 7 * LIMIT)]
+)
 def test_blank_line_is_not_record(raw):
     assert validate_record(raw, 1) is None
 
@@ -199,16 +245,30 @@ def test_blank_line_is_not_record(raw):
             "Line 5: The record is JSON, but not an object. Write one request object.",
             [1, 2],
         ),
-        (b"null", "not_an_object", "Line 5: The record is JSON, but not an object. Write one request object.", None),
-        (b"{\xff\r", "invalid_utf8", "Line 5: Byte 2 of the record is not UTF-8. Save the file as UTF-8.", "{\ufffd"),
+        (
+            b"null",
+            "not_an_object",
+            "Line 5: The record is JSON, but not an object. Write one request object.",
+            None,
+        ),
+        (
+            b"{\xff\r",
+            "invalid_utf8",
+            "Line 5: Byte 2 of the record is not UTF-8. Save the file as UTF-8.",
+            "{\ufffd",
+        ),
     ],
 )
 def test_unsendable_is_reported_with_line(raw, code, message, excerpt):
     judged = validate_record(raw, 5)
-    assert (judged.code, judged.message, msgspec.json.decode(judged.request)) == (code, message, excerpt)
+    assert (judged.code, judged.message, msgspec.json.decode(judged.request)) == (
+        code,
+        message,
+        excerpt,
+    )
 
 
-# ── references ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── references ────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -274,7 +334,9 @@ def test_record_that_is_to_be_converted_has_no_number_out_of_range(number):
 
 def test_half_of_a_surrogate_pair_is_named_beside_a_number_out_of_range():
     judged = validate_record(rb'{"body":{"n":1e999},"x":"\ud800"}', 7, Inputs("bge"))
-    assert judged.message.startswith(r"Line 7: The record: It has half of a surrogate pair (\ud800)")
+    assert judged.message.startswith(
+        r"Line 7: The record: It has half of a surrogate pair (\ud800)"
+    )
 
 
 def test_records_that_cannot_be_sent_count_towards_the_limit():
@@ -287,6 +349,10 @@ def test_records_that_cannot_be_sent_count_towards_the_limit():
 def test_faulty_run_is_divided(monkeypatch):
     judged = []
     true_validate = module.validate_record
-    monkeypatch.setattr(module, "validate_record", lambda raw, line, _: judged.append(line) or true_validate(raw, line))
+    monkeypatch.setattr(
+        module,
+        "validate_record",
+        lambda raw, line, _: judged.append(line) or true_validate(raw, line),
+    )
     cuts_of(plan_of((10, LIMIT)), b"{}\n{}\n{}\n{}\n1\n{}\n{}\n{}\n")
     assert judged == [5, 6]

@@ -1,4 +1,7 @@
-"""The cut of JSON documents: every element is in exactly one batch, in order, byte for byte, and of broken ones too."""
+"""The cut of JSON documents.
+
+Every element is in exactly one batch, in order, byte for byte, and of broken ones too.
+"""
 
 import json
 
@@ -45,12 +48,18 @@ broad = st.one_of(space, space, space, wide)
 @st.composite
 def pretty(draw):
     """A sound record over several lines."""
-    return json.dumps(draw(members), indent=draw(st.integers(0, 3)), ensure_ascii=draw(st.booleans())).encode()
+    return json.dumps(
+        draw(members), indent=draw(st.integers(0, 3)), ensure_ascii=draw(st.booleans())
+    ).encode()
 
 
 element_kinds = st.one_of(
-    st.tuples(st.one_of(sound, pretty()).filter(lambda record: len(record) <= LARGEST), st.just("")),
-    st.tuples(st.one_of(sound, pretty()).filter(lambda record: len(record) <= LARGEST), st.just("")),
+    st.tuples(
+        st.one_of(sound, pretty()).filter(lambda record: len(record) <= LARGEST), st.just("")
+    ),
+    st.tuples(
+        st.one_of(sound, pretty()).filter(lambda record: len(record) <= LARGEST), st.just("")
+    ),
     st.tuples(
         st.one_of(
             too_large,
@@ -82,7 +91,11 @@ def documents(draw):
     """A document, what its elements are, and its form."""
     elements = draw(st.lists(element_kinds, max_size=12))
     # Only a first element that is an object makes a lone array a document.
-    form = draw(st.sampled_from(["object", "array"])) if not elements or elements[0][0][:1] == b"{" else "object"
+    form = (
+        draw(st.sampled_from(["object", "array"]))
+        if not elements or elements[0][0][:1] == b"{"
+        else "object"
+    )
     array = b",".join(draw(broad) + content + draw(broad) for content, _ in elements) or draw(space)
     data = b"[" + array + b"]"
     if form == "object":
@@ -129,7 +142,8 @@ def told(plan, data, size):
 
 
 DOCUMENTS = {
-    "object": b'{"queueRequest": true, "requests": [ {"text":"a]\\"}"} , {"text":"b","n":[1,{}]},\n{"text":"c"} ] '
+    "object": b'{"queueRequest": true, "requests": [ {"text":"a]\\"}"} , '
+    b'{"text":"b","n":[1,{}]},\n{"text":"c"} ] '
     b', "more":{"x":"]}" } }',
     "array": b'[ {"text":"a]\\"}"} , {"text":"b","n":[1,{}]},\n{"text":"c"} ]',
 }
@@ -150,7 +164,11 @@ def test_truncated_document_is_broken(form, size):
         assert problem[0] == "broken_document"
 
 
-@given(content=st.binary(max_size=60), size=st.integers(1, 9), form=st.sampled_from(["jsonl", "array", "object"]))
+@given(
+    content=st.binary(max_size=60),
+    size=st.integers(1, 9),
+    form=st.sampled_from(["jsonl", "array", "object"]),
+)
 @example(content=b'"\\', size=1, form="array")
 @examples(200)
 def test_any_bytes_are_cut_or_reported_as_broken(content, size, form):

@@ -1,4 +1,7 @@
-"""The cut of JSON Lines: every record is in exactly one batch, in order, as the user wrote it, within the limits."""
+"""The cut of JSON Lines.
+
+Every record is in exactly one batch, in order, as the user wrote it, within the limits.
+"""
 
 import json
 
@@ -75,7 +78,9 @@ def test_byte_order_mark_belongs_to_no_record(first, rest):
 
 def test_batches_grow_up_to_plans_maximum():
     data = b"\n".join([record_of(11)] * 50)
-    assert [len(one.rows) for one in cuts_of(plan_of((5, 399, 1)), data)] == [1] * 4 + [2] * 4 + [4] * 4 + [5] * 4 + [2]
+    assert [len(one.rows) for one in cuts_of(plan_of((5, 399, 1)), data)] == [1] * 4 + [2] * 4 + [
+        4
+    ] * 4 + [5] * 4 + [2]
 
 
 def test_beginning_of_unreadable_line_is_kept_as_text():
@@ -84,7 +89,9 @@ def test_beginning_of_unreadable_line_is_kept_as_text():
 
 
 @pytest.mark.parametrize("block", [1, 5, 59, 61, LIMIT, LIMIT + 5, 1 << 20])
-@pytest.mark.parametrize("size", [LIMIT - WRAPPING, LIMIT, LIMIT + 1, LIMIT + EXCERPT, LIMIT + EXCERPT + 1, 5 * LIMIT])
+@pytest.mark.parametrize(
+    "size", [LIMIT - WRAPPING, LIMIT, LIMIT + 1, LIMIT + EXCERPT, LIMIT + EXCERPT + 1, 5 * LIMIT]
+)
 def test_beginning_of_huge_line_is_kept(size, block):
     data = record_of(30) + b"\n" + record_of(size) + b"\n" + record_of(30)
     rows = [row for one in cuts_of(plan_of((10, 300)), data, block) for row in one.rows]
@@ -111,7 +118,8 @@ def test_deep_nesting_and_thousands_of_digits_are_no_crash(value, code, monkeypa
 
 
 @pytest.mark.parametrize(
-    "key", [b"external_reference", b"external\\u005freference", b"\\u0065xternal\\u005Freferenc\\u0065"]
+    "key",
+    [b"external_reference", b"external\\u005freference", b"\\u0065xternal\\u005Freferenc\\u0065"],
 )
 def test_external_reference_is_found_in_any_spelling(key):
     (one,) = cuts_of(plan_of((10, 300)), b'{"text":"x"}\n{"%b":"row-2"}\n' % key)

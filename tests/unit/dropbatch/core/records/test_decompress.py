@@ -1,4 +1,7 @@
-"""Stored bytes to unpacked bytes: plain, gzip, zstd; what is damaged or foreign is told, never guessed."""
+"""Stored bytes to unpacked bytes: plain, gzip, zstd.
+
+What is damaged or foreign is told, never guessed.
+"""
 
 import bz2
 import gzip
@@ -12,7 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dropbatch.core.records import decompress as module
-from dropbatch.core.records.decompress import decompress, detect_compression, reject_foreign_format, zstd_module
+from dropbatch.core.records.decompress import (
+    decompress,
+    detect_compression,
+    reject_foreign_format,
+    zstd_module,
+)
 from dropbatch.errors import UploadRefused
 from tests.support.uploads import in_blocks
 
@@ -70,10 +78,15 @@ class Counting:
 
 @pytest.mark.parametrize("packing", ["gzip", "zstd"])
 def test_work_grows_linearly_with_archive(packing, monkeypatch):
-    """A decompressor copies what it does not use: 8 MB of one member for each record took half a minute."""
+    """A decompressor copies what it does not use.
+
+    8 MB of one member for each record took half a minute.
+    """
     begin, decompressor = zlib.decompressobj, zstd.ZstdDecompressor
     monkeypatch.setattr(module.zlib, "decompressobj", lambda **options: Counting(begin(**options)))
-    monkeypatch.setattr(zstd, "ZstdDecompressor", lambda **options: Counting(decompressor(**options)))
+    monkeypatch.setattr(
+        zstd, "ZstdDecompressor", lambda **options: Counting(decompressor(**options))
+    )
     monkeypatch.setattr(Counting, "handed", 0)
     members = [PACK[packing](b'{"text":"%d"}\n' % number) for number in range(2_000)]
     stored = b"".join(members)
@@ -114,7 +127,10 @@ def test_skippable_zstd_frame_is_skipped():
 
 
 def test_large_window_is_tolerated():
-    options = {zstd.CompressionParameter.window_log: 27, zstd.CompressionParameter.enable_long_distance_matching: 1}
+    options = {
+        zstd.CompressionParameter.window_log: 27,
+        zstd.CompressionParameter.enable_long_distance_matching: 1,
+    }
     compressor = zstd.ZstdCompressor(options=options)
     stored = compressor.compress(TEXT) + compressor.flush()
     assert unpack("zstd", stored) == TEXT
@@ -142,7 +158,9 @@ def test_trailing_junk_reports_last_good_offset(packing, damage):
 @given(at=st.integers(4, 60), byte=st.integers(0, 255), size=st.integers(1, 99))
 def test_damage_is_upload_error_or_right_text(packing, at, byte, size):
     options = {zstd.CompressionParameter.checksum_flag: 1}
-    stored = bytearray(zstd.compress(TEXT, options=options) if packing == "zstd" else gzip.compress(TEXT, mtime=0))
+    stored = bytearray(
+        zstd.compress(TEXT, options=options) if packing == "zstd" else gzip.compress(TEXT, mtime=0)
+    )
     stored[at] = byte
     try:
         outcome = unpack(packing, bytes(stored), size)
@@ -166,7 +184,10 @@ def test_bomb_is_rejected_and_never_unpacked_whole(packing, monkeypatch):
 
 
 def test_well_packed_zeros_are_no_bomb():
-    assert sum(map(len, decompress("gzip", in_blocks(gzip.compress(bytes(80 << 20)), 1 << 20)))) == 80 << 20
+    assert (
+        sum(map(len, decompress("gzip", in_blocks(gzip.compress(bytes(80 << 20)), 1 << 20))))
+        == 80 << 20
+    )
 
 
 def _zip():

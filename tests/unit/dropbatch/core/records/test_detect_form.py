@@ -101,7 +101,12 @@ def test_form_is_detected_from_head(head, form):
 
 
 @pytest.mark.parametrize(
-    "head", [b'{"requests":[' + b'{"text":"a"},' * 10, b'{"requests":[\n{"text":"a"},\n', b'[{"text":"a"},']
+    "head",
+    [
+        b'{"requests":[' + b'{"text":"a"},' * 10,
+        b'{"requests":[\n{"text":"a"},\n',
+        b'[{"text":"a"},',
+    ],
 )
 def test_large_document_is_refused_with_fix(head):
     with pytest.raises(UploadRefused, match="jq -c"):
@@ -118,9 +123,15 @@ def test_too_deep_nest_is_json_lines():
 
 values = st.recursive(
     st.one_of(
-        st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False, allow_infinity=False), st.text(max_size=8)
+        st.none(),
+        st.booleans(),
+        st.integers(),
+        st.floats(allow_nan=False, allow_infinity=False),
+        st.text(max_size=8),
     ),
-    lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(st.text(max_size=5), inner, max_size=4)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4), st.dictionaries(st.text(max_size=5), inner, max_size=4)
+    ),
     max_leaves=12,
 )
 
@@ -135,7 +146,10 @@ def test_value_ends_where_json_reader_says(value, indent, behind):
     assert end_of_value(b" " + text + behind + b'{"a":1}', 1) == 1 + len(text)
 
 
-@given(value=st.one_of(st.lists(values, max_size=3), st.text(max_size=9)), part=st.floats(0, 1, exclude_max=True))
+@given(
+    value=st.one_of(st.lists(values, max_size=3), st.text(max_size=9)),
+    part=st.floats(0, 1, exclude_max=True),
+)
 def test_value_cut_short_has_no_end(value, part):
     text = json.dumps(value).encode()
     assert end_of_value(text[: max(1, int(part * len(text)))], 0) is None

@@ -1,4 +1,7 @@
-"""Requests without an input: found before they are sent, exactly where the published schema refuses them."""
+"""Requests without an input.
+
+Found before they are sent, exactly where the published schema refuses them.
+"""
 
 import json
 from dataclasses import replace
@@ -73,9 +76,17 @@ def test_every_schema_is_known():
         ("bge-m3", {"input": "a"}, "text: It is missing. The model takes text or contexts."),
         ("chat", {"text": "a"}, "messages: It is missing. The model takes messages or prompt."),
         ("chat", {"prompt": ""}, "prompt: It must not be empty."),
-        ("chat", {"messages": [{"role": "user", "content": ""}, {"content": "a"}]}, "messages[1].role: It is missing."),
+        (
+            "chat",
+            {"messages": [{"role": "user", "content": ""}, {"content": "a"}]},
+            "messages[1].role: It is missing.",
+        ),
         ("chat", {"messages": [{"role": "user"}]}, "messages[0].content: It is missing."),
-        ("chat", {"messages": [], "prompt": "a"}, "prompt: It is beside messages. The model takes messages or prompt."),
+        (
+            "chat",
+            {"messages": [], "prompt": "a"},
+            "prompt: It is beside messages. The model takes messages or prompt.",
+        ),
         ("chat", {"prompt": "a", "temperature": 3}, "temperature: Expected `float` <= 2.0."),
         ("bge", {"text": ["a"] * 101}, "text: Expected `array` of length <= 100."),
         ("m2m100", {"text": "a"}, "target_lang: It is missing."),
@@ -91,15 +102,29 @@ def test_fault_names_its_member(schema, request_, message):
 @pytest.mark.parametrize(
     ("model", "request_", "message"),
     [
-        (KIMI, {"prompt": "a", "reasoning_effort": "low"}, "reasoning_effort: It must be one of high, none."),
-        (GPT, {"input": "a", "reasoning": {"effort": "max"}}, "reasoning.effort: It must be one of low, medium, high."),
-        (GEMMA, {"prompt": "a", "reasoning_effort": "low"}, "reasoning_effort: It must be left out."),
+        (
+            KIMI,
+            {"prompt": "a", "reasoning_effort": "low"},
+            "reasoning_effort: It must be one of high, none.",
+        ),
+        (
+            GPT,
+            {"input": "a", "reasoning": {"effort": "max"}},
+            "reasoning.effort: It must be one of low, medium, high.",
+        ),
+        (
+            GEMMA,
+            {"prompt": "a", "reasoning_effort": "low"},
+            "reasoning_effort: It must be left out.",
+        ),
         (KIMI, {"prompt": "a", "reasoning_effort": "none"}, ""),
         ("@cf/zai-org/glm-9", {"prompt": "a", "reasoning_effort": "utmost"}, ""),
     ],
 )
 def test_effort_is_judged_if_models_are_known(model, request_, message):
-    inputs = inputs_of(replace(PLAN, inputs=find_model(model).schema, facts=facts_of(find_model(model))))
+    inputs = inputs_of(
+        replace(PLAN, inputs=find_model(model).schema, facts=facts_of(find_model(model)))
+    )
     assert message_of(inputs.fault(json.dumps(request_).encode())) == message
 
 
@@ -112,9 +137,14 @@ def cut_of(*records, plan=PLAN):
 
 
 def test_records_without_input_are_not_sent():
-    good = [json.dumps({"text": f"a{number}", "external_reference": f"r{number}"}).encode() for number in range(40)]
+    good = [
+        json.dumps({"text": f"a{number}", "external_reference": f"r{number}"}).encode()
+        for number in range(40)
+    ]
 
-    found = cut_of(*good[:20], b'{"text": "", "external_reference": "bad"}', *good[20:], b'{"contexts": []}')
+    found = cut_of(
+        *good[:20], b'{"text": "", "external_reference": "bad"}', *good[20:], b'{"contexts": []}'
+    )
 
     assert (found.sendable, len(found.rows)) == (41, 42)
     assert {index: (one.code, one.message) for index, one in found.rows.faults.items()} == {
@@ -139,15 +169,24 @@ def test_what_no_input_is_read_from_is_judged_too(record, count):
     assert (found.sendable, len(found.rows)) == (count, count + 1)
 
 
-OTHER = "The job's model is @cf/baai/bge-m3. Upload records for @cf/baai/bge-base-en-v1.5 as a separate file."
+OTHER = (
+    "The job's model is @cf/baai/bge-m3. Upload records for @cf/baai/bge-base-en-v1.5 as a "
+    "separate file."
+)
 
 
 @pytest.mark.parametrize("schema", ["bge-m3", ""])
 @pytest.mark.parametrize(
     ("model", "sent"),
     [
-        *((name, True) for name in (PLAN.model, f"workers-ai/{PLAN.model}", "gpt-4o", "", None, "@cf/x")),
-        *((name, False) for name in ("@cf/baai/bge-base-en-v1.5", "workers-ai/@cf/baai/bge-base-en-v1.5")),
+        *(
+            (name, True)
+            for name in (PLAN.model, f"workers-ai/{PLAN.model}", "gpt-4o", "", None, "@cf/x")
+        ),
+        *(
+            (name, False)
+            for name in ("@cf/baai/bge-base-en-v1.5", "workers-ai/@cf/baai/bge-base-en-v1.5")
+        ),
     ],
 )
 @pytest.mark.parametrize("count", [0, 40])
@@ -173,7 +212,14 @@ STRICT = replace(PLAN, is_strict=True)
 def strict_fault(model, request_):
     """What is said of a native request in a new job."""
     found = find_model(model)
-    plan = replace(PLAN, model=model, inputs=found.schema, facts=facts_of(found), checks_models=True, is_strict=True)
+    plan = replace(
+        PLAN,
+        model=model,
+        inputs=found.schema,
+        facts=facts_of(found),
+        checks_models=True,
+        is_strict=True,
+    )
     return message_of(inputs_of(plan).fault(json.dumps(request_).encode()))
 
 

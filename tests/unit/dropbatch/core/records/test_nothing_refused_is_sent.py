@@ -28,41 +28,69 @@ MODELS = [
 """Those whose schema is read."""
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max", "utmost", "")
 words = st.sampled_from(["", "a", "user", "system", "tool", "robot", "es", "cls", "text", *EFFORTS])
-plain = st.none() | st.booleans() | st.integers(-2, 130) | st.sampled_from([0.0005, 0.5, 1.5, 2.5, 5.5]) | words
+plain = (
+    st.none()
+    | st.booleans()
+    | st.integers(-2, 130)
+    | st.sampled_from([0.0005, 0.5, 1.5, 2.5, 5.5])
+    | words
+)
 values = st.recursive(
     plain,
     lambda inner: (
         st.lists(inner, max_size=3)
-        | st.dictionaries(st.sampled_from(["role", "content", "text", "type", "effort", "name"]), inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["role", "content", "text", "type", "effort", "name"]),
+            inner,
+            max_size=3,
+        )
     ),
     max_leaves=6,
 )
-turns = st.fixed_dictionaries({"role": words}, optional={"content": words | values, "tool_calls": values})
+turns = st.fixed_dictionaries(
+    {"role": words}, optional={"content": words | values, "tool_calls": values}
+)
 inputs = st.fixed_dictionaries(
     {},
     optional={
         "text": words | st.lists(words, max_size=2) | st.just(["a"] * 101),
         "prompt": words | plain,
-        "messages": st.lists(turns, max_size=2) | st.just([{"role": "user", "content": "a"}]) | plain,
+        "messages": st.lists(turns, max_size=2)
+        | st.just([{"role": "user", "content": "a"}])
+        | plain,
         "input": words | st.just([]) | plain,
         "contexts": st.lists(st.fixed_dictionaries({}, optional={"text": words}), max_size=2),
         "query": words,
         "audio": words,
         "target_lang": words,
         "reasoning_effort": st.sampled_from(EFFORTS) | st.none(),
-        "reasoning": st.fixed_dictionaries({}, optional={"effort": st.sampled_from(EFFORTS), "summary": words}),
+        "reasoning": st.fixed_dictionaries(
+            {}, optional={"effort": st.sampled_from(EFFORTS), "summary": words}
+        ),
     },
 )
-NAMES = sorted({name for schema in content()["schemas"] for one in alternatives(schema) for name in one.known})
-bodies = st.tuples(inputs, st.dictionaries(st.sampled_from(NAMES), values, max_size=2)).map(lambda two: two[1] | two[0])
+NAMES = sorted(
+    {name for schema in content()["schemas"] for one in alternatives(schema) for name in one.known}
+)
+bodies = st.tuples(inputs, st.dictionaries(st.sampled_from(NAMES), values, max_size=2)).map(
+    lambda two: two[1] | two[0]
+)
 cells = st.sampled_from(["", " ", "a", '"a, b"', '""', "[]", "{"])
 RECORDS = {
     "native": bodies,
     "openai": bodies.map(lambda body: {"custom_id": "a", "body": body}),
     "anthropic": bodies.map(lambda body: {"custom_id": "a", "params": body}),
     "gemini": st.fixed_dictionaries(
-        {"contents": st.lists(st.fixed_dictionaries({"parts": st.lists(st.fixed_dictionaries({"text": words}))}))},
-        optional={"generationConfig": st.dictionaries(st.sampled_from(["topK", "topP", "maxOutputTokens"]), plain)},
+        {
+            "contents": st.lists(
+                st.fixed_dictionaries({"parts": st.lists(st.fixed_dictionaries({"text": words}))})
+            )
+        },
+        optional={
+            "generationConfig": st.dictionaries(
+                st.sampled_from(["topK", "topP", "maxOutputTokens"]), plain
+            )
+        },
     ).map(lambda request: {"key": "a", "request": request}),
     "bedrock": bodies.map(lambda body: {"recordId": "a", "modelInput": body}),
 }
@@ -80,7 +108,9 @@ def sent(format_, model, lines):
     text = (HEADERS.get(format_, "") + "".join(f"{line}\n" for line in lines)).encode()
     limits, options = StackLimits(), Options(model=model, format=format_)
     first = first_plan(options, limits, by_default=False)
-    planned = plan_upload(first, options, "inbox/a", Beginning("plain", text, complete=True), limits)
+    planned = plan_upload(
+        first, options, "inbox/a", Beginning("plain", text, complete=True), limits
+    )
     reader = make_reader(planned.plan, planned.options, planned.header)
     place = Checkpoint(planned.plan.start, planned.plan.start_line)
     for one in read_batches(planned.plan, place, 0, [text[place.offset :]], reader):
@@ -89,7 +119,9 @@ def sent(format_, model, lines):
 
 def test_every_format_and_schema_is_drawn():
     assert LINES.keys() == FORMATS.keys()
-    assert {find_model(model).schema for model in MODELS} == {find_model(one).schema for one in MODELS} - {""}
+    assert {find_model(model).schema for model in MODELS} == {
+        find_model(one).schema for one in MODELS
+    } - {""}
     assert len(MODELS) >= 14
 
 

@@ -23,7 +23,17 @@ def test_million_records_are_at_most_450_batches():
 
 @pytest.mark.parametrize(
     ("number", "records"),
-    [(0, 500), (3, 500), (4, 1_000), (7, 1_000), (8, 2_000), (11, 2_000), (12, 4_000), (15, 4_000), (16, 5_000)],
+    [
+        (0, 500),
+        (3, 500),
+        (4, 1_000),
+        (7, 1_000),
+        (8, 2_000),
+        (11, 2_000),
+        (12, 4_000),
+        (15, 4_000),
+        (16, 5_000),
+    ],
 )
 def test_batch_size_doubles_every_four_batches(number, records):
     assert max_records(plan_of(5_000, 500), number) == records
@@ -41,8 +51,18 @@ def test_batch_size_is_constant_without_growth(number, most, first):
 
 @pytest.mark.parametrize(
     ("number", "size"),
-    [(0, 3_000_000), (3, 3_000_000), (4, 6_000_000), (7, 6_000_000), (8, 9_500_000), (400, 9_500_000)],
+    [
+        (0, 3_000_000),
+        (3, 3_000_000),
+        (4, 6_000_000),
+        (7, 6_000_000),
+        (8, 9_500_000),
+        (400, 9_500_000),
+    ],
 )
 def test_body_doubles_every_four_batches_up_to_the_most(number, size):
-    grows, even = replace(plan_of(5_000, 500), first_bytes=3_000_000), replace(plan_of(5_000, 500), max_bytes=size)
+    grows, even = (
+        replace(plan_of(5_000, 500), first_bytes=3_000_000),
+        replace(plan_of(5_000, 500), max_bytes=size),
+    )
     assert body_room(grows, number) == body_room(even, number)
