@@ -106,7 +106,11 @@ class Meter:
     # ── AWS ───────────────────────────────────────────────────────────────────────────────────────
 
     def call(
-        self, client: Any, operation: str, arguments: dict[str, Any], answer: dict[str, Any]
+        self,
+        client: Any,  # noqa: ANN401
+        operation: str,
+        arguments: dict[str, Any],
+        answer: dict[str, Any],  # noqa: ANN401, RUF100
     ) -> None:
         """Count one call to AWS."""
         if self.run is None:
@@ -197,7 +201,10 @@ class Metered(World):
         raise AssertionError(f"not settled after {minutes} minutes")
 
     def invoke(
-        self, handler: Any, event: dict[str, Any], seconds: float = TIMEOUT_SECONDS
+        self,
+        handler: Any,  # noqa: ANN401
+        event: dict[str, Any],
+        seconds: float = TIMEOUT_SECONDS,  # noqa: ANN401, RUF100
     ) -> set[str]:
         """Call a handler as Lambda does."""
         queue = event["Records"][0]["eventSourceARN"] if "Records" in event else ""

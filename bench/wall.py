@@ -112,7 +112,7 @@ def row(latency: float, jobs: int, batches: int, *, with_events: bool) -> list[s
         with (
             patch.object(Budget, "__init__", half),
             patch.object(
-                tick._Allowance,
+                tick._Allowance,  # noqa: SLF001
                 "of",
                 lambda calls, visits, _outstanding=0: share(calls, visits, calls),
             ),

@@ -246,7 +246,7 @@ def ask_region(given: Mapping[str, str], saved: Mapping[str, Any]) -> str:
         DeployError: there is none, or it is none.
     """
     known = saved.get("region") or session(saved).region_name or ""
-    wrong: Callable[[str], str] = lambda value: (
+    wrong: Callable[[str], str] = lambda value: (  # noqa: E731
         "" if re.fullmatch(REGION, value) else "must be a region's name."
     )
     return _Question("AWS region", REGIONS, known, wrong).answer(given)

@@ -387,7 +387,10 @@ def begin(
 
 
 def send_part(
-    s3: Any, place: Mapping[str, str], number: int, body: bytes | bytearray
+    s3: Any,  # noqa: ANN401
+    place: Mapping[str, str],
+    number: int,
+    body: bytes | bytearray,  # noqa: ANN401, RUF100
 ) -> dict[str, Any]:
     """Send a part; return what `complete` says about it."""
     answer = s3.upload_part(**place, PartNumber=number, Body=body, ChecksumAlgorithm=CHECKSUM)

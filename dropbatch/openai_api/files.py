@@ -220,7 +220,11 @@ def _object(file_id: str, size: int, metadata: Mapping[str, str]) -> dict[str, A
 
 
 def file_object(
-    file_id: str, size: int, filename: str, expires_at: int | None, **more: Any
+    file_id: str,
+    size: int,
+    filename: str,
+    expires_at: int | None,
+    **more: Any,  # noqa: ANN401
 ) -> dict[str, Any]:
     """A file as OpenAI's API shows it: an upload, unless `more` says otherwise."""
     return {

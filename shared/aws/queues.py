@@ -181,8 +181,9 @@ class Queues:
             ]
             with storage_errors("SQS send_message_batch", QUEUE_GONE):
                 answer = self.client.send_message_batch(
-                    QueueUrl=self._url(chosen[0]), Entries=entries
-                )  # type: ignore[arg-type]
+                    QueueUrl=self._url(chosen[0]),
+                    Entries=entries,  # type: ignore[arg-type]
+                )
             if answer.get("Failed"):
                 raise StorageError(
                     f"SQS refused {len(answer['Failed'])} of {len(chosen)} messages: "

@@ -273,15 +273,15 @@ def test_refused_request_fails_alone(start, api):
     assert max(billed.values()) == 1
 
 
-def test_records_read_before_fault_keep_their_lines(start):
+def test_broken_document_is_refused_whole(start, api):
     world = start(MAX_REQUESTS_PER_BATCH=2)
     world.upload("a.json", b'{"requests":[' + b",".join([GOOD] * 5) + b" oops", model=M2M)
 
     world.settle()
 
     assert world.manifest()["state"] == "failed"
-    assert [line["id"] for line in world.lines()] == list(range(5))
-    assert world.manifest()["counts"]["total"] == 5
+    assert world.manifest()["error"]["code"] == "broken_document"
+    assert api.accepted == []
 
 
 def test_nothing_is_left_open_and_no_message_is_lost(world):

@@ -145,7 +145,11 @@ def record_batches(files: ResultFiles, *, columns: bool = False) -> Any:  # noqa
 
 
 def _beside(
-    pa: Any, files: ResultFiles, own: OwnColumns, schema: Any, batches: Iterable[Any]
+    pa: Any,  # noqa: ANN401
+    files: ResultFiles,
+    own: OwnColumns,
+    schema: Any,  # noqa: ANN401
+    batches: Iterable[Any],  # noqa: ANN401, RUF100
 ) -> Any:  # noqa: ANN401
     """Batches of answers beside the columns of the table that was uploaded."""
     success, answer, *errors = [one.with_name(own.free(one.name)) for one in schema][2:]

@@ -112,7 +112,10 @@ def _type(pa: Any, kinds: set[str]) -> Any:  # noqa: ANN401
 
 
 def cells(
-    pa: Any, files: ResultFiles, columns: OwnColumns, size: int
+    pa: Any,  # noqa: ANN401
+    files: ResultFiles,
+    columns: OwnColumns,
+    size: int,  # noqa: ANN401, RUF100
 ) -> Iterator[tuple[list[Any], list[Any]]]:
     """The upload's own columns, and those of the answer's members, some rows at a time.
 

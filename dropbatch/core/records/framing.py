@@ -19,7 +19,7 @@ from dropbatch.core.formats.csv_rows import EXCERPT_BYTES, OverlongRecord
 from dropbatch.core.records.surrogates import without_lone_surrogates
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 WINDOW_BYTES = 64 << 10
 """Bytes of lines that are decoded together.
@@ -35,7 +35,7 @@ class _Document(msgspec.Struct):
     requests: list[msgspec.Raw]
 
 
-_DECODERS = {
+_DECODERS: dict[str, Callable[[bytes], list[msgspec.Raw]]] = {
     "object": lambda text: msgspec.json.decode(text, type=_Document).requests,
     "array": lambda text: msgspec.json.decode(text, type=list[msgspec.Raw]),
 }

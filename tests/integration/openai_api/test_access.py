@@ -2,7 +2,6 @@
 
 import socket
 import time
-from contextlib import ExitStack, suppress
 from urllib.parse import urlsplit
 
 import botocore.client
@@ -146,67 +145,6 @@ def test_each_request_has_a_log_line(url, caplog):
         f"GET /v1/batches/batch_{'0' * 27} 404",
         "GET /v1/models 403",
     ]
-
-
-# ── connections without a request ─────────────────────────────────────────────────────────────────
-
-
-def connect(url):
-    host, port = urlsplit(url).netloc.split(":")
-    return socket.create_connection((host, int(port)), timeout=5)
-
-
-@pytest.mark.parametrize(
-    "sent",
-    [
-        b"",
-        b"GET /v1/models HTTP/1.1\r\nHost: local",
-        b"GET /health HTTP/1.1\r\nHost: x\r\n\r\nGET /health HTTP/1.1\r\nHost:",
-    ],
-    ids=["nothing", "a part", "a part after a request"],
-)
-def test_connection_without_whole_header_is_dropped(url, monkeypatch, sent):
-    monkeypatch.setattr(connections, "HEADER_SECONDS", 0.3)
-    with connect(url) as line:
-        line.sendall(sent)
-        answers = b""
-        try:
-            while received := line.recv(1_000):
-                answers += received
-        except ConnectionResetError:
-            pass
-        assert answers.count(b"HTTP/1.1 200") == sent.count(b"\r\n\r\n")
-
-
-def test_header_in_pieces_gains_no_time(url, monkeypatch):
-    monkeypatch.setattr(connections, "HEADER_SECONDS", 0.3)
-    begun = time.monotonic()
-    with connect(url) as line, suppress(BrokenPipeError, ConnectionResetError):
-        for letter in b"GET /health HTTP/1.1\r\nX: " + b"y" * 100:
-            line.sendall(bytes([letter]))
-            time.sleep(0.05)
-    assert time.monotonic() - begun < 4
-
-
-def test_slow_body_is_no_slow_header(url, monkeypatch):
-    monkeypatch.setattr(connections, "HEADER_SECONDS", 0.2)
-    with connect(url) as line:
-        line.sendall(b"POST /v1/batches HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{")
-        time.sleep(0.5)
-        line.sendall(b"}")
-        assert line.recv(1_000).startswith(b"HTTP/1.1 400 ")
-
-
-def test_idle_connections_shut_nobody_out(url, monkeypatch):
-    monkeypatch.setattr(connections, "MAX_WAITING", 20)
-    with ExitStack() as stack:
-        idle = [stack.enter_context(connect(url)) for _ in range(60)]
-        assert httpx.get(f"{url}/models").status_code == 200
-        # Those that waited longest are gone, the last ones are not.
-        with suppress(ConnectionResetError):
-            assert idle[0].recv(1) == b""
-        idle[-1].sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
-        assert idle[-1].recv(1_000).startswith(b"HTTP/1.1 200 ")
 
 
 def test_other_machines_need_a_key():

@@ -18,15 +18,15 @@ from dropbatch.core.formats.model_catalog import find_model
 from local.workers_ai import Behaviour
 from local.workers_ai.complete import reported
 from local.workers_ai.models.catalogue import MODELS
+from tests.simulation.worlds.world import simulated
 
 DAY_SECONDS = 86_400
 
 
-def day_of(now):
+def day_of(now: float) -> str:
+    """The UTC day of a time, Unix seconds."""
     return f"{datetime.fromtimestamp(now, UTC):%Y-%m-%d}"
 
-
-from tests.simulation.worlds.world import simulated
 
 if TYPE_CHECKING:
     from local.workers_ai import Fault

@@ -96,7 +96,7 @@ def test_bucket_answers_as_moto_does(moto, calls):
         )
         theirs, mine = (
             comparable(
-                outcome(lambda: getattr(one, operation)(Bucket=BUCKET, Key=key, **arguments))
+                outcome(lambda: getattr(one, operation)(Bucket=BUCKET, Key=key, **arguments))  # noqa: B023
             )
             for one in (moto.s3, ours)
         )
@@ -157,7 +157,7 @@ def test_objects_are_joined_as_moto_does(moto, calls, monkeypatch):
             for place, source in copied:
                 whole = {"Bucket": BUCKET, "Key": source}
                 found = outcome(
-                    lambda: one.upload_part_copy(**upload, PartNumber=place, CopySource=whole)
+                    lambda: one.upload_part_copy(**upload, PartNumber=place, CopySource=whole)  # noqa: B023
                 )
                 etags[place] = (
                     found["CopyPartResult"]["ETag"] if isinstance(found, dict) else "NoSuchKey"
@@ -169,7 +169,7 @@ def test_objects_are_joined_as_moto_does(moto, calls, monkeypatch):
                 ended = outcome(lambda: one.list_parts(**upload))  # noqa: B023
             else:
                 ended = outcome(
-                    lambda: one.complete_multipart_upload(**upload, MultipartUpload=parts, **how)
+                    lambda: one.complete_multipart_upload(**upload, MultipartUpload=parts, **how)  # noqa: B023
                 )
             kept = outcome(lambda: one.head_object(Bucket=BUCKET, Key=key))  # noqa: B023
             told.append(

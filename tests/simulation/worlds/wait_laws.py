@@ -20,9 +20,9 @@ from weakref import WeakKeyDictionary
 
 from shared.events.answers import NET_SECONDS
 from shared.pacing.poll_schedule import MAX_SECONDS
+from tests.support.aws.wire_items import number
 
 MAX_BEHIND_SECONDS = 0.0
-from tests.support.aws.wire_items import number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

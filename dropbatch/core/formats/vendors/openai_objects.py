@@ -52,7 +52,11 @@ class MakeObject(Protocol):
 
 
 def chat_completion(
-    facts: BatchFacts, id_: int, result: Json, *, is_base64: bool = False
+    facts: BatchFacts,
+    id_: int,
+    result: Json,
+    *,
+    is_base64: bool = False,  # noqa: ARG001
 ) -> dict[str, Any]:
     """A `chat.completion`."""
     answer, name = read_answer(result), f"{facts.job_id}-{id_}"
@@ -157,7 +161,11 @@ def _finish(reason: str, calls: list[ToolCall]) -> str:
 
 
 def text_completion(
-    facts: BatchFacts, id_: int, result: Json, *, is_base64: bool = False
+    facts: BatchFacts,
+    id_: int,
+    result: Json,
+    *,
+    is_base64: bool = False,  # noqa: ARG001
 ) -> dict[str, Any]:
     """A `text_completion`."""
     answer = read_answer(result)

@@ -53,7 +53,11 @@ _USAGE_DETAILS = {
 
 
 def response_object(
-    facts: BatchFacts, id_: int, result: Json, *, is_base64: bool = False
+    facts: BatchFacts,
+    id_: int,
+    result: Json,
+    *,
+    is_base64: bool = False,  # noqa: ARG001
 ) -> dict[str, Any]:
     """A `response`."""
     answer, name = read_answer(result), f"{facts.job_id}-{id_}"

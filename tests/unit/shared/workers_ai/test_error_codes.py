@@ -97,7 +97,7 @@ def test_no_other_code_has_a_verdict():
 def test_status_decides_without_known_code(row):
     status, *expected = row.split()
     told = [verdicts(int(status), *form) for form in ((None,), (123456,), (None, "", True))]
-    assert sum(told, []) == expected
+    assert sum(told, []) == expected  # noqa: RUF017
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_words_and_gateways(status, code, words, submit, poll):
 
 
 def test_page_is_not_believed_of_model_without_queue():
-    assert verdicts(500, None, NO_QUEUE, True) == ["try_later", "try_later", "!"]
+    assert verdicts(500, None, NO_QUEUE, True) == ["try_later", "try_later", "!"]  # noqa: FBT003
 
 
 @pytest.mark.parametrize(

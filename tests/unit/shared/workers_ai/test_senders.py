@@ -87,7 +87,7 @@ def test_batch_of_the_stack_is_asked_for_there(value, asks):
 
 def test_each_token_has_its_credentials():
     tokens = tokens_of(f"one\ntwo {OTHER}\nqueues=q")
-    assert [tokens.credentials(one)(False) for one in tokens.senders()] == [
+    assert [tokens.credentials(one)(False) for one in tokens.senders()] == [  # noqa: FBT003
         ("one", "gateway"),
         ("two", "gateway"),
     ]
