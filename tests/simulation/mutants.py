@@ -5,7 +5,7 @@
 Each defect of `make mutants` whose name contains an argument gets SECONDS (300) of one processor. A
 world that breaks a law, that fails or that does not end has found the defect. Before that the code
 as it is gets TELLING (120) seconds, to find the schedules that are run first. LEFT=1 leaves out
-what was found before or has a reason. Writes `bench/explored.md`, with the reasons of
+what was found before or has a reason. Writes `.local/explored.md`, with the reasons of
 `tests/mutants/reasons.toml` for what is not found; rows of defects that were not tried stay as they
 were.
 """
@@ -28,7 +28,7 @@ from tests.mutants.defects import ROOT, Mutant, all_mutants, begin, cell, load_l
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-DOCUMENT = ROOT / "bench" / "explored.md"
+DOCUMENT = ROOT / ".local" / "explored.md"
 SEARCH = "tests.simulation.explore.search"
 CELL = re.compile(r"(?<!\\) ?\| ?")
 """Between two cells of the document."""
@@ -157,7 +157,9 @@ def main(wanted: list[str]) -> int:
     os.environ |= powertools_variables()
     load_libraries()
     mutants = all_mutants()
-    outcomes: dict[str, dict[str, Any]] = outcomes_of(DOCUMENT.read_text())
+    outcomes: dict[str, dict[str, Any]] = outcomes_of(
+        DOCUMENT.read_text() if DOCUMENT.exists() else ""
+    )
     chosen = [one for one in mutants if any(part in one.name for part in wanted)]
     explained = reasons("worlds")
     if os.environ.get("LEFT"):
