@@ -20,7 +20,7 @@ from dropbatch.cli.context import (
 )
 from dropbatch.cli.exits import Exit, in_options, worst
 from dropbatch.client.job import Job
-from dropbatch.client.results import EXPORTS
+from dropbatch.client.results import EXPORTS, check_kinds
 from dropbatch.core.keys import JobState
 from dropbatch.errors import NotFound, NothingToRetry, UsageError
 
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 @click.option(
     "--as",
     "kinds",
-    type=click.Choice(tuple(EXPORTS)),
+    metavar=f"[{'|'.join(EXPORTS)}]",
     multiple=True,
     help="Also write the records so.",
 )
@@ -77,6 +77,7 @@ def get(
     from dropbatch.cli.fetching import get_files
     from dropbatch.cli.following import Following
 
+    check_kinds(kinds)
     found, many = context.jobs(jobs)
     if folder and folder.is_file():
         raise UsageError(f"{folder} is a file. -o names a folder.")

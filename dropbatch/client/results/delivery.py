@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dropbatch.client.results import EXPORTS
+from dropbatch.client.results import EXPORTS, check_kinds
 from dropbatch.client.results.downloads import download, writing
 from dropbatch.client.results.merging import merge_retries
-from dropbatch.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -49,10 +48,7 @@ def deliver(
     Read the manifest only if it is not given.
     """
     exports = (exports,) if isinstance(exports, str) else exports
-    if unknown := sorted(set(exports) - EXPORTS.keys()):
-        raise UsageError(
-            f"There is no export {unknown[0]!r}. It must be one of {', '.join(EXPORTS)}."
-        )
+    check_kinds(exports)
     if exports:
         from dropbatch.client.results.exports import check_exports, export_folder
 

@@ -1,6 +1,4 @@
-"""A job's columns as files.
-
-Parquet, Arrow, CSV, JSON Lines, NumPy's format, Cloudflare Vectorize's. Needs pyarrow.
+"""A job's columns as files: Parquet, CSV, Cloudflare Vectorize's. Needs pyarrow.
 
 Records are written some at a time, so that memory does not grow with them.
 """
@@ -9,7 +7,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from array import array
 from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -34,7 +31,7 @@ if TYPE_CHECKING:
     from dropbatch.client.job_files import JobFiles
     from dropbatch.client.results.reading import ResultFiles
 
-VECTORS_ONLY = frozenset({"npy", "vectorize"})
+VECTORS_ONLY = frozenset({"vectorize"})
 MAX_VECTORIZE_NUMBERS = 1_536
 MAX_VECTORIZE_ID = 64
 """Bytes of a vector's id.
@@ -95,9 +92,7 @@ def check_exports(job: JobFiles, kinds: Iterable[str], *, merged: bool) -> None:
 
 def _require_vectors(kind: str, *, has_vectors: bool) -> None:
     if kind in VECTORS_ONLY and not has_vectors:
-        raise UsageError(
-            f"{kind}: the job's answers are no embeddings. Choose parquet, arrow, csv or jsonl."
-        )
+        raise UsageError(f"{kind}: the job's answers are no embeddings. Choose parquet or csv.")
 
 
 def export_folder(
@@ -113,7 +108,7 @@ def export_folder(
 
     Raises:
         NotFound: the job has no output.
-        UsageError: `npy` or `vectorize` of records that are no embeddings; nothing is written.
+        UsageError: `vectorize` of records that are no embeddings; nothing is written.
     """
     manifest = json.loads((folder / "manifest.json").read_bytes())
     own = files_of(manifest, lambda entry: blocks_of_file(folder / entry["name"]))
@@ -138,7 +133,7 @@ def export(
         columns: whether a table's own columns are written too.
 
     Raises:
-        UsageError: `npy` or `vectorize` of records that are no embeddings; nothing is written.
+        UsageError: `vectorize` of records that are no embeddings; nothing is written.
     """
     batches = record_batches(files, columns=columns and kind not in VECTORS_ONLY)
     _require_vectors(kind, has_vectors=vector_column(batches.schema) is not None)
@@ -156,12 +151,6 @@ def _write_parquet(batches: Any, path: Path, _manifest: Mapping[str, Any]) -> _W
     from pyarrow import parquet
 
     with parquet.ParquetWriter(path, batches.schema, compression="zstd") as writer:
-        return _Written(_each(batches, writer.write_batch))
-
-
-def _write_arrow(batches: Any, path: Path, _manifest: Mapping[str, Any]) -> _Written:  # noqa: ANN401
-    pa = pyarrow()
-    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, batches.schema) as writer:
         return _Written(_each(batches, writer.write_batch))
 
 
@@ -191,24 +180,6 @@ def _as_text(pa: Any, batch: Any, schema: Any) -> Any:  # noqa: ANN401
     )
 
 
-def _write_jsonl(batches: Any, path: Path, _manifest: Mapping[str, Any]) -> _Written:  # noqa: ANN401
-    with path.open("wb") as file:
-
-        def write(batch: Any) -> None:  # noqa: ANN401
-            vectors = vector_column(batch.schema)
-            if vectors is None:
-                file.writelines(encode(row) + b"\n" for row in batch.to_pylist())
-                return
-            rows = batch.drop_columns(vectors).to_pylist()
-            for row, vector in zip(rows, _vector_texts(batch).to_pylist(), strict=True):
-                file.write(
-                    b'%b,"%b":%b}\n'
-                    % (encode(row)[:-1], vectors.encode(), (vector or "null").encode())
-                )
-
-        return _Written(_each(batches, write))
-
-
 def _vector_texts(batch: Any) -> Any:  # noqa: ANN401
     """The embeddings as JSON arrays, each number with as few digits as a float32 needs.
 
@@ -224,40 +195,6 @@ def _vector_texts(batch: Any) -> Any:  # noqa: ANN401
     joined = pa.compute.binary_join(lists, ",")
     texts = pa.compute.binary_join_element_wise("[", joined, "]", "")
     return texts if not column.null_count else with_gaps(pa, texts, column)
-
-
-def _write_npy(batches: Any, path: Path, _manifest: Mapping[str, Any]) -> _Written:  # noqa: ANN401
-    """One row a record, float32, NaN where the record failed.
-
-    The header is written again when the rows are known.
-    """
-    width = batches.schema.field("embedding").type.list_size
-    gap = array("f", [float("nan")] * width).tobytes()
-    with path.open("wb") as file:
-        file.write(_npy_header(0, width))
-
-        def write(batch: Any) -> None:  # noqa: ANN401
-            column = batch.column("embedding")
-            if not column.null_count:
-                file.write(
-                    column.flatten().buffers()[1][4 * column.offset * width :][
-                        : 4 * width * len(column)
-                    ]
-                )
-                return
-            for one in column.to_pylist():
-                file.write(gap if one is None else array("f", one).tobytes())
-
-        records = _each(batches, write)
-        file.seek(0)
-        file.write(_npy_header(records, width))
-    return _Written(records)
-
-
-def _npy_header(rows: int, width: int) -> bytes:
-    """The header of NumPy's format, version 1.0, always of 128 bytes."""
-    text = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({rows}, {width}), }}"
-    return b"\x93NUMPY\x01\x00" + (118).to_bytes(2, "little") + text.ljust(117).encode() + b"\n"
 
 
 def _write_vectorize(batches: Any, path: Path, manifest: Mapping[str, Any]) -> _Written:  # noqa: ANN401
@@ -326,9 +263,6 @@ def _each(batches: Any, write: Callable[[Any], None]) -> int:  # noqa: ANN401
 
 _WRITERS = {
     "parquet": _write_parquet,
-    "arrow": _write_arrow,
     "csv": _write_csv,
-    "jsonl": _write_jsonl,
-    "npy": _write_npy,
     "vectorize": _write_vectorize,
 }

@@ -35,16 +35,9 @@ def test_get_of_a_job_that_failed_says_so(command, failed, tmp_path):
     assert "failed: unknown_format: " in done.err
 
 
-def test_answers_so_far_of_a_job_that_failed_are_not_all_of_it(command, failed, tmp_path):
-    done = command.run("get", failed, "--so-far", "-o", tmp_path / "f.jsonl")
-    assert done.code == 1
-    assert "failed: unknown_format: " in done.err
-
-
 def test_get_of_a_completed_job_ends_well(command, tmp_path):
     job = job_of(command)
     assert command.run("get", job, "-o", tmp_path / "a").code == 0
-    assert command.run("get", job, "--so-far", "-o", tmp_path / "a.jsonl").code == 0
 
 
 @pytest.mark.parametrize(("options", "code"), [(["--strict"], 3), ([], 0)])

@@ -5,15 +5,15 @@ Arrow's JSON reader and ours read the same, each file is what its readers expect
 
 import io
 import json
+import re
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dropbatch.client.results import columns
+from dropbatch.client.results import check_kinds, columns
 from dropbatch.client.results.columns import record_batches
 from dropbatch.client.results.exports import export
 from dropbatch.client.results.reading import ResultFiles
@@ -164,16 +164,6 @@ def exported(kind, folder, output=THREE):
     )
 
 
-def test_npy_is_read_by_numpy(tmp_path):
-    exported("npy", tmp_path)
-
-    rows = np.load(tmp_path / "output.npy")
-    assert rows.dtype == np.float32
-    assert rows.shape == (3, 3)
-    assert np.isnan(rows[1]).all()
-    assert rows[2].tolist() == [4, 5, 6]
-
-
 def test_vectorize_leaves_failures_out(tmp_path):
     done = exported("vectorize", tmp_path)
 
@@ -222,25 +212,29 @@ def test_vectors_too_long_for_vectorize_are_refused(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_text_files_have_every_record(tmp_path):
-    three = THREE.replace(b'"a"', rb'"a\u2028"')
-    exported("csv", tmp_path, three)
-    exported("jsonl", tmp_path, three)
+def test_csv_has_every_record(tmp_path):
+    exported("csv", tmp_path, THREE.replace(b'"a"', rb'"a\u2028"'))
 
-    assert pa.csv.read_csv(io.BytesIO((tmp_path / "output.as.csv").read_bytes())).num_rows == 3
-    rows = [json.loads(line) for line in (tmp_path / "output.as.jsonl").read_text().splitlines()]
-    assert (rows[0]["external_reference"], rows[0]["embedding"]) == ("a\u2028", [1.0, 0.25, 2.5])
+    rows = pa.csv.read_csv(io.BytesIO((tmp_path / "output.as.csv").read_bytes())).to_pylist()
+    assert [one["external_reference"] for one in rows] == ["a\u2028", "7", ""]
+    assert json.loads(rows[0]["embedding"]) == [1.0, 0.25, 2.5]
 
 
-@pytest.mark.parametrize("kind", ["npy", "vectorize"])
-def test_answers_that_are_no_embeddings_are_refused(kind, tmp_path):
-    output = lines(
-        {"id": 0, "external_reference": None, "success": True, "result": {"response": "Hi"}}
-    )
+def test_answers_that_are_no_embeddings_are_refused(tmp_path):
+    line = {"id": 0, "external_reference": None, "success": True, "result": {"response": "Hi"}}
 
     with pytest.raises(UsageError, match="no embeddings"):
-        exported(kind, tmp_path, output)
+        exported("vectorize", tmp_path, lines(line))
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [("npy", "gone since 0.9. In Python: numpy.save"), ("xls", "one of parquet, csv, vectorize")],
+)
+def test_other_exports_are_refused_with_the_way_out(kind, message):
+    with pytest.raises(UsageError, match=re.escape(message)):
+        check_kinds([kind])
 
 
 @pytest.mark.parametrize("format_", ["native", "openai"])
