@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 from bench import inputs, steps
 from bench.report import MOST_TIMES_FLOOR, MOST_TIMES_FLOOR_OF_FEW, Growth, Speed, Table, readme
 from bench.timing import Spread, Times, in_fresh_process, ratio, take_turns
-from dropbatch.core.formats.model_catalog import find_model, max_records_per_reply
-from dropbatch.core.records.plan import FIRST_BATCH_RECORDS
+from dropbatch.core.models import find_model, max_records_per_reply
+from dropbatch.core.plan import FIRST_BATCH_RECORDS
 from local.template import template
 from shared.observability import logger
 

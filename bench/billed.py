@@ -17,7 +17,7 @@ from unittest.mock import patch
 
 from botocore.exceptions import ClientError
 
-import dropbatch.core.plan_upload
+import dropbatch.core.plan
 import functions.poll.results.result_files as segments
 import functions.poll.schedule.delete_staged as deletions
 import functions.poll.schedule.due_jobs as sizes
@@ -51,7 +51,7 @@ OPERATIONS = ("get_item", "batch_get_item", "query", "update_item", "put_item", 
 FINISHED_BYTES = 500
 """A longer reply has answers."""
 BY_SIZE = (
-    (dropbatch.core.plan_upload, "FIRST_BATCH_RECORDS"),
+    (dropbatch.core.plan, "FIRST_BATCH_RECORDS"),
     (functions.submit.stream, "RANGE_BYTES"),
     (shared.aws.object_store, "BLOCK_BYTES"),
     (segments, "SEGMENT_BYTES"),

@@ -33,11 +33,11 @@ from bench.meter import (
     computing,
 )
 from bench.share import memory_of, share_of
-from dropbatch.core.keys import is_in_results
-from dropbatch.core.records.plan import FIRST_BATCH_RECORDS
+from dropbatch.core.plan import FIRST_BATCH_RECORDS
 from functions.poll.schedule.delete_staged import FIRST_SECONDS
 from local.template import default, properties, template
 from local.workers_ai import Behaviour
+from shared.keys import is_in_results
 from shared.ledger.item_keys import LIFE_SECONDS
 from tests.simulation.cloudflare.events import Events
 from tests.simulation.worlds.world import simulated

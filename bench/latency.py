@@ -32,8 +32,8 @@ from bench.cost import grid
 from bench.meter import FULL_BATCHES, FULL_RECORDS, FULL_TEXT, measure
 from bench.share import Share, memory_of, share_of
 from bench.timing import AWS_SECONDS, S3_BYTES_A_SECOND
-from dropbatch.core.keys import JobState
-from dropbatch.core.records.plan import SplitPlan
+from dropbatch.core.names import JobState
+from dropbatch.core.plan import SplitPlan
 from functions.poll.schedule.due_items import THREADS
 from functions.poll.schedule.due_polls import BATCHES_PER_MESSAGE
 from functions.submit import stage_batches as staging

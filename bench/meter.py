@@ -25,7 +25,7 @@ import pytest
 from moto import mock_aws
 from moto.core.botocore_stubber import BotocoreStubber
 
-import dropbatch.core.plan_upload
+import dropbatch.core.plan
 import functions.poll.handler
 import functions.submit.handler
 from bench.timing import AWS_SECONDS, S3_BYTES_A_SECOND
@@ -242,7 +242,7 @@ def measure(batches: int, records: int, text: int, latency: float) -> Meter:
     with pytest.MonkeyPatch.context() as patch, mock_aws():
         patch.setattr(botocore.client.BaseClient, "_make_api_call", call)
         patch.setattr(BotocoreStubber, "__call__", stub)
-        patch.setattr(dropbatch.core.plan_upload, "FIRST_BATCH_RECORDS", records)
+        patch.setattr(dropbatch.core.plan, "FIRST_BATCH_RECORDS", records)
         inner = transport(api)
         settings = {"MAX_REQUESTS_PER_BATCH": records, "COMPLETION_EVENTS": "no"}
         making = contextlib.contextmanager(make_world)(_Api(inner, meter), patch, **settings)

@@ -97,7 +97,7 @@ _NOISE = """\
 Noise of this run: the slowest round of a floor took {least:.2f} to {largest:.2f} times as long as its fastest."""
 
 _SPLIT = """\
-`dropbatch.core.records.cut.cut` gets 8 MiB blocks of a local file of {megabytes} MB, and what it stages (body and
+`dropbatch.core.read.cut.cut` gets 8 MiB blocks of a local file of {megabytes} MB, and what it stages (body and
 index) is written to another file, at the template's limits: 9,500,000 bytes, and 500 to 5,000 records, more in later
 batches. The cost of the S3 client is not included; it is in [latency.md](latency.md). *Floor*: read the blocks, check
 every line with a reader of msgspec that skips values, write the same bytes. Without a check it would be no floor: to

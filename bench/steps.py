@@ -20,13 +20,12 @@ from typing import IO, TYPE_CHECKING, Any
 import msgspec
 
 from bench.inputs import MODEL
-from dropbatch.core.keys import JobState
-from dropbatch.core.plan_upload import StackLimits
-from dropbatch.core.records.cut import Cut, cut
-from dropbatch.core.records.index import RecordIndex
-from dropbatch.core.records.inputs import Request
-from dropbatch.core.records.plan import FIRST_BATCH_RECORDS, Checkpoint, SplitPlan
-from dropbatch.core.records.reading import RANGE_BYTES
+from dropbatch.core.names import JobState
+from dropbatch.core.plan import FIRST_BATCH_RECORDS, Checkpoint, SplitPlan, StackLimits
+from dropbatch.core.read.cut import Cut, cut
+from dropbatch.core.read.index import RecordIndex
+from dropbatch.core.read.reading import RANGE_BYTES
+from dropbatch.core.requests import Request
 from functions.poll.batch.collect import StoredReply, collect
 from shared.models import Batch, BatchState, Job, Upload
 from shared.observability import metrics

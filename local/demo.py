@@ -33,7 +33,7 @@ import botocore
 from dropbatch.client.client import Client
 from dropbatch.client.progress import Progress
 from dropbatch.client.stack import ENVIRONMENT
-from dropbatch.core.keys import FINAL_JOB_STATES
+from dropbatch.core.names import FINAL_JOB_STATES
 from dropbatch.errors import Error
 from local import aws, worker
 from local.processes import stopped_at_end

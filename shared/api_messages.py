@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dropbatch.core import keys
+from shared import keys
 from shared.errors import ObjectNotFoundError
 
 if TYPE_CHECKING:

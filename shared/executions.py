@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dropbatch.core.keys import JobState, is_validation
+from dropbatch.core.names import JobState, is_validation
 from dropbatch.core.task_token import MAX_TOKEN, task_tokens
 from shared.errors import RefusedError, StorageError
 from shared.job_control import cancelled

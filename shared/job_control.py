@@ -12,8 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from dropbatch.core import keys
-from dropbatch.core.keys import JobState
+from dropbatch.core import names
+from dropbatch.core.names import JobState
 from shared.errors import ObjectNotFoundError, RefusedError, StorageError
 from shared.models import CANCEL, CANCEL_NOW, Job, JobControl
 from shared.observability import logger
@@ -97,7 +97,7 @@ def follow_job_control(services: Services, job_id: str) -> Job | None:
         ):
             return job
     raise StorageError(
-        f"{keys.job_control(job_id)} changed {COMMAND_TRIES} times while it was read"
+        f"{names.job_control(job_id)} changed {COMMAND_TRIES} times while it was read"
     )
 
 
@@ -112,7 +112,7 @@ def obey(services: Services, job: Job) -> Job | None:
         StorageError: S3 or DynamoDB failed.
     """
     command = read_command(
-        services, keys.job_control(job.job_id), job.control.version if job.control else ""
+        services, names.job_control(job.job_id), job.control.version if job.control else ""
     )
     if command is None:
         return job

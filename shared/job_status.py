@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dropbatch.core import keys
-from dropbatch.core.keys import FINAL_JOB_STATES, JobState
+from dropbatch.core import names
+from dropbatch.core.names import FINAL_JOB_STATES, JobState
 from shared.models import BatchState
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ def write_status(services: Services, job: Job, status: dict[str, Any]) -> None:
     If the job may have moved on before the write did, because no lease protects it, its status as
     of now follows.
     """
-    key = keys.result(job.upload.key, job.job_id, "status.json")
+    key = names.result(job.upload.key, job.job_id, "status.json")
     services.store.put(key, encode_status(status, services.now()), kind=JSON_TYPE)
     if services.now() < job.lease_until:
         return

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
 
 from dropbatch.core.formats.base import API_BODY_LIMIT
-from dropbatch.core.formats.model_catalog import MODEL_ID
+from dropbatch.core.models import MODEL_ID
 from shared.errors import ConfigurationError
 
 if TYPE_CHECKING:

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dropbatch.core.records.index import RecordIndex
-from dropbatch.core.records.plan import Checkpoint
+from dropbatch.core.plan import Checkpoint
+from dropbatch.core.read.index import RecordIndex
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from dropbatch.core.records.cut import Cut
+    from dropbatch.core.read.cut import Cut
 
 _decode = msgspec.json.Decoder(RecordIndex).decode
 _encode = msgspec.json.Encoder().encode

@@ -17,8 +17,8 @@ from dropbatch.core.formats.conversion.members import (
     RENAMED,
     RESPONSES_NAMES,
 )
-from dropbatch.core.formats.model_catalog import catalog, find_model
 from dropbatch.core.formats.schemas import SCHEMAS
+from dropbatch.core.models import catalog, find_model
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dropbatch.core.formats.catalog_reader import CatalogError, changes, merged, read_list
-from dropbatch.core.formats.model_catalog import Catalog
+from dropbatch.core.models import Catalog
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-FILE = Path(__file__).parents[1] / "dropbatch/core/formats/model_catalog.json"
+FILE = Path(__file__).parents[1] / "dropbatch/core/models.json"
 
 
 def refreshed(written: bytes, content: bytes, day: str) -> tuple[bytes, list[str]]:

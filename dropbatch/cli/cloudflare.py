@@ -14,8 +14,8 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dropbatch.core.api_errors import first_error
 from dropbatch.core.api_tokens import ApiToken, read_tokens
+from dropbatch.core.errors import first_error
 from dropbatch.errors import Error, UsageError
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from dropbatch.client.job import Job
 from dropbatch.client.transfer.threads import at_once
 from dropbatch.client.watch.finding import is_many, newest_jobs
 from dropbatch.client.watch.printable import printable
-from dropbatch.core.keys import JOB_ID
-from dropbatch.core.option_values import option_name
+from dropbatch.core.names import JOB_ID
+from dropbatch.core.options import option_name
 from dropbatch.errors import Error, NotFound, UsageError
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from dropbatch.cli.rows import Cell, job_lines, terminal_width
 from dropbatch.client.progress import duration
 from dropbatch.client.results.reading import read_failures
 from dropbatch.client.transfer.objects import blocks
-from dropbatch.core.keys import FINAL_JOB_STATES, JOB_ID, job_record, job_time
+from dropbatch.core.names import FINAL_JOB_STATES, JOB_ID, job_record, job_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

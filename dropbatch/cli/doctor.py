@@ -13,7 +13,7 @@ from dropbatch.cli.operators import DEAD_LETTERS, QUEUE, log_group
 from dropbatch.client import aws, events
 from dropbatch.client.find_jobs import history
 from dropbatch.client.models import known_models
-from dropbatch.core.keys import FINAL_JOB_STATES
+from dropbatch.core.names import FINAL_JOB_STATES
 from dropbatch.errors import Error
 
 if TYPE_CHECKING:

@@ -65,9 +65,8 @@ def in_options(message: str) -> str:
     The library names arguments and calls as a program writes them: `force=True`, `max_cost`,
     `job.wait()`.
     """
-    from dropbatch.core.keys import JOB_ID
-    from dropbatch.core.option_values import OPTIONS
-    from dropbatch.core.options import as_arguments
+    from dropbatch.core.names import JOB_ID
+    from dropbatch.core.options import OPTIONS, as_arguments
 
     jobs = " ".join(JOB_ID.findall(message)) or "JOB"
 

@@ -10,7 +10,7 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dropbatch.core.encryption import encryption
+from dropbatch.core.names import encryption
 from dropbatch.errors import ConnectionLost, Error, NotFound, NotPermitted, UsageError
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dropbatch.core import keys
-from dropbatch.core.formats.model_catalog import catalog as shipped_catalog
-from dropbatch.core.model_advice import model_advice
+from dropbatch.core import names
+from dropbatch.core.models import catalog as shipped_catalog
+from dropbatch.core.models import model_advice
 from dropbatch.core.options import (
     Options,
     as_arguments,
@@ -26,7 +26,8 @@ from dropbatch.core.options import (
     path_options,
     resolve,
 )
-from dropbatch.core.plan_upload import (
+from dropbatch.core.plan import (
+    Checkpoint,
     StackLimits,
     check_model,
     check_path,
@@ -35,11 +36,10 @@ from dropbatch.core.plan_upload import (
     plan_upload,
     with_default_model,
 )
-from dropbatch.core.records import reading
-from dropbatch.core.records.beginning import read_beginning
-from dropbatch.core.records.convert import windows
-from dropbatch.core.records.decompress import decompress
-from dropbatch.core.records.plan import Checkpoint
+from dropbatch.core.read import reading
+from dropbatch.core.read.convert import windows
+from dropbatch.core.read.form import read_beginning
+from dropbatch.core.read.unpack import decompress
 from dropbatch.core.validation import Progress, Subject, add_cut, build_report
 from dropbatch.errors import UploadRefused, UsageError
 
@@ -47,11 +47,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from typing import BinaryIO
 
-    from dropbatch.core.formats.model_catalog import Catalog
-    from dropbatch.core.plan_upload import Planned
-    from dropbatch.core.records.beginning import Beginning
-    from dropbatch.core.records.cut import Cut
-    from dropbatch.core.records.plan import SplitPlan
+    from dropbatch.core.models import Catalog
+    from dropbatch.core.plan import Planned, SplitPlan
+    from dropbatch.core.read.cut import Cut
+    from dropbatch.core.read.form import Beginning
 
 _USAGE = frozenset({"bad_options", "bad_model", "no_model", "path_too_long"})
 """Codes of faults that are not the file's."""
@@ -89,7 +88,7 @@ def check_beginning(
         UploadRefused: it would refuse the file, or none of its first 1,000 records can be sent.
     """
     key, limits = (
-        keys.INBOX + path,
+        names.INBOX + path,
         StackLimits(default_model=default_model or "", catalog=catalog or shipped_catalog()),
     )
     try:
@@ -134,7 +133,7 @@ def check_source(source: object, name: str | None, options: Mapping[str, object]
         if not stream.seekable():
             shutil.copyfileobj(stream, copy)
         metadata = metadata_of({**opened.options, **given})
-        report = check_file(stream if stream.seekable() else copy, keys.upload_path(key), metadata)
+        report = check_file(stream if stream.seekable() else copy, names.upload_path(key), metadata)
     return dict(msgspec.json.decode(report))
 
 
@@ -151,7 +150,7 @@ def check_file(file: BinaryIO, path: str, metadata: Mapping[str, str]) -> bytes:
     Raises:
         UsageError: the file cannot be read, or the package that unpacks it is missing.
     """
-    key, limits = keys.INBOX + path, StackLimits()
+    key, limits = names.INBOX + path, StackLimits()
     progress, error = Progress(), ("", "")
     options = Options()
     plan = first_plan(options, limits, by_default=True)

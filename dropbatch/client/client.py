@@ -9,7 +9,7 @@ from dropbatch.client.find_jobs import find_job, history, time_of
 from dropbatch.client.stack import find_stack
 from dropbatch.client.transfer.submitting import prepare
 from dropbatch.client.watch.finding import jobs_under
-from dropbatch.core import keys
+from dropbatch.core import names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -84,7 +84,7 @@ class Client:
             NotPermitted: AWS denied the upload.
         """
         return self._upload(
-            keys.INBOX, source, name, progress, options, check=check, task_token=task_token
+            names.INBOX, source, name, progress, options, check=check, task_token=task_token
         )
 
     def validate(
@@ -107,7 +107,7 @@ class Client:
         """
         from dropbatch.client.waiting import wait_for_report
 
-        return wait_for_report(self._upload(keys.VALIDATE, source, name, lambda _: None, options))
+        return wait_for_report(self._upload(names.VALIDATE, source, name, lambda _: None, options))
 
     def _upload(
         self,
@@ -169,5 +169,5 @@ class Client:
     def _command(self, word: Literal["run", "pause"]) -> None:
         with aws.explained():
             self.stack.s3.put_object(
-                Bucket=self.stack.bucket, Key=keys.STACK_CONTROL, Body=word.encode()
+                Bucket=self.stack.bucket, Key=names.STACK_CONTROL, Body=word.encode()
             )

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 from dropbatch.client import aws
-from dropbatch.core.keys import EVENTS_CONTROL
+from dropbatch.core.names import EVENTS_CONTROL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

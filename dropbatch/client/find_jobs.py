@@ -14,7 +14,7 @@ from dropbatch.client.job import Job
 from dropbatch.client.transfer.objects import pages_of
 from dropbatch.client.uploads import uploaded_as
 from dropbatch.client.waiting import MIN_READ_SECONDS, end_of, wait_until_created
-from dropbatch.core import keys
+from dropbatch.core import names
 from dropbatch.errors import Error, NotFound, TimedOut, UsageError
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def find_job(stack: Stack, name: str) -> Job:
     if not name.isascii() and "\\ud" in ascii(name):  # A name that is no UTF-8 is no key.
         raise NotFound(f"There is no job {name!r} in {stack.bucket}.")
     path = name.removeprefix(f"s3://{stack.bucket}/").lstrip("/")
-    ids = [] if path.startswith(keys.INBOX) else _ANY_ID.findall(path)
+    ids = [] if path.startswith(names.INBOX) else _ANY_ID.findall(path)
     # The path of a result may have the id of another job in its upload's path.
     for job_id in reversed(ids):
         with suppress(NotFound):
@@ -56,7 +56,7 @@ def find_job(stack: Stack, name: str) -> Job:
             else ""
         )
         raise NotFound(f"There is no job {name} in {stack.bucket}.{soon}")
-    path = path.removeprefix(keys.INBOX).rstrip("/")
+    path = path.removeprefix(names.INBOX).rstrip("/")
     newest = next(reversed(job_ids(stack, path)), "") if path else ""
     upload = _uploaded(stack, path) if path else None
     if upload and upload.id[:_TIME] >= newest[:_TIME] and upload.id != newest:
@@ -98,18 +98,18 @@ def wait_for_job(stack: Stack, name: str, timeout: float | None = None) -> Job:
 
 def _may_come(name: str) -> bool:
     """Whether a name has an id so young that the stack may still create its job."""
-    ids = [] if name.startswith(keys.INBOX) else keys.JOB_ID.findall(name)
-    return bool(ids) and time.time() <= keys.job_time(ids[-1]).timestamp() + NAMED_SECONDS
+    ids = [] if name.startswith(names.INBOX) else names.JOB_ID.findall(name)
+    return bool(ids) and time.time() <= names.job_time(ids[-1]).timestamp() + NAMED_SECONDS
 
 
-_ANY_ID = re.compile(rf"(?<![0-9A-Za-z]){keys.JOB_ID.pattern}(?![0-9A-Za-z])")
+_ANY_ID = re.compile(rf"(?<![0-9A-Za-z]){names.JOB_ID.pattern}(?![0-9A-Za-z])")
 _TIME = len("20261121T093000Z")
 
 
 def _uploaded(stack: Stack, path: str) -> Job | None:
     """The job of what lies at a path now, or will be; None if nothing lies there."""
     try:
-        return Job.of_upload(stack, uploaded_as(stack, keys.INBOX + path, {}))
+        return Job.of_upload(stack, uploaded_as(stack, names.INBOX + path, {}))
     except NotFound:
         return None
 
@@ -122,12 +122,14 @@ def job_ids(stack: Stack, path: str) -> list[str]:
             Bucket=stack.bucket, Prefix=f"{folder}/", Delimiter="/"
         )
         prefixes = [entry["Prefix"] for page in pages for entry in page.get("CommonPrefixes", [])]
-    names = [prefix.removesuffix("/").rpartition("/")[2] for prefix in prefixes]
-    ids = sorted(name for name in names if keys.JOB_ID.fullmatch(name))
+    found = [prefix.removesuffix("/").rpartition("/")[2] for prefix in prefixes]
+    ids = sorted(name for name in found if names.JOB_ID.fullmatch(name))
     if folder.endswith(path):
         return ids
     # Jobs of paths that are too long for a folder share one.
-    return [one for one in ids if (stack.read_json(keys.job_record(one)) or {}).get("path") == path]
+    return [
+        one for one in ids if (stack.read_json(names.job_record(one)) or {}).get("path") == path
+    ]
 
 
 def history(stack: Stack, since: datetime) -> Iterator[tuple[Job, dict[str, Any]]]:
@@ -135,9 +137,9 @@ def history(stack: Stack, since: datetime) -> Iterator[tuple[Job, dict[str, Any]
 
     (`state` is `unknown` without one).
     """
-    after = f"{keys.JOB_RECORDS}{since.astimezone(UTC):%Y%m%dT%H%M%SZ}"
+    after = f"{names.JOB_RECORDS}{since.astimezone(UTC):%Y%m%dT%H%M%SZ}"
     with aws.explained(), ThreadPoolExecutor(MAX_PARALLEL_READS) as threads:
-        for page in pages_of(stack, keys.JOB_RECORDS, after):
+        for page in pages_of(stack, names.JOB_RECORDS, after):
             yield from threads.map(lambda key: _entry(stack, key), [entry["Key"] for entry in page])
 
 
@@ -148,8 +150,8 @@ def newest(
 
     As `history` returns them.
     """
-    after = f"{keys.JOB_RECORDS}{since.astimezone(UTC):%Y%m%dT%H%M%SZ}"
-    records = [entry["Key"] for page in pages_of(stack, keys.JOB_RECORDS, after) for entry in page]
+    after = f"{names.JOB_RECORDS}{since.astimezone(UTC):%Y%m%dT%H%M%SZ}"
+    records = [entry["Key"] for page in pages_of(stack, names.JOB_RECORDS, after) for entry in page]
     found: list[tuple[Job, dict[str, Any]]] = []
     with ThreadPoolExecutor(MAX_PARALLEL_READS) as threads:
         while records and len(found) < limit:
@@ -183,7 +185,7 @@ def time_of(since: str | date) -> datetime:
 
 
 def _entry(stack: Stack, key: str) -> tuple[Job, dict[str, Any]]:
-    job_id = key.removeprefix(keys.JOB_RECORDS).removesuffix(".json")
+    job_id = key.removeprefix(names.JOB_RECORDS).removesuffix(".json")
     record = _read(stack, key)
     job = Job.at(stack, record.get("path", ""), job_id)
     return job, {"state": "unknown"} | record | _read(stack, f"{job.folder}status.json")

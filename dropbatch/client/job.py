@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dropbatch.client import aws
 from dropbatch.client.job_files import JobFiles
-from dropbatch.core import keys
+from dropbatch.core import names
 from dropbatch.core.options import as_arguments
 from dropbatch.errors import Error, JobFailed
 
@@ -68,10 +68,10 @@ class Job(JobFiles):
             JobFailed: `check` was given, and the job failed or was cancelled.
         """
         self._state = manifest["state"]
-        if check and manifest["state"] != keys.JobState.COMPLETED:
+        if check and manifest["state"] != names.JobState.COMPLETED:
             error = manifest["error"]
             why = f": {error['code']}: {as_arguments(error['message'])}" if error else "."
-            how = "failed" if manifest["state"] == keys.JobState.FAILED else "was cancelled"
+            how = "failed" if manifest["state"] == names.JobState.FAILED else "was cancelled"
             raise JobFailed(f"Job {self.id} {how}{why}")
         return self._state
 
@@ -206,7 +206,7 @@ class Job(JobFiles):
         self.exists()
         with aws.explained():
             self.stack.s3.put_object(
-                Bucket=self.stack.bucket, Key=keys.job_control(self.id), Body=word.encode()
+                Bucket=self.stack.bucket, Key=names.job_control(self.id), Body=word.encode()
             )
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from dropbatch.core import keys
+from dropbatch.core import names
 from dropbatch.errors import NotFound
 
 if TYPE_CHECKING:
@@ -64,13 +64,13 @@ class JobFiles:
     @classmethod
     def at(cls, stack: Stack, path: str, job_id: str) -> Self:
         """The job of an upload at a path under `inbox/`."""
-        return cls(stack, job_id, keys.result(keys.INBOX + path, job_id, ""))
+        return cls(stack, job_id, names.result(names.INBOX + path, job_id, ""))
 
     @classmethod
     def of_upload(cls, stack: Stack, uploaded: Uploaded) -> Self:
         """The job of an upload, whether it exists yet or not."""
         job_id = uploaded.job_id(stack.bucket)
-        return cls(stack, job_id, keys.result(uploaded.key, job_id, ""), uploaded)
+        return cls(stack, job_id, names.result(uploaded.key, job_id, ""), uploaded)
 
     @classmethod
     def recorded(cls, stack: Stack, job_id: str) -> Self:
@@ -79,7 +79,7 @@ class JobFiles:
         Raises:
             NotFound: there is none.
         """
-        record = stack.read_json(keys.job_record(job_id))
+        record = stack.read_json(names.job_record(job_id))
         if record is None:
             raise NotFound(f"There is no job {job_id} in {stack.bucket}.")
         return cls.at(stack, record["path"], job_id)
@@ -112,7 +112,7 @@ class JobFiles:
         None if nothing does.
         """
         found = (
-            self.stack.read_json(keys.denied_notice(self.uploaded.key)) if self.uploaded else None
+            self.stack.read_json(names.denied_notice(self.uploaded.key)) if self.uploaded else None
         )
         is_its = (
             found
@@ -131,7 +131,7 @@ class JobFiles:
         self.exists()
         found = self.stack.read_json(f"{self.folder}manifest.json")
         if found is None:
-            if (state := self.status()["state"]) in keys.FINAL_JOB_STATES:
+            if (state := self.status()["state"]) in names.FINAL_JOB_STATES:
                 raise NotFound(f"Job {self.id} is over ({state}), and its manifest was deleted.")
             raise NotFound(f"Job {self.id} is not over yet. Wait for it with `job.wait()`.")
         self._state = found["state"]
@@ -146,16 +146,16 @@ class JobFiles:
 
     def _look(self) -> dict[str, Any] | None:
         """The job's status.json; None if the stack has not created the job, or there is none."""
-        for choice in range(keys.JOB_ID_CHOICES):
+        for choice in range(names.JOB_ID_CHOICES):
             if choice and self.uploaded:
                 self.id = self.uploaded.job_id(self.stack.bucket, choice)
-                self.folder = keys.result(self.uploaded.key, self.id, "")
+                self.folder = names.result(self.uploaded.key, self.id, "")
             found = self.stack.read_json(f"{self.folder}status.json")
             if found or self.uploaded is None:
                 self.uploaded = None
                 self._state = (found or {}).get("state", "")
                 return found
-            taken = self.stack.read_json(keys.job_record(self.id))
+            taken = self.stack.read_json(names.job_record(self.id))
             if taken is None or (taken["path"], taken["version"]) == (
                 self.uploaded.path,
                 self.uploaded.version,

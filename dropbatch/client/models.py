@@ -7,9 +7,9 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dropbatch.client import aws
-from dropbatch.core import keys
+from dropbatch.core import names
 from dropbatch.core.formats.catalog_reader import MAX_STORED_BYTES, CatalogError, stack_catalog
-from dropbatch.core.formats.model_catalog import Catalog, catalog
+from dropbatch.core.models import Catalog, catalog
 from dropbatch.errors import Error, NotPermitted
 
 if TYPE_CHECKING:
@@ -45,9 +45,9 @@ def known_models(stack: Stack) -> Known:
         Error: S3 cannot be reached.
     """
     try:
-        found = stack.ask("get_object", keys.CATALOG)
+        found = stack.ask("get_object", names.CATALOG)
     except NotPermitted as error:
-        return Known(catalog(), trouble=f"{keys.CATALOG} may not be read: {error}")
+        return Known(catalog(), trouble=f"{names.CATALOG} may not be read: {error}")
     if found is None:
         return Known(catalog())
     with aws.explained(), closing(found["Body"]) as body:
@@ -55,11 +55,11 @@ def known_models(stack: Stack) -> Known:
     try:
         known = stack_catalog(content)
     except CatalogError as error:
-        return Known(catalog(), trouble=f"{keys.CATALOG} is not used: {error}", etag=found["ETag"])
+        return Known(catalog(), trouble=f"{names.CATALOG} is not used: {error}", etag=found["ETag"])
     if known is catalog():
         return Known(
             known,
-            trouble=f"{keys.CATALOG} is older than what is shipped. Refresh it.",
+            trouble=f"{names.CATALOG} is older than what is shipped. Refresh it.",
             etag=found["ETag"],
         )
     return Known(known, "this stack's list", etag=found["ETag"])
@@ -84,7 +84,7 @@ def store_list(stack: Stack, content: bytes, etag: str) -> None:
         try:
             stack.s3.put_object(
                 Bucket=stack.bucket,
-                Key=keys.CATALOG,
+                Key=names.CATALOG,
                 Body=content,
                 ContentType="application/json",
                 **condition,
@@ -125,7 +125,7 @@ def typical_batches(stack: Stack, model_ids: Sequence[str]) -> dict[str, Typical
     found: dict[str, Typical] = {}
     table, wanted = (
         stack.outputs.get("TableName", ""),
-        [keys.completion_times(one) for one in model_ids],
+        [names.completion_times(one) for one in model_ids],
     )
     try:
         with aws.explained():

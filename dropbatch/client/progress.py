@@ -17,7 +17,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from dropbatch.client.watch.printable import columns_of, cut, printable, shortened
-from dropbatch.core.keys import FINAL_JOB_STATES, JOB_ID
+from dropbatch.core.names import FINAL_JOB_STATES, JOB_ID
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from dropbatch.client import aws
 from dropbatch.client.uploads import Uploaded, copy, uploaded_as
-from dropbatch.core import keys
-from dropbatch.core.model_advice import model_advice
+from dropbatch.core import names
+from dropbatch.core.models import model_advice
 from dropbatch.core.options import metadata_of
 from dropbatch.core.task_token import token_metadata
 from dropbatch.errors import NotFound, NothingToRetry
@@ -37,14 +37,14 @@ def retry(job: JobFiles, options: Mapping[str, object], task_token: str | None =
     """
     given = metadata_of(options, token_metadata(task_token))
     manifest = job.manifest()
-    names = [entry["name"] for entry in manifest["files"] if entry["kind"] == "retry"]
-    if not names:
+    files = [entry["name"] for entry in manifest["files"] if entry["kind"] == "retry"]
+    if not files:
         failed = manifest["counts"]["failed"]
         why = "none of its failed records can be tried again" if failed else "no record failed"
         raise NothingToRetry(f"Job {job.id} has no retry file: {why}.")
     stack = job.stack
-    source = job.folder + names[0]
-    key = keys.INBOX + retry_path(job.path, PurePosixPath(names[0]).suffix)
+    source = job.folder + files[0]
+    key = names.INBOX + retry_path(job.path, PurePosixPath(files[0]).suffix)
     _warn_of_another(job, key)
     if advice := model_advice(given.get("model") or manifest["model"] or "", stack.catalog):
         warnings.warn(advice, stacklevel=3)
@@ -81,7 +81,7 @@ def retry_ids(job: JobFiles) -> list[str]:
         )
         found = [entry["Key"] for page in pages for entry in page.get("Contents", [])]
     ids = [key.rpartition("/")[2].removesuffix(".json") for key in found]
-    return [one for one in ids if keys.JOB_ID.fullmatch(one)]
+    return [one for one in ids if names.JOB_ID.fullmatch(one)]
 
 
 def retry_path(path: str, suffix: str) -> str:
@@ -94,5 +94,5 @@ def retry_path(path: str, suffix: str) -> str:
     folder, slash, name = path.rpartition("/")
     stem = name.removesuffix(".gz").removesuffix(".zst")
     stem = (stem.rpartition(".")[0] or stem).removesuffix(".retry")
-    room = keys.MAX_PATH_BYTES - len(f"{folder}{slash}.retry{suffix}".encode())
+    room = names.MAX_PATH_BYTES - len(f"{folder}{slash}.retry{suffix}".encode())
     return f"{folder}{slash}{stem.encode()[:room].decode(errors='ignore')}.retry{suffix}"

@@ -11,11 +11,11 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from dropbatch.client import aws
-from dropbatch.core import keys
+from dropbatch.core import names
 from dropbatch.errors import Error, NotFound, UsageError
 
 if TYPE_CHECKING:
-    from dropbatch.core.formats.model_catalog import Catalog
+    from dropbatch.core.models import Catalog
 
 DEFAULT_NAME = "dropbatch"
 LOCAL_FILE = Path(".local/stack.json")
@@ -121,7 +121,7 @@ class Stack:
         except ValueError:
             found = None
         folder, _, name = key.rpartition("/")
-        needed = _MEMBERS.get("_jobs" if f"{folder}/" == keys.JOB_RECORDS else name, frozenset())
+        needed = _MEMBERS.get("_jobs" if f"{folder}/" == names.JOB_RECORDS else name, frozenset())
         if found is None or (needed and not (isinstance(found, dict) and needed <= found.keys())):
             raise Error(
                 f"s3://{self.bucket}/{key} was changed: it is not the JSON that the stack wrote."

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from dropbatch.client import aws
 from dropbatch.client.transfer.objects import CONDITION_FAILED, head_of
 from dropbatch.client.transfer.threads import at_once
-from dropbatch.core import keys
+from dropbatch.core import names
 from dropbatch.errors import ConnectionLost, Error, NotFound, UsageError
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class Uploaded:
     @property
     def path(self) -> str:
         """The path under `inbox/` or `validate/`."""
-        return keys.upload_path(self.key)
+        return names.upload_path(self.key)
 
     def job_id(self, bucket: str, choice: int = 0) -> str:
         """The id of its job.
@@ -88,10 +88,10 @@ class Uploaded:
             choice: 0 unless another upload has that id.
         """
         place = self.bucket or bucket, self.object_key or self.key
-        return keys.job_id(*place, self.version, self.etag, self.modified, choice)
+        return names.job_id(*place, self.version, self.etag, self.modified, choice)
 
 
-def upload_key(name: str | None, own: str, folder: str = keys.INBOX) -> str:
+def upload_key(name: str | None, own: str, folder: str = names.INBOX) -> str:
     """The key of an upload.
 
     Args:
@@ -110,7 +110,7 @@ def upload_key(name: str | None, own: str, folder: str = keys.INBOX) -> str:
             f"The name {os.fsencode(path)!r} is not UTF-8, as S3 needs it. Choose another `name`."
         ) from None
     key = folder + path.removeprefix(folder).lstrip("/")
-    if not keys.is_upload(key):
+    if not names.is_upload(key):
         raise UsageError(
             f"{path!r} is not an upload: a segment of it begins with _ or . or is missing. "
             "Choose another `name`."

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from dropbatch.client.job_files import JobFiles, no_job
 from dropbatch.client.watch.watching import FewJobs, ManyJobs, connection_lost
-from dropbatch.core.keys import JobState
+from dropbatch.core.names import JobState
 from dropbatch.errors import ConnectionLost, Error, Interrupted, NotFound, TimedOut
 
 if TYPE_CHECKING:

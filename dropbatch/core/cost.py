@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from dropbatch.core.formats.base import Task
 
 if TYPE_CHECKING:
-    from dropbatch.core.formats.model_catalog import Model
+    from dropbatch.core.models import Model
 
 CURRENCY = "USD"
 BYTES_PER_TOKEN = 4

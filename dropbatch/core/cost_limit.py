@@ -21,7 +21,7 @@ from dropbatch.core.cost import BYTES_PER_TOKEN, estimate_cost, output_tokens, t
 from dropbatch.core.formats.base import Task
 
 if TYPE_CHECKING:
-    from dropbatch.core.formats.model_catalog import Model
+    from dropbatch.core.models import Model
 
 LONG_ANSWER_TOKENS = 10_000
 """Output tokens that a record may have, as far as is known.

@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dropbatch.core.errors import UsageError
-from dropbatch.core.option_values import option_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,13 +23,17 @@ MAX_TOKEN = 1_024
 
 def task_tokens(metadata: Mapping[str, str]) -> set[str]:
     """The tokens in an upload's metadata: more than one if two spellings differ."""
-    given = {value.strip() for name, value in metadata.items() if option_name(name) == TASK_TOKEN}
+    given = {value.strip() for name, value in metadata.items() if _is_token(name)}
     return given - {""}
 
 
 def without_task_token(metadata: Mapping[str, str]) -> dict[str, str]:
     """The metadata of a copy of an upload: its job is not the one that the execution waits for."""
-    return {name: value for name, value in metadata.items() if option_name(name) != TASK_TOKEN}
+    return {name: value for name, value in metadata.items() if not _is_token(name)}
+
+
+def _is_token(name: str) -> bool:
+    return name.strip().lower().replace("-", "_") == TASK_TOKEN
 
 
 def token_metadata(token: str | None) -> dict[str, str]:

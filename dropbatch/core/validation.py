@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dropbatch.core import keys
+from dropbatch.core import names
 from dropbatch.core.cost import BYTES_PER_TOKEN, Tokens, cost_of, estimate_tokens, output_tokens
 from dropbatch.core.formats.base import begins
 from dropbatch.core.options import encode_options
-from dropbatch.core.records.index import record_spans
-from dropbatch.core.records.plan import Checkpoint
+from dropbatch.core.plan import Checkpoint
+from dropbatch.core.read.index import record_spans
 
 if TYPE_CHECKING:
-    from dropbatch.core.formats.model_catalog import Model
+    from dropbatch.core.models import Model
     from dropbatch.core.options import Options
-    from dropbatch.core.records.cut import Cut
-    from dropbatch.core.records.plan import SplitPlan
+    from dropbatch.core.plan import SplitPlan
+    from dropbatch.core.read.cut import Cut
 
 MAX_LISTED = 100
 """Bad records that a report lists."""
@@ -208,7 +208,7 @@ def build_report(subject: Subject, progress: Progress, code: str = "", message: 
     cost = cost_of(model, tokens, estimated=True)
     report: dict[str, Any] = {
         "job_id": subject.job_id,
-        "path": keys.upload_path(subject.key),
+        "path": names.upload_path(subject.key),
         "version": subject.version,
         "error": {"code": code, "message": message} if code else None,
         "format": subject.plan.format or None,

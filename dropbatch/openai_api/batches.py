@@ -16,13 +16,12 @@ import msgspec
 
 from dropbatch.client.find_jobs import job_ids
 from dropbatch.client.job import Job
-from dropbatch.core.formats.model_catalog import model_id
-from dropbatch.core.formats.vendors.openai import BATCH_ENDPOINTS
-from dropbatch.core.keys import FINAL_JOB_STATES, INBOX, JobState, denied_notice, job_id
-from dropbatch.core.option_values import MAX_DEADLINE_HOURS, MAX_TAGS
-from dropbatch.core.options import Options, metadata_of
-from dropbatch.core.plan_upload import StackLimits, first_plan, plan_upload, with_default_model
-from dropbatch.core.records.beginning import read_beginning
+from dropbatch.core.formats.openai import BATCH_ENDPOINTS
+from dropbatch.core.models import model_id
+from dropbatch.core.names import FINAL_JOB_STATES, INBOX, JobState, denied_notice, job_id
+from dropbatch.core.options import MAX_DEADLINE_HOURS, MAX_TAGS, Options, metadata_of
+from dropbatch.core.plan import StackLimits, first_plan, plan_upload, with_default_model
+from dropbatch.core.read.form import read_beginning
 from dropbatch.errors import Error, UploadRefused, UsageError
 from dropbatch.openai_api import names
 from dropbatch.openai_api.errors import ApiError, no_such

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from dropbatch.core.keys import JobState
+from dropbatch.core.names import JobState
 from dropbatch.openai_api import names
 
 FINAL_STATUSES = frozenset({"completed", "failed", "expired", "cancelled"})

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dropbatch.core.keys import INBOX, result
+from dropbatch.core.names import INBOX, result
 from dropbatch.openai_api import names
 from dropbatch.openai_api.errors import no_such
 from dropbatch.openai_api.files import BLOCK_BYTES, file_object

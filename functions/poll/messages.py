@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dropbatch.core import keys
+from dropbatch.core import names
 from functions.poll.schedule.control import follow_stack_control, is_open
 from functions.poll.schedule.due_polls import REPEAT_SECONDS, advance_batches
 from functions.poll.schedule.events_control import follow_events_control
@@ -67,13 +67,13 @@ def process_message(invocation: Invocation, body: str) -> None:
 def _follow_command(invocation: Invocation, key: str) -> None:
     """Carry out the command that an object holds, and visit its job."""
     services = invocation.services
-    if key == keys.STACK_CONTROL:
+    if key == names.STACK_CONTROL:
         follow_stack_control(services)
         # The command may have ended what others wait for.
         services.wake(services.now(), at_once=True)
-    elif key == keys.EVENTS_CONTROL:
+    elif key == names.EVENTS_CONTROL:
         follow_events_control(services)
-    elif (job_id := keys.controlled_job(key)) is None:
+    elif (job_id := names.controlled_job(key)) is None:
         logger.warning("no control object", key=key[:100])
     elif is_open(follow_job_control(services, job_id)) and not visit_job(invocation, job_id):
         services.queues.send(VisitMessage(job_id), delay=VISIT_AGAIN_SECONDS)

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dropbatch.core import keys
+from dropbatch.core import names
 from dropbatch.core.cost import to_billionths
 from dropbatch.core.errors import UploadRefused
-from dropbatch.core.keys import JobState
+from dropbatch.core.names import JobState
 from dropbatch.core.options import Options
-from dropbatch.core.plan_upload import first_plan, with_default_model
+from dropbatch.core.plan import first_plan, with_default_model
 from functions.submit.denied_uploads import end_notice, show_denied_event
 from functions.submit.job_options import find_retried, pin_options, resolve_options
 from functions.submit.pin_plan import limits_of
@@ -69,14 +69,14 @@ def create_job(services: Services, event: ObjectCreated) -> Job | None:
         return None
     source_key = None if event.bucket == services.settings.bucket_name else event.key
     upload = Upload(event.bucket, key, stored.version, stored.etag, stored.size, source_key)
-    last = "report.json" if keys.is_validation(upload.key) else "manifest.json"
-    for choice in range(keys.JOB_ID_CHOICES):
-        job_id = keys.job_id(
+    last = "report.json" if names.is_validation(upload.key) else "manifest.json"
+    for choice in range(names.JOB_ID_CHOICES):
+        job_id = names.job_id(
             upload.bucket, upload.object_key, upload.version, upload.etag, stored.modified, choice
         )
         known = services.ledger.job(job_id)
         if known is None:
-            if services.store.head(keys.result(upload.key, job_id, last)):
+            if services.store.head(names.result(upload.key, job_id, last)):
                 logger.info("job is over", job_id=job_id)
                 end_notice(services, event, key, job_id)
                 return None
@@ -104,8 +104,8 @@ def _upload_key(settings: Settings, event: ObjectCreated) -> str | None:
             settings.source_prefix
         ):
             return None
-        key = f"{keys.INBOX}{key.removeprefix(settings.source_prefix).lstrip('/')}"
-    return key if keys.is_upload(key) else None
+        key = f"{names.INBOX}{key.removeprefix(settings.source_prefix).lstrip('/')}"
+    return key if names.is_upload(key) else None
 
 
 def _create(services: Services, job: Job) -> bool:
@@ -122,10 +122,10 @@ def _create(services: Services, job: Job) -> bool:
 
 
 def _created(services: Services, job: Job) -> None:
-    if not keys.is_validation(job.upload.key):
+    if not names.is_validation(job.upload.key):
         body = encode_status(build_status(job, 0, 0, None), job.created_at)
         services.store.put_if_absent(
-            keys.result(job.upload.key, job.job_id, "status.json"), body, kind=JSON_TYPE
+            names.result(job.upload.key, job.job_id, "status.json"), body, kind=JSON_TYPE
         )
         count("Uploads")
     logger.info("job created", job_id=job.job_id, size=job.upload.size, model=job.plan.model)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dropbatch.core import keys
+from dropbatch.core import names
 from shared.errors import ObjectNotFoundError, RefusedError, UploadDeniedError
 from shared.job_status import JSON_TYPE, UPLOAD_DENIED, build_status, iso_time, write_status
 from shared.models import ErrorDetail, UploadDenial
@@ -55,7 +55,7 @@ def wait_or_fail(services: Services, job: Job, denied: UploadDeniedError) -> Job
     logger.warning("upload denied", job_id=job.job_id, since=iso_time(since), reason=str(denied))
     # A validation has no status to show it, and sends nothing: it is soon repeated.
     is_over = now - since >= MAX_DENIED_SECONDS or job.is_past_deadline(now)
-    if keys.is_validation(job.upload.key) or is_over:
+    if names.is_validation(job.upload.key) or is_over:
         message = (
             f"S3 does not hand out the upload: {denied.said} Correct this, and upload it again."
         )
@@ -131,7 +131,7 @@ def end_notice(
         return
     try:
         shown = msgspec.json.decode(
-            services.store.get(keys.denied_notice(upload_key)), type=_Notice
+            services.store.get(names.denied_notice(upload_key)), type=_Notice
         )
     except ObjectNotFoundError:
         return
@@ -150,4 +150,4 @@ def _put_notice(services: Services, upload_key: str, told: dict[str, Any]) -> No
     empty = {"job_id": None, "error": None, "waiting_for": None}
     notice = {**empty, **told, "updated_at": iso_time(services.now())}
     body = msgspec.json.format(msgspec.json.encode(notice), indent=1) + b"\n"
-    services.store.put(keys.denied_notice(upload_key), body, kind=JSON_TYPE)
+    services.store.put(names.denied_notice(upload_key), body, kind=JSON_TYPE)

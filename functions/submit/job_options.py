@@ -11,9 +11,8 @@ from urllib.parse import unquote
 
 import msgspec
 
-from dropbatch.core import keys
+from dropbatch.core import names
 from dropbatch.core.errors import UploadRefused
-from dropbatch.core.option_values import option_name
 from dropbatch.core.options import (
     MAX_OPTIONS_BYTES,
     OPTIONS_FILE,
@@ -23,6 +22,7 @@ from dropbatch.core.options import (
     file_options,
     metadata_options,
     named_options,
+    option_name,
     options_keys,
     path_options,
     resolve,
@@ -100,12 +100,12 @@ def find_retried(services: Services, metadata: Mapping[str, str]) -> Retried | N
         StorageError: an AWS service failed.
     """
     given = next((value for name, value in metadata.items() if option_name(name) == RETRY_OF), "")
-    job_id = keys.named_job(unquote(given.strip()))
+    job_id = names.named_job(unquote(given.strip()))
     found = _upload_of(services, job_id) if job_id else None
-    if job_id is None or found is None or keys.is_validation(found[0]):
+    if job_id is None or found is None or names.is_validation(found[0]):
         return None
     upload_key, format_ = found
-    return Retried(keys.result(upload_key, job_id, "manifest.json"), format_ or None)
+    return Retried(names.result(upload_key, job_id, "manifest.json"), format_ or None)
 
 
 def _upload_of(services: Services, job_id: str) -> tuple[str, str | None] | None:
@@ -119,15 +119,15 @@ def _upload_of(services: Services, job_id: str) -> tuple[str, str | None] | None
     except UnreadableItemError:
         logger.exception("job not readable", job_id=job_id)
     try:
-        record = msgspec.json.decode(services.store.get(keys.job_record(job_id)), type=_JobRecord)
+        record = msgspec.json.decode(services.store.get(names.job_record(job_id)), type=_JobRecord)
     except ObjectNotFoundError:
         return None
-    return f"{keys.INBOX}{record.path}", record.format
+    return f"{names.INBOX}{record.path}", record.format
 
 
 def _nearest_file(services: Services, upload_key: str) -> dict[str, Any]:
-    for key in options_keys(f"{keys.INBOX}{keys.upload_path(upload_key)}", keys.INBOX):
-        if len(key.encode()) > keys.MAX_KEY_BYTES:
+    for key in options_keys(f"{names.INBOX}{names.upload_path(upload_key)}", names.INBOX):
+        if len(key.encode()) > names.MAX_KEY_BYTES:
             continue
         stored = services.store.head(key)
         if stored is None:
@@ -160,7 +160,7 @@ def _parent_options(services: Services, manifest: str) -> dict[str, Any]:
 def _error_of(services: Services, manifest: str) -> ErrorDetail | None:
     """Why a job failed: from its item or, once that has expired, from its manifest."""
     with suppress(UnreadableItemError):
-        if job := services.ledger.job(keys.named_job(manifest) or ""):
+        if job := services.ledger.job(names.named_job(manifest) or ""):
             return job.error
     try:
         return msgspec.json.decode(services.store.get(manifest), type=_Manifest).error
@@ -176,7 +176,7 @@ def pin_options(services: Services, upload_key: str, job_id: str, options: Optio
     Raises:
         StorageError: S3 failed.
     """
-    key = keys.result(upload_key, job_id, "options.json")
+    key = names.result(upload_key, job_id, "options.json")
     if services.store.put_if_absent(key, encode_options(options), kind=JSON_TYPE):
         return options
     return decode_options(services.store.get(key))
@@ -189,7 +189,7 @@ def keep_options(services: Services, job: Job, options: Options) -> None:
         StorageError: S3 failed.
     """
     services.store.put(
-        keys.result(job.upload.key, job.job_id, "options.json"),
+        names.result(job.upload.key, job.job_id, "options.json"),
         encode_options(options),
         kind=JSON_TYPE,
     )
@@ -202,7 +202,7 @@ def pinned_options(services: Services, job: Job) -> Options:
         UploadRefused: `options_gone`.
         StorageError: S3 failed.
     """
-    return _read_options(services, keys.result(job.upload.key, job.job_id, "options.json"))
+    return _read_options(services, names.result(job.upload.key, job.job_id, "options.json"))
 
 
 def _read_options(services: Services, key: str) -> Options:

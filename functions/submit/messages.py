@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dropbatch.core.keys import is_validation
+from dropbatch.core.names import is_validation
 from functions.submit.create_job import create_job
 from functions.submit.split import split
 from functions.submit.submit_batch import POST_SECONDS, SETTLE_SECONDS, submit_batch

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dropbatch.core import keys
+from dropbatch.core import names
 from dropbatch.core.formats.tables import answer_columns
-from dropbatch.core.plan_upload import StackLimits, make_reader, plan_upload
-from dropbatch.core.records.beginning import read_beginning
+from dropbatch.core.plan import StackLimits, make_reader, plan_upload
+from dropbatch.core.read.form import read_beginning
 from functions.submit.job_options import keep_options, pinned_options
 from functions.submit.stream import read_stored
+from shared import keys
 from shared.job_status import JSON_TYPE
 from shared.ledger import still_leased
 
@@ -83,16 +84,16 @@ def pin_plan(services: Services, job: Job, check: Callable[[], None]) -> Job:
 
 def put_job_record(services: Services, job: Job) -> None:
     """Write once what a job's id leads to: the job's path, and what is known about it so far."""
-    if keys.is_validation(job.upload.key):
+    if names.is_validation(job.upload.key):
         return
     record = {
-        "path": keys.upload_path(job.upload.key),
+        "path": names.upload_path(job.upload.key),
         "model": job.plan.model or None,
         "format": job.plan.format or None,
         "version": job.upload.version,
     }
     services.store.put_if_absent(
-        keys.job_record(job.job_id), msgspec.json.encode(record), kind=JSON_TYPE
+        names.job_record(job.job_id), msgspec.json.encode(record), kind=JSON_TYPE
     )
 
 

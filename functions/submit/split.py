@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from dropbatch.core.errors import UploadRefused
-from dropbatch.core.keys import JobState
-from dropbatch.core.records.plan import Checkpoint
+from dropbatch.core.names import JobState
+from dropbatch.core.plan import Checkpoint
 from functions.submit.create_batches import Outbox, batches_before, create_batch
 from functions.submit.pin_plan import put_job_record
 from functions.submit.stage_batches import MAX_PUTS, put_ahead

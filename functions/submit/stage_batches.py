@@ -18,9 +18,9 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dropbatch.core import keys
 from dropbatch.core.errors import UploadRefused
-from dropbatch.core.records.plan import Checkpoint
+from dropbatch.core.plan import Checkpoint
+from shared import keys
 from shared.errors import StorageError
 from shared.staged_batch import StagedInfo, encode_index
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from concurrent.futures import Executor, Future
 
-    from dropbatch.core.records.cut import Cut
+    from dropbatch.core.read.cut import Cut
     from shared.aws.object_store import ObjectStore
 
 MAX_PUTS = 8

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from dropbatch.core.records.decompress import decompress
-from dropbatch.core.records.reading import RANGE_BYTES
+from dropbatch.core.read.reading import RANGE_BYTES
+from dropbatch.core.read.unpack import decompress
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from concurrent.futures import Executor
 
-    from dropbatch.core.records.plan import SplitPlan
+    from dropbatch.core.plan import SplitPlan
     from shared.aws.object_store import ObjectStore
     from shared.models import Upload
 

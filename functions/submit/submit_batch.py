@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dropbatch.core import keys
 from functions.submit.outcomes.unproven import UnprovenSubmit, end
 from functions.submit.submit_waits import UNPAID_REASONS, closes_pause, hold, wait
+from shared import keys
 from shared.api_messages import attach_api_message
 from shared.aws.queues import (
     FAST_START_BATCHES,

@@ -10,11 +10,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from dropbatch.core.errors import UploadRefused
-from dropbatch.core.keys import JobState
-from dropbatch.core.plan_upload import check_model, check_path
-from dropbatch.core.records import reading
-from dropbatch.core.records.plan import Checkpoint
-from dropbatch.core.records.reading import gap_error, read_batches
+from dropbatch.core.names import JobState
+from dropbatch.core.plan import Checkpoint, check_model, check_path
+from dropbatch.core.read import reading
+from dropbatch.core.read.reading import gap_error, read_batches
 from functions.submit.create_job import TURN_LEASE_SECONDS
 from functions.submit.denied_uploads import wait_or_fail
 from functions.submit.pin_plan import pin_plan, reader_for
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from dropbatch.core.formats.base import Reader
-    from dropbatch.core.records.cut import Cut
+    from dropbatch.core.read.cut import Cut
     from shared.bootstrap import Services
     from shared.invocation import Invocation
     from shared.models import Job

@@ -14,15 +14,16 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dropbatch.core import keys
+from dropbatch.core import names
 from dropbatch.core.errors import UploadRefused
-from dropbatch.core.keys import JobState
-from dropbatch.core.model_advice import model_advice
+from dropbatch.core.models import model_advice
+from dropbatch.core.names import JobState
 from dropbatch.core.options import Options
-from dropbatch.core.records.plan import Checkpoint
+from dropbatch.core.plan import Checkpoint
 from dropbatch.core.validation import Progress, Subject, add_cut, build_report
 from functions.submit.job_options import pinned_options
 from functions.submit.validation_page import validation_page
+from shared import keys
 from shared.claims import MAX_CLAIMS
 from shared.html_page import HTML_TYPE
 from shared.job_status import JSON_TYPE, iso_time
@@ -74,10 +75,10 @@ def validate(turn: Turn) -> None:
     report = build_report(subject, progress, *((error.code, error.message) if error else ()))
     page = validation_page(msgspec.json.decode(report))
     services.store.put_if_absent(
-        keys.result(job.upload.key, job.job_id, "report.html"), page, kind=HTML_TYPE
+        names.result(job.upload.key, job.job_id, "report.html"), page, kind=HTML_TYPE
     )
     services.store.put_if_absent(
-        keys.result(job.upload.key, job.job_id, "report.json"), report, kind=JSON_TYPE
+        names.result(job.upload.key, job.job_id, "report.json"), report, kind=JSON_TYPE
     )
     state = JobState.FAILED if error else JobState.COMPLETED
     now = services.now()

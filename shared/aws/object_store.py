@@ -19,8 +19,8 @@ from botocore.exceptions import (
     ReadTimeoutError,
 )
 
-from dropbatch.core.encryption import encryption
 from dropbatch.core.errors import UploadRefused
+from dropbatch.core.names import encryption
 from shared.aws.client_errors import ARCHIVED, is_refusal, storage_errors
 from shared.errors import (
     ObjectNotFoundError,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from dropbatch.core.keys import JobState
+from dropbatch.core.names import JobState
 from shared.aws.attribute_values import attribute
 from shared.aws.dynamodb import ConditionFailedError, Table
 from shared.ledger.item_keys import LIFE_SECONDS, DueEntry

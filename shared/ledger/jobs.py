@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from dropbatch.core.keys import JobState
+from dropbatch.core.names import JobState
 from shared.aws.attribute_values import attribute, attributes, plain, read
 from shared.aws.dynamodb import ABSENT, AtMost, SameMembers, Table, call_dynamodb
 from shared.errors import LeaseLostError, UnreadableItemError

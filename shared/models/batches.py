@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from dropbatch.core.records.plan import Checkpoint  # noqa: TC001 - read at run time, from the fields
+from dropbatch.core.plan import Checkpoint  # noqa: TC001 - read at run time, from the fields
 from shared.models.common import FIRST, BatchState, DueKind, ErrorDetail, Sender, Usage
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A batch's part: three sections in one object (`dropbatch.core.keys.part`).
+    """A batch's part: three sections in one object (`dropbatch.core.names.part`).
 
     Attributes:
         key: the object; empty if no line is written before they are appended to a file. Then the

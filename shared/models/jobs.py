@@ -7,8 +7,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from dropbatch.core.cost_limit import Spent  # noqa: TC001 - read at run time, from the fields
-from dropbatch.core.keys import JobState
-from dropbatch.core.records.plan import Checkpoint, SplitPlan  # noqa: TC001 - read at run time, from the fields
+from dropbatch.core.names import JobState
+from dropbatch.core.plan import Checkpoint, SplitPlan  # noqa: TC001 - read at run time, from the fields
 from shared.models.common import DeniedWrite, ErrorDetail, Usage
 
 if TYPE_CHECKING:

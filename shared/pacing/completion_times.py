@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dropbatch.core import keys
+from dropbatch.core import names
 from shared.aws.attribute_values import attribute, plain
 from shared.aws.dynamodb import Table
 from shared.errors import StorageError
@@ -157,4 +157,4 @@ def _bound(wire: Mapping[str, Any]) -> poll_schedule.Bound | None:
 
 
 def _key(model: str) -> dict[str, dict[str, str]]:
-    return control_key(keys.completion_times(model)[1])
+    return control_key(names.completion_times(model)[1])

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dropbatch.core.api_errors import first_error
+from dropbatch.core.errors import first_error
 from dropbatch.core.formats.base import NULL, begins
 from shared.workers_ai.results import (
     COMPLETED_WORDS,

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dropbatch.core import keys
+from dropbatch.core import names
 from dropbatch.core.formats.catalog_reader import MAX_STORED_BYTES, CatalogError, stack_catalog
-from dropbatch.core.formats.model_catalog import Catalog, catalog
+from dropbatch.core.models import Catalog, catalog
 from shared.aws.changed_object import get_changed
 from shared.errors import ObjectNotFoundError, StorageError
 from shared.observability import logger
@@ -44,7 +44,7 @@ class StackCatalog:
     def _read(self) -> Catalog | None:
         """The catalogue as it is now; None if it is as it was, or cannot be read."""
         try:
-            changed = get_changed(self._store, keys.CATALOG, self._etag, MAX_STORED_BYTES + 1)
+            changed = get_changed(self._store, names.CATALOG, self._etag, MAX_STORED_BYTES + 1)
         except ObjectNotFoundError:
             self._etag = ""
             return catalog()

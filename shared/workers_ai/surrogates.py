@@ -6,7 +6,7 @@ import mmap
 import tempfile
 from typing import TYPE_CHECKING
 
-from dropbatch.core.records.surrogates import REPLACEMENT, SURROGATES
+from dropbatch.core.read.lines import REPLACEMENT, SURROGATES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from dropbatch.core.records.decompress import zstd_module
+from dropbatch.core.read.unpack import zstd_module
 from local.workers_ai import expected_result
 from tests.support.aws import quick_moto
 from tests.support.aws.resources import BUCKET

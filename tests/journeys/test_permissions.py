@@ -18,7 +18,7 @@ from botocore.exceptions import ClientError
 import functions.poll.results.result_files
 import functions.poll.schedule.due_polls
 import functions.submit.turn
-from dropbatch.core.keys import result
+from dropbatch.core.names import result
 from local.workers_ai import Fault
 from tests.support.aws.resources import BUCKET, TABLE
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from dropbatch.core.formats import registry
+from dropbatch.core.formats import table
 from dropbatch.core.formats.base import (
     BatchFacts,
     Converted,
@@ -17,8 +17,8 @@ from dropbatch.core.formats.base import (
     Target,
     member_of,
 )
-from dropbatch.core.formats.model_catalog import find_model, with_task
-from dropbatch.core.formats.registry import Form, reader_of, writer_of
+from dropbatch.core.formats.table import Form, reader_of, writer_of
+from dropbatch.core.models import find_model, with_task
 from local.workers_ai import Behaviour
 from local.workers_ai.models.schemas import problem
 
@@ -56,7 +56,7 @@ FACTS = BatchFacts("20261121T093000Z-5f3a9c1e", LLAMA, "req-1", 1_795_253_400.5)
 
 def target_of(model: str, *options: Any, task: str = "", **named: Any) -> Target:
     """What is known about a model, with a job's options."""
-    return registry.target_of(with_task(find_model(model), task), *options, **named)
+    return table.target_of(with_task(find_model(model), task), *options, **named)
 
 
 def written(body: Any, format_: str = "openai", **members: Any) -> bytes:

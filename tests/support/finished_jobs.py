@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from dropbatch.client.results.merging import Files
 from dropbatch.core.formats.base import NULL, BatchFacts, Outcome, RecordFault, encode, is_retried
-from dropbatch.core.formats.csv_rows import first_row, read_rows
-from dropbatch.core.formats.registry import FORMATS, Form, describer_of, reader_of, writer_of
-from dropbatch.core.records.detect_form import BOM
+from dropbatch.core.formats.table import FORMATS, Form, describer_of, reader_of, writer_of
+from dropbatch.core.read.form import BOM
+from dropbatch.core.read.rows import first_row, read_rows
 from tests.support.converted import LLAMA, target_of
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dropbatch.core.records.index import RecordEntry, index_of
+from dropbatch.core.read.index import RecordEntry, index_of
 from functions.poll.batch.join import Answered, Failure, join, sort_answers
 from shared.workers_ai.results import parse_answer
 

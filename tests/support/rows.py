@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from dropbatch.core.formats.base import Converted, RecordFault
-from dropbatch.core.formats.registry import Form, reader_of
+from dropbatch.core.formats.table import Form, reader_of
 from tests.support.converted import target_of
 
 BGE = "@cf/baai/bge-m3"

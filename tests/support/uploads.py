@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import strategies as st
 
-from dropbatch.core.records import cut as module
-from dropbatch.core.records import framing as windows
-from dropbatch.core.records.cut import cut
-from dropbatch.core.records.index import record_spans
-from dropbatch.core.records.plan import Checkpoint, SplitPlan, max_records
+from dropbatch.core.plan import Checkpoint, SplitPlan, max_records
+from dropbatch.core.read import cut as module
+from dropbatch.core.read import lines as windows
+from dropbatch.core.read.cut import cut
+from dropbatch.core.read.index import record_spans
 from shared.staged_batch import StagedInfo, decode_index, encode_index
 
 if TYPE_CHECKING:

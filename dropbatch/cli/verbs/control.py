@@ -9,7 +9,7 @@ import click
 
 from dropbatch.cli.context import Context, as_json, emit, pass_context
 from dropbatch.cli.exits import Exit
-from dropbatch.core.keys import FINAL_JOB_STATES
+from dropbatch.core.names import FINAL_JOB_STATES
 from dropbatch.errors import UsageError
 
 if TYPE_CHECKING:

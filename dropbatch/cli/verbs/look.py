@@ -18,7 +18,7 @@ from dropbatch.cli.context import (
 )
 from dropbatch.cli.details import row
 from dropbatch.cli.exits import worst
-from dropbatch.core.keys import JobState
+from dropbatch.core.names import JobState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

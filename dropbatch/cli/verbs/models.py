@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from decimal import Decimal
 
     from dropbatch.client.models import Known, Typical
-    from dropbatch.core.formats.model_catalog import Catalog, Model
+    from dropbatch.core.models import Catalog, Model
 
 
 @click.command()
@@ -69,7 +69,7 @@ def _known(context: Context) -> tuple[Known, dict[str, Typical]]:
     What is shipped without a stack.
     """
     from dropbatch.client.models import Known, known_models, typical_batches
-    from dropbatch.core.formats.model_catalog import catalog
+    from dropbatch.core.models import catalog
 
     try:
         stack = context.stack
@@ -137,7 +137,7 @@ def _refresh(context: Context, source: Path | None, *, yes: bool) -> None:
         stack_catalog,
         stored_list,
     )
-    from dropbatch.core.formats.model_catalog import catalog
+    from dropbatch.core.models import catalog
 
     stack = context.stack
     known = known_models(stack)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def _formats(_context: click.Context, _option: click.Parameter, begun: str) -> list[str]:
-    from dropbatch.core.formats.registry import FORMATS
+    from dropbatch.core.formats.table import FORMATS
 
     return [name for name in FORMATS if name.startswith(begun)]
 
@@ -123,7 +123,7 @@ def put(
     from dropbatch.cli import sending
     from dropbatch.cli.following import Following, path_in
     from dropbatch.cli.planning import plan
-    from dropbatch.core.keys import upload_path
+    from dropbatch.core.names import upload_path
 
     options = _options(**given)
     planned, many = plan(sources, name, lambda: context.stack)

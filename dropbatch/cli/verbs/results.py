@@ -21,7 +21,7 @@ from dropbatch.cli.context import (
 from dropbatch.cli.exits import Exit, in_options, worst
 from dropbatch.client.job import Job
 from dropbatch.client.results import EXPORTS, check_kinds
-from dropbatch.core.keys import JobState
+from dropbatch.core.names import JobState
 from dropbatch.errors import NotFound, NothingToRetry, UsageError
 
 if TYPE_CHECKING:

@@ -41,7 +41,7 @@ def serve(context: Context, *, port: int, host: str | None, model: str | None) -
         raise UsageError(
             f"--host lets other machines call: set {KEY} to a key that each request must have."
         )
-    from dropbatch.core.formats.model_catalog import is_model
+    from dropbatch.core.models import is_model
 
     if model is not None and not is_model(model):
         raise UsageError(f"--model: {model[:100]!r} is not a model id, such as @cf/baai/bge-m3.")

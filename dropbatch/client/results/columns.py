@@ -16,7 +16,7 @@ from dropbatch.client.results.own_columns import cells, own_columns
 from dropbatch.client.results.reading import is_native, native_records
 from dropbatch.core.formats.answers import vectors_of
 from dropbatch.core.formats.base import encode, members_of, value_of
-from dropbatch.core.formats.registry import FORMATS
+from dropbatch.core.formats.table import FORMATS
 from dropbatch.core.formats.tables import answer_text
 from dropbatch.errors import Error, UsageError
 

@@ -41,7 +41,7 @@ from dropbatch.client.results.reading import (
 )
 from dropbatch.client.retries import retry_ids
 from dropbatch.core.formats.base import NOT_RETRIED, NULL, encode, is_retried, members_of, value_of
-from dropbatch.core.formats.registry import FORMATS
+from dropbatch.core.formats.table import FORMATS
 from dropbatch.errors import NotFound
 
 if TYPE_CHECKING:

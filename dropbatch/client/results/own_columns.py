@@ -10,8 +10,8 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dropbatch.client.results.reading import answer_column, delimiter_of, table_rows
-from dropbatch.core.formats.csv_rows import split_row
 from dropbatch.core.formats.tables import Columns, read_fields
+from dropbatch.core.read.rows import split_row
 from dropbatch.errors import Error
 
 if TYPE_CHECKING:

@@ -258,8 +258,7 @@ def _check_names(names: list[str]) -> None:
 
 def _needed(names: list[str], template: str) -> set[str]:
     """The columns that requests are made of."""
-    from dropbatch.core.formats.tables import INPUT_COLUMNS, REFERENCE_COLUMNS
-    from dropbatch.core.formats.template import Template, position
+    from dropbatch.core.formats.tables import INPUT_COLUMNS, REFERENCE_COLUMNS, Template, position
 
     def first(candidates: Sequence[str]) -> list[int]:
         found = (position(names, name) for name in candidates)

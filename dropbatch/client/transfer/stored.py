@@ -19,7 +19,7 @@ from dropbatch.client.sources import Source, stream_of, table_source
 from dropbatch.client.tables.frames import SUFFIXES, table_of_file
 from dropbatch.client.transfer.objects import blocks, head_of
 from dropbatch.client.uploads import Uploaded
-from dropbatch.core import keys
+from dropbatch.core import names
 from dropbatch.errors import NotFound, UsageError
 
 if TYPE_CHECKING:
@@ -146,13 +146,13 @@ def path_in_place(stack: Stack, url: str) -> str | None:
     ):
         return None
     path = key.removeprefix(stack.source_prefix).lstrip("/")
-    return path if keys.is_upload(keys.INBOX + path) else None
+    return path if names.is_upload(names.INBOX + path) else None
 
 
 def upload_in_place(stack: Stack, url: str) -> Uploaded:
     """The upload that an object of the source bucket is."""
     bucket, head = find_object(stack, url)
-    path = keys.INBOX + (path_in_place(stack, url) or "")
+    path = names.INBOX + (path_in_place(stack, url) or "")
     key = url.removeprefix(S3).partition("/")[2]
     return Uploaded(
         path, head.version, head.etag, head.modified, head.size, head.metadata, bucket, key

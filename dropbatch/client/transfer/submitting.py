@@ -23,9 +23,8 @@ from dropbatch.client.transfer.stored import (
     upload_in_place,
 )
 from dropbatch.client.uploads import copy, upload, upload_key
-from dropbatch.core import keys
-from dropbatch.core.option_values import option_name
-from dropbatch.core.options import metadata_of, options_keys
+from dropbatch.core import names
+from dropbatch.core.options import metadata_of, option_name, options_keys
 from dropbatch.core.task_token import token_metadata, without_task_token
 from dropbatch.errors import NotPermitted, UploadRefused, UsageError
 
@@ -156,7 +155,7 @@ def prepare(
     source: object,
     name: str | None,
     options: Mapping[str, object],
-    folder: str = keys.INBOX,
+    folder: str = names.INBOX,
     task_token: str | None = None,
 ) -> Submission:
     """Open a source; nothing is sent.
@@ -183,7 +182,7 @@ def prepare(
         path = path_in_place(stack, str(source)) if opened.stored else None
         as_it_lies = not given and task_token is None
         submission.in_place = (
-            path is not None and name in {None, path} and folder == keys.INBOX and as_it_lies
+            path is not None and name in {None, path} and folder == names.INBOX and as_it_lies
         )
         submission.key = upload_key(path if name is None else name, opened.name, folder)
         own = metadata_of({**opened.options, **given}, token_metadata(task_token))
@@ -233,14 +232,14 @@ def _checked(
 
     folder_options, is_known = None, True
     try:
-        found = map(read, options_keys(key, keys.INBOX))
+        found = map(read, options_keys(key, names.INBOX))
         folder_options = next((one for one in found if one is not None), None)
     except NotPermitted:
         is_known = False
     try:
         check_beginning(
             kept(),
-            keys.upload_path(key),
+            names.upload_path(key),
             metadata,
             folder_options=folder_options,
             default_model=stack.default_model,
@@ -249,7 +248,7 @@ def _checked(
     except (UploadRefused, UsageError) as error:
         if is_known:
             raise
-        path = keys.upload_path(key)
+        path = names.upload_path(key)
         warnings.warn(
             f"{path}: {error} It is sent, for its folder's _options.json may not be read, "
             "and may set this.",

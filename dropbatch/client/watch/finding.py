@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from dropbatch.client.job import Job
 from dropbatch.client.job_files import no_job
 from dropbatch.client.transfer.objects import pages_of
-from dropbatch.core import keys
+from dropbatch.core import names
 from dropbatch.errors import Error
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def _under(stack: Stack, prefix: str) -> Iterator[Job | str]:
             path, _, job_id = inner.rpartition("/")
             if f"{inner}/".startswith(_OWN):
                 continue
-            if keys.JOB_ID.fullmatch(job_id):
+            if names.JOB_ID.fullmatch(job_id):
                 last = folder
                 yield Job.at(stack, path, job_id)
             elif name == "status.json":
@@ -70,7 +70,7 @@ def newest_jobs(stack: Stack, name: str) -> Iterator[Job | Error]:
     below it.
     """
     path = name.removeprefix(f"s3://{stack.bucket}/").lstrip("/")
-    path = path.removeprefix(keys.INBOX if path.startswith(keys.INBOX) else _RESULTS)
+    path = path.removeprefix(names.INBOX if path.startswith(names.INBOX) else _RESULTS)
     found = _PATTERN.search(path)
     prefix = path[: found.start()] if found else path
     matches = re.compile(translate(path)).match if found else lambda _: True
@@ -90,7 +90,7 @@ def newest_jobs(stack: Stack, name: str) -> Iterator[Job | Error]:
 def _told(stack: Stack, path: str) -> Error | None:
     """What the notice of an upload tells; None if it got its job since."""
     try:
-        notice = stack.read_json(keys.denied_notice(keys.INBOX + path))
+        notice = stack.read_json(names.denied_notice(names.INBOX + path))
     except Error as error:
         return error
     return no_job(path, notice) if notice and not notice.get("job_id") else None

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from dropbatch.client.job_files import no_job
 from dropbatch.client.transfer.objects import common_prefix, pages_of
 from dropbatch.client.transfer.threads import at_once
-from dropbatch.core.keys import FINAL_JOB_STATES
+from dropbatch.core.names import FINAL_JOB_STATES
 from dropbatch.errors import ConnectionLost, Error, NotFound
 
 if TYPE_CHECKING:

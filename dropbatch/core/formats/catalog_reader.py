@@ -17,7 +17,7 @@ import msgspec
 
 from dropbatch.core.errors import Error
 from dropbatch.core.formats.base import UNDECODABLE, Task
-from dropbatch.core.formats.model_catalog import (
+from dropbatch.core.models import (
     Catalog,
     Efforts,
     Model,

@@ -13,8 +13,8 @@ import msgspec
 
 from dropbatch.core.errors import UploadRefused
 from dropbatch.core.formats.base import API_BODY_LIMIT, UNDECODABLE, begins
-from dropbatch.core.formats.model_catalog import model_id
-from dropbatch.core.formats.registry import FORMATS
+from dropbatch.core.formats.table import FORMATS
+from dropbatch.core.models import model_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -165,4 +165,4 @@ SCHEMAS: dict[str, Schema] = {
     "chat": _CHAT,
     "responses": Schema(frozenset({"input", "reasoning"})),
 }
-"""By the name that `model_catalog.json` gives a model's schema; empty: nothing is known."""
+"""By the name that `models.json` gives a model's schema; empty: nothing is known."""

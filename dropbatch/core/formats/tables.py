@@ -17,6 +17,7 @@ from dropbatch.core.formats.base import (
     API_BODY_LIMIT,
     NULL,
     Converted,
+    LineReader,
     RecordFault,
     compact,
     encode,
@@ -26,8 +27,7 @@ from dropbatch.core.formats.base import (
 )
 from dropbatch.core.formats.conversion.requests import text_input
 from dropbatch.core.formats.conversion.tools import arguments_object
-from dropbatch.core.formats.csv_rows import split_row
-from dropbatch.core.formats.template import Template, listed, position
+from dropbatch.core.read.rows import split_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     import msgspec
 
     from dropbatch.core.formats.base import BatchFacts, Json, Outcome, Target
+
 
 csv.field_size_limit(API_BODY_LIMIT)  # Python's own limit is 128 KB; rows are bounded already.
 
@@ -334,3 +335,119 @@ def answer_text(result: bytes | msgspec.Raw) -> str:
     if answer.text is None and not answer.is_known:
         return compact(result).decode(errors="replace")
     return answer.text or ""
+
+
+_TOKEN = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
+
+
+class Template:
+    """A template, read once: text, column, text, column, … text."""
+
+    def __init__(self, template: str, columns: Sequence[str]) -> None:
+        """Parse it.
+
+        Raises:
+            UploadRefused: `bad_options`: it names a column that does not exist, or a brace is
+                unmatched.
+        """
+        self._texts = [""]
+        self._columns: list[int] = []
+        at = 0
+        for token in _TOKEN.finditer(template):
+            self._texts[-1] += template[at : token.start()]
+            at = token.end()
+            name = token.group(1)
+            if name is not None:
+                column = position(columns, name)
+                if column is None:
+                    raise UploadRefused(
+                        "bad_options",
+                        f"template: there is no column {name!r}. The columns "
+                        f"are: {listed(columns)}.",
+                    )
+                self._columns.append(column)
+                self._texts.append("")
+            elif len(token.group()) == 1:
+                raise UploadRefused(
+                    "bad_options",
+                    f"template: a {token.group()} is unmatched. Write {{{{ and }}}} for "
+                    "literal braces.",
+                )
+            else:
+                self._texts[-1] += token.group()[0]
+        self._texts[-1] += template[at:]
+
+    def is_blank(self, values: Sequence[str]) -> bool:
+        """Whether every value that would be filled in is empty."""
+        return bool(self._columns) and not any(values[column] for column in self._columns)
+
+    @property
+    def columns(self) -> list[int]:
+        """The positions of the columns that it names."""
+        return self._columns
+
+    def fill(self, values: Sequence[str]) -> str:
+        """The text for one row's values."""
+        pieces = [self._texts[0]]
+        for column, text in zip(self._columns, self._texts[1:], strict=True):
+            pieces += (values[column], text)
+        return "".join(pieces)
+
+
+def position(columns: Sequence[str], name: str) -> int | None:
+    """Where a column is.
+
+    One that differs in case, or in space around it, counts if there is no other such.
+    """
+    if name in columns:
+        return columns.index(name)
+    like = [
+        index
+        for index, column in enumerate(columns)
+        if column.strip().casefold() == name.strip().casefold()
+    ]
+    return like[0] if len(like) == 1 and name.strip() else None
+
+
+def listed(columns: Sequence[str]) -> str:
+    """The first columns, for an error message."""
+    names = ", ".join(repr(column[:60]) for column in columns[:20])
+    return names if len(columns) <= 20 else f"{names} and {len(columns) - 20} more"  # noqa: PLR2004
+
+
+COLUMNS = ("text",)
+"""What a template may name."""
+
+_BOM = "\ufeff"
+
+
+class TextReader(LineReader):
+    """Turns lines into requests."""
+
+    def __init__(self, target: Target) -> None:
+        """Read the template.
+
+        Raises:
+            UploadRefused: `bad_options`: the template names a column other than `text`.
+        """
+        super().__init__(target)
+        self._template = Template(target.template, COLUMNS) if target.template else None
+
+    def _convert(self, record: bytes) -> Converted | RecordFault:
+        try:
+            text = record.decode()
+        except UnicodeDecodeError as error:
+            message = f"Byte {error.start + 1} of the line is not UTF-8. Save the file as UTF-8."
+            return RecordFault("invalid_utf8", message)
+        # joined files have them, and the first line of a retry file loses its own
+        text = text.removeprefix(_BOM)
+        if self._template:
+            text = self._template.fill([text])
+        return Converted(
+            with_defaults(text_input(encode(text), self._target), self._target, NULL), NULL
+        )
+
+
+def text_request(record: bytes) -> bytes:
+    """A line as JSON, for `errors.jsonl`: as a row with the one column."""
+    return encode({COLUMNS[0]: record.decode(errors="replace").removeprefix(_BOM)})

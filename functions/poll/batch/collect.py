@@ -17,10 +17,9 @@ from typing import IO, TYPE_CHECKING
 
 import msgspec
 
-from dropbatch.core import keys
 from dropbatch.core.formats.base import REFUSED_CODES
-from dropbatch.core.keys import JobState
-from dropbatch.core.records.index import build_body, record_spans
+from dropbatch.core.names import JobState
+from dropbatch.core.read.index import build_body, record_spans
 from functions.poll.batch.join import (
     Answers,
     add_reply,
@@ -30,13 +29,14 @@ from functions.poll.batch.join import (
 )
 from functions.poll.batch.paid import priced
 from functions.poll.batch.result_lines import lines_of, unwritten_part
+from shared import keys
 from shared.models import Batch, Job, Part, PartialReply, Usage
 from shared.observability import batch_log_fields, count, logger
 from shared.staged_batch import decode_index, decode_ranges, encode_ranges
 from shared.workers_ai.results import Answer, parse_answer
 
 if TYPE_CHECKING:
-    from dropbatch.core.records.index import RecordIndex
+    from dropbatch.core.read.index import RecordIndex
     from shared.bootstrap import Services
 
 MISSING_ITEM_WAITS = (15.0, 60.0)

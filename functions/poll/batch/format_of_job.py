@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from dropbatch.core import keys
-from dropbatch.core.formats.registry import Form, file_names
+from dropbatch.core.formats.table import Form, file_names
+from shared import keys
 
 if TYPE_CHECKING:
     from shared.aws.object_store import ObjectStore

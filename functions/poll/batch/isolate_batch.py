@@ -18,8 +18,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dropbatch.core import keys
-from dropbatch.core.records.index import build_body, record_spans
+from dropbatch.core.read.index import build_body, record_spans
+from shared import keys
 from shared.aws.queues import SUBMIT_GRACE_SECONDS, SubmitMessage
 from shared.claims import MAX_SECONDS_TO_ACCEPTANCE
 from shared.errors import InvariantError
@@ -30,7 +30,7 @@ from shared.staged_batch import StagedInfo, decode_index, encode_index, original
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dropbatch.core.records.index import RecordIndex
+    from dropbatch.core.read.index import RecordIndex
     from shared.bootstrap import Services
     from shared.models import Job
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from dropbatch.core.api_errors import code_of
+from dropbatch.core.errors import code_of
 from dropbatch.core.formats.answers import unwrapped
 from dropbatch.core.formats.base import (
     NULL,
@@ -25,7 +25,7 @@ from dropbatch.core.formats.base import (
     readable_json,
     value_of,
 )
-from dropbatch.core.records.index import NO_REFERENCE
+from dropbatch.core.read.index import NO_REFERENCE
 from shared.models import Usage
 from shared.workers_ai.error_codes import RETRYABLE_ITEM_CODES
 from shared.workers_ai.results import (
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from dropbatch.core.formats.base import Json
-    from dropbatch.core.records.index import RecordEntry, RecordIndex
+    from dropbatch.core.read.index import RecordEntry, RecordIndex
     from shared.workers_ai.results import Answer
 
 MAX_ERROR_CHARACTERS = 1_000

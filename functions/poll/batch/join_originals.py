@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dropbatch.core.formats.base import Outcome, escape_line_breaks, is_retried
-from dropbatch.core.records.cut import LONE_SURROGATE
-from dropbatch.core.records.index import NO_REFERENCE
-from dropbatch.core.records.surrogates import without_lone_surrogates
+from dropbatch.core.read.cut import LONE_SURROGATE
+from dropbatch.core.read.index import NO_REFERENCE
+from dropbatch.core.read.lines import without_lone_surrogates
 from functions.poll.batch.join import (
     MAX_ERROR_CHARACTERS,
     Failure,
@@ -26,7 +26,7 @@ from shared.staged_batch import original_spans
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from dropbatch.core.records.index import RecordEntry
+    from dropbatch.core.read.index import RecordEntry
     from functions.poll.batch.join import Answered
 
 

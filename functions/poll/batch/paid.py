@@ -9,7 +9,7 @@ from shared.models import Usage
 
 if TYPE_CHECKING:
     from dropbatch.core.cost import Cost
-    from dropbatch.core.formats.model_catalog import Model
+    from dropbatch.core.models import Model
 
 
 def cost_so_far(

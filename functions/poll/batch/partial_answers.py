@@ -10,9 +10,9 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from dropbatch.core import keys
 from functions.poll.batch.collect import Replies
 from functions.poll.batch.unanswered import LATE, is_overdue, submit_again
+from shared import keys
 from shared.models import PartialReply
 from shared.observability import batch_log_fields, logger
 from shared.staged_batch import decode_index

@@ -11,13 +11,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from dropbatch.core import keys
 from functions.poll.batch.collect import StoredReply, collect
 from functions.poll.batch.isolate_batch import give_up, isolate
 from functions.poll.batch.lost_ids import other_is_known
 from functions.poll.batch.partial_answers import is_partial, use_partial, waits_for_more
 from functions.poll.batch.unanswered import LATE, end, submit_again
 from functions.poll.batch.unfinished_polls import UnfinishedPoll
+from shared import keys
 from shared.claims import MAX_CLAIMS, claim_seconds, report_stuck, retry_seconds
 from shared.denied_writes import show_denied
 from shared.errors import ObjectNotFoundError, StorageError

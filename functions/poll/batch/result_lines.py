@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from dropbatch.core import keys
 from dropbatch.core.formats.base import BatchFacts, Task, is_retried
-from dropbatch.core.formats.registry import describer_of, target_of, writer_of
-from dropbatch.core.records.index import record_spans
+from dropbatch.core.formats.table import describer_of, target_of, writer_of
+from dropbatch.core.read.index import record_spans
 from functions.poll.batch.format_of_job import form_of
 from functions.poll.batch.join import Answered, Failure, failed_line, join, retry_line
 from functions.poll.batch.join_originals import Originals, join_originals
+from shared import keys
 from shared.api_messages import full_message
 from shared.models import Part
 from shared.staged_batch import decode_index
@@ -27,7 +27,7 @@ from shared.staged_batch import decode_index
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from dropbatch.core.records.index import RecordIndex
+    from dropbatch.core.read.index import RecordIndex
     from functions.poll.batch.join import Answers
     from shared.bootstrap import Services
     from shared.models import Batch, Job

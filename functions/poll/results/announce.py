@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dropbatch.core.keys import JobState
+from dropbatch.core.names import JobState
 from functions.poll.results.manifest import event_detail, task_cause
 from shared.aws.step_functions import MAX_ERROR
 from shared.errors import RefusedError

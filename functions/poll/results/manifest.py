@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from dropbatch.core import keys
-from dropbatch.core.formats.vendors.bedrock import manifest_out
+from dropbatch.core import names
+from dropbatch.core.formats.bedrock import manifest_out
 from functions.poll.batch.isolate_batch import MAX_ISOLATION_SUBMITS
 from functions.poll.batch.paid import cost_so_far
 from shared.job_status import iso_time
@@ -132,7 +132,7 @@ def event_detail(bucket: str, job: Job, manifest: dict[str, Any]) -> dict[str, A
 
     The manifest without its lists, and the key of each result file by its kind.
     """
-    names = {file["kind"]: file["name"] for file in manifest["files"]} | {
+    files = {file["kind"]: file["name"] for file in manifest["files"]} | {
         "manifest": "manifest.json"
     }
     members = (
@@ -151,7 +151,9 @@ def event_detail(bucket: str, job: Job, manifest: dict[str, Any]) -> dict[str, A
         **{name: manifest[name] for name in members},
         "results": {
             "bucket": bucket,
-            **{kind: keys.result(job.upload.key, job.job_id, name) for kind, name in names.items()},
+            **{
+                kind: names.result(job.upload.key, job.job_id, name) for kind, name in files.items()
+            },
         },
     }
 
@@ -197,7 +199,7 @@ def retry_record(job: Job, manifest: dict[str, Any], parent: dict[str, Any] | No
     )
     record = {
         "job_id": job.job_id,
-        "manifest": keys.result(job.upload.key, job.job_id, "manifest.json"),
+        "manifest": names.result(job.upload.key, job.job_id, "manifest.json"),
         "state": manifest["state"],
         "counts": manifest["counts"],
         "joined_by": "line" if lines == job.total else "reference",

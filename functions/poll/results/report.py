@@ -8,7 +8,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from dropbatch.core import keys
+from dropbatch.core import names
 from functions.poll.results.report_data import Failures, Timeline, failures_in
 from functions.poll.results.report_page import job_page
 from functions.poll.results.result_files import readable
@@ -54,7 +54,7 @@ def write_report(invocation: Invocation, job: Job, manifest: dict[str, Any]) -> 
         logger.exception("report not written", job_id=job.job_id)
         return
     services.store.put_if_absent(
-        keys.result(job.upload.key, job.job_id, "report.html"), page, kind=HTML_TYPE
+        names.result(job.upload.key, job.job_id, "report.html"), page, kind=HTML_TYPE
     )
 
 
@@ -90,5 +90,5 @@ def _failures(services: Services, job: Job, manifest: dict[str, Any]) -> Failure
     if entry is None:
         return Failures()
     length = min(entry["bytes"], MAX_ERRORS_BYTES)
-    key = keys.result(job.upload.key, job.job_id, "errors.jsonl")
+    key = names.result(job.upload.key, job.job_id, "errors.jsonl")
     return failures_in(services.store.blocks(key, 0, length), complete=length == entry["bytes"])

@@ -22,13 +22,14 @@ from typing import IO, TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from dropbatch.core import keys
+from dropbatch.core import names
 from functions.poll.batch.format_of_job import JSON_LINES, Kind, opening_of, result_file
 from functions.poll.batch.result_lines import unwritten_lines
 from functions.poll.batch.unmetered import unmetered
 from functions.poll.results.file_digests import digest_of, has_digest
 from functions.poll.results.manifest import FileEntry, batch_entry
 from functions.poll.results.running_sha256 import RunningSha256, unfinished_bytes
+from shared import keys
 from shared.errors import InvariantError, ObjectNotFoundError, UnreadableItemError
 from shared.job_status import PendingBatches
 from shared.ledger import still_leased
@@ -430,7 +431,7 @@ def _resume_upload(services: Services, job: Job, kind: Kind) -> tuple[Job, set[i
 
 def file_key(job: Job, kind: Kind) -> str:
     """Key of a result file."""
-    return keys.result(job.upload.key, job.job_id, result_file(job, kind).name)
+    return names.result(job.upload.key, job.job_id, result_file(job, kind).name)
 
 
 def file_metadata(job: Job, kind: Kind) -> dict[str, str]:

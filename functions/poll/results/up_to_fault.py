@@ -9,8 +9,8 @@ from dataclasses import replace
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
-from dropbatch.core import keys
 from functions.poll.results.result_files import STEP_SECONDS, append_segment, next_final_batches
+from shared import keys
 from shared.errors import ObjectNotFoundError
 from shared.observability import logger
 

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dropbatch.core import keys
-from dropbatch.core.keys import FINAL_JOB_STATES
+from dropbatch.core import names
+from dropbatch.core.names import FINAL_JOB_STATES
 from shared.errors import StorageError
 from shared.job_control import COMMAND_TRIES, PAUSE, RUN, cancelled, read_command
 from shared.models import CANCEL, Job
@@ -51,7 +51,7 @@ def follow_stack_control(services: Services) -> None:
     """
     for _ in range(COMMAND_TRIES):
         stack = services.budget.controls().stack
-        command = read_command(services, keys.STACK_CONTROL, stack.version)
+        command = read_command(services, names.STACK_CONTROL, stack.version)
         if command is None:
             return
         held_since = stack.held_since
@@ -66,7 +66,7 @@ def follow_stack_control(services: Services) -> None:
             logger.warning("unknown command for the stack", command=command.word[:20])
         services.budget.note_stack(StackControl(command.version, held_since))
         logger.info("stack controlled", command=command.word[:20])
-    raise StorageError(f"{keys.STACK_CONTROL} changed {COMMAND_TRIES} times while it was read")
+    raise StorageError(f"{names.STACK_CONTROL} changed {COMMAND_TRIES} times while it was read")
 
 
 def watch_stack_control(services: Services) -> None:

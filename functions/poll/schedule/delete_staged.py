@@ -14,8 +14,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dropbatch.core import keys
 from functions.poll.schedule.due_items import in_parallel
+from shared import keys
 from shared.claims import MAX_CLAIMS, claim_seconds
 from shared.errors import RefusedError, UnreadableItemError
 from shared.models import DueKind, Job, Staging

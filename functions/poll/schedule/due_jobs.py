@@ -9,7 +9,7 @@ import math
 from functools import partial
 from typing import TYPE_CHECKING
 
-from dropbatch.core.keys import JobState
+from dropbatch.core.names import JobState
 from functions.poll.schedule.dispatch_submits import DISPATCHED_SECONDS
 from functions.poll.schedule.due_items import each_contained, postponed
 from functions.poll.schedule.sweep import next_sweep

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dropbatch.core import keys
+from dropbatch.core import names
 from shared.errors import StorageError
 from shared.events.set_up import events_of, remove
 from shared.job_control import COMMAND_TRIES, read_command
@@ -49,7 +49,7 @@ def follow_events_control(services: Services) -> None:
         return
     for _ in range(COMMAND_TRIES):
         state = events.item.state()
-        command = read_command(services, keys.EVENTS_CONTROL, state.version)
+        command = read_command(services, names.EVENTS_CONTROL, state.version)
         if command is None:
             return
         changes: dict[str, object] = {}
@@ -78,7 +78,7 @@ def follow_events_control(services: Services) -> None:
         events.item.change({**changes, "version": command.version})
         events.looked.clear()
         logger.info("events controlled", command=command.word[:20])
-    raise StorageError(f"{keys.EVENTS_CONTROL} changed {COMMAND_TRIES} times while it was read")
+    raise StorageError(f"{names.EVENTS_CONTROL} changed {COMMAND_TRIES} times while it was read")
 
 
 def watch_events_control(services: Services, *, is_idle: bool) -> None:

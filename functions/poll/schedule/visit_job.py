@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dropbatch.core import keys
-from dropbatch.core.keys import FINAL_JOB_STATES, JobState
+from dropbatch.core import names
+from dropbatch.core.names import FINAL_JOB_STATES, JobState
 from functions.poll.results.announce import announce
 from functions.poll.results.file_digests import seconds_for_digests
 from functions.poll.results.manifest import bedrock_manifest, build_manifest, retry_record
@@ -368,7 +368,7 @@ def _end(services: Services, job: Job, now: float, *, is_complete: bool) -> bool
 
 def _put_result(services: Services, job: Job, name: str, body: bytes) -> None:
     services.store.put_if_absent(
-        keys.result(job.upload.key, job.job_id, name), body, kind=JSON_TYPE
+        names.result(job.upload.key, job.job_id, name), body, kind=JSON_TYPE
     )
 
 
@@ -389,7 +389,7 @@ def _give_up(invocation: Invocation, job: Job) -> None:
     lifecycle rule deletes them.
     """
     services = invocation.services
-    if services.store.head(keys.result(job.upload.key, job.job_id, "manifest.json")):
+    if services.store.head(names.result(job.upload.key, job.job_id, "manifest.json")):
         # Everything is written; only the notice could not be published.
         _end(services, job, services.now(), is_complete=job.output.lines == job.total)
         return

@@ -1,4 +1,4 @@
-"""What is wrong with requests, by the published schemas (`dropbatch.core.formats.published`)."""
+"""What is wrong with requests, by the published schemas (`dropbatch.core.requests`)."""
 
 import re
 from functools import cache
@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from dropbatch.core.formats import published
-from dropbatch.core.formats.published import Alternative
+from dropbatch.core import requests
+from dropbatch.core.requests import Alternative
 from local.workers_ai.behaviour import Behaviour
 from local.workers_ai.codes import ApiError, error
 from local.workers_ai.models.catalogue import Model
@@ -120,9 +120,9 @@ def _forms(model: str) -> tuple[tuple[Alternative, Any], ...]:
     Raises:
         LookupError: no schema lists the model.
     """
-    for name, schema in published.content()["schemas"].items():
+    for name, schema in requests.content()["schemas"].items():
         if model in schema["models"]:
             return tuple(
-                (one, published.struct_of(one.members)) for one in published.alternatives(name)
+                (one, requests.struct_of(one.members)) for one in requests.alternatives(name)
             )
     raise LookupError(model)

@@ -10,7 +10,7 @@ import openai
 import pytest
 from botocore.exceptions import ClientError
 
-from dropbatch.core.formats.model_catalog import catalog
+from dropbatch.core.models import catalog
 from dropbatch.openai_api.server import MAX_HEADER_BYTES
 from tests.support.journeys.openai_server import serving
 from tests.support.terminal import run_alone

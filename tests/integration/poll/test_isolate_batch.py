@@ -6,7 +6,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from dropbatch.core.keys import JobState
+from dropbatch.core.names import JobState
 from functions.poll.batch import isolate_batch
 from functions.poll.batch.isolate_batch import (
     LOOK_LATER_SECONDS,

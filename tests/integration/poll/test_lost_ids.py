@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 from shared.pacing.id_probes import IdProbes
 
-from dropbatch.core import keys
 from functions.poll.batch.lost_ids import LOST_SECONDS, PROBED_SECONDS
 from functions.poll.batch.unanswered import LATE
 from functions.poll.batch.unfinished_polls import LOST
+from shared import keys
 from shared.errors import StorageError
 from shared.models import CANCEL, BatchState, JobControl, LastingError, PartialReply, Submission
 from shared.pacing.controls import control_key

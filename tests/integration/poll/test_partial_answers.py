@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from dropbatch.core import keys
+from shared import keys
 from shared.models import BatchState
 from shared.workers_ai.results import parse_answer
 from tests.support.doubles.polled_batch import COMPLETE, INCOMPLETE

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from dropbatch.core import keys
-from dropbatch.core.records.index import RecordIndex, build_body
-from dropbatch.core.records.plan import Checkpoint
+from dropbatch.core.plan import Checkpoint
+from dropbatch.core.read.index import RecordIndex, build_body
 from functions.poll.batch.isolate_batch import give_up, isolate
+from shared import keys
 from shared.aws.object_store import ObjectStore
 from shared.aws.queues import SUBMIT_GRACE_SECONDS
 from shared.ledger import Ledger

@@ -9,8 +9,8 @@ import pytest
 
 import functions.poll.batch.poll_batch
 import functions.poll.batch.unfinished_polls
-from dropbatch.core import keys
 from functions.poll.batch.poll_batch import POLL_FAILED, needs_call
+from shared import keys
 from shared.aws.queues import (
     FAST_START_BATCHES,
     FOLLOWED_POLLS,

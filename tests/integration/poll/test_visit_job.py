@@ -8,8 +8,8 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from dropbatch.core import keys
-from dropbatch.core.keys import JobState
+from dropbatch.core import names
+from dropbatch.core.names import JobState
 from functions.poll.results import result_files
 from functions.poll.results.result_files import STEP_SECONDS
 from functions.poll.schedule.visit_job import (
@@ -195,7 +195,7 @@ def test_job_is_given_up_at_last_claim(visited, claims, total, state):
 
 def test_visit_carries_out_command_for_job(visited):
     visited.hold(None)
-    visited.store.put(keys.job_control(visited.job_id), b"cancel")
+    visited.store.put(names.job_control(visited.job_id), b"cancel")
 
     visited.visit()
 
@@ -204,7 +204,7 @@ def test_visit_carries_out_command_for_job(visited):
 
 def test_finishing_job_is_not_cancelled(visited):
     visited.hold((1, 0), state=JobState.FINALIZING, total=1)
-    visited.store.put(keys.job_control(visited.job_id), b"cancel")
+    visited.store.put(names.job_control(visited.job_id), b"cancel")
 
     visited.visit()
 

@@ -6,9 +6,9 @@ Its files and its manifest as far as time allows, and a job that could not be fi
 import msgspec
 import pytest
 
-from dropbatch.core import keys
-from dropbatch.core.keys import JobState
-from dropbatch.core.records.plan import SplitPlan
+from dropbatch.core import names
+from dropbatch.core.names import JobState
+from dropbatch.core.plan import SplitPlan
 from functions.poll.results import result_files
 from functions.poll.results.result_files import STEP_SECONDS, next_final_batches
 from functions.poll.schedule import visit_job as module
@@ -265,7 +265,7 @@ def test_given_up_job_without_lines_has_no_file(visited):
 @pytest.mark.parametrize("failed", [False, True])
 def test_job_ends_as_its_manifest_says(visited, failed):
     stuck(visited, None, state=JobState.FINALIZING, error=REASON if failed else None)
-    visited.store.put(keys.result(JOB.upload.key, visited.job_id, "manifest.json"), b"{}")
+    visited.store.put(names.result(JOB.upload.key, visited.job_id, "manifest.json"), b"{}")
 
     assert visited.visit()
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from dropbatch.core.keys import JobState
+from dropbatch.core.names import JobState
 from functions.poll.results import result_files
 from functions.poll.schedule import visit_job as module
 from functions.poll.schedule.visit_job import MIN_ANSWERED_RECORDS, STATUS_SECONDS

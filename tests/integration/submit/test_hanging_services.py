@@ -18,7 +18,7 @@ import msgspec
 import pytest
 from botocore.awsrequest import AWSResponse
 
-from dropbatch.core.keys import JobState
+from dropbatch.core.names import JobState
 from functions.submit import submit_batch as send
 from local.template import default_variables
 from shared import bootstrap as composition

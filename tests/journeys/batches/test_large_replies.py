@@ -5,7 +5,7 @@ The batch is split, and only a record whose own answer is too large fails.
 
 import pytest
 
-from dropbatch.core.formats import model_catalog as limits
+from dropbatch.core import models as limits
 from local.workers_ai import Fault
 from shared.workers_ai import client as workers_ai
 

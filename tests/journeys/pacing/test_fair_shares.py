@@ -18,7 +18,7 @@ import functions.poll.schedule.tick
 import functions.poll.schedule.visit_job
 import functions.submit.messages
 import functions.submit.submit_batch
-from dropbatch.core.keys import JobState, result
+from dropbatch.core.names import JobState, result
 from shared.aws.queues import MAX_SUBMITS_WAITING
 from shared.claims import MAX_CLAIMS
 from shared.errors import StorageError

@@ -8,8 +8,8 @@ import pytest
 import functions.poll.handler
 import functions.poll.schedule.due_polls
 import functions.poll.schedule.tick
-from dropbatch.core.keys import JobState
-from dropbatch.core.records.plan import SplitPlan
+from dropbatch.core.names import JobState
+from dropbatch.core.plan import SplitPlan
 from shared.aws.attribute_values import attribute, attributes
 from shared.models import Batch, BatchState, DueKind, Job, Submission, Upload
 from tests.support.aws import quick_dynamodb

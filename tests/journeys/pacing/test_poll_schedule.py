@@ -5,7 +5,7 @@ import time
 import pytest
 
 import functions.submit.handler
-from dropbatch.core.keys import completion_times
+from dropbatch.core.names import completion_times
 from shared.errors import StorageError
 from shared.pacing.completion_times import SIGHTING_READ_EVERY, CompletionTimes
 from shared.pacing.controls import control_key

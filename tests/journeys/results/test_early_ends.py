@@ -7,12 +7,12 @@ import json
 
 import pytest
 
-from dropbatch.core import keys
-from dropbatch.core.keys import JobState
+from dropbatch.core.names import JobState
 from functions.poll.batch.collect import _write_part
 from functions.poll.batch.result_lines import unwritten_lines, unwritten_part
 from functions.poll.schedule.visit_job import STATUS_SECONDS
 from local.workers_ai import Fault
+from shared import keys
 from shared.bootstrap import services
 from shared.staged_batch import decode_index
 from tests.support.journeys.world import BUCKET

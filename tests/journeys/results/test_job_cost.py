@@ -8,7 +8,7 @@ from decimal import Decimal
 import pytest
 
 from dropbatch.core.cost import Tokens, cost_of
-from dropbatch.core.formats.model_catalog import find_model
+from dropbatch.core.models import find_model
 from local.workers_ai import Fault
 from tests.support.translations import M2M, referenced
 

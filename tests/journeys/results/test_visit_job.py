@@ -7,9 +7,9 @@ import hashlib
 
 import pytest
 
-from dropbatch.core.keys import segment
 from functions.poll.results import result_files as segments
 from local.workers_ai import expected_result
+from shared.keys import segment
 from tests.support.translations import M2M, greetings
 
 

@@ -9,8 +9,8 @@ import pytest
 
 import functions.submit.create_job
 import functions.submit.handler
-from dropbatch.core import keys
-from dropbatch.core.keys import JobState
+from dropbatch.core import names
+from dropbatch.core.names import JobState
 from functions.submit.create_job import MAX_EVENT_AGE_SECONDS, TURN_LEASE_SECONDS, create_job
 from shared.aws.object_events import ObjectCreated
 from shared.errors import RefusedError, StorageError
@@ -92,7 +92,7 @@ def test_event_of_finished_job_makes_no_second(services, put, world, key, last):
     world.dynamodb.delete_item(
         TableName=TABLE, Key={"pk": {"S": f"JOB#{job.job_id}"}, "sk": {"S": "META"}}
     )
-    services.store.put(keys.result(job.upload.key, job.job_id, last), b"{}")
+    services.store.put(names.result(job.upload.key, job.job_id, last), b"{}")
 
     assert create_job(services, event) is None
 
@@ -162,7 +162,7 @@ def test_upload_without_free_id_has_no_job(services, put, monkeypatch, caplog):
 def test_batch_size_is_as_set_and_fits_reply(start, monkeypatch, setting, per_reply, most, first):
     world = start(MAX_REQUESTS_PER_BATCH=setting)
     monkeypatch.setattr(
-        "dropbatch.core.plan_upload.max_records_per_reply", lambda model, transport: per_reply
+        "dropbatch.core.plan.max_records_per_reply", lambda model, transport: per_reply
     )
     version = world.upload("a.jsonl", "{}\n", model=M2M)
 

@@ -8,7 +8,7 @@ import json
 
 import pytest
 
-from dropbatch.core.records import beginning
+from dropbatch.core.read import form
 from functions.submit import stream as reading
 from local.workers_ai import expected_result
 from shared.aws.object_store import ObjectStore
@@ -28,7 +28,7 @@ def slow(start, monkeypatch):
 
     def make(reading_it, staging=0.0):
         world = start(MAX_REQUESTS_PER_BATCH=1)
-        monkeypatch.setattr(beginning, "HEAD_BYTES", 200)
+        monkeypatch.setattr(form, "HEAD_BYTES", 200)
         monkeypatch.setattr(reading, "RANGE_BYTES", -(-len(ARCHIVE) // PIECES))
 
         def slow_read(*arguments):

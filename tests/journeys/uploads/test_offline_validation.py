@@ -8,7 +8,7 @@ import pytest
 
 from dropbatch.client.check import check_file
 from dropbatch.core.options import metadata_of
-from dropbatch.core.records.decompress import zstd_module
+from dropbatch.core.read.unpack import zstd_module
 from tests.support.journeys.world import BUCKET
 from tests.support.shipped import ROOT
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 import functions.submit.turn
-from dropbatch.core.records import cut
+from dropbatch.core.read import cut
 from functions.submit import stream
 from local.workers_ai import WorkersAI
 from tests.support.journeys.deaths import WRITES, Boundaries, mortal_world

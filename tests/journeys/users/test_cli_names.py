@@ -9,7 +9,7 @@ import botocore.client
 import pytest
 from botocore.exceptions import EndpointConnectionError
 
-from dropbatch.core.keys import MAX_PATH_BYTES
+from dropbatch.core.names import MAX_PATH_BYTES
 
 M2M = "@cf/meta/m2m100-1.2b"
 GOOD = '{"text":"x","target_lang":"es"}\n'

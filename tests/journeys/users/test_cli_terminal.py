@@ -23,7 +23,7 @@ from dropbatch.cli import bars
 from dropbatch.client import waiting
 from dropbatch.client.job import Job
 from dropbatch.client.transfer import objects
-from dropbatch.core.keys import JOB_ID
+from dropbatch.core.names import JOB_ID
 
 M2M = "@cf/meta/m2m100-1.2b"
 GOOD = '{"text":"x","target_lang":"es"}\n'

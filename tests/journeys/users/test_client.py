@@ -15,7 +15,7 @@ import dropbatch
 from dropbatch.client import uploads
 from dropbatch.client.results import EXPORTS
 from dropbatch.client.stack import Stack
-from dropbatch.core import keys as names
+from dropbatch.core import names
 from local.workers_ai import Fault
 from tests.support.aws.resources import BUCKET
 from tests.support.journeys.controlled_jobs import minutes

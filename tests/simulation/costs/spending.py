@@ -14,7 +14,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from dropbatch.core.cost import Tokens, cost_of
-from dropbatch.core.formats.model_catalog import find_model
+from dropbatch.core.models import find_model
 from local.workers_ai import Behaviour
 from local.workers_ai.complete import reported
 from local.workers_ai.models.catalogue import MODELS

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from dropbatch.core.formats.model_catalog import catalog
+from dropbatch.core.models import catalog
 from simulation import Awkward
 from tests.simulation.costs.spending import MOST, spend
 from tests.simulation.worlds.plans import DOUBTS, FAULTS

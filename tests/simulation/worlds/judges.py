@@ -15,9 +15,9 @@ from itertools import chain
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from dropbatch.core.keys import staged
 from local.workers_ai import expected_result
 from shared.errors import RetryableError
+from shared.keys import staged
 from simulation.services.dynamodb import MAX_ITEM_BYTES, Key, may_have, size_of
 from tests.simulation.cloudflare.bodies import meaning
 from tests.simulation.worlds.answer_laws import Probes, judge_cost, judge_division, judge_given_up

@@ -28,7 +28,7 @@ from aws_lambda_powertools.utilities.batch import BatchProcessor
 
 import functions.poll.handler
 import functions.submit.handler
-from dropbatch.core.keys import job_id
+from dropbatch.core.names import job_id
 from local.template import properties, template
 from local.workers_ai import Behaviour, Fault, WorkersAI
 from shared import bootstrap, observability

@@ -9,13 +9,13 @@ import json
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dropbatch.core import keys
-from dropbatch.core.formats.registry import FORMATS, Form, file_names, reader_of
-from dropbatch.core.keys import JobState
-from dropbatch.core.records.cut import Cut
-from dropbatch.core.records.plan import Checkpoint, SplitPlan
-from dropbatch.core.records.reading import read_batches
+from dropbatch.core.formats.table import FORMATS, Form, file_names, reader_of
+from dropbatch.core.names import JobState
+from dropbatch.core.plan import Checkpoint, SplitPlan
+from dropbatch.core.read.cut import Cut
+from dropbatch.core.read.reading import read_batches
 from functions.poll.batch.collect import StoredReply, collect
+from shared import keys
 from shared.models import Batch, BatchState, Job, Upload
 from shared.staged_batch import encode_index
 from shared.workers_ai.results import parse_answer

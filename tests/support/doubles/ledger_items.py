@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from dropbatch.core.keys import JobState
-from dropbatch.core.records.plan import SplitPlan
+from dropbatch.core.names import JobState
+from dropbatch.core.plan import SplitPlan
 from shared.aws.attribute_values import attribute
 from shared.ledger import Ledger
 from shared.models import Batch, BatchState, DueKind, ErrorDetail, Job, Part, Upload

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, cast
 from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.s3.models import s3_backends
 
-from dropbatch.core import keys
-from dropbatch.core.keys import JobState
-from dropbatch.core.records.index import RecordIndex, build_body
+from dropbatch.core.names import JobState
+from dropbatch.core.read.index import RecordIndex, build_body
 from functions.poll.batch.poll_batch import poll_batch
+from shared import keys
 from shared.aws.object_store import ObjectStore
 from shared.bootstrap import Services
 from shared.invocation import Invocation

@@ -8,9 +8,9 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from dropbatch.core.keys import JobState
-from dropbatch.core.records.index import build_body
-from dropbatch.core.records.plan import Checkpoint, SplitPlan
+from dropbatch.core.names import JobState
+from dropbatch.core.plan import Checkpoint, SplitPlan
+from dropbatch.core.read.index import build_body
 from functions.submit.split import split
 from functions.submit.turn import lease_turn, take_turn
 from shared.aws.object_store import ObjectStore

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from dropbatch.core.keys import JobState
+from dropbatch.core.names import JobState
 from shared.models import CANCEL, CANCEL_NOW, JobControl, Sweep, SweepGoal
 from tests.support.doubles.ledger_items import JOB, T
 

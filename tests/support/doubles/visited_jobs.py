@@ -7,9 +7,10 @@ from itertools import count
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
-from dropbatch.core import keys
-from dropbatch.core.keys import JobState
+from dropbatch.core import names
+from dropbatch.core.names import JobState
 from functions.poll.schedule.visit_job import visit_job
+from shared import keys
 from shared.aws.attribute_values import attribute
 from shared.aws.object_store import ObjectStore
 from shared.invocation import Invocation
@@ -132,7 +133,7 @@ class Visited:
 
     def files(self) -> set[str]:
         """Names of the job's objects in its folder of results."""
-        return set(self._names(keys.result(JOB.upload.key, self.job_id, "")))
+        return set(self._names(names.result(JOB.upload.key, self.job_id, "")))
 
     def segments(self) -> set[str]:
         """Names of the segments of its result files."""
@@ -140,7 +141,7 @@ class Visited:
 
     def read(self, name: str) -> bytes:
         """One object of its folder of results."""
-        return self.store.get(keys.result(JOB.upload.key, self.job_id, name))
+        return self.store.get(names.result(JOB.upload.key, self.job_id, name))
 
     def _names(self, prefix: str) -> list[str]:
         found = client("s3").list_objects_v2(Bucket="bucket", Prefix=prefix).get("Contents", [])

@@ -9,8 +9,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import functions.poll.handler
-from dropbatch.core.keys import JobState
-from dropbatch.core.records.plan import SplitPlan
+from dropbatch.core.names import JobState
+from dropbatch.core.plan import SplitPlan
 from shared.aws.attribute_values import attributes
 from shared.models import Batch, BatchState, DueKind, Job, Submission, Upload
 from tests.support.aws import quick_dynamodb

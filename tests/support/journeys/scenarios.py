@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dropbatch.core.cost import Tokens, cost_of, estimate_cost
-from dropbatch.core.formats.model_catalog import find_model
-from dropbatch.core.keys import job_id
+from dropbatch.core.models import find_model
+from dropbatch.core.names import job_id
 from local.workers_ai import Behaviour, Fault, WorkersAI, expected_result
 from tests.support.aws.iam import MACHINE
 from tests.support.aws.resources import BUCKET, QUEUES

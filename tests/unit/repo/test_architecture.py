@@ -23,7 +23,7 @@ ROOMS = {
     "httpx": {"shared.workers_ai.client"},
     "ctypes": {"functions.poll.results.running_sha256"},
     "_hashlib": {"functions.poll.results.running_sha256"},
-    "backports": {"dropbatch.core.records.decompress"},
+    "backports": {"dropbatch.core.read.unpack"},
     "subprocess": set(),
     "pickle": set(),
     "json": set(),
@@ -31,7 +31,7 @@ ROOMS = {
 }
 """Who alone may import what; `json` because msgspec is what reads and writes JSON here."""
 
-FLAT = tuple(f"dropbatch.core.{name}" for name in ("cost", "options", "plan_upload", "validation"))
+FLAT = tuple(f"dropbatch.core.{name}" for name in ("cost", "options", "validation"))
 FORBIDDEN = {
     "": ("simulation", "tests", "local", "tools", "bench", "moto", "pytest"),
     "shared": ("functions",),
@@ -48,8 +48,8 @@ FORBIDDEN = {
         "boto3",
     ),
     "dropbatch.client": ("dropbatch.cli", "dropbatch.openai_api"),
-    "dropbatch.core.records": FLAT,
-    "dropbatch.core.formats": (*FLAT, "dropbatch.core.records"),
+    "dropbatch.core.read": FLAT,
+    "dropbatch.core.formats": (*FLAT, "dropbatch.core.plan", "dropbatch.core.read.cut"),
 }
 """What no module of a package imports; the first row is for all."""
 
@@ -232,14 +232,14 @@ LONGER = set[str]()
 """Modules of the product that may have more lines than others, each with its reason."""
 
 
-def test_no_module_of_product_is_longer_than_400_lines(written):
+def test_no_module_of_product_is_longer_than_450_lines(written):
     """Most longer ones do two things. Tests may be longer: they are read a case at a time."""
     lines = {
         str(path): len((ROOT / path).read_text("utf-8").splitlines())
         for path in written
         if "tests" not in path.parts
     }
-    assert {path for path, number in lines.items() if number > 400} == LONGER
+    assert {path for path, number in lines.items() if number > 450} == LONGER
 
 
 def test_no_folder_has_more_than_15_modules(written):

@@ -10,7 +10,7 @@ from functools import cache
 
 import pytest
 
-from dropbatch.core.option_values import OPTIONS
+from dropbatch.core.options import OPTIONS
 from local.template import template
 from shared.pacing.controls import PauseReason
 from tests.support.shipped import ROOT, SHIPPED

@@ -5,8 +5,8 @@ import re
 from pathlib import Path
 
 from dropbatch.core.formats.base import BatchFacts, Outcome
-from dropbatch.core.formats.csv_rows import read_rows
-from dropbatch.core.formats.registry import FORMATS, Form, file_names, reader_of, writer_of
+from dropbatch.core.formats.table import FORMATS, Form, file_names, reader_of, writer_of
+from dropbatch.core.read.rows import read_rows
 from tests.support.converted import target_of
 from tools.member_table import PAGE as WRITTEN
 from tools.member_table import page

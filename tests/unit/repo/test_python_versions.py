@@ -23,14 +23,14 @@ class NoBackports:
             raise ModuleNotFoundError(name)
 sys.meta_path.insert(0, NoBackports())
 sys.version_info = (3, 14, 0, "final", 0)
-from dropbatch.core.records import decompress
-assert b"".join(decompress.decompress("zstd", iter([zstd.compress(b"text")]))) == b"text"
+from dropbatch.core.read import unpack
+assert b"".join(unpack.decompress("zstd", iter([zstd.compress(b"text")]))) == b"text"
 """
     if sys.version_info >= (3, 14):
         program = """
 from compression import zstd
-from dropbatch.core.records import decompress
-assert decompress.zstd_module() is zstd
+from dropbatch.core.read import unpack
+assert unpack.zstd_module() is zstd
 """
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False

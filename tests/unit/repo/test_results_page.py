@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from dropbatch.core.keys import job_id
+from dropbatch.core.names import job_id
 from tests.support.shipped import ROOT
 
 UPLOADED = datetime(2026, 11, 21, 20, 39, 32, tzinfo=UTC)

@@ -6,18 +6,17 @@ import pytest
 
 from dropbatch.cli.cloudflare import DEFAULT_BASE_URL
 from dropbatch.core.formats.base import API_BODY_LIMIT
-from dropbatch.core.formats.model_catalog import (
+from dropbatch.core.models import (
     MODEL_ID,
     find_model,
     is_model,
     max_records_per_reply,
 )
-from dropbatch.core.keys import INBOX, MAX_PATH_BYTES, VALIDATE, job_control
-from dropbatch.core.plan_upload import StackLimits
-from dropbatch.core.records.cut import WRAPPER_BYTES
-from dropbatch.core.records.decompress import MAX_RATIO, MAX_ZSTD_WINDOW_BYTES, RATIO_FROM_BYTES
-from dropbatch.core.records.plan import FIRST_BATCH_RECORDS
-from dropbatch.core.records.reading import MAX_BYTES_WITHOUT_BATCH
+from dropbatch.core.names import INBOX, MAX_PATH_BYTES, VALIDATE, job_control
+from dropbatch.core.plan import FIRST_BATCH_RECORDS, StackLimits
+from dropbatch.core.read.cut import WRAPPER_BYTES
+from dropbatch.core.read.reading import MAX_BYTES_WITHOUT_BATCH
+from dropbatch.core.read.unpack import MAX_RATIO, MAX_ZSTD_WINDOW_BYTES, RATIO_FROM_BYTES
 from functions.poll.batch.isolate_batch import MAX_ISOLATION_SUBMITS, MAX_PIECES
 from functions.poll.schedule.control import MAX_HELD_SECONDS
 from functions.poll.schedule.tick import MAX_IDLE_VISITS

@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from dropbatch.core.keys import JobState
+from dropbatch.core.names import JobState
 from shared.ledger import batches, jobs
 from shared.models import BatchState
 from tests.simulation.worlds.judges import NEXT_JOB_STATES, NEXT_STATES

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dropbatch.core.records.index import (
+from dropbatch.core.plan import Checkpoint
+from dropbatch.core.read.index import (
     WRAPPER_BYTES,
     RecordEntry,
     build_body,
     index_of,
     record_spans,
 )
-from dropbatch.core.records.plan import Checkpoint
 from shared.staged_batch import StagedInfo, decode_index, encode_index
 
 

@@ -9,7 +9,7 @@ from typing import get_args, get_type_hints
 import pytest
 from shared.pacing.day_costs import DayCosts
 
-from dropbatch.core.records import plan
+from dropbatch.core import plan
 from shared.aws.attribute_values import defaults_of, read
 from shared.models import FIRST, Batch, Job
 from shared.pacing import controls

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dropbatch.core.records.index import RecordEntry, build_body, index_of
+from dropbatch.core.read.index import RecordEntry, build_body, index_of
 from functions.submit import create_batches, turn
 from functions.submit import stage_batches as staging
 from shared.aws.step_functions import Gone

@@ -8,9 +8,9 @@ from itertools import pairwise
 
 import pytest
 
-from dropbatch.core.keys import JobState
-from dropbatch.core.records import cut
-from dropbatch.core.records.plan import Checkpoint
+from dropbatch.core.names import JobState
+from dropbatch.core.plan import Checkpoint
+from dropbatch.core.read import cut
 from functions.submit import split, stream, turn
 from shared.errors import StorageError
 from shared.invocation import Invocation

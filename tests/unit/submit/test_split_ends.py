@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from dropbatch.core.keys import JobState
-from dropbatch.core.records.plan import Checkpoint
+from dropbatch.core.names import JobState
+from dropbatch.core.plan import Checkpoint
 from dropbatch.errors import UploadRefused
 from functions.submit import split, turn
 from shared.claims import MAX_CLAIMS

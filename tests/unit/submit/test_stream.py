@@ -11,13 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dropbatch.core.formats.model_catalog import is_model
+from dropbatch.core.models import is_model
 from dropbatch.core.options import path_options
-from dropbatch.core.records import beginning
-from dropbatch.core.records.beginning import read_beginning
-from dropbatch.core.records.decompress import zstd_module
-from dropbatch.core.records.detect_form import detect_form
-from dropbatch.core.records.plan import SplitPlan
+from dropbatch.core.plan import SplitPlan
+from dropbatch.core.read import form
+from dropbatch.core.read.form import detect_form, read_beginning
+from dropbatch.core.read.unpack import zstd_module
 from dropbatch.errors import UploadRefused
 from functions.submit import stream as reading
 from functions.submit.stream import read_decompressed, read_stored
@@ -32,7 +31,7 @@ RANGE = 700
 def _small_ranges():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reading, "RANGE_BYTES", RANGE)
-        patch.setattr(beginning, "HEAD_BYTES", 2_000)
+        patch.setattr(form, "HEAD_BYTES", 2_000)
         yield
 
 

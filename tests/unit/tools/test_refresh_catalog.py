@@ -5,7 +5,7 @@ import json
 import msgspec
 import pytest
 
-from dropbatch.core.formats.model_catalog import Catalog, catalog
+from dropbatch.core.models import Catalog, catalog
 from local.workers_ai.models.catalogue import MODELS, listing
 from tools import refresh_catalog
 
@@ -14,7 +14,7 @@ LIST = json.dumps(list(listing(frozenset(name for name, model in MODELS.items() 
 
 @pytest.fixture
 def file(tmp_path, monkeypatch):
-    path = tmp_path / "model_catalog.json"
+    path = tmp_path / "models.json"
     path.write_bytes(refresh_catalog.FILE.read_bytes())
     monkeypatch.setattr(refresh_catalog, "FILE", path)
     return path

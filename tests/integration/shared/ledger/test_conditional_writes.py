@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from dropbatch.core.keys import JobState
+from dropbatch.core.names import JobState
 from dropbatch.errors import UploadRefused
 from shared.aws.object_store import ObjectStore
 from shared.models import (

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from dropbatch.core.keys import JobState
+from dropbatch.core.names import JobState
 from shared.ledger import Ledger
 from shared.ledger.item_keys import DueEntry
 from shared.models import DueKind, JobControl, Submission

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from dropbatch.core.keys import JobState
+from dropbatch.core.names import JobState
 from shared.errors import UnreadableItemError
 from shared.ledger import Ledger
 from shared.ledger.item_keys import DueEntry

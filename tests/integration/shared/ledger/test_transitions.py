@@ -4,7 +4,7 @@ from dataclasses import MISSING, replace
 
 import pytest
 
-from dropbatch.core.keys import JobState
+from dropbatch.core.names import JobState
 from shared.aws.attribute_values import attribute, attributes, defaults_of, plain
 from shared.errors import InvariantError
 from shared.ledger import Ledger

@@ -228,7 +228,7 @@ TEXTS = ["some words"] * 1_000
 @pytest.fixture
 def short_check(monkeypatch):
     """The check reads 1,000 bytes, not 12 MB."""
-    monkeypatch.setattr("dropbatch.core.records.beginning.HEAD_BYTES", 1_000)
+    monkeypatch.setattr("dropbatch.core.read.form.HEAD_BYTES", 1_000)
     monkeypatch.setattr("dropbatch.client.transfer.submitting.CHUNK_BYTES", 1_000)
 
 

@@ -13,7 +13,7 @@ from botocore.exceptions import ClientError
 import dropbatch
 from dropbatch.client import waiting
 from dropbatch.client.watch import watching
-from dropbatch.core import keys as names
+from dropbatch.core import names
 from tests.support.aws.resources import BUCKET
 
 M2M = "@cf/meta/m2m100-1.2b"

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 import botocore.client
 import pytest
 
-from dropbatch.core import keys
+from dropbatch.core import names
 from tests.support.aws.resources import BUCKET
 
 PAGE = 1_000
@@ -29,7 +29,7 @@ def put_jobs(s3, count):
             f"reviews/{number:05}.jsonl",
             f"20261121T09{number // 600:02}{number % 60:02}Z-{number:08x}",
         )
-        folder = keys.result(keys.INBOX + path, job_id, "")
+        folder = names.result(names.INBOX + path, job_id, "")
         manifest = {
             "job_id": job_id,
             "state": "completed",
@@ -37,7 +37,7 @@ def put_jobs(s3, count):
             "error": None,
             "counts": COUNTS,
             "cost": {"amount": "0.00001"},
-            "source": {"bucket": BUCKET, "key": keys.INBOX + path, "version": "v"},
+            "source": {"bucket": BUCKET, "key": names.INBOX + path, "version": "v"},
             "files": [
                 {
                     "name": "output.jsonl",
@@ -55,7 +55,7 @@ def put_jobs(s3, count):
         }
         for key, body in (
             (
-                keys.job_record(job_id),
+                names.job_record(job_id),
                 json.dumps({"path": path, "version": "v", "created_at": "2026-11-21T09:00:00Z"}),
             ),
             (f"{folder}status.json", json.dumps(status)),

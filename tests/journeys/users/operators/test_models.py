@@ -8,8 +8,8 @@ import pytest
 from dropbatch.cli import cloudflare
 from dropbatch.client import models
 from dropbatch.client.stack import find_stack
-from dropbatch.core import keys
-from dropbatch.core.formats.model_catalog import catalog
+from dropbatch.core import names
+from dropbatch.core.models import catalog
 from dropbatch.errors import Error
 from tests.support.aws.resources import BUCKET, TABLE
 from tests.support.converted import KIMI
@@ -22,11 +22,11 @@ TODAY = catalog().read_on
 
 
 def listed(command):
-    return json.loads(command.world.read(keys.CATALOG))
+    return json.loads(command.world.read(names.CATALOG))
 
 
 def put_list(command, content):
-    command.world.s3.put_object(Bucket=BUCKET, Key=keys.CATALOG, Body=content)
+    command.world.s3.put_object(Bucket=BUCKET, Key=names.CATALOG, Body=content)
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_refresh_asks_first(command, file, monkeypatch):
     monkeypatch.setattr("click.confirm", lambda *_, **__: False)
 
     assert command.run("models", "--refresh", "--from", file).code == 0
-    assert keys.CATALOG not in command.world.objects()
+    assert names.CATALOG not in command.world.objects()
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_list_that_nobody_believes_changes_nothing(command, file, content, says)
     file.write_bytes(content)
     done = command.run("models", "--refresh", "--from", file, "--yes")
 
-    assert (done.code, keys.CATALOG in command.world.objects()) == (1, False)
+    assert (done.code, names.CATALOG in command.world.objects()) == (1, False)
     assert "Nothing was changed." in done.err
     assert says in done.err
 
@@ -91,7 +91,7 @@ def test_of_two_refreshes_one_wins_whole(command, file, begun):
 
     with pytest.raises(Error, match="theirs counts"):
         models.store_list(stack, b"ours", ours.etag)
-    assert command.world.read(keys.CATALOG) == b"theirs"
+    assert command.world.read(names.CATALOG) == b"theirs"
 
 
 def test_bad_list_is_told_and_what_is_shipped_is_shown(command):
@@ -134,7 +134,7 @@ def test_seconds_of_batches_are_shown(command):
 
 
 def test_tokens_of_answers_are_shown(command):
-    pk, sk = keys.completion_times(KIMI)
+    pk, sk = names.completion_times(KIMI)
     item = {
         "pk": {"S": pk},
         "sk": {"S": sk},

@@ -9,9 +9,9 @@ from decimal import Decimal
 import pytest
 from botocore.exceptions import ClientError
 
-from dropbatch.core import keys
+from dropbatch.core import names
 from dropbatch.core.formats.catalog_reader import MAX_STORED_BYTES
-from dropbatch.core.formats.model_catalog import find_model
+from dropbatch.core.models import find_model
 from tests.support.aws.resources import BUCKET
 from tests.support.listed import priced, rows, stored, with_properties
 from tests.support.translations import M2M, all_good, greetings
@@ -21,7 +21,7 @@ TEXTS = [{"text": "hello " * 200} for _ in range(3)]
 
 
 def put_list(world, content):
-    world.s3.put_object(Bucket=BUCKET, Key=keys.CATALOG, Body=content)
+    world.s3.put_object(Bucket=BUCKET, Key=names.CATALOG, Body=content)
 
 
 def planned(world):
@@ -35,7 +35,7 @@ def reads(world):
     made = []
 
     def before(called, arguments):
-        if called == "GetObject" and arguments["Key"] == keys.CATALOG:
+        if called == "GetObject" and arguments["Key"] == names.CATALOG:
             made.append(arguments.get("IfNoneMatch"))
 
     world.permissions.before = before
@@ -87,7 +87,7 @@ def test_list_is_read_again_after_fifteen_minutes(world, reads):
     world.pass_time(901)
     world.upload_records("again.jsonl", TEXTS, model=BGE)
     world.deliver("UploadQueue")
-    assert reads == [None, world.s3.head_object(Bucket=BUCKET, Key=keys.CATALOG)["ETag"]]
+    assert reads == [None, world.s3.head_object(Bucket=BUCKET, Key=names.CATALOG)["ETag"]]
 
 
 UNUSED = {
@@ -116,7 +116,7 @@ def test_bad_list_changes_nothing_and_is_told(world, content, caplog):
 @pytest.mark.parametrize("code", ["AccessDenied", "InternalError", "InvalidObjectState"])
 def test_list_that_cannot_be_read_stops_no_job(world, code, caplog):
     def before(called, arguments):
-        if called == "GetObject" and arguments["Key"] == keys.CATALOG:
+        if called == "GetObject" and arguments["Key"] == names.CATALOG:
             raise ClientError({"Error": {"Code": code, "Message": "no"}}, called)
 
     world.permissions.before = before
@@ -133,7 +133,7 @@ def test_last_good_list_is_used_while_it_cannot_be_read(world):
     world.deliver("UploadQueue")
 
     def before(called, arguments):
-        if called == "GetObject" and arguments["Key"] == keys.CATALOG:
+        if called == "GetObject" and arguments["Key"] == names.CATALOG:
             raise ClientError({"Error": {"Code": "InternalError", "Message": "no"}}, called)
 
     world.permissions.before = before

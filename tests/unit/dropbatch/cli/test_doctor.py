@@ -19,7 +19,7 @@ from dropbatch.cli import doctor
 from dropbatch.cli.cloudflare import Api
 from dropbatch.cli.doctor import examine
 from dropbatch.client.stack import Stack
-from dropbatch.core import keys
+from dropbatch.core import names
 from dropbatch.errors import Error
 from local.template import template
 
@@ -94,9 +94,9 @@ class Services:
         }
 
     def get_object(self, Key, **_):  # noqa: N803 - boto3's name
-        if Key == keys.CATALOG and self.listed is not None:
+        if Key == names.CATALOG and self.listed is not None:
             return {"Body": io.BytesIO(self.listed), "ETag": "e"}
-        if self.word is None or Key != keys.STACK_CONTROL:
+        if self.word is None or Key != names.STACK_CONTROL:
             raise ClientError({"Error": {"Code": "NoSuchKey", "Message": "none"}}, "GetObject")
         return {"Body": io.BytesIO(self.word), "ETag": "e"}
 

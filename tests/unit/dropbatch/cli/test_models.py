@@ -5,7 +5,7 @@ import json
 from click.testing import CliRunner
 
 from dropbatch.cli import cli
-from dropbatch.core.formats.model_catalog import catalog
+from dropbatch.core.models import catalog
 
 
 def lines(*arguments):

@@ -15,8 +15,8 @@ import pytest
 from dropbatch.cli.exits import in_options
 from dropbatch.client.check import check_beginning, check_file, check_source
 from dropbatch.core.options import metadata_of
-from dropbatch.core.records.decompress import zstd_module
-from dropbatch.core.records.reading import RANGE_BYTES
+from dropbatch.core.read.reading import RANGE_BYTES
+from dropbatch.core.read.unpack import zstd_module
 from dropbatch.errors import UploadRefused, UsageError
 
 BGE, LLAMA = "@cf/baai/bge-m3", "@cf/meta/llama-3.3-70b-instruct-fp8-fast"

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dropbatch.client.results.merging import Merging
-from dropbatch.core.formats.registry import FORMATS, Form
+from dropbatch.core.formats.table import FORMATS, Form
 from tests.support.finished_jobs import UNREADABLE, finish
 
 ROOT = "20261121T093000Z-00000000"

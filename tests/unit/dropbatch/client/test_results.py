@@ -6,7 +6,7 @@ import pytest
 
 from dropbatch.client.results.downloads import blocks_of_file
 from dropbatch.client.results.reading import records_of
-from dropbatch.core.formats.registry import Form
+from dropbatch.core.formats.table import Form
 from tests.support.finished_jobs import finish
 
 JOB = "20261121T093000Z-00000000"

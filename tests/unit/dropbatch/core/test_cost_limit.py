@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dropbatch.core.cost_limit import MOST_UNKNOWN, Spent, estimate, first_batch, fits
-from dropbatch.core.formats.model_catalog import find_model
+from dropbatch.core.models import find_model
 
 KIMI = find_model("@cf/moonshotai/kimi-k2.6")
 LLAMA = find_model("@cf/meta/llama-3.3-70b-instruct-fp8-fast")

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dropbatch.core import keys
+from dropbatch.core import names
+from shared import keys
 
 UPLOAD = ("bucket", "inbox/a.jsonl", "v1", "etag")
 MODIFIED = datetime(2026, 11, 21, 9, 30, 0, 999_000, tzinfo=UTC)
@@ -18,29 +19,29 @@ JOB = "20261121T093000Z-5f3a9c1e"
 
 
 def test_job_id_has_time_and_eight_hex_digits():
-    assert re.fullmatch(r"20261121T093000Z-[0-9a-f]{8}", keys.job_id(*UPLOAD, MODIFIED))
+    assert re.fullmatch(r"20261121T093000Z-[0-9a-f]{8}", names.job_id(*UPLOAD, MODIFIED))
 
 
 def test_job_id_is_same_in_every_time_zone():
     elsewhere = MODIFIED.astimezone(timezone(timedelta(hours=5, minutes=30)))
-    assert keys.job_id(*UPLOAD, elsewhere) == keys.job_id(*UPLOAD, MODIFIED)
+    assert names.job_id(*UPLOAD, elsewhere) == names.job_id(*UPLOAD, MODIFIED)
 
 
 @pytest.mark.parametrize("changed", range(4))
 def test_other_bucket_key_or_version_is_another_job(changed):
     other = tuple(part + "x" if index == changed else part for index, part in enumerate(UPLOAD))
-    assert keys.job_id(*other, MODIFIED) != keys.job_id(*UPLOAD, MODIFIED)
+    assert names.job_id(*other, MODIFIED) != names.job_id(*UPLOAD, MODIFIED)
 
 
 def test_parts_are_not_run_together():
-    assert keys.job_id("b", "inbox/a", "bc", "d", MODIFIED) != keys.job_id(
+    assert names.job_id("b", "inbox/a", "bc", "d", MODIFIED) != names.job_id(
         "b", "inbox/ab", "c", "d", MODIFIED
     )
 
 
 def test_each_choice_is_another_id_of_same_form():
-    ids = {keys.job_id(*UPLOAD, MODIFIED, choice) for choice in range(keys.JOB_ID_CHOICES)}
-    assert len(ids) == keys.JOB_ID_CHOICES
+    ids = {names.job_id(*UPLOAD, MODIFIED, choice) for choice in range(names.JOB_ID_CHOICES)}
+    assert len(ids) == names.JOB_ID_CHOICES
     assert {len(one) for one in ids} == {len(JOB)}
 
 
@@ -59,7 +60,7 @@ def test_each_choice_is_another_id_of_same_form():
     ],
 )
 def test_object_under_inbox_is_upload(path):
-    assert keys.is_upload(f"inbox/{path}")
+    assert names.is_upload(f"inbox/{path}")
 
 
 @pytest.mark.parametrize(
@@ -83,23 +84,23 @@ def test_object_under_inbox_is_upload(path):
     ],
 )
 def test_what_tools_leave_behind_is_not_upload(key):
-    assert not keys.is_upload(key)
+    assert not names.is_upload(key)
 
 
 def test_results_are_under_exact_path_of_upload():
     assert (
-        keys.result("inbox/@cf/a/b/july.jsonl", JOB, "output.jsonl")
+        names.result("inbox/@cf/a/b/july.jsonl", JOB, "output.jsonl")
         == f"results/@cf/a/b/july.jsonl/{JOB}/output.jsonl"
     )
 
 
 @pytest.mark.parametrize(("character", "most"), [("a", 900), ("ü", 450), ("日", 300), ("😀", 225)])
 def test_path_over_900_bytes_is_reported_apart(character, most):
-    assert keys.result("inbox/" + most * character, JOB, "manifest.json").startswith(
+    assert names.result("inbox/" + most * character, JOB, "manifest.json").startswith(
         "results/" + character
     )
     assert (
-        keys.result("inbox/" + (most + 1) * character, JOB, "manifest.json")
+        names.result("inbox/" + (most + 1) * character, JOB, "manifest.json")
         == f"results/_long/{JOB}/manifest.json"
     )
 
@@ -107,7 +108,7 @@ def test_path_over_900_bytes_is_reported_apart(character, most):
 @given(path=st.text(st.characters(blacklist_categories=["Cs"]), min_size=1, max_size=1_000))
 def test_every_result_key_fits_in_s3(path):
     for name in ("output.jsonl", "errors.jsonl", "manifest.json", "batches.jsonl"):
-        assert len(keys.result("inbox/" + path, JOB, name).encode()) <= 1024
+        assert len(names.result("inbox/" + path, JOB, name).encode()) <= 1024
 
 
 def test_no_two_things_share_key():

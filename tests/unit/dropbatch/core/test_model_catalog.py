@@ -18,7 +18,8 @@ from dropbatch.core.cost import (
     has_price,
 )
 from dropbatch.core.formats.base import NULL, BatchFacts, Outcome, Shape, Task
-from dropbatch.core.formats.model_catalog import (
+from dropbatch.core.formats.table import Form, writer_of
+from dropbatch.core.models import (
     MODEL_ID,
     Efforts,
     Model,
@@ -26,13 +27,11 @@ from dropbatch.core.formats.model_catalog import (
     facts_of,
     find_model,
     max_records_per_reply,
+    nearest_model,
 )
-from dropbatch.core.formats.registry import Form, writer_of
-from dropbatch.core.model_advice import nearest_model
 from dropbatch.core.options import Options
-from dropbatch.core.plan_upload import StackLimits, first_plan, make_reader, plan_upload
-from dropbatch.core.records.beginning import Beginning
-from dropbatch.core.records.plan import SplitPlan
+from dropbatch.core.plan import SplitPlan, StackLimits, first_plan, make_reader, plan_upload
+from dropbatch.core.read.form import Beginning
 from tests.support.converted import target_of
 
 BGE = "@cf/baai/bge-small-en-v1.5"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dropbatch.core.formats.native import merge_defaults
+from dropbatch.core.formats.table import merge_defaults
 from dropbatch.core.options import (
     MAX_OPTIONS_BYTES,
     Options,

@@ -1,11 +1,11 @@
 """The local Workers AI refuses what the published schemas refuse.
 
-`published.json` has their sources.
+`requests.json` has their sources.
 """
 
 import pytest
 
-from dropbatch.core.formats import published
+from dropbatch.core import requests
 from local.workers_ai import Behaviour
 from local.workers_ai.models.catalogue import MODELS
 from local.workers_ai.models.schemas import problem
@@ -149,7 +149,7 @@ def test_what_is_not_published_is_switch():
 
 
 def test_model_has_one_schema_with_source():
-    schemas = published.content()["schemas"]
+    schemas = requests.content()["schemas"]
     assert sorted(model for one in schemas.values() for model in one["models"]) == sorted(MODELS)
     for one in schemas.values():
         assert one["source"] is None or one["source"].keys() == {"page", "file", "commit", "read"}

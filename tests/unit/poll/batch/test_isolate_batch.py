@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dropbatch.core.records.index import RecordIndex
+from dropbatch.core.read.index import RecordIndex
 from functions.poll.batch.isolate_batch import (
     MAX_PIECES,
     SCOUT_SECONDS,

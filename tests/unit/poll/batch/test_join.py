@@ -8,7 +8,7 @@ import json
 import msgspec
 import pytest
 
-from dropbatch.core.records.index import RecordEntry
+from dropbatch.core.read.index import RecordEntry
 from functions.poll.batch.join import add_reply, merge_round, sort_answers
 from shared.models import Usage
 from shared.workers_ai.results import parse_answer

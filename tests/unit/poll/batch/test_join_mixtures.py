@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dropbatch.core.records.index import RecordEntry
+from dropbatch.core.read.index import RecordEntry
 from tests.support.examples import examples
 from tests.support.joined import FAILURES, answers_of, lines_of, request_of, row_of
 

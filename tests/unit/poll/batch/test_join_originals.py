@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from dropbatch.core.records.index import RecordEntry, index_of
+from dropbatch.core.read.index import RecordEntry, index_of
 from functions.poll.batch import join_originals as module
 from functions.poll.batch.join import Answered, Failure
 from functions.poll.batch.join_originals import Originals, join_originals

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from dropbatch.core.formats.registry import FORMATS
+from dropbatch.core.formats.table import FORMATS
 from tests.support.converted import LLAMA
 from tests.support.doubles.collected import result_files
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from dropbatch.core.formats.model_catalog import find_model
+from dropbatch.core.models import find_model
 from functions.poll.batch.paid import priced
 from functions.poll.batch.unmetered import Unmetered, unmetered
 from shared.models import BatchState, ErrorDetail, Part, PartialReply, Submission, Usage

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dropbatch.core.formats.registry import FORMATS
+from dropbatch.core.formats.table import FORMATS
 from tests.support import vendors
 from tests.support.converted import LLAMA
 from tests.support.doubles.collected import result_files

@@ -15,8 +15,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from dropbatch.core.keys import JobState
-from dropbatch.core.records.plan import SplitPlan
+from dropbatch.core.names import JobState
+from dropbatch.core.plan import SplitPlan
 from functions.poll.results import result_files as segments
 from functions.poll.schedule import visit_job as finish
 from shared.aws.object_store import BLOCK_BYTES, MultipartPart, ObjectInfo, ObjectStore

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from dropbatch.core.keys import JobState, controlled_job, job_control
-from dropbatch.core.records.plan import SplitPlan
+from dropbatch.core.names import JobState, controlled_job, job_control
+from dropbatch.core.plan import SplitPlan
 from shared.job_control import Command, controlled
 from shared.models import ErrorDetail, Job, JobControl, Upload
 

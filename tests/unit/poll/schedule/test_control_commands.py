@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 import functions.poll.schedule.control
-from dropbatch.core.keys import JobState
+from dropbatch.core.names import JobState
 from functions.poll.schedule.control import (
     MAX_HELD_SECONDS,
     end_long_hold,

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 import functions.poll.schedule.sweep
-from dropbatch.core.keys import JobState
+from dropbatch.core.names import JobState
 from functions.poll.schedule.sweep import PASSES, current_sweep, next_sweep, sweep
 from shared.invocation import Invocation
 from shared.models import BatchState, JobControl, Sweep, SweepGoal

@@ -9,7 +9,7 @@ from math import inf
 import pytest
 
 import functions.poll.schedule.tick
-from dropbatch.core.keys import JobState
+from dropbatch.core.names import JobState
 from functions.poll.batch.poll_batch import (
     COLLECT_SECONDS,
     POLL_BEGUN_SECONDS,

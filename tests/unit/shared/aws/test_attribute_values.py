@@ -8,7 +8,7 @@ from boto3.dynamodb.types import DYNAMODB_CONTEXT
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dropbatch.core.records.plan import Checkpoint, SplitPlan
+from dropbatch.core.plan import Checkpoint, SplitPlan
 from shared.aws.attribute_values import attribute, attributes, plain, read
 from shared.errors import InvariantError
 from shared.models import (

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dropbatch.core.keys import is_upload
+from dropbatch.core.names import is_upload
 from shared.aws.object_events import ObjectCreated, parse_notification
 from shared.aws.queues import PollMessage, SubmitMessage, decode_message
 

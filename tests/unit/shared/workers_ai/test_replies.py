@@ -8,7 +8,7 @@ import time_machine
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dropbatch.core.api_errors import MAX_CODE
+from dropbatch.core.errors import MAX_CODE
 from shared.workers_ai.replies import (
     MAX_REQUEST_ID_CHARACTERS,
     MAX_RETRY_AFTER_SECONDS,

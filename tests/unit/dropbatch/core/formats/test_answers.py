@@ -6,7 +6,7 @@ import json
 import pytest
 
 from dropbatch.core.formats.base import BatchFacts, Outcome
-from dropbatch.core.formats.registry import Form, writer_of
+from dropbatch.core.formats.table import Form, writer_of
 from tests.support.converted import (
     BGE,
     CALL,

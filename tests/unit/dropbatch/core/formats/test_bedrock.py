@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dropbatch.core.formats.base import Outcome, RecordFault, member_of
-from dropbatch.core.formats.registry import Form, file_names, writer_of
-from dropbatch.core.formats.vendors.bedrock import manifest_out, output_name
+from dropbatch.core.formats.bedrock import manifest_out, output_name
+from dropbatch.core.formats.table import Form, file_names, writer_of
 from tests.support import converted
 from tests.support.converted import FACTS, GPT, LLAMA, M3, answers, target_of, written
 

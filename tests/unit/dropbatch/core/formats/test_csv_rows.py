@@ -7,8 +7,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dropbatch.core.formats import csv_rows
-from dropbatch.core.formats.csv_rows import OverlongRecord, read_rows, split_row
+from dropbatch.core.read import rows
+from dropbatch.core.read.rows import OverlongRecord, read_rows, split_row
 from dropbatch.errors import UploadRefused
 from tests.support.uploads import in_blocks
 
@@ -18,9 +18,9 @@ LIMIT = 60
 @pytest.fixture(autouse=True, scope="module")
 def _small_limits():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(csv_rows, "API_BODY_LIMIT", LIMIT)
-        patch.setattr(csv_rows, "EXCERPT_BYTES", 8)
-        patch.setattr(csv_rows, "ROWS_WINDOW_BYTES", 20)
+        patch.setattr(rows, "API_BODY_LIMIT", LIMIT)
+        patch.setattr(rows, "EXCERPT_BYTES", 8)
+        patch.setattr(rows, "ROWS_WINDOW_BYTES", 20)
         yield
 
 

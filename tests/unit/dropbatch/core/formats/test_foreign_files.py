@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from dropbatch.core.formats.base import BatchFacts, Converted, Outcome
-from dropbatch.core.formats.csv_rows import read_rows
 from dropbatch.core.formats.detect import detect_format
-from dropbatch.core.formats.model_catalog import find_model
-from dropbatch.core.formats.registry import FORMATS, Form, reader_of, writer_of
+from dropbatch.core.formats.table import FORMATS, Form, reader_of, writer_of
 from dropbatch.core.formats.tables import TableWriter
-from dropbatch.core.plan_upload import _delimiter, _elements, _first_row
-from dropbatch.core.records.detect_form import detect_form
+from dropbatch.core.models import find_model
+from dropbatch.core.plan import _delimiter, _elements, _first_row
+from dropbatch.core.read.form import detect_form
+from dropbatch.core.read.rows import read_rows
 from local.workers_ai import Behaviour
 from local.workers_ai.models.schemas import problem
 from tests.support.converted import target_of

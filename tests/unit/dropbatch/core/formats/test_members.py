@@ -9,9 +9,9 @@ from itertools import chain
 import pytest
 
 from dropbatch.core.formats.base import member_of, value_of
-from dropbatch.core.formats.model_catalog import find_model, schema_of
-from dropbatch.core.formats.published import alternatives, content
-from dropbatch.core.formats.registry import Form, reader_of
+from dropbatch.core.formats.table import Form, reader_of
+from dropbatch.core.models import find_model, schema_of
+from dropbatch.core.requests import alternatives, content
 from dropbatch.errors import UploadRefused
 from local.workers_ai import Behaviour
 from local.workers_ai.models.schemas import problem

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from dropbatch.core.formats.base import member_of
-from dropbatch.core.formats.registry import Form, reader_of
+from dropbatch.core.formats.table import Form, reader_of
 from tests.support.converted import (
     GPT,
     HELLO,

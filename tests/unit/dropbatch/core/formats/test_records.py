@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dropbatch.core.formats.base import BatchFacts, Converted, Outcome, one_line
-from dropbatch.core.formats.registry import FORMATS, Form, describer_of, reader_of, writer_of
+from dropbatch.core.formats.table import FORMATS, Form, describer_of, reader_of, writer_of
 from tests.support.converted import GPT, KIMI, LLAMA, M3, SCOUT, target_of
 
 MODELS = [

@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 
 from dropbatch.client.results.reading import records_of
 from dropbatch.core.formats.base import BatchFacts, Converted, Outcome, RecordFault
-from dropbatch.core.formats.csv_rows import delimiters_in, first_row, read_rows, whole_fields
-from dropbatch.core.formats.registry import Form, describer_of, file_names, reader_of, writer_of
-from dropbatch.core.formats.tables import Columns, answer_columns
-from dropbatch.core.formats.template import Template
+from dropbatch.core.formats.table import Form, describer_of, file_names, reader_of, writer_of
+from dropbatch.core.formats.tables import Columns, Template, answer_columns
+from dropbatch.core.read.rows import delimiters_in, first_row, read_rows, whole_fields
 from dropbatch.errors import UploadRefused
 from tests.support.converted import GPT, KIMI, LLAMA, target_of
 from tests.support.rows import BGE, convert, sent

@@ -3,7 +3,7 @@
 import pytest
 
 from dropbatch.core.formats.base import Converted
-from dropbatch.core.formats.registry import Form, describer_of, file_names, writer_of
+from dropbatch.core.formats.table import Form, describer_of, file_names, writer_of
 from dropbatch.errors import UploadRefused
 from tests.support.converted import target_of
 from tests.support.rows import BGE, convert, sent

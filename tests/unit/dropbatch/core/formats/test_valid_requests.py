@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dropbatch.core.formats.base import Converted
-from dropbatch.core.formats.registry import Form, reader_of
+from dropbatch.core.formats.table import Form, reader_of
 from local.workers_ai import Behaviour
 from local.workers_ai.models.schemas import problem
 from tests.support.converted import CHAT, target_of

@@ -1,0 +1,96 @@
+"""Anthropic's message batches.
+
+`{"custom_id", "params"}` per line, and their results in Anthropic's form.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from dropbatch.core.formats.answers import read_answer, text_value
+from dropbatch.core.formats.base import (
+    NULL,
+    REFUSED_CODES,
+    BadRecordError,
+    Converted,
+    LineReader,
+    RecordFault,
+    begins,
+    is_object,
+    json_line,
+    members_of,
+    one_line,
+    with_defaults,
+)
+from dropbatch.core.formats.bedrock import message_object
+from dropbatch.core.formats.conversion.requests import Endpoint, convert_body
+from dropbatch.core.formats.openai import check_model
+
+if TYPE_CHECKING:
+    from dropbatch.core.formats.base import BatchFacts, Outcome
+
+OTHER_RESULTS = {"expired": "expired", "cancelled": "canceled"}
+"""Codes for which Anthropic has a type of result."""
+
+_LEFT_OUT = frozenset({"mcp_servers", "context_management", "cache_control", "speed"})
+
+
+class _Line(msgspec.Struct):
+    custom_id: msgspec.Raw = NULL
+    params: msgspec.Raw = NULL
+
+
+_decode_line = msgspec.json.Decoder(_Line).decode
+
+
+class AnthropicReader(LineReader):
+    """Turns lines of a batch file into requests."""
+
+    def _convert(self, record: bytes) -> Converted | RecordFault:
+        line = _decode_line(record)
+        try:
+            if not begins(line.custom_id, b'"'):
+                raise BadRecordError("custom_id", "It must be a string.")  # noqa: TRY301
+            params = members_of(line.params)
+            if params is None:
+                raise BadRecordError("params", "It must be an object: the request.")  # noqa: TRY301
+            check_model(params, self._target, "params")
+            params = {name: raw for name, raw in params.items() if name not in _LEFT_OUT}
+            request = convert_body(params, Endpoint.CHAT, self._target, "params")
+        except BadRecordError as error:
+            return RecordFault(
+                error.code, error.message, line.custom_id if begins(line.custom_id, b'"') else NULL
+            )
+        return Converted(with_defaults(request, self._target, line.custom_id), line.custom_id)
+
+
+class AnthropicWriter:
+    """Writes answers as Anthropic's batches do."""
+
+    def line(self, facts: BatchFacts, outcome: Outcome) -> bytes:
+        """The record's line: its message, or how it failed."""
+        line = _decode_line(outcome.record) if is_object(outcome.record) else _Line()
+        reference = line.custom_id if outcome.record else outcome.reference
+        custom_id = msgspec.Raw(one_line(reference)) if begins(reference, b'"') else ""
+        return json_line({"custom_id": custom_id, "result": _result(facts, outcome)})
+
+
+def _result(facts: BatchFacts, outcome: Outcome) -> dict[str, object]:
+    if outcome.result is not None:
+        answer = read_answer(outcome.result)
+        made = message_object({}, facts, outcome.id, answer)
+        if made is None:
+            made = message_object(
+                {}, facts, outcome.id, answer._replace(text=text_value(outcome.result))
+            )
+        return {"type": "succeeded", "message": made}
+    if outcome.code in OTHER_RESULTS:
+        return {"type": OTHER_RESULTS[outcome.code]}
+    kind = "invalid_request_error" if outcome.code in REFUSED_CODES else "api_error"
+    error = {"type": kind, "message": outcome.message}
+    return {
+        "type": "errored",
+        "error": {"type": "error", "error": error, "request_id": facts.request_id or None},
+    }

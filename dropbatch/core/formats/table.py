@@ -1,0 +1,266 @@
+"""The table of formats, `FORMATS`: a new format is a module and a line in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from dropbatch.core.errors import UploadRefused
+from dropbatch.core.formats.anthropic import AnthropicReader, AnthropicWriter
+from dropbatch.core.formats.base import (
+    NULL,
+    Converted,
+    FileNames,
+    LineReader,
+    Sign,
+    Target,
+    Task,
+    encode,
+    members_of,
+    one_line,
+)
+from dropbatch.core.formats.bedrock import BedrockReader, BedrockWriter, output_name
+from dropbatch.core.formats.conversion.requests import convert_defaults
+from dropbatch.core.formats.gemini import GeminiReader, GeminiWriter, reference_of
+from dropbatch.core.formats.openai import OpenAIReader, OpenAIWriter
+from dropbatch.core.formats.tables import (
+    Columns,
+    TableReader,
+    TableWriter,
+    TextReader,
+    text_request,
+)
+from dropbatch.core.models import schema_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from dropbatch.core.formats.base import Json, Reader, Writer
+    from dropbatch.core.models import Model
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """What there is to know about a format.
+
+    Attributes:
+        reader: makes what turns records into requests.
+        writer: makes what writes the answers; None if they are written in the native format.
+        sign: the members by which its records are detected; None if only its name or an extension
+            tells.
+        extension: of its uploads' keys; empty if it is known by its records.
+        delimiter: of a table's fields, unless the header has another; empty for other formats.
+        describer: makes what returns a record as JSON on one line.
+        reference: returns the record's reference, from the members of its output line.
+        answer: the members in which the output line has the answer, from the outer one on.
+        names: makes the names of the result files for an upload's key.
+    """
+
+    reader: Callable[[Form, Target], Reader]
+    writer: Callable[[Form, Target], Writer] | None = None
+    sign: Sign | None = None
+    extension: str = ""
+    delimiter: bytes = b""
+    describer: Callable[[Form], Callable[[bytes], bytes]] = lambda _: one_line
+    reference: Callable[[dict[str, msgspec.Raw]], msgspec.Raw] = lambda _: NULL
+    answer: tuple[str, ...] = ()
+    names: Callable[[Form, str], FileNames] = lambda *_: FileNames()
+
+    @property
+    def is_table(self) -> bool:
+        """Whether records are rows."""
+        return bool(self.delimiter)
+
+    @property
+    def is_json(self) -> bool:
+        """Whether records are JSON, and may be the elements of an array.
+
+        If not, they are rows or lines of text.
+        """
+        return not self.extension
+
+
+def _named(member: str) -> Callable[[dict[str, msgspec.Raw]], msgspec.Raw]:
+    return lambda line: line.get(member, NULL)
+
+
+def _table(extension: str, delimiter: bytes, content_type: str) -> Format:
+    def names(form: Form, _key: str) -> FileNames:
+        columns = form.columns
+        return FileNames(
+            output=f"output{extension}",
+            output_type=content_type,
+            retry=f"retry{extension}",
+            retry_type=content_type,
+            output_opening=columns.added_header() if form.header else b"",
+            retry_opening=columns.header + b"\n",
+        )
+
+    return Format(
+        lambda form, target: TableReader(target, form.columns),
+        lambda form, _: TableWriter(form.columns),
+        extension=extension,
+        delimiter=delimiter,
+        describer=lambda form: TableWriter(form.columns).request,
+        names=names,
+    )
+
+
+FORMATS = {
+    "native": Format(lambda _, target: NativeReader(target)),
+    "openai": Format(
+        lambda _, target: OpenAIReader(target),
+        lambda _, target: OpenAIWriter(target.task),
+        Sign("body", beside=("custom_id", "url"), names_model=True),
+        reference=_named("custom_id"),
+        answer=("response", "body"),
+    ),
+    "anthropic": Format(
+        lambda _, target: AnthropicReader(target),
+        lambda *_: AnthropicWriter(),
+        Sign("params", beside=("custom_id",), names_model=True),
+        reference=_named("custom_id"),
+        answer=("result", "message"),
+    ),
+    "gemini": Format(
+        lambda _, target: GeminiReader(target),
+        lambda *_: GeminiWriter(),
+        Sign("request", inside=("contents", "content")),
+        reference=reference_of,
+        answer=("response",),
+    ),
+    "bedrock": Format(
+        lambda _, target: BedrockReader(target),
+        lambda *_: BedrockWriter(),
+        Sign("modelInput"),
+        names=lambda _, key: FileNames(output=output_name(key)),
+        reference=_named("recordId"),
+        answer=("modelOutput",),
+    ),
+    "csv": _table(".csv", b",", "text/csv; charset=utf-8"),
+    "tsv": _table(".tsv", b"\t", "text/tab-separated-values; charset=utf-8"),
+    "text": Format(
+        lambda _, target: TextReader(target),
+        extension=".txt",
+        describer=lambda _: text_request,
+        names=lambda *_: FileNames(retry="retry.txt", retry_type="text/plain; charset=utf-8"),
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A file's format, and what that format needs to know.
+
+    Attributes:
+        format: one of `FORMATS`.
+        header: a table's first row, with its BOM, without line end; empty for others.
+        delimiter: between a table's fields; empty for the format's own.
+        answers: columns of a table's answers besides `answer`.
+    """
+
+    format: str
+    header: bytes = b""
+    delimiter: str = ""
+    answers: tuple[str, ...] = ()
+
+    @property
+    def columns(self) -> Columns:
+        """A table's columns.
+
+        Raises:
+            UploadRefused: `unknown_format`: the header cannot be read.
+        """
+        return Columns(
+            self.header, self.delimiter.encode() or FORMATS[self.format].delimiter, self.answers
+        )
+
+
+def target_of(
+    model: Model,
+    template: str = "",
+    defaults: Mapping[str, Json] | None = None,
+    system: str = "",
+    endpoint: str = "",
+) -> Target:
+    """What is known about a job's model, with the job's options."""
+    return Target(
+        model=model.id,
+        task=model.task,
+        shape=model.shape,
+        images=model.images,
+        plain_schema=model.plain_schema,
+        template=template,
+        system=system,
+        endpoint=endpoint,
+        defaults=defaults or {},
+        schema=schema_of(model),
+        dimensions=model.dimensions,
+    )
+
+
+def reader_of(form: Form, target: Target) -> Reader:
+    """The reader that turns a file's records into requests.
+
+    Raises:
+        UploadRefused: `unknown_format` or `bad_options`: the header, or the template, does not
+            determine what to send.
+    """
+    known = FORMATS[form.format]
+    if target.system and not known.is_json and target.task not in {Task.GENERATION, Task.UNKNOWN}:
+        raise UploadRefused(
+            "bad_options", f"system: {target.model} is a model for {target.task} and takes none."
+        )
+    if form.format != "native" and target.defaults:
+        target = replace(target, defaults=convert_defaults(target))
+    return known.reader(form, target)
+
+
+def writer_of(form: Form, target: Target) -> Writer | None:
+    """The writer of a file's answers; None if they are written in the native format."""
+    make = FORMATS[form.format].writer
+    return make(form, target) if make else None
+
+
+def describer_of(form: Form) -> Callable[[bytes], bytes]:
+    """The function that returns a record as JSON on one line, for `errors.jsonl`."""
+    return FORMATS[form.format].describer(form)
+
+
+def file_names(form: Form, upload_key: str) -> FileNames:
+    """Names, content types and beginnings of a job's result files."""
+    return FORMATS[form.format].names(form, upload_key)
+
+
+class _Line(msgspec.Struct):
+    external_reference: msgspec.Raw = NULL
+
+
+_decode_line = msgspec.json.Decoder(_Line).decode
+
+
+class NativeReader(LineReader):
+    """Adds the job's defaults to requests of Workers AI; never finds a fault."""
+
+    def _convert(self, record: bytes) -> Converted:
+        reference = msgspec.Raw(one_line(_decode_line(record).external_reference))
+        return Converted(merge_defaults(record, self._target.defaults), reference)
+
+
+def merge_defaults(request: bytes, defaults: Mapping[str, Json]) -> bytes:
+    """A request with the defaults for members that it lacks, added after its own members.
+
+    Args:
+        request: a JSON object, as sent.
+        defaults: values as JSON.
+    """
+    members = members_of(request) or {}
+    added = [
+        b"%b:%b" % (encode(name), value) for name, value in defaults.items() if name not in members
+    ]
+    if not added:
+        return request
+    end = request.rindex(b"}")
+    return b"%b%b%b%b" % (request[:end], b"," if members else b"", b",".join(added), request[end:])

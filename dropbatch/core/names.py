@@ -1,0 +1,155 @@
+"""Names that the stack and its users share: the keys of objects, the ids and states of jobs.
+
+Job, batch and attempt determine every key. Nothing is found by listing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from datetime import UTC, datetime
+from enum import StrEnum
+
+INBOX, VALIDATE = "inbox/", "validate/"
+"""Where users put uploads to be processed, and uploads that are only to be checked."""
+MAX_KEY_BYTES = 1_024
+"""Maximum bytes of an S3 key."""
+STACK_CONTROL, EVENTS_CONTROL = "control/stack", "control/events"
+CATALOG = "catalog/models.json"
+"""The stack's own list of models, if an operator has refreshed it."""
+JOB_RECORDS = "results/_jobs/"
+"""One small object for each job, written when the job is created: path, model, format."""
+JOB_ID = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{8}")
+_JOB_CONTROL = re.compile(f"control/jobs/({JOB_ID.pattern})")
+_MANIFEST = re.compile(f"results/.+/({JOB_ID.pattern})/manifest\\.json", re.DOTALL)
+MAX_PATH_BYTES = 900
+"""Maximum bytes of a path under `inbox/` that leaves room for `results/<path>/<job_id>/<file>` within S3's 1,024."""
+
+JOB_ID_CHOICES = 8
+
+
+class JobState(StrEnum):
+    """States of a job; the last three are final."""
+
+    SPLITTING = "splitting"
+    IN_PROGRESS = "in_progress"
+    FINALIZING = "finalizing"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+FINAL_JOB_STATES = frozenset({JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED})
+
+
+def job_id(
+    bucket: str, key: str, version: str, etag: str, last_modified: datetime, choice: int = 0
+) -> str:
+    """The id of the job for one upload, the same for every event of it.
+
+    Args:
+        bucket: the upload's bucket.
+        key: its decoded key.
+        version: its version id.
+        etag: its ETag, without quotes.
+        last_modified: of that version.
+        choice: which 8 hexadecimal digits of the digest: 0 unless another upload has that id.
+    """
+    digest = hashlib.sha256(f"{bucket}\0{key}\0{version}\0{etag}".encode()).hexdigest()
+    return f"{last_modified.astimezone(UTC):%Y%m%dT%H%M%SZ}-{digest[8 * choice : 8 * choice + 8]}"
+
+
+def job_time(job: str) -> datetime:
+    """When a job's upload was written: the time in its id."""
+    return datetime.strptime(job[:16], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
+
+
+def upload_path(key: str) -> str:
+    """The path of an upload's key, under `inbox/` or `validate/`."""
+    return key.removeprefix(VALIDATE if is_validation(key) else INBOX)
+
+
+def is_validation(key: str) -> bool:
+    """Whether an upload is only to be checked."""
+    return key.startswith(VALIDATE)
+
+
+def is_upload(key: str) -> bool:
+    """Whether a key names an upload.
+
+    It is not a folder marker, and no path segment begins with `_` or `.`.
+    """
+    path = upload_path(key)
+    return (
+        key.startswith((INBOX, VALIDATE))
+        and bool(path)
+        and not path.endswith("/")
+        and not any(s[:1] in {"_", "."} for s in path.split("/"))
+    )
+
+
+def job_control(job: str) -> str:
+    """Key of the object with a user's command for a job."""
+    return f"control/jobs/{job}"
+
+
+def controlled_job(key: str) -> str | None:
+    """The job that a key under `control/` names; None if it names none."""
+    matched = _JOB_CONTROL.fullmatch(key)
+    return matched[1] if matched else None
+
+
+def named_job(text: str) -> str | None:
+    """The job that a text names: by its id, or by the key of its manifest.
+
+    None if it names none.
+    """
+    if JOB_ID.fullmatch(text):
+        return text
+    matched = _MANIFEST.fullmatch(text)
+    return matched[1] if matched else None
+
+
+def result(upload_key: str, job: str, name: str) -> str:
+    """Key of one result file of a job."""
+    path = upload_path(upload_key)
+    folder = "results/_validate" if is_validation(upload_key) else "results"
+    return f"{folder}/{'_long' if len(path.encode()) > MAX_PATH_BYTES else path}/{job}/{name}"
+
+
+def denied_notice(upload_key: str) -> str:
+    """Key of the object that shows an upload for which S3 refuses even HEAD.
+
+    So that it has no job.
+    """
+    return result(upload_key, "status.json", "").removesuffix("/")
+
+
+def job_record(job: str) -> str:
+    """Key of the object that gives the path of a job's upload.
+
+    Listing these objects gives the history of jobs.
+    """
+    return f"{JOB_RECORDS}{job}.json"
+
+
+def completion_times(model: str) -> tuple[str, str]:
+    """Key of the item with the times that batches of a model took.
+
+    Its partition and its sort key.
+    """
+    return "CONTROL", f"RATE#TIMES#{model}"
+
+
+def encryption(kms_key: str = "") -> dict[str, str]:
+    """Arguments of S3's writes: the encryption that the bucket has by default.
+
+    S3 encrypts an object in the same way without them, but organizations refuse writes that do not
+    say so.
+
+    Args:
+        kms_key: the ARN of the stack's KMS key; empty if it has none.
+    """
+    if kms_key:
+        return {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": kms_key}
+    return {"ServerSideEncryption": "AES256"}

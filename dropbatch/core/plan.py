@@ -1,0 +1,474 @@
+"""How an upload is cut, and a place in it.
+
+Every run cuts by the same plan, and continues at such a place.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from dropbatch.core import names
+from dropbatch.core.cost import has_price, named_limits
+from dropbatch.core.cost_limit import first_batch
+from dropbatch.core.errors import UploadRefused
+from dropbatch.core.formats.detect import check_named, detect_format, first_model
+from dropbatch.core.formats.table import FORMATS, Form, reader_of, target_of
+from dropbatch.core.formats.tables import answer_columns
+from dropbatch.core.models import (
+    catalog,
+    facts_of,
+    is_model,
+    max_records_per_reply,
+    planned_model,
+    with_task,
+)
+from dropbatch.core.read.form import BOM, detect_form
+from dropbatch.core.read.index import WRAPPER_BYTES
+from dropbatch.core.read.lines import elements
+from dropbatch.core.read.rows import OverlongRecord, delimiters_in, first_row, read_rows
+
+if TYPE_CHECKING:
+    from dropbatch.core.formats.base import Reader
+    from dropbatch.core.models import Catalog, Model
+    from dropbatch.core.options import Options
+    from dropbatch.core.read.form import Beginning
+
+
+FIRST_BATCH_RECORDS = 500
+"""Records in the first batches of a job.
+
+So that a small job is quick and a first error costs little.
+"""
+BATCHES_PER_DOUBLING = 4
+"""Batches of one size before the size doubles.
+
+Never change it: jobs that are being split must be cut the same way.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class SplitPlan:
+    """How an upload is cut; pinned in its job, so that every run cuts in the same way.
+
+    Attributes:
+        model: the model id; empty while none was given.
+        max_requests: maximum records in a batch.
+        max_bytes: maximum bytes of a batch's body.
+        account: the Cloudflare account the job is submitted to.
+        form: `jsonl` (also for lines of text), `rows` (a table), `object` (the API's document) or
+            `array` (one without its wrapper); empty until it is known.
+        packing: `plain`, `gzip` or `zstd`; empty until it is known.
+        start: offset, in the unpacked bytes, of the first record's line, or of the place after the
+            array's bracket.
+        first_requests: maximum records in the first batches; later ones grow up to `max_requests`.
+        format: one of `dropbatch.core.formats.table.FORMATS`; empty until it is known.
+        start_line: lines before the first record: those of a table's header.
+        converts: whether what is sent differs from the records as written; if so, these are staged
+            too.
+        delimiter: between the fields of a table's rows; empty for other formats.
+        answers: whether a table's answers have more columns than `answer`; their names are in an
+            object of their own.
+        inputs: name of the schema by which requests are judged; empty: all are sent.
+        task: of the model, as it was known when the upload was planned; older versions read it, and
+            pinned only this.
+        facts: what was known of the model then, as `dropbatch.core.models.facts_of`
+            writes it.
+        first_bytes: maximum bytes of the first bodies, if fewer than `max_bytes`; later ones grow
+            up to that. 0: none.
+        by_default: whether the model is the stack's default: a model that the file names precedes
+            it.
+        checks_models: whether a request that names another model is not sent; in jobs of older
+            versions it was.
+        is_strict: whether a request without anything to answer, or with a member that no answer can
+            be right for, is not sent; in jobs of older versions it was.
+    """
+
+    model: str
+    max_requests: int
+    max_bytes: int
+    account: str
+    form: str = ""
+    packing: str = ""
+    start: int = 0
+    first_requests: int = 500  # Of items that leave it out, whatever a new job's is.
+    format: str = ""
+    start_line: int = 0
+    converts: bool = False
+    by_default: bool = False
+    delimiter: str = ""
+    answers: bool = False
+    inputs: str = ""
+    task: str = ""
+    facts: str = ""
+    first_bytes: int = 0
+    checks_models: bool = False
+    is_strict: bool = False
+
+    @property
+    def known_model(self) -> Model:
+        """The model as it was known when the upload was planned.
+
+        For jobs of older versions, as it is known now.
+        """
+        return planned_model(self.model, self.facts, self.task)
+
+    @property
+    def is_document(self) -> bool:
+        """Whether records are elements of a JSON document instead of lines."""
+        return self.form in {"object", "array"}
+
+    @property
+    def is_table(self) -> bool:
+        """Whether records are the rows of a table."""
+        return self.form == "rows"
+
+
+def max_records(plan: SplitPlan, number: int) -> int:
+    """Records that one batch of a job may have; depends only on the plan and the batch's number.
+
+    The first four batches have up to `first_requests` records, the next four twice as many, and so
+    on up to `max_requests`.
+    """
+    return min(plan.first_requests << _doublings(number), plan.max_requests)
+
+
+def body_room(plan: SplitPlan, number: int) -> int:
+    """Bytes for the records of one batch of a job, each with a comma; they grow likewise.
+
+    One record may be larger.
+    """
+    return (
+        min(plan.first_bytes << _doublings(number) or plan.max_bytes, plan.max_bytes)
+        - WRAPPER_BYTES
+        + 1
+    )
+
+
+def _doublings(number: int) -> int:
+    return min(number // BATCHES_PER_DOUBLING, 30)
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Where a cut ends: offset in the unpacked bytes, lines read, records read."""
+
+    offset: int = 0
+    line: int = 0
+    record: int = 0
+
+
+MIN_BODY_BYTES = 1_000
+"""Bytes of a body that a limit for the day leaves at least."""
+
+
+@dataclass(frozen=True, slots=True)
+class StackLimits:
+    """What a stack decides about batches.
+
+    By default as `template.yaml` has its parameters, and what is shipped.
+
+    Attributes:
+        max_requests: maximum records in a batch, of any model.
+        max_bytes: maximum bytes of a batch's body.
+        transport: how the API is called.
+        account: the Cloudflare account.
+        default_model: of uploads that name none; empty if there is none.
+        catalog: what is known of models.
+    """
+
+    max_requests: int = 5_000
+    max_bytes: int = 9_500_000
+    transport: str = "rest"
+    account: str = ""
+    default_model: str = ""
+    catalog: Catalog = field(default_factory=catalog)
+
+    def most(self, model: str) -> int:
+        """Maximum records in a batch for a model."""
+        return min(
+            self.max_requests, max_records_per_reply(self.catalog.find(model), self.transport)
+        )
+
+
+class Planned(NamedTuple):
+    """What is decided about an upload.
+
+    Attributes:
+        plan: how it is cut.
+        options: its options, with the model that the file itself names.
+        header: a table's first row; empty for other formats, and for a table without one.
+    """
+
+    plan: SplitPlan
+    options: Options
+    header: bytes
+
+
+def with_default_model(options: Options, limits: StackLimits) -> Options:
+    """The options with the stack's default model, if they name none."""
+    return msgspec.structs.replace(options, model=options.model or limits.default_model or None)
+
+
+def first_plan(options: Options, limits: StackLimits, *, by_default: bool) -> SplitPlan:
+    """The plan before anything of the upload has been read.
+
+    Args:
+        options: resolved.
+        limits: the stack's.
+        by_default: whether the model, if there is one, is the stack's default.
+    """
+    model = (options.model or limits.default_model).strip()
+    most = limits.most(model)
+    return SplitPlan(
+        model=model,
+        max_requests=most,
+        max_bytes=limits.max_bytes,
+        account=limits.account,
+        first_requests=min(FIRST_BATCH_RECORDS, most),
+        by_default=by_default,
+    )
+
+
+def check_path(key: str) -> None:
+    """Check that a key leaves room for the names of its job's results.
+
+    Raises:
+        UploadRefused: `path_too_long`.
+    """
+    if len(names.upload_path(key).encode()) > names.MAX_PATH_BYTES:
+        raise UploadRefused(
+            "path_too_long",
+            f"The path under inbox/ has more than {names.MAX_PATH_BYTES} bytes. Upload it "
+            "under a shorter key.",
+        )
+
+
+def plan_upload(
+    first: SplitPlan,
+    options: Options,
+    key: str,
+    beginning: Beginning,
+    limits: StackLimits,
+    *,
+    is_retry: bool = False,
+) -> Planned:
+    """Decide how an upload is cut.
+
+    Args:
+        first: as `first_plan` returned it.
+        options: with the stack's default model.
+        key: the upload's.
+        beginning: its first bytes.
+        limits: the stack's.
+        is_retry: whether it retries a job, whose format it has even if no record by itself shows
+            it.
+
+    Raises:
+        UploadRefused: the upload cannot be read, or its options do not fit it.
+    """
+    plan, header = _plan(first, options, key, beginning, limits, is_retry=is_retry)
+    model = with_task(limits.catalog.find(plan.model), options.task or "")
+    plan = replace(
+        plan,
+        inputs=model.schema,
+        task=model.task.value,
+        facts=facts_of(model),
+        checks_models=True,
+        is_strict=True,
+    )
+    if options.template and FORMATS[plan.format].is_json:
+        takers = ", ".join(name for name, known in FORMATS.items() if not known.is_json)
+        message = (
+            f"template: The upload's format is {plan.format}; only {takers} take a "
+            "template. Leave it out."
+        )
+        raise UploadRefused("bad_options", message)
+    if plan.converts and (header or not plan.is_table):
+        make_reader(plan, options, header)  # raises if the options do not fit the columns
+    if options.max_cost is not None and plan.model and not has_price(model):
+        message = f"max_cost: The price of {plan.model[:100]} is not known. Leave max_cost out."
+        raise UploadRefused("bad_options", message)
+    if plan.model:
+        plan = _limited(plan, options, beginning.head)
+    if plan.model and plan.model != (options.model or "").strip():
+        options = msgspec.structs.replace(options, model=plan.model)
+    return Planned(plan, options, header)
+
+
+def _limited(plan: SplitPlan, options: Options, head: bytes) -> SplitPlan:
+    """The plan of a job with a limit: small first batches.
+
+    A limit of 0 says nothing about batches.
+    """
+    model, answer_tokens = plan.known_model, options.output_tokens or 0
+    if not options.max_cost or not has_price(model):
+        return plan
+    named = max(named_limits(head + msgspec.json.encode(options.defaults)), default=None)
+    records, size = first_batch(model, options.max_cost, named, answer_tokens)
+    return replace(
+        plan,
+        first_requests=min(plan.first_requests, records or plan.first_requests),
+        first_bytes=min(plan.max_bytes, size or plan.max_bytes),
+    )
+
+
+def make_reader(plan: SplitPlan, options: Options, header: bytes) -> Reader | None:
+    """The reader that converts an upload's records; None if they are sent as written.
+
+    Raises:
+        UploadRefused: `unknown_format` or `bad_options`: the header, or the template, does not
+            determine what to send.
+    """
+    if not plan.converts:
+        return None
+    if plan.is_table:
+        header = header or b"text"  # a table without a header has no rows either
+    form = Form(plan.format, header, plan.delimiter)
+    target = target_of(
+        plan.known_model,
+        options.template or "",
+        options.defaults,
+        options.system or "",
+        options.endpoint or "",
+    )
+    return reader_of(form, target)
+
+
+def _plan(
+    first: SplitPlan,
+    options: Options,
+    key: str,
+    beginning: Beginning,
+    limits: StackLimits,
+    *,
+    is_retry: bool,
+) -> tuple[SplitPlan, bytes]:
+    """The plan, and a table's header, which is empty for other formats."""
+    head, complete = beginning.head, beginning.complete
+    form, start = detect_form(head, complete=complete)
+    array = _elements(form, head[start:]) if form == "array" else None
+    format_ = options.format or detect_format(
+        key, head, complete=complete, form=form, elements=array
+    )
+    known, start_line, header, delimiter = FORMATS[format_], 0, b"", ""
+    if not known.is_json or (format_ != "native" and form == "object"):
+        array = None
+        form, start = "jsonl", len(BOM) if head.startswith(BOM) else 0
+    if options.format and known.is_json and form != "object" and not is_retry:
+        check_named(options.format, head, complete=complete, elements=array)
+    if known.is_table:
+        form = "rows"
+        delimiter = options.delimiter or _delimiter(format_, head[start:])
+        row = _first_row(head[start:], delimiter.encode())
+        header = head[:start] + row.text if row.text else b""
+        start, start_line = start + row.size, row.lines
+    plan = replace(
+        first,
+        packing=beginning.packing,
+        form=form,
+        start=start,
+        format=format_,
+        start_line=start_line,
+        delimiter=delimiter,
+        answers=known.is_table and bool(answer_columns(options.defaults or {})),
+        converts=format_ != "native" or bool(options.defaults),
+    )
+    records = _elements(form, head[start:]) if plan.is_document else None
+    if plan.by_default and (
+        model := first_model(format_, head, complete=complete, elements=records)
+    ):
+        most = limits.most(model)
+        plan = replace(
+            plan, model=model, max_requests=most, first_requests=min(FIRST_BATCH_RECORDS, most)
+        )
+    return plan, header
+
+
+def _elements(form: str, text: bytes) -> list[bytes]:
+    """The elements of a document; none if it is broken, which the split finds."""
+    try:
+        return [bytes(one) for window in elements(form, [text]) for one in window.records]  # type: ignore[arg-type]
+    except UploadRefused:
+        return []
+
+
+def _delimiter(format_: str, text: bytes) -> str:
+    """The delimiter of a table: the one that its header has outside quotes.
+
+    Raises:
+        UploadRefused: `bad_options`: it has several.
+    """
+    if format_ != "csv":
+        return FORMATS[format_].delimiter.decode()
+    found = delimiters_in(first_row(text))
+    if len(found) > 1:
+        names = ", ".join(repr(one) for one in found)
+        raise UploadRefused(
+            "bad_options",
+            f"delimiter: The first row has {names}. Set x-amz-meta-delimiter to "
+            "the one between columns.",
+        )
+    return found[0] if found else FORMATS[format_].delimiter.decode()
+
+
+class FirstRow(NamedTuple):
+    """A table's first row that is not empty, and the bytes and lines up to its end."""
+
+    text: bytes
+    size: int
+    lines: int
+
+
+_FOR_EXCEL = re.compile(rb"sep=[^a-z0-9]", re.IGNORECASE)
+
+
+def _first_row(head: bytes, delimiter: bytes) -> FirstRow:
+    """The first row of a table; an empty one if there is none.
+
+    Raises:
+        UploadRefused: `unknown_format` or `broken_document`: it has no end, is too long, or is
+            Excel's.
+    """
+    size = lines = 0
+    for window in read_rows([head], delimiter):
+        for row, step, taken in zip(window.records, window.steps, window.lines, strict=True):
+            size, lines = size + step, lines + taken
+            if isinstance(row, OverlongRecord):
+                raise UploadRefused(
+                    "unknown_format",
+                    f"The first row has {row.length:,} bytes. It must contain the column names.",
+                )
+            if _FOR_EXCEL.fullmatch(row):
+                message = (
+                    "The first row is Excel's sep=, and not the names of the columns. "
+                    "Delete this line."
+                )
+                raise UploadRefused("unknown_format", message)
+            if row:
+                return FirstRow(row, size, lines)
+    return FirstRow(b"", size, lines)
+
+
+def check_model(model: str) -> None:
+    """Check the model; called only if there is a record, because an empty upload needs no model.
+
+    Raises:
+        UploadRefused: `no_model` or `bad_model`.
+    """
+    if not model:
+        raise UploadRefused(
+            "no_model",
+            "No model was named. Set x-amz-meta-model, upload under inbox/@cf/<author>/<model>/…, "
+            "name the model in an _options.json, or set the stack's DefaultModel. Other "
+            "vendors' names do not count.",
+        )
+    if not is_model(model):
+        raise UploadRefused(
+            "bad_model",
+            f"{model[:100]!r} is not a model id. Write it as @cf/<author>/<model>, for "
+            "instance @cf/baai/bge-m3.",
+        )

@@ -1,0 +1,196 @@
+"""Detects an upload's form from its first unpacked bytes.
+
+JSON Lines, the API's document, or a lone array. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from dropbatch.core.errors import UploadRefused
+from dropbatch.core.formats.base import UNDECODABLE
+from dropbatch.core.read.lines import without_lone_surrogates
+from dropbatch.core.read.unpack import (
+    SIGNATURE_BYTES,
+    decompress,
+    detect_compression,
+    reject_foreign_format,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+HEAD_BYTES = 12 << 20
+"""Unpacked bytes that are read: more than the largest record, and all of a document."""
+
+BOM = b"\xef\xbb\xbf"
+
+_STRING = rb'"[^"\\\x00-\x1f]*+(?:\\.[^"\\\x00-\x1f]*+)*+"'
+_KEY = re.compile(_STRING, re.DOTALL)
+_TOKEN = re.compile(_STRING + rb"|[{}\[\]\"]", re.DOTALL)
+_SCALAR = re.compile(rb"[^,{}\[\]\"\s]++")
+_SPACE = re.compile(rb"[ \t\r\n]*+")
+_DOCUMENT = re.compile(rb'(\{\s*"requests"\s*:\s*)?\[\s*[{\]]')
+"""How a document begins that is too large or broken."""
+_TOO_LARGE = (
+    f"A JSON document may have {HEAD_BYTES >> 20} MB, unpacked. Upload a larger one as "
+    "JSON Lines, one request a line: "
+    "`jq -c '.requests[]'` of the API's document, `jq -c '.[]'` of an array."
+)
+
+_decode = msgspec.json.Decoder().decode
+
+
+def detect_form(head: bytes, *, complete: bool) -> tuple[str, int]:
+    """The form of an upload, `jsonl`, `object` or `array`, and the offset at which its text begins.
+
+    Args:
+        head: the first unpacked bytes, `HEAD_BYTES` of them or all.
+        complete: whether the head is the whole upload.
+
+    Raises:
+        UploadRefused: `broken_document`: it is a document and has more bytes.
+    """
+    start = len(BOM) if head.startswith(BOM) else 0
+    text = head[start:]
+    if complete and (form := _form_of(text)):
+        return form, start
+    opening = _DOCUMENT.match(text.lstrip())
+    if not opening or _is_json(text.lstrip().partition(b"\n")[0]) or (complete and _has_more(text)):
+        return "jsonl", start
+    if not complete:
+        raise UploadRefused("broken_document", _TOO_LARGE)
+    return ("object" if opening[1] else "array"), start
+
+
+def _form_of(text: bytes) -> str:
+    """The form of a whole document; empty if it is none."""
+    try:
+        value = _decode(without_lone_surrogates(text))
+    except UNDECODABLE:
+        return ""
+    if isinstance(value, dict):
+        return "object" if isinstance(value.get("requests"), list) else ""
+    return "array" if isinstance(value, list) and (not value or isinstance(value[0], dict)) else ""
+
+
+def _has_more(text: bytes) -> bool:
+    """Whether another value follows the first: then the text is not a single document."""
+    end = end_of_value(text, _skip_space(text, 0))
+    return end is not None and bool(text[end:].strip())
+
+
+def end_of_value(data: bytes, start: int) -> int | None:
+    """Offset after the JSON value that begins at `start`, found by its brackets.
+
+    None if the data ends before it.
+    """
+    opening = data[start : start + 1]
+    if opening == b'"':
+        match = _KEY.match(data, start)
+        return match.end() if match else None
+    if opening not in {b"{", b"["}:
+        match = _SCALAR.match(data, start)
+        return match.end() if match and match.end() < len(data) else None
+    depth = 0
+    for match in _TOKEN.finditer(data, start):
+        token = data[match.start()]
+        if token in b"{[":
+            depth += 1
+        elif token in b"}]":
+            depth -= 1
+            if depth == 0:
+                return match.end()
+        elif match.end() - match.start() == 1:
+            return None  # A string that does not end in this data.
+    return None
+
+
+def whole_members(beginning: bytes) -> bytes:
+    """The members at the beginning of an object that are whole, as an object.
+
+    Empty if there are none.
+    """
+    whole = []
+    for key, begin in _values(beginning):
+        end = end_of_value(beginning, begin)
+        member = b"%b:%b" % (key, beginning[begin:end])
+        if end is not None and _is_json(b"{%b}" % member):
+            whole.append(member)
+    return b"{%b}" % b",".join(whole) if whole else b""
+
+
+def _is_json(text: bytes) -> bool:
+    try:
+        _decode(text)
+    except UNDECODABLE:
+        return False
+    return True
+
+
+def _values(text: bytes) -> Iterator[tuple[bytes, int]]:
+    """The keys of an object, each with the offset of its value, as far as they are whole."""
+    first = _skip_space(text, 0)
+    at = _skip_space(text, first + 1)
+    while text[first : first + 1] == b"{" and (key := _KEY.match(text, at)):
+        at = _skip_space(text, key.end())
+        if text[at : at + 1] != b":":
+            return
+        at = _skip_space(text, at + 1)
+        yield key.group(), at
+        end = end_of_value(text, at)
+        if end is None:
+            return
+        at = _skip_space(text, end)
+        if text[at : at + 1] != b",":
+            return
+        at = _skip_space(text, at + 1)
+
+
+def _skip_space(data: bytes, at: int) -> int:
+    match = _SPACE.match(data, at)
+    return match.end() if match else at
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """How an upload begins.
+
+    Attributes:
+        packing: `plain`, `gzip` or `zstd`.
+        head: its first unpacked bytes, at least `HEAD_BYTES` of them or all.
+        complete: whether the head is all of it.
+    """
+
+    packing: str
+    head: bytes
+    complete: bool
+
+
+def read_beginning(stored: Iterator[bytes], check: Callable[[], None] = lambda: None) -> Beginning:
+    """Read an upload's first bytes.
+
+    Args:
+        stored: its stored bytes, in blocks; read only as far as needed.
+        check: called for each piece of an archive; what it raises ends the reading.
+
+    Raises:
+        UploadRefused: `unknown_format` or `broken_archive`.
+    """
+    first = next(stored, b"")
+    packing = detect_compression(first)
+    head = bytearray()
+    complete = True
+    for block in decompress(packing, chain([first], stored), check):
+        head += block
+        if len(head) >= HEAD_BYTES:
+            complete = False
+            break
+    reject_foreign_format(bytes(head[:SIGNATURE_BYTES]))
+    return Beginning(packing, bytes(head), complete)

@@ -1,0 +1,74 @@
+"""The keys of what the functions stage for a job: job, batch and attempt determine each one."""
+
+from __future__ import annotations
+
+
+def raw(job: str, number: str, attempt: int, ordinal: int) -> str:
+    """Key of a finished reply as the API sent it.
+
+    Ordinal 0 is the submit's reply, others are those of polls.
+    """
+    return f"staging/{job}/{number}/raw-{attempt}-{ordinal}"
+
+
+def part(job: str, number: str, attempt: int) -> str:
+    """Key of a batch's result lines: output, errors and retry sections in one object."""
+    return f"staging/{job}/{number}/part-{attempt}"
+
+
+def segment(job: str, kind: str, ordinal: int, growing: int = 0) -> str:
+    """Key of the joined sections of consecutive parts.
+
+    A segment that grows is a new object each time.
+    """
+    return f"staging/{job}/segments/{kind}-{ordinal:05d}{f'-{growing:05d}' if growing else ''}"
+
+
+def staged(job: str, number: str, round_: int = 0) -> str:
+    """Key of a batch's request body, originals and index, which are one object.
+
+    (`shared.staged_batch`).
+
+    In a later round, the object holds the body of the records that are tried again, and their
+    places in the first body.
+    """
+    return f"staging/{job}/{number}/request{f'-{round_}' if round_ else ''}"
+
+
+def receipt(job: str, number: str, attempt: int) -> str:
+    """Key of the request_id of an accepted submit that the table did not record."""
+    return f"staging/{job}/{number}/receipt-{attempt}"
+
+
+def api_message(job: str, number: str, attempt: int) -> str:
+    """Key of the API's message when it refused a submit, or failed an accepted batch."""
+    return f"staging/{job}/{number}/said-{attempt}"
+
+
+def staging(job: str) -> str:
+    """The prefix of everything staged for a job."""
+    return f"staging/{job}/"
+
+
+def is_in_results(staged_key: str) -> bool:
+    """Whether the result files of a job that is over hold what is staged under a key.
+
+    A reply, a part or a segment.
+    """
+    name = staged_key.rpartition("/")[2]
+    return name.startswith(("raw-", "part-")) or "/segments/" in staged_key
+
+
+def answer_columns(job: str) -> str:
+    """Key of the columns that a table's answers have besides `answer`, a JSON array."""
+    return f"staging/{job}/header-answers"
+
+
+def header(job: str) -> str:
+    """Key of a table's first row, as it was written."""
+    return f"staging/{job}/header"
+
+
+def validation(job: str, turns: int) -> str:
+    """Key of the progress of a validation after so many turns."""
+    return f"staging/{job}/validation-{turns}"

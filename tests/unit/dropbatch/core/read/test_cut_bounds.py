@@ -1,0 +1,358 @@
+"""The cut at its bounds.
+
+Bytes and records of a batch, the API's limit, lines and references of single records.
+"""
+
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from dropbatch.core.plan import Checkpoint
+from dropbatch.core.read import cut as module
+from dropbatch.core.read.cut import cut, validate_record
+from dropbatch.core.read.index import NO_REFERENCE, build_body
+from dropbatch.core.read.rows import OverlongRecord
+from dropbatch.core.requests import Inputs
+from dropbatch.errors import UploadRefused
+from tests.support.uploads import (
+    LARGEST,
+    LIMIT,
+    WRAPPING,
+    cuts_of,
+    plan_of,
+    record_of,
+    small_limits,
+)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _small_limits():
+    with small_limits():
+        yield
+
+
+def lines_of(*sizes, ending=b"\n"):
+    return b"".join(record_of(size) + ending for size in sizes)
+
+
+def array_of(*sizes, separator=b","):
+    """An array of records."""
+    return b"[" + separator.join(map(record_of, sizes)) + b"]"
+
+
+# ── where a batch ends ────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.timeout(5)
+@pytest.mark.parametrize("data", [lines_of(20), lines_of(20, 20)])
+def test_cut_ends_with_upload(data):
+    assert len(cuts_of(plan_of((10, LIMIT)), data)) == 1
+
+
+@pytest.mark.parametrize("block", [1 << 20, 21], ids=["found together", "found one by one"])
+@pytest.mark.parametrize(
+    ("sizes", "spare", "records"),
+    [
+        ((20, 20), 0, [2]),
+        ((20, 20), -1, [1, 1]),
+        ((20, 20, 20), 0, [3]),
+        ((20, 20, 20), -1, [2, 1]),
+        ((20, 20, 20, 20, 20), -1, [4, 1]),
+        ((20, 20, 20, 20, 20), -22, [3, 2]),
+    ],
+)
+def test_batch_is_filled_to_last_byte(block, sizes, spare, records):
+    whole = WRAPPING + sum(sizes) + len(sizes) - 1
+    cuts = cuts_of(plan_of((10, whole + spare)), lines_of(*sizes), block)
+    assert [len(one.rows) for one in cuts] == records
+
+
+@pytest.mark.parametrize("block", [1 << 20, 21], ids=["found together", "found one by one"])
+@pytest.mark.parametrize(
+    ("sizes", "records"),
+    [
+        ((60,), [1]),
+        ((60, 20), [1, 1]),
+        ((20, 60), [1, 1]),
+        ((20, 60, 20, 20), [1, 1, 2]),
+        ((60, 60), [1, 1]),
+    ],
+)
+@pytest.mark.parametrize("limit", [59, 58, 40])
+def test_record_larger_than_batch_travels_alone(block, sizes, records, limit):
+    cuts = cuts_of(plan_of((10, WRAPPING + limit)), lines_of(*sizes), block)
+    assert [len(one.rows) for one in cuts] == ([1] * len(sizes) if limit == 40 else records)
+    assert sum(one.sendable for one in cuts) == len(sizes)
+
+
+@pytest.mark.parametrize("block", [1 << 20, 21], ids=["found together", "found one by one"])
+@pytest.mark.parametrize(("most", "records"), [(1, [1, 1, 1]), (2, [2, 1]), (3, [3]), (4, [3])])
+def test_batch_holds_as_many_records_as_it_may(block, most, records):
+    assert [
+        len(one.rows) for one in cuts_of(plan_of((most, LIMIT)), lines_of(20, 20, 20), block)
+    ] == records
+
+
+def test_broken_document_has_no_batches():
+    cuts = cut(
+        plan_of((10, LIMIT), "array"),
+        Checkpoint(offset=0),
+        0,
+        [b"[" + record_of(20) + b"," + record_of(20) + b"}"],
+    )
+    with pytest.raises(UploadRefused) as told:
+        next(cuts)
+    assert told.value.code == "broken_document"
+
+
+# ── what is said of each record ───────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("data", "form"),
+    [
+        (lines_of(20, 30), "jsonl"),
+        (lines_of(20, 30, ending=b"\r\n"), "jsonl"),
+        (array_of(20, 30), "array"),
+        (array_of(20, 30, separator=b" ,\n  "), "array"),
+        (b" " + array_of(20, 30), "array"),
+    ],
+)
+def test_records_length_is_that_of_its_place_in_body(data, form):
+    (one,) = cuts_of(plan_of((10, LIMIT), form), data)
+    assert one.rows.lengths == [20, 30]
+    assert len(one.body) == WRAPPING + 51
+
+
+@pytest.mark.parametrize("separator", [b",", b" ,\n  "])
+def test_white_space_takes_no_room(separator):
+    cuts = cuts_of(plan_of((10, WRAPPING + 62), "array"), array_of(20, 20, 20, separator=separator))
+    assert [len(one.rows) for one in cuts] == [3]
+
+
+@pytest.mark.parametrize(
+    ("data", "rows"),
+    [
+        (b"{}\n{}\n", [(1, ""), (2, "")]),
+        (b"{}\n\n{}\n", [(1, ""), (3, "")]),
+        (b"{}\n1\n{}\n", [(1, ""), (2, "not_an_object"), (3, "")]),
+        (
+            b"{}\n{}\n{}\n{}\n{}\nwrong\n{}\n",
+            [*((line, "") for line in range(1, 6)), (6, "invalid_json"), (7, "")],
+        ),
+    ],
+)
+def test_each_record_has_its_line(data, rows):
+    (one,) = cuts_of(plan_of((10, LIMIT)), data)
+    assert [(row.line, row.code) for row in one.rows] == rows
+
+
+def test_elements_of_document_have_no_line():
+    (one,) = cuts_of(plan_of((10, LIMIT), "array"), b"[{},1,{}]")
+    assert [(row.line, row.code) for row in one.rows] == [
+        (None, ""),
+        (None, "not_an_object"),
+        (None, ""),
+    ]
+
+
+@pytest.mark.parametrize("records", [1, 2, 3, 4, 5])
+def test_fault_in_run_is_found_and_others_sent(records):
+    sound = [b"{}"] * (records - 1)
+    for place in range(records):
+        data = b"\n".join([*sound[:place], b"wrong", *sound[place:]])
+        (one,) = cuts_of(plan_of((10, LIMIT)), data)
+        assert [row.code for row in one.rows] == [""] * place + ["invalid_json"] + [""] * (
+            records - 1 - place
+        )
+
+
+@pytest.mark.parametrize("ending", [b"", b"\r"])
+@pytest.mark.parametrize(
+    ("size", "is_sent"), [(LARGEST - 1, True), (LARGEST, True), (LARGEST + 1, False)]
+)
+def test_record_is_sent_below_body_limit(size, is_sent, ending):
+    judged = validate_record(record_of(size) + ending, 1)
+    assert getattr(judged, "code", "") == ("" if is_sent else "too_large")
+    ((row,),) = [
+        one.rows for one in cuts_of(plan_of((10, LIMIT - 1)), record_of(size) + ending + b"\n")
+    ]
+    assert row.code == ("" if is_sent else "too_large")
+
+
+def test_beginning_of_huge_record_is_reported():
+    judged = validate_record(OverlongRecord(b'{"text":', 7 * LIMIT), 3)
+    assert judged.message == (
+        "Line 3: The record has 2,800 bytes; a request body must stay under 400. Shorten it."
+    )
+    assert msgspec.json.decode(judged.request) == '{"text":'
+
+
+FILLING = b"x" * 3 * LIMIT
+
+
+@pytest.mark.parametrize("block", [1 << 20, 21])
+@pytest.mark.parametrize("form", ["jsonl", "array"])
+@pytest.mark.parametrize(
+    ("record", "reference"),
+    [
+        (b'{"external_reference":"a-1","text":"%b"}', b'"a-1"'),
+        (
+            b'{ "n" : [1, {"b": "]"}] , "external_reference" : {"a": 1} , "text" : "%b"}',
+            b'{"a": 1}',
+        ),
+        (b'{"external\\u005freference":7,"text":"%b"}', b"7"),
+        (b'{"text":"%b","external_reference":"a-1"}', b"null"),
+        (b'{"text":{"external_reference":"a-1","a":"%b"}}', b"null"),
+        (b'{"external_reference":"a-1%b"}', b"null"),
+        (b'{"external_reference":[1 2],"text":"%b"}', b"null"),
+        (b'{"external_reference":"\\ud800","text":"%b"}', b"null"),
+        (b'{"external_reference" "a-1","text":"%b"}', b"null"),
+        (b"[%b]", b"null"),
+    ],
+)
+def test_too_large_record_keeps_early_reference(record, reference, form, block):
+    records = [b'{"text":"a"}', record % FILLING, b'{"external_reference":"b"}']
+    data = b"\n".join(records) if form == "jsonl" else b"[" + b",\n".join(records) + b"]"
+    if form == "array" and record in {
+        b'{"external_reference":[1 2],"text":"%b"}',
+        b'{"external_reference" "a-1","text":"%b"}',
+        b"[%b]",
+    }:
+        pytest.skip("no JSON, so the document is refused")
+    rows = [row for one in cuts_of(plan_of((10, LIMIT - 1), form), data, block) for row in one.rows]
+    assert [(row.code, bytes(row.reference)) for row in rows] == [
+        ("", b"null"),
+        ("too_large", reference),
+        ("", b'"b"'),
+    ]
+
+
+@pytest.mark.parametrize(
+    "raw", [b"", b" ", b"\t", b"\r", b" \t\r", b" " * LIMIT, OverlongRecord(b"", 7 * LIMIT)]
+)
+def test_blank_line_is_not_record(raw):
+    assert validate_record(raw, 1) is None
+
+
+@pytest.mark.parametrize(
+    ("raw", "code", "message", "excerpt"),
+    [
+        (
+            b"[1,\r2]",
+            "not_an_object",
+            "Line 5: The record is JSON, but not an object. Write one request object.",
+            [1, 2],
+        ),
+        (
+            b"null",
+            "not_an_object",
+            "Line 5: The record is JSON, but not an object. Write one request object.",
+            None,
+        ),
+        (
+            b"{\xff\r",
+            "invalid_utf8",
+            "Line 5: Byte 2 of the record is not UTF-8. Save the file as UTF-8.",
+            "{\ufffd",
+        ),
+    ],
+)
+def test_unsendable_is_reported_with_line(raw, code, message, excerpt):
+    judged = validate_record(raw, 5)
+    assert (judged.code, judged.message, msgspec.json.decode(judged.request)) == (
+        code,
+        message,
+        excerpt,
+    )
+
+
+# ── references ────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("written", "kept"),
+    [
+        (b'"\\u00dc"', '"\u00dc"'.encode()),
+        (b"1.50", b"1.50"),
+        (b"[1,\r2]", b"[1,2]"),
+        (b"[1,\n2]", b"[1,2]"),
+        (b"[1, 2]", b"[1, 2]"),
+    ],
+)
+def test_reference_is_kept_as_written_on_one_line(written, kept):
+    """A text is kept in its shortest form, everything else as written."""
+    judged = validate_record(b'{"external_reference":%b}' % written, None)
+    assert bytes(judged.reference) == kept
+
+
+@pytest.mark.parametrize("raw", [b"{}", b'{"external_reference":null}'])
+def test_records_without_reference_have_none_in_index(raw):
+    assert validate_record(raw, 1).reference is NO_REFERENCE
+    (one,) = cuts_of(plan_of((10, LIMIT)), raw + b"\nwrong\n" + raw)
+    assert one.rows.references == []
+
+
+def test_reference_stands_at_its_place():
+    (one,) = cuts_of(plan_of((10, LIMIT)), b'{}\n{"external_reference":7}\n{}\n')
+    assert list(map(bytes, one.rows.references)) == [b"null", b"7", b"null"]
+
+
+OUT_OF_RANGE = [b"1e999", b"-1e400", b"1" + b"0" * 309 + b".5"]
+
+
+@pytest.mark.parametrize("number", OUT_OF_RANGE)
+@pytest.mark.parametrize("among", [b"", b"\xff\n"], ids=["alone", "beside a faulty record"])
+@pytest.mark.parametrize("schema", ["", "bge"])
+def test_number_out_of_range_is_sent_as_written(number, among, schema):
+    record = b'{"text":"a","n":%b}' % number
+    (one,) = cuts_of(replace(plan_of((10, LIMIT * 9)), inputs=schema), among + record)
+    assert one.body == build_body([record])
+
+
+@pytest.mark.parametrize("number", OUT_OF_RANGE)
+def test_reference_out_of_range_is_no_json(number):
+    """Each result line has it, and every reader must be able to read these."""
+    judged = validate_record(b'{"text":"a","external_reference":%b}' % number, 1, Inputs("bge"))
+    assert judged.code == "invalid_json"
+
+
+@pytest.mark.parametrize("number", OUT_OF_RANGE)
+def test_request_out_of_range_is_text_in_errors(number):
+    record = b'{"n":%b}' % number
+    judged = validate_record(record, 1, Inputs("bge"))
+    assert (judged.code, msgspec.json.decode(judged.request)) == ("bad_record", record.decode())
+
+
+@pytest.mark.parametrize("number", OUT_OF_RANGE)
+def test_record_that_is_to_be_converted_has_no_number_out_of_range(number):
+    """Who converts it must be able to read it."""
+    judged = validate_record(b'{"text":"a","n":%b}' % number, 1)
+    assert (judged.code, "out of range" in judged.message) == ("invalid_json", True)
+
+
+def test_half_of_a_surrogate_pair_is_named_beside_a_number_out_of_range():
+    judged = validate_record(rb'{"body":{"n":1e999},"x":"\ud800"}', 7, Inputs("bge"))
+    assert judged.message.startswith(
+        r"Line 7: The record: It has half of a surrogate pair (\ud800)"
+    )
+
+
+def test_records_that_cannot_be_sent_count_towards_the_limit():
+    """A batch's index holds them until they are written to the errors."""
+    record = b'"%b"' % (b"a" * 60)
+    cuts = cuts_of(plan_of((10, 100)), b"\n".join([record] * 3))
+    assert [len(one.rows) for one in cuts] == [1, 1, 1]
+
+
+def test_faulty_run_is_divided(monkeypatch):
+    judged = []
+    true_validate = module.validate_record
+    monkeypatch.setattr(
+        module,
+        "validate_record",
+        lambda raw, line, _: judged.append(line) or true_validate(raw, line),
+    )
+    cuts_of(plan_of((10, LIMIT)), b"{}\n{}\n{}\n{}\n1\n{}\n{}\n{}\n")
+    assert judged == [5, 6]

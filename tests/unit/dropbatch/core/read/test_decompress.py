@@ -1,0 +1,246 @@
+"""Stored bytes to unpacked bytes: plain, gzip, zstd.
+
+What is damaged or foreign is told, never guessed.
+"""
+
+import bz2
+import gzip
+import io
+import lzma
+import zipfile
+import zlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dropbatch.core.read import unpack as module
+from dropbatch.core.read.unpack import (
+    decompress,
+    detect_compression,
+    reject_foreign_format,
+    zstd_module,
+)
+from dropbatch.errors import UploadRefused
+from tests.support.uploads import in_blocks
+
+TEXT = b"".join(b'{"text":"row %d"}\n' % number for number in range(300))
+zstd = zstd_module()
+PACK = {"gzip": gzip.compress, "zstd": zstd.compress, "plain": bytes}
+
+
+def unpack(packing, data, size=1 << 20):
+    return b"".join(decompress(packing, in_blocks(data, size)))
+
+
+@pytest.mark.parametrize("packing", PACK)
+@given(content=st.one_of(st.binary(max_size=200), st.just(TEXT)), size=st.integers(1, 300))
+def test_packed_content_comes_out_of_any_blocks(packing, content, size):
+    stored = PACK[packing](content)
+    assert unpack(packing, stored, size) == content
+    if packing != "plain":
+        assert detect_compression(stored) == packing
+
+
+@pytest.mark.parametrize("first", [0x50, 0x5F])
+def test_frames_without_content_are_zstd_too(first):
+    """As `pzstd` writes one before each of its own, with the size of the next."""
+    stored = b"".join(
+        bytes([first, 0x2A, 0x4D, 0x18, 4, 0, 0, 0]) + len(frame).to_bytes(4, "little") + frame
+        for frame in (zstd.compress(TEXT), zstd.compress(TEXT))
+    )
+
+    assert detect_compression(stored) == "zstd"
+    assert unpack("zstd", stored) == TEXT * 2
+
+
+@pytest.mark.parametrize("packing", ["gzip", "zstd"])
+@given(pieces=st.lists(st.binary(max_size=50), min_size=1, max_size=5), size=st.integers(1, 99))
+def test_several_members_are_one_text(packing, pieces, size):
+    assert unpack(packing, b"".join(map(PACK[packing], pieces)), size) == b"".join(pieces)
+
+
+class Counting:
+    """A decompressor, and the bytes that all of them were handed."""
+
+    handed = 0
+
+    def __init__(self, real):
+        self.real = real
+
+    def __getattr__(self, name):
+        return getattr(self.real, name)
+
+    def decompress(self, data, most):
+        Counting.handed += len(data)
+        return self.real.decompress(data, most)
+
+
+@pytest.mark.parametrize("packing", ["gzip", "zstd"])
+def test_work_grows_linearly_with_archive(packing, monkeypatch):
+    """A decompressor copies what it does not use.
+
+    8 MB of one member for each record took half a minute.
+    """
+    begin, decompressor = zlib.decompressobj, zstd.ZstdDecompressor
+    monkeypatch.setattr(module.zlib, "decompressobj", lambda **options: Counting(begin(**options)))
+    monkeypatch.setattr(
+        zstd, "ZstdDecompressor", lambda **options: Counting(decompressor(**options))
+    )
+    monkeypatch.setattr(Counting, "handed", 0)
+    members = [PACK[packing](b'{"text":"%d"}\n' % number) for number in range(2_000)]
+    stored = b"".join(members)
+
+    unpack(packing, stored, len(stored))
+
+    assert Counting.handed <= len(members) * module.FIRST_SLICE_BYTES
+
+
+@pytest.mark.parametrize("packing", ["gzip", "zstd"])
+def test_small_members_come_out_in_few_blocks(packing):
+    stored = b"".join(PACK[packing](TEXT[:500]) for _ in range(1_000))
+
+    sizes = [len(block) for block in decompress(packing, in_blocks(stored, 1 << 20))]
+
+    assert sum(sizes) == 500_000
+    assert min(sizes[:-1]) >= module.COMBINED_BYTES
+
+
+@pytest.mark.parametrize("packing", ["gzip", "zstd"])
+def test_time_is_checked_although_nothing_comes_out(packing):
+    stored = PACK[packing](b"") * 100
+
+    def no_time():
+        raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        list(decompress(packing, in_blocks(stored, 1 << 20), no_time))
+
+
+def test_zeros_after_gzip_are_padding():
+    assert unpack("gzip", gzip.compress(TEXT) + bytes(513), 7) == TEXT
+
+
+def test_skippable_zstd_frame_is_skipped():
+    skippable = b"\x50\x2a\x4d\x18" + (5).to_bytes(4, "little") + b"hello"
+    assert unpack("zstd", zstd.compress(TEXT) + skippable + zstd.compress(TEXT), 11) == 2 * TEXT
+
+
+def test_large_window_is_tolerated():
+    options = {
+        zstd.CompressionParameter.window_log: 27,
+        zstd.CompressionParameter.enable_long_distance_matching: 1,
+    }
+    compressor = zstd.ZstdCompressor(options=options)
+    stored = compressor.compress(TEXT) + compressor.flush()
+    assert unpack("zstd", stored) == TEXT
+
+
+@pytest.mark.parametrize("packing", ["gzip", "zstd"])
+@pytest.mark.parametrize("size", [1, 1 << 20])
+def test_archive_cut_short_anywhere_is_broken(packing, size):
+    stored = PACK[packing](TEXT[:200])
+    for end in range(4, len(stored)):
+        with pytest.raises(UploadRefused) as caught:
+            unpack(packing, stored[:end], size)
+        assert caught.value.code == "broken_archive"
+
+
+@pytest.mark.parametrize("packing", ["gzip", "zstd"])
+@pytest.mark.parametrize("damage", [b"\xff" * 40, b"junk behind the archive"])
+def test_trailing_junk_reports_last_good_offset(packing, damage):
+    with pytest.raises(UploadRefused, match=f"{len(TEXT):,} unpacked bytes") as caught:
+        unpack(packing, PACK[packing](TEXT) + damage, 50)
+    assert caught.value.code == "broken_archive"
+
+
+@pytest.mark.parametrize("packing", ["gzip", "zstd"])
+@given(at=st.integers(4, 60), byte=st.integers(0, 255), size=st.integers(1, 99))
+def test_damage_is_upload_error_or_right_text(packing, at, byte, size):
+    options = {zstd.CompressionParameter.checksum_flag: 1}
+    stored = bytearray(
+        zstd.compress(TEXT, options=options) if packing == "zstd" else gzip.compress(TEXT, mtime=0)
+    )
+    stored[at] = byte
+    try:
+        outcome = unpack(packing, bytes(stored), size)
+    except UploadRefused as error:
+        outcome = error.code
+    assert outcome in {TEXT, "broken_archive"}
+
+
+@pytest.mark.parametrize("packing", ["gzip", "zstd"])
+def test_bomb_is_rejected_and_never_unpacked_whole(packing, monkeypatch):
+    monkeypatch.setattr(module, "MAX_RATIO", 50)
+    monkeypatch.setattr(module, "RATIO_FROM_BYTES", 1 << 20)
+    monkeypatch.setattr(module, "BLOCK_BYTES", 1 << 16)
+    bomb = PACK[packing](bytes(64 << 20))
+    blocks = []
+    with pytest.raises(UploadRefused) as caught:
+        blocks.extend(map(len, decompress(packing, in_blocks(bomb, 1 << 20))))
+    assert caught.value.code == "broken_archive"
+    assert max(blocks) <= module.BLOCK_BYTES
+    assert sum(blocks) <= (1 << 20) + 50 * len(bomb)
+
+
+def test_well_packed_zeros_are_no_bomb():
+    assert (
+        sum(map(len, decompress("gzip", in_blocks(gzip.compress(bytes(80 << 20)), 1 << 20))))
+        == 80 << 20
+    )
+
+
+def _zip():
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("a.jsonl", TEXT)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("content", "fix"),
+    [
+        (_zip(), "unzip"),
+        (b"PK\x03\x04" + bytes(26) + b"xl/workbook.xml", "save the sheet as CSV"),
+        (b"a.jsonl".ljust(257, b"\x00") + b"ustar", "unpack it"),
+        (bz2.compress(TEXT), "gzip or zstd"),
+        (lzma.compress(TEXT), "gzip or zstd"),
+        (b"PAR1" + bytes(20), "JSON Lines"),
+        (TEXT.decode().encode("utf-16"), "UTF-8"),
+        (TEXT.decode().encode("utf-16-le"), "UTF-8"),
+        (TEXT.decode().encode("utf-16-be"), "UTF-8"),
+        (TEXT.decode().encode("utf-32"), "UTF-8"),
+        (b"\xfe\xff\x00{", "UTF-8"),
+        (b"\x89PNG\r\n\x1a\n", "JSON Lines"),
+        (b"\xff\xd8\xff\xe0\x00\x10JFIF", "JSON Lines"),
+        (b"GIF89a", "JSON Lines"),
+        (b"RIFF\x24\x9c\x01\x00WEBPVP8 ", "JSON Lines"),
+        (b"II*\x00\x08\x00", "JSON Lines"),
+        (b"%PDF-1.7", "JSON Lines"),
+        (b"Obj\x01\x04", "JSON Lines"),
+        (b"ORC\x08", "JSON Lines"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
+        (b"\x00\x01\x02", "JSON Lines"),
+    ],
+)
+def test_foreign_format_is_refused_with_way_to_fix_it(content, fix):
+    assert detect_compression(content) == "plain"
+    with pytest.raises(UploadRefused, match=fix) as caught:
+        reject_foreign_format(content[:300])
+    assert caught.value.code == "unknown_format"
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        *(b"", b"{", b'{"a":1}', b"\xef\xbb\xbf{", b"[", b" \r\n", b"P", b"text", b"\xff"),
+        *(b"ORCID,text\r\n0000-0002\t\xc3\xa9,x\n", b"PAR1,PAR2\n", b"RIFF\n"),
+    ],
+)
+def test_text_is_not_foreign(head):
+    assert detect_compression(head) == "plain"
+    reject_foreign_format(head)
+
+
+def test_raw_deflate_is_not_gzip():
+    assert detect_compression(zlib.compress(TEXT)) == "plain"
