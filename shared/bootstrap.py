@@ -24,7 +24,7 @@ from shared.events.set_up import Events, events_of
 from shared.ledger import Ledger
 from shared.observability import logger
 from shared.pacing.budget import CLOUDFLARE_CALLS, Budget
-from shared.pacing.completion_times import CompletionTimes
+from shared.pacing.cadence import Cadence
 from shared.pacing.wakes import LeftDue, Wakes
 from shared.retry import jittered, longest_jittered
 from shared.settings import Settings, read_settings
@@ -145,7 +145,7 @@ class Services:
     queues: Queues
     api: WorkersAI
     budget: Budget
-    times: CompletionTimes
+    times: Cadence
     notices: EventBus
     executions: StepFunctions
     wakes: Wakes
@@ -280,7 +280,7 @@ def services() -> Services:
             None if settings.transport == "worker" else CLOUDFLARE_CALLS,
             tokens.senders,
         ),
-        CompletionTimes(dynamodb, settings.table_name, _least_between_polls(settings)),
+        Cadence(dynamodb, settings.table_name, _least_between_polls(settings)),
         EventBus(cache(lambda: client("events", QUICK_CALLS))),
         StepFunctions(
             cache(

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from shared.pacing.cadence import HELD_POLL_SECONDS
 from shared.pacing.controls import PauseReason
-from shared.pacing.poll_schedule import HELD_POLL_SECONDS
 from shared.workers_ai.error_codes import ErrorClass, is_like_lost
 
 if TYPE_CHECKING:

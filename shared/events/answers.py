@@ -74,10 +74,10 @@ def _pulls_now(events: Events, now: float) -> bool:
 
 def _net_age(services: Services, model: str, now: float) -> float:
     """The age, in seconds, from which on a batch is polled whose event has not come."""
-    median = services.times.percentile(model, 0.5, now)
+    median = services.times.quantile(model, 0.5, now)
     if median < QUICK_SECONDS:
         return 0.0
-    late = services.times.percentile(model, NET_PERCENTILE, now)
+    late = services.times.quantile(model, NET_PERCENTILE, now)
     return max(min(late, median * NET_MEDIANS), median + EVENT_SECONDS)
 
 

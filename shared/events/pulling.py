@@ -50,7 +50,7 @@ def expect_events(services: Services, job: Job, number: str, submission: Submiss
         if known.over_at:
             services.ledger.tell_over(job.job_id, number, submission.round, now)
             return
-        fast = services.times.percentile(job.plan.model, FAST_PERCENTILE, now)
+        fast = services.times.quantile(job.plan.model, FAST_PERCENTILE, now)
         pull_at = now + max(fast * FAST_SHARE, MIN_PULL_SECONDS)
         events.item.expect_pull(pull_at, now)
         services.left.look(pull_at)

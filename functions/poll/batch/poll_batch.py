@@ -33,7 +33,6 @@ from shared.models import (
     Submission,
 )
 from shared.observability import count
-from shared.pacing.poll_schedule import is_sampled
 from shared.workers_ai.error_codes import ErrorClass
 from shared.workers_ai.lasting_errors import clear_lasting_error
 from shared.workers_ai.rejections import classify_rejection
@@ -246,10 +245,10 @@ def _note_completion(services: Services, job: Job, batch: Batch, reply: Answer, 
 
     If it was accepted once and this is its first whole reply.
     """
-    if len(batch.of_round) == 1 and not batch.missing_polls and is_sampled(batch.number):
+    if len(batch.of_round) == 1 and not batch.missing_polls:
         accepted = batch.of_round[0].at
         after, tokens = (
             max(batch.pending_at - accepted, pending_until(batch.told_at - accepted), 0.0),
             mean_answer(reply),
         )
-        services.times.note(job.plan.model, batch.number, after, now - accepted, now, tokens)
+        services.times.note(job.plan.model, after, now - accepted, now, tokens)

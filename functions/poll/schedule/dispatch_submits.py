@@ -21,8 +21,8 @@ from shared.aws.queues import MAX_SUBMITS_WAITING, SubmitMessage
 from shared.denied_writes import shown_if_denied
 from shared.models import BatchState
 from shared.pacing import cost_limit
+from shared.pacing.cadence import HELD_POLL_SECONDS
 from shared.pacing.controls import LIFT_LOOK_SECONDS
-from shared.pacing.poll_schedule import HELD_POLL_SECONDS
 from shared.retry import soon_after
 from shared.workers_ai.other_account import other_account
 

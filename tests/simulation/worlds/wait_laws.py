@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from shared.events.answers import NET_SECONDS
-from shared.pacing.poll_schedule import MAX_SECONDS
+from shared.pacing.cadence import MAX_WAIT
 from tests.support.aws.wire_items import number
 
 MAX_BEHIND_SECONDS = 0.0
@@ -89,7 +89,7 @@ class WaitLaws:
         self._claimed: WeakKeyDictionary[Life, set[Key]] = WeakKeyDictionary()
         """Batches that each invocation has claimed to poll them."""
         has_events = os.environ["COMPLETION_EVENTS"] == "yes"
-        self.longest_behind = MAX_SECONDS + NET_SECONDS if has_events else MAX_BEHIND_SECONDS
+        self.longest_behind = MAX_WAIT + NET_SECONDS if has_events else MAX_BEHIND_SECONDS
         """Seconds for which a poll waits.
 
         An earlier batch of its model is pending, or its event will tell of it.

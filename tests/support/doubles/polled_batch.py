@@ -97,12 +97,7 @@ class Doubles:
         self.ages.append(age)
         return NEXT_POLL
 
-    def note_pending(self, model: str, accepted: float, now: float) -> None:
-        self.pending.append((accepted, now))
-
-    def note(
-        self, model: str, number: str, after: float, by: float, now: float, answer_tokens: int
-    ) -> None:
+    def note(self, model: str, after: float, by: float, now: float, answer_tokens: int) -> None:
         self.took.append((after, by))
 
 

@@ -60,7 +60,7 @@ PURE = (
     *("functions.poll.batch.join", "functions.poll.batch.join_originals"),
     *("functions.poll.results.manifest", "functions.poll.results.running_sha256"),
     *("shared.aws.attribute_values", "shared.aws.object_events", "shared.ledger.item_keys"),
-    *("shared.errors", "shared.pacing.poll_schedule", "shared.settings", "shared.staged_batch"),
+    *("shared.errors", "shared.settings", "shared.staged_batch"),
     *("shared.workers_ai.error_codes", "shared.workers_ai.results"),
 )
 """Packages and modules that know no service, no log and no clock."""
@@ -75,7 +75,7 @@ IMPURE = {
         "shared.aws.queues",
     ),
     *("shared.ledger", "shared.ledger.batches", "shared.ledger.due", "shared.ledger.jobs"),
-    *("shared.pacing.budget", "shared.pacing.completion_times", "shared.pacing.control_items"),
+    *("shared.pacing.budget", "shared.pacing.cadence", "shared.pacing.control_items"),
 }
 
 

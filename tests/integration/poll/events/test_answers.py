@@ -7,6 +7,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from shared.pacing.poll_schedule import BUCKET
 
 from functions.poll.schedule.pull_events import pull_events
 from shared.errors import StorageError
@@ -14,7 +15,6 @@ from shared.events.answers import note_answer, note_told_meanwhile, pending_unti
 from shared.events.coming import Answer
 from shared.models import BatchState, Submission
 from shared.pacing.budget import Free
-from shared.pacing.poll_schedule import BUCKET
 from tests.integration.poll.events.conftest import M3
 from tests.support.doubles.api_client import ACCOUNT
 from tests.support.doubles.ledger_items import JOB, PART, T

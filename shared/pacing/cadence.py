@@ -1,0 +1,196 @@
+"""When to poll a pending batch, from how long the last 40 batches of its model took.
+
+The promise: without events a batch of a known model costs some three calls, and its answer waits
+a third of its time. Worth its lines, because polls are most of the calls of a rate budget.
+
+The rule: poll when a third (`SHARE`) of the batches that were still pending at this age were
+finished. Where none is known that took longer, the batch is polled when it is twice as old. A time
+is known between two polls and counts as their middle; one that was finished at its first poll
+counts as a fifth quicker, so that a model that became faster is seen.
+
+The times are in one control item for each model: each is written into a random slot, with one
+update that reads nothing. Nothing here ever fails: without the table, what is known is used.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from dropbatch.core import names
+from shared.aws.attribute_values import attribute, plain
+from shared.aws.dynamodb import Table
+from shared.errors import StorageError
+from shared.observability import logger
+from shared.pacing.controls import control_key
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from mypy_boto3_dynamodb import DynamoDBClient
+
+SHARE = 0.34
+"""The share of the pending batches that should be finished at the next poll: more is later."""
+FIRST_POLL, UNKNOWN_POLL = 2.0, 22.0
+"""Seconds to the first poll of a new model's first batches, and of its others.
+
+By then the first ones have shown how long the model takes.
+"""
+SCOUTS = 6
+"""How many of a job's batches are the first ones of a new model."""
+MIN_WAIT, MIN_SHARE, MAX_WAIT = 0.6, 0.15, 900.0
+"""Seconds between two polls; and the share of its age that passes between them at least."""
+MAX_FIRST_WAIT = 300.0
+"""Seconds to the first poll at most: a stall that is over must not hide a fast model."""
+HELD_POLL_SECONDS = 300.0
+"""Seconds to the next poll of a batch of a paused job that is to be submitted again."""
+QUICKER = 0.8
+JITTER = 0.1
+SLOTS = 40
+"""Times that are kept: with them an item stays below 1 KB, one write unit."""
+KEPT_LENGTHS = 10
+"""Batches whose answers' lengths are kept."""
+LIFE, LONG, LONG_LIFE = 14 * 86_400, 900.0, 6 * 3_600
+"""Seconds for which a time counts; and those of a long one: a stall says little of tomorrow."""
+READ_EVERY, READ_UNKNOWN_EVERY = 30.0, 1.0
+"""Seconds for which a process caches what it read; the second, if that was nothing."""
+PRECISE_BELOW = 20.0
+"""Seconds below which an age is stored in tenths."""
+
+Bound = tuple[float, float, int]
+"""A batch's age when last seen pending (0: never), when first seen finished, and when that was."""
+
+
+def times_of(bounds: tuple[Bound, ...], now: float) -> list[float]:
+    """How long batches took, ascending, as far as it still counts."""
+    return sorted(
+        (after + by) / 2 if after else by * QUICKER
+        for after, by, at in bounds
+        if now - at < (LIFE if by <= LONG else LONG_LIFE)
+    )
+
+
+def quantile(times: list[float], share: float) -> float:
+    """The time in which this share of the batches is finished; 0 if none is known."""
+    return times[min(int(share * len(times)), len(times) - 1)] if times else 0.0
+
+
+def first_poll(times: list[float], number: str, chance: float) -> float:
+    """Seconds from acceptance to the first poll of the batch with a number."""
+    if not times and int(number[:8]) >= SCOUTS:
+        return UNKNOWN_POLL * (1 + JITTER * chance)
+    return next_poll(times, 0.0, chance)
+
+
+def next_poll(times: list[float], age: float, chance: float) -> float:
+    """Seconds until a batch that is pending at this age is polled.
+
+    Args:
+        times: how long batches of its model took, ascending.
+        age: seconds since the API accepted it.
+        chance: random, from 0 to 1: spreads batches that were accepted together.
+    """
+    longer = [one for one in times if one > age]
+    wait = quantile(longer, SHARE) - age if longer else max(age, FIRST_POLL)
+    latest = min(MAX_WAIT, max(age, MAX_FIRST_WAIT)) / (1 + JITTER)
+    return min(max(wait, MIN_WAIT, MIN_SHARE * age), latest) * (1 + JITTER * chance)
+
+
+def stored_age(seconds: float) -> float:
+    """An age as it is stored: of a quick batch in tenths of a second, else in seconds."""
+    return round(seconds, 1) if seconds < PRECISE_BELOW else round(seconds)
+
+
+class Cadence(Table):
+    """Reads and writes the stored times; caches what it read."""
+
+    def __init__(self, client: DynamoDBClient, table: str, least: float = 0.0) -> None:
+        """Use a ready client; nothing is read yet.
+
+        Args:
+            client: DynamoDB client.
+            table: the ledger's table.
+            least: seconds between two polls of a batch at least.
+        """
+        super().__init__(client, table)
+        self.least = least
+        self.known: dict[str, tuple[float, list[float]]] = {}
+        self.lengths: dict[str, list[int]] = {}
+
+    def first_poll(self, model: str, number: str, now: float) -> float:
+        """Seconds from acceptance to the first poll of a batch of a model."""
+        return max(first_poll(self._times(model, now), number, _chance()), self.least)
+
+    def next_poll(self, model: str, age: float, now: float) -> float:
+        """Seconds until a batch of a model, pending at this age, is polled."""
+        return max(next_poll(self._times(model, now), age, _chance()), self.least)
+
+    def quantile(self, model: str, share: float, now: float) -> float:
+        """Seconds in which this share of a model's batches is finished; 0 if nothing is known."""
+        return quantile(self._times(model, now), share)
+
+    def answer_tokens(self, model: str, now: float) -> list[int]:
+        """Tokens of an answer, as the mean of each of some batches; empty if nothing is known."""
+        self._times(model, now)
+        return self.lengths.get(model, [])
+
+    def note(self, model: str, after: float, by: float, now: float, answer_tokens: int = 0) -> None:
+        """Store how long a batch took, and how long its answers are.
+
+        Args:
+            model: its model.
+            after: its age when it was last seen pending, 0 if it never was.
+            by: its age when it was first seen finished.
+            now: Unix seconds.
+            answer_tokens: tokens of its answers, on average; 0 if none were reported.
+        """
+        slot = random.randrange(SLOTS)  # noqa: S311 - in time it replaces another
+        written: dict[str, object] = {f"b{slot}": (stored_age(after), stored_age(by), int(now))}
+        if answer_tokens:
+            written[f"a{slot % KEPT_LENGTHS}"] = answer_tokens
+        try:
+            self.call(
+                "update_item",
+                Key=_key(model),
+                UpdateExpression="SET " + ", ".join(f"{name} = :{name}" for name in written),
+                ExpressionAttributeValues={
+                    f":{name}": attribute(value) for name, value in written.items()
+                },
+            )
+        except StorageError as error:
+            logger.warning("completion time not remembered", reason=str(error))
+
+    def _times(self, model: str, now: float) -> list[float]:
+        read_at, times = self.known.get(model, (0.0, []))
+        if now - read_at < (READ_EVERY if times else READ_UNKNOWN_EVERY):
+            return times
+        try:
+            item = self.call("get_item", Key=_key(model)).get("Item", {})
+        except StorageError as error:
+            logger.warning("completion times not read", reason=str(error))
+        else:
+            bounds = (_bound(wire) for name, wire in item.items() if name.startswith("b"))
+            times = times_of(tuple(one for one in bounds if one), now)
+            lengths = (plain(wire) for name, wire in item.items() if name.startswith("a"))
+            self.lengths[model] = [length for length in lengths if isinstance(length, int)]
+        self.known[model] = (now, times)
+        return times
+
+
+def _chance() -> float:
+    return random.random()  # noqa: S311 - spreads load
+
+
+def _bound(wire: Mapping[str, Any]) -> Bound | None:
+    """A stored bound; None for one that cannot be read."""
+    try:
+        bound: Bound = msgspec.convert(plain(wire), Bound)
+    except msgspec.ValidationError:
+        return None
+    return bound
+
+
+def _key(model: str) -> dict[str, dict[str, str]]:
+    return control_key(names.completion_times(model)[1])

@@ -1,0 +1,116 @@
+"""When to poll a batch: one rule on what is remembered of its model."""
+
+import random
+import statistics
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench.polling import in_a_row
+from shared.pacing.cadence import (
+    FIRST_POLL,
+    JITTER,
+    LIFE,
+    LONG_LIFE,
+    MAX_FIRST_WAIT,
+    MAX_WAIT,
+    MIN_WAIT,
+    SCOUTS,
+    SLOTS,
+    UNKNOWN_POLL,
+    first_poll,
+    next_poll,
+    quantile,
+    times_of,
+)
+
+NOW = 1_795_253_400
+TIMES = st.lists(st.floats(0.1, 90_000), max_size=SLOTS).map(sorted)
+
+
+def polls_of(times, took):
+    """The ages at which a batch is polled that takes so long."""
+    ages = [next_poll(times, 0.0, 0.0)]
+    while ages[-1] < took:
+        ages.append(ages[-1] + next_poll(times, ages[-1], 0.0))
+    return ages
+
+
+def learned(took, jobs):
+    """Polls of each of so many batches, one after another, and what is known at the end."""
+    chance, bounds, polls = random.Random(1), [], []
+    for _ in range(jobs):
+        ages = [0.0, *polls_of(times_of(tuple(bounds), NOW), took(chance))]
+        polls.append(len(ages) - 1)
+        bounds = [*bounds, (ages[-2], ages[-1], NOW)][-SLOTS:]
+    return polls, times_of(tuple(bounds), NOW)
+
+
+def test_new_model_is_polled_at_2_s_then_twice_age():
+    assert polls_of([], 300) == pytest.approx([2, 4, 8, 16, 32, 64, 128, 256, 512])
+
+
+def test_only_first_batches_of_new_model_are_polled_early():
+    waits = [first_poll([], f"{number:08d}", 0.0) for number in range(SCOUTS + 2)]
+    assert waits == [FIRST_POLL] * SCOUTS + [UNKNOWN_POLL] * 2
+    assert first_poll([45.0] * 5, "00000009", 0.5) == next_poll([45.0] * 5, 0.0, 0.5)
+
+
+@given(TIMES, st.floats(0, 200_000), st.floats(0, 1))
+def test_waits_are_within_bounds(times, age, chance):
+    shortest, wait = next_poll(times, age, 0.0), next_poll(times, age, chance)
+    assert MIN_WAIT <= shortest <= wait <= min(shortest * (1 + JITTER), MAX_WAIT) * 1.001
+
+
+@pytest.mark.parametrize("took", [0.5, 3.0, 20.0, 120.0])
+def test_constant_duration_needs_few_polls(took):
+    polls, times = learned(lambda _: took, 20)
+    assert sum(polls[10:]) <= 33
+    assert polls_of(times, took)[-1] - took <= max(0.35 * took, MIN_WAIT)
+
+
+@pytest.mark.parametrize(("before", "after"), [(300.0, 30.0), (30.0, 300.0), (4.0, 60.0)])
+def test_change_of_model_is_noticed(before, after):
+    times = iter([before] * 60 + [after] * 3 * SLOTS)
+    _, known = learned(lambda _: next(times), 60 + 3 * SLOTS)
+    assert polls_of(known, after)[-1] < 1.6 * after
+
+
+def test_batch_older_than_memory_is_polled_rarely():
+    ages = [age for age in polls_of([33.0] * 20, 40_000) if age > 60]
+    waits = [later - sooner for sooner, later in pairwise(ages)]
+    assert all(later >= sooner * 0.9 for sooner, later in pairwise(waits))
+    assert waits[-1] > 0.9 * MAX_WAIT
+
+
+def test_remembered_stall_does_not_hide_quick_model():
+    assert next_poll([33_000.0] * SLOTS, 0.0, 1.0) == pytest.approx(MAX_FIRST_WAIT)
+    assert next_poll([33_000.0] * SLOTS, 2_000.0, 1.0) == pytest.approx(MAX_WAIT)
+
+
+@pytest.mark.parametrize(("by", "life"), [(900, LIFE), (901, LONG_LIFE), (36_000, LONG_LIFE)])
+def test_what_is_old_is_forgotten(by, life):
+    bounds = ((by - 100, by, NOW),)
+    assert times_of(bounds, NOW + life - 1) == [by - 50]
+    assert times_of(bounds, NOW + life) == []
+
+
+def test_quantile_of_what_is_known():
+    assert [quantile([1.0, 2.0, 3.0, 4.0], share) for share in (0.0, 0.5, 0.95, 1.0)] == [
+        1,
+        3,
+        4,
+        4,
+    ]
+    assert quantile([], 0.95) == 0.0
+
+
+def test_promised_calls_and_seconds_of_jobs_in_a_row():
+    """The first on a new model."""
+    first, *later = in_a_row(jobs=4, seeds=60)
+    assert statistics.fmean(one.calls for one in first) <= 4
+    for results in later:
+        assert statistics.fmean(one.calls for one in results) <= 3.3
+        assert statistics.fmean(statistics.median(one.delays) for one in results) <= 20
