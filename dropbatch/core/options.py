@@ -19,6 +19,7 @@ import msgspec
 from dropbatch.core.cost import MAX_NAMED_TOKENS
 from dropbatch.core.errors import UploadRefused, UsageError
 from dropbatch.core.formats.base import UNDECODABLE, Task, begins, members_of
+from dropbatch.core.formats.detect import GEMINI_GONE
 from dropbatch.core.formats.openai import BATCH_ENDPOINTS
 from dropbatch.core.formats.table import FORMATS
 from dropbatch.core.names import upload_path
@@ -67,6 +68,12 @@ def _text(raw: Json) -> str:
     if not value:
         raise WrongValueError("It must not be empty.")
     return str(value)
+
+
+def _format(raw: Json) -> str:
+    if bytes(raw) == b'"gemini"':
+        raise WrongValueError(GEMINI_GONE)
+    return _choice(FORMAT_NAMES)(raw)
 
 
 def _choice(names: Sequence[str]) -> Callable[[Json], str]:
@@ -159,7 +166,7 @@ def _decoded(raw: Json, kind: Any, words: str) -> Any:  # noqa: ANN401
 
 PARSERS: dict[str, Callable[[Json], object]] = {
     "model": _text,
-    "format": _choice(FORMAT_NAMES),
+    "format": _format,
     "template": _text,
     "delimiter": _delimiter,
     "system": _text,

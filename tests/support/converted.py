@@ -47,7 +47,7 @@ LENGTH = "embeddingConfig.outputEmbeddingLength"
 TOOL = {"type": "function", "function": {"name": "tide"}}
 
 
-BODY = {"openai": "body", "anthropic": "params", "gemini": "request", "bedrock": "modelInput"}
+BODY = {"openai": "body", "anthropic": "params", "bedrock": "modelInput"}
 """The member of a record that holds the request, by format."""
 NAMED = ("openai", "anthropic")
 """Formats whose records have a name of their own: here, "a"."""

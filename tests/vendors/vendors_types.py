@@ -23,7 +23,6 @@ import litellm
 from anthropic.types.messages import MessageBatchIndividualResponse, batch_create_params
 from botocore.session import Session
 from botocore.validate import ParamValidator
-from google.genai import types as gemini
 from litellm.batches import batch_utils
 from openai import types as openai
 from openai.types.chat import ChatCompletion, CompletionCreateParams
@@ -53,13 +52,6 @@ def read_request(format_: str, record: dict[str, Any]) -> str:
     if format_ == "anthropic":
         ANTHROPIC_REQUEST.validate_python(record)
         return "anthropic Request"
-    if format_ == "gemini":
-        request = record["request"]
-        for content in request.get("contents") or [request["content"]]:
-            gemini.Content.model_validate(content)
-        config = request.get("generationConfig") or request.get("generation_config") or {}
-        gemini.GenerationConfig.model_validate(config)
-        return "gemini Content"
     if "inferenceConfig" in record["modelInput"]:
         fits_converse({"modelId": "a", **record["modelInput"]}, CONVERSE.input_shape)
         return "converse input"
@@ -77,31 +69,11 @@ def read_line(format_: str, line: dict[str, Any]) -> str:
     if format_ == "anthropic":
         MessageBatchIndividualResponse.model_validate(line, strict=True)
         return "anthropic MessageBatchIndividualResponse"
-    if format_ == "gemini":
-        return read_gemini(line)
     output = line.get("modelOutput", {})
     if "stopReason" in output:
         fits_converse(output, CONVERSE.output_shape)
         return "converse output"
     return ""
-
-
-def read_gemini(line: dict[str, Any]) -> str:
-    """Read a result line of Gemini's."""
-    if "error" in line:
-        gemini.JobError.model_validate({name: line["error"][name] for name in ("code", "message")})
-        return "gemini JobError"
-    response = line.get("response") or {}
-    kinds = {
-        "embedding": gemini.SingleEmbedContentResponse,
-        "embeddings": gemini.EmbedContentResponse,
-    }
-    kind = next((kinds[name] for name in kinds if name in response), gemini.GenerateContentResponse)
-    read = kind.model_validate(response)
-    for candidate in getattr(read, "candidates", None) or ():
-        if candidate.finish_reason not in gemini.FinishReason.__members__.values():
-            raise ValueError(f"unknown reason {candidate.finish_reason}")
-    return f"gemini {kind.__name__}"
 
 
 def fits_converse(value: dict[str, Any], shape: Any) -> None:  # botocore has no types
@@ -115,8 +87,6 @@ def fits_converse(value: dict[str, Any], shape: Any) -> None:  # botocore has no
 def read_as_litellm(format_: str, record: dict[str, Any]) -> str:
     """Read a result line as LiteLLM does: whether it succeeded, its completion, and its tokens."""
     line = record["line"]
-    if format_ == "gemini":
-        return ""
     succeeded = "request" in record
     if batch_utils._batch_response_was_successful(line, format_) != succeeded:
         raise ValueError("LiteLLM sees another end")
@@ -160,7 +130,7 @@ def read_files(files: Path, expected: Path) -> Counter[str]:
             except Exception as error:
                 raise SystemExit(f"{path.name}:{number}: {error}") from error
     for name, one in json.loads(expected.read_text("utf-8")).items():
-        if one["format"] not in {"openai", "anthropic", "gemini", "bedrock"}:
+        if one["format"] not in {"openai", "anthropic", "bedrock"}:
             continue
         for number, record in enumerate(one["records"], 1):
             try:

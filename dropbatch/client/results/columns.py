@@ -65,11 +65,9 @@ def vector_of(record: Record) -> list[float] | None:
         )
     if not isinstance(result, dict):
         return None
-    if isinstance(result.get("embedding"), dict):  # Gemini's
-        result = result["embedding"]
     if isinstance(result.get("embedding"), list):  # Bedrock's Titan
         return _numbers(result["embedding"])
-    for name in ("values", "embeddings", "float"):
+    for name in ("embeddings", "float"):
         inner = result.get(name)
         if isinstance(inner, dict) and isinstance(inner.get("float"), list):
             inner = inner["float"]

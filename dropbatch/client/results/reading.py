@@ -193,7 +193,7 @@ def answers_of(output: Iterable[bytes], format_: str) -> Iterator[tuple[Any, Any
         value: Any = _decode(members.get(form.answer[0], NULL))
         for name in form.answer[1:]:
             value = value.get(name) if isinstance(value, dict) else None
-        yield _decode(form.reference(members)), value
+        yield _decode(members.get(form.reference, NULL)), value
 
 
 def _rows(output: Iterable[bytes]) -> Iterator[tuple[Any, Any]]:

@@ -218,13 +218,11 @@ class Sign(NamedTuple):
     Attributes:
         member: holds an object, the request.
         beside: members of which the record has one; none if empty.
-        inside: members of which the request has one; none if empty.
         names_model: whether the request may name the model.
     """
 
     member: str
     beside: tuple[str, ...] = ()
-    inside: tuple[str, ...] = ()
     names_model: bool = False
 
 

@@ -55,10 +55,15 @@ _NO_RECORD = (
 )
 
 
+GEMINI_GONE = (
+    "Batch files of Gemini are not read since 0.9. Write it as a batch file of OpenAI, "
+    "or as JSON Lines with a template."
+)
+
 # What needs no other member is looked for first.
 _SIGNS = sorted(
     ((name, known.sign) for name, known in FORMATS.items() if known.sign),
-    key=lambda named: bool(named[1].beside or named[1].inside),
+    key=lambda named: bool(named[1].beside),
 )
 
 
@@ -78,7 +83,6 @@ _LOOKED_FOR = (
         "error",
         "success",
         "custom_id",
-        "key",
         "body",
         "params",
         "request",
@@ -88,7 +92,7 @@ _LOOKED_FOR = (
     *(name for _, sign in _SIGNS for name in (sign.member, *sign.beside)),
 )
 _decode_members = _decoder_of(_LOOKED_FOR)
-_decode_inside = {name: _decoder_of(sign.inside) for name, sign in _SIGNS if sign.inside}
+_decode_gemini = _decoder_of(("contents", "content"))
 
 
 class _Seen(NamedTuple):
@@ -196,15 +200,17 @@ def _look(
             break
     if first and first.kind == "output":
         raise UploadRefused("unknown_format", _OUTPUT.format(place=f"{word} {first.place}"))
+    if first and first.kind == "gemini":
+        raise UploadRefused("unknown_format", GEMINI_GONE)
     return first.kind if first else "", kinds
 
 
 _MARKS = tuple(
     f'"{name}"'.encode()
-    for name in (*(sign.member for _, sign in _SIGNS), "response", "result", "error")
+    for name in (*(sign.member for _, sign in _SIGNS), "request", "response", "result", "error")
 )
 """Members without which no record is of another format than the native one."""
-_NAMED = frozenset({"output", *(name for name, _ in _SIGNS)})
+_NAMED = frozenset({"output", "gemini", *(name for name, _ in _SIGNS)})
 _NO_OBJECT = frozenset({"broken", "value"})
 
 
@@ -237,22 +243,28 @@ def _kind_of_object(found: Any) -> str:  # noqa: ANN401 # A type made at run tim
             sign.beside and not any(getattr(found, one) for one in sign.beside)
         ):
             continue
-        if not sign.inside or any(
-            getattr(_decode_inside[name](request), one) for one in sign.inside
-        ):
-            return name
+        return name
+    if _is_gemini(found.request):
+        return "gemini"
     return "bare" if found.model and found.input and not found.messages else "native"
 
 
+def _is_gemini(request: Json) -> bool:
+    if not begins(request, b"{"):
+        return False
+    inside = _decode_gemini(request)
+    return bool(inside.contents or inside.content)
+
+
 def _is_output(found: Any) -> bool:  # noqa: ANN401 # A type made at run time.
-    """Whether a record is a result of Bedrock's, OpenAI's, Anthropic's, Gemini's or our own."""
+    """Whether a record is a result of Bedrock's, OpenAI's, Anthropic's or our own."""
     if found.modelOutput or (found.modelInput and found.error):
         return True
     if found.body or found.params or begins(found.modelInput, b"{"):
         return False
-    if found.response and (found.custom_id or found.key or found.request):
+    if found.custom_id and found.response:
         return True
-    return bool((found.custom_id or found.key or found.success) and (found.result or found.error))
+    return bool((found.custom_id or found.success) and (found.result or found.error))
 
 
 def _is_json(record: bytes) -> bool:

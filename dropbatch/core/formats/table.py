@@ -23,7 +23,6 @@ from dropbatch.core.formats.base import (
 )
 from dropbatch.core.formats.bedrock import BedrockReader, BedrockWriter, output_name
 from dropbatch.core.formats.conversion.requests import convert_defaults
-from dropbatch.core.formats.gemini import GeminiReader, GeminiWriter, reference_of
 from dropbatch.core.formats.openai import OpenAIReader, OpenAIWriter
 from dropbatch.core.formats.tables import (
     Columns,
@@ -53,7 +52,7 @@ class Format:
         extension: of its uploads' keys; empty if it is known by its records.
         delimiter: of a table's fields, unless the header has another; empty for other formats.
         describer: makes what returns a record as JSON on one line.
-        reference: returns the record's reference, from the members of its output line.
+        reference: the member of an output line that has the record's reference; empty if none has.
         answer: the members in which the output line has the answer, from the outer one on.
         names: makes the names of the result files for an upload's key.
     """
@@ -64,7 +63,7 @@ class Format:
     extension: str = ""
     delimiter: bytes = b""
     describer: Callable[[Form], Callable[[bytes], bytes]] = lambda _: one_line
-    reference: Callable[[dict[str, msgspec.Raw]], msgspec.Raw] = lambda _: NULL
+    reference: str = ""
     answer: tuple[str, ...] = ()
     names: Callable[[Form, str], FileNames] = lambda *_: FileNames()
 
@@ -80,10 +79,6 @@ class Format:
         If not, they are rows or lines of text.
         """
         return not self.extension
-
-
-def _named(member: str) -> Callable[[dict[str, msgspec.Raw]], msgspec.Raw]:
-    return lambda line: line.get(member, NULL)
 
 
 def _table(extension: str, delimiter: bytes, content_type: str) -> Format:
@@ -114,29 +109,22 @@ FORMATS = {
         lambda _, target: OpenAIReader(target),
         lambda _, target: OpenAIWriter(target.task),
         Sign("body", beside=("custom_id", "url"), names_model=True),
-        reference=_named("custom_id"),
+        reference="custom_id",
         answer=("response", "body"),
     ),
     "anthropic": Format(
         lambda _, target: AnthropicReader(target),
         lambda *_: AnthropicWriter(),
         Sign("params", beside=("custom_id",), names_model=True),
-        reference=_named("custom_id"),
+        reference="custom_id",
         answer=("result", "message"),
-    ),
-    "gemini": Format(
-        lambda _, target: GeminiReader(target),
-        lambda *_: GeminiWriter(),
-        Sign("request", inside=("contents", "content")),
-        reference=reference_of,
-        answer=("response",),
     ),
     "bedrock": Format(
         lambda _, target: BedrockReader(target),
         lambda *_: BedrockWriter(),
         Sign("modelInput"),
         names=lambda _, key: FileNames(output=output_name(key)),
-        reference=_named("recordId"),
+        reference="recordId",
         answer=("modelOutput",),
     ),
     "csv": _table(".csv", b",", "text/csv; charset=utf-8"),

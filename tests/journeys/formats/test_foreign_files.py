@@ -57,10 +57,6 @@ TOO_LARGE = {
         {"custom_id": "big", "params": {"messages": LARGE_CHAT}},
         lambda line: line["custom_id"],
     ),
-    "gemini": (
-        {"key": "big", "request": {"contents": [{"parts": [{"text": LARGE}]}]}},
-        lambda line: line["key"],
-    ),
     "bedrock": (
         {"recordId": "big", "modelInput": {"prompt": LARGE}},
         lambda line: line["recordId"],

@@ -21,9 +21,6 @@ VISION = "@cf/meta/llama-4-scout-17b-16e-instruct"
 MODELS = {
     "anthropic-guide": LLAMA,
     "anthropic-tools": KIMI,
-    "gemini-guide": LLAMA,
-    "gemini-vertex": KIMI,
-    "gemini-embeddings": BGE,
     "openai-guide": LLAMA,
     "openai-guide-embeddings": BGE,
     "openai-guide-responses": GPT,
@@ -67,12 +64,6 @@ def test_vendors_file_is_answered_in_its_own_form(world, name):
         lines = world.lines()
         assert [line["custom_id"] for line in lines] == [record["custom_id"] for record in records]
         assert all(line["result"]["message"]["content"] for line in lines)
-    elif manifest["format"] == "gemini":
-        lines = world.lines()
-        assert [line.get("key", line.get("id")) for line in lines] == [
-            record.get("key", record.get("id")) for record in records
-        ]
-        assert all(line["response"] for line in lines)
     elif manifest["format"] == "openai":
         lines = world.lines()
         assert [line["custom_id"] for line in lines] == [record["custom_id"] for record in records]

@@ -55,7 +55,6 @@ LEFT_OUT: tuple[str, ...] = (
         "promptVariables",
         "additionalModelResponseFieldPaths",
     ),
-    *("labels", "safetySettings", "cachedContent", "taskType", "title", "autoTruncate"),
 )
 """Members that are never sent."""
 
@@ -72,7 +71,7 @@ ONLY_VALUES: dict[str, tuple[object, str]] = {
 Any other value makes the record bad.
 """
 
-LENGTHS = ("dimensions", "output_dimension", "outputEmbeddingLength", "outputDimensionality")
+LENGTHS = ("dimensions", "output_dimension", "outputEmbeddingLength")
 """Members that name an embedding's length.
 
 Left out if it is the model's own, else the record is bad.
@@ -124,17 +123,6 @@ NESTED: dict[str, dict[str, str]] = {
         "maxTokenCount": "max_tokens",
         "topP": "top_p",
         "stopSequences": "stop",
-    },
-    "generationConfig": {
-        "maxOutputTokens": "max_tokens",
-        "topP": "top_p",
-        "topK": "top_k",
-        "stopSequences": "stop",
-        "candidateCount": "n",
-        "presencePenalty": "presence_penalty",
-        "frequencyPenalty": "frequency_penalty",
-        "responseLogprobs": "logprobs",
-        "logprobs": "top_logprobs",
     },
     "additionalModelRequestFields": {},
     "embeddingConfig": {},

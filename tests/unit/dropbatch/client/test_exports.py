@@ -110,7 +110,6 @@ BODIES = {
         "modelOutput": {"embedding": [1, 2], "inputTextTokenCount": 1},
         "recordId": "a",
     },
-    "gemini": {"key": "a", "response": {"embedding": {"values": [1, 2]}}},
 }
 
 

@@ -241,10 +241,6 @@ RECORDS = {
         "custom_id": ref,
         "params": {"max_tokens": 5, "messages": [{"role": "user", "content": text}]},
     },
-    "gemini": lambda text, ref: {
-        "key": ref,
-        "request": {"contents": [{"parts": [{"text": text}]}]},
-    },
     "bedrock": lambda text, ref: {
         "modelInput": {"prompt": text, "max_gen_len": 5},
         "recordId": ref,
@@ -261,7 +257,7 @@ FIELDS = st.one_of(
 @st.composite
 def uploads(draw):
     """A format's form, and records with and without references, some of them unreadable."""
-    format_ = draw(st.sampled_from([*FORMATS, "vertex", "semicolons"]))
+    format_ = draw(st.sampled_from([*FORMATS, "semicolons"]))
     references = draw(
         st.lists(st.one_of(st.none(), st.sampled_from("abcdeé😀/")), min_size=1, max_size=8)
     )
@@ -282,16 +278,10 @@ def uploads(draw):
         return Form("text"), "".join(f"x{text}\n" for text in texts).encode()
     made = []
     for text, ref in zip(texts, references, strict=True):
-        if format_ == "vertex":
-            request = RECORDS["gemini"](text, ref)["request"]
-            made.append({"request": request} | ({"id": ref} if ref else {}))
-        else:
-            one = RECORDS[format_](text, ref)
-            made.append({name: value for name, value in one.items() if value is not None})
+        one = RECORDS[format_](text, ref)
+        made.append({name: value for name, value in one.items() if value is not None})
     lines = [draw(st.sampled_from([UNREADABLE, *[json.dumps(one).encode()] * 9])) for one in made]
-    return Form("gemini" if format_ == "vertex" else format_), b"".join(
-        line + b"\n" for line in lines
-    )
+    return Form(format_), b"".join(line + b"\n" for line in lines)
 
 
 def unique(references):

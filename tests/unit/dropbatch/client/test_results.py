@@ -11,7 +11,6 @@ from tests.support.finished_jobs import finish
 
 JOB = "20261121T093000Z-00000000"
 CHAT = {"messages": [{"role": "user", "content": "x"}]}
-GEMINI = {"contents": [{"parts": [{"text": "x"}]}]}
 
 
 def lines_of(*records):
@@ -34,16 +33,6 @@ def lines_of(*records):
         (
             Form("anthropic"),
             lines_of(*({"custom_id": one, "params": {"max_tokens": 1, **CHAT}} for one in "ab")),
-            ["a", "b"],
-        ),
-        (
-            Form("gemini"),
-            lines_of({"key": "a", "request": GEMINI}, {"key": "b", "request": GEMINI}),
-            ["a", "b"],
-        ),
-        (
-            Form("gemini"),
-            lines_of({"id": "a", "request": GEMINI}, {"custom_id": "b", "request": GEMINI}),
             ["a", "b"],
         ),
         (

@@ -16,7 +16,6 @@ MESSAGE = {
     "native": "Line 2: messages[0].content: ",
     "openai": "Line 2: body.messages[0].content: ",
     "anthropic": "Line 2: params.messages[0].content: ",
-    "gemini": "Line 2: request.contents[0].parts[0].text: ",
     "bedrock": "Line 2: modelInput.messages[0].content: ",
 }
 
@@ -31,7 +30,6 @@ def record_of(format_, name, text):
             "body": {"messages": messages},
         },
         "anthropic": {"custom_id": name, "params": {"messages": messages, "max_tokens": 9}},
-        "gemini": {"key": name, "request": {"contents": [{"parts": [{"text": text}]}]}},
         "bedrock": {"recordId": name, "modelInput": {"messages": messages, "max_tokens": 9}},
     }[format_]
 

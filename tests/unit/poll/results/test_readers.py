@@ -41,7 +41,6 @@ def record_of(format_, text):
             "body": {"messages": messages},
         },
         "anthropic": {"custom_id": text, "params": {"messages": messages, "max_tokens": 9}},
-        "gemini": {"label": text, "request": {"contents": [{"parts": [{"text": text}]}]}},
         "bedrock": {"recordId": text, "modelInput": {"messages": messages, "max_tokens": 9}},
     }[format_]
 
@@ -171,7 +170,7 @@ def test_duckdb_and_jq_read_every_file(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("format_", ["openai", "anthropic", "gemini"])
+@pytest.mark.parametrize("format_", ["openai", "anthropic"])
 def test_vendors_own_types_take_every_line(format_):
     """OpenAI has none for the lines of failures."""
     dice = random.Random("vendors")

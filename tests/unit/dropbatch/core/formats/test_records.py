@@ -109,12 +109,6 @@ lines = {
     "anthropic": st.one_of(
         objects, st.fixed_dictionaries({"custom_id": st.just("a"), "params": objects})
     ),
-    "gemini": st.one_of(
-        objects,
-        st.fixed_dictionaries(
-            {"request": objects}, optional={"key": st.sampled_from(words), "id": values}
-        ),
-    ),
     "bedrock": st.one_of(
         objects, st.fixed_dictionaries({"modelInput": objects}, optional={"recordId": values})
     ),
@@ -173,7 +167,6 @@ def test_result_without_json_gives_one_line(result, format_):
     record = {
         "openai": b'{"custom_id":"a","body":{"messages":[]}}',
         "anthropic": b'{"custom_id":"a","params":{"messages":[]}}',
-        "gemini": b'{"request":{"contents":[]}}',
         "bedrock": b'{"modelInput":{"inputText":"x"}}',
     }
     line = writer_of(form, target_of(LLAMA)).line(

@@ -126,46 +126,6 @@ anthropic = maybe(
         ),
     },
 )
-gemini = maybe(
-    {
-        "contents": lists(
-            [{"parts": [{"text": "x"}, {"text": "y"}]}],
-            [{"role": "model", "parts": [{"text": "t", "thought": True}, {"text": "y"}]}],
-            [
-                {
-                    "role": "model",
-                    "parts": [{"functionCall": {"name": "f"}, "thoughtSignature": "AA"}],
-                },
-                {
-                    "role": "function",
-                    "parts": [{"functionResponse": {"name": "f", "response": {"a": 1}}}],
-                },
-            ],
-        )
-    },
-    optional={
-        "systemInstruction": st.just({"role": "system", "parts": [{"text": "s"}]}),
-        "generationConfig": maybe(
-            {},
-            optional={
-                "topK": st.just(5),
-                "stopSequences": some([["a"], []]),
-                "responseMimeType": some(["application/json", "text/plain"]),
-                "responseSchema": st.just(
-                    {"type": "ARRAY", "items": {"type": "STRING", "nullable": True}}
-                ),
-                "thinkingConfig": some([{"thinkingBudget": 0}, {"thinkingLevel": "LOW"}]),
-                "candidateCount": st.just(1),
-            },
-        ),
-        "tools": some(
-            [{}, {"parameters": {"type": "OBJECT"}}, {"parametersJsonSchema": SCHEMAS[2]}]
-        ).map(lambda function: [{"functionDeclarations": [{"name": "f", **function}]}]),
-        "toolConfig": st.just(
-            {"functionCallingConfig": {"mode": "ANY", "allowedFunctionNames": ["f"]}}
-        ),
-    },
-)
 converse = maybe(
     {
         "messages": lists(
@@ -210,7 +170,6 @@ RECORDS = {
         lambda body: {"custom_id": "a", "url": "/v1/chat/completions", "body": body}
     ),
     "anthropic": anthropic.map(lambda params: {"custom_id": "a", "params": params}),
-    "gemini": gemini.map(lambda request: {"key": "a", "request": request}),
     "bedrock": converse.map(lambda model_input: {"recordId": "a", "modelInput": model_input}),
 }
 

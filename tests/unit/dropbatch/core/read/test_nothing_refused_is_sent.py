@@ -79,18 +79,6 @@ RECORDS = {
     "native": bodies,
     "openai": bodies.map(lambda body: {"custom_id": "a", "body": body}),
     "anthropic": bodies.map(lambda body: {"custom_id": "a", "params": body}),
-    "gemini": st.fixed_dictionaries(
-        {
-            "contents": st.lists(
-                st.fixed_dictionaries({"parts": st.lists(st.fixed_dictionaries({"text": words}))})
-            )
-        },
-        optional={
-            "generationConfig": st.dictionaries(
-                st.sampled_from(["topK", "topP", "maxOutputTokens"]), plain
-            )
-        },
-    ).map(lambda request: {"key": "a", "request": request}),
     "bedrock": bodies.map(lambda body: {"recordId": "a", "modelInput": body}),
 }
 LINES = {
