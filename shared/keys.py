@@ -24,15 +24,9 @@ def segment(job: str, kind: str, ordinal: int, growing: int = 0) -> str:
     return f"staging/{job}/segments/{kind}-{ordinal:05d}{f'-{growing:05d}' if growing else ''}"
 
 
-def staged(job: str, number: str, round_: int = 0) -> str:
-    """Key of a batch's request body, originals and index, which are one object.
-
-    (`shared.staged_batch`).
-
-    In a later round, the object holds the body of the records that are tried again, and their
-    places in the first body.
-    """
-    return f"staging/{job}/{number}/request{f'-{round_}' if round_ else ''}"
+def staged(job: str, number: str) -> str:
+    """Key of a batch's request body, originals and index: one object (`shared.staged_batch`)."""
+    return f"staging/{job}/{number}/request"
 
 
 def receipt(job: str, number: str, attempt: int) -> str:

@@ -18,7 +18,7 @@ from dropbatch.core.plan import Checkpoint
 from dropbatch.core.read.index import RecordIndex
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from dropbatch.core.read.cut import Cut
 
@@ -95,19 +95,6 @@ def decode_index(index: bytes) -> RecordIndex:
         msgspec.ValidationError: it is not an index.
     """
     return _decode(index)
-
-
-_decode_ranges = msgspec.json.Decoder(list[int]).decode
-
-
-def encode_ranges(places: Sequence[int]) -> bytes:
-    """What follows the body of a later round: each record's place in the first round's body."""
-    return _encode(places)
-
-
-def decode_ranges(ranges: bytes) -> list[int]:
-    """The places that `encode_ranges` wrote."""
-    return _decode_ranges(ranges)
 
 
 def original_spans(rows: RecordIndex) -> list[tuple[int, int]]:

@@ -11,7 +11,7 @@ before it treats the outcome as unknown.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
@@ -167,8 +167,7 @@ def _submit_if_permitted(invocation: Invocation, job: Job, batch: Batch) -> None
     if job.deadline_at is not None:
         # Its last poll is not later than it has to be.
         first_poll = min(first_poll, max(job.deadline_at - now, 0.0))
-    size = batch.round_size or batch.body_size
-    body = services.store.get(keys.staged(job.job_id, batch.number, batch.round), 0, size)
+    body = services.store.get(keys.staged(job.job_id, batch.number), 0, batch.body_size)
     if not invocation.allows(POST_SECONDS + SETTLE_SECONDS):
         return  # It stays due.
     told = {"sender": as_told(job, sender)}
@@ -220,7 +219,7 @@ class _Submit(UnprovenSubmit):
         self.batch = claimed
         seconds = min(POST_SECONDS, self.invocation.seconds_left - SETTLE_SECONDS)
         api = api_of(self.services, self.permit.sender)
-        with api.submit(self.job.plan.model, self.body, seconds, claimed.sent) as reply:
+        with api.submit(self.job.plan.model, self.body, seconds, claimed.sendable) as reply:
             self.settle(reply)
 
     def settle(self, reply: Reply) -> None:
@@ -277,7 +276,7 @@ class _Submit(UnprovenSubmit):
         At the table's first failure, write a receipt to S3 before trying the table again.
         """
         now, batch = self.services.now(), self.batch
-        submission = Submission(request_id, batch.attempt, now, batch.round, sender=batch.sender)
+        submission = Submission(request_id, batch.attempt, now, sender=batch.sender)
         prompt = int(batch.number[:8]) < FAST_START_BATCHES
         due_at = now + self.first_poll + (POLL_GRACE_SECONDS if prompt and request_id else 0.0)
         is_safe = False
@@ -322,9 +321,7 @@ class _Submit(UnprovenSubmit):
                 # It died some time ago, so the pause starts then, and this batch may probe it now.
                 died_at = batch.fence - SUBMIT_LEASE_MARGIN_SECONDS
                 return self.end_ambiguous(died_at)
-            submission = Submission(
-                "", batch.attempt, services.now(), batch.round, sender=batch.sender
-            )
+            submission = Submission("", batch.attempt, services.now(), sender=batch.sender)
         else:
             submission = msgspec.json.decode(receipt, type=Submission)
         accepted = services.ledger.accept(batch, submission, services.now())
@@ -425,9 +422,7 @@ class _Submit(UnprovenSubmit):
         words = "Workers AI refused this request"
         plain = ErrorDetail("rejected", words if code is None else f"{words} ({code})")
         reason = attach_api_message(services.store, batch, plain, message)
-        if batch.round:
-            end(services, batch, replace(reason, code="inference_failed"), **counted)
-        elif (
+        if (
             batch.pollable or batch.sendable == 1
         ):  # What was paid for may still come; if not, it is divided then.
             end(

@@ -131,7 +131,7 @@ def note_late(
 
 def _judged(services: Services, job: Job, batch: Batch) -> Events | None:
     """The events, if a batch's answer says anything about those of its model."""
-    if len(batch.of_round) != 1 or (known := subscribed_if_known(services, job)) is None:
+    if len(batch.submissions) != 1 or (known := subscribed_if_known(services, job)) is None:
         return None
     accepted = batch.submissions[-1]
     if not accepted.request_id:

@@ -36,7 +36,7 @@ class KnownId:
     Attributes:
         job_id: the job that it belongs to; empty for an id that no batch has.
         number: the batch's number.
-        round: the batch's round in which it was accepted.
+        attempt: the attempt of the batch that was accepted.
         at: when the batch was accepted, Unix seconds.
         over_at: Unix seconds of the event that said that it is over, by Cloudflare's clock; 0 if
             none came before.
@@ -44,7 +44,7 @@ class KnownId:
 
     job_id: str = ""
     number: str = ""
-    round: int = 0
+    attempt: int = 0
     at: float = 0.0
     over_at: float = 0.0
 
@@ -52,7 +52,9 @@ class KnownId:
 class Ids(Table):
     """The ids of the one table. Calls raise `StorageError` if DynamoDB fails."""
 
-    def assign(self, request_id: str, job_id: str, number: str, round_: int, now: float) -> KnownId:
+    def assign(
+        self, request_id: str, job_id: str, number: str, attempt: int, now: float
+    ) -> KnownId:
         """Note the batch of an id; return the item as it is then.
 
         It has what events said before.
@@ -61,7 +63,7 @@ class Ids(Table):
             "job_id": job_id,
             "number": number,
             "at": now,
-            **({"round": round_} if round_ else {}),
+            "attempt": attempt,
         }
         return self._note(request_id, given, now)
 

@@ -45,10 +45,10 @@ def expect_events(services: Services, job: Job, number: str, submission: Submiss
         return
     try:
         known = events.ids.assign(
-            bare_id(submission.request_id), job.job_id, number, submission.round, submission.at
+            bare_id(submission.request_id), job.job_id, number, submission.attempt, submission.at
         )
         if known.over_at:
-            services.ledger.tell_over(job.job_id, number, submission.round, now)
+            services.ledger.tell_over(job.job_id, number, submission.attempt, now)
             return
         fast = services.times.quantile(job.plan.model, FAST_PERCENTILE, now)
         pull_at = now + max(fast * FAST_SHARE, MIN_PULL_SECONDS)

@@ -115,7 +115,6 @@ class Batches(Table):
             {
                 "state": BatchState.READY,
                 "attempt": batch.attempt,
-                "round": batch.round,  # Its body is of this round.
                 "ending": ABSENT,
                 "isolating": ABSENT,
             },
@@ -166,18 +165,18 @@ class Batches(Table):
             },
         )
 
-    def tell_over(self, job_id: str, number: str, round_: int, now: float) -> Batch | None:
+    def tell_over(self, job_id: str, number: str, attempt: int, now: float) -> Batch | None:
         """Make a queued batch due now, because an event says that it is over.
 
         None if that changes nothing.
 
         A batch that is being polled is only told: whoever polls it now has it polled again. A
-        second event, one of an earlier round, and one of a batch that is no longer queued do
+        second event, one of an earlier attempt, and one of a batch that is no longer queued do
         nothing.
         """
         key, untold = (
             batch_key(job_id, number),
-            {"state": BatchState.QUEUED, "round": round_, "told_at": 0.0},
+            {"state": BatchState.QUEUED, "attempt": attempt, "told_at": 0.0},
         )
         waits = {"claims": 0, "due_at": AtMost(">", now)}
         due = self.update(key, {**untold, **waits}, {"due_at": now, "told_at": now}, Batch)
@@ -287,35 +286,8 @@ class Batches(Table):
         }
         return self._change_batch(batch, _unchanged(batch), {**settled, **updates})
 
-    def begin_round(
-        self, batch: Batch, answered: str, size: int, now: float, due_at: float, **updates: object
-    ) -> Batch | None:
-        """`queued` back to `ready`.
-
-        The answer has arrived, but some of its records are tried again separately.
-        """
-        return self._change_batch(
-            batch,
-            _unchanged(batch),
-            {
-                "state": BatchState.READY,
-                "round": batch.round + 1,
-                "round_size": size,
-                "answered": (*batch.answered, answered),
-                "work": DueKind.SUBMIT,
-                "due_at": due_at,
-                "claims": 0,
-                "missing_polls": 0,
-                "failures": 0,
-                "ready_at": now,
-                "paused": 0.0,
-                "polls_settled": batch.polls,
-                **updates,
-            },
-        )
-
-    def resubmit(self, batch: Batch, now: float) -> Batch | None:
-        """`queued` back to `ready`: its answer is overdue or its id is lost; the ids are kept.
+    def resubmit(self, batch: Batch, now: float, due_at: float) -> Batch | None:
+        """`queued` back to `ready`: it is overdue, lost or failed for capacity; the ids are kept.
 
         If an earlier attempt to submit it again failed, its wait continues.
         """
@@ -326,7 +298,7 @@ class Batches(Table):
             {
                 "state": BatchState.READY,
                 "work": DueKind.SUBMIT,
-                "due_at": now,
+                "due_at": due_at,
                 "claims": 0,
                 "failures": 0,
                 "polls_settled": batch.polls,
@@ -433,7 +405,7 @@ class Batches(Table):
 def _waiting(batch: Batch) -> dict[str, object]:
     """State and work of a batch that waits to be submitted.
 
-    A batch with ids of this round is polled meanwhile.
+    A batch with ids is polled meanwhile.
     """
     if batch.pollable:
         return {"state": BatchState.QUEUED, "work": DueKind.POLL}

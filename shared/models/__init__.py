@@ -3,7 +3,6 @@
 from shared.models.batches import (
     Batch,
     Part,
-    PartialReply,
     Submission,
     cause_of,
 )
@@ -59,7 +58,6 @@ __all__ = [
     "JobTotals",
     "LastingError",
     "Part",
-    "PartialReply",
     "ResultFileProgress",
     "Sender",
     "Staging",

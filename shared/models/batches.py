@@ -24,6 +24,7 @@ class Part:
         output: bytes of the output lines, first in the object.
         errors: bytes of the error lines, after them.
         retry: bytes of the retry lines, last.
+        for_capacity: the failed records that failed for lack of capacity or time.
     """
 
     key: str
@@ -34,18 +35,18 @@ class Part:
     succeeded: int
     failed: int
     usage: Usage = field(default_factory=Usage)
+    for_capacity: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """One acceptance of a batch by the API, in one of its rounds.
+    """One acceptance of a batch by the API.
 
     Attributes:
         request_id: empty if the answer came immediately.
         attempt: the POST that was accepted.
         at: Unix seconds of the acceptance.
-        round: the round.
-        misses: once its round has a later one, consecutive polls that found the id unknown, empty,
+        misses: once there is a later one, consecutive polls that found the id unknown, empty,
             failed or refused; `missed_at` is the time of the first.
         given_up: whether the misses were believed, or the batch of the id failed while an earlier
             id was still polled: the id is no longer polled, unless no other is left.
@@ -55,19 +56,10 @@ class Submission:
     request_id: str
     attempt: int
     at: float
-    round: int = 0
     misses: int = 0
     missed_at: float = 0.0
     given_up: bool = False
     sender: Sender = FIRST
-
-
-@dataclass(frozen=True, slots=True)
-class PartialReply:
-    """A stored reply of one of a batch's rounds that lacked items; `key` is its object."""
-
-    key: str
-    round: int
 
 
 def cause_of(code: int | None, *, accepted: bool = False) -> str:
@@ -160,22 +152,6 @@ class Batch:
     0 if the last call did not fail.
     """
 
-    # Rounds: after the whole batch, records that the service failed are submitted again separately.
-    round: int = 0
-    """0 for the whole batch, 1 and 2 for such records."""
-    round_size: int = 0
-    """Bytes of the round's body; 0 in round 0."""
-    round_requests: int = 0
-    """Requests in the round's body.
-
-    0 in round 0, and in a round that began before they were counted.
-    """
-    answered: tuple[str, ...] = ()
-    """For each earlier round, the key of its final reply.
-
-    Empty if the items it lacked are tried separately.
-    """
-
     # Polls.
     polls: int = 0
     """Polls begun."""
@@ -199,10 +175,8 @@ class Batch:
     """
     failing_at: float = 0.0
     """Time of the first of these polls."""
-    partial_replies: tuple[PartialReply, ...] = ()
-    """Replies that lacked items, oldest first; at most two of each round."""
-    missing_polls: int = 0
-    """Times the answer was requested again because items were missing."""
+    partial_replies: tuple[str, ...] = ()
+    """Keys of the stored replies that lacked items, oldest first."""
 
     # How it ends.
     isolating: ErrorDetail | None = None
@@ -235,11 +209,6 @@ class Batch:
         return DueKind.FIRST if self.ordinal == 0 and not self.submissions else DueKind.SUBMIT
 
     @property
-    def sent(self) -> int:
-        """How many requests the body of the current round has, or at most has."""
-        return self.round_requests or self.sendable
-
-    @property
     def accepted_at(self) -> float | None:
         """When the API last accepted the batch."""
         return self.submissions[-1].at if self.submissions else None
@@ -261,17 +230,9 @@ class Batch:
         return max(min(self.paused + seconds, until - since), 0.0)
 
     @property
-    def of_round(self) -> tuple[Submission, ...]:
-        """Every acceptance in the current round, oldest first."""
-        return tuple(one for one in self.submissions if one.round == self.round)
-
-    @property
     def pollable(self) -> tuple[Submission, ...]:
-        """What can be polled.
-
-        The acceptances of the current round that were not given up, or else the latest.
-        """
-        return tuple(one for one in self.of_round if not one.given_up) or self.of_round[-1:]
+        """What can be polled: the acceptances that were not given up, or else the latest."""
+        return tuple(one for one in self.submissions if not one.given_up) or self.submissions[-1:]
 
     def polled_at(self, polls: int) -> Submission:
         """What a poll asks for before which there were so many.
@@ -283,9 +244,4 @@ class Batch:
     @property
     def waits_to_resubmit(self) -> bool:
         """Whether it waits to be accepted again, while its ids are still polled."""
-        return self.ready_at > (self.accepted_at or 0.0) and bool(self.of_round)
-
-    @property
-    def is_partly_answered(self) -> bool:
-        """Whether a reply of the current round is stored that lacked items."""
-        return any(one.round == self.round for one in self.partial_replies)
+        return self.ready_at > (self.accepted_at or 0.0) and bool(self.submissions)

@@ -107,6 +107,7 @@ class JobTotals:
             into them.
         doubtful: likewise, submits that were refused in a way that does not prove it.
         told: batches of which an event told that they are over.
+        for_capacity: the failed records that failed for lack of capacity or time.
     """
 
     batches: int = 0
@@ -124,6 +125,7 @@ class JobTotals:
     vain_size: int = 0
     vain_records: int = 0
     unsent: int = 0
+    for_capacity: int = 0
 
     def counting(self, batches: Sequence[Batch]) -> JobTotals:
         """The same, with the submits of more batches."""

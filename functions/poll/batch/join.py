@@ -148,13 +148,6 @@ def add_reply(answers: Answers, later: Answers) -> None:
     answers.repeated += later.repeated
 
 
-def merge_round(answers: Answers, later: Answers, places: list[int]) -> None:
-    """Replace failed answers with those of the records that were tried again."""
-    answers.usage = _together(answers, later)
-    for at, item in later.items.items():
-        answers.items[places[at]] = item
-
-
 def _together(first: Answers, later: Answers) -> Usage:
     """The usage of both.
 
@@ -173,16 +166,13 @@ def _together(first: Answers, later: Answers) -> Usage:
     return first.usage.plus(later.usage)
 
 
-def retryable_places(answers: Answers) -> list[int]:
-    """Places of records that failed for lack of capacity or a similar cause.
-
-    So that a second try may succeed.
-    """
-    return sorted(
+def failed_for_capacity(answers: Answers) -> list[int]:
+    """Places of records that failed for lack of capacity or time, so that a retry may succeed."""
+    return [
         place
         for place, item in items_with_extras(answers.items)
         if result_of(item) is None and error_text(item).partition(":")[0] in _RETRYABLE
-    )
+    ]
 
 
 class Failure(NamedTuple):

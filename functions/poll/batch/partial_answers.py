@@ -1,8 +1,7 @@
 """Answers of batches that are still running: some of their items beside a status such as `running`.
 
 They are no reason to give up the others. The batch stays pending until every record is answered, or
-until it would be submitted again or ended. Then what is there counts, and only the rest is
-submitted again or ends.
+until its deadline. Then what is there counts, and the other records end.
 """
 
 from __future__ import annotations
@@ -10,10 +9,10 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from functions.poll.batch.collect import Replies
-from functions.poll.batch.unanswered import LATE, is_overdue, submit_again
+from functions.poll.batch.collect import StoredReply, read_answers
+from functions.poll.batch.unanswered import LATE, end, is_overdue
 from shared import keys
-from shared.models import PartialReply
+from shared.models import PAST_DEADLINE
 from shared.observability import batch_log_fields, logger
 from shared.staged_batch import decode_index
 
@@ -24,22 +23,21 @@ if TYPE_CHECKING:
 
 
 def is_partial(services: Services, batch: Batch, answer: Answer) -> bool:
-    """Whether an answer of a batch that is still running lacks records of the current round.
+    """Whether an answer of a batch that is still running lacks records of the batch.
 
     Raises:
         StorageError: S3 failed, or what was staged does not exist.
     """
     if not answer.unfinished:
         return False
-    if batch.round == 0 and len(answer.items) < batch.sendable:
+    if len(answer.items) < batch.sendable:
         return True
     rows = decode_index(
         services.store.get(keys.staged(batch.job_id, batch.number), batch.index_offset)
     )
     with ExitStack() as stack:
-        replies = Replies(services, batch, rows.references_sent(), stack)
-        found = replies.add(None, answer, batch.round)
-        return len(found.items) < len(replies.places(batch.round))
+        found = read_answers(services, batch, rows, StoredReply("", answer), stack)
+        return found is None or len(found.items) < batch.sendable
 
 
 def waits_for_more(services: Services, job: Job, batch: Batch, answer: Answer) -> bool:
@@ -50,15 +48,14 @@ def waits_for_more(services: Services, job: Job, batch: Batch, answer: Answer) -
 
 
 def use_partial(services: Services, job: Job, batch: Batch, key: str) -> bool:
-    """Let the items of a stored partial answer count; submit or end the other records.
+    """Let the items of a stored partial answer count, and end the other records.
 
-    Return whether it is done.
+    Return whether the batch is done.
     """
     logger.info("part of an answer used", **batch_log_fields(batch))
+    now = services.now()
     kept = services.ledger.schedule_poll(
-        batch,
-        services.now(),
-        partial_replies=(*batch.partial_replies, PartialReply(key, batch.round)),
-        claims=batch.claims,
+        batch, now, partial_replies=(*batch.partial_replies, key), claims=batch.claims
     )
-    return kept is not None and submit_again(services, job, kept, LATE, {})
+    error = PAST_DEADLINE if job.is_past_deadline(now) else LATE
+    return kept is not None and end(services, job, kept, error)

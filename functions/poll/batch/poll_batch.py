@@ -161,7 +161,7 @@ def _poll(invocation: Invocation, job: Job, batch: Batch, permit: Permit) -> boo
         job.plan.model,
         submission.request_id,
         min(POLL_SECONDS, invocation.seconds_left - COLLECT_SECONDS),
-        batch.sent,
+        batch.sendable,
     ) as reply:
         verdict = _verdict(services, sent, batch, reply, permit.sender)
         # The API may give a whole answer only once, so what tells it from a part is read until S3
@@ -231,7 +231,7 @@ def _stored_reply(
         key = keys.raw(batch.job_id, batch.number, submission.attempt, 0)
         return StoredReply(key, parse_answer(services.store.spool(key, stack)))
     for ordinal in range(batch.polls - 1, batch.polls_settled, -1):
-        for attempt in {one.attempt for one in batch.of_round}:
+        for attempt in {one.attempt for one in batch.submissions}:
             key = keys.raw(batch.job_id, batch.number, attempt, ordinal)
             try:
                 return StoredReply(key, parse_answer(services.store.spool(key, stack)))
@@ -245,8 +245,8 @@ def _note_completion(services: Services, job: Job, batch: Batch, reply: Answer, 
 
     If it was accepted once and this is its first whole reply.
     """
-    if len(batch.of_round) == 1 and not batch.missing_polls:
-        accepted = batch.of_round[0].at
+    if len(batch.submissions) == 1 and not batch.partial_replies:
+        accepted = batch.submissions[0].at
         after, tokens = (
             max(batch.pending_at - accepted, pending_until(batch.told_at - accepted), 0.0),
             mean_answer(reply),

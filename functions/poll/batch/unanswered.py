@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from functions.poll.batch.collect import collect, try_missing_again
+from functions.poll.batch.collect import MAX_SUBMITS, collect, submits
 from shared.api_messages import attach_api_message
 from shared.aws.queues import SubmitMessage
 from shared.models import PAST_DEADLINE, Batch, ErrorDetail, Job, cause_of
@@ -18,8 +18,6 @@ from shared.workers_ai.other_account import other_account
 if TYPE_CHECKING:
     from shared.bootstrap import Services
 
-MAX_ROUND_SUBMITS = 3
-"""Submits of a batch or one of its rounds, those with an unknown outcome included."""
 LATE = ErrorDetail("expired", "Workers AI did not finish the batch in time.")
 MISSING = ErrorDetail("missing_response", "Workers AI sent no answer for this record.")
 
@@ -57,15 +55,15 @@ def submit_again(
     """
     now = services.now()
     is_past = job.is_past_deadline(now)
-    if batch.is_partly_answered:
-        return end_missing(services, job, batch, PAST_DEADLINE if is_past else error)
     if is_past:
         return end(services, job, batch, PAST_DEADLINE)
+    if batch.partial_replies:
+        return end(services, job, batch, error)
     if batch.submissions[-1].given_up:
         isolate_or_end(services, job, batch, batch.failing_code or None, "")
         return False
     refused = batch.ending_if_unanswered
-    is_divisible = batch.sendable > 1 and not batch.round and not job.ending(now)
+    is_divisible = batch.sendable > 1 and not job.ending(now)
     if refused and refused.code == "rejected" and is_divisible:
         _begin_isolation(services, batch, refused, cause_of(None, accepted=True))
         return False
@@ -73,24 +71,18 @@ def submit_again(
         return end(services, job, batch, batch.ending_if_unanswered or error)
     if not _can_send(services, job, batch):
         services.ledger.schedule_poll(batch, now + next_poll(services, job, batch), **updates)
-    elif services.ledger.resubmit(batch, now):
+    elif services.ledger.resubmit(batch, now, now):
         logger.warning("batch submitted again", **batch_log_fields(batch), reason=error.message)
         services.queues.send(SubmitMessage(job.job_id, batch.number))
     return False
 
 
-def _submits(batch: Batch) -> int:
-    """Submits of all its rounds, those with an unknown outcome included."""
-    return len(batch.submissions) + batch.unknowable
-
-
 def _is_allowed(services: Services, job: Job, batch: Batch) -> bool:
-    submits = len(batch.of_round) + batch.unknowable
     return not (
         batch.ending_if_unanswered
         or job.ending(services.now())
         or services.settings.ambiguous_submit == "fail"
-        or submits >= MAX_ROUND_SUBMITS
+        or submits(batch) >= MAX_SUBMITS
     )
 
 
@@ -99,21 +91,6 @@ def _can_send(services: Services, job: Job, batch: Batch) -> bool:
     if job.is_held or not cost_limit.allows_batch(job, batch):
         return False
     return services.budget.can_submit(job.plan.model, services.now(), account)
-
-
-def end_missing(services: Services, job: Job, batch: Batch, error: ErrorDetail = MISSING) -> bool:
-    """Submit again the records that a reply lacked, or end them.
-
-    Return whether the batch is done.
-    """
-    allowed = (
-        services.settings.ambiguous_submit == "resubmit"
-        and batch.ending_if_unanswered is None
-        and _submits(batch) < MAX_ROUND_SUBMITS
-    )
-    if allowed and not job.ending(services.now()) and try_missing_again(services, batch):
-        return False
-    return end(services, job, batch, batch.ending_if_unanswered or error)
 
 
 def end(services: Services, job: Job, batch: Batch, error: ErrorDetail) -> bool:
@@ -129,8 +106,8 @@ def isolate_or_end(
 
     A record that was alone in it fails.
     """
-    if batch.is_partly_answered:
-        end_missing(services, job, batch)
+    if batch.partial_replies:
+        end(services, job, batch, MISSING)
         return
     words, cause = (
         "Workers AI accepted this request and then failed it",
@@ -142,7 +119,7 @@ def isolate_or_end(
         ErrorDetail("rejected", words if code is None else f"{words} ({code})"),
         message,
     )
-    if batch.sendable == 1 or batch.round:
+    if batch.sendable == 1:
         services.ledger.end_without_answer(batch, reason, services.now(), cause=cause)
     else:
         _begin_isolation(services, batch, reason, cause)

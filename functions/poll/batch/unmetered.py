@@ -40,42 +40,17 @@ def unmetered(batch: Batch) -> Unmetered:
     With the submits of it that were accepted.
     """
     usage = batch.part.usage if batch.part else Usage()
-    size = records = uncollected = vain_size = vain_records = 0
-    for round_ in range(batch.round + 1):
-        accepted = sum(1 for one in batch.submissions if one.round == round_)
-        collected = min(accepted, int(_has_reply(batch, round_)))
-        without_tokens = accepted - (collected if usage.is_reported else 0)
-        vain = min(accepted - (0 if _has_failed(batch, round_) else collected), without_tokens)
-        uncollected += accepted - collected
-        size += without_tokens * _size(batch, round_)
-        records += without_tokens * _records(batch, round_)
-        vain_size += vain * _size(batch, round_)
-        vain_records += vain * _records(batch, round_)
-    return Unmetered(size, records, uncollected, vain_size, vain_records)
-
-
-def _has_reply(batch: Batch, round_: int) -> bool:
-    """Whether the API's reply to a round was collected.
-
-    A whole answer, or the failure of the whole.
-
-    A part of an answer tells only its own tokens, and the rest is billed too.
-    """
-    if round_ < batch.round:
-        return round_ < len(batch.answered) and bool(batch.answered[round_])
-    return batch.ending is None or bool(batch.cause)
-
-
-def _has_failed(batch: Batch, round_: int) -> bool:
-    """Whether the reply to a round said that the whole failed, if there was one."""
-    return round_ == batch.round and (batch.part is None or batch.ending is not None)
-
-
-def _size(batch: Batch, round_: int) -> int:
-    """Bytes of a round's body; of an earlier round of a few records, those of the last one."""
-    return batch.round_size if round_ else batch.body_size
-
-
-def _records(batch: Batch, round_: int) -> int:
-    """About how many requests a round's body holds."""
-    return -(-batch.sendable * _size(batch, round_) // max(batch.body_size, 1))
+    accepted = len(batch.submissions)
+    # A part of an answer tells only its own tokens, and the rest is billed too.
+    has_reply = batch.ending is None or bool(batch.cause)
+    has_failed = batch.part is None or batch.ending is not None
+    collected = min(accepted, int(has_reply))
+    without_tokens = accepted - (collected if usage.is_reported else 0)
+    vain = min(accepted - (0 if has_failed else collected), without_tokens)
+    return Unmetered(
+        without_tokens * batch.body_size,
+        without_tokens * batch.sendable,
+        accepted - collected,
+        vain * batch.body_size,
+        vain * batch.sendable,
+    )

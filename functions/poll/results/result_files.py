@@ -74,6 +74,7 @@ class ReadyBatches:
         pending: those of the batches that were read that the API has not finished.
         submitted: the final batches, and those that were divided into them: their submits are
             counted.
+        for_capacity: the failed records that failed for lack of capacity or time.
     """
 
     leaves: list[Batch]
@@ -83,6 +84,7 @@ class ReadyBatches:
     last: bool
     pending: PendingBatches = field(default_factory=PendingBatches)
     submitted: list[Batch] = field(default_factory=list)
+    for_capacity: int = 0
 
     def fills_a_step(self, job: Job) -> bool:
         """Whether they are enough for a step, although more will come."""
@@ -121,6 +123,7 @@ def next_final_batches(
     """Batches that were divided into those that follow them, not all of which are final yet."""
     submitted: list[Batch] = []
     contiguous, pending = True, PendingBatches()
+    for_capacity = job.sums.for_capacity
     batches = services.ledger.batches(job.job_id, after=progress.mark, page_size=page)
     for seen, batch in enumerate(readable(batches) if up_to_fault else batches, 1):
         if batch.state is BatchState.DONE:
@@ -131,6 +134,7 @@ def next_final_batches(
             part = _part(batch)
             succeeded += part.succeeded
             failed += part.failed
+            for_capacity += part.for_capacity
             if contiguous:
                 covered += batch.requests
                 leaves.append(batch)
@@ -152,7 +156,9 @@ def next_final_batches(
         ):
             contiguous = False
             break
-    return ReadyBatches(leaves, size, succeeded, failed, contiguous, pending, submitted)
+    return ReadyBatches(
+        leaves, size, succeeded, failed, contiguous, pending, submitted, for_capacity
+    )
 
 
 def readable(batches: Iterator[Batch]) -> Iterator[Batch]:
@@ -282,6 +288,7 @@ def _after(job: Job, kind: Kind, ahead: ReadyBatches) -> Step:
                 batches=sums.batches + 1,
                 succeeded=sums.succeeded + part.succeeded,
                 failed=sums.failed + part.failed,
+                for_capacity=sums.for_capacity + part.for_capacity,
                 errors_size=sums.errors_size + part.errors,
                 retry_size=sums.retry_size + part.retry,
                 usage=sums.usage.plus(part.usage),

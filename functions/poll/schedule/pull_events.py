@@ -312,7 +312,7 @@ class _Pull:
             self.seen_at[event.model] = max(self.seen_at.get(event.model, 0.0), of.at)
         if not event.is_over:
             return None
-        told = ledger.tell_over(of.job_id, of.number, of.round, now)
+        told = ledger.tell_over(of.job_id, of.number, of.attempt, now)
         if told is None:
             batch = ledger.batch(of.job_id, of.number)
             note_late(self.events, event.model, event.request_id, batch, message.sent_at)

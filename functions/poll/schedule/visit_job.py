@@ -239,17 +239,18 @@ def _fault(services: Services, job: Job, ahead: ReadyBatches) -> ErrorDetail | N
     """
     if job.is_too_old(services.now()):
         return TOO_OLD_CODE
-    answered = ahead.succeeded + ahead.failed
+    failed = ahead.failed - ahead.for_capacity
+    answered = ahead.succeeded + failed
     limit = job.max_failed_fraction
     if (
         limit is None
         or job.cancelled
         or answered < MIN_ANSWERED_RECORDS
-        or ahead.failed <= limit * answered
+        or failed <= limit * answered
     ):
         return None
     message = (
-        f"{ahead.failed:,} of the first {answered:,} records failed, more than "
+        f"{failed:,} of the first {answered:,} records failed, more than "
         "max_failed_fraction allows."
     )
     return ErrorDetail("too_many_failures", message)

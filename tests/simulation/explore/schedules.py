@@ -55,12 +55,11 @@ SETTLE_SECONDS = 50 * 86_400.0
 AFTERWARDS_SECONDS = 1_200.0
 CUTS = ("dies_at", "lost_at", "fails_at", "refused_at")
 """What can end a call otherwise than by its answer; at most once in a schedule."""
-TOLD = ("state", "attempt", "round", "work", "claims", "pieces")
+TOLD = ("state", "attempt", "work", "claims", "pieces")
 """Attributes by which two runs are compared."""
 MOVED = (
     "state",
     "attempt",
-    "round",
     "pieces",
     "ending",
     "isolating",

@@ -319,11 +319,6 @@ SLOW_WORLDS = (
     slow("acceptance is not noted", 2, "META", "#seen_accepted", fails=True),
     SmallWorld("a slow submit, then a wait", partial(submitted_again, 20.0), (LOST,)),
     SmallWorld(
-        "a slow submit, then a second round",
-        partial(submitted_again, 42.0),
-        (LOST, Fault(kind="item_fails", first=1)),
-    ),
-    SmallWorld(
         "a slow submit, then a failure",
         partial(submitted_again, 60.0, splits=True),
         (LOST, Fault(kind="batch_fails")),

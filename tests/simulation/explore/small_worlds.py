@@ -272,9 +272,9 @@ _WORLDS = (
         patched=((answer_laws, "FAILED_SECONDS", 60.0 + answer_laws.CLOCKS_SECONDS),),
     ),
     SmallWorld("answers never come", TWO, (Fault(kind="missing"),)),
-    SmallWorld("a second round", twice(TWO), (Fault(kind="item_fails", first=1),)),
+    SmallWorld("failed for capacity", twice(TWO), (Fault(kind="item_fails", first=1),)),
     SmallWorld(
-        "a second round of a lost batch",
+        "a lost batch fails for capacity",
         twice(then_a_wait, 10.0),
         (LOST, Fault(kind="item_fails", first=1)),
     ),
@@ -420,7 +420,7 @@ def before_the_first_submit(world: World) -> list[Dropped]:
     return dropped
 
 
-def before_a_second_round(world: World) -> list[Dropped]:
+def before_another_submit(world: World) -> list[Dropped]:
     """An operator pauses the stack while a batch is outstanding.
 
     Of which a record is then to be submitted again.
@@ -455,8 +455,8 @@ Both find it, but its clock stands still once.
 PAUSED_WORLDS = (
     SmallWorld("put off twice before the first submit", twice(before_the_first_submit, APART)),
     SmallWorld(
-        "put off twice before a second round",
-        twice(before_a_second_round, APART),
+        "put off twice before another submit",
+        twice(before_another_submit, APART),
         (ROUND,),
         latency=300.0,
     ),
@@ -489,8 +489,8 @@ MOST = {
     "unreadable answers": (102, 316823, 6949),
     "an answer that no reader follows": (20, 150, 640),
     "answers never come": (5, 91, 202),
-    "a second round": (11, 37, 277),
-    "a second round of a lost batch": (14, 136, 512),
+    "failed for capacity": (11, 37, 277),
+    "a lost batch fails for capacity": (14, 136, 512),
     "a lost batch has failed": (16, 115, 503),
     "lost while a model waits": (15, 297, 565),
     "lost while the quota is used up": (15, 6167, 3140),

@@ -8,7 +8,6 @@ import gc
 import pytest
 
 from shared.ledger import batches
-from shared.ledger.batches import Batches
 from tests.simulation.explore.schedules import Schedule, explore, run
 from tests.simulation.explore.slow_writes import Slow
 from tests.simulation.explore.small_worlds import SMALL_WORLDS
@@ -90,35 +89,6 @@ def test_poll_that_does_not_check_its_claim_is_found(monkeypatch):
     )
 
     assert "no update is lost" in laws_broken("lost id", 1)
-
-
-def test_submit_that_does_not_check_its_round_is_found(monkeypatch):
-    """Only a submit that was held up while the batch was polled.
-
-    And while its answer began another round.
-    """
-
-    def unaware(self, batch, expected, changes, remove=()):
-        return real(
-            self,
-            batch,
-            {name: value for name, value in expected.items() if name != "round"},
-            changes,
-            remove,
-        )
-
-    real = Batches._change_batch
-    world = OF_NAME["a second round of a lost batch"]
-    second = [
-        one for one in run(world, Schedule()).touches if one.moves and one.life.startswith("Submit")
-    ][5]
-    held_up = Schedule(((second.place, 33.0),))
-    assert run(world, held_up).violations == []
-    monkeypatch.setattr(Batches, "_change_batch", unaware)
-
-    assert "a round is submitted with its own records" in {
-        one.law for one in run(world, held_up).violations
-    }
 
 
 def test_hold_that_begins_while_a_token_is_taken_is_heeded():

@@ -70,11 +70,7 @@ def judge_division(laws: Laws, key: Key, old: dict[str, Any], new: dict[str, Any
     )
     if is_late or has_failed:
         return
-    ids = {
-        one["request_id"]["S"]
-        for one in submissions(old)
-        if number(one, "round") == number(old, "round")
-    }
+    ids = {one["request_id"]["S"] for one in submissions(old)}
     for one in laws.world.billed:
         if one["request_id"] in ids and not one["failed"]:
             laws.broken(RUNS, f"{key}: {one['request_id']}")
@@ -122,12 +118,7 @@ class Probes:
         ):
             return
         world, now = self.laws.world, self.laws.world.kernel.now
-        if (
-            not number(old, "calls_fail_since")
-            or "ending" in new
-            or "isolating" in new
-            or new.get("round") != old.get("round")
-        ):
+        if not number(old, "calls_fail_since") or "ending" in new or "isolating" in new:
             return
         latest = submissions(old)[-1]
         hours = float(os.environ["BATCH_DEADLINE_HOURS"])

@@ -77,7 +77,7 @@ UNREAD = ("RATE#TIMES", "RATE#OUTSTANDING", "RATE#ISOLATION", "STACK", "LOST#", 
 As the modules of `shared.pacing` and
 `shared.events` explain.
 """
-GROWING = {"attempt": 1, "round": 1, "polls": 1, "unknowable": 1, "doubtful": 1, "claims": 1}
+GROWING = {"attempt": 1, "polls": 1, "unknowable": 1, "doubtful": 1, "claims": 1}
 """Counts of a batch, and by how much one write may increase each; none but claims ever falls."""
 LEASED = frozenset(
     {"state", "output", "errors", "retry", "batches", "sums", "sweep", "lease_until"}
@@ -94,7 +94,7 @@ Whoever has read an upload to its end, or written
 all files of a job, may say so after its lease, too; of another one that does, the write comes too
 late.
 """
-CONDITIONS = frozenset({"attempt", "round"})
+CONDITIONS = frozenset({"attempt"})
 """Counts that writes name as a condition too."""
 ONCE = ("total", "error", "ended_at")
 """What a job's item holds never changes again, once it is known."""
@@ -320,7 +320,7 @@ class ItemLaws:
         """
         law, was = "what has an id is polled while it may not be submitted", old["state"]["S"]
         is_ended = "ending" in new or "isolating" in new
-        if is_ended or new["state"]["S"] != "ready" or number(new, "round") != number(old, "round"):
+        if is_ended or new["state"]["S"] != "ready":
             return
         if was == "queued" and not self.world.has_several:
             for reason in self._waiting(life, key):
@@ -520,15 +520,14 @@ class ItemLaws:
 
 
 def _has_ids(batch: Wire) -> bool:
-    """Whether a batch was accepted in its round under an id that was not given up.
+    """Whether a batch was accepted under an id that was not given up.
 
     And waits for nothing else.
     """
-    ids = [one for one in submissions(batch) if number(one, "round") == number(batch, "round")]
     return (
         "ending" not in batch
         and "isolating" not in batch
-        and any("given_up" not in one for one in ids)
+        and any("given_up" not in one for one in submissions(batch))
     )
 
 

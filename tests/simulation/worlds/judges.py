@@ -377,7 +377,7 @@ class Ending:
                 return
 
     def _judge_bodies(self) -> None:
-        """Judge that each batch was accepted with the records of its round.
+        """Judge that each batch was accepted with its own records.
 
         As far as these are still staged.
         """
@@ -387,16 +387,15 @@ class Ending:
                 continue
             for one in submissions(item):
                 told = {name: next(iter(wire.values())) for name, wire in one.items()}
-                round_ = int(told.get("round", 0))
                 stored = self.world.s3.objects.get(
-                    staged(key[0].removeprefix("JOB#"), key[1].removeprefix("BATCH#"), round_)
+                    staged(key[0].removeprefix("JOB#"), key[1].removeprefix("BATCH#"))
                 )
                 if stored is None or told["request_id"] not in bodies:
                     continue
-                size = int(stored.metadata["body-size"] if round_ else item["body_size"]["N"])
+                size = int(item["body_size"]["N"])
                 if meaning(stored.body[:size]) != bodies[told["request_id"]]:
                     self.laws.broken(
-                        "a round is submitted with its own records", f"{key}: {told['request_id']}"
+                        "a batch is submitted with its own records", f"{key}: {told['request_id']}"
                     )
 
 
