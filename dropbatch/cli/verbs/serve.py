@@ -46,14 +46,14 @@ def serve(context: Context, *, port: int, host: str | None, model: str | None) -
     if model is not None and not is_model(model):
         raise UsageError(f"--model: {model[:100]!r} is not a model id, such as @cf/baai/bge-m3.")
     try:
-        from dropbatch.openai_api.server import base_url, listen, make_server
+        from dropbatch.serve.app import base_url, listen, make_server
     except ImportError as error:
         raise UsageError(
             f"{error.name} is not installed: pip install 'dropbatch[serve]'."
         ) from error
 
     logging.basicConfig(format="%(asctime)s %(message)s", level=logging.WARNING)
-    logging.getLogger("dropbatch.openai_api").setLevel(logging.INFO)
+    logging.getLogger("dropbatch.serve").setLevel(logging.INFO)
     server = make_server(context.stack, key, model or "")
     with listen(host or LOOPBACK, port) as listening:
         click.echo(base_url(listening))

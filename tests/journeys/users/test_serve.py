@@ -12,7 +12,6 @@ import openai
 import pytest
 
 from dropbatch.client.stack import Stack
-from dropbatch.openai_api.files import PART_BYTES
 from local.workers_ai import Fault
 from tests.support.aws import iam
 from tests.support.aws.resources import AWS_ACCOUNT, BUCKET, client
@@ -394,7 +393,7 @@ def test_users_policy_allows_what_the_server_does(ai, world, as_user):
     with as_user:
         batch = batch_of(ai, [*good, bad])
         spare = file_of(ai, good)
-        large = ai.files.create(file=b"x" * (PART_BYTES + 1), purpose="batch")
+        large = ai.files.create(file=b"x" * (9 << 20), purpose="batch")
         ai.files.delete(spare.id)
         ai.files.content(large.id)
         assert len(ai.files.list().data) == 2

@@ -6,7 +6,7 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from dropbatch.openai_api.server import base_url, listen, make_server
+from dropbatch.serve.app import base_url, listen, make_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -43,11 +43,11 @@ FORBIDDEN = {
     "dropbatch.core": (
         "dropbatch.client",
         "dropbatch.cli",
-        "dropbatch.openai_api",
+        "dropbatch.serve",
         "dropbatch.errors",
         "boto3",
     ),
-    "dropbatch.client": ("dropbatch.cli", "dropbatch.openai_api"),
+    "dropbatch.client": ("dropbatch.cli", "dropbatch.serve"),
     "dropbatch.core.read": FLAT,
     "dropbatch.core.formats": (*FLAT, "dropbatch.core.plan", "dropbatch.core.read.cut"),
 }

@@ -12,7 +12,7 @@ from tests.support.shipped import ROOT
 
 ID, OTHER = "20261121T093000Z-0123abcd", "20261121T093000Z-4567abcd"
 COMMAND_LINE = re.compile(r"(?<![\w`-])--[a-z]|(?<!\w)-o\b|`dropbatch (?!doctor`)")
-IN_COMMANDS = ("cli/", "client/events.py", "openai_api/server.py")
+IN_COMMANDS = ("cli/", "client/events.py", "serve/app.py")
 """What only commands use."""
 
 

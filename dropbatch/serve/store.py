@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from threading import BoundedSemaphore
 from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
 from dropbatch.client import aws
@@ -21,6 +22,8 @@ CONNECTIONS = 64
 """Connections to S3 that are kept open."""
 PARALLEL_READS = 16
 """Calls that one listing makes at the same time."""
+UPLOADS_AT_ONCE = 2
+"""boto3 keeps ten parts of 8 MB of each in memory."""
 MAX_PAGE = 1_000
 """Most entries in one answer, as S3 lists them."""
 
@@ -35,6 +38,7 @@ class Store:
         self.stack = replace(stack, client=lambda service: stack.client(service, config=config))
         self.bucket = stack.bucket
         self.s3 = self.stack.s3
+        self._uploads = BoundedSemaphore(UPLOADS_AT_ONCE)
         self._readers = ThreadPoolExecutor(PARALLEL_READS, "listing")
 
     def each(self, function: Callable[[str], Out], values: Iterable[str]) -> list[Out]:
@@ -44,9 +48,7 @@ class Store:
     def head(self, key: str) -> ObjectHead | None:
         """What S3 knows about an object; None if it does not exist."""
         found = self.stack.ask("head_object", key)
-        if found is None:
-            return None
-        return head_of(found)
+        return head_of(found) if found else None
 
     def get(self, key: str) -> tuple[bytes, str] | None:
         """A small object and its ETag; None if it does not exist."""
@@ -54,26 +56,23 @@ class Store:
             found = self.stack.ask("get_object", key)
             return (found["Body"].read(), found["ETag"]) if found else None
 
-    def read(self, key: str, etag: str, start: int, size: int) -> bytes:
-        """Some bytes of an object.
+    def blocks(self, key: str, head: ObjectHead, size: int) -> Iterator[bytes]:
+        """An object's bytes, read so many at a time, each time one is asked for.
 
         Raises:
             NotFound: it was deleted or replaced.
         """
-        place = {"Bucket": self.bucket, "Key": key, "IfMatch": etag}
-        return b"".join(blocks(self.s3, place, start + size, start))
+        place = {"Bucket": self.bucket, "Key": key, "IfMatch": head.etag}
+        for start in range(0, head.size, size):
+            yield b"".join(blocks(self.s3, place, min(start + size, head.size), start))
 
-    def put(
-        self, key: str, content: bytes | bytearray, metadata: dict[str, str], **condition: str
-    ) -> bool:
-        """Write an object whole; return whether the condition (`IfMatch`, `IfNoneMatch`) held."""
+    def put(self, key: str, content: bytes, **condition: str) -> bool:
+        """Write a small object; return whether the condition (`IfMatch`, `IfNoneMatch`) held."""
         from botocore.exceptions import ClientError
 
         with aws.explained():
             try:
-                self.s3.put_object(
-                    Bucket=self.bucket, Key=key, Body=content, Metadata=metadata, **condition
-                )
+                self.s3.put_object(Bucket=self.bucket, Key=key, Body=content, **condition)
             except ClientError as error:
                 if error.response["Error"]["Code"] in CONDITION_FAILED:
                     return False
@@ -82,7 +81,7 @@ class Store:
 
     def upload(self, key: str, content: BinaryIO, metadata: dict[str, str]) -> None:
         """Write a file; a large one in parts, some at the same time."""
-        with aws.explained():
+        with self._uploads, aws.explained():
             self.s3.upload_fileobj(content, self.bucket, key, ExtraArgs={"Metadata": metadata})
 
     def delete(self, key: str) -> None:
@@ -91,13 +90,7 @@ class Store:
             self.s3.delete_object(Bucket=self.bucket, Key=key)
 
     def keys(self, prefix: str, after: str, page: int = MAX_PAGE) -> Iterator[str]:
-        """Keys under a prefix that come after another key, in S3's order.
-
-        Args:
-            prefix: of the keys.
-            after: a key, or what sorts like one.
-            page: how many are asked for at a time.
-        """
+        """Keys under a prefix that come after another key, in S3's order; `page` at a call."""
         where = {"Bucket": self.bucket, "Prefix": prefix, "MaxKeys": min(page, MAX_PAGE)}
         is_truncated = True
         while is_truncated:
@@ -109,15 +102,8 @@ class Store:
             is_truncated = found["IsTruncated"]
 
     def copy(self, source: str, head: ObjectHead, target: str, metadata: dict[str, str]) -> None:
-        """Copy an object within S3.
-
-        Args:
-            source: key of the object.
-            head: of that object; another version of it is not copied.
-            target: key of the new object, which exists only when it is whole.
-            metadata: of the new object.
-        """
+        """Copy this version of an object; the new one exists only when it is whole."""
         place = {"Bucket": self.bucket, "Key": source}
+        to = {"Bucket": self.bucket, "Key": target}
         with aws.explained():
-            to = {"Bucket": self.bucket, "Key": target}
             copy_parts(self.s3, place, head.size, to, metadata, CopySourceIfMatch=f'"{head.etag}"')

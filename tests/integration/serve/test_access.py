@@ -2,6 +2,7 @@
 
 import socket
 import time
+from itertools import product
 from urllib.parse import urlsplit
 
 import botocore.client
@@ -11,36 +12,21 @@ import pytest
 from botocore.exceptions import ClientError
 
 from dropbatch.core.models import catalog
-from dropbatch.openai_api.server import MAX_HEADER_BYTES
-from tests.support.journeys.openai_server import serving
+from dropbatch.serve.app import MAX_HEADER_BYTES
+from tests.integration.serve.conftest import KEY
 from tests.support.terminal import run_alone
 
-KEY = "a-key-of-ours"
+WRONG = ("", "Bearer", "Bearer other", f"Basic {KEY}", f"Bearer {KEY}x", KEY, "Bearer \xff")
+CALLS = ("files", "batches", "models", "files/x/content", "nothing")
 
 
-@pytest.fixture
-def guarded(stack):
-    with serving(stack, KEY) as url:
-        yield url
-
-
-@pytest.mark.parametrize("path", ["files", "batches", "models", "files/x/content", "nothing"])
-def test_wrong_key_is_401_whatever_is_asked_for(guarded, path):
-    for given in (
-        "",
-        "Bearer",
-        "Bearer another",
-        f"Basic {KEY}",
-        f"Bearer {KEY}x",
-        KEY,
-        "Bearer \xff",
-        f"bearer{KEY}",
-    ):
-        answer = httpx.get(f"{guarded}/{path}", headers={"Authorization": given.encode("latin-1")})
-        assert (answer.status_code, answer.json()["error"]["code"]) == (401, "invalid_api_key"), (
-            given
-        )
-        assert KEY not in answer.text
+def test_wrong_key_is_401_whatever_is_asked_for(guarded, subtests):
+    for path, given in product(CALLS, WRONG):
+        with subtests.test(path=path, given=given):
+            sent = {"Authorization": given.encode("latin-1")}
+            answer = httpx.get(f"{guarded}/{path}", headers=sent)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (401, "invalid_api_key")
+            assert KEY not in answer.text
 
 
 def test_right_key_is_taken_by_openais_client(guarded):
@@ -91,8 +77,9 @@ def test_call_that_aws_denies_is_explained(url, monkeypatch):
             {"Error": {"Code": "AccessDenied", "Message": "no policy allows it"}}, operation
         )
 
-    monkeypatch.setattr(botocore.client.BaseClient, "_make_api_call", deny)
-    answer = httpx.get(f"{url}/files")
+    with monkeypatch.context() as patch:
+        patch.setattr(botocore.client.BaseClient, "_make_api_call", deny)
+        answer = httpx.get(f"{url}/files")
     assert (answer.status_code, answer.json()["error"]["type"]) == (500, "server_error")
     assert "UserPolicyArn" in answer.json()["error"]["message"]
 
@@ -123,7 +110,7 @@ def test_health_needs_no_key(guarded, url):
 
 
 def test_each_request_has_a_log_line(url, caplog):
-    caplog.set_level("INFO", "dropbatch.openai_api")
+    caplog.set_level("INFO", "dropbatch.serve")
     httpx.get(f"{url}/models")
     httpx.get(f"{url}/files/x%1b%0ay?after=file-secret")
     httpx.get(f"{url}/batches/batch_{'0' * 27}")
@@ -131,9 +118,7 @@ def test_each_request_has_a_log_line(url, caplog):
 
     def lines():
         return [
-            one.getMessage()
-            for one in caplog.records
-            if one.name.startswith("dropbatch.openai_api")
+            one.getMessage() for one in caplog.records if one.name.startswith("dropbatch.serve")
         ]
 
     until = time.monotonic() + 10  # A line is written after its answer.

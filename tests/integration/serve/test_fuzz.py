@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dropbatch.openai_api.batches import BATCH_ENDPOINTS
-from dropbatch.openai_api.names import new_id
+from dropbatch.serve.batches import BATCH_ENDPOINTS
+from dropbatch.serve.objects import new_id
 
 ids = st.one_of(
     st.text(max_size=40),

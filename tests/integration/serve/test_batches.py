@@ -12,8 +12,8 @@ import pytest
 
 from dropbatch.client import uploads as sent_uploads
 from dropbatch.errors import Error
-from dropbatch.openai_api import batches as module
-from dropbatch.openai_api.store import Store
+from dropbatch.serve import batches as module
+from dropbatch.serve.store import Store
 from tests.support.aws.resources import BUCKET
 from tests.support.journeys.openai_server import serving
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dropbatch.openai_api.names import (
+from dropbatch.serve.objects import (
     batch_of_result,
     created_at,
     is_batch,
@@ -10,7 +10,7 @@ from dropbatch.openai_api.names import (
     new_id,
     result_file,
 )
-from dropbatch.openai_api.results import _lines_of
+from dropbatch.serve.results import _lines_of
 
 ANSWERS = [
     b'{"custom_id":"%d","response":{"status_code":200,"body":{"a":"\\n"}},"error":null}\n' % n

@@ -1,8 +1,7 @@
-"""The HTTP application: routes, authentication, bounds, and threads for calls that block.
+"""The server: routes, the key, bounds, and threads for calls that block.
 
 Handlers never block. Short calls and transfers have threads of their own, so that no request waits
-for another's upload; a client that reads or writes slowly holds no thread, only a part or a block
-in memory.
+for another's upload; a client that reads or writes slowly holds no thread, only a block in memory.
 """
 
 from __future__ import annotations
@@ -10,24 +9,27 @@ from __future__ import annotations
 import hmac
 import logging
 import re
+import socket
 import time
+from itertools import product
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 import msgspec
+import uvicorn
 from starlette.applications import Starlette
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from dropbatch.errors import Error
-from dropbatch.openai_api import names
-from dropbatch.openai_api.batches import Batches, NewBatch
-from dropbatch.openai_api.errors import ApiError, of_library
-from dropbatch.openai_api.files import MAX_FILE_BYTES, Files
-from dropbatch.openai_api.results import Results
-from dropbatch.openai_api.store import Store
+from dropbatch.errors import Error, UsageError
+from dropbatch.serve import objects
+from dropbatch.serve.batches import Batches, NewBatch
+from dropbatch.serve.files import MAX_FILE_BYTES, Files
+from dropbatch.serve.objects import ApiError, of_library, wrong
+from dropbatch.serve.results import Results
+from dropbatch.serve.store import Store
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
@@ -50,34 +52,74 @@ MAX_BATCHES, MAX_FILES = 100, 10_000
 DEFAULT_BATCHES = 20
 """Entries in one answer, as OpenAI's document bounds them."""
 MAX_REQUESTS = 1_000
-"""Requests at the same time; above these, one is answered 503."""
+"""Connections and requests at the same time; above these, one is answered 503."""
 CALL_THREADS, TRANSFER_THREADS = 32, 32
 PREFIXES = ("/v1", "/openai", "/openai/v1")
 """What paths begin with: OpenAI's, and Azure's two."""
 HEALTH = "/health"
 RESENT_SECONDS = 1_800.0
-"""Seconds in which an SDK that does not say how long it waits sends a request again.
-
-Most wait 600 for each answer.
-"""
+"""Seconds in which an SDK that does not say how long it waits sends a request again: most wait 600
+for each answer."""
 MAX_BACK_OFF_SECONDS = 120.0
 """The longest wait of an SDK before it sends a request again, which a proxy may ask for."""
+MAX_HEADER_BYTES = 64 << 10
+BACKLOG = 512
+SHUTDOWN_SECONDS = 1
+"""Seconds that answers under way are given when the server is stopped."""
 _RETRIES, _WAIT = re.compile(r"[0-9]{1,4}"), re.compile(r"[0-9]{1,6}(\.[0-9]{1,9})?")
-_MAX_DIGITS = 10
-_MAX_PARTS = 8
+_LIMIT = re.compile(r"[0-9]{1,9}")
 _LOOPBACK = re.compile(r"(?:127\.0\.0\.1|localhost|\[::1\])(?::\d+)?")
+_WORDS = {"", "v1", "openai", "files", "batches", "content", "cancel", "models", "health"}
+_MAX_PARTS = 8
 
 
-def make_app(stack: Stack, key: str, model: str = "") -> Starlette:
-    """The application over a stack.
+# ── the server ────────────────────────────────────────────────────────────────────────────────────
 
-    Args:
-        stack: whose bucket holds everything.
-        key: that each request must have; empty for none, if only this machine can call.
-        model: of batches that name none of Workers AI's; empty for the stack's.
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens, so that whoever connects from now on is served.
+
+    Raises:
+        UsageError: the address is wrong or in use.
     """
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, *_, address = found[0]
+        return socket.create_server(address[:2], family=family, backlog=BACKLOG)
+    except OSError as error:
+        message = f"{host}:{port} cannot be listened on: {error.strerror}. Choose another --port."
+        raise UsageError(message) from error
+
+
+def base_url(listening: socket.socket) -> str:
+    """What programs take as OPENAI_BASE_URL."""
+    host, port, *_ = listening.getsockname()
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"
+
+
+def make_server(stack: Stack, key: str, model: str = "") -> uvicorn.Server:
+    """A server; run it with `run(sockets=[listen(...)])`. An empty `key` asks for none."""
+    # It quotes what is wrong in a form.
+    logging.getLogger("python_multipart").setLevel(logging.ERROR)
+    return uvicorn.Server(
+        uvicorn.Config(
+            _make_app(stack, key, model),
+            http="h11",  # It bounds the size of headers.
+            h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+            limit_concurrency=MAX_REQUESTS,
+            ws="none",
+            lifespan="off",
+            timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+            access_log=False,
+            log_level="warning",
+            server_header=False,
+        )
+    )
+
+
+def _make_app(stack: Stack, key: str, model: str) -> Starlette:
     api = _Api(Store(stack), model)
-    calls = [
+    calls = (
         ("/files", api.create_file, "POST"),
         ("/files", api.list_files, "GET"),
         ("/files/{id}", api.retrieve_file, "GET"),
@@ -88,11 +130,10 @@ def make_app(stack: Stack, key: str, model: str = "") -> Starlette:
         ("/batches/{id}", api.retrieve_batch, "GET"),
         ("/batches/{id}/cancel", api.cancel_batch, "POST"),
         ("/models", api.list_models, "GET"),
-    ]
+    )
     routes = [
         Route(prefix + path, call, methods=[method])
-        for prefix in PREFIXES
-        for path, call, method in calls
+        for prefix, (path, call, method) in product(PREFIXES, calls)
     ]
     routes.append(Route(HEALTH, _health, methods=["GET"]))
     for route in routes:
@@ -110,10 +151,11 @@ def make_app(stack: Stack, key: str, model: str = "") -> Starlette:
     return app
 
 
-class _Guard:
-    """Checks each request before anything reads it.
+# ── before and after each request ─────────────────────────────────────────────────────────────────
 
-    Its key or, without one, that it comes from this machine.
+
+class _Guard:
+    """Checks each request before anything reads it: its key, or that it comes from this machine.
 
     It also writes a log line for each, and answers one that fails unexpectedly: Starlette's own way
     to do so breaks the connection.
@@ -121,7 +163,6 @@ class _Guard:
 
     def __init__(self, app: ASGIApp, key: str) -> None:
         self._app, self._key = app, key
-        self._running = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         error = self._error(Request(scope)) if scope["type"] == "http" else None
@@ -132,7 +173,6 @@ class _Guard:
             status = message.get("status", status)
             await send(message)
 
-        self._running += 1
         try:
             await (_answer_error(error) if error else self._app)(scope, receive, send_on)
         except Exception:
@@ -142,63 +182,59 @@ class _Guard:
             answer = _answer_error(ApiError(500, "The server had an error. Its log says more."))
             await answer(scope, receive, send_on)
         finally:
-            self._running -= 1
-            seconds = time.monotonic() - begun
-            logger.info(
-                "%s %s %d %.3f s",
-                scope.get("method"),
-                _shown(scope.get("path", "")),
-                status,
-                seconds,
-            )
+            seconds, shown = time.monotonic() - begun, _shown(scope.get("path", ""))
+            logger.info("%s %s %d %.3f s", scope.get("method"), shown, status, seconds)
 
     def _error(self, request: Request) -> ApiError | None:
-        if self._running >= MAX_REQUESTS:
-            return ApiError(
-                503,
-                f"The server has {MAX_REQUESTS:,} requests. Try again.",
-                None,
-                "service_unavailable",
-            )
+        headers = request.headers
         if request.url.path == HEALTH:
             return None
         if not self._key:
-            # A browser adds Origin, and names a host of its own choice: a page must not reach this
-            # API.
-            if "origin" in request.headers or not _LOOPBACK.fullmatch(
-                request.headers.get("host", "")
-            ):
-                return ApiError(
-                    403, "Without a key, only programs on this machine may call.", None, "forbidden"
-                )
-            return None
-        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+            # A page in a browser must not reach this API: it has an Origin, and a host of its own.
+            if "origin" not in headers and _LOOPBACK.fullmatch(headers.get("host", "")):
+                return None
+            message = "Without a key, only programs on this machine may call."
+            return ApiError(403, message, None, "forbidden")
+        scheme, _, given = headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer":
-            given = request.headers.get("api-key", "")  # Azure's
+            given = headers.get("api-key", "")  # Azure's
         if hmac.compare_digest(given.strip().encode("latin-1", "replace"), self._key.encode()):
             return None
-        return ApiError(
-            401,
-            "Incorrect API key provided: it is not this server's DROPBATCH_API_KEY.",
-            None,
-            "invalid_api_key",
-        )
-
-
-_WORDS = frozenset(
-    {"", "v1", "openai", "files", "batches", "content", "cancel", "models", "health"}
-)
+        message = "Incorrect API key provided: it is not this server's DROPBATCH_API_KEY."
+        return ApiError(401, message, None, "invalid_api_key")
 
 
 def _shown(path: str) -> str:
     """A path for the log: what is neither a word of this API nor an id of ours may be anything."""
     parts = path.split("/")[:_MAX_PARTS]
-    return "/".join(one if one in _WORDS or names.is_any(one) else "…" for one in parts)
+    return "/".join(one if one in _WORDS or objects.is_any(one) else "…" for one in parts)
 
 
 async def _health(_: Request) -> Response:
     """Whether the server answers; it calls nothing."""
     return _answer({"status": "ok"})
+
+
+# ── the calls ─────────────────────────────────────────────────────────────────────────────────────
+
+
+class _Form(MultiPartParser):
+    """The form that uploads a file. One without its last boundary is cut off, and is none."""
+
+    def __init__(self, request: Request) -> None:
+        limits = {"max_fields": MAX_FIELDS, "max_part_size": MAX_FIELD_BYTES}
+        super().__init__(request.headers, self._whole(_body(request, MAX_FORM_BYTES)), **limits)
+        self._has_ended = False
+
+    def on_end(self) -> None:
+        """Note the last boundary."""
+        self._has_ended = True
+
+    async def _whole(self, body: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
+        async for chunk in body:
+            yield chunk
+        if not self._has_ended:
+            raise MultiPartException("It does not end.")
 
 
 class _Api:
@@ -218,21 +254,15 @@ class _Api:
     async def _transfer(self, function: Callable[..., Out], *arguments: Any) -> Out:  # noqa: ANN401
         return await anyio.to_thread.run_sync(function, *arguments, limiter=self._transfers)
 
-    # ── files ─────────────────────────────────────────────────────────────────────────────────────
+    def _holder(self, file_id: str) -> Files | Results:
+        return self._results if objects.batch_of_result(file_id) else self._files
 
     async def create_file(self, request: Request) -> Response:
-        parser = MultiPartParser(
-            request.headers,
-            _body(request, MAX_FORM_BYTES),
-            max_fields=MAX_FIELDS,
-            max_part_size=MAX_FIELD_BYTES,
-        )
         try:
-            form = await parser.parse()
+            form = await _Form(request).parse()
         except (MultiPartException, KeyError) as error:
-            raise ApiError(
-                400, f"The body must be multipart/form-data with purpose and file: {error}"
-            ) from error
+            message = f"The body must be multipart/form-data with purpose and file: {error}"
+            raise ApiError(400, message) from error
         try:
             return _answer(await self._transfer(self._files.create, form))
         finally:
@@ -240,26 +270,20 @@ class _Api:
 
     async def list_files(self, request: Request) -> Response:
         after, limit = _page(request, MAX_FILES, MAX_FILES)
-        order = request.query_params.get("order", "desc")
-        if order not in {"asc", "desc"}:
-            raise ApiError(400, "It must be asc or desc.", "order", "invalid_value")
+        if request.query_params.get("order", "desc") != "desc":
+            raise wrong("order", "It must be desc: files are listed newest first.")
         if request.query_params.get("purpose", "batch") != "batch":
             return _answer_page([], more=False)  # Results are found by their batches.
-        entries, more = await self._call(
-            lambda: self._files.list(after, limit, newest_first=order == "desc")
-        )
+        entries, more = await self._call(self._files.page, after, limit)
         return _answer_page(entries, more=more)
 
     async def retrieve_file(self, request: Request) -> Response:
         file_id = request.path_params["id"]
-        if names.batch_of_result(file_id):
-            return _answer(await self._transfer(self._results.retrieve, file_id))
-        return _answer(await self._call(self._files.retrieve, file_id))
+        return _answer(await self._transfer(self._holder(file_id).retrieve, file_id))
 
     async def file_content(self, request: Request) -> Response:
         file_id = request.path_params["id"]
-        of = self._results if names.batch_of_result(file_id) else self._files
-        blocks = await self._call(of.blocks, file_id)
+        blocks = await self._call(self._holder(file_id).blocks, file_id)
         return StreamingResponse(self._stream(blocks), media_type="application/octet-stream")
 
     async def _stream(self, blocks: Iterator[bytes]) -> AsyncIterator[bytes]:
@@ -268,11 +292,8 @@ class _Api:
 
     async def delete_file(self, request: Request) -> Response:
         file_id = request.path_params["id"]
-        of = self._results if names.batch_of_result(file_id) else self._files
-        await self._call(of.delete, file_id)
+        await self._call(self._holder(file_id).delete, file_id)
         return _answer({"id": file_id, "object": "file", "deleted": True})
-
-    # ── batches ───────────────────────────────────────────────────────────────────────────────────
 
     async def create_batch(self, request: Request) -> Response:
         body = b"".join([chunk async for chunk in _body(request, MAX_JSON_BYTES)])
@@ -281,14 +302,12 @@ class _Api:
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise ApiError(400, f"The body must be a JSON object: {error}") from error
         within = _resent_within(request)
-        return _answer(
-            await self._transfer(lambda: self._batches.create(asked, resent_within=within))
-        )
+        made = await self._transfer(lambda: self._batches.create(asked, resent_within=within))
+        return _answer(made)
 
     async def list_batches(self, request: Request) -> Response:
-        entries, more = await self._call(
-            self._batches.list, *_page(request, DEFAULT_BATCHES, MAX_BATCHES)
-        )
+        page = _page(request, DEFAULT_BATCHES, MAX_BATCHES)
+        entries, more = await self._call(self._batches.page, *page)
         return _answer_page(entries, more=more)
 
     async def retrieve_batch(self, request: Request) -> Response:
@@ -296,8 +315,6 @@ class _Api:
 
     async def cancel_batch(self, request: Request) -> Response:
         return _answer(await self._call(self._batches.cancel, request.path_params["id"]))
-
-    # ── models ────────────────────────────────────────────────────────────────────────────────────
 
     async def list_models(self, _: Request) -> Response:
         catalog = await self._call(lambda: self._stack.catalog)
@@ -325,9 +342,8 @@ async def _body(request: Request, most: int) -> AsyncGenerator[bytes]:
             with anyio.fail_after(IDLE_SECONDS):
                 chunk = await anext(chunks, None)
         except TimeoutError as error:
-            raise ApiError(
-                408, f"Nothing of the body came for {IDLE_SECONDS:.0f} seconds.", None, "timeout"
-            ) from error
+            message = f"Nothing of the body came for {IDLE_SECONDS:.0f} seconds."
+            raise ApiError(408, message, None, "timeout") from error
         if chunk is None:
             return
         size += len(chunk)
@@ -343,10 +359,8 @@ def _page(request: Request, default: int, most: int) -> tuple[str, int]:
         ApiError: the limit is out of range.
     """
     given = request.query_params.get("limit", str(default))
-    if not (
-        given.isascii() and given.isdigit() and len(given) < _MAX_DIGITS and 1 <= int(given) <= most
-    ):
-        raise ApiError(400, f"It must be a number from 1 to {most:,}.", "limit", "invalid_value")
+    if not _LIMIT.fullmatch(given) or not 1 <= int(given) <= most:
+        raise wrong("limit", f"It must be a number from 1 to {most:,}.")
     return request.query_params.get("after", ""), int(given)
 
 
@@ -366,6 +380,9 @@ def _resent_within(request: Request) -> float:
     return int(retries) * (float(wait) + MAX_BACK_OFF_SECONDS)
 
 
+# ── answers ───────────────────────────────────────────────────────────────────────────────────────
+
+
 def _answer(value: object, status: int = 200) -> Response:
     return Response(msgspec.json.encode(value), status, media_type="application/json")
 
@@ -373,9 +390,8 @@ def _answer(value: object, status: int = 200) -> Response:
 def _answer_page(entries: list[dict[str, Any]], *, more: bool) -> Response:
     ids = [entry["id"] for entry in entries]
     first, last = (ids[0], ids[-1]) if ids else ("", "")
-    return _answer(
-        {"object": "list", "data": entries, "first_id": first, "last_id": last, "has_more": more}
-    )
+    ends = {"first_id": first, "last_id": last, "has_more": more}
+    return _answer({"object": "list", "data": entries, **ends})
 
 
 def _answer_error(error: ApiError) -> Response:
@@ -383,11 +399,5 @@ def _answer_error(error: ApiError) -> Response:
 
 
 def _not_found(request: Request, _: Exception) -> Response:
-    return _answer_error(
-        ApiError(
-            404,
-            f"Invalid URL ({request.method} {request.scope['path'][:200]})",
-            None,
-            "unknown_url",
-        )
-    )
+    message = f"Invalid URL ({request.method} {request.scope['path'][:200]})"
+    return _answer_error(ApiError(404, message, None, "unknown_url"))

@@ -1,7 +1,4 @@
-"""The two files of a batch's results.
-
-One `output.jsonl`, separated line by line while it is read.
-"""
+"""The two files of a batch's results: one `output.jsonl`, separated while it is read."""
 
 from __future__ import annotations
 
@@ -11,15 +8,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dropbatch.core.names import INBOX, result
-from dropbatch.openai_api import names
-from dropbatch.openai_api.errors import no_such
-from dropbatch.openai_api.files import BLOCK_BYTES, file_object
-from dropbatch.openai_api.objects import batch_object
+from dropbatch.serve import objects
+from dropbatch.serve.files import BLOCK_BYTES
+from dropbatch.serve.objects import batch_object, file_object, no_such
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from dropbatch.openai_api.batches import Batches
+    from dropbatch.serve.batches import Batches
 
 ANSWERED = 200
 _KNOWN_SIZES = 2_000
@@ -37,7 +33,7 @@ _decode = msgspec.json.Decoder(_Line).decode
 
 
 class Results:
-    """The files of results of a bucket's batches."""
+    """The files of results of a bucket's batches. `ApiError`: there is no such file."""
 
     def __init__(self, batches: Batches) -> None:
         self._batches = batches
@@ -45,53 +41,38 @@ class Results:
         self._size = lru_cache(_KNOWN_SIZES)(self._measured)  # Results do not change.
 
     def retrieve(self, file_id: str) -> dict[str, Any]:
-        """A file's object.
-
-        Raises:
-            ApiError: there is no such file.
-        """
+        """A file's object."""
         batch_id, kind = _known(file_id)
         found = self._batches.result(batch_id, kind)
         shown = batch_object(found.record, found.status, found.manifest)
         more = {"purpose": "batch_output", "created_at": shown[f"{shown['status']}_at"]}
-        return file_object(
-            file_id, self._size(batch_id, kind), f"{batch_id}_{kind}.jsonl", None, **more
-        )
+        return file_object(file_id, self._size(file_id), f"{batch_id}_{kind}.jsonl", None, **more)
 
     def blocks(self, file_id: str) -> Iterator[bytes]:
-        """A file's content.
-
-        Raises:
-            ApiError: there is no such file.
-        """
+        """A file's content."""
         batch_id, kind = _known(file_id)
         found = self._batches.result(batch_id, kind)
         assert found.job  # noqa: S101 - `result` found its manifest
         assert found.manifest  # noqa: S101
-        key = result(INBOX + names.upload_path(batch_id), found.job.id, "output.jsonl")
+        key = result(INBOX + objects.upload_path(batch_id), found.job.id, "output.jsonl")
         head = self._store.head(key)
         if head is None:  # deleted by the lifecycle of results
             raise no_such("File", file_id)
-        starts = range(0, head.size, BLOCK_BYTES)
-        whole = (self._store.read(key, head.etag, start, BLOCK_BYTES) for start in starts)
+        whole = self._store.blocks(key, head, BLOCK_BYTES)
         if kind == "output" and not found.manifest["counts"]["failed"]:
             return whole
         return _lines_of(whole, answered=kind == "output")
 
     def delete(self, file_id: str) -> None:
-        """Hide a file.
-
-        Raises:
-            ApiError: there is no such file.
-        """
+        """Hide a file."""
         self._batches.delete_result(*_known(file_id))
 
-    def _measured(self, batch_id: str, kind: str) -> int:
-        return sum(len(block) for block in self.blocks(names.result_file(batch_id, kind)))
+    def _measured(self, file_id: str) -> int:
+        return sum(map(len, self.blocks(file_id)))
 
 
 def _known(file_id: str) -> tuple[str, str]:
-    found = names.batch_of_result(file_id)
+    found = objects.batch_of_result(file_id)
     if found is None:
         raise no_such("File", file_id)
     return found
