@@ -43,6 +43,7 @@ _TOO_LARGE = (
     "JSON Lines, one request a line: "
     "`jq -c '.requests[]'` of the API's document, `jq -c '.[]'` of an array."
 )
+_TWICE = "The document has two members named requests. Write all requests in one."
 
 _decode = msgspec.json.Decoder().decode
 
@@ -55,11 +56,14 @@ def detect_form(head: bytes, *, complete: bool) -> tuple[str, int]:
         complete: whether the head is the whole upload.
 
     Raises:
-        UploadRefused: `broken_document`: it is a document and has more bytes.
+        UploadRefused: `broken_document`: it is a document that has more bytes, or a second member
+            `requests`.
     """
     start = len(BOM) if head.startswith(BOM) else 0
     text = head[start:]
     if complete and (form := _form_of(text)):
+        if form == "object" and _has_two(text, b'"requests"'):
+            raise UploadRefused("broken_document", _TWICE)
         return form, start
     opening = _DOCUMENT.match(text.lstrip())
     if not opening or _is_json(text.lstrip().partition(b"\n")[0]) or (complete and _has_more(text)):
@@ -78,6 +82,11 @@ def _form_of(text: bytes) -> str:
     if isinstance(value, dict):
         return "object" if isinstance(value.get("requests"), list) else ""
     return "array" if isinstance(value, list) and (not value or isinstance(value[0], dict)) else ""
+
+
+def _has_two(text: bytes, name: bytes) -> bool:
+    """Whether an object has a member twice; the count is quick, and nearly always decides."""
+    return text.count(name) > 1 and [key for key, _ in _values(text)].count(name) > 1
 
 
 def _has_more(text: bytes) -> bool:

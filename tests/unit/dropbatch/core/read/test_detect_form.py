@@ -113,6 +113,12 @@ def test_large_document_is_refused_with_fix(head):
         detect_form(head, complete=False)
 
 
+def test_second_requests_member_is_refused():
+    text = b'{"requests":[{"text":"a"}],"n":{"requests":1},"requests":[{"text":"b"}]}'
+    with pytest.raises(UploadRefused, match="two members"):
+        detect_form(text, complete=True)
+
+
 def test_head_holds_more_than_largest_record():
     assert HEAD_BYTES > 10_000_000
 
