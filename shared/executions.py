@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dropbatch.core.names import JobState, is_validation
+from dropbatch.core.names import JobState
 from dropbatch.core.task_token import MAX_TOKEN, task_tokens
 from shared.errors import RefusedError, StorageError
 from shared.job_control import cancelled
@@ -31,9 +31,7 @@ EXECUTION_GONE = "execution_gone"
 EXECUTION_REFUSED = "execution_refused"
 
 
-def await_with(
-    settings: Settings, upload_key: str, metadata: Mapping[str, str]
-) -> tuple[str, ErrorDetail | None]:
+def await_with(settings: Settings, metadata: Mapping[str, str]) -> tuple[str, ErrorDetail | None]:
     """The task token of an upload.
 
     And why nothing will be reported to the execution that waits with it.
@@ -41,7 +39,7 @@ def await_with(
     An upload that is only validated reports nothing, as it has no status and no manifest.
     """
     tokens = task_tokens(metadata)
-    if not tokens or is_validation(upload_key):
+    if not tokens:
         return "", None
     if len(tokens) > 1 or len(token := tokens.pop()) > MAX_TOKEN:
         message = (

@@ -1,38 +1,13 @@
-"""Report pages of jobs, and the reports of validations."""
+"""What a job may have been billed for twice, and the reports of validations."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from dropbatch.cli.exits import in_options
-from dropbatch.client import aws
-from dropbatch.client.results.downloads import writing
-from dropbatch.client.transfer.objects import CHUNK_BYTES
-from dropbatch.errors import NotFound
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
-
-    from dropbatch.client.job import Job
-
-
-def save_report(job: Job, path: Path) -> Path:
-    """Download a finished job's report page.
-
-    Raises:
-        NotFound: the job is not over, or has no report.
-        UsageError: the file cannot be written.
-    """
-    job.manifest()
-    with aws.explained():
-        found = job.stack.ask("get_object", f"{job.folder}report.html")
-        if found is None:
-            raise NotFound(f"Job {job.id} has no report: it ended before reports were written.")
-        with writing(path), path.open("wb") as file:
-            for chunk in found["Body"].iter_chunks(CHUNK_BYTES):
-                file.write(chunk)
-    return path
 
 
 def billed_again(manifest: dict[str, Any]) -> Iterator[str]:
@@ -55,8 +30,7 @@ def validation_lines(report: dict[str, Any]) -> Iterator[str]:
     yield f"format    {report['format']}"
     yield f"model     {report['model'] or 'none'}"
     yield f"records   {report['records']:,} in {report['bytes']:,} bytes"
-    assumed = " with the stack's default limits" if report["estimated"] else ""
-    yield f"batches   {report['batches']:,}, about {report['calls']:,} calls{assumed}"
+    yield f"batches   {report['batches']:,}, about {report['calls']:,} calls"
     yield f"estimate  {_estimate(report['estimate'])}"
     if longest := report["longest"]:
         where = f", line {longest['line']:,}" if longest["line"] else ""

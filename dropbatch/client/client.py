@@ -83,16 +83,12 @@ class Client:
             UploadRefused: the stack would refuse the upload.
             NotPermitted: AWS denied the upload.
         """
-        return self._upload(
-            names.INBOX, source, name, progress, options, check=check, task_token=task_token
-        )
+        return self._upload(source, name, progress, options, check=check, task_token=task_token)
 
     def validate(
         self, source: object, *, name: str | None = None, **options: object
     ) -> dict[str, Any]:
-        """Check requests as the stack reads them; nothing is sent to Workers AI.
-
-        Waits for the report.
+        """Check requests as the stack reads them, on this machine; nothing is sent.
 
         Args:
             source: as for `submit`.
@@ -100,18 +96,18 @@ class Client:
             options: as for `submit`.
 
         Returns:
-            The report, as in `report.json`.
+            The report.
 
         Raises:
-            Error: there is no report after an hour.
+            UsageError: an option is wrong, or the source cannot be read.
         """
-        from dropbatch.client.waiting import wait_for_report
+        from dropbatch.client.validate import validate
 
-        return wait_for_report(self._upload(names.VALIDATE, source, name, lambda _: None, options))
+        stack = self.stack
+        return validate(source, name, options, read=stack.read, default_model=stack.default_model)
 
     def _upload(
         self,
-        folder: str,
         source: object,
         name: str | None,
         progress: Callable[[int], None],
@@ -120,7 +116,7 @@ class Client:
         check: bool = False,
         task_token: str | None = None,
     ) -> Job:
-        submission = prepare(self.stack, source, name, options, folder, task_token)
+        submission = prepare(self.stack, source, name, options, task_token)
         try:
             if check:
                 submission.check(self.stack.read)

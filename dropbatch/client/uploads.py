@@ -56,7 +56,7 @@ class Uploaded:
     """One version of an upload.
 
     Attributes:
-        key: `inbox/` or `validate/` and the path.
+        key: `inbox/` and the path.
         version: its version id.
         etag: without quotes.
         modified: of that version.
@@ -77,7 +77,7 @@ class Uploaded:
 
     @property
     def path(self) -> str:
-        """The path under `inbox/` or `validate/`."""
+        """The path under `inbox/`."""
         return names.upload_path(self.key)
 
     def job_id(self, bucket: str, choice: int = 0) -> str:
@@ -91,13 +91,12 @@ class Uploaded:
         return names.job_id(*place, self.version, self.etag, self.modified, choice)
 
 
-def upload_key(name: str | None, own: str, folder: str = names.INBOX) -> str:
+def upload_key(name: str | None, own: str) -> str:
     """The key of an upload.
 
     Args:
         name: its path; if it ends in a slash, the folder; None for its own name.
         own: its own name.
-        folder: `inbox/` or `validate/`.
 
     Raises:
         UsageError: a segment begins with `_` or `.`, so the key would be no upload.
@@ -109,7 +108,7 @@ def upload_key(name: str | None, own: str, folder: str = names.INBOX) -> str:
         raise UsageError(
             f"The name {os.fsencode(path)!r} is not UTF-8, as S3 needs it. Choose another `name`."
         ) from None
-    key = folder + path.removeprefix(folder).lstrip("/")
+    key = names.INBOX + path.removeprefix(names.INBOX).lstrip("/")
     if not names.is_upload(key):
         raise UsageError(
             f"{path!r} is not an upload: a segment of it begins with _ or . or is missing. "

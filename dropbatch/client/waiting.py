@@ -27,7 +27,6 @@ FEW_JOBS = 8
 MIN_READ_SECONDS, MAX_READ_SECONDS = 1.0, 10.0
 """Seconds between two reads of a job's status, at first and later."""
 REDRAW_SECONDS = 1.0
-REPORT_SECONDS = 3_600.0
 GONE_SECONDS = 60.0
 """Seconds to wait for the files of a job that exists: a running job writes its status anew."""
 JOB_SECONDS = 300.0
@@ -199,18 +198,3 @@ def _sleep(seconds: float, progress: Progress | None) -> None:
         time.sleep(min(left, REDRAW_SECONDS))
         if progress:
             progress.redraw()
-
-
-def wait_for_report(job: JobFiles) -> dict[str, Any]:
-    """Wait for the report of a validation and return it.
-
-    Raises:
-        Error: there is no report after an hour.
-    """
-    deadline = time.monotonic() + REPORT_SECONDS
-    while time.monotonic() < deadline:
-        with suppress(ConnectionLost):
-            if report := job.stack.read_json(f"{job.folder}report.json"):
-                return report
-        time.sleep(MIN_READ_SECONDS)
-    raise Error(f"There is no report of {job.path} yet. `dropbatch doctor` looks for the cause.")

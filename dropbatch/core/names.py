@@ -10,8 +10,8 @@ import re
 from datetime import UTC, datetime
 from enum import StrEnum
 
-INBOX, VALIDATE = "inbox/", "validate/"
-"""Where users put uploads to be processed, and uploads that are only to be checked."""
+INBOX = "inbox/"
+"""Where users put uploads."""
 MAX_KEY_BYTES = 1_024
 """Maximum bytes of an S3 key."""
 STACK_CONTROL, EVENTS_CONTROL = "control/stack", "control/events"
@@ -65,13 +65,8 @@ def job_time(job: str) -> datetime:
 
 
 def upload_path(key: str) -> str:
-    """The path of an upload's key, under `inbox/` or `validate/`."""
-    return key.removeprefix(VALIDATE if is_validation(key) else INBOX)
-
-
-def is_validation(key: str) -> bool:
-    """Whether an upload is only to be checked."""
-    return key.startswith(VALIDATE)
+    """The path of an upload's key, under `inbox/`."""
+    return key.removeprefix(INBOX)
 
 
 def is_upload(key: str) -> bool:
@@ -81,7 +76,7 @@ def is_upload(key: str) -> bool:
     """
     path = upload_path(key)
     return (
-        key.startswith((INBOX, VALIDATE))
+        key.startswith(INBOX)
         and bool(path)
         and not path.endswith("/")
         and not any(s[:1] in {"_", "."} for s in path.split("/"))
@@ -113,8 +108,7 @@ def named_job(text: str) -> str | None:
 def result(upload_key: str, job: str, name: str) -> str:
     """Key of one result file of a job."""
     path = upload_path(upload_key)
-    folder = "results/_validate" if is_validation(upload_key) else "results"
-    return f"{folder}/{'_long' if len(path.encode()) > MAX_PATH_BYTES else path}/{job}/{name}"
+    return f"results/{'_long' if len(path.encode()) > MAX_PATH_BYTES else path}/{job}/{name}"
 
 
 def denied_notice(upload_key: str) -> str:

@@ -69,14 +69,13 @@ def create_job(services: Services, event: ObjectCreated) -> Job | None:
         return None
     source_key = None if event.bucket == services.settings.bucket_name else event.key
     upload = Upload(event.bucket, key, stored.version, stored.etag, stored.size, source_key)
-    last = "report.json" if names.is_validation(upload.key) else "manifest.json"
     for choice in range(names.JOB_ID_CHOICES):
         job_id = names.job_id(
             upload.bucket, upload.object_key, upload.version, upload.etag, stored.modified, choice
         )
         known = services.ledger.job(job_id)
         if known is None:
-            if services.store.head(names.result(upload.key, job_id, last)):
+            if services.store.head(names.result(upload.key, job_id, "manifest.json")):
                 logger.info("job is over", job_id=job_id)
                 end_notice(services, event, key, job_id)
                 return None
@@ -122,12 +121,11 @@ def _create(services: Services, job: Job) -> bool:
 
 
 def _created(services: Services, job: Job) -> None:
-    if not names.is_validation(job.upload.key):
-        body = encode_status(build_status(job, 0, 0, None), job.created_at)
-        services.store.put_if_absent(
-            names.result(job.upload.key, job.job_id, "status.json"), body, kind=JSON_TYPE
-        )
-        count("Uploads")
+    body = encode_status(build_status(job, 0, 0, None), job.created_at)
+    services.store.put_if_absent(
+        names.result(job.upload.key, job.job_id, "status.json"), body, kind=JSON_TYPE
+    )
+    count("Uploads")
     logger.info("job created", job_id=job.job_id, size=job.upload.size, model=job.plan.model)
 
 
@@ -154,7 +152,7 @@ def _new_job(
     else:
         by_default = options.model is None
         options = pin_options(services, upload.key, job_id, with_default_model(options, limits))
-    token, task_fault = await_with(services.settings, upload.key, metadata)
+    token, task_fault = await_with(services.settings, metadata)
     until = now + TURN_LEASE_SECONDS
     return Job(
         job_id=job_id,

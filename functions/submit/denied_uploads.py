@@ -53,9 +53,7 @@ def wait_or_fail(services: Services, job: Job, denied: UploadDeniedError) -> Job
     now = services.now()
     since = job.denied.since if job.denied else now
     logger.warning("upload denied", job_id=job.job_id, since=iso_time(since), reason=str(denied))
-    # A validation has no status to show it, and sends nothing: it is soon repeated.
-    is_over = now - since >= MAX_DENIED_SECONDS or job.is_past_deadline(now)
-    if names.is_validation(job.upload.key) or is_over:
+    if now - since >= MAX_DENIED_SECONDS or job.is_past_deadline(now):
         message = (
             f"S3 does not hand out the upload: {denied.said} Correct this, and upload it again."
         )

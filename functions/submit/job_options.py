@@ -77,7 +77,7 @@ def resolve_options(
 
     Args:
         services: the process's clients and settings.
-        upload_key: under `inbox/` or `validate/`.
+        upload_key: under `inbox/`.
         metadata: of the upload.
         retried: as `find_retried` returned it.
 
@@ -102,7 +102,7 @@ def find_retried(services: Services, metadata: Mapping[str, str]) -> Retried | N
     given = next((value for name, value in metadata.items() if option_name(name) == RETRY_OF), "")
     job_id = names.named_job(unquote(given.strip()))
     found = _upload_of(services, job_id) if job_id else None
-    if job_id is None or found is None or names.is_validation(found[0]):
+    if job_id is None or found is None:
         return None
     upload_key, format_ = found
     return Retried(names.result(upload_key, job_id, "manifest.json"), format_ or None)

@@ -19,12 +19,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dropbatch.core.names import is_validation
 from functions.submit.create_job import create_job
 from functions.submit.split import split
 from functions.submit.submit_batch import POST_SECONDS, SETTLE_SECONDS, submit_batch
 from functions.submit.turn import lease_turn, take_turn
-from functions.submit.validate_upload import validate
 from shared.aws.object_events import parse_notification
 from shared.aws.queues import FIRST_BATCH, SplitMessage, SubmitMessage, decode_message
 from shared.claims import report_stuck, retry_seconds
@@ -94,12 +92,11 @@ def process_message(invocation: Invocation, body: str, receipt: str, waited: flo
 
 
 def _read_upload(invocation: Invocation, job: Job, waited: float) -> None:
-    """Split the upload of a leased job, or only validate it, for one turn.
+    """Split the upload of a leased job for one turn.
 
     Submit its first batch if that is left.
     """
-    read = validate if is_validation(job.upload.key) else split
-    if not take_turn(invocation, job, read, submits_first=waited <= MAX_WAITED_SECONDS):
+    if not take_turn(invocation, job, split, submits_first=waited <= MAX_WAITED_SECONDS):
         return
     services = invocation.services
     if not invocation.allows(POST_SECONDS + SETTLE_SECONDS + BEGIN_SUBMIT_SECONDS):

@@ -84,8 +84,6 @@ def pin_plan(services: Services, job: Job, check: Callable[[], None]) -> Job:
 
 def put_job_record(services: Services, job: Job) -> None:
     """Write once what a job's id leads to: the job's path, and what is known about it so far."""
-    if names.is_validation(job.upload.key):
-        return
     record = {
         "path": names.upload_path(job.upload.key),
         "model": job.plan.model or None,

@@ -1,7 +1,4 @@
-"""One turn of reading an upload: its lease, its time, and its bytes as cuts.
-
-Split and validation share it.
-"""
+"""One turn of reading an upload: its lease, its time, and its bytes as cuts."""
 
 from __future__ import annotations
 

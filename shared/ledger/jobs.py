@@ -296,35 +296,15 @@ class Jobs(Table):
                 to the bucket.
             clean_at: when their deletion begins, Unix seconds.
         """
-        return self._end(job, {"state": state}, now, staging, clean_at)
-
-    def end_validation(
-        self, job: Job, state: JobState, total: int, now: float, staging: Staging
-    ) -> Job | None:
-        """`splitting` to `completed` or `failed`.
-
-        The report of an upload that was only validated is written.
-        """
-        return self._end(
-            job, {"state": state, "total": total}, now, staging, staging.until, JobState.SPLITTING
-        )
-
-    def _end(
-        self,
-        job: Job,
-        changes: dict[str, object],
-        now: float,
-        staging: Staging | None,
-        clean_at: float,
-        expected: JobState = JobState.FINALIZING,
-    ) -> Job | None:
-        changes |= {"completed_at": now, "ttl": int(now) + LIFE_SECONDS, "claims": 0}
+        changes: dict[str, object] = {"state": state, "completed_at": now, "claims": 0}
+        changes["ttl"] = int(now) + LIFE_SECONDS
+        remove: tuple[str, ...] = ("lease_until", "task_token")
         if staging is None:
-            remove: tuple[str, ...] = ("due_at", "work", "lease_until", "task_token")
+            remove += ("due_at", "work")
         else:
-            remove = ("lease_until", "task_token")
             changes |= {"staging": staging, "due_at": clean_at, "work": DueKind.CLEANUP}
-        return self._change_job(job.job_id, {"state": expected}, changes, remove=remove)
+        expected = {"state": JobState.FINALIZING}
+        return self._change_job(job.job_id, expected, changes, remove=remove)
 
     def claim_cleanup(self, job: Job, until: float) -> Job | None:
         """Claim the deletion of a job's staged objects."""

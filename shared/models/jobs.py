@@ -331,8 +331,6 @@ class Job:
     """Whether split created many batches that are never submitted."""
     denied: UploadDenial | None = None
     """Why its upload could not be read at the last turn; None if it could."""
-    validated_turns: int = 0
-    """Turns spent reading the upload, if it is only validated."""
 
     # Its batches.
     seen_accepted: bool = False

@@ -51,7 +51,6 @@ def test_thousands_of_lines_answer_their_requests(stack):
     assert {
         "options.json",
         "output.jsonl",
-        "report.html",
         "manifest.json",
         "status.json",
     } == stack.names(folder)

@@ -9,7 +9,6 @@ happens, after which no grant may be left unused.
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -128,13 +127,6 @@ def test_every_grant_is_used_and_unique(start, api, small_steps):  # noqa: PLR09
     world.s3.copy_object(Bucket=BUCKET, Key="inbox/again.csv", CopySource=f"{BUCKET}/{retry}")
     world.settle(minutes=240)
 
-    # An upload that is only validated, in two turns.
-    rows = "".join(json.dumps(one) + "\n" for one in greetings("valid", 9))
-    world.s3.put_object(
-        Bucket=BUCKET, Key="validate/valid.jsonl", Body=rows, Metadata={"model": M2M}
-    )
-    world.settle(minutes=240)
-
     # An upload without a record, and one whose event comes late.
     world.upload("empty.jsonl", "", model=M2M)
     world.upload_records("late.jsonl", greetings("late", 2), model=M2M)
@@ -192,9 +184,6 @@ def test_every_grant_is_used_and_unique(start, api, small_steps):  # noqa: PLR09
     # Somebody has suspended versioning: uploads and their events have no version.
     world.s3.put_bucket_versioning(Bucket=BUCKET, VersioningConfiguration={"Status": "Suspended"})
     world.upload_records("versionless.jsonl", greetings("versionless", 2), model=M2M)
-    world.s3.put_object(
-        Bucket=BUCKET, Key="validate/versionless.jsonl", Body=rows, Metadata={"model": M2M}
-    )
     world.settle(minutes=240)
 
     told = world.manifests()

@@ -181,7 +181,7 @@ def validate(
 def _report(
     context: Context, file: Path, name: str | None, options: dict[str, Any], *, offline: bool
 ) -> dict[str, Any]:
-    from dropbatch.client.check import check_source
+    from dropbatch.client.validate import validate as check
 
     if not offline:
         try:
@@ -192,7 +192,7 @@ def _report(
             note(f"Checked on this machine, because no stack was found. {in_options(str(error))}")
         else:
             return client.validate(file, name=name, **options)
-    return check_source(file, name, options)
+    return check(file, name, options)
 
 
 def _options(

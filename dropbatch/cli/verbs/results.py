@@ -160,11 +160,15 @@ def retry(
 @as_json
 @pass_context
 def report(context: Context, *, job: str, open_: bool, output: Path | None) -> None:
-    """Download a finished job's report page."""
-    from dropbatch.cli.reports import save_report
+    """Show a finished job on one page: how it ended, batches over time, failures by group."""
+    from dropbatch.client.report import report as page
+    from dropbatch.client.results.downloads import writing
 
     found = context.job(job)
-    path = save_report(found, output or Path(f"{found.id}.html"))
+    path = output or Path(f"{found.id}.html")
+    made = page(found)
+    with writing(path):
+        path.write_bytes(made)
     emit({"job_id": found.id, "path": str(path)}, path)
     if open_:
         click.launch(str(path.resolve()))

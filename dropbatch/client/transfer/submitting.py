@@ -155,7 +155,6 @@ def prepare(
     source: object,
     name: str | None,
     options: Mapping[str, object],
-    folder: str = names.INBOX,
     task_token: str | None = None,
 ) -> Submission:
     """Open a source; nothing is sent.
@@ -166,7 +165,6 @@ def prepare(
         name: as for `Client.submit`.
         options: as for `Client.submit`; None for one that is not set. With any, what lies in the
             source bucket is copied.
-        folder: `inbox/` or `validate/`.
         task_token: as for `Client.submit`.
 
     Raises:
@@ -181,10 +179,8 @@ def prepare(
         given = {one: value for one, value in options.items() if value is not None}
         path = path_in_place(stack, str(source)) if opened.stored else None
         as_it_lies = not given and task_token is None
-        submission.in_place = (
-            path is not None and name in {None, path} and folder == names.INBOX and as_it_lies
-        )
-        submission.key = upload_key(path if name is None else name, opened.name, folder)
+        submission.in_place = path is not None and name in {None, path} and as_it_lies
+        submission.key = upload_key(path if name is None else name, opened.name)
         own = metadata_of({**opened.options, **given}, token_metadata(task_token))
         replaced = set(map(option_name, own))
         kept = without_task_token(opened.metadata).items()

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _PATTERN = re.compile(r"[*?\[]")
 _RESULTS = "results/"
-_OWN = ("_jobs/", "_validate/", "_long/")
+_OWN = ("_jobs/", "_long/")
 """Folders of results that are no path of an upload."""
 
 

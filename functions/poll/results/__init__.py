@@ -1,1 +1,1 @@
-"""What a job leaves in S3: result files, manifest, report."""
+"""What a job leaves in S3: result files and manifest."""

@@ -20,7 +20,6 @@ from dropbatch.core.names import FINAL_JOB_STATES, JobState
 from functions.poll.results.announce import announce
 from functions.poll.results.file_digests import seconds_for_digests
 from functions.poll.results.manifest import bedrock_manifest, build_manifest, retry_record
-from functions.poll.results.report import write_report
 from functions.poll.results.result_files import (
     STEP_SECONDS,
     append_segment,
@@ -323,7 +322,6 @@ def _close(invocation: Invocation, job: Job, kinds: list[Kind]) -> None:
         else ()
     )
     manifest = build_manifest(job, listed, [entry_of(invocation, job, kind) for kind in kinds])
-    write_report(invocation, job, manifest)
     if job.plan.format == "bedrock" and not job.error:
         _put_result(services, job, "manifest.json.out", bedrock_manifest(job))
     _put_result(

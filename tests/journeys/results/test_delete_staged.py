@@ -105,20 +105,6 @@ def test_large_job_is_deleted_partly_after_an_hour(world, large):
     assert is_forgotten(world)
 
 
-def test_upload_that_was_only_checked_leaves_nothing(world):
-    world.s3.put_object(
-        Bucket=BUCKET, Key="validate/a.csv", Body=b"text\none\n", Metadata={"model": M2M}
-    )
-    world.settle(until=lambda: world.deliver_all() == 0)
-    assert staged(world)
-
-    world.pass_time(KEPT_DAYS * DAY)
-    world.tick()
-
-    assert staged(world) == []
-    assert is_forgotten(world)
-
-
 def test_nothing_of_other_jobs_is_deleted(world):
     finish(world)
     first = world.item()["job_id"]["S"]

@@ -83,16 +83,13 @@ def test_event_whose_job_is_over_finds_nothing_to_do(services, put, world):
     assert create_job(services, event) is None
 
 
-@pytest.mark.parametrize(
-    ("key", "last"), [(KEY, "manifest.json"), ("validate/a.jsonl", "report.json")]
-)
-def test_event_of_finished_job_makes_no_second(services, put, world, key, last):
-    event = put(key=key)
+def test_event_of_finished_job_makes_no_second(services, put, world):
+    event = put(key=KEY)
     job = create_job(services, event)
     world.dynamodb.delete_item(
         TableName=TABLE, Key={"pk": {"S": f"JOB#{job.job_id}"}, "sk": {"S": "META"}}
     )
-    services.store.put(names.result(job.upload.key, job.job_id, last), b"{}")
+    services.store.put(names.result(job.upload.key, job.job_id, "manifest.json"), b"{}")
 
     assert create_job(services, event) is None
 

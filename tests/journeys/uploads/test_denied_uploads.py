@@ -142,19 +142,6 @@ def test_deadline_comes_while_upload_is_denied(world, refuse):
     )
 
 
-def test_denied_validation_ends_at_once(world, refuse):
-    refuse(*DENIALS["policy"], prefix="validate/")
-    world.s3.put_object(
-        Bucket=BUCKET, Key="validate/a.jsonl", Body=b"{}\n", Metadata={"model": M2M}
-    )
-    world.deliver_all()
-
-    (report,) = [
-        json.loads(world.read(key)) for key in world.objects() if key.endswith("report.json")
-    ]
-    assert report["error"]["code"] == "upload_denied"
-
-
 def test_denied_upload_can_be_cancelled(world, refuse):
     refuse(*DENIALS["policy"])
     world.upload_records("a.jsonl", greetings(3), model=M2M)

@@ -9,7 +9,6 @@ import pandas as pd
 import pytest
 
 import dropbatch
-from tests.support.aws.resources import BUCKET
 from tests.support.converted import LLAMA
 
 BGE = "@cf/baai/bge-small-en-v1.5"
@@ -48,20 +47,6 @@ def test_empty_inputs_fail_alone_and_unsent(world, api, name):
     assert {line["error"]["code"] for line in errors} == {"bad_record"}
     assert all("empty" in line["error"]["message"] for line in errors)
     assert "retry" not in {file["kind"] for file in world.manifest()["files"]}
-
-
-def test_validation_counts_records_without_input(world):
-    world.s3.put_object(
-        Bucket=BUCKET,
-        Key="validate/a.jsonl",
-        Body=UPLOADS["a.jsonl"].encode(),
-        Metadata={"model": BGE},
-    )
-    world.settle()
-
-    (key,) = [key for key in world.objects("results/_validate/") if key.endswith("report.json")]
-    report = json.loads(world.read(key))
-    assert (report["bad"], report["bad_first"][0]["line"]) == (4, 4)
 
 
 def test_template_of_empty_cells_is_not_sent(world):

@@ -132,18 +132,6 @@ def test_retry_of_no_job_is_ignored(world, parent, named):
     assert all(key.startswith((f"{again}/", "results/_jobs/")) for key in new)
 
 
-def test_validated_upload_is_no_job_to_retry(world, parent):
-    world.s3.put_object(
-        Bucket=BUCKET, Key="validate/b.jsonl", Body=BODY.encode(), Metadata={"model": M2M}
-    )
-    world.settle(until=lambda: any(key.endswith("/report.json") for key in world.objects()))
-    (checked,) = [key.split("/")[-2] for key in world.objects() if key.endswith("/report.json")]
-    again = try_again(world, parent, model=M2M, **{"retry-of": checked})
-
-    assert options_of(world, again) == {"model": M2M}
-    assert records(world) == []
-
-
 CHAT = {"url": "/v1/embeddings", "body": {"model": BGE, "input": "hello"}}
 UNNAMED = json.dumps({"body": CHAT["body"]})
 """A record that an OpenAI batch file may not have, and that by itself looks like a native one."""

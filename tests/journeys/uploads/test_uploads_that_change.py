@@ -3,8 +3,6 @@
 Overwritten, deleted, restored or copied while they are read.
 """
 
-import json
-
 import pytest
 
 import functions.submit.turn
@@ -148,18 +146,3 @@ def test_job_without_options_sends_no_more(world, api):
     assert (manifest["state"], manifest["error"]["code"]) == ("failed", "options_gone")
     assert manifest["counts"] == {"total": 2, "succeeded": 2, "failed": 0}
     assert len(api.accepted) == 1
-
-
-def test_validation_without_options_is_reported(world):
-    world.s3.put_object(
-        Bucket=BUCKET, Key="validate/a.jsonl", Body=b'{"text":"a"}\n' * 6, Metadata={"model": M2M}
-    )
-    world.deliver("UploadQueue")
-    (options,) = [
-        key for key in world.objects("results/_validate/") if key.endswith("/options.json")
-    ]
-    world.s3.delete_object(Bucket=BUCKET, Key=options)
-    world.settle()
-
-    (report,) = [key for key in world.objects("results/_validate/") if key.endswith("/report.json")]
-    assert json.loads(world.read(report))["error"]["code"] == "options_gone"

@@ -1,92 +1,118 @@
-"""An upload under `validate/` is read as one under `inbox/`, and reported on; nothing is sent."""
+"""What `dropbatch validate` says of a file is what its job then does."""
 
+import gzip
+import io
 import json
 
-import pytest
-
-import functions.submit.turn
-from dropbatch.core.read import cut
-from functions.submit import stream
-from local.workers_ai import WorkersAI
-from tests.support.journeys.deaths import WRITES, Boundaries, mortal_world
+from dropbatch.client.validate import check_file
+from dropbatch.core.options import metadata_of
+from dropbatch.core.read.unpack import zstd_module
 from tests.support.journeys.world import BUCKET
+from tests.support.shipped import ROOT
 
-M2M = "@cf/meta/m2m100-1.2b"
-LINES = [
-    json.dumps({"text": f"hello {n}", "target_lang": "es", "external_reference": f"r{n % 3}"})
-    for n in range(7)
-]
-BODY = "\n".join([*LINES[:4], "nonsense", "", *LINES[4:]])
-
-
-def drop(world, path, body, **metadata):
-    world.s3.put_object(Bucket=BUCKET, Key=f"validate/{path}", Body=body, Metadata=metadata)
-
-
-def report(world):
-    (key,) = [key for key in world.objects("results/_validate/") if key.endswith("/report.json")]
-    return json.loads(world.read(key))
-
-
-@pytest.fixture
-def one_batch_a_turn(monkeypatch):
-    monkeypatch.setattr(functions.submit.turn, "TURN_SECONDS", -1.0)
-
-
-def check(world):
-    found = report(world)
-    assert (found["format"], found["model"], found["error"]) == ("native", M2M, None)
-    assert (found["records"], found["batches"], found["bytes"]) == (8, 3, len(BODY))
-    assert (found["bad"], found["repeated"]) == (1, 4)
-    assert [(one["line"], one["code"]) for one in found["bad_first"]] == [(5, "invalid_json")]
-    assert found["longest"] == {"line": 1, "bytes": len(LINES[0])}
-    assert found["estimate"]["input_tokens"] > 20
-    assert found["options"] == {"model": M2M}
-    assert [key for key in world.objects("results/") if "/_validate/" not in key] == []
-
-
-def test_report_says_what_would_be_sent(start, api, one_batch_a_turn):
-    world = start(MAX_REQUESTS_PER_BATCH=3)
-    drop(world, "a/b.jsonl", BODY, model=M2M)
-    world.settle()
-
-    check(world)
-    assert api.accepted == []
-    assert world.objects("results/")[0].startswith("results/_validate/a/b.jsonl/")
-
-
-def test_options_are_those_of_inbox(world):
-    world.upload("a/_options.json", json.dumps({"model": M2M, "tags": {"team": "x"}}))
-    drop(world, "a/b.jsonl", LINES[0])
-    world.settle()
-
-    assert report(world)["options"] == {"model": M2M, "tags": {"team": "x"}}
-
-
-def test_turns_continue_among_blank_lines(start, monkeypatch, one_batch_a_turn):
-    monkeypatch.setattr(cut, "MAX_BLANK_BYTES", 100)
-    monkeypatch.setattr(stream, "RANGE_BYTES", 64)
-    world = start(MAX_REQUESTS_PER_BATCH=3)
-    drop(world, "a.jsonl", LINES[0] + "\n" * 1_000 + LINES[1], model=M2M)
-    world.settle(minutes=60)
-
-    assert report(world)["records"] == 2
-
-
-@pytest.mark.parametrize(
-    "share", [0, *(pytest.param(share, marks=pytest.mark.slow) for share in (1, 2))]
+WILD = ROOT / "tests/files/foreign"
+BGE, LLAMA = "@cf/baai/bge-m3", "@cf/meta/llama-3.3-70b-instruct-fp8-fast"
+LINES = b"".join(
+    b'{"text":"hello %d","external_reference":"r%d"}\n' % (n, n % 200) for n in range(300)
 )
-def test_it_may_die_after_any_write(one_batch_a_turn, share):
-    def run(boundaries):
-        with mortal_world(WorkersAI(), boundaries, MAX_REQUESTS_PER_BATCH=3) as world:
-            drop(world, "a.jsonl", BODY, model=M2M)
-            world.settle(minutes=240)
-            check(world)
+MANY = json.dumps({"text": ["hello"] * 101}).encode()
+CHAT = (
+    b'{"custom_id":"a","url":"/v1/chat/completions","body":{"model":"%b","messages":[]}}\n'
+    % LLAMA.encode()
+)
 
-    recorded = Boundaries()
-    run(recorded)
-    writes = [number for number, call in enumerate(recorded.passed, 1) if call in WRITES]
-    for number in writes[share::3]:
-        boundaries = Boundaries()
-        boundaries.strike(number, "after")
-        run(boundaries)
+
+def sample(content, name="a.jsonl", **options):
+    return name, content, options
+
+
+SAMPLES = {
+    "lines": sample(LINES, model=BGE),
+    "gzip": sample(gzip.compress(LINES), "a.jsonl.gz", model=BGE),
+    "zstd": sample(zstd_module().compress(LINES + b"\n" * 300 + b"x\n"), "a.zst", model=BGE),
+    "document": sample(
+        b'{"requests":[' + LINES.strip().replace(b"\n", b",") + b"]}", "a.json", model=BGE
+    ),
+    "broken document": sample(b'[{"text":"x"},{"text":"y"}', "a.json", model=BGE),
+    "cut archive": sample(gzip.compress(LINES)[:-20], "a.gz", model=BGE),
+    "empty": sample(b""),
+    "blank": sample(b"\n \r\n" * 50, model=BGE),
+    "bad lines": sample(
+        b'\xef\xbb\xbf{"a":1}\r\nx\n[1]\n\xff\n{"text":"' + b"x" * 10_500_000 + b'"}', model=BGE
+    ),
+    "no model": sample(LINES),
+    "bad model": sample(LINES, model="bge"),
+    "model in path": sample(LINES, f"{BGE}/a.jsonl"),
+    "model in file": sample(CHAT * 3),
+    "long path": sample(LINES, "x" * 890 + "/" + "y" * 40, model=BGE),
+    "zip": sample(b"PK\x03\x04" + bytes(100), model=BGE),
+    "prose": sample(b"prose", model=BGE),
+    "named, unreadable": sample(b"prose\n" * 200 + CHAT, format="openai", model=LLAMA),
+    "crowded": sample(b'{"text":"x"}\n' + MANY + b"\nx\n" + MANY, model=BGE),
+    "template": sample(
+        b"id,text\n1,a\n2,b\n", "a.csv", model=LLAMA, template="Say: {text}", system="Be brief."
+    ),
+    "template elsewhere": sample(CHAT, template="{"),
+    "table": sample(
+        b'id;text\n1;a\n2;"b\nc"\n3\n', "a.csv", model=LLAMA, tags='{"team":"x"}', max_cost="1"
+    ),
+    "header alone": sample(b"id,text\n", "a.csv", model=LLAMA),
+    "two delimiters": sample(b"id,text|x\n1,a\n", "a.csv", model=LLAMA),
+    "open quote": sample(b'text\none\n"two', "a.csv", model=LLAMA),
+    "text": sample(b"one\n\ntwo\n", "a.txt", model=LLAMA, defaults='{"max_tokens":9}'),
+    "defaults": sample(LINES, model=BGE, defaults='{"pooling":"cls"}'),
+    "no price": sample(LINES, model="@cf/some/model", max_cost="1"),
+    **{
+        path.name: sample(path.read_bytes(), path.name, model=LLAMA)
+        for path in sorted(WILD.iterdir())
+    },
+    **{
+        path.name: sample(path.read_bytes(), path.name, model=BGE)
+        for path in sorted((ROOT / "examples").iterdir())
+    },
+}
+
+
+def check(key, content, options):
+    return check_file(io.BytesIO(content), key, metadata_of(options))
+
+
+def test_job_does_what_validate_says(world):
+    said = {}
+    for number, (path, content, options) in enumerate(SAMPLES.values()):
+        key = f"inbox/{path if path.startswith('@cf/') else f'{number}/{path}'}"
+        world.s3.put_object(Bucket=BUCKET, Key=key, Body=content, Metadata=metadata_of(options))
+        said[key] = check(key, content, options)
+    world.settle()
+
+    codes = set()
+    for folder, manifest in world.manifests().items():
+        ours = said.pop(manifest["source"]["key"])
+        assert manifest["error"] == ours["error"]
+        assert (manifest["model"], manifest["format"]) == (ours["model"], ours["format"])
+        codes.add((ours["error"] or {"code": ""})["code"])
+        if ours["error"]:
+            continue
+        assert manifest["counts"]["total"] == ours["records"]
+        errors = f"{folder}/errors.jsonl"
+        failed = world.read(errors).splitlines() if errors in world.objects("results/") else []
+        found = [(one["id"], one["error"]["code"]) for one in map(json.loads, failed)]
+        assert {(one["id"], one["code"]) for one in ours["bad_first"]} <= set(found)
+    assert said == {}
+    assert codes > {
+        "",
+        "no_model",
+        "bad_model",
+        "bad_options",
+        "unknown_format",
+        "broken_document",
+        "broken_archive",
+    }
+
+
+def test_more_texts_than_model_takes_are_bad():
+    _, content, options = SAMPLES["crowded"]
+    report = check("inbox/a.jsonl", content, options)
+
+    assert (report["bad"], report["warnings"]) == (3, [])
+    assert report["bad_first"][0]["message"] == "Line 2: text: Expected `array` of length <= 100."

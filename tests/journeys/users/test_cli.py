@@ -231,6 +231,27 @@ def test_running_job_has_no_files_yet(command):
     assert "not over yet" in done.err
 
 
+def test_report_is_made_on_this_machine(command, finished, tmp_path):
+    page = tmp_path / "july.html"
+
+    done = command.run("report", finished, "-o", page)
+
+    assert (done.code, done.out) == (0, f"{page}\n")
+    said = page.read_text()
+    assert "3 records for <code>@cf/meta/m2m100-1.2b</code>, 2 answered, 1 failed." in said
+    assert "<pre>nonsense</pre>" in said
+    assert command.world.manifest()["files"][0]["sha256"] in said
+    assert "Batches over time" in said
+    assert not any(key.endswith(".html") for key in command.world.objects())
+
+
+def test_running_job_has_no_report(command):
+    command.world.upload("july.jsonl", GOOD, model=M2M)
+    command.world.deliver_all()
+
+    assert command.run("report", "july.jsonl").code == 5
+
+
 # ── control ───────────────────────────────────────────────────────────────────────────────────────
 
 

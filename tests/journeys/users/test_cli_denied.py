@@ -42,7 +42,6 @@ def deny(monkeypatch, *operations):
     "arguments",
     [
         ["put", "{file}", "--model", M2M],
-        ["validate", "{file}", "--model", M2M],
         ["ls"],
         ["status", "a.jsonl"],
         ["wait", "a.jsonl"],

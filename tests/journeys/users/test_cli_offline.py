@@ -23,7 +23,7 @@ def test_file_is_checked_without_stack(tmp_path, reviews, asked):
 
     assert done.returncode == 1, done.stderr
     assert "records   3 in 119 bytes" in done.stdout
-    assert "batches   1, about 3 calls with the stack's default limits" in done.stdout
+    assert "batches   1, about 3 calls" in done.stdout
     assert "line 2: invalid_json" in done.stdout
     assert ("no stack was found" in done.stderr) is not asked
 
@@ -44,17 +44,19 @@ def test_stack_of_the_default_name_may_be_named(reviews, verb):
     assert (done.returncode in {2, 4, 5}, done.stdout) == (True, "")
 
 
-def test_offline_sends_nothing_and_agrees(command, reviews):
-    ours, theirs = (
-        command.run("validate", reviews, "--model", M2M, "--json", *asked).json()[0]
+def test_options_of_the_folder_are_the_stacks(command, reviews):
+    command.world.upload("a/_options.json", json.dumps({"model": M2M, "tags": {"team": "x"}}))
+    before = command.world.objects()
+
+    (alone,), (known,) = (
+        command.run("validate", reviews, "--name", "a/", "--json", *asked).json()
         for asked in (["--offline"], [])
     )
 
-    assert command.world.objects("validate/") != []
-    assert {name for name, value in ours.items() if value != theirs[name]} <= {
-        *("job_id", "version", "created_at", "estimated")
-    }
-    assert json.dumps(ours["bad_first"]) == json.dumps(theirs["bad_first"])
+    assert command.world.objects() == before
+    assert alone["error"]["code"] == "no_model"
+    assert (known["error"], known["bad"]) == (None, 1)
+    assert known["options"] == {"model": M2M, "tags": {"team": "x"}}
 
 
 def test_wrong_option_and_missing_model(tmp_path, reviews):

@@ -296,7 +296,7 @@ def check_results(world: World, journey: Journey, api: WorkersAI, *, cancelled: 
         told = (file["bytes"], file["sha256"], file["lines"])
         assert (len(content), hashlib.sha256(content).hexdigest(), content.count(b"\n")) == told
     names = {file["name"] for file in manifest["files"]}
-    names |= {"options.json", "report.html", "manifest.json", "status.json"}
+    names |= {"options.json", "manifest.json", "status.json"}
     assert {key.rpartition("/")[2] for key in world.objects(f"{folder}/")} == names
     notices = [event["detail"] for event in world.notices()]
     assert notices

@@ -31,7 +31,7 @@ ROOMS = {
 }
 """Who alone may import what; `json` because msgspec is what reads and writes JSON here."""
 
-FLAT = tuple(f"dropbatch.core.{name}" for name in ("cost", "options", "validation"))
+FLAT = tuple(f"dropbatch.core.{name}" for name in ("cost", "options"))
 FORBIDDEN = {
     "": ("simulation", "tests", "local", "tools", "bench", "moto", "pytest"),
     "shared": ("functions",),
@@ -242,9 +242,9 @@ def test_no_module_of_product_is_longer_than_450_lines(written):
     assert {path for path, number in lines.items() if number > 450} == LONGER
 
 
-def test_no_folder_has_more_than_15_modules(written):
+def test_no_folder_has_more_than_18_modules(written):
     modules = Counter(str(path.parent) for path in written if path.name != "__init__.py")
-    assert {folder: number for folder, number in modules.items() if number > 15} == {}
+    assert {folder: number for folder, number in modules.items() if number > 18} == {}
 
 
 def test_environment_is_read_in_one_place():

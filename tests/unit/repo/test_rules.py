@@ -12,7 +12,7 @@ from dropbatch.core.models import (
     is_model,
     max_records_per_reply,
 )
-from dropbatch.core.names import INBOX, MAX_PATH_BYTES, VALIDATE, job_control
+from dropbatch.core.names import INBOX, MAX_PATH_BYTES, job_control
 from dropbatch.core.plan import FIRST_BATCH_RECORDS, StackLimits
 from dropbatch.core.read.cut import WRAPPER_BYTES
 from dropbatch.core.read.reading import MAX_BYTES_WITHOUT_BATCH
@@ -121,8 +121,8 @@ def test_bucket_announces_prefixes_of_names():
     queues = properties("Bucket")["NotificationConfiguration"]["QueueConfigurations"]
     announced = [one["Filter"]["S3Key"]["Rules"][0]["Value"] for one in queues]
 
-    assert announced[:2] == [INBOX, VALIDATE]
-    assert job_control("").startswith(announced[2])
+    assert announced[0] == INBOX
+    assert job_control("").startswith(announced[1])
 
 
 def test_failed_message_waits_as_its_queue_says():

@@ -81,7 +81,6 @@ DEFAULTS: dict[str, dict[str, object]] = {
         "blank_until": None,
         "read_to_end": True,
         "has_endings": False,
-        "validated_turns": 0,
         "seen_accepted": False,
         "isolation": None,
         "sweep": None,

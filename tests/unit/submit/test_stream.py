@@ -156,7 +156,6 @@ def test_foreign_format_is_detected_in_archive(packing):
     [
         ("inbox/a.jsonl", None),
         ("inbox/@cf/baai/bge-m3/july.jsonl", "@cf/baai/bge-m3"),
-        ("validate/@cf/baai/bge-m3/july.jsonl", "@cf/baai/bge-m3"),
         ("inbox/@hf/baai/bge-m3/a/b/july.jsonl", "@hf/baai/bge-m3"),
         ("inbox/x/@cf/baai/bge-m3/july.jsonl", None),
         ("inbox/@other/baai/bge-m3/july.jsonl", None),

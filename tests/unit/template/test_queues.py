@@ -40,7 +40,6 @@ def test_commands_reach_poll_function(of_type):
 
     assert notified == {
         "inbox/": "UploadQueue",
-        "validate/": "UploadQueue",
         "control/": "VisitQueue",
     }
 
@@ -87,7 +86,7 @@ def test_only_our_bucket_announces_uploads(template, of_type):
         assert "ArnEquals" in statement["Condition"]
     assert {one["Event"] for one in uploads} == {"s3:ObjectCreated:*"}
     assert [one["Filter"]["S3Key"]["Rules"] for one in uploads] == [
-        [{"Name": "prefix", "Value": prefix}] for prefix in ("inbox/", "validate/")
+        [{"Name": "prefix", "Value": prefix}] for prefix in ("inbox/",)
     ]
     assert "EventBridgeConfiguration" not in resolved(bucket["NotificationConfiguration"])
     told = resolved(bucket["NotificationConfiguration"], SendsBucketEvents=True)[

@@ -164,7 +164,6 @@ def test_lifecycle_expires_staging(of_type):
     assert {condition for condition, _, _ in chosen} == {"ExpiresInbox"}
     assert {rule["Prefix"]: rule["ExpirationInDays"] for _, rule, _ in chosen} == {
         "inbox/": {"Ref": "InboxRetentionDays"},
-        "validate/": {"Ref": "InboxRetentionDays"},
     }
 
 

@@ -158,11 +158,6 @@ TRANSITIONS = {
         lambda at, seen: at.end_job(seen, JobState.COMPLETED, T),
         ("state",),
     ),
-    "end_validation": (
-        JOB,
-        lambda at, seen: at.end_validation(seen, JobState.COMPLETED, 3, T, Staging(T)),
-        ("state",),
-    ),
     "claim_cleanup": (OVER, lambda at, seen: at.claim_cleanup(seen, T + 9), ("due_at", "staging")),
     "continue_cleanup": (
         OVER,

@@ -439,11 +439,6 @@ WRITES = {
         lambda at, seen: at.end_job(seen, JobState.COMPLETED, T),
         {"state": "completed", "lease_until": 0.0, "task_token": "", **END},
     ),
-    "end_validation": (
-        replace(JOB, lease_until=T + 90),
-        lambda at, seen: at.end_validation(seen, JobState.FAILED, 7, T, STAGING),
-        {"state": "failed", "total": 7, "lease_until": 0.0, **END, **DUE},
-    ),
     "end_job and delete what it staged": (
         replace(JOB, state=JobState.FINALIZING, lease_until=T + 90, claims=2, task_token="t"),
         lambda at, seen: at.end_job(seen, JobState.COMPLETED, T, STAGING, T + 60),

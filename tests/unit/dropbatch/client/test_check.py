@@ -13,7 +13,8 @@ import time
 import pytest
 
 from dropbatch.cli.exits import in_options
-from dropbatch.client.check import check_beginning, check_file, check_source
+from dropbatch.client.check import check_beginning
+from dropbatch.client.validate import check_file, validate
 from dropbatch.core.options import metadata_of
 from dropbatch.core.read.reading import RANGE_BYTES
 from dropbatch.core.read.unpack import zstd_module
@@ -153,7 +154,7 @@ def test_records_that_cannot_be_sent_are_counted(content, says):
 def test_odd_model_is_warned_of(model, says):
     with pytest.warns(UserWarning, match=re.escape(says)):
         check(b'{"text":"a","query":"a","contexts":[]}\n', model=model)
-    report = check_source([{"text": "hello"}], None, {"model": model})
+    report = validate([{"text": "hello"}], None, {"model": model})
     assert [says in one for one in report["warnings"]] == [True]
 
 
@@ -184,7 +185,7 @@ def test_text_longer_than_context_window_is_told(model, request_, tokens):
         else {"text": "a"},
         request_,
     ]
-    report = check_source([*records, request_], "a.jsonl", {"model": model})
+    report = validate([*records, request_], "a.jsonl", {"model": model})
     assert report["bad"] == 0
     if tokens is None:
         assert report["warnings"] == []
@@ -225,7 +226,7 @@ def test_zstd_without_its_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "compression", None)
     check(packed)
     with pytest.raises(UsageError, match=r"pip install backports\.zstd"):
-        check_file(io.BytesIO(packed), "a.zst", {})
+        check_file(io.BytesIO(packed), "inbox/a.zst", {})
 
 
 def test_file_that_cannot_be_read():
@@ -234,15 +235,15 @@ def test_file_that_cannot_be_read():
             raise OSError(5, "Input/output error")
 
     with pytest.raises(UsageError, match=r"a\.jsonl cannot be read: Input/output error"):
-        check_file(Broken(), "a.jsonl", {})
+        check_file(Broken(), "inbox/a.jsonl", {})
 
 
 @pytest.mark.parametrize("count", [3, 30_000])
 def test_stream_that_cannot_be_read_twice(count):
     """Its content is kept in a temporary file."""
-    report = check_source(
+    report = validate(
         ({"text": f"hello {number}"} for number in range(count)), "a/", {"model": BGE}
     )
 
-    assert (report["records"], report["bad"], report["estimated"]) == (count, 0, True)
+    assert (report["records"], report["bad"]) == (count, 0)
     assert report["path"].startswith("a/")

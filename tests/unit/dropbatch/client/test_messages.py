@@ -7,7 +7,7 @@ import pytest
 
 from dropbatch.cli.exits import in_options
 from dropbatch.cli.reports import validation_lines
-from dropbatch.client.check import check_source
+from dropbatch.client.validate import validate
 from tests.support.shipped import ROOT
 
 ID, OTHER = "20261121T093000Z-0123abcd", "20261121T093000Z-4567abcd"
@@ -58,7 +58,7 @@ def test_command_line_says_it_in_options(message, says):
 def test_estimate_says_what_is_unknown(records, model, says):
     (line,) = [
         one
-        for one in validation_lines(check_source(records, None, {"model": model}))
+        for one in validation_lines(validate(records, None, {"model": model}))
         if "estimate " in one
     ]
 

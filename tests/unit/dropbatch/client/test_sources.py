@@ -18,9 +18,9 @@ import pyarrow as pa
 import pytest
 from pyarrow import csv, parquet
 
-from dropbatch.client.check import check_source
 from dropbatch.client.retries import retry_path
 from dropbatch.client.sources import CHUNK_BYTES, open_source
+from dropbatch.client.validate import validate
 from dropbatch.errors import Error, UsageError
 
 ROWS = 200_000
@@ -99,7 +99,7 @@ def test_column_that_is_no_column_is_named(cells, says):
 def test_every_row_of_only_column_is_a_record(cells):
     frame = pd.DataFrame({"text": cells})
 
-    report = check_source(frame, None, {"model": "@cf/baai/bge-small-en-v1.5"})
+    report = validate(frame, None, {"model": "@cf/baai/bge-small-en-v1.5"})
 
     assert report["records"] == len(frame)
 

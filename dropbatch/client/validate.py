@@ -1,26 +1,44 @@
-"""What a validation finds in an upload, batch by batch, and its report. Pure."""
+"""Reads a whole file on this machine as the stack would, in flat memory; nothing is sent."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+import shutil
+import tempfile
 from hashlib import blake2b
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from dropbatch.client.check import batches_of, plan_with, resolved_options
+from dropbatch.client.sources import open_source
+from dropbatch.client.uploads import upload_key
 from dropbatch.core import names
 from dropbatch.core.cost import BYTES_PER_TOKEN, Tokens, cost_of, estimate_tokens, output_tokens
 from dropbatch.core.formats.base import begins
-from dropbatch.core.options import encode_options
-from dropbatch.core.plan import Checkpoint
+from dropbatch.core.models import model_advice
+from dropbatch.core.options import Options, encode_options, metadata_of, options_keys
+from dropbatch.core.plan import (
+    Checkpoint,
+    StackLimits,
+    check_model,
+    check_path,
+    first_plan,
+    with_default_model,
+)
+from dropbatch.core.read import reading
+from dropbatch.core.read.form import read_beginning
 from dropbatch.core.read.index import record_spans
+from dropbatch.core.read.unpack import decompress
+from dropbatch.errors import UploadRefused, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from typing import BinaryIO
+
     from dropbatch.core.models import Model
-    from dropbatch.core.options import Options
-    from dropbatch.core.plan import SplitPlan
+    from dropbatch.core.plan import Planned, SplitPlan
     from dropbatch.core.read.cut import Cut
 
 MAX_LISTED = 100
@@ -31,6 +49,7 @@ MAX_REFERENCES = 1_000_000
 """References that are compared with each other."""
 CALLS_PER_BATCH = 3
 """API calls that a batch usually takes: a submit and two polls."""
+DEFAULT_LIMITS = StackLimits()
 _HASH_BYTES = 8
 _MEDIA = re.compile(rb'"(?:image_url|input_image|input_audio|video_url|file|audio|image)"\s*:')
 
@@ -52,11 +71,10 @@ class Longest(msgspec.Struct):
 
 
 class Progress(msgspec.Struct):
-    """What has been read of an upload.
+    """What has been read of a file.
 
     Attributes:
-        offset: where to continue in the unpacked bytes; `line` and `record` likewise.
-        cuts: all batches; `batches` are those with a record that can be sent.
+        batches: those with a record that can be sent.
         sent_bytes: bytes of all requests.
         output_tokens: the most that the requests may use.
         repeated: records with the same reference as an earlier one.
@@ -65,11 +83,8 @@ class Progress(msgspec.Struct):
             tokens.
     """
 
-    offset: int = 0
-    line: int = 0
     record: int = 0
     bytes: int = 0
-    cuts: int = 0
     batches: int = 0
     sent: int = 0
     sent_bytes: int = 0
@@ -84,10 +99,120 @@ class Progress(msgspec.Struct):
     long_first_id: int = 0
     long_first_tokens: int = 0
 
-    @property
-    def place(self) -> Checkpoint:
-        """Where to continue."""
-        return Checkpoint(self.offset, self.line, self.record)
+
+def validate(
+    source: object,
+    name: str | None,
+    options: Mapping[str, object],
+    *,
+    read: Callable[[str], bytes | None] = lambda _: None,
+    default_model: str | None = None,
+) -> dict[str, Any]:
+    """Check a whole file; return what the stack would find in it.
+
+    Args:
+        source: as for `Client.submit`.
+        name: as for `Client.submit`.
+        options: as for `Client.submit`; None for one that is not set.
+        read: returns an object of the stack's bucket, or None: `_options.json`.
+        default_model: the stack's, if it is known.
+
+    Raises:
+        UsageError: an option is wrong, or the file cannot be read.
+    """
+    opened = open_source(source, options.get("template"))
+    with opened.stream as stream, tempfile.TemporaryFile() as copy:
+        key = upload_key(name, opened.name)
+        given = {one: value for one, value in options.items() if value is not None}
+        if not stream.seekable():
+            shutil.copyfileobj(stream, copy)
+        found = map(read, options_keys(key, names.INBOX))
+        nearest = next((one for one in found if one is not None), None)
+        metadata = metadata_of({**opened.options, **given})
+        limits = StackLimits(default_model=default_model or "")
+        return check_file(stream if stream.seekable() else copy, key, metadata, nearest, limits)
+
+
+def check_file(
+    file: BinaryIO,
+    key: str,
+    metadata: Mapping[str, str],
+    folder_options: bytes | None = None,
+    limits: StackLimits = DEFAULT_LIMITS,
+) -> dict[str, Any]:
+    """Check a file that can be read again from its beginning.
+
+    Args:
+        file: the file.
+        key: of the upload.
+        metadata: of the upload, as `metadata_of` returned it.
+        folder_options: content of the nearest `_options.json`.
+        limits: the stack's.
+
+    Raises:
+        UsageError: the file cannot be read, or the package that unpacks it is missing.
+    """
+    progress, error = Progress(), ("", "")
+    options = Options()
+    plan = first_plan(options, limits, by_default=True)
+    try:
+        resolved = resolved_options(key, metadata, folder_options)
+        options = with_default_model(resolved, limits)
+        plan = first_plan(options, limits, by_default=resolved.model is None)
+        check_path(key)
+        file.seek(0)
+        planned = plan_with(key, resolved, read_beginning(_blocks(file)), limits)
+        plan, options = planned.plan, planned.options
+        _read(file, planned, progress)
+    except UploadRefused as fault:
+        error = (fault.code, fault.message)
+    except OSError as fault:
+        path = names.upload_path(key)
+        raise UsageError(f"{path} cannot be read: {fault.strerror}.") from fault
+    advice = model_advice(plan.model, limits.catalog)
+    return build_report(Subject(key, plan, options, advice), progress, error)
+
+
+def _read(file: BinaryIO, planned: Planned, progress: Progress) -> None:
+    """Add all records of a file to the progress."""
+    plan, seen, since = planned.plan, set[int](), 0
+    progress.bytes = plan.start
+
+    def counted() -> Iterator[bytes]:
+        nonlocal since
+        for block in _unpacked(file, plan):
+            progress.bytes += len(block)
+            since += len(block)
+            if since > reading.MAX_BYTES_WITHOUT_BATCH:
+                raise reading.gap_error(plan.packing)
+            yield block
+
+    for one in batches_of(planned, counted()):
+        if isinstance(one, Checkpoint):
+            since = 0 if plan.packing == "plain" else since
+            continue
+        check_model(plan.model)
+        add_cut(plan.known_model, progress, seen, one, planned.options.output_tokens)
+        progress.record, since = one.end.record, 0
+
+
+def _unpacked(file: BinaryIO, plan: SplitPlan) -> Iterator[bytes]:
+    """The unpacked bytes from the first record on, in the blocks in which the stack reads them."""
+    skip = plan.start
+    if plan.packing == "plain":
+        file.seek(skip)
+        yield from _blocks(file)
+        return
+    file.seek(0)
+    for block in decompress(plan.packing, _blocks(file)):
+        if skip < len(block):
+            yield block[skip:]
+        skip = max(skip - len(block), 0)
+
+
+def _blocks(file: BinaryIO) -> Iterator[bytes]:
+    while block := file.read(reading.RANGE_BYTES):
+        yield block
 
 
 def add_cut(
@@ -95,7 +220,6 @@ def add_cut(
 ) -> None:
     """Add a batch's records to the progress; `answer_tokens`: the option `output_tokens`."""
     rows = cut.rows
-    progress.cuts += 1
     progress.batches += cut.sendable > 0
     progress.sent += cut.sendable
     progress.sent_bytes += len(cut.body)
@@ -166,72 +290,44 @@ def _longest_text(request: bytes) -> int:
 # ── the report ────────────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """What is validated.
-
-    Attributes:
-        key: the upload's.
-        plan: how it is cut.
-        options: resolved.
-        created_at: ISO 8601.
-        job_id: None without a stack.
-        version: of the upload; None without a stack.
-        estimated: whether the stack's parameters are not known, and `template.yaml`'s are assumed.
-        advice: what is odd about the model; empty if nothing is.
-    """
+class Subject(NamedTuple):
+    """What is read: the upload's key, how it is cut, its options, what is odd about its model."""
 
     key: str
     plan: SplitPlan
     options: Options
-    created_at: str | None
-    job_id: str | None = None
-    version: str | None = None
-    estimated: bool = False
-    advice: str = ""
+    advice: str
 
 
-def build_report(subject: Subject, progress: Progress, code: str = "", message: str = "") -> bytes:
-    """`report.json`.
-
-    Args:
-        subject: what was validated.
-        progress: what was read of it.
-        code: why the upload would fail as a whole; empty if it would not.
-        message: the code's message.
-    """
+def build_report(subject: Subject, progress: Progress, error: tuple[str, str]) -> dict[str, Any]:
+    """The report; the error is the code and message with which the upload would fail as a whole."""
     model, tokens = subject.plan.known_model, Tokens(None, None)
     if model.id and progress.sent:
         tokens = Tokens(
             estimate_tokens(model, progress.sent_bytes, progress.sent).input, progress.output_tokens
         )
     cost = cost_of(model, tokens, estimated=True)
-    report: dict[str, Any] = {
-        "job_id": subject.job_id,
+    return {
         "path": names.upload_path(subject.key),
-        "version": subject.version,
-        "error": {"code": code, "message": message} if code else None,
+        "error": dict(zip(("code", "message"), error, strict=True)) if error[0] else None,
         "format": subject.plan.format or None,
         "model": model.id or None,
-        "options": msgspec.Raw(encode_options(subject.options)),
+        "options": msgspec.json.decode(encode_options(subject.options)),
         "records": progress.record,
         "bytes": progress.bytes,
         "batches": progress.batches,
         "calls": progress.batches * CALLS_PER_BATCH,
-        "estimated": subject.estimated,
         "bad": progress.bad,
-        "bad_first": progress.bad_first,
+        "bad_first": msgspec.to_builtins(progress.bad_first),
         "warnings": _warnings(subject.advice, model, progress),
         "repeated": progress.repeated,
-        "longest": progress.longest if progress.longest.bytes else None,
+        "longest": msgspec.to_builtins(progress.longest) if progress.longest.bytes else None,
         "estimate": {
             "input_tokens": tokens.input,
             "output_tokens": tokens.output,
             "cost": cost.to_manifest() if cost else None,
         },
-        "created_at": subject.created_at,
     }
-    return msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n"
 
 
 def _warnings(advice: str, model: Model, progress: Progress) -> list[str]:

@@ -8,15 +8,14 @@ from html.parser import HTMLParser
 import msgspec
 import pytest
 
-from functions.poll.results.report_data import (
+from dropbatch.client.report import (
     MAX_EXAMPLES,
     MAX_GROUPS,
     MAX_LINES,
     Failures,
-    Timeline,
     failures_in,
+    job_page,
 )
-from functions.poll.results.report_page import job_page
 
 SCRIPT = "<script>alert(1)</script>"
 
@@ -31,6 +30,7 @@ def manifest(**changes):
         "counts": {"total": 1_000, "succeeded": 998, "failed": 2},
         "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 12_345},
         "cost": None,
+        "unknowable_submits": 0,
         "files": [{"name": "output.jsonl", "bytes": 98_765, "sha256": "ab" * 32, "lines": 1_000}],
         "created_at": "2026-11-21T09:30:00Z",
         "completed_at": "2026-11-21T09:40:00Z",
@@ -53,11 +53,16 @@ def failures(*lines):
     return failures_in([b"\n".join(lines)], complete=True)
 
 
-def timeline():
-    made = Timeline(0.0, 600.0)
-    made.add(10.0, 40.0)
-    made.add(20.0, 200.0)
-    return made
+def batch(submitted="2026-11-21T09:31:00Z", completed="2026-11-21T09:33:00Z", **changes):
+    return {
+        "number": "00000000",
+        "requests": 500,
+        "request_id": "abc",
+        "submitted_at": submitted,
+        "completed_at": completed,
+        "unknowable_submits": 0,
+        **changes,
+    }
 
 
 class Elements(HTMLParser):
@@ -86,7 +91,7 @@ def shown(page):
 
 
 def test_one_sentence_says_what_ran_and_how_it_ended():
-    page = job_page(manifest(), timeline(), failures(failed(3)), [])
+    page = job_page(manifest(), [batch()], failures(failed(3)))
 
     assert "Completed: 1,000 records for @cf/meta/m2m100-1.2b, 998 answered, 2 failed." in shown(
         page
@@ -119,7 +124,7 @@ def test_one_sentence_says_what_ran_and_how_it_ended():
     ],
 )
 def test_every_kind_of_end_is_described(changes, says):
-    assert says in shown(job_page(manifest(**changes), Timeline(0.0, 0.0), Failures(), []))
+    assert says in shown(job_page(manifest(**changes), [], Failures()))
 
 
 def test_text_from_outside_stays_text():
@@ -132,16 +137,16 @@ def test_text_from_outside_stays_text():
         cost={"amount": SCRIPT, "priced_at": SCRIPT, "estimated": False},
     )
     groups = failures(failed(1, SCRIPT, SCRIPT, SCRIPT), failed(2, "x", "y", {SCRIPT: SCRIPT}))
-    ambiguous = [{"number": SCRIPT, "requests": 1, "ambiguous": 1, "request_id": SCRIPT}]
+    ambiguous = [batch(number=SCRIPT, request_id=SCRIPT, unknowable_submits=1)]
 
-    page = job_page(hostile, timeline(), groups, ambiguous)
+    page = job_page(hostile, ambiguous, groups)
 
     assert "script" not in read(page).tags
     assert page.count(b"&lt;script&gt;") >= 12
 
 
 def test_nothing_is_fetched_and_nothing_runs():
-    elements = read(job_page(manifest(), timeline(), failures(failed()), []))
+    elements = read(job_page(manifest(), [batch()], failures(failed())))
 
     assert not {"script", "link", "img", "iframe", "object"} & set(elements.tags)
     assert not [
@@ -175,7 +180,7 @@ def test_ever_new_messages_do_not_grow_page():
     assert len(found.groups) == MAX_GROUPS
     assert found.others == 5_000 - MAX_GROUPS
     page = job_page(
-        manifest(counts={"total": 5_000, "succeeded": 0, "failed": 5_000}), timeline(), found, []
+        manifest(counts={"total": 5_000, "succeeded": 0, "failed": 5_000}), [batch()], found
     )
     assert len(page) < 100_000
     assert f"{found.others:,} failures of other kinds" in shown(page)
@@ -184,35 +189,44 @@ def test_ever_new_messages_do_not_grow_page():
 def test_long_examples_and_messages_are_cut():
     found = failures(failed(1, "rejected", "m" * 50_000, {"text": "x" * 50_000}))
 
-    assert len(job_page(manifest(), timeline(), found, [])) < 20_000
+    assert len(job_page(manifest(), [batch()], found)) < 20_000
 
 
 def test_truncated_errors_are_reported():
     whole = failed(1) + b"\n" + failed(2)[:-20]
 
     found = failures_in([whole[:30], whole[30:]], complete=False)
-    page = job_page(
-        manifest(counts={"total": 9, "succeeded": 0, "failed": 9}), timeline(), found, []
-    )
+    page = job_page(manifest(counts={"total": 9, "succeeded": 0, "failed": 9}), [batch()], found)
 
     assert sum(group.records for group in found.groups.values()) == 1
     assert "Grouped from the first 1 of 9 failures" in shown(page)
 
 
-def test_chart_counts_every_batch_once():
-    made = Timeline(100.0, 200.0)
-    for number in range(500):
-        made.add(100.0 + number / 5, 400.0)  # Clocks differ: nothing is beyond the chart.
+def test_charts_show_every_batch():
+    """Clocks differ: nothing is beyond the chart, and a batch without an answer is in one curve."""
+    batches = [batch(), batch(None, None), batch("2026-11-21T09:29:00Z", "2026-11-21T09:59:00Z")]
+    batches.append(batch(completed=None))
 
-    assert sum(made.submitted) == sum(made.collected) == 500
-    assert made.collected[-1] == 500
-    assert sum(made.seconds_to_answer.values()) == 500
+    page = job_page(manifest(), batches, Failures()).decode()
+
+    assert "Batches over time, from 2026-11-21T09:30:00Z to 2026-11-21T09:40:00Z: 3 " in page
+    assert "Seconds from submit to answer: 2 batches." in page
+    curves = [re.findall(r"[\d.]+,([\d.]+)", one) for one in re.findall(r'points="(.*?)"', page)]
+    assert [len(curve) for curve in curves] == [121, 121]
+    assert [curve[-1] for curve in curves] == ["34.0", "86.7"]
+
+
+def test_page_is_bounded_for_any_number_of_batches():
+    page = job_page(manifest(), (batch(unknowable_submits=1) for _ in range(30_000)), Failures())
+
+    assert b"Only the first batches are shown." in page
+    assert len(page) < 100_000
 
 
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
-        ({"doubtful_submits": 3}, "does not prove a refusal: 3."),
+        ({"unknowable_submits": 3}, "unknown whether they were accepted: 3."),
         (
             {
                 "cost": {
@@ -227,21 +241,21 @@ def test_chart_counts_every_batch_once():
     ],
 )
 def test_what_may_be_billed_again_has_a_line(changes, line):
-    said = shown(job_page(manifest(**changes), timeline(), Failures(), []))
+    said = shown(job_page(manifest(**changes), [], Failures()))
 
     assert "May be billed twice" in said
     assert line in said
 
 
 def test_batches_that_may_be_billed_twice_are_listed():
-    ambiguous = [{"number": "00000007", "requests": 500, "ambiguous": 1, "request_id": "abc"}]
+    twice = batch(number="00000007", unknowable_submits=1)
 
-    assert "May be billed twice" in shown(job_page(manifest(), timeline(), Failures(), ambiguous))
-    assert "May be billed twice" not in shown(job_page(manifest(), timeline(), Failures(), []))
+    assert "00000007" in shown(job_page(manifest(), [batch(), twice], Failures()))
+    assert "May be billed twice" not in shown(job_page(manifest(), [batch()], Failures()))
 
 
 def test_invalid_unicode_does_not_stop_page():
-    page = job_page(manifest(error={"code": "x", "message": "\ud800"}), timeline(), Failures(), [])
+    page = job_page(manifest(error={"code": "x", "message": "\ud800"}), [], Failures())
 
     assert re.search(rb"<code>x</code>: \?", page)
 
@@ -257,7 +271,7 @@ def test_browser_runs_nothing_that_was_planted(tmp_path):
     planted = "<script>document.title='run'</script><img src=x onerror=\"document.title='run'\">"
     report = tmp_path / "report.html"
     report.write_bytes(
-        job_page(manifest(), timeline(), failures(failed(1, planted, planted, planted)), [])
+        job_page(manifest(), [batch()], failures(failed(1, planted, planted, planted)))
     )
     # The policy holds for what gets past the escaping too.
     hostile = tmp_path / "hostile.html"

@@ -1,0 +1,348 @@
+"""A finished job on one page, made from its manifest and the first of its failures.
+
+The page loads nothing and has no script: its only style sheet is inline, and its
+Content-Security-Policy allows that by its hash. All text from outside is escaped.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import datetime
+from html import escape
+from importlib.resources import files
+from itertools import accumulate, islice
+from math import log10
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from dropbatch.client.results.downloads import blocks_of
+from dropbatch.core.formats.base import NULL, begins, compact
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from dropbatch.client.job_files import JobFiles
+
+MAX_ERRORS_BYTES, MAX_BATCHES = 16_000_000, 20_000  # What is read of a larger job.
+MAX_AMBIGUOUS = 200
+MAX_GROUPS, MAX_EXAMPLES, MAX_LINES = 50, 3, 8
+MAX_EXAMPLE_CHARACTERS, MAX_GROUP_CHARACTERS = 300, 500
+MIN_CODE_CHARACTERS = 30  # A cell as long holds an id or a digest.
+STEPS, BINS_A_DECADE, MAX_LABELS = 120, 3, 7
+WIDTH, HEIGHT, LEFT, BOTTOM, TOP, MAX_BAR_WIDTH = 760, 220, 60, 28, 34, 120
+
+STYLE = files("dropbatch.client").joinpath("report.css").read_text().strip()
+_HASH = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
+POLICY = f"default-src 'none'; style-src 'sha256-{_HASH}'; base-uri 'none'; form-action 'none'"
+
+
+def report(job: JobFiles) -> bytes:
+    """The page of a finished job.
+
+    Raises:
+        NotFound: the job is not over.
+    """
+    manifest = job.manifest()
+    named = {file["kind"]: file for file in manifest["files"]}
+    batches: Iterable[dict[str, Any]] = manifest["batches"]
+    if listed := named.get("batches"):
+        batches = map(msgspec.json.decode, _lines(blocks_of(job, listed)))
+    failures = Failures()
+    if errors := named.get("errors"):
+        length = min(errors["bytes"], MAX_ERRORS_BYTES)
+        part = blocks_of(job, {**errors, "bytes": length})
+        failures = failures_in(part, complete=length == errors["bytes"])
+    return job_page(manifest, batches, failures)
+
+
+class _Error(msgspec.Struct):
+    code: str
+    message: str
+
+
+class _Failed(msgspec.Struct):
+    """A line of errors.jsonl; the request may hold numbers that cannot be read."""
+
+    error: _Error
+    line: int | None = None
+    request: msgspec.Raw = NULL
+
+
+_decode = msgspec.json.Decoder(_Failed).decode
+
+
+@dataclass
+class Group:
+    """Failures of one code and message: how many, the first line numbers and requests."""
+
+    records: int = 0
+    lines: list[int] = field(default_factory=list)
+    examples: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Failures:
+    """Failed records by code and message; `others` are those of further groups."""
+
+    groups: dict[tuple[str, str], Group] = field(default_factory=dict)
+    others: int = 0
+    complete: bool = True
+
+    def add(self, line: bytes) -> None:
+        """Add a line of errors.jsonl."""
+        failed = _decode(line)
+        key = (failed.error.code, _general(failed.error.message))
+        if key not in self.groups and len(self.groups) >= MAX_GROUPS:
+            self.others += 1
+            return
+        group = self.groups.setdefault(key, Group())
+        group.records += 1
+        if failed.line is not None and len(group.lines) < MAX_LINES:
+            group.lines.append(failed.line)
+        if len(group.examples) < MAX_EXAMPLES:
+            group.examples.append(_example(failed.request))
+
+
+def failures_in(blocks: Iterable[bytes], *, complete: bool) -> Failures:
+    """Group the failures of errors.jsonl, or of its beginning if it is not complete."""
+    found = Failures(complete=complete)
+    for line in _lines(blocks, complete=complete):
+        found.add(line)
+    return found
+
+
+def _lines(blocks: Iterable[bytes], *, complete: bool = True) -> Iterator[bytes]:
+    rest = b""
+    for block in blocks:
+        *lines, rest = (rest + block).split(b"\n")
+        yield from lines
+    if rest and complete:
+        yield rest
+
+
+def _general(message: str) -> str:
+    """A message without the line number, which differs from record to record."""
+    head, separator, rest = message.partition(": ")
+    is_numbered = separator and head.startswith("Line ") and head[5:].isdigit()
+    return (rest if is_numbered else message)[:MAX_GROUP_CHARACTERS]
+
+
+def _example(request: msgspec.Raw) -> str:
+    text = compact(request).decode(errors="replace")
+    if begins(request, b'"'):
+        text = msgspec.json.decode(request, type=str)
+    return text if len(text) <= MAX_EXAMPLE_CHARACTERS else f"{text[:MAX_EXAMPLE_CHARACTERS]}…"
+
+
+def _charts(manifest: dict[str, Any], batches: Sequence[dict[str, Any]]) -> list[str]:
+    """Batches over time, and how long they took."""
+    sent = [_seconds(one["submitted_at"]) for one in batches if one["submitted_at"]]
+    answered = [one for one in batches if one["submitted_at"] and one["completed_at"]]
+    collected = [_seconds(one["completed_at"]) for one in answered]
+    if not sent:
+        return []
+    body = ["<h2>Batches over time</h2>", _timeline(manifest, sent, collected)]
+    if len(batches) == MAX_BATCHES:
+        body.append('<p class="soft">Only the first batches are shown.</p>')
+    if answered:
+        begun = [_seconds(one["submitted_at"]) for one in answered]
+        bins = Counter(_bin(end - start) for start, end in zip(begun, collected, strict=True))
+        body += ["<h2>Seconds from submit to answer</h2>", _histogram(bins)]
+    return body
+
+
+def _seconds(at: str) -> float:
+    return datetime.fromisoformat(at).timestamp()
+
+
+def _timeline(manifest: dict[str, Any], sent: list[float], collected: list[float]) -> str:
+    begin, end = manifest["created_at"], manifest["completed_at"]
+    start, length = _seconds(begin), max(_seconds(end) - _seconds(begin), 1e-9)
+    shapes = _axes(len(sent), _time(begin), _time(end))
+    for index, (name, times) in enumerate((("submitted", sent), ("collected", collected))):
+        steps = (int((at - start) / length * STEPS) for at in times)
+        added = Counter(min(max(step, 0), STEPS - 1) for step in steps)
+        sums = accumulate((added[step] for step in range(STEPS)), initial=0)
+        points = " ".join(
+            f"{LEFT + (WIDTH - LEFT) * step / STEPS:.1f},{_y(value, len(sent))}"
+            for step, value in enumerate(sums)
+        )
+        x = LEFT + 12 + 220 * index
+        shapes += [
+            f'<polyline class="l{index}" points="{points}"/>',
+            f'<line class="l{index}" x1="{x}" x2="{x + 24}" y1="20" y2="20"/>',
+            f'<text x="{x + 30}" y="24">{name}</text>',
+        ]
+    return _svg(f"Batches over time, from {begin} to {end}: {len(sent)} submitted.", shapes)
+
+
+def _bin(seconds: float) -> int:
+    """The bar for a number of seconds; bar 0 is up to one second."""
+    return 0 if seconds <= 1 else 1 + int(log10(seconds) * BINS_A_DECADE)
+
+
+def _histogram(bins: Counter[int]) -> str:
+    first, last, most = min(bins), max(bins), max(bins.values())
+    width = min((WIDTH - LEFT) / (last - first + 1), MAX_BAR_WIDTH)
+    shapes = _axes(most, "", "")
+    for number in range(first, last + 1):
+        x, y = LEFT + width * (number - first), _y(bins[number], most)
+        size = f'width="{max(width - 2, 1):.1f}" height="{HEIGHT - BOTTOM - y:.1f}"'
+        shapes.append(f'<rect class="f0" x="{x + 1:.1f}" y="{y}" {size}/>')
+        if (last - number) % (1 + (last - first) // MAX_LABELS) == 0:
+            label = f"{10 ** (number / BINS_A_DECADE):,.0f} s"
+            place = f'x="{x + width:.1f}" y="{HEIGHT - 8}"'
+            shapes.append(f'<text {place} text-anchor="end">{label}</text>')
+    return _svg(f"Seconds from submit to answer: {sum(bins.values())} batches.", shapes)
+
+
+def _y(value: float, most: float) -> float:
+    return round(HEIGHT - BOTTOM - (HEIGHT - BOTTOM - TOP) * value / most, 1)
+
+
+def _axes(most: int, begin: str, end: str) -> list[str]:
+    floor = HEIGHT - BOTTOM
+    return [
+        f'<line class="axis" x1="{LEFT}" x2="{WIDTH}" y1="{floor}" y2="{floor}"/>',
+        f'<text x="{LEFT - 6}" y="{TOP + 8}" text-anchor="end">{most:,}</text>',
+        f'<text x="{LEFT - 6}" y="{floor}" text-anchor="end">0</text>',
+        f'<text x="{LEFT}" y="{HEIGHT - 8}">{escape(begin)}</text>',
+        f'<text x="{WIDTH}" y="{HEIGHT - 8}" text-anchor="end">{escape(end)}</text>',
+    ]
+
+
+def _svg(said: str, shapes: Iterable[str]) -> str:
+    opening = f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(said)}">'
+    return f"{opening}{''.join(shapes)}</svg>"
+
+
+def job_page(
+    manifest: dict[str, Any], batches: Iterable[dict[str, Any]], failures: Failures
+) -> bytes:
+    """The page of a manifest, its batches and its failures."""
+    path = manifest["source"]["key"].removeprefix("inbox/")
+    ran = f"{_time(manifest['created_at'])} to {_time(manifest['completed_at'])} UTC"
+    shown = list(islice(batches, MAX_BATCHES))
+    rows = [
+        [file[name] for name in ("name", "bytes", "lines", "sha256")] for file in manifest["files"]
+    ]
+    body = [
+        f"<h1>{escape(path)}</h1>",
+        f'<p class="soft">Job <code>{escape(manifest["job_id"])}</code>, {escape(ran)}</p>',
+        f"<p>{_sentence(manifest)}</p>",
+        *_facts(manifest),
+        *_charts(manifest, shown),
+        *_failures(failures, manifest["counts"]["failed"]),
+        *_billed_again(manifest, shown),
+        "<h2>Files</h2>",
+        _table(("file", "bytes", "lines", "SHA-256"), rows) if rows else "<p>None.</p>",
+    ]
+    head = (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{escape(POLICY)}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<meta name="referrer" content="no-referrer"><meta name="robots" content="noindex">'
+        f"<title>{escape(path)}: {escape(manifest['state'])}</title>"
+        f"<style>{STYLE}</style></head><body>\n"
+    )
+    return (head + "\n".join(body) + "\n</body></html>\n").encode(errors="replace")
+
+
+def _sentence(manifest: dict[str, Any]) -> str:
+    """What ran and how it ended."""
+    counts, model, error = manifest["counts"], manifest["model"], manifest["error"]
+    total = counts["total"] or 0
+    ran = f"{total:,} record{'' if total == 1 else 's'}"
+    ran += f" for <code>{escape(model)}</code>" if model else ""
+    if error:
+        why = f"<code>{escape(error['code'])}</code>: {escape(error['message'])}"
+        return f'<b class="bad">Failed</b>: {ran}. {why}'
+    tone = "good" if manifest["state"] == "completed" and not counts["failed"] else "warn"
+    failed = f"{counts['failed']:,} failed" if counts["failed"] else "none failed"
+    state = escape(manifest["state"].capitalize())
+    return f'<b class="{tone}">{state}</b>: {ran}, {counts["succeeded"]:,} answered, {failed}.'
+
+
+def _time(at: str) -> str:
+    return at.replace("T", " ").removesuffix("Z")
+
+
+def _facts(manifest: dict[str, Any]) -> list[str]:
+    counts, tokens = manifest["counts"], manifest["usage"]["total_tokens"]
+    entries = [
+        ("records", f"{counts['total'] or 0:,}"),
+        ("answered", f"{counts['succeeded']:,}"),
+        ("failed", f"{counts['failed']:,}"),
+        ("tokens", "not reported" if tokens is None else f"{tokens:,}"),
+    ]
+    notes = []
+    if cost := manifest.get("cost"):
+        about = "about " if cost["estimated"] else ""
+        entries.append(("cost", f"{about}${cost['amount']}"))
+        notes = [f'<p class="soft">Cost at the prices of {escape(cost["priced_at"])}.</p>']
+    boxes = (f"<div><dt>{name}</dt><dd>{escape(value)}</dd></div>" for name, value in entries)
+    return [f"<dl>{''.join(boxes)}</dl>", *notes]
+
+
+def _failures(failures: Failures, failed: int) -> list[str]:
+    if not failed:
+        return []
+    body = ["<h2>Failures</h2>"]
+    if not failures.complete:
+        seen = sum(group.records for group in failures.groups.values()) + failures.others
+        said = f"Grouped from the first {seen:,} of {failed:,} failures"
+        body.append(f'<p class="soft">{said}; errors.jsonl has all of them.</p>')
+    ordered = sorted(failures.groups.items(), key=lambda item: -item[1].records)
+    body += [_group(code, message, group) for (code, message), group in ordered]
+    if failures.others:
+        body.append(f"<p>{failures.others:,} failures of other kinds are in errors.jsonl.</p>")
+    return body
+
+
+def _group(code: str, message: str, group: Group) -> str:
+    more = " …" if group.records > len(group.lines) else ""
+    lines = f"Lines {', '.join(f'{line:,}' for line in group.lines)}{more}"
+    examples = "".join(f"<pre>{escape(example)}</pre>" for example in group.examples)
+    said = f"<b>{group.records:,}</b> <code>{escape(code)}</code> {escape(message)}"
+    where = f'<p class="soft">{lines if group.lines else "Examples"}:</p>'
+    return f"<details open><summary>{said}</summary>{where}{examples}</details>"
+
+
+def _billed_again(manifest: dict[str, Any], batches: Iterable[dict[str, Any]]) -> list[str]:
+    """What may be billed twice, or is billed without an answer."""
+    columns = ("number", "requests", "unknowable_submits", "request_id")
+    uncertain = (one for one in batches if one["unknowable_submits"])
+    rows = [[one[name] for name in columns] for one in islice(uncertain, MAX_AMBIGUOUS)]
+    lines = []
+    if submits := manifest["unknowable_submits"]:
+        lines.append(f"Submits of which it is unknown whether they were accepted: {submits:,}.")
+    if uncollected := (manifest["cost"] or {}).get("uncollected_batches"):
+        said = "Accepted submits whose answer was not collected, estimated in the cost"
+        lines.append(f"{said}: {uncollected:,}.")
+    if not rows and not lines:
+        return []
+    table = _table(("batch", "records", "unknown submits", "request_id"), rows) if rows else ""
+    return ["<h2>May be billed twice</h2>", *(f"<p>{line}</p>" for line in lines), table]
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """A table of texts and numbers; numbers are aligned to the right."""
+    right = [" class=n" if isinstance(value, int) else "" for value in rows[0]]
+    head = "".join(f"<th{n}>{escape(name)}</th>" for name, n in zip(header, right, strict=True))
+    lines = []
+    for row in rows:
+        cells = zip(map(_cell, row), right, strict=True)
+        lines.append(f"<tr>{''.join(f'<td{n}>{cell}</td>' for cell, n in cells)}</tr>")
+    body = f"<thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody>"
+    return f'<div class="scroll"><table>{body}</table></div>'
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, int):
+        return f"{value:,}"
+    text = escape("" if value is None else str(value))
+    return f"<code>{text}</code>" if len(text) >= MIN_CODE_CHARACTERS else text
