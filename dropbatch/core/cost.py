@@ -6,10 +6,13 @@ Workers AI counts tokens, and its free daily allocation is not subtracted.
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from dropbatch.core.formats.base import Task
 
@@ -30,7 +33,7 @@ As Workers AI does for its chat models.
 MAX_NAMED_TOKENS = 1_000_000
 """Most output tokens that an estimate accepts as the limit that a single record names."""
 
-_NAMED_TOKENS = re.compile(rb'"max_(?:completion_|output_)?tokens"\s*:\s*([0-9]{1,9})')
+_NAMED_TOKENS = re.compile(rb'"max_(?:completion_|output_)?tokens"(?:\s*:\s*([0-9]{1,9}))?')
 _MILLION, _BILLION = Decimal(1_000_000), Decimal(1_000_000_000)
 _SMALLEST = Decimal("0.00000001")
 _DECIMALS = 4
@@ -122,21 +125,56 @@ def _output_tokens(
     return records * (each or model.output_tokens or DEFAULT_OUTPUT_TOKENS)
 
 
-def named_limits(text: bytes) -> list[int]:
-    """The limits of output tokens that requests name."""
-    return [min(int(tokens), MAX_NAMED_TOKENS) for tokens in _NAMED_TOKENS.findall(text)]
+class _Limits(msgspec.Struct):
+    """The members of a request that limit its answer, unread: a wrong one limits nothing."""
+
+    max_tokens: msgspec.Raw = msgspec.Raw(b"0")
+    max_completion_tokens: msgspec.Raw = msgspec.Raw(b"0")
+    max_output_tokens: msgspec.Raw = msgspec.Raw(b"0")
+
+    def highest(self) -> int:
+        """The highest limit; 0 if the request names none."""
+        named = (self.max_tokens, self.max_completion_tokens, self.max_output_tokens)
+        return max(map(_limit, named))
+
+
+class _Body(msgspec.Struct):
+    requests: list[_Limits]
+
+
+_decode_body = msgspec.json.Decoder(_Body).decode
+
+
+def _limit(written: msgspec.Raw) -> int:
+    """A limit as a request writes it; 0 for what is none."""
+    try:
+        tokens = float(bytes(written))
+    except ValueError:
+        return 0
+    return math.ceil(min(max(tokens, 0.0), MAX_NAMED_TOKENS))
+
+
+def highest_named(text: bytes) -> int:
+    """The highest limit that seems to be named anywhere in a text; 0 if there is none."""
+    found = (int(tokens or 0) for tokens in _NAMED_TOKENS.findall(text))
+    return min(max(found, default=0), MAX_NAMED_TOKENS)
 
 
 def output_tokens(model: Model, body: bytes, records: int, each: int | None = None) -> int | None:
-    """Output tokens that requests may use; None if none of them names a limit.
+    """Output tokens that the requests of a body may use; None if none of them names a limit.
 
     `each` as for `estimate_tokens`.
     """
-    named = named_limits(body)
-    if not named:
+    if not _NAMED_TOKENS.search(body):
         return None
-    rest = max(records - len(named), 0)
-    return sum(named) + rest * (each or model.output_tokens or DEFAULT_OUTPUT_TOKENS)
+    try:
+        limits = [one.highest() for one in _decode_body(body).requests]
+    except (msgspec.MsgspecError, RecursionError):
+        limits = []
+    if not any(limits):
+        return None
+    unnamed = max(records, len(limits)) - sum(map(bool, limits))
+    return sum(limits) + unnamed * (each or model.output_tokens or DEFAULT_OUTPUT_TOKENS)
 
 
 def estimate_cost(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from dropbatch.core import names
-from dropbatch.core.cost import has_price, named_limits
+from dropbatch.core.cost import has_price, highest_named
 from dropbatch.core.cost_limit import first_batch
 from dropbatch.core.errors import UploadRefused
 from dropbatch.core.formats.detect import check_named, detect_format, first_model
@@ -304,11 +304,11 @@ def _limited(plan: SplitPlan, options: Options, head: bytes) -> SplitPlan:
 
     A limit of 0 says nothing about batches.
     """
-    model, answer_tokens = plan.known_model, options.output_tokens or 0
+    model = plan.known_model
     if not options.max_cost or not has_price(model):
         return plan
-    named = max(named_limits(head + msgspec.json.encode(options.defaults)), default=None)
-    records, size = first_batch(model, options.max_cost, named, answer_tokens)
+    named = highest_named(head + msgspec.json.encode(options.defaults))
+    records, size = first_batch(model, options.max_cost, named, options.output_tokens or 0)
     return replace(
         plan,
         first_requests=min(plan.first_requests, records or plan.first_requests),

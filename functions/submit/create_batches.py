@@ -18,7 +18,7 @@ from shared.aws.queues import (
 from shared.errors import InvariantError
 from shared.models import Batch, BatchState, DueKind, ErrorDetail
 from shared.observability import count
-from shared.pacing import cost_limit
+from shared.pacing import cost
 from shared.pacing.budget import NO_TOKEN_SECONDS
 from shared.pacing.controls import LIFT_LOOK_SECONDS
 from shared.retry import jittered
@@ -148,11 +148,11 @@ def create_batch(
     name = f"{candidate.number:08d}"
     staged = settle(services.store, candidate)
     now = services.now()
-    cost = _estimate(job, candidate, staged)
+    estimated = _estimate(job, candidate, staged)
     ending = job.ending(now) if staged.sendable else NOTHING_TO_SEND
     slot = _slot(services, job, before.ordinal)
-    if not (ending or cost_limit.allows(job, before.estimate, cost)):
-        slot = max(slot, now + cost_limit.COST_LOOK_SECONDS)
+    if not (ending or cost.allows(job, before.estimate, estimated)):
+        slot = max(slot, now + cost.COST_LOOK_SECONDS)
     elif ending is None and before.ordinal and slot <= now:
         slot = outbox.room_at(now)
     is_due = ending is None and slot <= now
@@ -177,7 +177,7 @@ def create_batch(
         work=DueKind.POLL if ending else DueKind.SUBMIT if before.ordinal else DueKind.FIRST,
         ending=ending,
         originals_size=staged.originals_size,
-        estimate=cost,
+        estimate=estimated,
         estimated_before=before.estimate,
     )
     if services.ledger.create_batch(batch) is None:
@@ -204,7 +204,7 @@ def _ended_at(number: int, now: float) -> float:
 
 def _estimate(job: Job, candidate: StagedAhead, staged: StagedInfo) -> int:
     """A batch's cost in billionths of a US dollar, if the job has a limit."""
-    if not staged.sendable or job.max_cost is None:
+    if not staged.sendable or job.cost is None:
         return 0
     body = candidate.body[: candidate.ours.body_size]
     return estimate(

@@ -22,6 +22,7 @@ from shared.executions import await_with
 from shared.job_status import JSON_TYPE, build_status, encode_status
 from shared.models import ErrorDetail, Job, Upload
 from shared.observability import count, logger
+from shared.pacing.cost import first_limit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -168,7 +169,7 @@ def _new_job(
         if options.deadline_hours is None
         else now + options.deadline_hours * 3_600,
         max_failed_fraction=options.max_failed_fraction,
-        max_cost=None if options.max_cost is None else to_billionths(options.max_cost),
+        cost=None if options.max_cost is None else first_limit(to_billionths(options.max_cost)),
         output_tokens=options.output_tokens or 0,
         tags=options.tags or {},
         retry_of=retried.manifest if retried else "",

@@ -34,7 +34,7 @@ from shared.events.pulling import expect_events
 from shared.events.set_up import subscribe
 from shared.models import Batch, BatchState, DueKind, ErrorDetail, Job, Submission, cause_of
 from shared.observability import batch_log_fields, count, logger
-from shared.pacing import cost_limit
+from shared.pacing import cost
 from shared.pacing.controls import (
     LIFT_LOOK_SECONDS,
     MAX_OUTAGE_WAIT_SECONDS,
@@ -114,8 +114,8 @@ def _advance_batch(invocation: Invocation, job_id: str, number: str) -> None:
         end(services, batch, ending)
     elif job.is_held:
         hold(services, job, batch, now)
-    elif not cost_limit.allows_batch(job, batch):
-        wait(services, batch, Denied(cost_limit.look_at(batch, now), paused=True))
+    elif not cost.allows_batch(job, batch):
+        wait(services, batch, Denied(cost.look_at(batch, now), paused=True))
     elif invocation.seconds_left > POST_SECONDS + SETTLE_SECONDS:
         _submit_if_permitted(invocation, job, batch)
 

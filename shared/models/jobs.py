@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
-from dropbatch.core.cost_limit import Spent  # noqa: TC001 - read at run time, from the fields
 from dropbatch.core.names import JobState
 from dropbatch.core.plan import Checkpoint, SplitPlan  # noqa: TC001 - read at run time, from the fields
 from shared.models.common import DeniedWrite, ErrorDetail, Usage
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from shared.models.batches import Batch
 
 MAX_JOB_SECONDS = 50 * 86_400
 """Seconds after which a job ends, whatever it waits for.
@@ -100,9 +93,8 @@ class JobTotals:
         unmetered_records: requests in these bodies.
         uncollected: accepted submits whose answer was not collected; their bodies are among these,
             as are those of batches that were accepted and then divided.
-        vain_size: bytes of those bodies that brought no answer.
-        vain_records: requests in them.
-        unsent: records that are in no body.
+        estimated: sum of the batches' estimates, if the job has a `max_cost`.
+        answered: the part of it for records that have an answer.
         unknowable: their submits with an unknown outcome, and those of batches that were divided
             into them.
         doubtful: likewise, submits that were refused in a way that does not prove it.
@@ -122,19 +114,24 @@ class JobTotals:
     unknowable: int = 0
     doubtful: int = 0
     told: int = 0
-    vain_size: int = 0
-    vain_records: int = 0
-    unsent: int = 0
     for_capacity: int = 0
+    estimated: int = 0
+    answered: int = 0
 
-    def counting(self, batches: Sequence[Batch]) -> JobTotals:
-        """The same, with the submits of more batches."""
-        return replace(
-            self,
-            unknowable=self.unknowable + sum(one.unknowable for one in batches),
-            doubtful=self.doubtful + sum(one.doubtful for one in batches),
-            told=self.told + sum(one.told_at > 0 for one in batches),
-        )
+
+@dataclass(frozen=True, slots=True)
+class CostLimit:
+    """A job's `max_cost` (`shared.pacing.cost`), in billionths of a US dollar.
+
+    Attributes:
+        limit: the option.
+        room: the sum of estimates up to which its batches may be submitted.
+        is_reached: whether nothing more of it is submitted.
+    """
+
+    limit: int
+    room: int
+    is_reached: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,8 +280,8 @@ class Job:
     """When its records end without an answer; None without the option `deadline_hours`."""
     max_failed_fraction: float | None = None
     """Fraction of its answered records, 0 to 1, above which it fails; None without the option."""
-    max_cost: int | None = None
-    """Its cost limit in billionths of a US dollar; None without the option."""
+    cost: CostLimit | None = None
+    """Its `max_cost`, and what it leaves; None without the option."""
     output_tokens: int = 0
     """Tokens that an answer has on average, by its user; 0 without the option."""
     tags: dict[str, str] = field(default_factory=dict)
@@ -344,15 +341,7 @@ class Job:
     denied_write: DeniedWrite | None = None
     """What AWS refuses to do for it; None if nothing, or once results were written again."""
 
-    spent: Spent | None = None
-    """What it has spent; None if it has no `max_cost`, or before its first visit."""
-
     # Why it ends early.
-    cost_reached: bool = False
-    """Whether nothing more of it is submitted.
-
-    Because another batch might cost more than its `max_cost` leaves.
-    """
     error: ErrorDetail | None = None
     """The whole upload's fault, which stops further submits."""
     control: JobControl | None = None
@@ -418,4 +407,4 @@ class Job:
             return PAST_DEADLINE
         if self.cancelled:
             return CANCELLED
-        return COST_LIMIT if self.cost_reached else None
+        return COST_LIMIT if self.cost and self.cost.is_reached else None

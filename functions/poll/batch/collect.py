@@ -20,11 +20,11 @@ import msgspec
 from dropbatch.core.formats.base import REFUSED_CODES
 from dropbatch.core.names import JobState
 from functions.poll.batch.join import Answers, add_reply, failed_for_capacity, sort_answers
-from functions.poll.batch.paid import priced
 from functions.poll.batch.result_lines import lines_of, unwritten_part
 from shared import keys
 from shared.models import Batch, Job, Part, Usage
 from shared.observability import batch_log_fields, count, logger
+from shared.pacing.cost import priced
 from shared.staged_batch import decode_index
 from shared.workers_ai.results import Answer, parse_answer
 

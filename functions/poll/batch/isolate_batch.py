@@ -105,7 +105,7 @@ def _why_untried(job: Job, known: Isolation, batch: Batch, wanted: int, now: flo
         return "because the job was stopped"
     if job.cancelled:
         return "because the job was cancelled"
-    if job.cost_reached:
+    if job.cost and job.cost.is_reached:
         return "because the job had reached its max_cost"
     if batch.ending_if_unanswered:
         return "because the batch may not be submitted again"

@@ -12,9 +12,9 @@ import msgspec
 from dropbatch.core import names
 from dropbatch.core.formats.bedrock import manifest_out
 from functions.poll.batch.isolate_batch import MAX_ISOLATION_SUBMITS
-from functions.poll.batch.paid import cost_so_far
 from shared.job_status import iso_time
 from shared.models import BatchState, Isolation
+from shared.pacing.cost import cost_so_far
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -121,7 +121,7 @@ def _cost(job: Job) -> dict[str, Any] | None:
     it is an estimate.
     """
     usage, sums, model = job.sums.usage, job.sums, job.plan.known_model
-    cost = cost_so_far(model, usage, sums.unmetered_size, sums.unmetered_records)
+    cost = cost_so_far(model, sums)
     if cost is None or (sums.succeeded and cost.amount == 0 and not usage.is_reported):
         return None
     return {**cost.to_manifest(), "uncollected_batches": sums.uncollected}

@@ -17,6 +17,7 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from itertools import chain, groupby
 from typing import IO, TYPE_CHECKING, NamedTuple
 
@@ -25,7 +26,6 @@ import msgspec
 from dropbatch.core import names
 from functions.poll.batch.format_of_job import JSON_LINES, Kind, opening_of, result_file
 from functions.poll.batch.result_lines import unwritten_lines
-from functions.poll.batch.unmetered import unmetered
 from functions.poll.results.file_digests import digest_of, has_digest
 from functions.poll.results.manifest import FileEntry, batch_entry
 from functions.poll.results.running_sha256 import RunningSha256, unfinished_bytes
@@ -35,6 +35,7 @@ from shared.job_status import PendingBatches
 from shared.ledger import still_leased
 from shared.models import Batch, BatchState, Job, JobTotals, Part, ResultFileProgress
 from shared.observability import count_broken_law
+from shared.pacing.cost import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -282,29 +283,8 @@ def _after(job: Job, kind: Kind, ahead: ReadyBatches) -> Step:
             "retry": part.retry_lines,
             "batches": 1,
         }[kind]
-        if kind == "output":
-            sums = replace(
-                sums,
-                batches=sums.batches + 1,
-                succeeded=sums.succeeded + part.succeeded,
-                failed=sums.failed + part.failed,
-                for_capacity=sums.for_capacity + part.for_capacity,
-                errors_size=sums.errors_size + part.errors,
-                retry_size=sums.retry_size + part.retry,
-                usage=sums.usage.plus(part.usage),
-                unsent=sums.unsent + batch.requests - batch.sendable,
-            )
     if kind == "output":
-        sums = sums.counting(ahead.submitted)
-        for more in map(unmetered, ahead.submitted):
-            sums = replace(
-                sums,
-                unmetered_size=sums.unmetered_size + more.size,
-                unmetered_records=sums.unmetered_records + more.records,
-                uncollected=sums.uncollected + more.uncollected,
-                vain_size=sums.vain_size + more.vain_size,
-                vain_records=sums.vain_records + more.vain_records,
-            )
+        sums = reduce(counted, ahead.submitted, sums)
     return Step(replace(progress, mark=ahead.leaves[-1].number, next_id=next_id, lines=lines), sums)
 
 

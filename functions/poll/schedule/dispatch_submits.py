@@ -20,7 +20,7 @@ from functions.poll.schedule.due_items import DueItem, each_contained, load, pos
 from shared.aws.queues import MAX_SUBMITS_WAITING, SubmitMessage
 from shared.denied_writes import shown_if_denied
 from shared.models import BatchState
-from shared.pacing import cost_limit
+from shared.pacing import cost
 from shared.pacing.cadence import HELD_POLL_SECONDS
 from shared.pacing.controls import LIFT_LOOK_SECONDS
 from shared.retry import soon_after
@@ -148,8 +148,8 @@ def _sort(
             go.append(one)
         elif one.job.is_held:
             to_postpone.append((one, now + HELD_POLL_SECONDS))
-        elif not cost_limit.allows_batch(one.job, one.batch):
-            to_postpone.append((one, cost_limit.look_at(one.batch, now)))
+        elif not cost.allows_batch(one.job, one.batch):
+            to_postpone.append((one, cost.look_at(one.batch, now)))
         elif (until := calls.blocked_until(one, now)) is not None:
             to_postpone.append((one, until))
         elif calls.left > 0:

@@ -17,6 +17,7 @@ import msgspec
 
 from dropbatch.core import names
 from dropbatch.core.names import FINAL_JOB_STATES, JobState
+from functions.poll.batch.unanswered import is_overdue
 from functions.poll.results.announce import announce
 from functions.poll.results.file_digests import seconds_for_digests
 from functions.poll.results.manifest import bedrock_manifest, build_manifest, retry_record
@@ -33,7 +34,6 @@ from functions.poll.results.result_files import (
 from functions.poll.results.up_to_fault import append_up_to_fault
 from functions.poll.schedule.control import end_long_hold
 from functions.poll.schedule.delete_staged import first_deletion
-from functions.poll.schedule.spending import release, spending
 from functions.poll.schedule.sweep import next_sweep, sweep
 from functions.poll.schedule.waiting_for import report_long_wait, waiting_for
 from shared.claims import (
@@ -55,8 +55,9 @@ from shared.executions import beat
 from shared.job_control import follow_job_control
 from shared.job_status import JSON_TYPE, build_status, final_status, status_digest, write_status
 from shared.ledger import still_leased
-from shared.models import TOO_OLD_CODE, DueKind, ErrorDetail, Job, Staging
+from shared.models import TOO_OLD_CODE, BatchState, DueKind, ErrorDetail, Job, Staging
 from shared.observability import count, logger
+from shared.pacing import cost
 from shared.retry import exponential
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
     from functions.poll.schedule.waiting_for import Waiting
     from shared.bootstrap import Services
     from shared.invocation import Invocation
+    from shared.models import Batch
 
 QUICK_LOOK_BATCHES = 10
 """Batches read when a part arrived shortly after another, to see whether it was the last."""
@@ -142,8 +144,8 @@ def _visit_soon_if_limited(services: Services, job: Job) -> None:
     """
     soon = job.status_at + STATUS_SECONDS / 2  # Sooner than for its status, for which nobody wakes.
     if (
-        job.max_cost is not None
-        and not job.cost_reached
+        job.cost is not None
+        and not job.cost.is_reached
         and job.due_at is not None
         and job.due_at > soon
     ):
@@ -217,13 +219,13 @@ def _watch_split(invocation: Invocation, job: Job) -> None:
     ahead = next_final_batches(services, watched, "output")
     status = _status_of(services, watched, ahead, waiting_for(services, watched))
     digest = status_digest(status)
-    found = spending(services, watched)
+    spent, unfinished = _spent(services, watched)
     noted = services.ledger.note_status(
-        watched, services.now(), {**_status_fields(ahead, digest), **found.told}
+        watched, services.now(), {**_status_fields(ahead, digest), **spent}
     )
     if noted is None:
         return
-    release(services, watched, noted, found.waiting)
+    _release(services, watched, noted, unfinished)
     if digest != watched.status_sha:
         write_status(services, replace(noted, lease_until=0.0), status)
     if noted.error is None and (fault := _fault(services, noted, ahead)):
@@ -470,8 +472,8 @@ def _update_status(services: Services, job: Job, ahead: ReadyBatches) -> None:
         due, work = max(min(due, sweep_at), now), DueKind.JOB
     if ahead.fills_a_step(job):  # This visit had no time for it.
         due, work = now, DueKind.JOB
-    found = spending(services, job)
-    told = {"status_at": now, **_status_fields(ahead, digest), **found.told}
+    spent, unfinished = _spent(services, job)
+    told = {"status_at": now, **_status_fields(ahead, digest), **spent}
     released = services.ledger.release_job(
         job, due, work, fraction=fraction, unchanged_visits=unchanged_visits, **told
     )
@@ -480,7 +482,7 @@ def _update_status(services: Services, job: Job, ahead: ReadyBatches) -> None:
         # due for it.
         services.ledger.bring_visit_forward(released, max(sweep_at, now))
     if released:
-        release(services, job, released, found.waiting)
+        _release(services, job, released, unfinished)
 
 
 def _status_of(
@@ -499,3 +501,27 @@ def _status_fields(ahead: ReadyBatches, digest: str) -> dict[str, Any]:
         "status_succeeded": ahead.succeeded,
         "status_failed": ahead.failed,
     }
+
+
+# ── its cost limit ────────────────────────────────────────────────────────────────────────────────
+
+
+def _spent(services: Services, job: Job) -> tuple[dict[str, object], list[Batch]]:
+    """What the job item stores of its limit, if it has one, and its first unfinished batches."""
+    if job.cost is None or job.cost.is_reached:
+        return {}, []
+    now = services.now()
+    found, unfinished = cost.measure(
+        services.ledger, job, job.cost, lambda one: _is_overdue(services, one, now)
+    )
+    return {"cost": found}, unfinished
+
+
+def _is_overdue(services: Services, batch: Batch, now: float) -> bool:
+    return batch.state is BatchState.QUEUED and is_overdue(services, batch, now)
+
+
+def _release(services: Services, before: Job, after: Job, unfinished: list[Batch]) -> None:
+    """Make the batches due that a visit's write has given room; else they look by themselves."""
+    for batch in cost.with_room(before, after, unfinished):
+        services.ledger.postpone(batch, services.now())

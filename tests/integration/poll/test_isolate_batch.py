@@ -26,7 +26,15 @@ from shared.claims import MAX_SECONDS_TO_ACCEPTANCE
 from shared.errors import InvariantError
 from shared.ledger import Ledger
 from shared.ledger.item_keys import batch_key
-from shared.models import CANCEL, BatchState, ErrorDetail, Isolation, JobControl, Submission
+from shared.models import (
+    CANCEL,
+    BatchState,
+    CostLimit,
+    ErrorDetail,
+    Isolation,
+    JobControl,
+    Submission,
+)
 from tests.support.doubles.ledger_items import JOB, REASON, SPLIT, T
 
 CAUSE = "5006"
@@ -347,7 +355,11 @@ WEEK = MAX_SECONDS_TO_ACCEPTANCE
         ({"error": REASON}, {}, STOPPED),
         ({"control": JobControl(cancelled=CANCEL)}, {}, "because the job was cancelled"),
         ({"control": JobControl(held_since=T)}, {}, ""),
-        ({"cost_reached": True}, {}, "because the job had reached its max_cost"),
+        (
+            {"cost": CostLimit(1, 0, is_reached=True)},
+            {},
+            "because the job had reached its max_cost",
+        ),
         ({}, {"ending_if_unanswered": REASON}, "because the batch may not be submitted again"),
         ({"deadline_at": T}, {}, "because the job's deadline_hours were over"),
         ({"deadline_at": T + 1}, {}, ""),

@@ -15,11 +15,11 @@ from functions.poll.schedule.visit_job import MIN_ANSWERED_RECORDS, STATUS_SECON
 from functions.poll.schedule.waiting_for import Waiting
 from shared.claims import MAX_CLAIMS
 from shared.errors import InvariantError
-from shared.models import MAX_JOB_SECONDS, JobControl, Sweep, SweepGoal
+from shared.models import MAX_JOB_SECONDS, CostLimit, JobControl, Sweep, SweepGoal
 from tests.support.doubles.ledger_items import REASON, T
 from tests.support.doubles.visited_jobs import LINE
 
-LIMITED = {"max_cost": 1_000}
+LIMITED = {"cost": CostLimit(1_000, 500)}
 READ = {"state": JobState.SPLITTING, "lease_until": T + 45, "due_at": T + 45}
 
 
@@ -138,7 +138,13 @@ def test_job_is_visited_at_its_deadline(visited, deadline, due_at, work):
     ("changes", "due_at"),
     [
         (LIMITED, T - 1 + STATUS_SECONDS / 2),
-        ({**LIMITED, "cost_reached": True, "sweep": Sweep(SweepGoal.END, 0.0, passes=0)}, T + 60),
+        (
+            {
+                "cost": CostLimit(1_000, 500, is_reached=True),
+                "sweep": Sweep(SweepGoal.END, 0.0, passes=0),
+            },
+            T + 60,
+        ),
         ({}, T + 60),
     ],
     ids=["limited", "limit reached", "without a limit"],

@@ -131,17 +131,3 @@ def test_submits_before_a_division_are_counted(start, api, kind, member):
 
     assert len(world.manifest()["batches"]) == 3
     assert world.manifest()[member] == 1
-
-
-def test_division_leaves_what_was_accepted_in_the_cost_of_the_day(start, api):
-    api.inject(FAILS_TOGETHER)
-    world = start(MAX_COST_PER_DAY="1")
-    world.upload_records("a.jsonl", referenced(3), model=M2M)
-
-    world.settle(minutes=30)
-
-    (day,) = [one for one in world.items() if one["sk"]["S"].startswith("COST#")]
-    assert day.get("reserved", {"N": "0"})["N"] == "0"
-    usage, spent = world.manifest()["usage"], Decimal(day["spent"]["N"]) / 10**9
-    assert spent > Decimal(exact(M2M, Tokens(usage["prompt_tokens"], usage["completion_tokens"])))
-    assert spent == pytest.approx(amount(world), abs=Decimal("1e-8"))

@@ -134,6 +134,8 @@ def test_progress_fits_metadata_of_segment():
         uncollected=10**15,
         unknowable=10**15,
         doubtful=10**15,
+        estimated=10**15,
+        answered=10**15,
     )
 
     assert len(b"progress" + msgspec.json.encode((joined, sums))) < MAX_METADATA_BYTES

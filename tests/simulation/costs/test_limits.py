@@ -109,3 +109,21 @@ def test_limit_far_from_cost_keeps_nobody_waiting(share):
 
     assert found.codes.count("cost_limit") in {0, 100}
     assert found.seconds < 180
+
+
+@pytest.mark.parametrize("share", ["0.05", "0.2"])
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"max_tokens": 16},
+        {"max_tokens": 16, "max_completion_tokens": 16},
+        {"max_tokens": 1e4, "stop": [{"max_tokens": 16}]},
+        {"max_tokens": 0},
+    ],
+    ids=["one", "two", "nested", "zero"],
+)
+def test_each_record_is_estimated_by_what_itself_names(limits, share):
+    """Every second one names a limit, the first one too; the others none."""
+    found = spend(2, KIMI, 400, share=share, named=(limits, {}))
+
+    judge(found, least="0.25")

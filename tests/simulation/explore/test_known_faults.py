@@ -9,13 +9,12 @@ from math import inf
 import pytest
 
 from functions.poll.batch import collect, lost_ids, poll_batch
-from functions.poll.batch.unmetered import Unmetered
-from functions.poll.results import result_files
 from functions.poll.schedule import due_jobs, sweep, visit_job
 from functions.submit import submit_batch
 from local.workers_ai import Behaviour, Fault
 from shared import job_control
 from shared.ledger.due import DueEntry, DueItems
+from shared.pacing import cost
 from shared.pacing.budget import Budget
 from shared.pacing.wakes import Wakes
 from tests.simulation.operate import backlog, year
@@ -165,7 +164,7 @@ def test_accepted_batches_without_a_cost_are_detected(monkeypatch):
     acts = (Drop(0.0, "a.jsonl", 5), Command(60.0, "a.jsonl", "cancel now"))
     plan = Plan(1, latency=3_000.0, acts=acts)
     assert run(plan).violations == ()
-    monkeypatch.setattr(result_files, "unmetered", lambda *_: Unmetered(0, 0, 0))
+    monkeypatch.setattr(cost, "unmetered", lambda *_: cost.Unmetered(0, 0, 0))
 
     assert laws_broken(run(plan).violations) == {answer_laws.COSTS}
 

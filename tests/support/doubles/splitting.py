@@ -72,7 +72,6 @@ class Fake:
             queues=self,
             budget=SimpleNamespace(burst=100, slot_seconds=0.6, free=self.free),
             left=LeftDue(),
-            day_limit=None,
             now=lambda: self.clock,
         )
 

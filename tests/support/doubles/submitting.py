@@ -85,7 +85,6 @@ class Submitting:
             lift=lambda *words: self.budget_calls.append(("lift", *words)),
             left=self.left,
             events=None,
-            day_limit=None,
             tokens=ONLY_ONE,
             times=SimpleNamespace(first_poll=lambda model, number, now: FIRST_ASK),
             now=lambda: self.clock,

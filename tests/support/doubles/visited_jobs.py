@@ -55,7 +55,7 @@ class Visited:
         self.ledger = Ledger(dynamodb, "table")
         self.store = ObjectStore(client("s3"), "bucket")
         self.budget = Budget(dynamodb, "table", 3_000)
-        self.notices, self.day_limit = self, None
+        self.notices = self
         self.settings = SimpleNamespace(
             cloudflare_account_id=JOB.plan.account, staging_retention_days=3
         )

@@ -19,7 +19,6 @@ OPTIONAL = {
     "SOURCE_BUCKET_NAME",
     "SOURCE_PREFIX",
     "KMS_KEY_ARN",
-    "MAX_COST_PER_DAY",
     "STATE_MACHINE_ARN",
     "COMPLETION_EVENTS",
     "EVENTS_QUEUE_NAME",
@@ -222,18 +221,6 @@ def test_missing_setting_of_transport_is_named(changes, name):
 )
 def test_transport_cannot_send_secret_astray(changes):
     assert " must be " in refusal(**changes)
-
-
-@pytest.mark.parametrize(("written", "billionths"), [("", None), ("0", 0), ("2.50", 2_500_000_000)])
-def test_limit_for_the_day_is_dollars_or_none(written, billionths):
-    assert read_settings({**GOOD, "MAX_COST_PER_DAY": written}).max_cost_per_day == billionths
-
-
-@pytest.mark.parametrize("written", ["-1", "1e3", "much", "1,50", " "])
-def test_wrong_limit_for_the_day_is_named(written):
-    assert "MAX_COST_PER_DAY must be empty or a number of US dollars" in refusal(
-        MAX_COST_PER_DAY=written
-    )
 
 
 @pytest.mark.parametrize(

@@ -206,7 +206,6 @@ class World:
                 senders=lambda _account: (FIRST,),
                 controls_of=lambda *_: [self.calls("read", lambda: controls)],
             ),
-            day_limit=None,
             notices=SimpleNamespace(publish_job_over=lambda manifest, now: self.calls("write")),
             now=lambda: self.now,
         )

@@ -109,7 +109,7 @@ class StackBudget:
 
 
 def services_of(commands, **members):
-    return SimpleNamespace(store=commands, now=lambda: T, day_limit=None, **members)
+    return SimpleNamespace(store=commands, now=lambda: T, **members)
 
 
 def followed(job, *bodies):
@@ -329,48 +329,6 @@ def test_run_ends_pause_of_dropbatch(word, since, is_lifted):
     budget = stack_followed(word, pause=pause)
 
     assert budget.writes == [*([("lifted", Permit(pause), "")] if is_lifted else []), "noted"]
-
-
-class Day:
-    """The limit of a day, which no batch waits for; notes that it is lifted, or fails to."""
-
-    def __init__(self, failure=None):
-        self.failure, self.is_lifted = failure, False
-
-    def is_awaited(self, now):
-        return False
-
-    def lift_day(self, now):
-        if self.failure:
-            raise self.failure
-        self.is_lifted = True
-
-
-@pytest.mark.parametrize(("until", "is_lifted"), [(T + 1, True), (T, False), (T - 86_400, False)])
-def test_run_lifts_limit_of_day_only_while_it_is_in_force(until, is_lifted):
-    """The item of an earlier day's pause stays."""
-    budget = StackBudget(
-        pause=Pause(PauseReason.DAY_LIMIT, "nonce", T - 90_000, T - 89_000, 300.0, until)
-    )
-    services = services_of(Commands(b"run"), budget=budget)
-    services.day_limit = day = Day()
-
-    follow_stack_control(services)
-
-    assert day.is_lifted == is_lifted
-
-
-def test_run_that_lifts_nothing_is_not_noted():
-    budget = StackBudget(
-        pause=Pause(PauseReason.DAY_LIMIT, "nonce", T - 60, T + 240, 300.0, T + 3_600)
-    )
-    services = services_of(Commands(b"run"), budget=budget)
-    services.day_limit = Day(StorageError("DynamoDB update_item: 503"))
-
-    with pytest.raises(StorageError, match="503"):
-        follow_stack_control(services)
-
-    assert budget.writes == []
 
 
 def test_stack_whose_command_keeps_changing_is_error():

@@ -1,0 +1,223 @@
+"""What a job costs, and which of its batches its `max_cost` lets be submitted.
+
+The promise: a job spends a tenth more than `max_cost` at most, whoever dies when. A batch's place
+in the sum of its job's estimates is its reservation: the batches up to the job's `room` may be
+submitted, those beyond it wait. Each visit measures the room anew from what the final batches have
+cost, and stores it under its lease. A submit writes nothing, so no reservation is leaked or counted
+twice, and a visit that dies leaves a room that is smaller than it could be, never larger.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from dropbatch.core.cost import Tokens, cost_of, estimate_cost, has_price, to_billionths
+from dropbatch.core.formats.base import Task
+from shared.models import Batch, BatchState, CostLimit, JobTotals, Usage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from dropbatch.core.cost import Cost
+    from dropbatch.core.models import Model
+    from shared.ledger import Ledger
+    from shared.models import Job
+
+PAGE_BATCHES, MOST_READ = 100, 1_000
+"""Batches that one measurement reads beyond the output's mark, and the most if all are final."""
+UNMEASURED = 2
+"""What is left is divided by this as long as no answer has told what this job's answers cost."""
+MOST_UNKNOWN = 8
+"""Times the estimate of what was answered that may be outstanding: later answers may be longer."""
+ANSWERS_SPREAD, TEXTS_SPREAD = 5.0, 1.0
+"""Error of a mean of n costs, in means divided by √n: of answers (10 or 10,000 tokens), texts."""
+COST_LOOK_SECONDS, MAX_COST_LOOK_SECONDS = 15.0, 1_800.0
+"""Shortest and longest time until the next look at a batch that waits for room."""
+
+
+def allows(job: Job, before: int, more: int) -> bool:
+    """Whether a job's limit lets a batch be submitted, by the estimates before it and its own."""
+    return job.cost is None or before + more <= job.cost.room
+
+
+def allows_batch(job: Job, batch: Batch) -> bool:
+    """Whether a job's limit lets a batch be submitted now."""
+    return allows(job, batch.estimated_before, batch.estimate)
+
+
+def look_at(batch: Batch, now: float) -> float:
+    """When a batch looks again by itself whether there is room for it, Unix seconds."""
+    return now + min(max((now - batch.created_at) / 4, COST_LOOK_SECONDS), MAX_COST_LOOK_SECONDS)
+
+
+def first_limit(limit: int) -> CostLimit:
+    """A new job's limit, in billionths of a dollar."""
+    return CostLimit(limit, limit // UNMEASURED)
+
+
+def measure(
+    ledger: Ledger, job: Job, limit: CostLimit, is_overdue: Callable[[Batch], bool]
+) -> tuple[CostLimit, list[Batch]]:
+    """A job's limit as its final batches leave it, and the first batches that are not final.
+
+    Raises:
+        StorageError: DynamoDB failed.
+    """
+    sums, unfinished = _final_and_unfinished(ledger, job)
+    model = job.plan.known_model
+    amount = _billionths(cost_so_far(model, sums))
+    # What was sent again may be paid again.
+    again = sum(_extra_submits(one) * one.estimate for one in unfinished)
+    if sums.answered:
+        again = min(again * amount // sums.answered, again)
+    left = max(limit.limit - amount - again, 0)
+    ratio = _ratio(model, amount, sums, left)
+    outstanding = left // UNMEASURED
+    if sums.answered:
+        outstanding = min(int(left / ratio), max(MOST_UNKNOWN * sums.answered, outstanding))
+    room, is_reached = sums.estimated + outstanding, False
+    is_idle = all(waits_for_submit(one) or is_overdue(one) for one in unfinished)
+    if unfinished and is_idle:
+        # No answer will tell more, so one batch may use all that is left.
+        first = unfinished[0]
+        if first.estimate <= left:
+            room = max(room, first.estimated_before + first.estimate)
+        is_reached = first.estimated_before + first.estimate > room
+    return CostLimit(limit.limit, room, limit.is_reached or is_reached), unfinished
+
+
+def waits_for_submit(batch: Batch) -> bool:
+    """Whether a batch waits to be submitted, and no answer to it can come."""
+    is_open = batch.state is BatchState.READY
+    return is_open and not (batch.ending or batch.isolating or batch.pollable)
+
+
+def with_room(before: Job, after: Job, batches: Iterable[Batch]) -> list[Batch]:
+    """The batches that wait and have room now, but had none before a visit's write."""
+    return [
+        one
+        for one in filter(waits_for_submit, batches)
+        if allows_batch(after, one) and not allows_batch(before, one)
+    ]
+
+
+def _final_and_unfinished(ledger: Ledger, job: Job) -> tuple[JobTotals, list[Batch]]:
+    """The sums of all final batches, and the first others, as far as one measurement reads."""
+    sums, unfinished = job.sums, list[Batch]()
+    batches = ledger.batches(
+        job.job_id, after=job.output.mark, page_size=PAGE_BATCHES, unreadable=[]
+    )
+    for seen, batch in enumerate(batches, 1):
+        if batch.state in {BatchState.DONE, BatchState.DIVIDED}:
+            sums = counted(sums, batch)
+        else:
+            unfinished.append(batch)
+        if seen >= MOST_READ or (seen >= PAGE_BATCHES and unfinished):
+            break
+    return sums, unfinished
+
+
+def _extra_submits(batch: Batch) -> int:
+    return max(len(batch.submissions) + batch.unknowable - 1, 0)
+
+
+def _ratio(model: Model, amount: int, sums: JobTotals, left: int) -> float:
+    """What later batches cost at most of their estimates, as far as answers tell; 1 before any.
+
+    As if one more answer was as long as it may be, and with the errors of the means of the records
+    that are answered and of those that could follow.
+    """
+    if not sums.answered:
+        return 1.0
+    each = sums.answered / sums.succeeded
+    measured = (amount + each) / (sums.answered + each)
+    spread = TEXTS_SPREAD if model.task is Task.EMBEDDINGS else ANSWERS_SPREAD
+    error = spread * math.sqrt(1 / sums.succeeded + measured * each / max(left, 1))
+    return min(measured * (1 + error), max(measured, 1.0))
+
+
+# ── what was spent ────────────────────────────────────────────────────────────────────────────────
+
+
+def counted(sums: JobTotals, batch: Batch) -> JobTotals:
+    """A job's sums with one more final batch: its submits, and its part unless it was divided."""
+    more = unmetered(batch)
+    sums = replace(
+        sums,
+        unknowable=sums.unknowable + batch.unknowable,
+        doubtful=sums.doubtful + batch.doubtful,
+        told=sums.told + (batch.told_at > 0),
+        unmetered_size=sums.unmetered_size + more.size,
+        unmetered_records=sums.unmetered_records + more.records,
+        uncollected=sums.uncollected + more.uncollected,
+    )
+    part = batch.part
+    if part is None:
+        return sums
+    return replace(
+        sums,
+        batches=sums.batches + 1,
+        succeeded=sums.succeeded + part.succeeded,
+        failed=sums.failed + part.failed,
+        for_capacity=sums.for_capacity + part.for_capacity,
+        errors_size=sums.errors_size + part.errors,
+        retry_size=sums.retry_size + part.retry,
+        usage=sums.usage.plus(part.usage),
+        estimated=sums.estimated + batch.estimate,
+        answered=sums.answered + batch.estimate * part.succeeded // max(batch.sendable, 1),
+    )
+
+
+class Unmetered(NamedTuple):
+    """Accepted work of a batch without reported tokens.
+
+    Attributes:
+        size: bytes of the bodies.
+        records: requests in them.
+        uncollected: accepted submits whose answer was not collected.
+    """
+
+    size: int
+    records: int
+    uncollected: int
+
+
+def unmetered(batch: Batch) -> Unmetered:
+    """What a final batch may have cost although the API reported no tokens for it.
+
+    The API bills what it accepts: also what was cancelled, overdue or submitted again.
+    """
+    accepted = len(batch.submissions)
+    # A part of an answer tells only its own tokens, and the rest is billed too.
+    has_reply = batch.ending is None or bool(batch.cause)
+    collected = min(accepted, int(has_reply))
+    is_reported = batch.part is not None and batch.part.usage.is_reported
+    without_tokens = accepted - (collected if is_reported else 0)
+    return Unmetered(
+        without_tokens * batch.body_size, without_tokens * batch.sendable, accepted - collected
+    )
+
+
+def cost_so_far(model: Model, sums: JobTotals) -> Cost | None:
+    """What reported tokens cost, and accepted work without; None for a model without a price."""
+    usage = sums.usage
+    tokens = Tokens(
+        usage.prompt_tokens or 0, usage.completion_tokens or 0, usage.cached_tokens or 0
+    )
+    cost = cost_of(model, tokens)
+    if cost and sums.unmetered_size:
+        return cost.plus(estimate_cost(model, sums.unmetered_size, sums.unmetered_records))
+    return cost
+
+
+def priced(model: Model, usage: Usage) -> Usage:
+    """A batch's usage if it has all tokens that the model bills; else nothing: it is estimated."""
+    lacks_output = usage.completion_tokens is None and bool(model.output_price)
+    is_whole = usage.is_reported and not lacks_output
+    return usage if is_whole or not has_price(model) else Usage()
+
+
+def _billionths(cost: Cost | None) -> int:
+    return to_billionths(cost.amount) if cost else 0
