@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from dropbatch.client.client import Client
     from dropbatch.client.job import Job, wait
-    from dropbatch.client.results.reading import Record
+    from dropbatch.client.records import Record
     from dropbatch.errors import (
         Error,
         JobFailed,
@@ -41,7 +41,7 @@ __all__ = [
 _MODULES = {
     "Client": "dropbatch.client.client",
     "Job": "dropbatch.client.job",
-    "Record": "dropbatch.client.results.reading",
+    "Record": "dropbatch.client.records",
     "wait": "dropbatch.client.job",
 }
 

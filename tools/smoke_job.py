@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from dropbatch.cli.doctor import examine
 from dropbatch.client.job import Job
 from dropbatch.client.progress import Progress
-from dropbatch.client.uploads import upload
+from dropbatch.client.upload import upload
 from dropbatch.core.names import FINAL_JOB_STATES
 from dropbatch.errors import Error
 from tools.account_stack import DeployError

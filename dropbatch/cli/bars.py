@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dropbatch.client.watch.printable import cut, printable, shortened
+from dropbatch.client.progress import cut, printable, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

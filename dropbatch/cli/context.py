@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, TextIO, TypeVar
 import click
 
 from dropbatch.cli.exits import Exit, exit_of, in_options, worst
+from dropbatch.client.find import is_many, newest_jobs
 from dropbatch.client.job import Job
-from dropbatch.client.transfer.threads import at_once
-from dropbatch.client.watch.finding import is_many, newest_jobs
-from dropbatch.client.watch.printable import printable
+from dropbatch.client.progress import printable
+from dropbatch.client.threads import at_once
 from dropbatch.core.names import JOB_ID
 from dropbatch.core.options import option_name
 from dropbatch.errors import Error, NotFound, UsageError
@@ -188,7 +188,7 @@ def standard_input() -> TextIO:
 
 def parse_since(_context: click.Context, _option: click.Parameter, value: str) -> datetime:
     """Parse a time in the past."""
-    from dropbatch.client.find_jobs import time_of
+    from dropbatch.client.find import time_of
 
     try:
         return time_of(value)

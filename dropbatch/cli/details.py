@@ -11,8 +11,8 @@ from dropbatch.cli.exits import in_options
 from dropbatch.cli.reports import billed_again
 from dropbatch.cli.rows import Cell, job_lines, terminal_width
 from dropbatch.client.progress import duration
-from dropbatch.client.results.reading import read_failures
-from dropbatch.client.transfer.objects import blocks
+from dropbatch.client.records import read_failures
+from dropbatch.client.stack import blocks
 from dropbatch.core.names import FINAL_JOB_STATES, JOB_ID, job_record, job_time
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from dropbatch.cli.operators import DEAD_LETTERS, QUEUE, log_group
 from dropbatch.client import aws, events
-from dropbatch.client.find_jobs import history
+from dropbatch.client.find import history
 from dropbatch.client.models import known_models
 from dropbatch.core.names import FINAL_JOB_STATES
 from dropbatch.errors import Error

@@ -13,10 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from dropbatch.client.export import Delivery, Exported
     from dropbatch.client.job import Job
-    from dropbatch.client.results.delivery import Delivery
-    from dropbatch.client.results.exports import Exported
-    from dropbatch.client.results.merging import Merged
+    from dropbatch.client.merge import Merged
 
 
 def get_files(

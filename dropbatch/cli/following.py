@@ -15,12 +15,12 @@ from dropbatch.cli.context import emit, is_json, note
 from dropbatch.cli.exits import Exit, exit_of, in_options, worst
 from dropbatch.cli.fetching import failure_of, get_files, note_export, show_merged
 from dropbatch.cli.rows import Cell, job_lines, terminal_width
+from dropbatch.client.download import MANIFEST, read_manifest, remove_unchanged
+from dropbatch.client.export import Delivery, deliver
 from dropbatch.client.job import Job
 from dropbatch.client.progress import Progress
-from dropbatch.client.results.delivery import Delivery, deliver
-from dropbatch.client.results.downloads import MANIFEST, read_manifest, remove_unchanged
-from dropbatch.client.transfer.threads import at_once
-from dropbatch.client.waiting import FEW_JOBS, Total, each_over, end_of, wait_until_created
+from dropbatch.client.threads import at_once
+from dropbatch.client.wait import FEW_JOBS, Total, each_over, end_of, wait_until_created
 from dropbatch.errors import Error
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from dropbatch.cli.context import note
 from dropbatch.client import aws
-from dropbatch.client.results.downloads import MANIFEST, read_manifest, written_names
-from dropbatch.client.sources import upload_name
-from dropbatch.client.transfer.stored import S3, is_stored, path_in_place, stored_name
-from dropbatch.client.uploads import upload_key
+from dropbatch.client.download import MANIFEST, read_manifest, written_names
+from dropbatch.client.sources import S3, is_stored, stored_name, upload_name
+from dropbatch.client.submit import path_in_place
+from dropbatch.client.upload import upload_key
 from dropbatch.errors import UsageError
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import shutil
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
-from dropbatch.client.watch.printable import columns_of, printable, shortened
+from dropbatch.client.progress import columns_of, printable, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -17,12 +17,11 @@ from dropbatch.cli.bars import StatusLine, bytes_bar
 from dropbatch.cli.context import emit, note, standard_input
 from dropbatch.cli.exits import Exit, exit_of, in_options, worst
 from dropbatch.cli.planning import MAX_NAMES, some
+from dropbatch.client.download import MANIFEST, read_manifest, writing
 from dropbatch.client.job import Job
-from dropbatch.client.results.downloads import MANIFEST, read_manifest, writing
-from dropbatch.client.transfer.existing import EVER, find_existing
-from dropbatch.client.transfer.submitting import prepare
-from dropbatch.client.transfer.threads import at_once
-from dropbatch.client.uploads import PART_BYTES, abort_under_way
+from dropbatch.client.submit import EVER, find_existing, prepare
+from dropbatch.client.threads import at_once
+from dropbatch.client.upload import PART_BYTES, abort_under_way
 from dropbatch.errors import Error, Interrupted, NotFound, NotPermitted, UploadRefused, UsageError
 
 if TYPE_CHECKING:
@@ -31,8 +30,8 @@ if TYPE_CHECKING:
 
     from dropbatch.cli.planning import Planned
     from dropbatch.client.stack import Stack
-    from dropbatch.client.transfer.submitting import Submission
-    from dropbatch.client.uploads import Uploaded
+    from dropbatch.client.submit import Submission
+    from dropbatch.client.upload import Uploaded
 
 FILES_AT_ONCE = 8
 BEGUN = ".dropbatch-put"

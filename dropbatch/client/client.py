@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 from dropbatch.client import aws
-from dropbatch.client.find_jobs import find_job, history, time_of
+from dropbatch.client.find import find_job, history, jobs_under, time_of
 from dropbatch.client.stack import find_stack
-from dropbatch.client.transfer.submitting import prepare
-from dropbatch.client.watch.finding import jobs_under
+from dropbatch.client.submit import prepare
 from dropbatch.core import names
 
 if TYPE_CHECKING:

@@ -1,30 +1,174 @@
-"""A job as its user sees it: its handle, and what can be done with it.
+"""A handle of a job: its id, where its results lie, its status and its manifest.
 
-Wait, download, read, command, retry.
+Everything is read from the bucket.
 """
 
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import dataclass, field
+from html import escape
 from typing import TYPE_CHECKING, Any, Literal
 
 from dropbatch.client import aws
-from dropbatch.client.job_files import JobFiles
 from dropbatch.core import names
 from dropbatch.core.options import as_arguments
-from dropbatch.errors import Error, JobFailed
+from dropbatch.errors import Error, JobFailed, NotFound
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
     from contextlib import AbstractContextManager
     from pathlib import Path
+    from typing import Self
 
-    from dropbatch.client.results.delivery import Delivery
-    from dropbatch.client.results.reading import Record, ResultFiles
+    from dropbatch.client.export import Delivery
+    from dropbatch.client.records import Record, ResultFiles
+    from dropbatch.client.stack import Stack
+    from dropbatch.client.upload import Uploaded
 
 
-class Job(JobFiles):
-    """A job: what its user can do with it."""
+def no_job(path: str, notice: Mapping[str, Any]) -> NotFound:
+    """What is wrong with an upload of which S3 tells the stack nothing, as its notice says."""
+    why = notice["error"] or notice["waiting_for"]
+    return NotFound(f"{path} has no job: {why['code']}: {why['message']}")
+
+
+@dataclass(unsafe_hash=True, repr=False)
+class Job:
+    """A job, to be looked at.
+
+    Attributes:
+        id: its id. If another upload has it, the job gets its own before anything is read or
+            written.
+        folder: the prefix of its results; ends in a slash.
+        uploaded: its upload, if this program uploaded it: the job may not exist yet.
+    """
+
+    stack: Stack = field(compare=False)
+    id: str
+    folder: str
+    uploaded: Uploaded | None = field(default=None, compare=False)
+    _state: str = field(default="", init=False, compare=False)
+
+    def __repr__(self) -> str:
+        """The id, the path, and the state that was read last."""
+        return (
+            " ".join(
+                filter(
+                    None, (f"<{type(self).__name__}", self.id, repr(self.path), self._last_state())
+                )
+            )
+            + ">"
+        )
+
+    def _repr_html_(self) -> str:
+        """The same, for a notebook."""
+        return f"<b>{escape(self.path)}</b> {self._last_state()}<br><code>{self.id}</code>"
+
+    def _last_state(self) -> str:
+        return self._state or ("uploaded" if self.uploaded else "")
+
+    @classmethod
+    def at(cls, stack: Stack, path: str, job_id: str) -> Self:
+        """The job of an upload at a path under `inbox/`."""
+        return cls(stack, job_id, names.result(names.INBOX + path, job_id, ""))
+
+    @classmethod
+    def of_upload(cls, stack: Stack, uploaded: Uploaded) -> Self:
+        """The job of an upload, whether it exists yet or not."""
+        job_id = uploaded.job_id(stack.bucket)
+        return cls(stack, job_id, names.result(uploaded.key, job_id, ""), uploaded)
+
+    @classmethod
+    def recorded(cls, stack: Stack, job_id: str) -> Self:
+        """The job with an id.
+
+        Raises:
+            NotFound: there is none.
+        """
+        record = stack.read_json(names.job_record(job_id))
+        if record is None:
+            raise NotFound(f"There is no job {job_id} in {stack.bucket}.")
+        return cls.at(stack, record["path"], job_id)
+
+    @property
+    def path(self) -> str:
+        """The upload's path under `inbox/`."""
+        return self.folder.removeprefix("results/").removesuffix(f"{self.id}/").rstrip("/")
+
+    def status(self) -> dict[str, Any]:
+        """The job's status.json; `{"state".
+
+        "uploaded"}` until the stack has created the job of an upload.
+
+        While S3 tells the stack nothing of the upload, it is the notice that shows this: `waiting`,
+        later `failed`.
+
+        Raises:
+            NotFound: there is no such job.
+        """
+        if found := self._look():
+            return found
+        if self.uploaded:
+            return self.notice() or {"state": "uploaded"}
+        raise NotFound(f"There is no job {self.id} under {self.folder}.")
+
+    def notice(self) -> dict[str, Any] | None:
+        """What shows that S3 tells the stack nothing of an upload without a job.
+
+        None if nothing does.
+        """
+        found = (
+            self.stack.read_json(names.denied_notice(self.uploaded.key)) if self.uploaded else None
+        )
+        is_its = (
+            found
+            and self.uploaded
+            and found["version"] == self.uploaded.version
+            and not found["job_id"]
+        )
+        return found if is_its else None
+
+    def manifest(self) -> dict[str, Any]:
+        """The finished job's manifest.
+
+        Raises:
+            NotFound: the job does not exist, or is not over.
+        """
+        self.exists()
+        found = self.stack.read_json(f"{self.folder}manifest.json")
+        if found is None:
+            if (state := self.status()["state"]) in names.FINAL_JOB_STATES:
+                raise NotFound(f"Job {self.id} is over ({state}), and its manifest was deleted.")
+            raise NotFound(f"Job {self.id} is not over yet. Wait for it with `job.wait()`.")
+        self._state = found["state"]
+        return found
+
+    def exists(self) -> bool:
+        """Whether the stack has created an upload's job.
+
+        Then, and until then, the id is no other upload's.
+        """
+        return not self.uploaded or bool(self._look())
+
+    def _look(self) -> dict[str, Any] | None:
+        """The job's status.json; None if the stack has not created the job, or there is none."""
+        for choice in range(names.JOB_ID_CHOICES):
+            if choice and self.uploaded:
+                self.id = self.uploaded.job_id(self.stack.bucket, choice)
+                self.folder = names.result(self.uploaded.key, self.id, "")
+            found = self.stack.read_json(f"{self.folder}status.json")
+            if found or self.uploaded is None:
+                self.uploaded = None
+                self._state = (found or {}).get("state", "")
+                return found
+            taken = self.stack.read_json(names.job_record(self.id))
+            if taken is None or (taken["path"], taken["version"]) == (
+                self.uploaded.path,
+                self.uploaded.version,
+            ):
+                break
+        return None
 
     def wait(
         self, *, timeout: float | None = None, check: bool = False, progress: bool = True
@@ -46,7 +190,7 @@ class Job(JobFiles):
             NotFound: an upload has no job after five minutes.
         """
         from dropbatch.client.progress import shown_to_user
-        from dropbatch.client.waiting import each_over, end_of, wait_until_created
+        from dropbatch.client.wait import each_over, end_of, wait_until_created
 
         ends = end_of(timeout)
         wait_until_created(self, ends=ends)
@@ -105,7 +249,7 @@ class Job(JobFiles):
         """
         from pathlib import Path as LocalPath
 
-        from dropbatch.client.results.delivery import deliver
+        from dropbatch.client.export import deliver
 
         return deliver(
             self,
@@ -147,7 +291,7 @@ class Job(JobFiles):
             UsageError: pyarrow is not installed.
             Error: a record has several vectors.
         """
-        from dropbatch.client.results.columns import record_batches
+        from dropbatch.client.arrow import record_batches
 
         with self._files(merged=merged) as files:
             return record_batches(files, columns=columns).read_all()
@@ -163,9 +307,9 @@ class Job(JobFiles):
         return pl.from_arrow(self.to_arrow(merged=merged, columns=columns))
 
     def _files(self, *, merged: bool) -> AbstractContextManager[ResultFiles]:
-        from dropbatch.client.results.downloads import blocks_of
-        from dropbatch.client.results.merging import merged_files
-        from dropbatch.client.results.reading import files_of
+        from dropbatch.client.download import blocks_of
+        from dropbatch.client.merge import merged_files
+        from dropbatch.client.records import files_of
 
         if merged:
             return merged_files(self)
@@ -198,7 +342,7 @@ class Job(JobFiles):
             NotFound: the job is not over, or none of its records can be tried again.
             UsageError: an option is unknown or has a wrong value.
         """
-        from dropbatch.client.retries import retry
+        from dropbatch.client.submit import retry
 
         return Job.of_upload(self.stack, retry(self, options, task_token))
 
@@ -229,7 +373,7 @@ def wait(
         NotFound: an upload has no job.
     """
     from dropbatch.client.progress import shown_to_user
-    from dropbatch.client.waiting import FEW_JOBS, each_over, end_of, wait_until_created
+    from dropbatch.client.wait import FEW_JOBS, each_over, end_of, wait_until_created
 
     wanted, ends = list(jobs), end_of(timeout)
     if len(wanted) <= FEW_JOBS:

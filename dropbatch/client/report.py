@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dropbatch.client.results.downloads import blocks_of
+from dropbatch.client.download import blocks_of
 from dropbatch.core.formats.base import NULL, begins, compact
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from dropbatch.client.job_files import JobFiles
+    from dropbatch.client.job import Job
 
 MAX_ERRORS_BYTES, MAX_BATCHES = 16_000_000, 20_000  # What is read of a larger job.
 MAX_AMBIGUOUS = 200
@@ -40,7 +40,7 @@ _HASH = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
 POLICY = f"default-src 'none'; style-src 'sha256-{_HASH}'; base-uri 'none'; form-action 'none'"
 
 
-def report(job: JobFiles) -> bytes:
+def report(job: Job) -> bytes:
     """The page of a finished job.
 
     Raises:

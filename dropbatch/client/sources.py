@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from itertools import chain, islice
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 
-from dropbatch.client.tables.frames import (
+from dropbatch.client.frames import (
     SUFFIXES,
     arrow,
     beginning_of,
@@ -29,12 +29,18 @@ from dropbatch.client.tables.frames import (
     table_of_file,
     table_of_frame,
 )
-from dropbatch.errors import Error, UsageError
+from dropbatch.client.stack import blocks, head_of
+from dropbatch.errors import Error, NotFound, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from dropbatch.client.tables.frames import Table
+    from dropbatch.client.frames import Table
+    from dropbatch.client.stack import ObjectHead, Stack
+
+S3 = "s3://"
+READ_BYTES = 64 << 10
+"""Bytes of a small read of a table in S3."""
 
 
 @dataclass(frozen=True)
@@ -401,3 +407,105 @@ class _Chunks(io.RawIOBase):
 def stream_of(chunks: Iterator[bytes]) -> BinaryIO:
     """Chunks of bytes as a stream; the next one is made when it is needed."""
     return io.BufferedReader(_Chunks(chunks), CHUNK_BYTES)
+
+
+# ── objects of S3 ────────────────────────────────────────────────────────────────────────────────
+
+
+def is_stored(source: object) -> bool:
+    """Whether a source is named as an object of S3."""
+    return isinstance(source, str) and source.startswith(S3)
+
+
+def stored_name(url: str) -> str:
+    """The name of the upload that an object becomes.
+
+    Its own, or that of the table which is made of it.
+    """
+    name = url.rpartition("/")[2]
+    return PurePosixPath(name).with_suffix(".csv").name if names_table(name) else name
+
+
+def open_stored(stack: Stack, url: str, template: str) -> Source:
+    """Open an object.
+
+    Args:
+        stack: with whose clients.
+        url: `s3://bucket/key`.
+        template: the option, if it is given: which columns of a table are needed.
+
+    Raises:
+        NotFound: there is none.
+        UsageError: it is no such name, or a table that cannot be read.
+    """
+    bucket, head = find_object(stack, url)
+    key = url.removeprefix(S3).partition("/")[2]
+    place = {"Bucket": bucket, "Key": key} | (
+        {"VersionId": head.version} if head.version != "null" else {}
+    )
+    etag = head.etag if head.version == "null" else ""
+    pinned = place | ({"IfMatch": f'"{etag}"'} if etag else {})
+    if names_table(key):
+        file = io.BufferedReader(_ObjectFile(stack.s3, pinned, head.size), READ_BYTES)
+        try:
+            table = table_of_file(file)
+        except UsageError as error:
+            error.source = url
+            raise
+        return table_source(table, stored_name(url), template, head.metadata)
+    stream = stream_of(blocks(stack.s3, pinned, head.size))
+    return Source(
+        stored_name(url), stream, head.size, stored=place, etag=etag, metadata=head.metadata
+    )
+
+
+def find_object(stack: Stack, url: str) -> tuple[str, ObjectHead]:
+    """The bucket of an object that is named `s3://bucket/key`, and what S3 knows of it.
+
+    Raises:
+        NotFound: there is none.
+        UsageError: it is no such name.
+    """
+    bucket, _, key = url.removeprefix(S3).partition("/")
+    if not bucket or not key or key.endswith("/"):
+        raise UsageError(f"{url} names no object. Write s3://bucket/key.")
+    found = stack.ask("head_object", key, Bucket=bucket)
+    if found is None:
+        raise NotFound(f"There is no {url}.")
+    return bucket, head_of(found)
+
+
+def names_table(key: str) -> bool:
+    """Whether an object's name says that it is a file of Parquet or Arrow."""
+    return key.lower().endswith(SUFFIXES)
+
+
+class _ObjectFile(io.RawIOBase):
+    """An object as a file that can be read anywhere.
+
+    Of a table, only the columns that are needed are fetched.
+    """
+
+    def __init__(self, s3: Any, place: dict[str, str], size: int) -> None:  # noqa: ANN401
+        self._s3, self._place, self._size, self._at = s3, place, size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:  # noqa: ANN401
+        end = min(self._at + len(buffer), self._size)
+        begun = self._at
+        for block in blocks(self._s3, self._place, end, begun):
+            buffer[self._at - begun : self._at - begun + len(block)] = block
+            self._at += len(block)
+        return self._at - begun

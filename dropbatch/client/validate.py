@@ -13,7 +13,7 @@ import msgspec
 
 from dropbatch.client.check import batches_of, plan_with, resolved_options
 from dropbatch.client.sources import open_source
-from dropbatch.client.uploads import upload_key
+from dropbatch.client.upload import upload_key
 from dropbatch.core import names
 from dropbatch.core.cost import BYTES_PER_TOKEN, Tokens, cost_of, estimate_tokens, output_tokens
 from dropbatch.core.formats.base import begins

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from dropbatch.client.find_jobs import job_ids
+from dropbatch.client.find import job_ids
 from dropbatch.client.job import Job
 from dropbatch.core.formats.openai import BATCH_ENDPOINTS
 from dropbatch.core.models import model_id
@@ -35,7 +35,7 @@ from dropbatch.serve.store import MAX_PAGE
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from dropbatch.client.transfer.objects import ObjectHead
+    from dropbatch.client.stack import ObjectHead
     from dropbatch.serve.files import Files
     from dropbatch.serve.store import Store
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from starlette.datastructures import FormData
 
-    from dropbatch.client.transfer.objects import ObjectHead
+    from dropbatch.client.stack import ObjectHead
     from dropbatch.serve.store import Store
 
 MAX_FILE_BYTES = 10 << 30

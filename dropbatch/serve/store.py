@@ -8,8 +8,8 @@ from threading import BoundedSemaphore
 from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
 from dropbatch.client import aws
-from dropbatch.client.transfer.objects import CONDITION_FAILED, ObjectHead, blocks, head_of
-from dropbatch.client.uploads import copy_parts
+from dropbatch.client.stack import CONDITION_FAILED, ObjectHead, blocks, head_of
+from dropbatch.client.upload import copy_parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -9,7 +9,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dropbatch.client.results.merging import Files
+from dropbatch.client.merge import Files
 from dropbatch.core.formats.base import NULL, BatchFacts, Outcome, RecordFault, encode, is_retried
 from dropbatch.core.formats.table import FORMATS, Form, describer_of, reader_of, writer_of
 from dropbatch.core.read.form import BOM
@@ -28,7 +28,7 @@ class FinishedJob:
     """A job that is over.
 
     Attributes:
-        files: as `dropbatch.client.results.merging` takes them.
+        files: as `dropbatch.client.merge` takes them.
         records: as written.
         lines: of the output, without a table's header; line ends included.
         failed: ids of failed records.

@@ -41,7 +41,7 @@ STATES = tuple(state.value for state in JobState)  # click would take the names 
 @pass_context
 def ls(context: Context, *, state: str | None, since: datetime, limit: int | None) -> None:
     """List jobs, oldest first."""
-    from dropbatch.client.find_jobs import history, newest
+    from dropbatch.client.find import history, newest
 
     def wanted(one: dict[str, Any]) -> bool:
         return not state or one["state"] == state
@@ -92,7 +92,7 @@ def status(context: Context, *, jobs: Sequence[str]) -> None:
 def wait(context: Context, *, jobs: Sequence[str], timeout: float | None, strict: bool) -> None:
     """Wait until jobs are over."""
     from dropbatch.cli.following import Following
-    from dropbatch.client.find_jobs import wait_for_job
+    from dropbatch.client.find import wait_for_job
 
     found, many = context.jobs(jobs, lambda name: wait_for_job(context.stack, name, timeout))
     following = Following(strict=strict, many=many, timeout=timeout)

@@ -19,8 +19,8 @@ from dropbatch.cli.context import (
     strict,
 )
 from dropbatch.cli.exits import Exit, in_options, worst
+from dropbatch.client.download import EXPORTS, check_kinds
 from dropbatch.client.job import Job
-from dropbatch.client.results import EXPORTS, check_kinds
 from dropbatch.core.names import JobState
 from dropbatch.errors import NotFound, NothingToRetry, UsageError
 
@@ -161,8 +161,8 @@ def retry(
 @pass_context
 def report(context: Context, *, job: str, open_: bool, output: Path | None) -> None:
     """Show a finished job on one page: how it ended, batches over time, failures by group."""
+    from dropbatch.client.download import writing
     from dropbatch.client.report import report as page
-    from dropbatch.client.results.downloads import writing
 
     found = context.job(job)
     path = output or Path(f"{found.id}.html")

@@ -10,7 +10,7 @@ import httpx
 import openai
 import pytest
 
-from dropbatch.client import uploads as sent_uploads
+from dropbatch.client import upload as sent_uploads
 from dropbatch.errors import Error
 from dropbatch.serve import batches as module
 from dropbatch.serve.store import Store

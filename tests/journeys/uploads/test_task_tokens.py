@@ -6,7 +6,7 @@
 import pytest
 
 import dropbatch
-from dropbatch.client import uploads
+from dropbatch.client import upload as uploads
 from dropbatch.core.task_token import MAX_TOKEN
 from local.workers_ai import Fault
 from tests.support.aws.resources import BUCKET

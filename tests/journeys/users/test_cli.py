@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dropbatch.client import uploads
+from dropbatch.client import upload as uploads
 from dropbatch.client.stack import Stack
 from local.workers_ai import Fault
 from tests.support.aws.resources import BUCKET, client

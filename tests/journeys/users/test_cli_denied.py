@@ -237,7 +237,7 @@ def test_notice_of_long_paths_is_none_of_a_pattern(command, no_head):
 
 
 def test_wait_says_why_upload_has_no_job(command, no_head, monkeypatch):
-    monkeypatch.setattr("dropbatch.client.waiting.time.sleep", command.world.pass_time)
+    monkeypatch.setattr("dropbatch.client.wait.time.sleep", command.world.pass_time)
 
     done = command.run("wait", "july.jsonl")
 

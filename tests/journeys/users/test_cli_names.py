@@ -97,8 +97,8 @@ def test_empty_name_of_unset_variable_is_no_job_and_not_all(command, verb):
 
 def test_wait_ends_after_a_minute_without_job(command, monkeypatch):
     command.world.upload("a.jsonl", GOOD, model=M2M)
-    monkeypatch.setattr("dropbatch.client.waiting.time.sleep", command.world.pass_time)
-    monkeypatch.setattr("dropbatch.client.waiting.time.monotonic", command.world.now)
+    monkeypatch.setattr("dropbatch.client.wait.time.sleep", command.world.pass_time)
+    monkeypatch.setattr("dropbatch.client.wait.time.monotonic", command.world.now)
     began = command.world.now()
 
     done = command.run("wait", "a.jsonl")
@@ -108,7 +108,7 @@ def test_wait_ends_after_a_minute_without_job(command, monkeypatch):
 
 
 def test_wait_for_young_id_lasts_a_minute_from_its_time(command, monkeypatch):
-    monkeypatch.setattr("dropbatch.client.waiting.time.sleep", command.world.pass_time)
+    monkeypatch.setattr("dropbatch.client.wait.time.sleep", command.world.pass_time)
     began = command.world.now()
     command.world.pass_time(20)
     name = f"{datetime.fromtimestamp(began, UTC):%Y%m%dT%H%M%SZ}-00000000"

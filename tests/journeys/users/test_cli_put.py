@@ -104,7 +104,7 @@ def test_every_file_is_uploaded_before_any_is_waited_for(command, tmp_path, monk
         file.write_text(GOOD)
     seen = []
     monkeypatch.setattr(
-        "dropbatch.client.waiting.time.sleep",
+        "dropbatch.client.wait.time.sleep",
         lambda seconds: (
             seen.append(len(command.world.objects("inbox/"))),
             command._sleep(seconds),

@@ -20,9 +20,9 @@ import pytest
 
 from dropbatch import cli
 from dropbatch.cli import bars
-from dropbatch.client import waiting
+from dropbatch.client import stack as objects
+from dropbatch.client import wait as waiting
 from dropbatch.client.job import Job
-from dropbatch.client.transfer import objects
 from dropbatch.core.names import JOB_ID
 
 M2M = "@cf/meta/m2m100-1.2b"

@@ -12,8 +12,8 @@ import pytest
 from pyarrow import parquet
 
 import dropbatch
-from dropbatch.client import uploads
-from dropbatch.client.results import EXPORTS
+from dropbatch.client import upload as uploads
+from dropbatch.client.download import EXPORTS
 from dropbatch.client.stack import Stack
 from dropbatch.core import names
 from local.workers_ai import Fault
@@ -198,7 +198,7 @@ def test_interrupted_wait_says_how_to_go_on(command, client, monkeypatch, create
     def interrupt(_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("dropbatch.client.waiting.time.sleep", interrupt)
+    monkeypatch.setattr("dropbatch.client.wait.time.sleep", interrupt)
 
     with pytest.raises(
         KeyboardInterrupt,

@@ -16,9 +16,8 @@ from botocore.exceptions import ClientError
 import dropbatch.client.aws
 from dropbatch import cli
 from dropbatch.cli import operators
-from dropbatch.client import find_jobs as jobs
-from dropbatch.client import waiting
-from dropbatch.client.watch import watching
+from dropbatch.client import find as jobs
+from dropbatch.client import wait as waiting
 from local.template import template
 from tests.support.aws import quick_moto
 from tests.support.aws.resources import BUCKET, client
@@ -81,7 +80,7 @@ class CommandLine:
         self.monkeypatch.setitem(quick_moto.ANSWERS, "cloudformation", self._describe)
         self.monkeypatch.setattr(dropbatch.client.aws, "session", lambda *_, **__: client)
         clock = SimpleNamespace(sleep=self._sleep, monotonic=self.world.now, time=self.world.now)
-        for module in (waiting, watching, jobs, operators):
+        for module in (waiting, jobs, operators):
             self.monkeypatch.setattr(module, "time", clock)
         self._ticked = 0.0
 

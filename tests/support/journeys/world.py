@@ -28,7 +28,7 @@ from moto.sqs.models import sqs_backends
 
 import functions.poll.handler
 import functions.submit.handler
-from dropbatch.client.transfer import threads
+from dropbatch.client import threads
 from dropbatch.core.names import FINAL_JOB_STATES
 from local.template import template
 from shared import bootstrap as composition

@@ -19,7 +19,8 @@ from pyarrow import feather, parquet
 
 from dropbatch.cli import sending
 from dropbatch.cli.following import path_in
-from dropbatch.client import uploads, waiting
+from dropbatch.client import upload as uploads
+from dropbatch.client import wait as waiting
 from tests.support.aws.resources import BUCKET, REGION
 
 M2M = "@cf/meta/m2m100-1.2b"
@@ -229,7 +230,7 @@ TEXTS = ["some words"] * 1_000
 def short_check(monkeypatch):
     """The check reads 1,000 bytes, not 12 MB."""
     monkeypatch.setattr("dropbatch.core.read.form.HEAD_BYTES", 1_000)
-    monkeypatch.setattr("dropbatch.client.transfer.submitting.CHUNK_BYTES", 1_000)
+    monkeypatch.setattr("dropbatch.client.submit.CHUNK_BYTES", 1_000)
 
 
 @pytest.fixture
@@ -340,7 +341,7 @@ def test_checksum_tells_what_an_etag_does_not(command, tmp_path, monkeypatch):
         return answer
 
     monkeypatch.setattr(botocore.client.BaseClient, "_make_api_call", call)
-    monkeypatch.setattr("dropbatch.client.transfer.existing.zlib.crc32", lambda *_: 0x6468269C)
+    monkeypatch.setattr("dropbatch.client.submit.zlib.crc32", lambda *_: 0x6468269C)
 
     assert put(command, tmp_path / "a.jsonl", "--skip-existing", "--json").json() != stored
     assert len(versions(command)) == 1

@@ -11,8 +11,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 import dropbatch
-from dropbatch.client import waiting
-from dropbatch.client.watch import watching
+from dropbatch.client import wait as waiting
 from dropbatch.core import names
 from tests.support.aws.resources import BUCKET
 
@@ -234,12 +233,12 @@ def test_waiting_for_many_lists_pages(command, calls):
     mine = [name for operation, name in calls if operation == "GetObject"]
     assert mine.count("manifest.json") >= 30
     looks = [operation for operation, _ in calls].count("ListObjectsV2")
-    assert mine.count("status.json") <= watching.SHOWN_JOBS * looks
+    assert mine.count("status.json") <= waiting.SHOWN_JOBS * looks
 
 
 def test_jobs_among_many_others_are_read_one_by_one(command, monkeypatch, calls):
-    monkeypatch.setattr(watching, "MIN_PAGES", 0)
-    monkeypatch.setattr(watching, "pages_of", lambda *_: iter([[]] * 50))
+    monkeypatch.setattr(waiting, "MIN_PAGES", 0)
+    monkeypatch.setattr(waiting, "pages_of", lambda *_: iter([[]] * 50))
     for number in range(JOBS):
         command.world.upload(f"reviews/{number}.jsonl", GOOD, model=M2M)
     command.world.deliver_all()
@@ -249,8 +248,8 @@ def test_jobs_among_many_others_are_read_one_by_one(command, monkeypatch, calls)
 
 def test_upload_without_job_ends_the_wait_of_many(command, monkeypatch):
     monkeypatch.setattr(command, "_sleep", command.world.pass_time)
-    monkeypatch.setattr("dropbatch.client.waiting.time.sleep", command.world.pass_time)
-    monkeypatch.setattr("dropbatch.client.watch.watching.time.monotonic", command.world.now)
+    monkeypatch.setattr("dropbatch.client.wait.time.sleep", command.world.pass_time)
+    monkeypatch.setattr("dropbatch.client.wait.time.monotonic", command.world.now)
     client = dropbatch.Client("dropbatch")
     jobs = [
         client.submit([{"text": "x", "target_lang": "es"}], name=f"{number}.jsonl", model=M2M)
@@ -293,8 +292,8 @@ def test_wait_ends_when_results_are_deleted_meanwhile(command, monkeypatch, jobs
         command.world.upload(f"reviews/{number:02}.jsonl", GOOD, model=M2M)
     command.world.deliver_all()
     if not lists:
-        monkeypatch.setattr(watching, "MIN_PAGES", 0)
-        monkeypatch.setattr(watching, "pages_of", lambda *_: iter([[]] * 50))
+        monkeypatch.setattr(waiting, "MIN_PAGES", 0)
+        monkeypatch.setattr(waiting, "pages_of", lambda *_: iter([[]] * 50))
     slept = []
 
     def sleep(seconds):
@@ -317,8 +316,8 @@ def test_wait_of_many_goes_on_when_aws_denies_one(many, monkeypatch):
     folder = next(
         job.folder for job in dropbatch.Client("dropbatch").jobs(since="30d") if job.id == ids[0]
     )
-    monkeypatch.setattr(watching, "MIN_PAGES", 0)
-    monkeypatch.setattr(watching, "pages_of", lambda *_: iter([[]] * 50))
+    monkeypatch.setattr(waiting, "MIN_PAGES", 0)
+    monkeypatch.setattr(waiting, "pages_of", lambda *_: iter([[]] * 50))
     many.world.s3.delete_object(Bucket=BUCKET, Key=f"{folder}manifest.json")
     many.world.s3.put_object(Bucket=BUCKET, Key=f"{folder}status.json", Body=b"mine")
 
@@ -341,7 +340,7 @@ def test_many_uploads_without_jobs_are_given_up_with_what_their_notices_say(comm
         Bucket=BUCKET, Key="results/a.jsonl/status.json", Body=json.dumps(notice).encode()
     )
 
-    found = {job.path: str(error) for job, error in watching.ManyJobs(jobs, -1.0).look()}
+    found = {job.path: str(error) for job, error in waiting.ManyJobs(jobs, -1.0).look()}
 
     assert found["a.jsonl"] == "a.jsonl has no job: upload_denied: S3 refuses."
     assert found["b.jsonl"].startswith("b.jsonl has no job after")

@@ -11,7 +11,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 import dropbatch
-from dropbatch.client import uploads
+from dropbatch.client import upload as uploads
 from tests.support.aws.resources import BUCKET, REGION
 
 M2M = "@cf/meta/m2m100-1.2b"

@@ -11,7 +11,8 @@ from botocore.exceptions import EndpointConnectionError
 
 import dropbatch
 from dropbatch import Client
-from dropbatch.client import aws, uploads
+from dropbatch.client import aws
+from dropbatch.client import upload as uploads
 from dropbatch.client.stack import Stack
 from tests.journeys.users.test_get import GOOD, LLAMA, M2M, job_of, retried
 from tests.support.aws.resources import BUCKET

@@ -11,7 +11,7 @@ from moto import mock_aws
 
 from dropbatch.client import aws
 from dropbatch.client.stack import find_stack
-from dropbatch.client.uploads import copy_parts
+from dropbatch.client.upload import copy_parts
 from dropbatch.errors import NotPermitted
 from tests.support.aws import quick_moto
 

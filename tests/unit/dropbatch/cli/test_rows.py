@@ -6,7 +6,7 @@ On a narrow terminal less important columns go first, and no line breaks.
 import pytest
 
 from dropbatch.cli.rows import Cell, job_lines
-from dropbatch.client.watch.printable import columns_of
+from dropbatch.client.progress import columns_of
 
 CELLS = (
     Cell("20261122T093000Z-1c2d3e4f", 25, rank=1, right=False),

@@ -11,7 +11,8 @@ import pytest
 from botocore import exceptions as botocore
 from botocore.exceptions import ClientError
 
-from dropbatch.client import aws, uploads
+from dropbatch.client import aws
+from dropbatch.client import upload as uploads
 from dropbatch.errors import ConnectionLost, Error, NotPermitted
 from tests.support.aws.stubs import stubbed
 from tests.support.terminal import run_alone, run_forked

@@ -13,10 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dropbatch.client.results import check_kinds, columns
-from dropbatch.client.results.columns import record_batches
-from dropbatch.client.results.exports import export
-from dropbatch.client.results.reading import ResultFiles
+from dropbatch.client import arrow as columns
+from dropbatch.client.arrow import record_batches
+from dropbatch.client.download import check_kinds
+from dropbatch.client.export import export
+from dropbatch.client.records import ResultFiles
 from dropbatch.errors import Error, UsageError
 
 

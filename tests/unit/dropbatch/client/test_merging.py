@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dropbatch.client.results.merging import Merging
+from dropbatch.client.merge import Merging
 from dropbatch.core.formats.table import FORMATS, Form
 from tests.support.finished_jobs import UNREADABLE, finish
 
@@ -114,7 +114,7 @@ def test_merge_that_dies_leaves_no_part_of_errors(tmp_path, monkeypatch):
 
     (tmp_path / "answers.sqlite").unlink()
     broken = "SELECT place, iif(place > 1, json('broken'), line) FROM failures"
-    monkeypatch.setattr("dropbatch.client.results.merging._STILL_FAILED", broken)
+    monkeypatch.setattr("dropbatch.client.merge._STILL_FAILED", broken)
     with pytest.raises(sqlite3.OperationalError, match="malformed"):
         merge(tmp_path, first)
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from dropbatch.client.results.downloads import blocks_of_file
-from dropbatch.client.results.reading import records_of
+from dropbatch.client.download import blocks_of_file
+from dropbatch.client.records import records_of
 from dropbatch.core.formats.table import Form
 from tests.support.finished_jobs import finish
 

@@ -18,8 +18,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import csv, parquet
 
-from dropbatch.client.retries import retry_path
 from dropbatch.client.sources import CHUNK_BYTES, open_source
+from dropbatch.client.submit import retry_path
 from dropbatch.client.validate import validate
 from dropbatch.errors import Error, UsageError
 

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from dropbatch.client.results import columns
-from dropbatch.client.results.columns import record_batches
-from dropbatch.client.results.exports import export
-from dropbatch.client.results.reading import ResultFiles
+from dropbatch.client import arrow as columns
+from dropbatch.client.arrow import record_batches
+from dropbatch.client.export import export
+from dropbatch.client.records import ResultFiles
 from dropbatch.client.sources import open_source
 
 

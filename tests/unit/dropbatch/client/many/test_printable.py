@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from dropbatch.cli.context import emit, note
 from dropbatch.cli.operators import log_lines
-from dropbatch.client.progress import describe
+from dropbatch.client.progress import columns_of, cut, describe, printable, shortened
 from dropbatch.client.stack import Stack
-from dropbatch.client.watch.printable import columns_of, cut, printable, shortened
 
 HOSTILE = "a\x1b[31mred\x1b]0;title\x07\n2026  completed\x9b2J\u202egpj.exe\u2028\ud800"
 SHOWN = r"a\x1b[31mred\x1b]0;title\x07\n2026  completed\x9b2J\u202egpj.exe\u2028\ud800"

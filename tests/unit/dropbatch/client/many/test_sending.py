@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from dropbatch.cli import sending
-from dropbatch.client.uploads import PART_BYTES
+from dropbatch.client.upload import PART_BYTES
 from dropbatch.errors import Error
 
 SMALL, LARGE = 10, PART_BYTES

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from dropbatch.client.transfer.threads import at_once
+from dropbatch.client.threads import at_once
 
 
 def test_each_item_has_its_result():

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dropbatch.client.results.reading import records_of
+from dropbatch.client.records import records_of
 from dropbatch.core.formats.base import BatchFacts, Converted, Outcome, RecordFault
 from dropbatch.core.formats.table import Form, describer_of, file_names, reader_of, writer_of
 from dropbatch.core.formats.tables import Columns, Template, answer_columns

@@ -20,8 +20,8 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from dropbatch.client import aws
-from dropbatch.client.transfer.objects import CONDITION_FAILED, head_of
-from dropbatch.client.transfer.threads import at_once
+from dropbatch.client.stack import CONDITION_FAILED, head_of
+from dropbatch.client.threads import at_once
 from dropbatch.core import names
 from dropbatch.errors import ConnectionLost, Error, NotFound, UsageError
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from dropbatch.client.stack import Stack
+
 
 PART_BYTES = 16 << 20
 """Bytes of an upload's parts: S3 allows 10,000, so an upload has up to 160 GB."""

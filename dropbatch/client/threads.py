@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+
 In = TypeVar("In")
 Out = TypeVar("Out")
 

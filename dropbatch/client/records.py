@@ -24,6 +24,7 @@ from dropbatch.errors import Error, NotFound
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+
 DEFAULT_FORMAT = "native"
 """The format of a job that ended before its own was known."""
 MAX_ROW_BYTES = 1 << 30

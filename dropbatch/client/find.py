@@ -7,13 +7,14 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from fnmatch import translate
 from typing import TYPE_CHECKING, Any
 
 from dropbatch.client import aws
-from dropbatch.client.job import Job
-from dropbatch.client.transfer.objects import pages_of
-from dropbatch.client.uploads import uploaded_as
-from dropbatch.client.waiting import MIN_READ_SECONDS, end_of, wait_until_created
+from dropbatch.client.job import Job, no_job
+from dropbatch.client.stack import pages_of
+from dropbatch.client.upload import uploaded_as
+from dropbatch.client.wait import MIN_READ_SECONDS, end_of, wait_until_created
 from dropbatch.core import names
 from dropbatch.errors import Error, NotFound, TimedOut, UsageError
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from datetime import date
 
     from dropbatch.client.stack import Stack
+
 
 MAX_PARALLEL_READS = 16
 NAMED_SECONDS = 60.0
@@ -202,3 +204,90 @@ def _read(stack: Stack, key: str) -> dict[str, Any]:
         if type(error) is not Error:  # AWS denies it, or cannot be reached.
             raise
         return {}
+
+
+_PATTERN = re.compile(r"[*?\[]")
+_RESULTS = "results/"
+_OWN = ("_jobs/", "_long/")
+"""Folders of results that are no path of an upload."""
+
+
+def is_many(name: str) -> bool:
+    """Whether a name may mean several jobs: it ends in a slash, or has `*`, `?` or `[`."""
+    return name.endswith("/") or bool(_PATTERN.search(name))
+
+
+def jobs_under(stack: Stack, prefix: str) -> Iterator[Job]:
+    """The jobs whose uploads' paths begin with a prefix, by path, the oldest of each path first.
+
+    Those of paths that are too long for a folder of results are not among them.
+    """
+    return (one for one in _under(stack, prefix) if isinstance(one, Job))
+
+
+def _under(stack: Stack, prefix: str) -> Iterator[Job | str]:
+    """The same, and the paths of notices: of uploads without a job.
+
+    A path's jobs come before its notice.
+    """
+    last = ""
+    for page in pages_of(stack, _RESULTS + prefix):
+        for entry in page:
+            folder, _, name = entry["Key"].rpartition("/")
+            if name not in {"status.json", "manifest.json"} or folder == last:
+                continue
+            inner = folder.removeprefix(_RESULTS)
+            path, _, job_id = inner.rpartition("/")
+            if f"{inner}/".startswith(_OWN):
+                continue
+            if names.JOB_ID.fullmatch(job_id):
+                last = folder
+                yield Job.at(stack, path, job_id)
+            elif name == "status.json":
+                yield inner
+
+
+def newest_jobs(stack: Stack, name: str) -> Iterator[Job | Error]:
+    """The newest job of each path that a name means: a prefix that ends in a slash, or a pattern.
+
+    An upload of which S3 tells the stack nothing has no job: it is an error.
+
+    In a pattern, `*` matches any characters, also slashes; a name that ends in a slash means all
+    below it.
+    """
+    path = name.removeprefix(f"s3://{stack.bucket}/").lstrip("/")
+    path = path.removeprefix(names.INBOX if path.startswith(names.INBOX) else _RESULTS)
+    found = _PATTERN.search(path)
+    prefix = path[: found.start()] if found else path
+    matches = re.compile(translate(path)).match if found else lambda _: True
+    newest: Job | None = None
+    for job in _under(stack, prefix):
+        if isinstance(job, str):
+            if matches(job) and (error := _told(stack, job)):
+                yield error
+            continue
+        if newest and newest.path != job.path and matches(newest.path):
+            yield newest
+        newest = job
+    if newest and matches(newest.path):
+        yield newest
+
+
+def _told(stack: Stack, path: str) -> Error | None:
+    """What the notice of an upload tells; None if it got its job since."""
+    try:
+        notice = stack.read_json(names.denied_notice(names.INBOX + path))
+    except Error as error:
+        return error
+    return no_job(path, notice) if notice and not notice.get("job_id") else None
+
+
+def retry_ids(job: Job) -> list[str]:
+    """Ids of the finished jobs that tried a job's failed records again."""
+    with aws.explained():
+        pages = job.stack.s3.get_paginator("list_objects_v2").paginate(
+            Bucket=job.stack.bucket, Prefix=f"{job.folder}retries/"
+        )
+        found = [entry["Key"] for page in pages for entry in page.get("Contents", [])]
+    ids = [key.rpartition("/")[2].removesuffix(".json") for key in found]
+    return [one for one in ids if names.JOB_ID.fullmatch(one)]

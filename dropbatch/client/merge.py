@@ -23,15 +23,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
-from dropbatch.client.job_files import JobFiles
-from dropbatch.client.results.downloads import (
+from dropbatch.client.download import (
     MERGED_ERRORS,
     blocks_of_file,
     download_file,
     merged_name,
     refuse_paths,
 )
-from dropbatch.client.results.reading import (
+from dropbatch.client.find import retry_ids
+from dropbatch.client.job import Job
+from dropbatch.client.records import (
     DEFAULT_FORMAT,
     ResultFiles,
     lines_of,
@@ -39,7 +40,6 @@ from dropbatch.client.results.reading import (
     records_of,
     table_rows,
 )
-from dropbatch.client.retries import retry_ids
 from dropbatch.core.formats.base import NOT_RETRIED, NULL, encode, is_retried, members_of, value_of
 from dropbatch.core.formats.table import FORMATS
 from dropbatch.errors import NotFound
@@ -136,7 +136,7 @@ class Merged:
 
 
 @contextmanager
-def merged_files(job: JobFiles) -> Iterator[ResultFiles]:
+def merged_files(job: Job) -> Iterator[ResultFiles]:
     """A job's records with the answers of its retries, in temporary files.
 
     Warns of each retry that is skipped.
@@ -152,7 +152,7 @@ def merged_files(job: JobFiles) -> Iterator[ResultFiles]:
         yield merged.files()
 
 
-def merge_retries(job: JobFiles, folder: Path) -> Merged:
+def merge_retries(job: Job, folder: Path) -> Merged:
     """Write a job's output with the answers of its retries.
 
     Args:
@@ -174,7 +174,7 @@ def merge_retries(job: JobFiles, folder: Path) -> Merged:
             own = Path(scratch) / child
             own.mkdir()
             try:
-                files = _fetch(JobFiles.recorded(job.stack, child), own)
+                files = _fetch(Job.recorded(job.stack, child), own)
             except NotFound as error:
                 merging.merged.skipped.append(Skipped(child, 0, str(error)))
                 continue
@@ -184,7 +184,7 @@ def merge_retries(job: JobFiles, folder: Path) -> Merged:
         return merging.write()
 
 
-def _fetch(job: JobFiles, folder: Path) -> Files | None:
+def _fetch(job: Job, folder: Path) -> Files | None:
     """A job's output and errors, in a folder; None if it has no output."""
     manifest = job.manifest()
     refuse_paths(manifest)
@@ -206,7 +206,7 @@ def _fetch(job: JobFiles, folder: Path) -> Files | None:
     )
 
 
-def _retries(job: JobFiles, merged: Merged) -> list[tuple[str, str]]:
+def _retries(job: Job, merged: Merged) -> list[tuple[str, str]]:
     """All retries of a job, retries of retries included, each with its parent; oldest first."""
     found: dict[str, tuple[int, str]] = {}
     new, generation = [job], 0
@@ -217,7 +217,7 @@ def _retries(job: JobFiles, merged: Merged) -> list[tuple[str, str]]:
             found.update((one, (generation, parent.id)) for one in ids)
             for one in ids:
                 try:
-                    new.append(JobFiles.recorded(job.stack, one))
+                    new.append(Job.recorded(job.stack, one))
                 except NotFound as error:
                     merged.skipped.append(Skipped(one, 0, str(error)))
                     del found[one]

@@ -18,6 +18,7 @@ from dropbatch.errors import UploadRefused, UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+
 CHUNK_BYTES = 1 << 20
 SUFFIXES = (".parquet", ".pq", ".arrow", ".arrows", ".ipc", ".feather")
 PARQUET, ARROW_FILE, ARROW_STREAM, OLD_FEATHER = b"PAR1", b"ARROW1", b"\xff\xff\xff\xff", b"FEA1"

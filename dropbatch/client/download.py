@@ -12,8 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dropbatch.client.results import EXPORTS
-from dropbatch.client.transfer.objects import CHUNK_BYTES, blocks
+from dropbatch.client.stack import CHUNK_BYTES, blocks
 from dropbatch.errors import Error, UsageError
 
 if TYPE_CHECKING:
@@ -21,13 +20,26 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import TypeGuard
 
-    from dropbatch.client.job_files import JobFiles
+    from dropbatch.client.job import Job
+
 
 MANIFEST, BEDROCK_MANIFEST, MERGED_ERRORS = (
     "manifest.json",
     "manifest.json.out",
     "errors.merged.jsonl",
 )
+
+EXPORTS = {
+    "parquet": "output.parquet",
+    "csv": "output.as.csv",
+    "vectorize": "output.vectorize.ndjson",
+}
+"""The file that each export of results writes on the user's machine."""
+_GONE = {
+    "arrow": "pyarrow.feather.write_feather(job.to_arrow(), path)",
+    "jsonl": 'job.to_pandas().to_json(path, orient="records", lines=True)',
+    "npy": 'numpy.save(path, numpy.stack(job.to_pandas()["embedding"].dropna()))',
+}
 
 
 @dataclass(frozen=True)
@@ -40,7 +52,7 @@ class Downloaded:
 
 
 def download(
-    job: JobFiles,
+    job: Job,
     folder: Path,
     progress: Callable[[str, int, int], None],
     *,
@@ -90,7 +102,7 @@ def download(
         return [*done, Downloaded(target, target.stat().st_size, 0)]
 
 
-def _bedrock_manifest(job: JobFiles, manifest: dict[str, Any]) -> list[dict[str, Any]]:
+def _bedrock_manifest(job: Job, manifest: dict[str, Any]) -> list[dict[str, Any]]:
     """Bedrock's own manifest, which is not among a job's files."""
     if manifest["format"] != "bedrock" or manifest["error"]:
         return []
@@ -252,7 +264,7 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def download_file(
-    job: JobFiles, folder: Path, entry: dict[str, Any], progress: Callable[[str, int, int], None]
+    job: Job, folder: Path, entry: dict[str, Any], progress: Callable[[str, int, int], None]
 ) -> Downloaded:
     """Download one file of a manifest, unless it is there already.
 
@@ -290,7 +302,7 @@ def download_file(
 
 
 def _append(
-    job: JobFiles, entry: dict[str, Any], partial: Path, progress: Callable[[str, int, int], None]
+    job: Job, entry: dict[str, Any], partial: Path, progress: Callable[[str, int, int], None]
 ) -> str:
     """Download what a file lacks; return its SHA-256."""
     partial.touch()
@@ -305,7 +317,7 @@ def _append(
     return str(digest.hexdigest())
 
 
-def blocks_of(job: JobFiles, entry: dict[str, Any], start: int = 0) -> Iterator[bytes]:
+def blocks_of(job: Job, entry: dict[str, Any], start: int = 0) -> Iterator[bytes]:
     """The bytes of one file of a manifest; read on where a connection was cut off.
 
     Args:
@@ -327,3 +339,18 @@ def blocks_of_file(path: Path) -> Iterator[bytes]:
 def _sha256(path: Path) -> Any:  # noqa: ANN401 - hashlib names no type for it
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256")
+
+
+def check_kinds(kinds: Iterable[str]) -> None:
+    """Refuse exports that do not exist.
+
+    Raises:
+        UsageError: one does not.
+    """
+    for kind in kinds:
+        if kind in _GONE:
+            raise UsageError(f"The export {kind} is gone since 0.9. In Python: {_GONE[kind]}")
+        if kind not in EXPORTS:
+            raise UsageError(
+                f"There is no export {kind!r}. It must be one of {', '.join(EXPORTS)}."
+            )

@@ -11,25 +11,35 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dropbatch.client.results import EXPORTS
-from dropbatch.client.results.columns import (
+from dropbatch.client.arrow import (
     pyarrow,
     record_batches,
     vector_column,
     width_of,
     with_gaps,
 )
-from dropbatch.client.results.downloads import blocks_of, blocks_of_file
-from dropbatch.client.results.reading import files_of
+from dropbatch.client.download import (
+    EXPORTS,
+    blocks_of,
+    blocks_of_file,
+    check_kinds,
+    download,
+    writing,
+)
+from dropbatch.client.merge import merge_retries
+from dropbatch.client.records import files_of
 from dropbatch.core.formats.base import encode_line as encode
 from dropbatch.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
     from pathlib import Path
 
-    from dropbatch.client.job_files import JobFiles
-    from dropbatch.client.results.reading import ResultFiles
+    from dropbatch.client.download import Downloaded
+    from dropbatch.client.job import Job
+    from dropbatch.client.merge import Merged
+    from dropbatch.client.records import ResultFiles
+
 
 VECTORS_ONLY = frozenset({"vectorize"})
 MAX_VECTORIZE_NUMBERS = 1_536
@@ -71,12 +81,12 @@ class Exported:
     renamed: int
 
 
-def check_exports(job: JobFiles, kinds: Iterable[str], *, merged: bool) -> None:
+def check_exports(job: Job, kinds: Iterable[str], *, merged: bool) -> None:
     """Refuse what cannot be written, before anything is downloaded.
 
     Args:
         job: must be over.
-        kinds: some of `dropbatch.client.results.EXPORTS`.
+        kinds: some of `dropbatch.client.download.EXPORTS`.
         merged: whether the answers of retries count too; then only they may show what an answer is.
 
     Raises:
@@ -102,7 +112,7 @@ def export_folder(
 
     Args:
         folder: has the job's manifest and files.
-        kind: one of `dropbatch.client.results.EXPORTS`.
+        kind: one of `dropbatch.client.download.EXPORTS`.
         merged: the records with the answers of retries, to write these.
         columns: whether a table's own columns are written too.
 
@@ -126,7 +136,7 @@ def export(
     """Write one file of a job's records.
 
     Args:
-        kind: one of `dropbatch.client.results.EXPORTS`.
+        kind: one of `dropbatch.client.download.EXPORTS`.
         files: the job's.
         folder: where the file is written.
         manifest: the job's; its id and model go into Vectorize's ids and metadata.
@@ -266,3 +276,47 @@ _WRITERS = {
     "csv": _write_csv,
     "vectorize": _write_vectorize,
 }
+
+
+class Delivery(NamedTuple):
+    """What was written.
+
+    Attributes:
+        files: the job's own files, the manifest last.
+        merged: the output with the answers of retries; None if it was not wanted.
+        exports: one file for each export, in their order.
+    """
+
+    files: list[Downloaded]
+    merged: Merged | None
+    exports: list[Exported]
+
+
+def deliver(
+    job: Job,
+    folder: Path,
+    progress: Callable[[str, int, int], None],
+    *,
+    merged: bool = False,
+    exports: Collection[str] = (),
+    columns: bool = True,
+    force: bool = False,
+    manifest: dict[str, Any] | None = None,
+) -> Delivery:
+    """Do what `dropbatch.client.job.Job.download` says.
+
+    Read the manifest only if it is not given.
+    """
+    exports = (exports,) if isinstance(exports, str) else exports
+    check_kinds(exports)
+    if exports:
+        check_exports(job, exports, merged=merged)
+    beside = [EXPORTS[kind] for kind in exports]
+    files = download(
+        job, folder, progress, beside=beside, merged=merged, force=force, manifest=manifest
+    )
+    with writing(folder):
+        newest = merge_retries(job, folder) if merged else None
+        records = newest.files() if newest else None
+        made = [export_folder(folder, kind, records, columns=columns) for kind in exports]
+    return Delivery(files, newest, made)

@@ -1,1 +1,0 @@
-"""Tables that are submitted: frames, Parquet, Arrow."""

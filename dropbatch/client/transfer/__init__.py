@@ -1,1 +1,0 @@
-"""How bytes move between this machine, the bucket and other buckets, some at the same time."""
