@@ -24,8 +24,8 @@ from dropbatch.core.names import JobState
 from dropbatch.core.plan import FIRST_BATCH_RECORDS, Checkpoint, SplitPlan, StackLimits
 from dropbatch.core.read.cut import Cut, cut
 from dropbatch.core.read.index import RecordIndex
+from dropbatch.core.read.inputs import Request
 from dropbatch.core.read.reading import RANGE_BYTES
-from dropbatch.core.requests import Request
 from functions.poll.batch.collect import StoredReply, collect
 from shared.models import Batch, BatchState, Job, Upload
 from shared.observability import metrics

@@ -17,13 +17,13 @@ from dropbatch.core.formats.conversion.members import (
     RENAMED,
     RESPONSES_NAMES,
 )
-from dropbatch.core.formats.schemas import SCHEMAS
 from dropbatch.core.models import catalog, find_model
+from dropbatch.core.requests import content, schema_named
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from dropbatch.core.formats.schemas import Limits
+    from dropbatch.core.requests import Limits
 
 PAGE = Path(__file__).parents[1] / "docs" / "formats.md"
 BEGIN, END = "<!-- members: python -m tools.member_table -->\n", "<!-- end of members -->\n"
@@ -61,12 +61,13 @@ def _json(value: object) -> str:
 
 def ranges() -> str:
     """The ranges of each family's members."""
-    names = [name for name, schema in SCHEMAS.items() if schema.limits]
-    members = list(dict.fromkeys(member for name in names for member in SCHEMAS[name].limits))
     models = {
         name: [one.id for one in catalog().models if find_model(one.id).schema == name]
-        for name in names
+        for name in content()["schemas"]
     }
+    names = [name for name in models if models[name] and schema_named(name).limits]
+    limits = {name: schema_named(name).limits for name in names}
+    members = list(dict.fromkeys(member for name in names for member in limits[name]))
     rows = [f"| `{name}` | {', '.join(f'`{model}`' for model in models[name])} |" for name in names]
     head = ["| schema | models |", "|---|---|", *rows, ""]
     table = [
@@ -74,7 +75,7 @@ def ranges() -> str:
         "|---" * (len(names) + 1) + "|",
     ]
     for member in members:
-        cells = [_range(SCHEMAS[name].limits.get(member)) for name in names]
+        cells = [_range(limits[name].get(member)) for name in names]
         table.append(f"| `{member}` | {' | '.join(cells)} |")
     return "\n".join([*head, *table]) + "\n"
 
@@ -97,7 +98,9 @@ def _range(limits: Limits | None) -> str:
         return ""
     if limits.words is not None:
         return ", ".join(limits.words)
-    return "integer" if limits.least is None else f"{limits.least} to {limits.most}"
+    if limits.least is None:
+        return "integer" if limits.whole else "number"
+    return f"{limits.least} to {limits.most}"
 
 
 def page(text: str) -> str:

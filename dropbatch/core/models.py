@@ -11,15 +11,13 @@ from __future__ import annotations
 
 import difflib
 import re
-from dataclasses import replace
 from decimal import Decimal  # noqa: TC003 - msgspec reads the annotations
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
 
 import msgspec
 
-from dropbatch.core.formats.base import UNDECODABLE, Shape, Task
-from dropbatch.core.formats.schemas import SCHEMAS, Limits, Schema
+from dropbatch.core.formats.base import Shape, Task
 
 MODEL_ID = re.compile(r"(?!.{201})@(?:cf|hf)/[A-Za-z0-9._-]+/[A-Za-z0-9._-]+")
 _LITELLM_PREFIX = "workers-ai/"
@@ -73,7 +71,7 @@ class ModelFamily(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknow
         answer_bytes: bytes of a typical answer: 1,024 numbers in full precision, some pages of
             text, or a long text with its reasoning and wrapping.
         images: whether messages may contain images; None if unknown.
-        schema: the family's schema, as a key of `dropbatch.core.formats.schemas.SCHEMAS`; empty if
+        schema: the family's schema, as `dropbatch/core/requests.json` names it; empty if
             it is not known.
     """
 
@@ -230,16 +228,6 @@ def with_task(model: Model, task: str) -> Model:
     )
 
 
-def schema_of(model: Model) -> Schema:
-    """What the requests of a model take: what its schema says, and its own efforts."""
-    schema = SCHEMAS.get(model.schema, SCHEMAS[""])
-    if model.efforts is None:
-        return schema
-    member = "reasoning.effort" if model.shape is Shape.INPUT else "reasoning_effort"
-    efforts = Limits(words=model.efforts.values, aliases=model.efforts.aliases)
-    return replace(schema, limits={**schema.limits, member: efforts})
-
-
 # ── what a job was planned with ───────────────────────────────────────────────────────────────────
 
 
@@ -260,21 +248,11 @@ def facts_of(model: Model) -> str:
 
 
 @lru_cache(1024)
-def planned_model(model_id: str, facts: str, task: str) -> Model:
-    """A model as it was known when a job was planned.
-
-    Args:
-        model_id: its id.
-        facts: as `facts_of` wrote them; if they cannot be read, the model is taken as it is known
-            now.
-        task: what older versions pinned alone.
-    """
-    known = find_model(model_id)
-    try:
-        pinned = msgspec.json.decode(facts, type=Model)
-    except UNDECODABLE:  # There are none, or another version knows what they mean.
-        return with_task(known, task)
-    return msgspec.structs.replace(pinned, id=model_id, answer_bytes=known.answer_bytes)
+def planned_model(model_id: str, facts: str) -> Model:
+    """A model as it was known when a job was planned; as it is known now without facts."""
+    if not facts:
+        return find_model(model_id)
+    return msgspec.structs.replace(msgspec.json.decode(facts, type=Model), id=model_id)
 
 
 def max_records_per_reply(model: Model, transport: str = "rest") -> int:

@@ -72,19 +72,12 @@ class SplitPlan:
         delimiter: between the fields of a table's rows; empty for other formats.
         answers: whether a table's answers have more columns than `answer`; their names are in an
             object of their own.
-        inputs: name of the schema by which requests are judged; empty: all are sent.
-        task: of the model, as it was known when the upload was planned; older versions read it, and
-            pinned only this.
-        facts: what was known of the model then, as `dropbatch.core.models.facts_of`
-            writes it.
+        facts: what was known of the model when the upload was planned, as
+            `dropbatch.core.models.facts_of` writes it; empty until it is planned.
         first_bytes: maximum bytes of the first bodies, if fewer than `max_bytes`; later ones grow
             up to that. 0: none.
         by_default: whether the model is the stack's default: a model that the file names precedes
             it.
-        checks_models: whether a request that names another model is not sent; in jobs of older
-            versions it was.
-        is_strict: whether a request without anything to answer, or with a member that no answer can
-            be right for, is not sent; in jobs of older versions it was.
     """
 
     model: str
@@ -94,27 +87,20 @@ class SplitPlan:
     form: str = ""
     packing: str = ""
     start: int = 0
-    first_requests: int = 500  # Of items that leave it out, whatever a new job's is.
+    first_requests: int = 500
     format: str = ""
     start_line: int = 0
     converts: bool = False
     by_default: bool = False
     delimiter: str = ""
     answers: bool = False
-    inputs: str = ""
-    task: str = ""
     facts: str = ""
     first_bytes: int = 0
-    checks_models: bool = False
-    is_strict: bool = False
 
     @property
     def known_model(self) -> Model:
-        """The model as it was known when the upload was planned.
-
-        For jobs of older versions, as it is known now.
-        """
-        return planned_model(self.model, self.facts, self.task)
+        """The model as it was known when the upload was planned."""
+        return planned_model(self.model, self.facts)
 
     @property
     def is_document(self) -> bool:
@@ -272,14 +258,7 @@ def plan_upload(
     """
     plan, header = _plan(first, options, key, beginning, limits, is_retry=is_retry)
     model = with_task(limits.catalog.find(plan.model), options.task or "")
-    plan = replace(
-        plan,
-        inputs=model.schema,
-        task=model.task.value,
-        facts=facts_of(model),
-        checks_models=True,
-        is_strict=True,
-    )
+    plan = replace(plan, facts=facts_of(model))
     if options.template and FORMATS[plan.format].is_json:
         takers = ", ".join(name for name, known in FORMATS.items() if not known.is_json)
         message = (

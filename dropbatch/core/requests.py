@@ -20,27 +20,18 @@ A type is written as one of:
 from __future__ import annotations
 
 import functools
-import re
-from collections import deque
+from dataclasses import dataclass, field, replace
 from functools import cache
-from operator import attrgetter
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Union
 
 import msgspec
 
-from dropbatch.core.formats.base import RecordFault
-from dropbatch.core.formats.conversion.members import STREAM, only_values
-from dropbatch.core.formats.schemas import Limits
-from dropbatch.core.models import model_id, no_other_than, of_other_model
-
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping
 
-    from dropbatch.core.models import Efforts
-    from dropbatch.core.plan import SplitPlan
-
+    from dropbatch.core.models import Model
 
 Members = dict[str, Any]
 NEVER = "never"
@@ -185,223 +176,125 @@ _PLAIN: dict[str, Any] = {
 }
 
 
-EFFORTS = {"reasoning_effort", "reasoning.effort"}
-"""The members that are efforts, by whether a model has the Responses API's shape."""
+# ── what a model takes, for requests that are made ────────────────────────────────────────────────
 
 
-class Request(msgspec.Struct, gc=False, kw_only=True):
-    """What is read of each request."""
-
-    external_reference: Any = None
-
-
-class Form(NamedTuple):
-    """One of the forms that a model's requests have.
+class Limits(NamedTuple):
+    """What a member may be.
 
     Attributes:
-        member: that holds the input.
-        decode: reads a request of this form; raises for any other.
-        only: why members may have no other value than they may.
+        least: the smallest number; None for no range.
+        most: the largest.
+        whole: whether only integers are numbers here.
+        words: strings that it may be, none if it must be left out; None for a number.
+        aliases: strings that are sent as another one.
     """
 
-    member: str
-    decode: Callable[[bytes], Request]
-    only: Mapping[str, str] = MappingProxyType({})
+    least: float | None = None
+    most: float | None = None
+    whole: bool = False
+    words: tuple[str, ...] | None = None
+    aliases: Mapping[str, str] = MappingProxyType({})
+
+    def accepts(self, value: object) -> bool:
+        """Whether a value is within the limits."""
+        if self.words is not None:
+            return value in self.words
+        if isinstance(value, bool) or not isinstance(value, int if self.whole else int | float):
+            return False
+        return (self.least is None or value >= self.least) and (
+            self.most is None or value <= self.most
+        )
+
+    def text(self) -> str:
+        """The limits in words, after "It must be"."""
+        if self.words is not None:
+            return f"one of {', '.join(self.words)}" if self.words else "left out"
+        kind = "an integer" if self.whole else "a number"
+        return kind if self.least is None else f"{kind} from {self.least} to {self.most}"
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """What a model takes, so that requests can be made to fit it.
+
+    Attributes:
+        members: names of the members that its schema knows.
+        limits: those whose values have limits.
+        developer: whether messages may have the role `developer`.
+        full_tools: whether each function of `tools` must have a description and parameters.
+        named_schema: whether `response_format.json_schema` must have a name.
+        call_ids: pattern that ids of tool calls must match; empty for any.
+        stops: maximum number of `stop` sequences; 0 for no limit.
+        texts: maximum number of texts in an embeddings request; 0 for no limit.
+    """
+
+    members: frozenset[str] = frozenset()
+    limits: Mapping[str, Limits] = field(default_factory=dict)
+    developer: bool = True
+    full_tools: bool = False
+    named_schema: bool = False
+    call_ids: str = ""
+    stops: int = 0
+    texts: int = 0
 
 
 @cache
-def forms_of(
-    schema: str,
-    efforts: tuple[str, ...] | None = None,
-    model: str = "",
-    *,
-    is_strict: bool = False,
-    dimensions: int | None = None,
-) -> tuple[Form, ...]:
-    """The forms of a schema's requests; if nothing is known, one that any object has.
-
-    Args:
-        schema: its name, one of `dropbatch.core.requests`.
-        efforts: that the model takes; None if they are not known.
-        model: the only one of Workers AI that a request may name; empty: any.
-        is_strict: whether a request must have something to answer, and members that its answer can
-            be right for.
-        dimensions: numbers in one of the model's embeddings; None if unknown.
-    """
-    named: Members = {"model": [f"string {no_other_than(model)}", "null"]} if model else {}
-    if schema not in content()["schemas"]:
-        only = only_values("", model, dimensions) if is_strict else {}
-        return (_form("", named, only),)
-    found = alternatives(schema)
-    inputs = [next(name[:-1] for name in one.members if name.endswith("!")) for one in found]
-    forms = []
-    for one, member in zip(found, inputs, strict=True):
-        others = dict.fromkeys(set(inputs) - {member}, NEVER)
-        members = with_efforts(one.members, efforts) | others | named
-        only = {}
-        if is_strict:
-            members = {
-                name: not_empty(kind) if name.endswith("!") else kind
-                for name, kind in members.items()
-            }
-            every = only_values(member, model, dimensions)
-            only = {
-                name: every[name] for name in every if name == STREAM or name not in one.members
-            }
-        forms.append(_form(member, members, only))
-    return tuple(reversed(forms))  # The usual one is the last that is published.
-
-
-def _form(member: str, members: Members, only: Mapping[str, tuple[object, str]]) -> Form:
-    """The form with this input and these members, of which some may have only one value."""
-    kinds = {name: _only(value, members.get(name)) for name, (value, _) in only.items()}
-    decoder = msgspec.json.Decoder(struct_of(members | kinds, Request), dec_hook=check_false)
-    return Form(member, decoder.decode, {name: message for name, (_, message) in only.items()})
-
-
-def _only(value: object, published: Any) -> Any:  # noqa: ANN401 # Kinds, as `dropbatch.core.requests` has them.
-    """The kind of one value, and of null unless the published kind has none.
-
-    What is sent is what is written.
-    """
-    kind = "null" if value is None else "false" if value is False else f"integer {value}..{value}"
-    takes_null = published is None or published == "any" or "null" in published
-    return [kind, "null"] if takes_null else kind
-
-
-class _Named(msgspec.Struct):
-    model: Any = None
-
-
-_decode_named = msgspec.json.Decoder(_Named).decode
-_WRONG = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-_external_reference = attrgetter("external_reference")
-_decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-_PLACE = re.compile(r" - at `\$\.?(.*)`$")
-_MISSING = re.compile(r"required field `(\w+)`")
-
-
-class Inputs:
-    """The requests that the model of a job takes."""
-
-    def __init__(
-        self,
-        schema: str,
-        efforts: Efforts | None = None,
-        model: str = "",
-        *,
-        is_strict: bool = False,
-        dimensions: int | None = None,
-    ) -> None:
-        """Judge by the schema of this name, by the model's efforts if they are known.
-
-        And by its id if it is given.
-
-        `is_strict` and `dimensions`: as for `forms_of`.
-        """
-        self._efforts, self._model, self._is_strict = efforts, model, is_strict
-        self._forms = forms_of(
-            schema, efforts and efforts.values, model, is_strict=is_strict, dimensions=dimensions
-        )
-
-    def references(self, raws: Sequence[bytes], *, wanted: bool) -> list[Any] | None:
-        """The references of requests that all have an input, in the same form.
-
-        None if perhaps one has none.
-
-        Args:
-            raws: UTF-8, perhaps JSON.
-            wanted: whether any request has a reference; if not, the list is empty.
-        """
-        for form in self._forms:
-            try:
-                values = map(form.decode, raws)
-                if wanted:
-                    return list(map(_external_reference, values))
-                deque(values, maxlen=0)
-            except _WRONG:
-                continue
-            return []
-        return None
-
-    def read(self, raw: bytes) -> Request | None:
-        """What is read of a request that has an input.
-
-        None for any other, and for what is not JSON.
-        """
-        if not is_text(raw):
-            return None
-        for form in self._forms:
-            try:
-                return form.decode(raw)
-            except _WRONG:
-                continue
-        return None
-
-    def fault(self, raw: bytes) -> RecordFault | None:
-        """Why a request, a JSON object, cannot be sent; None if it can."""
-        if self.read(raw) is not None:
-            return None
-        model = model_id(_decode_named(raw).model)
-        if self._model and model not in {"", self._model}:
-            return RecordFault("mismatched_model", f"model: {of_other_model(model, self._model)}")
-        if not (self._is_strict or self._forms[0].member):
-            return None
-        return RecordFault("bad_record", self._fault_of_input(raw))
-
-    def _fault_of_input(self, raw: bytes) -> str:
-        """Begins with the member at fault."""
-        members = _decode_members(raw)
-        given = [one for one in self._forms if one.member in members or not one.member]
-        takers = " or ".join(one.member for one in self._forms)
-        if not given:
-            return f"{self._forms[0].member}: It is missing. The model takes {takers}."
-        form, *others = given
-        if others:
-            return f"{others[0].member}: It is beside {form.member}. The model takes {takers}."
-        try:
-            form.decode(raw)
-        except msgspec.ValidationError as error:
-            return self._explained(str(error), form)
-        return f"{form.member}: It cannot be read."
-
-    def _explained(self, error: str, form: Form) -> str:
-        """An error of msgspec in words, with the path of the member at fault."""
-        found = _PLACE.search(error)
-        place, said = (found[1], error[: found.start()]) if found else ("", error)
-        if missing := _MISSING.search(said):
-            return f"{place}{'.' * bool(place)}{missing[1]}: It is missing."
-        place = place or form.member
-        if place in form.only:
-            return f"{place}: {form.only[place]}"
-        if place in EFFORTS and self._efforts:
-            return f"{place}: It must be {Limits(words=self._efforts.values).text()}."
-        if "length >= 1" in said:
-            return f"{place}: It must not be empty."
-        return f"{place}: It has the wrong type." if ", got " in said else f"{place}: {said}."
-
-
-def inputs_of(plan: SplitPlan) -> Inputs:
-    """The requests that the model of a job takes.
-
-    Any if nothing is known, or if an older version planned it so.
-    """
-    efforts = plan.known_model.efforts if plan.facts else None
-    return Inputs(
-        plan.inputs,
-        efforts,
-        plan.model if plan.checks_models else "",
-        is_strict=plan.is_strict,
-        dimensions=plan.known_model.dimensions,
+def schema_named(name: str) -> Schema:
+    """What a published schema says; of one that is not published, nothing is known."""
+    if name not in content()["schemas"]:
+        return Schema()
+    kinds: Members = {}
+    for one in alternatives(name):
+        kinds |= {member.removesuffix("!"): kind for member, kind in one.members.items()}
+    messages, tool = _elements(kinds.get("messages")), _elements(kinds.get("tools"))
+    function = tool.get("members", {}).get("function", {}).get("members", {})
+    formats = kinds.get("response_format", {}).get("kinds", {})
+    limits = {name: _limits(kind) for name, kind in kinds.items()}
+    return Schema(
+        members=frozenset(kinds),
+        limits={name: found for name, found in limits.items() if found},
+        developer=not messages or "developer" in messages.get("kinds", {}),
+        full_tools="description!" in function,
+        named_schema="json_schema!" in formats.get("json_schema", {}),
+        call_ids=messages.get("members", {}).get("tool_call_id", "").removeprefix("string "),
+        stops=_most(kinds.get("stop")),
+        texts=_most(kinds.get("text")),
     )
 
 
-def is_text(raw: bytes) -> bool:
-    """Whether bytes are UTF-8: a decoder does not check what it skips."""
-    if raw.isascii():
-        return True
-    try:
-        raw.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
+def _elements(kind: Any) -> dict[str, Any]:  # noqa: ANN401 # As `type_of`.
+    """The type of an array's elements; empty for any other type."""
+    found: dict[str, Any] = kind.get("list", {}) if isinstance(kind, dict) else {}
+    return found
+
+
+def _limits(kind: Any) -> Limits | None:  # noqa: ANN401
+    """The limits of a number, or of a word, that may also be null; None for any other type."""
+    kinds = [one for one in kind if one != "null"] if isinstance(kind, list) else [kind]
+    if len(kinds) != 1 or not isinstance(kinds[0], str):
+        return None
+    (written,) = kinds
+    if written.startswith("="):
+        return Limits(words=tuple(written[1:].split("|")))
+    name, _, bounds = written.partition(" ")
+    if name not in _NUMBERS:
+        return None
+    least, most = map(msgspec.json.decode, bounds.split("..")) if bounds else (None, None)
+    return Limits(least, most, whole=name == "integer")
+
+
+def _most(kind: Any) -> int:  # noqa: ANN401
+    """The most elements that an array may have; 0 if nothing limits them."""
+    kinds = kind if isinstance(kind, list) else [kind]
+    return max((one.get("most", 0) for one in kinds if isinstance(one, dict)), default=0)
+
+
+def schema_of(model: Model) -> Schema:
+    """What the requests of a model take: what its schema says, and its own efforts."""
+    schema = schema_named(model.schema)
+    if model.efforts is None:
+        return schema
+    member = "reasoning.effort" if model.shape == "input" else "reasoning_effort"
+    efforts = Limits(words=model.efforts.values, aliases=model.efforts.aliases)
+    return replace(schema, limits={**schema.limits, member: efforts})

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
 
-from dropbatch.core.formats.schemas import Schema
+from dropbatch.core.requests import Schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -31,7 +31,7 @@ from dropbatch.core.formats.tables import (
     TextReader,
     text_request,
 )
-from dropbatch.core.models import schema_of
+from dropbatch.core.requests import schema_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -40,6 +40,7 @@ from dropbatch.core.read.index import (
     UnsendableRecord,
     build_body,
 )
+from dropbatch.core.read.inputs import Inputs
 from dropbatch.core.read.lines import LINE_SPACE, elements, lines, without_lone_surrogates
 from dropbatch.core.read.rows import (
     EXCERPT_BYTES,
@@ -48,7 +49,6 @@ from dropbatch.core.read.rows import (
     read_rows,
     whole_fields,
 )
-from dropbatch.core.requests import inputs_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -57,7 +57,6 @@ if TYPE_CHECKING:
 
     from dropbatch.core.formats.base import Reader
     from dropbatch.core.plan import SplitPlan
-    from dropbatch.core.requests import Inputs
 
 
 class _Record(NamedTuple):
@@ -202,7 +201,7 @@ def _records(
         if plan.is_table
         else validate_line
     )
-    inputs = inputs_of(plan)
+    inputs = Inputs(plan.known_model)
     place = start
     for window in windows(plan, start, blocks):
         judged: list[bytes | UnsendableRecord | None] = []

@@ -26,6 +26,7 @@ from dropbatch.core.read.index import (
     UnsendableRecord,
     build_body,
 )
+from dropbatch.core.read.inputs import Inputs, Request, is_text
 from dropbatch.core.read.lines import (
     LINE_SPACE,
     Window,
@@ -36,13 +37,11 @@ from dropbatch.core.read.lines import (
     without_lone_surrogates,
 )
 from dropbatch.core.read.rows import EXCERPT_BYTES, OverlongRecord
-from dropbatch.core.requests import Request, inputs_of, is_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from dropbatch.core.plan import SplitPlan
-    from dropbatch.core.requests import Inputs
 
 MAX_BLANK_BYTES = 16 << 20
 """A batch ends before so many bytes of blank lines.
@@ -236,7 +235,7 @@ def _runs(plan: SplitPlan, start: Checkpoint, blocks: Iterable[bytes]) -> Iterat
     A run with an invalid one is divided, down to single records.
     """
     place, gap = start, 0 if plan.is_document else 1
-    inputs = inputs_of(plan)
+    inputs = Inputs(plan.known_model)
     for window in elements(plan.form, blocks, start.record) if plan.is_document else lines(blocks):
         if window.blank_bytes:
             place = after_blank(place, window)

@@ -3,7 +3,7 @@
 Sent, renamed, unpacked, left out or refused.
 
 One table for all formats. Members that it does not list are sent as written. Ranges:
-`dropbatch.core.formats.schemas`.
+`dropbatch.core.requests`.
 """
 
 from __future__ import annotations

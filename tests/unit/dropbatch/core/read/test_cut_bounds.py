@@ -8,12 +8,13 @@ from dataclasses import replace
 import msgspec
 import pytest
 
+from dropbatch.core.models import Model, facts_of
 from dropbatch.core.plan import Checkpoint
 from dropbatch.core.read import cut as module
 from dropbatch.core.read.cut import cut, validate_record
 from dropbatch.core.read.index import NO_REFERENCE, build_body
+from dropbatch.core.read.inputs import Inputs
 from dropbatch.core.read.rows import OverlongRecord
-from dropbatch.core.requests import Inputs
 from dropbatch.errors import UploadRefused
 from tests.support.uploads import (
     LARGEST,
@@ -307,21 +308,25 @@ OUT_OF_RANGE = [b"1e999", b"-1e400", b"1" + b"0" * 309 + b".5"]
 @pytest.mark.parametrize("schema", ["", "bge"])
 def test_number_out_of_range_is_sent_as_written(number, among, schema):
     record = b'{"text":"a","n":%b}' % number
-    (one,) = cuts_of(replace(plan_of((10, LIMIT * 9)), inputs=schema), among + record)
+    (one,) = cuts_of(
+        replace(plan_of((10, LIMIT * 9)), facts=facts_of(Model(schema=schema))), among + record
+    )
     assert one.body == build_body([record])
 
 
 @pytest.mark.parametrize("number", OUT_OF_RANGE)
 def test_reference_out_of_range_is_no_json(number):
     """Each result line has it, and every reader must be able to read these."""
-    judged = validate_record(b'{"text":"a","external_reference":%b}' % number, 1, Inputs("bge"))
+    judged = validate_record(
+        b'{"text":"a","external_reference":%b}' % number, 1, Inputs(Model(schema="bge"))
+    )
     assert judged.code == "invalid_json"
 
 
 @pytest.mark.parametrize("number", OUT_OF_RANGE)
 def test_request_out_of_range_is_text_in_errors(number):
     record = b'{"n":%b}' % number
-    judged = validate_record(record, 1, Inputs("bge"))
+    judged = validate_record(record, 1, Inputs(Model(schema="bge")))
     assert (judged.code, msgspec.json.decode(judged.request)) == ("bad_record", record.decode())
 
 
@@ -333,7 +338,7 @@ def test_record_that_is_to_be_converted_has_no_number_out_of_range(number):
 
 
 def test_half_of_a_surrogate_pair_is_named_beside_a_number_out_of_range():
-    judged = validate_record(rb'{"body":{"n":1e999},"x":"\ud800"}', 7, Inputs("bge"))
+    judged = validate_record(rb'{"body":{"n":1e999},"x":"\ud800"}', 7, Inputs(Model(schema="bge")))
     assert judged.message.startswith(
         r"Line 7: The record: It has half of a surrogate pair (\ud800)"
     )
