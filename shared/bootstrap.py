@@ -18,7 +18,6 @@ from botocore.exceptions import ClientError
 from shared.aws.event_bus import EventBus
 from shared.aws.object_store import ObjectStore
 from shared.aws.queues import Queues, WakeMessage
-from shared.aws.step_functions import StepFunctions
 from shared.errors import ConfigurationError, StorageError
 from shared.events.set_up import Events, events_of
 from shared.ledger import Ledger
@@ -129,8 +128,6 @@ Those to the table, the queues, the secrets and the event bus.
 """
 OBJECT_CALLS = Waits(connect=2, read=5, tries=3)
 """Calls to S3, whose first byte takes tens of milliseconds."""
-TASK_CALLS = Waits(connect=1, read=2, tries=2)
-"""Calls to Step Functions: a job does not wait long for what only shows that it is worked on."""
 COPY_CALLS = Waits(connect=2, read=60, tries=2)
 """Copies within S3, which return only when all bytes are copied."""
 
@@ -147,7 +144,6 @@ class Services:
     budget: Budget
     times: Cadence
     notices: EventBus
-    executions: StepFunctions
     wakes: Wakes
     catalog: StackCatalog
     tokens: Tokens = ONLY_ONE
@@ -282,13 +278,6 @@ def services() -> Services:
         ),
         Cadence(dynamodb, settings.table_name, _least_between_polls(settings)),
         EventBus(cache(lambda: client("events", QUICK_CALLS))),
-        StepFunctions(
-            cache(
-                lambda: client(
-                    "stepfunctions", TASK_CALLS, **_region_of(settings.state_machine_arn)
-                )
-            )
-        ),
         Wakes(dynamodb, settings.table_name),
         StackCatalog(store),
         tokens,
@@ -306,11 +295,6 @@ def build_in_init() -> None:
     if "AWS_LAMBDA_RUNTIME_API" in os.environ:
         with suppress(ConfigurationError):
             services()
-
-
-def _region_of(arn: str) -> dict[str, str]:
-    """The region of a resource, as an argument of its client; none without a resource."""
-    return {"region_name": arn.split(":")[3]} if arn else {}
 
 
 def _least_between_polls(settings: Settings) -> float:

@@ -65,16 +65,13 @@ class RefusedError(StorageError):
         call: the service, its operation, and the key.
         code: the service's own, or the HTTP status where it sent none.
         said: the service's message; empty where it sent none.
-        sent_again: the SDK got no answer at first and sent the call again, so it may have met its
-            own first one.
     """
 
-    def __init__(self, call: str, code: str, said: str, *, sent_again: bool = False) -> None:
+    def __init__(self, call: str, code: str, said: str) -> None:
         super().__init__(f"{call}: {code} {said}")
         self.call = call
         self.code = code
         self.said = said
-        self.sent_again = sent_again
 
 
 class WriteConflictError(StorageError):

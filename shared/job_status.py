@@ -100,9 +100,6 @@ def build_status(
         else None,
         "pending": None if over else (pending or PendingBatches()).for_status(),
         "waiting_for": None if over else waiting_for,
-        "notes": [{"code": job.task_fault.code, "message": job.task_fault.message}]
-        if job.task_fault
-        else [],
     }
 
 

@@ -56,7 +56,6 @@ class Settings:
         source_bucket_name: bucket outside the stack whose objects are uploads too; empty for none.
         source_prefix: prefix of their keys.
         kms_key_arn: the key with which the bucket encrypts; empty if S3's own key does.
-        state_machine_arn: whose executions may wait for a job; empty for none.
     """
 
     bucket_name: str
@@ -85,7 +84,6 @@ class Settings:
     source_bucket_name: str = ""
     source_prefix: str = ""
     kms_key_arn: str = ""
-    state_machine_arn: str = ""
     completion_events: Literal["yes", "no"] = "no"
     events_queue_name: str = "dropbatch"
 
@@ -177,14 +175,6 @@ def _gateway_id(value: str) -> str:
     return value
 
 
-def _state_machine_arn(value: str) -> str:
-    if not re.fullmatch(
-        r"arn:aws[a-z-]*:states:[a-z0-9-]+:[0-9]{12}:stateMachine:[A-Za-z0-9_-]{1,80}", value
-    ):
-        raise ValueError("must be the ARN of a state machine, without version or alias")
-    return value
-
-
 def _queue_name(value: str) -> str:
     """A queue's name; a long one loses its middle, because its end keeps two stacks apart."""
     name = value.lower()
@@ -216,7 +206,6 @@ _PARSERS: dict[str, Callable[[str], object]] = {
     "source_bucket_name": str,
     "source_prefix": str,
     "kms_key_arn": str,
-    "state_machine_arn": _optional(_state_machine_arn),
     "completion_events": _one_of("yes", "no"),
     "events_queue_name": _queue_name,
 }

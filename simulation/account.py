@@ -26,7 +26,6 @@ from simulation.services.events import Events
 from simulation.services.expressions import NotSimulatedError
 from simulation.services.s3 import S3, Version
 from simulation.services.sqs import SQS, Queue
-from simulation.services.step_functions import StepFunctions
 from simulation.services.table import Table
 
 if TYPE_CHECKING:
@@ -76,7 +75,6 @@ class Account:
         self.s3 = S3(self.calls, bucket)
         self.s3.watchers.append(self.notify)
         self.events = Events(self.calls)
-        self.step_functions = StepFunctions(self.calls)
         self.sqs = SQS(self.calls, {one.name: one for one in queues}, self._message_sent)
         self.functions: dict[str, Function] = {}
         self.sources: dict[str, EventSource] = {}
@@ -182,7 +180,6 @@ class Account:
             "s3": self.s3,
             "sqs": self.sqs,
             "events": self.events,
-            "stepfunctions": self.step_functions,
         }
         if name not in services:
             raise NotSimulatedError(f"the service {name}")

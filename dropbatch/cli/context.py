@@ -9,7 +9,7 @@ import sys
 from dataclasses import dataclass, field
 from functools import cached_property
 from io import TextIOWrapper
-from typing import TYPE_CHECKING, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 import click
 
@@ -234,6 +234,16 @@ def stack_options(command: Command) -> Command:
         ),
     ]
     return command
+
+
+def gone(name: str, words: str, envvar: str | None = None) -> Callable[[Any], Any]:
+    """Refuse an option that once existed, and say what there is instead."""
+
+    def refuse(_context: click.Context, _option: click.Parameter, value: object) -> None:
+        if value is not None:
+            raise UsageError(f"{name}: {words}")
+
+    return click.option(name, hidden=True, expose_value=False, envvar=envvar, callback=refuse)
 
 
 _AS_JSON = "dropbatch.as_json"

@@ -51,7 +51,6 @@ class Sending:
         skip_bad: leave out files that the stack would refuse.
         existing_since: leave out what the bucket holds since then; None: send everything.
         resumes: what sends the rest after an interruption, for a message.
-        task_token: of the execution that waits for the job of the only file.
     """
 
     stack: Stack
@@ -60,7 +59,6 @@ class Sending:
     skip_bad: bool = False
     existing_since: datetime | None = None
     resumes: str = "The same command with --skip-existing sends what is missing."
-    task_token: str | None = field(default=None, repr=False)
     refused: list[str] = field(default_factory=list)
 
     def check(self, *, records: bool = True) -> list[Submission]:
@@ -102,7 +100,7 @@ class Sending:
         self, one: Planned, read: Callable[[str], bytes | None], *, records: bool
     ) -> Submission:
         source = standard_input().buffer if one.source == "-" else one.source
-        submission = prepare(self.stack, source, one.name, self.options, task_token=self.task_token)
+        submission = prepare(self.stack, source, one.name, self.options)
         try:
             if records:
                 submission.check(read)

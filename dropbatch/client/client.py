@@ -54,7 +54,6 @@ class Client:
         name: str | None = None,
         progress: Callable[[int], None] = lambda _: None,
         check: bool = True,
-        task_token: str | None = None,
         **options: object,
     ) -> Job:
         """Upload requests; the stack makes a job of them within seconds.
@@ -70,19 +69,23 @@ class Client:
                 the stack. A file of whose first 1,000 records none can be sent is refused; of other
                 bad ones among them, and of a model that is not known or takes no batches, you are
                 warned.
-            task_token: of the execution of AWS Step Functions that waits for the job
-                (docs/pipelines.md). A secret.
             options: such as `model`, `template`, `max_cost`; see the list in docs/options.md.
 
         Returns:
             The job. Its id is known, also before the stack has created it.
 
         Raises:
-            UsageError: the source, the name, an option or the token is wrong.
+            UsageError: the source, the name or an option is wrong.
             UploadRefused: the stack would refuse the upload.
             NotPermitted: AWS denied the upload.
         """
-        return self._upload(source, name, progress, options, check=check, task_token=task_token)
+        submission = prepare(self.stack, source, name, options)
+        try:
+            if check:
+                submission.check(self.stack.read)
+            return submission.send(progress)
+        finally:
+            submission.close()
 
     def validate(
         self, source: object, *, name: str | None = None, **options: object
@@ -104,24 +107,6 @@ class Client:
 
         stack = self.stack
         return validate(source, name, options, read=stack.read, default_model=stack.default_model)
-
-    def _upload(
-        self,
-        source: object,
-        name: str | None,
-        progress: Callable[[int], None],
-        options: Mapping[str, object],
-        *,
-        check: bool = False,
-        task_token: str | None = None,
-    ) -> Job:
-        submission = prepare(self.stack, source, name, options, task_token)
-        try:
-            if check:
-                submission.check(self.stack.read)
-            return submission.send(progress)
-        finally:
-            submission.close()
 
     def job(self, name: str) -> Job:
         """The job with an id, or the newest of an upload's path, or the job of a result's key.

@@ -331,11 +331,10 @@ class Job:
         """Resume the paused job."""
         self._command("run")
 
-    def retry(self, *, task_token: str | None = None, **options: object) -> Job:
+    def retry(self, **options: object) -> Job:
         """Try the failed records again, as a new job.
 
         Args:
-            task_token: of the execution of AWS Step Functions that waits for the new job.
             options: replace the job's own.
 
         Raises:
@@ -344,7 +343,7 @@ class Job:
         """
         from dropbatch.client.submit import retry
 
-        return Job.of_upload(self.stack, retry(self, options, task_token))
+        return Job.of_upload(self.stack, retry(self, options))
 
     def _command(self, word: Literal["run", "pause", "cancel", "cancel now"]) -> None:
         self.exists()

@@ -40,7 +40,6 @@ from dropbatch.client.upload import PART_BYTES, Uploaded, copy, upload, upload_k
 from dropbatch.core import names
 from dropbatch.core.models import model_advice
 from dropbatch.core.options import metadata_of, option_name, options_keys
-from dropbatch.core.task_token import token_metadata, without_task_token
 from dropbatch.errors import NotFound, NothingToRetry, NotPermitted, UploadRefused, UsageError
 
 if TYPE_CHECKING:
@@ -171,7 +170,6 @@ def prepare(
     source: object,
     name: str | None,
     options: Mapping[str, object],
-    task_token: str | None = None,
 ) -> Submission:
     """Open a source; nothing is sent.
 
@@ -181,10 +179,9 @@ def prepare(
         name: as for `Client.submit`.
         options: as for `Client.submit`; None for one that is not set. With any, what lies in the
             source bucket is copied.
-        task_token: as for `Client.submit`.
 
     Raises:
-        UsageError: the source cannot be read, or the name, an option or the token is wrong.
+        UsageError: the source cannot be read, or the name or an option is wrong.
     """
     template = next(
         (value for name, value in options.items() if option_name(name) == "template"), None
@@ -194,12 +191,11 @@ def prepare(
     try:
         given = {one: value for one, value in options.items() if value is not None}
         path = path_in_place(stack, str(source)) if opened.stored else None
-        as_it_lies = not given and task_token is None
-        submission.in_place = path is not None and name in {None, path} and as_it_lies
+        submission.in_place = path is not None and name in {None, path} and not given
         submission.key = upload_key(path if name is None else name, opened.name)
-        own = metadata_of({**opened.options, **given}, token_metadata(task_token))
+        own = metadata_of({**opened.options, **given})
         replaced = set(map(option_name, own))
-        kept = without_task_token(opened.metadata).items()
+        kept = opened.metadata.items()
         submission.metadata = {
             name: value for name, value in kept if option_name(name) not in replaced
         } | own
@@ -271,7 +267,7 @@ def _checked(
     return stream_of(chain(held, blocks_))
 
 
-def retry(job: Job, options: Mapping[str, object], task_token: str | None = None) -> Uploaded:
+def retry(job: Job, options: Mapping[str, object]) -> Uploaded:
     """Copy a job's retry file into `inbox/`, with its metadata.
 
     Warns of an earlier retry, and of an odd model.
@@ -279,13 +275,12 @@ def retry(job: Job, options: Mapping[str, object], task_token: str | None = None
     Args:
         job: it must be over.
         options: replace those of the job.
-        task_token: of the execution that waits for the retry.
 
     Raises:
         NotFound: the job is not over, or none of its records can be tried again.
         UsageError: an option is unknown or has a wrong value, or the token is none.
     """
-    given = metadata_of(options, token_metadata(task_token))
+    given = metadata_of(options)
     manifest = job.manifest()
     files = [entry["name"] for entry in manifest["files"] if entry["kind"] == "retry"]
     if not files:

@@ -23,7 +23,6 @@ from dropbatch.core.formats.detect import GEMINI_GONE
 from dropbatch.core.formats.openai import BATCH_ENDPOINTS
 from dropbatch.core.formats.table import FORMATS
 from dropbatch.core.names import upload_path
-from dropbatch.core.task_token import TASK_TOKEN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -153,10 +152,6 @@ def _tags(raw: Json) -> dict[str, str]:
     return dict(value)
 
 
-def _flag(raw: Json) -> bool:
-    return bool(_decoded(raw, bool, "It must be true or false."))
-
-
 def _decoded(raw: Json, kind: Any, words: str) -> Any:  # noqa: ANN401
     try:
         return msgspec.json.decode(raw, type=kind)
@@ -184,11 +179,17 @@ PARSERS: dict[str, Callable[[Json], object]] = {
         1, MAX_NAMED_TOKENS, "It must be a whole number from 1 to 1,000,000.", int
     ),
     "tags": _tags,
-    "cancel_with_task": _flag,
 }
 """The function that parses each option's JSON."""
 
 OPTIONS = tuple(PARSERS)
+
+_LOOP = "Have the execution wait for manifest.json (examples/step-functions.asl.json)."
+GONE = {
+    "task_token": f"It is gone since 0.9. {_LOOP}",
+    "cancel_with_task": f"It is gone since 0.9. {_LOOP}",
+}
+"""Options that once existed, with what to do instead; they are refused, never ignored."""
 
 JSON_IN_METADATA = frozenset(
     {
@@ -198,7 +199,6 @@ JSON_IN_METADATA = frozenset(
         "max_failed_fraction",
         "max_cost",
         "output_tokens",
-        "cancel_with_task",
     }
 )
 """Options whose metadata is JSON; that of the others is plain text."""
@@ -227,7 +227,6 @@ class Options(msgspec.Struct, frozen=True, omit_defaults=True):
         max_cost: US dollars.
         output_tokens: tokens of an answer to a request that names no limit, on average.
         tags: the user's own names and values.
-        cancel_with_task: whether the job is cancelled when the execution that waits for it is gone.
         ignored: metadata that begins like an option and is none, each with the option that has the
             nearest name.
     """
@@ -245,7 +244,6 @@ class Options(msgspec.Struct, frozen=True, omit_defaults=True):
     max_cost: Decimal | None = None
     output_tokens: int | None = None
     tags: dict[str, str] | None = None
-    cancel_with_task: bool | None = None
     ignored: dict[str, str] | None = None
 
 
@@ -266,11 +264,13 @@ def metadata_options(metadata: Mapping[str, str]) -> dict[str, Any]:
     found, ignored = _Found("x-amz-meta-"), dict[str, str]()
     for header, written in sorted(metadata.items()):
         member = option_name(header)
-        if member not in PARSERS:
-            if member != TASK_TOKEN and (nearest := _begins_like(member)):
-                ignored[header] = nearest
-            continue
         if not written.strip():
+            continue
+        if member in GONE:
+            raise _bad(f"x-amz-meta-{header}", GONE[member])
+        if member not in PARSERS:
+            if nearest := _begins_like(member):
+                ignored[header] = nearest
             continue
         try:
             text = _unfolded(written.strip())
@@ -305,10 +305,9 @@ class _Found:
 
 def _begins_like(name: str) -> str:
     """The option that a name was probably meant to be; empty if it is not like any."""
-    names = (*OPTIONS, TASK_TOKEN)
-    alike = [member for member in names if name.startswith(member.partition("_")[0])]
+    alike = [member for member in OPTIONS if name.startswith(member.partition("_")[0])]
     found = difflib.get_close_matches(name, alike, 1, 0.0) or difflib.get_close_matches(
-        name, names, 1, 0.75
+        name, OPTIONS, 1, 0.75
     )
     return found[0] if found else ""
 
@@ -348,6 +347,8 @@ def metadata_of(
     metadata = dict(more)
     for written, value in options.items():
         name = option_name(written)
+        if name in GONE:
+            raise UsageError(f"{written}: {GONE[name]}")
         if name not in PARSERS:
             raise UsageError(
                 f"There is no option {written!r}. {one_of(OPTIONS)}{nearest_name(name, OPTIONS)}"
@@ -412,6 +413,8 @@ def file_options(content: bytes) -> dict[str, Any]:
         )
     found = _Found("")
     for member, raw in members.items():
+        if words := GONE.get(option_name(member)):
+            raise _bad(f"{OPTIONS_FILE}, {member}", words)
         if option_name(member) not in PARSERS:
             nearest = nearest_name(option_name(member), OPTIONS)
             raise _bad(

@@ -18,7 +18,6 @@ from functions.submit.job_options import find_retried, pin_options, resolve_opti
 from functions.submit.pin_plan import limits_of
 from shared.claims import retry_seconds
 from shared.errors import RefusedError, StorageError
-from shared.executions import await_with
 from shared.job_status import JSON_TYPE, build_status, encode_status
 from shared.models import ErrorDetail, Job, Upload
 from shared.observability import count, logger
@@ -153,7 +152,6 @@ def _new_job(
     else:
         by_default = options.model is None
         options = pin_options(services, upload.key, job_id, with_default_model(options, limits))
-    token, task_fault = await_with(services.settings, metadata)
     until = now + TURN_LEASE_SECONDS
     return Job(
         job_id=job_id,
@@ -173,7 +171,4 @@ def _new_job(
         output_tokens=options.output_tokens or 0,
         tags=options.tags or {},
         retry_of=retried.manifest if retried else "",
-        cancel_with_task=bool(options.cancel_with_task),
-        task_token=token,
-        task_fault=task_fault,
     )

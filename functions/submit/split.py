@@ -24,7 +24,6 @@ from functions.submit.stage_batches import MAX_PUTS, put_ahead
 from shared.aws.queues import VisitMessage
 from shared.claims import MAX_CLAIMS
 from shared.errors import InvariantError, StorageError, UploadDeniedError
-from shared.executions import beat
 from shared.job_control import obey
 from shared.job_status import build_status, denied_for_status, write_status
 from shared.ledger import still_leased
@@ -267,5 +266,4 @@ class _Staging:
         turn.job, self.renewed_at = still_leased(kept, turn.job.job_id), now
         if now >= self.status_at + STATUS_EVERY_SECONDS:
             self.status_at = now
-            turn.job = beat(turn.services, turn.job)
             _write_status(turn.services, turn.job)

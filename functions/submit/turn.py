@@ -18,7 +18,6 @@ from functions.submit.stream import read_decompressed
 from shared.claims import CLAIMS_BEFORE_ALARM, claim_seconds, report_stuck, retry_seconds
 from shared.denied_writes import show_denied
 from shared.errors import LeaseLostError, StorageError, UploadDeniedError
-from shared.executions import beat
 from shared.observability import logger
 
 if TYPE_CHECKING:
@@ -222,7 +221,6 @@ def take_turn(
     """
     turn = Turn(invocation, job, submits_first=submits_first)
     try:
-        turn.job = beat(invocation.services, job)
         try:
             return bool(read(turn))
         except UploadDeniedError as denied:

@@ -50,14 +50,12 @@ def is_refusal(code: str) -> bool:
 
 
 @contextmanager
-def storage_errors(call: str, lasting: Collection[str] = (), secret: str = "") -> Iterator[None]:
+def storage_errors(call: str, lasting: Collection[str] = ()) -> Iterator[None]:
     """Translate the errors that a boto3 call raises.
 
     Args:
         call: the service and its operation, for the message.
         lasting: the service's own codes of refusals that last, beside those of S3.
-        secret: an argument that the service's words may quote; no error has it, nor does its
-            traceback.
 
     Raises:
         RefusedError: the service refuses this call, and will again.
@@ -66,18 +64,13 @@ def storage_errors(call: str, lasting: Collection[str] = (), secret: str = "") -
     try:
         yield
     except (ClientError, BotoCoreError) as error:
-        raise _translated(call, error, lasting, secret) from (None if secret else error)
+        raise _translated(call, error, lasting) from error
 
 
 def _translated(
-    call: str, error: ClientError | BotoCoreError, lasting: Collection[str], secret: str
+    call: str, error: ClientError | BotoCoreError, lasting: Collection[str]
 ) -> StorageError:
-    def without_secret(words: str) -> str:
-        return words.replace(secret, "…") if secret else words
-
     code = error.response["Error"]["Code"] if isinstance(error, ClientError) else ""
     if isinstance(error, ClientError) and (is_refusal(code) or code in lasting):
-        said = without_secret(error.response["Error"].get("Message", ""))
-        sent_again = error.response.get("ResponseMetadata", {}).get("RetryAttempts", 0) > 0
-        return RefusedError(call, code, said, sent_again=sent_again)
-    return StorageError(f"{call}: {without_secret(str(error))}")
+        return RefusedError(call, code, error.response["Error"].get("Message", ""))
+    return StorageError(f"{call}: {error}")

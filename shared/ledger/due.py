@@ -101,8 +101,8 @@ class DueItems(Table):
         state = BatchState.DONE if due.number else JobState.FAILED
         return self._change_raw(
             due,
-            "SET #state = :state, completed_at = :now, #ttl = :ttl REMOVE due_at, #work, "
-            "lease_until, task_token",
+            "SET #state = :state, completed_at = :now, #ttl = :ttl "
+            "REMOVE due_at, #work, lease_until",
             {
                 ":state": attribute(state.value),
                 ":now": attribute(int(now)),

@@ -205,35 +205,6 @@ class Jobs(Table):
             job_id, {"completed_at": ABSENT}, {"denied_write": denied, "status_sha": ""}
         )
 
-    def claim_beat(self, job: Job, now: float) -> Job | None:
-        """Claim the minute's heartbeat of a job, under its lease or without one.
-
-        Unless somebody else has.
-        """
-        return self._change_awaited(job, {"task_beat_at": now})
-
-    def note_task_fault(
-        self, job: Job, fault: ErrorDetail | None, control: JobControl | None = None
-    ) -> Job | None:
-        """Note why nothing is reported to the execution that waits for a job.
-
-        With a control, cancel the job too.
-        """
-        if control is None:
-            return self._change_awaited(job, {"task_fault": fault})
-        seen = SameMembers(job.control, ("version", "cancelled"))
-        return self._change_awaited(job, {"task_fault": fault, "control": control}, control=seen)
-
-    def _change_awaited(
-        self, job: Job, changes: Mapping[str, object], **more: object
-    ) -> Job | None:
-        seen = {
-            "state": job.state,
-            "lease_until": job.lease_until,
-            "task_beat_at": job.task_beat_at,
-        }
-        return self._change_job(job.job_id, {**seen, **more}, changes)
-
     def update_leased_job(self, job: Job, changes: Mapping[str, object]) -> Job | None:
         """Change a leased job."""
         return self._change_job(
@@ -298,7 +269,7 @@ class Jobs(Table):
         """
         changes: dict[str, object] = {"state": state, "completed_at": now, "claims": 0}
         changes["ttl"] = int(now) + LIFE_SECONDS
-        remove: tuple[str, ...] = ("lease_until", "task_token")
+        remove: tuple[str, ...] = ("lease_until",)
         if staging is None:
             remove += ("due_at", "work")
         else:

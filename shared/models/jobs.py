@@ -288,16 +288,6 @@ class Job:
     """The user's own names and values."""
     retry_of: str = ""
     """Key of the manifest of the job whose failed records it tries again; else empty."""
-    cancel_with_task: bool = False
-    """Whether it is cancelled when the execution that waits for it is gone."""
-
-    # The execution of AWS Step Functions that waits for it.
-    task_token: str = field(default="", repr=False)
-    """With which the execution waits, a secret; empty if none does, and when the job is over."""
-    task_beat_at: float = 0.0
-    """When the last heartbeat was sent; 0 before the first."""
-    task_fault: ErrorDetail | None = None
-    """Why nothing is reported to the execution; None if reports are taken, as far as is known."""
 
     # When it is due, and who works on it.
     due_at: float | None = None

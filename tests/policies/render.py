@@ -19,7 +19,6 @@ PSEUDO = {
     "AWS::StackId": f"arn:aws:cloudformation:{HERE}:stack/dropbatch/0a1b2c3d-1111-2222-3333-444455556666",
     "AWS::StackName": "dropbatch",
     "AWS::URLSuffix": "amazonaws.com",
-    "StateMachineArn": f"arn:aws:states:{HERE}:stateMachine:pipeline",
     "KmsKeyArn": f"arn:aws:kms:{HERE}:key/0a1b2c3d-1111-2222-3333-444455556666",
 }
 ARNS = {

@@ -11,6 +11,7 @@ from dropbatch.cli.context import (
     Context,
     as_json,
     emit,
+    gone,
     note,
     options,
     parse_options,
@@ -18,7 +19,8 @@ from dropbatch.cli.context import (
     strict,
 )
 from dropbatch.cli.exits import Exit, in_options, worst
-from dropbatch.errors import Error, UsageError
+from dropbatch.core.options import GONE
+from dropbatch.errors import Error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -82,13 +84,7 @@ def upload_options(command: Callable[..., Any]) -> Callable[..., Any]:
     is_flag=True,
     help="Leave out what the bucket holds already: path, options, content.",
 )
-@click.option(
-    "--task-token",
-    envvar="DROPBATCH_TASK_TOKEN",
-    metavar="TOKEN",
-    help="Of the execution of AWS Step Functions that waits for the job. A secret: better in "
-    "DROPBATCH_TASK_TOKEN.",
-)
+@gone("--task-token", GONE["task_token"], envvar="DROPBATCH_TASK_TOKEN")
 @click.option("--wait", is_flag=True, help="Wait until the jobs are over.")
 @click.option(
     "--get",
@@ -109,7 +105,6 @@ def put(
     no_check: bool,
     skip_bad: bool,
     skip_existing: bool,
-    task_token: str | None,
     wait: bool,
     folder: Path | None,
     strict: bool,
@@ -127,8 +122,6 @@ def put(
 
     options = _options(**given)
     planned, many = plan(sources, name, lambda: context.stack)
-    if task_token and len(planned) != 1:
-        raise UsageError("A task token is for one file: an execution waits for one job.")
     resumed = sending.since(folder, skip_existing=skip_existing)
     files = sending.Sending(
         context.stack,
@@ -136,7 +129,6 @@ def put(
         options,
         skip_bad=skip_bad,
         existing_since=resumed,
-        task_token=task_token,
     )
     following = Following(strict=strict, folder=folder, many=many, replaces=True)
     if folder:

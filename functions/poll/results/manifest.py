@@ -23,13 +23,6 @@ if TYPE_CHECKING:
     from shared.models import Batch, Job
 
 
-MAX_CAUSE_MESSAGE = 2_000
-"""Characters of a job's error in the cause of its task, which has 32,768 for them and two keys.
-
-Each escaped.
-"""
-
-
 class FileEntry(NamedTuple):
     """A result file as the manifest lists it.
 
@@ -156,23 +149,6 @@ def event_detail(bucket: str, job: Job, manifest: dict[str, Any]) -> dict[str, A
             },
         },
     }
-
-
-def task_cause(detail: dict[str, Any]) -> str:
-    """The cause of a task that failed, as JSON.
-
-    Of the notice, what is short enough for Step Functions.
-    """
-    told = {name: detail[name] for name in ("job_id", "state", "counts")}
-    results = {
-        name: key
-        for name, key in detail["results"].items()
-        if name in {"bucket", "manifest", "retry"}
-    }
-    message = detail["error"]["message"] if detail["error"] else "The job was cancelled."
-    return msgspec.json.encode(
-        {**told, "results": results, "message": message[:MAX_CAUSE_MESSAGE]}
-    ).decode()
 
 
 def bedrock_manifest(job: Job) -> bytes:

@@ -51,7 +51,6 @@ from shared.errors import (
     RefusedError,
     StorageError,
 )
-from shared.executions import beat
 from shared.job_control import follow_job_control
 from shared.job_status import JSON_TYPE, build_status, final_status, status_digest, write_status
 from shared.ledger import still_leased
@@ -159,7 +158,6 @@ def _visit(invocation: Invocation, job: Job, until: float) -> bool:
         return False
     count("OldestJobAge", services.now() - leased.created_at)
     report_stuck(leased.claims, leased.job_id)
-    leased = beat(services, leased)
     if leased.claims > MAX_CLAIMS and leased.total is not None:
         _give_up(invocation, leased)
     else:
@@ -215,7 +213,6 @@ def _watch_split(invocation: Invocation, job: Job) -> None:
     watched = follow_job_control(services, job.job_id)
     if watched is None or watched.state is not JobState.SPLITTING:
         return
-    watched = beat(services, watched)
     ahead = next_final_batches(services, watched, "output")
     status = _status_of(services, watched, ahead, waiting_for(services, watched))
     digest = status_digest(status)
@@ -335,7 +332,7 @@ def _close(invocation: Invocation, job: Job, kinds: list[Kind]) -> None:
     if job.retry_of:
         _put_retry_record(services, job, manifest)
     write_status(services, job, final_status(job))
-    announce(services, job, manifest, now, again=again)
+    announce(services, job, manifest, now)
     # The ledger comes last: until then the job is due again, and all of the above exists already or
     # is repeated.
     if _end(

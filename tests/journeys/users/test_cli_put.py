@@ -273,3 +273,13 @@ def test_empty_options_file_is_refused_as_the_stack_does(command, tmp_path):
 
     assert (done.code, command.world.objects("inbox/x/a")) == (2, [])
     assert "_options.json" in done.err
+
+
+def test_option_that_is_gone_says_what_there_is(command, tmp_path):
+    (tmp_path / "a.jsonl").write_text(GOOD)
+
+    done = command.run("put", tmp_path / "a.jsonl", "--task-token", "secret")
+
+    assert (done.code, command.world.objects("inbox/")) == (2, [])
+    assert "--task-token: It is gone since 0.9. Have the execution wait" in done.err
+    assert "secret" not in done.err

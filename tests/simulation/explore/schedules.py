@@ -27,7 +27,6 @@ from local.workers_ai import Behaviour, Fault
 from simulation.services.awkward import Awkward
 from tests.simulation.worlds.item_laws import ItemLaws
 from tests.simulation.worlds.judges import Ending, Laws, Violation
-from tests.simulation.worlds.task_laws import TaskLaws
 from tests.simulation.worlds.world import simulated
 
 if TYPE_CHECKING:
@@ -273,7 +272,6 @@ def run(small: SmallWorld, schedule: Schedule) -> Ran:
         touches = _Touches(world)
         laws = Laws(world)
         ItemLaws(laws)
-        TaskLaws(laws)
         if small.faults:
             world.inject(*small.faults)
         dropped = small.act(world)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from local.workers_ai import Fault
 from simulation.services.errors import refused
-from tests.simulation.explore.awaited_worlds import AWAITED_WORLDS
 from tests.simulation.explore.crowded_worlds import CROWDED_WORLDS
 from tests.simulation.explore.schedules import SmallWorld
 from tests.simulation.explore.slow_writes import SLOW_WORLDS
@@ -534,5 +533,4 @@ SMALL_WORLDS = (
     *WAITING_WORLDS,
     *CROWDED_WORLDS,
     *PAUSED_WORLDS,
-    *AWAITED_WORLDS,
 )

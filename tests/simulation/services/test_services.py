@@ -21,7 +21,6 @@ from simulation.services.dynamodb import DynamoDB
 from simulation.services.events import Events
 from simulation.services.expressions import NotSimulatedError, condition, normal
 from simulation.services.s3 import S3
-from simulation.services.step_functions import StepFunctions
 from tests.simulation.services.random_calls import CALLS, compare, make_table
 from tests.support.aws import quick_moto
 from tests.support.aws.ledger_table import ledger_table
@@ -38,8 +37,7 @@ def moto(monkeypatch):
         monkeypatch.setenv(name, "test")
     with mock_aws():
         found = {
-            name: boto3.client(name, region_name=REGION)
-            for name in ("dynamodb", "s3", "events", "stepfunctions")
+            name: boto3.client(name, region_name=REGION) for name in ("dynamodb", "s3", "events")
         }
         found["s3"].create_bucket(
             Bucket=BUCKET, CreateBucketConfiguration={"LocationConstraint": REGION}
@@ -198,41 +196,6 @@ def test_event_bus_answers_as_moto_does(moto, calls):
     assert [
         (one["FailedEntryCount"], [list(each) for each in one["Entries"]]) for one in answers
     ] == [(0, [["EventId"]])] * 2
-
-
-def test_reports_are_answered_as_moto_does(moto, calls):
-    """moto takes any report of any task."""
-    ours = StepFunctions(calls)
-    ours.wait("token")
-    answers = []
-    for one in (moto.stepfunctions, ours):
-        told = [
-            one.send_task_heartbeat(taskToken="token"),
-            one.send_task_success(taskToken="token", output="{}"),
-        ]
-        answers.append(
-            [
-                {name: value for name, value in each.items() if name != "ResponseMetadata"}
-                for each in told
-            ]
-        )
-    assert answers == [[{}, {}]] * 2
-
-
-def test_task_takes_one_report(calls):
-    ours = StepFunctions(calls)
-    ours.wait("told")
-    ours.wait("late", heartbeat=5.0)
-    ours.send_task_failure(taskToken="told", error="e", cause="{}")
-    calls.kernel.now += 6.0
-
-    for token, code in (
-        ("told", "TaskTimedOut"),
-        ("late", "TaskTimedOut"),
-        ("unknown", "InvalidToken"),
-    ):
-        assert outcome(lambda: ours.send_task_success(taskToken=token, output="{}")) == code  # noqa: B023
-    assert ours.tasks["told"].report == ("send_task_failure", {"error": "e", "cause": "{}"})
 
 
 def comparable(found):

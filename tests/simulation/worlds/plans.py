@@ -114,11 +114,6 @@ MIXED_SHARE = 0.15
 """Share of the worlds with faults that have two of them."""
 ROUTE_SHARE = 0.1
 """Share of the worlds with faults in which polls find no id for minutes or hours."""
-TASK_SHARE, LONG = 0.4, 1e9
-"""Share of the worlds in which executions wait for the jobs.
-
-And as many seconds as any job takes.
-"""
 CALM_SHARE = 0.2
 """Share of worlds in which nothing goes wrong, so that promises of speed can be judged."""
 
@@ -129,7 +124,6 @@ class Drop:
 
     `bad` of its `size` lines are no JSON.
 
-    For so many seconds an execution waits for the job, which is cancelled afterwards if `cancels`.
     Its records have an `external_reference` each, or none has.
     """
 
@@ -138,8 +132,6 @@ class Drop:
     size: int
     model: str = MODELS[0]
     bad: int = 0
-    waits: float = 0.0
-    cancels: bool = False
     referenced: bool = True
 
 
@@ -243,7 +235,6 @@ def draw(seed: int) -> Plan:
         )
         for place in range(random.randint(1, 4))
     ]
-    drops = _awaited(seed, drops, is_calm=is_calm)
     plan = Plan(
         seed,
         awkward=Awkward() if is_calm else Awkward.drawn(random),
@@ -330,20 +321,6 @@ def _no_route(seed: int) -> list[Fault]:
     )
 
 
-def _awaited(seed: int, drops: list[Drop], *, is_calm: bool) -> list[Drop]:
-    """In some worlds executions wait for the jobs, some of them not long enough."""
-    apart = Random(f"{seed} tasks")
-    if apart.random() >= TASK_SHARE:
-        return drops
-    seconds = (LONG,) if is_calm else (LONG, LONG, 20.0, 400.0)
-    return [
-        replace(
-            one, waits=apart.choice(seconds), cancels=not is_calm and apart.random() < TASK_SHARE
-        )
-        for one in drops
-    ]
-
-
 def _commands(random: Random, drops: list[Drop]) -> Iterator[Command]:
     """Some commands for one job or the stack; what was paused is resumed in the end."""
     if random.random() < 0.5:
@@ -394,9 +371,6 @@ def smaller(plan: Plan) -> Iterator[Plan]:
         if isinstance(act, Drop) and act.size > 1:
             half = replace(act, size=act.size // 2, bad=0)
             yield replace(plan, acts=(*plan.acts[:place], half, *plan.acts[place + 1 :]))
-        if isinstance(act, Drop) and act.waits:
-            alone = replace(act, waits=0.0, cancels=False)
-            yield replace(plan, acts=(*plan.acts[:place], alone, *plan.acts[place + 1 :]))
     for place in range(len(plan.settings)):
         yield replace(plan, settings=plan.settings[:place] + plan.settings[place + 1 :])
 

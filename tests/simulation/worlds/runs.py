@@ -18,8 +18,7 @@ from tests.simulation.tokens.secret import Change, happen
 from tests.simulation.worlds.item_laws import ItemLaws
 from tests.simulation.worlds.judges import Ending, Laws, Promises, Violation
 from tests.simulation.worlds.plans import Act, Command, Deploy, Drop, Plan, draw, smaller
-from tests.simulation.worlds.task_laws import TaskLaws
-from tests.simulation.worlds.users import Dropped, awaited, drop
+from tests.simulation.worlds.users import Dropped, drop
 from tests.simulation.worlds.world import World, simulated
 
 SETTLE_SECONDS = 60 * 86_400.0
@@ -75,7 +74,6 @@ def run(
         world.has_several = any(len(one.lines) > 1 for one in changes)
         ItemLaws(laws)
         tokens = TokenLaws(laws, changes)
-        tasks = TaskLaws(laws)
         promises = Promises(laws)
         event_laws = EventLaws(laws, plan.events or Events(is_on=False))
         if plan.events is not None and plan.events.repeated:
@@ -97,7 +95,6 @@ def run(
         event_laws.judge(dropped, plan)
         if plan.is_calm:
             promises.judge(dropped, world.calls_per_minute)
-            tasks.judge_calm()
         return Outcome(
             plan,
             tuple(laws.violations),
@@ -132,10 +129,7 @@ def _dropped(world: World, act: Drop, *, may_fail: bool) -> Dropped:
         "may_fail": may_fail,
         "referenced": act.referenced,
     }
-    if not act.waits:
-        return drop(world, act.name, act.size, **given)
-    metadata = {"cancel-with-task": "true"} if act.cancels else {}
-    return awaited(world, act.name, act.size, act.waits, metadata=metadata, **given)
+    return drop(world, act.name, act.size, **given)
 
 
 def random_world(seed: int, events: list[str] | None = None) -> Outcome:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from math import inf
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -34,14 +33,6 @@ def record(model: str, name: str, number: int, *, referenced: bool = True) -> di
         {"external_reference": f"r{number}"} if referenced else {}
     )
     return {**text, "target_lang": "es"} if "m2m" in model else text
-
-
-def awaited(world: World, name: str, size: int, seconds: float = inf, **given: Any) -> Dropped:
-    """Drop a file for whose job an execution waits, for so many seconds; `given` as for `drop`."""
-    token = f"inbox/{name}"
-    world.step_functions.wait(token, seconds)
-    metadata = {"task-token": token, **given.pop("metadata", {})}
-    return drop(world, name, size, metadata=metadata, **given)
 
 
 def drop(

@@ -41,7 +41,6 @@ from shared.workers_ai.senders import Secret
 from simulation import Account, Awkward, Queue
 from tests.simulation.cloudflare.bodies import meaning
 from tests.simulation.services.api import Http
-from tests.support.aws.iam import MACHINE
 from tests.support.aws.ledger_table import ledger_table
 from tests.support.aws.resources import BUCKET, QUEUES, TOKEN, variables
 from tests.support.doubles import other_versions
@@ -415,7 +414,6 @@ def _environment(settings: dict[str, object]) -> dict[str, str]:
     given = {name: str(value) for name, value in settings.items()}
     queues = {name: name for name in QUEUES}
     secret = {"AWS_DEFAULT_REGION": "eu-west-1", "CLOUDFLARE_API_TOKEN_SECRET_ARN": "token"}
-    secret["STATE_MACHINE_ARN"] = MACHINE
     return {**variables(queues), **secret, **given}
 
 

@@ -21,7 +21,6 @@ from local.template import properties
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-MACHINE = "arn:aws:states:eu-west-1:123456789012:stateMachine:pipeline"
 """The only state machine."""
 S3_WRITES = frozenset(
     {
@@ -189,8 +188,6 @@ def needs_of(
                 yield Need(
                     "events:PutEvents", f"arn:aws:events::{account}:event-bus/default", context
                 )
-        case "stepfunctions":  # The machine is that of the token, which tells nobody here.
-            yield Need(f"states:{operation}", MACHINE)
         case "secretsmanager":
             yield Need(f"secretsmanager:{operation}", arguments["SecretId"])
         case _:

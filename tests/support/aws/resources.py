@@ -184,7 +184,6 @@ def permissions_of(environment: dict[str, str]) -> Permissions:
         "SharedSecret.Id": environment["WORKER_SECRET_ARN"],
         "SourceBucketName": environment.get("SOURCE_BUCKET_NAME", ""),
         "SourcePrefix": environment.get("SOURCE_PREFIX", ""),
-        "StateMachineArn": environment.get("STATE_MACHINE_ARN", ""),
         "SubmitLogs.Arn": "arn:aws:logs:::log-group:submit",
         "PollLogs.Arn": "arn:aws:logs:::log-group:poll",
         **{f"{name}.Arn": f"arn:aws:sqs:::{name}" for name in QUEUES},
@@ -198,7 +197,6 @@ def permissions_of(environment: dict[str, str]) -> Permissions:
         "SendsGatewayToken": transport != "worker" and bool(environment.get("AI_GATEWAY_ID")),
         "UsesWorker": transport == "worker",
         "UsesSource": bool(environment.get("SOURCE_BUCKET_NAME")),
-        "TellsExecutions": bool(environment.get("STATE_MACHINE_ARN")),
     }
     return Permissions(
         {role: grants(role, names, conditions) for role in ("SubmitRole", "PollRole")}, AWS_ACCOUNT

@@ -28,7 +28,6 @@ CHOICES = {
     "NamesWorkerSecret": False,
     "SendsGatewayToken": False,
     "UsesSource": False,
-    "TellsExecutions": False,
     "Notifies": False,
     "SendsBucketEvents": False,
 }

@@ -132,7 +132,6 @@ class PolledBatch:
                 double,
                 double,
                 double,
-                double,
                 StackCatalog(store),
             ),
             now=lambda: T,

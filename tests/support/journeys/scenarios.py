@@ -16,20 +16,15 @@ from decimal import Decimal
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from dropbatch.core.cost import Tokens, cost_of, estimate_cost
 from dropbatch.core.models import find_model
 from dropbatch.core.names import job_id
 from local.workers_ai import Behaviour, Fault, WorkersAI, expected_result
-from tests.support.aws.iam import MACHINE
 from tests.support.aws.resources import BUCKET, QUEUES
 from tests.support.aws.wire_items import number, submissions
-from tests.support.journeys import waiting_executions
 from tests.support.journeys.deaths import Boundaries, Mortal, mortal_world
 
 if TYPE_CHECKING:
-    from tests.support.journeys.waiting_executions import WaitingExecutions
     from tests.support.journeys.world import World
 
 M2M = "@cf/meta/m2m100-1.2b"
@@ -49,7 +44,6 @@ class Journey:
         faults: what the API does to it.
         packed: whether the upload is a gzip file.
         commands: what its user writes under `control/` after the upload, one after another.
-        awaited: whether an execution of Step Functions waits for it.
         answers_once: whether the API no longer knows an id that it has answered. A lost answer is
             billed again.
     """
@@ -59,7 +53,6 @@ class Journey:
     faults: tuple[Fault, ...] = ()
     packed: bool = False
     commands: tuple[str, ...] = ()
-    awaited: bool = False
     answers_once: bool = False
 
     @property
@@ -103,10 +96,6 @@ JOURNEYS = {
     ),
     "an empty upload": Journey((), ()),
     "a compressed upload": Journey(FOUR, (None,) * 4, packed=True),
-    "an execution waits": Journey(FOUR[:2], (None,) * 2, awaited=True),
-    "an execution waits for a cancelled job": Journey(
-        FOUR[:2], (None,) * 2, commands=("cancel",), awaited=True
-    ),
     "a paused job": Journey(FOUR, (None,) * 4, commands=("pause", "run")),
     "a cancelled job": Journey(FOUR, (None,) * 4, commands=("cancel",)),
     "a job cancelled at once": Journey(FOUR, (None,) * 4, commands=("pause", "cancel now")),
@@ -132,16 +121,12 @@ def run(journey: Journey, boundaries: Boundaries) -> Seen:
     api = WorkersAI(Behaviour(embedder="hash", latency=8.0), now=lambda: time.time())  # noqa: PLW0108 - the clock moves
     api.inject(*journey.faults)
     with ExitStack() as opened:
-        executions = waiting_executions.install(opened.enter_context(pytest.MonkeyPatch.context()))
-        world = opened.enter_context(
-            mortal_world(api, boundaries, MAX_REQUESTS_PER_BATCH=3, STATE_MACHINE_ARN=MACHINE)
-        )
+        world = opened.enter_context(mortal_world(api, boundaries, MAX_REQUESTS_PER_BATCH=3))
         world.reads_and_submits = not journey.commands  # These come before the submit.
         lines = [line if isinstance(line, str) else json.dumps(line) for line in journey.upload]
         body = "".join(line + "\n" for line in lines).encode()
-        metadata = {"task-token": waiting_executions.TOKEN} if journey.awaited else {}
         version = world.upload(
-            "a.jsonl", gzip.compress(body) if journey.packed else body, model=M2M, **metadata
+            "a.jsonl", gzip.compress(body) if journey.packed else body, model=M2M
         )
         was_over = False
         for word in journey.commands:
@@ -157,22 +142,7 @@ def run(journey: Journey, boundaries: Boundaries) -> Seen:
         check_is_quiet(world)
         assert (world.read(f"{world.only_folder()}/manifest.json"), len(api.accepted)) == before
         check_bill(world, api)
-        check_reports(world, executions, awaited=journey.awaited)
         return check_results(world, journey, api, cancelled=journey.is_cancelled and not was_over)
-
-
-def check_reports(world: Mortal, executions: WaitingExecutions, *, awaited: bool) -> None:
-    """Check that the execution got what the manifest says.
-
-    And that nothing is noted of one that got it.
-    """
-    done = {"completed": "SendTaskSuccess", "cancelled": "SendTaskFailure"}[
-        world.manifest()["state"]
-    ]
-    assert {operation for operation, _ in executions.reports} == ({done} if awaited else set())
-    assert awaited or not executions.beats
-    assert (waiting_executions.TOKEN in executions.waiting) is not awaited
-    assert world.status()["notes"] == []
 
 
 def check_is_quiet(world: Mortal) -> None:

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from dropbatch.core.read.index import RecordEntry, build_body, index_of
 from functions.submit import create_batches, turn
 from functions.submit import stage_batches as staging
-from shared.aws.step_functions import Gone
 from shared.errors import StorageError
 from shared.pacing.room import Free
 from shared.staged_batch import StagedInfo, encode_index
@@ -307,50 +306,3 @@ def test_status_is_written_every_ten_seconds(monkeypatch, packing):
     assert read == sorted(read)
     assert 0 < read[0] < read[-1] <= len(content)
     assert all(status["counts"]["succeeded"] == 3 for status in fake.statuses)
-
-
-@pytest.fixture
-def awaited(monkeypatch):
-    """A job that an execution waits for, whose batches take half a minute each.
-
-    And when it got heartbeats.
-    """
-    monkeypatch.setattr(turn, "TURN_SECONDS", 600.0)
-    fake = Fake()
-    fake.job = replace(fake.job, task_token="token", cancel_with_task=True)
-    fake.beats, fake.answers = [], []
-    create = fake.create_batch
-
-    def slow_create(batch):
-        fake.clock += 30
-        return create(batch)
-
-    def beat(token):
-        assert token == "token"
-        fake.beats.append(fake.clock)
-        return fake.answers.pop(0) if fake.answers else None
-
-    fake.create_batch = slow_create
-    fake.claim_beat = lambda job, now: fake.update_leased_job(job, {"task_beat_at": now})
-    fake.services.executions = SimpleNamespace(beat=beat)
-    return fake
-
-
-def test_execution_gets_a_heartbeat_each_minute_of_reading(awaited):
-    assert awaited.run(remaining=600.0)
-
-    assert len(awaited.beats) > 4
-    assert {after - at for at, after in zip(awaited.beats, awaited.beats[1:], strict=False)} == {60}
-
-
-def test_upload_is_not_read_on_for_an_execution_that_is_gone(awaited):
-    awaited.answers += [None, Gone("TaskTimedOut")]
-    awaited.note_task_fault = lambda job, fault, control: awaited.update_leased_job(
-        job, {"task_fault": fault, "control": control}
-    )
-
-    assert awaited.run(remaining=600.0)
-
-    assert len(awaited.batches) == 2
-    assert awaited.given["end"][2] is False, "the rest has no lines"
-    assert awaited.job.cancelled == "cancel"

@@ -130,13 +130,6 @@ def test_token_goes_over_https_or_stays_here(source, url, taken):
         ("SourceBucketName", "arn:aws:s3:::team-exports", False),
         ("SourcePrefix", "exports/@cf/", True),
         ("SourcePrefix", "exports/*", False),
-        ("StateMachineArn", "arn:aws:states:eu-west-1:123456789012:stateMachine:pipeline", True),
-        ("StateMachineArn", "arn:aws:states:eu-west-1:123456789012:stateMachine:*", False),
-        (
-            "StateMachineArn",
-            "arn:aws:states:eu-west-1:123456789012:stateMachine:pipeline:live",
-            False,
-        ),
         ("SourcePrefix", "${aws:username}/", False),
         ("DefaultModel", "", True),
         ("DefaultModel", "@cf/baai/bge-small-en-v1.5", True),

@@ -190,7 +190,6 @@ PLAUSIBLE = {
     "SourceBucketName": "b" * 63,
     "SourcePrefix": "p" * 100,
     "BucketName": "b" * 63,
-    "StateMachineArn": f"arn:aws:states:ap-southeast-2:111122223333:stateMachine:{'m' * 80}",
     "KmsKeyArn": f"arn:aws:kms:ap-southeast-2:111122223333:key/mrk-{'0' * 32}",
     "PollSchedule": "cron(0/5 * * * ? *)",
 }

@@ -57,7 +57,6 @@ CHANGED: dict[str, object] = {
     "output": ResultFileProgress("other"),
     "control": JobControl("other", cancelled="cancel"),
     "staging": Staging(T, "mark"),
-    "task_beat_at": T + 1,
 }
 """What somebody else may have written meanwhile."""
 
@@ -181,21 +180,6 @@ TRANSITIONS = {
         ("completed_at",),
     ),
     "fail_job": (JOB, lambda at, seen: at.fail_job(seen, REASON, T + 9), ("error", "completed_at")),
-    "claim_beat": (
-        JOB,
-        lambda at, seen: at.claim_beat(seen, T),
-        ("state", "lease_until", "task_beat_at"),
-    ),
-    "note_task_fault": (
-        JOB,
-        lambda at, seen: at.note_task_fault(seen, REASON),
-        ("state", "lease_until", "task_beat_at"),
-    ),
-    "note_task_fault and cancel": (
-        JOB,
-        lambda at, seen: at.note_task_fault(seen, REASON, JobControl(cancelled="cancel")),
-        ("state", "lease_until", "task_beat_at", "control"),
-    ),
     "note_isolation": (
         JOB,
         lambda at, seen: at.note_isolation(seen, Isolation(submits=2)),

@@ -396,34 +396,6 @@ WRITES = {
         lambda at, seen: at.note_control(seen, JobControl("v"), T + 9),
         {"control": plain(attribute(JobControl("v"))), "due_at": T + 9},
     ),
-    "claim_beat": (
-        replace(JOB, task_token="t", lease_until=T + 90, claims=3),
-        lambda at, seen: at.claim_beat(seen, T),
-        {"task_beat_at": T},
-    ),
-    "note_task_fault": (
-        replace(JOB, task_token="t", task_beat_at=T),
-        lambda at, seen: at.note_task_fault(seen, REASON),
-        {"task_fault": plain(attribute(REASON))},
-    ),
-    "note_task_fault and cancel": (
-        replace(JOB, task_token="t"),
-        lambda at, seen: at.note_task_fault(seen, REASON, JobControl(cancelled="cancel")),
-        {
-            "task_fault": plain(attribute(REASON)),
-            "control": plain(attribute(JobControl(cancelled="cancel"))),
-        },
-    ),
-    "note_task_fault of a job that is held": (
-        replace(JOB, task_token="t", control=JobControl("v", held_since=T)),
-        lambda at, seen: at.note_task_fault(seen, REASON),
-        {"task_fault": plain(attribute(REASON))},
-    ),
-    "note the end of a task's fault": (
-        replace(JOB, task_token="t", task_fault=REASON),
-        lambda at, seen: at.note_task_fault(seen, None),
-        {"task_fault": GONE},
-    ),
     "note_lasting_error": (
         JOB,
         lambda at, seen: at.note_lasting_error(seen.job_id, LastingError(500, T, T, polling=True)),
@@ -435,17 +407,16 @@ WRITES = {
         {"lasting_error": GONE},
     ),
     "end_job": (
-        replace(JOB, state=JobState.FINALIZING, lease_until=T + 90, task_token="t"),
+        replace(JOB, state=JobState.FINALIZING, lease_until=T + 90),
         lambda at, seen: at.end_job(seen, JobState.COMPLETED, T),
-        {"state": "completed", "lease_until": 0.0, "task_token": "", **END},
+        {"state": "completed", "lease_until": 0.0, **END},
     ),
     "end_job and delete what it staged": (
-        replace(JOB, state=JobState.FINALIZING, lease_until=T + 90, claims=2, task_token="t"),
+        replace(JOB, state=JobState.FINALIZING, lease_until=T + 90, claims=2),
         lambda at, seen: at.end_job(seen, JobState.COMPLETED, T, STAGING, T + 60),
         {
             "state": "completed",
             "lease_until": 0.0,
-            "task_token": "",
             **END,
             **DUE,
             "due_at": T + 60,
@@ -483,9 +454,9 @@ WRITES = {
         {"state": "done", **END},
     ),
     "retire a job": (
-        replace(JOB, lease_until=T + 90, task_token="t"),
+        replace(JOB, lease_until=T + 90),
         lambda at, seen: at.retire(due_entry(seen), T),
-        {"state": "failed", "lease_until": 0.0, "task_token": "", **END},
+        {"state": "failed", "lease_until": 0.0, **END},
     ),
 }
 """For each transition: an item, the call, and the attributes that are different afterwards."""

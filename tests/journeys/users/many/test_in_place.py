@@ -122,13 +122,3 @@ def test_refused_object_starts_nothing(sourced):
     sourced.world.deliver_all()
 
     assert (done.code, "unknown_format" in done.err, sourced.world.items()) == (1, True, [])
-
-
-def test_object_that_an_execution_waits_for_is_copied(sourced):
-    """The object itself has no task token."""
-    sourced.put("exports/a.jsonl")
-
-    dropbatch.Client("dropbatch").submit(f"s3://{SOURCE}/exports/a.jsonl", task_token="token")
-
-    copied = sourced.world.s3.head_object(Bucket="dropbatch-test", Key="inbox/a.jsonl")
-    assert copied["Metadata"] == {"model": M2M, "task-token": "token"}

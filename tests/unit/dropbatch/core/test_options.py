@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from dropbatch.core.formats.table import merge_defaults
 from dropbatch.core.options import (
+    GONE,
     MAX_OPTIONS_BYTES,
     Options,
     decode_options,
@@ -358,3 +359,18 @@ def test_options_arrive_as_given(given):
 def test_wrong_option_is_refused_at_call(given, says):
     with pytest.raises(UsageError, match=says.replace("?", r"\?")):
         metadata_of(given)
+
+
+@pytest.mark.parametrize("name", GONE)
+def test_option_that_is_gone_is_refused_by_name(name):
+    header = name.replace("_", "-").title()
+
+    for refused in (
+        lambda: metadata_options({header: "x"}),
+        lambda: file_options(json.dumps({name: True}).encode()),
+    ):
+        with pytest.raises(UploadRefused, match=r"It is gone since 0\.9\. ") as refusal:
+            refused()
+        assert refusal.value.code == "bad_options"
+    with pytest.raises(UsageError, match=rf"{name}: It is gone since 0\.9\. "):
+        metadata_of({name: "x"})
