@@ -29,7 +29,6 @@ from shared.retry import jittered, longest_jittered
 from shared.settings import Settings, read_settings
 from shared.workers_ai.client import WorkersAI, http_client
 from shared.workers_ai.senders import ONLY_ONE, Secret, Tokens
-from shared.workers_ai.stack_catalog import StackCatalog
 from shared.workers_ai.transports import transport_of
 
 if TYPE_CHECKING:
@@ -145,7 +144,6 @@ class Services:
     times: Cadence
     notices: EventBus
     wakes: Wakes
-    catalog: StackCatalog
     tokens: Tokens = ONLY_ONE
     events: Events | None = None
     """Cloudflare's events of batches; None if they are not used."""
@@ -279,7 +277,6 @@ def services() -> Services:
         Cadence(dynamodb, settings.table_name, _least_between_polls(settings)),
         EventBus(cache(lambda: client("events", QUICK_CALLS))),
         Wakes(dynamodb, settings.table_name),
-        StackCatalog(store),
         tokens,
     )
     return replace(made, events=events_of(made)) if settings.uses_events else made

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dropbatch.core.formats.catalog_reader import CatalogError, changes, merged, read_list
 from dropbatch.core.models import Catalog
+from tools.catalog_reader import CatalogError, changes, merged, read_list
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -26,9 +26,6 @@ USER_AGENT = "dropbatch"
 """Not urllib's own: Cloudflare's Browser Integrity Check refuses that (403, "error code: 1010")."""
 MAX_REPLY_BYTES = 64 << 20
 """The public list of models has 20 MB, with their schemas."""
-PUBLIC_MODELS = "https://ai-cloudflare-com.pages.dev/api/models"
-"""From which Cloudflare's documentation is built; no token is needed."""
-MODELS_PER_PAGE, MAX_PAGES = 100, 20
 DEFAULT_BASE_URL = "https://api.cloudflare.com/client/v4"
 _REFUSALS = {400, 401, 403, 404}
 """Statuses that are about the token or the account; others, but 200, are not."""
@@ -258,37 +255,3 @@ def _must_tell(reply: Reply) -> None:
     if reply.status not in {HTTPStatus.OK, *_REFUSALS}:
         said = f"HTTP {reply.status}, code {reply.code}"
         raise Error(f"Cloudflare cannot check the token now ({said}). Try again later.")
-
-
-def account_models(api: Api) -> bytes:
-    """The models that an account may use, as the API lists them.
-
-    Raises:
-        Error: the list cannot be read.
-    """
-    found: list[Any] = []
-    for page in range(1, MAX_PAGES + 1):
-        reply = api.get(
-            f"/accounts/{api.account}/ai/models/search?per_page={MODELS_PER_PAGE}&page={page}"
-        )
-        if reply.status != HTTPStatus.OK or not isinstance(reply.result, list):
-            raise Error(
-                f"Cloudflare does not list its models (HTTP {reply.status}, code {reply.code})."
-            )
-        found += reply.result
-        total = (reply.body.get("result_info") or {}).get("total_count")
-        if not reply.result or (total and len(found) >= total):
-            break
-    return json.dumps({"result": found}).encode()
-
-
-def public_models(url: str = PUBLIC_MODELS) -> bytes:
-    """The models from which Cloudflare's documentation is built.
-
-    Raises:
-        Error: the list cannot be read.
-    """
-    reply = Api("", "", "").send("GET", url, None, {})
-    if reply.status != HTTPStatus.OK:
-        raise Error(f"{url} does not list Cloudflare's models (HTTP {reply.status}).")
-    return json.dumps(reply.body).encode()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from dropbatch.cli.operators import DEAD_LETTERS, QUEUE, log_group
 from dropbatch.client import aws, events
 from dropbatch.client.find import history
-from dropbatch.client.models import known_models
+from dropbatch.core.models import catalog
 from dropbatch.core.names import FINAL_JOB_STATES
 from dropbatch.errors import Error
 
@@ -228,19 +228,15 @@ def _alarms(stack: Stack) -> Iterator[tuple[Level, str]]:
 
 
 def _models(stack: Stack) -> Iterator[tuple[Level, str]]:
-    known = known_models(stack)
-    yield (
-        ("note", known.trouble)
-        if known.trouble
-        else ("ok", f"facts of {known.catalog.read_on}, {known.origin}")
-    )
+    known = catalog()
+    yield "ok", f"facts of {known.read_on}"
     model = environment_of(stack).get("DEFAULT_MODEL", "")
     if not model:
         yield "ok", "no DefaultModel: each upload names its model"
         return
-    if not known.catalog.lists(model):
+    if not known.lists(model):
         yield "note", f"DefaultModel {model} is not in the list of `dropbatch models --all`."
-    elif not known.catalog.find(model).batch:
+    elif not known.find(model).batch:
         yield (
             "bad",
             (

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dropbatch.core import names
-from dropbatch.core.models import catalog as shipped_catalog
 from dropbatch.core.models import model_advice
 from dropbatch.core.options import (
     Options,
@@ -35,7 +34,6 @@ from dropbatch.errors import UploadRefused, UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from dropbatch.core.models import Catalog
     from dropbatch.core.plan import Planned
     from dropbatch.core.read.cut import Cut
     from dropbatch.core.read.form import Beginning
@@ -53,7 +51,6 @@ def check_beginning(
     *,
     folder_options: bytes | None = None,
     default_model: str | None = None,
-    catalog: Catalog | None = None,
 ) -> None:
     """Check an upload's options, and its first 12 MB, before it is sent.
 
@@ -69,16 +66,12 @@ def check_beginning(
             known.
         default_model: the stack's, empty if it has none; None if it is not known: then the upload
             may name no model.
-        catalog: what the stack knows of models; what is shipped if not given.
 
     Raises:
         UsageError: the stack would refuse the options, the model or the path.
         UploadRefused: it would refuse the file, or none of its first 1,000 records can be sent.
     """
-    key, limits = (
-        names.INBOX + path,
-        StackLimits(default_model=default_model or "", catalog=catalog or shipped_catalog()),
-    )
+    key, limits = names.INBOX + path, StackLimits(default_model=default_model or "")
     try:
         check_path(key)
         options = resolved_options(key, metadata, folder_options)
@@ -87,7 +80,7 @@ def check_beginning(
         except UsageError:
             return
         planned = plan_with(key, options, beginning, limits)
-        _check_records(planned, beginning, limits.catalog, needs_model=default_model is not None)
+        _check_records(planned, beginning, needs_model=default_model is not None)
     except _BeginningOverError:
         return
     except UploadRefused as fault:
@@ -131,16 +124,14 @@ class _BeginningOverError(Exception):
     """The beginning was read to its end, but the file goes on; never leaves this module."""
 
 
-def _check_records(
-    planned: Planned, beginning: Beginning, catalog: Catalog, *, needs_model: bool
-) -> None:
+def _check_records(planned: Planned, beginning: Beginning, *, needs_model: bool) -> None:
     """Check the model, if there is a record, and how the records are divided.
 
     A bad record would fail alone.
     """
     plan = replace(planned.plan, first_requests=1, max_requests=1)
     if plan.model or needs_model:
-        _check_model_and_records(planned._replace(plan=plan), beginning, catalog)
+        _check_model_and_records(planned._replace(plan=plan), beginning)
     if plan.form != "jsonl":
         for _ in windows(
             plan, Checkpoint(plan.start, plan.start_line), _to_end(beginning, plan.start)
@@ -148,7 +139,7 @@ def _check_records(
             pass
 
 
-def _check_model_and_records(planned: Planned, beginning: Beginning, catalog: Catalog) -> None:
+def _check_model_and_records(planned: Planned, beginning: Beginning) -> None:
     """Check that the model can be called, and that the first records can be sent to it.
 
     Warn of those that cannot.
@@ -160,7 +151,7 @@ def _check_model_and_records(planned: Planned, beginning: Beginning, catalog: Ca
                 continue
             if not seen:
                 check_model(model)
-                if advice := model_advice(model, catalog):
+                if advice := model_advice(model):
                     warnings.warn(advice, stacklevel=6)
             seen += len(one.rows)
             bad += len(one.rows.faults)

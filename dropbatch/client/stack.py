@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from datetime import datetime
 
-    from dropbatch.core.models import Catalog
-
 
 DEFAULT_NAME = "dropbatch"
 LOCAL_FILE = Path(".local/stack.json")
@@ -58,16 +56,6 @@ class Stack:
     source_prefix: str = ""
     _made: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
     _making: Lock = field(default_factory=Lock, init=False, repr=False)
-
-    @cached_property
-    def catalog(self) -> Catalog:
-        """What the stack knows of models.
-
-        Its own list if there is one that can be read, else what is shipped.
-        """
-        from dropbatch.client.models import known_models
-
-        return known_models(self).catalog
 
     @cached_property
     def s3(self) -> Any:  # noqa: ANN401 - boto3 makes its clients at run time

@@ -251,7 +251,6 @@ def _checked(
             metadata,
             folder_options=folder_options,
             default_model=stack.default_model,
-            catalog=stack.catalog,
         )
     except (UploadRefused, UsageError) as error:
         if is_known:
@@ -291,7 +290,7 @@ def retry(job: Job, options: Mapping[str, object]) -> Uploaded:
     source = job.folder + files[0]
     key = names.INBOX + retry_path(job.path, PurePosixPath(files[0]).suffix)
     _warn_of_another(job, key)
-    if advice := model_advice(given.get("model") or manifest["model"] or "", stack.catalog):
+    if advice := model_advice(given.get("model") or manifest["model"] or ""):
         warnings.warn(advice, stacklevel=3)
     found = stack.ask("head_object", source)
     if found is None:

@@ -169,7 +169,7 @@ def check_file(
     except OSError as fault:
         path = names.upload_path(key)
         raise UsageError(f"{path} cannot be read: {fault.strerror}.") from fault
-    advice = model_advice(plan.model, limits.catalog)
+    advice = model_advice(plan.model)
     return build_report(Subject(key, plan, options, advice), progress, error)
 
 

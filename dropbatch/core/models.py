@@ -268,7 +268,7 @@ def max_records_per_reply(model: Model, transport: str = "rest") -> int:
 _LEAST_ALIKE = 0.7
 
 
-def model_advice(model_id: str, catalog: Catalog) -> str:
+def model_advice(model_id: str) -> str:
     """What is odd about a model: it is not known, takes no batches, or will be withdrawn.
 
     Empty if nothing is.
@@ -277,12 +277,12 @@ def model_advice(model_id: str, catalog: Catalog) -> str:
     """
     if not is_model(model_id):
         return ""
-    if not catalog.lists(model_id):
-        nearest = nearest_model(model_id, catalog)
+    if not catalog().lists(model_id):
+        nearest = nearest_model(model_id)
         return f"Dropbatch does not know the model {model_id}." + (
             f" Did you mean {nearest}?" if nearest else ""
         )
-    model = catalog.find(model_id)
+    model = find_model(model_id)
     if not model.batch:
         return (
             f"{model_id} is not listed as a model that takes batches: it will probably be refused."
@@ -292,8 +292,8 @@ def model_advice(model_id: str, catalog: Catalog) -> str:
     return ""
 
 
-def nearest_model(model_id: str, catalog: Catalog) -> str:
+def nearest_model(model_id: str) -> str:
     """The model that takes batches and whose id is most like another one; empty if none is."""
-    known = {model.id.lower(): model.id for model in catalog.models if model.batch}
+    known = {model.id.lower(): model.id for model in catalog().models if model.batch}
     found = difflib.get_close_matches(model_id.lower(), known, 1, _LEAST_ALIKE)
     return known[found[0]] if found else ""

@@ -15,8 +15,6 @@ INBOX = "inbox/"
 MAX_KEY_BYTES = 1_024
 """Maximum bytes of an S3 key."""
 STACK_CONTROL, EVENTS_CONTROL = "control/stack", "control/events"
-CATALOG = "catalog/models.json"
-"""The stack's own list of models, if an operator has refreshed it."""
 JOB_RECORDS = "results/_jobs/"
 """One small object for each job, written when the job is created: path, model, format."""
 JOB_ID = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{8}")
@@ -125,14 +123,6 @@ def job_record(job: str) -> str:
     Listing these objects gives the history of jobs.
     """
     return f"{JOB_RECORDS}{job}.json"
-
-
-def completion_times(model: str) -> tuple[str, str]:
-    """Key of the item with the times that batches of a model took.
-
-    Its partition and its sort key.
-    """
-    return "CONTROL", f"RATE#TIMES#{model}"
 
 
 def encryption(kms_key: str = "") -> dict[str, str]:

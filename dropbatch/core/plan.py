@@ -6,7 +6,7 @@ Every run cuts by the same plan, and continues at such a place.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -19,8 +19,8 @@ from dropbatch.core.formats.detect import check_named, detect_format, first_mode
 from dropbatch.core.formats.table import FORMATS, Form, reader_of, target_of
 from dropbatch.core.formats.tables import answer_columns
 from dropbatch.core.models import (
-    catalog,
     facts_of,
+    find_model,
     is_model,
     max_records_per_reply,
     planned_model,
@@ -33,7 +33,7 @@ from dropbatch.core.read.rows import OverlongRecord, delimiters_in, first_row, r
 
 if TYPE_CHECKING:
     from dropbatch.core.formats.base import Reader
-    from dropbatch.core.models import Catalog, Model
+    from dropbatch.core.models import Model
     from dropbatch.core.options import Options
     from dropbatch.core.read.form import Beginning
 
@@ -155,7 +155,7 @@ MIN_BODY_BYTES = 1_000
 class StackLimits:
     """What a stack decides about batches.
 
-    By default as `template.yaml` has its parameters, and what is shipped.
+    By default as `template.yaml` has its parameters.
 
     Attributes:
         max_requests: maximum records in a batch, of any model.
@@ -163,7 +163,6 @@ class StackLimits:
         transport: how the API is called.
         account: the Cloudflare account.
         default_model: of uploads that name none; empty if there is none.
-        catalog: what is known of models.
     """
 
     max_requests: int = 5_000
@@ -171,13 +170,10 @@ class StackLimits:
     transport: str = "rest"
     account: str = ""
     default_model: str = ""
-    catalog: Catalog = field(default_factory=catalog)
 
     def most(self, model: str) -> int:
         """Maximum records in a batch for a model."""
-        return min(
-            self.max_requests, max_records_per_reply(self.catalog.find(model), self.transport)
-        )
+        return min(self.max_requests, max_records_per_reply(find_model(model), self.transport))
 
 
 class Planned(NamedTuple):
@@ -257,7 +253,7 @@ def plan_upload(
         UploadRefused: the upload cannot be read, or its options do not fit it.
     """
     plan, header = _plan(first, options, key, beginning, limits, is_retry=is_retry)
-    model = with_task(limits.catalog.find(plan.model), options.task or "")
+    model = with_task(find_model(plan.model), options.task or "")
     plan = replace(plan, facts=facts_of(model))
     if options.template and FORMATS[plan.format].is_json:
         takers = ", ".join(name for name, known in FORMATS.items() if not known.is_json)

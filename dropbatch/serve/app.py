@@ -23,6 +23,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from dropbatch.core.models import catalog
 from dropbatch.errors import Error, UsageError
 from dropbatch.serve import objects
 from dropbatch.serve.batches import Batches, NewBatch
@@ -317,10 +318,9 @@ class _Api:
         return _answer(await self._call(self._batches.cancel, request.path_params["id"]))
 
     async def list_models(self, _: Request) -> Response:
-        catalog = await self._call(lambda: self._stack.catalog)
         found = [
             {"id": model.id, "object": "model", "created": 0, "owned_by": model.id.split("/")[1]}
-            for model in catalog.models
+            for model in catalog().models
             if model.batch
         ]
         return _answer({"object": "list", "data": found})

@@ -40,7 +40,6 @@ def limits_of(services: Services) -> StackLimits:
         transport=settings.transport,
         account=settings.cloudflare_account_id,
         default_model=settings.default_model,
-        catalog=services.catalog.current(services.now()),
     )
 
 

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dropbatch.core import names
 from shared.aws.attribute_values import attribute, plain
 from shared.aws.dynamodb import Table
 from shared.errors import StorageError
@@ -193,4 +192,4 @@ def _bound(wire: Mapping[str, Any]) -> Bound | None:
 
 
 def _key(model: str) -> dict[str, dict[str, str]]:
-    return control_key(names.completion_times(model)[1])
+    return control_key(f"RATE#TIMES#{model}")

@@ -26,7 +26,6 @@ from shared.pacing.budget import Budget
 from shared.pacing.controls import Permit, control_key
 from shared.staged_batch import encode_index
 from shared.workers_ai.results import parse_answer
-from shared.workers_ai.stack_catalog import StackCatalog
 from tests.support.aws.resources import client
 from tests.support.doubles.ledger_items import BATCH, JOB, T
 
@@ -132,7 +131,6 @@ class PolledBatch:
                 double,
                 double,
                 double,
-                StackCatalog(store),
             ),
             now=lambda: T,
             sleep=lambda _: None,

@@ -18,7 +18,7 @@ ROOMS = {
     "boto3": {"shared.bootstrap"},
     "botocore": {
         "shared.bootstrap",
-        *(f"shared.aws.{name}" for name in ("changed_object", "client_errors", "object_store")),
+        *(f"shared.aws.{name}" for name in ("client_errors", "object_store")),
     },
     "httpx": {"shared.workers_ai.client"},
     "ctypes": {"functions.poll.results.running_sha256"},

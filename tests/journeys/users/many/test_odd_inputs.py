@@ -115,7 +115,6 @@ ODD = {
     "report a.jsonl -o .": 2,
     "report a.jsonl -o b.jsonl/x": 2,
     "validate .": 2,
-    "models --refresh --from .": 2,
     "status \udcff": 5,
 }
 

@@ -49,7 +49,6 @@ class Services:
         self.ticked = time.time() - 20
         self.dead = 0
         self.word = None
-        self.listed = None
         self.jobs = []
         self.alarms = []
         self.events = {}
@@ -94,8 +93,6 @@ class Services:
         }
 
     def get_object(self, Key, **_):  # noqa: N803 - boto3's name
-        if Key == names.CATALOG and self.listed is not None:
-            return {"Body": io.BytesIO(self.listed), "ETag": "e"}
         if self.word is None or Key != names.STACK_CONTROL:
             raise ClientError({"Error": {"Code": "NoSuchKey", "Message": "none"}}, "GetObject")
         return {"Body": io.BytesIO(self.word), "ETag": "e"}

@@ -32,12 +32,6 @@ def test_models_show_task_price_and_context():
     ]
 
 
-def test_models_say_why_the_stacks_own_list_is_not_read():
-    said = CliRunner().invoke(cli, ["models"]).stderr.splitlines()[1]
-
-    assert said.startswith("No stack was found. ")
-
-
 def test_all_lists_models_without_batches():
     reranker = "@cf/baai/bge-reranker-base"
     assert not [line for line in lines() if line.startswith(reranker)]

@@ -221,8 +221,8 @@ def test_amount_has_four_decimals_or_more(amount, text):
 
 
 def test_model_that_is_not_alike_is_not_suggested():
-    assert nearest_model("@cf/qwen/qwen3-embedding-0.6b", catalog()) == ""
-    assert nearest_model("@cf/moonshot/kimi-2.6", catalog()) == "@cf/moonshotai/kimi-k2.6"
+    assert nearest_model("@cf/qwen/qwen3-embedding-0.6b") == ""
+    assert nearest_model("@cf/moonshot/kimi-2.6") == "@cf/moonshotai/kimi-k2.6"
 
 
 # ── what a job was planned with ───────────────────────────────────────────────────────────────────

@@ -10,13 +10,13 @@ from decimal import Decimal
 
 import pytest
 
-from dropbatch.core.formats import catalog_reader
 from dropbatch.core.formats.base import Task
-from dropbatch.core.formats.catalog_reader import CatalogError, changes, merged, read_list
 from dropbatch.core.models import Efforts, catalog, find_model
 from local.workers_ai.models.catalogue import listing
 from tests.support.converted import BGE, DEEPSEEK, KIMI, QWEN
 from tests.support.listed import rows, with_properties
+from tools import catalog_reader
+from tools.catalog_reader import CatalogError, changes, merged, read_list
 
 KNOWN, DAY = catalog().models, "2026-12-24"
 

@@ -3,13 +3,12 @@
 Pure.
 
 The list is what the API answers to `ai/models/search`, what Cloudflare's documentation is built
-from, or the same models as an array. A stack keeps one, without what is not read of it. A list that
-is not whole, or that nobody would believe, changes nothing.
+from, or the same models as an array. A list that is not whole, or that nobody would believe,
+changes nothing.
 """
 
 from __future__ import annotations
 
-from datetime import date
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -18,10 +17,8 @@ import msgspec
 from dropbatch.core.errors import Error
 from dropbatch.core.formats.base import UNDECODABLE, Task
 from dropbatch.core.models import (
-    Catalog,
     Efforts,
     Model,
-    catalog,
     find_model,
     is_model,
 )
@@ -31,8 +28,6 @@ if TYPE_CHECKING:
 
 MAX_LIST_BYTES = 64 << 20
 """The list of October 2026 has 65 models and, with their schemas, 20 MB."""
-MAX_STORED_BYTES = 1 << 20
-"""A stack's own list has about 30 KB."""
 MAX_PRICE = Decimal(10_000)
 """US dollars for a million tokens."""
 MAX_PRICE_DIGITS = 30
@@ -60,13 +55,6 @@ _TOKENS = {
     "max_input_tokens": "context",
     "output_dimensions": "dimensions",
 }
-_OTHERS = (
-    "async_queue",
-    "require_workers_paid",
-    "planned_deprecation_date",
-    "price",
-    "reasoning_effort",
-)
 
 
 class CatalogError(Error):
@@ -103,15 +91,11 @@ class _Page(msgspec.Struct):
 
 
 class _Reply(msgspec.Struct):
-    """The API has its models as `result`, the documentation as `models`.
-
-    A stack's own list has its day.
-    """
+    """The API has its models as `result`, the documentation as `models`."""
 
     result: list[_Listed] = []
     models: list[_Listed] = []
     result_info: _Page | None = None
-    read_on: str = ""
 
 
 _decode = msgspec.json.Decoder(list[_Listed] | _Reply).decode
@@ -129,7 +113,7 @@ def read_list(content: bytes, known: Sequence[Model], day: str) -> dict[str, Mod
         CatalogError: it is empty, not whole, of another form, too large, or has a number that
             cannot be.
     """
-    listed = _reply_of(content, MAX_LIST_BYTES).result
+    listed = _listed_in(content)
     models = {one.name: _model_of(one, day) for one in reversed(listed) if is_model(one.name)}
     needed = {model.id for model in known if model.batch}
     missing = sorted(needed - models.keys())
@@ -146,10 +130,10 @@ def read_list(content: bytes, known: Sequence[Model], day: str) -> dict[str, Mod
     return models
 
 
-def _reply_of(content: bytes, most: int) -> _Reply:
-    """A list, its models as `result`."""
-    if len(content) > most:
-        raise CatalogError(f"The list is too long: at most {most:,} bytes are read.")
+def _listed_in(content: bytes) -> list[_Listed]:
+    """The models of a list."""
+    if len(content) > MAX_LIST_BYTES:
+        raise CatalogError(f"The list is too long: at most {MAX_LIST_BYTES:,} bytes are read.")
     try:
         read = _decode(content)
     except UNDECODABLE as error:
@@ -157,12 +141,12 @@ def _reply_of(content: bytes, most: int) -> _Reply:
             f"This is no list of Cloudflare's models, or not all of one: {error}"
         ) from error
     if isinstance(read, list):
-        return _Reply(read)
-    listed = read.result or read.models
+        return list(read)
+    listed: list[_Listed] = read.result or read.models
     if read.result_info and read.result_info.total_count > len(listed):
         total = read.result_info.total_count
         raise CatalogError(f"The list has {len(listed):,} of {total:,} models. Read all of them.")
-    return _Reply(listed, read_on=read.read_on)
+    return listed
 
 
 def _model_of(listed: _Listed, day: str) -> Model:
@@ -316,44 +300,3 @@ def _said(value: object) -> str:
             f"({', '.join(f'{a} as {b}' for a, b in value.aliases.items())})"
         )
     return "unknown" if value is None or value == "" else str(value)
-
-
-# ── a stack's own list ────────────────────────────────────────────────────────────────────────────
-
-
-def stored_list(content: bytes, day: str) -> bytes:
-    """A list as a stack keeps it.
-
-    What is read of it, and the day on which it was read, as YYYY-MM-DD.
-
-    Raises:
-        CatalogError: as `read_list` does.
-    """
-    read_list(content, catalog().models, day)
-    wanted = {*_OTHERS, *_TOKENS}
-    kept = [
-        _Listed(one.name, one.task, [fact for fact in one.properties if fact.property_id in wanted])
-        for one in _reply_of(content, MAX_LIST_BYTES).result
-    ]
-    stored = msgspec.json.encode({"read_on": day, "result": kept})
-    _reply_of(stored, MAX_STORED_BYTES)
-    return stored
-
-
-def stack_catalog(stored: bytes) -> Catalog:
-    """What a stack knows of models.
-
-    What is shipped, brought up to date with its own list unless that is older.
-
-    Raises:
-        CatalogError: as `read_list` does; or it has no day.
-    """
-    day, shipped = _reply_of(stored, MAX_STORED_BYTES).read_on, catalog()
-    try:
-        date.fromisoformat(day)
-    except ValueError as error:
-        raise CatalogError("The list does not have the day on which it was read.") from error
-    listed = read_list(stored, shipped.models, day)
-    if day < shipped.read_on:
-        return shipped
-    return msgspec.structs.replace(shipped, read_on=day, models=merged(shipped.models, listed))
