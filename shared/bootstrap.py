@@ -19,7 +19,7 @@ from shared.aws.event_bus import EventBus
 from shared.aws.object_store import ObjectStore
 from shared.aws.queues import Queues, WakeMessage
 from shared.errors import ConfigurationError, StorageError
-from shared.events.set_up import Events, events_of
+from shared.events.subscribe import Events, events_of
 from shared.ledger import Ledger
 from shared.observability import logger
 from shared.pacing.budget import CLOUDFLARE_CALLS, Budget

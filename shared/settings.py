@@ -17,11 +17,6 @@ from shared.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-MIN_CALLS_FOR_EVENTS = 14
-"""Calls a minute from which on events are used.
-
-Half of them at once are enough for the set-up and a submit.
-"""
 LOOPBACK_HOSTS = frozenset({"127.0.0.1", "localhost", "::1"})
 MAX_CALLS, MAX_WORKER_CALLS = 240, 2_400
 """Calls a minute: Cloudflare's limit of a token.
@@ -89,11 +84,8 @@ class Settings:
 
     @property
     def uses_events(self) -> bool:
-        """Whether Cloudflare's events of batches are used.
-
-        With few calls a minute, they would take those of polls.
-        """
-        return self.completion_events == "yes" and self.api_calls_per_minute >= MIN_CALLS_FOR_EVENTS
+        """Whether Cloudflare's events of batches are used."""
+        return self.completion_events == "yes"
 
 
 ENVIRONMENT = frozenset(field.name.upper() for field in fields(Settings))

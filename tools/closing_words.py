@@ -45,7 +45,7 @@ until you open its link "Confirm subscription".
     return f"""
 The stack is up. {checked}
 {email if unconfirmed_email else ""}
-Completion events (docs/events.md): {events.read(settings, {}, 0.0).message}
+Completion events (docs/events.md): {events.read(settings, {}).message}
 
 Drop a file:
   aws s3 cp requests.jsonl s3://{settings["BUCKET_NAME"]}/inbox/@cf/baai/bge-small-en-v1.5/requests.jsonl

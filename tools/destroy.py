@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import os
 import sys
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
+from botocore.exceptions import ClientError
+
+from dropbatch.cli.cloudflare import Api
 from dropbatch.client import events
 from dropbatch.client.stack import Stack as Place
 from dropbatch.errors import Error
@@ -24,12 +28,15 @@ from tools.account_stack import (
     next_step,
     not_now,
     physical_ids,
+    secret_value,
     session,
 )
 from tools.deploy_worker import worker_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+SUBSCRIPTIONS = "/event_subscriptions/subscriptions"
 
 
 def destroy(given: Mapping[str, str]) -> None:
@@ -63,29 +70,49 @@ def destroy(given: Mapping[str, str]) -> None:
 
 
 def remove_events(saved: dict[str, Any], stack: Stack) -> list[str]:
-    """Have the functions remove the queue that they made at Cloudflare.
-
-    Return what to do if it stays.
+    """Remove the queue that the functions made at Cloudflare; return what to do if it stays.
 
     The token is deleted with the stack, so nobody can do it afterwards without another one.
     """
     if "TableName" not in stack.outputs:
         return []
-    place = Place(stack.name, stack.outputs["BucketName"], stack.outputs, session(saved).client)
+    client = session(saved).client
     try:
-        if not events.look(place).queue_id:
+        variables = events.variables_of(
+            Place(stack.name, stack.outputs["BucketName"], stack.outputs, client)
+        )
+        if variables.get("TRANSPORT") == "worker":
             return []
-        print("Removing the queue of completion events at Cloudflare ...", flush=True)
-        events.switch(place, "off")
-        found = events.wait_until_removed(place)
-    except Error as error:
-        return [f"The queue of completion events at Cloudflare, if there is one, stays: {error}"]
-    if not found.queue_id:
-        return []
-    return [
-        f"The queue {found.queue} stays at Cloudflare. {found.message}. To remove it:",
-        *events.wrangler(found),
-    ]
+        token = secret_value(client("secretsmanager"), variables["CLOUDFLARE_API_TOKEN_SECRET_ARN"])
+        account = variables["CLOUDFLARE_ACCOUNT_ID"]
+        url = f"{variables['WORKERS_AI_BASE_URL']}/accounts/{account}"
+        _remove_queue(Api(url, account, token), variables["EVENTS_QUEUE_NAME"])
+    except (Error, ClientError, KeyError) as error:
+        return [
+            "The queue of completion events at Cloudflare, if there is one, stays: "
+            f"{error or type(error).__name__}. Delete it in Cloudflare's dashboard."
+        ]
+    return []
+
+
+def _remove_queue(api: Api, name: str) -> None:
+    """Delete the subscriptions of the queue of this name, then the queue."""
+    found = _called(api, "GET", f"/queues?name={name}")
+    queue_id = next((one["queue_id"] for one in found if one["queue_name"] == name), None)
+    if queue_id is None:
+        return
+    print("Removing the queue of completion events at Cloudflare ...", flush=True)
+    for one in _called(api, "GET", f"{SUBSCRIPTIONS}?queue_id={queue_id}&per_page=100"):
+        if one["destination"]["queue_id"] == queue_id:
+            _called(api, "DELETE", f"{SUBSCRIPTIONS}/{one['id']}")
+    _called(api, "DELETE", f"/queues/{queue_id}")
+
+
+def _called(api: Api, method: str, path: str) -> Any:  # noqa: ANN401 - JSON
+    reply = api.call(method, path)
+    if reply.status != HTTPStatus.OK:
+        raise Error(f"HTTP {reply.status}, code {reply.code}: {reply.message}")
+    return reply.result or []
 
 
 def what_stays(stack: Stack, names: dict[str, str], answers_file: str) -> str:

@@ -41,7 +41,6 @@ for verb in (
     control.resume,
     models.models,
     operate.doctor,
-    operate.events,
     operate.redrive,
     operate.tail,
     serve.serve,

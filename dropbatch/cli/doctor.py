@@ -288,11 +288,11 @@ def _token(stack: Stack) -> Iterator[tuple[Level, str]]:
 def _events(stack: Stack) -> Iterator[tuple[Level, str]]:
     found = events.look(stack)
     yield (
-        "note" if found.state in {"refused", "put aside"} or found.left_over else "ok",
+        "note" if found.state == "refused" else "ok",
         f"{found.state}: {found.message}",
     )
     for model, problem in found.models.items():
-        if problem and found.state == "on":
+        if problem and found.state != "off":
             yield "note", f"{model}: no events: {problem}. Its batches are polled."
 
 

@@ -14,7 +14,7 @@ INBOX = "inbox/"
 """Where users put uploads."""
 MAX_KEY_BYTES = 1_024
 """Maximum bytes of an S3 key."""
-STACK_CONTROL, EVENTS_CONTROL = "control/stack", "control/events"
+STACK_CONTROL = "control/stack"
 JOB_RECORDS = "results/_jobs/"
 """One small object for each job, written when the job is created: path, model, format."""
 JOB_ID = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{8}")

@@ -12,8 +12,6 @@ import msgspec
 from dropbatch.core import names
 from functions.poll.schedule.control import follow_stack_control, is_open
 from functions.poll.schedule.due_polls import REPEAT_SECONDS, advance_batches
-from functions.poll.schedule.events_control import follow_events_control
-from functions.poll.schedule.pull_events import pull_by_message
 from functions.poll.schedule.tick import wake
 from functions.poll.schedule.visit_job import visit_job
 from shared.aws.object_events import parse_notification
@@ -51,8 +49,6 @@ def process_message(invocation: Invocation, body: str) -> None:
         return
     with invocation.called_by_message(message.hops) as own:
         match message:
-            case PollMessage(()):
-                pull_by_message(own)
             case PollMessage(batches):
                 advance_batches(own, batches)
             case VisitMessage(job_id):
@@ -71,8 +67,6 @@ def _follow_command(invocation: Invocation, key: str) -> None:
         follow_stack_control(services)
         # The command may have ended what others wait for.
         services.wake(services.now(), at_once=True)
-    elif key == names.EVENTS_CONTROL:
-        follow_events_control(services)
     elif (job_id := names.controlled_job(key)) is None:
         logger.warning("no control object", key=key[:100])
     elif is_open(follow_job_control(services, job_id)) and not visit_job(invocation, job_id):

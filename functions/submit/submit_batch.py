@@ -30,8 +30,8 @@ from shared.aws.queues import (
 )
 from shared.claims import MAX_CLAIMS, MAX_SECONDS_TO_ACCEPTANCE
 from shared.errors import ObjectNotFoundError, StorageError
-from shared.events.pulling import expect_events
-from shared.events.set_up import subscribe
+from shared.events.expect import expect_events
+from shared.events.subscribe import subscribe
 from shared.models import Batch, BatchState, DueKind, ErrorDetail, Job, Submission, cause_of
 from shared.observability import batch_log_fields, count, logger
 from shared.pacing import cost
@@ -134,9 +134,6 @@ def _reason_to_end(job: Job, batch: Batch, now: float) -> ErrorDetail | None:
 def _submit_if_permitted(invocation: Invocation, job: Job, batch: Batch) -> None:
     """Submit a batch if the budget permits it now."""
     services, account = invocation.services, other_account(invocation.services, job)
-    if not account:
-        # Before the permit: this may take seconds, in which a pause begins.
-        subscribe(services, job.plan.model)
     now = services.now()
     first, model = batch.work is DueKind.FIRST, job.plan.model
     permit = services.budget.permit_submit(model, now, first=first, account=account)
@@ -160,6 +157,9 @@ def _submit_if_permitted(invocation: Invocation, job: Job, batch: Batch) -> None
             services, batch, wait_for_lift(now, now + min(2 * pause.step, MAX_OUTAGE_WAIT_SECONDS))
         )
         return
+    if not account:
+        subscribe(services, job.plan.model)
+        now = services.now()
     sent = as_sent(job, as_told(job, sender))
     # Read before the claim, so that nothing comes between the claim and the POST, or the request_id
     # and the table.

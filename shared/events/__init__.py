@@ -1,6 +1,6 @@
-"""Cloudflare's events of batches.
+"""Cloudflare's events of batches: the queue they come to, what is known, whose they are.
 
-The queue they are sent to, what is known of them, and which batch they name.
-
-An event makes a poll due and nothing else: with all of them lost, everything works by polls alone.
+The promise: with events, a batch of a known model costs two calls, and its answer is collected
+within seconds. An event makes a poll due and nothing else: with all of them lost, late, doubled or
+made up, everything works by polls alone. All that is learned is when an event of a model came last.
 """

@@ -165,19 +165,14 @@ class Batches(Table):
             },
         )
 
-    def tell_over(self, job_id: str, number: str, attempt: int, now: float) -> Batch | None:
-        """Make a queued batch due now, because an event says that it is over.
-
-        None if that changes nothing.
+    def tell_over(self, batch: Batch, now: float) -> Batch | None:
+        """Make a queued batch due now, because an event says so; None if that changes nothing.
 
         A batch that is being polled is only told: whoever polls it now has it polled again. A
-        second event, one of an earlier attempt, and one of a batch that is no longer queued do
-        nothing.
+        second event, and one of an earlier attempt, do nothing.
         """
-        key, untold = (
-            batch_key(job_id, number),
-            {"state": BatchState.QUEUED, "attempt": attempt, "told_at": 0.0},
-        )
+        key = batch_key(batch.job_id, batch.number)
+        untold = {"state": BatchState.QUEUED, "attempt": batch.attempt, "told_at": 0.0}
         waits = {"claims": 0, "due_at": AtMost(">", now)}
         due = self.update(key, {**untold, **waits}, {"due_at": now, "told_at": now}, Batch)
         return due or self.update(key, untold, {"told_at": now}, Batch)

@@ -56,14 +56,6 @@ And the maximum after one that does.
 SAME_RATE_LIMIT_SECONDS = 300.0
 """A wait that begins within these seconds after the end of the last one continues it."""
 
-PULL_SHARE, LONGEST_PULL_SECONDS = 0.05, 30.0
-"""The share of the rate that pulls of events take while calls are scarce.
-
-And seconds between two of them at most.
-"""
-PULLS_LEAVE = 0.8
-"""Calls are scarce while more than this share of what submits may use at once is used."""
-
 TURNS = "RATE#ISOLATION"
 """Sort key of the bucket of pieces' turns."""
 
@@ -325,26 +317,6 @@ class Budget(ControlItems):
         No pause prevents them.
         """
         return self._take(self.controls(sender=sender).rate, calls, self.burst, now, sender)
-
-    def pull_wait(self, free: Free, since: float) -> float:
-        """Seconds until events may be pulled.
-
-        A pull saves time, and takes no call that others need.
-
-        That is as soon as submits find tokens and some are left; or else, where others use all of
-        them, when this pull and its acknowledgement take `PULL_SHARE` of the rate: with few calls a
-        minute, more.
-
-        Args:
-            free: calls that would get a token now.
-            since: seconds since the last pull.
-        """
-        used = self.poll_burst - free.polls // len(self.senders(""))
-        spare = used - int(self.submit_burst * PULLS_LEAVE)
-        seconds = self.interval / 1000
-        return max(
-            min(spare * seconds, min(2 * seconds / PULL_SHARE, LONGEST_PULL_SECONDS) - since), 0.0
-        )
 
     def can_submit(self, model: str, now: float, account: str = "") -> bool:
         """Whether a submit would get a permit now, as far as pauses, rate limits.

@@ -1,9 +1,8 @@
-"""For operators: `redrive`, `tail`, `events`, `doctor`."""
+"""For operators: `redrive`, `tail`, `doctor`."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -78,31 +77,6 @@ def _log_line(line: dict[str, Any]) -> str:
         shown["exception"] = str(shown["exception"]).strip().rpartition("\n")[2]
     fields = " ".join(f"{name}={value}" for name, value in shown.items())
     return f"{line.get('timestamp', '')}  {line.get('level', ''):<7}  {line['message']}  {fields}".rstrip()
-
-
-@click.command()
-@click.argument("word", required=False, type=click.Choice(["on", "off"]), metavar="[on|off]")
-@as_json
-@pass_context
-def events(context: Context, *, word: Literal["on", "off"] | None) -> None:
-    """Show what is known of Cloudflare's completion events.
-
-    Switch them on, or off and remove their queue.
-    """
-    from dropbatch.client.events import look, switch
-
-    if word is not None:
-        switch(context.stack, word)
-        means = (
-            "the next submit makes what is missing"
-            if word == "on"
-            else "the queue at Cloudflare is being removed"
-        )
-        emit({"events": word}, f"{word}: {means}")
-        return
-    found = look(context.stack)
-    models = [f"{name}: {problem or 'its events come'}" for name, problem in found.models.items()]
-    emit(asdict(found), f"{found.state}: {found.message}", *models)
 
 
 LEVELS = {"ok": "ok", "note": "note", "bad": "BAD", "unknown": "?"}

@@ -21,7 +21,7 @@ from shared import keys
 from shared.claims import MAX_CLAIMS, claim_seconds, report_stuck, retry_seconds
 from shared.denied_writes import show_denied
 from shared.errors import ObjectNotFoundError, StorageError
-from shared.events.answers import note_answer, note_told_meanwhile, pending_until
+from shared.events.expect import note_answer, pending_until
 from shared.models import (
     CANCEL_NOW,
     CANCELLED_ACCEPTED,
@@ -176,9 +176,8 @@ def _poll(invocation: Invocation, job: Job, batch: Batch, permit: Permit) -> boo
             # invocation lasts.
             invocation.retry(lambda: services.store.put_if_absent(key, reply.body))
             clear_lasting_error(services, job, batch)
-            note_answer(services, sent, batch, now)
+            note_answer(services, job, batch, now)
             done = _collect(services, job, batch, StoredReply(key, reply))
-            note_told_meanwhile(services, sent, batch, now)
             _note_completion(services, job, batch, reply, now)
         else:
             done = poll.process(reply, verdict)

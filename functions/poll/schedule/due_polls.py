@@ -22,13 +22,13 @@ from functions.poll.schedule.due_jobs import advance_jobs, is_large
 from functions.poll.schedule.visit_job import visit_job
 from shared.aws.queues import PollMessage
 from shared.denied_writes import shown_if_denied
-from shared.events.answers import waits_for_event
+from shared.events.expect import waits_for_event
 from shared.ledger import DueEntry
 from shared.models import BatchState, DueKind
 from shared.observability import logger
 from shared.pacing.controls import Denied, Permit
 from shared.workers_ai.lasting_errors import is_lasting
-from shared.workers_ai.senders import as_sent, next_sender
+from shared.workers_ai.senders import next_sender
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -222,7 +222,7 @@ def _seconds_behind(services: Services, found: DueItem, now: float) -> float:
         or not needs_call(job, batch, now)
     ):
         return 0.0
-    wait = waits_for_event(services, as_sent(job, batch.submissions[-1].sender), batch, now)
+    wait = waits_for_event(services, job, batch, now)
     return wait if job.deadline_at is None or now + wait < job.deadline_at else 0.0
 
 

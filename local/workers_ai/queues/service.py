@@ -260,6 +260,10 @@ class QueueService:
         if "events" in sent:
             check_names(sent["events"])
             subscription.events = [short_name(one) for one in sent["events"]]
+        queue_id = object_in(sent, "destination").get("queue_id", subscription.queue_id)
+        if queue_id not in {one.queue_id for one in self._of(asked.account)}:
+            raise RefusedError(11000)
+        subscription.queue_id = str(queue_id)
         subscription.name = str(sent.get("name", subscription.name))
         subscription.enabled = bool(sent.get("enabled", subscription.enabled))
         subscription.modified_at = asked.now

@@ -33,7 +33,7 @@ from local.template import properties, template
 from local.workers_ai import Behaviour, Fault, WorkersAI
 from shared import bootstrap, observability
 from shared.aws import attribute_values, dynamodb
-from shared.events.set_up import events_of
+from shared.events.subscribe import events_of
 from shared.ledger import batches, jobs
 from shared.pacing import control_items
 from shared.workers_ai import client as api_client

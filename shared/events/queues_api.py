@@ -1,10 +1,8 @@
 """Cloudflare's Queues API and its event subscriptions, as far as Dropbatch uses them.
 
-Knows no job and no table.
-
-Nothing that this API says is about the token's right to run models: it pauses no call, and counts
-as none. Every call is made once with each token; what a caller repeats must be harmless when it is
-done twice.
+Nothing that this API says is about the token's right to run models: it pauses no call, and its
+calls take nothing of the rate budget. Every call is made once; what a caller repeats must be
+harmless when it is done twice.
 """
 
 from __future__ import annotations
@@ -17,25 +15,19 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dropbatch.core.formats.base import begins
-from shared.errors import StorageError
+from shared.events.messages import Message, messages_in
 from shared.observability import count
 from shared.workers_ai.client import MAX_FETCHED_BYTES
-from shared.workers_ai.queue_messages import Message, messages_in
 from shared.workers_ai.results import TooManyItemsError, decode_member
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from shared.workers_ai.client import WorkersAI
-    from shared.workers_ai.transports import Credentials
 
-BATCH_SIZE, MAX_DELIVERIES, VISIBLE_AGAIN_MS, KEPT_SECONDS = 100, 100, 30_000, 3_600
-"""Messages of one pull; deliveries of one, after which it is deleted.
-
-Milliseconds until one that is not acknowledged
-is delivered again; and seconds that the queue keeps a message: what an older event says was found
-by a poll.
-"""
+BATCH_SIZE, MAX_DELIVERIES, VISIBLE_AGAIN_MS, KEPT_FOR = 100, 100, 30_000, 3_600
+"""Messages of one pull; deliveries of one, after which it is deleted; milliseconds until one that
+is not acknowledged is delivered again; and seconds that the queue keeps a message."""
 CONSUMER = {
     "type": "http_pull",
     "settings": {
@@ -44,19 +36,14 @@ CONSUMER = {
         "visibility_timeout_ms": VISIBLE_AGAIN_MS,
     },
 }
-QUEUE_SETTINGS = {"message_retention_period": KEPT_SECONDS}
-EVENTS = ("batch.queued", "batch.succeeded", "batch.failed")
-MODEL_SOURCE, QUEUE_DESTINATION = "workersAi.model", "queues.queue"
+QUEUE_SETTINGS = {"message_retention_period": KEPT_FOR}
+EVENTS = ("batch.succeeded", "batch.failed")
+SUBSCRIPTIONS = "/event_subscriptions/subscriptions"
 PAGE, MAX_PAGES = 100, 20
-FORBIDDEN = frozenset({401, 403, 404, 405})
-"""Statuses that say that the token may not do this, or that there is nothing to do it to."""
-OF_TOKEN = frozenset({401, 403})
-"""Those of them that another token may not get."""
 CALL_SECONDS = 5.0
 MAX_PULLED_BYTES = 18_000_000
 """Bytes of a pull's reply: its messages, of 128 KB each, in base64."""
 MAX_MESSAGES = 2 * BATCH_SIZE
-"""Messages of a pull's reply at most: small ones that fill its bytes would fill the memory."""
 MAX_REASON = 200
 
 
@@ -74,13 +61,11 @@ class QueuesRefusedError(Exception):
 
     Attributes:
         status: HTTP status; 0 if there was no reply.
-        lasting: whether a later try is useless until somebody changes the token or the account.
     """
 
-    def __init__(self, status: int, words: str, *, lasting: bool = False) -> None:
+    def __init__(self, status: int, words: str) -> None:
         super().__init__(f"{status or 'no answer'}: {words}"[:MAX_REASON])
         self.status = status
-        self.lasting = lasting
 
     @property
     def is_gone(self) -> bool:
@@ -88,19 +73,10 @@ class QueuesRefusedError(Exception):
         return self.status in {HTTPStatus.NOT_FOUND, HTTPStatus.GONE}
 
     @property
-    def may_exist(self) -> bool:
-        """Whether what was to be made may be there already."""
-        return (
-            HTTPStatus.BAD_REQUEST <= self.status < HTTPStatus.INTERNAL_SERVER_ERROR
-            and not self.lasting
-        )
-
-
-class NoCallLeftError(QueuesRefusedError):
-    """The call was not made, because the rate budget had none left."""
-
-    def __init__(self) -> None:
-        super().__init__(0, "the rate budget has no call left")
+    def is_lasting(self) -> bool:
+        """Whether a try in a minute would be refused too."""
+        is_answered = 0 < self.status < HTTPStatus.INTERNAL_SERVER_ERROR
+        return is_answered and self.status != HTTPStatus.TOO_MANY_REQUESTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,27 +87,21 @@ class QueuesApi:
         api: the client of the account's models: the same address rules, the same token.
         now: the clock, Unix seconds.
         until: when its calls have to be over, Unix seconds.
-        permit: whether one more call may be made.
-        pass_on: has another token make the calls than one that was refused; whether there is one.
     """
 
     api: WorkersAI
     now: Callable[[], float]
     until: float = math.inf
-    permit: Callable[[], bool] = lambda: True
-    pass_on: Callable[[Credentials], bool] = lambda _: False
 
     def queue(self, name: str) -> dict[str, Any] | None:
         """The queue of this name; None if there is none."""
-        return next(
-            (one for one in self._pages(f"/queues?name={name}&") if one.get("queue_name") == name),
-            None,
-        )
+        found = self._pages(f"/queues?name={name}&")
+        return next((one for one in found if one.get("queue_name") == name), None)
 
-    def make_queue(self, name: str) -> dict[str, Any]:
-        """Make a queue that keeps its messages for `KEPT_SECONDS`."""
+    def make_queue(self, name: str) -> str:
+        """Make a queue that keeps its messages for `KEPT_FOR`; return its id."""
         made = self._call("POST", "/queues", {"queue_name": name, "settings": QUEUE_SETTINGS})
-        return made if isinstance(made, dict) else {}
+        return _text(made, "queue_id")
 
     def correct_queue(self, queue_id: str) -> None:
         """Set for how long a queue keeps its messages."""
@@ -156,26 +126,21 @@ class QueuesApi:
 
     def subscriptions(self) -> Iterator[dict[str, Any]]:
         """The account's event subscriptions."""
-        return self._pages("/event_subscriptions/subscriptions?")
+        return self._pages(f"{SUBSCRIPTIONS}?")
 
     def subscribe(self, name: str, model: str, queue_id: str) -> str:
         """Have the events of a model's batches sent to a queue; return the subscription's id."""
-        made = self._call(
-            "POST",
-            "/event_subscriptions/subscriptions",
-            {
-                "name": name,
-                "enabled": True,
-                "source": {"type": MODEL_SOURCE, "model_name": model},
-                "destination": {"type": QUEUE_DESTINATION, "queue_id": queue_id},
-                "events": EVENTS,
-            },
-        )
-        return str(made.get("id", "")) if isinstance(made, dict) else ""
+        source = {"type": "workersAi.model", "model_name": model}
+        wanted = {"name": name, "source": source, **_wanted(queue_id)}
+        return _text(self._call("POST", SUBSCRIPTIONS, wanted), "id")
+
+    def correct_subscription(self, subscription_id: str, queue_id: str) -> None:
+        """Have a subscription send what is needed, to a queue."""
+        self._call("PATCH", f"{SUBSCRIPTIONS}/{subscription_id}", _wanted(queue_id))
 
     def unsubscribe(self, subscription_id: str) -> None:
         """Delete an event subscription."""
-        self._delete(f"/event_subscriptions/subscriptions/{subscription_id}")
+        self._delete(f"{SUBSCRIPTIONS}/{subscription_id}")
 
     def pull(self, queue_id: str) -> list[Message]:
         """Take up to `BATCH_SIZE` messages, which nobody else gets for `VISIBLE_AGAIN_MS`."""
@@ -186,19 +151,15 @@ class QueuesApi:
         except TooManyItemsError as error:
             raise QueuesRefusedError(HTTPStatus.OK, "more messages than were asked for") from error
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise QueuesRefusedError(
-                HTTPStatus.OK, f"messages that cannot be read: {error}"
-            ) from error
+            words = f"messages that cannot be read: {error}"
+            raise QueuesRefusedError(HTTPStatus.OK, words) from error
 
     def acknowledge(self, queue_id: str, messages: Sequence[Message]) -> None:
-        """Have pulled messages deleted."""
-        acks = [
-            {"lease_id": one.lease_id} for one in messages if bytes(one.lease_id).startswith(b'"')
-        ]
-        if not acks:  # One without a lease would spoil the call for the others.
-            return
-        body = {"acks": acks, "retries": []}
-        self._call("POST", f"/queues/{queue_id}/messages/ack", body)
+        """Have pulled messages deleted; one without a lease would spoil the call for the others."""
+        leases = [one.lease_id for one in messages if bytes(one.lease_id).startswith(b'"')]
+        if leases:
+            body = {"acks": [{"lease_id": one} for one in leases], "retries": []}
+            self._call("POST", f"/queues/{queue_id}/messages/ack", body)
 
     def _delete(self, path: str) -> None:
         """Delete; what is gone already is deleted."""
@@ -228,45 +189,41 @@ class QueuesApi:
     ) -> msgspec.Raw:
         """The member `result` of a good reply, as JSON.
 
-        A call that is refused for its token is made with the next one.
-
         Raises:
             QueuesRefusedError: there was no reply, or one that is not good.
-            NoCallLeftError: it was not made.
         """
-        while True:
-            try:
-                return self._fetch_once(method, path, body, most)
-            except QueuesRefusedError as refused:
-                if refused.status not in OF_TOKEN or not self._is_passed_on():
-                    raise
-
-    def _is_passed_on(self) -> bool:
-        try:
-            return self.pass_on(self.api.credentials(False))  # noqa: FBT003 - its only argument
-        except StorageError:
-            return False
-
-    def _fetch_once(self, method: str, path: str, body: object, most: int) -> msgspec.Raw:
         seconds = min(CALL_SECONDS, self.until - self.now())
         if seconds <= 0:
             raise QueuesRefusedError(0, "no time left")
-        if not self.permit():
-            raise NoCallLeftError
         count("QueueCalls")
         sent = None if body is None else msgspec.json.encode(body)
         status, content, _ = self.api.fetch(method, path, sent, seconds, most)
         try:
             told = _decode(content)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            # A page in place of the API's JSON is a firewall or a proxy, which answers the next
-            # call likewise.
-            raise QueuesRefusedError(
-                status, "not the API's JSON", lasting=0 < status < HTTPStatus.INTERNAL_SERVER_ERROR
-            ) from None
-        if HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES and not begins(told.success, b"f"):
+            raise QueuesRefusedError(status, "not the API's JSON") from None
+        is_good = HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES
+        if is_good and not begins(told.success, b"f"):
             return told.result
-        raise QueuesRefusedError(status, _words(told.errors), lasting=status in FORBIDDEN)
+        raise QueuesRefusedError(status, _words(told.errors))
+
+
+def _wanted(queue_id: str) -> dict[str, Any]:
+    """What a subscription has to be like."""
+    destination = {"type": "queues.queue", "queue_id": queue_id}
+    return {"enabled": True, "destination": destination, "events": EVENTS}
+
+
+def _text(made: object, name: str) -> str:
+    """A member of a reply.
+
+    Raises:
+        QueuesRefusedError: it does not have it.
+    """
+    found = made.get(name) if isinstance(made, dict) else None
+    if not isinstance(found, str) or not found:
+        raise QueuesRefusedError(HTTPStatus.OK, f"a reply without {name}")
+    return found
 
 
 def _words(told: msgspec.Raw) -> str:

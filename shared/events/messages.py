@@ -1,9 +1,6 @@
-"""A message of the queue as data: what an event of a batch says.
+"""A message of the queue as data: which batch it says is over.
 
-Pure; accepts whatever is in a queue.
-
-A body comes as JSON, as JSON in a text, or as base64 of it. Anything that is no event of a batch is
-None.
+Pure; accepts whatever is in a queue. A body comes as JSON, as JSON in a text, or as base64 of it.
 """
 
 from __future__ import annotations
@@ -21,34 +18,23 @@ from shared.workers_ai.results import Counter
 
 MAX_EVENT_BYTES = 8_192
 """Bytes of a message's body that may be an event; documented ones have under 600."""
-MAX_ID_CHARACTERS = 1_024
+MAX_ID_CHARACTERS = 1_000
 ID_PREFIX = "req-"
 """Events name a batch with it, replies without."""
-KINDS = frozenset({"queued", "succeeded", "failed"})
+OVER = frozenset({"succeeded", "failed"})
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What an event says of a batch.
+    """What says that a batch is over.
 
     Attributes:
-        kind: `queued`, `succeeded` or `failed`.
         request_id: the batch's id, without `ID_PREFIX`.
-        model: its model; empty if the event names none.
-        account: its account; empty likewise.
-        at: when it happened, Unix seconds, by Cloudflare's clock.
+        at: when it happened, Unix seconds, by Cloudflare's clock; 0 if nobody says.
     """
 
-    kind: str
     request_id: str
-    model: str
-    account: str
     at: float
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the batch is finished, with success or without."""
-        return self.kind != "queued"
 
 
 class Message(msgspec.Struct, frozen=True):
@@ -61,34 +47,20 @@ class Message(msgspec.Struct, frozen=True):
     body: msgspec.Raw = msgspec.Raw(b"null")
     timestamp_ms: msgspec.Raw = msgspec.Raw(b"0")
 
-    @property
-    def sent_at(self) -> float:
-        """When it was sent, Unix seconds; 0 if it does not say."""
-        try:
-            at = _decode_number(self.timestamp_ms) / 1000
-        except msgspec.MsgspecError:
-            return 0.0
-        return at if isfinite(at) else 0.0
-
-
-class _CountedMessage(Message, frozen=True):
-    """One of a reply whose length nobody knows: what is counted takes no memory."""
-
     def __post_init__(self) -> None:
-        """Count it."""
+        """Count it: a reply of many small messages must not fill the memory."""
         _counter.count()
 
 
 class _Pulled(msgspec.Struct, frozen=True):
     """What a pull returns."""
 
-    messages: list[_CountedMessage] = []
+    messages: list[Message] = []
 
 
 _counter = Counter()
 _decode_pulled = msgspec.json.Decoder(_Pulled).decode
 _decode = msgspec.json.Decoder().decode
-_decode_number = msgspec.json.Decoder(float).decode
 
 
 def messages_in(pulled: msgspec.Raw, most: int) -> list[Message]:
@@ -109,42 +81,32 @@ def bare_id(request_id: str) -> str:
 
 
 def event_in(message: Message) -> Event | None:
-    """The event of a batch that a message holds; None if it holds none."""
+    """The event of a batch that is over; None if the message holds none."""
     if len(memoryview(message.body)) > MAX_EVENT_BYTES:
         return None
     try:
         told = _decode(message.body)
         if isinstance(told, str):
-            told = _decode(
-                told if told.lstrip()[:1] == "{" else base64.b64decode(told, validate=True)
-            )
+            is_json = told.lstrip()[:1] == "{"
+            told = _decode(told if is_json else base64.b64decode(told, validate=True))
     except (msgspec.MsgspecError, UnicodeDecodeError, binascii.Error, ValueError, RecursionError):
         return None
     if not isinstance(told, dict) or not isinstance(kind := told.get("type"), str):
         return None
     of, _, last = kind.rpartition(".")
     request_id = _text(told, "payload", "requestId", "request_id")
-    if last not in KINDS or not of.endswith("batch") or not request_id:
+    if last not in OVER or not of.endswith("batch") or not request_id:
         return None
-    return Event(
-        last,
-        bare_id(request_id),
-        _text(told, "source", "modelName", "model_name"),
-        _text(told, "metadata", "accountId", "account_id"),
-        _time(_text(told, "metadata", "eventTimestamp", "event_timestamp")) or message.sent_at,
-    )
+    happened = _time(_text(told, "metadata", "eventTimestamp", "event_timestamp"))
+    return Event(bare_id(request_id), happened or _sent_at(message))
 
 
 def _text(told: dict[str, Any], member: str, *names: str) -> str:
-    """The first text of these names in a member.
-
-    Empty if there is none, or one that is too long to be stored.
-    """
+    """The first text of these names in a member; empty if there is none, or too long a one."""
     inner = told.get(member)
     given = (inner.get(name) for name in names) if isinstance(inner, dict) else ()
-    return next(
-        (one for one in given if isinstance(one, str) and len(one) <= MAX_ID_CHARACTERS), ""
-    )
+    texts = (one for one in given if isinstance(one, str) and len(one) <= MAX_ID_CHARACTERS)
+    return next(texts, "")
 
 
 def _time(text: str) -> float:
@@ -152,3 +114,11 @@ def _time(text: str) -> float:
         return datetime.fromisoformat(text).timestamp() if text else 0.0
     except (ValueError, OverflowError):
         return 0.0
+
+
+def _sent_at(message: Message) -> float:
+    try:
+        at = msgspec.json.decode(message.timestamp_ms, type=float) / 1000
+    except msgspec.MsgspecError:
+        return 0.0
+    return at if isfinite(at) else 0.0

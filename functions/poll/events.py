@@ -1,0 +1,153 @@
+"""Pulls Cloudflare's events, and makes the batches due that they name: a reason to poll, no more.
+
+The write that plans the next pull also claims this one. Messages are acknowledged after the writes
+that follow from them, so a function that dies in between gets them again, and writes nothing new.
+What is no event of a batch of ours is acknowledged too; but an id that nobody has is asked for
+again while its event is young: its `request_id` may not be stored yet.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from functions.poll.schedule.due_items import in_parallel
+from shared.errors import StorageError, UnreadableItemError
+from shared.events.expect import NEW_FOR, REFUSED_NEW_PULL, REFUSED_PULL, pull_interval
+from shared.events.messages import bare_id, event_in
+from shared.events.queues_api import BATCH_SIZE, QueuesRefusedError
+from shared.ledger import DueEntry
+from shared.models import BatchState
+from shared.observability import count_broken_law, logger
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from shared.bootstrap import Services
+    from shared.events.messages import Event, Message
+    from shared.events.queues_api import QueuesApi
+    from shared.events.state import EventsState, Owner
+    from shared.events.subscribe import Events
+
+MAX_PULLS = 10
+"""Full pulls that follow each other: a backlog of 100,000 messages is read in minutes."""
+PULL_SECONDS = 20.0
+"""Seconds that the pulls of one cycle take at most."""
+YOUNG = 60.0
+"""Seconds after an event in which its batch may not be stored yet, or counts though it is done."""
+
+
+@dataclass(slots=True)
+class Pulled:
+    """What a cycle's pulls led to.
+
+    Attributes:
+        told: batches that are due now.
+        next_at: when to pull next, Unix seconds; infinite for never.
+    """
+
+    told: list[DueEntry] = field(default_factory=list)
+    next_at: float = math.inf
+
+
+def pull_events(services: Services) -> Pulled:
+    """Pull if it is time; the batches that are told of are due now."""
+    events, now = services.events, services.now()
+    if events is None:
+        return Pulled()
+    try:
+        state = events.item.state()
+        if not state.pull_at or not state.queue_id:
+            return Pulled()
+        if state.pull_at > now:
+            return Pulled(next_at=state.pull_at)
+        next_at = now + pull_interval(now - state.youngest_at)
+        if not events.item.claim_pull(state.pull_at, next_at):
+            return Pulled(next_at=next_at)
+        pull = _Pull(services, events, state, now)
+        refused_until = pull.run()
+        return Pulled(pull.told, refused_until or next_at)
+    except StorageError as error:
+        logger.warning("events not pulled", reason=str(error))
+        return Pulled()
+
+
+@dataclass(slots=True)
+class _Pull:
+    """The pulls of one cycle, which began at a time, Unix seconds."""
+
+    services: Services
+    events: Events
+    state: EventsState
+    began: float
+    told: list[DueEntry] = field(default_factory=list)
+
+    def run(self) -> float:
+        """Pull until a pull is not full; return until when a refusal forbids more, else 0."""
+        try:
+            self._pull_all(replace(self.events.api, until=self.began + PULL_SECONDS))
+        except QueuesRefusedError as refused:
+            logger.warning("events not pulled", reason=str(refused))
+            is_new = self.began < self.state.made_at + NEW_FOR
+            until = self.services.now() + (REFUSED_NEW_PULL if is_new else REFUSED_PULL)
+            self.events.item.change({"refusal": str(refused), "pull_at": until})
+            self.events.looked.clear()  # The next submit looks after the queue.
+            return until
+        if self.state.refusal:
+            self.events.item.change({"refusal": ""})
+        return 0.0
+
+    def _pull_all(self, api: QueuesApi) -> None:
+        for _ in range(MAX_PULLS):
+            messages = api.pull(self.state.queue_id)
+            api.acknowledge(self.state.queue_id, self._process(messages))
+            if len(messages) < BATCH_SIZE:
+                return
+
+    def _process(self, messages: Sequence[Message]) -> list[Message]:
+        """Do what the messages say; return those that are done with."""
+        found = [(one, event_in(one)) for one in messages]
+        ids = {event.request_id for _, event in found if event}
+        owners = self.events.ids.owners(ids)
+
+        def is_done(pair: tuple[Message, Event | None]) -> bool:
+            event = pair[1]
+            if event is None:
+                return True
+            owner = owners.get(event.request_id)
+            if owner is None:
+                return event.at < self.began - YOUNG
+            return self._follow(event, owner)
+
+        done = in_parallel(is_done, found)
+        return [one for one, is_over in zip(messages, done, strict=True) if is_over]
+
+    def _follow(self, event: Event, owner: Owner) -> bool:
+        """Make the batch due that an event says is over; False if it is to be told again."""
+        try:
+            self._tell(event, owner)
+        except UnreadableItemError:
+            # Its poll finds it so too, and sets it aside.
+            logger.exception("batch not readable", job_id=owner.job_id, number=owner.number)
+            count_broken_law()
+        except StorageError as error:
+            logger.warning(
+                "event not followed", job_id=owner.job_id, number=owner.number, reason=str(error)
+            )
+            return False
+        return True
+
+    def _tell(self, event: Event, owner: Owner) -> None:
+        ledger, now = self.services.ledger, self.services.now()
+        batch = ledger.batch(owner.job_id, owner.number)
+        if batch is None:
+            return
+        is_outstanding = batch.state is BatchState.QUEUED and (
+            bare_id(batch.submissions[-1].request_id) == event.request_id
+        )
+        if is_outstanding or (batch.completed_at or 0.0) > now - YOUNG:
+            self.events.item.note_told(self.state, owner.model, now)
+        told = ledger.tell_over(batch, now) if is_outstanding else None
+        if told and told.due_at is not None and told.due_at <= now:
+            self.told.append(DueEntry(told.job_id, told.number, told.due_at))

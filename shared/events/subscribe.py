@@ -1,0 +1,215 @@
+"""Makes the queue, and subscribes a model, at the submit that finds none; removes both.
+
+Everything is found by its name and corrected, so doing it twice, or by two functions at once,
+leaves one queue, and a function that dies leaves something that the next one finds. What fails
+costs a submit at most `SET_UP_SECONDS`: its batch is polled as without events. Where another stack
+of the account has the events of a model, this one has none of it, and asks again after an hour.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field, replace
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+from shared.errors import StorageError
+from shared.events.queues_api import CONSUMER, QueuesApi, QueuesRefusedError
+from shared.events.state import EventsItem, EventsState, Ids, ModelEvents
+from shared.observability import logger
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from shared.bootstrap import Services
+
+SET_UP_SECONDS = 5.0
+"""Seconds that a submit waits at most for a set-up, its own or another function's."""
+LOOK_EVERY = 0.5
+BUSY_FOR = 15.0
+"""Seconds after which a set-up that was begun is begun again."""
+UNCHANGED_FOR = 60.0
+"""Seconds for which a process does not look again whether a model is subscribed."""
+REFUSED_FOR, FAILED_FOR = 3_600.0, 60.0
+"""Seconds until a set-up that was refused, or that failed otherwise, is tried again."""
+REMOVE_SECONDS = 30.0
+TAKEN = "another subscription has the events of this model"
+OF_WORKER = "the queue is read by a Worker, which Dropbatch does not replace"
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """The events of the stack's account.
+
+    Attributes:
+        item: what is known of them.
+        ids: whose each id is.
+        api: the Queues API.
+        name: of the queue.
+        looked: by model, until when this process need not look whether it is subscribed.
+    """
+
+    item: EventsItem
+    ids: Ids
+    api: QueuesApi
+    name: str
+    looked: dict[str, float] = field(default_factory=dict)
+
+
+def events_of(services: Services) -> Events | None:
+    """The events of the stack's account, used or not; None if its transport cannot read a queue."""
+    settings, client = services.settings, services.ledger.client
+    if services.events or not services.api.transport.account_url:
+        return services.events
+    item = EventsItem(client, settings.table_name, settings.cloudflare_account_id)
+    ids = Ids(client, settings.table_name)
+    api = QueuesApi(services.api, services.now)
+    return Events(item, ids, api, settings.events_queue_name)
+
+
+def subscribe(services: Services, model: str) -> None:
+    """Have the events of a model's batches sent to the queue, before a submit is claimed."""
+    events, now = services.events, services.now()
+    if events is None or events.looked.get(model, 0.0) > now:
+        return
+    until = now + SET_UP_SECONDS
+    try:
+        while not _is_set_up(services, events, model, until) and services.now() < until:
+            # Another function is at it. A batch that is submitted meanwhile would have no events.
+            services.sleep(LOOK_EVERY)
+    except StorageError as error:
+        logger.warning("events not set up", reason=str(error))
+    events.looked[model] = now + UNCHANGED_FOR
+
+
+def _is_set_up(services: Services, events: Events, model: str, until: float) -> bool:
+    """Set up what a model needs now; False while another function sets something up."""
+    state, now = events.item.state(), services.now()
+    if not state.needs_set_up(model, now):
+        return True
+    if not events.item.claim_set_up(now, now + BUSY_FOR):
+        return False
+    api = replace(events.api, until=until)
+    try:
+        queue_id = _look_after_queue(events, api, state, now)
+    except QueuesRefusedError as refused:
+        logger.warning("events not set up", reason=str(refused))
+        again_at = now + (REFUSED_FOR if refused.is_lasting else FAILED_FOR)
+        refusal = {"refusal": str(refused), "again_at": again_at, "busy_until": 0.0}
+        events.item.change(refusal)
+        return True
+    try:
+        known = ModelEvents(_subscription(api, events.name, model, queue_id))
+    except QueuesRefusedError as refused:
+        again_at = now + (REFUSED_FOR if refused.is_lasting else FAILED_FOR)
+        known = ModelEvents(again_at=again_at, problem=str(refused))
+    logger.info("events of a model", model=model, problem=known.problem)
+    events.item.note_model(model, known)
+    return True
+
+
+def _look_after_queue(events: Events, api: QueuesApi, state: EventsState, now: float) -> str:
+    """The id of the queue; made or corrected if it is due, and noted then."""
+    if not state.needs_queue(now):
+        return state.queue_id
+    queue_id = _queue(api, events.name)
+    _let_read(api, queue_id)
+    forgotten = state.models if queue_id != state.queue_id else ()
+    events.item.note_queue(queue_id, now, forgotten)
+    return queue_id
+
+
+def _queue(api: QueuesApi, name: str) -> str:
+    """The id of the queue of this name; made, or corrected if it exists."""
+    try:
+        return api.make_queue(name)
+    except QueuesRefusedError as refused:
+        found = api.queue(name) if refused.is_lasting else None
+        if found is None:
+            raise
+    queue_id = str(found.get("queue_id", ""))
+    api.correct_queue(queue_id)
+    return queue_id
+
+
+def _let_read(api: QueuesApi, queue_id: str) -> None:
+    """Have HTTP clients read the queue, unless a Worker does."""
+    try:
+        api.make_consumer(queue_id)
+    except QueuesRefusedError as refused:
+        found = api.consumers(queue_id) if refused.is_lasting else []
+        if not found:
+            raise
+    else:
+        return
+    if any(one.get("type") != CONSUMER["type"] for one in found):
+        raise QueuesRefusedError(HTTPStatus.CONFLICT, OF_WORKER)
+    for one in found:
+        api.correct_consumer(queue_id, str(one.get("consumer_id", "")))
+
+
+def _subscription(api: QueuesApi, queue_name: str, model: str, queue_id: str) -> str:
+    """The id of the model's subscription to the queue; made, or corrected if it is ours."""
+    name = subscription_name(queue_name, model)
+    try:
+        return api.subscribe(name, model, queue_id)
+    except QueuesRefusedError as refused:
+        if not refused.is_lasting:
+            raise
+        said = refused
+    of_model = [one for one in api.subscriptions() if _member(one, "source", "model_name") == model]
+    for one in of_model:
+        if one.get("name") == name or _leads_to(one, queue_id):
+            subscription_id = str(one.get("id", ""))
+            api.correct_subscription(subscription_id, queue_id)
+            return subscription_id
+    raise QueuesRefusedError(said.status, TAKEN) if of_model else said
+
+
+def remove(api: QueuesApi, name: str) -> None:
+    """Delete the subscriptions of the queue of this name, then the queue.
+
+    Raises:
+        QueuesRefusedError: the API did not do it.
+    """
+    api = replace(api, until=api.now() + REMOVE_SECONDS)
+    found = api.queue(name)
+    if found is None:
+        return
+    queue_id = str(found.get("queue_id", ""))
+    for one in list(api.subscriptions()):
+        if _leads_to(one, queue_id):
+            api.unsubscribe(str(one.get("id", "")))
+    api.delete_queue(queue_id)
+
+
+def remove_unused(services: Services) -> None:
+    """Remove what was made before events were switched off; what fails is tried by a later tick."""
+    events, now = events_of(services), services.now()
+    if services.events is not None or events is None:
+        return
+    state = events.item.state()
+    if state == EventsState() or now < state.again_at:
+        return
+    try:
+        remove(events.api, events.name)
+    except QueuesRefusedError as refused:
+        logger.warning("queue of events not removed", reason=str(refused))
+        again_at = now + (REFUSED_FOR if refused.is_lasting else FAILED_FOR)
+        events.item.change({"refusal": str(refused), "again_at": again_at})
+    else:
+        events.item.delete()
+
+
+def subscription_name(queue_name: str, model: str) -> str:
+    """Name of a model's subscription."""
+    return f"{queue_name}-{hashlib.sha256(model.encode()).hexdigest()[:8]}"
+
+
+def _leads_to(found: Mapping[str, Any], queue_id: str) -> bool:
+    return _member(found, "destination", "queue_id") == queue_id
+
+
+def _member(found: Mapping[str, Any], outer: str, name: str) -> object:
+    inner = found.get(outer)
+    return inner.get(name) if isinstance(inner, dict) else None
