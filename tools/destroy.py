@@ -88,10 +88,8 @@ def remove_events(saved: dict[str, Any], stack: Stack) -> list[str]:
         url = f"{variables['WORKERS_AI_BASE_URL']}/accounts/{account}"
         _remove_queue(Api(url, account, token), variables["EVENTS_QUEUE_NAME"])
     except (Error, ClientError, KeyError) as error:
-        return [
-            "The queue of completion events at Cloudflare, if there is one, stays: "
-            f"{error or type(error).__name__}. Delete it in Cloudflare's dashboard."
-        ]
+        left = "The queue of completion events at Cloudflare, if there is one, stays"
+        return [f"{left}: {error!r}. Delete it in Cloudflare's dashboard."]
     return []
 
 

@@ -84,7 +84,7 @@ def note_answer(services: Services, job: Job, batch: Batch, now: float) -> None:
         return
     logger.warning("event did not come", job_id=job.job_id, number=batch.number, model=model)
     try:
-        services.events.item.forget_told(model)
+        services.events.item.note_told(services.events.item.state(), model, 0.0)
     except StorageError as error:
         logger.warning("missing event not noted", reason=str(error))
 

@@ -47,15 +47,19 @@ class Message(msgspec.Struct, frozen=True):
     body: msgspec.Raw = msgspec.Raw(b"null")
     timestamp_ms: msgspec.Raw = msgspec.Raw(b"0")
 
+
+class _CountedMessage(Message, frozen=True):
+    """One of a reply whose length nobody knows: many small ones must not fill the memory."""
+
     def __post_init__(self) -> None:
-        """Count it: a reply of many small messages must not fill the memory."""
+        """Count it."""
         _counter.count()
 
 
 class _Pulled(msgspec.Struct, frozen=True):
     """What a pull returns."""
 
-    messages: list[Message] = []
+    messages: list[_CountedMessage] = []
 
 
 _counter = Counter()

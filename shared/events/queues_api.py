@@ -40,6 +40,8 @@ QUEUE_SETTINGS = {"message_retention_period": KEPT_FOR}
 EVENTS = ("batch.succeeded", "batch.failed")
 SUBSCRIPTIONS = "/event_subscriptions/subscriptions"
 PAGE, MAX_PAGES = 100, 20
+NOT_ALLOWED = frozenset({401, 403, 404, 405, 429})
+"""Statuses that say that the token may not do this, or that there is nothing to do it to."""
 CALL_SECONDS = 5.0
 MAX_PULLED_BYTES = 18_000_000
 """Bytes of a pull's reply: its messages, of 128 KB each, in base64."""
@@ -71,6 +73,12 @@ class QueuesRefusedError(Exception):
     def is_gone(self) -> bool:
         """Whether what the call was about does not exist."""
         return self.status in {HTTPStatus.NOT_FOUND, HTTPStatus.GONE}
+
+    @property
+    def may_exist(self) -> bool:
+        """Whether what was to be made may be there already."""
+        is_answered = HTTPStatus.BAD_REQUEST <= self.status < HTTPStatus.INTERNAL_SERVER_ERROR
+        return is_answered and self.status not in NOT_ALLOWED
 
     @property
     def is_lasting(self) -> bool:

@@ -149,14 +149,12 @@ class EventsItem(Table):
         """Store a model's subscription, and give up the claim."""
         self.change({model: known, "busy_until": 0.0})
 
-    def note_told(self, state: EventsState, model: str, now: float) -> None:
-        """Note that an event of a model came."""
-        if state.models.get(model, NONE).told_at < now - NOTED_EVERY:
-            self._set_told(model, now)
-
-    def forget_told(self, model: str) -> None:
-        """Note that an event of a model did not come."""
-        self._set_told(model, 0.0)
+    def note_told(self, state: EventsState, model: str, at: float) -> None:
+        """Note when an event of a model came, Unix seconds; 0: one did not come."""
+        known = state.models.get(model, NONE)
+        if known.id and (not at or known.told_at < at - NOTED_EVERY):
+            told = replace(known, told_at=at)
+            self.change({model: told}, "#n0.id = :known", known=known.id)
 
     def claim_pull(self, seen: float, next_at: float) -> bool:
         """Plan the next pull, which claims this one; False if another function did."""
@@ -169,7 +167,7 @@ class EventsItem(Table):
         if not self.change({"pull_at": at, "youngest_at": now}, later, **times):
             self.change({"youngest_at": now})
 
-    def change(self, changes: Mapping[str, object], condition: str = "", **values: float) -> bool:
+    def change(self, changes: Mapping[str, object], condition: str = "", **values: object) -> bool:
         """Write attributes, or remove those that are None; False if the condition did not hold.
 
         Args:
@@ -177,36 +175,22 @@ class EventsItem(Table):
             condition: on the item, with placeholders.
             values: of these placeholders, without their colons.
         """
-        names = {f"#n{index}": name for index, name in enumerate(changes)}
-        given = {short: changes[name] for short, name in names.items()}
-        kept = [short for short, value in given.items() if value is not None]
-        gone = [short for short, value in given.items() if value is None]
-        removal = f" REMOVE {', '.join(gone)}" if gone else ""
-        wired = {f":{short[1:]}": attribute(given[short]) for short in kept}
-        return self._update(
-            "SET " + ", ".join(f"{short} = :{short[1:]}" for short in kept) + removal,
-            names,
-            {**wired, **{f":{name}": attribute(value) for name, value in values.items()}},
-            condition,
-        )
-
-    def _set_told(self, model: str, at: float) -> None:
-        """Note the time of a model's last event, if the model is known."""
-        names = {"#model": model, "#at": "told_at"}
-        known = "attribute_exists(#model)"
-        self._update("SET #model.#at = :at", names, {":at": attribute(at)}, known)
-
-    def _update(
-        self, update: str, names: Mapping[str, str], values: Mapping[str, Any], condition: str
-    ) -> bool:
         self.cached = (0.0, EventsState())
+        names = {f"#n{index}": name for index, name in enumerate(changes)}
+        gone = [short for short, name in names.items() if changes[name] is None]
+        kept = {short: f":v{short[2:]}" for short in names if short not in gone}
+        wired = {value: attribute(changes[names[short]]) for short, value in kept.items()}
+        removal = f" REMOVE {', '.join(gone)}" if gone else ""
         try:
             self.call(
                 "update_item",
                 Key=self.key,
-                UpdateExpression=update,
+                UpdateExpression="SET "
+                + ", ".join(f"{short} = {value}" for short, value in kept.items())
+                + removal,
                 ExpressionAttributeNames=names,
-                ExpressionAttributeValues=values,
+                ExpressionAttributeValues=wired
+                | {f":{name}": attribute(value) for name, value in values.items()},
                 **({"ConditionExpression": condition} if condition else {}),
             )
         except ConditionFailedError:

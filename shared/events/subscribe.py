@@ -124,7 +124,7 @@ def _queue(api: QueuesApi, name: str) -> str:
     try:
         return api.make_queue(name)
     except QueuesRefusedError as refused:
-        found = api.queue(name) if refused.is_lasting else None
+        found = api.queue(name) if refused.may_exist else None
         if found is None:
             raise
     queue_id = str(found.get("queue_id", ""))
@@ -137,7 +137,7 @@ def _let_read(api: QueuesApi, queue_id: str) -> None:
     try:
         api.make_consumer(queue_id)
     except QueuesRefusedError as refused:
-        found = api.consumers(queue_id) if refused.is_lasting else []
+        found = api.consumers(queue_id) if refused.may_exist else []
         if not found:
             raise
     else:
@@ -154,7 +154,7 @@ def _subscription(api: QueuesApi, queue_name: str, model: str, queue_id: str) ->
     try:
         return api.subscribe(name, model, queue_id)
     except QueuesRefusedError as refused:
-        if not refused.is_lasting:
+        if not refused.may_exist:
             raise
         said = refused
     of_model = [one for one in api.subscriptions() if _member(one, "source", "model_name") == model]

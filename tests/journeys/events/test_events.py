@@ -5,10 +5,10 @@ And what is left without them.
 
 import pytest
 
-import functions.poll.handler
+from dropbatch.client import events
 from local.workers_ai.faults import Fault
-from shared.events.coming import Record
-from tests.support.local_api import ACCOUNT, LocalApi, LocalQueue
+from shared.aws.attribute_values import plain
+from tests.support.local_api import LocalApi, LocalQueue
 
 BGE = "@cf/baai/bge-small-en-v1.5"
 M2M = "@cf/meta/m2m100-1.2b"
@@ -37,7 +37,7 @@ def test_job_sets_its_queue_up_and_reads_it(on, api):
     (queue,) = api.queues
     assert queue["name"].startswith("dropbatch")
     assert queue["acked"] == queue["pulled"] > 0
-    assert events_item(on)["queue_name"]["S"] == queue["name"]
+    assert events_item(on)["queue_id"]["S"]
     assert len(api.accepted) == 3
 
 
@@ -91,65 +91,27 @@ def test_job_ends_whatever_happens_to_events(on, api, kind):
     assert len(api.accepted) == 3
 
 
-def remove_by_hand(api):
-    """Delete every queue of the account, and every subscription."""
-    http, account = LocalApi(api).client, f"/accounts/{ACCOUNT}"
-    for path, name in (("event_subscriptions/subscriptions", "id"), ("queues", "queue_id")):
-        for one in http.get(f"{account}/{path}").json()["result"]:
-            assert http.delete(f"{account}/{path}/{one[name]}").is_success
-
-
-def switched_on(world):
-    """Give the command `on`; what the next job then finds."""
-    world.control("events", "on")
-    world.deliver_all()
-    world.pass_time(61)
-    world.upload_records("b.jsonl", texts(3), model=BGE)
-    world.settle(until=lambda: len(world.manifests()) == 2)
-    return events_item(world)
-
-
-def test_on_makes_anew_what_was_removed_by_hand(on, api):
-    on.upload_records("a.jsonl", texts(3), model=BGE)
-    on.settle()
-    remove_by_hand(api)
-    assert switched_on(on)["queue_id"]["S"]
-    assert [one["pulled"] > 0 for one in api.queues] == [True]
-
-
-def test_on_subscribes_model_that_was_refused(on, api):
+def test_operator_sees_the_model_of_which_another_stack_has_the_events(on, api):
     assert LocalQueue(LocalApi(api)).subscribe(BGE).is_success
     on.upload_records("a.jsonl", texts(3), model=BGE)
     on.settle()
-    assert "id" not in events_item(on)[BGE]["M"]
-    remove_by_hand(api)
-    assert "id" in switched_on(on)[BGE]["M"]
+
+    found = events.read(
+        {"COMPLETION_EVENTS": "yes"}, {name: plain(wire) for name, wire in events_item(on).items()}
+    )
+    assert (found.state, "another subscription" in found.models[BGE]) == ("on", True)
 
 
-def test_on_forgets_that_events_did_not_come(on):
+@pytest.mark.parametrize("events", ["yes", "no"])
+def test_unreadable_batch_with_an_event_holds_up_no_other(start, api, events):
+    api.switch(latency=40.0)
+    on = start(COMPLETION_EVENTS=events)
     on.upload_records("a.jsonl", texts(3), model=BGE)
-    on.settle()
-    coming = functions.poll.handler.services().events.coming
-    coming._put_aside(BGE, Record().put_aside(on.now(), on.now()))
-    assert not coming.may_come(BGE, on.now(), on.now())
-    switched_on(on)
-    assert coming.may_come(BGE, on.now(), on.now())
-
-
-def test_switching_off_and_on_again(on, api):
-    on.upload_records("a.jsonl", texts(3), model=BGE)
-    on.settle()
-    on.control("events", "off")
-    on.deliver_all()
-    assert api.queues == []
-
-    on.upload_records("b.jsonl", texts(3), model=BGE)
-    on.settle(until=lambda: len(on.manifests()) == 2)
-    assert api.queues == []
-
-    on.control("events", "on")
-    on.deliver_all()
-    on.pass_time(61)
-    on.upload_records("c.jsonl", texts(3), model=BGE)
-    on.settle(until=lambda: len(on.manifests()) == 3)
-    assert len(api.queues) == 1
+    on.deliver("UploadQueue")
+    on.deliver("SubmitQueue")
+    (batch,) = [item for item in on.items() if item["sk"]["S"].startswith("BATCH#")]
+    on.dynamodb.put_item(TableName="ledger", Item={**batch, "requests": {"S": "many"}})
+    for number in range(5):
+        on.upload_records(f"{number}.jsonl", texts(5, f"of {number}"), model=BGE)
+        on.settle(until=lambda: len(on.manifests()) > number)  # noqa: B023 - called at once
+    assert {key.split("/")[1] for key in on.manifests()} == {f"{n}.jsonl" for n in range(5)}

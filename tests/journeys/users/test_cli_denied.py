@@ -54,8 +54,6 @@ def deny(monkeypatch, *operations):
         ["resume"],
         ["redrive"],
         ["tail", "--no-follow"],
-        ["events"],
-        ["events", "off"],
     ],
     ids=" ".join,
 )

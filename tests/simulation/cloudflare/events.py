@@ -11,8 +11,6 @@ from dataclasses import dataclass, fields, replace
 from random import Random
 from typing import TYPE_CHECKING, Any, Literal
 
-from local.workers_ai import Fault
-from shared.models import Batch
 from shared.settings import ENVIRONMENT
 
 if TYPE_CHECKING:
@@ -23,26 +21,13 @@ if TYPE_CHECKING:
 SETTING = "COMPLETION_EVENTS"
 ARE_SUPPORTED = SETTING in ENVIRONMENT
 """Whether the functions know completion events; without them no world has any."""
-ARE_WHOLE = any(one.name == "markers" for one in fields(Batch))
-"""Whether the functions find submits whose replies were lost, and polls are a safety net only."""
 SHARE = 0.5
 """Share of the worlds that have events."""
 SOUND_SHARE = 0.5
 """Share of these in which every event comes, and soon."""
 PROMPT_SECONDS = 10.0
 """Events that come within so many seconds, in 95 of 100 cases, come soon."""
-LOST_REPLIES = (
-    Fault(kind="accept_then_reset"),
-    Fault(kind="accept_then_reset", nth=2, times=2),
-    Fault(kind="accept_then_close", nth=3),
-    Fault(kind="accept_then_truncate", at=20, nth=2),
-    Fault(kind="accept_then_hang", seconds=600),
-    Fault(kind="accept_then_html"),
-    Fault(kind="accept_no_request_id"),
-    Fault(kind="accept_then_reset", nth=4, times=4),
-)
-"""Submits that are accepted, and whose reply says nothing of it."""
-HANDS = ("delete queue", "worker consumer", "disable", "refuse", "garbage", "off", "on")
+HANDS = ("delete queue", "worker consumer", "disable", "refuse", "garbage")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +65,6 @@ class Events:
     foreign: float = 0.0
     #: Share of this stack's submits that another stack of the account repeats for itself.
     repeated: float = 0.0
-    echo: bool = True
     takes_references: bool = True
     per: Literal["model", "source", "any"] = "model"
     pulls_count: bool = True
@@ -90,12 +74,13 @@ class Events:
 
     @property
     def is_sound(self) -> bool:
-        """Whether every event of every model comes, and soon, and answers show what was sent."""
+        """Whether every event of every model comes, and soon."""
         troubles = (
             self.lost or self.late or self.failing or self.refused or self.false or self.early
         )
-        knows = self.echo and self.takes_references and self.per != "source"
-        return self.is_on and knows and not troubles and self.slowest <= PROMPT_SECONDS
+        return (
+            self.is_on and self.per != "source" and not troubles and self.slowest <= PROMPT_SECONDS
+        )
 
     @property
     def slowest(self) -> float:
@@ -125,7 +110,6 @@ class Events:
             "fault_rates": {name: rate for name, rate in rates.items() if rate},
             "queues_refused": self.refused,
             "foreign_events": self.foreign,
-            "echo_references": self.echo,
             "refuse_reference": [] if self.takes_references else ["*"],
             "subscriptions_per": self.per,
             "pulls_count": self.pulls_count,
@@ -163,7 +147,6 @@ TROUBLES: Mapping[str, tuple[object, ...]] = {
     "false": (0.2, 1.0),
     "failing": (0.1, 0.5),
     "refused": ("403/10000", "401/10000", "404/7003", "405/7001", "page"),
-    "echo": (False,),
     "takes_references": (False,),
     "per": ("source",),
 }
@@ -195,12 +178,6 @@ def draw_events(seed: int) -> Events | None:
         for name in random.sample(sorted(TROUBLES), random.randint(1, 3)):
             given[name] = random.choice(TROUBLES[name])
     return Events(**given)
-
-
-def draw_lost_replies(seed: int) -> list[Fault]:
-    """Some submits whose replies are lost."""
-    random = Random(f"{seed} lost replies")
-    return random.sample(LOST_REPLIES, random.randint(1, 3))
 
 
 def draw_hands(seed: int) -> list[Hand]:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from local.workers_ai.edge import PREFIX
-from tests.simulation.cloudflare.bodies import with_marker
-from tests.support.aws.resources import ACCOUNT, BUCKET
+from tests.support.aws.resources import ACCOUNT
 
 if TYPE_CHECKING:
     from tests.simulation.worlds.world import World
@@ -20,17 +19,11 @@ if TYPE_CHECKING:
 OTHER_TOKEN = "token-of-another-stack"
 QUEUES = f"{PREFIX}/accounts/{ACCOUNT}/queues"
 SUBSCRIPTIONS = f"{PREFIX}/accounts/{ACCOUNT}/event_subscriptions/subscriptions"
-MARKER_CHARACTERS = 22
 GARBAGE_MESSAGES = 1_000
 
 
 class OtherStack:
-    """Repeats a share of this stack's submits within seconds of them.
-
-    With the marker that it would have drawn itself.
-
-    Two stacks in which the same files are dropped differ in nothing else.
-    """
+    """Repeats a share of this stack's submits within seconds of them."""
 
     def __init__(self, world: World, share: float) -> None:
         """Watch the calls of this world."""
@@ -42,12 +35,8 @@ class OtherStack:
     def _watch(self, path: str, _query: str, body: bytes) -> None:
         if b'"requests"' not in body[:20] or self.random.random() >= self.share:
             return
-        draw = "".join(
-            self.random.choices("abcdefghijklmnopqrstuvwxyz0123456789", k=MARKER_CHARACTERS)
-        )
-        copy = with_marker(body, draw)
         self.world.kernel.at(
-            self.world.kernel.now + self.random.uniform(0.0, 20.0), lambda: self._send(path, copy)
+            self.world.kernel.now + self.random.uniform(0.0, 20.0), lambda: self._send(path, body)
         )
 
     def _send(self, path: str, body: bytes) -> None:
@@ -58,13 +47,7 @@ class OtherStack:
 
 
 def by_hand(world: World, what: str) -> None:
-    """A person does something to every queue and subscription of the account.
-
-    Or writes the stack's command.
-    """
-    if what in ("on", "off"):
-        world.s3.put_object(Bucket=BUCKET, Key="control/events", Body=what.encode())
-        return
+    """A person does something to every queue and subscription of the account."""
     if what == "refuse":
         world.api.switch(queues_refused="" if world.api.behaviour.queues_refused else "403/10000")
         return
@@ -75,10 +58,10 @@ def by_hand(world: World, what: str) -> None:
         tokens=tuple(dict.fromkeys((*before.tokens, OTHER_TOKEN))),
     )
     if what == "disable":
-        for one in _call(world, "GET", SUBSCRIPTIONS):
-            _call(world, "PATCH", f"{SUBSCRIPTIONS}/{one['id']}", {"enabled": False})
+        for one in call(world, "GET", SUBSCRIPTIONS):
+            call(world, "PATCH", f"{SUBSCRIPTIONS}/{one['id']}", {"enabled": False})
     else:
-        for queue in _call(world, "GET", QUEUES):
+        for queue in call(world, "GET", QUEUES):
             _to_queue(world, what, queue)
     world.api.switch(queues_refused=before.queues_refused, fault_rates=before.fault_rates)
 
@@ -86,10 +69,10 @@ def by_hand(world: World, what: str) -> None:
 def _to_queue(world: World, what: str, queue: dict[str, Any]) -> None:
     path = f"{QUEUES}/{queue['queue_id']}"
     if what == "delete queue":
-        _call(world, "DELETE", path)
+        call(world, "DELETE", path)
     elif what == "worker consumer":
         for one in queue["consumers"]:
-            _call(
+            call(
                 world,
                 "PUT",
                 f"{path}/consumers/{one['consumer_id']}",
@@ -101,10 +84,11 @@ def _to_queue(world: World, what: str, queue: dict[str, Any]) -> None:
                 {"body": f"garbage {start + number}", "content_type": "text"}
                 for number in range(100)
             ]
-            _call(world, "POST", f"{path}/messages/batch", {"messages": messages})
+            call(world, "POST", f"{path}/messages/batch", {"messages": messages})
 
 
-def _call(world: World, method: str, path: str, body: object = None) -> Any:
+def call(world: World, method: str, path: str, body: object = None) -> Any:
+    """Call Queues as another stack of the account."""
     headers = {"authorization": f"Bearer {OTHER_TOKEN}"}
     sent = b"" if body is None else msgspec.json.encode(body)
     return msgspec.json.decode(world.api.handle(method, path, "", headers, sent).body)["result"]

@@ -5,19 +5,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from local.workers_ai import Fault
-from tests.simulation.cloudflare import events, laws
-from tests.simulation.cloudflare.events import LOST_REPLIES, Events
+from tests.simulation.cloudflare import laws
+from tests.simulation.cloudflare.events import Events
 from tests.simulation.cloudflare.laws import EventLaws
-from tests.simulation.worlds.plans import Command, Drop, Plan
-from tests.support.aws.resources import ACCOUNT
+from tests.simulation.worlds.plans import Drop, Plan
 
 KEY = ("JOB#a", "BATCH#00000000")
 PULL = "/client/v4/accounts/a/queues/b/messages/pull"
 RUN = "/client/v4/accounts/a/ai/run/@cf/a/b"
 DROP = Drop(0.0, "a.jsonl", 1)
 SOUND = Events()
-JOB = {"plan": {"M": {"model": {"S": "m"}}}}
 
 
 class Given:
@@ -71,7 +68,6 @@ def batch(state, told_at=0.0, **more):
 @pytest.fixture(autouse=True)
 def all_judged(monkeypatch):
     monkeypatch.setenv("BATCH_DEADLINE_HOURS", "24")
-    monkeypatch.setattr(events, "ARE_WHOLE", True)
     monkeypatch.setattr(laws, "STARTS", 0)
 
 
@@ -106,7 +102,6 @@ def test_answer_after_an_event_is_no_event():
     assert given.broken == set()
 
 
-ORPHAN = {"model": {"S": "m"}, "over_at": {"N": "5"}}
 OWNED = {"job_id": {"S": "a"}, "number": {"S": "00000000"}}
 
 
@@ -114,10 +109,8 @@ OWNED = {"job_id": {"S": "a"}, "number": {"S": "00000000"}}
     ("old", "new", "broken"),
     [
         (None, OWNED, set()),
-        (ORPHAN, OWNED, set()),
-        (OWNED, OWNED | {"over_at": {"N": "5"}}, set()),
         (OWNED, OWNED | {"job_id": {"S": "b"}}, {laws.OWNED}),
-        (OWNED, ORPHAN, {laws.OWNED}),
+        (OWNED, {}, {laws.OWNED}),
     ],
 )
 def test_id_that_changes_its_batch_is_found(old, new, broken):
@@ -148,107 +141,6 @@ def test_pull_without_an_outstanding_batch_is_found():
     assert given.broken == set()
     given.call(PULL)
     assert given.broken == {laws.IDLE}
-
-
-# ── bills and errors ──────────────────────────────────────────────────────────────────────────────
-
-
-def test_second_bill_is_found_though_replies_were_lost():
-    given = Given()
-    given.bill()
-    assert given.judge(faults=LOST_REPLIES[:2]) == set()
-    given.bill(time=60.0)
-    assert given.judge(faults=LOST_REPLIES[:2]) == {laws.ONCE}
-
-
-def test_functions_that_find_no_submits_are_not_judged(monkeypatch):
-    monkeypatch.setattr(events, "ARE_WHOLE", False)
-    given = Given()
-    given.bill()
-    given.bill()
-    assert given.judge() == set()
-
-
-def test_second_submit_after_the_deadline_is_none():
-    given = Given()
-    given.bill(completes_at=90_000.0)
-    given.bill(time=86_401.0)
-    assert given.judge() == set()
-
-
-UNKNOWN = {"ending": {"M": {"code": {"S": "submit_unknown"}}}}
-SUBSCRIBED = {
-    ("CONTROL", f"EVENTS#{ACCOUNT}"): {"m": {"M": {"id": {"S": "7"}}}},
-    ("JOB#a", "META"): JOB,
-}
-
-
-@pytest.mark.parametrize(
-    ("items", "ending", "accepted", "broken"),
-    [
-        (SUBSCRIBED, UNKNOWN, {}, {laws.FOUND}),
-        (SUBSCRIBED, {"ending": {"M": {"code": {"S": "rejected"}}}}, {}, set()),
-        ({("JOB#a", "META"): JOB}, UNKNOWN, {}, set()),
-        (SUBSCRIBED, UNKNOWN, {"request_id": "id"}, set()),
-        (SUBSCRIBED, UNKNOWN, {"model": "another"}, set()),
-        (SUBSCRIBED, UNKNOWN, {"time": 9_999.0}, set()),
-    ],
-    ids=[
-        "lost",
-        "its end is known",
-        "before the subscription",
-        "not lost",
-        "of another model",
-        "before its submit",
-    ],
-)
-def test_accepted_submit_that_ends_unknown_is_found(items, ending, accepted, broken):
-    given = Given()
-    given.items |= items
-    given.bill(**{"request_id": "lost", "time": 10_001.0} | accepted)
-    given.write(batch("ready"), batch("submitting"))
-    given.write(batch("submitting"), batch("ready") | ending)
-    assert given.judge() == broken
-
-
-def test_second_bill_before_the_subscription_is_none():
-    given = Given()
-    given.items |= {("JOB#a", "META"): JOB}
-    given.write(batch("ready"), batch("submitting"))
-    given.bill()
-    given.bill()
-    assert given.judge() == set()
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"faults": (Fault(kind="accept_then_error"),)},
-        {"acts": (DROP, Command(1.0, "a.jsonl", "cancel"))},
-    ],
-)
-def test_world_in_which_more_goes_wrong_is_not_judged(changes):
-    given = Given()
-    given.bill()
-    given.bill()
-    assert given.judge(**changes) == set()
-
-
-@pytest.mark.parametrize(
-    "events",
-    [
-        Events(lost=0.1),
-        Events(echo=False),
-        Events(per="source"),
-        Events(delay=20.0),
-        Events(is_on=False),
-    ],
-)
-def test_world_without_sound_events_is_not_judged(events):
-    given = Given(events)
-    given.bill()
-    given.bill()
-    assert given.judge() == set()
 
 
 # ── calls and delays ──────────────────────────────────────────────────────────────────────────────

@@ -3,11 +3,9 @@
 import json
 from dataclasses import replace
 
-import msgspec
 import pytest
 
 from tests.simulation.cloudflare import events
-from tests.simulation.cloudflare.bodies import meaning, with_marker
 from tests.simulation.cloudflare.events import Events, Hand, draw_events, draw_hands
 from tests.simulation.cloudflare.others import QUEUES, SUBSCRIPTIONS, OtherStack, by_hand
 from tests.simulation.worlds.plans import Drop, Plan, draw, smaller
@@ -36,31 +34,6 @@ def test_world_beside_another_stack_breaks_no_law():
         events=Events(repeated=0.5),
     )
     assert run(replace(plan, events=replace(plan.events, is_on=False))).violations == ()
-
-
-def test_other_stack_draws_its_own_marker():
-    old, new = "~db1." + "a" * 22, "~db1." + "b" * 22
-    references = [old, f"row{old}", "row", None, "~db1.short"]
-    sent = msgspec.json.encode({"requests": [{"external_reference": one} for one in references]})
-    told = [
-        one["external_reference"]
-        for one in msgspec.json.decode(with_marker(sent, "b" * 22))["requests"]
-    ]
-    assert told == [new, f"row{new}", "row", None, "~db1.short"]
-
-
-def test_marker_is_no_part_of_what_a_body_means():
-    marker = "~db1." + "a" * 22
-
-    def of(*references):
-        requests = [
-            {"text": "a"} | ({} if one == "" else {"external_reference": one}) for one in references
-        ]
-        return meaning(json.dumps({"requests": requests}).encode())
-
-    assert of("", "b") == of(marker, "b") == of(None, "b")
-    assert of("b", "c") == of(f"b~{marker}", "c")
-    assert len({of("b"), of(""), of(marker[:-1]), of("b~")}) == 4
 
 
 class Dashboard:
@@ -124,11 +97,6 @@ def test_hand_takes_and_gives_the_permission(dashboard):
     assert dashboard.call("GET", QUEUES) is None
     by_hand(dashboard.world, "refuse")
     assert len(dashboard.call("GET", QUEUES)) == 1
-
-
-def test_hand_writes_the_command(dashboard):
-    by_hand(dashboard.world, "off")
-    assert dashboard.world.s3.objects["control/events"].body == b"off"
 
 
 # ── plans ─────────────────────────────────────────────────────────────────────────────────────────

@@ -18,7 +18,6 @@ from tests.simulation.cloudflare.events import (
     Hand,
     draw_events,
     draw_hands,
-    draw_lost_replies,
 )
 from tests.simulation.tokens.secret import Change, draw_changes
 from tests.simulation.worlds.users import MODELS
@@ -264,10 +263,7 @@ def _with_commands(plan: Plan, random: Random, drops: list[Drop]) -> Plan:
 
 
 def _with_events(plan: Plan, drops: list[Drop]) -> Plan:
-    """The same plan with completion events.
-
-    Where each comes, replies may be lost, and nothing else goes wrong.
-    """
+    """The same plan with completion events."""
     events, random = draw_events(plan.seed), Random(f"{plan.seed} references")
     if events is None:
         return plan
@@ -275,10 +271,6 @@ def _with_events(plan: Plan, drops: list[Drop]) -> Plan:
         replace(one, referenced=events.takes_references and random.random() < HALF) for one in drops
     ]
     others = plan.acts[len(drops) :]
-    if events.is_sound and not plan.is_calm:
-        return replace(
-            plan, events=events, faults=tuple(draw_lost_replies(plan.seed)), acts=tuple(dropped)
-        )
     hands = [] if plan.is_calm and events.is_sound else draw_hands(plan.seed)
     return replace(plan, events=events, acts=(*dropped, *others, *hands))
 

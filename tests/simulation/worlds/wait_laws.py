@@ -18,7 +18,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from shared.events.answers import NET_SECONDS
+from shared.events.expect import PUT_OFF_FOR
 from shared.pacing.cadence import MAX_WAIT
 from tests.support.aws.wire_items import number
 
@@ -89,7 +89,7 @@ class WaitLaws:
         self._claimed: WeakKeyDictionary[Life, set[Key]] = WeakKeyDictionary()
         """Batches that each invocation has claimed to poll them."""
         has_events = os.environ["COMPLETION_EVENTS"] == "yes"
-        self.longest_behind = MAX_WAIT + NET_SECONDS if has_events else MAX_BEHIND_SECONDS
+        self.longest_behind = MAX_WAIT + PUT_OFF_FOR if has_events else MAX_BEHIND_SECONDS
         """Seconds for which a poll waits.
 
         An earlier batch of its model is pending, or its event will tell of it.

@@ -113,7 +113,6 @@ def test_roles_name_single_actions_and_resources(of_type, own_key):
         ("UserPolicy", "sqs:ReceiveMessage", "", False),
         ("UserPolicy", "cloudformation:DescribeStacks", "", True),
         ("OperatorPolicy", "s3:PutObject", "control/stack", True),
-        ("OperatorPolicy", "s3:PutObject", "control/events", True),
         ("OperatorPolicy", "s3:PutObject", "inbox/a.jsonl", False),
         ("OperatorPolicy", "s3:GetObject", "control/stack", True),
         ("OperatorPolicy", "s3:GetObject", f"staging/{JOB}/00000000/request", False),

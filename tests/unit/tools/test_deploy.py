@@ -381,7 +381,6 @@ def test_closing_words_say_what_was_checked():
             {"COMPLETION_EVENTS": "yes", "TRANSPORT": "worker"},
             "Transport=worker cannot read a queue",
         ),
-        ({"COMPLETION_EVENTS": "yes", "API_CALLS_PER_MINUTE": "13"}, "events take 14 at least"),
     ],
 )
 def test_closing_words_say_whether_events_are_used(changes, words):

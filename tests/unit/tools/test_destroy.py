@@ -1,66 +1,75 @@
-"""`make destroy` has the functions remove what they made at Cloudflare, and says what stays."""
+"""`make destroy` removes what the functions made at Cloudflare, and says what stays."""
 
 from types import SimpleNamespace
 
 import pytest
 
-from dropbatch.client.events import Events
-from dropbatch.errors import Error
+from dropbatch.cli.cloudflare import Reply
 from tools import destroy
 from tools.account_stack import Stack
 
 OUTPUTS = {"BucketName": "files", "TableName": "ledger", "SubmitFunctionName": "submit"}
-THERE = Events("on", "used", "dropbatch-x", "1", subscriptions=("7",))
-GONE = Events("off", "switched off")
+VARIABLES = {
+    "CLOUDFLARE_ACCOUNT_ID": "a",
+    "WORKERS_AI_BASE_URL": "https://api",
+    "CLOUDFLARE_API_TOKEN_SECRET_ARN": "arn",
+    "EVENTS_QUEUE_NAME": "dropbatch-x",
+}
+SUBSCRIBED = [
+    {"id": "7", "destination": {"queue_id": "1"}},
+    {"id": "8", "destination": {"queue_id": "2"}},
+]
 
 
 @pytest.fixture
 def stack(monkeypatch):
-    monkeypatch.setattr(destroy, "session", lambda _: SimpleNamespace(client=None))
+    monkeypatch.setattr(destroy, "session", lambda _: SimpleNamespace(client=lambda _: None))
+    monkeypatch.setattr(destroy, "secret_value", lambda *_: "token")
+    monkeypatch.setattr(destroy.events, "variables_of", lambda _: VARIABLES)
     return Stack("dropbatch", "arn", "UPDATE_COMPLETE", {}, OUTPUTS)
 
 
 @pytest.fixture
-def played(monkeypatch):
-    """What is found before the command, and after it; and the commands that were written."""
+def called(monkeypatch):
+    """The calls, with the queues of the account and their status."""
 
-    def play(before, after=GONE):
-        words = []
-        monkeypatch.setattr(destroy.events, "look", lambda _: before)
-        monkeypatch.setattr(destroy.events, "switch", lambda _, word: words.append(word))
-        monkeypatch.setattr(destroy.events, "wait_until_removed", lambda _: after)
-        return words
+    def play(queues, status=200):
+        calls = []
+
+        def call(api, method, path, _body=None):
+            calls.append(f"{method} {path}")
+            assert (api.base_url, api.token) == ("https://api/accounts/a", "token")
+            result = queues if "/queues?" in path else SUBSCRIBED if method == "GET" else None
+            error = [] if status == 200 else [{"code": 10000, "message": "no"}]
+            return Reply(status, {}, {"success": not error, "errors": error, "result": result})
+
+        monkeypatch.setattr(destroy.Api, "call", call)
+        return calls
 
     return play
 
 
-def test_queue_is_removed_first(stack, played):
-    words = played(THERE)
+def test_subscriptions_and_queue_are_removed(stack, called):
+    calls = called([{"queue_name": "dropbatch-x", "queue_id": "1"}])
     assert destroy.remove_events({}, stack) == []
-    assert words == ["off"]
-
-
-def test_stack_without_a_queue_needs_no_command(stack, played):
-    words = played(GONE)
-    assert destroy.remove_events({}, stack) == []
-    assert words == []
-
-
-def test_queue_that_stays_is_told_with_its_commands(stack, played):
-    played(THERE, Events("off", "refused: 403", "dropbatch-x", "1", subscriptions=("7",)))
-    assert destroy.remove_events({}, stack) == [
-        "The queue dropbatch-x stays at Cloudflare. refused: 403. To remove it:",
-        "npx wrangler queues subscription delete dropbatch-x --id 7",
-        "npx wrangler queues delete dropbatch-x",
+    at = destroy.SUBSCRIPTIONS
+    assert [one for one in calls if one.startswith("DELETE")] == [
+        f"DELETE {at}/7",
+        "DELETE /queues/1",
     ]
 
 
-def test_stack_is_deleted_although_nobody_may_look(stack, monkeypatch):
-    def denied(_):
-        raise Error("denied")
+def test_account_without_the_queue_is_left_alone(stack, called):
+    calls = called([{"queue_name": "another", "queue_id": "1"}])
+    assert destroy.remove_events({}, stack) == []
+    assert len(calls) == 1
 
-    monkeypatch.setattr(destroy.events, "look", denied)
-    assert "denied" in destroy.remove_events({}, stack)[0]
+
+def test_queue_that_stays_is_told(stack, called):
+    called([], status=403)
+    (said,) = destroy.remove_events({}, stack)
+    assert "stays" in said
+    assert "HTTP 403, code 10000: no" in said
 
 
 def test_stack_that_never_ran_has_no_queue():

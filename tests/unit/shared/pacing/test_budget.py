@@ -453,26 +453,3 @@ def test_fullest_models_are_named_up_to_twenty():
     outstanding = {f"@cf/a/{number}": 2_000 + number for number in range(22)}
     full = GivenBudget().full_models(outstanding, sum(outstanding.values()))
     assert full == [f"@cf/a/{number}" for number in range(21, 1, -1)]
-
-
-# ── pulls of events ───────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize(
-    ("calls", "polls", "since", "wait"),
-    [
-        (200, 90, 0.0, 0.0),
-        (200, 50, 0.0, 0.0),
-        (200, 49, 0.0, 0.3),  # Until four fifths of what submits may use are left to them.
-        (200, 40, 0.0, 3.0),
-        # Others use all of them: a pull and its acknowledgement take a twentieth.
-        (200, 0, 0.0, 12.0),
-        (200, 0, 10.0, 2.0),
-        (200, 0, 12.0, 0.0),
-        (20, 0, 0.0, 15.0),
-        (14, 0, 29.0, 1.0),
-    ],
-)
-def test_pulls_are_rare_while_calls_are_scarce(calls, polls, since, wait):
-    budget = Budget(None, "table", calls)
-    assert budget.pull_wait(Free(polls=polls), since) == pytest.approx(wait)
