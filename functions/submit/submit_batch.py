@@ -134,6 +134,8 @@ def _reason_to_end(job: Job, batch: Batch, now: float) -> ErrorDetail | None:
 def _submit_if_permitted(invocation: Invocation, job: Job, batch: Batch) -> None:
     """Submit a batch if the budget permits it now."""
     services, account = invocation.services, other_account(invocation.services, job)
+    if not account:
+        subscribe(services, job.plan.model)  # Before the permit: this may take seconds.
     now = services.now()
     first, model = batch.work is DueKind.FIRST, job.plan.model
     permit = services.budget.permit_submit(model, now, first=first, account=account)
@@ -157,9 +159,6 @@ def _submit_if_permitted(invocation: Invocation, job: Job, batch: Batch) -> None
             services, batch, wait_for_lift(now, now + min(2 * pause.step, MAX_OUTAGE_WAIT_SECONDS))
         )
         return
-    if not account:
-        subscribe(services, job.plan.model)
-        now = services.now()
     sent = as_sent(job, as_told(job, sender))
     # Read before the claim, so that nothing comes between the claim and the POST, or the request_id
     # and the table.

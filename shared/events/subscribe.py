@@ -79,13 +79,15 @@ def subscribe(services: Services, model: str) -> None:
             services.sleep(LOOK_EVERY)
     except StorageError as error:
         logger.warning("events not set up", reason=str(error))
-    events.looked[model] = now + UNCHANGED_FOR
 
 
 def _is_set_up(services: Services, events: Events, model: str, until: float) -> bool:
     """Set up what a model needs now; False while another function sets something up."""
     state, now = events.item.state(), services.now()
     if not state.needs_set_up(model, now):
+        events.looked[model] = now + UNCHANGED_FOR
+        return True
+    if services.budget.free(now).paused:  # What refuses models may refuse queues, for an hour.
         return True
     if not events.item.claim_set_up(now, now + BUSY_FOR):
         return False

@@ -487,7 +487,7 @@ MOST = {
     "answers missing": (4, 9, 95),
     "unreadable answers": (102, 316823, 6949),
     "an answer that no reader follows": (20, 150, 640),
-    "answers never come": (6, 211, 269),
+    "answers never come": (6, 211, 273),
     "failed for capacity": (11, 37, 277),
     "a lost batch fails for capacity": (14, 136, 512),
     "a lost batch has failed": (16, 115, 503),

@@ -40,7 +40,7 @@ from shared.workers_ai import client as api_client
 from shared.workers_ai.senders import Secret
 from simulation import Account, Awkward, Queue
 from tests.simulation.cloudflare.bodies import meaning
-from tests.simulation.services.api import Http
+from tests.simulation.services.api import Http, is_of_queues
 from tests.support.aws.ledger_table import ledger_table
 from tests.support.aws.resources import BUCKET, QUEUES, TOKEN, variables
 from tests.support.doubles import other_versions
@@ -123,7 +123,7 @@ class World(Account):
             bucket=BUCKET,
             queues=map(_queue, QUEUES),
         )
-        self.calls.seconds["api"] = API_SECONDS
+        self.calls.seconds |= {"api": API_SECONDS, "queues": API_SECONDS}
         self.has_faults = False
         self.calls_per_minute = int(os.environ["API_CALLS_PER_MINUTE"])
         self.is_through_worker = os.environ["TRANSPORT"] == "worker"
@@ -174,8 +174,7 @@ class World(Account):
             passed_on = msgspec.json.encode({"requests": msgspec.json.decode(body)["requests"]})
             for sent in (body, passed_on) if self.is_through_worker else (body,):
                 self.meanings[sha256(sent).hexdigest()] = meaning(body)
-        is_of_queues = "/queues" in path or "/event_subscriptions/" in path
-        (self.queue_times if is_of_queues else self.call_times).append(self.kernel.now)
+        (self.queue_times if is_of_queues(path) else self.call_times).append(self.kernel.now)
 
     @property
     def billed(self) -> list[dict[str, Any]]:
