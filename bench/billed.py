@@ -18,8 +18,8 @@ from unittest.mock import patch
 from botocore.exceptions import ClientError
 
 import dropbatch.core.plan
-import functions.poll.results.result_files as segments
-import functions.poll.schedule.delete_staged as deletions
+import functions.poll.clean as deletions
+import functions.poll.files as segments
 import functions.poll.schedule.due_jobs as sizes
 import functions.submit.stream
 import shared.aws.object_store

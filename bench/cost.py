@@ -34,10 +34,9 @@ from bench.meter import (
 )
 from bench.share import memory_of, share_of
 from dropbatch.core.plan import FIRST_BATCH_RECORDS
-from functions.poll.schedule.delete_staged import FIRST_SECONDS
+from functions.poll.clean import CLEAN_AFTER_SECONDS
 from local.template import default, properties, template
 from local.workers_ai import Behaviour
-from shared.keys import is_in_results
 from shared.ledger.item_keys import LIFE_SECONDS
 from tests.simulation.cloudflare.events import Events
 from tests.simulation.worlds.world import simulated
@@ -78,7 +77,6 @@ And long polls of 20 s that each makes while it is empty.
 STORAGE_PRICES = {"S3": 0.023, "table": 0.25, "logs": 0.03}
 """Dollars for a GB and a month of 730 hours."""
 
-STAGING_SECONDS = 86_400.0 * int(default("StagingRetentionDays"))
 IDLE_TICKS, MONTH_MINUTES = 10, 43_800
 COLD_SECONDS = 0.5
 """Billed for the start of a process.
@@ -165,16 +163,15 @@ def of_job(records: int, taken: Computing, events: Events = POLLS, seeds: range 
             took += world.kernel.now - dropped_at
             for key, version in world.s3.objects.items():
                 if key.startswith("staging/"):
-                    stored["early" if is_in_results(key) else "late"] += len(version.body) * times
+                    stored["staged"] += len(version.body) * times
             stored["items"] += sum(map(item_size, world.dynamodb.items.values()))
             batches = len(world.api.accepted)
-            world.tick_seconds = STAGING_SECONDS / 2 + 60
-            world.run(STAGING_SECONDS + 300)
+            world.tick_seconds = CLEAN_AFTER_SECONDS / 2 + 60
+            world.run(CLEAN_AFTER_SECONDS + 300)
             assert not [key for key in world.s3.objects if key.startswith("staging/")]
     hours, worlds = took / len(seeds) / 3_600, len(seeds)
     kept = (
-        ("request bodies", stored["late"], hours + STAGING_SECONDS / 3_600, "S3"),
-        ("replies, parts and segments", stored["early"], hours + FIRST_SECONDS / 3_600, "S3"),
+        ("staged objects", stored["staged"], hours + CLEAN_AFTER_SECONDS / 3_600, "S3"),
         ("the ledger's items", stored["items"], LIFE_SECONDS / 3_600, "table"),
         (
             "logs",

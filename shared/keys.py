@@ -44,15 +44,6 @@ def staging(job: str) -> str:
     return f"staging/{job}/"
 
 
-def is_in_results(staged_key: str) -> bool:
-    """Whether the result files of a job that is over hold what is staged under a key.
-
-    A reply, a part or a segment.
-    """
-    name = staged_key.rpartition("/")[2]
-    return name.startswith(("raw-", "part-")) or "/segments/" in staged_key
-
-
 def answer_columns(job: str) -> str:
     """Key of the columns that a table's answers have besides `answer`, a JSON array."""
     return f"staging/{job}/header-answers"

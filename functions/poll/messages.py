@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dropbatch.core import names
-from functions.poll.schedule.control import follow_stack_control, is_open
+from functions.poll.commands import follow_stack_control, is_open
 from functions.poll.schedule.due_polls import REPEAT_SECONDS, advance_batches
 from functions.poll.schedule.tick import wake
-from functions.poll.schedule.visit_job import visit_job
+from functions.poll.visit import visit_job
 from shared.aws.object_events import parse_notification
 from shared.aws.queues import PollMessage, VisitMessage, WakeMessage, decode_message
 from shared.job_control import follow_job_control

@@ -295,23 +295,13 @@ class ObjectStore:
 
     # ── deleting ──────────────────────────────────────────────────────────────────────────────────
 
-    def versions(self, prefix: str, after: str = "") -> tuple[list[ObjectVersion], str]:
-        """The next 1,000 versions of objects, delete markers included.
-
-        And the last key, empty if there are no more.
-
-        Args:
-            prefix: of their keys.
-            after: the key after whose versions to begin; empty for the beginning.
-        """
-        answer = self._call(
-            "list_object_versions", Prefix=prefix, **({"KeyMarker": after} if after else {})
-        )
-        found = [
+    def versions(self, prefix: str) -> list[ObjectVersion]:
+        """The first 1,000 versions of objects whose keys begin so, delete markers included."""
+        answer = self._call("list_object_versions", Prefix=prefix)
+        return [
             ObjectVersion(one["Key"], one["VersionId"])
             for one in (*answer.get("Versions", ()), *answer.get("DeleteMarkers", ()))
         ]
-        return found, answer["NextKeyMarker"] if answer.get("IsTruncated") else ""
 
     def delete(self, versions: Sequence[ObjectVersion]) -> None:
         """Delete versions for good, at most 1,000; those that no longer exist count as deleted.

@@ -19,7 +19,6 @@ from shared.models import (
     Job,
     JobControl,
     LastingError,
-    Staging,
 )
 
 if TYPE_CHECKING:
@@ -247,55 +246,27 @@ class Jobs(Table):
             job.job_id, {"state": JobState.SPLITTING, "output": seen}, dict(changes)
         )
 
-    def end_job(
-        self,
-        job: Job,
-        state: JobState,
-        now: float,
-        staging: Staging | None = None,
-        clean_at: float = 0.0,
-    ) -> Job | None:
-        """`finalizing` to `completed`, `failed` or `cancelled`.
-
-        The item is a tombstone from now on.
+    def end_job(self, job: Job, state: JobState, now: float, clean_at: float | None) -> Job | None:
+        """`finalizing` to `completed`, `failed` or `cancelled`; a tombstone from now on.
 
         Args:
             job: the job.
             state: the final state.
             now: Unix seconds.
-            staging: its staged objects, which keep it due until they are deleted; None leaves them
-                to the bucket.
-            clean_at: when their deletion begins, Unix seconds.
+            clean_at: when its staged objects are deleted; None leaves them to the bucket.
         """
-        changes: dict[str, object] = {"state": state, "completed_at": now, "claims": 0}
-        changes["ttl"] = int(now) + LIFE_SECONDS
-        remove: tuple[str, ...] = ("lease_until",)
-        if staging is None:
-            remove += ("due_at", "work")
+        changes: dict[str, object] = {
+            "state": state,
+            "completed_at": now,
+            "ttl": int(now) + LIFE_SECONDS,
+            "claims": 0,
+        }
+        remove = ["lease_until"]
+        if clean_at is None:
+            remove += ["due_at", "work"]
         else:
-            changes |= {"staging": staging, "due_at": clean_at, "work": DueKind.CLEANUP}
-        expected = {"state": JobState.FINALIZING}
-        return self._change_job(job.job_id, expected, changes, remove=remove)
-
-    def claim_cleanup(self, job: Job, until: float) -> Job | None:
-        """Claim the deletion of a job's staged objects."""
-        return self._change_staging(job, {"due_at": until, "claims": job.claims + 1})
-
-    def continue_cleanup(self, job: Job, staging: Staging, due_at: float) -> Job | None:
-        """Record how far the deletion of a job's staged objects has come, and when it continues."""
-        return self._change_staging(job, {"staging": staging, "due_at": due_at, "claims": 0})
-
-    def end_cleanup(self, job: Job) -> Job | None:
-        """A job's staged objects are deleted, or left to the bucket's lifecycle rule."""
-        return self._change_staging(job, {"claims": 0}, remove=("staging", "due_at", "work"))
-
-    def _change_staging(
-        self, job: Job, changes: Mapping[str, object], remove: Sequence[str] = ()
-    ) -> Job | None:
-        seen = SameMembers(job.staging, ("mark",))
-        return self._change_job(
-            job.job_id, {"due_at": job.due_at, "staging": seen}, changes, remove=remove
-        )
+            changes |= {"due_at": clean_at, "work": DueKind.CLEANUP}
+        return self._change_job(job.job_id, {"state": JobState.FINALIZING}, changes, remove)
 
     def _change_job(
         self,

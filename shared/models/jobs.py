@@ -225,7 +225,7 @@ class SweepGoal(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """The progress of a sweep over a job's batches (`functions.poll.schedule.sweep`).
+    """The progress of a sweep over a job's batches (`functions.poll.sweep`).
 
     Times are Unix seconds.
 
@@ -242,22 +242,6 @@ class Sweep:
     passes: int
     due: float = 0.0
     after: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Staging:
-    """The staged objects of a job that is over.
-
-    Attributes:
-        until: when the last of them are deleted, Unix seconds.
-        mark: the key up to which the pass that deletes the first of them has come; empty at its
-            beginning.
-        refused: tries at which S3 refused to delete some of them.
-    """
-
-    until: float
-    mark: str = ""
-    refused: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -343,8 +327,6 @@ class Job:
     retry: ResultFileProgress = field(default_factory=ResultFileProgress)
     batches: ResultFileProgress = field(default_factory=ResultFileProgress)
     sums: JobTotals = field(default_factory=JobTotals)
-    staging: Staging | None = None
-    """Its staged objects, once it is over; None before, and when they are deleted."""
 
     # About the last status.
     status_sha: str = ""

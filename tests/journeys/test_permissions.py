@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from botocore.exceptions import ClientError
 
-import functions.poll.results.result_files
+import functions.poll.files
 import functions.poll.schedule.due_polls
 import functions.submit.turn
 from dropbatch.core.names import result
@@ -43,8 +43,8 @@ def small_steps(monkeypatch):
     """
     monkeypatch.setattr(functions.submit.turn, "TURN_SECONDS", -1.0)
     monkeypatch.setattr(functions.poll.schedule.due_polls, "MAX_OWN_POLLS", 1)
-    monkeypatch.setattr(functions.poll.results.result_files, "SEGMENT_BYTES", 400)
-    monkeypatch.setattr(functions.poll.results.result_files, "MIN_COPY_BYTES", 300)
+    monkeypatch.setattr(functions.poll.files, "SEGMENT_BYTES", 400)
+    monkeypatch.setattr(functions.poll.files, "MIN_COPY_BYTES", 300)
     monkeypatch.setattr("moto.s3.models.S3_UPLOAD_PART_MIN_SIZE", 1)
 
 

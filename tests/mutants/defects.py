@@ -55,12 +55,12 @@ DECIDING = (
     "functions/poll/batch/poll_batch.py",
     "functions/poll/batch/unfinished_polls.py",
     "functions/poll/batch/unanswered.py",
-    "functions/poll/schedule/control.py",
+    "functions/poll/commands.py",
     "shared/job_control.py",
-    "functions/poll/schedule/sweep.py",
+    "functions/poll/sweep.py",
     "functions/poll/schedule/pauses.py",
-    "functions/poll/schedule/delete_staged.py",
-    "functions/poll/schedule/visit_job.py",
+    "functions/poll/clean.py",
+    "functions/poll/visit.py",
 )
 """Modules that decide what happens to a job or a batch.
 

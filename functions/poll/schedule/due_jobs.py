@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from dropbatch.core.names import JobState
 from functions.poll.schedule.dispatch_submits import DISPATCHED_SECONDS
 from functions.poll.schedule.due_items import each_contained, postponed
-from functions.poll.schedule.sweep import next_sweep
-from functions.poll.schedule.visit_job import visit_job
+from functions.poll.sweep import next_sweep
+from functions.poll.visit import visit_job
 from shared.aws.queues import SplitMessage, VisitMessage
 from shared.denied_writes import shown_if_denied
 from shared.ledger import DueEntry

@@ -19,7 +19,7 @@ from functions.poll.batch.poll_batch import (
 from functions.poll.schedule.dispatch_submits import DISPATCHED_SECONDS, dispatch
 from functions.poll.schedule.due_items import DueItem, contained, each_contained, load, postponed
 from functions.poll.schedule.due_jobs import advance_jobs, is_large
-from functions.poll.schedule.visit_job import visit_job
+from functions.poll.visit import visit_job
 from shared.aws.queues import PollMessage
 from shared.denied_writes import shown_if_denied
 from shared.events.expect import waits_for_event

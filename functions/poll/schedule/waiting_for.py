@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from functions.poll.schedule.control import MAX_HELD_SECONDS
+from functions.poll.commands import MAX_HELD_SECONDS
 from shared.job_status import RESULTS_DENIED, denied_for_status, iso_time
 from shared.observability import count, logger
 from shared.pacing.controls import PauseReason

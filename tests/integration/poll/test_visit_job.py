@@ -10,9 +10,9 @@ import pytest
 
 from dropbatch.core import names
 from dropbatch.core.names import JobState
-from functions.poll.results import result_files
-from functions.poll.results.result_files import STEP_SECONDS
-from functions.poll.schedule.visit_job import (
+from functions.poll import files as result_files
+from functions.poll.files import STEP_SECONDS
+from functions.poll.visit import (
     MIN_ANSWERED_RECORDS,
     STATUS_SECONDS,
     VISIT_LEASE_SECONDS,

@@ -9,9 +9,10 @@ import pytest
 from dropbatch.core import names
 from dropbatch.core.names import JobState
 from dropbatch.core.plan import SplitPlan
-from functions.poll.results import result_files
-from functions.poll.results.result_files import STEP_SECONDS, next_final_batches
-from functions.poll.schedule import visit_job as module
+from functions.poll import end
+from functions.poll import files as result_files
+from functions.poll.clean import CLEAN_AFTER_SECONDS
+from functions.poll.files import STEP_SECONDS, next_final_batches
 from shared.claims import MAX_CLAIMS
 from shared.errors import InvariantError
 from shared.models import Job, JobTotals, ResultFileProgress
@@ -21,7 +22,6 @@ from tests.support.doubles.visited_jobs import LINE
 BEDROCK = SplitPlan(M2M, 500, 9_500_000, "account", format="bedrock")
 
 
-STAGED_UNTIL = T + 3 * 86_400
 """When a job that is over is due again, for what it staged."""
 
 
@@ -81,7 +81,7 @@ def test_failed_job_has_no_empty_output(visited, batches, files):
 
 @pytest.mark.parametrize("batches", [2, 3])
 def test_long_list_of_batches_has_own_file(visited, monkeypatch, batches):
-    monkeypatch.setattr(module, "MANIFEST_BATCHES", 2)
+    monkeypatch.setattr(end, "MANIFEST_BATCHES", 2)
     visited.hold(*[(1, 0)] * batches, total=batches)
 
     visited.visit()
@@ -153,7 +153,10 @@ def test_last_step_is_made_if_there_is_time_for_one(visited, remaining):
     is_over = remaining == STEP_SECONDS
     assert visited.job.state is (JobState.COMPLETED if is_over else JobState.FINALIZING)
     assert visited.job.output.mark == ("00000000" if is_over else "")
-    assert (visited.job.due_at, visited.job.lease_until) == ((STAGED_UNTIL if is_over else T), 0.0)
+    assert (visited.job.due_at, visited.job.lease_until) == (
+        (T + CLEAN_AFTER_SECONDS if is_over else T),
+        0.0,
+    )
 
 
 @pytest.mark.parametrize("remaining", [STEP_SECONDS, STEP_SECONDS - 0.1])
@@ -178,17 +181,6 @@ def test_next_file_gets_step_if_time_allows(visited, remaining):
         "00000000" if is_over else "",
     )
     assert ("manifest.json" in visited.files()) is is_over
-
-
-@pytest.mark.parametrize(("remaining", "is_over"), [(60.0, True), (59.9, False)])
-def test_manifest_needs_time_to_read_digests(visited, monkeypatch, remaining, is_over):
-    monkeypatch.setattr(module, "seconds_for_digests", lambda files: 60.0)
-    visited.hold((1, 0), total=1)
-
-    assert visited.visit(remaining)
-
-    assert ("manifest.json" in visited.files()) is is_over
-    assert visited.job.due_at == (STAGED_UNTIL if is_over else T)
 
 
 @pytest.mark.parametrize("name", ["state", "output", "ended_at"])
@@ -239,8 +231,12 @@ def stuck(visited, *batches, **changes) -> Job:
     return visited.hold(*batches, **{"total": 9, "claims": MAX_CLAIMS, "status_at": T, **changes})
 
 
-def test_given_up_job_has_lines_up_to_fault(visited):
-    stuck(visited, (1, 1), None, (1, 0))
+def test_given_up_job_has_lines_appended_so_far(visited, monkeypatch):
+    monkeypatch.setattr(result_files, "MIN_STEP_BATCHES", 1)
+    visited.hold((1, 1), None, (1, 0), total=9)
+    visited.visit()
+    visited.change_job("due_at", int(T))
+    visited.change_job("claims", MAX_CLAIMS)
 
     assert visited.visit()
 
@@ -249,9 +245,7 @@ def test_given_up_job_has_lines_up_to_fault(visited):
     assert visited.job.state is JobState.FAILED
     assert listed(visited) == {"output": 2, "errors": 1, "retry": 1}
     assert visited.read("output.jsonl") == 2 * LINE
-    assert (visited.job.staging, visited.job.due_at) == (None, None), (
-        "the message says that the answers are kept"
-    )
+    assert visited.job.due_at is None, "the message says that the answers are kept"
 
 
 def test_given_up_job_without_lines_has_no_file(visited):
@@ -281,15 +275,6 @@ def test_run_without_lease_does_not_give_up_job(visited, monkeypatch):
 
     assert visited.job.error is None
     assert visited.files() == set()
-
-
-@pytest.mark.parametrize(("remaining", "lines"), [(STEP_SECONDS - 0.1, 0), (STEP_SECONDS, 1)])
-def test_given_up_job_appends_while_time_is_left(visited, remaining, lines):
-    stuck(visited, (1, 0), None)
-
-    assert visited.visit(remaining)
-
-    assert visited.job.output.lines == lines
 
 
 def test_given_up_job_continues_slow_file_later(visited):

@@ -11,7 +11,7 @@ import pytest
 
 import functions.poll.batch.poll_batch
 import functions.poll.handler
-import functions.poll.schedule.visit_job
+import functions.poll.visit
 import functions.submit.handler
 from functions.poll.batch import isolate_batch
 from local.workers_ai import Fault

@@ -15,7 +15,7 @@ import functions.poll.batch.poll_batch
 import functions.poll.handler
 import functions.poll.schedule.due_jobs
 import functions.poll.schedule.tick
-import functions.poll.schedule.visit_job
+import functions.poll.visit
 import functions.submit.messages
 import functions.submit.submit_batch
 from dropbatch.core.names import JobState, result
@@ -196,7 +196,7 @@ def test_job_finishes_with_its_last_batch(start, api, monkeypatch):
     waited = []
     real_collect, real_close = (
         functions.poll.batch.poll_batch.collect,
-        functions.poll.schedule.visit_job._close,
+        functions.poll.visit._close,
     )
 
     def collect(services, job, batch, reply):
@@ -210,7 +210,7 @@ def test_job_finishes_with_its_last_batch(start, api, monkeypatch):
             finished.set()
 
     monkeypatch.setattr(functions.poll.batch.poll_batch, "collect", collect)
-    monkeypatch.setattr(functions.poll.schedule.visit_job, "_close", close)
+    monkeypatch.setattr(functions.poll.visit, "_close", close)
     for name in ("large", "small"):
         world.upload_records(f"{name}.jsonl", texts(1), model=BGE)
         world.deliver("UploadQueue")

@@ -5,8 +5,8 @@ It ends, and its manifest lists what is there.
 
 import pytest
 
-from functions.poll.results import result_files
-from functions.poll.schedule import visit_job
+from functions.poll import files as result_files
+from functions.poll import visit as visit_job
 from local.workers_ai import Fault
 from shared.errors import StorageError
 from tests.support.aws.resources import BUCKET

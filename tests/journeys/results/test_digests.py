@@ -4,12 +4,10 @@ No job fails for want of it.
 """
 
 import hashlib
-import itertools
 
 import pytest
 
-from functions.poll.results import file_digests
-from functions.poll.results import result_files as segments
+from functions.poll import files as segments
 
 M2M = "@cf/meta/m2m100-1.2b"
 RECORDS = [{"text": f"hello {number}", "target_lang": "es"} for number in range(8)]
@@ -41,24 +39,15 @@ def assert_digests(world):
 
 
 def test_without_library_files_are_read_once_more(start, small_steps, monkeypatch):
-    monkeypatch.setattr(file_digests, "is_possible", lambda: False)
-
-    assert_digests(run(start))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("turns", [(True, False), (False, True)])
-def test_library_may_come_and_go_between_two_steps(start, small_steps, monkeypatch, turns):
-    changing = itertools.chain([turns[0]] * 5, itertools.repeat(turns[1]))
-    monkeypatch.setattr(file_digests, "is_possible", lambda: next(changing))
+    monkeypatch.setattr(segments, "is_possible", lambda: False)
 
     assert_digests(run(start))
 
 
 @pytest.mark.slow
 def test_file_too_large_to_reread_has_no_digest(start, small_steps, monkeypatch):
-    monkeypatch.setattr(file_digests, "is_possible", lambda: False)
-    monkeypatch.setattr(file_digests, "MAX_DIGEST_READ_BYTES", 300)
+    monkeypatch.setattr(segments, "is_possible", lambda: False)
+    monkeypatch.setattr(segments, "MAX_DIGEST_READ_BYTES", 300)
 
     world = run(start)
 

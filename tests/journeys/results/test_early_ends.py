@@ -10,7 +10,7 @@ import pytest
 from dropbatch.core.names import JobState
 from functions.poll.batch.collect import _write_part
 from functions.poll.batch.result_lines import unwritten_lines, unwritten_part
-from functions.poll.schedule.visit_job import STATUS_SECONDS
+from functions.poll.visit import STATUS_SECONDS
 from local.workers_ai import Fault
 from shared import keys
 from shared.bootstrap import services

@@ -7,7 +7,7 @@ import hashlib
 
 import pytest
 
-from functions.poll.results import result_files as segments
+from functions.poll import files as segments
 from local.workers_ai import expected_result
 from shared.keys import segment
 from tests.support.translations import M2M, greetings

@@ -10,7 +10,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from dropbatch.core.names import MAX_KEY_BYTES, MAX_PATH_BYTES
-from functions.poll.results.running_sha256 import RunningSha256
+from functions.poll.running_sha256 import RunningSha256
 from local.workers_ai import Fault
 from shared.models import JobTotals, ResultFileProgress, Usage
 from tests.support.aws.resources import BUCKET

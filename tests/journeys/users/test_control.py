@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import functions.poll.handler
-import functions.poll.schedule.sweep
+import functions.poll.sweep
 from local.workers_ai import Fault
 from shared.ledger.batches import HELD_BATCH_SECONDS
 from tests.support.aws.resources import BUCKET

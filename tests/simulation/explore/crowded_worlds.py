@@ -8,7 +8,8 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from functions.poll.schedule import sweep, tick
+from functions.poll import sweep
+from functions.poll.schedule import tick
 from local.workers_ai import Fault
 from local.workers_ai.replies import Cut, Reply
 from shared.pacing import budget

@@ -10,7 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from functions.poll.schedule import due_jobs, pauses, tick, visit_job
+from functions.poll import visit as visit_job
+from functions.poll.schedule import due_jobs, pauses, tick
 from functions.submit import create_batches, turn
 from local.workers_ai import Behaviour, Fault
 from shared.aws.queues import Queues, VisitMessage

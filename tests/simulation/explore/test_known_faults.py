@@ -8,8 +8,10 @@ from math import inf
 
 import pytest
 
+from functions.poll import sweep
+from functions.poll import visit as visit_job
 from functions.poll.batch import collect, lost_ids, poll_batch
-from functions.poll.schedule import due_jobs, sweep, visit_job
+from functions.poll.schedule import due_jobs
 from functions.submit import submit_batch
 from local.workers_ai import Behaviour, Fault
 from shared import job_control

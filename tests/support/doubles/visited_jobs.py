@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from dropbatch.core import names
 from dropbatch.core.names import JobState
-from functions.poll.schedule.visit_job import visit_job
+from functions.poll.visit import visit_job
 from shared import keys
 from shared.aws.attribute_values import attribute
 from shared.aws.object_store import ObjectStore
@@ -56,9 +56,7 @@ class Visited:
         self.store = ObjectStore(client("s3"), "bucket")
         self.budget = Budget(dynamodb, "table", 3_000)
         self.notices = self
-        self.settings = SimpleNamespace(
-            cloudflare_account_id=JOB.plan.account, staging_retention_days=3
-        )
+        self.settings = SimpleNamespace(cloudflare_account_id=JOB.plan.account)
         self.told: list[dict[str, Any]] = []
         self.job_id = f"20261121T093000Z-{next(_ordinals):08x}"
 

@@ -17,7 +17,6 @@ from shared.models import (
     JobControl,
     LastingError,
     ResultFileProgress,
-    Staging,
     Submission,
 )
 from tests.support.aws.resources import client
@@ -36,7 +35,7 @@ from tests.support.doubles.other_versions import Version, item_by
 
 # ── every transition and what it must not overlook ────────────────────────────────────────────────
 
-OVER = replace(JOB, state=JobState.COMPLETED, staging=Staging(T))
+OVER = replace(JOB, state=JobState.COMPLETED)
 KNOWN = replace(JOB.plan, form="jsonl", packing="plain")
 
 CHANGED: dict[str, object] = {
@@ -56,7 +55,6 @@ CHANGED: dict[str, object] = {
     "status_at": T + 100,
     "output": ResultFileProgress("other"),
     "control": JobControl("other", cancelled="cancel"),
-    "staging": Staging(T, "mark"),
 }
 """What somebody else may have written meanwhile."""
 
@@ -154,16 +152,9 @@ TRANSITIONS = {
     "end_split": (JOB, lambda at, seen: at.end_split(seen, 3, None, T), ("state",)),
     "end_job": (
         replace(JOB, state=JobState.FINALIZING),
-        lambda at, seen: at.end_job(seen, JobState.COMPLETED, T),
+        lambda at, seen: at.end_job(seen, JobState.COMPLETED, T, None),
         ("state",),
     ),
-    "claim_cleanup": (OVER, lambda at, seen: at.claim_cleanup(seen, T + 9), ("due_at", "staging")),
-    "continue_cleanup": (
-        OVER,
-        lambda at, seen: at.continue_cleanup(seen, Staging(T), T + 9),
-        ("due_at", "staging"),
-    ),
-    "end_cleanup": (OVER, lambda at, seen: at.end_cleanup(seen), ("due_at", "staging")),
     "note_lasting_error": (
         JOB,
         lambda at, seen: at.note_lasting_error(seen.job_id, LastingError(500, T, T, polling=False)),
@@ -287,11 +278,6 @@ INSIDE = {
         lambda at, seen: at.note_appended(seen, {"output": ResultFileProgress("00000003", 9)}),
         ResultFileProgress("00000002", 7),
     ),
-    "a page of deletions": (
-        replace(OVER, staging=Staging(T, "a")),
-        lambda at, seen: at.claim_cleanup(seen, T + 9),
-        Staging(T, "b"),
-    ),
 }
 """Maps of which some members are compared.
 
@@ -301,7 +287,6 @@ MAPS = {
     "control": JobControl,
     "isolation": Isolation,
     "output": ResultFileProgress,
-    "staging": Staging,
 }
 
 

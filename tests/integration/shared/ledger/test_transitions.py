@@ -16,7 +16,6 @@ from shared.models import (
     JobControl,
     LastingError,
     ResultFileProgress,
-    Staging,
     Submission,
 )
 from tests.support.doubles.ledger_items import (
@@ -38,9 +37,8 @@ ID = Submission("id", 1, T)
 FIRST = replace(SUBMITTING, ordinal=0)
 WAITED = replace(READY, created_at=T - 300, paused=10.0, due_at=T - 60)
 END = {"completed_at": T, "ttl": int(T) + LIFE_SECONDS, "due_at": GONE, "work": GONE}
-STAGING = Staging(T + 3 * 86_400)
-DUE = {"staging": plain(attribute(STAGING)), "due_at": STAGING.until, "work": "v1#cleanup"}
-OVER = replace(JOB, state=JobState.COMPLETED, staging=STAGING)
+DUE = {"due_at": T + 60, "work": "v1#cleanup"}
+OVER = replace(JOB, state=JobState.COMPLETED, due_at=T)
 
 WRITES = {
     "begin_submit": (
@@ -408,35 +406,19 @@ WRITES = {
     ),
     "end_job": (
         replace(JOB, state=JobState.FINALIZING, lease_until=T + 90),
-        lambda at, seen: at.end_job(seen, JobState.COMPLETED, T),
+        lambda at, seen: at.end_job(seen, JobState.COMPLETED, T, None),
         {"state": "completed", "lease_until": 0.0, **END},
     ),
     "end_job and delete what it staged": (
         replace(JOB, state=JobState.FINALIZING, lease_until=T + 90, claims=2),
-        lambda at, seen: at.end_job(seen, JobState.COMPLETED, T, STAGING, T + 60),
+        lambda at, seen: at.end_job(seen, JobState.COMPLETED, T, T + 60),
         {
             "state": "completed",
             "lease_until": 0.0,
             **END,
             **DUE,
-            "due_at": T + 60,
             "claims": 0,
         },
-    ),
-    "claim_cleanup": (
-        OVER,
-        lambda at, seen: at.claim_cleanup(seen, T + 9),
-        {"due_at": T + 9, "claims": 1},
-    ),
-    "continue_cleanup": (
-        replace(OVER, claims=2),
-        lambda at, seen: at.continue_cleanup(seen, Staging(T, "key"), T + 9),
-        {"staging": plain(attribute(Staging(T, "key"))), "due_at": T + 9, "claims": 0},
-    ),
-    "end_cleanup": (
-        OVER,
-        lambda at, seen: at.end_cleanup(seen),
-        {"staging": GONE, "due_at": GONE, "work": GONE},
     ),
     "forget_cleanup": (
         OVER,

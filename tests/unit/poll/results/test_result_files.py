@@ -17,8 +17,9 @@ import pytest
 
 from dropbatch.core.names import JobState
 from dropbatch.core.plan import SplitPlan
-from functions.poll.results import result_files as segments
-from functions.poll.schedule import visit_job as finish
+from functions.poll import end
+from functions.poll import files as segments
+from functions.poll import visit as finish
 from shared.aws.object_store import BLOCK_BYTES, MultipartPart, ObjectInfo, ObjectStore
 from shared.errors import InvariantError, ObjectNotFoundError
 from shared.models import FIRST, Batch, BatchState, Job, Part, Submission, Upload
@@ -89,7 +90,7 @@ class Ledger:
     def begin_finalizing(self, job):
         return self._write(job, state=JobState.FINALIZING)
 
-    def end_job(self, job, state, now, staging, clean_at):
+    def end_job(self, job, state, now, clean_at):
         return self._write(job, state=state, completed_at=now)
 
     def _write(self, job, **changes):
@@ -201,7 +202,7 @@ class World:
         self.services = SimpleNamespace(
             ledger=self.ledger,
             store=self.store,
-            settings=SimpleNamespace(cloudflare_account_id="a", staging_retention_days=3),
+            settings=SimpleNamespace(cloudflare_account_id="a"),
             budget=SimpleNamespace(
                 senders=lambda _account: (FIRST,),
                 controls_of=lambda *_: [self.calls("read", lambda: controls)],
@@ -338,7 +339,7 @@ def test_dying_visit_loses_and_doubles_nothing(monkeypatch):
     monkeypatch.setattr(segments, "MIN_STEP_BATCHES", 3)
     monkeypatch.setattr(segments, "MAX_STEP_BATCHES", 5)
     monkeypatch.setattr(segments, "MIN_COPY_BYTES", 500)
-    monkeypatch.setattr(finish, "MANIFEST_BATCHES", 10)
+    monkeypatch.setattr(end, "MANIFEST_BATCHES", 10)
     monkeypatch.setitem(globals(), "MINIMUM", 1)
 
     def run(dies_after):

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from functions.poll.results import running_sha256 as module
-from functions.poll.results.running_sha256 import RunningSha256, is_possible, unfinished_bytes
+from functions.poll import running_sha256 as module
+from functions.poll.running_sha256 import RunningSha256, is_possible, unfinished_bytes
 
 blocks = st.lists(st.one_of(st.binary(max_size=200), st.integers(0, 300).map(bytes)), max_size=8)
 

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
-import functions.poll.schedule.control
+import functions.poll.commands
 from dropbatch.core.names import JobState
-from functions.poll.schedule.control import (
+from functions.poll.commands import (
     MAX_HELD_SECONDS,
     end_long_hold,
     follow_stack_control,
@@ -338,7 +338,7 @@ def test_stack_whose_command_keeps_changing_is_error():
 
 def test_tick_survives_unreadable_command(monkeypatch):
     counted = []
-    monkeypatch.setattr(functions.poll.schedule.control, "count", counted.append)
+    monkeypatch.setattr(functions.poll.commands, "count", counted.append)
 
     def fail(_key):
         raise StorageError("S3 head_object control/stack: 503")

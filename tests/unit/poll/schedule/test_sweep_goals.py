@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
-import functions.poll.schedule.sweep
+import functions.poll.sweep
 from dropbatch.core.names import JobState
-from functions.poll.schedule.sweep import PASSES, current_sweep, next_sweep, sweep
+from functions.poll.sweep import PASSES, current_sweep, next_sweep, sweep
 from shared.invocation import Invocation
 from shared.models import BatchState, JobControl, Sweep, SweepGoal
 from tests.support.doubles.ledger_items import JOB, READY, REASON, T
@@ -140,8 +140,8 @@ def test_twenty_thousand_batches_end_in_10_minutes(monkeypatch):
         ended.append(batch.number)
         return True
 
-    monkeypatch.setattr(functions.poll.schedule.sweep, "collect", collect)
-    monkeypatch.setattr(functions.poll.schedule.sweep, "write_status", lambda *_given: None)
+    monkeypatch.setattr(functions.poll.sweep, "collect", collect)
+    monkeypatch.setattr(functions.poll.sweep, "write_status", lambda *_given: None)
     ledger.batches, ledger.update_leased_job = page_of, lambda job, changes: replace(job, **changes)
     services = SimpleNamespace(
         ledger=ledger, now=lambda: ledger.now, budget=SimpleNamespace(slot_seconds=120.0)

@@ -16,7 +16,7 @@ Python's `_hashlib` is linked with; their context is a plain struct whose bytes 
 The stored state contains none of the hashed bytes: those of the last, unfinished block are passed
 again when the digest is resumed. It is tested against a known digest in each process. If that
 fails, as in a Python that has the library built in, `is_possible` returns False, and the finished
-file is read once more if it is small enough (`functions.poll.results.file_digests`).
+file is read once more if it is small enough (`functions.poll.files`).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Until they and the manifest are complete.
 
-The files grow with the job (`functions.poll.results.result_files`); at the end they are assembled,
+The files grow with the job (`functions.poll.files`); at the end they are assembled,
 and the manifest is written last. A visit does what its time allows and leaves the rest to the next
 one: wherever it ends or dies, the job item has the progress. Each visit checks that the batches
 tile the upload: they must cover the records without gap or overlap.
@@ -13,29 +13,18 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from dropbatch.core import names
 from dropbatch.core.names import FINAL_JOB_STATES, JobState
 from functions.poll.batch.unanswered import is_overdue
-from functions.poll.results.announce import announce
-from functions.poll.results.file_digests import seconds_for_digests
-from functions.poll.results.manifest import bedrock_manifest, build_manifest, retry_record
-from functions.poll.results.result_files import (
+from functions.poll.commands import end_long_hold
+from functions.poll.end import finalize, give_up
+from functions.poll.files import (
     STEP_SECONDS,
     append_segment,
-    assemble_file,
     coverage_error,
-    entry_of,
     next_final_batches,
-    progress_of,
-    readable,
 )
-from functions.poll.results.up_to_fault import append_up_to_fault
-from functions.poll.schedule.control import end_long_hold
-from functions.poll.schedule.delete_staged import first_deletion
-from functions.poll.schedule.sweep import next_sweep, sweep
 from functions.poll.schedule.waiting_for import report_long_wait, waiting_for
+from functions.poll.sweep import next_sweep, sweep
 from shared.claims import (
     CLAIMS_BEFORE_ALARM,
     MAX_CLAIMS,
@@ -45,23 +34,18 @@ from shared.claims import (
 )
 from shared.denied_writes import show_denied
 from shared.errors import (
-    InvariantError,
     LeaseLostError,
-    ObjectNotFoundError,
-    RefusedError,
     StorageError,
 )
 from shared.job_control import follow_job_control
-from shared.job_status import JSON_TYPE, build_status, final_status, status_digest, write_status
-from shared.ledger import still_leased
-from shared.models import TOO_OLD_CODE, BatchState, DueKind, ErrorDetail, Job, Staging
+from shared.job_status import build_status, status_digest, write_status
+from shared.models import TOO_OLD_CODE, BatchState, DueKind, ErrorDetail, Job
 from shared.observability import count, logger
 from shared.pacing import cost
 from shared.retry import exponential
 
 if TYPE_CHECKING:
-    from functions.poll.batch.format_of_job import Kind
-    from functions.poll.results.result_files import ReadyBatches
+    from functions.poll.files import ReadyBatches
     from functions.poll.schedule.waiting_for import Waiting
     from shared.bootstrap import Services
     from shared.invocation import Invocation
@@ -69,18 +53,11 @@ if TYPE_CHECKING:
 
 QUICK_LOOK_BATCHES = 10
 """Batches read when a part arrived shortly after another, to see whether it was the last."""
-MANIFEST_BATCHES = 1_000
-"""Batches that a manifest lists itself; if there are more, `batches.jsonl` lists them."""
 VISIT_LEASE_SECONDS = 140.0
 MIN_VISIT_SECONDS, MAX_VISIT_SECONDS = 10.0, 180.0
 """Seconds between two visits of a job, while something changes and when nothing does."""
 STATUS_SECONDS = 10.0
 """Seconds between two statuses even if parts arrive in between."""
-METRIC_OF_STATE = {
-    JobState.COMPLETED: "JobsCompleted",
-    JobState.FAILED: "JobsFailed",
-    JobState.CANCELLED: "JobsCancelled",
-}
 MIN_ANSWERED_RECORDS = 100
 """Answered records from which a job's `max_failed_fraction` is tested."""
 
@@ -159,7 +136,7 @@ def _visit(invocation: Invocation, job: Job, until: float) -> bool:
     count("OldestJobAge", services.now() - leased.created_at)
     report_stuck(leased.claims, leased.job_id)
     if leased.claims > MAX_CLAIMS and leased.total is not None:
-        _give_up(invocation, leased)
+        give_up(invocation, leased)
     else:
         _advance(invocation, leased)
     return True
@@ -178,7 +155,7 @@ def _advance(invocation: Invocation, job: Job) -> None:
                 _advance(invocation, failed)  # Its batches end without a call.
                 return
         _update_status(services, job, ahead)
-    elif unfinished := _finalize(invocation, job, ahead):
+    elif unfinished := finalize(invocation, job, ahead):
         services.ledger.release_job(unfinished, services.now())
 
 
@@ -267,179 +244,6 @@ def _is_all(job: Job, ahead: ReadyBatches) -> bool:
     if covered != job.total:
         raise coverage_error(job, f"its batches hold {covered} records, expected {job.total}")
     return True
-
-
-# ── the end ───────────────────────────────────────────────────────────────────────────────────────
-
-
-def _finalize(invocation: Invocation, job: Job, ahead: ReadyBatches) -> Job | None:
-    """Every batch is final: write the result files, the manifest last.
-
-    Return the job if there was not enough time.
-    """
-    services = invocation.services
-    if job.state is not JobState.FINALIZING:
-        job = still_leased(services.ledger.begin_finalizing(job), job.job_id)
-    if ahead.leaves:
-        if not invocation.allows(STEP_SECONDS):
-            return job
-        job = append_segment(services, job, "output", ahead, final=True)
-        if job.output.mark != ahead.leaves[-1].number:
-            # An earlier run's segment, of fewer batches, counts; the next visit continues from it.
-            return job
-    if job.output.lines != job.total or job.sums.succeeded + job.sums.failed != job.total:
-        raise coverage_error(job, f"{job.output.lines} lines for {job.total} records")
-    for kind in _wanted(job):
-        written = _write_file(invocation, job, kind)
-        if written is None:
-            return job
-        job = written
-    if not invocation.allows(seconds_for_digests(progress_of(job, kind) for kind in _wanted(job))):
-        return job
-    _close(invocation, job, _wanted(job))
-    return None
-
-
-def _close(invocation: Invocation, job: Job, kinds: list[Kind]) -> None:
-    """The files exist: write what follows them, the manifest last.
-
-    Then status, notice, and the ledger's final state.
-
-    The end time is pinned first, so that every object has the same one.
-    """
-    services = invocation.services
-    again = job.ended_at is not None
-    if not again:
-        job = still_leased(
-            services.ledger.update_leased_job(job, {"ended_at": services.now()}), job.job_id
-        )
-    job = replace(job, completed_at=job.ended_at)
-    now = services.now()
-    listed = (
-        readable(services.ledger.batches(job.job_id))
-        if job.sums.batches <= MANIFEST_BATCHES
-        else ()
-    )
-    manifest = build_manifest(job, listed, [entry_of(invocation, job, kind) for kind in kinds])
-    if job.plan.format == "bedrock" and not job.error:
-        _put_result(services, job, "manifest.json.out", bedrock_manifest(job))
-    _put_result(
-        services,
-        job,
-        "manifest.json",
-        msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n",
-    )
-    if job.retry_of:
-        _put_retry_record(services, job, manifest)
-    write_status(services, job, final_status(job))
-    announce(services, job, manifest, now)
-    # The ledger comes last: until then the job is due again, and all of the above exists already or
-    # is repeated.
-    if _end(
-        services, job, now, is_complete=job.output.lines == job.total and kinds == _wanted(job)
-    ):
-        count(METRIC_OF_STATE[job.final_state])
-        logger.info(
-            "job over",
-            job_id=job.job_id,
-            state=job.final_state,
-            records=job.total,
-            failed=job.sums.failed,
-        )
-
-
-def _end(services: Services, job: Job, now: float, *, is_complete: bool) -> bool:
-    """Write a job's final state.
-
-    What is staged for it is deleted later, unless its results lack something.
-    """
-    if not is_complete:
-        return services.ledger.end_job(job, job.final_state, now) is not None
-    staging = Staging(now + services.settings.staging_retention_days * 86_400)
-    return (
-        services.ledger.end_job(
-            job, job.final_state, now, staging, first_deletion(job, staging, now)
-        )
-        is not None
-    )
-
-
-def _put_result(services: Services, job: Job, name: str, body: bytes) -> None:
-    services.store.put_if_absent(
-        names.result(job.upload.key, job.job_id, name), body, kind=JSON_TYPE
-    )
-
-
-def _put_retry_record(services: Services, job: Job, manifest: dict[str, Any]) -> None:
-    """Record in the folder of the job that was retried that this one has tried its failed records again."""
-    try:
-        parent = msgspec.json.decode(services.store.get(job.retry_of), type=dict[str, Any])
-    except (ObjectNotFoundError, RefusedError, msgspec.MsgspecError):
-        parent = None
-    key = f"{job.retry_of.removesuffix('manifest.json')}retries/{job.job_id}.json"
-    services.store.put_if_absent(key, retry_record(job, manifest, parent), kind=JSON_TYPE)
-
-
-def _give_up(invocation: Invocation, job: Job) -> None:
-    """End a job that could not be finished for days: `failed`, with the lines up to the fault.
-
-    Nothing that was paid for is lost: answers and parts stay in staging until the bucket's
-    lifecycle rule deletes them.
-    """
-    services = invocation.services
-    if services.store.head(names.result(job.upload.key, job.job_id, "manifest.json")):
-        # Everything is written; only the notice could not be published.
-        _end(services, job, services.now(), is_complete=job.output.lines == job.total)
-        return
-    message = (
-        "Dropbatch could not finish this job; the poll function's log shows why. "
-        "output.jsonl has the lines up to the "
-        f"fault, and all other answers are kept for 60 days under staging/{job.job_id}/. "
-        "Please report this."
-    )
-    job = still_leased(
-        services.ledger.begin_finalizing(job, error=ErrorDetail("internal", message)), job.job_id
-    )
-    job = append_up_to_fault(invocation, job)
-    kinds = []
-    for kind in _wanted(job):
-        try:
-            written = _write_file(invocation, job, kind)
-        except (InvariantError, ObjectNotFoundError):
-            logger.exception("file not written", job_id=job.job_id, kind=kind)
-            continue
-        if written is None:
-            return
-        job = written
-        kinds.append(kind)
-    _close(invocation, job, kinds)
-
-
-def _write_file(invocation: Invocation, job: Job, kind: Kind) -> Job | None:
-    """Complete one result file.
-
-    Return the job as it is afterwards, None if there was not enough time.
-    """
-    while progress_of(job, kind).mark != job.output.mark:
-        if not invocation.allows(STEP_SECONDS):
-            return None
-        behind = next_final_batches(invocation.services, job, kind)
-        job = append_segment(invocation.services, job, kind, behind, final=behind.last)
-    return assemble_file(invocation, job, kind)
-
-
-def _wanted(job: Job) -> list[Kind]:
-    """The files to write.
-
-    The output of every completed job, the others only if they are not empty.
-    """
-    wanted: dict[Kind, bool] = {
-        "output": job.error is None or job.output.size > 0,
-        "errors": job.sums.errors_size > 0,
-        "retry": job.sums.retry_size > 0,
-        "batches": job.sums.batches > MANIFEST_BATCHES,
-    }
-    return [kind for kind, is_wanted in wanted.items() if is_wanted]
 
 
 # ── status ────────────────────────────────────────────────────────────────────────────────────────

@@ -26,9 +26,8 @@ import msgspec
 from dropbatch.core import names
 from functions.poll.batch.format_of_job import JSON_LINES, Kind, opening_of, result_file
 from functions.poll.batch.result_lines import unwritten_lines
-from functions.poll.results.file_digests import digest_of, has_digest
-from functions.poll.results.manifest import FileEntry, batch_entry
-from functions.poll.results.running_sha256 import RunningSha256, unfinished_bytes
+from functions.poll.manifest import FileEntry, batch_entry
+from functions.poll.running_sha256 import RunningSha256, is_possible, unfinished_bytes
 from shared import keys
 from shared.errors import InvariantError, ObjectNotFoundError, UnreadableItemError
 from shared.job_status import PendingBatches
@@ -58,6 +57,8 @@ PAGE_BATCHES = 100
 """Batches read after a gap, to count those that are done."""
 STEP_SECONDS = 45.0
 """Time a run must have left to begin another step."""
+MAX_DIGEST_READ_BYTES = 1 << 30
+"""Bytes of a file that are read once more for its digest; a local stack's files are small."""
 MAX_PARALLEL_COPIES = 8
 """Server-side copies at the same time."""
 
@@ -102,7 +103,7 @@ def progress_of(job: Job, kind: Kind) -> ResultFileProgress:
 
 
 def next_final_batches(
-    services: Services, job: Job, kind: Kind, page: int = PAGE_BATCHES, *, up_to_fault: bool = False
+    services: Services, job: Job, kind: Kind, page: int = PAGE_BATCHES
 ) -> ReadyBatches:
     """Read the batches after a mark; for files other than the output, up to the output's mark.
 
@@ -111,7 +112,6 @@ def next_final_batches(
         job: as just read.
         kind: which file.
         page: how many batches to read, at least, when one is not final.
-        up_to_fault: stop where the batches no longer tile the upload, instead of raising.
 
     Raises:
         InvariantError: there is a gap or an overlap, or a part has fewer or more lines than its
@@ -126,11 +126,9 @@ def next_final_batches(
     contiguous, pending = True, PendingBatches()
     for_capacity = job.sums.for_capacity
     batches = services.ledger.batches(job.job_id, after=progress.mark, page_size=page)
-    for seen, batch in enumerate(readable(batches) if up_to_fault else batches, 1):
+    for seen, batch in enumerate(batches, 1):
         if batch.state is BatchState.DONE:
             if contiguous and (fault := _fault(batch, covered)):
-                if up_to_fault:
-                    break
                 raise coverage_error(job, fault)
             part = _part(batch)
             succeeded += part.succeeded
@@ -215,7 +213,7 @@ def append_segment(
                 services.store.blocks(_growing_key(job, kind, progress), 0, progress.growing_size)
             )
         digest = None
-        if has_digest(progress):
+        if is_possible():
             digest = RunningSha256(progress.sha, _tail(services, job, kind, spool))
         opening = b"" if progress.mark else opening_of(services.store, job, kind)
         for block in chain([opening], _read_sections(services, job, kind, ahead.leaves)):
@@ -437,12 +435,25 @@ def _put_file(services: Services, job: Job, kind: Kind, content: bytes | IO[byte
     )
 
 
-def entry_of(invocation: Invocation, job: Job, kind: Kind) -> FileEntry:
+def entry_of(services: Services, job: Job, kind: Kind) -> FileEntry:
     """A file that exists, as the manifest lists it."""
-    progress = progress_of(job, kind)
-    name = result_file(job, kind).name
+    progress, name = progress_of(job, kind), result_file(job, kind).name
     if not progress.size:
-        content = opening_of(invocation.services.store, job, kind)
+        content = opening_of(services.store, job, kind)
         return FileEntry(name, kind, len(content), hashlib.sha256(content).hexdigest(), 0)
-    digest = digest_of(invocation, file_key(job, kind), progress)
+    digest = _digest_of(services, file_key(job, kind), progress)
     return FileEntry(name, kind, progress.size, digest, progress.lines)
+
+
+def _digest_of(services: Services, key: str, progress: ResultFileProgress) -> str | None:
+    """A file's SHA-256; where Python cannot keep a running one, a small file is read once more."""
+    if progress.sha:
+        rest = unfinished_bytes(progress.size)
+        tail = services.store.get(key, progress.size - rest, rest)
+        return RunningSha256(progress.sha, tail).hexdigest()
+    if progress.size > MAX_DIGEST_READ_BYTES:
+        return None
+    digest = hashlib.sha256()
+    for block in services.store.sections([(key, 0, progress.size)]):
+        digest.update(block)
+    return digest.hexdigest()

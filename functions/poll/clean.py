@@ -1,0 +1,70 @@
+"""What a job has staged is deleted an hour after its end: it costs money, and nobody needs it.
+
+No function that reads it runs so long. A function that dies leaves the rest to the next one: what
+was deleted is not listed again. What S3 refuses to delete, or fails to for three days, is left to
+the bucket's lifecycle rule. A claim touches two numbers of an item, so any item can be claimed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from functions.poll.schedule.due_items import in_parallel
+from shared import keys
+from shared.claims import MAX_CLAIMS, claim_seconds
+from shared.errors import RefusedError
+from shared.models import DueKind
+from shared.observability import count, logger
+
+if TYPE_CHECKING:
+    from shared.bootstrap import Services
+    from shared.ledger import DueEntry
+
+MAX_JOBS_CLEANED = 200
+"""Jobs whose staged objects one tick deletes."""
+CLEAN_AFTER_SECONDS = 3_600.0
+CLAIM_SECONDS = 180.0
+
+
+def clean(services: Services, ends: float) -> None:
+    """Delete what is due, at least 1,000 objects of each of the oldest jobs, until `ends`.
+
+    Raises:
+        StorageError: the table's index could not be read.
+    """
+    due, _ = services.ledger.due(DueKind.CLEANUP, services.now(), MAX_JOBS_CLEANED)
+    in_parallel(lambda one: _clean_contained(services, one, ends), due)
+
+
+def _clean_contained(services: Services, due: DueEntry, ends: float) -> None:
+    """No error of one job delays the others: its claim makes it due again later."""
+    try:
+        _clean(services, due, ends)
+    except Exception:  # noqa: BLE001 - see above
+        logger.exception("staged objects not deleted", job_id=due.job_id)
+        count("Errors")
+
+
+def _clean(services: Services, due: DueEntry, ends: float) -> None:
+    ledger, now = services.ledger, services.now()
+    claims = ledger.claims_of(due)
+    if claims >= MAX_CLAIMS:
+        ledger.forget_cleanup(due)
+        logger.error("staged objects left to the lifecycle rule", job_id=due.job_id)
+        return
+    until = float(int(now + claim_seconds(claims, CLAIM_SECONDS)))
+    if not ledger.set_aside(due, claims + 1, until):
+        return  # Somebody else has it, or the index was out of date.
+    claimed = replace(due, due_at=until)
+    try:
+        while page := services.store.versions(keys.staging(due.job_id)):
+            services.store.delete(page)
+            if services.now() >= ends:
+                ledger.set_aside(claimed, 0, services.now())
+                return
+    except RefusedError as refusal:
+        logger.warning(
+            "staged objects left to the lifecycle rule", job_id=due.job_id, reason=str(refusal)
+        )
+    ledger.forget_cleanup(claimed)

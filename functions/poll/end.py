@@ -1,0 +1,222 @@
+"""The end of a job: its result files, the manifest last, then its status, notice and final state.
+
+Each step exists already or is repeated if a function dies, and the ledger's final state comes last.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from dropbatch.core import names
+from dropbatch.core.names import JobState
+from functions.poll.clean import CLEAN_AFTER_SECONDS
+from functions.poll.files import (
+    STEP_SECONDS,
+    append_segment,
+    assemble_file,
+    coverage_error,
+    entry_of,
+    next_final_batches,
+    progress_of,
+    readable,
+)
+from functions.poll.manifest import (
+    bedrock_manifest,
+    build_manifest,
+    event_detail,
+    retry_record,
+)
+from shared.errors import InvariantError, ObjectNotFoundError, RefusedError
+from shared.job_status import JSON_TYPE, final_status, write_status
+from shared.ledger import still_leased
+from shared.models import ErrorDetail
+from shared.observability import count, logger
+
+if TYPE_CHECKING:
+    from functions.poll.batch.format_of_job import Kind
+    from functions.poll.files import ReadyBatches
+    from shared.bootstrap import Services
+    from shared.invocation import Invocation
+    from shared.models import Job
+
+MANIFEST_BATCHES = 1_000
+"""Batches that a manifest lists itself; if there are more, `batches.jsonl` lists them."""
+MAX_REFUSED_SECONDS = 300.0
+"""Seconds after the end of a job for which an event that is refused for good is sent again."""
+METRIC_OF_STATE = {
+    JobState.COMPLETED: "JobsCompleted",
+    JobState.FAILED: "JobsFailed",
+    JobState.CANCELLED: "JobsCancelled",
+}
+
+
+def finalize(invocation: Invocation, job: Job, ahead: ReadyBatches) -> Job | None:
+    """Every batch is final: write the result files, the manifest last.
+
+    Return the job if there was not enough time.
+    """
+    services = invocation.services
+    if job.state is not JobState.FINALIZING:
+        job = still_leased(services.ledger.begin_finalizing(job), job.job_id)
+    if ahead.leaves:
+        if not invocation.allows(STEP_SECONDS):
+            return job
+        job = append_segment(services, job, "output", ahead, final=True)
+        if job.output.mark != ahead.leaves[-1].number:
+            # An earlier run's segment, of fewer batches, counts; the next visit continues from it.
+            return job
+    if job.output.lines != job.total or job.sums.succeeded + job.sums.failed != job.total:
+        raise coverage_error(job, f"{job.output.lines} lines for {job.total} records")
+    for kind in _wanted(job):
+        written = _write_file(invocation, job, kind)
+        if written is None:
+            return job
+        job = written
+    _close(invocation, job, _wanted(job))
+    return None
+
+
+def _close(invocation: Invocation, job: Job, kinds: list[Kind]) -> None:
+    """The files exist: write what follows them, the manifest last.
+
+    Then status, notice, and the ledger's final state.
+
+    The end time is pinned first, so that every object has the same one.
+    """
+    services = invocation.services
+    if job.ended_at is None:
+        job = still_leased(
+            services.ledger.update_leased_job(job, {"ended_at": services.now()}), job.job_id
+        )
+    job = replace(job, completed_at=job.ended_at)
+    now = services.now()
+    listed = (
+        readable(services.ledger.batches(job.job_id))
+        if job.sums.batches <= MANIFEST_BATCHES
+        else ()
+    )
+    manifest = build_manifest(job, listed, [entry_of(services, job, kind) for kind in kinds])
+    if job.plan.format == "bedrock" and not job.error:
+        _put_result(services, job, "manifest.json.out", bedrock_manifest(job))
+    _put_result(
+        services,
+        job,
+        "manifest.json",
+        msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n",
+    )
+    if job.retry_of:
+        _put_retry_record(services, job, manifest)
+    write_status(services, job, final_status(job))
+    _announce(services, job, manifest, now)
+    # The ledger comes last: until then the job is due again, and all of the above exists already or
+    # is repeated.
+    if _end(
+        services, job, now, is_complete=job.output.lines == job.total and kinds == _wanted(job)
+    ):
+        count(METRIC_OF_STATE[job.final_state])
+        logger.info(
+            "job over",
+            job_id=job.job_id,
+            state=job.final_state,
+            records=job.total,
+            failed=job.sums.failed,
+        )
+
+
+def _announce(services: Services, job: Job, manifest: dict[str, Any], now: float) -> None:
+    """Publish that a job is over, at least once: before the ledger's final state.
+
+    Raises:
+        StorageError: the event was not taken; it must be sent again.
+    """
+    try:
+        services.notices.publish_job_over(event_detail(services.store.bucket, job, manifest), now)
+    except RefusedError as error:
+        if job.ended_at is None or now - job.ended_at < MAX_REFUSED_SECONDS:
+            raise
+        logger.error("event not published", job_id=job.job_id, reason=str(error))
+        count("Errors")
+
+
+def _end(services: Services, job: Job, now: float, *, is_complete: bool) -> bool:
+    """Write a job's final state; what is staged for it stays if its results lack something."""
+    clean_at = now + CLEAN_AFTER_SECONDS if is_complete else None
+    return services.ledger.end_job(job, job.final_state, now, clean_at) is not None
+
+
+def _put_result(services: Services, job: Job, name: str, body: bytes) -> None:
+    services.store.put_if_absent(
+        names.result(job.upload.key, job.job_id, name), body, kind=JSON_TYPE
+    )
+
+
+def _put_retry_record(services: Services, job: Job, manifest: dict[str, Any]) -> None:
+    """Record in the folder of the job that was retried that this one has tried its failures."""
+    try:
+        parent = msgspec.json.decode(services.store.get(job.retry_of), type=dict[str, Any])
+    except (ObjectNotFoundError, RefusedError, msgspec.MsgspecError):
+        parent = None
+    key = f"{job.retry_of.removesuffix('manifest.json')}retries/{job.job_id}.json"
+    services.store.put_if_absent(key, retry_record(job, manifest, parent), kind=JSON_TYPE)
+
+
+def give_up(invocation: Invocation, job: Job) -> None:
+    """End a job that could not be finished for days: `failed`, with the lines appended so far.
+
+    Nothing that was paid for is lost: answers and parts stay in staging until the bucket's
+    lifecycle rule deletes them.
+    """
+    services = invocation.services
+    if services.store.head(names.result(job.upload.key, job.job_id, "manifest.json")):
+        # Everything is written; only the notice could not be published.
+        _end(services, job, services.now(), is_complete=job.output.lines == job.total)
+        return
+    message = (
+        "Dropbatch could not finish this job; the poll function's log shows why. All answers are "
+        f"kept for 60 days under staging/{job.job_id}/. Please report this."
+    )
+    job = still_leased(
+        services.ledger.begin_finalizing(job, error=ErrorDetail("internal", message)), job.job_id
+    )
+    kinds = []
+    for kind in _wanted(job):
+        try:
+            written = _write_file(invocation, job, kind)
+        except (InvariantError, ObjectNotFoundError):
+            logger.exception("file not written", job_id=job.job_id, kind=kind)
+            continue
+        if written is None:
+            return
+        job = written
+        kinds.append(kind)
+    _close(invocation, job, kinds)
+
+
+def _write_file(invocation: Invocation, job: Job, kind: Kind) -> Job | None:
+    """Complete one result file.
+
+    Return the job as it is afterwards, None if there was not enough time.
+    """
+    while progress_of(job, kind).mark != job.output.mark:
+        if not invocation.allows(STEP_SECONDS):
+            return None
+        behind = next_final_batches(invocation.services, job, kind)
+        job = append_segment(invocation.services, job, kind, behind, final=behind.last)
+    return assemble_file(invocation, job, kind)
+
+
+def _wanted(job: Job) -> list[Kind]:
+    """The files to write.
+
+    The output of every completed job, the others only if they are not empty.
+    """
+    wanted: dict[Kind, bool] = {
+        "output": job.error is None or job.output.size > 0,
+        "errors": job.sums.errors_size > 0,
+        "retry": job.sums.retry_size > 0,
+        "batches": job.sums.batches > MANIFEST_BATCHES,
+    }
+    return [kind for kind, is_wanted in wanted.items() if is_wanted]

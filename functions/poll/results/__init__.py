@@ -1,1 +1,0 @@
-"""What a job leaves in S3: result files and manifest."""

@@ -1,0 +1,232 @@
+"""What a job staged is deleted an hour after its end.
+
+Surely, for good, and nothing of any other job.
+"""
+
+import pytest
+from botocore.exceptions import ClientError
+
+import functions.poll.clean
+import functions.poll.handler
+from functions.poll.clean import CLAIM_SECONDS, CLEAN_AFTER_SECONDS, clean
+from shared.aws.object_store import ObjectStore
+from shared.claims import MAX_CLAIMS
+from shared.ledger import Ledger
+from tests.support.aws.resources import BUCKET, TABLE
+from tests.support.journeys.deaths import DiedError
+from tests.support.translations import M2M
+
+GOOD = '{"text":"y","target_lang":"es"}\n'
+
+
+def staged(world, job_id=""):
+    """Names of the staged objects, by version.
+
+    Nothing that is deleted may stay behind as an old version.
+    """
+    pages = world.s3.get_paginator("list_object_versions").paginate(
+        Bucket=BUCKET, Prefix=f"staging/{job_id}"
+    )
+    return [
+        one["Key"]
+        for page in pages
+        for one in (*page.get("Versions", []), *page.get("DeleteMarkers", []))
+    ]
+
+
+def is_forgotten(world):
+    """Whether nothing is due any more, and only a tombstone is left."""
+    job = world.item()
+    return not {"due_at", "work"} & set(job) and "ttl" in job
+
+
+@pytest.fixture
+def small_pages(monkeypatch):
+    """S3 lists two versions at a time."""
+    monkeypatch.setenv("MOTO_S3_DEFAULT_MAX_KEYS", "2")
+
+
+def finish(world, path="a.jsonl", body=GOOD * 3):
+    world.upload(path, body, model=M2M)
+    world.settle()
+
+
+def test_staged_objects_are_deleted_after_an_hour(world):
+    finish(world)
+    before = staged(world)
+    world.pass_time(CLEAN_AFTER_SECONDS - 60)
+    world.tick()
+    assert staged(world) == before != []
+
+    world.pass_time(60)
+    world.tick()
+
+    assert staged(world) == []
+    assert is_forgotten(world)
+    assert world.lines()[2]["success"]
+
+
+def test_nothing_of_other_jobs_is_deleted(world):
+    finish(world)
+    first = world.item()["job_id"]["S"]
+    world.pass_time(CLEAN_AFTER_SECONDS)
+    world.upload("b.jsonl", GOOD, model=M2M)
+    world.deliver_all()
+    others = [key for key in staged(world) if first not in key]
+    world.tick()
+
+    assert staged(world, first) == []
+    assert others
+    assert set(others) <= set(staged(world))
+
+
+def test_older_versions_and_delete_markers_go_too(world):
+    finish(world)
+    (request,) = [key for key in staged(world) if key.endswith("/request")]
+    world.s3.put_object(Bucket=BUCKET, Key=request, Body=b"again")
+    world.s3.delete_object(Bucket=BUCKET, Key=request)
+    assert staged(world).count(request) == 3
+
+    world.pass_time(CLEAN_AFTER_SECONDS)
+    world.tick()
+
+    assert staged(world) == []
+
+
+STEPS = [
+    (Ledger, "set_aside"),
+    (ObjectStore, "versions"),
+    (ObjectStore, "delete"),
+    (Ledger, "forget_cleanup"),
+]
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("step", STEPS, ids=[name for _, name in STEPS])
+def test_death_at_any_step_leaves_rest_to_next_tick(world, small_pages, monkeypatch, after, step):
+    finish(world)
+    world.pass_time(CLEAN_AFTER_SECONDS)
+    real = getattr(*step)
+
+    def die(*arguments):
+        if after:
+            real(*arguments)
+        raise DiedError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(*step, die)
+        with pytest.raises(DiedError):
+            world.tick()
+    world.pass_time(CLAIM_SECONDS)
+    world.tick()
+
+    assert staged(world) == []
+    assert is_forgotten(world)
+    assert world.manifest()["counts"]["succeeded"] == 3
+
+
+def test_without_time_deletion_continues_at_next_tick(start, small_pages, monkeypatch):
+    world = start(MAX_REQUESTS_PER_BATCH=1)
+    finish(world, body=GOOD * 6)
+    monkeypatch.setattr(
+        "functions.poll.schedule.tick.clean",
+        lambda services, _: clean(services, services.now()),
+    )
+    world.pass_time(CLEAN_AFTER_SECONDS)
+    sizes = [len(staged(world))]
+    while sizes[-1]:
+        world.tick()
+        world.pass_time(1)
+        sizes.append(len(staged(world)))
+        assert sizes[-1] == sizes[-2] - 2
+    world.tick()
+
+    assert is_forgotten(world)
+
+
+def failing(world, failing_call, code):
+    """Times at which S3 failed a call with this code; filled as it happens."""
+    tries = []
+
+    def deny(operation, _):
+        if operation == failing_call:
+            tries.append(world.now())
+            raise ClientError({"Error": {"Code": code, "Message": "no"}}, operation)
+
+    world.permissions.before = deny
+    return tries
+
+
+@pytest.mark.parametrize("call", ["ListObjectVersions", "DeleteObjects"])
+def test_what_s3_refuses_is_left_to_lifecycle(world, call, capsys):
+    """A policy denies the call, as MFA delete does: no error that recurs, and no alarm."""
+    finish(world)
+    tries = failing(world, call, "AccessDenied")
+    world.pass_time(CLEAN_AFTER_SECONDS)
+    capsys.readouterr()
+    world.tick()
+
+    assert is_forgotten(world)
+    assert len(tries) == 1
+    assert '"Errors"' not in capsys.readouterr().out
+
+
+def test_undeleted_page_is_retried_then_given_up(world):
+    finish(world)
+    tries = failing(world, "DeleteObjects", "InternalError")
+    world.pass_time(CLEAN_AFTER_SECONDS)
+    hours = 0
+    while not is_forgotten(world):
+        world.tick()
+        world.pass_time(3_600)
+        hours += 1
+        assert hours <= MAX_CLAIMS + 2
+
+    assert hours >= 72
+    assert len(tries) == MAX_CLAIMS
+    assert world.item()["state"]["S"] == "completed"
+    assert staged(world)
+
+
+def test_objects_of_an_unreadable_job_are_deleted(world):
+    finish(world)
+    world.dynamodb.update_item(
+        TableName=TABLE,
+        Key={"pk": world.item()["pk"], "sk": {"S": "META"}},
+        UpdateExpression="SET created_at = :wrong",
+        ExpressionAttributeValues={":wrong": {"S": "?"}},
+    )
+    world.pass_time(CLEAN_AFTER_SECONDS)
+    world.tick()
+
+    assert "due_at" not in world.item()
+    assert staged(world) == []
+
+
+def test_jobs_that_cannot_be_claimed_hold_up_no_other(world, monkeypatch):
+    finish(world)
+    real, good = Ledger.set_aside, world.item()
+    monkeypatch.setattr(
+        Ledger,
+        "set_aside",
+        lambda self, due, *more: 1 / 0 if len(due.job_id) == 1 else real(self, due, *more),
+    )
+    for number in range(4):
+        bad = {**good, "pk": {"S": f"JOB#{number}"}, "job_id": {"S": f"{number}"}}
+        world.dynamodb.put_item(TableName=TABLE, Item={**bad, "due_at": {"N": f"{number}"}})
+    world.pass_time(CLEAN_AFTER_SECONDS)
+    world.tick()
+
+    assert staged(world) == []
+
+
+def test_outdated_index_deletes_nothing(world):
+    finish(world)
+    world.pass_time(CLEAN_AFTER_SECONDS)
+    services = functions.poll.handler.services()
+    (due,), _ = services.ledger.due(functions.poll.clean.DueKind.CLEANUP, world.now(), 9)
+    assert services.ledger.set_aside(due, 1, world.now() + 60)
+
+    functions.poll.clean._clean(services, due, world.now())
+
+    assert staged(world)
