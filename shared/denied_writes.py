@@ -14,8 +14,8 @@ from shared.observability import count, logger
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from shared.bootstrap import Services
     from shared.models import Job
+    from shared.services import Services
 
 SERVICES = ("S3 ", "DynamoDB ", "SQS ")
 """What a job cannot go on without; reports of its end are given up after some minutes."""

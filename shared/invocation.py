@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from aws_lambda_powertools.utilities.typing import LambdaContext
 
-    from shared.bootstrap import Services
+    from shared.services import Services
 
 T = TypeVar("T")
 

@@ -19,7 +19,7 @@ from shared.models import CANCEL, CANCEL_NOW, Job, JobControl
 from shared.observability import logger
 
 if TYPE_CHECKING:
-    from shared.bootstrap import Services
+    from shared.services import Services
 
 RUN, PAUSE = "run", "pause"
 JOB_COMMANDS = frozenset({RUN, PAUSE, CANCEL, CANCEL_NOW})

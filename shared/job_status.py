@@ -14,8 +14,8 @@ from dropbatch.core.names import FINAL_JOB_STATES, JobState
 from shared.models import BatchState
 
 if TYPE_CHECKING:
-    from shared.bootstrap import Services
     from shared.models import Batch, Job, UploadDenial
+    from shared.services import Services
 
 JSON_TYPE = "application/json"
 UPLOAD_DENIED, RESULTS_DENIED = "upload_denied", "results_denied"

@@ -18,8 +18,8 @@ from shared.models import DueKind
 from shared.observability import count, logger
 
 if TYPE_CHECKING:
-    from shared.bootstrap import Services
     from shared.ledger import DueEntry
+    from shared.services import Services
 
 MAX_JOBS_CLEANED = 200
 """Jobs whose staged objects one tick deletes."""

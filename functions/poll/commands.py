@@ -24,7 +24,7 @@ from shared.observability import count, logger
 from shared.pacing.controls import Permit, StackControl
 
 if TYPE_CHECKING:
-    from shared.bootstrap import Services
+    from shared.services import Services
 
 MAX_HELD_SECONDS = 30 * 86_400
 """Seconds after which a job that is still paused is cancelled."""

@@ -38,9 +38,9 @@ from shared.observability import count, logger
 if TYPE_CHECKING:
     from functions.poll.batch.format_of_job import Kind
     from functions.poll.files import ReadyBatches
-    from shared.bootstrap import Services
     from shared.invocation import Invocation
     from shared.models import Job
+    from shared.services import Services
 
 MANIFEST_BATCHES = 1_000
 """Batches that a manifest lists itself; if there are more, `batches.jsonl` lists them."""

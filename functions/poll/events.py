@@ -24,11 +24,11 @@ from shared.observability import count_broken_law, logger
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shared.bootstrap import Services
     from shared.events.messages import Event, Message
     from shared.events.queues_api import QueuesApi
     from shared.events.state import EventsState, Owner
     from shared.events.subscribe import Events
+    from shared.services import Services
 
 MAX_PULLS = 10
 """Full pulls that follow each other: a backlog of 100,000 messages is read in minutes."""

@@ -39,8 +39,8 @@ from shared.pacing.cost import counted
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from shared.bootstrap import Services
     from shared.invocation import Invocation
+    from shared.services import Services
 
 SEGMENT_BYTES = 64 << 20
 """Approximate bytes of parts that one step appends."""

@@ -45,8 +45,8 @@ from shared.observability import logger
 from shared.pacing.controls import Permit
 
 if TYPE_CHECKING:
-    from shared.bootstrap import Services
     from shared.invocation import Invocation
+    from shared.services import Services
 
 PAGE_BATCHES, PAGE_BYTES = 100, 64 << 20
 """Most batches of a page, and bytes of bodies that it may read after which it ends.

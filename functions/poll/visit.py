@@ -47,9 +47,9 @@ from shared.retry import exponential
 if TYPE_CHECKING:
     from functions.poll.files import ReadyBatches
     from functions.poll.schedule.waiting_for import Waiting
-    from shared.bootstrap import Services
     from shared.invocation import Invocation
     from shared.models import Batch
+    from shared.services import Services
 
 QUICK_LOOK_BATCHES = 10
 """Batches read when a part arrived shortly after another, to see whether it was the last."""

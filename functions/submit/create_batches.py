@@ -25,8 +25,8 @@ from shared.retry import jittered
 
 if TYPE_CHECKING:
     from functions.submit.stage_batches import StagedAhead
-    from shared.bootstrap import Services
     from shared.models import Job
+    from shared.services import Services
     from shared.staged_batch import StagedInfo
 
 NOTHING_TO_SEND = ErrorDetail("internal", "no record of this batch could be sent")

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from shared.aws.object_events import ObjectCreated
-    from shared.bootstrap import Services
+    from shared.services import Services
     from shared.settings import Settings
 
 MAX_EVENT_AGE_SECONDS = 60 * 86_400

@@ -21,8 +21,8 @@ from shared.observability import logger
 
 if TYPE_CHECKING:
     from shared.aws.object_events import ObjectCreated
-    from shared.bootstrap import Services
     from shared.models import Job
+    from shared.services import Services
 
 MAX_DENIED_SECONDS = 86_400.0
 """Seconds for which an upload is tried that S3 does not hand out."""

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from shared.bootstrap import Services
     from shared.models import Job
+    from shared.services import Services
 
 RETRY_OF = "retry_of"
 """Metadata of a retry file, in any spelling.

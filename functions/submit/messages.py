@@ -33,9 +33,9 @@ from shared.observability import logger
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from shared.bootstrap import Services
     from shared.invocation import Invocation
     from shared.models import Job
+    from shared.services import Services
 
 DEATH_MARGIN_SECONDS = 30.0
 """Seconds after an invocation's end at which its message is delivered again if it died."""

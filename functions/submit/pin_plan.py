@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from dropbatch.core.formats.base import Reader
-    from shared.bootstrap import Services
     from shared.models import Job
+    from shared.services import Services
 
 
 def limits_of(services: Services) -> StackLimits:

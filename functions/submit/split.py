@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
     from functions.submit.create_batches import Before
     from functions.submit.turn import Turn
-    from shared.bootstrap import Services
     from shared.models import Batch
+    from shared.services import Services
 
 STATUS_EVERY_SECONDS = 10.0
 """Seconds between two writes of `status.json` while an upload is read."""

@@ -12,9 +12,9 @@ from shared.pacing.controls import PauseReason
 from shared.workers_ai.error_codes import ErrorClass, is_like_lost
 
 if TYPE_CHECKING:
-    from shared.bootstrap import Services
     from shared.models import Batch, Job
     from shared.pacing.controls import Denied, Pause
+    from shared.services import Services
     from shared.workers_ai.replies import Rejected
 
 POLLED_AFTER_SECONDS = 300.0

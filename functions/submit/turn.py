@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
     from dropbatch.core.formats.base import Reader
     from dropbatch.core.read.cut import Cut
-    from shared.bootstrap import Services
     from shared.invocation import Invocation
     from shared.models import Job
+    from shared.services import Services
 
 TURN_SECONDS = 60.0
 """How long one run reads before it ends its turn.

@@ -16,8 +16,8 @@ from shared.events.state import NONE, Owner
 from shared.observability import logger
 
 if TYPE_CHECKING:
-    from shared.bootstrap import Services
     from shared.models import Batch, Job, Submission
+    from shared.services import Services
 
 FIRST_PULL = 2.0
 """Seconds from an acceptance to the first pull, and between two pulls at least."""

@@ -21,7 +21,7 @@ from shared.observability import logger
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from shared.bootstrap import Services
+    from shared.services import Services
 
 SET_UP_SECONDS = 5.0
 """Seconds that a submit waits at most for a set-up, its own or another function's."""

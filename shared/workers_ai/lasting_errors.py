@@ -11,8 +11,8 @@ from shared.models import LastingError
 from shared.workers_ai.replies import Rejected
 
 if TYPE_CHECKING:
-    from shared.bootstrap import Services
     from shared.models import Batch, Job
+    from shared.services import Services
     from shared.workers_ai.replies import OutcomeUnknown
 
 NOTED_AFTER_SECONDS = 900.0

@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from shared.bootstrap import Services
     from shared.models import Job
+    from shared.services import Services
 
 
 def other_account(services: Services, job: Job) -> str:

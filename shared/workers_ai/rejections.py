@@ -21,8 +21,8 @@ from shared.workers_ai.other_account import other_account
 from shared.workers_ai.senders import api_of
 
 if TYPE_CHECKING:
-    from shared.bootstrap import Services
     from shared.models import Batch, Job, Sender
+    from shared.services import Services
     from shared.workers_ai.replies import Rejected
 
 

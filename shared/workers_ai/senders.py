@@ -22,8 +22,8 @@ from shared.workers_ai.transports import Credentials, transport_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shared.bootstrap import Services
     from shared.models import Batch, Job
+    from shared.services import Services
 
 
 AGAIN_SECONDS = 60.0

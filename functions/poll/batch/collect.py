@@ -30,7 +30,7 @@ from shared.workers_ai.results import Answer, parse_answer
 
 if TYPE_CHECKING:
     from dropbatch.core.read.index import RecordIndex
-    from shared.bootstrap import Services
+    from shared.services import Services
 
 MISSING_ITEM_WAITS = (15.0, 60.0, 120.0)
 """Seconds to wait before each further poll of a batch whose reply lacked items."""

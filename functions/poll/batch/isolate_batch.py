@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dropbatch.core.read.index import RecordIndex
-    from shared.bootstrap import Services
     from shared.models import Job
+    from shared.services import Services
 
 MAX_PIECES = 16
 """Pieces of one batch: one hexadecimal digit."""

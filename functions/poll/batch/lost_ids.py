@@ -14,8 +14,8 @@ from shared.models import BatchState
 from shared.retry import poll_back_off
 
 if TYPE_CHECKING:
-    from shared.bootstrap import Services
     from shared.models import Batch, Job
+    from shared.services import Services
 
 MISSES, LOST_SECONDS = 5, 900.0
 """Polls in a row for which the API must not know an id, or have no answers for it.

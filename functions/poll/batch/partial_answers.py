@@ -17,8 +17,8 @@ from shared.observability import batch_log_fields, logger
 from shared.staged_batch import decode_index
 
 if TYPE_CHECKING:
-    from shared.bootstrap import Services
     from shared.models import Batch, Job
+    from shared.services import Services
     from shared.workers_ai.results import Answer
 
 

@@ -42,9 +42,9 @@ from shared.workers_ai.senders import api_of, as_sent
 from shared.workers_ai.usage import mean_answer
 
 if TYPE_CHECKING:
-    from shared.bootstrap import Services
     from shared.invocation import Invocation
     from shared.pacing.controls import Permit
+    from shared.services import Services
 
 POLL_SECONDS = 75.0
 """The longest a poll may take, reading a large answer included."""

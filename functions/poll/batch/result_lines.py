@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from dropbatch.core.read.index import RecordIndex
     from functions.poll.batch.join import Answers
-    from shared.bootstrap import Services
     from shared.models import Batch, Job
+    from shared.services import Services
 
 LINE_BYTES = 100
 """About how many bytes an output line of a failed record has besides its message and its reference."""

@@ -16,7 +16,7 @@ from shared.pacing import cost
 from shared.workers_ai.other_account import other_account
 
 if TYPE_CHECKING:
-    from shared.bootstrap import Services
+    from shared.services import Services
 
 LATE = ErrorDetail("expired", "Workers AI did not finish the batch in time.")
 MISSING = ErrorDetail("missing_response", "Workers AI sent no answer for this record.")

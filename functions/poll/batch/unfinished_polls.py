@@ -51,7 +51,7 @@ from shared.workers_ai.replies import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shared.bootstrap import Services
+    from shared.services import Services
 
 FAILED_SECONDS = 60.0
 """Seconds over which polls must be answered with the same code that blames the request."""

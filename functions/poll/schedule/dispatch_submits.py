@@ -29,10 +29,10 @@ from shared.workers_ai.other_account import other_account
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from shared.bootstrap import Services
     from shared.ledger import DueEntry
     from shared.models import Batch, Job
     from shared.pacing.room import ModelRoom
+    from shared.services import Services
 
 MAX_EXAMINED = 50
 """Most due batches that one cycle reads."""

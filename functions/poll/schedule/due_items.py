@@ -19,9 +19,9 @@ from shared.observability import count, count_broken_law, logger
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from shared.bootstrap import Services
     from shared.ledger import DueEntry
     from shared.models import Batch, Job
+    from shared.services import Services
 
 S = TypeVar("S")
 T = TypeVar("T")

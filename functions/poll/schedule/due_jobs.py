@@ -22,9 +22,9 @@ from shared.retry import soon_after
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from shared.bootstrap import Services
     from shared.invocation import Invocation
     from shared.models import Job
+    from shared.services import Services
 
 LARGE_RECORDS, LARGE_UPLOAD_BYTES = 2_000, 8 << 20
 """Records or bytes above which a job's answers are collected and appended outside of ticks."""

@@ -33,9 +33,9 @@ from shared.workers_ai.senders import next_sender
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from shared.bootstrap import Services
     from shared.invocation import Invocation
     from shared.models import Batch
+    from shared.services import Services
 
 MAX_OWN_POLLS = 16
 """Batches that one cycle polls itself, of small jobs only; more are sent to other invocations."""

@@ -18,9 +18,9 @@ from shared.workers_ai.other_account import other_account
 from shared.workers_ai.senders import api_of, next_sender
 
 if TYPE_CHECKING:
-    from shared.bootstrap import Services
     from shared.models import Sender
     from shared.pacing.controls import Pause
+    from shared.services import Services
 
 METRIC_OF_REASON = {
     PauseReason.TOKEN_REFUSED: "TokenRefused",

@@ -16,9 +16,9 @@ from shared.workers_ai.other_account import other_account
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shared.bootstrap import Services
     from shared.models import Job, LastingError
     from shared.pacing.controls import Controls, Pause, Rate
+    from shared.services import Services
 
 ALARM_AFTER_SECONDS = 3_600.0
 """Seconds of waiting for something without its own alarm.

@@ -17,8 +17,8 @@ from shared.workers_ai.error_codes import is_doubtful, is_like_lost
 from shared.workers_ai.lasting_errors import note_lasting_error
 
 if TYPE_CHECKING:
-    from shared.bootstrap import Services
     from shared.invocation import Invocation
+    from shared.services import Services
     from shared.workers_ai.replies import Rejected
 
 MAX_AMBIGUOUS_SUBMITS = 2

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from local.workers_ai.replies import Reply
-    from shared.bootstrap import Services
+    from shared.services import Services
     from simulation.services.dynamodb import DynamoDB, Key, Wire
 
 START = 1_795_253_407.0

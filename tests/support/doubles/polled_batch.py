@@ -18,12 +18,12 @@ from dropbatch.core.read.index import RecordIndex, build_body
 from functions.poll.batch.poll_batch import poll_batch
 from shared import keys
 from shared.aws.object_store import ObjectStore
-from shared.bootstrap import Services
 from shared.invocation import Invocation
 from shared.ledger import Ledger
 from shared.models import Batch, Job, Submission
 from shared.pacing.budget import Budget
 from shared.pacing.controls import Permit, control_key
+from shared.services import Services
 from shared.staged_batch import encode_index
 from shared.workers_ai.results import parse_answer
 from tests.support.aws.resources import client

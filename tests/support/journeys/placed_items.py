@@ -19,7 +19,7 @@ from tests.support.aws.resources import ACCOUNT, BUCKET, TABLE
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shared.bootstrap import Services
+    from shared.services import Services
     from tests.support.journeys.world import World
 
 BGE = "@cf/baai/bge-small-en-v1.5"

@@ -291,3 +291,9 @@ def test_every_verb_of_makefile_has_its_rule():
     (verbs,) = re.findall(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)
     rules = re.findall(r"^([a-z-]+):.*## ", makefile, re.MULTILINE)
     assert sorted(verbs.split()) == sorted(rules)
+
+
+def test_only_handlers_know_the_composition_root():
+    product = [path for folder in ("functions", "shared") for path in (ROOT / folder).rglob("*.py")]
+    knowing = [name_of(path) for path in product if "shared.bootstrap" in imports_of(path)]
+    assert sorted(knowing) == ["functions.poll.handler", "functions.submit.handler"]

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import pytest
 
 from shared.aws.attribute_values import attributes
-from shared.bootstrap import Services
 from shared.pacing.budget import Budget
 from shared.pacing.controls import CallKind, Denied, PauseReason, Permit, StackControl, control_key
+from shared.services import Services
 from tests.support.doubles.control_items import MODEL, NOW, pause_of, wait_of
 
 WAIT = f"RATE#MODEL#{MODEL}"

@@ -1,0 +1,116 @@
+"""What the use cases work with, and what each invocation leaves due at its end."""
+
+from __future__ import annotations
+
+import math
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from shared.aws.queues import Queues, WakeMessage
+from shared.errors import StorageError
+from shared.ledger import Ledger
+from shared.observability import logger
+from shared.pacing.wakes import LeftDue
+from shared.workers_ai.senders import ONLY_ONE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from shared.aws.event_bus import EventBus
+    from shared.aws.object_store import ObjectStore
+    from shared.events.subscribe import Events
+    from shared.pacing.budget import Budget
+    from shared.pacing.cadence import Cadence
+    from shared.pacing.controls import Permit
+    from shared.pacing.wakes import Wakes
+    from shared.settings import Settings
+    from shared.workers_ai.client import WorkersAI
+    from shared.workers_ai.senders import Tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """The settings and clients that the use cases work with."""
+
+    settings: Settings
+    ledger: Ledger
+    store: ObjectStore
+    queues: Queues
+    api: WorkersAI
+    budget: Budget
+    times: Cadence
+    notices: EventBus
+    wakes: Wakes
+    tokens: Tokens = ONLY_ONE
+    events: Events | None = None
+    """Cloudflare's events of batches; None if they are not used."""
+    left: LeftDue = field(default_factory=LeftDue)
+    """What the running invocation leaves due, if these services are its own."""
+    now: Callable[[], float] = time.time
+    sleep: Callable[[float], None] = time.sleep
+
+    def of_invocation(self, hops: int = 0) -> Services:
+        """Services of one invocation, which note what it leaves due.
+
+        Args:
+            hops: of the message that called it; 0: no message did.
+        """
+        left = LeftDue()
+        ledger = Ledger(self.ledger.client, self.ledger.table, left.note)
+        return replace(
+            self,
+            ledger=ledger,
+            queues=replace(self.queues, hops=hops, covered=left.cover),
+            left=left,
+        )
+
+    @contextmanager
+    def called_by_message(self, hops: int) -> Iterator[Services]:
+        """Services of an invocation that a message called.
+
+        At its end it wakes the poll function for what it left due.
+
+        Args:
+            hops: of the message.
+        """
+        own = self.of_invocation(hops)
+        try:
+            yield own
+        finally:
+            if (at := own.left.earliest()) < math.inf:
+                own.wake(at)
+
+    def lift(self, permit: Permit, model: str) -> None:
+        """End the pause and the wait that a good call has probed.
+
+        Have what waited for the pause's end looked at.
+        """
+        if self.budget.lift(permit, model):
+            self.wake(self.now(), at_once=True)
+
+    def wake(
+        self, at: float, *, at_once: bool = False, instead_of: float | None = None
+    ) -> int | None:
+        """Have the poll function look at what is due at a time, unless it will anyway.
+
+        Args:
+            at: Unix seconds.
+            at_once: whether it looks then even if somebody does who may be asleep.
+            instead_of: since when the caller has looked, who ends now, as the control item says.
+
+        Returns:
+            The planned time, None if no message was sent.
+        """
+        now = self.now()
+        try:
+            if not self.queues.can_wake:
+                return None
+            planned = self.wakes.plan(at, now, at_once=at_once, instead_of=instead_of)
+            if planned is not None:
+                self.queues.send(WakeMessage(planned), delay=at - now)
+        except StorageError as error:
+            logger.warning("next tick not anticipated", reason=str(error))
+            return None
+        return planned
