@@ -66,7 +66,7 @@ def in_options(message: str) -> str:
     `job.wait()`.
     """
     from dropbatch.core.names import JOB_ID
-    from dropbatch.core.options import OPTIONS, as_arguments
+    from dropbatch.core.options import OPTIONS
 
     jobs = " ".join(JOB_ID.findall(message)) or "JOB"
 
@@ -78,4 +78,4 @@ def in_options(message: str) -> str:
             return "`dropbatch ls`"
         return _ARGUMENTS.get(name) or (f"-o {name}" if name in OPTIONS else found[0])
 
-    return re.sub(r"`([\w.=()]+)`", spoken, as_arguments(message))
+    return re.sub(r"`([\w.=()]+)`", spoken, message)

@@ -10,7 +10,6 @@ from dropbatch.core import names
 from dropbatch.core.models import model_advice
 from dropbatch.core.options import (
     Options,
-    as_arguments,
     file_options,
     metadata_options,
     path_options,
@@ -84,10 +83,9 @@ def check_beginning(
     except _BeginningOverError:
         return
     except UploadRefused as fault:
-        message = as_arguments(fault.message)
         if fault.code in _USAGE:
-            raise UsageError(message) from None
-        raise UploadRefused(fault.code, message, fault.line) from None
+            raise UsageError(fault.message) from None
+        raise
 
 
 def resolved_options(

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dropbatch.client import aws
 from dropbatch.core import names
-from dropbatch.core.options import as_arguments
 from dropbatch.errors import Error, JobFailed, NotFound
 
 if TYPE_CHECKING:
@@ -214,7 +213,7 @@ class Job:
         self._state = manifest["state"]
         if check and manifest["state"] != names.JobState.COMPLETED:
             error = manifest["error"]
-            why = f": {error['code']}: {as_arguments(error['message'])}" if error else "."
+            why = f": {error['code']}: {error['message']}" if error else "."
             how = "failed" if manifest["state"] == names.JobState.FAILED else "was cancelled"
             raise JobFailed(f"Job {self.id} {how}{why}")
         return self._state

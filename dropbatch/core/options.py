@@ -1,6 +1,8 @@
-"""What each option of a job may be.
+"""The options of a job: one table, wherever an option is written.
 
-Its value as JSON, parsed, or the words that say what it may be. Pure.
+In an object's metadata, in an `_options.json`, as a program's arguments: each is parsed once, by the
+table's type. Options are resolved member by member, then pinned. Every fault is a fault of the
+whole upload; its message names the option, what it may be, and the nearest name. Pure.
 """
 
 from __future__ import annotations
@@ -12,24 +14,27 @@ from decimal import Decimal, InvalidOperation
 from email.errors import HeaderParseError
 from email.header import decode_header, make_header
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import msgspec
+from msgspec import Meta
 
 from dropbatch.core.cost import MAX_NAMED_TOKENS
 from dropbatch.core.errors import UploadRefused, UsageError
-from dropbatch.core.formats.base import UNDECODABLE, Task, begins, members_of
+from dropbatch.core.formats.base import UNDECODABLE, Json, Task, members_of, word_of
 from dropbatch.core.formats.detect import GEMINI_GONE
 from dropbatch.core.formats.openai import BATCH_ENDPOINTS
 from dropbatch.core.formats.table import FORMATS
 from dropbatch.core.names import upload_path
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-
-FORMAT_NAMES = tuple(FORMATS)
-TASKS = tuple(task.value for task in Task if task)
+OPTIONS_FILE = "_options.json"
+MAX_OPTIONS_BYTES = 64 << 10
+"""Bytes of a job's resolved options as JSON."""
+MAX_METADATA_BYTES = 2_048
+"""S3's limit for the metadata of one object."""
 MAX_DEADLINE_HOURS = 30 * 24
 MAX_DOLLARS = Decimal(1_000_000_000)
 SMALLEST = 1e-9
@@ -40,175 +45,6 @@ MAX_TAG_NAME, MAX_TAG_VALUE = 128, 512
 
 What AWS allows for its own, and OpenAI for a batch's metadata.
 """
-
-Json = bytes | msgspec.Raw
-
-
-def option_name(written: str) -> str:
-    """The name of the option that is written so, if it is one.
-
-    `max_cost` for `max-cost` and `Max_Cost`.
-    """
-    return written.strip().lower().replace("-", "_")
-
-
-class WrongValueError(ValueError):
-    """An option's value is invalid; the message says what it may be."""
-
-
-def nearest_name(name: str, names: Sequence[str]) -> str:
-    """The name that was probably meant, as a question; empty if none is like it."""
-    found = difflib.get_close_matches(name, names, 1, 0.5)
-    return f" Did you mean {found[0]}?" if found else ""
-
-
-def _text(raw: Json) -> str:
-    value = _decoded(raw, str, "It must be a string.")
-    if not value:
-        raise WrongValueError("It must not be empty.")
-    return str(value)
-
-
-def _format(raw: Json) -> str:
-    if bytes(raw) == b'"gemini"':
-        raise WrongValueError(GEMINI_GONE)
-    return _choice(FORMAT_NAMES)(raw)
-
-
-def _choice(names: Sequence[str]) -> Callable[[Json], str]:
-    def parse(raw: Json) -> str:
-        value = str(_decoded(raw, str, one_of(names)))
-        if value not in names:
-            raise WrongValueError(f"{one_of(names)}{nearest_name(value, names)}")
-        return value
-
-    return parse
-
-
-def _delimiter(raw: Json) -> str:
-    words = "It must be one of , ; | tab."
-    value = _decoded(raw, str, words)
-    if value not in _DELIMITERS:
-        raise WrongValueError(words)
-    return _DELIMITERS[value]
-
-
-_DELIMITERS = {",": ",", ";": ";", "|": "|", "tab": "\t", "\t": "\t"}
-
-
-def one_of(names: Sequence[str]) -> str:
-    """What a value may be, in words."""
-    return f"It must be one of {', '.join(names)}."
-
-
-def _number(
-    low: float, high: float, words: str, kind: type[float] = float
-) -> Callable[[Json], float]:
-    def parse(raw: Json) -> float:
-        value = kind(_decoded(raw, kind, words))
-        if not low <= value <= high:
-            raise WrongValueError(words)
-        return value if value >= SMALLEST else 0.0
-
-    return parse
-
-
-def _dollars(raw: Json) -> Decimal:
-    words = "It must be a number of US dollars, 0 or more."
-    try:
-        value = Decimal(bytes(raw).decode())
-    except (InvalidOperation, UnicodeDecodeError):
-        raise WrongValueError(words) from None
-    if not value.is_finite() or not 0 <= value <= MAX_DOLLARS:
-        raise WrongValueError(words)
-    return value if value >= SMALLEST else Decimal(0)
-
-
-def _defaults(raw: Json) -> dict[str, msgspec.Raw]:
-    words = 'It must be a JSON object, such as {"max_tokens":100}.'
-    members = members_of(raw) if begins(raw, b"{") else None
-    if members is None:
-        raise WrongValueError(words)
-    _decoded(raw, object, words)
-    if "external_reference" in members:
-        raise WrongValueError(
-            "It must not contain external_reference, because each record has its own."
-        )
-    return members
-
-
-def _tags(raw: Json) -> dict[str, str]:
-    words = f"It must be a JSON object of at most {MAX_TAGS} names and string values."
-    value = _decoded(raw, dict[str, str], words)
-    if len(value) > MAX_TAGS:
-        raise WrongValueError(words)
-    if any(
-        not name or len(name) > MAX_TAG_NAME or len(text) > MAX_TAG_VALUE
-        for name, text in value.items()
-    ):
-        raise WrongValueError(
-            f"Names have 1 to {MAX_TAG_NAME} characters, values up to {MAX_TAG_VALUE}."
-        )
-    return dict(value)
-
-
-def _decoded(raw: Json, kind: Any, words: str) -> Any:  # noqa: ANN401
-    try:
-        return msgspec.json.decode(raw, type=kind)
-    except UNDECODABLE:
-        raise WrongValueError(words) from None
-
-
-PARSERS: dict[str, Callable[[Json], object]] = {
-    "model": _text,
-    "format": _format,
-    "template": _text,
-    "delimiter": _delimiter,
-    "system": _text,
-    "endpoint": _choice(BATCH_ENDPOINTS),
-    "task": _choice(TASKS),
-    "defaults": _defaults,
-    "deadline_hours": _number(
-        1 / 60,
-        MAX_DEADLINE_HOURS,
-        f"It must be a number of hours, from 1/60 to {MAX_DEADLINE_HOURS}.",
-    ),
-    "max_failed_fraction": _number(0, 1, "It must be a number from 0 to 1."),
-    "max_cost": _dollars,
-    "output_tokens": _number(
-        1, MAX_NAMED_TOKENS, "It must be a whole number from 1 to 1,000,000.", int
-    ),
-    "tags": _tags,
-}
-"""The function that parses each option's JSON."""
-
-OPTIONS = tuple(PARSERS)
-
-_LOOP = "Have the execution wait for manifest.json (examples/step-functions.asl.json)."
-GONE = {
-    "task_token": f"It is gone since 0.9. {_LOOP}",
-    "cancel_with_task": f"It is gone since 0.9. {_LOOP}",
-}
-"""Options that once existed, with what to do instead; they are refused, never ignored."""
-
-JSON_IN_METADATA = frozenset(
-    {
-        "defaults",
-        "tags",
-        "deadline_hours",
-        "max_failed_fraction",
-        "max_cost",
-        "output_tokens",
-    }
-)
-"""Options whose metadata is JSON; that of the others is plain text."""
-
-
-OPTIONS_FILE = "_options.json"
-MAX_OPTIONS_BYTES = 64 << 10
-"""Bytes of a job's resolved options as JSON."""
-MAX_METADATA_BYTES = 2_048
-"""S3's limit for the metadata of one object."""
 
 
 class Options(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -247,7 +83,149 @@ class Options(msgspec.Struct, frozen=True, omit_defaults=True):
     ignored: dict[str, str] | None = None
 
 
-# ── where options come from ───────────────────────────────────────────────────────────────────────
+class WrongValueError(ValueError):
+    """An option's value is invalid; the message says what it may be."""
+
+
+# ── the table ─────────────────────────────────────────────────────────────────────────────────────
+
+
+class Option(NamedTuple):
+    """What an option may be.
+
+    Attributes:
+        kind: its type, as msgspec reads it.
+        words: what is said of any other value.
+        is_text: whether metadata has it as text; the others are JSON there too.
+        names: those that it may have; none if it has any.
+        made: the value of what was read, if that is not the value.
+    """
+
+    kind: Any
+    words: str
+    is_text: bool = False
+    names: tuple[str, ...] = ()
+    made: Callable[[Any], Any] | None = None
+
+    def parse(self, raw: Json) -> Any:  # noqa: ANN401 - an option's value
+        """The value of JSON.
+
+        Raises:
+            WrongValueError: it has none.
+        """
+        try:
+            msgspec.json.decode(raw)  # also what a type would skip
+            value = msgspec.json.decode(raw, type=self.kind)
+        except UNDECODABLE:
+            raise WrongValueError(self.words + nearest_name(word_of(raw), self.names)) from None
+        return self.made(value) if self.made else value
+
+
+def _choice(names: Iterable[str]) -> Option:
+    found = tuple(names)
+    return Option(Literal[found], one_of(found), is_text=True, names=found)
+
+
+def one_of(names: Iterable[str]) -> str:
+    """What a value may be, in words."""
+    return f"It must be one of {', '.join(names)}."
+
+
+def nearest_name(name: str, names: Iterable[str]) -> str:
+    """The name that was probably meant, as a question; empty if none is like it."""
+    found = difflib.get_close_matches(name, list(names), 1, 0.5)
+    return f" Did you mean {found[0]}?" if found else ""
+
+
+def _not_tiny(value: float) -> float:
+    return value if value >= SMALLEST else 0.0
+
+
+_DOLLARS = "It must be a number of US dollars, 0 or more."
+
+
+def _dollars(raw: msgspec.Raw) -> Decimal:
+    try:
+        value = Decimal(bytes(raw).decode())
+    except InvalidOperation:
+        raise WrongValueError(_DOLLARS) from None
+    if not 0 <= value <= MAX_DOLLARS:
+        raise WrongValueError(_DOLLARS)
+    return value if value >= SMALLEST else Decimal(0)
+
+
+def _defaults(members: dict[str, msgspec.Raw]) -> dict[str, msgspec.Raw]:
+    if "external_reference" in members:
+        raise WrongValueError(
+            "It must not contain external_reference, because each record has its own."
+        )
+    return members
+
+
+_TEXT = Option(
+    Annotated[str, Meta(min_length=1)], "It must be a string that is not empty.", is_text=True
+)
+_TAGS = Annotated[
+    dict[
+        Annotated[str, Meta(min_length=1, max_length=MAX_TAG_NAME)],
+        Annotated[str, Meta(max_length=MAX_TAG_VALUE)],
+    ],
+    Meta(max_length=MAX_TAGS),
+]
+OPTIONS = {
+    "model": _TEXT,
+    "format": _choice(FORMATS),
+    "template": _TEXT,
+    "delimiter": Option(
+        Literal[",", ";", "|", "tab", "\t"],
+        "It must be one of , ; | tab.",
+        is_text=True,
+        made=lambda value: "\t" if value == "tab" else value,
+    ),
+    "system": _TEXT,
+    "endpoint": _choice(BATCH_ENDPOINTS),
+    "task": _choice(task.value for task in Task if task),
+    "defaults": Option(
+        dict[str, msgspec.Raw],
+        'It must be a JSON object, such as {"max_tokens":100}.',
+        made=_defaults,
+    ),
+    "deadline_hours": Option(
+        Annotated[float, Meta(ge=1 / 60, le=MAX_DEADLINE_HOURS)],
+        f"It must be a number of hours, from 1/60 to {MAX_DEADLINE_HOURS}.",
+    ),
+    "max_failed_fraction": Option(
+        Annotated[float, Meta(ge=0, le=1)], "It must be a number from 0 to 1.", made=_not_tiny
+    ),
+    "max_cost": Option(msgspec.Raw, _DOLLARS, made=_dollars),
+    "output_tokens": Option(
+        Annotated[int, Meta(ge=1, le=MAX_NAMED_TOKENS)],
+        f"It must be a whole number from 1 to {MAX_NAMED_TOKENS:,}.",
+    ),
+    "tags": Option(
+        _TAGS,
+        f"It must be a JSON object of at most {MAX_TAGS} names, of 1 to {MAX_TAG_NAME} "
+        f"characters, and string values, of up to {MAX_TAG_VALUE}.",
+    ),
+}
+
+_LOOP = "Have the execution wait for manifest.json (examples/step-functions.asl.json)."
+GONE = {
+    "task_token": f"It is gone since 0.9. {_LOOP}",
+    "cancel_with_task": f"It is gone since 0.9. {_LOOP}",
+}
+"""Options that once existed, with what to do instead; they are refused, never ignored."""
+
+
+def option_name(written: str) -> str:
+    """The name of the option that is written so, if it is one.
+
+    `max_cost` for `max-cost` and `Max_Cost`.
+    """
+    return written.strip().lower().replace("-", "_")
+
+
+# ── where options are written ─────────────────────────────────────────────────────────────────────
 
 
 def metadata_options(metadata: Mapping[str, str]) -> dict[str, Any]:
@@ -261,77 +239,115 @@ def metadata_options(metadata: Mapping[str, str]) -> dict[str, Any]:
     Raises:
         UploadRefused: `bad_options`.
     """
-    found, ignored = _Found("x-amz-meta-"), dict[str, str]()
+    given, ignored = list[tuple[str, Json]](), dict[str, str]()
     for header, written in sorted(metadata.items()):
-        member = option_name(header)
-        if not written.strip():
-            continue
-        if member in GONE:
-            raise _bad(f"x-amz-meta-{header}", GONE[member])
-        if member not in PARSERS:
-            if nearest := _begins_like(member):
+        name = option_name(header)
+        if name in GONE:
+            raise _bad(name, GONE[name])
+        if name not in OPTIONS:
+            if nearest := _begins_like(name):
                 ignored[header] = nearest
-            continue
+        elif written.strip():
+            given.append((header, _json_of(header, written.strip())))
+    return _parsed(given) | ({"ignored": ignored} if ignored else {})
+
+
+def file_options(content: bytes) -> dict[str, Any]:
+    """The options in an `_options.json`.
+
+    Raises:
+        UploadRefused: `bad_options`: it is not a JSON object, or a member is unknown or has a wrong
+            value.
+    """
+    members = members_of(content.removeprefix(b"\xef\xbb\xbf").strip())
+    if members is None or len(content) > MAX_OPTIONS_BYTES:
+        words = f"It must be a JSON object of at most {MAX_OPTIONS_BYTES:,} bytes."
+        raise _bad(OPTIONS_FILE, words)
+    for member in members:
+        if option_name(member) not in OPTIONS:
+            raise _bad(OPTIONS_FILE, unknown_option(member[:60]))
+    return _parsed(members.items(), f"{OPTIONS_FILE}, ")
+
+
+def unknown_option(written: str) -> str:
+    """What is said of an option that there is not."""
+    name = option_name(written)
+    if name in GONE:
+        return f"{written}: {GONE[name]}"
+    return f"There is no option {written!r}. {one_of(OPTIONS)}{nearest_name(name, OPTIONS)}"
+
+
+def path_options(upload_key: str) -> dict[str, Any]:
+    """The model that a path begins with, valid or not."""
+    segments = upload_path(upload_key).split("/")
+    if segments[0] not in {"@cf", "@hf"}:
+        return {}
+    return {"model": "/".join(segments[:-1][:_MODEL_SEGMENTS])}
+
+
+_MODEL_SEGMENTS = 3
+
+
+def _parsed(given: Iterable[tuple[str, Json]], place: str = "") -> dict[str, Any]:
+    """The options that are written so in one place, in several spellings only if they agree.
+
+    Raises:
+        UploadRefused: `bad_options`.
+    """
+    options, spellings = dict[str, Any](), dict[str, str]()
+    for written, raw in given:
+        name = option_name(written)
+        if name == "format" and word_of(raw) == "gemini":
+            raise _bad(f"{place}{name}", GEMINI_GONE)
         try:
-            text = _unfolded(written.strip())
-            is_json = member in JSON_IN_METADATA or (
-                member in {"template", "system"} and text.startswith('"')
-            )
-            found.take(header, text.encode() if is_json else msgspec.json.encode(text))
-        except (WrongValueError, UnicodeEncodeError) as error:
-            raise _bad(f"x-amz-meta-{header}", str(error)) from None
-    return found.options | ({"ignored": ignored} if ignored else {})
+            value = OPTIONS[name].parse(raw)
+        except WrongValueError as error:
+            raise _bad(f"{place}{name}", str(error)) from None
+        other = spellings.setdefault(name, written)
+        if other != written and value != options[name]:
+            words = f"{written} differs from {other}, which is the same option. Write it once."
+            raise _bad(f"{place}{name}", words)
+        options[name] = value
+    return options
 
 
-class _Found:
-    """The options of one place: each may be written in several spellings, if they agree."""
-
-    def __init__(self, prefix: str) -> None:
-        self.options: dict[str, Any] = {}
-        self._prefix = prefix
-        self._spellings: dict[str, str] = {}
-
-    def take(self, written: str, raw: Json) -> None:
-        """Parse the value of an option; its name is as it was written."""
-        member = option_name(written)
-        value = PARSERS[member](raw)
-        other = self._spellings.setdefault(member, written)
-        if other != written and value != self.options[member]:
-            raise WrongValueError(
-                f"It differs from {self._prefix}{other}, which is the same option. Write it once."
-            )
-        self.options[member] = value
+def _bad(member: str, words: str) -> UploadRefused:
+    return UploadRefused("bad_options", f"{member}: {words}")
 
 
 def _begins_like(name: str) -> str:
     """The option that a name was probably meant to be; empty if it is not like any."""
     alike = [member for member in OPTIONS if name.startswith(member.partition("_")[0])]
     found = difflib.get_close_matches(name, alike, 1, 0.0) or difflib.get_close_matches(
-        name, OPTIONS, 1, 0.75
+        name, list(OPTIONS), 1, 0.75
     )
     return found[0] if found else ""
 
 
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _ENCODED_WORD = re.compile(r"=\?[A-Za-z0-9_-]+\?[bqBQ]\?[^?]*\?=")
+_MAY_BE_JSON = frozenset({"template", "system"})
+"""Texts that metadata may have as JSON strings too, because they may have line feeds."""
 
 
-def _unfolded(value: str) -> str:
-    """Metadata, decoded: S3 and its tools write non-ASCII text as RFC 2047 encoded words."""
-    if not _ENCODED_WORD.search(value):
-        return value
-    try:
-        return str(make_header(decode_header(value)))
-    except (HeaderParseError, UnicodeDecodeError, LookupError, ValueError):
-        raise WrongValueError("It cannot be decoded as RFC 2047 text.") from None
+def _json_of(header: str, written: str) -> bytes:
+    """The value of metadata as JSON: S3 and its tools write text as RFC 2047 encoded words."""
+    name, text = option_name(header), written
+    if _ENCODED_WORD.search(written):
+        try:
+            text = str(make_header(decode_header(written)))
+        except (HeaderParseError, UnicodeDecodeError, LookupError, ValueError):
+            raise _bad(name, "It cannot be decoded as RFC 2047 text.") from None
+    if _LONE_SURROGATE.search(text):
+        raise _bad(name, "It has a character that is not Unicode text.")
+    is_json = not OPTIONS[name].is_text or (name in _MAY_BE_JSON and text.startswith('"'))
+    return text.encode() if is_json else msgspec.json.encode(text)
 
 
 def metadata_of(
     options: Mapping[str, object], more: Mapping[str, str] = MappingProxyType({})
 ) -> dict[str, str]:
-    """The metadata of an upload with these options.
-
-    What `metadata_options` reads back as they were given.
+    """The metadata of an upload with these options: what `metadata_options` reads back.
 
     Text that a header cannot hold as it is becomes an encoded word (RFC 2047), as S3's own tools
     write it.
@@ -346,85 +362,43 @@ def metadata_of(
     """
     metadata = dict(more)
     for written, value in options.items():
-        name = option_name(written)
-        if name in GONE:
-            raise UsageError(f"{written}: {GONE[name]}")
-        if name not in PARSERS:
-            raise UsageError(
-                f"There is no option {written!r}. {one_of(OPTIONS)}{nearest_name(name, OPTIONS)}"
-            )
-        text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
-        if not text.isascii() and _LONE_SURROGATE.search(text):
-            raise UsageError(f"{written}: It has a character that is not Unicode text.")
-        if not text:
-            raise UsageError(
-                f"{written}: It is empty, as of a variable that is not set. Leave it out."
-            )
-        if name in {"template", "system"} and (text.startswith('"') or text != text.strip()):
-            # Otherwise it would be read as JSON, or without its blanks.
-            text = msgspec.json.encode(text).decode()
-        header = name.replace("_", "-")
-        if metadata.setdefault(header, _header(text)) != _header(text):
+        text = _header(_metadata_text(written, value))
+        if metadata.setdefault(option_name(written).replace("_", "-"), text) != text:
             raise UsageError(f"{written}: It is given twice, with different values.")
     try:
         metadata_options(metadata)
     except UploadRefused as fault:
-        raise UsageError(as_arguments(fault.message)) from None
+        raise UsageError(fault.message) from None
     size = sum(len(name) + len(value) for name, value in metadata.items())
     if size > MAX_METADATA_BYTES:
         raise UsageError(
             f"The metadata takes {size:,} bytes, and S3 allows {MAX_METADATA_BYTES:,} for "
-            "an object. "
-            f"Put the options in an {OPTIONS_FILE} in the upload's folder."
+            f"an object. Put the options in an {OPTIONS_FILE} in the upload's folder."
         )
     return metadata
 
 
-def as_arguments(message: str) -> str:
-    """A message in which options are named as a program's arguments are.
-
-    `max_cost`, not x-amz-meta-max-cost.
-    """
-    return re.sub("x-amz-meta-([a-z_-]+)", lambda found: f"`{found[1].replace('-', '_')}`", message)
+def _metadata_text(written: str, value: object) -> str:
+    """The text of an option's metadata."""
+    name = option_name(written)
+    if name not in OPTIONS:
+        raise UsageError(unknown_option(written))
+    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    if _LONE_SURROGATE.search(text):
+        raise UsageError(f"{written}: It has a character that is not Unicode text.")
+    if not text:
+        raise UsageError(f"{written}: It is empty, as of a variable that is not set. Leave it out.")
+    if name in _MAY_BE_JSON and (text.startswith('"') or text != text.strip()):
+        # Otherwise it would be read as JSON, or without its blanks.
+        return msgspec.json.encode(text).decode()
+    return text
 
 
 def _header(text: str) -> str:
-    if (
-        text.isascii()
-        and text.isprintable()
-        and text == text.strip()
-        and not _ENCODED_WORD.search(text)
-    ):
+    is_plain = text.isascii() and text.isprintable() and text == text.strip()
+    if is_plain and not _ENCODED_WORD.search(text):
         return text
     return f"=?utf-8?b?{base64.b64encode(text.encode()).decode()}?="
-
-
-def file_options(content: bytes) -> dict[str, Any]:
-    """The options in an `_options.json`.
-
-    Raises:
-        UploadRefused: `bad_options`: it is not a JSON object, or a member is unknown or has a wrong
-            value.
-    """
-    members = members_of(content.removeprefix(b"\xef\xbb\xbf").strip())
-    if members is None or len(content) > MAX_OPTIONS_BYTES:
-        raise _bad(
-            OPTIONS_FILE, f"It must be a JSON object of at most {MAX_OPTIONS_BYTES:,} bytes."
-        )
-    found = _Found("")
-    for member, raw in members.items():
-        if words := GONE.get(option_name(member)):
-            raise _bad(f"{OPTIONS_FILE}, {member}", words)
-        if option_name(member) not in PARSERS:
-            nearest = nearest_name(option_name(member), OPTIONS)
-            raise _bad(
-                OPTIONS_FILE, f"There is no option {member[:60]!r}. {one_of(OPTIONS)}{nearest}"
-            )
-        try:
-            found.take(member, raw)
-        except WrongValueError as error:
-            raise _bad(f"{OPTIONS_FILE}, {member}", str(error)) from None
-    return found.options
 
 
 def options_keys(upload_key: str, inbox: str) -> list[str]:
@@ -439,19 +413,7 @@ def options_keys(upload_key: str, inbox: str) -> list[str]:
     ]
 
 
-def path_options(upload_key: str) -> dict[str, Any]:
-    """The model that a path begins with, valid or not."""
-    segments = upload_path(upload_key).split("/")
-    if segments[0] not in {"@cf", "@hf"}:
-        return {}
-    return {
-        "model": "/".join(
-            segments[:_MODEL_SEGMENTS] if len(segments) > _MODEL_SEGMENTS else segments[:-1]
-        )
-    }
-
-
-_MODEL_SEGMENTS = 3
+# ── a job's options ───────────────────────────────────────────────────────────────────────────────
 
 
 def resolve(layers: Sequence[Mapping[str, Any]]) -> Options:
@@ -461,16 +423,20 @@ def resolve(layers: Sequence[Mapping[str, Any]]) -> Options:
         UploadRefused: `bad_options`: together they are too large.
     """
     found: dict[str, Any] = {}
-    for layer in layers:
-        for member, value in layer.items():
-            found.setdefault(member, value)
+    for layer in reversed(layers):
+        found |= layer
     options = Options(**found)
     size = len(encode_options(options))
     if size > MAX_OPTIONS_BYTES:
-        raise _bad(
-            "options", f"Together they have {size:,} bytes; the maximum is {MAX_OPTIONS_BYTES:,}."
-        )
+        words = f"Together they have {size:,} bytes; the maximum is {MAX_OPTIONS_BYTES:,}."
+        raise _bad("options", words)
     return options
+
+
+def named_options(options: Options) -> dict[str, Any]:
+    """The options that are set, as a layer for `resolve`."""
+    every = {member: getattr(options, member) for member in OPTIONS}
+    return {member: value for member, value in every.items() if value is not None}
 
 
 _encode = msgspec.json.Encoder(decimal_format="number").encode
@@ -489,13 +455,3 @@ def decode_options(content: bytes) -> Options:
         msgspec.ValidationError: it is not a valid `options.json`.
     """
     return _decode(content)
-
-
-def named_options(options: Options) -> dict[str, Any]:
-    """The options that are set, as a layer for `resolve`."""
-    every = {member: getattr(options, member) for member in OPTIONS}
-    return {member: value for member, value in every.items() if value is not None}
-
-
-def _bad(member: str, words: str) -> UploadRefused:
-    return UploadRefused("bad_options", f"{member}: {words}")

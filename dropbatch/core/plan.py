@@ -384,7 +384,7 @@ def _delimiter(format_: str, text: bytes) -> str:
         names = ", ".join(repr(one) for one in found)
         raise UploadRefused(
             "bad_options",
-            f"delimiter: The first row has {names}. Set x-amz-meta-delimiter to "
+            f"delimiter: The first row has {names}. Set the option delimiter to "
             "the one between columns.",
         )
     return found[0] if found else FORMATS[format_].delimiter.decode()
@@ -437,7 +437,7 @@ def check_model(model: str) -> None:
     if not model:
         raise UploadRefused(
             "no_model",
-            "No model was named. Set x-amz-meta-model, upload under inbox/@cf/<author>/<model>/…, "
+            "No model was named. Set the option model, upload under inbox/@cf/<author>/<model>/…, "
             "name the model in an _options.json, or set the stack's DefaultModel. Other "
             "vendors' names do not count.",
         )

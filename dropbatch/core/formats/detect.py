@@ -37,7 +37,7 @@ _NONE = (
     "`jq -c` writes them; a table "
     "under a name that ends in .csv or .tsv; one text per line under a name that ends in "
     ".txt; or set "
-    "x-amz-meta-format."
+    "the option format."
 )
 _OUTPUT = (
     "{place} is a batch's result, not a request. Upload the file of requests; to try the "

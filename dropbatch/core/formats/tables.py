@@ -222,7 +222,7 @@ def _input_column(columns: Columns) -> int:
         raise UploadRefused(
             "bad_options",
             f"template: none is given, and no column is named {', '.join(INPUT_COLUMNS)}. "
-            "Set x-amz-meta-template to a "
+            "Set the option template to a "
             f"text with columns in braces, such as {{{columns.names[0][:60]}}}. "
             f"The columns are: {listed(columns.names)}.",
         )

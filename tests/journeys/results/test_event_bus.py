@@ -77,7 +77,7 @@ def test_failed_jobs_event_says_what_to_do(world):
 
     assert event["detail"]["state"] == "failed"
     assert event["detail"]["error"]["code"] == "no_model"
-    assert "x-amz-meta-model" in event["detail"]["error"]["message"]
+    assert "the option model" in event["detail"]["error"]["message"]
     assert set(event["detail"]["results"]) == {"bucket", "manifest"}
 
 

@@ -33,8 +33,6 @@ IN_COMMANDS = ("cli/", "client/events.py", "serve/app.py")
             "Choose another folder with -o, or use --force.",
         ),
         ("Choose another `name`.", "Choose another --name."),
-        ("Set x-amz-meta-template to a text.", "Set --template to a text."),
-        ("x-amz-meta-max-cost: It must be a number.", "-o max_cost: It must be a number."),
         ("No stack. Name it with `stack`.", "Name it with --stack or DROPBATCH_STACK."),
         ("`dropbatch doctor` looks; `jq -c`; `text`", "`dropbatch doctor` looks; `jq -c`; `text`"),
     ],

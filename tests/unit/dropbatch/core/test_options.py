@@ -103,9 +103,7 @@ def test_unknown_member_is_named_with_nearest():
 )
 def test_wrong_value_is_refused_with_its_member(member, value):
     message = refused(file_options, json.dumps({member: value}).encode())
-    assert message.startswith(
-        (f"_options.json, {member}: It must ", f"_options.json, {member}: Names have ")
-    )
+    assert message.startswith(f"_options.json, {member}: It must ")
 
 
 def test_misspelt_format_is_named():
@@ -165,11 +163,10 @@ def test_spellings_that_agree_are_one_option(other):
 
 def test_spellings_that_differ_are_refused():
     assert refused(metadata_options, {"max_cost": "5", "max-cost": "6"}) == (
-        "x-amz-meta-max_cost: It differs from x-amz-meta-max-cost, which is the same "
-        "option. Write it once."
+        "max_cost: max_cost differs from max-cost, which is the same option. Write it once."
     )
     assert refused(file_options, b'{"max_cost":5,"Max-Cost":6}') == (
-        "_options.json, Max-Cost: It differs from max_cost, which is the same option. "
+        "_options.json, max_cost: Max-Cost differs from max_cost, which is the same option. "
         "Write it once."
     )
     with pytest.raises(UsageError, match="max-cost: It is given twice"):
@@ -247,7 +244,7 @@ def test_template_is_literal_unless_it_is_json_string(written, template):
     ],
 )
 def test_wrong_metadata_value_is_refused_by_name(name, value):
-    assert refused(metadata_options, {name: value}).startswith(f"x-amz-meta-{name}: It ")
+    assert refused(metadata_options, {name: value}).startswith(f"{name.replace('-', '_')}: It ")
 
 
 # ── resolved ──────────────────────────────────────────────────────────────────────────────────────
@@ -351,7 +348,7 @@ def test_options_arrive_as_given(given):
     ("given", "says"),
     [
         ({"modle": "x"}, "Did you mean model?"),
-        ({"max_cost": "much"}, "`max_cost`: It must be a number of US dollars"),
+        ({"max_cost": "much"}, "max_cost: It must be a number of US dollars"),
         ({"system": "x" * 2_100}, "Put the options in an _options.json"),
         ({"template": "\ud800"}, "not Unicode text"),
     ],

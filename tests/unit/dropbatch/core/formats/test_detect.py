@@ -154,7 +154,7 @@ def test_json_is_detected_under_any_extension(head):
 def test_file_of_none_of_them_is_refused(head):
     error = refusal(head)
     assert error.code == "unknown_format"
-    assert "x-amz-meta-format" in error.message
+    assert "the option format" in error.message
 
 
 def test_hundred_lines_without_json_are_enough():
