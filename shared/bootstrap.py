@@ -27,8 +27,7 @@ from shared.retry import jittered, longest_jittered
 from shared.services import Services
 from shared.settings import Settings, read_settings
 from shared.workers_ai.client import WorkersAI, http_client
-from shared.workers_ai.senders import Secret, Tokens
-from shared.workers_ai.transports import transport_of
+from shared.workers_ai.transports import Credentials, transport_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -154,12 +153,8 @@ def services() -> Services:
         return made
 
     dynamodb = client("dynamodb", QUICK_CALLS)
-    tokens = Tokens(
-        _secret_reader(settings, lambda: client("secretsmanager", QUICK_CALLS)),
-        settings.cloudflare_account_id,
-        may_be_several=settings.transport != "worker",
-    )
-    api = WorkersAI(http_client(), transport_of(settings), tokens.credentials())
+    credentials = _secret_reader(settings, lambda: client("secretsmanager", QUICK_CALLS))
+    api = WorkersAI(http_client(), transport_of(settings), credentials)
     copying = cache(lambda: client("s3", COPY_CALLS))
     store = ObjectStore(
         client("s3", OBJECT_CALLS), settings.bucket_name, copying, settings.kms_key_arn
@@ -184,12 +179,10 @@ def services() -> Services:
             # What limits a token does not limit the AI binding, as far as Cloudflare's documents
             # say.
             None if settings.transport == "worker" else CLOUDFLARE_CALLS,
-            tokens.senders,
         ),
         Cadence(dynamodb, settings.table_name, _least_between_polls(settings)),
         EventBus(cache(lambda: client("events", QUICK_CALLS))),
         Wakes(dynamodb, settings.table_name),
-        tokens,
     )
     return replace(made, events=events_of(made)) if settings.uses_events else made
 
@@ -213,7 +206,7 @@ def _least_between_polls(settings: Settings) -> float:
 
 def _secret_reader(
     settings: Settings, client: Callable[[], SecretsManagerClient]
-) -> Callable[[bool], Secret]:
+) -> Callable[[bool], Credentials]:
     """Return a function that reads the secrets of the transport.
 
     It reads them on first use and then every `SECRET_SECONDS`; called with True, it reads them
@@ -242,6 +235,6 @@ def _secret_reader(
     worker = settings.transport == "worker"
     token = settings.worker_secret_arn if worker else settings.cloudflare_api_token_secret_arn
     gateway = settings.ai_gateway_token_secret_arn if settings.ai_gateway_id and not worker else ""
-    return lambda fresh: Secret(
+    return lambda fresh: Credentials(
         read(token, fresh=fresh), read(gateway, fresh=fresh) if gateway else ""
     )

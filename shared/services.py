@@ -13,7 +13,6 @@ from shared.errors import StorageError
 from shared.ledger import Ledger
 from shared.observability import logger
 from shared.pacing.wakes import LeftDue
-from shared.workers_ai.senders import ONLY_ONE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from shared.pacing.wakes import Wakes
     from shared.settings import Settings
     from shared.workers_ai.client import WorkersAI
-    from shared.workers_ai.senders import Tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +41,6 @@ class Services:
     times: Cadence
     notices: EventBus
     wakes: Wakes
-    tokens: Tokens = ONLY_ONE
     events: Events | None = None
     """Cloudflare's events of batches; None if they are not used."""
     left: LeftDue = field(default_factory=LeftDue)

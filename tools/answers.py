@@ -15,7 +15,7 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dropbatch.core.api_tokens import MOST_TOKENS, read_tokens
+from dropbatch.core.api_tokens import ONE_A_STACK, holds_several
 from local.template import parse_parameters, template
 from tools.account_stack import DeployError, session
 from tools.answers_files import REGION, REGIONS, parameters_of
@@ -137,21 +137,10 @@ def _wrong_number(value: str, least: float, most: float) -> str:
 
 
 def _wrong_token(value: str) -> str:
-    """What is wrong with the form of a token, or of several; empty if nothing is."""
-    found = read_tokens(value)
-    texts = [one.text for one in found.tokens]
-    if (
-        any(
-            not (one.isascii() and one.isprintable()) or " " in one
-            for one in [*texts, found.queues]
-        )
-        or not texts
-    ):
-        return (
-            "must be the token alone, or several with commas between them, each perhaps "
-            "with an account id."
-        )
-    return "" if len(texts) <= MOST_TOKENS else f"must be at most {MOST_TOKENS} tokens."
+    """What is wrong with the form of a token; empty if nothing is."""
+    if holds_several(value):
+        return f"must be one token. {ONE_A_STACK}"
+    return "" if value.isascii() and value.isprintable() else "must be the token alone."
 
 
 @dataclass(frozen=True)

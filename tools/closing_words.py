@@ -11,7 +11,6 @@ def closing_words(
     *,
     smoke: bool,
     unchecked: str = "",
-    tokens: int = 1,
 ) -> str:
     """The closing text: what the check proved, what it did not, and what to do next.
 
@@ -20,16 +19,10 @@ def closing_words(
         unconfirmed_email: the address whose subscription is not confirmed yet; empty if none.
         smoke: whether a smoke job follows, which proves more.
         unchecked: why the token could not be checked; empty if it was.
-        tokens: how many there are.
     """
     account = settings["CLOUDFLARE_ACCOUNT_ID"]
     checked = f"""Checked with one free call: the token is valid, and it may read Workers AI in account
 {account}."""
-    if tokens > 1:
-        checked = (
-            f"Checked with {tokens} free calls: each token is valid, and it may read "
-            "Workers AI in its account."
-        )
     if settings["TRANSPORT"] == "worker":
         checked = "Checked with one free call: the Worker accepts the shared secret."
     elif unchecked:

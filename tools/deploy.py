@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any
 from botocore.exceptions import BotoCoreError, ClientError
 
 import dropbatch.client.stack
-from dropbatch.cli.cloudflare import DEFAULT_BASE_URL, apis_of, check_token, first_wrong
+from dropbatch.cli.cloudflare import DEFAULT_BASE_URL, api_of, check_token
 from dropbatch.client import aws
-from dropbatch.core.api_tokens import read_tokens
 from dropbatch.errors import Error
 from local.template import template
 from tools import answers, answers_files, deploy_worker, plan, smoke_job
@@ -333,11 +332,11 @@ def _what_is_wrong(stack: Stack, settings: dict[str, str], token: str) -> str:
         Error: the token could not be checked.
     """
     if settings["TRANSPORT"] != "worker":
-        apis = apis_of(settings["WORKERS_AI_BASE_URL"], settings["CLOUDFLARE_ACCOUNT_ID"], token)
+        api = api_of(settings["WORKERS_AI_BASE_URL"], settings["CLOUDFLARE_ACCOUNT_ID"], token)
         try:
-            wrong = first_wrong(apis, check_token)
+            wrong = check_token(api)
         except Error as error:
-            base_url = apis[0].base_url
+            base_url = api.base_url
             is_own = base_url != DEFAULT_BASE_URL
             raise Error(
                 f"{error}{f' Is WorkersAiBaseUrl ({base_url}) right?' if is_own else ''}"
@@ -412,9 +411,8 @@ def _deploy_and_check() -> None:
         _put_token(given, saved, stack, token)
         wrong, unchecked = _checked(stack, settings, token)
     smoke = given.get("SMOKE", "yes") != "no"
-    tokens = len(read_tokens(token).tokens)
     print(
-        closing_words(settings, unconfirmed, smoke=smoke, unchecked=unchecked, tokens=tokens),
+        closing_words(settings, unconfirmed, smoke=smoke, unchecked=unchecked),
         flush=True,
     )
     if stack.name != dropbatch.client.stack.DEFAULT_NAME:

@@ -79,7 +79,7 @@ def wrong_rate(parameters: Mapping[str, str]) -> str:
         f"ApiCallsPerMinute {calls}: Cloudflare allows a token {MAX_CALLS} calls a minute. "
         "More need "
     )
-    return f"{words}Transport=worker, or several tokens (docs/transports.md)."
+    return f"{words}Transport=worker, or another stack (docs/transports.md)."
 
 
 def dollars() -> tuple[str, str]:

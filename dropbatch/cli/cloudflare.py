@@ -12,14 +12,11 @@ import urllib.request
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from dropbatch.core.api_tokens import ApiToken, read_tokens
+from dropbatch.core.api_tokens import ONE_A_STACK, holds_several
 from dropbatch.core.errors import first_error
 from dropbatch.errors import Error, UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 TIMEOUT_SECONDS = 60.0
 USER_AGENT = "dropbatch"
@@ -186,31 +183,9 @@ def _is_active(verified: Reply) -> bool:
     return verified.status == HTTPStatus.OK and not ended
 
 
-def apis_of(base_url: str, account: str, value: str) -> list[Api]:
-    """The API as each token of a secret's value calls it (`dropbatch.core.api_tokens`).
-
-    Args:
-        base_url: as `Api.base_url`, perhaps with a slash at its end.
-        account: of tokens without one.
-        value: the secret's. One plain token is taken as it is, so that a space around it is
-            noticed.
-    """
-    tokens = read_tokens(value).tokens
-    if len(tokens) == 1 and not tokens[0].account:
-        tokens = (ApiToken(value),)
-    base_url = base_url.rstrip("/")
-    return [Api(base_url, one.account or account, one.text) for one in tokens or (ApiToken(value),)]
-
-
-def first_wrong(apis: Sequence[Api], check: Callable[[Api], str]) -> str:
-    """What is wrong with the first token that is not good, by its number if there are several.
-
-    Empty if none is bad.
-    """
-    for number, api in enumerate(apis, 1):
-        if wrong := check(api):
-            return f"Token {number} of {len(apis)}: {wrong}" if len(apis) > 1 else wrong
-    return ""
+def api_of(base_url: str, account: str, token: str) -> Api:
+    """The API as a token calls it; `base_url` perhaps with a slash at its end."""
+    return Api(base_url.rstrip("/"), account, token)
 
 
 def check_token(api: Api) -> str:
@@ -226,6 +201,8 @@ def check_token(api: Api) -> str:
     """
     if not api.token or api.token != api.token.strip():
         return "The token is empty, or has a space or a line break before or after it."
+    if holds_several(api.token):
+        return ONE_A_STACK
     reply = api.get(f"/accounts/{api.account}/ai/models/search?per_page=1")
     if reply.status == HTTPStatus.OK:
         return ""

@@ -260,7 +260,7 @@ def environment_of(stack: Stack) -> dict[str, str]:
 def _token(stack: Stack) -> Iterator[tuple[Level, str]]:
     import os
 
-    from dropbatch.cli.cloudflare import apis_of, check_token, first_wrong
+    from dropbatch.cli.cloudflare import api_of, check_token
 
     token = os.environ.get("CLOUDFLARE_API_TOKEN", "").strip()
     if not token:
@@ -270,17 +270,9 @@ def _token(stack: Stack) -> Iterator[tuple[Level, str]]:
         )
         return
     environment = environment_of(stack)
-    apis = apis_of(environment["WORKERS_AI_BASE_URL"], environment["CLOUDFLARE_ACCOUNT_ID"], token)
-    if wrong := first_wrong(apis, check_token):
+    api = api_of(environment["WORKERS_AI_BASE_URL"], environment["CLOUDFLARE_ACCOUNT_ID"], token)
+    if wrong := check_token(api):
         yield "bad", wrong
-    elif len(apis) > 1:
-        yield (
-            "ok",
-            (
-                f"each of the {len(apis)} tokens of CLOUDFLARE_API_TOKEN may read Workers "
-                "AI in its account"
-            ),
-        )
     else:
         yield "ok", "the token of CLOUDFLARE_API_TOKEN may read Workers AI in the stack's account"
 

@@ -1,55 +1,23 @@
-"""The value of the secret: API tokens, one a line, each perhaps with the account that it is for.
+"""The value of the secret: one API token, nothing else.
 
-    <token>
-    <token> <account id>
-    queues=<token>
-
-A comma ends a line too. A token's number is its place among these lines, from 1 on; one that is
-there twice counts once. The last form is for the Queues API alone, and has no number. A value of
-one plain token is the usual case. What fits none of these is taken as a token, and refused as one.
+Before 0.9 it might be several, one a line, some with an account or `queues=`: such a value is
+refused by name, because its first line alone would be another account's, or have less room.
 """
 
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
 
-MOST_TOKENS = 10
-"""Tokens that the functions use; those behind them are left out.
-
-A batch that all of them refuse in turn is sent on by
-so many invocations, and AWS Lambda stops loops after 16.
-"""
-_LINE = re.compile(r"(\S+)[ \t]+([0-9a-f]{32})")
-_QUEUES = "queues="
+ONE_A_STACK = (
+    "One API token a stack since 0.9: the secret must hold one token alone, without further lines, "
+    "account ids or queues=. Keep the token of the stack's account; for another account or more "
+    "calls, deploy another stack with NAME=…."
+)
+"""What users read whose secret holds more."""
+_SEPARATOR = re.compile(r"[\s,]")
 
 
-class ApiToken(NamedTuple):
-    """One token, and the account that it is for; empty: the stack's."""
-
-    text: str
-    account: str = ""
-
-
-class ApiTokens(NamedTuple):
-    """The tokens of a secret, in the order of their numbers; `queues`.
-
-    The one for the Queues API alone.
-    """
-
-    tokens: tuple[ApiToken, ...]
-    queues: str = ""
-
-
-def read_tokens(value: str) -> ApiTokens:
-    """The tokens in a secret's value."""
-    lines = [line.strip() for line in re.split(r"[\r\n,]", value)]
-    queues, tokens = "", dict[str, ApiToken]()
-    for line in filter(None, lines):
-        fits = _LINE.fullmatch(line)
-        token = ApiToken(*fits.groups()) if fits else ApiToken(line)
-        if line.startswith(_QUEUES):
-            queues = queues or line.removeprefix(_QUEUES).strip()
-        else:
-            tokens.setdefault(token.text, token)
-    return ApiTokens(tuple(tokens.values()), queues)
+def holds_several(value: str) -> bool:
+    """Whether a secret's value is several tokens, or one that names its account or its use."""
+    text = value.strip()
+    return bool(_SEPARATOR.search(text)) or text.startswith("queues=")

@@ -59,8 +59,7 @@ def follow_stack_control(services: Services) -> None:
             held_since = held_since or services.now()
         elif command.word == RUN:
             held_since, now = 0.0, services.now()
-            found = services.budget.controls_of("", services.budget.senders(""))
-            for pause in [pause for one in found if (pause := one.pause_in_force(now))]:
+            if pause := services.budget.controls().pause_in_force(now):
                 services.budget.lift(Permit(pause), "")
         else:
             logger.warning("unknown command for the stack", command=command.word[:20])

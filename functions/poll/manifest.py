@@ -95,7 +95,6 @@ def batch_entry(batch: Batch) -> dict[str, Any]:
         "first_id": batch.first_id,
         "requests": batch.requests,
         "request_id": last.request_id or None if last else None,
-        "token": last.sender.number if last else None,
         "submitted_at": iso_time(last.at) if last else None,
         "completed_at": iso_time(batch.completed_at),
         "polls": batch.polls,

@@ -4,7 +4,7 @@ A page at a time, within visits.
 
 | the job | its batches |
 | --- | --- |
-| is cancelled at once | all end |
+| is cancelled at once, or its account is gone | all end |
 | has an error, is past its deadline, is cancelled | those that were never accepted end, without a token or a slot |
 | is paused | those that wait to be submitted are postponed by a day, so that they hide no other job's |
 | was resumed | they get slots again, at the submit rate; the next page follows the last of these |
@@ -32,7 +32,6 @@ from functions.poll.schedule.due_items import each_contained
 from shared.job_status import build_status, denied_for_status, write_status
 from shared.ledger import DueEntry, still_leased
 from shared.models import (
-    CANCEL_NOW,
     CANCELLED,
     Batch,
     BatchState,
@@ -118,7 +117,7 @@ def current_sweep(job: Job, now: float) -> Sweep | None:
     """The sweep that a job's state asks for: its progress, or the beginning of a new one."""
     control = job.control or JobControl()
     goal, since = SweepGoal.FINISH, 0.0
-    if control.cancelled == CANCEL_NOW:
+    if job.is_answerless:
         goal = SweepGoal.END_ALL
     elif job.ending(now):
         goal = SweepGoal.END

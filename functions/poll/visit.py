@@ -42,6 +42,7 @@ from shared.job_status import build_status, status_digest, write_status
 from shared.models import TOO_OLD_CODE, BatchState, DueKind, ErrorDetail, Job
 from shared.observability import count, logger
 from shared.pacing import cost
+from shared.pacing.account import account_fault, watch_account
 from shared.retry import exponential
 
 if TYPE_CHECKING:
@@ -146,6 +147,7 @@ def _advance(invocation: Invocation, job: Job) -> None:
     services = invocation.services
     if job.state is not JobState.FINALIZING:
         job = end_long_hold(services, follow_job_control(services, job.job_id) or job)
+        job = watch_account(services, job)
         job = sweep(invocation, job)
     job, ahead = _append_final(invocation, job)
     if not _is_all(job, ahead):
@@ -190,6 +192,7 @@ def _watch_split(invocation: Invocation, job: Job) -> None:
     watched = follow_job_control(services, job.job_id)
     if watched is None or watched.state is not JobState.SPLITTING:
         return
+    watched = watch_account(services, watched)
     ahead = next_final_batches(services, watched, "output")
     status = _status_of(services, watched, ahead, waiting_for(services, watched))
     digest = status_digest(status)
@@ -214,6 +217,8 @@ def _fault(services: Services, job: Job, ahead: ReadyBatches) -> ErrorDetail | N
     """
     if job.is_too_old(services.now()):
         return TOO_OLD_CODE
+    if fault := account_fault(services, job, services.now()):
+        return fault
     failed = ahead.failed - ahead.for_capacity
     answered = ahead.succeeded + failed
     limit = job.max_failed_fraction

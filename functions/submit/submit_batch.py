@@ -11,7 +11,7 @@ before it treats the outcome as unknown.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
@@ -35,6 +35,7 @@ from shared.events.subscribe import subscribe
 from shared.models import Batch, BatchState, DueKind, ErrorDetail, Job, Submission, cause_of
 from shared.observability import batch_log_fields, count, logger
 from shared.pacing import cost
+from shared.pacing.account import is_of_account, wait_for_account
 from shared.pacing.controls import (
     LIFT_LOOK_SECONDS,
     MAX_OUTAGE_WAIT_SECONDS,
@@ -54,15 +55,11 @@ from shared.workers_ai.error_codes import (
     model_error_message,
 )
 from shared.workers_ai.lasting_errors import clear_lasting_error
-from shared.workers_ai.other_account import other_account
-from shared.workers_ai.rejections import classify_rejection, token_state
+from shared.workers_ai.rejections import cause_of_pause, classify_rejection, token_state
 from shared.workers_ai.replies import Accepted, Failed, OutcomeUnknown, Rejected, Reply, Unreadable
 from shared.workers_ai.results import Answer
-from shared.workers_ai.senders import api_of, as_sent, as_told, sender_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from shared.invocation import Invocation
 
 POST_SECONDS = 60.0
@@ -105,7 +102,7 @@ def _advance_batch(invocation: Invocation, job_id: str, number: str) -> None:
         logger.warning("message for an unknown batch", job_id=job_id, number=number)
         return
     if batch.state is BatchState.SUBMITTING and now >= batch.fence:
-        batch = _of_last_submit(invocation, job, batch).recover()
+        batch = _Submit(invocation, job, batch).recover()
     if batch is None or batch.state is not BatchState.READY or batch.ending or batch.isolating:
         return
     if batch.due_at is None or batch.due_at > now + MAX_AHEAD_SECONDS:
@@ -114,6 +111,8 @@ def _advance_batch(invocation: Invocation, job_id: str, number: str) -> None:
         end(services, batch, ending)
     elif job.is_held:
         hold(services, job, batch, now)
+    elif not is_of_account(services, job):
+        wait(services, batch, wait_for_account(job, now))
     elif not cost.allows_batch(job, batch):
         wait(services, batch, Denied(cost.look_at(batch, now), paused=True))
     elif invocation.seconds_left > POST_SECONDS + SETTLE_SECONDS:
@@ -133,24 +132,15 @@ def _reason_to_end(job: Job, batch: Batch, now: float) -> ErrorDetail | None:
 
 def _submit_if_permitted(invocation: Invocation, job: Job, batch: Batch) -> None:
     """Submit a batch if the budget permits it now."""
-    services, account = invocation.services, other_account(invocation.services, job)
-    if not account:
-        subscribe(services, job.plan.model)  # Before the permit: this may take seconds.
+    services, first = invocation.services, batch.work is DueKind.FIRST
+    subscribe(services, job.plan.model)  # Before the permit: this may take seconds.
     now = services.now()
-    first, model = batch.work is DueKind.FIRST, job.plan.model
-    permit = services.budget.permit_submit(model, now, first=first, account=account)
-    # One may have been added.
-    if isinstance(permit, Denied) and permit.paused and services.tokens.is_changed(now):
-        permit = services.budget.permit_submit(model, now, first=first, account=account)
+    permit = services.budget.permit_submit(job.plan.model, now, first=first)
     if isinstance(permit, Denied):
         wait(services, batch, permit)
         return
-    sender, pause = permit.sender, permit.pause
-    if (
-        pause
-        and pause.reason is PauseReason.OUTAGE
-        and token_state(services, sender) is TokenState.UNKNOWN
-    ):
+    pause = permit.pause
+    if pause and pause.reason is PauseReason.OUTAGE and token_state(services) is TokenState.UNKNOWN:
         # An API that does not answer the free call would not answer a submit either: one more
         # unknown outcome. If the budget has no call left for it (None), the submit is the probe;
         # one call a minute would never suffice.
@@ -159,7 +149,6 @@ def _submit_if_permitted(invocation: Invocation, job: Job, batch: Batch) -> None
             services, batch, wait_for_lift(now, now + min(2 * pause.step, MAX_OUTAGE_WAIT_SECONDS))
         )
         return
-    sent = as_sent(job, as_told(job, sender))
     # Read before the claim, so that nothing comes between the claim and the POST, or the request_id
     # and the table.
     first_poll = services.times.first_poll(job.plan.model, batch.number, now)
@@ -169,14 +158,7 @@ def _submit_if_permitted(invocation: Invocation, job: Job, batch: Batch) -> None
     body = services.store.get(keys.staged(job.job_id, batch.number), 0, batch.body_size)
     if not invocation.allows(POST_SECONDS + SETTLE_SECONDS):
         return  # It stays due.
-    told = {"sender": as_told(job, sender)}
-    _Submit(invocation, sent, batch, permit, first_poll=first_poll, told=told, body=body).send()
-
-
-def _of_last_submit(invocation: Invocation, job: Job, batch: Batch) -> _Submit:
-    """What settles the submit of a batch that an earlier invocation began."""
-    permit = Permit(sender=sender_of(invocation.services, job, batch.sender))
-    return _Submit(invocation, as_sent(job, batch.sender), batch, permit)
+    _Submit(invocation, job, batch, permit, first_poll=first_poll, body=body).send()
 
 
 @dataclass(slots=True)
@@ -185,12 +167,10 @@ class _Submit(UnprovenSubmit):
 
     Attributes:
         first_poll: seconds from the acceptance to the first poll.
-        told: what the claim writes of it besides.
         body: what is sent.
     """
 
     first_poll: float = 0.0
-    told: Mapping[str, object] = field(default_factory=dict)
     body: bytes = b""
 
     # ── one POST ──────────────────────────────────────────────────────────────────────────────────
@@ -207,7 +187,7 @@ class _Submit(UnprovenSubmit):
         own = random.uniform(-0.5, 0.5)  # noqa: S311 - of two with one deadline, none must undo the other's claim
         fence = self.invocation.deadline + SUBMIT_LEASE_MARGIN_SECONDS + own
         try:
-            claimed = ledger.begin_submit(self.batch, fence, **self.told)
+            claimed = ledger.begin_submit(self.batch, fence)
         except StorageError:
             # It may be written all the same. Nothing was sent, so nobody has to wait for the fence,
             # or call it unknown.
@@ -217,7 +197,7 @@ class _Submit(UnprovenSubmit):
             return
         self.batch = claimed
         seconds = min(POST_SECONDS, self.invocation.seconds_left - SETTLE_SECONDS)
-        api = api_of(self.services, self.permit.sender)
+        api = self.services.api
         with api.submit(self.job.plan.model, self.body, seconds, claimed.sendable) as reply:
             self.settle(reply)
 
@@ -242,9 +222,7 @@ class _Submit(UnprovenSubmit):
                 retry(lambda: self._isolate_or_end(code, message))
             case Rejected(code=code):
                 verdict = retry(
-                    lambda: classify_rejection(
-                        self.services, self.job, batch, reply, permit.sender, polling=False
-                    )
+                    lambda: classify_rejection(self.services, batch, reply, polling=False)
                 )
                 logger.info(
                     "submit refused",
@@ -275,7 +253,7 @@ class _Submit(UnprovenSubmit):
         At the table's first failure, write a receipt to S3 before trying the table again.
         """
         now, batch = self.services.now(), self.batch
-        submission = Submission(request_id, batch.attempt, now, sender=batch.sender)
+        submission = Submission(request_id, batch.attempt, now)
         prompt = int(batch.number[:8]) < FAST_START_BATCHES
         due_at = now + self.first_poll + (POLL_GRACE_SECONDS if prompt and request_id else 0.0)
         is_safe = False
@@ -320,7 +298,7 @@ class _Submit(UnprovenSubmit):
                 # It died some time ago, so the pause starts then, and this batch may probe it now.
                 died_at = batch.fence - SUBMIT_LEASE_MARGIN_SECONDS
                 return self.end_ambiguous(died_at)
-            submission = Submission("", batch.attempt, services.now(), sender=batch.sender)
+            submission = Submission("", batch.attempt, services.now())
         else:
             submission = msgspec.json.decode(receipt, type=Submission)
         accepted = services.ledger.accept(batch, submission, services.now())
@@ -347,8 +325,7 @@ class _Submit(UnprovenSubmit):
     def _schedule_first_poll(self, submission: Submission) -> None:
         """Note an acceptance, for events too, and have the batch polled."""
         services, batch = self.services, self.batch
-        if not other_account(services, self.job):
-            expect_events(services, self.job, batch.number, submission)
+        expect_events(services, self.job, batch.number, submission)
         if not self.job.seen_accepted:
             services.ledger.record_acceptance(batch.job_id)
         if int(batch.number[:8]) < FAST_START_BATCHES:
@@ -372,14 +349,13 @@ class _Submit(UnprovenSubmit):
                 until = budget.delay_model(job.plan.model, now, str(code), permit)
                 ledger.refuse(batch, soon_after(until, 15))
             case ErrorClass.RATE_LIMIT:
-                until = soon_after(budget.limit_rate(now, reply.retry_after, permit.sender), 10)
-                if not self.try_other_token():
-                    ledger.refuse(batch, until, paused=batch.paused + until - now)
+                until = soon_after(budget.limit_rate(now, reply.retry_after), 10)
+                ledger.refuse(batch, until, paused=batch.paused + until - now)
             case ErrorClass.QUOTA | ErrorClass.CREDITS | ErrorClass.SPEND_LIMIT:
                 budget.pause(UNPAID_REASONS[verdict], now, str(code), permit)
                 self._wait_for_end_of_pause()
             case ErrorClass.ACCOUNT:
-                budget.pause(PauseReason.TOKEN_REFUSED, now, str(code), permit)
+                budget.pause(PauseReason.TOKEN_REFUSED, now, cause_of_pause(reply), permit)
                 self._wait_for_end_of_pause()
             case ErrorClass.MODEL:
                 self._end_job(code)
@@ -403,8 +379,6 @@ class _Submit(UnprovenSubmit):
     def _wait_for_end_of_pause(self) -> None:
         """Put the batch off; one that still has ids is polled meanwhile, not at once."""
         batch = self.batch
-        if self.try_other_token():
-            return
         seconds = PAUSED_LOOK_SECONDS if batch.pollable else LIFT_LOOK_SECONDS
         self.services.ledger.refuse(
             batch, self.services.now() + seconds, paused=batch.paused + seconds

@@ -198,6 +198,11 @@ class Jobs(Table):
         """
         self._change_job(job_id, {"completed_at": ABSENT}, {"lasting_error": lasting_error})
 
+    def note_account(self, job: Job, changed_at: float) -> Job | None:
+        """Note since when the stack has another account than an open job; 0: it has the same."""
+        seen = {"completed_at": ABSENT, "account_changed_at": job.account_changed_at or ABSENT}
+        return self._change_job(job.job_id, seen, {"account_changed_at": changed_at})
+
     def note_denied_write(self, job_id: str, denied: DeniedWrite) -> None:
         """Note what AWS refuses to do for a job; its next visit writes the status anew."""
         self._change_job(

@@ -7,16 +7,15 @@ from shared.models.batches import (
     cause_of,
 )
 from shared.models.common import (
-    FIRST,
     SCHEMA,
     BatchState,
     DeniedWrite,
     DueKind,
     ErrorDetail,
-    Sender,
     Usage,
 )
 from shared.models.jobs import (
+    ACCOUNT_CHANGED,
     CANCEL,
     CANCEL_NOW,
     CANCELLED,
@@ -38,11 +37,11 @@ from shared.models.jobs import (
 )
 
 __all__ = [
+    "ACCOUNT_CHANGED",
     "CANCEL",
     "CANCELLED",
     "CANCELLED_ACCEPTED",
     "CANCEL_NOW",
-    "FIRST",
     "MAX_JOB_SECONDS",
     "PAST_DEADLINE",
     "SCHEMA",
@@ -60,7 +59,6 @@ __all__ = [
     "LastingError",
     "Part",
     "ResultFileProgress",
-    "Sender",
     "Submission",
     "Sweep",
     "SweepGoal",

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from dropbatch.core.plan import Checkpoint  # noqa: TC001 - read at run time, from the fields
-from shared.models.common import FIRST, BatchState, DueKind, ErrorDetail, Sender, Usage
+from shared.models.common import BatchState, DueKind, ErrorDetail, Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,6 @@ class Submission:
             failed or refused; `missed_at` is the time of the first.
         given_up: whether the misses were believed, or the batch of the id failed while an earlier
             id was still polled: the id is no longer polled, unless no other is left.
-        sender: which token submitted it, and therefore polls it.
     """
 
     request_id: str
@@ -59,7 +58,6 @@ class Submission:
     misses: int = 0
     missed_at: float = 0.0
     given_up: bool = False
-    sender: Sender = FIRST
 
 
 def cause_of(code: int | None, *, accepted: bool = False) -> str:
@@ -134,8 +132,6 @@ class Batch:
     # Submits.
     attempt: int = 0
     """POSTs begun for this batch; 0 before the first."""
-    sender: Sender = FIRST
-    """Which token the last POST was begun with."""
     submissions: tuple[Submission, ...] = ()
     """Every request_id the batch ever had, oldest first."""
     unknowable: int = 0

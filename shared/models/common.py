@@ -39,24 +39,6 @@ class DueKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Sender:
-    """Which API token makes a call; each has a rate budget and pauses of its own.
-
-    Attributes:
-        number: its place in the secret, from 1 on.
-        account: the Cloudflare account that is asked; empty: the stack's, or in a stored batch its
-            job's.
-    """
-
-    number: int = 1
-    account: str = ""
-
-
-FIRST = Sender()
-"""The only one of a stack with one token."""
-
-
-@dataclass(frozen=True, slots=True)
 class ErrorDetail:
     """Why something ended without success.
 

@@ -20,9 +20,13 @@ TOO_OLD_CODE = ErrorDetail(
     "expired",
     "The job was open for 50 days, longer than Dropbatch keeps what it needs to continue.",
 )
+ACCOUNT_CHANGED = "account_changed"
+"""Code of a job whose account is no longer the stack's, and of its records without an answer."""
 COST_LIMIT = ErrorDetail(
     "cost_limit", "Not sent: with this batch the job would probably cost more than max_cost."
 )
+OF_RECORDS = frozenset({TOO_OLD_CODE.code, ACCOUNT_CHANGED})
+"""Codes of a job's error that its records have too."""
 PAST_DEADLINE = ErrorDetail("expired", "The job's deadline_hours were over.")
 
 
@@ -312,6 +316,8 @@ class Job:
     """The progress of the newest sweep over its batches; None before the first."""
     lasting_error: LastingError | None = None
     """Calls for one of its batches that have been failing for a long time."""
+    account_changed_at: float = 0.0
+    """Since when the stack has another account than the job; 0 while it has the same."""
     denied_write: DeniedWrite | None = None
     """What AWS refuses to do for it; None if nothing, or once results were written again."""
 
@@ -360,6 +366,12 @@ class Job:
             return JobState.FAILED
         return JobState.CANCELLED if self.cancelled else JobState.COMPLETED
 
+    @property
+    def is_answerless(self) -> bool:
+        """Whether no answer of it is awaited: its users or its account ended it at once."""
+        is_foreign = self.error is not None and self.error.code == ACCOUNT_CHANGED
+        return is_foreign or self.cancelled == CANCEL_NOW
+
     def is_too_old(self, now: float) -> bool:
         """Whether it has to end, because what it needs will soon be deleted."""
         return now - self.created_at > MAX_JOB_SECONDS
@@ -371,7 +383,7 @@ class Job:
     def ending(self, now: float) -> ErrorDetail | None:
         """How its records end that the API has not accepted; None while they may be submitted."""
         if (error := self.error) is not None:
-            code = TOO_OLD_CODE.code if error == TOO_OLD_CODE else "rejected"
+            code = error.code if error.code in OF_RECORDS else "rejected"
             return ErrorDetail(
                 code, f"Not sent, because the job was stopped: {error.message}", error.said
             )

@@ -6,12 +6,11 @@ All state is in control items of the one table, so that every function sees the 
 knows batches. If the table fails, no permit is given: above Cloudflare's limit every call is
 refused for 5 minutes.
 
-The rate budget is a token bucket, one for each API token, stored as one time, the theoretical
-arrival time of the generic cell rate algorithm: `filled_at` is when the bucket would be full again.
-Taking n tokens makes it n intervals later, if that leaves it within the burst. Submits may use only
-half of the burst, so that polls always find tokens; polls leave a tenth for the first batches of
-jobs, which may use all of it. Where a tenth is less than a token, polls wait every other interval
-for them.
+The rate budget is a token bucket, stored as one time, the theoretical arrival time of the generic
+cell rate algorithm: `filled_at` is when the bucket would be full again. Taking n tokens makes it n
+intervals later, if that leaves it within the burst. Submits may use only half of the burst, so that
+polls always find tokens; polls leave a tenth for the first batches of jobs, which may use all of
+it. Where a tenth is less than a token, polls wait every other interval for them.
 """
 
 from __future__ import annotations
@@ -23,26 +22,24 @@ from typing import TYPE_CHECKING
 
 from shared.aws.attribute_values import attribute
 from shared.aws.dynamodb import ConditionFailedError
-from shared.models import FIRST, Sender
 from shared.observability import count
 from shared.pacing.control_items import ControlItems
 from shared.pacing.controls import (
     MODEL_PROBE_SECONDS,
+    RATE_SK,
     CallKind,
-    Controls,
     Denied,
     PauseReason,
     Permit,
     Rate,
     control_key,
-    rate_sk,
     wait_for_lift,
 )
-from shared.pacing.room import Free, ModelRoom, together
+from shared.pacing.room import Free, ModelRoom
 from shared.retry import jittered, soon_after
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from mypy_boto3_dynamodb import DynamoDBClient
 
@@ -84,21 +81,17 @@ class Budget(ControlItems):
         table: str,
         calls_per_minute: int,
         limit: int | None = CLOUDFLARE_CALLS,
-        senders: Callable[[str], Sequence[Sender]] = lambda account: (Sender(account=account),),
     ) -> None:
         """Use a ready client.
 
         Args:
             client: DynamoDB client.
             table: the ledger's table.
-            calls_per_minute: limit of all functions together, with one API token.
+            calls_per_minute: limit of all functions together.
             limit: calls in any 5 minutes that Cloudflare allows; None: as many as
                 `calls_per_minute` says.
-            senders: API tokens that may submit batches of jobs of an account; empty: of the
-                stack's.
         """
         super().__init__(client, table)
-        self.senders = senders
         self.burst = max(1, calls_per_minute // 2)
         self.submit_burst = max(1, self.burst // 2)
         self.poll_burst = self.burst - self.burst // 10
@@ -109,56 +102,21 @@ class Budget(ControlItems):
         self.interval = max(-(-60_000 // calls_per_minute), least)
         # Polls that do not go first have every other turn.
         turns = 1 if self.submit_burst < self.poll_burst else 2
-        self._slot_seconds = turns * self.interval / 1000
-        self._most_outstanding = calls_per_minute / 2 * OUTSTANDING_MINUTES
+        # Seconds between the slots of a job's batches: submits may have all calls that polls leave.
+        self.slot_seconds = turns * self.interval / 1000
+        # Batches that one model may have outstanding, if no other has any.
+        self.most_outstanding = calls_per_minute / 2 * OUTSTANDING_MINUTES
 
-    @property
-    def slot_seconds(self) -> float:
-        """Seconds between the slots of a job's batches.
-
-        Submits may have all calls that polls leave.
-        """
-        return self._slot_seconds / len(self.senders(""))
-
-    @property
-    def most_outstanding(self) -> float:
-        """Batches that one model may have outstanding, if no other has any."""
-        return self._most_outstanding * len(self.senders(""))
-
-    def permit_submit(
-        self, model: str, now: float, *, first: bool = False, account: str = ""
-    ) -> Permit | Denied:
-        """A permit to submit one batch of a model now, with the API token that has most calls left.
-
-        One whose pause is to be probed comes first: nothing else would show that it is good again.
+    def permit_submit(self, model: str, now: float, *, first: bool = False) -> Permit | Denied:
+        """A permit to submit one batch of a model now.
 
         Args:
             model: model id.
             now: Unix seconds.
             first: whether it is the first batch of its job, which may use tokens that others must
                 leave.
-            account: another account than the stack's that the job is of; empty: the stack's.
         """
-        senders = self.senders(account)
-        found = zip(senders, self.controls_of(model, senders), strict=True)
-        denied: list[Denied] = []
-        for sender, controls in sorted(found, key=lambda one: self._preference(one[1], now)):
-            answer = self._permit_submit(model, now, controls, sender, first=first)
-            if isinstance(answer, Permit):
-                return answer
-            denied.append(answer)
-        return min(denied, key=lambda one: (one.paused, one.until))
-
-    def _preference(self, controls: Controls, now: float) -> tuple[int, int]:
-        """What sorts API tokens by how well they may submit now."""
-        pause, left = controls.pause_in_force(now), -self._free(controls.rate, self.burst, now)
-        if pause is None:
-            return 1, left
-        return (0 if now >= pause.next_probe else 2), left
-
-    def _permit_submit(
-        self, model: str, now: float, controls: Controls, sender: Sender, *, first: bool
-    ) -> Permit | Denied:
+        controls = self.controls(model)
         burst = self.burst if first else self.submit_burst
         if model in controls.full_models:
             return Denied(now + jittered(FULL_LOOK_SECONDS), paused=True)
@@ -173,20 +131,13 @@ class Budget(ControlItems):
         waited = self.pass_model(model, controls.model_wait, now)
         if isinstance(waited, Denied):
             return waited
-        if not self._take(controls.rate, 1, burst, now, sender):
+        if not self._take(controls.rate, 1, burst, now):
             return Denied(now + jittered(NO_TOKEN_SECONDS), paused=False)
-        return Permit(paused, waited, sender)
+        return Permit(paused, waited)
 
-    def free(self, now: float, senders: Sequence[Sender] = ()) -> Free:
-        """How many calls of these API tokens, or of all, would get a token now.
-
-        It is useless to start more of them.
-        """
-        return together(
-            [self._free_of(one, now) for one in self.controls_of("", senders or self.senders(""))]
-        )
-
-    def _free_of(self, controls: Controls, now: float) -> Free:
+    def free(self, now: float) -> Free:
+        """How many calls would get a token now: it is useless to start more of them."""
+        controls = self.controls()
         if controls.rate.hold_until > now:
             return Free(next_token=controls.rate.hold_until)
         bursts = self.burst, self.submit_burst, self.poll_burst
@@ -226,27 +177,12 @@ class Budget(ControlItems):
         """
         return self.poll_burst == self.burst and int(1000 * now) // self.interval % 2 == 0
 
-    def model_room(self, model: str, now: float, account: str = "") -> ModelRoom:
-        """How many batches of a model may be submitted now.
-
-        Regardless of tokens and of the stack's pause.
-
-        Args:
-            model: model id.
-            now: Unix seconds.
-            account: another account than the stack's, whose pauses count; empty: the stack's.
-        """
-        found = self.controls_of(model, self.senders(account))
-        if model in found[0].full_models:
+    def model_room(self, model: str, now: float) -> ModelRoom:
+        """How many batches of a model may be submitted now, regardless of tokens and the pause."""
+        controls = self.controls(model)
+        if model in controls.full_models:
             return ModelRoom(0, now + FULL_LOOK_SECONDS, full=True)
-        pauses = [pause for one in found if (pause := one.pause_in_force(now))]
-        if account and len(pauses) == len(found):
-            probes = sum(now >= pause.next_probe for pause in pauses)
-            return ModelRoom(
-                probes,
-                now + MODEL_PROBE_SECONDS if probes else min(one.look_at(now) for one in pauses),
-            )
-        if (wait := found[0].model_wait) is None:
+        if (wait := controls.model_wait) is None:
             return ModelRoom(None, now)
         return (
             ModelRoom(0, wait.until)
@@ -256,25 +192,20 @@ class Budget(ControlItems):
 
     def calls_in(self, seconds: float) -> int:
         """The maximum number of calls in this many seconds."""
-        return (self.burst + int(1000 * seconds / self.interval)) * len(self.senders(""))
+        return self.burst + int(1000 * seconds / self.interval)
 
-    def permit_polls(
-        self, wanted: int, now: float, sender: Sender = FIRST
-    ) -> tuple[int, Permit | Denied]:
-        """A permit for up to `wanted` polls with an API token now (1 or more).
-
-        How many, and the permit.
-        """
-        controls = self.controls(sender=sender)
+    def permit_polls(self, wanted: int, now: float) -> tuple[int, Permit | Denied]:
+        """A permit for up to `wanted` polls now (1 or more): how many, and the permit."""
+        controls = self.controls()
         if (denied := self._denied(controls.rate, self.poll_burst, now)) is not None:
             return 0, denied
         paused = self.pass_pause(controls.pause, CallKind.POLL, now)
         if isinstance(paused, Denied):
             return 0, paused
         granted = min(1 if paused else wanted, self._free(controls.rate, self.poll_burst, now))
-        if not self._take(controls.rate, granted, self.poll_burst, now, sender):
+        if not self._take(controls.rate, granted, self.poll_burst, now):
             return 0, Denied(now + jittered(NO_TOKEN_SECONDS), paused=False)
-        return granted, Permit(paused, sender=sender)
+        return granted, Permit(paused)
 
     def isolation_slots(self, wanted: int, now: float) -> list[float]:
         """When each piece of a batch may be submitted.
@@ -311,27 +242,23 @@ class Budget(ControlItems):
                 break
         return [max((begin + (1 + slot - burst) * interval) / 1000, now) for slot in range(wanted)]
 
-    def permit_check(self, now: float, calls: int = 1, sender: Sender = FIRST) -> bool:
+    def permit_check(self, now: float, calls: int = 1) -> bool:
         """Whether calls may be made now that run no model, such as the token's check.
 
         No pause prevents them.
         """
-        return self._take(self.controls(sender=sender).rate, calls, self.burst, now, sender)
+        return self._take(self.controls().rate, calls, self.burst, now)
 
-    def can_submit(self, model: str, now: float, account: str = "") -> bool:
-        """Whether a submit would get a permit now, as far as pauses, rate limits.
-
-        Model and cap are concerned.
-        """
-        found = self.controls_of(model, self.senders(account))
-        wait, stack, full = found[0].model_wait, found[0].stack, model in found[0].full_models
-        if full or stack.held_since or (wait is not None and now < wait.until):
+    def can_submit(self, model: str, now: float) -> bool:
+        """Whether a submit would get a permit now, but for its token of the bucket."""
+        controls = self.controls(model)
+        wait, pause = controls.model_wait, controls.pause_in_force(now)
+        if model in controls.full_models or controls.stack.held_since:
             return False
-        return any(
-            one.rate.hold_until <= now
-            and not ((pause := one.pause_in_force(now)) and now < pause.next_probe)
-            for one in found
-        )
+        if wait is not None and now < wait.until:
+            return False
+        is_paused = pause is not None and now < pause.next_probe
+        return not is_paused and controls.rate.hold_until <= now
 
     def _denied(self, rate: Rate, burst: int, now: float) -> Denied | None:
         """Why no call may be made, whatever it is for.
@@ -350,9 +277,7 @@ class Budget(ControlItems):
         ahead = max(rate.filled_at - int(now * 1000), 0)
         return burst - -(-ahead // self.interval)
 
-    def _take(
-        self, rate: Rate, tokens: int, burst: int, now: float, sender: Sender = FIRST
-    ) -> bool:
+    def _take(self, rate: Rate, tokens: int, burst: int, now: float) -> bool:
         """Move the bucket's time forward, from wherever others have moved it meanwhile.
 
         If that leaves it in the burst.
@@ -375,10 +300,10 @@ class Budget(ControlItems):
             else:
                 change, condition = ":moved", "attribute_not_exists(filled_at) OR filled_at <= :now"
                 values = {":moved": clock + cost, ":now": clock}
-            if (moved := self._move(rate_sk(sender), change, condition, values)) is not None:
+            if (moved := self._move(RATE_SK, change, condition, values)) is not None:
                 count("RateBudgetLeft", self._free(replace(rate, filled_at=moved), self.burst, now))
                 return True
-            rate = self.readable(self.get(control_key(rate_sk(sender))), Rate) or Rate()
+            rate = self.readable(self.get(control_key(RATE_SK)), Rate) or Rate()
         return False
 
     def _move(self, sk: str, change: str, condition: str, values: Mapping[str, int]) -> int | None:
@@ -401,24 +326,23 @@ class Budget(ControlItems):
             return None
         return int(answer["Attributes"]["filled_at"]["N"])
 
-    def limit_rate(self, now: float, seconds: float | None, sender: Sender = FIRST) -> float:
-        """Make every call of an API token wait, because Cloudflare asks to slow down.
+    def limit_rate(self, now: float, seconds: float | None) -> float:
+        """Make every call wait, because Cloudflare asks to slow down.
 
         Args:
             now: Unix seconds.
             seconds: how long, if Cloudflare said so; at most `MAX_RATE_LIMIT_SECONDS`.
-            sender: which token.
 
         Returns:
             Until when calls wait, as far as this reply is concerned.
         """
         until = now + min(seconds or RATE_LIMIT_SECONDS, MAX_RATE_LIMIT_SECONDS)
-        rate = self.controls(sender=sender).rate
+        rate = self.controls().rate
         since = rate.held_since if rate.hold_until > now - SAME_RATE_LIMIT_SECONDS else now
         with suppress(ConditionFailedError):  # Then a longer wait is in force.
             self.call(
                 "update_item",
-                Key=control_key(rate_sk(sender)),
+                Key=control_key(RATE_SK),
                 UpdateExpression="SET hold_until = :until, held_since = :since",
                 ConditionExpression="attribute_not_exists(hold_until) OR hold_until < :until",
                 ExpressionAttributeValues={":until": attribute(until), ":since": attribute(since)},

@@ -11,16 +11,17 @@ from __future__ import annotations
 import secrets
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from shared.aws.attribute_values import attribute, attributes, read
 from shared.aws.dynamodb import ConditionFailedError, Table, call_dynamodb
 from shared.errors import UnreadableItemError
-from shared.models import FIRST, Sender
 from shared.observability import count_broken_law, logger
 from shared.pacing.controls import (
     MAX_OUTAGE_WAIT_SECONDS,
     MODEL_PROBE_SECONDS,
+    PAUSE_SK,
+    RATE_SK,
     UNPAID,
     CallKind,
     Controls,
@@ -32,15 +33,10 @@ from shared.pacing.controls import (
     Rate,
     StackControl,
     control_key,
-    pause_sk,
-    rate_sk,
     wait_for_lift,
     wait_for_model,
 )
 from shared.retry import jittered, soon_after
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 T = TypeVar("T")
 
@@ -70,17 +66,9 @@ and that more than an outage. A failed probe of an outage makes that pause longe
 class ControlItems(Table):
     """The control items: reads all of them, writes pauses and waits of models."""
 
-    def controls(self, model: str = "", sender: Sender = FIRST) -> Controls:
-        """The control items of a model and one token."""
-        return self.controls_of(model, (sender,))[0]
-
-    def controls_of(self, model: str, senders: Sequence[Sender]) -> list[Controls]:
-        """Read the control items of a model and of each token together, consistently.
-
-        An empty model is none.
-        """
-        own = {sk: None for sender in senders for sk in (pause_sk(sender), rate_sk(sender))}
-        keys = [control_key(sk) for sk in (*own, "RATE#OUTSTANDING", "STACK")]
+    def controls(self, model: str = "") -> Controls:
+        """Read the control items together, consistently; an empty model is none."""
+        keys = [control_key(sk) for sk in (PAUSE_SK, RATE_SK, "RATE#OUTSTANDING", "STACK")]
         if model:
             keys.append(control_key(f"RATE#MODEL#{model}"))
         answer = call_dynamodb(
@@ -94,12 +82,9 @@ class ControlItems(Table):
         wait = self.readable(found.get(f"RATE#MODEL#{model}"), ModelWait)
         full = frozenset(found.get("RATE#OUTSTANDING", {}).get("full_models", {}).get("SS", ()))
         stack = self.readable(found.get("STACK"), StackControl) or StackControl()
-        pauses = [self.readable(found.get(pause_sk(sender)), Pause) for sender in senders]
-        rates = [self.readable(found.get(rate_sk(sender)), Rate) or Rate() for sender in senders]
-        return [
-            Controls(pause, wait, rate, full, stack)
-            for pause, rate in zip(pauses, rates, strict=True)
-        ]
+        pause = self.readable(found.get(PAUSE_SK), Pause)
+        rate = self.readable(found.get(RATE_SK), Rate) or Rate()
+        return Controls(pause, wait, rate, full, stack)
 
     def readable(self, item: dict[str, Any] | None, kind: type[T]) -> T | None:
         """A control item; None if there is none.
@@ -131,7 +116,7 @@ class ControlItems(Table):
         self.call("put_item", Item={**control_key("STACK"), **attributes(stack)})
 
     def pause(self, reason: PauseReason, now: float, code: str, permit: Permit) -> None:
-        """Pause a token's calls, or keep the existing pause.
+        """Pause calls, or keep the existing pause.
 
         Args:
             reason: why.
@@ -140,8 +125,7 @@ class ControlItems(Table):
             permit: of the call that got this answer; after a failed probe of an outage, the next
                 one is later, once.
         """
-        sender = permit.sender
-        old = self.controls(sender=sender).pause
+        old = self.controls().pause
         in_force = old if old and not old.is_over(now) else None
         same = in_force if in_force and in_force.reason is reason else None
         is_probed = (
@@ -158,10 +142,8 @@ class ControlItems(Table):
         until = _next_midnight(now) if reason in UNPAID else None
         since = same.since if same else now
         nonce = secrets.token_hex(8)
-        new = Pause(
-            reason, nonce, since, now + step, step, until, code, sender.account, sender.number
-        )
-        self._write(new.sk, old, new)
+        new = Pause(reason, nonce, since, now + step, step, until, code)
+        self._write(PAUSE_SK, old, new)
 
     def delay_model(self, model: str, now: float, code: str, permit: Permit) -> float:
         """Make a model wait, longer after each rejected probe; return until when."""
@@ -191,7 +173,7 @@ class ControlItems(Table):
         """
         pause, is_over = permit.pause, permit.pause is not None
         for sk, probed in (
-            (pause.sk if pause else "", pause),
+            (PAUSE_SK, pause),
             (f"RATE#MODEL#{model}", permit.model_wait),
         ):
             if probed is None:
@@ -220,7 +202,7 @@ class ControlItems(Table):
         if pause.reason is PauseReason.TOKEN_REFUSED and now - pause.since > TOKEN_PROBE_SOON_FOR:
             step = TOKEN_PROBE_LATER_SECONDS
         probing = replace(pause, next_probe=now + step, step=step)
-        return probing if self._replace(pause.sk, pause, probing) else None
+        return probing if self._replace(PAUSE_SK, pause, probing) else None
 
     def pass_pause(
         self, pause: Pause | None, call_for: CallKind, now: float, wait: ModelWait | None = None

@@ -6,10 +6,6 @@ probe closes it (`lift`), on the condition that the item, identified by its nonc
 that the probe has read; a pause written meanwhile stays. A wait of one model is a circuit breaker
 for that model alone.
 
-Each API token has a pause and a rate of its own: `Sender` says which. So have jobs that were
-created with another account than the stack's, whose calls neither wait for the stack's pause nor
-probe it.
-
 `shared.pacing.control_items` reads and writes them; no service and no clock is here.
 """
 
@@ -20,7 +16,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from shared.models import FIRST, Sender
 from shared.retry import soon_after
 
 LIFT_LOOK_SECONDS = 2.0
@@ -28,11 +23,10 @@ LIFT_LOOK_SECONDS = 2.0
 
 It goes behind others that are due, and is due when it ends.
 """
+PAUSE_SK, RATE_SK = "PAUSE", "RATE"
+"""Sort keys of the pause and of the rate."""
 PAUSED_LOOK_SECONDS = 45.0
-"""Maximum seconds between two looks of a poll, or of a batch of another account.
-
-Due within a minute of its end.
-"""
+"""Maximum seconds between two looks of a poll: due within a minute of its end."""
 
 MODEL_PROBE_SECONDS = 90.0
 """Seconds to the next probe of a waiting model."""
@@ -66,7 +60,7 @@ Such a pause ends at midnight at the latest.
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """A pause of an account's calls.
+    """A pause of all calls, or of all submits.
 
     Attributes:
         reason: why.
@@ -76,9 +70,6 @@ class Pause:
         since: Unix seconds at which it began.
         step: current seconds between probes.
         code: what the API said, for the user.
-        account: another Cloudflare account than the stack's whose calls it concerns; empty: the
-            stack's.
-        token: number of the token whose calls it concerns.
     """
 
     reason: PauseReason
@@ -88,18 +79,6 @@ class Pause:
     step: float
     until: float | None = None
     code: str = ""
-    account: str = ""
-    token: int = 1
-
-    @property
-    def sk(self) -> str:
-        """Its item's sort key."""
-        return pause_sk(self.sender)
-
-    @property
-    def sender(self) -> Sender:
-        """Whose calls it stops."""
-        return Sender(self.token, self.account)
 
     def is_over(self, now: float) -> bool:
         """Whether it has ended automatically."""
@@ -183,11 +162,10 @@ class Controls:
 
 @dataclass(frozen=True, slots=True)
 class Permit:
-    """A permit for one call of a token; a probe's permit names what a good answer lifts."""
+    """A permit for one call; a probe's permit names what a good answer lifts."""
 
     pause: Pause | None = None
     model_wait: ModelWait | None = None
-    sender: Sender = FIRST
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,18 +197,6 @@ def wait_for_lift(now: float, wake_at: float = math.inf) -> Denied:
 def wait_for_model(wait: ModelWait, now: float) -> Denied:
     """No submit of the model now, but when its wait is over."""
     return Denied(soon_after(max(wait.until, now) + 1, 14), paused=False)
-
-
-def pause_sk(sender: Sender) -> str:
-    """Sort key of a token's pause; the first has one for each account that it asks."""
-    if sender.number > 1:
-        return f"PAUSE#TOKEN#{sender.number}"
-    return f"PAUSE#{sender.account}" if sender.account else "PAUSE"
-
-
-def rate_sk(sender: Sender) -> str:
-    """Sort key of a token's rate, whatever account it asks."""
-    return f"RATE#TOKEN#{sender.number}" if sender.number > 1 else "RATE"
 
 
 def control_key(sk: str) -> dict[str, Any]:

@@ -1,15 +1,8 @@
-"""How many calls may be made now, as data.
-
-What the rate budget says of one token, and of all together.
-"""
+"""How many calls may be made now, as data."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,21 +28,6 @@ class Free:
     look_at: float = 0.0
     polls_paused: bool = False
     next_token: float = 0.0
-
-
-def together(each: Sequence[Free]) -> Free:
-    """What several API tokens have together: paused only if all are."""
-    if len(each) == 1:
-        return each[0]
-    return Free(
-        sum(one.first for one in each),
-        sum(one.submits for one in each),
-        sum(one.polls for one in each),
-        all(one.paused for one in each),
-        min((one.look_at for one in each if one.paused), default=0.0),
-        all(one.polls_paused for one in each),
-        min((one.next_token for one in each if one.next_token), default=0.0),
-    )
 
 
 @dataclass(frozen=True, slots=True)

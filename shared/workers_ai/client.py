@@ -160,7 +160,7 @@ class WorkersAI:
             credentials = self.credentials(False)  # noqa: FBT003 - its only argument
         except StorageError:
             return NOTHING_FETCHED
-        if not self.transport.account_url or not credentials.can_be_sent():
+        if not self.transport.account_url or credentials.fault():
             return NOTHING_FETCHED
         try:
             with (
@@ -201,7 +201,7 @@ class WorkersAI:
         return state
 
     def _state_of(self, credentials: Credentials, deadline: float) -> TokenState:
-        if not self.transport.run_url or not credentials.can_be_sent():
+        if credentials.fault():
             return TokenState.REFUSED
         url, headers = self.transport.check_url, self.transport.check_headers(credentials)
         try:
@@ -267,16 +267,8 @@ class WorkersAI:
         parse: Callable[..., Reply],
     ) -> Iterator[Reply]:
         """One POST and its reply."""
-        if not self.transport.run_url:
-            yield Rejected(
-                HTTPStatus.FORBIDDEN,
-                None,
-                "The transport does not reach this account.",
-                enveloped=True,
-            )
-            return
-        if not credentials.can_be_sent():
-            yield Rejected(HTTPStatus.UNAUTHORIZED, None, "The secret holds no token.")
+        if fault := credentials.fault():
+            yield Rejected(HTTPStatus.UNAUTHORIZED, None, fault)
             return
         left = deadline - time.monotonic()
         if left <= 0:

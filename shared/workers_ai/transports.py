@@ -12,10 +12,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from dropbatch.core.api_tokens import ONE_A_STACK, holds_several
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from shared.settings import Settings
+
+NO_TOKEN = "The secret holds no token."  # noqa: S105 - no token
+"""What is said of a secret without a value, or with one that is no token."""
 
 
 class Credentials(NamedTuple):
@@ -29,13 +34,16 @@ class Credentials(NamedTuple):
     token: str
     gateway_token: str = ""
 
-    def can_be_sent(self) -> bool:
-        """Whether they can be put in a header.
+    def fault(self) -> str:
+        """Why they cannot be sent; empty if they can be put in a header.
 
         What cannot is not a token, and must not look like a lost POST.
         """
+        if holds_several(self.token):
+            return ONE_A_STACK
         given = (self.token, self.gateway_token) if self.gateway_token else (self.token,)
-        return all(one and one.isascii() and one.isprintable() and " " not in one for one in given)
+        is_sent = all(one and one.isascii() and one.isprintable() for one in given)
+        return "" if is_sent and " " not in self.gateway_token else NO_TOKEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +51,7 @@ class Transport:
     """One way to the API of one account.
 
     Attributes:
-        run_url: address of a model's calls, to which the model id is added; empty if this account
-            cannot be reached.
+        run_url: address of a model's calls, to which the model id is added.
         check_url: address of the free call that shows whether the token is valid.
         headers: headers of every submit and poll, besides the credentials.
         account_url: address of the account's other APIs; empty if this transport has none.
@@ -115,25 +122,20 @@ def worker(url: str) -> Transport:
     return Transport(f"{url}/run/", f"{url}/check")
 
 
-UNREACHABLE = Transport("", "")
-"""A Worker calls the models of the account it is deployed to, which counts as the stack's.
-
-It reaches no other.
-"""
-
-_TRANSPORTS: dict[str, Callable[[Settings, str], Transport]] = {
-    # A gateway belongs to one account. Calls that have to go through one go through that of the
-    # same name.
-    "rest": lambda chosen, account: rest(chosen.workers_ai_base_url, account, chosen.ai_gateway_id),
-    "gateway": lambda chosen, account: gateway(
-        chosen.workers_ai_base_url, account, chosen.ai_gateway_base_url, chosen.ai_gateway_id
+_TRANSPORTS: dict[str, Callable[[Settings], Transport]] = {
+    "rest": lambda chosen: rest(
+        chosen.workers_ai_base_url, chosen.cloudflare_account_id, chosen.ai_gateway_id
     ),
-    "worker": lambda chosen, account: (
-        worker(chosen.worker_url) if account == chosen.cloudflare_account_id else UNREACHABLE
+    "gateway": lambda chosen: gateway(
+        chosen.workers_ai_base_url,
+        chosen.cloudflare_account_id,
+        chosen.ai_gateway_base_url,
+        chosen.ai_gateway_id,
     ),
+    "worker": lambda chosen: worker(chosen.worker_url),
 }
 
 
-def transport_of(settings: Settings, account: str = "") -> Transport:
-    """The transport that an operator chose, to an account; by default to the stack's."""
-    return _TRANSPORTS[settings.transport](settings, account or settings.cloudflare_account_id)
+def transport_of(settings: Settings) -> Transport:
+    """The transport that an operator chose."""
+    return _TRANSPORTS[settings.transport](settings)

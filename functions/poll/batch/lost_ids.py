@@ -72,13 +72,7 @@ def other_is_known(services: Services, job: Job, batch: Batch) -> bool:
     others = services.ledger.batches(
         job.job_id, after=job.output.mark, limit=OTHER_BATCHES, unreadable=[]
     )
-    account = batch.submissions[-1].sender.account
-    return any(_known_at(one) > known_from for one in others if _account(one) == account)
-
-
-def _account(batch: Batch) -> str | None:
-    """The account that accepted a batch last, as its sender says; None if none has."""
-    return batch.submissions[-1].sender.account if batch.submissions else None
+    return any(_known_at(one) > known_from for one in others)
 
 
 def _known_at(batch: Batch) -> float:

@@ -23,13 +23,11 @@ from shared.denied_writes import show_denied
 from shared.errors import ObjectNotFoundError, StorageError
 from shared.events.expect import note_answer, pending_until
 from shared.models import (
-    CANCEL_NOW,
     CANCELLED_ACCEPTED,
     TOO_OLD_CODE,
     Batch,
     ErrorDetail,
     Job,
-    Sender,
     Submission,
 )
 from shared.observability import count
@@ -38,7 +36,6 @@ from shared.workers_ai.lasting_errors import clear_lasting_error
 from shared.workers_ai.rejections import classify_rejection
 from shared.workers_ai.replies import OutcomeUnknown, Pending, Rejected, Reply
 from shared.workers_ai.results import Answer, parse_answer
-from shared.workers_ai.senders import api_of, as_sent
 from shared.workers_ai.usage import mean_answer
 
 if TYPE_CHECKING:
@@ -75,7 +72,7 @@ def needs_call(job: Job, batch: Batch, now: float) -> bool:
 
     Not for a batch that only waits to be written, divided or ended.
     """
-    is_over = job.is_too_old(now) or job.cancelled == CANCEL_NOW
+    is_over = job.is_too_old(now) or job.is_answerless
     return not (batch.ending or batch.isolating or is_over) and any(
         one.request_id for one in batch.pollable
     )
@@ -142,8 +139,8 @@ def _advance_batch(invocation: Invocation, job: Job, batch: Batch, permit: Permi
         stored = _stored_reply(services, batch, submission, stack)
         if stored is not None:
             return _collect(services, job, batch, stored)
-    if job.cancelled == CANCEL_NOW:
-        return end(services, job, batch, CANCELLED_ACCEPTED)
+    if job.is_answerless:
+        return end(services, job, batch, _end_of_accepted(job))
     if permit is None:
         return submit_again(services, job, batch, LATE, {})
     return _poll(invocation, job, batch, permit)
@@ -152,18 +149,18 @@ def _advance_batch(invocation: Invocation, job: Job, batch: Batch, permit: Permi
 def _poll(invocation: Invocation, job: Job, batch: Batch, permit: Permit) -> bool:
     """Poll the API and process its reply; return whether that made the batch `done`."""
     services, submission = invocation.services, batch.polled_at(batch.polls - 1)
-    now, sent = services.now(), as_sent(job, submission.sender)
+    now = services.now()
     poll = UnfinishedPoll(
-        services, job, batch, submission, permit, other_is_known(services, sent, batch)
+        services, job, batch, submission, permit, other_is_known(services, job, batch)
     )
     count("PollCalls")
-    with api_of(services, permit.sender).poll(
+    with services.api.poll(
         job.plan.model,
         submission.request_id,
         min(POLL_SECONDS, invocation.seconds_left - COLLECT_SECONDS),
         batch.sendable,
     ) as reply:
-        verdict = _verdict(services, sent, batch, reply, permit.sender)
+        verdict = _verdict(services, batch, reply)
         # The API may give a whole answer only once, so what tells it from a part is read until S3
         # gives it.
         if isinstance(reply, Answer) and invocation.retry(
@@ -186,13 +183,18 @@ def _poll(invocation: Invocation, job: Job, batch: Batch, permit: Permit) -> boo
     return done
 
 
-def _verdict(
-    services: Services, job: Job, batch: Batch, reply: Reply, sender: Sender
-) -> ErrorClass | None:
+def _end_of_accepted(job: Job) -> ErrorDetail:
+    """How the records of an accepted batch end whose answer nobody awaits."""
+    if job.error is None:
+        return CANCELLED_ACCEPTED
+    return ErrorDetail(job.error.code, f"Workers AI had accepted this request. {job.error.message}")
+
+
+def _verdict(services: Services, batch: Batch, reply: Reply) -> ErrorClass | None:
     """What a reply means, if it is an error."""
     if not isinstance(reply, Rejected):
         return None
-    return classify_rejection(services, job, batch, reply, sender, polling=True)
+    return classify_rejection(services, batch, reply, polling=True)
 
 
 def _collect(services: Services, job: Job, batch: Batch, stored: StoredReply) -> bool:

@@ -13,7 +13,6 @@ from shared.aws.queues import SubmitMessage
 from shared.models import PAST_DEADLINE, Batch, ErrorDetail, Job, cause_of
 from shared.observability import batch_log_fields, logger
 from shared.pacing import cost
-from shared.workers_ai.other_account import other_account
 
 if TYPE_CHECKING:
     from shared.services import Services
@@ -87,10 +86,9 @@ def _is_allowed(services: Services, job: Job, batch: Batch) -> bool:
 
 
 def _can_send(services: Services, job: Job, batch: Batch) -> bool:
-    account = other_account(services, job)
     if job.is_held or not cost.allows_batch(job, batch):
         return False
-    return services.budget.can_submit(job.plan.model, services.now(), account)
+    return services.budget.can_submit(job.plan.model, services.now())
 
 
 def end(services: Services, job: Job, batch: Batch, error: ErrorDetail) -> bool:

@@ -37,6 +37,7 @@ from shared.pacing.controls import PauseReason, Permit
 from shared.retry import poll_back_off, soon_after
 from shared.workers_ai.error_codes import METRIC_OF_CLASS, ErrorClass
 from shared.workers_ai.lasting_errors import clear_lasting_error, is_lasting, note_lasting_error
+from shared.workers_ai.rejections import cause_of_pause
 from shared.workers_ai.replies import (
     Accepted,
     Failed,
@@ -144,17 +145,15 @@ class UnfinishedPoll:
         failed = partial(self._failed, reply.code, reply.message)
         match verdict:
             case ErrorClass.ACCOUNT:
-                services.budget.pause(PauseReason.TOKEN_REFUSED, now, str(code), self.permit)
+                services.budget.pause(
+                    PauseReason.TOKEN_REFUSED, now, cause_of_pause(reply), self.permit
+                )
                 return self._all_refused(
                     now + 60, self.permit.pause.since if self.permit.pause else now
                 )
             case ErrorClass.RATE_LIMIT:
-                until = soon_after(
-                    services.budget.limit_rate(now, reply.retry_after, self.permit.sender), 10
-                )
-                return self._all_refused(
-                    until, services.budget.controls(sender=self.permit.sender).rate.held_since
-                )
+                until = soon_after(services.budget.limit_rate(now, reply.retry_after), 10)
+                return self._all_refused(until, services.budget.controls().rate.held_since)
             case ErrorClass.UNKNOWN_ID:
                 failing = note_lasting_error(services, job, batch, reply, polling=True)
                 lost, patience = (

@@ -21,10 +21,10 @@ from shared.aws.queues import MAX_SUBMITS_WAITING, SubmitMessage
 from shared.denied_writes import shown_if_denied
 from shared.models import BatchState
 from shared.pacing import cost
+from shared.pacing.account import is_of_account, wait_for_account
 from shared.pacing.cadence import HELD_POLL_SECONDS
 from shared.pacing.controls import LIFT_LOOK_SECONDS
 from shared.retry import soon_after
-from shared.workers_ai.other_account import other_account
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -59,15 +59,15 @@ class SubmitCalls:
         left: calls that get a token; during a pause that is its probe, if one is due.
         look_at: during a pause, when it may be probed or ends, Unix seconds; None: there is no
             pause.
-        rooms: each model's room, by model and by account if that is not the stack's.
+        rooms: each model's room.
         taken: calls taken, likewise.
     """
 
     services: Services
     left: int
     look_at: float | None
-    rooms: dict[tuple[str, str], ModelRoom] = field(default_factory=dict)
-    taken: Counter[tuple[str, str]] = field(default_factory=Counter)
+    rooms: dict[str, ModelRoom] = field(default_factory=dict)
+    taken: Counter[str] = field(default_factory=Counter)
 
     @property
     def are_used_up(self) -> bool:
@@ -80,12 +80,11 @@ class SubmitCalls:
             soon = now + (HELD_POLL_SECONDS if found.batch.waits_to_resubmit else LIFT_LOOK_SECONDS)
             # The probe that is due has no token yet.
             return min(self.look_at, soon) if self.look_at > now else soon
-        target = self._target(found.job)
-        if target not in self.rooms:
-            model, account = target
-            self.rooms[target] = self.services.budget.model_room(model, now, account)
-        room = self.rooms[target]
-        if room.batches is None or self.taken[target] < room.batches:
+        model = found.job.plan.model
+        if model not in self.rooms:
+            self.rooms[model] = self.services.budget.model_room(model, now)
+        room = self.rooms[model]
+        if room.batches is None or self.taken[model] < room.batches:
             return None
         if room.full:
             return max(
@@ -96,10 +95,7 @@ class SubmitCalls:
     def take(self, job: Job) -> None:
         """Take the call of one batch of a job."""
         self.left -= 1
-        self.taken[self._target(job)] += 1
-
-    def _target(self, job: Job) -> tuple[str, str]:
-        return job.plan.model, other_account(self.services, job)
+        self.taken[job.plan.model] += 1
 
 
 def send_submits(dues: list[DueEntry], calls: SubmitCalls) -> int:
@@ -148,6 +144,8 @@ def _sort(
             go.append(one)
         elif one.job.is_held:
             to_postpone.append((one, now + HELD_POLL_SECONDS))
+        elif not is_of_account(calls.services, one.job):
+            to_postpone.append((one, wait_for_account(one.job, now).until))
         elif not cost.allows_batch(one.job, one.batch):
             to_postpone.append((one, cost.look_at(one.batch, now)))
         elif (until := calls.blocked_until(one, now)) is not None:

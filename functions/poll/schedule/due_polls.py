@@ -6,7 +6,6 @@ And sends the others to more invocations.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -26,9 +25,9 @@ from shared.events.expect import waits_for_event
 from shared.ledger import DueEntry
 from shared.models import BatchState, DueKind
 from shared.observability import logger
+from shared.pacing.account import is_of_account, wait_for_account
 from shared.pacing.controls import Denied, Permit
 from shared.workers_ai.lasting_errors import is_lasting
-from shared.workers_ai.senders import next_sender
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -162,26 +161,7 @@ def _poll(invocation: Invocation, found: list[DueItem], until: float = math.inf)
     )
     held = {one.due for one, _ in behind}
     found = [one for one in found if one.due not in held]
-    asked = [one for one in found if needs_call(one.job, one.batch, now)]
-    senders = {one.due: next_sender(services, one.job, one.batch) for one in asked}
-    calls = Counter(senders.values())
-    permits = {
-        sender: services.budget.permit_polls(wanted, now, sender)
-        for sender, wanted in calls.items()
-    }
-    chosen: list[tuple[DueItem, Permit | None]] = []
-    for one in found:
-        if (sender := senders.get(one.due)) is None:
-            chosen.append((one, Permit()))
-            continue
-        granted, permit = permits[sender]
-        if isinstance(permit, Denied) and _is_given_up(one, permit, now):
-            chosen.append((one, None))
-        elif isinstance(permit, Denied):
-            _postpone(services, one, permit, now)
-        elif granted > 0:
-            permits[sender] = granted - 1, permit
-            chosen.append((one, permit))
+    chosen = _permitted(services, found, now)
 
     def step(chosen: tuple[DueItem, Permit | None]) -> str | None:
         """Poll one batch; return its job's id if it got a part.
@@ -200,6 +180,28 @@ def _poll(invocation: Invocation, found: list[DueItem], until: float = math.inf)
         services.sleep(REPEAT_SECONDS)
         advance_jobs(invocation, sorted(wanted))
     return len(chosen) + len(held)
+
+
+def _permitted(
+    services: Services, found: list[DueItem], now: float
+) -> list[tuple[DueItem, Permit | None]]:
+    """The batches that may be processed now, each with its permit; the others are postponed."""
+    asked = {one.due for one in found if needs_call(one.job, one.batch, now)}
+    here = {one.due for one in found if one.due in asked and is_of_account(services, one.job)}
+    granted, permit = services.budget.permit_polls(len(here), now) if here else (0, Permit())
+    chosen: list[tuple[DueItem, Permit | None]] = []
+    for one in found:
+        answer = permit if one.due in here else wait_for_account(one.job, now)
+        if one.due not in asked:
+            chosen.append((one, Permit()))
+        elif isinstance(answer, Denied) and _is_given_up(one, answer, now):
+            chosen.append((one, None))
+        elif isinstance(answer, Denied):
+            _postpone(services, one, answer, now)
+        elif granted > 0:
+            granted -= 1
+            chosen.append((one, answer))
+    return chosen
 
 
 def _is_given_up(found: DueItem, refusal: Denied, now: float) -> bool:

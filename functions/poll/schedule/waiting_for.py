@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from dropbatch.core.api_tokens import ONE_A_STACK
 from functions.poll.commands import MAX_HELD_SECONDS
 from shared.job_status import RESULTS_DENIED, denied_for_status, iso_time
+from shared.models import ACCOUNT_CHANGED
 from shared.observability import count, logger
+from shared.pacing.account import ACCOUNT_CHANGED_SECONDS, account_words, is_of_account
 from shared.pacing.controls import PauseReason
 from shared.workers_ai.error_codes import advice
 from shared.workers_ai.lasting_errors import NOTED_AFTER_SECONDS
-from shared.workers_ai.other_account import other_account
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from shared.models import Job, LastingError
     from shared.pacing.controls import Controls, Pause, Rate
     from shared.services import Services
@@ -45,19 +45,6 @@ PAUSE_MESSAGES = {
 }
 """What users see of each kind of pause."""
 STACK_MESSAGE = "An operator has paused all jobs. An operator resumes them with `dropbatch resume`."
-OTHER_ACCOUNT_ADVICE = {
-    "rest": (
-        "Give the API token access to it too, or set CloudflareAccountId and the token "
-        "back until the job is over."
-    ),
-    "gateway": "Give the API token access to it too and create a gateway of the same name "
-    "there, or set "
-    "CloudflareAccountId, the gateway and the tokens back until the job is over.",
-    "worker": "The Worker reaches only the account of CloudflareAccountId. Set "
-    "CloudflareAccountId, WorkerUrl and the "
-    "shared secret back until the job is over, or set Transport to rest.",
-}
-"""What to do about a job of another account, by transport."""
 LASTING_ERROR_SECONDS = 4_500.0
 """Seconds for which a lasting error is reported after its last try.
 
@@ -109,36 +96,27 @@ def waiting_for(services: Services, job: Job) -> Waiting | None:
         StorageError: DynamoDB failed.
     """
     now = services.now()
-    account = other_account(services, job)
-    found = services.budget.controls_of(job.plan.model, services.budget.senders(account))
-    controls = found[0]
-    pauses = [pause for one in found if (pause := one.pause_in_force(now))]
+    controls = services.budget.controls(job.plan.model)
+    if not is_of_account(services, job):
+        return _is_of_other_account(services, job)
     if job.control and job.control.held_since:
         return _job_is_held(job.job_id, job.control.held_since)
     if controls.stack.held_since:
         return Waiting("paused", STACK_MESSAGE, None)
     if denied := denied_for_status(job, now):
         return Waiting(RESULTS_DENIED, denied["message"], None)
-    if len(pauses) == len(found):
-        pause = min(pauses, key=lambda one: one.next_probe)
-        return (
-            _account_is_paused(services.settings.transport, account, pause)
-            if account
-            else _paused(pause)
-        )
-    if refused := [one for one in pauses if one.reason is PauseReason.TOKEN_REFUSED]:
-        return _some_are_refused(refused, len(found))
-    return _slowed(job, found, controls, now)
+    if pause := controls.pause_in_force(now):
+        return _paused(pause)
+    return _slowed(job, controls, now)
 
 
-def _slowed(job: Job, able: Sequence[Controls], controls: Controls, now: float) -> Waiting | None:
+def _slowed(job: Job, controls: Controls, now: float) -> Waiting | None:
     """What a job waits for although nothing is paused.
 
     A rate limit, its model, or calls that fail.
     """
     wait, lasting_error = controls.model_wait, job.lasting_error
-    limits = [_rate_limited(one.rate, now) for one in able]
-    limited = limits[0] if all(limits) else None
+    limited = _rate_limited(controls.rate, now)
     if limited and limited.shown_from <= now:
         return limited
     if wait and wait.until > now:
@@ -182,41 +160,20 @@ def _job_is_held(job_id: str, since: float) -> Waiting:
 
 
 def _paused(pause: Pause) -> Waiting:
-    words = PAUSE_MESSAGES[pause.reason] + (f" (API response: {pause.code}.)" if pause.code else "")
+    said = f" (API response: {pause.code}.)" if pause.code else ""
+    words = ONE_A_STACK if pause.code == ONE_A_STACK else PAUSE_MESSAGES[pause.reason] + said
     return Waiting(
         pause.reason.value, words, pause.until if pause.reason is PauseReason.QUOTA_SPENT else None
     )
 
 
-def _some_are_refused(refused: Sequence[Pause], tokens: int) -> Waiting:
-    """Others go on: what waits is what these have submitted."""
-    numbers, codes = (", ".join(dict.fromkeys(told)) for told in _told_of(refused))
+def _is_of_other_account(services: Services, job: Job) -> Waiting:
     words = (
-        f"Cloudflare refuses {len(refused)} of the secret's {tokens} API tokens, by their "
-        f"place there: {numbers} (API "
-        f"response: {codes}). Batches that these submitted wait; all others go on. Replace "
-        "such a token in its line; "
-        "or remove the line: then another token of the account polls those batches."
+        f"{account_words(services, job)}; no call is made for it. Set CloudflareAccountId back, or "
+        "it ends after an hour, with the answers that it has; retry.jsonl has the rest."
     )
-    return Waiting("some_tokens_refused", words, None)
-
-
-def _told_of(refused: Sequence[Pause]) -> tuple[list[str], list[str]]:
-    return [str(one.token) for one in refused], [one.code for one in refused]
-
-
-def _account_is_paused(transport: str, account: str, pause: Pause) -> Waiting:
-    """A pause of another account has no alarm of its own."""
-    if pause.reason is not PauseReason.TOKEN_REFUSED:
-        return replace(_paused(pause), since=pause.since)
-    words = (
-        f"The job belongs to the Cloudflare account {account}, with which it was created, "
-        "and cannot use it now "
-        f"(API response: {pause.code}). {OTHER_ACCOUNT_ADVICE[transport]} Only jobs of "
-        "that account wait, and they "
-        "continue within minutes; nothing of them is lost."
-    )
-    return Waiting("other_account", words, None, pause.since)
+    since = job.account_changed_at
+    return Waiting(ACCOUNT_CHANGED, words, since + ACCOUNT_CHANGED_SECONDS if since else None)
 
 
 def _rate_limited(rate: Rate, now: float) -> Waiting | None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from shared.aws.queues import SubmitMessage
 from shared.models import Batch, ErrorDetail, Job
 from shared.observability import count
 from shared.pacing.controls import PauseReason, Permit
@@ -49,9 +48,9 @@ class UnprovenSubmit:
 
     Attributes:
         invocation: the one that submits, or recovers.
-        job: the batch's job, as the account sees it to which the batch is submitted.
+        job: the batch's job.
         batch: as it was read; once claimed, as the claim wrote it.
-        permit: the budget's; without one, of who submits.
+        permit: the budget's.
     """
 
     invocation: Invocation
@@ -63,21 +62,6 @@ class UnprovenSubmit:
     def services(self) -> Services:
         """The process's clients and settings."""
         return self.invocation.services
-
-    def try_other_token(self) -> bool:
-        """Have the batch submitted at once by another token, as this one waits now.
-
-        False if there is none.
-
-        Otherwise the batch that happens to be due when a refused token is tried would be refused
-        each time. If the function dies before the message, the batch is due.
-        """
-        services, batch = self.services, self.batch
-        if batch.pollable or len(services.budget.senders("")) == 1:
-            return False
-        if services.ledger.refuse(batch, services.now()):
-            services.queues.send(SubmitMessage(batch.job_id, batch.number))
-        return True
 
     def try_later(self, reply: Rejected) -> None:
         """Try the batch later, and count it if the API may have accepted it all the same."""

@@ -152,20 +152,6 @@ def probes_of_a_pause(world: World) -> list[Dropped]:
 # ── pauses ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def other_account_until_midnight(world: World) -> list[Dropped]:
-    """The allocation of a job's account is used up, which is not the stack's any more.
-
-    Until midnight.
-    """
-    dropped = _files(world, "a", 8)
-    world.run(0.3)
-    world.redeploy(CLOUDFLARE_ACCOUNT_ID="f" * 32)
-    world.run(HOUR)
-    _until_midnight(world, 5.0)
-    world.api.clear_faults()
-    return dropped
-
-
 def lost_after_midnight(world: World) -> list[Dropped]:
     """A batch is lost soon after the end of a pause that nothing has probed."""
     _until_midnight(world, 12 * MINUTE)
@@ -434,7 +420,6 @@ CROWDED_WORLDS = (
     SmallWorld(
         "swept page by page", swept, (), SINGLE, latency=LONG, patched=((sweep, "PAGE_BATCHES", 2),)
     ),
-    SmallWorld("another account until midnight", other_account_until_midnight, (SPENT,), TWENTY),
     SmallWorld("lost after midnight", lost_after_midnight, (), SINGLE, latency=LONG),
     SmallWorld(
         "lost when a pause may be probed",

@@ -26,7 +26,6 @@ HEAVY = {
         "lost while its model is full",
         "first batches and polls",
         "outage without tokens",
-        "another account until midnight",
     ),
 }
 """These run with all their disturbances only."""

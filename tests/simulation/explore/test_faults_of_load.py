@@ -113,7 +113,7 @@ def test_first_batches_without_tokens_of_their_own_wait(monkeypatch):
     monkeypatch.setattr(
         Budget,
         "permit_submit",
-        lambda self, model, now, first, account, without: real(self, model, now, account=account),
+        lambda self, model, now, first: real(self, model, now),
     )
 
     assert laws_of_many_drops() == {IN_TIME}

@@ -40,8 +40,8 @@ def laws_broken(violations):
 
 def test_job_that_follows_another_account_is_paid_twice(monkeypatch):
     assert year.play(0.08, CHANGE).laws.violations == []
-    for module in (poll_batch, submit_batch):
-        monkeypatch.setattr(module, "api_of", lambda services, _job: services.api)
+    for module in (due_polls, submit_batch, dispatch_submits):
+        monkeypatch.setattr(module, "is_of_account", lambda _services, _job: True)
 
     assert "a batch is billed once" in laws_broken(year.play(0.25, CHANGE).laws.violations)
 

@@ -106,8 +106,8 @@ class Probes:
     def __init__(self, laws: Laws) -> None:
         """Watch a world's table."""
         self.laws = laws
-        self.last: dict[tuple[str, str], float] = {}
-        """When a batch of a model was submitted again that an account had, Unix seconds."""
+        self.last: dict[str, float] = {}
+        """When a batch of a model was submitted again that the API had, Unix seconds."""
         laws.world.dynamodb.watchers.append(self._judge)
 
     def _judge(self, key: Key, old: dict[str, Any] | None, new: dict[str, Any] | None) -> None:
@@ -128,10 +128,9 @@ class Probes:
         if is_late or not world.api.would_answer(latest["request_id"]["S"], None):
             return
         model = world.dynamodb.items[key[0], "META"]["plan"]["M"]["model"]["S"]
-        target = model, latest.get("sender", {"M": {}})["M"].get("account", {"S": ""})["S"]
-        if now - self.last.get(target, -PROBE_SECONDS) < PROBE_SECONDS - CLOCKS_SECONDS:
+        if now - self.last.get(model, -PROBE_SECONDS) < PROBE_SECONDS - CLOCKS_SECONDS:
             self.laws.broken(KNOWN, f"{key}")
-        self.last[target] = now
+        self.last[model] = now
 
 
 def _batches(laws: Laws, upload: Upload) -> Iterator[dict[str, Any]]:

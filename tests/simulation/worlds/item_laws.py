@@ -8,15 +8,12 @@ before it writes it, and what the documents promise of every item, permit and wa
 
 from __future__ import annotations
 
-import os
 from collections import deque
-from math import inf
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from shared.bootstrap import SECRET_SECONDS
-from shared.models import Sender
-from shared.pacing.controls import pause_sk, rate_sk
+from shared.pacing.controls import PAUSE_SK, RATE_SK
 from tests.simulation.worlds import pacing_laws
 from tests.simulation.worlds.judges import CALLS_IN_FIVE_MINUTES
 from tests.simulation.worlds.release_laws import ReleaseLaws
@@ -163,8 +160,7 @@ class ItemLaws:
                 self._judge_call(life)
 
         self.world.calls.before = call
-        if not self.world.has_several:
-            WaitLaws(self)
+        WaitLaws(self)
         ShareLaws(self)
         ReleaseLaws(laws, self.burst)
         self.world.dynamodb.readers.append(self._read)
@@ -322,7 +318,7 @@ class ItemLaws:
         is_ended = "ending" in new or "isolating" in new
         if is_ended or new["state"]["S"] != "ready":
             return
-        if was == "queued" and not self.world.has_several:
+        if was == "queued":
             for reason in self._waiting(life, key):
                 probe = number(self.seen[life].get(("CONTROL", reason)), "next_probe")
                 if not 0 < probe <= self.world.kernel.now:  # It may be that probe.
@@ -417,35 +413,16 @@ class ItemLaws:
             "full_models", {}
         ).get("SS", ()):
             yield "OUTSTANDING"
-        if number(seen.get(("CONTROL", rate_sk(self._sender(key)))), "hold_until") > now:
+        if number(seen.get(("CONTROL", RATE_SK)), "hold_until") > now:
             yield "RATE"
 
     def _waits(self, seen: dict[Key, Wire], key: Key) -> list[str]:
-        own = [name for pk, name in seen if pk == "CONTROL" and name == self._pause(seen, key)]
+        own = [name for pk, name in seen if pk == "CONTROL" and name == PAUSE_SK]
         return [*own, f"RATE#MODEL#{self._model(seen, key)}"]
 
     def _model(self, seen: dict[Key, Wire], key: Key) -> str:
         job = seen.get((key[0], "META"))
         return str(job["plan"]["M"]["model"]["S"]) if job else ""
-
-    def _pause(self, seen: dict[Key, Wire], key: Key) -> str:
-        """Sort key of the pause of who submits a batch."""
-        job, sender = seen.get((key[0], "META")), self._sender(key)
-        if sender.number > 1:
-            return pause_sk(sender)
-        return self.pause_of(job) if job and not sender.account else pause_sk(sender)
-
-    def _sender(self, key: Key) -> Sender:
-        """Who submits a batch, as its item says once that has begun."""
-        told = self.world.dynamodb.items.get(key, {}).get("sender", {}).get("M", {})
-        return Sender(int(number(told, "number") or 1), told.get("account", {}).get("S", ""))
-
-    def pause_of(self, job: Wire) -> str:
-        """Sort key of the pause of a job's account."""
-        account = str(job["plan"]["M"].get("account", {}).get("S", ""))
-        return pause_sk(
-            Sender(account="" if account == os.environ["CLOUDFLARE_ACCOUNT_ID"] else account)
-        )
 
     def _judge_call(self, life: Life) -> None:
         """Judge that an invocation has taken a token for each call.
@@ -453,10 +430,7 @@ class ItemLaws:
         A call has two moments, its begin and its end.
         """
         moments = self._moments[life] = self._moments.get(life, 0) + 1
-        changed_at = self.world.secrets[-1][0] if len(self.world.secrets) > 1 else -inf
-        # With what the secret holds now.
-        is_repeated = self.world.kernel.now - changed_at < REREAD_SECONDS
-        if moments > 2 * self.tokens.get(life, 0) * (1 + is_repeated):
+        if moments > 2 * self.tokens.get(life, 0):
             self.laws.broken(
                 "each call of the API has its token", f"{life.name}: {(moments + 1) // 2} calls"
             )

@@ -19,7 +19,6 @@ from tests.simulation.cloudflare.events import (
     draw_events,
     draw_hands,
 )
-from tests.simulation.tokens.secret import Change, draw_changes
 from tests.simulation.worlds.users import MODELS
 from tests.support.doubles.other_versions import Version
 
@@ -161,7 +160,7 @@ class Deploy:
         return {name: Version(value) for name, value in named.items() if value}
 
 
-Act = Drop | Command | Deploy | Hand | Change
+Act = Drop | Command | Deploy | Hand
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,10 +188,7 @@ class Plan:
         return (
             self.awkward == Awkward()
             and not self.faults
-            and all(
-                isinstance(act, Drop) or (isinstance(act, Change) and act.at == 0)
-                for act in self.acts
-            )
+            and all(isinstance(act, Drop) for act in self.acts)
         )
 
     def lines(self) -> Iterator[str]:
@@ -251,9 +247,7 @@ def draw(seed: int) -> Plan:
         ),
         acts=tuple(drops),
     )
-    plan = _with_events(plan if is_calm else _with_commands(plan, random, drops), drops)
-    changes = draw_changes(seed, one_account=plan.events is not None and plan.events.is_sound)
-    return replace(plan, acts=(*changes, *plan.acts))
+    return _with_events(plan if is_calm else _with_commands(plan, random, drops), drops)
 
 
 def _with_commands(plan: Plan, random: Random, drops: list[Drop]) -> Plan:

@@ -13,8 +13,6 @@ from local.workers_ai import Behaviour
 from tests.simulation.cloudflare.events import Events, Hand
 from tests.simulation.cloudflare.laws import EventLaws
 from tests.simulation.cloudflare.others import OtherStack, by_hand
-from tests.simulation.tokens.laws import TokenLaws
-from tests.simulation.tokens.secret import Change, happen
 from tests.simulation.worlds.item_laws import ItemLaws
 from tests.simulation.worlds.judges import Ending, Laws, Promises, Violation
 from tests.simulation.worlds.plans import Act, Command, Deploy, Drop, Plan, draw, smaller
@@ -67,13 +65,7 @@ def run(
 
         world.trace = note
         laws = Laws(world, events)
-        changes = [act for act in plan.acts if isinstance(act, Change)]
-        for first in changes[:1]:
-            world.secrets.clear()
-            happen(world, first)
-        world.has_several = any(len(one.lines) > 1 for one in changes)
         ItemLaws(laws)
-        tokens = TokenLaws(laws, changes)
         promises = Promises(laws)
         event_laws = EventLaws(laws, plan.events or Events(is_on=False))
         if plan.events is not None and plan.events.repeated:
@@ -86,10 +78,7 @@ def run(
         world.settle(settle_seconds)
         world.wait_for_late_things(AFTERWARDS_SECONDS)
         ending = Ending(laws)
-        if changes:
-            tokens.judge_rates()
-        else:
-            ending.judge_calls()
+        ending.judge_calls()
         # Of a write whose answer is lost nobody knows, if what was written cannot be read either.
         ending.judge(dropped, may_count=not (plan.awkward.answered_late and plan.awkward.throttled))
         event_laws.judge(dropped, plan)
@@ -110,8 +99,6 @@ def _happens(world: World, act: Act, dropped: list[Dropped], *, may_fail: bool) 
     match act:
         case Drop():
             dropped.append(_dropped(world, act, may_fail=may_fail))
-        case Change():
-            happen(world, act)
         case Deploy():
             world.redeploy(act.versions)
         case Hand():

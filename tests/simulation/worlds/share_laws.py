@@ -307,8 +307,7 @@ class ShareLaws:
             self._watched[life] = new["watched_from"]["N"]
             named = set(new.get("full_models", {}).get("SS", ()))
             since = min(number(new, "ticked_at"), self.world.kernel.now) - COUNTED_SECONDS
-            wrong = set() if self.world.has_several else self.outstanding.wrong(named, since)
-            for model in sorted(wrong):
+            for model in sorted(self.outstanding.wrong(named, since)):
                 self.laws.broken(FULL, f"{model}: {dict(self.outstanding.now)}")
         elif new.get("watched_from") != old.get("watched_from"):
             ticked, now = number(old, "ticked_at"), self.world.clock()

@@ -44,7 +44,6 @@ class Given:
         self.seen = {}
         world = SimpleNamespace(
             calls_per_minute=calls,
-            has_several=False,
             calls=SimpleNamespace(before=None),
             kernel=kernel,
             clock=lambda: kernel.now,

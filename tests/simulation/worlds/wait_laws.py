@@ -170,13 +170,11 @@ class WaitLaws:
 
         The stack's pause stops all that ticks send.
         """
-        pause = self.items.pause_of(job)
         return {
             "RATE",
             "STACK",
             "RATE#OUTSTANDING",
             "PAUSE",
-            pause,
             f"RATE#MODEL#{job['plan']['M']['model']['S']}",
         }
 
@@ -341,8 +339,7 @@ class WaitLaws:
         seconds = MISSED_SECONDS
         if number(new, "calls_fail_since"):
             seconds = UNKNOWN_SECONDS
-            account = self.items.pause_of(job).removeprefix("PAUSE").removeprefix("#")
-            probe = ("CONTROL", f"LOST#{account}#{job['plan']['M']['model']['S']}")
+            probe = ("CONTROL", f"LOST##{job['plan']['M']['model']['S']}")
             known_at = number(self.world.dynamodb.items.get(probe, {}), "known_at")
             if (
                 not number(new, "missed_at") + CLOCKS_SECONDS

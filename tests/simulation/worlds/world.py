@@ -37,7 +37,7 @@ from shared.events.subscribe import events_of
 from shared.ledger import batches, jobs
 from shared.pacing import control_items
 from shared.workers_ai import client as api_client
-from shared.workers_ai.senders import Secret
+from shared.workers_ai.transports import Credentials
 from simulation import Account, Awkward, Queue
 from tests.simulation.cloudflare.bodies import meaning
 from tests.simulation.services.api import Http, is_of_queues
@@ -139,12 +139,8 @@ class World(Account):
         """Batches that others had accepted."""
         self.token = TOKEN
         """The value of the secret."""
-        self.secrets: list[tuple[float, str]] = [(START, TOKEN)]
-        """When it became what."""
         self.secret_reads = 0
         """Calls of Secrets Manager."""
-        self.has_several = False
-        """Whether it ever has several tokens."""
         self.api = WorkersAI(
             behaviour or Behaviour(embedder="hash", latency=20.0), now=lambda: self.kernel.now
         )
@@ -395,12 +391,12 @@ class _SecretReader:
     value: str = ""
     read_at: float = -inf
 
-    def __call__(self, fresh: bool) -> Secret:  # noqa: FBT001 - as the reader of the functions
+    def __call__(self, fresh: bool) -> Credentials:  # noqa: FBT001 - as the reader of the functions
         now = self.world.kernel.now
         if fresh or now - self.read_at >= bootstrap.SECRET_SECONDS:
             self.value, self.read_at = self.world.token, now
             self.world.secret_reads += 1
-        return Secret(self.value)
+        return Credentials(self.value)
 
 
 @contextmanager

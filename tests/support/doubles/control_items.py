@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from shared.aws.attribute_values import attribute, attributes, plain
 from shared.aws.dynamodb import ConditionFailedError
@@ -17,11 +17,6 @@ from shared.pacing.controls import (
     Rate,
     StackControl,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from shared.models import Sender
 
 NOW = 1_795_253_400.0
 """09:30:00 UTC."""
@@ -91,9 +86,9 @@ class GivenBudget(Budget):
         self.loses, self.meanwhile = loses, meanwhile
         self.filled_at = 0
 
-    def controls_of(self, model: str, senders: Sequence[Sender]) -> list[Controls]:
+    def controls(self, model: str = "") -> Controls:
         """The given control items."""
-        return [self.given for _ in senders]
+        return self.given
 
     def get(self, key: dict[str, Any]) -> dict[str, Any] | None:
         """The token bucket's item."""

@@ -16,12 +16,11 @@ from functions.submit.submit_batch import submit_batch
 from shared.errors import ObjectNotFoundError
 from shared.invocation import Invocation
 from shared.ledger import Ledger
-from shared.models import FIRST, Batch, BatchState, ErrorDetail, Job
+from shared.models import Batch, BatchState, ErrorDetail, Job
 from shared.pacing.controls import Denied, Permit
 from shared.pacing.wakes import LeftDue
 from shared.workers_ai.client import TokenState
 from shared.workers_ai.replies import Accepted, Rejected, Reply
-from shared.workers_ai.senders import ONLY_ONE
 from tests.support.doubles.ledger_items import JOB, READY, OneItem, T
 
 if TYPE_CHECKING:
@@ -76,8 +75,7 @@ class Submitting:
             api=SimpleNamespace(submit=self._submit, check_token=lambda: self.token),
             budget=SimpleNamespace(
                 permit_submit=self._permit_submit,
-                permit_check=lambda now, sender: True,
-                senders=lambda account: (FIRST,),
+                permit_check=lambda now: True,
                 pause=lambda *words: self.budget_calls.append(("pause", *words[:4])),
                 delay_model=self._delay_model,
                 limit_rate=self._limit_rate,
@@ -85,7 +83,6 @@ class Submitting:
             lift=lambda *words: self.budget_calls.append(("lift", *words)),
             left=self.left,
             events=None,
-            tokens=ONLY_ONE,
             times=SimpleNamespace(first_poll=lambda model, number, now: FIRST_ASK),
             now=lambda: self.clock,
             sleep=self.pass_time,
@@ -151,10 +148,7 @@ class Submitting:
         self.at_post = self.batch
         yield self.reply
 
-    def _permit_submit(
-        self, model: str, now: float, *, first: bool, account: str, without: Any
-    ) -> Permit | Denied:
-        assert (account, *without) == ("",), "the job's account is the stack's"
+    def _permit_submit(self, model: str, now: float, *, first: bool) -> Permit | Denied:
         self.budget_calls.append(("permit", model, now, first))
         return self.permit
 

@@ -13,11 +13,10 @@ from functions.poll.batch.poll_batch import PollOutcome
 from functions.poll.schedule import due_jobs, due_polls, tick
 from shared.invocation import Invocation
 from shared.ledger import DueEntry, Ledger
-from shared.models import Batch, DueKind, Job, Sender
+from shared.models import Batch, DueKind, Job
 from shared.pacing.controls import Controls, Denied, Permit, Rate
 from shared.pacing.room import Free
 from shared.pacing.wakes import LeftDue
-from shared.workers_ai.senders import ONLY_ONE
 from tests.support.doubles.ledger_items import JOB, T
 
 if TYPE_CHECKING:
@@ -181,9 +180,7 @@ class Allowance:
         """The maximum number of calls until the next tick."""
         return self.calls
 
-    def permit_polls(
-        self, wanted: int, _now: float, _sender: Sender
-    ) -> tuple[int, Permit | Denied]:
+    def permit_polls(self, wanted: int, _now: float) -> tuple[int, Permit | Denied]:
         """How many polls are permitted, and the permit."""
         return min(wanted, self.granted), self.permit
 
@@ -252,7 +249,6 @@ class TickParts:
             "wakes": wakes,
             "events": None,
         }
-        parts["tokens"] = ONLY_ONE
         settings = SimpleNamespace(cloudflare_account_id=JOB.plan.account)
         self.services: Any = SimpleNamespace(
             **parts, settings=settings, now=self.clock.now, sleep=self.clock.sleep
@@ -341,7 +337,7 @@ class TickParts:
             return 0
         self.submits.append((dues, max(calls.left, 0), calls.look_at))
         sent, used = self.submit_outcomes.pop(0) if self.submit_outcomes else (0, 0)
-        calls.taken["model", ""] += used
+        calls.taken["model"] += used
         return sent
 
     def _dispatch(self, _services: Any, found: list[Any]) -> int:

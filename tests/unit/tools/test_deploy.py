@@ -387,11 +387,6 @@ def test_closing_words_say_whether_events_are_used(changes, words):
     assert words in deploy.closing_words({**SETTINGS, **changes}, "", smoke=True)
 
 
-def test_closing_words_count_several_tokens():
-    said = deploy.closing_words(SETTINGS, "", smoke=False, tokens=3)
-    assert "Checked with 3 free calls: each token is valid" in said
-
-
 def test_closing_words_of_worker_mention_secret():
     said = deploy.closing_words({**SETTINGS, "TRANSPORT": "worker"}, "", smoke=False)
     assert "the Worker accepts the shared secret" in said

@@ -5,7 +5,7 @@ A wrong token and a wrong permission are different messages.
 
 import pytest
 
-from dropbatch.cli.cloudflare import Api, Reply, apis_of, check_token, first_wrong
+from dropbatch.cli.cloudflare import Api, Reply, api_of, check_token
 from dropbatch.errors import Error
 from tools import deploy
 from tools.worker_check import check_worker
@@ -58,28 +58,11 @@ def test_says_what_is_wrong(answered, models, verify, words):
 
 @pytest.mark.parametrize("base", [BASE, f"{BASE}/", f"{BASE}//"])
 def test_address_may_end_in_a_slash(base):
-    assert [api.base_url for api in apis_of(base, ACCOUNT, "one, two")] == [BASE, BASE]
+    assert api_of(base, ACCOUNT, "one").base_url == BASE
 
 
-def test_each_token_is_checked_at_its_account():
-    other = "f" * 32
-    asked = []
-    apis = apis_of(BASE, ACCOUNT, f"one, bad {other}\nthree\nqueues=four")
-
-    said = first_wrong(
-        apis,
-        lambda api: asked.append((api.token, api.account)) or ("No." if api.token == "bad" else ""),
-    )
-
-    assert said == "Token 2 of 3: No."
-    assert asked == [("one", ACCOUNT), ("bad", other)]
-    assert first_wrong(apis, lambda _: "") == ""
-
-
-@pytest.mark.parametrize("value", ["one", " one", "one\n", "", "two words"])
-def test_one_plain_token_is_checked_as_it_is(value):
-    """A space around it is told."""
-    assert apis_of(BASE, ACCOUNT, value) == [Api(BASE, ACCOUNT, value)]
+def test_several_tokens_are_named():
+    assert "One API token a stack" in check_token(Api(BASE, ACCOUNT, "one,two"))
 
 
 @pytest.mark.parametrize("status", [302, 500])

@@ -22,7 +22,7 @@ from functions.poll import files as segments
 from functions.poll import visit as finish
 from shared.aws.object_store import BLOCK_BYTES, MultipartPart, ObjectInfo, ObjectStore
 from shared.errors import InvariantError, ObjectNotFoundError
-from shared.models import FIRST, Batch, BatchState, Job, Part, Submission, Upload
+from shared.models import Batch, BatchState, Job, Part, Submission, Upload
 from shared.pacing.controls import Controls, Rate
 from tests.support.doubles.visited_jobs import Watched
 
@@ -204,7 +204,6 @@ class World:
             store=self.store,
             settings=SimpleNamespace(cloudflare_account_id="a"),
             budget=SimpleNamespace(
-                senders=lambda _account: (FIRST,),
                 controls_of=lambda *_: [self.calls("read", lambda: controls)],
             ),
             notices=SimpleNamespace(publish_job_over=lambda manifest, now: self.calls("write")),

@@ -28,7 +28,7 @@ from shared.job_control import (
     obey,
     read_command,
 )
-from shared.models import CANCEL, CANCEL_NOW, FIRST, JobControl
+from shared.models import CANCEL, CANCEL_NOW, JobControl
 from shared.pacing.controls import Controls, Pause, PauseReason, Permit, Rate, StackControl
 from tests.support.doubles.ledger_items import JOB, T
 
@@ -92,12 +92,6 @@ class StackBudget:
 
     def controls(self):
         return Controls(self.pause, None, Rate(), frozenset(), self.stack)
-
-    def senders(self, account):
-        return (FIRST,)
-
-    def controls_of(self, model, senders):
-        return [self.controls() for _ in senders]
 
     def note_stack(self, stack):
         self.writes.append("noted")

@@ -19,7 +19,7 @@ from functions.poll.schedule.due_items import DueItem
 from shared import denied_writes
 from shared.errors import RefusedError, UnreadableItemError
 from shared.ledger import DueEntry
-from shared.models import FIRST, BatchState
+from shared.models import BatchState
 from tests.support.doubles.ledger_items import JOB, READY, T
 
 
@@ -73,9 +73,7 @@ def test_denied_queue_is_shown_and_ends_no_tick(monkeypatch, denied):
     ledger = SimpleNamespace(
         job=lambda _: JOB, batch=lambda *_: READY, postpone=lambda *_, **__: READY
     )
-    budget = SimpleNamespace(
-        model_room=lambda *_: SimpleNamespace(batches=None), senders=lambda _: (FIRST,)
-    )
+    budget = SimpleNamespace(model_room=lambda *_: SimpleNamespace(batches=None))
     settings = SimpleNamespace(cloudflare_account_id=JOB.plan.account)
     services = SimpleNamespace(
         ledger=ledger, queues=queues, budget=budget, settings=settings, now=lambda: T

@@ -13,8 +13,8 @@ from functions.poll.schedule.pauses import (
     watch_pause,
 )
 from shared.ledger import DueEntry
-from shared.models import FIRST, DueKind
-from shared.pacing.controls import Controls, Pause, PauseReason, Rate
+from shared.models import DueKind
+from shared.pacing.controls import Controls, Pause, PauseReason, Rate, StackControl
 from shared.workers_ai.client import TokenState
 from tests.support.doubles.ledger_items import JOB, T
 
@@ -42,17 +42,13 @@ class Paused:
             0,
         )
         self.has_token, self.tokens_taken, self.claims = True, 0, 0
-        self.others = []
         self.services = SimpleNamespace(
             api=SimpleNamespace(check_token=self._check_token),
             settings=SimpleNamespace(cloudflare_account_id=JOB.plan.account),
             budget=SimpleNamespace(
-                senders=lambda account: (FIRST, *(one.sender for one in self.others)),
-                controls=lambda: SimpleNamespace(stack=SimpleNamespace(held_since=self.held_since)),
-                controls_of=lambda model, senders: [
-                    Controls(one, None, Rate(), frozenset())
-                    for one in [self.pause, *self.others][: len(senders)]
-                ],
+                controls=lambda: Controls(
+                    self.pause, None, Rate(), frozenset(), StackControl("", self.held_since)
+                ),
                 permit_check=self._permit_check,
                 claim_probe=self._claim_probe,
                 lift=lambda permit, model: self.lifted.append(permit.pause),
@@ -60,7 +56,6 @@ class Paused:
             ledger=SimpleNamespace(due=self._due, job=lambda job_id: self.job),
         )
         monkeypatch.setattr(pauses, "count", self.counted.append)
-        monkeypatch.setattr(pauses, "api_of", lambda services, _sender: services.api)
 
     def _due(self, work, until, limit):
         found = [
@@ -68,7 +63,7 @@ class Paused:
         ]
         return found[:limit], None
 
-    def _permit_check(self, now, sender):
+    def _permit_check(self, now):
         self.tokens_taken += 1
         return self.has_token
 
@@ -215,39 +210,3 @@ def test_only_a_refused_token_is_probed_by_polls(paused, reason, polls, calls):
     paused.tick(submits=True, polls=polls)
 
     assert paused.checks == calls
-
-
-# ── several tokens ────────────────────────────────────────────────────────────────────────────────
-
-SECOND = Pause(TOKEN, "other", T - 60, T, 60.0, token=2)
-
-
-@pytest.mark.parametrize("waits", [{"submits": True}, {"polls": True}])
-def test_pauses_of_every_token_are_watched_while_there_is_work(paused, waits):
-    paused.pause, paused.others, paused.token = None, [SECOND], TokenState.REFUSED
-    watch_pause(paused.services, T, submits_wait="submits" in waits, polls_wait="polls" in waits)
-    assert paused.counted == ["TokenRefused", "Paused"]
-
-
-def test_idle_tick_watches_the_first_token_only(paused):
-    paused.pause, paused.others = None, [SECOND]
-    paused.tick()
-    assert paused.counted == []
-
-
-def test_each_reason_is_counted_once_and_one_alarm_is_enough(paused):
-    """A short outage of a token takes nothing from the alarm that another one raises."""
-    short = Pause(OUTAGE, "short", T - 5, T + 15, 15.0, token=3)
-    paused.others, paused.token, paused.due = (
-        [SECOND, short],
-        TokenState.REFUSED,
-        {DueKind.SUBMIT: [T]},
-    )
-    watch_pause(paused.services, T, submits_wait=True, polls_wait=False)
-    assert paused.counted == ["Outage", "TokenRefused", "Paused"]
-
-
-def test_batch_to_be_submitted_probes_any_token(paused):
-    paused.others, paused.due = [SECOND], {DueKind.SUBMIT: [T]}
-    watch_pause(paused.services, T, submits_wait=True, polls_wait=False)
-    assert paused.checks == 0

@@ -9,7 +9,6 @@ import httpx
 import pytest
 
 from shared.errors import StorageError
-from shared.models import FIRST
 from shared.workers_ai.client import TokenState
 from shared.workers_ai.rejections import token_state
 from shared.workers_ai.replies import (
@@ -163,7 +162,7 @@ def test_without_call_left_token_is_not_checked():
     services = SimpleNamespace(
         now=lambda: 0.0, budget=SimpleNamespace(permit_check=lambda now, sender: False)
     )
-    assert token_state(services, FIRST) is None
+    assert token_state(services) is None
 
 
 def test_token_never_shows_in_reply():

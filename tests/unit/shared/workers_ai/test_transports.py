@@ -1,7 +1,6 @@
 """The transports: what each sends where, and which secret goes along."""
 
 import contextlib
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 from shared.errors import StorageError
 from shared.workers_ai.client import TokenState, WorkersAI, http_client
 from shared.workers_ai.replies import Accepted, Rejected
-from shared.workers_ai.transports import Credentials, gateway, rest, transport_of, worker
+from shared.workers_ai.transports import Credentials, gateway, rest, worker
 from tests.support.doubles.api_client import ACCOUNT, BASE, MODEL, REST, Api, Secret, enveloped
 
 OTHER = "f" * 32
@@ -95,34 +94,6 @@ def test_only_gateway_gets_gateways_token():
     assert run.headers["cf-aig-authorization"] == "Bearer gateway-secret"
     assert check.url.host == "api.cloudflare.com"
     assert "cf-aig-authorization" not in check.headers
-
-
-@pytest.mark.parametrize("name", ["rest", "rest, gateway", "gateway"])
-def test_other_account_is_in_every_address(name):
-    settings = settings_of(name)
-    own, other = transport_of(settings), transport_of(settings, OTHER)
-    assert own == TRANSPORTS[name]
-    urls = ("run_url", "check_url", "account_url")
-    assert other == replace(
-        own, **{name: getattr(own, name).replace(ACCOUNT, OTHER) for name in urls}
-    )
-    assert ACCOUNT not in other.run_url + other.check_url + other.account_url
-
-
-def test_worker_is_sent_nothing_for_another_account():
-    settings = settings_of("worker")
-    assert transport_of(settings, ACCOUNT) == TRANSPORTS["worker"]
-    api = Api(httpx.Response(200, json={"success": True}))
-    ai = WorkersAI(
-        http_client(httpx.MockTransport(api)),
-        transport_of(settings, OTHER),
-        lambda fresh: Credentials("s"),
-    )
-    with ai.submit(MODEL, b"{}", 60) as submitted, ai.poll(MODEL, "id", 60) as polled:
-        assert submitted == polled
-        assert (submitted.status, submitted.enveloped) == (403, True)
-    assert ai.check_token() is TokenState.REFUSED
-    assert api.requests == []
 
 
 @pytest.mark.parametrize(
