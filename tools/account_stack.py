@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 INTERRUPTED = 130
 """The exit code of a shell's command that Ctrl-C ends."""
-ADVICE = "docs/accounts.md says what whoever deploys must be allowed to do."
+ADVICE = "docs/configuration.md says what whoever deploys must be allowed to do."
 
 
 class DeployError(Exception):

@@ -36,7 +36,6 @@ DECIDING = (
     "shared/pacing/control_items.py",
     "shared/pacing/controls.py",
     "shared/aws/object_store.py",
-    "shared/workers_ai/other_account.py",
     "shared/claims.py",
     "shared/invocation.py",
     "shared/retry.py",

@@ -59,6 +59,7 @@ A held job's batches wait a day at a time, a refused one up to a week.
 """
 CODES = frozenset(
     {
+        "account_changed",
         "rejected",
         "inference_failed",
         "missing_response",

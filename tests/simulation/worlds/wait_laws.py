@@ -45,6 +45,8 @@ A poll or another account's batch.
 
 SENT = "what is sent to be submitted may be submitted"
 DUE = "what waits is due when what stops it ends"
+ACCOUNT_SECONDS = 400.0
+"""Seconds after which a batch of another account than the stack's is looked at again, at the latest."""
 PROBE = "a probe is claimed only if there is a token for it"
 CLOCKS_SECONDS, LONGEST_POLL_SECONDS = 30.0, 75.0
 """Seconds by which clocks may differ, and that a poll may take."""
@@ -227,8 +229,15 @@ class WaitLaws:
         if DISPATCHED[0] <= due - now <= DISPATCHED[1]:
             self._postpone.setdefault(life, set()).add(key)
             return
-        looks = self._looks_for(life, old)
-        if not looks or self._is_held(job) or self._is_over(job):
+        if self._is_foreign(job):
+            if not now < due < now + ACCOUNT_SECONDS:
+                self.laws.broken(DUE, f"{key}: of another account, in {due - now:.1f} s")
+        elif not (self._is_held(job) or self._is_over(job)):
+            self._judge_due(life, key, old, job, due)
+
+    def _judge_due(self, life: Life, key: Key, old: Wire, job: Wire, due: float) -> None:
+        now, looks = self.world.called_at(), self._looks_for(life, old)
+        if not looks:
             return
         if due < min(now, looks[0].began) - 5 and number(old, "due_at") < now:
             self.laws.broken(DUE, f"{key}: {now - due:.1f} s ago")
@@ -274,6 +283,10 @@ class WaitLaws:
         ):
             return False
         return old["state"]["S"] in {"ready", "queued"}
+
+    def _is_foreign(self, job: Wire) -> bool:
+        """Whether the stack has another account than a job."""
+        return bool(job["plan"]["M"]["account"]["S"] != os.environ["CLOUDFLARE_ACCOUNT_ID"])
 
     def _is_held(self, job: Wire) -> bool:
         control = job.get("control", {}).get("M", {})
@@ -350,6 +363,7 @@ class WaitLaws:
         if (
             number(new, "missed_at") + seconds > self.world.clock() - 1
             or self._is_held(job)
+            or self._is_foreign(job)
             or not looks
         ):
             return
