@@ -204,7 +204,7 @@ class World:
             store=self.store,
             settings=SimpleNamespace(cloudflare_account_id="a"),
             budget=SimpleNamespace(
-                controls_of=lambda *_: [self.calls("read", lambda: controls)],
+                controls=lambda *_: self.calls("read", lambda: controls),
             ),
             notices=SimpleNamespace(publish_job_over=lambda manifest, now: self.calls("write")),
             now=lambda: self.now,

@@ -98,7 +98,7 @@ def test_failed_second_post_is_outcome_unknown():
     assert submit(api, Secret("old", "new")) == OutcomeUnknown("ReadTimeout")
 
 
-@pytest.mark.parametrize("token", ["", "two words", "line\nbreak", "zero\u200bwidth", "tökén"])
+@pytest.mark.parametrize("token", ["", "zero\u200bwidth", "tökén"])
 def test_empty_secret_is_refused_token(token):
     api = Api(httpx.Response(200, json=enveloped({"request_id": "id-1"})))
     assert submit(api, Secret(token)) == Rejected(401, None, "The secret holds no token.")
@@ -160,7 +160,7 @@ def test_refused_token_is_unknown_after_change():
 
 def test_without_call_left_token_is_not_checked():
     services = SimpleNamespace(
-        now=lambda: 0.0, budget=SimpleNamespace(permit_check=lambda now, sender: False)
+        now=lambda: 0.0, budget=SimpleNamespace(permit_check=lambda now: False)
     )
     assert token_state(services) is None
 
