@@ -268,7 +268,7 @@ def _transport(name: str, port: int) -> str:
         case "" | "rest":
             return ""
         case "gateway":
-            return f"Transport=gateway AiGatewayId=local AiGatewayBaseUrl={workers_ai}/v1"
+            return "AiGatewayId=local"
         case "worker":
             worker.install()
             own = aws.free_port()

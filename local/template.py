@@ -77,7 +77,7 @@ def default_variables() -> dict[str, str]:
 def parse_parameters(text: str) -> dict[str, str]:
     """Parse `Name=value Other="a value"`.
 
-    A word without a name continues the value, as in rate(1 minute).
+    A word without a name continues the value, as in a prefix with a blank.
 
     Raises:
         ValueError: the first word has no name.

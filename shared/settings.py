@@ -41,7 +41,6 @@ class Settings:
         api_calls_per_minute: calls to the Cloudflare API by all functions together, with one token.
         batch_deadline_hours: hours from acceptance after which a pending batch is submitted again.
         ambiguous_submit: what happens to a batch after a submit of unknown outcome.
-        staging_retention_days: days from a job's end until its staged objects are deleted.
         completion_events: whether Cloudflare's events of batches are wanted; `uses_events` says
             whether they are used.
         events_queue_name: name of the stack's queue at Cloudflare, which is cut to `MAX_QUEUE_NAME`
@@ -69,7 +68,6 @@ class Settings:
     api_calls_per_minute: int
     batch_deadline_hours: float
     ambiguous_submit: Literal["resubmit", "fail"]
-    staging_retention_days: int
     transport: Literal["rest", "gateway", "worker"] = "rest"
     ai_gateway_base_url: str = "https://gateway.ai.cloudflare.com/v1"
     ai_gateway_id: str = ""
@@ -187,7 +185,6 @@ _PARSERS: dict[str, Callable[[str], object]] = {
     "api_calls_per_minute": _whole(1, MAX_WORKER_CALLS),
     "batch_deadline_hours": _hours,
     "ambiguous_submit": _one_of("resubmit", "fail"),
-    "staging_retention_days": _whole(1, 60),
     "cloudflare_api_token_secret_arn": str,
     "transport": _one_of("rest", "gateway", "worker"),
     "ai_gateway_base_url": _base_url,

@@ -24,6 +24,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 ACCOUNT, TOKEN, EMAIL = "CLOUDFLARE_ACCOUNT_ID", "CLOUDFLARE_API_TOKEN", "NOTIFICATION_EMAIL"
+GONE = {
+    "AccessLogBucketName": "`aws s3api put-bucket-logging` has the bucket's accesses logged.",
+    "AiGatewayBaseUrl": "AiGatewayId names a gateway, and Transport=rest reaches it.",
+    "BucketEvents": "EventBridge is told of each job's end (docs/pipelines.md).",
+    "MaxCostPerDay": "max_cost limits a job; Cloudflare's spend limits hold for an account.",
+    "PollSchedule": "The poll function starts each minute.",
+    "ReserveConcurrency": "The functions share the account's concurrency; ask AWS to raise it.",
+    "StagingRetentionDays": "What a job stages is deleted soon after its end.",
+    "StateMachineArn": "An execution waits for manifest.json (docs/pipelines.md).",
+}
+"""Parameters that once existed, with what there is instead; each is refused by name."""
 PARAMETER_OF = {ACCOUNT: "CloudflareAccountId", EMAIL: "NotificationEmail"}
 
 
@@ -77,6 +88,7 @@ def given_parameters(given: Mapping[str, str]) -> dict[str, str]:
         parameters = parse_parameters(given.get("PARAMETERS", ""))
     except ValueError as error:
         raise DeployError(f"PARAMETERS: {error}") from error
+    refuse_gone(parameters, "PARAMETERS")
     for name, value in parameters.items():
         if name not in template()["Parameters"]:
             raise DeployError(
@@ -88,6 +100,19 @@ def given_parameters(given: Mapping[str, str]) -> dict[str, str]:
         if name in parameters and given.get(variable, "").strip() not in {"", parameters[name]}:
             raise DeployError(f"{variable} and PARAMETERS differ in {name}. Unset one of them.")
     return parameters
+
+
+def refuse_gone(parameters: Mapping[str, str], place: str) -> None:
+    """Refuse parameters that are gone; `place` names what has them.
+
+    Raises:
+        DeployError: there is one, with what there is instead.
+    """
+    found = [f"{name} is gone since 0.9: {GONE[name]}" for name in parameters if name in GONE]
+    if parameters.get("Transport") == "gateway":
+        found.append("Transport=gateway is gone since 0.9: AiGatewayId with Transport=rest.")
+    if found:
+        raise DeployError("\n".join([*found, f"Remove it from {place}."]))
 
 
 def named_parameters(given: Mapping[str, str]) -> dict[str, str]:

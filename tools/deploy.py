@@ -94,30 +94,17 @@ def _delete_empty_table(saved: dict[str, Any], table: str) -> None:
 
 
 def _limit(saved: dict[str, Any], parameters: Mapping[str, str]) -> str:
-    """What the account's Lambda concurrency limit means for the stack.
-
-    Raises:
-        DeployError: the stack cannot be deployed under this limit.
-    """
+    """What the account's Lambda concurrency limit means for the stack."""
     client = session(saved).client("lambda")
     try:
-        found = client.get_account_settings()["AccountLimit"]
+        found = client.get_account_settings()["AccountLimit"]["UnreservedConcurrentExecutions"]
     except ClientError as error:
         return (
             "Lambda: the account's concurrency limit could not be read "
             f"({error.response['Error']['Code']})."
         )
-    reserve, worker = (
-        parameters.get("ReserveConcurrency") == "yes",
-        parameters.get("Transport") == "worker",
-    )
-    limit = plan.Limit(found["ConcurrentExecutions"], found["UnreservedConcurrentExecutions"])
-    possible, meaning = plan.about_limit(
-        limit, client.meta.region_name, reserve=reserve, worker=worker
-    )
-    if not possible:
-        raise DeployError(meaning)
-    return meaning
+    worker = parameters.get("Transport") == "worker"
+    return plan.about_limit(found, client.meta.region_name, worker=worker)
 
 
 def _prepare(given: Mapping[str, str], file: AnswersFile) -> answers.Answers:
@@ -183,6 +170,7 @@ def deploy(given: Mapping[str, str]) -> tuple[dict[str, Any], Stack]:
     file = answers_files.choose(given, lambda saved: _asked_region(given, saved))
     file = replace(file, settings={**file.settings, "aws_account": account_of(file.settings)})
     saved = file.settings
+    answers.refuse_gone(answers_files.parameters_of(saved), file.path.name)
     stack = find_stack(saved)
     step = next_step(stack)
     if stack and step in {Step.WAIT, Step.REPAIR}:

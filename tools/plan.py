@@ -1,13 +1,9 @@
-"""What a deployment will create, what that costs.
-
-And what the account's Lambda concurrency limit means for it.
-"""
+"""What a deployment creates and costs, and what the account's Lambda limit means for it."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from local.template import defaults, template
@@ -18,8 +14,6 @@ if TYPE_CHECKING:
 
     from tools.answers import Answers
 
-UNRESERVED = 100
-"""Lambda leaves at least as many concurrent executions of an account unreserved."""
 MAX_CALLS = 240
 """Calls a minute that Cloudflare allows a token."""
 MAX_ENVIRONMENT_BYTES = 4_096
@@ -34,19 +28,6 @@ KINDS = {
     "AWS::CloudWatch::Dashboard": "dashboard",
 }
 """The resources that a person knows by name, in the order in which they are listed."""
-
-
-@dataclass(frozen=True)
-class Limit:
-    """The account's limit of functions that run at once, in one region.
-
-    Attributes:
-        total: for all functions of the account.
-        unreserved: what no function has reserved.
-    """
-
-    total: int
-    unreserved: int
 
 
 def resources(parameters: Mapping[str, str]) -> str:
@@ -90,60 +71,29 @@ def dollars() -> tuple[str, str]:
     return idle, job
 
 
-def concurrency(*, reserve: bool, worker: bool = False) -> tuple[int, int]:
-    """How many functions the stack runs at once at most (those of its queues, and a tick).
-
-    And how many it reserves.
-    """
-    used, reserved = 1, 0  # The tick.
+def concurrency(*, worker: bool = False) -> int:
+    """How many functions the stack runs at once at most: those of its queues, and a tick."""
+    used = 1
     for one in template()["Resources"].values():
         if one["Type"] != "AWS::Serverless::Function":
             continue
-        about = one["Properties"]
-        reserved += _chosen(
-            about.get("ReservedConcurrentExecutions", 0), reserve=True, worker=worker
-        )
-        for event in about["Events"].values():
-            scaling = event["Properties"].get("ScalingConfig", {})
-            used += _chosen(scaling.get("MaximumConcurrency", 1), reserve=reserve, worker=worker)
-    return used, reserved
+        for event in one["Properties"]["Events"].values():
+            most = event["Properties"]["ScalingConfig"]["MaximumConcurrency"]
+            used += most if isinstance(most, int) else most["Fn::If"][1 if worker else 2]
+    return used
 
 
-def _chosen(value: Any, *, reserve: bool, worker: bool = False) -> int:  # noqa: ANN401 - a part of the template
-    while isinstance(value, dict):
-        condition, yes, no = value["Fn::If"]
-        value = yes if (worker if condition == "UsesWorker" else reserve) else no
-    return int(value)
-
-
-def about_limit(
-    limit: Limit, region: str, *, reserve: bool, worker: bool = False
-) -> tuple[bool, str]:
-    """Whether a stack can be deployed under this limit, and what the limit means for it."""
-    used, reserved = concurrency(reserve=reserve, worker=worker)
-    raising = (
-        "AWS raises it for free on request:\n"
+def about_limit(limit: int, region: str, *, worker: bool = False) -> str:
+    """What an account's limit of functions that run at once means for a stack."""
+    used = concurrency(worker=worker)
+    may_run = f"Lambda: this account may run {limit:,} functions at once"
+    if limit >= used:
+        return f"{may_run}, this stack up to {used}."
+    return (
+        f"{may_run}, and this stack alone up to {used}. Under load it and the account's other "
+        "functions are then throttled, and jobs take longer. AWS raises it for free on request:\n"
         "  aws service-quotas request-service-quota-increase --service-code lambda "
-        "--quota-code L-B99A9384 "
-        f"--desired-value 1000 --region {region}"
-    )
-    if reserve and limit.unreserved - reserved < UNRESERVED:
-        return False, (
-            f"ReserveConcurrency reserves {reserved} concurrent executions, and Lambda "
-            f"keeps {UNRESERVED} unreserved: "
-            f"this account has {limit.unreserved} left of {limit.total}. "
-            f"Leave it at no, or raise the limit first. {raising}"
-        )
-    if limit.unreserved < used:
-        return True, (
-            f"Lambda: this account may run {limit.unreserved} functions at once, and this "
-            f"stack alone up to {used}. "
-            "Under load it and the account's other functions are then throttled, and jobs "
-            f"take longer. {raising}"
-        )
-    return True, (
-        f"Lambda: this account may run {limit.unreserved:,} functions at once, this "
-        f"stack up to {used}."
+        f"--quota-code L-B99A9384 --desired-value 1000 --region {region}"
     )
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from local.template import default, template
+from local.template import template
 
 if TYPE_CHECKING:
     from tests.simulation.worlds.judges import Laws
@@ -182,8 +182,8 @@ def _alarm(name: str, described: dict[str, Any]) -> Alarm:
         described["MetricName"],
         source,
         described["Statistic"],
-        _number(described["Period"]),
-        _number(described["EvaluationPeriods"]),
+        described["Period"],
+        described["EvaluationPeriods"],
         float(described["Threshold"]),
         described["ComparisonOperator"] == "LessThanThreshold",
     )
@@ -193,12 +193,3 @@ def _logical_name(value: dict[str, Any]) -> str:
     """The resource in a Ref or GetAtt."""
     ((_, named),) = value.items()
     return str(named[0] if isinstance(named, list) else named.partition(".")[0])
-
-
-def _number(value: Any) -> int:
-    """A number, or that of the template's default schedule: a tick each minute."""
-    if not isinstance(value, dict):
-        return int(value)
-    assert value["Fn::If"][0] == "TicksEachMinute"
-    assert default("PollSchedule") == "rate(1 minute)"
-    return int(value["Fn::If"][1])

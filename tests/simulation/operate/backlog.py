@@ -360,8 +360,7 @@ def report(size: Size, found: Backlog, cpu_seconds: float) -> Report:
 
 WALL = """
 Through a Worker, whose AI binding has no limit that is known (`Transport=worker`, `ApiCallsPerMinute=2400`), with the
-invocations of `ReserveConcurrency=yes`: ten each for `SubmitQueue` and `PollQueue`, five for
-`UploadQueue`. With five for `PollQueue`, as without a Worker, answers were collected too slowly: 1,618 calls a minute.
+ten invocations each for submits and polls that the template allows then.
 """.strip()
 
 

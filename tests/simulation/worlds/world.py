@@ -270,21 +270,20 @@ class World(Account):
     def _make_function(self, name: str, module: Any) -> None:
         described = template()["Resources"][name]["Properties"]
         timeout = template()["Globals"]["Function"]["Timeout"]
-        reserved = _number(described["ReservedConcurrentExecutions"])
+        sources = [one for one in described["Events"].values() if one["Type"] == "SQS"]
+        most = [
+            _number(one["Properties"]["ScalingConfig"]["MaximumConcurrency"]) for one in sources
+        ]
 
         def handle(event: dict[str, Any], context: Any) -> Any:
             module.processor = type(module.processor)()  # As in a process of its own.
             return module.lambda_handler(event, context)
 
         function = self.add_function(
-            name, handle, timeout=timeout, most=reserved, build=partial(self._build, name)
+            name, handle, timeout=timeout, most=sum(most) + 2, build=partial(self._build, name)
         )
-        for event in described["Events"].values():
-            if event["Type"] != "SQS":
-                continue
-            queue = _resource(event["Properties"]["Queue"])
-            most = _number(event["Properties"]["ScalingConfig"]["MaximumConcurrency"])
-            self.connect(queue, function, most)
+        for source, runs in zip(sources, most, strict=True):
+            self.connect(_resource(source["Properties"]["Queue"]), function, runs)
 
     def _build(self, function: str) -> Services:
         """Services of a new process of a function."""
@@ -424,7 +423,7 @@ def _queue(name: str) -> Queue:
 
 
 def _number(value: Any) -> int:
-    """A number of the template; of a condition, the value that holds with reserved concurrency."""
+    """A number of the template."""
     while isinstance(value, dict):
         condition, yes, no = value["Fn::If"]
         value = no if condition == "UsesWorker" and os.environ["TRANSPORT"] != "worker" else yes

@@ -29,7 +29,6 @@ CHOICES = {
     "SendsGatewayToken": False,
     "UsesSource": False,
     "Notifies": False,
-    "SendsBucketEvents": False,
 }
 """The conditions that policies depend on, as the defaults make them."""
 WORKER = {"SendsToken": False, "UsesWorker": True}

@@ -22,12 +22,12 @@ from local.template import parse_parameters
             {"MaxRequestsPerBatch": "7", "DefaultModel": "@cf/a/b"},
         ),
         (
-            "PollSchedule='rate(2 minutes)' LogLevel=DEBUG",
-            {"PollSchedule": "rate(2 minutes)", "LogLevel": "DEBUG"},
+            "SourcePrefix='a folder/' LogLevel=DEBUG",
+            {"SourcePrefix": "a folder/", "LogLevel": "DEBUG"},
         ),
         (
-            "PollSchedule=rate(2 minutes) LogLevel=DEBUG",
-            {"PollSchedule": "rate(2 minutes)", "LogLevel": "DEBUG"},
+            "SourcePrefix=a folder/ LogLevel=DEBUG",
+            {"SourcePrefix": "a folder/", "LogLevel": "DEBUG"},
         ),
         ("DefaultModel=", {"DefaultModel": ""}),
     ],

@@ -3,8 +3,6 @@
 import json
 import re
 
-import pytest
-
 from functions.poll.schedule.due_items import THREADS
 from functions.poll.schedule.due_polls import BATCHES_PER_MESSAGE
 from shared.settings import ENVIRONMENT
@@ -75,11 +73,8 @@ def test_sources_report_failures_and_are_bounded(of_type):
     for mapping in of_type("AWS::Lambda::EventSourceMapping").values():
         assert mapping["FunctionResponseTypes"] == ["ReportBatchItemFailures"]
         assert mapping["BatchSize"] == 1
-        assert (
-            2
-            <= resolved(mapping["ScalingConfig"]["MaximumConcurrency"], ReservesConcurrency=True)
-            <= 10
-        )
+        most = mapping["ScalingConfig"]["MaximumConcurrency"]
+        assert 2 <= resolved(most, UsesWorker=True) <= 10
 
 
 def test_queues_use_little_concurrency_by_default(of_type):
@@ -88,47 +83,19 @@ def test_queues_use_little_concurrency_by_default(of_type):
         mapping["ScalingConfig"] for mapping in of_type("AWS::Lambda::EventSourceMapping").values()
     ]
 
-    assert (
-        sum(resolved(one["MaximumConcurrency"], ReservesConcurrency=False) for one in scaling) == 16
-    )
-    assert (
-        sum(resolved(one["MaximumConcurrency"], ReservesConcurrency=True) for one in scaling) == 27
-    )
-    assert (
-        sum(
-            resolved(one["MaximumConcurrency"], ReservesConcurrency=True, UsesWorker=True)
-            for one in scaling
-        )
-        == 32
-    )
+    assert sum(resolved(one["MaximumConcurrency"]) for one in scaling) == 16
 
 
 def test_schedule_does_not_retry(of_type):
     (tick,) = of_type("AWS::Scheduler::Schedule").values()
     (invoke,) = of_type("AWS::Lambda::EventInvokeConfig").values()
 
-    assert tick["ScheduleExpression"] == {"Ref": "PollSchedule"}
+    assert tick["ScheduleExpression"] == "rate(1 minute)"
     assert tick["Target"]["RetryPolicy"]["MaximumRetryAttempts"] == 0
     assert tick["Target"]["DeadLetterConfig"]
     assert json.loads(tick["Target"]["Input"]) == {}
     assert target(tick["Target"]["Arn"]) == target(invoke["FunctionName"]) == "PollFunction"
     assert invoke["MaximumRetryAttempts"] == 0
-
-
-@pytest.mark.parametrize("worker", [False, True])
-def test_functions_reserve_what_queues_may_use(of_type, worker):
-    used = dict.fromkeys(of_type("AWS::Lambda::Function"), 0)
-    for mapping in of_type("AWS::Lambda::EventSourceMapping").values():
-        most = mapping["ScalingConfig"]["MaximumConcurrency"]
-        used[target(mapping["FunctionName"])] += resolved(
-            most, ReservesConcurrency=True, UsesWorker=worker
-        )
-    used["PollFunction"] += 2  # A tick, and one by hand.
-
-    for name, function in of_type("AWS::Lambda::Function").items():
-        reserved = function["ReservedConcurrentExecutions"]
-        assert resolved(reserved, ReservesConcurrency=True, UsesWorker=worker) == used[name]
-        assert resolved({"reserved": reserved}, ReservesConcurrency=False) == {}
 
 
 def test_loop_of_functions_is_left_for_lambda_to_end(of_type):

@@ -94,7 +94,7 @@ def test_every_partition_has_its_console(template):
     ],
 )
 def test_token_goes_over_https_or_stays_here(source, url, taken):
-    for name in ("WorkersAiBaseUrl", "AiGatewayBaseUrl", "WorkerUrl"):
+    for name in ("WorkersAiBaseUrl", "WorkerUrl"):
         optional = name == "WorkerUrl" and not url
         assert bool(re.search(source["Parameters"][name]["AllowedPattern"], url)) is (
             taken or optional
@@ -136,7 +136,6 @@ def test_token_goes_over_https_or_stays_here(source, url, taken):
         ("DefaultModel", "@cf/../../x", False),
         ("BucketName", "", True),
         ("BucketName", "My_Bucket", False),
-        ("PollSchedule", "rate(1 minute)", True),
         ("NotificationEmail", "ops@example.com", True),
         ("NotificationEmail", "ops", False),
         (
@@ -147,7 +146,6 @@ def test_token_goes_over_https_or_stays_here(source, url, taken):
         ("KmsKeyArn", "arn:aws:kms:eu-west-1:123456789012:alias/mine", False),
         ("PermissionsBoundaryArn", "arn:aws:iam::123456789012:policy/boundary", True),
         ("PermissionsBoundaryArn", "boundary", False),
-        ("AccessLogBucketName", "logs.example", True),
     ],
 )
 def test_parameters_are_checked_first(source, name, value, taken):

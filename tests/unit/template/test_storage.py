@@ -141,13 +141,6 @@ def test_data_is_protected_unless_owner_declines(of_type, source):
     assert resolved(table["DeletionProtectionEnabled"], ProtectsData=False) is False
 
 
-def test_access_to_bucket_can_be_logged(of_type):
-    (bucket,) = of_type("AWS::S3::Bucket").values()
-
-    logging = resolved(bucket["LoggingConfiguration"], LogsAccess=True)
-    assert logging["DestinationBucketName"] == "<AccessLogBucketName>"
-
-
 def test_lifecycle_expires_staging(of_type):
     (bucket,) = of_type("AWS::S3::Bucket").values()
     rules = bucket["LifecycleConfiguration"]["Rules"]

@@ -261,9 +261,9 @@ def test_broken_file_is_named(cloud, added):
 @pytest.fixture
 def place(cloud):
     """A stack with two parameters, which were changed in CloudFormation since."""
-    deploy.deploy(FIRST | {"PARAMETERS": "InboxRetentionDays=7 MaxCostPerDay=100"})
+    deploy.deploy(FIRST | {"PARAMETERS": "InboxRetentionDays=7 SourcePrefix=100"})
     (place,) = cloud.stacks
-    cloud.stacks[place] |= {"InboxRetentionDays": "0", "MaxCostPerDay": ""}
+    cloud.stacks[place] |= {"InboxRetentionDays": "0", "SourcePrefix": ""}
     return place
 
 
@@ -282,7 +282,7 @@ def test_value_of_stack_precedes_saved_one(cloud, place, capsys):
         "  InboxRetentionDays: 0 stays; samconfig.local.toml had 7. PARAMETERS changes it.\n"
         in said
     )
-    assert "  MaxCostPerDay: (empty) stays; samconfig.local.toml had 100." in said
+    assert "  SourcePrefix: (empty) stays; samconfig.local.toml had 100." in said
     assert "->" not in said
     deploy.deploy({})
     assert "stays" not in capsys.readouterr().out
@@ -291,7 +291,7 @@ def test_value_of_stack_precedes_saved_one(cloud, place, capsys):
 def test_variable_precedes_value_of_stack(cloud, place, capsys):
     deploy.deploy({"PARAMETERS": "InboxRetentionDays=7"})
 
-    assert (cloud.stacks[place]["InboxRetentionDays"], cloud.stacks[place]["MaxCostPerDay"]) == (
+    assert (cloud.stacks[place]["InboxRetentionDays"], cloud.stacks[place]["SourcePrefix"]) == (
         "7",
         "",
     )
@@ -299,24 +299,24 @@ def test_variable_precedes_value_of_stack(cloud, place, capsys):
 
 
 def test_hidden_value_of_stack_is_not_saved(cloud, place):
-    cloud.stacks[place]["MaxCostPerDay"] = "****"
+    cloud.stacks[place]["SourcePrefix"] = "****"
 
     deploy.deploy({})
 
-    assert saved(cloud)["MaxCostPerDay"] == "100"
+    assert saved(cloud)["SourcePrefix"] == "100"
 
 
 def test_saved_parameter_that_stack_has_not_yet_is_deployed(cloud, place):
-    del cloud.stacks[place]["MaxCostPerDay"]
+    del cloud.stacks[place]["SourcePrefix"]
 
     deploy.deploy({})
 
-    assert cloud.stacks[place]["MaxCostPerDay"] == "100"
+    assert cloud.stacks[place]["SourcePrefix"] == "100"
 
 
 def test_parameter_that_template_has_no_more_is_not_told(cloud, place, capsys):
     path = cloud.folder / "samconfig.local.toml"
-    path.write_text(path.read_text().replace("MaxCostPerDay=", "Old=1 MaxCostPerDay="))
+    path.write_text(path.read_text().replace("SourcePrefix=", "Old=1 SourcePrefix="))
 
     for old in ({}, {"Old": "2"}):
         cloud.stacks[place] |= old
@@ -325,10 +325,18 @@ def test_parameter_that_template_has_no_more_is_not_told(cloud, place, capsys):
 
 
 def test_saved_parameters_of_failed_creation_are_kept(cloud):
-    deploy.deploy(FIRST | {"PARAMETERS": "MaxCostPerDay=100"})
+    deploy.deploy(FIRST | {"PARAMETERS": "SourcePrefix=100"})
     (place,) = cloud.stacks
     del cloud.stacks[place]
 
     deploy.deploy(GIVEN)
 
-    assert cloud.stacks[place]["MaxCostPerDay"] == "100"
+    assert cloud.stacks[place]["SourcePrefix"] == "100"
+
+
+def test_saved_parameter_that_is_gone_is_refused(cloud, place):
+    path = cloud.folder / "samconfig.local.toml"
+    path.write_text(path.read_text().replace("SourcePrefix=", "MaxCostPerDay=5 SourcePrefix="))
+
+    with pytest.raises(DeployError, match=r"(?s)MaxCostPerDay is gone.*max_cost.*local\.toml"):
+        deploy.deploy({})

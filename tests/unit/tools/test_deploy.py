@@ -279,7 +279,7 @@ def test_wrong_variable_is_refused_before_build(account, given, says):
 
 
 @pytest.mark.parametrize(
-    ("calls", "transport"), [("241", ""), ("2400", " Transport=gateway AiGatewayId=g")]
+    ("calls", "transport"), [("241", ""), ("2400", " AiGatewayId=g")]
 )
 def test_calls_that_a_token_does_not_have_are_refused(account, calls, transport):
     account.stack = stack_in("UPDATE_COMPLETE")
@@ -299,9 +299,7 @@ def test_environment_that_lambda_refuses_is_not_built(account):
         **dict.fromkeys(
             ("CloudflareApiTokenSecretArn", "AiGatewayTokenSecretArn", "WorkerSecretArn"), secret
         ),
-        **dict.fromkeys(
-            ("WorkersAiBaseUrl", "AiGatewayBaseUrl", "WorkerUrl"), f"https://{'a' * 200}"
-        ),
+        **dict.fromkeys(("WorkersAiBaseUrl", "WorkerUrl"), f"https://{'a' * 200}"),
         "SourcePrefix": "p" * 512,
     }
     parameters = " ".join(f"{name}={value}" for name, value in values.items())

@@ -6,10 +6,9 @@ import boto3
 import pytest
 
 from local import template
-from local.template import properties
 from tools import answers, answers_files, plan
 from tools.account_stack import DeployError
-from tools.plan import Limit, about_limit
+from tools.plan import about_limit
 
 ACCOUNT = "0123456789abcdef0123456789abcdef"
 GIVEN = {"CLOUDFLARE_ACCOUNT_ID": ACCOUNT, "CLOUDFLARE_API_TOKEN": "the-token"}
@@ -53,10 +52,10 @@ def test_no_token_is_asked_where_none_is_needed(parameters):
         (GIVEN | {"PARAMETERS": "AiGatewayToken=x"}, "no parameter AiGatewayToken"),
         (GIVEN | {"PARAMETERS": "LogLevel=LOUD"}, "LogLevel must be one of"),
         (
-            GIVEN | {"PARAMETERS": "StagingRetentionDays=90"},
-            "StagingRetentionDays must be a number from 1 to 60",
+            GIVEN | {"PARAMETERS": "ResultRetentionDays=90000"},
+            "ResultRetentionDays must be a number from 0 to 36,500",
         ),
-        (GIVEN | {"PARAMETERS": "StagingRetentionDays="}, "StagingRetentionDays must be a number"),
+        (GIVEN | {"PARAMETERS": "ResultRetentionDays="}, "ResultRetentionDays must be a number"),
         (
             GIVEN | {"PARAMETERS": "BatchDeadlineHours=nan"},
             "BatchDeadlineHours must be a number from 0.001 to 168",
@@ -143,26 +142,22 @@ def test_no_secret_is_counted_where_none_is_made():
 
 
 def test_low_account_limit_is_explained():
-    used, _ = plan.concurrency(reserve=False)
-    possible, said = about_limit(Limit(10, 10), "eu-west-1", reserve=False)
-    assert possible
+    used = plan.concurrency()
+    said = about_limit(10, "eu-west-1")
     assert f"may run 10 functions at once, and this stack alone up to {used}" in said
     assert "--quota-code L-B99A9384" in said
-    assert (
-        "request-service-quota-increase"
-        not in about_limit(Limit(1000, 1000), "eu-west-1", reserve=False)[1]
-    )
+    assert "request-service-quota-increase" not in about_limit(1000, "eu-west-1")
+    assert plan.concurrency(worker=True) > used
 
 
-def test_unreservable_concurrency_is_refused_first():
-    _, reserved = plan.concurrency(reserve=True)
-    assert reserved == sum(
-        plan._chosen(properties(name)["ReservedConcurrentExecutions"], reserve=True)
-        for name in ("SubmitFunction", "PollFunction")
-    )
-    assert not about_limit(Limit(10, 10), "eu-west-1", reserve=True)[0]
-    assert not about_limit(Limit(1000, 99 + reserved), "eu-west-1", reserve=True)[0]
-    assert about_limit(Limit(1000, 100 + reserved), "eu-west-1", reserve=True)[0]
+GONE = [*answers.GONE, "Transport"]
+
+
+@pytest.mark.parametrize("name", GONE)
+def test_parameter_that_is_gone_is_refused_by_name(name):
+    value = "gateway" if name == "Transport" else "1"
+    with pytest.raises(DeployError, match=rf"(?s){name}.* is gone since 0\.9: .*from PARAMETERS"):
+        answers.given_parameters({"PARAMETERS": f"LogLevel=INFO {name}={value}"})
 
 
 PLAUSIBLE = {
@@ -172,14 +167,12 @@ PLAUSIBLE = {
     "DefaultModel": "@cf/meta/llama-3.3-70b-instruct-fp8-fast",
     "AiGatewayId": "g" * 64,
     "AiGatewayTokenSecretArn": f"arn:aws:secretsmanager:ap-southeast-2:111122223333:secret:{'s' * 64}-AbCdEf",
-    "AiGatewayBaseUrl": f"https://{'a' * 80}.example.com/v1",
     "WorkerUrl": f"https://{'w' * 63}.{'a' * 30}.workers.dev",
     "WorkerSecretArn": f"arn:aws:secretsmanager:ap-southeast-2:111122223333:secret:{'s' * 64}-AbCdEf",
     "SourceBucketName": "b" * 63,
     "SourcePrefix": "p" * 100,
     "BucketName": "b" * 63,
     "KmsKeyArn": f"arn:aws:kms:ap-southeast-2:111122223333:key/mrk-{'0' * 32}",
-    "PollSchedule": "cron(0/5 * * * ? *)",
 }
 
 
@@ -196,14 +189,3 @@ def test_environment_is_not_larger_than_said():
     made = plan.environment({"BucketName": "files", "KmsKeyArn": "k" * 75}, SAVED)[0]
     without = plan.environment({"BucketName": "files"}, SAVED)[0]
     assert made - without == 75
-
-
-def test_number_follows_reservation():
-    assert [
-        plan._chosen({"Fn::If": ["Reserves", 8, 2]}, reserve=reserve) for reserve in (True, False)
-    ] == [8, 2]
-    of_worker = {"Fn::If": ["Reserves", {"Fn::If": ["UsesWorker", 9, 8]}, 2]}
-    assert [plan._chosen(of_worker, reserve=True, worker=worker) for worker in (True, False)] == [
-        9,
-        8,
-    ]
