@@ -70,7 +70,6 @@ SAID = (
     f"an alarm after {CLAIMS_BEFORE_ALARM} attempts; {MAX_CLAIMS - CLAIMS_BEFORE_ALARM} hours later",
     f"| a paused job | is cancelled after {MAX_HELD_SECONDS // DAY} days |",
     f"| a job | ends after {MAX_JOB_SECONDS // DAY} days at the latest",
-    f"deleted `StagingRetentionDays` ({defaults()['StagingRetentionDays']}) after",
     f"deleted after {LIFE_SECONDS // DAY} days |",
     f"older than {MAX_EVENT_AGE_SECONDS // DAY} days |",
 )

@@ -278,9 +278,7 @@ def test_wrong_variable_is_refused_before_build(account, given, says):
     assert account.sam_calls == []
 
 
-@pytest.mark.parametrize(
-    ("calls", "transport"), [("241", ""), ("2400", " AiGatewayId=g")]
-)
+@pytest.mark.parametrize(("calls", "transport"), [("241", ""), ("2400", " AiGatewayId=g")])
 def test_calls_that_a_token_does_not_have_are_refused(account, calls, transport):
     account.stack = stack_in("UPDATE_COMPLETE")
 
