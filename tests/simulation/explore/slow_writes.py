@@ -268,7 +268,7 @@ def cleaned_twice(world: World) -> list[Dropped]:
     Slow(world, "META", "SET #due_at = :to_due_at, #claims", seconds=70.0)
     Slow(world, "META", "REMOVE #staging", seconds=30.0)
     world.tick_seconds = 600.0
-    world.run(3_600.0 - 700.0)
+    world.run(86_400.0 - 700.0)
     world.tick_seconds = 60.0
     world.run(1_500.0)
     return [dropped]

@@ -511,7 +511,7 @@ MOST = {
     "no quota": (9, 6090, 3468),
     "no quota for two days": (42, 81197, 3076),
     "an outage, then no quota": (13, 1998, 1743),
-    "long outage": (33, 3960, 2712),
+    "long outage": (38, 3960, 2712),
     "token replaced": (22, 2037, 2794),
     "outage": (10, 1980, 716),
     "no connection": (33, 2400, 1722),
