@@ -7,7 +7,7 @@ stay in .local/demo/results. local.aws runs the local services; the vectors come
 Workers AI.
 
 Environment: QUERY, the text to search the records for; TRANSPORT, how the functions reach the local
-Workers AI: rest, gateway, or worker (the Worker of `worker/` in workerd, which needs Node.js).
+Workers AI: rest, or worker (the Worker of `worker/` in workerd, which needs Node.js).
 """
 
 from __future__ import annotations
@@ -267,8 +267,6 @@ def _transport(name: str, port: int) -> str:
     match name:
         case "" | "rest":
             return ""
-        case "gateway":
-            return "AiGatewayId=local"
         case "worker":
             worker.install()
             own = aws.free_port()
@@ -277,7 +275,7 @@ def _transport(name: str, port: int) -> str:
             )
             print("Batches go through the Worker of worker/, which runs in workerd.", flush=True)
             return f"Transport=worker WorkerUrl=http://127.0.0.1:{own}"
-    raise DemoError(f"TRANSPORT is {name!r}; it must be rest, gateway or worker.")
+    raise DemoError(f"TRANSPORT is {name!r}; it must be rest or worker.")
 
 
 def run(query: str, transport: str = "") -> None:

@@ -68,8 +68,7 @@ class Settings:
     api_calls_per_minute: int
     batch_deadline_hours: float
     ambiguous_submit: Literal["resubmit", "fail"]
-    transport: Literal["rest", "gateway", "worker"] = "rest"
-    ai_gateway_base_url: str = "https://gateway.ai.cloudflare.com/v1"
+    transport: Literal["rest", "worker"] = "rest"
     ai_gateway_id: str = ""
     ai_gateway_token_secret_arn: str = ""
     worker_url: str = ""
@@ -186,8 +185,7 @@ _PARSERS: dict[str, Callable[[str], object]] = {
     "batch_deadline_hours": _hours,
     "ambiguous_submit": _one_of("resubmit", "fail"),
     "cloudflare_api_token_secret_arn": str,
-    "transport": _one_of("rest", "gateway", "worker"),
-    "ai_gateway_base_url": _base_url,
+    "transport": _one_of("rest", "worker"),
     "ai_gateway_id": _optional(_gateway_id),
     "ai_gateway_token_secret_arn": str,
     "worker_url": _optional(_base_url),
@@ -201,7 +199,6 @@ _PARSERS: dict[str, Callable[[str], object]] = {
 
 _NEEDS = {
     "rest": ("cloudflare_api_token_secret_arn",),
-    "gateway": ("cloudflare_api_token_secret_arn", "ai_gateway_id"),
     "worker": ("worker_url", "worker_secret_arn"),
 }
 """Settings that must not be empty, by transport."""

@@ -1,9 +1,8 @@
 """Every address of the local Workers AI.
 
-Its own routes, AI Gateway's, the Worker's, and the REST API's.
+Its own routes, the Worker's, and the REST API's, through an AI Gateway or not.
 """
 
-import re
 from collections.abc import Mapping
 
 import msgspec
@@ -17,7 +16,6 @@ from local.workers_ai.faults import Fault
 from local.workers_ai.replies import JSON, Reply
 
 _OWN = "/_local/"
-_GATEWAY = re.compile(r"/v1/([0-9a-f]{32})/([A-Za-z0-9_-]{1,64})/workers-ai/(@[A-Za-z0-9._/-]+)")
 _SERVER_ERROR = 500
 
 
@@ -36,10 +34,8 @@ class Routes:
             return _own(self._api, method, path, body)
         if path.startswith(worker.PREFIXES):
             return worker.handle(self._api, method, path, headers, body)
-        if path.startswith("/v1/"):
-            return self._gateway.handle(method, path, query, headers, body)
         if _has_gateway(headers) and path.startswith(f"{PREFIX}/accounts/") and "/ai/run/" in path:
-            return self._gateway.pass_on(path, method, path, query, headers, body)
+            return self._gateway.handle(method, path, query, headers, body)
         return self._api.handle(method, path, query, headers, body)
 
 
@@ -77,7 +73,7 @@ def _reply(value: object, status: int = 200) -> Reply:
 
 
 class _Gateway:
-    """AI Gateway in front of the API: its routes, its token, its cache and its retries.
+    """AI Gateway in front of the API: its token, its cache and its retries.
 
     Its cache never expires: a client must not depend on how long it lasts.
     """
@@ -89,29 +85,7 @@ class _Gateway:
     def handle(
         self, method: str, path: str, query: str, headers: Mapping[str, str], body: bytes
     ) -> Reply:
-        """Answer one request.
-
-        The arguments are those of `WorkersAI.handle`, the path matches `_GATEWAY`.
-        """
-        route = _GATEWAY.fullmatch(path)
-        if route is None:
-            return _refusal(error(2001))
-        upstream = f"{PREFIX}/accounts/{route[1]}/ai/run/{route[3]}"
-        return self.pass_on(upstream, method, path, query, headers, body)
-
-    def pass_on(
-        self,
-        upstream: str,
-        method: str,
-        path: str,
-        query: str,
-        headers: Mapping[str, str],
-        body: bytes,
-    ) -> Reply:
-        """Answer one request whose path at the REST API is `upstream`.
-
-        From the cache or from there.
-        """
+        """Answer one request, from the cache or from the REST API."""
         behaviour = self._api.behaviour
         given = {name.lower(): value for name, value in headers.items()}
         if (
@@ -124,7 +98,7 @@ class _Gateway:
         if caches and request in self._cache:
             return self._cache[request].with_headers(("cf-aig-cache-status", "HIT"))
         for _ in range(_attempts(given, behaviour)):
-            reply = self._api.handle(method, upstream, query, headers, body)
+            reply = self._api.handle(method, path, query, headers, body)
             if reply.cut is None and reply.status < _SERVER_ERROR:
                 break
         if caches and reply.status == 200 and reply.cut is None:

@@ -201,8 +201,7 @@ _OTHER_MODEL = "Choose a model with the Batch property."
 
 _ADVICE = {
     0: (
-        "No connection could be made. Check WorkersAiBaseUrl, AiGatewayBaseUrl or WorkerUrl, "
-        "and Cloudflare's status."
+        "No connection could be made. Check WorkersAiBaseUrl or WorkerUrl, and Cloudflare's status."
     ),
     402: "Check the account's billing and plan in Cloudflare's dashboard.",
     2021: "Add credits to the account in Cloudflare's dashboard (AI Gateway).",
@@ -211,10 +210,7 @@ _ADVICE = {
         "window is over."
     ),
     403: "Check the token's permissions and the account's firewall rules in Cloudflare's dashboard.",
-    404: (
-        "Check the parameters WorkersAiBaseUrl and CloudflareAccountId, or AiGatewayBaseUrl, "
-        "or WorkerUrl."
-    ),
+    404: ("Check the parameters WorkersAiBaseUrl and CloudflareAccountId, or WorkerUrl."),
     405: "Check the parameters WorkersAiBaseUrl and CloudflareAccountId.",
     5019: "Workers AI refuses this version of Dropbatch: deploy a newer one.",
     7001: "Check the parameters WorkersAiBaseUrl and CloudflareAccountId.",

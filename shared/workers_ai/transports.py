@@ -1,10 +1,8 @@
-"""The three ways to reach the batch API: the address, the headers and the limits of each.
+"""The two ways to reach the batch API: the address, the headers and the limits of each.
 
-Opens no connection.
-
-`rest` is Cloudflare's REST API, through an AI Gateway if one is named. `gateway` is the same API at
-AI Gateway's older address. `worker` is the Worker of `worker/`, which calls Workers AI through its
-AI binding. Replies and errors of all three are the same data, see `shared.workers_ai.replies`.
+`rest` is Cloudflare's REST API, through an AI Gateway if one is named. `worker` is the Worker of
+`worker/`, which calls Workers AI through its AI binding. Replies and errors of both are the same
+data, see `shared.workers_ai.replies`.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from dropbatch.core.api_tokens import ONE_A_STACK, holds_several
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from shared.settings import Settings
 
@@ -101,41 +99,15 @@ def rest(base_url: str, account: str, gateway_id: str = "") -> Transport:
     )
 
 
-def gateway(base_url: str, account: str, gateway_url: str, gateway_id: str) -> Transport:
-    """The REST API at AI Gateway's older address, which has no free call of its own.
-
-    The token is checked without it.
-
-    Args:
-        base_url: of the REST API.
-        account: account id.
-        gateway_url: of AI Gateway, up to and including `/v1`.
-        gateway_id: name of the gateway.
-    """
-    run_url = f"{gateway_url}/{account}/{gateway_id}/workers-ai/"
-    direct = rest(base_url, account)
-    return Transport(run_url, direct.check_url, GATEWAY_HEADERS, direct.account_url)
-
-
 def worker(url: str) -> Transport:
     """The Worker in front of the AI binding, at its address."""
     return Transport(f"{url}/run/", f"{url}/check")
 
 
-_TRANSPORTS: dict[str, Callable[[Settings], Transport]] = {
-    "rest": lambda chosen: rest(
-        chosen.workers_ai_base_url, chosen.cloudflare_account_id, chosen.ai_gateway_id
-    ),
-    "gateway": lambda chosen: gateway(
-        chosen.workers_ai_base_url,
-        chosen.cloudflare_account_id,
-        chosen.ai_gateway_base_url,
-        chosen.ai_gateway_id,
-    ),
-    "worker": lambda chosen: worker(chosen.worker_url),
-}
-
-
 def transport_of(settings: Settings) -> Transport:
     """The transport that an operator chose."""
-    return _TRANSPORTS[settings.transport](settings)
+    if settings.transport == "worker":
+        return worker(settings.worker_url)
+    return rest(
+        settings.workers_ai_base_url, settings.cloudflare_account_id, settings.ai_gateway_id
+    )

@@ -8,7 +8,7 @@ from tests.support.aws.resources import GATEWAY_TOKEN, TOKEN, WAYS, client
 from tests.support.translations import M2M, all_good, greetings
 
 
-@pytest.mark.parametrize("name", ["gateway", "named gateway", "worker"])
+@pytest.mark.parametrize("name", ["gateway", "worker"])
 def test_job_is_answered_whichever_way_its_batches_go(start, api, name):
     world = start(**WAYS[name], MAX_REQUESTS_PER_BATCH=4)
     records = greetings(6)
@@ -26,7 +26,6 @@ def test_job_is_answered_whichever_way_its_batches_go(start, api, name):
         sid for sid in grants if sid.startswith("Read") and sid.endswith(("Token", "Secret"))
     } == {
         "gateway": {"ReadToken", "ReadGatewayToken"},
-        "named gateway": {"ReadToken", "ReadGatewayToken"},
         "worker": {"ReadWorkerSecret"},
     }[name]
 
@@ -54,11 +53,10 @@ def test_over_worker_bodies_may_have_envelope_or_not(start, api, raw, envelope):
     assert len(api.accepted) == 1
 
 
-@pytest.mark.parametrize("name", ["gateway", "named gateway"])
-def test_caching_gateway_changes_nothing(start, api, name):
+def test_caching_gateway_changes_nothing(start, api):
     api.switch(gateway_token=GATEWAY_TOKEN, gateway_cache=True, gateway_attempts=5)
     api.inject(Fault(kind="accept_then_error", code=10013))
-    world = start(**WAYS[name])
+    world = start(**WAYS["gateway"])
     world.upload_records("a.jsonl", greetings(3), model=M2M)
 
     world.settle()

@@ -28,8 +28,7 @@ QUEUES = ("UploadQueue", "SplitQueue", "SubmitQueue", "PollQueue", "VisitQueue")
 WORKER_URL = "https://dropbatch.example.workers.dev"
 WAYS: dict[str, dict[str, str]] = {
     "rest": {},
-    "gateway": {"TRANSPORT": "gateway", "AI_GATEWAY_ID": "local-gateway"},
-    "named gateway": {"AI_GATEWAY_ID": "local-gateway"},
+    "gateway": {"AI_GATEWAY_ID": "local-gateway"},
     "worker": {"TRANSPORT": "worker", "WORKER_URL": WORKER_URL},
 }
 """Settings of each transport: `start(**WAYS["worker"])`."""

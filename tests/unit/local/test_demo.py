@@ -43,8 +43,7 @@ def test_nearest_come_first_whatever_their_length():
 
 def test_demo_says_which_transports_there_are():
     assert demo._transport("", 4570) == demo._transport("rest", 4570) == ""
-    assert demo._transport("gateway", 4570) == "AiGatewayId=local"
-    with pytest.raises(demo.DemoError, match="rest, gateway or worker"):
+    with pytest.raises(demo.DemoError, match="rest or worker"):
         demo._transport("pigeon", 4570)
 
 

@@ -17,7 +17,7 @@ ENVIRONMENT = {"CLOUDFLARE_ACCOUNT_ID": "account", "CLOUDFLARE_API_TOKEN": "toke
 def commands(monkeypatch):
     """The commands that were run, without a stack."""
     run = []
-    monkeypatch.setattr(try_api, "first_wrong", lambda *_: "")
+    monkeypatch.setattr(try_api, "check_token", lambda _: "")
     monkeypatch.setattr(aws, "up", lambda *_: {})
     monkeypatch.setattr(aws, "put_secret", lambda *_: None)
     monkeypatch.setattr(

@@ -11,7 +11,6 @@ from shared.settings import ENVIRONMENT, read_settings
 
 OPTIONAL = {
     "TRANSPORT",
-    "AI_GATEWAY_BASE_URL",
     "AI_GATEWAY_ID",
     "AI_GATEWAY_TOKEN_SECRET_ARN",
     "WORKER_URL",
@@ -29,7 +28,7 @@ WORKER = {
     "WORKER_SECRET_ARN": "arn:aws:secretsmanager:eu-west-1:123456789012:secret:worker",
     "CLOUDFLARE_API_TOKEN_SECRET_ARN": "",
 }
-GATEWAY = {"TRANSPORT": "gateway", "AI_GATEWAY_ID": "my-gateway"}
+GATEWAY = {"AI_GATEWAY_ID": "my-gateway"}
 
 
 def refusal(**changes):
@@ -192,7 +191,6 @@ def test_refusal_never_repeats_value():
 
 def test_transport_is_rest_by_default():
     assert read_settings(GOOD).transport == "rest"
-    assert read_settings({**GOOD, **GATEWAY}).transport == "gateway"
     assert read_settings({**GOOD, **WORKER}).worker_url == "https://dropbatch.example.workers.dev"
 
 
@@ -201,8 +199,6 @@ def test_transport_is_rest_by_default():
     [
         ({**WORKER, "WORKER_URL": ""}, "WORKER_URL"),
         ({**WORKER, "WORKER_SECRET_ARN": ""}, "WORKER_SECRET_ARN"),
-        ({"TRANSPORT": "gateway"}, "AI_GATEWAY_ID"),
-        ({**GATEWAY, "CLOUDFLARE_API_TOKEN_SECRET_ARN": ""}, "CLOUDFLARE_API_TOKEN_SECRET_ARN"),
     ],
 )
 def test_missing_setting_of_transport_is_named(changes, name):
@@ -214,8 +210,8 @@ def test_missing_setting_of_transport_is_named(changes, name):
     [
         {"TRANSPORT": "carrier-pigeon"},
         {**WORKER, "WORKER_URL": "http://worker.example"},
-        {**GATEWAY, "AI_GATEWAY_ID": "a/../b"},
-        {**GATEWAY, "AI_GATEWAY_BASE_URL": "http://gateway.example/v1"},
+        {"TRANSPORT": "gateway"},
+        {"AI_GATEWAY_ID": "a/../b"},
     ],
 )
 def test_transport_cannot_send_secret_astray(changes):

@@ -158,6 +158,5 @@ def test_each_transport_must_be_given_what_it_needs(source):
         name: sorted(set(re.findall(r'"Ref": "(\w+)"', json.dumps(rules[name])))) for name in rules
     }
     assert asked == {
-        "GatewayIsNamed": ["AiGatewayId", "Transport"],
         "WorkerIsGiven": ["Transport", "WorkerUrl"],
     }

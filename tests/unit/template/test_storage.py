@@ -63,9 +63,8 @@ def test_secret_exists_only_for_its_transport(template):
     assert asked == {"ApiToken": "MakesSecret", "SharedSecret": "MakesWorkerSecret"}
     for transport, named, made in (
         ("rest", "", {"MakesSecret"}),
-        ("gateway", "", {"MakesSecret"}),
         ("worker", "", {"MakesWorkerSecret"}),
-        *((transport, "arn", set()) for transport in ("rest", "gateway", "worker")),
+        *((transport, "arn", set()) for transport in ("rest", "worker")),
     ):
         given = {
             "Transport": transport,

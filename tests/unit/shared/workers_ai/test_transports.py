@@ -1,8 +1,6 @@
 """The transports: what each sends where, and which secret goes along."""
 
 import contextlib
-from types import SimpleNamespace
-from typing import Any
 
 import httpx
 import pytest
@@ -10,34 +8,20 @@ import pytest
 from shared.errors import StorageError
 from shared.workers_ai.client import TokenState, WorkersAI, http_client
 from shared.workers_ai.replies import Accepted, Rejected
-from shared.workers_ai.transports import Credentials, gateway, rest, worker
+from shared.workers_ai.transports import Credentials, rest, worker
 from tests.support.doubles.api_client import ACCOUNT, BASE, MODEL, REST, Api, Secret, enveloped
 
-OTHER = "f" * 32
 TRANSPORTS = {
     "rest": REST,
-    "rest, gateway": rest(BASE, ACCOUNT, "my-gateway"),
-    "gateway": gateway(BASE, ACCOUNT, "https://gateway.ai.cloudflare.com/v1", "my-gateway"),
+    "gateway": rest(BASE, ACCOUNT, "my-gateway"),
     "worker": worker("https://dropbatch.example.workers.dev"),
 }
 RUN_URLS = {
     "rest": f"{BASE}/accounts/{ACCOUNT}/ai/run/{MODEL}",
-    "rest, gateway": f"{BASE}/accounts/{ACCOUNT}/ai/run/{MODEL}",
-    "gateway": f"https://gateway.ai.cloudflare.com/v1/{ACCOUNT}/my-gateway/workers-ai/{MODEL}",
+    "gateway": f"{BASE}/accounts/{ACCOUNT}/ai/run/{MODEL}",
     "worker": f"https://dropbatch.example.workers.dev/run/{MODEL}",
 }
 ACCEPTED = {"status": "queued", "request_id": "id-1"}
-
-
-def settings_of(name: str) -> Any:
-    return SimpleNamespace(
-        transport=name.partition(",")[0],
-        workers_ai_base_url=BASE,
-        cloudflare_account_id=ACCOUNT,
-        ai_gateway_base_url="https://gateway.ai.cloudflare.com/v1",
-        ai_gateway_id="" if name == "rest" else "my-gateway",
-        worker_url="https://dropbatch.example.workers.dev",
-    )
 
 
 def client(name, api, *credentials):
@@ -71,15 +55,12 @@ def test_batch_is_accepted_with_and_without_envelope(name):
     assert call(client(name, bare)) == call(client(name, wrapped)) == Accepted("id-1")
 
 
-@pytest.mark.parametrize("name", ["rest, gateway", "gateway"])
 @pytest.mark.parametrize("poll", [False, True])
-def test_gateway_neither_caches_nor_repeats(name, poll):
+def test_gateway_neither_caches_nor_repeats(poll):
     api = Api(httpx.Response(200, json=ACCEPTED))
-    call(client(name, api), poll=poll)
+    call(client("gateway", api), poll=poll)
     (request,) = api.requests
-    assert request.headers.get("cf-aig-gateway-id") == (
-        "my-gateway" if name == "rest, gateway" else None
-    )
+    assert request.headers["cf-aig-gateway-id"] == "my-gateway"
     assert request.headers["cf-aig-skip-cache"] == "true"
     assert request.headers["cf-aig-max-attempts"] == "1"
     assert "cf-aig-authorization" not in request.headers
