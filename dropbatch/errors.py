@@ -2,10 +2,13 @@
 
 Error:
 ├── UsageError      the call is wrong: an option, a path, a name
+│   └── Taken           a file of somebody else is in the way
 ├── UploadRefused   the upload is wrong; has the code that the manifest shows, and the line if it is known
 ├── JobFailed       a job ended without its answers
 ├── NotPermitted    AWS denied the call, or has no valid credentials
 ├── NotFound        there is no such stack, job, upload or file
+│   ├── NoStack         in this account and region
+│   ├── NotOver         a job, whose results are wanted
 │   └── NothingToRetry  of a job
 ├── TimedOut        jobs are not over after the time that was given
 └── ConnectionLost  AWS could not be reached, or was busy; the same call may work later
@@ -31,6 +34,10 @@ class JobFailed(Error):  # noqa: N818
     """A job ended without its answers."""
 
 
+class Taken(UsageError):  # noqa: N818
+    """Files of another job or program are in the way."""
+
+
 class TimedOut(Error):  # noqa: N818
     """Jobs are not over after the time that was given to wait; they continue."""
 
@@ -41,6 +48,14 @@ class NotPermitted(Error):  # noqa: N818
 
 class NotFound(Error):  # noqa: N818
     """There is no such stack, job, upload or file."""
+
+
+class NoStack(NotFound):
+    """There is no such stack."""
+
+
+class NotOver(NotFound):
+    """A job has no results yet."""
 
 
 class NothingToRetry(NotFound):

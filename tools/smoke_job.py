@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
-from dropbatch.cli.doctor import examine
+from dropbatch.cli.operate import examine
 from dropbatch.client.job import Job
 from dropbatch.client.progress import Progress
 from dropbatch.client.upload import upload

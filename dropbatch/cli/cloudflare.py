@@ -1,6 +1,6 @@
-"""The part of Cloudflare's API that the doctor calls.
+"""The check of an API token: one call of Cloudflare's API that is free.
 
-Redirects are not followed; the token goes to one host only.
+Redirects are not followed: the token goes to one host only.
 """
 
 from __future__ import annotations
@@ -21,25 +21,18 @@ from dropbatch.errors import Error, UsageError
 TIMEOUT_SECONDS = 60.0
 USER_AGENT = "dropbatch"
 """Not urllib's own: Cloudflare's Browser Integrity Check refuses that (403, "error code: 1010")."""
-MAX_REPLY_BYTES = 64 << 20
-"""The public list of models has 20 MB, with their schemas."""
+MAX_REPLY_BYTES = 1 << 20
 DEFAULT_BASE_URL = "https://api.cloudflare.com/client/v4"
+HERE = {"127.0.0.1", "localhost"}
 _REFUSALS = {400, 401, 403, 404}
 """Statuses that are about the token or the account; others, but 200, are not."""
 
 
 @dataclass(frozen=True)
 class Reply:
-    """One reply.
-
-    Attributes:
-        status: the HTTP status.
-        headers: by name in lower case.
-        body: decoded JSON; None for anything else.
-    """
+    """One reply: its status, and its body as JSON; None for anything else."""
 
     status: int
-    headers: dict[str, str]
     body: Any
 
     @property
@@ -48,16 +41,14 @@ class Reply:
         return first_error(self.body)[0] if isinstance(self.body, dict) else None
 
     @property
-    def message(self) -> str:
-        """The first error's message."""
-        return first_error(self.body)[1] if isinstance(self.body, dict) else ""
+    def is_active(self) -> bool:
+        """Whether a token that was verified can be used: one that has ended is verified, too."""
+        result = self.body.get("result") if isinstance(self.body, dict) else None
+        has_ended = isinstance(result, dict) and result.get("status") in {"disabled", "expired"}
+        return self.status == HTTPStatus.OK and not has_ended
 
-    @property
-    def result(self) -> Any:  # noqa: ANN401 - JSON
-        """The envelope's `result`, or the body if there is no envelope."""
-        if isinstance(self.body, dict) and "success" in self.body and "result" in self.body:
-            return self.body["result"]
-        return self.body
+    def __str__(self) -> str:
+        return f"HTTP {self.status}, code {self.code}"
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
@@ -67,69 +58,32 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 @dataclass(frozen=True)
 class Api:
-    """One account.
-
-    Attributes:
-        base_url: such as https://api.cloudflare.com/client/v4.
-        account: 32 hexadecimal digits.
-        token: sent in the header Authorization; empty for none.
-    """
+    """One account: the base URL such as `DEFAULT_BASE_URL`, its 32 digits, and a token."""
 
     base_url: str
     account: str
     token: str = field(repr=False)
 
     def get(self, path: str) -> Reply:
-        """GET a path below the base URL."""
-        return self.send("GET", f"{self.base_url}{path}", None, {})
-
-    def call(self, method: str, path: str, body: object = None) -> Reply:
-        """Call a path below the base URL, with a JSON body if there is one."""
-        sent = None if body is None else json.dumps(body).encode()
-        return self.send(
-            method,
-            f"{self.base_url}{path}",
-            sent,
-            {"Content-Type": "application/json"} if sent else {},
-        )
-
-    def run(
-        self, model: str, body: dict[str, Any], *, query: str = "?queueRequest=true", **headers: str
-    ) -> Reply:
-        """POST to a model."""
-        url = f"{self.base_url}/accounts/{self.account}/ai/run/{model}{query}"
-        return self.send(
-            "POST", url, json.dumps(body).encode(), {"Content-Type": "application/json", **headers}
-        )
-
-    def send(self, method: str, url: str, body: bytes | None, headers: dict[str, str]) -> Reply:
-        """Send one request.
+        """GET a path below the base URL.
 
         Raises:
             Error: no reply arrived.
         """
-        headers = {"User-Agent": USER_AGENT, **headers}
-        if self.token:
-            headers = {"Authorization": f"Bearer {self.token}", **headers}
-        request = urllib.request.Request(url, body, headers, method=method)  # noqa: S310 - checked below
-        if request.type != "https" and request.host.partition(":")[0] not in {
-            "127.0.0.1",
-            "localhost",
-        }:
+        url = f"{self.base_url}{path}"
+        headers = {"User-Agent": USER_AGENT, "Authorization": f"Bearer {self.token}"}
+        request = urllib.request.Request(url, None, headers)  # noqa: S310 - checked below
+        is_secure = request.type == "https"
+        if not is_secure and request.host.partition(":")[0] not in HERE:
             raise UsageError(f"{url}: a token is sent over https only.")
         try:
-            secure = (
-                urllib.request.HTTPSHandler(context=_trust())
-                if request.type == "https"
-                else _NoRedirects
-            )
-            with urllib.request.build_opener(_NoRedirects, secure).open(
-                request, timeout=TIMEOUT_SECONDS
-            ) as answer:
-                return _reply(answer.status, answer.headers, answer.read(MAX_REPLY_BYTES))
+            secure = [urllib.request.HTTPSHandler(context=_trust())] if is_secure else []
+            opener = urllib.request.build_opener(_NoRedirects, *secure)
+            with opener.open(request, timeout=TIMEOUT_SECONDS) as answer:
+                return _reply(answer.status, answer)
         except urllib.error.HTTPError as error:
             with error:
-                return _reply(error.code, error.headers, error.read(MAX_REPLY_BYTES))
+                return _reply(error.code, error)
         except OSError as error:
             reason = getattr(error, "reason", error)
             raise Error(f"{request.host} cannot be reached: {reason}") from error
@@ -153,34 +107,16 @@ def _trust() -> ssl.SSLContext:
         try:
             context.load_verify_locations(None if folder else bundle, bundle if folder else None)
         except OSError as error:
-            raise Error(
-                f"The certificates of AWS_CA_BUNDLE or REQUESTS_CA_BUNDLE, {bundle}: {error}"
-            ) from error
+            message = f"The certificates of AWS_CA_BUNDLE or REQUESTS_CA_BUNDLE, {bundle}: {error}"
+            raise Error(message) from error
     return context
 
 
-def _reply(status: int, headers: Any, body: bytes) -> Reply:  # noqa: ANN401 - urllib's
-    named = {name.lower(): value for name, value in headers.items()}
-    if named.get("content-encoding") == "gzip":
-        import gzip
-
-        body = gzip.decompress(body)
+def _reply(status: int, answer: Any) -> Reply:  # noqa: ANN401 - urllib's
     try:
-        return Reply(status, named, json.loads(body))
+        return Reply(status, json.loads(answer.read(MAX_REPLY_BYTES)))
     except ValueError:
-        return Reply(status, named, None)
-
-
-def _is_active(verified: Reply) -> bool:
-    """Whether a token that was verified can still be used.
-
-    Cloudflare also verifies one that has ended.
-    """
-    ended = isinstance(verified.result, dict) and verified.result.get("status") in {
-        "disabled",
-        "expired",
-    }
-    return verified.status == HTTPStatus.OK and not ended
+        return Reply(status, None)
 
 
 def api_of(base_url: str, account: str, token: str) -> Api:
@@ -189,9 +125,7 @@ def api_of(base_url: str, account: str, token: str) -> Api:
 
 
 def check_token(api: Api) -> str:
-    """List one model, which is free.
-
-    Return what is wrong with the token and how to fix it, empty if nothing is.
+    """List one model; return what is wrong with the token and how to fix it, empty if nothing is.
 
     Success proves that the token is valid and may read Workers AI in this account. Only a submit,
     which is billed, would prove that it may run models.
@@ -203,32 +137,28 @@ def check_token(api: Api) -> str:
         return "The token is empty, or has a space or a line break before or after it."
     if holds_several(api.token):
         return ONE_A_STACK
-    reply = api.get(f"/accounts/{api.account}/ai/models/search?per_page=1")
-    if reply.status == HTTPStatus.OK:
+    listed = _telling(api.get(f"/accounts/{api.account}/ai/models/search?per_page=1"))
+    if listed.status == HTTPStatus.OK:
         return ""
-    _must_tell(reply)
-    said = f"HTTP {reply.status}, code {reply.code}"
-    verified = [
-        api.get(path) for path in ("/user/tokens/verify", f"/accounts/{api.account}/tokens/verify")
-    ]
-    if any(map(_is_active, verified)):
+    paths = ("/user/tokens/verify", f"/accounts/{api.account}/tokens/verify")
+    verified = [api.get(path) for path in paths]
+    if any(one.is_active for one in verified):
         return (
-            f"The token is valid but may not use Workers AI in account {api.account} "
-            f"({said}). Give it "
-            '"Workers AI - Read" and "Workers AI - Edit" for that account, or correct the '
+            f"The token is valid but may not use Workers AI in account {api.account} ({listed}). "
+            'Give it "Workers AI - Read" and "Workers AI - Edit" for that account, or correct the '
             "account id."
         )
     for one in verified:
-        _must_tell(one)
-    return f"Cloudflare does not accept this token ({said}). Create a new one."
+        _telling(one)
+    return f"Cloudflare does not accept this token ({listed}). Create a new one."
 
 
-def _must_tell(reply: Reply) -> None:
-    """Check that a reply says something about the token.
+def _telling(reply: Reply) -> Reply:
+    """A reply that says something about the token.
 
     Raises:
         Error: it does not.
     """
     if reply.status not in {HTTPStatus.OK, *_REFUSALS}:
-        said = f"HTTP {reply.status}, code {reply.code}"
-        raise Error(f"Cloudflare cannot check the token now ({said}). Try again later.")
+        raise Error(f"Cloudflare cannot check the token now ({reply}). Try again later.")
+    return reply

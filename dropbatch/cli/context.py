@@ -1,26 +1,37 @@
-"""What the subcommands share: the stack they work on, common options, output."""
+"""What the verbs share: the stack, the jobs that names mean, exit codes, options, output."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
+import shutil
 import sys
 from dataclasses import dataclass, field
+from enum import IntEnum
 from functools import cached_property
 from io import TextIOWrapper
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 import click
 
-from dropbatch.cli.exits import Exit, exit_of, in_options, worst
 from dropbatch.client.find import is_many, newest_jobs
 from dropbatch.client.job import Job
-from dropbatch.client.progress import printable
+from dropbatch.client.progress import printable, shortened
 from dropbatch.client.threads import at_once
 from dropbatch.core.names import JOB_ID
 from dropbatch.core.options import option_name
-from dropbatch.errors import Error, NotFound, UsageError
+from dropbatch.errors import (
+    Error,
+    NoStack,
+    NotFound,
+    NotOver,
+    NotPermitted,
+    Taken,
+    TimedOut,
+    UploadRefused,
+    UsageError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -32,6 +43,107 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=click.Command)
 Out = TypeVar("Out")
 CALLS_AT_ONCE = 16
+
+
+# ── exit codes and messages ───────────────────────────────────────────────────────────────────────
+
+
+class Exit(IntEnum):
+    """Exit codes, the same for every verb."""
+
+    DONE = 0
+    JOB_FAILED = 1
+    """A job failed or was cancelled, or the command failed with the message on standard error."""
+    USAGE = 2
+    SOME_FAILED = 3
+    """With `--strict`: the job is completed, and some of its records failed."""
+    NOT_PERMITTED = 4
+    NOT_FOUND = 5
+    TIMED_OUT = 6
+    """Jobs are not over after `--timeout`."""
+    INTERRUPTED = 130
+
+
+_OF_ERRORS: dict[type[Error], Exit] = {
+    UsageError: Exit.USAGE,
+    NotPermitted: Exit.NOT_PERMITTED,
+    NotFound: Exit.NOT_FOUND,
+    TimedOut: Exit.TIMED_OUT,
+}
+_HINTS: dict[type[Error], str] = {
+    NoStack: "--stack or DROPBATCH_STACK names it",
+    NotOver: "`dropbatch wait` waits",
+    Taken: "-o names a folder, --force replaces what is there",
+    UploadRefused: "--no-check sends it all the same",
+}
+"""What the command line has for an error, beside the library's words."""
+_FROM_BEST = (Exit.DONE, Exit.SOME_FAILED, Exit.JOB_FAILED)
+
+
+def worst(*codes: Exit) -> Exit:
+    """The code of a command of whose jobs each has one."""
+    return max(
+        codes, key=lambda one: _FROM_BEST.index(one) if one in _FROM_BEST else len(_FROM_BEST) + one
+    )
+
+
+def exit_of(error: Error) -> Exit:
+    """The exit code of a command that an error ends."""
+    found = (code for kind, code in _OF_ERRORS.items() if isinstance(error, kind))
+    return next(found, Exit.JOB_FAILED)
+
+
+def said(error: Error) -> str:
+    """An error's message, and which option or verb helps."""
+    hint = next((words for kind, words in _HINTS.items() if isinstance(error, kind)), "")
+    return f"{error} ({hint})" if hint else str(error)
+
+
+# ── output ────────────────────────────────────────────────────────────────────────────────────────
+
+_AS_JSON = "dropbatch.as_json"
+
+
+def is_json() -> bool:
+    """Whether `--json` was given."""
+    return bool(click.get_current_context().meta[_AS_JSON])
+
+
+def emit(value: object, *lines: object) -> None:
+    """Print what a command found: with `--json` as one line of JSON, else as these lines."""
+    if is_json():
+        click.echo(json.dumps(value))
+        return
+    for line in lines:
+        click.echo(printable(str(line)))
+
+
+def note(message: str) -> None:
+    """Print a message on standard error. It may begin with a line end."""
+    begins = "\n" if message.startswith("\n") else ""
+    click.echo(begins + printable(message[len(begins) :]), err=True)
+
+
+def bar_of(label: str, size: int, *, hidden: bool = False) -> Any:  # noqa: ANN401 - click's own
+    """A progress bar that fits the terminal; nothing elsewhere."""
+    columns = shutil.get_terminal_size().columns
+    shown = shortened(printable(label), columns // 2)
+    # Beside it, click shows the label, brackets, the share and the time left.
+    width = max(min(36, columns - len(shown) - 22), 4)
+    hidden = hidden or not sys.stderr.isatty()
+    return click.progressbar(
+        length=max(size, 1), label=shown, width=width, file=sys.stderr, hidden=hidden
+    )
+
+
+def standard_input() -> TextIO:
+    """Standard input; `UsageError` if it is closed."""
+    if sys.stdin is None:
+        raise UsageError("Standard input is closed.")
+    return sys.stdin
+
+
+# ── the stack and its jobs ────────────────────────────────────────────────────────────────────────
 
 
 @dataclass
@@ -48,11 +160,7 @@ class Context:
 
     @cached_property
     def client(self) -> Client:
-        """The client of the stack, made when it is first needed.
-
-        Raises:
-            Error: the stack does not exist, or the caller may not look it up.
-        """
+        """The client of the stack, made when it is first needed."""
         from dropbatch.client.client import Client
         from dropbatch.client.stack import DEFAULT_NAME
 
@@ -72,13 +180,7 @@ class Context:
         or `-`: lines of standard input that begin with an id, as `ls` prints them, also with
         `--json`. If they may be several, one that means no job is said, and counts in `code`.
 
-        Args:
-            names: of the jobs.
-            find: finds the job of a name that means one; `Client.job` if not given.
-
-        Raises:
-            Error: the only one means no job.
-            SystemExit: none of several means a job.
+        `find` finds the job of a name that means one; `Client.job` if not given.
         """
         found: dict[Job, None] = {}
         many = len(names) > 1 or any(name == "-" or is_many(name) for name in names)
@@ -99,7 +201,7 @@ class Context:
 
     def add(self, error: Error, job: Job | None = None) -> None:
         """Say what is wrong with one of several jobs; the others go on."""
-        note(f"{job.id}  {in_options(str(error))}" if job else in_options(str(error)))
+        note(f"{job.id}  {said(error)}" if job else said(error))
         self.code = worst(self.code, exit_of(error))
 
     def each(
@@ -107,8 +209,7 @@ class Context:
     ) -> Iterator[tuple[Job, Out]]:
         """Call a function for each job, some at the same time; yield each with its result.
 
-        Raises:
-            Error: it failed for the only job; of many, that is said, and the others go on.
+        What fails for one of many is said, and the others go on.
         """
 
         def tried(job: Job) -> Out | Error:
@@ -127,13 +228,7 @@ class Context:
 
     def _meant(self, name: str, find: Callable[[str], Job]) -> Iterator[Job | Error]:
         if name == "-":
-            if isinstance(standard_input(), TextIOWrapper):
-                sys.stdin.reconfigure(errors="backslashreplace")  # type: ignore[union-attr] # A line that is no text.
-            for line in filter(str.strip, sys.stdin):
-                try:
-                    yield self._of_line(line)
-                except Error as error:
-                    yield error
+            yield from self._of_lines()
             return
         if not is_many(name):
             yield find(name)
@@ -150,6 +245,17 @@ class Context:
         if not exact:
             yield from jobs
 
+    def _of_lines(self) -> Iterator[Job | Error]:
+        """The jobs that the lines of standard input name."""
+        lines = standard_input()
+        if isinstance(lines, TextIOWrapper):
+            lines.reconfigure(errors="backslashreplace")  # A line that is no text.
+        for line in filter(str.strip, lines):
+            try:
+                yield self._of_line(line)
+            except Error as error:
+                yield error
+
     def _of_line(self, line: str) -> Job:
         if not line.startswith("{"):
             return self.client.job(line.split(maxsplit=1)[0])
@@ -160,30 +266,90 @@ class Context:
             raise UsageError(f"This line names no job: {line.strip()[:200]}") from None
 
     def job(self, name: str) -> Job:
-        """The job with this name.
-
-        Raises:
-            Error: it does not exist, or the name means several.
-        """
+        """The job with this name."""
         try:
             return self.client.job(name)
         except NotFound:
             if is_many(name) and name.strip("/"):
-                raise UsageError(
-                    f"{name!r} may be several jobs, and this command takes one."
-                ) from None
+                message = f"{name!r} may be several jobs, and this command takes one."
+                raise UsageError(message) from None
             raise
 
 
-def standard_input() -> TextIO:
-    """Standard input.
+# ── options ───────────────────────────────────────────────────────────────────────────────────────
 
-    Raises:
-        UsageError: it is closed.
-    """
-    if sys.stdin is None:
-        raise UsageError("Standard input is closed.")
-    return sys.stdin
+
+def stack_options(command: Command) -> Command:
+    """Add the options that choose the stack; the group has them, and each verb."""
+
+    def choose(context: click.Context, option: click.Parameter, value: object) -> None:
+        if value == "":  # Another stack than the default one was meant.
+            raise click.BadParameter("It is empty, as of a variable that is not set. Leave it out.")
+        if value and option.name:
+            setattr(context.ensure_object(Context), option.name, value)
+
+    name = click.Option(
+        ["--stack", "stack_name"],
+        metavar="NAME",
+        help="The CloudFormation stack; DROPBATCH_STACK or dropbatch if not given.",
+        expose_value=False,
+        callback=choose,
+    )
+    local = click.Option(
+        ["--local"],
+        is_flag=True,
+        help="Use the stack that `make up` started on this machine.",
+        expose_value=False,
+        callback=choose,
+    )
+    command.params += [name, local]
+    return command
+
+
+def gone(name: str, words: str, **more: Any) -> Callable[[Any], Any]:  # noqa: ANN401 - click's
+    """Refuse an option that once existed, and say what there is instead."""
+
+    def refuse(_context: click.Context, _option: click.Parameter, value: object) -> None:
+        if value:
+            raise UsageError(f"{name}: {words}")
+
+    return click.option(name, hidden=True, expose_value=False, callback=refuse, **more)
+
+
+pass_context = click.make_pass_decorator(Context, ensure=True)
+job_argument = click.argument("job", metavar="JOB")
+jobs_argument = click.argument("jobs", nargs=-1, required=True, metavar="JOB...")
+as_json = click.option(
+    "--json",
+    is_flag=True,
+    help="Print JSON, one object a line.",
+    expose_value=False,
+    callback=lambda context, _, value: context.meta.update({_AS_JSON: value}),
+)
+strict = click.option("--strict", is_flag=True, help="Exit with 3 if records failed.")
+options = click.option(
+    "-o",
+    "--option",
+    "options",
+    multiple=True,
+    metavar="K=V",
+    help='An option, for instance tags={"team":"x"}.',
+)
+
+
+def parse_options(pairs: Iterable[str], given: Iterable[tuple[str, str]] = ()) -> dict[str, str]:
+    """The values of `-o`, and of options that have a name of their own, by name."""
+    every = list(given)
+    for pair in pairs:
+        name, separator, value = pair.partition("=")
+        if not separator:
+            raise UsageError(f"-o {pair}: write it as NAME=VALUE.")
+        every.append((name, value))
+    found: dict[str, str] = {}
+    for name, value in every:
+        if found.setdefault(option_name(name), value) != value:
+            raise UsageError(f"{option_name(name)} is given twice, with different values.")
+    return found
 
 
 def parse_since(_context: click.Context, _option: click.Parameter, value: str) -> datetime:
@@ -206,103 +372,3 @@ def parse_seconds(
     if not matched:
         raise click.BadParameter(f"{value!r} is no duration. Write 90s, 30m or 12h.")
     return float(matched[1]) * {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400}[matched[2]]
-
-
-def stack_options(command: Command) -> Command:
-    """Add the options that choose the stack; the group has them, and each verb."""
-
-    def choose(context: click.Context, option: click.Parameter, value: object) -> None:
-        if value == "":  # Another stack than the default one was meant.
-            raise click.BadParameter("It is empty, as of a variable that is not set. Leave it out.")
-        if value and option.name:
-            setattr(context.ensure_object(Context), option.name, value)
-
-    command.params += [
-        click.Option(
-            ["--stack", "stack_name"],
-            metavar="NAME",
-            help="The CloudFormation stack; DROPBATCH_STACK or dropbatch if not given.",
-            expose_value=False,
-            callback=choose,
-        ),
-        click.Option(
-            ["--local"],
-            is_flag=True,
-            help="Use the stack that `make up` started on this machine.",
-            expose_value=False,
-            callback=choose,
-        ),
-    ]
-    return command
-
-
-def gone(name: str, words: str, envvar: str | None = None) -> Callable[[Any], Any]:
-    """Refuse an option that once existed, and say what there is instead."""
-
-    def refuse(_context: click.Context, _option: click.Parameter, value: object) -> None:
-        if value is not None:
-            raise UsageError(f"{name}: {words}")
-
-    return click.option(name, hidden=True, expose_value=False, envvar=envvar, callback=refuse)
-
-
-_AS_JSON = "dropbatch.as_json"
-
-pass_context = click.make_pass_decorator(Context, ensure=True)
-as_json = click.option(
-    "--json",
-    is_flag=True,
-    help="Print JSON, one object a line.",
-    expose_value=False,
-    callback=lambda context, _, value: context.meta.update({_AS_JSON: value}),
-)
-strict = click.option("--strict", is_flag=True, help="Exit with 3 if records failed.")
-
-
-options = click.option(
-    "-o",
-    "--option",
-    "options",
-    multiple=True,
-    metavar="K=V",
-    help='An option, for instance tags={"team":"x"}.',
-)
-
-
-def parse_options(pairs: Iterable[str], given: Iterable[tuple[str, str]] = ()) -> dict[str, str]:
-    """The values of `-o`, and of options that have a name of their own, by name.
-
-    Raises:
-        UsageError: one has no value, or two.
-    """
-    every = list(given)
-    for pair in pairs:
-        name, separator, value = pair.partition("=")
-        if not separator:
-            raise UsageError(f"-o {pair}: write it as NAME=VALUE.")
-        every.append((name, value))
-    found: dict[str, str] = {}
-    for name, value in every:
-        if found.setdefault(option_name(name), value) != value:
-            raise UsageError(f"{option_name(name)} is given twice, with different values.")
-    return found
-
-
-def is_json() -> bool:
-    """Whether `--json` was given."""
-    return bool(click.get_current_context().meta[_AS_JSON])
-
-
-def emit(value: object, *lines: object) -> None:
-    """Print what a command found: with `--json` as one line of JSON, else as these lines."""
-    if is_json():
-        click.echo(json.dumps(value))
-        return
-    for line in lines:
-        click.echo(printable(str(line)))
-
-
-def note(message: str) -> None:
-    """Print a message on standard error. It may begin with a line end."""
-    begins = "\n" if message.startswith("\n") else ""
-    click.echo(begins + printable(message[len(begins) :]), err=True)

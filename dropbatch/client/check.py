@@ -166,9 +166,7 @@ def _check_model_and_records(planned: Planned, beginning: Beginning) -> None:
     which = f"the first {seen:,}" if seen >= LOOKED_AT_RECORDS or not is_all else f"the {seen:,}"
     if bad == seen and is_all:
         message = f"None of {which} records can be sent to {model}. {where}{first.message}"
-        raise UploadRefused(
-            first.code, f"{message} Upload it all the same with `check=False`.", first.line
-        )
+        raise UploadRefused(first.code, message, first.line)
     message = (
         f"{bad:,} of {which} records cannot be sent and will fail alone. {where}{first.message}"
     )

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dropbatch.client.stack import CHUNK_BYTES, blocks
-from dropbatch.errors import Error, UsageError
+from dropbatch.errors import Error, Taken, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -125,7 +125,7 @@ def _claim(
     """Make sure that a folder has no other job's files, and write down whose it is.
 
     Raises:
-        UsageError: it has, or it has files of the same names that this job did not write.
+        Taken: it has, or it has files of the same names that this job did not write.
     """
     final, partial = folder / MANIFEST, folder / f"{MANIFEST}.part"
     owners = {one: read_manifest(one) for one in (final, partial)}
@@ -133,10 +133,9 @@ def _claim(
         if owner["job_id"] == manifest["job_id"]:
             continue
         if not force:
-            raise UsageError(
-                f"{folder} has the files of job {owner['job_id']}. Choose another "
-                "`folder`, or replace them with "
-                "`force=True`."
+            raise Taken(
+                f"{folder} has the files of job {owner['job_id']}. Choose another folder, or "
+                "force it."
             )
         _remove_files(folder, owner)
     if not any(owner and owner["job_id"] == manifest["job_id"] for owner in owners.values()):
@@ -229,10 +228,8 @@ def _refuse_others(folder: Path, entry: dict[str, Any], *, force: bool) -> None:
         target.with_name(f"{target.name}.part").unlink(missing_ok=True)
 
 
-def _not_ours(path: Path) -> UsageError:
-    return UsageError(
-        f"{path} exists, and is no file of this job. Choose another `folder`, or use `force=True`."
-    )
+def _not_ours(path: Path) -> Taken:
+    return Taken(f"{path} exists, and is no file of this job. Choose another folder, or force it.")
 
 
 def merged_name(output: str) -> str:

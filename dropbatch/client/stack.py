@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from dropbatch.client import aws
 from dropbatch.core import names
-from dropbatch.errors import Error, NotFound, UsageError
+from dropbatch.errors import Error, NoStack, NotFound, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -160,9 +160,8 @@ def _describe(client: Any, name: str) -> dict[str, Any]:  # noqa: ANN401
         (found,) = client("cloudformation").describe_stacks(StackName=name)["Stacks"]
     except ClientError as error:
         if error.response["Error"]["Code"] == "ValidationError":
-            raise NotFound(
-                f'There is no stack "{name}" in this account and region. Name it with `stack`.',
-            ) from error
+            message = f'There is no stack "{name}" in this account and region. Name another.'
+            raise NoStack(message) from error
         raise
     described: dict[str, Any] = found
     return described

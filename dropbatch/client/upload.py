@@ -107,13 +107,13 @@ def upload_key(name: str | None, own: str) -> str:
         path.encode()
     except UnicodeEncodeError:
         raise UsageError(
-            f"The name {os.fsencode(path)!r} is not UTF-8, as S3 needs it. Choose another `name`."
+            f"The name {os.fsencode(path)!r} is not UTF-8, as S3 needs it. Choose another name."
         ) from None
     key = names.INBOX + path.removeprefix(names.INBOX).lstrip("/")
     if not names.is_upload(key):
         raise UsageError(
             f"{path!r} is not an upload: a segment of it begins with _ or . or is missing. "
-            "Choose another `name`."
+            "Choose another name."
         )
     return key
 
@@ -182,9 +182,8 @@ def _confirm(stack: Stack, key: str, place: Mapping[str, str]) -> dict[str, Any]
         with suppress(ConnectionLost):
             return stack.ask("head_object", key, **place)
     raise ConnectionLost(
-        f"{key} is uploaded, and its job will run; AWS could not be reached to read the "
-        "job's id. Do not send it again."
-        " `client.jobs()` lists jobs."
+        f"{key} is uploaded, and its job will run; AWS could not be reached to read the job's id. "
+        "Do not send it again: list the jobs."
     )
 
 

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from dropbatch.cli.operators import redrive
+from dropbatch.cli.operate import redrive
 from local.template import properties
 from local.workers_ai import expected_result
 from tests.support.aws.resources import QUEUES, client

@@ -18,7 +18,7 @@ import traceback
 import warnings
 from typing import TYPE_CHECKING
 
-from dropbatch.cli import main
+from dropbatch.cli.main import main
 from tests.support.shipped import ROOT
 
 if TYPE_CHECKING:

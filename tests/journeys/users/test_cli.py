@@ -436,7 +436,7 @@ def test_job_without_failures_is_not_retried(command, tmp_path):
 
 def test_redrive_sends_dead_letters_back(command, monkeypatch):
     # moto waits by the clock, which stands still.
-    monkeypatch.setattr("dropbatch.cli.operators.LONG_POLL_SECONDS", 0)
+    monkeypatch.setattr("dropbatch.cli.operate.LONG_POLL_SECONDS", 0)
     queues = command.world.queues
     for number in range(12):
         command.world.sqs.send_message(

@@ -53,7 +53,6 @@ def deny(monkeypatch, *operations):
         ["pause", "--yes"],
         ["resume"],
         ["redrive"],
-        ["tail", "--no-follow"],
     ],
     ids=" ".join,
 )

@@ -86,7 +86,7 @@ def test_commands_for_what_does_not_exist_exit_with_5(command, name):
 
 
 @pytest.mark.parametrize(
-    "verb", ["status", "wait", "get", "cancel", "report", "pause --yes", "pause", "resume", "tail"]
+    "verb", ["status", "wait", "get", "cancel", "report", "pause --yes", "pause", "resume"]
 )
 def test_empty_name_of_unset_variable_is_no_job_and_not_all(command, verb):
     done = command.run(*verb.split(), "")

@@ -18,8 +18,8 @@ import time
 import click
 import pytest
 
-from dropbatch import cli
-from dropbatch.cli import bars
+from dropbatch.cli import main as cli
+from dropbatch.cli import get as bars
 from dropbatch.client import stack as objects
 from dropbatch.client import wait as waiting
 from dropbatch.client.job import Job
@@ -96,8 +96,8 @@ def test_wait_rewrites_line_until_ctrl_c(command, monkeypatch):
     assert "0 of 1 records" in shown
     (job,) = set(JOB_ID.findall(shown))
     assert (
-        f"Job {job} continues. Wait for it with `dropbatch wait {job}`, stop it with "
-        f"`dropbatch cancel {job}`." in shown
+        f"Job {job} continues. `dropbatch wait {job}` waits for it, `dropbatch cancel {job}`"
+        in shown
     )
     assert "Traceback" not in shown
 
@@ -113,7 +113,7 @@ def test_ctrl_c_before_job_says_it_will_run(command, monkeypatch, tmp_path):
 
     assert code == 130
     (job,) = set(JOB_ID.findall(shown))
-    assert f"its job {job} will run. Wait for it with `dropbatch wait {job}`." in shown
+    assert f"its job {job} will run." in shown
     assert "Traceback" not in shown
 
 
@@ -123,7 +123,7 @@ def test_ctrl_c_in_get_leaves_what_next_get_resumes(command, monkeypatch, tmp_pa
     whole = command.world.lines()
     with monkeypatch.context() as slow:
         slow.setattr(objects, "CHUNK_BYTES", 100)
-        slow.setattr(bars.FilesBar, "show", show_slowly)
+        slow.setattr(bars._FilesBar, "show", show_slowly)
         code, shown = on_terminal(
             slow, "get", "july.jsonl", "-o", tmp_path, ctrl_c_after=b"downloading 300"
         )

@@ -3,7 +3,7 @@
 import boto3
 import pytest
 
-from dropbatch.cli.doctor import Finding
+from dropbatch.cli.operate import Finding
 from dropbatch.client.stack import Stack
 from local.workers_ai import Fault
 from tests.support.aws.resources import BUCKET

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from botocore.exceptions import ClientError
 
 import dropbatch.client.aws
-from dropbatch import cli
-from dropbatch.cli import operators
+from dropbatch.cli import main as cli
+from dropbatch.cli import operate as operators
 from dropbatch.client import find as jobs
 from dropbatch.client import wait as waiting
 from local.template import template

@@ -84,7 +84,7 @@ def test_help_lists_verbs_quickly():
 def test_help_imports_no_aws_client():
     code = """
 import sys
-from dropbatch import cli
+from dropbatch.cli import main as cli
 sys.argv = ["dropbatch", "--help"]
 try:
     cli.main()

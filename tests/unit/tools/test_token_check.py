@@ -13,6 +13,7 @@ from tools.worker_check import check_worker
 ACCOUNT = "0123456789abcdef0123456789abcdef"
 TOKEN = "secret-canary"
 BASE = "https://api.cloudflare.com/client/v4"
+REFUSED = {"success": False, "errors": [{"code": 10000, "message": "no"}]}
 WORKER = "https://dropbatch.example.workers.dev"
 
 
@@ -21,17 +22,16 @@ def answered(monkeypatch):
     """Sets what each path is answered with; returns the calls."""
 
     def answer(**statuses):
-        def send(self, method, url, body, headers):
-            asked.append((method, url, self.token))
+        def get(self, path):
+            url = f"{self.base_url}{path}"
+            asked.append((url, self.token))
             name = url.partition("?")[0].rpartition("/")[2]
             if name not in statuses:
                 raise Error(f"{url} cannot be reached: no route")
-            return Reply(
-                statuses[name], {}, {"success": False, "errors": [{"code": 10000, "message": "no"}]}
-            )
+            return Reply(statuses[name], REFUSED)
 
         asked = []
-        monkeypatch.setattr(Api, "send", send)
+        monkeypatch.setattr(Api, "get", get)
         return asked
 
     return answer
@@ -53,7 +53,7 @@ def test_says_what_is_wrong(answered, models, verify, words):
     assert words in told
     assert bool(told) == bool(words)
     assert TOKEN not in told
-    assert asked[0] == ("GET", f"{BASE}/accounts/{ACCOUNT}/ai/models/search?per_page=1", TOKEN)
+    assert asked[0] == (f"{BASE}/accounts/{ACCOUNT}/ai/models/search?per_page=1", TOKEN)
 
 
 @pytest.mark.parametrize("base", [BASE, f"{BASE}/", f"{BASE}//"])
@@ -85,16 +85,12 @@ def test_token_is_not_called_wrong_if_it_cannot_be_verified(answered):
 
 @pytest.mark.parametrize("status", ["disabled", "expired"])
 def test_verified_token_may_have_ended(monkeypatch, status):
-    def send(self, method, url, body, headers):
-        if "/verify" in url:
-            return Reply(
-                200,
-                {},
-                {"success": True, "errors": [], "result": {"id": "1" * 32, "status": status}},
-            )
-        return Reply(403, {}, {"success": False, "errors": [{"code": 10000, "message": "no"}]})
+    ended = {"success": True, "errors": [], "result": {"id": "1" * 32, "status": status}}
 
-    monkeypatch.setattr(Api, "send", send)
+    def get(self, path):
+        return Reply(200, ended) if "/verify" in path else Reply(403, REFUSED)
+
+    monkeypatch.setattr(Api, "get", get)
 
     assert "does not accept this token" in check_token(Api(BASE, ACCOUNT, TOKEN))
 
@@ -150,4 +146,4 @@ def test_workers_free_check_says_what_is_wrong(answered, status, said):
 
     assert said in told
     assert bool(told) == bool(said)
-    assert asked == [("GET", f"{WORKER}/check", "shared")]
+    assert asked == [(f"{WORKER}/check", "shared")]

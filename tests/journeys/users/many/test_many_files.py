@@ -17,8 +17,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import feather, parquet
 
-from dropbatch.cli import sending
-from dropbatch.cli.following import path_in
+from dropbatch.cli import put as sending
+from dropbatch.cli.files import path_in
 from dropbatch.client import upload as uploads
 from dropbatch.client import wait as waiting
 from tests.support.aws.resources import BUCKET, REGION
@@ -369,7 +369,7 @@ def test_nothing_is_sent_if_one_file_would_be_refused(command, folder):
     assert (done.code, versions(command)) == (1, [])
     assert f"{folder}/july/05.png: unknown_format: " in done.err
     assert (
-        f"2 of {JOBS + 2} files would be refused, so nothing was sent. --skip-bad leaves them out."
+        f"2 of {JOBS + 2} files would be refused, so nothing was sent. --skip-bad leaves them out"
     ) in done.err
 
     skipped = put(command, folder, "--skip-bad", "--wait")
@@ -430,10 +430,10 @@ def test_what_is_no_file_in_folder_is_left_out(command, folder, tmp_path):
 
     assert (done.code, len(versions(command))) == (0, JOBS + 1)
     assert sorted(done.err.splitlines()) == [
-        f"left out: {folder}/july/pipe (a named pipe)",
+        f"left out: {folder}/july/pipe (no file)",
         f"left out: {folder}/link (a link to a folder)",
-        f"left out: {folder}/nothing (a link to nothing)",
-        f"left out: {folder}/socket (a socket)",
+        f"left out: {folder}/nothing (no file)",
+        f"left out: {folder}/socket (no file)",
     ]
 
 

@@ -9,7 +9,7 @@ from fnmatch import fnmatch
 
 import pytest
 
-from dropbatch import cli
+from dropbatch.cli import main as cli
 from tests.support.aws.resources import BUCKET
 from tests.support.translations import M2M
 
@@ -121,6 +121,6 @@ ODD = {
 
 def test_name_of_the_wrong_kind_is_said(done, subtests):
     for verb, code in ODD.items():
-        with subtests.test(verb):
+        with subtests.test(ascii(verb)):
             ended = done.run(*verb.split())
             assert (ended.code, ended.out, bool(ended.err)) == (code, "", True)

@@ -156,4 +156,4 @@ def test_upload_that_cannot_be_confirmed_is_said_to_be_there(command, unreachabl
     done = command.run("put", records(tmp_path), "--model", M2M)
     assert done.code == 1
     assert "inbox/i.jsonl is uploaded, and its job will run" in done.err
-    assert "`dropbatch ls`" in done.err
+    assert "list the jobs" in done.err

@@ -8,16 +8,15 @@ import io
 import threading
 import time
 from datetime import UTC, datetime
-from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import boto3
 import pytest
 from botocore.exceptions import ClientError
 
-from dropbatch.cli import doctor
 from dropbatch.cli.cloudflare import Api
-from dropbatch.cli.doctor import examine
+from dropbatch.cli.operate import examine
+from dropbatch.client import find
 from dropbatch.client.stack import Stack
 from dropbatch.core import names
 from dropbatch.errors import Error
@@ -42,7 +41,6 @@ class Services:
 
     def __init__(self):
         self.status = "UPDATE_COMPLETE"
-        self.time = datetime.now(UTC)
         self.created = datetime(2020, 1, 1, tzinfo=UTC)
         self.function = {"State": "Active", "LastUpdateStatus": "Successful"}
         self.environment = {"WORKERS_AI_BASE_URL": "https://api", "CLOUDFLARE_ACCOUNT_ID": "a" * 32}
@@ -63,11 +61,6 @@ class Services:
 
     def describe_stacks(self, **_):
         return {"Stacks": [{"StackStatus": self.status, "CreationTime": self.created}]}
-
-    def list_objects_v2(self, **_):
-        return {
-            "ResponseMetadata": {"HTTPHeaders": {"date": format_datetime(self.time, usegmt=True)}}
-        }
 
     def get_function_configuration(self, **_):
         self._may("GetFunctionConfiguration")
@@ -114,7 +107,7 @@ class Services:
 def services(monkeypatch):
     monkeypatch.delenv("CLOUDFLARE_API_TOKEN", raising=False)
     found = Services()
-    monkeypatch.setattr(doctor, "history", lambda *_: ((None, status) for status in found.jobs))
+    monkeypatch.setattr(find, "history", lambda *_: ((None, status) for status in found.jobs))
     return found
 
 
@@ -146,12 +139,10 @@ def test_new_stack_may_have_had_no_tick(services):
     ("attribute", "value", "name", "says"),
     [
         ("status", "UPDATE_ROLLBACK_FAILED", "stack", "make deploy"),
-        ("time", datetime(2020, 1, 1, tzinfo=UTC), "clock", "ahead of"),
         ("function", {"State": "Failed", "StateReason": "no key"}, "functions", "no key"),
         ("ticked", 0, "tick", "schedule"),
         ("ticked", 86_400.0, "tick", "ago"),
         ("dead", 7, "dead letters", "dropbatch redrive"),
-        ("environment", {"DEFAULT_MODEL": "@cf/somebody/something"}, "models", "something"),
         (
             "alarms",
             [{"AlarmName": ALARM, "AlarmDescription": "Look."}],
@@ -176,7 +167,7 @@ def test_what_is_wrong_is_found_with_what_to_do(services, attribute, value, name
 
     found = findings(services)[name]
 
-    assert found.level == ("note" if name == "models" else "bad")
+    assert found.level == "bad"
     assert says in found.message
 
 
@@ -232,7 +223,6 @@ def test_what_may_not_be_looked_at_does_not_end_visit(services):
         "alarms",
         "events",
         "functions",
-        "models",
         "tick",
     }
     assert "OperatorPolicyArn" in found["alarms"].message

@@ -4,7 +4,7 @@ import json
 
 from click.testing import CliRunner
 
-from dropbatch.cli import cli
+from dropbatch.cli.main import cli
 from dropbatch.core.models import catalog
 
 

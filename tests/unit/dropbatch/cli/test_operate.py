@@ -1,40 +1,11 @@
-"""For operators: what `dropbatch tail` shows of a log line.
+"""`redrive` on queues that answer as SQS does; verbs that are gone."""
 
-`dropbatch redrive` on queues that answer as SQS does.
-"""
+import pytest
+from click.testing import CliRunner
 
-from dropbatch.cli.operators import redrive
-from dropbatch.cli.verbs.operate import _log_line
+from dropbatch.cli.main import GONE, cli
+from dropbatch.cli.operate import redrive_queues
 from dropbatch.client.stack import Stack
-
-LINE = {
-    "level": "ERROR",
-    "location": "collect:107",
-    "message": "message failed",
-    "timestamp": "2026-11-22 03:41:22,634+0000",
-    "service": "dropbatch",
-    "cold_start": False,
-    "function_arn": "arn:aws:lambda:eu-west-1:1:function:f",
-    "xray_trace_id": "1-6b",
-    "job_id": "20261122T034123Z-ad6bea2f",
-    "asked": '{"do":"submit"}',
-    "request_id": None,
-    "exception": "Traceback (most recent call last):\n  File x\nValidationError: no",
-    "exception_name": "ValidationError",
-}
-
-
-def test_line_shows_event_without_origin():
-    assert _log_line(LINE) == (
-        "2026-11-22 03:41:22,634+0000  ERROR    message failed  job_id=20261122T034123Z-ad6bea2f "
-        'asked={"do":"submit"} exception=ValidationError: no'
-    )
-
-
-def test_field_of_several_values_is_shown():
-    assert _log_line({"message": "batch done", "failed": {"internal": 3}}).endswith(
-        "failed={'internal': 3}"
-    )
 
 
 class Queues:
@@ -61,13 +32,33 @@ class Queues:
         self.messages[QueueUrl].remove(ReceiptHandle)
 
 
+OUTPUTS = {"PollQueueUrl": "poll", "PollDeadLetterQueueUrl": "dead", "DeadLetterQueueUrl": "x"}
+
+
 def test_every_dead_letter_is_found():
     letters = [f"letter {number}" for number in range(12)]
     queues = Queues(dead=list(letters))
 
-    moved = redrive(
-        Stack("s", "b", {"SubmitQueueUrl": "submit", "SubmitDeadLetterQueueUrl": "dead"}, queues)
-    )
+    moved = redrive_queues(Stack("s", "b", OUTPUTS, queues))
 
-    assert moved == {"Submit": 12}
-    assert queues.messages == {"dead": [], "submit": letters}
+    assert moved == {"Poll": (12, 0)}
+    assert queues.messages == {"dead": [], "poll": letters}
+
+
+def test_ticks_that_could_not_start_are_deleted():
+    """Sent to the poll queue, each would fail there and come back."""
+    queues = Queues(dead=["{}", "letter", "{}"])
+
+    moved = redrive_queues(Stack("s", "b", OUTPUTS, queues))
+
+    assert moved == {"Poll": (1, 2)}
+    assert queues.messages == {"dead": [], "poll": ["letter"]}
+
+
+@pytest.mark.parametrize("arguments", [[verb, "x"] for verb in GONE] + [["models", "--refresh"]])
+def test_verb_that_is_gone_is_refused_with_the_way_out(arguments):
+    done = CliRunner().invoke(cli, arguments)
+
+    assert done.exit_code == 2
+    assert "any more" in done.stderr
+    assert arguments[0] not in CliRunner().invoke(cli, ["--help"]).stdout or arguments[1:] != ["x"]

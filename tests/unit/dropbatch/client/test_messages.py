@@ -1,44 +1,32 @@
-"""Messages: the library speaks to programs; the command line says the same in its own words."""
+"""Messages: the library's words are neutral; the command line adds its own options."""
 
 import ast
 import re
 
 import pytest
 
-from dropbatch.cli.exits import in_options
-from dropbatch.cli.reports import validation_lines
+from dropbatch.cli.context import said
+from dropbatch.cli.put import validation_lines
 from dropbatch.client.validate import validate
+from dropbatch.errors import NoStack, NotFound, NotOver, Taken
 from tests.support.shipped import ROOT
 
-ID, OTHER = "20261121T093000Z-0123abcd", "20261121T093000Z-4567abcd"
 COMMAND_LINE = re.compile(r"(?<![\w`-])--[a-z]|(?<!\w)-o\b|`dropbatch (?!doctor`)")
 IN_COMMANDS = ("cli/", "client/events.py", "serve/app.py")
 """What only commands use."""
 
 
 @pytest.mark.parametrize(
-    ("message", "says"),
+    ("error", "says"),
     [
-        (
-            f"Job {ID} is not over yet. Wait for it with `job.wait()`.",
-            f"with `dropbatch wait {ID}`.",
-        ),
-        (
-            f"Jobs {ID} {OTHER}: stop them with `job.cancel()`.",
-            f"with `dropbatch cancel {ID} {OTHER}`.",
-        ),
-        ("No upload 'a' has a job. `client.jobs()` lists jobs.", "`dropbatch ls` lists jobs."),
-        (
-            "Choose another `folder`, or use `force=True`.",
-            "Choose another folder with -o, or use --force.",
-        ),
-        ("Choose another `name`.", "Choose another --name."),
-        ("No stack. Name it with `stack`.", "Name it with --stack or DROPBATCH_STACK."),
-        ("`dropbatch doctor` looks; `jq -c`; `text`", "`dropbatch doctor` looks; `jq -c`; `text`"),
+        (NoStack("There is no stack."), "There is no stack. (--stack or DROPBATCH_STACK names it)"),
+        (NotOver("It is not over."), "It is not over. (`dropbatch wait` waits)"),
+        (Taken("x exists."), "x exists. (-o names a folder, --force replaces what is there)"),
+        (NotFound("There is none."), "There is none."),
     ],
 )
-def test_command_line_says_it_in_options(message, says):
-    assert in_options(message).endswith(says)
+def test_command_line_has_hints_for_kinds_of_errors(error, says):
+    assert said(error) == says
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dropbatch.cli import sending
+from dropbatch.cli import put as sending
 from dropbatch.client.upload import PART_BYTES
 from dropbatch.errors import Error
 

@@ -1,0 +1,234 @@
+"""Jobs are followed until they are over: progress, each one's end, its files, one table of many."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from decimal import Decimal
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from dropbatch.cli.context import Exit, emit, exit_of, is_json, note, said, worst
+from dropbatch.cli.files import path_in
+from dropbatch.cli.get import failure_of, get_files, note_export, show_merged
+from dropbatch.client.download import MANIFEST, read_manifest, remove_unchanged
+from dropbatch.client.export import Delivery, deliver
+from dropbatch.client.progress import Progress
+from dropbatch.client.threads import at_once
+from dropbatch.client.wait import FEW_JOBS, Total, each_over, end_of, wait_until_created
+from dropbatch.errors import Error
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from dropbatch.client.job import Job
+
+    Ended = tuple[Job, dict[str, Any] | Error]
+
+DOWNLOADS_AT_ONCE = 8
+
+
+@dataclass
+class Following:
+    """What to do with jobs, besides waiting for them.
+
+    Attributes:
+        strict: whether failed records are a failure.
+        folder: where to download the results; None: nowhere.
+        many: whether each job has its own folder in it, and the end is one table.
+        timeout: seconds after which to give up.
+        go_on: what to do after an interruption, for a message; empty for the usual.
+        replaces: whether files of an older job of the same path are replaced.
+        download: arguments of `Job.download`.
+        whole: whether a retry whose answers cannot be merged is a failure.
+    """
+
+    strict: bool = False
+    folder: Path | None = None
+    many: bool = False
+    timeout: float | None = None
+    go_on: str = ""
+    replaces: bool = False
+    download: dict[str, Any] = field(default_factory=dict)
+    whole: bool = False
+
+    def follow(self, jobs: Sequence[Job]) -> Exit:
+        """Wait until jobs are over, download what is wanted, print how each ended.
+
+        Return the worst exit code.
+        """
+        lost: dict[Job, Error] = {}
+        ends = end_of(self.timeout)
+        for job in jobs if len(jobs) <= FEW_JOBS else ():
+            try:
+                wait_until_created(job, ends=ends)
+            except Error as error:
+                lost[job] = error
+        made = [job for job in jobs if job not in lost]
+        go_on = self.go_on or _go_on(made)
+        over = each_over(made, Progress(), self.timeout, go_on, ends) if made else ()
+        ended = chain(lost.items(), over)
+        if not self.many and len(jobs) == 1:
+            (only,) = ended
+            return self._one(*only)
+        return self._many(jobs, ended)
+
+    def collect(self, jobs: Sequence[Job]) -> Exit:
+        """Download the files of many finished jobs, print a line for each; the worst exit code."""
+
+        def read(job: Job) -> dict[str, Any] | Error:
+            try:
+                return job.manifest()
+            except Error as error:
+                return error
+
+        return self._many(jobs, at_once(read, jobs, DOWNLOADS_AT_ONCE))
+
+    # ── one job ───────────────────────────────────────────────────────────────────────────────────
+
+    def _one(self, job: Job, manifest: dict[str, Any] | Error) -> Exit:
+        """Say how the only job ended, and download its files."""
+        if isinstance(manifest, Error):
+            raise manifest
+        emit(manifest)
+        if manifest["error"]:
+            note(failure_of(job, manifest))
+        elif manifest["counts"]["failed"]:
+            can_retry = any(entry["kind"] == "retry" for entry in manifest["files"])
+            again = f", `dropbatch retry {job.id}` tries them again" if can_retry else ""
+            note(f"`dropbatch report {job.id}` shows why records failed{again}.")
+        if self.folder:
+            self._make_room(self.folder, manifest)
+            get_files(job, self.folder, **self.download)
+        return self._exit(manifest)
+
+    def _make_room(self, folder: Path, manifest: dict[str, Any]) -> None:
+        """Remove what an older job of the same path left there, but for what others changed."""
+        older = read_manifest(folder / MANIFEST) if self.replaces else None
+        if older is None or older["job_id"] == manifest["job_id"]:
+            return
+        if older.get("source", {}).get("key") == manifest["source"]["key"]:
+            remove_unchanged(folder, older)
+
+    def _exit(self, found: dict[str, Any] | Error) -> Exit:
+        if isinstance(found, Error):
+            return exit_of(found)
+        if found["state"] != "completed":
+            return Exit.JOB_FAILED
+        return Exit.SOME_FAILED if self.strict and found["counts"]["failed"] else Exit.DONE
+
+    # ── many jobs ─────────────────────────────────────────────────────────────────────────────────
+
+    def _many(self, jobs: Sequence[Job], ended: Iterable[Ended]) -> Exit:
+        """Download what is wanted; with `--json` print each one's manifest, else a table."""
+        counts = Counter(job.path for job in jobs)
+        twice = {path for path, count in counts.items() if count > 1}
+        total, cost, code = Total(len(jobs)), _Cost(), Exit.DONE
+        rows: dict[Job, str] = {}
+
+        def get(one: Ended) -> Delivery | Error | None:
+            return self._download(*one, apart=one[0].path in twice)
+
+        for (job, found), done in at_once(get, ended, DOWNLOADS_AT_ONCE):
+            total.add(found)
+            cost.add(found)
+            code = worst(code, self._exit(found), self._told(job, done))
+            rows[job] = _row(job, found, done)
+            if not is_json():
+                continue
+            if isinstance(found, dict):
+                emit(found)
+            if isinstance(done, Error):
+                note(f"{job.id}  {said(done)}")
+        if not is_json():
+            emit(None, *(rows[job] for job in jobs if job in rows))
+            self._note_total(total, cost)
+        return code
+
+    def _download(
+        self, job: Job, found: dict[str, Any] | Error, *, apart: bool
+    ) -> Delivery | Error | None:
+        """Download one of many jobs' files, if that is wanted; what was written, or what failed."""
+        if self.folder is None or isinstance(found, Error):
+            return found if isinstance(found, Error) else None
+        folder = path_in(self.folder, job.path)
+        if apart:  # Several jobs have this path.
+            folder /= job.id
+        try:
+            self._make_room(folder, found)
+            return deliver(job, folder, lambda *_: None, **self.download, manifest=found)
+        except Error as error:
+            return error
+
+    def _told(self, job: Job, done: Delivery | Error | None) -> Exit:
+        """Say what was left out of one of many jobs' files; the exit code."""
+        if done is None or isinstance(done, Error):
+            return exit_of(done) if done else Exit.DONE
+        if done.merged:
+            show_merged(done.merged, f"{job.id}  ")
+        for one in done.exports:
+            note_export(one, f"{job.id}  ")
+        return Exit.SOME_FAILED if self.whole and done.merged and done.merged.skipped else Exit.DONE
+
+    def _note_total(self, total: Total, cost: _Cost) -> None:
+        if not total.over:
+            return
+        parts = [f"{total.jobs:,} jobs: {total.jobs - total.failed:,} completed"]
+        parts += [f"{total.failed:,} not"] if total.failed else []
+        parts += [f"{total.records:,} records", f"{total.failed_records:,} failed", str(cost)]
+        where = f" The results are in {self.folder}." if self.folder else ""
+        note(f"{', '.join(filter(None, parts))}.{where}")
+        if total.failed_records:
+            note(
+                "`dropbatch report JOB` shows why records failed, `dropbatch retry JOB...` tries "
+                "them again."
+            )
+
+
+def _go_on(jobs: Sequence[Job]) -> str:
+    """What to do after an interruption."""
+    which, them = (jobs[0].id, "it") if len(jobs) == 1 else ("JOB...", "them")
+    return f"`dropbatch wait {which}` waits for {them}, `dropbatch cancel {which}` stops {them}."
+
+
+def _row(job: Job, found: dict[str, Any] | Error, done: object) -> str:
+    """How a job ended, in a line."""
+    says = said(done) if isinstance(done, Error) else ""
+    state, counts, cost = "no job", {}, ""
+    if isinstance(found, dict):
+        state, counts, cost = found["state"], found["counts"], _cost(found)
+        if error := found["error"]:
+            says = f"{error['code']}: {error['message']}"
+    failed = f"{counts['failed']:,} failed" if counts.get("failed") else ""
+    numbers = f"{counts.get('total') or 0:>9,}  {failed:>14}  {cost:>12}"
+    return f"{job.id:<25}  {state:<9}  {numbers}  {job.path}  {says}".rstrip()
+
+
+def _cost(manifest: dict[str, Any]) -> str:
+    cost = manifest.get("cost")
+    return f"{'~' if cost.get('estimated') else ''}${cost['amount']}" if cost else ""
+
+
+@dataclass
+class _Cost:
+    """What several jobs cost together; that of some may not be known."""
+
+    amount: Decimal = Decimal(0)
+    is_estimated: bool = False
+    unknown: int = 0
+
+    def add(self, found: dict[str, Any] | Error) -> None:
+        """Add a job that is over."""
+        if isinstance(found, Error):
+            return
+        if cost := found["cost"]:
+            self.amount += Decimal(cost["amount"])
+            self.is_estimated |= bool(cost.get("estimated"))
+        else:
+            self.unknown += 1
+
+    def __str__(self) -> str:
+        known = f"{'~' * self.is_estimated}${self.amount:f}" if self.amount else ""
+        unknown = f"cost of {self.unknown:,} not known" if self.unknown else ""
+        return ", ".join(filter(None, (known, unknown)))

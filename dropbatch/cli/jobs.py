@@ -1,0 +1,274 @@
+"""Jobs: `ls`, `status`, `wait`, `cancel`, `pause`, `resume`."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+from dropbatch.cli.context import (
+    Context,
+    Exit,
+    as_json,
+    emit,
+    is_json,
+    jobs_argument,
+    parse_seconds,
+    parse_since,
+    pass_context,
+    strict,
+    worst,
+)
+from dropbatch.core.names import FINAL_JOB_STATES, JOB_ID, JobState, job_record, job_time
+from dropbatch.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from dropbatch.client.job import Job
+
+STATES = tuple(state.value for state in JobState)  # click would take the names of the members.
+FIRST_BYTES = 1 << 20
+"""Bytes of `errors.jsonl` that are read for the first failure."""
+
+
+# ── look ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+@click.command()
+@click.option("--state", type=click.Choice(STATES), help="Only jobs in this state.")
+@click.option(
+    "--since",
+    callback=parse_since,
+    default="7d",
+    show_default=True,
+    help="30m, 12h, 7d, or a date.",
+)
+@click.option("--limit", type=click.IntRange(1), help="Only so many, the newest.")
+@as_json
+@pass_context
+def ls(context: Context, *, state: str | None, since: datetime, limit: int | None) -> None:
+    """List jobs, oldest first."""
+    from dropbatch.client.find import history, newest
+
+    def wanted(one: dict[str, Any]) -> bool:
+        return not state or one["state"] == state
+
+    stack = context.stack
+    found = newest(stack, since, limit, wanted) if limit else history(stack, since)
+    for job, status in found:
+        if wanted(status):
+            emit(status | {"job_id": job.id, "path": job.path}, _row(job, status))
+
+
+@click.command()
+@jobs_argument
+@as_json
+@pass_context
+def status(context: Context, *, jobs: Sequence[str]) -> None:
+    """Show the status of a job, or a line each of several."""
+    from dropbatch.client.progress import describe
+
+    found, many = context.jobs(jobs)
+    if many:
+        for job, current in context.each(lambda job: job.status(), found, many=True):
+            emit(current | {"job_id": job.id, "path": job.path}, _row(job, current))
+        raise SystemExit(context.code)
+    (only,) = found
+    current = only.status()
+    emit(current, *([] if is_json() else [*describe(only.id, current), *details(only, current)]))
+
+
+@click.command()
+@jobs_argument
+@click.option(
+    "--timeout",
+    callback=parse_seconds,
+    metavar="TIME",
+    help="Give up after 90s, 30m or 12h: exit code 6.",
+)
+@strict
+@as_json
+@pass_context
+def wait(context: Context, *, jobs: Sequence[str], timeout: float | None, strict: bool) -> None:
+    """Wait until jobs are over."""
+    from dropbatch.cli.follow import Following
+    from dropbatch.client.find import wait_for_job
+
+    found, many = context.jobs(jobs, lambda name: wait_for_job(context.stack, name, timeout))
+    following = Following(strict=strict, many=many, timeout=timeout)
+    raise SystemExit(worst(following.follow(found), context.code))
+
+
+def _row(job: Job, status: Mapping[str, Any]) -> str:
+    """A job in one line."""
+    from dropbatch.client.progress import duration
+
+    counts = status.get("counts") or {}
+    total = counts.get("total")
+    done = counts.get("succeeded", 0) + counts.get("failed", 0)
+    records = f"{done:,}" if total is None or total == done else f"{done:,}/{total:,}"
+    failed = f"{counts['failed']:,} failed" if counts.get("failed") else ""
+    waiting = (status.get("waiting_for") or {}).get("code", "")
+    known = f"{job.id:<25}  {status['state']:<11}  {duration(_age(job)):>10}"
+    return f"{known}  {records:>15}  {failed:>12}  {job.path}  {waiting}".rstrip()
+
+
+def _age(job: Job) -> float:
+    """Seconds since the upload; the time is in the job's id."""
+    if not JOB_ID.fullmatch(job.id):
+        return 0.0
+    return max((datetime.now(UTC) - job_time(job.id)).total_seconds(), 0.0)
+
+
+def details(job: Job, status: Mapping[str, Any]) -> Iterator[str]:
+    """A job's file, model, age and cost, why it failed, and where its results are."""
+    from dropbatch.client.progress import duration
+
+    # Or S3 tells the stack nothing of the upload.
+    has_job = not (job.uploaded and status.get("error"))
+    manifest = job.manifest() if has_job and status["state"] in FINAL_JOB_STATES else None
+    record = manifest or job.stack.read_json(job_record(job.id)) or {}
+    yield f"file     {job.path}"
+    format_ = record.get("format") or "not known yet"
+    yield f"model    {record.get('model') or 'none'}, format {format_}"
+    yield f"age      {duration(_age(job))}{_took(manifest)}"
+    if manifest:
+        yield f"cost     {_cost(manifest.get('cost'))}"
+    for one in billed_again(manifest or {}):
+        yield f"billed   {one}"
+    if error := (manifest or status).get("error"):
+        yield f"because  {error['code']}: {error['message']}"
+    for note in status.get("notes") or []:
+        yield f"note     {note['code']}: {note['message']}"
+    if manifest and (first := _first_failure(job, manifest)):
+        yield f"failed   {manifest['counts']['failed']:,} records; the first: {first}"
+    yield f"results  s3://{job.stack.bucket}/{job.folder}"
+
+
+def _cost(cost: Mapping[str, Any] | None) -> str:
+    if not cost:
+        return "not known: the model's price is not"
+    return f"${cost['amount']}{', estimated' if cost['estimated'] else ''}"
+
+
+def billed_again(manifest: dict[str, Any]) -> Iterator[str]:
+    """What a finished job may have been billed for without an answer, a line each."""
+    if submits := manifest.get("unknowable_submits"):
+        yield f"submits of unknown outcome: {submits:,}, which may be billed twice"
+    if submits := manifest.get("doubtful_submits"):
+        yield (
+            f"submits that an error does not prove refused: {submits:,}, which may be billed twice"
+        )
+    if batches := (manifest.get("cost") or {}).get("uncollected_batches"):
+        yield f"accepted submits whose answer was not collected: {batches:,}, which are billed"
+
+
+def _took(manifest: Mapping[str, Any] | None) -> str:
+    from dropbatch.client.progress import duration
+
+    if not manifest:
+        return ""
+    began, ended = map(datetime.fromisoformat, (manifest["created_at"], manifest["completed_at"]))
+    return f", took {duration((ended - began).total_seconds())}"
+
+
+def _first_failure(job: Job, manifest: Mapping[str, Any]) -> str:
+    """The first line of a finished job's `errors.jsonl`."""
+    import msgspec
+
+    from dropbatch.client.records import read_failures
+    from dropbatch.client.stack import blocks
+
+    entry = next((one for one in manifest["files"] if one["kind"] == "errors"), None)
+    if entry is None:
+        return ""
+    place = {"Bucket": job.stack.bucket, "Key": job.folder + entry["name"]}
+    head = b"".join(blocks(job.stack.s3, place, min(entry["bytes"], FIRST_BYTES)))
+    first = head.partition(b"\n")[0]
+    try:
+        failure = next(read_failures([first]))
+        at = msgspec.json.decode(first).get("line")
+    except (msgspec.MsgspecError, StopIteration):
+        return "a line that is too long to show"
+    where = f"line {at:,}" if at else f"record {failure.id:,}"
+    return f"{where}: {failure.error.code}: {failure.error.message[:500]}"
+
+
+# ── control ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@click.command()
+@jobs_argument
+@click.option(
+    "--now",
+    is_flag=True,
+    help="Do not wait for batches that Workers AI has accepted; they may still be billed.",
+)
+@as_json
+@pass_context
+def cancel(context: Context, *, jobs: Sequence[str], now: bool) -> None:
+    """Cancel jobs. Answers that have arrived are kept."""
+    found, many = context.jobs(jobs)
+
+    def stop(job: Job) -> str:
+        state: str = job.status()["state"]
+        if state not in FINAL_JOB_STATES:
+            job.cancel(now=now)
+        return state
+
+    for job, state in context.each(stop, found, many=many):
+        if state in FINAL_JOB_STATES:
+            _say_over(job, state)
+        else:
+            told = {"job_id": job.id, "control": "cancel now" if now else "cancel"}
+            emit(told, f"{job.id}  is being cancelled")
+    raise SystemExit(context.code)
+
+
+def _say_over(job: Job, state: str) -> None:
+    emit({"job_id": job.id, "control": None, "state": state}, f"{job.id}  is over already: {state}")
+
+
+@click.command()
+@click.argument("job", required=False)
+@click.option("--yes", is_flag=True, help="Do not ask before the whole stack is paused.")
+@as_json
+@pass_context
+def pause(context: Context, *, job: str | None, yes: bool) -> None:
+    """Pause a job's submits, or the whole stack's."""
+    if job is None and not yes:  # An empty name is none of a job, and not left out.
+        _ask(context.stack.name)
+    means = "paused: nothing more is submitted, accepted batches are collected"
+    _control(context, job, "pause", means)
+
+
+def _ask(stack: str) -> None:
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise UsageError(
+            f"Without a job, all jobs of stack {stack} are paused. Add --yes if you mean that."
+        )
+    if not click.confirm(f"Pause all jobs of stack {stack}?", err=True):
+        raise SystemExit(Exit.DONE)
+
+
+@click.command()
+@click.argument("job", required=False)
+@as_json
+@pass_context
+def resume(context: Context, *, job: str | None) -> None:
+    """Resume a paused job, or the whole stack."""
+    _control(context, job, "run", "resumed")
+
+
+def _control(context: Context, job: str | None, word: Literal["pause", "run"], means: str) -> None:
+    found = None if job is None else context.job(job)
+    if found and (state := found.status()["state"]) in FINAL_JOB_STATES:
+        _say_over(found, state)
+        return
+    target = found or context.client
+    target.resume() if word == "run" else target.pause()
+    job_id = found.id if found else None
+    emit({"job_id": job_id, "control": word}, f"{job_id or f'stack {context.stack.name}'}  {means}")

@@ -1,0 +1,102 @@
+"""The command `dropbatch`: its verbs, and how an error becomes a message and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from functools import cache
+from io import TextIOWrapper
+
+import click
+
+from dropbatch.cli import get, jobs, operate, put
+from dropbatch.cli.context import Exit, exit_of, note, said, stack_options
+from dropbatch.client import aws
+from dropbatch.errors import Error
+
+GONE = {
+    "tail": "`aws logs tail` follows a function's log: docs/operations.md.",
+    "events": "The stack's parameter CompletionEvents switches them, `dropbatch doctor` shows them.",
+}
+"""Verbs that there were, each with the way out."""
+
+
+class Verbs(click.Group):
+    """The verbs, in the order in which they are needed."""
+
+    def list_commands(self, _context: click.Context) -> list[str]:
+        """Their names."""
+        return list(self.commands)
+
+    def resolve_command(
+        self, context: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the verb that is named; of one that is gone, say what is there instead."""
+        if args and (way_out := GONE.get(args[0])):
+            raise click.UsageError(f"There is no verb {args[0]} any more. {way_out}", context)
+        return super().resolve_command(context, args)
+
+
+@stack_options
+@click.group(
+    cls=Verbs,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(package_name="dropbatch")
+def cli() -> None:
+    """Run files of requests through Cloudflare Workers AI's batch API, from S3 to S3.
+
+    JOB is a job id, the path of an upload (its newest job), or the path of a result.
+    """
+
+
+for verb in (
+    put.put,
+    jobs.wait,
+    get.get,
+    get.retry,
+    jobs.status,
+    jobs.ls,
+    get.report,
+    put.validate,
+    jobs.cancel,
+    jobs.pause,
+    jobs.resume,
+    operate.models,
+    operate.serve,
+    operate.doctor,
+    operate.redrive,
+):
+    cli.add_command(stack_options(verb))
+
+
+def main() -> None:
+    """Run a verb. An error becomes a message on standard error and an exit code."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # The shell has closed it: `>&-`.
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115 - until the end
+    # A name may have letters that the output's encoding lacks.
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        with aws.explained(), warnings.catch_warnings():
+            warnings.simplefilter("always", UserWarning)
+            noted = cache(note)  # A table may be read twice.
+            warnings.showwarning = lambda text, *_, **__: noted(str(text))
+            sys.exit(cli.main(prog_name="dropbatch", standalone_mode=False))
+    except click.ClickException as error:
+        error.show()
+        sys.exit(Exit.USAGE)
+    except Error as error:
+        note(said(error))
+        sys.exit(exit_of(error))
+    except BrokenPipeError:  # The reader, such as `head`, has what it wants.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python writes the rest.
+        sys.exit(Exit.JOB_FAILED)
+    except OSError as error:
+        note(str(error))
+        sys.exit(Exit.JOB_FAILED)
+    except (click.Abort, KeyboardInterrupt) as interrupt:
+        note(str(interrupt.__cause__ or "") or "\nInterrupted.")
+        sys.exit(Exit.INTERRUPTED)

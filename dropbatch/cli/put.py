@@ -1,0 +1,439 @@
+"""`put` and `validate`: all files are checked before the first is sent; eight are sent at a time."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import takewhile
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dropbatch.cli.context import (
+    Context,
+    Exit,
+    as_json,
+    bar_of,
+    emit,
+    exit_of,
+    gone,
+    note,
+    options,
+    parse_options,
+    pass_context,
+    said,
+    standard_input,
+    strict,
+    worst,
+)
+from dropbatch.client.threads import at_once
+from dropbatch.core.options import GONE
+from dropbatch.errors import Error, Interrupted, NotFound, UploadRefused, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from datetime import datetime
+
+    from dropbatch.cli.files import Planned
+    from dropbatch.client.job import Job
+    from dropbatch.client.stack import Stack
+    from dropbatch.client.submit import Submission
+    from dropbatch.client.upload import Uploaded
+
+FILES_AT_ONCE = 8
+MIN_BAR_BYTES = 8 << 20
+"""Smaller uploads have no bar."""
+MIN_BAR_FILES = 100
+
+
+# ── the verbs ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def _formats(_context: click.Context, _option: click.Parameter, begun: str) -> list[str]:
+    from dropbatch.core.formats.table import FORMATS
+
+    return [name for name in FORMATS if name.startswith(begun)]
+
+
+_UPLOAD_OPTIONS = (
+    options,
+    click.option(
+        "--name", help="Path under inbox/; for several files a folder, ending in a slash."
+    ),
+    click.option(
+        "--template",
+        multiple=True,
+        help="For CSV, TSV and text: the prompt, with {column} for each value.",
+    ),
+    click.option(
+        "--delimiter",
+        multiple=True,
+        metavar="CHARACTER",
+        help="For tables: , ; | or tab. Detected if not given.",
+    ),
+    click.option(
+        "--format",
+        "format_",
+        multiple=True,
+        metavar="NAME",
+        shell_complete=_formats,
+        help="Such as csv. Detected if not given.",
+    ),
+    click.option(
+        "--model", multiple=True, help="The model id, for instance @cf/baai/bge-small-en-v1.5."
+    ),
+)
+
+
+def upload_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that decide how an upload is read."""
+    for option in _UPLOAD_OPTIONS:
+        command = option(command)
+    return command
+
+
+@click.command()
+@click.argument(
+    "sources", nargs=-1, required=True, type=click.Path(allow_dash=True), metavar="FILE..."
+)
+@upload_options
+@click.option("--wait", is_flag=True, help="Wait until the jobs are over.")
+@click.option(
+    "--get",
+    "folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Wait, then download the results; of several files into folders of their names.",
+)
+@click.option(
+    "--no-check",
+    is_flag=True,
+    help="Send it even if the stack would refuse it, or each of its first records.",
+)
+@click.option(
+    "--skip-bad", is_flag=True, help="Leave out files that the stack would refuse, and exit with 1."
+)
+@click.option(
+    "--skip-existing",
+    is_flag=True,
+    help="Leave out what the bucket holds already: path, options, content.",
+)
+@gone("--task-token", GONE["task_token"], envvar="DROPBATCH_TASK_TOKEN")
+@strict
+@as_json
+@pass_context
+def put(
+    context: Context,
+    /,
+    sources: Sequence[str],
+    *,
+    name: str | None,
+    no_check: bool,
+    skip_bad: bool,
+    skip_existing: bool,
+    wait: bool,
+    folder: Path | None,
+    strict: bool,
+    **given: Any,  # noqa: ANN401 - click's own
+) -> None:
+    """Upload files. Each becomes a job.
+
+    FILE may be a folder, a pipe, - for standard input, s3://bucket/key or s3://bucket/prefix/. Of a
+    folder, names that begin with . or _ are left out.
+    """
+    from dropbatch.cli import files
+    from dropbatch.cli.follow import Following
+    from dropbatch.core.names import upload_path
+
+    options = _options(**given)
+    planned, many = files.plan(sources, name, lambda: context.stack)
+    since = files.resumes_since(folder, skip_existing=skip_existing)
+    sending = Sending(context.stack, planned, options, skip_bad, since)
+    following = Following(strict=strict, folder=folder, many=many, replaces=True)
+    if folder:
+        sending.resumes = following.go_on = "The same command goes on."
+    submissions = sending.check(records=not no_check)
+    if folder:
+        places = {
+            one.place: files.path_in(folder, upload_path(one.key)) if many else folder
+            for one in submissions
+        }
+        files.begin(folder, places)
+    jobs = sending.send(submissions)
+    code = following.follow(jobs) if jobs and (wait or folder) else Exit.DONE
+    raise SystemExit(worst(code, sending.report_refused()))
+
+
+def _options(
+    *, options: Sequence[str], format_: Sequence[str], **given: Sequence[str]
+) -> dict[str, Any]:
+    """The options that were given: a second value of one would replace the first unseen."""
+    from dropbatch.core.options import metadata_of
+
+    named = {"format": format_, **given}
+    pairs = ((name, value) for name, values in named.items() for value in values)
+    found = parse_options(options, pairs)
+    metadata_of(found)
+    return found
+
+
+@click.command()
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@upload_options
+@click.option("--offline", is_flag=True, help="Ask no stack; the default if no stack is found.")
+@as_json
+@pass_context
+def validate(
+    context: Context,
+    /,
+    file: Path,
+    *,
+    name: str | None,
+    offline: bool,
+    **given: Any,  # noqa: ANN401 - click's own
+) -> None:
+    """Check a file to its end on this machine, and estimate its cost. Nothing is sent."""
+    report = _report(context, file, name, _options(**given), offline=offline)
+    emit(report, *validation_lines(report))
+    raise SystemExit(Exit.JOB_FAILED if report.get("error") or report.get("bad") else Exit.DONE)
+
+
+def _report(
+    context: Context, file: Path, name: str | None, options: dict[str, Any], *, offline: bool
+) -> dict[str, Any]:
+    from dropbatch.client.validate import validate as check
+
+    if not offline:
+        try:
+            client = context.client
+        except Error as error:
+            if context.local or context.stack_name:
+                raise
+            note(f"Checked without a stack, because none was found. {said(error)}")
+        else:
+            return client.validate(file, name=name, **options)
+    return check(file, name, options)
+
+
+def validation_lines(report: dict[str, Any]) -> Iterator[str]:
+    """A validation's report as text."""
+    if error := report.get("error"):
+        yield f"{error['code']}: {error['message']}"
+        return
+    yield f"format    {report['format']}"
+    yield f"model     {report['model'] or 'none'}"
+    yield f"records   {report['records']:,} in {report['bytes']:,} bytes"
+    yield f"batches   {report['batches']:,}, about {report['calls']:,} calls"
+    yield f"estimate  {_estimate(report['estimate'])}"
+    if longest := report["longest"]:
+        where = f", line {longest['line']:,}" if longest["line"] else ""
+        yield f"longest   {longest['bytes']:,} bytes{where}"
+    for warning in report["warnings"]:
+        yield f"warning   {warning}"
+    if report["repeated"]:
+        yield f"repeated  {report['repeated']:,} references"
+    yield f"bad       {report['bad']:,}"
+    for bad in report["bad_first"]:
+        where = f"line {bad['line']:,}" if bad["line"] else f"record {bad['id']:,}"
+        yield f"  {where}: {bad['code']}: {bad['message']}"
+
+
+def _estimate(estimate: dict[str, Any]) -> str:
+    """Tokens and cost."""
+    parts = [
+        f"{estimate[name]:,} {name.replace('_', ' ')}"
+        for name in ("input_tokens", "output_tokens")
+        if estimate[name] is not None
+    ]
+    if not parts:
+        return "none: there is nothing to send"
+    if cost := estimate["cost"]:
+        return ", ".join([*parts, f"${cost['amount']} at the prices of {cost['priced_at']}"])
+    return ", ".join([*parts, "the model's price is unknown"])
+
+
+# ── checking and sending ──────────────────────────────────────────────────────────────────────────
+
+
+@dataclass
+class Sending:
+    """The files of one `put`.
+
+    Attributes:
+        skip_bad: leave out files that the stack would refuse.
+        existing_since: leave out what the bucket holds since then; None: send everything.
+        resumes: what sends the rest after an interruption, for a message.
+        refused: why files are left out.
+    """
+
+    stack: Stack
+    planned: Sequence[Planned]
+    options: Mapping[str, Any]
+    skip_bad: bool = False
+    existing_since: datetime | None = None
+    resumes: str = "The same command with --skip-existing sends what is missing."
+    refused: list[str] = field(default_factory=list)
+
+    def check(self, *, records: bool = True) -> list[Submission]:
+        """Prepare and check every file, and how it begins if `records`; nothing is sent.
+
+        Raises:
+            Error: the only file would be refused.
+            SystemExit: one of several would.
+        """
+        read = cache(self.stack.read)  # One `_options.json` is for all files of a folder.
+        found: dict[int, Submission | Error] = {}
+
+        def look(numbered: tuple[int, Planned]) -> Submission | Error:
+            try:
+                return self._prepared(numbered[1], read, records=records)
+            except (UploadRefused, UsageError, NotFound) as error:
+                return error
+
+        size = len(self.planned)
+        try:
+            with bar_of("checking", size, hidden=size < MIN_BAR_FILES) as bar:
+                for (number, _), one in at_once(look, enumerate(self.planned), FILES_AT_ONCE):
+                    found[number] = one
+                    bar.update(1)
+        except KeyboardInterrupt:
+            raise Interrupted("\nInterrupted. Nothing was sent.") from None
+        in_order = [found[number] for number in sorted(found)]
+        self._judge([one for one in in_order if isinstance(one, Error)])
+        return [one for one in in_order if not isinstance(one, Error)]
+
+    def _prepared(
+        self, one: Planned, read: Callable[[str], bytes | None], *, records: bool
+    ) -> Submission:
+        from dropbatch.client.submit import prepare
+
+        source = standard_input().buffer if one.source == "-" else one.source
+        submission = prepare(self.stack, source, one.name, self.options)
+        try:
+            if records:
+                submission.check(read)
+        finally:
+            submission.release()
+        return submission
+
+    def _judge(self, errors: Sequence[Error]) -> None:
+        from dropbatch.cli.files import MAX_NAMES
+
+        self.refused = [str(one) for one in errors]
+        if not errors or self.skip_bad:
+            return
+        if len(self.planned) == 1:
+            raise errors[0]
+        for one in self.refused[:MAX_NAMES]:
+            note(one)
+        note(
+            f"{len(errors):,} of {len(self.planned):,} files would be refused, so nothing was "
+            "sent. --skip-bad leaves them out, --no-check sends them all the same."
+        )
+        raise SystemExit(worst(*map(exit_of, errors)))
+
+    def send(self, submissions: Sequence[Submission]) -> list[Job]:
+        """Send the files; print each one's job; return the jobs in the files' order.
+
+        Raises:
+            Error: one failed; the others that were under way have ended, and no more was sent.
+            Interrupted: the user interrupted it.
+        """
+        from dropbatch.client.submit import find_existing
+        from dropbatch.client.upload import abort_under_way
+
+        since = self.existing_since
+        there = {} if since is None else find_existing(self.stack, submissions, since)
+        jobs: dict[str, Job] = {}
+        failed: list[Error] = []
+        until_failed = takewhile(lambda _: not failed, submissions)
+        with _advancing(submissions) as advance:
+            calls = at_once(_sender(self.stack, there, advance), until_failed, FILES_AT_ONCE)
+            try:
+                for one, made in calls:
+                    if isinstance(made, Error):
+                        failed.append(made)
+                        continue
+                    jobs[one.key] = made
+                    self._show(one, made, existing=one.existed or one.key in there)
+            except KeyboardInterrupt:
+                abort_under_way()
+                message = f"\nInterrupted. {self._progress_of(submissions, jobs)}"
+                raise Interrupted(message) from None
+        if failed:
+            if len(submissions) > 1:
+                note(self._progress_of(submissions, jobs))
+            raise failed[0]
+        return [jobs[one.key] for one in submissions]
+
+    def _show(self, one: Submission, job: Job, *, existing: bool) -> None:
+        if job.uploaded and not job.uploaded.size:
+            name = one.source if isinstance(one.source, str) else "Standard input"
+            note(f"{name} is empty: its job has no records.")
+        version = job.uploaded and job.uploaded.version
+        shown = {"path": job.path, "version": version, "job_id": job.id}
+        place = one.source if one.in_place else f"s3://{self.stack.bucket}/inbox/{job.path}"
+        if existing:
+            emit(shown | {"existing": True}, f"{place}  job {job.id}  is there already")
+        else:
+            emit(shown, f"{place}  job {job.id}")
+
+    def _progress_of(self, submissions: Sequence[Submission], jobs: Mapping[str, Job]) -> str:
+        """Which files were uploaded, for a message."""
+        from dropbatch.cli.files import some
+
+        names: dict[bool, list[str]] = {True: [], False: []}
+        for one in submissions:
+            names[one.key in jobs].append(one.source if isinstance(one.source, str) else "-")
+        return (
+            f"Uploaded: {some(names[True])}. Not uploaded, or not confirmed: "
+            f"{some(names[False])}. {self.resumes}"
+        )
+
+    def report_refused(self) -> Exit:
+        """Name the files that were left out because the stack would refuse them."""
+        for one in self.refused:
+            note(f"left out: {one}")
+        return Exit.JOB_FAILED if self.refused else Exit.DONE
+
+
+def _sender(
+    stack: Stack, there: Mapping[str, Uploaded], advance: Callable[[int], None]
+) -> Callable[[Submission], Job | Error]:
+    """What sends one file, on one of several threads."""
+    from dropbatch.client.job import Job
+    from dropbatch.client.upload import PART_BYTES
+
+    large = Lock()
+
+    def send(one: Submission) -> Job | Error:
+        if one.key in there:
+            return Job.of_upload(stack, there[one.key])
+        is_small = one.size is not None and one.size < PART_BYTES
+        try:
+            # The parts of a large one are sent at the same time: two would take twice the memory.
+            with nullcontext() if is_small else large:
+                return one.send(advance)
+        except Error as error:
+            return error
+        finally:
+            one.close()
+
+    return send
+
+
+@contextmanager
+def _advancing(submissions: Sequence[Submission]) -> Iterator[Callable[[int], None]]:
+    """Show a bar of one large file; of many, their lines show how far they are."""
+    size = submissions[0].size or 0 if len(submissions) == 1 else 0
+    name, lock = submissions[0].key.rpartition("/")[2] if submissions else "", Lock()
+    with bar_of(name, size, hidden=size < MIN_BAR_BYTES) as bar:
+
+        def advance(count: int) -> None:
+            with lock:  # Parts are sent by several threads.
+                bar.update(count)
+
+        yield advance
