@@ -1,4 +1,4 @@
-"""The check of an API token: one call of Cloudflare's API that is free.
+"""The check of an API token: calls of Cloudflare's API that are free.
 
 Redirects are not followed: the token goes to one host only.
 """
@@ -41,10 +41,20 @@ class Reply:
         return first_error(self.body)[0] if isinstance(self.body, dict) else None
 
     @property
+    def message(self) -> str:
+        """The first error's message."""
+        return first_error(self.body)[1] if isinstance(self.body, dict) else ""
+
+    @property
+    def result(self) -> Any:  # noqa: ANN401 - JSON
+        """The envelope's `result`; None if there is none."""
+        return self.body.get("result") if isinstance(self.body, dict) else None
+
+    @property
     def is_active(self) -> bool:
         """Whether a token that was verified can be used: one that has ended is verified, too."""
-        result = self.body.get("result") if isinstance(self.body, dict) else None
-        has_ended = isinstance(result, dict) and result.get("status") in {"disabled", "expired"}
+        told = self.result if isinstance(self.result, dict) else {}
+        has_ended = told.get("status") in {"disabled", "expired"}
         return self.status == HTTPStatus.OK and not has_ended
 
     def __str__(self) -> str:
@@ -65,14 +75,18 @@ class Api:
     token: str = field(repr=False)
 
     def get(self, path: str) -> Reply:
-        """GET a path below the base URL.
+        """GET a path below the base URL."""
+        return self.call("GET", path)
+
+    def call(self, method: str, path: str) -> Reply:
+        """Call a path below the base URL.
 
         Raises:
             Error: no reply arrived.
         """
         url = f"{self.base_url}{path}"
         headers = {"User-Agent": USER_AGENT, "Authorization": f"Bearer {self.token}"}
-        request = urllib.request.Request(url, None, headers)  # noqa: S310 - checked below
+        request = urllib.request.Request(url, None, headers, method=method)  # noqa: S310 - checked below
         is_secure = request.type == "https"
         if not is_secure and request.host.partition(":")[0] not in HERE:
             raise UsageError(f"{url}: a token is sent over https only.")

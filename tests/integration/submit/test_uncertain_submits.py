@@ -8,11 +8,11 @@ from functools import partial
 from types import SimpleNamespace
 
 import pytest
+from shared.events.control_item import Subscription
 from shared.events.search import REQUEST_ID
 
 from functions.submit.outcomes.unproven import UnprovenSubmit
 from shared.aws.queues import PollMessage
-from shared.events.control_item import Subscription
 from shared.invocation import Invocation
 from shared.models import BatchState, DueKind, Looking, Submission
 from shared.pacing.controls import Pause, PauseReason, Permit

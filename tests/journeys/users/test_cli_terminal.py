@@ -18,8 +18,8 @@ import time
 import click
 import pytest
 
-from dropbatch.cli import main as cli
 from dropbatch.cli import get as bars
+from dropbatch.cli import main as cli
 from dropbatch.client import stack as objects
 from dropbatch.client import wait as waiting
 from dropbatch.client.job import Job

@@ -41,7 +41,7 @@ def called(monkeypatch):
             assert (api.base_url, api.token) == ("https://api/accounts/a", "token")
             result = queues if "/queues?" in path else SUBSCRIBED if method == "GET" else None
             error = [] if status == 200 else [{"code": 10000, "message": "no"}]
-            return Reply(status, {}, {"success": not error, "errors": error, "result": result})
+            return Reply(status, {"success": not error, "errors": error, "result": result})
 
         monkeypatch.setattr(destroy.Api, "call", call)
         return calls
