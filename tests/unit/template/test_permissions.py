@@ -43,15 +43,13 @@ def test_owners_key_is_used_through_services_alone(of_type):
     (use,) = [
         one for one in statements(of_type, "UserPolicy", UsesOwnKey=True) if one["Sid"] == "UseKey"
     ]
-    assert use["Condition"]["StringLike"]["kms:ViaService"] == [
-        f"{service}.<AWS::Region>.amazonaws.*" for service in ("s3", "dynamodb")
-    ]
+    assert use["Condition"]["StringLike"]["kms:ViaService"] == ["s3.<AWS::Region>.amazonaws.*"]
     (use,) = [
         s
         for s in statements(of_type, "UserPolicy", UsesOwnKey=True, UsesSource=True)
         if s["Sid"] == "UseKey"
     ]
-    assert use["Condition"]["StringLike"]["kms:ViaService"][2:] == ["sqs.<AWS::Region>.amazonaws.*"]
+    assert use["Condition"]["StringLike"]["kms:ViaService"][1:] == ["sqs.<AWS::Region>.amazonaws.*"]
 
 
 def test_users_send_messages_only_if_there_is_a_source(of_type):
