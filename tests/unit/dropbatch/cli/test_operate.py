@@ -1,5 +1,7 @@
 """`redrive` on queues that answer as SQS does; verbs that are gone."""
 
+import re
+
 import pytest
 from click.testing import CliRunner
 
@@ -7,6 +9,9 @@ from dropbatch.cli.main import GONE, cli
 from dropbatch.cli.operate import redrive_queues
 from dropbatch.client.stack import Stack
 from dropbatch.errors import UsageError
+from tests.support.shipped import ROOT
+
+VERBS = list(cli.commands.items())
 
 
 class Queues:
@@ -67,3 +72,11 @@ def test_verb_that_is_gone_is_refused_with_the_way_out(verb):
 def test_option_that_is_gone_is_refused_with_the_way_out():
     with pytest.raises(UsageError, match="the option task"):
         CliRunner().invoke(cli, ["models", "--refresh"], catch_exceptions=False)
+
+
+def test_page_lists_verbs_as_they_help():
+    page = (ROOT / "docs/cli.md").read_text("utf-8")
+    listed = re.findall(r"^\| `([a-z]+)` \| (.+) \|$", page, re.MULTILINE)
+
+    helped = [(name, " ".join(verb.help.partition("\n\n")[0].split())) for name, verb in VERBS]
+    assert [(name, text) for name, text in listed if name in cli.commands] == helped
