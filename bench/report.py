@@ -106,7 +106,7 @@ copy the bytes takes a third of a split on one machine and more than half on ano
 _COLLECT = """\
 A finished poll's reply to a batch of 500 records (the first ones of a job), of 5,000 (the later ones, by default) and
 of as many as the model may have, items shuffled, as a memory-mapped file, is parsed
-(`shared.workers_ai.replies.parse_reply`) and collected (`functions.poll.batch.collect.collect`) into the spooled part,
+(`shared.workers_ai.replies.parse_reply`) and collected (`functions.poll.collect.collect`) into the spooled part,
 without S3 and DynamoDB: results are spliced, never decoded. A round collects a small reply many times, {megabytes} MB
 in all. *Floor*: locate the items and their results with msgspec, order them by id, write the same lines. It would take
 a repeated, missing, foreign, contradicting, failed or unreadable answer for a good one."""

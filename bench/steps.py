@@ -26,7 +26,7 @@ from dropbatch.core.read.cut import Cut, cut
 from dropbatch.core.read.index import RecordIndex
 from dropbatch.core.read.inputs import Request
 from dropbatch.core.read.reading import RANGE_BYTES
-from functions.poll.batch.collect import StoredReply, collect
+from functions.poll.collect import StoredReply, collect
 from shared.models import Batch, BatchState, Job, Upload
 from shared.observability import metrics
 from shared.staged_batch import StagedInfo, encode_index

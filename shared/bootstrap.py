@@ -22,6 +22,7 @@ from shared.ledger import Ledger
 from shared.observability import logger
 from shared.pacing.budget import CLOUDFLARE_CALLS, Budget
 from shared.pacing.cadence import Cadence
+from shared.pacing.known import Known
 from shared.pacing.wakes import Wakes
 from shared.retry import jittered, longest_jittered
 from shared.services import Services
@@ -183,6 +184,7 @@ def services() -> Services:
         Cadence(dynamodb, settings.table_name, _least_between_polls(settings)),
         EventBus(cache(lambda: client("events", QUICK_CALLS))),
         Wakes(dynamodb, settings.table_name),
+        Known(dynamodb, settings.table_name),
     )
     return replace(made, events=events_of(made)) if settings.uses_events else made
 

@@ -102,8 +102,8 @@ def batch_log_fields(batch: Batch) -> dict[str, Any]:
     Job, number, and the API's request_id if it has one.
     """
     named = {"job_id": batch.job_id, "number": batch.number}
-    if batch.submissions and batch.submissions[-1].request_id:
-        named["request_id"] = batch.submissions[-1].request_id
+    if batch.submission and batch.submission.request_id:
+        named["request_id"] = batch.submission.request_id
     return named
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from shared.pacing.budget import Budget
     from shared.pacing.cadence import Cadence
     from shared.pacing.controls import Permit
+    from shared.pacing.known import Known
     from shared.pacing.wakes import Wakes
     from shared.settings import Settings
     from shared.workers_ai.client import WorkersAI
@@ -41,6 +42,7 @@ class Services:
     times: Cadence
     notices: EventBus
     wakes: Wakes
+    known: Known
     events: Events | None = None
     """Cloudflare's events of batches; None if they are not used."""
     left: LeftDue = field(default_factory=LeftDue)

@@ -36,8 +36,8 @@ from shared.models import ErrorDetail
 from shared.observability import count, logger
 
 if TYPE_CHECKING:
-    from functions.poll.batch.format_of_job import Kind
     from functions.poll.files import ReadyBatches
+    from functions.poll.format_of_job import Kind
     from shared.invocation import Invocation
     from shared.models import Job
     from shared.services import Services

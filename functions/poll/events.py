@@ -143,8 +143,9 @@ class _Pull:
         batch = ledger.batch(owner.job_id, owner.number)
         if batch is None:
             return
-        is_outstanding = batch.state is BatchState.QUEUED and (
-            bare_id(batch.submissions[-1].request_id) == event.request_id
+        request_id = batch.submission.request_id if batch.submission else ""
+        is_outstanding = (
+            batch.state is BatchState.QUEUED and bare_id(request_id) == event.request_id
         )
         if is_outstanding or (batch.completed_at or 0.0) > now - YOUNG:
             self.events.item.note_told(self.state, owner.model, now)

@@ -24,9 +24,9 @@ from typing import IO, TYPE_CHECKING, NamedTuple
 import msgspec
 
 from dropbatch.core import names
-from functions.poll.batch.format_of_job import JSON_LINES, Kind, opening_of, result_file
-from functions.poll.batch.result_lines import unwritten_lines
+from functions.poll.format_of_job import JSON_LINES, Kind, opening_of, result_file
 from functions.poll.manifest import FileEntry, batch_entry
+from functions.poll.result_lines import unwritten_lines
 from functions.poll.running_sha256 import RunningSha256, is_possible, unfinished_bytes
 from shared import keys
 from shared.errors import InvariantError, ObjectNotFoundError, UnreadableItemError

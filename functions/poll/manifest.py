@@ -11,7 +11,7 @@ import msgspec
 
 from dropbatch.core import names
 from dropbatch.core.formats.bedrock import manifest_out
-from functions.poll.batch.isolate_batch import MAX_ISOLATION_SUBMITS
+from functions.poll.divide import MAX_ISOLATION_SUBMITS
 from shared.job_status import iso_time
 from shared.models import BatchState, Isolation
 from shared.pacing.cost import cost_so_far
@@ -19,7 +19,7 @@ from shared.pacing.cost import cost_so_far
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from functions.poll.batch.format_of_job import Kind
+    from functions.poll.format_of_job import Kind
     from shared.models import Batch, Job
 
 
@@ -70,6 +70,7 @@ def build_manifest(
             "cached_tokens": usage.cached_tokens,
         },
         "cost": _cost(job),
+        "given_up_ids": job.sums.given_up,
         "unknowable_submits": job.sums.unknowable,
         "doubtful_submits": job.sums.doubtful,
         "events": "used" if job.sums.told else "none",
@@ -89,7 +90,7 @@ def build_manifest(
 
 def batch_entry(batch: Batch) -> dict[str, Any]:
     """A batch as the manifest and `batches.jsonl` list it."""
-    last = batch.submissions[-1] if batch.submissions else None
+    last = batch.submission
     return {
         "number": batch.number,
         "first_id": batch.first_id,
@@ -98,9 +99,8 @@ def batch_entry(batch: Batch) -> dict[str, Any]:
         "submitted_at": iso_time(last.at) if last else None,
         "completed_at": iso_time(batch.completed_at),
         "polls": batch.polls,
-        "attempts": max(
-            len(batch.submissions) + batch.unknowable + batch.doubtful, min(batch.attempt, 1)
-        ),
+        "attempts": max(batch.submits + batch.doubtful, min(batch.attempt, 1)),
+        "given_up_ids": batch.given_up,
         "unknowable_submits": batch.unknowable,
         "doubtful_submits": batch.doubtful,
     }

@@ -25,9 +25,8 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from dropbatch.core.names import JobState
-from functions.poll.batch.collect import collect
-from functions.poll.batch.poll_batch import poll_batch
-from functions.poll.batch.unanswered import end
+from functions.poll.collect import collect
+from functions.poll.poll import poll_batch
 from functions.poll.schedule.due_items import each_contained
 from shared.job_status import build_status, denied_for_status, write_status
 from shared.ledger import DueEntry, still_leased
@@ -145,9 +144,9 @@ def _page(services: Services, job: Job, progress: Sweep) -> tuple[list[Batch], s
     )
     if lost:
         logger.error("sweep passes over unreadable batches", job_id=job.job_id, numbers=lost[:10])
-    # Of a batch that was never submitted, not a byte of the body is read.
+    # Of a batch without any answer, not a byte of the body is read.
     is_read = (
-        bool(batch.submissions) and batch.state not in {BatchState.DONE, BatchState.DIVIDED}
+        bool(batch.partial_replies) and batch.state not in {BatchState.DONE, BatchState.DIVIDED}
         for batch in page
     )
     sizes = accumulate(batch.body_size * read for batch, read in zip(page, is_read, strict=True))
@@ -204,9 +203,7 @@ def _adjust_page(invocation: Invocation, job: Job, goal: SweepGoal, page: list[B
 
 def _waits(batch: Batch) -> bool:
     """Whether a batch waits to be submitted, and for nothing else."""
-    return batch.state is BatchState.READY and not (
-        batch.ending or batch.isolating or batch.waits_to_resubmit
-    )
+    return batch.state is BatchState.READY and not (batch.ending or batch.isolating)
 
 
 def _is_free(batch: Batch, now: float) -> bool:
@@ -228,9 +225,5 @@ def _end(invocation: Invocation, job: Job, goal: SweepGoal, batch: Batch) -> boo
     if batch.isolating:  # The API's reason to refuse it says more than the job's.
         return _is_free(batch, now) and poll_batch(invocation, job, batch, Permit()).done
     ending = job.ending(now) or CANCELLED
-    if batch.pollable and goal is not SweepGoal.END_ALL:
-        return services.ledger.keep_polling(batch, ending, now) is not None
-    if batch.submissions:
-        return end(services, job, batch, ending)
     # Only that one write ends it: it fails if the batch is submitted meanwhile.
     return collect(services, job, replace(batch, ending=ending), None)

@@ -14,8 +14,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dropbatch.core.names import FINAL_JOB_STATES, JobState
-from functions.poll.batch.unanswered import is_overdue
 from functions.poll.commands import end_long_hold
+from functions.poll.doubts import is_overdue
 from functions.poll.end import finalize, give_up
 from functions.poll.files import (
     STEP_SECONDS,
@@ -39,7 +39,7 @@ from shared.errors import (
 )
 from shared.job_control import follow_job_control
 from shared.job_status import build_status, status_digest, write_status
-from shared.models import TOO_OLD_CODE, BatchState, DueKind, ErrorDetail, Job
+from shared.models import TOO_OLD_CODE, DueKind, ErrorDetail, Job
 from shared.observability import count, logger
 from shared.pacing import cost
 from shared.pacing.account import account_fault, watch_account
@@ -316,15 +316,10 @@ def _spent(services: Services, job: Job) -> tuple[dict[str, object], list[Batch]
     """What the job item stores of its limit, if it has one, and its first unfinished batches."""
     if job.cost is None or job.cost.is_reached:
         return {}, []
-    now = services.now()
     found, unfinished = cost.measure(
-        services.ledger, job, job.cost, lambda one: _is_overdue(services, one, now)
+        services.ledger, job, job.cost, lambda one: is_overdue(services, one)
     )
     return {"cost": found}, unfinished
-
-
-def _is_overdue(services: Services, batch: Batch, now: float) -> bool:
-    return batch.state is BatchState.QUEUED and is_overdue(services, batch, now)
 
 
 def _release(services: Services, before: Job, after: Job, unfinished: list[Batch]) -> None:

@@ -39,7 +39,6 @@ from shared.pacing.account import is_of_account, wait_for_account
 from shared.pacing.controls import (
     LIFT_LOOK_SECONDS,
     MAX_OUTAGE_WAIT_SECONDS,
-    PAUSED_LOOK_SECONDS,
     Denied,
     PauseReason,
     Permit,
@@ -379,14 +378,14 @@ class _Submit(UnprovenSubmit):
     def _wait_for_end_of_pause(self) -> None:
         """Put the batch off; one that still has ids is polled meanwhile, not at once."""
         batch = self.batch
-        seconds = PAUSED_LOOK_SECONDS if batch.pollable else LIFT_LOOK_SECONDS
+        seconds = LIFT_LOOK_SECONDS
         self.services.ledger.refuse(
             batch, self.services.now() + seconds, paused=batch.paused + seconds
         )
         # Whoever lifts the pause has it looked at.
         self.services.left.cover(batch.job_id, batch.number)
 
-    def _isolate_or_end(self, code: int | None, message: str, **counted: int) -> None:
+    def _isolate_or_end(self, code: int | None, message: str, **counted: object) -> None:
         """The API refused the batch's content.
 
         The poll function isolates the bad record, so that only it fails.
@@ -395,16 +394,8 @@ class _Submit(UnprovenSubmit):
         words = "Workers AI refused this request"
         plain = ErrorDetail("rejected", words if code is None else f"{words} ({code})")
         reason = attach_api_message(services.store, batch, plain, message)
-        if (
-            batch.pollable or batch.sendable == 1
-        ):  # What was paid for may still come; if not, it is divided then.
-            end(
-                services,
-                batch,
-                reason,
-                **counted,
-                **({} if batch.pollable else {"cause": cause_of(code)}),
-            )
+        if batch.sendable == 1:
+            end(services, batch, reason, **counted, cause=cause_of(code))
         else:
             services.ledger.begin_isolation(
                 batch, reason, cause_of(code), services.now(), **counted

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shared.pacing.cadence import HELD_POLL_SECONDS
 from shared.pacing.controls import PauseReason
 from shared.workers_ai.error_codes import ErrorClass, is_like_lost
 
@@ -17,8 +16,6 @@ if TYPE_CHECKING:
     from shared.services import Services
     from shared.workers_ai.replies import Rejected
 
-POLLED_AFTER_SECONDS = 300.0
-"""Seconds that a batch which is submitted again waits for the rate budget before its ids are polled again."""
 UNPAID_REASONS = {
     ErrorClass.QUOTA: PauseReason.QUOTA_SPENT,
     ErrorClass.CREDITS: PauseReason.CREDITS_SPENT,
@@ -39,27 +36,13 @@ def closes_pause(pause: Pause, verdict: ErrorClass, reply: Rejected) -> bool:
 
 
 def hold(services: Services, job: Job, batch: Batch, now: float) -> None:
-    """The job is paused.
-
-    Postpone the batch, or poll it meanwhile if it is to be submitted again.
-    """
-    if batch.waits_to_resubmit:
-        services.ledger.poll_on(batch, now + HELD_POLL_SECONDS)
-    else:
-        services.ledger.hold(batch, now, job.deadline_at)
+    """Postpone a batch whose job is paused."""
+    services.ledger.hold(batch, now, job.deadline_at)
 
 
 def wait(services: Services, batch: Batch, refusal: Denied) -> None:
-    """Postpone a submit.
-
-    A batch that is submitted again has ids that may return its answer during a long wait.
-    """
+    """Postpone a submit."""
     now = services.now()
-    if batch.waits_to_resubmit and (refusal.paused or now - batch.ready_at > POLLED_AFTER_SECONDS):
-        services.ledger.poll_on(
-            batch, max(refusal.until, min(refusal.wake_at, now + HELD_POLL_SECONDS))
-        )
-        return
     if refusal.paused:
         services.ledger.wait(batch, refusal.until, refusal.until - now)
         if refusal.wake_at:

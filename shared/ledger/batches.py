@@ -121,6 +121,8 @@ class Batches(Table):
             {
                 "state": BatchState.SUBMITTING,
                 "attempt": batch.attempt + 1,
+                "submission": None,
+                "given_up": batch.accepted,
                 "fence": fence,
                 "held": None,
                 # A batch left by a dead function is recovered even while submits are paused.
@@ -139,7 +141,13 @@ class Batches(Table):
         return self._change_batch(
             batch,
             {"state": BatchState.SUBMITTING, "attempt": batch.attempt + 1, "fence": fence},
-            {**_waiting(batch), "due_at": due_at, "claims": batch.claims},
+            {
+                **_waiting(batch),
+                "submission": batch.submission,
+                "given_up": batch.given_up,
+                "due_at": due_at,
+                "claims": batch.claims,
+            },
         )
 
     def accept(
@@ -151,13 +159,13 @@ class Batches(Table):
             {"state": BatchState.SUBMITTING, "attempt": batch.attempt},
             {
                 "state": BatchState.QUEUED,
-                "submissions": (*batch.submissions, submission),
+                "submission": submission,
                 "work": DueKind.POLL,
                 "due_at": due_at,
                 "claims": 0,
                 "refusals": 0,
                 "doubts": 0,
-                "failures": 0,
+                "doubt": None,
                 "calls_fail_since": 0.0,
                 "paused": 0.0,
                 "told_at": 0.0,
@@ -177,42 +185,12 @@ class Batches(Table):
         due = self.update(key, {**untold, **waits}, {"due_at": now, "told_at": now}, Batch)
         return due or self.update(key, untold, {"told_at": now}, Batch)
 
-    def keep_polling(
-        self, batch: Batch, ending_if_unanswered: ErrorDetail, now: float, **updates: object
-    ) -> Batch | None:
-        """`ready` back to `queued`: it is no longer submitted, but its ids are still polled."""
-        return self._change_batch(
-            batch,
-            _unchanged(batch),
-            {
-                "state": BatchState.QUEUED,
-                "ending_if_unanswered": ending_if_unanswered,
-                "work": DueKind.POLL,
-                "due_at": now,
-                "claims": 0,
-                **updates,
-            },
-        )
-
     def refuse(self, batch: Batch, due_at: float, **updates: object) -> Batch | None:
-        """`submitting` back to `ready`: rejected, or settled after an unknown outcome.
-
-        A batch that still has ids goes back to `queued` instead: they are polled until it is
-        submitted again.
-        """
+        """`submitting` back to `ready`: rejected, or settled after an unknown outcome."""
         return self._change_batch(
             batch,
             {"state": BatchState.SUBMITTING, "attempt": batch.attempt},
             {**_waiting(batch), "due_at": due_at, "claims": 0, "calls_fail_since": 0.0, **updates},
-        )
-
-    def poll_on(self, batch: Batch, due_at: float) -> Batch | None:
-        """`ready` back to `queued`.
-
-        It cannot be submitted again now, and its ids may return the answer meanwhile.
-        """
-        return self._change_batch(
-            batch, _unchanged(batch), {**_waiting(batch), "due_at": due_at, "claims": 0}
         )
 
     def postpone(self, batch: Batch, due_at: float, **updates: object) -> Batch | None:
@@ -282,11 +260,10 @@ class Batches(Table):
         return self._change_batch(batch, _unchanged(batch), {**settled, **updates})
 
     def resubmit(self, batch: Batch, now: float, due_at: float) -> Batch | None:
-        """`queued` back to `ready`: it is overdue, lost or failed for capacity; the ids are kept.
+        """`queued` back to `ready`: it is overdue, lost or failed for capacity.
 
-        If an earlier attempt to submit it again failed, its wait continues.
+        Its id is given up once the next submit begins.
         """
-        clock = {} if batch.waits_to_resubmit else {"ready_at": now, "paused": 0.0}
         return self._change_batch(
             batch,
             _unchanged(batch),
@@ -295,9 +272,11 @@ class Batches(Table):
                 "work": DueKind.SUBMIT,
                 "due_at": due_at,
                 "claims": 0,
-                "failures": 0,
+                "ready_at": now,
+                "paused": 0.0,
+                "doubt": None,
+                "partial_replies": (),
                 "polls_settled": batch.polls,
-                **clock,
             },
         )
 
@@ -398,12 +377,7 @@ class Batches(Table):
 
 
 def _waiting(batch: Batch) -> dict[str, object]:
-    """State and work of a batch that waits to be submitted.
-
-    A batch with ids is polled meanwhile.
-    """
-    if batch.pollable:
-        return {"state": BatchState.QUEUED, "work": DueKind.POLL}
+    """State and work of a batch that waits to be submitted."""
     return {"state": BatchState.READY, "work": batch.submit_work}
 
 

@@ -2,6 +2,7 @@
 
 from shared.models.batches import (
     Batch,
+    Doubt,
     Part,
     Submission,
     cause_of,
@@ -50,6 +51,7 @@ __all__ = [
     "BatchState",
     "CostLimit",
     "DeniedWrite",
+    "Doubt",
     "DueKind",
     "ErrorDetail",
     "Isolation",

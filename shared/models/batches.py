@@ -40,35 +40,39 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """One acceptance of a batch by the API.
+    """The acceptance of a batch by the API that counts: its latest.
 
     Attributes:
         request_id: empty if the answer came immediately.
         attempt: the POST that was accepted.
         at: Unix seconds of the acceptance.
-        misses: once there is a later one, consecutive polls that found the id unknown, empty,
-            failed or refused; `missed_at` is the time of the first.
-        given_up: whether the misses were believed, or the batch of the id failed while an earlier
-            id was still polled: the id is no longer polled, unless no other is left.
     """
 
     request_id: str
     attempt: int
     at: float
-    misses: int = 0
-    missed_at: float = 0.0
-    given_up: bool = False
 
 
-def cause_of(code: int | None, *, accepted: bool = False) -> str:
-    """Why a batch failed, from the API's code; its pieces are compared by this. Of bounded length.
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """Polls in a row that got the same reply, which is believed only after several.
 
-    Args:
-        code: the API's.
-        accepted: whether it had been accepted: what is refused proves nothing of what is paid for.
+    Attributes:
+        kind: the reply (`functions.poll.doubts`); another kind is another doubt.
+        since: Unix seconds of the first of these polls.
+        times: how many they are.
+        is_shared: whether another id of the account got the same reply meanwhile.
     """
-    cause = "failed" if code is None else str(code)[:20]
-    return f"{cause} after acceptance" if accepted else cause
+
+    kind: str
+    since: float
+    times: int = 1
+    is_shared: bool = False
+
+
+def cause_of(code: int | None) -> str:
+    """Why a batch was refused or failed, from the API's code; of bounded length."""
+    return "failed" if code is None else str(code)[:20]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,19 +125,17 @@ class Batch:
     held: bool = False
     """Whether it is postponed because its job is paused."""
     ready_at: float = 0.0
-    """Since when it waits to be accepted again, polled now and then meanwhile.
-
-    0 until it was accepted once, outdated
-    if it is before the last acceptance.
-    """
+    """Since when it waits to be accepted again; 0 until it was accepted once."""
     paused: float = 0.0
     """Seconds that pauses kept it waiting, since `ready_at` or since it was accepted."""
 
     # Submits.
     attempt: int = 0
     """POSTs begun for this batch; 0 before the first."""
-    submissions: tuple[Submission, ...] = ()
-    """Every request_id the batch ever had, oldest first."""
+    submission: Submission | None = None
+    """Its latest acceptance; None before the first, and once another submit has begun."""
+    given_up: int = 0
+    """Acceptances before it, whose answers nobody asks for any more."""
     unknowable: int = 0
     """Submits with an unknown outcome."""
     doubtful: int = 0
@@ -159,18 +161,8 @@ class Batch:
     """The API's own status word for a pending batch."""
     told_at: float = 0.0
     """When an event of the latest acceptance said that it is over; 0 if none did."""
-    failures: int = 0
-    """Consecutive polls of the latest id that got the same code.
-
-    Which is believed only after several.
-    """
-    failing_code: int = 0
-    """That code, negative with a server's status; 404 or 200 for misses.
-
-    The id was unknown, or without answers.
-    """
-    failing_at: float = 0.0
-    """Time of the first of these polls."""
+    doubt: Doubt | None = None
+    """What the last polls said, if it is believed only after several."""
     partial_replies: tuple[str, ...] = ()
     """Keys of the stored replies that lacked items, oldest first."""
 
@@ -185,10 +177,10 @@ class Batch:
 
     Batches and their pieces are compared by it.
     """
+    suspected: str = ""
+    """Of a piece: the `cause` of the batch that was divided."""
     pieces: int = 0
     """How many pieces the batch is divided into, decided once; 0 before that."""
-    ending_if_unanswered: ErrorDetail | None = None
-    """How its records end if its ids return no answer; nothing more is submitted."""
     ending: ErrorDetail | None = None
     """How all its records end, if no answer will come."""
     part: Part | None = None
@@ -202,12 +194,22 @@ class Batch:
     @property
     def submit_work(self) -> DueKind:
         """The kind of due work that it is while it waits to be submitted."""
-        return DueKind.FIRST if self.ordinal == 0 and not self.submissions else DueKind.SUBMIT
+        return DueKind.FIRST if self.ordinal == 0 and not self.ready_at else DueKind.SUBMIT
 
     @property
     def accepted_at(self) -> float | None:
         """When the API last accepted the batch."""
-        return self.submissions[-1].at if self.submissions else None
+        return self.submission.at if self.submission else None
+
+    @property
+    def accepted(self) -> int:
+        """How often the API has accepted it."""
+        return self.given_up + (self.submission is not None)
+
+    @property
+    def submits(self) -> int:
+        """Submits that the API accepted, or may have accepted."""
+        return self.accepted + self.unknowable
 
     @property
     def waiting_since(self) -> float:
@@ -224,20 +226,3 @@ class Batch:
         """
         since = max(self.ready_at or self.created_at, self.accepted_at or 0.0)
         return max(min(self.paused + seconds, until - since), 0.0)
-
-    @property
-    def pollable(self) -> tuple[Submission, ...]:
-        """What can be polled: the acceptances that were not given up, or else the latest."""
-        return tuple(one for one in self.submissions if not one.given_up) or self.submissions[-1:]
-
-    def polled_at(self, polls: int) -> Submission:
-        """What a poll asks for before which there were so many.
-
-        Each of `pollable` in turn, the latest first.
-        """
-        return self.pollable[-1 - polls % len(self.pollable)]
-
-    @property
-    def waits_to_resubmit(self) -> bool:
-        """Whether it waits to be accepted again, while its ids are still polled."""
-        return self.ready_at > (self.accepted_at or 0.0) and bool(self.submissions)

@@ -99,6 +99,8 @@ class JobTotals:
             as are those of batches that were accepted and then divided.
         estimated: sum of the batches' estimates, if the job has a `max_cost`.
         answered: the part of it for records that have an answer.
+        given_up: ids of theirs whose answers nobody asks for any more, because they were submitted
+            again.
         unknowable: their submits with an unknown outcome, and those of batches that were divided
             into them.
         doubtful: likewise, submits that were refused in a way that does not prove it.
@@ -115,6 +117,7 @@ class JobTotals:
     unmetered_size: int = 0
     unmetered_records: int = 0
     uncollected: int = 0
+    given_up: int = 0
     unknowable: int = 0
     doubtful: int = 0
     told: int = 0

@@ -91,7 +91,7 @@ def measure(
 def waits_for_submit(batch: Batch) -> bool:
     """Whether a batch waits to be submitted, and no answer to it can come."""
     is_open = batch.state is BatchState.READY
-    return is_open and not (batch.ending or batch.isolating or batch.pollable)
+    return is_open and not (batch.ending or batch.isolating)
 
 
 def with_room(before: Job, after: Job, batches: Iterable[Batch]) -> list[Batch]:
@@ -120,7 +120,7 @@ def _final_and_unfinished(ledger: Ledger, job: Job) -> tuple[JobTotals, list[Bat
 
 
 def _extra_submits(batch: Batch) -> int:
-    return max(len(batch.submissions) + batch.unknowable - 1, 0)
+    return max(batch.submits - 1, 0)
 
 
 def _ratio(model: Model, amount: int, sums: JobTotals, left: int) -> float:
@@ -146,6 +146,7 @@ def counted(sums: JobTotals, batch: Batch) -> JobTotals:
     more = unmetered(batch)
     sums = replace(
         sums,
+        given_up=sums.given_up + batch.given_up,
         unknowable=sums.unknowable + batch.unknowable,
         doubtful=sums.doubtful + batch.doubtful,
         told=sums.told + (batch.told_at > 0),
@@ -189,7 +190,7 @@ def unmetered(batch: Batch) -> Unmetered:
 
     The API bills what it accepts: also what was cancelled, overdue or submitted again.
     """
-    accepted = len(batch.submissions)
+    accepted = batch.accepted
     # A part of an answer tells only its own tokens, and the rest is billed too.
     has_reply = batch.ending is None or bool(batch.cause)
     collected = min(accepted, int(has_reply))

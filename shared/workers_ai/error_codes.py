@@ -3,7 +3,7 @@
 The body's code decides; the HTTP status only where there is no code. Sources: Cloudflare's Workers
 AI error table and API limits; codes that only clients of the live API have reported are marked as
 observed. The callers that act on the verdicts are `functions.submit.submit_batch` and
-`functions.poll.batch.poll_batch`.
+`functions.poll.poll`.
 """
 
 from __future__ import annotations
@@ -100,6 +100,7 @@ _CODES: dict[int, ErrorClass] = {
     5018: ErrorClass.MODEL,
     3041: ErrorClass.MODEL,
     5035: ErrorClass.MODEL,
+    5028: ErrorClass.MODEL,  # observed: Cloudflare has withdrawn it
     5005: ErrorClass.MODEL,
     7000: ErrorClass.CHECK_TOKEN,  # observed for unknown models, and also for wrong paths
     5006: ErrorClass.REQUEST,  # observed
@@ -118,7 +119,8 @@ _CODES: dict[int, ErrorClass] = {
 }
 
 _CODES_ON_A_POLL: dict[int, ErrorClass] = {
-    5001: ErrorClass.REQUEST,  # the code of Cloudflare's event of a failed batch
+    5001: ErrorClass.BATCH_FAILED,  # the code of Cloudflare's event of a failed batch
+    5028: ErrorClass.MODEL,  # it is withdrawn while batches run
 }
 """What a code means on a poll, where that differs."""
 
@@ -254,7 +256,7 @@ def _is_refusal(status: int) -> bool:
 def classify_poll_error(reply: Rejected) -> ErrorClass:
     """What an error reply to a poll means.
 
-    Of `REQUEST` and `UNKNOWN_ID` several are required; never `MODEL`.
+    Several replies are required (`functions.poll.doubts`); of `MODEL` only for one withdrawn.
 
     The answer of an accepted batch is paid for. So no status and no code makes it fail, but for
     those that blame the request.
@@ -262,7 +264,9 @@ def classify_poll_error(reply: Rejected) -> ErrorClass:
     verdict = _by_status(reply.status)
     if not reply.enveloped:
         return _PAGES_ON_A_POLL.get(verdict, ErrorClass.TRY_LATER)
-    if by_code := _CODES_ON_A_POLL.get(reply.code or 0) or _by_code(reply):
+    if own := _CODES_ON_A_POLL.get(reply.code or 0):
+        return own
+    if by_code := _by_code(reply):
         return ErrorClass.TRY_LATER if by_code is ErrorClass.MODEL else by_code
     if reply.status == HTTPStatus.NOT_FOUND and reply.code not in _GATEWAYS_OWN:
         return ErrorClass.UNKNOWN_ID

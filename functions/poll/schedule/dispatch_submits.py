@@ -77,7 +77,7 @@ class SubmitCalls:
     def blocked_until(self, found: DueItem, now: float) -> float | None:
         """When to read a batch again; None if it may be submitted now."""
         if self.look_at is not None and self.left <= 0:
-            soon = now + (HELD_POLL_SECONDS if found.batch.waits_to_resubmit else LIFT_LOOK_SECONDS)
+            soon = now + LIFT_LOOK_SECONDS
             # The probe that is due has no token yet.
             return min(self.look_at, soon) if self.look_at > now else soon
         model = found.job.plan.model
@@ -167,13 +167,10 @@ def needs_no_call(found: DueItem, now: float) -> bool:
 
 
 def _postpone(services: Services, found: DueItem, until: float) -> None:
-    """Postpone a batch that cannot be submitted now; one that has ids is polled meanwhile."""
+    """Postpone a batch that cannot be submitted now."""
     batch, now = found.batch, services.now()
     wait = max(until - now, 1.0)
     wait = soon_after(wait, wait / 10)
-    if batch.waits_to_resubmit:
-        services.ledger.poll_on(batch, now + wait)
-        return
     if found.job.is_held:
         services.ledger.hold(batch, now, found.job.deadline_at)
         return

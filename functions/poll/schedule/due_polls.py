@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from functions.poll.batch.poll_batch import (
+from functions.poll.poll import (
     COLLECT_SECONDS,
     POLL_BEGUN_SECONDS,
     needs_call,
@@ -217,12 +217,7 @@ def _is_given_up(found: DueItem, refusal: Denied, now: float) -> bool:
 def _seconds_behind(services: Services, found: DueItem, now: float) -> float:
     """Seconds for which a batch is not polled, because its event will tell of it."""
     job, batch = found.job, found.batch
-    if (
-        len(batch.submissions) != 1
-        or batch.told_at
-        or batch.failures
-        or not needs_call(job, batch, now)
-    ):
+    if batch.told_at or batch.doubt or not needs_call(job, batch, now):
         return 0.0
     wait = waits_for_event(services, job, batch, now)
     return wait if job.deadline_at is None or now + wait < job.deadline_at else 0.0

@@ -34,12 +34,8 @@ UNKNOWN = ErrorDetail(
 
 
 def end(services: Services, batch: Batch, ending: ErrorDetail, **updates: object) -> Batch | None:
-    """End the batch's records without another submit.
-
-    Unless one of its ids still returns its answer.
-    """
-    settle = services.ledger.keep_polling if batch.pollable else services.ledger.end_without_answer
-    return settle(batch, ending, services.now(), **updates)
+    """End the batch's records without another submit."""
+    return services.ledger.end_without_answer(batch, ending, services.now(), **updates)
 
 
 @dataclass(slots=True)

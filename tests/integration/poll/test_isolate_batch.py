@@ -7,8 +7,8 @@ from unittest.mock import Mock
 import pytest
 
 from dropbatch.core.names import JobState
-from functions.poll.batch import isolate_batch
-from functions.poll.batch.isolate_batch import (
+from functions.poll import divide
+from functions.poll.divide import (
     LOOK_LATER_SECONDS,
     LOOK_SECONDS,
     MAX_CAUSES,
@@ -105,8 +105,8 @@ class Services(SimpleNamespace):
 @pytest.fixture
 def services(table, monkeypatch):
     """Batches whose split is decided are not split as well."""
-    monkeypatch.setattr(isolate_batch, "_divide", lambda services, batch: None)
-    monkeypatch.setattr(isolate_batch, "jittered", lambda seconds: seconds)
+    monkeypatch.setattr(divide, "_divide", lambda services, batch: None)
+    monkeypatch.setattr(divide, "jittered", lambda seconds: seconds)
     return Services(table, None)
 
 
@@ -285,7 +285,7 @@ GRANTED = ("10000000", "10000001", "10000002")
 @pytest.fixture
 def three_grants(monkeypatch):
     """A job lists three granted batches."""
-    monkeypatch.setattr(isolate_batch, "MAX_GRANTED", len(GRANTED))
+    monkeypatch.setattr(divide, "MAX_GRANTED", len(GRANTED))
 
 
 def granted(**changes):

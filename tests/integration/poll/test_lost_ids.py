@@ -8,9 +8,7 @@ from dataclasses import replace
 import pytest
 from shared.pacing.id_probes import IdProbes
 
-from functions.poll.batch.lost_ids import LOST_SECONDS, PROBED_SECONDS
-from functions.poll.batch.unanswered import LATE
-from functions.poll.batch.unfinished_polls import LOST
+from functions.poll.doubts import LATE, LOST, LOST_SECONDS, PROBED_SECONDS
 from shared import keys
 from shared.errors import StorageError
 from shared.models import CANCEL, BatchState, JobControl, LastingError, PartialReply, Submission

@@ -76,7 +76,7 @@ def test_function_that_dies_after_it_noted_the_part_is_followed(late, monkeypatc
         raise RuntimeError
 
     with monkeypatch.context() as broken:
-        broken.setattr("functions.poll.batch.partial_answers.submit_again", die)
+        broken.setattr("functions.poll.collect.submit_again", die)
         with pytest.raises(RuntimeError):
             late.polled(PARTIAL)
     assert (late.now.round, len(late.now.partial_replies), late.now.claims) == (0, 1, 1)

@@ -10,7 +10,7 @@ import pytest
 
 from dropbatch.core.plan import Checkpoint
 from dropbatch.core.read.index import RecordIndex, build_body
-from functions.poll.batch.isolate_batch import give_up, isolate
+from functions.poll.divide import give_up, isolate
 from shared import keys
 from shared.aws.object_store import ObjectStore
 from shared.aws.queues import SUBMIT_GRACE_SECONDS

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-import functions.poll.batch.poll_batch
-import functions.poll.batch.unfinished_polls
-from functions.poll.batch.poll_batch import POLL_FAILED, needs_call
+import functions.poll.doubts
+import functions.poll.poll
+from functions.poll.poll import POLL_FAILED, needs_call
 from shared import keys
 from shared.aws.queues import (
     FAST_START_BATCHES,
@@ -363,7 +363,7 @@ def test_pending_batch_ends_at_its_jobs_deadline(polled):
 
 def test_how_long_pending_batch_has_waited_is_metric(polled, monkeypatch):
     told = []
-    for module in (functions.poll.batch.poll_batch, functions.poll.batch.unfinished_polls):
+    for module in (functions.poll.poll, functions.poll.doubts):
         monkeypatch.setattr(module, "count", lambda *what: told.append(what))
 
     polled().polled(PENDING)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from functions.poll.batch.unanswered import LATE
+from functions.poll.doubts import LATE
 from shared.models import (
     PAST_DEADLINE,
     BatchState,

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from functions.poll.batch.unanswered import (
+from functions.poll.doubts import (
     LATE,
     MISSING,
     end,

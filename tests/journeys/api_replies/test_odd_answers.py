@@ -5,7 +5,7 @@ What is paid for is used, and what is not there yet is asked for again.
 
 import pytest
 
-from functions.poll.batch import partial_answers
+from functions.poll import collect
 from local.workers_ai import Fault
 from shared.aws.object_store import ObjectStore
 from shared.errors import StorageError
@@ -47,18 +47,6 @@ def test_answer_under_a_refusal_counts_only_if_it_is_whole(world, api):
 
     assert all_good(world, 3)
     assert submits(api) == 1
-
-
-def test_answer_under_a_refusal_is_whole_if_it_answers_what_was_tried_again(world, api):
-    api.inject(Fault(kind="item_fails", items=(1,), code=3040))
-    world.upload_records("a.jsonl", referenced(3), model=M2M)
-    world.settle(minutes=5, until=lambda: submits(api) == 2)
-    api.switch(answers_refused=True)
-
-    world.settle(minutes=5)
-
-    assert all_good(world, 3)
-    assert submits(api) == 2
 
 
 @pytest.mark.parametrize("status", ["", *only_slowly("completed")])
@@ -127,11 +115,11 @@ def test_answer_that_is_given_once_survives_a_failure_of_s3(world, api, monkeypa
         "put_if_absent",
         lambda of, key, *more, **named: (raw if "/raw-" in key else store)(of, key, *more, **named),
     )
-    monkeypatch.setattr(partial_answers, "decode_index", fails_once(partial_answers.decode_index))
+    monkeypatch.setattr(collect, "decode_index", fails_once(collect.decode_index))
     world.upload_records("a.jsonl", referenced(3), model=M2M)
 
     world.settle(minutes=60)
 
     assert all_good(world, 3)
     assert submits(api) == 1
-    assert len(failed) == (2 if status else 1)
+    assert len(failed) == 2

@@ -30,20 +30,9 @@ def test_all_items_beside_running_are_the_answer(world, api):
     assert all_good(world, 5)
 
 
-def test_at_the_deadline_only_missing_items_are_sent_again(start, api):
-    api.inject(Fault(kind="stuck"), Fault(kind="partial"))
-    world = start(BATCH_DEADLINE_HOURS=1)
-    world.upload_records("a.jsonl", referenced(5), model=M2M)
-
-    world.settle(minutes=90)
-
-    assert all_good(world, 5)
-    assert [one["count"] for one in api.accepted] == [5, 1]
-
-
 @pytest.mark.parametrize(
     ("metadata", "settings"),
-    [({"deadline-hours": "1"}, {}), ({}, {"BATCH_DEADLINE_HOURS": 1, "AMBIGUOUS_SUBMIT": "fail"})],
+    [({"deadline-hours": "1"}, {}), ({}, {"BATCH_DEADLINE_HOURS": 1})],
     ids=["of the job", "of the batch"],
 )
 def test_items_that_are_there_at_the_end_count(start, api, metadata, settings):

@@ -9,11 +9,10 @@ from collections import Counter
 import msgspec
 import pytest
 
-import functions.poll.batch.poll_batch
 import functions.poll.handler
 import functions.poll.visit
 import functions.submit.handler
-from functions.poll.batch import isolate_batch
+from functions.poll import divide
 from local.workers_ai import Fault
 from shared.aws import queues
 
@@ -74,7 +73,7 @@ SIZES = [
 @pytest.mark.parametrize("later", [False, True], ids=["refused", "failed after acceptance"])
 @pytest.mark.parametrize(("count", "at_once"), SIZES)
 def test_one_bad_record_is_found_in_three_levels(start, api, monkeypatch, count, at_once, later):
-    monkeypatch.setattr(isolate_batch, "MAX_PIECES", at_once)
+    monkeypatch.setattr(divide, "MAX_PIECES", at_once)
     world = start()
     api.inject(*fails_later(*([33] if later else [])))
     world.upload_records("a.jsonl", greetings(count, *([] if later else [33])), model=M2M)
@@ -114,7 +113,7 @@ def test_pieces_go_before_later_batches(start, api):
 @pytest.mark.parametrize("later", [False, True], ids=["refused", "failed after acceptance"])
 @pytest.mark.parametrize(("count", "at_once"), SIZES)
 def test_records_failing_alike_are_not_tried_alone(start, api, monkeypatch, count, at_once, later):
-    monkeypatch.setattr(isolate_batch, "MAX_PIECES", at_once)
+    monkeypatch.setattr(divide, "MAX_PIECES", at_once)
     world = start()
     api.inject(
         Fault(kind="batch_fails", times=0, code=3030)
@@ -150,7 +149,7 @@ def test_no_chain_of_invocations_grows_with_depth(start, api, monkeypatch, count
 
     A tick begins a new chain.
     """
-    monkeypatch.setattr(isolate_batch, "MAX_PIECES", at_once)
+    monkeypatch.setattr(divide, "MAX_PIECES", at_once)
     world = start(MAX_REQUESTS_PER_BATCH=count)
     api.inject(*fails_later(*([count - 1] if later else [])))
     led_to: dict[str, Counter[str]] = {}

@@ -1,11 +1,13 @@
-"""A reply lacks items.
+"""A reply lacks items, or some failed for capacity.
 
-What it holds counts, and only what is missing is asked for, or submitted, again.
+What it holds counts. Missing items are asked for again for some minutes; nothing is sent again.
 """
+
+import time
 
 import pytest
 
-from functions.poll.batch import collect
+from functions.poll import collect
 from local.workers_ai import Fault, expected_result
 from tests.support.translations import M2M, codes
 
@@ -17,13 +19,8 @@ MISSING = (3, 11)
 
 
 def second_poll_on(code, status):
-    """What the API says from the second poll on.
-
-    Of the first round's batch, since no missing record holds the text.
-    """
-    return Fault(
-        kind="error", on="poll", code=code, status=status, contains="hello 0", nth=2, times=0
-    )
+    """What the API says from the second poll on."""
+    return Fault(kind="error", on="poll", code=code, status=status, nth=2, times=0)
 
 
 LOST_ID, FAILED, NO_MODEL = (
@@ -33,71 +30,85 @@ LOST_ID, FAILED, NO_MODEL = (
 )
 
 
-def run(start, api, *faults, first=1, **settings):
-    """An upload to its end, whose first reply lacks items."""
+def run(start, api, *faults, **settings):
+    """An upload to its end."""
     world = start(**settings)
-    api.inject(Fault(kind="missing", items=MISSING, first=first), *faults)
+    api.inject(*faults)
     world.upload_records("a.jsonl", RECORDS, model=M2M)
     world.settle(minutes=240)
     return world
 
 
-def billed(api):
-    return [batch["count"] for batch in api.accepted]
+def missing(first=1):
+    return Fault(kind="missing", items=MISSING, first=first)
 
 
-def assert_complete(world):
+def failed_records(world):
+    return [number for number, code in enumerate(codes(world)) if code]
+
+
+@pytest.mark.parametrize("first", [1, 2, 3])
+def test_missing_items_are_asked_for_again(start, api, first):
+    world = run(start, api, missing(first))
+
     assert [line.get("result") for line in world.lines()] == [
         expected_result(M2M, record) for record in RECORDS
     ]
-    assert [line["external_reference"] for line in world.lines()] == [
-        record["external_reference"] for record in RECORDS
-    ]
+    assert len(api.accepted) == 1
 
 
-@pytest.mark.parametrize("fault", [LOST_ID, FAILED], ids=["id lost", "failed"])
-def test_only_missing_records_are_resubmitted(start, api, fault):
-    world = run(start, api, fault)
+@pytest.mark.parametrize(
+    ("fault", "code"),
+    [(LOST_ID, "expired"), (FAILED, "missing_response"), (NO_MODEL, "expired")],
+    ids=["id lost", "failed", "model refused"],
+)
+def test_incomplete_reply_is_kept(start, api, fault, code):
+    """What was paid for counts, and nothing is paid for again."""
+    world = run(start, api, missing(0), fault, BATCH_DEADLINE_HOURS=1)
 
-    assert_complete(world)
-    assert billed(api) == [len(RECORDS), len(MISSING)]
-    (batch,) = world.manifest()["batches"]
-    assert batch["attempts"] == 2
-
-
-def test_missing_in_every_round_ends(start, api):
-    world = run(start, api, LOST_ID, Fault(kind="missing", marker="hello 3", times=0), first=0)
-
-    assert codes(world) == [
-        None if number != 3 else "missing_response" for number in range(len(RECORDS))
-    ]
-    assert billed(api) == [len(RECORDS), len(MISSING)]
+    assert failed_records(world) == list(MISSING)
+    assert {codes(world)[number] for number in MISSING} == {code}
+    assert len(world.lines("retry.jsonl")) == len(MISSING)
+    assert len(api.accepted) == 1
 
 
-def test_retryable_records_join_missing_ones(start, api):
-    world = run(
-        start, api, LOST_ID, Fault(kind="item_fails", marker="hello 7", code=3040, times=0, first=1)
-    )
+def test_records_without_answer_end_within_minutes(start, api):
+    began = time.time()
+    world = run(start, api, missing(0))
 
-    assert_complete(world)
-    assert billed(api) == [len(RECORDS), len(MISSING) + 1]
-
-
-def test_early_end_keeps_incomplete_reply(start, api):
-    """The model is refused for good from the next poll on.
-
-    What was paid for counts when the deadline is over.
-    """
-    world = run(start, api, NO_MODEL, BATCH_DEADLINE_HOURS=1, AMBIGUOUS_SUBMIT="fail")
-
-    lines = world.lines()
-    assert [line["id"] for line in lines if not line["success"]] == list(MISSING)
-    assert billed(api) == [len(RECORDS)]
+    assert {codes(world)[number] for number in MISSING} == {"missing_response"}
+    assert len(api.accepted) == 1
+    assert time.time() - began < 6 * 60
+    assert sum(collect.MISSING_ITEM_WAITS) > 120
 
 
-def test_missing_items_delay_job_below_90_seconds():
-    assert sum(collect.MISSING_ITEM_WAITS) < 80  # and ten for two polls
+def test_records_that_failed_for_capacity_are_in_retry_file(start, api):
+    world = run(start, api, Fault(kind="item_fails", items=MISSING, code=3040, times=0))
+
+    assert failed_records(world) == list(MISSING)
+    assert {codes(world)[number] for number in MISSING} == {"inference_failed"}
+    assert len(world.lines("retry.jsonl")) == len(MISSING)
+    assert len(api.accepted) == 1
 
 
-def test_incomplete_replies_are_bounded():
-    assert len(collect.MISSING_ITEM_WAITS) * (1 + collect.MAX_RETRIES) <= 6
+@pytest.mark.parametrize("form", ["items", "whole"])
+def test_batch_that_failed_whole_for_capacity_is_submitted_three_times(start, api, form):
+    """A fourth time might be good."""
+    whole = {"kind": "batch_fails", "code": 3040}
+    items = {"kind": "item_fails", "share": 1.0, "code": 3040}
+    world = run(start, api, Fault(**(items if form == "items" else whole), times=3))
+
+    assert set(codes(world)) == {"inference_failed"}
+    assert len(api.accepted) == 3
+    assert world.manifest()["given_up_ids"] == 2
+
+
+def test_failures_for_capacity_do_not_count_for_the_failure_limit(start, api):
+    records = [{"text": f"hello {number}", "target_lang": "es"} for number in range(240)]
+    world = start(MAX_REQUESTS_PER_BATCH=80)
+    api.inject(Fault(kind="item_fails", share=0.6, code=3040, times=0))
+    world.upload_records("a.jsonl", records, model=M2M, **{"max-failed-fraction": "0.1"})
+
+    world.settle()
+
+    assert world.manifest()["state"] == "completed"

@@ -29,7 +29,7 @@ from hypothesis.stateful import (
 
 import functions.poll.handler
 from dropbatch.core.names import FINAL_JOB_STATES
-from functions.poll.batch.isolate_batch import MAX_ISOLATION_SUBMITS
+from functions.poll.divide import MAX_ISOLATION_SUBMITS
 from local.workers_ai import Behaviour, Fault, WorkersAI, expected_result
 from shared.aws.attribute_values import read
 from shared.models import BatchState, Isolation, Job

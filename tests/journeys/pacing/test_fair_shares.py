@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-import functions.poll.batch.poll_batch
 import functions.poll.handler
+import functions.poll.poll
 import functions.poll.schedule.due_jobs
 import functions.poll.schedule.tick
 import functions.poll.visit
@@ -195,7 +195,7 @@ def test_job_finishes_with_its_last_batch(start, api, monkeypatch):
     finished = threading.Event()
     waited = []
     real_collect, real_close = (
-        functions.poll.batch.poll_batch.collect,
+        functions.poll.poll.collect,
         functions.poll.visit._close,
     )
 
@@ -209,7 +209,7 @@ def test_job_finishes_with_its_last_batch(start, api, monkeypatch):
         if "small" in job.upload.key:
             finished.set()
 
-    monkeypatch.setattr(functions.poll.batch.poll_batch, "collect", collect)
+    monkeypatch.setattr(functions.poll.poll, "collect", collect)
     monkeypatch.setattr(functions.poll.visit, "_close", close)
     for name in ("large", "small"):
         world.upload_records(f"{name}.jsonl", texts(1), model=BGE)

@@ -8,8 +8,8 @@ import json
 import pytest
 
 from dropbatch.core.names import JobState
-from functions.poll.batch.collect import _write_part
-from functions.poll.batch.result_lines import unwritten_lines, unwritten_part
+from functions.poll.collect import _write_part
+from functions.poll.result_lines import unwritten_lines, unwritten_part
 from functions.poll.visit import STATUS_SECONDS
 from local.workers_ai import Fault
 from shared import keys

@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-import functions.poll.batch.poll_batch
+import functions.poll.poll
 import functions.poll.schedule.due_jobs
 import functions.poll.schedule.tick
 import functions.poll.visit
@@ -111,14 +111,14 @@ def test_unanswered_batch_ends_internal_after_72_hours(world, api, counted, kind
 def test_unwritable_batch_ends_but_answer_is_kept(world, api, monkeypatch, death, large):
     if large:  # Then each try is a message, delivered again and again after a death.
         monkeypatch.setattr(functions.poll.schedule.due_jobs, "LARGE_RECORDS", 2)
-    real = functions.poll.batch.poll_batch.collect
+    real = functions.poll.poll.collect
 
     def broken(services, job, batch, reply):
         if reply is not None:
             raise death
         return real(services, job, batch, reply)
 
-    monkeypatch.setattr(functions.poll.batch.poll_batch, "collect", broken)
+    monkeypatch.setattr(functions.poll.poll, "collect", broken)
     world = mortal(world)
     world.upload_records("a.jsonl", greetings(3), model=M2M)
 
@@ -132,7 +132,7 @@ def test_unwritable_batch_ends_but_answer_is_kept(world, api, monkeypatch, death
 
 def test_answer_unwritable_for_two_days_is_used(world, api, monkeypatch):
     api.switch(answers_per_batch=1)
-    real = functions.poll.batch.poll_batch.collect
+    real = functions.poll.poll.collect
     repaired_at = time.time() + 2 * DAY
 
     def broken(services, job, batch, reply):
@@ -140,7 +140,7 @@ def test_answer_unwritable_for_two_days_is_used(world, api, monkeypatch):
             raise StorageError("S3 is away")
         return real(services, job, batch, reply)
 
-    monkeypatch.setattr(functions.poll.batch.poll_batch, "collect", broken)
+    monkeypatch.setattr(functions.poll.poll, "collect", broken)
     world.upload_records("a.jsonl", greetings(3), model=M2M)
 
     assert 48 <= hours_to_end(world, most=60) <= 50

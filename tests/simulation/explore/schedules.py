@@ -22,7 +22,7 @@ from unittest.mock import patch
 
 import msgspec
 
-from functions.poll.batch import lost_ids
+from functions.poll import doubts
 from local.workers_ai import Behaviour, Fault
 from simulation.services.awkward import Awkward
 from tests.simulation.worlds.item_laws import ItemLaws
@@ -37,8 +37,11 @@ if TYPE_CHECKING:
     from tests.simulation.worlds.users import Dropped
     from tests.simulation.worlds.world import World
 
-SOON_LOST = (lost_ids, "LOST_SECONDS", 60.0)
-"""An id without answers is given up after a minute: 15 add nothing but polls to a world."""
+BELIEVED_SOON = {
+    kind: rule._replace(seconds=min(rule.seconds, 60.0)) for kind, rule in doubts.RULES.items()
+}
+SOON_LOST = (doubts, "RULES", BELIEVED_SOON)
+"""Every doubt is believed after a minute: 15 add nothing but polls to a world."""
 MOST_SECONDS = 140.0
 """Longest that an invocation is held up: after 150 s Lambda ends it."""
 AFTER_SECONDS = 0.003

@@ -293,7 +293,8 @@ def take_slowly(world: World) -> list[Dropped]:
     return [drop(world, f"{name}.jsonl", 1, may_fail=True) for name in "ab"]
 
 
-LOST = Fault(kind="no_answers", times=6)
+LOST = Fault(kind="stuck")
+DEADLINE = (("MAX_REQUESTS_PER_BATCH", 2), ("BATCH_DEADLINE_HOURS", 0.02))
 BAD = Fault(kind="5006", on="submit", contains="a.jsonl 1", times=0)
 
 SLOW_WORLDS = (
@@ -317,13 +318,14 @@ SLOW_WORLDS = (
     slow("split ends twice", 4, "META", "#total", seconds=100.0),
     slow("two batches are split", 20, "META", "#isolation", faults=(BAD,), most=10, seconds=1.5),
     slow("acceptance is not noted", 2, "META", "#seen_accepted", fails=True),
-    SmallWorld("a slow submit, then a wait", partial(submitted_again, 20.0), (LOST,)),
+    SmallWorld("a slow submit, then a wait", partial(submitted_again, 20.0), (LOST,), DEADLINE),
     SmallWorld(
         "a slow submit, then a failure",
         partial(submitted_again, 60.0, splits=True),
         (LOST, Fault(kind="batch_fails")),
+        DEADLINE,
     ),
-    SmallWorld("lost and refused", refused_again, (LOST,)),
+    SmallWorld("lost and refused", refused_again, (LOST,), DEADLINE),
     SmallWorld("cancelled while it is split", cancelled, (BAD,), (("MAX_REQUESTS_PER_BATCH", 10),)),
     SmallWorld("commanded at its end", commanded_at_the_end),
     SmallWorld(

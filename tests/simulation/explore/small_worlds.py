@@ -173,7 +173,7 @@ def dies_with_answer(world: World) -> list[Dropped]:
 
 def leaves_receipt(world: World) -> list[Dropped]:
     """The table refuses an acceptance for so long that only a receipt in S3 is left of it."""
-    table_fails(world, "submissions", 170.0)
+    table_fails(world, "submission", 170.0)
     return one(world)
 
 
@@ -204,7 +204,11 @@ def no_quota_for_two_days(world: World) -> list[Dropped]:
     return recovering(world, after=20 * HOUR, size=2)
 
 
-LOST = Fault(kind="no_answers", times=6)
+LOST = Fault(kind="stuck")
+FORGOTTEN = (
+    Fault(kind="forgotten", contains="a.jsonl"),
+    Fault(kind="stuck", contains="b.jsonl", seconds=90),
+)
 TWICE, LATE = 0.05, 40.0
 ONE, TWO, FOUR = (partial(one, size=size) for size in (1, 2, 4))
 BAD = (Fault(kind="5006", on="submit", contains="a.jsonl 1", times=0),)
@@ -247,11 +251,11 @@ _WORLDS = (
         (Fault(kind="accept_then_error", code=5001, times=2),),
     ),
     SmallWorld("accepted and blamed", twice(TWO), (Fault(kind="accept_then_error", code=3003),)),
-    SmallWorld("accepted again and refused", twice(then_a_refusal, 1.0), (LOST,)),
+    SmallWorld("accepted again and refused", twice(then_a_refusal, 1.0), (LOST,), DEADLINE),
     SmallWorld(
         "failed after acceptance", TWO, (Fault(kind="batch_fails", contains="a.jsonl 1", times=0),)
     ),
-    SmallWorld("lost id", twice(TWO), (LOST,)),
+    SmallWorld("lost id", twice(two_jobs), FORGOTTEN),
     SmallWorld("overdue", twice(TWO), (Fault(kind="stuck", seconds=150),), DEADLINE),
     SmallWorld("answer at once", twice(TWO), (Fault(kind="sync_answer"),)),
     SmallWorld(
@@ -269,27 +273,30 @@ _WORLDS = (
         twice(TWO),
         (Fault(kind="deep", marker="a.jsonl 1", times=0),),
         # As schedules patch the code.
-        patched=((answer_laws, "FAILED_SECONDS", 60.0 + answer_laws.CLOCKS_SECONDS),),
+        patched=((answer_laws, "LONG_SECONDS", 60.0 + answer_laws.CLOCKS_SECONDS),),
     ),
     SmallWorld("answers never come", TWO, (Fault(kind="missing"),)),
     SmallWorld("failed for capacity", twice(TWO), (Fault(kind="item_fails", first=1),)),
     SmallWorld(
-        "a lost batch fails for capacity",
+        "a lost batch has failed",
         twice(then_a_wait, 10.0),
-        (LOST, Fault(kind="item_fails", first=1)),
+        (LOST, Fault(kind="batch_fails")),
+        DEADLINE,
     ),
     SmallWorld(
-        "a lost batch has failed", twice(then_a_wait, 10.0), (LOST, Fault(kind="batch_fails"))
+        "lost while a model waits", partial(then_a_wait, kind="3040", after=66.0), (LOST,), DEADLINE
     ),
-    SmallWorld("lost while a model waits", partial(then_a_wait, kind="3040", after=66.0), (LOST,)),
     SmallWorld(
-        "lost while the quota is used up", partial(then_a_wait, kind="3036", after=66.0), (LOST,)
+        "lost while the quota is used up",
+        partial(then_a_wait, kind="3036", after=66.0),
+        (LOST,),
+        DEADLINE,
     ),
-    SmallWorld("lost while the stack is paused", then_a_paused_stack, (LOST,)),
+    SmallWorld("lost while the stack is paused", then_a_paused_stack, (LOST,), DEADLINE),
     SmallWorld(
         "forty batches", partial(one, size=40, may_fail=False), (), (("MAX_REQUESTS_PER_BATCH", 1),)
     ),
-    SmallWorld("lost id, twice", twice(TWO, 1.0), (Fault(kind="no_answers", times=12),)),
+    SmallWorld("no answers", twice(TWO, 1.0), (Fault(kind="no_answers", times=12),)),
     SmallWorld(
         "cancelled, messages a second later",
         twice(partial(commanded, words=("cancel",), after=0.3), 1.0),
@@ -476,9 +483,9 @@ MOST = {
     "lost twice": (4, 21, 157),
     "accepted and answered with an error": (5, 38, 172),
     "accepted and blamed": (8, 7, 226),
-    "accepted again and refused": (10, 677, 377),
-    "failed after acceptance": (7, 20, 219),
-    "lost id": (11, 75, 332),
+    "accepted again and refused": (23, 617, 538),
+    "failed after acceptance": (11, 80, 315),
+    "lost id": (21, 142, 533),
     "overdue": (15, 88, 378),
     "answer at once": (2, 3, 91),
     "death after an answer at once": (2, 207, 206),
@@ -488,13 +495,12 @@ MOST = {
     "an answer that no reader follows": (20, 150, 640),
     "answers never come": (6, 211, 273),
     "failed for capacity": (11, 37, 277),
-    "a lost batch fails for capacity": (14, 136, 512),
-    "a lost batch has failed": (16, 115, 503),
-    "lost while a model waits": (15, 297, 565),
-    "lost while the quota is used up": (15, 6167, 3140),
-    "lost while the stack is paused": (9, 693, 467),
+    "a lost batch has failed": (23, 104, 458),
+    "lost while a model waits": (16, 319, 580),
+    "lost while the quota is used up": (23, 5513, 3346),
+    "lost while the stack is paused": (13, 1197, 813),
     "forty batches": (88, 30, 1322),
-    "lost id, twice": (16, 135, 415),
+    "no answers": (16, 135, 415),
     "cancelled, messages a second later": (5, 33, 157),
     "cancelled": (5, 35, 139),
     "cancelled, messages twice": (7, 35, 202),

@@ -8,9 +8,8 @@ from math import inf
 
 import pytest
 
-from functions.poll import sweep
+from functions.poll import collect, sweep
 from functions.poll import visit as visit_job
-from functions.poll.batch import collect, lost_ids, poll_batch
 from functions.poll.schedule import due_jobs
 from local.workers_ai import Behaviour, Fault
 from shared import job_control
@@ -132,8 +131,8 @@ def test_partial_answers_taken_as_whole_are_detected(monkeypatch):
         acts=(Drop(0.0, "a.jsonl", 5),),
     )
     assert run(plan).violations == ()
-    monkeypatch.setattr(poll_batch, "waits_for_more", lambda *_: False)
-    monkeypatch.setattr(poll_batch, "is_partial", lambda *_: False)
+    monkeypatch.setattr(poll, "_waits_for_more", lambda *_: False)
+    monkeypatch.setattr(poll, "is_partial", lambda *_: False)
 
     assert answer_laws.GIVEN_UP in laws_broken(run(plan).violations)
 
@@ -142,11 +141,12 @@ def test_division_of_a_batch_that_runs_is_detected(monkeypatch):
     plan = Plan(
         1,
         latency=600.0,
-        faults=(Fault(kind="5001", on="poll", times=8),),
+        faults=(Fault(kind="5001", on="poll", times=4),),
         acts=(Drop(0.0, "a.jsonl", 5),),
     )
     assert run(plan).violations == ()
-    monkeypatch.setattr(poll_batch, "other_is_known", lambda *_: True)
+    failed = doubts.RULES[doubts.Kind.FAILED]._replace(times=2, seconds=0.0)
+    monkeypatch.setitem(doubts.RULES, doubts.Kind.FAILED, failed)
 
     assert answer_laws.RUNS in laws_broken(run(plan).violations)
 
@@ -169,7 +169,8 @@ def test_ids_that_are_believed_lost_in_an_outage_are_detected(monkeypatch, ambig
     settings = (("MAX_REQUESTS_PER_BATCH", 2), ("AMBIGUOUS_SUBMIT", ambiguous))
     plan = Plan(1, settings=settings, faults=(unknown,), acts=(Drop(0.0, "a.jsonl", 5),))
     assert run(plan).violations == ()
-    monkeypatch.setattr(lost_ids, "LOST_SECONDS", 60.0)
-    monkeypatch.setattr(poll_batch, "other_is_known", lambda *_: True)
+    unknown_id = doubts.RULES[doubts.Kind.UNKNOWN_ID]._replace(seconds=60.0)
+    monkeypatch.setitem(doubts.RULES, doubts.Kind.UNKNOWN_ID, unknown_id)
+    monkeypatch.setattr(doubts, "_others_known", lambda *_: True)
 
     assert law in laws_broken(run(plan).violations)

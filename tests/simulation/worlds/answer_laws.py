@@ -9,7 +9,7 @@ import os
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from functions.poll.batch import unfinished_polls
+from functions.poll import doubts
 from tests.support.aws.wire_items import number, submissions
 
 if TYPE_CHECKING:
@@ -24,14 +24,11 @@ RUNS = "no batch is divided while an id of it has its answer, or will have it"
 COSTS = "what was accepted has a cost"
 KNOWN = "a batch whose id the API knows is submitted again as a probe only"
 NO_REASON = "Workers AI gave no reason."
-LOST = unfinished_polls.LOST.message
+LOST, NO_ANSWERS = doubts.LOST.message, doubts.NO_ANSWERS.message
 CLOCKS_SECONDS = 60.0
 """Seconds by which clocks may differ."""
-FAILED_SECONDS = 900.0
-"""Seconds after which a failure is believed that may be the API's own.
-
-Or an id that is not known.
-"""
+FAILED_SECONDS, LONG_SECONDS = 50.0, 900.0
+"""Seconds after which a failure is believed, and one that may be the API's own."""
 PROBE_SECONDS = 3_600.0
 """Seconds within which one batch of a model may be submitted again although the API knows its id."""
 
@@ -45,7 +42,7 @@ def judge_given_up(
         for line, record in zip(lines, records, strict=True)
         if not line["success"]
         and (
-            line["error"]["code"] == "missing_response"
+            (line["error"]["code"] == "missing_response" and line["error"]["message"] != NO_ANSWERS)
             or line["error"]["message"] in {LOST, NO_REASON}
         )
     ]
@@ -64,16 +61,23 @@ def judge_division(laws: Laws, key: Key, old: dict[str, Any], new: dict[str, Any
     hours = float(os.environ["BATCH_DEADLINE_HOURS"])
     since = max(float(latest["at"]["N"]), number(old, "ready_at")) + number(old, "paused")
     is_late = now - since > 3_600 * hours - CLOCKS_SECONDS
-    has_failed = any(
-        number(old, count) and now - number(old, first) > FAILED_SECONDS - CLOCKS_SECONDS
-        for count, first in (("failures", "failing_at"), ("misses", "missed_at"))
-    )
+    has_failed = _is_believed(old, now)
     if is_late or has_failed:
         return
     ids = {one["request_id"]["S"] for one in submissions(old)}
     for one in laws.world.billed:
         if one["request_id"] in ids and not one["failed"]:
             laws.broken(RUNS, f"{key}: {one['request_id']}")
+
+
+def _is_believed(batch: dict[str, Any], now: float) -> bool:
+    """Whether polls have said for long enough that a batch failed, or of a piece twice."""
+    doubt = batch.get("doubt", {"M": {}})["M"]
+    kind, times = doubt.get("kind", {"S": ""})["S"], number(doubt, "times")
+    lasted = now - number(doubt, "since")
+    if kind.startswith(("failed", "refused ")) and "is_shared" not in doubt:
+        return "suspected" in batch or (times > 3 and lasted > FAILED_SECONDS)
+    return times > 3 and lasted > LONG_SECONDS - CLOCKS_SECONDS
 
 
 def judge_cost(laws: Laws, upload: Upload, manifest: dict[str, Any]) -> None:
@@ -93,7 +97,7 @@ def judge_cost(laws: Laws, upload: Upload, manifest: dict[str, Any]) -> None:
     done = [
         item
         for item in _batches(laws, upload)
-        if item["state"]["S"] == "done" and not ("cause" in item and number(item, "failures"))
+        if item["state"]["S"] == "done" and not ("cause" in item and "doubt" in item)
     ]
     never = sum(request_id in unanswered for item in done for request_id in _ids(item))
     if cost["uncollected_batches"] < never or (never and not cost["estimated"]):

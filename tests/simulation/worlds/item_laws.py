@@ -68,13 +68,13 @@ Two may set them, and the last one counts.
 """
 ATOMIC = frozenset({"filled_at", "hold_until", "told_at"})
 """What is increased by a write, whatever it is, or written only where it is not there."""
-UNREAD = ("RATE#TIMES", "RATE#OUTSTANDING", "RATE#ISOLATION", "STACK", "LOST#", "EVENTS#")
+UNREAD = ("RATE#TIMES", "RATE#OUTSTANDING", "RATE#ISOLATION", "STACK", "KNOWN", "EVENTS#")
 """Control items whose writers replace them without having read them.
 
 As the modules of `shared.pacing` and
 `shared.events` explain.
 """
-GROWING = {"attempt": 1, "polls": 1, "unknowable": 1, "doubtful": 1, "claims": 1}
+GROWING = {"attempt": 1, "given_up": 1, "polls": 1, "unknowable": 1, "doubtful": 1, "claims": 1}
 """Counts of a batch, and by how much one write may increase each; none but claims ever falls."""
 LEASED = frozenset(
     {"state", "output", "errors", "retry", "batches", "sums", "sweep", "lease_until"}
@@ -318,13 +318,13 @@ class ItemLaws:
         is_ended = "ending" in new or "isolating" in new
         if is_ended or new["state"]["S"] != "ready":
             return
-        if was == "queued":
+        is_soon = number(new, "due_at") <= self.world.kernel.now + 10.0
+        # One that failed for capacity, which waits, has no answer.
+        if was == "queued" and is_soon:
             for reason in self._waiting(life, key):
                 probe = number(self.seen[life].get(("CONTROL", reason)), "next_probe")
                 if not 0 < probe <= self.world.kernel.now:  # It may be that probe.
                     self.laws.broken(law, f"{key}: {reason}")
-        elif was == "submitting" and _has_ids(new):
-            self.laws.broken(law, f"{key}: it was refused")
 
     def _judge_wait_of(self, life: Life, key: Key, old: Wire, new: Wire) -> None:
         """Judge that the clock of a batch stands still as long as its job is paused.
@@ -491,18 +491,6 @@ class ItemLaws:
             )
         if number(self.seen.get(life, {}).get(("CONTROL", name)), "hold_until") > now:
             self.laws.broken("no token is taken while calls have to wait", f"{life.name}")
-
-
-def _has_ids(batch: Wire) -> bool:
-    """Whether a batch was accepted under an id that was not given up.
-
-    And waits for nothing else.
-    """
-    return (
-        "ending" not in batch
-        and "isolating" not in batch
-        and any("given_up" not in one for one in submissions(batch))
-    )
 
 
 def _lines(job: Wire) -> float:

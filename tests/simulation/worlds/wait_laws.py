@@ -345,23 +345,23 @@ class WaitLaws:
 
     def _judge_lost(self, life: Life, key: Key, old: Wire, new: Wire) -> None:
         """Judge that a batch whose id is lost is polled on only if something stops its submit."""
-        missed = number(new, "misses")
-        if missed <= number(old, "misses") or missed < MISSES or new["state"]["S"] != "queued":
+        doubt = new.get("doubt", {"M": {}})["M"]
+        kind, times = doubt.get("kind", {"S": ""})["S"], number(doubt, "times")
+        is_lost = kind == "unknown id" and times >= MISSES and new["state"]["S"] == "queued"
+        if not is_lost or new.get("doubt") == old.get("doubt"):
             return
         job, looks = self.world.dynamodb.items[key[0], "META"], self._recent(life)
-        seconds = MISSED_SECONDS
-        if number(new, "calls_fail_since"):
-            seconds = UNKNOWN_SECONDS
-            probe = ("CONTROL", f"LOST##{job['plan']['M']['model']['S']}")
-            known_at = number(self.world.dynamodb.items.get(probe, {}), "known_at")
-            if (
-                not number(new, "missed_at") + CLOCKS_SECONDS
-                < known_at
-                < self.world.clock() - LONGEST_POLL_SECONDS
-            ):
-                return  # It proves nothing, or this poll may have begun before.
+        known = self.world.dynamodb.items.get(("CONTROL", "KNOWN"), {})
+        since, seconds = number(doubt, "since"), UNKNOWN_SECONDS
+        is_known = (
+            since + CLOCKS_SECONDS
+            < number(known, "answered_at")
+            < self.world.clock() - LONGEST_POLL_SECONDS
+        )
+        if not is_known:
+            return  # It proves nothing, or this poll may have begun before.
         if (
-            number(new, "missed_at") + seconds > self.world.clock() - 1
+            since + seconds > self.world.clock() - 1
             or self._is_held(job)
             or self._is_foreign(job)
             or not looks

@@ -14,7 +14,7 @@ from dropbatch.core.names import JobState
 from dropbatch.core.plan import Checkpoint, SplitPlan
 from dropbatch.core.read.cut import Cut
 from dropbatch.core.read.reading import read_batches
-from functions.poll.batch.collect import StoredReply, collect
+from functions.poll.collect import StoredReply, collect
 from shared import keys
 from shared.models import Batch, BatchState, Job, Upload
 from shared.staged_batch import encode_index

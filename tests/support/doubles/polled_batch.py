@@ -15,7 +15,7 @@ from moto.s3.models import s3_backends
 
 from dropbatch.core.names import JobState
 from dropbatch.core.read.index import RecordIndex, build_body
-from functions.poll.batch.poll_batch import poll_batch
+from functions.poll.poll import poll_batch
 from shared import keys
 from shared.aws.object_store import ObjectStore
 from shared.invocation import Invocation
@@ -23,6 +23,7 @@ from shared.ledger import Ledger
 from shared.models import Batch, Job, Submission
 from shared.pacing.budget import Budget
 from shared.pacing.controls import Permit, control_key
+from shared.pacing.known import Known
 from shared.services import Services
 from shared.staged_batch import encode_index
 from shared.workers_ai.results import parse_answer
@@ -111,7 +112,7 @@ class PolledBatch:
     ) -> None:
         made = replace(JOB, job_id=f"20261121T093000Z-{next(_ids):08x}", state=JobState.IN_PROGRESS)
         self.job: Job = replace(made, **(job or {}))
-        accepted = replace(BATCH, submissions=(Submission("id", 1, ACCEPTED),), body_size=len(BODY))
+        accepted = replace(BATCH, submission=Submission("id", 1, ACCEPTED), body_size=len(BODY))
         self.seen = replace(
             accepted, **{"job_id": self.job.job_id, "requests": 2, "sendable": 2, **batch}
         )
@@ -119,6 +120,7 @@ class PolledBatch:
         self.doubles = Doubles()
         double = cast("Any", self.doubles)
         ledger, store = Ledger(dynamodb, "table"), ObjectStore(client("s3"), "bucket")
+        known = Known(dynamodb, "table")
         budget = Budget(dynamodb, "table", 200)
         self.services = Services(
             *(
@@ -131,11 +133,12 @@ class PolledBatch:
                 double,
                 double,
                 double,
+                known,
             ),
             now=lambda: T,
             sleep=lambda _: None,
         )
-        for name in ("PAUSE", "RATE", "STACK"):
+        for name in ("PAUSE", "RATE", "STACK", "KNOWN"):
             dynamodb.delete_item(TableName="table", Key=cast("Any", control_key(name)))
         ledger.create_job(self.job)
         ledger.create_batch(self.seen)

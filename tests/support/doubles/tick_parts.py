@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from dropbatch.core.names import JobState
-from functions.poll.batch.poll_batch import PollOutcome
+from functions.poll.poll import PollOutcome
 from functions.poll.schedule import due_jobs, due_polls, tick
 from shared.invocation import Invocation
 from shared.ledger import DueEntry, Ledger

@@ -72,7 +72,7 @@ def put_batches(job: Job, count: int, *, state: BatchState, due_in: float) -> No
             created_at=now - DAY,
             due_at=now + due_in + number / 1_000,
             work=DueKind.POLL if queued else DueKind.SUBMIT,
-            submissions=(Submission(f"{job.job_id}/{number}", 1, now - DAY / 2),) if queued else (),
+            submission=Submission(f"{job.job_id}/{number}", 1, now - DAY / 2) if queued else None,
             attempt=int(queued),
         )
         key = {"pk": {"S": f"JOB#{job.job_id}"}, "sk": {"S": f"BATCH#{batch.number}"}}

@@ -75,10 +75,10 @@ JOURNEYS = {
         (None, "rejected", None),
         (Fault(kind="batch_fails", contains="hello 1", times=0, code=3030),),
     ),
-    "records submitted again": Journey(
+    "batch failed for capacity": Journey(
         FOUR[:3],
         (None,) * 3,
-        (Fault(kind="item_fails", marker="hello 1", code=3040, times=0, first=1),),
+        (Fault(kind="item_fails", share=1.0, code=3040, times=0, first=1),),
     ),
     "items missing, then the id unknown": Journey(
         FOUR[:3],
@@ -173,11 +173,12 @@ def check_bill(world: World, api: WorkersAI) -> None:
     uncertain = sum(
         int(number(item, name)) for item in batches for name in ("unknowable", "doubtful")
     )
+    given_up = sum(int(number(item, "given_up")) for item in batches)
     billed = {one["request_id"] for one in api.accepted}
     named = [request_id for request_id in told if request_id]
     assert len(named) == len(set(named))
     assert set(named) <= billed
-    assert len(told) <= len(billed) <= len(told) + uncertain
+    assert len(told) + given_up <= len(billed) <= len(told) + given_up + uncertain
     leaves = {
         item["sk"]["S"].removeprefix("BATCH#"): item
         for item in batches

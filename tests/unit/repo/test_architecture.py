@@ -37,7 +37,7 @@ FORBIDDEN = {
     "shared": ("functions",),
     "functions.submit": ("functions.poll",),
     "functions.poll": ("functions.submit",),
-    "functions.poll.batch": ("functions.poll.schedule",),
+    "functions.poll": ("functions.poll.schedule",),
     "dropbatch": ("shared", "functions"),
     "dropbatch.core": (
         "dropbatch.client",
@@ -56,7 +56,7 @@ LIBRARY = sorted((ROOT / "dropbatch").rglob("*.py"))
 
 PURE = (
     *("dropbatch.core", "shared.models"),
-    *("functions.poll.batch.join", "functions.poll.batch.join_originals"),
+    *("functions.poll.join", "functions.poll.join_originals"),
     *("functions.poll.manifest", "functions.poll.running_sha256"),
     *("shared.aws.attribute_values", "shared.aws.object_events", "shared.ledger.item_keys"),
     *("shared.errors", "shared.settings", "shared.staged_batch"),

@@ -17,8 +17,8 @@ from dropbatch.core.plan import FIRST_BATCH_RECORDS, StackLimits
 from dropbatch.core.read.cut import WRAPPER_BYTES
 from dropbatch.core.read.reading import MAX_BYTES_WITHOUT_BATCH
 from dropbatch.core.read.unpack import MAX_RATIO, MAX_ZSTD_WINDOW_BYTES, RATIO_FROM_BYTES
-from functions.poll.batch.isolate_batch import MAX_ISOLATION_SUBMITS, MAX_PIECES
 from functions.poll.commands import MAX_HELD_SECONDS
+from functions.poll.divide import MAX_ISOLATION_SUBMITS, MAX_PIECES
 from functions.poll.schedule.tick import MAX_IDLE_VISITS
 from functions.poll.visit import MANIFEST_BATCHES
 from functions.submit.create_job import MAX_EVENT_AGE_SECONDS

@@ -2,7 +2,7 @@
 
 import pytest
 
-from functions.poll.batch import poll_batch as ask
+from functions.poll import poll as ask
 from functions.submit import submit_batch as send
 from local.template import template
 from shared.bootstrap import OBJECT_CALLS, QUICK_CALLS

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dropbatch.core.read.index import RecordIndex
-from functions.poll.batch.isolate_batch import (
+from functions.poll.divide import (
     MAX_PIECES,
     SCOUT_SECONDS,
     all_failed_alike,

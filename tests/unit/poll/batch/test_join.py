@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from dropbatch.core.read.index import RecordEntry
-from functions.poll.batch.join import add_reply, merge_round, sort_answers
+from functions.poll.join import add_reply, merge_round, sort_answers
 from shared.models import Usage
 from shared.workers_ai.results import parse_answer
 from tests.support.joined import (

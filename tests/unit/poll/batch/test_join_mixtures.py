@@ -156,8 +156,8 @@ def test_lines_made_together_equal_those_made_alone(batch, together, odd, vector
     written = []
     for limits in (together, (1, -1)):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("functions.poll.batch.join.RUN_RECORDS", limits[0])
-            patch.setattr("functions.poll.batch.join.RUN_BYTES", limits[1])
+            patch.setattr("functions.poll.join.RUN_RECORDS", limits[0])
+            patch.setattr("functions.poll.join.RUN_BYTES", limits[1])
             written.append(lines_of(rows, answers, vectors=vectors))
     assert written[0] == written[1]
 

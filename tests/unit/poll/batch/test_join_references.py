@@ -8,7 +8,7 @@ import json
 import msgspec
 import pytest
 
-from functions.poll.batch.join import sort_answers
+from functions.poll.join import sort_answers
 from shared.workers_ai.results import parse_answer
 
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from functions.poll import sweep as module
-from functions.poll.batch.poll_batch import PollOutcome
+from functions.poll.poll import PollOutcome
 from functions.poll.schedule import due_items
 from functions.poll.sweep import SLOW_HOLD_SECONDS, sweep
 from shared.errors import LeaseLostError

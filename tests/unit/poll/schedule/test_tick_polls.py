@@ -10,7 +10,7 @@ import pytest
 
 import functions.poll.schedule.tick
 from dropbatch.core.names import JobState
-from functions.poll.batch.poll_batch import (
+from functions.poll.poll import (
     COLLECT_SECONDS,
     POLL_BEGUN_SECONDS,
     POLL_SECONDS,

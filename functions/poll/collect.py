@@ -2,8 +2,8 @@
 
 Joins from disk, in constant memory.
 
-A batch that was never submitted gets no object: its part only counts, and its lines are written as
-they are joined.
+A batch that ends without any answer gets no object: its part only counts, and its lines are written
+as they are appended.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import msgspec
 
 from dropbatch.core.formats.base import REFUSED_CODES
 from dropbatch.core.names import JobState
-from functions.poll.batch.join import Answers, add_reply, failed_for_capacity, sort_answers
-from functions.poll.batch.result_lines import lines_of, unwritten_part
+from functions.poll.join import Answers, add_reply, places_without_capacity, sort_answers
+from functions.poll.result_lines import lines_of, unwritten_part
 from shared import keys
 from shared.models import Batch, Job, Part, Usage
 from shared.observability import batch_log_fields, count, logger
@@ -78,11 +78,9 @@ def collect(services: Services, job: Job, batch: Batch, reply: StoredReply | Non
         StorageError: an AWS service failed; the batch is due again at its `due_at`.
         msgspec.MsgspecError: an earlier reply cannot be read again.
     """
-    if reply is None and not batch.submissions:
+    if reply is None and not batch.partial_replies:
         return _finish(services, job, batch, *unwritten_part(services, job, batch))
-    rows = decode_index(
-        services.store.get(keys.staged(job.job_id, batch.number), batch.index_offset)
-    )
+    rows = _index(services, batch)
     with ExitStack() as stack:
         answers = read_answers(services, batch, rows, reply, stack)
         if reply is not None and answers is not None:
@@ -91,27 +89,44 @@ def collect(services: Services, job: Job, batch: Batch, reply: StoredReply | Non
                 _poll_again(services, batch, reply.key, missing)
                 return False
             _log_odd_items(batch, answers)
-            if _submitted_again(services, job, batch, answers):
+            is_whole = len(places_without_capacity(answers)) == batch.sendable
+            if is_whole and failed_for_capacity(services, job, batch):
                 return False
         part, failed = _write_part(services, job, batch, rows, answers)
         del answers
     return _finish(services, job, batch, part, failed)
 
 
-def _submitted_again(services: Services, job: Job, batch: Batch, answers: Answers) -> bool:
+def failed_for_capacity(services: Services, job: Job, batch: Batch) -> bool:
     """Submit a batch again that failed as a whole for capacity; return whether it is."""
-    now, before = services.now(), submits(batch)
-    is_whole = len(failed_for_capacity(answers)) == batch.sendable
-    if not is_whole or before >= MAX_SUBMITS or job.ending(now):
+    now = services.now()
+    if batch.submits >= MAX_SUBMITS or job.ending(now):
         return False
     logger.info("batch failed for capacity", **batch_log_fields(batch))
-    services.ledger.resubmit(batch, now, now + CAPACITY_WAITS[before - 1])
+    services.ledger.resubmit(batch, now, now + CAPACITY_WAITS[batch.submits - 1])
     return True
 
 
-def submits(batch: Batch) -> int:
-    """Submits of a batch so far that the API accepted, or may have accepted."""
-    return len(batch.submissions) + batch.unknowable
+def is_partial(services: Services, batch: Batch, answer: Answer) -> bool:
+    """Whether an answer of a batch that is still running lacks records.
+
+    Raises:
+        StorageError: S3 failed, or what was staged does not exist.
+    """
+    if not answer.unfinished:
+        return False
+    if len(answer.items) < batch.sendable:
+        return True
+    with ExitStack() as stack:
+        found = read_answers(
+            services, batch, _index(services, batch), StoredReply("", answer), stack
+        )
+        return found is None or len(found.items) < batch.sendable
+
+
+def _index(services: Services, batch: Batch) -> RecordIndex:
+    key = keys.staged(batch.job_id, batch.number)
+    return decode_index(services.store.get(key, batch.index_offset))
 
 
 def _finish(services: Services, job: Job, batch: Batch, part: Part, failed: Counter[str]) -> bool:
@@ -231,7 +246,7 @@ def _write_part(
             side.seek(0)
             shutil.copyfileobj(side, spool, WRITE_BYTES)
         spool.seek(0)
-        for_capacity = len(failed_for_capacity(answers)) if answers else 0
+        for_capacity = len(places_without_capacity(answers)) if answers else 0
         good = len(rows) - failed.total()
         part = Part(key, *sizes, retries, good, failed.total(), usage, for_capacity)
         metadata = {

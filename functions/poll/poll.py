@@ -11,12 +11,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from functions.poll.batch.collect import StoredReply, collect
-from functions.poll.batch.isolate_batch import give_up, isolate
-from functions.poll.batch.lost_ids import other_is_known
-from functions.poll.batch.partial_answers import is_partial, use_partial, waits_for_more
-from functions.poll.batch.unanswered import LATE, end, submit_again
-from functions.poll.batch.unfinished_polls import UnfinishedPoll
+from functions.poll import doubts
+from functions.poll.collect import StoredReply, collect, is_partial
+from functions.poll.divide import give_up, isolate
+from functions.poll.doubts import LATE, Poll, answered_at, end, submit_again
 from shared import keys
 from shared.claims import MAX_CLAIMS, claim_seconds, report_stuck, retry_seconds
 from shared.denied_writes import show_denied
@@ -24,13 +22,14 @@ from shared.errors import ObjectNotFoundError, StorageError
 from shared.events.expect import note_answer, pending_until
 from shared.models import (
     CANCELLED_ACCEPTED,
+    PAST_DEADLINE,
     TOO_OLD_CODE,
     Batch,
     ErrorDetail,
     Job,
     Submission,
 )
-from shared.observability import count
+from shared.observability import batch_log_fields, count, logger
 from shared.workers_ai.error_codes import ErrorClass
 from shared.workers_ai.lasting_errors import clear_lasting_error
 from shared.workers_ai.rejections import classify_rejection
@@ -73,9 +72,8 @@ def needs_call(job: Job, batch: Batch, now: float) -> bool:
     Not for a batch that only waits to be written, divided or ended.
     """
     is_over = job.is_too_old(now) or job.is_answerless
-    return not (batch.ending or batch.isolating or is_over) and any(
-        one.request_id for one in batch.pollable
-    )
+    has_id = batch.submission is not None and batch.submission.request_id != ""
+    return has_id and not (batch.ending or batch.isolating or is_over)
 
 
 def poll_batch(
@@ -133,26 +131,26 @@ def _advance_batch(invocation: Invocation, job: Job, batch: Batch, permit: Permi
         ended = isolate(services, batch)
         return ended is not None and collect(services, job, ended, None)
     if job.is_too_old(services.now()):
-        return end(services, job, batch, batch.ending_if_unanswered or TOO_OLD_CODE)
-    submission = batch.polled_at(batch.polls - 1)
+        return end(services, job, batch, TOO_OLD_CODE)
+    if batch.submission is None:
+        return False
     with ExitStack() as stack:
-        stored = _stored_reply(services, batch, submission, stack)
+        stored = _stored_reply(services, batch, batch.submission, stack)
         if stored is not None:
             return _collect(services, job, batch, stored)
     if job.is_answerless:
         return end(services, job, batch, _end_of_accepted(job))
     if permit is None:
-        return submit_again(services, job, batch, LATE, {})
-    return _poll(invocation, job, batch, permit)
+        return submit_again(services, job, batch, LATE)
+    return _poll(invocation, job, batch, batch.submission, permit)
 
 
-def _poll(invocation: Invocation, job: Job, batch: Batch, permit: Permit) -> bool:
+def _poll(
+    invocation: Invocation, job: Job, batch: Batch, submission: Submission, permit: Permit
+) -> bool:
     """Poll the API and process its reply; return whether that made the batch `done`."""
-    services, submission = invocation.services, batch.polled_at(batch.polls - 1)
-    now = services.now()
-    poll = UnfinishedPoll(
-        services, job, batch, submission, permit, other_is_known(services, job, batch)
-    )
+    services, now = invocation.services, invocation.services.now()
+    poll = Poll(services, job, batch, permit, answered_at(services, batch))
     count("PollCalls")
     with services.api.poll(
         job.plan.model,
@@ -163,24 +161,31 @@ def _poll(invocation: Invocation, job: Job, batch: Batch, permit: Permit) -> boo
         verdict = _verdict(services, batch, reply)
         # The API may give a whole answer only once, so what tells it from a part is read until S3
         # gives it.
-        if isinstance(reply, Answer) and invocation.retry(
-            lambda: waits_for_more(services, job, batch, reply)
-        ):
-            done = poll.process(Pending(reply.status[:32]), None)
+        if isinstance(reply, Answer) and invocation.retry(lambda: _waits_for_more(poll, reply)):
+            done = doubts.process(poll, Pending(reply.status[:32]), None)
         elif isinstance(reply, Answer):
             key = keys.raw(job.job_id, batch.number, submission.attempt, batch.polls)
             # The API may never give this answer again, so S3 is tried for as long as this
             # invocation lasts.
             invocation.retry(lambda: services.store.put_if_absent(key, reply.body))
             clear_lasting_error(services, job, batch)
+            services.known.note(now, pending=False)
             note_answer(services, job, batch, now)
             done = _collect(services, job, batch, StoredReply(key, reply))
             _note_completion(services, job, batch, reply, now)
         else:
-            done = poll.process(reply, verdict)
+            done = doubts.process(poll, reply, verdict)
         if not isinstance(reply, OutcomeUnknown) and verdict not in KEEPS_PAUSE:
             services.lift(permit, job.plan.model)
     return done
+
+
+def _waits_for_more(poll: Poll, answer: Answer) -> bool:
+    """Whether a batch stays pending although some of its items are there.
+
+    They are no reason to give up the others: until its deadline, nothing ends it.
+    """
+    return not poll.is_over and is_partial(poll.services, poll.batch, answer)
 
 
 def _end_of_accepted(job: Job) -> ErrorDetail:
@@ -198,10 +203,18 @@ def _verdict(services: Services, batch: Batch, reply: Reply) -> ErrorClass | Non
 
 
 def _collect(services: Services, job: Job, batch: Batch, stored: StoredReply) -> bool:
-    """Collect a stored reply; one that is only a part of the answer counts, but ends nothing."""
-    if batch.pollable[-1].request_id and is_partial(services, batch, stored.answer):
-        return use_partial(services, job, batch, stored.key)
-    return collect(services, job, batch, stored)
+    """Collect a stored reply; the records that the part of an answer lacks end with the batch."""
+    has_id = batch.submission is not None and batch.submission.request_id != ""
+    if not has_id or not is_partial(services, batch, stored.answer):
+        return collect(services, job, batch, stored)
+    logger.info("part of an answer used", **batch_log_fields(batch))
+    now = services.now()
+    keys_of_all = (*batch.partial_replies, stored.key)
+    kept = services.ledger.schedule_poll(
+        batch, now, partial_replies=keys_of_all, claims=batch.claims
+    )
+    error = PAST_DEADLINE if job.is_past_deadline(now) else LATE
+    return kept is not None and end(services, job, kept, error)
 
 
 def _give_up(services: Services, job: Job, batch: Batch) -> bool:
@@ -215,9 +228,7 @@ def _give_up(services: Services, job: Job, batch: Batch) -> bool:
         give_up(services, batch)
         return False
     if batch.ending is None:
-        return end(
-            services, job, batch, batch.ending_if_unanswered or batch.isolating or POLL_FAILED
-        )
+        return end(services, job, batch, batch.isolating or POLL_FAILED)
     return services.ledger.abandon(batch, services.now()) is not None
 
 
@@ -232,12 +243,11 @@ def _stored_reply(
         key = keys.raw(batch.job_id, batch.number, submission.attempt, 0)
         return StoredReply(key, parse_answer(services.store.spool(key, stack)))
     for ordinal in range(batch.polls - 1, batch.polls_settled, -1):
-        for attempt in {one.attempt for one in batch.submissions}:
-            key = keys.raw(batch.job_id, batch.number, attempt, ordinal)
-            try:
-                return StoredReply(key, parse_answer(services.store.spool(key, stack)))
-            except ObjectNotFoundError:
-                continue
+        key = keys.raw(batch.job_id, batch.number, submission.attempt, ordinal)
+        try:
+            return StoredReply(key, parse_answer(services.store.spool(key, stack)))
+        except ObjectNotFoundError:
+            continue
     return None
 
 
@@ -246,8 +256,8 @@ def _note_completion(services: Services, job: Job, batch: Batch, reply: Answer, 
 
     If it was accepted once and this is its first whole reply.
     """
-    if len(batch.submissions) == 1 and not batch.partial_replies:
-        accepted = batch.submissions[0].at
+    accepted = batch.accepted_at
+    if accepted is not None and not batch.given_up and not batch.partial_replies:
         after, tokens = (
             max(batch.pending_at - accepted, pending_until(batch.told_at - accepted), 0.0),
             mean_answer(reply),

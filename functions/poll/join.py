@@ -4,7 +4,7 @@ Bytes are spliced: an item's members are located and passed on. Nothing is guess
 only for the record its `index` (or `id`) names, and only if it does not contradict the record's
 `external_reference`. An item without a number in either counts for the only record that has its
 `external_reference`; a placeholder counts for none. The lines of formats that keep records as
-written are made in `functions.poll.batch.join_originals`. Pure: no S3, no ledger.
+written are made in `functions.poll.join_originals`. Pure: no S3, no ledger.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ def _together(first: Answers, later: Answers) -> Usage:
     return first.usage.plus(later.usage)
 
 
-def failed_for_capacity(answers: Answers) -> list[int]:
+def places_without_capacity(answers: Answers) -> list[int]:
     """Places of records that failed for lack of capacity or time, so that a retry may succeed."""
     return [
         place

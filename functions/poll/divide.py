@@ -107,14 +107,12 @@ def _why_untried(job: Job, known: Isolation, batch: Batch, wanted: int, now: flo
         return "because the job was cancelled"
     if job.cost and job.cost.is_reached:
         return "because the job had reached its max_cost"
-    if batch.ending_if_unanswered:
-        return "because the batch may not be submitted again"
     if job.is_past_deadline(now):
         return "because the job's deadline_hours were over"
-    since = batch.submissions[0].at if batch.submissions else batch.waiting_since
+    since = batch.accepted_at or batch.waiting_since
     if now - since > MAX_SECONDS_TO_ACCEPTANCE:
         return "because it failed more than 7 days after it was to be submitted"
-    has_taken_some = job.status_succeeded > 0 if batch.submissions else job.seen_accepted
+    has_taken_some = job.status_succeeded > 0 if batch.submission else job.seen_accepted
     if known.submits >= MAX_SUBMITS_IN_VAIN and not has_taken_some:
         return (
             f"because Workers AI took none of the {known.submits:,} parts of this job that "
@@ -198,6 +196,7 @@ def _divide(services: Services, batch: Batch) -> None:
             due_at=slot + SUBMIT_GRACE_SECONDS,
             work=DueKind.SUBMIT,
             originals_size=size,
+            suspected=batch.cause,
             estimate=upto - before,
             estimated_before=batch.estimated_before + before,
         )

@@ -2,7 +2,7 @@
 
 Lines in the upload's format, retry lines as the user wrote them.
 
-Pure: no S3, no ledger. Native records without defaults are joined in `functions.poll.batch.join`.
+Pure: no S3, no ledger. Native records without defaults are joined in `functions.poll.join`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dropbatch.core.formats.base import Outcome, escape_line_breaks, is_retried
 from dropbatch.core.read.cut import LONE_SURROGATE
 from dropbatch.core.read.index import NO_REFERENCE
 from dropbatch.core.read.lines import without_lone_surrogates
-from functions.poll.batch.join import (
+from functions.poll.join import (
     MAX_ERROR_CHARACTERS,
     Failure,
     answered_line,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from dropbatch.core.read.index import RecordEntry
-    from functions.poll.batch.join import Answered
+    from functions.poll.join import Answered
 
 
 LARGE_RESULT_BYTES, MAX_PARTS = 1 << 20, 500_000

@@ -1,6 +1,6 @@
 """A batch's result lines, from what is staged and the API's answers.
 
-The lines of a batch that was never submitted follow from what is staged and from why it ended. They
+The lines of a batch without any answer follow from what is staged and from why it ended. They
 are written only when they are appended to a file, so ending a batch moves none of its bytes, and a
 large one takes no longer than a small one.
 """
@@ -16,9 +16,9 @@ import msgspec
 from dropbatch.core.formats.base import BatchFacts, Task, is_retried
 from dropbatch.core.formats.table import describer_of, target_of, writer_of
 from dropbatch.core.read.index import record_spans
-from functions.poll.batch.format_of_job import form_of
-from functions.poll.batch.join import Answered, Failure, failed_line, join, retry_line
-from functions.poll.batch.join_originals import Originals, join_originals
+from functions.poll.format_of_job import form_of
+from functions.poll.join import Answered, Failure, failed_line, join, retry_line
+from functions.poll.join_originals import Originals, join_originals
 from shared import keys
 from shared.api_messages import full_message
 from shared.models import Part
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from dropbatch.core.read.index import RecordIndex
-    from functions.poll.batch.join import Answers
+    from functions.poll.join import Answers
     from shared.models import Batch, Job
     from shared.services import Services
 
@@ -71,7 +71,7 @@ def _lines(
         return join(answered, _request_reader(job, batch, answered.rows, read))
     form = form_of(services.store, job)
     originals = Originals(read(batch.body_size, batch.originals_size), describer_of(form))
-    request_id = batch.submissions[-1].request_id if batch.submissions else ""
+    request_id = batch.submission.request_id if batch.submission else ""
     facts = BatchFacts(job.job_id, job.plan.model, request_id, batch.accepted_at or 0.0)
     writer = writer_of(form, target_of(job.plan.known_model))
     return join_originals(answered, originals, partial(writer.line, facts) if writer else None)
@@ -106,7 +106,7 @@ def _request_reader(
 
 
 def unwritten_part(services: Services, job: Job, batch: Batch) -> tuple[Part, Counter[str]]:
-    """The part of a batch that was never submitted, of which no line is written yet.
+    """The part of a batch without any answer, of which no line is written yet.
 
     Its sizes are estimates.
 
@@ -154,7 +154,7 @@ def unwritten_lines(
     batches: Iterable[Batch],
     kind: Literal["output", "errors", "retry"],
 ) -> Iterator[bytes]:
-    """For each batch that was never submitted, its lines of one result file."""
+    """For each batch without any answer, its lines of one result file."""
     wanted = list(batches)
     # Output lines of native records hold nothing of their requests.
     from_index = kind == "output" and not job.plan.converts
