@@ -8,7 +8,7 @@ from math import inf
 
 import pytest
 
-from functions.poll import collect, sweep
+from functions.poll import collect, doubts, poll, sweep
 from functions.poll import visit as visit_job
 from functions.poll.schedule import due_jobs
 from local.workers_ai import Behaviour, Fault

@@ -37,7 +37,6 @@ FORBIDDEN = {
     "shared": ("functions",),
     "functions.submit": ("functions.poll",),
     "functions.poll": ("functions.submit",),
-    "functions.poll": ("functions.poll.schedule",),
     "dropbatch": ("shared", "functions"),
     "dropbatch.core": (
         "dropbatch.client",
