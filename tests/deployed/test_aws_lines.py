@@ -34,7 +34,6 @@ INSTEAD = {
     "results/<...>/retry.jsonl": "$RETRY",
     '\\"BATCH#00000000\\"': '\\"META\\"',  # Of the batch of a job that is over, nothing is due.
     # That of a stack with a source bucket.
-    "$(out SourceDeadLetterQueueUrl)": "$(out PollDeadLetterQueueUrl)",
 }
 """What stands for something else in the documents, or needs another stack."""
 

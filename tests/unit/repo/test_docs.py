@@ -334,5 +334,5 @@ def test_commands_find_few_messages():
         "\\\n", ""
     )
     reads = re.findall(r"aws sqs receive-message.+", text)
-    assert len(reads) == 3
+    assert len(reads) == 2
     assert all("--wait-time-seconds" in one for one in reads)

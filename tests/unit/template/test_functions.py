@@ -21,7 +21,7 @@ def test_there_are_two_functions_and_what_they_need(of_type):
     assert set(of_type("AWS::Lambda::Function")) == {"SubmitFunction", "PollFunction"}
     assert len(of_type("AWS::S3::Bucket")) == 1
     assert len(of_type("AWS::DynamoDB::Table")) == 1
-    assert len(of_type("AWS::SQS::Queue")) == 9
+    assert len(of_type("AWS::SQS::Queue")) == 8
     assert len(of_type("AWS::Lambda::EventSourceMapping")) == 5
     assert len(of_type("AWS::Scheduler::Schedule")) == 1
 

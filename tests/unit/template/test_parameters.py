@@ -46,7 +46,6 @@ def test_outputs_are_those_of_design(template):
         "PollFunctionName",
         "UploadQueueUrl",
         "UploadDeadLetterQueueUrl",
-        "SourceDeadLetterQueueUrl",
         "SplitQueueUrl",
         "SubmitQueueUrl",
         "SubmitDeadLetterQueueUrl",

@@ -70,20 +70,15 @@ def test_only_our_bucket_announces_uploads(template, of_type):
         for one in bucket["NotificationConfiguration"]["QueueConfigurations"]
         if target(one["Queue"]) == "UploadQueue"
     ]
-    allowed = [
-        (policy["Queues"], statement)
-        for name, policy in of_type("AWS::SQS::QueuePolicy").items()
-        for statement in policy["PolicyDocument"]["Statement"]
-        if statement.get("Effect") == "Allow" and not name.endswith("DeadLetterQueuePolicy")
+    policy = of_type("AWS::SQS::QueuePolicy")["NotifiedQueuesPolicy"]
+    notified = ["UploadQueue", "UploadDeadLetterQueue", "VisitQueue"]
+    assert [target(queue) for queue in policy["Queues"]] == notified
+    (statement,) = [
+        one
+        for one in policy["PolicyDocument"]["Statement"]
+        if one.get("Sid") == "OurBucketNotifies"
     ]
-    assert [target(queue) for queues, _ in allowed for queue in queues] == [
-        "UploadQueue",
-        "VisitQueue",
-    ]
-    for queues, statement in allowed:
-        assert statement["Principal"] == {"Service": "s3.amazonaws.com"}
-        assert target(statement["Resource"]) == target(*queues)
-        assert "ArnEquals" in statement["Condition"]
+    assert statement["Principal"] == {"Service": "s3.amazonaws.com"}
     assert {one["Event"] for one in uploads} == {"s3:ObjectCreated:*"}
     assert [one["Filter"]["S3Key"]["Rules"] for one in uploads] == [
         [{"Name": "prefix", "Value": prefix}] for prefix in ("inbox/",)
@@ -96,7 +91,7 @@ def test_only_our_bucket_announces_uploads(template, of_type):
         statement["Condition"]["ArnEquals"]["aws:SourceArn"]["Fn::Sub"][1]["Name"]
         == bucket["BucketName"]
     )
-    assert "UploadQueuePolicy" in as_list(template["Resources"]["Bucket"]["DependsOn"])
+    assert "NotifiedQueuesPolicy" in as_list(template["Resources"]["Bucket"]["DependsOn"])
 
 
 def test_only_source_rule_sends_to_upload_queue(of_type):
@@ -117,20 +112,12 @@ def test_only_source_rule_sends_to_upload_queue(of_type):
     assert "object" not in resolved(rule["EventPattern"], HasSourcePrefix=False)["detail"]
     (target,) = resolved(rule["Targets"])
     assert target["Arn"] == "<UploadQueue.Arn>"
-    assert target["DeadLetterConfig"] == {"Arn": "<SourceDeadLetterQueue.Arn>"}
+    assert target["DeadLetterConfig"] == {"Arn": "<UploadDeadLetterQueue.Arn>"}
 
-    policies = of_type("AWS::SQS::QueuePolicy")
-    for name, queue in (
-        ("UploadQueuePolicy", "UploadQueue"),
-        ("SourceDeadLetterQueuePolicy", "SourceDeadLetterQueue"),
-    ):
-        statements = resolved(
-            policies[name]["PolicyDocument"]["Statement"], UsesSource=True, NamesBucket=True
-        )
-        (sends,) = [one for one in statements if one["Sid"] == "SourceRuleSends"]
-        assert sends["Resource"] == f"<{queue}.Arn>"
-        assert sends["Condition"] == {"ArnEquals": {"aws:SourceArn": "<SourceRule.Arn>"}}
-    without = resolved(
-        policies["UploadQueuePolicy"]["PolicyDocument"]["Statement"], NamesBucket=True
-    )
+    policy = of_type("AWS::SQS::QueuePolicy")["NotifiedQueuesPolicy"]
+    statements = policy["PolicyDocument"]["Statement"]
+    given = resolved(statements, UsesSource=True, NamesBucket=True)
+    (sends,) = [one for one in given if one["Sid"] == "SourceRuleSends"]
+    assert sends["Condition"] == {"ArnEquals": {"aws:SourceArn": "<SourceRule.Arn>"}}
+    without = resolved(statements, NamesBucket=True)
     assert "SourceRuleSends" not in [one["Sid"] for one in without]

@@ -24,7 +24,7 @@ def test_data_can_be_encrypted_with_own_key(of_type):
     for name, key in keys.items():
         assert "<KmsKeyArn>" in str(resolved({"key": key}, UsesOwnKey=True)), name
         assert "<KmsKeyArn>" not in str(resolved({"key": key})), name
-    assert len(keys) == 16
+    assert len(keys) == 15
 
 
 def test_new_version_updates_no_secret(of_type):
