@@ -4,6 +4,7 @@ Error:
 ├── UsageError      the call is wrong: an option, a path, a name
 │   └── Taken           a file of somebody else is in the way
 ├── UploadRefused   the upload is wrong; has the code that the manifest shows, and the line if it is known
+│   └── NoRecordFits    of those at its beginning: it may be uploaded all the same, unchecked
 ├── JobFailed       a job ended without its answers
 ├── NotPermitted    AWS denied the call, or has no valid credentials
 ├── NotFound        there is no such stack, job, upload or file
@@ -12,6 +13,7 @@ Error:
 │   └── NothingToRetry  of a job
 ├── TimedOut        jobs are not over after the time that was given
 └── ConnectionLost  AWS could not be reached, or was busy; the same call may work later
+    └── IdUnknown       of what was uploaded: it must not be sent again
 """
 
 from __future__ import annotations
@@ -54,6 +56,10 @@ class NoStack(NotFound):
     """There is no such stack."""
 
 
+class NoRecordFits(UploadRefused):
+    """None of the records at the beginning of an upload can be sent to its model."""
+
+
 class NotOver(NotFound):
     """A job has no results yet."""
 
@@ -64,6 +70,10 @@ class NothingToRetry(NotFound):
 
 class ConnectionLost(Error):  # noqa: N818
     """AWS could not be reached, the connection was cut off, or the service was busy."""
+
+
+class IdUnknown(ConnectionLost):
+    """An upload was stored, but its job's id could not be read."""
 
 
 class Interrupted(KeyboardInterrupt):

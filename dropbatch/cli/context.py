@@ -20,15 +20,17 @@ from dropbatch.client.job import Job
 from dropbatch.client.progress import printable, shortened
 from dropbatch.client.threads import at_once
 from dropbatch.core.names import JOB_ID
+from dropbatch.core.options import option_name
 from dropbatch.errors import (
     Error,
+    IdUnknown,
+    NoRecordFits,
     NoStack,
     NotFound,
     NotOver,
     NotPermitted,
     Taken,
     TimedOut,
-    UploadRefused,
     UsageError,
 )
 
@@ -73,7 +75,8 @@ _HINTS: dict[type[Error], str] = {
     NoStack: "--stack or DROPBATCH_STACK names it",
     NotOver: "`dropbatch wait` waits",
     Taken: "-o names a folder, --force replaces what is there",
-    UploadRefused: "--no-check sends it all the same",
+    NoRecordFits: "--no-check sends it all the same",
+    IdUnknown: "`dropbatch ls` lists them",
 }
 """What the command line has for an error, beside the library's words."""
 _FROM_BEST = (Exit.DONE, Exit.SOME_FAILED, Exit.JOB_FAILED)
@@ -336,17 +339,19 @@ options = click.option(
 )
 
 
-def parse_options(pairs: Iterable[str], named: Iterable[tuple[str, str]] = ()) -> dict[str, Any]:
+def parse_options(pairs: Iterable[str], given: Iterable[tuple[str, str]] = ()) -> dict[str, str]:
     """The values of `-o`, and of options that have a name of their own, by name."""
-    from dropbatch.core.options import written_options
-
-    every = list(named)
+    every = list(given)
     for pair in pairs:
         name, separator, value = pair.partition("=")
         if not separator:
             raise UsageError(f"-o {pair}: write it as NAME=VALUE.")
         every.append((name, value))
-    return written_options(every)
+    found: dict[str, str] = {}
+    for name, value in every:
+        if found.setdefault(option_name(name), value) != value:
+            raise UsageError(f"{option_name(name)} is given twice, with different values.")
+    return found
 
 
 def parse_since(_context: click.Context, _option: click.Parameter, value: str) -> datetime:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from decimal import Decimal
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from dropbatch.cli.context import Exit, emit, exit_of, is_json, note, said, worst
@@ -15,7 +14,7 @@ from dropbatch.client.download import MANIFEST, read_manifest, remove_unchanged
 from dropbatch.client.export import Delivery, deliver
 from dropbatch.client.progress import Progress
 from dropbatch.client.threads import at_once
-from dropbatch.client.wait import FEW_JOBS, Total, each_over, end_of, wait_until_created
+from dropbatch.client.wait import Total, each_over
 from dropbatch.errors import Error
 
 if TYPE_CHECKING:
@@ -58,17 +57,7 @@ class Following:
 
         Return the worst exit code.
         """
-        lost: dict[Job, Error] = {}
-        ends = end_of(self.timeout)
-        for job in jobs if len(jobs) <= FEW_JOBS else ():
-            try:
-                wait_until_created(job, ends=ends)
-            except Error as error:
-                lost[job] = error
-        made = [job for job in jobs if job not in lost]
-        go_on = self.go_on or _go_on(made)
-        over = each_over(made, Progress(), self.timeout, go_on, ends) if made else ()
-        ended = chain(lost.items(), over)
+        ended = each_over(jobs, Progress(), self.timeout, self.go_on or _go_on(jobs))
         if not self.many and len(jobs) == 1:
             (only,) = ended
             return self._one(*only)

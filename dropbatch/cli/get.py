@@ -190,22 +190,24 @@ def retry(
 ) -> None:
     """Try jobs' failed records again, each as a new job with the same options."""
     from dropbatch.cli.follow import Following
+    from dropbatch.client.submit import retry as retry_job
 
     found, many = context.jobs(jobs)
     given = parse_options(options)
     made: list[Job] = []
 
-    def retried(job: Job) -> Job | str:
+    def retried(job: Job) -> tuple[Job | None, list[str]]:
         try:
-            return job.retry(**given)
+            return retry_job(job, given)
         except NothingToRetry as error:
             if not many:
                 raise
-            return str(error)
+            return None, [str(error)]
 
-    for _, again in context.each(retried, found, many=many):
-        if isinstance(again, str):
-            note(again)
+    for _, (again, notes) in context.each(retried, found, many=many):
+        for one in notes:
+            note(one)
+        if again is None:
             continue
         made.append(again)
         line = f"s3://{context.stack.bucket}/inbox/{again.path}  job {again.id}"

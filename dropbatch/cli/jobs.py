@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
@@ -22,11 +21,6 @@ from dropbatch.cli.context import (
     strict,
     worst,
 )
-from dropbatch.cli.follow import Following
-from dropbatch.client.download import blocks_of
-from dropbatch.client.find import history, newest, wait_for_job
-from dropbatch.client.progress import describe, duration
-from dropbatch.client.records import lines_of
 from dropbatch.core.names import FINAL_JOB_STATES, JOB_ID, JobState, job_record, job_time
 from dropbatch.errors import UsageError
 
@@ -36,6 +30,8 @@ if TYPE_CHECKING:
     from dropbatch.client.job import Job
 
 STATES = tuple(state.value for state in JobState)  # click would take the names of the members.
+FIRST_BYTES = 1 << 20
+"""Bytes of `errors.jsonl` that are read for the first failure."""
 
 
 # ── look ──────────────────────────────────────────────────────────────────────────────────────────
@@ -55,6 +51,7 @@ STATES = tuple(state.value for state in JobState)  # click would take the names 
 @pass_context
 def ls(context: Context, *, state: str | None, since: datetime, limit: int | None) -> None:
     """List jobs, oldest first."""
+    from dropbatch.client.find import history, newest
 
     def wanted(one: dict[str, Any]) -> bool:
         return not state or one["state"] == state
@@ -72,6 +69,8 @@ def ls(context: Context, *, state: str | None, since: datetime, limit: int | Non
 @pass_context
 def status(context: Context, *, jobs: Sequence[str]) -> None:
     """Show the status of a job, or a line each of several."""
+    from dropbatch.client.progress import describe
+
     found, many = context.jobs(jobs)
     if many:
         for job, current in context.each(lambda job: job.status(), found, many=True):
@@ -95,6 +94,9 @@ def status(context: Context, *, jobs: Sequence[str]) -> None:
 @pass_context
 def wait(context: Context, *, jobs: Sequence[str], timeout: float | None, strict: bool) -> None:
     """Wait until jobs are over."""
+    from dropbatch.cli.follow import Following
+    from dropbatch.client.find import wait_for_job
+
     found, many = context.jobs(jobs, lambda name: wait_for_job(context.stack, name, timeout))
     following = Following(strict=strict, many=many, timeout=timeout)
     raise SystemExit(worst(following.follow(found), context.code))
@@ -102,6 +104,8 @@ def wait(context: Context, *, jobs: Sequence[str], timeout: float | None, strict
 
 def _row(job: Job, status: Mapping[str, Any]) -> str:
     """A job in one line."""
+    from dropbatch.client.progress import duration
+
     counts = status.get("counts") or {}
     total = counts.get("total")
     done = counts.get("succeeded", 0) + counts.get("failed", 0)
@@ -121,6 +125,8 @@ def _age(job: Job) -> float:
 
 def details(job: Job, status: Mapping[str, Any]) -> Iterator[str]:
     """A job's file, model, age and cost, why it failed, and where its results are."""
+    from dropbatch.client.progress import duration
+
     # Or S3 tells the stack nothing of the upload.
     has_job = not (job.uploaded and status.get("error"))
     manifest = job.manifest() if has_job and status["state"] in FINAL_JOB_STATES else None
@@ -128,7 +134,7 @@ def details(job: Job, status: Mapping[str, Any]) -> Iterator[str]:
     yield f"file     {job.path}"
     format_ = record.get("format") or "not known yet"
     yield f"model    {record.get('model') or 'none'}, format {format_}"
-    yield f"age      {duration(_age(job))}"
+    yield f"age      {duration(_age(job))}{_took(manifest)}"
     if manifest:
         yield f"cost     {_cost(manifest.get('cost'))}"
     for one in billed_again(manifest or {}):
@@ -160,14 +166,35 @@ def billed_again(manifest: dict[str, Any]) -> Iterator[str]:
         yield f"accepted submits whose answer was not collected: {batches:,}, which are billed"
 
 
+def _took(manifest: Mapping[str, Any] | None) -> str:
+    from dropbatch.client.progress import duration
+
+    if not manifest:
+        return ""
+    began, ended = map(datetime.fromisoformat, (manifest["created_at"], manifest["completed_at"]))
+    return f", took {duration((ended - began).total_seconds())}"
+
+
 def _first_failure(job: Job, manifest: Mapping[str, Any]) -> str:
     """The first line of a finished job's `errors.jsonl`."""
+    import msgspec
+
+    from dropbatch.client.records import read_failures
+    from dropbatch.client.stack import blocks
+
     entry = next((one for one in manifest["files"] if one["kind"] == "errors"), None)
     if entry is None:
         return ""
-    failure = json.loads(next(lines_of(blocks_of(job, entry))))
-    where = f"line {failure['line']:,}" if failure.get("line") else f"record {failure['id']:,}"
-    return f"{where}: {failure['error']['code']}: {failure['error']['message'][:500]}"
+    place = {"Bucket": job.stack.bucket, "Key": job.folder + entry["name"]}
+    head = b"".join(blocks(job.stack.s3, place, min(entry["bytes"], FIRST_BYTES)))
+    first = head.partition(b"\n")[0]
+    try:
+        failure = next(read_failures([first]))
+        at = msgspec.json.decode(first).get("line")
+    except (msgspec.MsgspecError, StopIteration):
+        return "a line that is too long to show"
+    where = f"line {at:,}" if at else f"record {failure.id:,}"
+    return f"{where}: {failure.error.code}: {failure.error.message[:500]}"
 
 
 # ── control ───────────────────────────────────────────────────────────────────────────────────────

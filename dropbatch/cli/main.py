@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import warnings
-from functools import cache
 from io import TextIOWrapper
 
 import click
@@ -80,10 +78,7 @@ def main() -> None:
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        with aws.explained(), warnings.catch_warnings():
-            warnings.simplefilter("always", UserWarning)
-            noted = cache(note)  # A table may be read twice.
-            warnings.showwarning = lambda text, *_, **__: noted(str(text))
+        with aws.explained():
             sys.exit(cli.main(prog_name="dropbatch", standalone_mode=False))
     except click.ClickException as error:
         error.show()

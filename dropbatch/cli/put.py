@@ -171,8 +171,13 @@ def _options(
     *, options: Sequence[str], format_: Sequence[str], **given: Sequence[str]
 ) -> dict[str, Any]:
     """The options that were given: a second value of one would replace the first unseen."""
-    named = {"format": format_, **given}.items()
-    return parse_options(options, [(name, value) for name, values in named for value in values])
+    from dropbatch.core.options import metadata_of
+
+    named = {"format": format_, **given}
+    pairs = ((name, value) for name, values in named.items() for value in values)
+    found = parse_options(options, pairs)
+    metadata_of(found)
+    return found
 
 
 @click.command()
@@ -262,6 +267,7 @@ class Sending:
         existing_since: leave out what the bucket holds since then; None: send everything.
         resumes: what sends the rest after an interruption, for a message.
         refused: why files are left out.
+        odd: what is odd of files that are sent, each once.
     """
 
     stack: Stack
@@ -271,6 +277,7 @@ class Sending:
     existing_since: datetime | None = None
     resumes: str = "The same command with --skip-existing sends what is missing."
     refused: list[str] = field(default_factory=list)
+    odd: dict[str, None] = field(default_factory=dict)
 
     def check(self, *, records: bool = True) -> list[Submission]:
         """Prepare and check every file, and how it begins if `records`; nothing is sent.
@@ -297,6 +304,8 @@ class Sending:
         except KeyboardInterrupt:
             raise Interrupted("\nInterrupted. Nothing was sent.") from None
         in_order = [found[number] for number in sorted(found)]
+        for odd in self.odd:
+            note(odd)
         self._judge([one for one in in_order if isinstance(one, Error)])
         return [one for one in in_order if not isinstance(one, Error)]
 
@@ -308,8 +317,8 @@ class Sending:
         source = standard_input().buffer if one.source == "-" else one.source
         submission = prepare(self.stack, source, one.name, self.options)
         try:
-            if records:
-                submission.check(read)
+            notes = submission.check(read) if records else submission.notes
+            self.odd |= dict.fromkeys(notes)
         finally:
             submission.release()
         return submission

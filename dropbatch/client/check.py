@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -28,7 +28,7 @@ from dropbatch.core.plan import (
 from dropbatch.core.read import reading
 from dropbatch.core.read.convert import windows
 from dropbatch.core.read.form import read_beginning
-from dropbatch.errors import UploadRefused, UsageError
+from dropbatch.errors import NoRecordFits, UploadRefused, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -50,10 +50,8 @@ def check_beginning(
     *,
     folder_options: bytes | None = None,
     default_model: str | None = None,
-) -> None:
+) -> list[str]:
     """Check an upload's options, and its first 12 MB, before it is sent.
-
-    Warn of a model that is odd.
 
     A file compressed with zstd is not checked where the package for it is missing.
 
@@ -66,26 +64,31 @@ def check_beginning(
         default_model: the stack's, empty if it has none; None if it is not known: then the upload
             may name no model.
 
+    Returns:
+        What is odd: the model, or records that cannot be sent.
+
     Raises:
         UsageError: the stack would refuse the options, the model or the path.
         UploadRefused: it would refuse the file, or none of its first 1,000 records can be sent.
     """
-    key, limits = names.INBOX + path, StackLimits(default_model=default_model or "")
+    key = names.INBOX + path
+    limits = StackLimits(default_model=default_model or "")
+    notes = list[str]()
     try:
         check_path(key)
         options = resolved_options(key, metadata, folder_options)
         try:
             beginning = read_beginning(iter(stored))
         except UsageError:
-            return
+            return notes
         planned = plan_with(key, options, beginning, limits)
-        _check_records(planned, beginning, needs_model=default_model is not None)
-    except _BeginningOverError:
-        return
+        with suppress(_BeginningOverError):
+            _check_records(planned, beginning, notes, needs_model=default_model is not None)
     except UploadRefused as fault:
         if fault.code in _USAGE:
             raise UsageError(fault.message) from None
         raise
+    return notes
 
 
 def resolved_options(
@@ -122,26 +125,24 @@ class _BeginningOverError(Exception):
     """The beginning was read to its end, but the file goes on; never leaves this module."""
 
 
-def _check_records(planned: Planned, beginning: Beginning, *, needs_model: bool) -> None:
+def _check_records(
+    planned: Planned, beginning: Beginning, notes: list[str], *, needs_model: bool
+) -> None:
     """Check the model, if there is a record, and how the records are divided.
 
     A bad record would fail alone.
     """
     plan = replace(planned.plan, first_requests=1, max_requests=1)
     if plan.model or needs_model:
-        _check_model_and_records(planned._replace(plan=plan), beginning)
+        _check_model_and_records(planned._replace(plan=plan), beginning, notes)
     if plan.form != "jsonl":
-        for _ in windows(
-            plan, Checkpoint(plan.start, plan.start_line), _to_end(beginning, plan.start)
-        ):
+        start = Checkpoint(plan.start, plan.start_line)
+        for _ in windows(plan, start, _to_end(beginning, plan.start)):
             pass
 
 
-def _check_model_and_records(planned: Planned, beginning: Beginning) -> None:
-    """Check that the model can be called, and that the first records can be sent to it.
-
-    Warn of those that cannot.
-    """
+def _check_model_and_records(planned: Planned, beginning: Beginning, notes: list[str]) -> None:
+    """Check that the model can be called, and that the first records can be sent to it."""
     model, seen, bad, is_all, first = planned.plan.model, 0, 0, True, None
     try:
         for one in batches_of(planned, _to_end(beginning, planned.plan.start)):
@@ -149,8 +150,7 @@ def _check_model_and_records(planned: Planned, beginning: Beginning) -> None:
                 continue
             if not seen:
                 check_model(model)
-                if advice := model_advice(model):
-                    warnings.warn(advice, stacklevel=6)
+                notes += filter(None, [model_advice(model)])
             seen += len(one.rows)
             bad += len(one.rows.faults)
             if first is None and one.rows.faults:
@@ -166,11 +166,9 @@ def _check_model_and_records(planned: Planned, beginning: Beginning) -> None:
     which = f"the first {seen:,}" if seen >= LOOKED_AT_RECORDS or not is_all else f"the {seen:,}"
     if bad == seen and is_all:
         message = f"None of {which} records can be sent to {model}. {where}{first.message}"
-        raise UploadRefused(first.code, message, first.line)
-    message = (
-        f"{bad:,} of {which} records cannot be sent and will fail alone. {where}{first.message}"
-    )
-    warnings.warn(message, stacklevel=6)
+        raise NoRecordFits(first.code, message, first.line)
+    cannot = f"{bad:,} of {which} records cannot be sent and will fail alone."
+    notes.append(f"{cannot} {where}{first.message}")
 
 
 def _to_end(beginning: Beginning, start: int) -> Iterator[bytes]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 from dropbatch.client import aws
@@ -81,8 +82,9 @@ class Client:
         """
         submission = prepare(self.stack, source, name, options)
         try:
-            if check:
-                submission.check(self.stack.read)
+            notes = submission.check(self.stack.read) if check else submission.notes
+            for note in notes:
+                warnings.warn(note, stacklevel=2)
             return submission.send(progress)
         finally:
             submission.close()

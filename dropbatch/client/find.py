@@ -14,7 +14,7 @@ from dropbatch.client import aws
 from dropbatch.client.job import Job, no_job
 from dropbatch.client.stack import pages_of
 from dropbatch.client.upload import uploaded_as
-from dropbatch.client.wait import MIN_READ_SECONDS, end_of, wait_until_created
+from dropbatch.client.wait import MIN_READ_SECONDS, end_of
 from dropbatch.core import names
 from dropbatch.errors import Error, NotFound, TimedOut, UsageError
 
@@ -27,10 +27,7 @@ if TYPE_CHECKING:
 
 MAX_PARALLEL_READS = 16
 NAMED_SECONDS = 60.0
-"""Seconds to wait for a job that is only named.
-
-For that of an upload, or for one whose id is this young.
-"""
+"""Seconds to wait for a job that is only named, if its id is this young."""
 
 
 def find_job(stack: Stack, name: str) -> Job:
@@ -71,7 +68,7 @@ def find_job(stack: Stack, name: str) -> Job:
 
 
 def wait_for_job(stack: Stack, name: str, timeout: float | None = None) -> Job:
-    """Find the job that a name means, once the stack has created it.
+    """Find the job that a name means; wait a minute for one whose id is that young.
 
     Args:
         stack: the stack.
@@ -79,22 +76,18 @@ def wait_for_job(stack: Stack, name: str, timeout: float | None = None) -> Job:
         timeout: seconds after which to give up, if these are fewer.
 
     Raises:
-        NotFound: there is no such upload; or no job after a minute, or a minute after the time in
-            the id.
+        NotFound: there is no such job or upload.
         TimedOut: its job may still come.
     """
     ends = end_of(timeout)
     while True:
         try:
-            job = find_job(stack, name)
-            wait_until_created(job, NAMED_SECONDS, ends=ends)
+            return find_job(stack, name)
         except NotFound:
             if not _may_come(name):
                 raise
             if ends <= end_of(0):  # Now.
                 raise TimedOut(f"{name} has no job yet.") from None
-        else:
-            return job
         time.sleep(MIN_READ_SECONDS)
 
 

@@ -8,15 +8,14 @@ missing values made floats of them.
 from __future__ import annotations
 
 import io
-import warnings
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from dropbatch.errors import UploadRefused, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 
 CHUNK_BYTES = 1 << 20
@@ -39,12 +38,10 @@ class Table:
     Attributes:
         schema: of Arrow.
         batches: the record batches with at least the named columns.
-        unreadable: columns that are not in the schema, each with the reason.
     """
 
     schema: Any
     batches: Callable[[Sequence[str]], Iterable[Any]]
-    unreadable: Mapping[str, str] = field(default_factory=dict)
 
 
 def arrow() -> Any:  # noqa: ANN401 - pyarrow has no types
@@ -151,81 +148,34 @@ def table_of_frame(frame: Any) -> Table:  # noqa: ANN401
         UsageError: it cannot be read.
     """
     pa = arrow()
-    why: dict[str, str] = {}
     try:
         reader = pa.RecordBatchReader.from_stream(frame)
     except (*_UNREADABLE, pa.ArrowException) as error:
         if "non-struct type" in str(error):
             raise TypeError from error
-        if not hasattr(frame, "columns"):
-            raise UsageError(f"The frame cannot be read: {_words(error)}.") from error
-        _check_names(list(map(str, frame.columns)))
-        is_pandas = hasattr(frame, "iloc")
-        readable, why = (_pandas if is_pandas else _others)(pa, frame)
-        reader = pa.RecordBatchReader.from_stream(readable)
-    return Table(reader.schema, lambda _: reader, why)
-
-
-def _pandas(pa: Any, frame: Any) -> tuple[Any, dict[str, str]]:  # noqa: ANN401
-    """A frame of the columns that Arrow can read, and why it cannot read the others."""
-    columns, why = {}, dict[str, str]()
-    for name in frame.columns:
-        column = frame[name]
-        if type(column.dtype).__name__ == "SparseDtype":
-            column = column.sparse.to_dense()
-        try:
-            pa.array(column, from_pandas=True)
-        except UnicodeEncodeError:
-            # Half of a surrogate pair: the bytes are no UTF-8, so this row fails alone, as in any
-            # file.
-            column = column.astype(object).map(
-                lambda one: one.encode("utf-8", "surrogatepass") if isinstance(one, str) else one
-            )
-        except (*_UNREADABLE, pa.ArrowException) as error:
-            why[str(name)] = (
-                f"{_first_other(column) or _words(error)}. Give it one type: text or numbers"
-            )
-            continue
-        columns[name] = column
-    return type(frame)(columns, index=frame.index), why
-
-
-def _first_other(column: Any) -> str:  # noqa: ANN401
-    """Where a column's values are not all of one type; empty if they are."""
-    first: type | None = None
-    for row, value in enumerate(column, 1):
-        kind = None if value is None or value != value else type(value)  # noqa: PLR0124 - NaN is not
-        if first is None:
-            first = kind
-        elif kind not in {None, first}:
-            return f"row {row:,} has a {kind.__name__}, a row before it a {first.__name__}"
-    return ""
-
-
-def _others(pa: Any, frame: Any) -> tuple[Any, dict[str, str]]:  # noqa: ANN401
-    """The same for a frame of polars."""
-    why = {}
-    for name in frame.columns:
-        try:
-            pa.RecordBatchReader.from_stream(frame.select(name))
-        except (*_UNREADABLE, pa.ArrowException) as error:
-            why[name] = f"{_words(error)}. Give it another type: text or numbers"
-    return frame.drop(list(why)), why
+        if hasattr(frame, "columns"):
+            _check_names(list(map(str, frame.columns)))
+        raise UsageError(
+            f"The frame cannot be read: {_words(error)}. Give each column one type, text or "
+            "numbers, or leave it out."
+        ) from error
+    return Table(reader.schema, lambda _: reader)
 
 
 def _words(error: Exception) -> str:
+    if isinstance(error, UnicodeError):
+        return str(error)
     return ". ".join(str(one).rstrip(".") for one in error.args)
 
 
 # ── columns ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def csv_chunks(table: Table, template: str = "") -> Iterator[bytes]:
-    """A table as CSV, some rows at a time: a header, then a row a record.
+def csv_chunks(table: Table, template: str = "") -> tuple[Iterator[bytes], list[str]]:
+    """A table as CSV, some rows at a time: a header, then a row a record; and what is left out.
 
-    Null and NaN are the empty cell.
-
-    A null of an only column would be a blank line, which is no row; it is written as "".
+    Null and NaN are the empty cell. A null of an only column would be a blank line, which is no
+    row; it is written as "".
 
     Args:
         table: the table.
@@ -238,8 +188,8 @@ def csv_chunks(table: Table, template: str = "") -> Iterator[bytes]:
     pa = arrow()
     names = [one for one in table.schema.names if not one.startswith("__index_level_")]
     _check_names(names)
-    left_out = {**table.unreadable}
-    needed = _needed([*names, *table.unreadable], template)
+    left_out = dict[str, str]()
+    needed = _needed(names, template)
     for name in names:
         if why := _no_cell(pa, table.schema.field(name).type, is_needed=name in needed):
             left_out[name] = why
@@ -247,9 +197,8 @@ def csv_chunks(table: Table, template: str = "") -> Iterator[bytes]:
     for name, why in left_out.items():
         if name in needed or not kept:
             raise UsageError(f"Column {name!r} cannot be sent: {why}.")
-    for name, why in left_out.items():
-        warnings.warn(f"Column {name!r} is left out: {why}.", stacklevel=5)
-    return _chunks(pa, table, kept)
+    notes = [f"Column {name!r} is left out: {why}." for name, why in left_out.items()]
+    return _chunks(pa, table, kept), notes
 
 
 def _check_names(names: list[str]) -> None:

@@ -1,24 +1,21 @@
-"""A handle of a job: its id, where its results lie, its status and its manifest.
-
-Everything is read from the bucket.
-"""
+"""A job as its user sees it: its id, its files in the bucket, and what can be done with it."""
 
 from __future__ import annotations
 
+import warnings
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from html import escape
 from typing import TYPE_CHECKING, Any, Literal
 
 from dropbatch.client import aws
 from dropbatch.core import names
-from dropbatch.errors import Error, JobFailed, NotFound
+from dropbatch.errors import Error, JobFailed, NotFound, NotOver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
     from contextlib import AbstractContextManager
     from pathlib import Path
-    from typing import Self
 
     from dropbatch.client.export import Delivery
     from dropbatch.client.records import Record, ResultFiles
@@ -32,13 +29,12 @@ def no_job(path: str, notice: Mapping[str, Any]) -> NotFound:
     return NotFound(f"{path} has no job: {why['code']}: {why['message']}")
 
 
-@dataclass(unsafe_hash=True, repr=False)
+@dataclass(frozen=True, repr=False)
 class Job:
-    """A job, to be looked at.
+    """A job. Everything about it is read from the bucket.
 
     Attributes:
-        id: its id. If another upload has it, the job gets its own before anything is read or
-            written.
+        id: its id. If another upload has it, the stack gives the job another: see `resolved`.
         folder: the prefix of its results; ends in a slash.
         uploaded: its upload, if this program uploaded it: the job may not exist yet.
     """
@@ -47,39 +43,28 @@ class Job:
     id: str
     folder: str
     uploaded: Uploaded | None = field(default=None, compare=False)
-    _state: str = field(default="", init=False, compare=False)
 
     def __repr__(self) -> str:
-        """The id, the path, and the state that was read last."""
-        return (
-            " ".join(
-                filter(
-                    None, (f"<{type(self).__name__}", self.id, repr(self.path), self._last_state())
-                )
-            )
-            + ">"
-        )
+        """The id and the path."""
+        return f"<Job {self.id} {self.path!r}>"
 
     def _repr_html_(self) -> str:
         """The same, for a notebook."""
-        return f"<b>{escape(self.path)}</b> {self._last_state()}<br><code>{self.id}</code>"
-
-    def _last_state(self) -> str:
-        return self._state or ("uploaded" if self.uploaded else "")
+        return f"<b>{escape(self.path)}</b><br><code>{self.id}</code>"
 
     @classmethod
-    def at(cls, stack: Stack, path: str, job_id: str) -> Self:
+    def at(cls, stack: Stack, path: str, job_id: str) -> Job:
         """The job of an upload at a path under `inbox/`."""
         return cls(stack, job_id, names.result(names.INBOX + path, job_id, ""))
 
     @classmethod
-    def of_upload(cls, stack: Stack, uploaded: Uploaded) -> Self:
+    def of_upload(cls, stack: Stack, uploaded: Uploaded) -> Job:
         """The job of an upload, whether it exists yet or not."""
         job_id = uploaded.job_id(stack.bucket)
         return cls(stack, job_id, names.result(uploaded.key, job_id, ""), uploaded)
 
     @classmethod
-    def recorded(cls, stack: Stack, job_id: str) -> Self:
+    def recorded(cls, stack: Stack, job_id: str) -> Job:
         """The job with an id.
 
         Raises:
@@ -95,10 +80,30 @@ class Job:
         """The upload's path under `inbox/`."""
         return self.folder.removeprefix("results/").removesuffix(f"{self.id}/").rstrip("/")
 
-    def status(self) -> dict[str, Any]:
-        """The job's status.json; `{"state".
+    # ── what is known ─────────────────────────────────────────────────────────────────────────────
 
-        "uploaded"}` until the stack has created the job of an upload.
+    def resolved(self) -> Job:
+        """The job as the stack has created it: with its own id, if another upload has this one.
+
+        `uploaded` is None then; it is still there if the stack has not created the job yet.
+        """
+        if self.uploaded is None:
+            return self
+        job = self
+        for choice in range(names.JOB_ID_CHOICES):
+            job_id = self.uploaded.job_id(self.stack.bucket, choice)
+            folder = names.result(self.uploaded.key, job_id, "")
+            job = replace(self, id=job_id, folder=folder)
+            if self.stack.read_json(f"{folder}status.json"):
+                return replace(job, uploaded=None)
+            taken = self.stack.read_json(names.job_record(job_id))
+            own = self.uploaded.path, self.uploaded.version
+            if taken is None or (taken["path"], taken["version"]) == own:
+                break
+        return job
+
+    def status(self) -> dict[str, Any]:
+        """The job's `status.json`; `{"state": "uploaded"}` until the stack has created the job.
 
         While S3 tells the stack nothing of the upload, it is the notice that shows this: `waiting`,
         later `failed`.
@@ -106,27 +111,21 @@ class Job:
         Raises:
             NotFound: there is no such job.
         """
-        if found := self._look():
+        job = self.resolved()
+        if job.uploaded:
+            return job.notice() or {"state": "uploaded"}
+        if found := self.stack.read_json(f"{job.folder}status.json"):
             return found
-        if self.uploaded:
-            return self.notice() or {"state": "uploaded"}
-        raise NotFound(f"There is no job {self.id} under {self.folder}.")
+        raise NotFound(f"There is no job {job.id} under {job.folder}.")
 
     def notice(self) -> dict[str, Any] | None:
-        """What shows that S3 tells the stack nothing of an upload without a job.
-
-        None if nothing does.
-        """
-        found = (
-            self.stack.read_json(names.denied_notice(self.uploaded.key)) if self.uploaded else None
-        )
-        is_its = (
-            found
-            and self.uploaded
-            and found["version"] == self.uploaded.version
-            and not found["job_id"]
-        )
-        return found if is_its else None
+        """What shows that S3 tells the stack nothing of an upload without a job, if anything."""
+        if self.uploaded is None:
+            return None
+        found = self.stack.read_json(names.denied_notice(self.uploaded.key))
+        if not found or found["job_id"]:
+            return None
+        return found if found["version"] == self.uploaded.version else None
 
     def manifest(self) -> dict[str, Any]:
         """The finished job's manifest.
@@ -134,40 +133,13 @@ class Job:
         Raises:
             NotFound: the job does not exist, or is not over.
         """
-        self.exists()
-        found = self.stack.read_json(f"{self.folder}manifest.json")
-        if found is None:
-            if (state := self.status()["state"]) in names.FINAL_JOB_STATES:
-                raise NotFound(f"Job {self.id} is over ({state}), and its manifest was deleted.")
-            raise NotFound(f"Job {self.id} is not over yet. Wait for it with `job.wait()`.")
-        self._state = found["state"]
-        return found
-
-    def exists(self) -> bool:
-        """Whether the stack has created an upload's job.
-
-        Then, and until then, the id is no other upload's.
-        """
-        return not self.uploaded or bool(self._look())
-
-    def _look(self) -> dict[str, Any] | None:
-        """The job's status.json; None if the stack has not created the job, or there is none."""
-        for choice in range(names.JOB_ID_CHOICES):
-            if choice and self.uploaded:
-                self.id = self.uploaded.job_id(self.stack.bucket, choice)
-                self.folder = names.result(self.uploaded.key, self.id, "")
-            found = self.stack.read_json(f"{self.folder}status.json")
-            if found or self.uploaded is None:
-                self.uploaded = None
-                self._state = (found or {}).get("state", "")
-                return found
-            taken = self.stack.read_json(names.job_record(self.id))
-            if taken is None or (taken["path"], taken["version"]) == (
-                self.uploaded.path,
-                self.uploaded.version,
-            ):
-                break
-        return None
+        job = self.resolved()
+        found = self.stack.read_json(f"{job.folder}manifest.json")
+        if found:
+            return found
+        if (state := job.status()["state"]) in names.FINAL_JOB_STATES:
+            raise NotFound(f"Job {job.id} is over ({state}), and its manifest was deleted.")
+        raise NotOver(f"Job {job.id} is not over yet. Wait for it.")
 
     def wait(
         self, *, timeout: float | None = None, check: bool = False, progress: bool = True
@@ -188,35 +160,12 @@ class Job:
             JobFailed: `check` was given, and the job failed or was cancelled.
             NotFound: an upload has no job after five minutes.
         """
-        from dropbatch.client.progress import shown_to_user
-        from dropbatch.client.wait import each_over, end_of, wait_until_created
+        from dropbatch.client.wait import each_over
 
-        ends = end_of(timeout)
-        wait_until_created(self, ends=ends)
-        ((_, manifest),) = each_over(
-            [self], shown_to_user() if progress else None, timeout, ends=ends
-        )
-        if isinstance(manifest, Error):
-            raise manifest
-        return self.ended(manifest, check=check)
+        ((_, found),) = each_over([self], _shown(progress=progress), timeout)
+        return _end_of(found, check=check)
 
-    def ended(self, manifest: dict[str, Any], *, check: bool) -> str:
-        """Note how the job ended, and return it.
-
-        Args:
-            manifest: the job's.
-            check: raise an error unless the job is completed.
-
-        Raises:
-            JobFailed: `check` was given, and the job failed or was cancelled.
-        """
-        self._state = manifest["state"]
-        if check and manifest["state"] != names.JobState.COMPLETED:
-            error = manifest["error"]
-            why = f": {error['code']}: {error['message']}" if error else "."
-            how = "failed" if manifest["state"] == names.JobState.FAILED else "was cancelled"
-            raise JobFailed(f"Job {self.id} {how}{why}")
-        return self._state
+    # ── results ───────────────────────────────────────────────────────────────────────────────────
 
     def download(
         self,
@@ -251,7 +200,7 @@ class Job:
         from dropbatch.client.export import deliver
 
         return deliver(
-            self,
+            self.resolved(),
             LocalPath(folder),
             progress,
             merged=merged,
@@ -276,7 +225,7 @@ class Job:
     def to_arrow(self, *, merged: bool = False, columns: bool = True) -> Any:  # noqa: ANN401 - pyarrow has no types
         """The finished job's records as a `pyarrow.Table` (extra `dropbatch[data]`).
 
-        Of a table or a frame: its own columns, then `success`, `embedding` or `answer`,
+        Of a table or a frame: its own columns as text, then `success`, `embedding` or `answer`,
         `error_code`, `error_message`; if it has a column of such a name, the answer's is
         `answer_2`. Of other uploads: `id`, `external_reference`, then the same.
 
@@ -310,9 +259,12 @@ class Job:
         from dropbatch.client.merge import merged_files
         from dropbatch.client.records import files_of
 
+        job = self.resolved()
         if merged:
-            return merged_files(self)
-        return nullcontext(files_of(self.manifest(), lambda entry: blocks_of(self, entry)))
+            return merged_files(job)
+        return nullcontext(files_of(job.manifest(), lambda entry: blocks_of(job, entry)))
+
+    # ── commands ──────────────────────────────────────────────────────────────────────────────────
 
     def cancel(self, *, now: bool = False) -> None:
         """Cancel the job. Answers that have arrived are kept.
@@ -342,14 +294,15 @@ class Job:
         """
         from dropbatch.client.submit import retry
 
-        return Job.of_upload(self.stack, retry(self, options))
+        again, notes = retry(self, options)
+        for note in notes:
+            warnings.warn(note, stacklevel=2)
+        return again
 
     def _command(self, word: Literal["run", "pause", "cancel", "cancel now"]) -> None:
-        self.exists()
+        key = names.job_control(self.resolved().id)
         with aws.explained():
-            self.stack.s3.put_object(
-                Bucket=self.stack.bucket, Key=names.job_control(self.id), Body=word.encode()
-            )
+            self.stack.s3.put_object(Bucket=self.stack.bucket, Key=key, Body=word.encode())
 
 
 def wait(
@@ -370,15 +323,27 @@ def wait(
         JobFailed: `check` was given, and a job failed or was cancelled.
         NotFound: an upload has no job.
     """
-    from dropbatch.client.progress import shown_to_user
-    from dropbatch.client.wait import FEW_JOBS, each_over, end_of, wait_until_created
+    from dropbatch.client.wait import each_over
 
-    wanted, ends = list(jobs), end_of(timeout)
-    if len(wanted) <= FEW_JOBS:
-        for job in wanted:
-            wait_until_created(job, ends=ends)
-    for job, found in each_over(wanted, shown_to_user() if progress else None, timeout, ends=ends):
-        if isinstance(found, Error):
-            raise found
-        job.ended(found, check=check)
+    for job, found in each_over(list(jobs), _shown(progress=progress), timeout):
+        _end_of(found, check=check)
         yield job
+
+
+def _shown(*, progress: bool) -> Any:  # noqa: ANN401 - loaded only if it is needed
+    from dropbatch.client.progress import shown_to_user
+
+    return shown_to_user() if progress else None
+
+
+def _end_of(found: dict[str, Any] | Error, *, check: bool) -> str:
+    """The final state in a manifest; raise an error that was found instead."""
+    if isinstance(found, Error):
+        raise found
+    state: str = found["state"]
+    if check and state != names.JobState.COMPLETED:
+        error = found["error"]
+        why = f": {error['code']}: {error['message']}" if error else "."
+        how = "failed" if state == names.JobState.FAILED else "was cancelled"
+        raise JobFailed(f"Job {found['job_id']} {how}{why}")
+    return state

@@ -1,6 +1,6 @@
-"""Progress of jobs.
+"""Progress of jobs: lines rewritten on a terminal or in a notebook, plain lines elsewhere.
 
-Lines that are rewritten on a terminal or in a notebook, plain lines elsewhere.
+A job's line wraps where it is too long: nothing that it says is left out.
 """
 
 from __future__ import annotations
@@ -18,31 +18,26 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
-from dropbatch.core.names import FINAL_JOB_STATES, JOB_ID
+from dropbatch.core.names import FINAL_JOB_STATES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
-
 
 PLAIN_EVERY_SECONDS = 30.0
 """Seconds between two plain lines of a job if only its counts changed."""
 MIN_RATE_SECONDS = 3.0
 """Seconds of watching before a rate is shown."""
-SHORT_NAME = 24
-"""Columns of a path where there is no room; a job's id is then the end of it."""
 MAX_LINES = 4
 """Lines of what a job waits for."""
 GAP = "  "
-FIRST_TO_GO = 9
-
+BAR_WIDTH = 16
 NOTEBOOK_SIZE = (100, 30)
 """Columns and lines in a notebook's cell."""
 TOTAL = "all jobs"
 """The name under which many jobs are shown together."""
 
 
-@dataclass(frozen=True)
-class Watched:
+class Watched(NamedTuple):
     """A job's time and counts when it was first shown. Its rate is measured from these."""
 
     at: float
@@ -87,72 +82,47 @@ class Progress:
                 be rewritten, alone.
         """
         self._statuses = {TOTAL: total, **statuses} if total else dict(statuses)
-        statuses = self._statuses
         now = time.monotonic()
-        for name, status in statuses.items():
-            self._first.setdefault(
-                name, Watched(now, _done(status), status.get("fraction_done") or 0.0)
-            )
+        for name, status in self._statuses.items():
+            watched = Watched(now, _done(status), status.get("fraction_done") or 0.0)
+            self._first.setdefault(name, watched)
         if self.on_terminal or self.notebook:
             self.redraw()
         else:
             self._print_changes(now)
 
     def redraw(self) -> None:
-        """Draw the lines again with the current time.
-
-        Do nothing where lines cannot be rewritten.
-        """
+        """Draw the lines again with the current time; nothing where they cannot be rewritten."""
         if self.notebook:
             self.notebook("\n".join(self._fitting(*NOTEBOOK_SIZE)))
         if not self.on_terminal:
             return
         size = self._size()
-        width = size.columns - 1
-        lines = self._fitting(width, size.lines - 1)
+        lines = self._fitting(size.columns - 1, size.lines - 1)
         if self._lines:
             self.out.write(f"\x1b[{self._lines}F")
-        self.out.write("".join(f"{cut(line, width)}\x1b[K\n" for line in lines) + "\x1b[J")
+        self.out.write("".join(f"{line}\x1b[K\n" for line in lines) + "\x1b[J")
         self.out.flush()
         self._lines = len(lines)
 
     def _fitting(self, width: int, height: int) -> list[str]:
-        """The lines of all jobs.
-
-        If they do not fit, of those that are not over, and what became of the others.
-        """
+        """The lines of all jobs; if they do not fit, those that are over are only counted."""
         described = {name: self._describe(name, width) for name in self._statuses}
         lines = [line for one in described.values() for line in one]
         if len(lines) <= height:
             return lines
         if TOTAL in self._statuses:  # It says what the others are.
-            return self._first_that_fit(described, self._statuses, height + 1)[0]
-        by_state = sorted(
+            return _first_that_fit(described, self._statuses, height)[0] or lines[:height]
+        unfinished_first = sorted(
             described, key=lambda one: self._statuses[one].get("state") in FINAL_JOB_STATES
         )
-        lines, others = self._first_that_fit(described, by_state, height)
+        lines, others = _first_that_fit(described, unfinished_first, height - 1)
         left = Counter(str(self._statuses[name].get("state")) for name in others)
-        rest = ", ".join(f"{count:,} {state}" for state, count in left.items() if count)
-        return [*lines, f"and {left.total():,} more: {rest}"]
-
-    @staticmethod
-    def _first_that_fit(
-        described: Mapping[str, list[str]], names: Iterable[str], height: int
-    ) -> tuple[list[str], list[str]]:
-        """The lines of jobs for which there is room, and the names of the others."""
-        lines, others = list[str](), list[str]()
-        for name in names:
-            if len(lines) + len(described[name]) < height:
-                lines += described[name]
-            else:
-                others.append(name)
-        return lines, others
+        rest = ", ".join(f"{count:,} {state}" for state, count in left.items())
+        return [*lines, cut(printable(f"and {left.total():,} more: {rest}"), width)]
 
     def _size(self) -> os.terminal_size:
-        """Return the size of the terminal that is written to.
-
-        Standard output may be another one, or a pipe.
-        """
+        """The size of the terminal that is written to: standard output may be another one."""
         try:
             size = os.get_terminal_size(self.out.fileno())
         except OSError:
@@ -160,23 +130,36 @@ class Progress:
         return size if size.columns and size.lines else shutil.get_terminal_size()
 
     def _print_changes(self, now: float) -> None:
-        """Print jobs whose state or reason to wait has changed.
-
-        And the others every `plain_seconds`.
-        """
-        shown = self._statuses if TOTAL not in self._statuses else {TOTAL: self._statuses[TOTAL]}
-        for name, status in shown.items():
+        """Print jobs whose state or reason to wait has changed, others every `plain_seconds`."""
+        for name in [TOTAL] if TOTAL in self._statuses else self._statuses:
+            status = self._statuses[name]
             state = status.get("fraction_done") == 1 if name == TOTAL else status.get("state")
             key = f"{state} {(status.get('waiting_for') or {}).get('code')}"
             before, at = self._printed.get(name, ("", 0.0))
             if key != before or now - at >= self.plain_seconds:
                 self._printed[name] = key, now
-                self.out.write("  ".join(self._describe(name, None)) + "\n")
+                self.out.write(GAP.join(self._describe(name, None)) + "\n")
                 self.out.flush()
 
     def _describe(self, name: str, width: int | None) -> list[str]:
         now = time.monotonic()
         return describe(name, self._statuses[name], width, now - self.began, now, self._first[name])
+
+
+def _first_that_fit(
+    described: Mapping[str, list[str]], names: Iterable[str], height: int
+) -> tuple[list[str], list[str]]:
+    """The lines of the first jobs, for which there is room, and the names of the others."""
+    lines, others = list[str](), list[str]()
+    for name in names:
+        if not others and len(lines) + len(described[name]) <= height:
+            lines += described[name]
+        else:
+            others.append(name)
+    return lines, others
+
+
+# ── a job ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def describe(
@@ -192,90 +175,36 @@ def describe(
     Args:
         name: of the job.
         status: content of its status.json.
-        width: columns of the terminal; parts that do not fit are left out, but neither state,
-            records nor failures.
-            None: no limit.
+        width: columns of the terminal, at which lines wrap; None: no limit.
         elapsed: seconds to show; None: none.
         now: monotonic time.
         first: when it was first shown; None: no rate.
     """
-    must = _must(name, status, short=False)
-    if width is not None and columns_of(GAP.join(must)) > width:
-        must = _must(name, status, short=True)
-    fraction, more = status.get("fraction_done"), list[Part]()
-    if fraction is not None:
-        percent = f"{int(fraction * 100):>3}%"
-        more.append(Part(FIRST_TO_GO, f"{_bar(fraction)} {percent}", percent))
+    state = printable(str(status.get("state", "?")))
+    parts = [printable(name), f"{state:<11}", *_bar(status), *_records(status)]
     if elapsed is not None:
-        more.append(Part(1, duration(elapsed)))
+        parts.append(duration(elapsed))
     if first is not None and status.get("state") not in FINAL_JOB_STATES:
-        more += [Part(2 + at, one) for at, one in enumerate(_speed(status, now, first))]
-    more += [Part(4, one) for one in (*_reading(status), *_pending(status))]
-    lines = _fit(must, more, width)
+        parts += _speed(status, now, first)
+    parts += [*_reading(status), *_pending(status)]
+    lines = _filled(parts, width)
     if waiting := status.get("waiting_for"):
         lines += _wrapped(printable(f"waiting: {waiting['code']}: {waiting['message']}"), width)
     return lines
 
 
-def _must(name: str, status: Mapping[str, Any], *, short: bool) -> list[str]:
-    """What is shown at any width: name, state, records, failures."""
-    named = printable(name)
-    if short:
-        named = name.rpartition("-")[2] if JOB_ID.fullmatch(name) else shortened(named, SHORT_NAME)
-    return [
-        named,
-        f"{printable(str(status.get('state', '?'))):<11}",
-        _records(status, short=short),
-        *_failed(status),
-    ]
-
-
-class Part(NamedTuple):
-    """A part of a line that may be left out.
-
-    Attributes:
-        order: how soon it is left out, the highest first.
-        text: the part.
-        instead: what is shown without it, if there is room; it comes before the records.
-    """
-
-    order: int
-    text: str
-    instead: str = ""
-
-
-def _fit(must: list[str], more: list[Part], width: int | None) -> list[str]:
-    """Parts as one line, in which those that matter least are left out.
-
-    As several if what must be there needs them.
-
-    Args:
-        must: what is never left out.
-        more: what may be.
-        width: columns.
-    """
-    kept = sorted(more, key=lambda one: one.order)
-    if width is None or columns_of(GAP.join(must).rstrip()) <= width:
-        while width is not None and columns_of(_line(must, kept, more)) > width:
-            gone = kept.pop()
-            if gone.instead:
-                kept.insert(0, Part(0, gone.instead))
-        return [_line(must, kept, more)]
-    lines = [cut(must[0], width)]
-    optional = [(one.instead or one.text).strip() for one in kept[-1:] + kept[:-1]]
-    for at, part in enumerate([*map(str.rstrip, must[1:]), *optional], 1):
-        if columns_of(lines[-1]) + len(GAP) + columns_of(part) <= width:
-            lines[-1] += GAP + part
-        elif at < len(must):
+def _filled(parts: list[str], width: int | None) -> list[str]:
+    """Parts in as few lines as they need; a part that is too long for one is shortened."""
+    if width is None:
+        return [GAP.join(parts).rstrip()]
+    lines = [shortened(parts[0], width)]
+    for part in parts[1:]:
+        longer = f"{lines[-1]}{GAP}{part}"
+        if columns_of(longer.rstrip()) <= width:
+            lines[-1] = longer
+        else:
             lines.append(cut(GAP + part, width))
-    return lines
-
-
-def _line(must: list[str], kept: list[Part], more: list[Part]) -> str:
-    """Name, state, percentage, records; then what is kept of the others, in its own order."""
-    first = [one.text for one in kept if one.instead or one.order == 0]
-    others = [one.text for one in more if one in kept and not one.instead]
-    return GAP.join([*must[:2], *first, *must[2:], *others]).rstrip()
+    return [line.rstrip() for line in lines]
 
 
 def _wrapped(text: str, width: int | None) -> list[str]:
@@ -287,31 +216,29 @@ def _wrapped(text: str, width: int | None) -> list[str]:
     return [cut(one, width) for one in lines]
 
 
+def _bar(status: Mapping[str, Any]) -> list[str]:
+    fraction = status.get("fraction_done")
+    if fraction is None:
+        return []
+    filled = int(BAR_WIDTH * fraction)
+    return [f"[{'#' * filled}{'.' * (BAR_WIDTH - filled)}] {int(fraction * 100):>3}%"]
+
+
 def _done(status: Mapping[str, Any]) -> int:
     counts = status.get("counts") or {}
     return int(counts.get("succeeded", 0) + counts.get("failed", 0))
 
 
-def _records(status: Mapping[str, Any], *, short: bool) -> str:
-    total, done = (status.get("counts") or {}).get("total"), _done(status)
-    if total is None:
-        return f"{done:,} records"
-    return f"{done:,}/{total:,}" if short else f"{done:,} of {total:,} records"
-
-
-def _failed(status: Mapping[str, Any]) -> list[str]:
-    failed = (status.get("counts") or {}).get("failed")
-    return [f"{failed:,} failed"] if failed else []
+def _records(status: Mapping[str, Any]) -> list[str]:
+    counts = status.get("counts") or {}
+    total, failed = counts.get("total"), counts.get("failed")
+    of = "" if total is None else f" of {total:,}"
+    return [f"{_done(status):,}{of} records", *([f"{failed:,} failed"] if failed else [])]
 
 
 def _pending(status: Mapping[str, Any]) -> list[str]:
     pending = (status.get("pending") or {}).get("batches")
     return [f"{pending:,} {'batch' if pending == 1 else 'batches'} pending"] if pending else []
-
-
-def _bar(fraction: float, width: int = 16) -> str:
-    filled = int(width * fraction)
-    return f"[{'#' * filled}{'.' * (width - filled)}]"
 
 
 def _reading(status: Mapping[str, Any]) -> list[str]:
@@ -327,12 +254,10 @@ def _speed(status: Mapping[str, Any], now: float, first: Watched) -> list[str]:
         return []
     rate = f"{done / seconds:,.0f}/s" if done >= seconds else f"{60 * done / seconds:,.0f}/min"
     fraction = status.get("fraction_done") or 0.0
-    if first.fraction < fraction < 1:
-        return [
-            f"about {duration(seconds * (1 - fraction) / (fraction - first.fraction))} left",
-            rate,
-        ]
-    return [rate]
+    if not first.fraction < fraction < 1:
+        return [rate]
+    left = seconds * (1 - fraction) / (fraction - first.fraction)
+    return [f"about {duration(left)} left", rate]
 
 
 def duration(seconds: float) -> str:
@@ -347,6 +272,9 @@ def duration(seconds: float) -> str:
     if hours < 48:  # noqa: PLR2004 - as above
         return f"{hours} h {rest} min"
     return f"{hours // 24} d {hours % 24} h"
+
+
+# ── where it is shown ─────────────────────────────────────────────────────────────────────────────
 
 
 def shown_to_user() -> Progress | None:
@@ -372,35 +300,28 @@ def _notebook() -> Callable[[str], None] | None:
     return lambda text: shown.update({"text/plain": text}, raw=True)
 
 
+# ── text from uploaders on a terminal ─────────────────────────────────────────────────────────────
+
 _COMMANDS = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
-"""Control characters, line separators, what changes the direction of writing.
-
-And what is no character.
-"""
+"""Control characters, line separators, what changes the direction of writing, half characters."""
 
 
 def printable(text: str) -> str:
-    r"""A text, in which characters that would command a terminal are written as Python writes them: `\x1b`."""
+    r"""A text in which what would command a terminal is written as Python writes it: `\x1b`."""
     return text if text.isprintable() else _COMMANDS.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 def columns_of(text: str) -> int:
-    """How many columns of a terminal a text takes.
-
-    Letters of East Asia take two, combining marks none.
-    """
-    if text.isascii():
-        return len(text)
-    return sum(
-        0 if unicodedata.combining(one) or unicodedata.category(one) == "Cf" else 1 + _is_wide(one)
-        for one in text
-    )
+    """How many columns of a terminal a text takes: letters of East Asia two, marks none."""
+    return len(text) if text.isascii() else sum(map(_columns, text))
 
 
-def _is_wide(character: str) -> bool:
-    return unicodedata.east_asian_width(character) in {"W", "F"}
+def _columns(one: str) -> int:
+    if unicodedata.combining(one) or unicodedata.category(one) == "Cf":
+        return 0
+    return 2 if unicodedata.east_asian_width(one) in {"W", "F"} else 1
 
 
 def cut(text: str, width: int) -> str:

@@ -56,6 +56,7 @@ class Source:
             only for the check.
         etag: of an object in S3 that has no version.
         metadata: its own, if it lies in S3.
+        notes: what of it is not sent.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Source:
     stored: Mapping[str, str] | None = None
     etag: str = ""
     metadata: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
 
 def open_source(
@@ -380,8 +382,9 @@ def table_source(
         template: the option, if it is given.
         metadata: its own, if it lies in S3.
     """
+    chunks, notes = csv_chunks(table, template)
     return Source(
-        name, stream_of(csv_chunks(table, template)), None, _TABLE, metadata=metadata or {}
+        name, stream_of(chunks), None, _TABLE, metadata=metadata or {}, notes=tuple(notes)
     )
 
 

@@ -12,24 +12,27 @@ from __future__ import annotations
 
 import os
 import time
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
+from itertools import chain
 from threading import Thread
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from dropbatch.client import aws
 from dropbatch.client.stack import CONDITION_FAILED, head_of
 from dropbatch.client.threads import at_once
 from dropbatch.core import names
-from dropbatch.errors import ConnectionLost, Error, NotFound, UsageError
+from dropbatch.errors import ConnectionLost, Error, IdUnknown, NotFound, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from dropbatch.client.stack import Stack
 
+
+In = TypeVar("In")
 
 PART_BYTES = 16 << 20
 """Bytes of an upload's parts: S3 allows 10,000, so an upload has up to 160 GB."""
@@ -140,12 +143,13 @@ def upload(
     """
     place = {"Bucket": stack.bucket, "Key": key}
     with aws.explained():
-        first = _part(stream)
+        parts = _parts(stream)
+        first = next(parts, b"")
         if len(first) < PART_BYTES and (made := _made_whole(stack, place, first, metadata)):
             progress(len(first))
             return made
         if first:
-            answer = _in_parts(stack.s3, place, first, stream, metadata, progress)
+            answer = _stream_parts(stack.s3, place, chain([first], parts), metadata, progress)
         else:  # S3 does not promise to take an empty part.
             answer = stack.s3.put_object(**place, Metadata=dict(metadata))
         return uploaded_as(stack, key, answer)
@@ -168,7 +172,7 @@ def uploaded_as(stack: Stack, key: str, answer: Mapping[str, Any]) -> Uploaded:
         found = _confirm(stack, key, place)
     if found is None:
         raise NotFound(f"There is no {key}, or it was deleted while it was uploaded.")
-    return _uploaded(key, found)
+    return uploaded_of(key, found)
 
 
 def _confirm(stack: Stack, key: str, place: Mapping[str, str]) -> dict[str, Any] | None:
@@ -181,13 +185,14 @@ def _confirm(stack: Stack, key: str, place: Mapping[str, str]) -> dict[str, Any]
         time.sleep(CONFIRM_PAUSE_SECONDS)
         with suppress(ConnectionLost):
             return stack.ask("head_object", key, **place)
-    raise ConnectionLost(
+    raise IdUnknown(
         f"{key} is uploaded, and its job will run; AWS could not be reached to read the job's id. "
         "Do not send it again: list the jobs."
     )
 
 
-def _uploaded(key: str, answer: Mapping[str, Any]) -> Uploaded:
+def uploaded_of(key: str, answer: Mapping[str, Any]) -> Uploaded:
+    """The version of an upload that S3's answer to a HEAD is about."""
     head = head_of(answer)
     return Uploaded(key, head.version, head.etag, head.modified, head.size, head.metadata)
 
@@ -218,7 +223,7 @@ def _made_whole(
         is_new = found["LastModified"] >= now - timedelta(
             seconds=time.monotonic() - began + SURE_SECONDS
         )
-        return _uploaded(place["Key"], found) if is_new else None
+        return uploaded_of(place["Key"], found) if is_new else None
     return uploaded_as(stack, place["Key"], answer)
 
 
@@ -252,10 +257,8 @@ def copy(
     """
     from botocore.exceptions import ClientError
 
-    place, conditions = (
-        {"Bucket": stack.bucket, "Key": key},
-        {"CopySourceIfMatch": f'"{etag}"'} if etag else {},
-    )
+    place = {"Bucket": stack.bucket, "Key": key}
+    conditions = {"CopySourceIfMatch": f'"{etag}"'} if etag else {}
     with aws.explained():
         try:
             answer = copy_parts(stack.s3, source, size, place, metadata, progress, **conditions)
@@ -284,65 +287,77 @@ def copy_parts(
     if not size:
         return dict(s3.put_object(**place, Metadata=dict(metadata)))
     step = max(COPY_BYTES, -(-size // MAX_PARTS))
-    starts = range(0, size, step)
-    with _parted(s3, place, metadata) as begun:
 
-        def send(number: int) -> dict[str, Any]:
-            first, last = starts[number], min(starts[number] + step, size) - 1
-            # S3 refuses a range of an object below 5 MB.
-            part = {"CopySourceRange": f"bytes={first}-{last}"} if len(starts) > 1 else {}
-            answer = s3.upload_part_copy(
-                **begun, PartNumber=number + 1, CopySource=dict(source), **part, **conditions
-            )
-            progress(last + 1 - first)
-            return {"PartNumber": number + 1, "ETag": answer["CopyPartResult"]["ETag"]}
+    def send(begun: Mapping[str, str], number: int, first: int) -> dict[str, str]:
+        last = min(first + step, size) - 1
+        # S3 refuses a range of an object below 5 MB.
+        part = {"CopySourceRange": f"bytes={first}-{last}"} if step < size else {}
+        answer = s3.upload_part_copy(
+            **begun, PartNumber=number, CopySource=dict(source), **part, **conditions
+        )
+        progress(last + 1 - first)
+        return {"ETag": answer["CopyPartResult"]["ETag"]}
 
-        done = [sent for _, sent in at_once(send, range(len(starts)), PARTS_AT_ONCE)]
-        return complete(s3, begun, done)
+    return _in_parts(s3, place, metadata, send, range(0, size, step))
+
+
+def _stream_parts(
+    s3: Any,  # noqa: ANN401
+    place: Mapping[str, str],
+    parts: Iterator[bytes],
+    metadata: Mapping[str, str],
+    progress: Callable[[int], None],
+) -> dict[str, Any]:
+    """Send an object's parts; return S3's answer."""
+
+    def send(begun: Mapping[str, str], number: int, body: bytes) -> dict[str, str]:
+        if number > MAX_PARTS:
+            most = MAX_PARTS * PART_BYTES
+            raise Error(f"{place['Key']}: an upload has at most {most:,} bytes. Divide it.")
+        answer = s3.upload_part(**begun, PartNumber=number, Body=body, ChecksumAlgorithm=CHECKSUM)
+        progress(len(body))
+        # S3 wants each part's checksum again at the end, if it returned one.
+        return {one: answer[one] for one in ("ETag", f"Checksum{CHECKSUM}") if one in answer}
+
+    # S3 refuses parts with a checksum if the upload was begun without.
+    return _in_parts(s3, place, metadata, send, parts, ChecksumAlgorithm=CHECKSUM)
 
 
 def _in_parts(
     s3: Any,  # noqa: ANN401
     place: Mapping[str, str],
-    part: bytes,
-    stream: BinaryIO,
     metadata: Mapping[str, str],
-    progress: Callable[[int], None],
+    send: Callable[[Mapping[str, str], int, In], dict[str, str]],
+    parts: Iterable[In],
+    **more: str,
 ) -> dict[str, Any]:
-    with _parted(s3, place, metadata, CHECKSUM) as begun:
+    """Make an object of parts, some of which are sent at the same time; abort it if one fails.
 
-        def send(numbered: tuple[int, bytes]) -> dict[str, Any]:
-            sent = send_part(s3, begun, *numbered)
-            progress(len(numbered[1]))
-            return sent
-
-        done = [
-            sent for _, sent in at_once(send, _numbered(part, stream, place["Key"]), PARTS_AT_ONCE)
-        ]
-        return complete(s3, begun, done)
-
-
-_UNDER_WAY: dict[str, tuple[Any, dict[str, str]]] = {}
-"""The uploads in parts that were begun and are not over: their clients and places, by their ids."""
-
-
-@contextmanager
-def _parted(
-    s3: Any,  # noqa: ANN401
-    place: Mapping[str, str],
-    metadata: Mapping[str, str],
-    checksum: str = "",
-) -> Iterator[dict[str, str]]:
-    """Begin an object that is sent in parts; abort it if what is done meanwhile fails."""
-    begun = begin(s3, place, metadata, checksum)
+    Returns:
+        S3's answer; without a version if only the call's first answer had it.
+    """
+    made = s3.create_multipart_upload(**place, Metadata=dict(metadata), **more)
+    begun = {**place, "UploadId": made["UploadId"]}
     _UNDER_WAY[begun["UploadId"]] = s3, begun
     try:
-        yield begun
+        numbered = at_once(lambda one: send(begun, *one), enumerate(parts, 1), PARTS_AT_ONCE)
+        sent = sorted(({"PartNumber": one[0], **answer} for one, answer in numbered), key=_number)
+        with suppress(s3.exceptions.NoSuchUpload):  # It is complete already: that answer was lost.
+            return dict(s3.complete_multipart_upload(**begun, MultipartUpload={"Parts": sent}))
     except BaseException:
         abort_under_way(begun["UploadId"])
         raise
     finally:
         _UNDER_WAY.pop(begun["UploadId"], None)
+    return {}
+
+
+def _number(part: Mapping[str, Any]) -> int:
+    return int(part["PartNumber"])
+
+
+_UNDER_WAY: dict[str, tuple[Any, dict[str, str]]] = {}
+"""The uploads in parts that were begun and are not over: their clients and places, by their ids."""
 
 
 def abort_under_way(*ids: str) -> None:
@@ -364,68 +379,12 @@ def _abort(s3: Any, begun: dict[str, str]) -> None:  # noqa: ANN401
         s3.abort_multipart_upload(**begun)
 
 
-def begin(
-    s3: Any,  # noqa: ANN401
-    place: Mapping[str, str],
-    metadata: Mapping[str, str],
-    checksum: str = CHECKSUM,
-) -> dict[str, str]:
-    """Begin an object that is sent in parts; return the arguments of its calls.
-
-    Bucket, key, and id of the upload.
-    """
-    # boto3 sends a CRC32 with each part. S3 refuses it if the upload was begun without: "expected
-    # checksum Type: null".
-    more = {"ChecksumAlgorithm": checksum} if checksum else {}
-    return {
-        **place,
-        "UploadId": s3.create_multipart_upload(**place, Metadata=dict(metadata), **more)[
-            "UploadId"
-        ],
-    }
-
-
-def send_part(
-    s3: Any,  # noqa: ANN401
-    place: Mapping[str, str],
-    number: int,
-    body: bytes | bytearray,  # noqa: ANN401, RUF100
-) -> dict[str, Any]:
-    """Send a part; return what `complete` says about it."""
-    answer = s3.upload_part(**place, PartNumber=number, Body=body, ChecksumAlgorithm=CHECKSUM)
-    # S3 wants each part's checksum again at the end; not every service that speaks its API returns
-    # one.
-    return {"PartNumber": number} | {
-        name: answer[name] for name in ("ETag", f"Checksum{CHECKSUM}") if name in answer
-    }
-
-
-def complete(s3: Any, place: Mapping[str, str], parts: list[dict[str, Any]]) -> dict[str, Any]:  # noqa: ANN401
-    """Make an object of its parts.
-
-    Return S3's answer, without a version if only the call's first answer had it.
-    """
-    parts.sort(key=lambda one: int(one["PartNumber"]))
-    with suppress(s3.exceptions.NoSuchUpload):  # It is complete already: that answer was lost.
-        answer: dict[str, Any] = s3.complete_multipart_upload(
-            **place, MultipartUpload={"Parts": parts}
-        )
-        return answer
-    return {}
-
-
-def _numbered(part: bytes, stream: BinaryIO, key: str) -> Iterator[tuple[int, bytes]]:
-    for number in range(1, MAX_PARTS + 1):
-        yield number, part
-        part = _part(stream)
+def _parts(stream: BinaryIO) -> Iterator[bytes]:
+    """A stream in parts of `PART_BYTES`, of which only the last is smaller: a pipe gives little."""
+    while True:
+        part = bytearray()
+        while len(part) < PART_BYTES and (read := stream.read(PART_BYTES - len(part))):
+            part += read
         if not part:
             return
-    raise Error(f"{key}: an upload has at most {MAX_PARTS * PART_BYTES:,} bytes. Divide it.")
-
-
-def _part(stream: BinaryIO) -> bytes:
-    """Up to `PART_BYTES`; fewer only at the end: a pipe gives what it has, however little."""
-    part = bytearray()
-    while len(part) < PART_BYTES and (read := stream.read(PART_BYTES - len(part))):
-        part += read
-    return bytes(part)
+        yield bytes(part)

@@ -1,12 +1,15 @@
-"""Waiting: for an upload's job, and for jobs to be over; what a job then is must not be here."""
+"""Waiting until jobs are over.
+
+One watcher for one job and for many. Few are read one by one. Of many, a listing a page tells which
+have a manifest, not a call a job; where it would have more pages than there are jobs, because others
+lie between them, they are read one by one too, some at a time.
+"""
 
 from __future__ import annotations
 
 import math
-import sys
 import time
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dropbatch.client.job import Job, no_job
@@ -16,27 +19,32 @@ from dropbatch.core.names import FINAL_JOB_STATES, JobState
 from dropbatch.errors import ConnectionLost, Error, Interrupted, NotFound, TimedOut
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from dropbatch.client.progress import Progress
-    from dropbatch.client.stack import Stack
 
-
-JobT = TypeVar("JobT", bound=Job)
+Found = dict[str, Any] | Error
+"""The manifest of a job that is over, or why there is none."""
+Out = TypeVar("Out")
 
 FEW_JOBS = 8
 """Up to so many jobs are read and shown one by one."""
-
+SHOWN_JOBS = 10
+"""Of more, unfinished jobs whose progress is read."""
+MIN_PAGES = 10
+"""Pages of a listing that are always worth it."""
+READS_AT_ONCE = 16
 MIN_READ_SECONDS, MAX_READ_SECONDS = 1.0, 10.0
-"""Seconds between two reads of a job's status, at first and later."""
+"""Seconds between two looks, at first and later."""
 REDRAW_SECONDS = 1.0
 GONE_SECONDS = 60.0
 """Seconds to wait for the files of a job that exists: a running job writes its status anew."""
 JOB_SECONDS = 300.0
-"""Seconds to wait for the job of what was just uploaded.
+"""Seconds to wait for the job of what was just uploaded, since the last new job.
 
 S3's events may take a minute, and the queue may be long.
 """
+_ALMOST_OVER = FINAL_JOB_STATES | {"finalizing"}
 
 
 def end_of(timeout: float | None) -> float:
@@ -44,81 +52,32 @@ def end_of(timeout: float | None) -> float:
     return math.inf if timeout is None else time.monotonic() + timeout
 
 
-def wait_until_created(job: Job, seconds: float = JOB_SECONDS, *, ends: float = math.inf) -> None:
-    """Wait until the stack has created an uploaded job.
-
-    Args:
-        job: of the upload.
-        seconds: after which it is said to have none.
-        ends: when to give up, as `end_of` says; that says nothing of the job.
-
-    Raises:
-        NotFound: there is no job after these seconds, or the stack has given the upload up.
-        TimedOut: there is none yet.
-        Interrupted: the user interrupted it.
-    """
-    no_job_at = time.monotonic() + seconds
-    pause, expected = MIN_READ_SECONDS / 2, job.id
-    notice: dict[str, Any] | None = None
-    try:
-        while True:
-            with suppress(ConnectionLost):
-                if job.exists():
-                    break
-                notice = job.notice()
-            if (left := min(no_job_at, ends) - time.monotonic()) > 0 and not (
-                notice and notice["error"]
-            ):
-                time.sleep(min(pause, left))
-                pause = min(pause * 1.3, MAX_READ_SECONDS)
-                continue
-            if notice:
-                raise no_job(job.path, notice)
-            if ends < no_job_at:
-                raise TimedOut(f"{job.path} has no job yet.")
-            raise NotFound(
-                f"{job.path} has no job after {seconds:.0f} seconds. `dropbatch doctor` "
-                "looks for the cause."
-            )
-    except KeyboardInterrupt:
-        raise Interrupted(
-            f"\nInterrupted. The file is uploaded and its job {job.id} will run. Wait for "
-            "it with `job.wait()`."
-        ) from None
-    if job.id != expected:
-        sys.stderr.write(f"Another upload has the job id {expected}; this job is {job.id}.\n")
-
-
 def each_over(
-    jobs: Sequence[JobT],
+    jobs: Sequence[Job],
     progress: Progress | None = None,
     timeout: float | None = None,
-    go_on: str = "",
+    go_on: str = "Wait for it, or cancel it.",
     ends: float | None = None,
-) -> Iterator[tuple[JobT, dict[str, Any] | Error]]:
-    """Show jobs until all are over; yield each with its manifest when it is.
+) -> Iterator[tuple[Job, Found]]:
+    """Show jobs until all are over; yield each with its manifest when it is, or why it has none.
 
     Args:
-        jobs: if they are few, they must exist. Of many, one that does not exist five minutes after
-            the last new one is yielded with that error. So is one whose files are deleted, or that
-            AWS denies.
+        jobs: of one stack, whether they exist yet or not.
         progress: where they are shown.
         timeout: seconds after which to give up.
-        ends: when that is, if they have begun before, as `end_of` says.
-        go_on: what to do after an interruption, for its message; empty for the usual.
+        go_on: what to do after an interruption, for its message.
+        ends: when to give up, if the time limit has begun before, as `end_of` says.
 
     Raises:
         TimedOut: some are not over after these seconds.
         Interrupted: the user interrupted it.
     """
-    watch: Any = (
-        FewJobs(jobs, GONE_SECONDS) if len(jobs) <= FEW_JOBS else ManyJobs(jobs, JOB_SECONDS)
-    )
-    total = None if len(jobs) <= FEW_JOBS else Total(len(jobs))
+    watch = Watch(jobs)
+    total = Total(len(jobs)) if watch.is_many else None
     ends = end_of(timeout) if ends is None else ends
     pause = MIN_READ_SECONDS
     try:
-        while True:
+        while watch.left:
             waiting = None
             try:
                 for job, found in watch.look():
@@ -126,22 +85,219 @@ def each_over(
                         total.add(found)
                     yield job, found
             except ConnectionLost as error:
-                waiting = connection_lost(error)
+                waiting = {"code": "connection_lost", "message": f"{error} It is tried again."}
             if progress:
-                progress.show(watch.statuses, total.status(waiting) if total else None)
+                progress.show(watch.shown(waiting), total.status(waiting) if total else None)
             if not watch.left:
                 return
             if time.monotonic() >= ends:
-                raise TimedOut(
-                    f"{_not_over(len(jobs), len(watch.left), jobs[0].id)} after "
-                    f"{timeout:g} seconds."
-                )
+                raise TimedOut(f"{_not_over(jobs, len(watch.left))} after {timeout:g} seconds.")
             _sleep(min(pause, max(ends - time.monotonic(), 0.0)), progress)
             pause = min(pause * 1.1, MAX_READ_SECONDS)
     except KeyboardInterrupt:
-        raise Interrupted(
-            f"\nInterrupted. {_continue(jobs)} {go_on or _go_on(len(jobs))}"
-        ) from None
+        raise Interrupted(f"\nInterrupted. {_continue(jobs)} {go_on}".rstrip()) from None
+
+
+class Watch:
+    """Jobs of one stack until all are over.
+
+    Attributes:
+        left: those that are not over, by the folders of their results.
+        is_many: whether they are shown as a total, and some of them by path.
+    """
+
+    def __init__(self, jobs: Sequence[Job]) -> None:
+        """Nothing is read yet."""
+        self.left = {job.folder: job for job in jobs}
+        self._stack: Any = jobs[0].stack if jobs else None
+        self.is_many = len(jobs) > FEW_JOBS
+        self._lists = self.is_many
+        self._statuses: dict[str, dict[str, Any]] = {}
+        self._etags: dict[str, str] = {}
+        self._seen = dict.fromkeys(self.left, time.monotonic())
+        self._exist = set[str]()
+        self._broken: dict[str, Error] = {}
+        self._grew = time.monotonic()
+        if not self.is_many:
+            self._statuses = {job.folder: {"state": "splitting"} for job in jobs}
+        self._names = {job.folder: job.path if self.is_many else job.id for job in jobs}
+
+    def shown(self, waiting: dict[str, str] | None) -> dict[str, dict[str, Any]]:
+        """The statuses of the jobs that are shown, by name.
+
+        Args:
+            waiting: what those that are not over wait for, whatever their status says; of few.
+        """
+        more = {"waiting_for": waiting} if waiting and not self.is_many else {}
+        return {
+            self._names[folder]: status | (more if folder in self.left else {})
+            for folder, status in self._statuses.items()
+        }
+
+    def look(self) -> Iterator[tuple[Job, Found]]:
+        """Look once; yield each job that is over now with its manifest, or why it has none.
+
+        Raises:
+            ConnectionLost: nothing is lost; look again later.
+        """
+        exist, over = self._listed() if self._lists else self._read()
+        if exist - self._exist:
+            self._grew = time.monotonic()
+        self._exist |= exist
+        self._seen |= dict.fromkeys(exist, time.monotonic())
+        self.left |= {folder: replace(self.left[folder], uploaded=None) for folder in exist}
+        yield from self._ended(over)
+        yield from self._missing(exist)
+
+    def _read(self) -> tuple[set[str], set[str]]:
+        """Folders with a status, and those that may have a manifest. Reads each job's status."""
+        exist, over = set[str](), set[str]()
+        for folder, status in self._read_files("status.json", self.left):
+            if status is not None:
+                exist.add(folder)
+            self._note(folder, status)
+            # The last status.json is written moments after the manifest.
+            if not isinstance(status, dict) or _may_be_over(status):
+                over.add(folder)
+        if self.is_many:
+            self._show_only(sorted(exist, key=lambda one: self.left[one].id)[:SHOWN_JOBS])
+        return exist, over
+
+    def _listed(self) -> tuple[set[str], set[str]]:
+        """The same by a listing; reads the progress of some."""
+        over, etags, pages = set[str](), dict[str, str](), 0
+        first, last = min(self.left), max(self.left)
+        prefix = common_prefix(first, last).rpartition("/")[0] + "/"
+        for page in pages_of(self._stack, prefix, first):
+            pages += 1
+            for entry in page:
+                place, _, name = entry["Key"].rpartition("/")
+                folder = f"{place}/"
+                if folder in self.left and name == "manifest.json":
+                    over.add(folder)
+                elif folder in self.left and name == "status.json":
+                    etags[folder] = entry["ETag"]
+            if page and page[-1]["Key"] > f"{last}\uffff":
+                break
+        self._lists = pages <= max(MIN_PAGES, len(self.left))
+        unfinished = sorted(etags.keys() - over, key=lambda one: self.left[one].id)
+        self._show_only(unfinished[:SHOWN_JOBS])
+        changed = [one for one in unfinished[:SHOWN_JOBS] if self._etags.get(one) != etags[one]]
+        for folder, status in self._read_files("status.json", changed):
+            self._note(folder, status)
+            self._etags[folder] = etags[folder]
+        # A job in a final state has a manifest, unless it was deleted.
+        final = {one for one in unfinished if self._state_of(one) in FINAL_JOB_STATES}
+        return over | etags.keys(), over | final | self._broken.keys()
+
+    def _note(self, folder: str, status: Found | None) -> None:
+        if isinstance(status, dict):
+            self._statuses[folder] = status
+        elif status:
+            self._broken[folder] = status
+
+    def _show_only(self, folders: Iterable[str]) -> None:
+        kept = set(folders)
+        self._statuses = {one: status for one, status in self._statuses.items() if one in kept}
+
+    def _state_of(self, folder: str) -> str:
+        return str(self._statuses.get(folder, {}).get("state"))
+
+    def _read_files(self, name: str, folders: Iterable[str]) -> Iterator[tuple[str, Found | None]]:
+        """Read a file of each of some folders, some at a time."""
+
+        def read(folder: str) -> Found | None:
+            return _tried(lambda: self._stack.read_json(folder + name))
+
+        return at_once(read, list(folders), READS_AT_ONCE)
+
+    def _ended(self, folders: set[str]) -> Iterator[tuple[Job, Found]]:
+        """Read manifests; yield the jobs that have one, or whose manifest was deleted."""
+        for folder, found in self._read_files("manifest.json", folders):
+            if found is not None:
+                yield self._over(folder, found)
+            elif error := self._broken.pop(folder, None):
+                yield self._over(folder, error)
+            elif self._state_of(folder) in FINAL_JOB_STATES:
+                yield self._over(folder, _deleted(self.left[folder]))
+
+    def _over(self, folder: str, found: Found) -> tuple[Job, Found]:
+        if self.is_many:
+            self._statuses.pop(folder, None)
+        elif isinstance(found, dict):
+            over = {"state": found["state"], "counts": found["counts"], "fraction_done": 1.0}
+            self._statuses[folder] |= over | {"waiting_for": None, "pending": None}
+        return self.left.pop(folder), found
+
+    def _missing(self, exist: set[str]) -> Iterator[tuple[Job, Error]]:
+        """Look for jobs without files: another upload may have the id, so that a job got its own."""
+        now = time.monotonic()
+        absent = [
+            folder
+            for folder, job in self.left.items()
+            if folder not in exist and (not self.is_many or now > self._patience(folder, job))
+        ]
+        for folder, found in at_once(lambda one: self._resolved(one, now), absent, READS_AT_ONCE):
+            if isinstance(found, Error):
+                self._statuses.pop(folder, None)
+                yield self.left.pop(folder), found
+            elif found and found.folder != folder:
+                self._replace(folder, found)
+
+    def _patience(self, folder: str, job: Job) -> float:
+        """Until when a job without files is waited for."""
+        return self._grew + JOB_SECONDS if job.uploaded else self._seen[folder] + GONE_SECONDS
+
+    def _resolved(self, folder: str, now: float) -> Job | Error | None:
+        """The job if it exists or may come, or why it is given up."""
+        job = self.left[folder]
+        is_late = now >= self._patience(folder, job)
+        if job.uploaded is None:
+            return _deleted(job) if is_late else None
+        found = _tried(job.resolved)
+        if isinstance(found, Error) or found.uploaded is None:
+            return found
+        notice = _tried(found.notice)
+        if isinstance(notice, Error):
+            return notice
+        if notice and (notice["error"] or is_late):
+            return no_job(job.path, notice)
+        if not is_late:
+            return found
+        return NotFound(
+            f"{job.path} has no job after {JOB_SECONDS:.0f} seconds. `dropbatch doctor` looks for "
+            "the cause."
+        )
+
+    def _replace(self, folder: str, job: Job) -> None:
+        """Watch a job in its own folder."""
+        del self.left[folder]
+        self.left[job.folder] = job
+        self._names[job.folder] = self._names[folder] if self.is_many else job.id
+        self._seen[job.folder] = self._grew = time.monotonic()
+        if status := self._statuses.pop(folder, None):
+            self._statuses[job.folder] = status
+
+
+def _tried(read: Callable[[], Out]) -> Out | Error:
+    """What a read returns, or its error; a lost connection counts for all jobs."""
+    try:
+        return read()
+    except ConnectionLost:
+        raise
+    except Error as error:
+        return error
+
+
+def _may_be_over(status: dict[str, Any]) -> bool:
+    return status["state"] in _ALMOST_OVER or status.get("fraction_done") == 1
+
+
+def _deleted(job: Job) -> NotFound:
+    return NotFound(
+        f"The results of job {job.id} were deleted: nothing tells how it ended, or whether it is "
+        "over."
+    )
 
 
 @dataclass
@@ -154,7 +310,7 @@ class Total:
     records: int = 0
     failed_records: int = 0
 
-    def add(self, found: dict[str, Any] | Error) -> None:
+    def add(self, found: Found) -> None:
         """Add a job that is over, or does not exist."""
         self.over += 1
         if isinstance(found, Error):
@@ -166,31 +322,27 @@ class Total:
 
     def status(self, waiting: dict[str, str] | None) -> dict[str, Any]:
         """The same, as `dropbatch.client.progress` shows a job's status."""
+        failed = f", {self.failed:,} failed" if self.failed else ""
+        answered = self.records - self.failed_records
         return {
-            "state": f"{self.over:,} over" + (f", {self.failed:,} failed" if self.failed else ""),
+            "state": f"{self.over:,} over{failed}",
             "fraction_done": self.over / self.jobs,
-            "counts": {
-                "succeeded": self.records - self.failed_records,
-                "failed": self.failed_records,
-            },
+            "counts": {"succeeded": answered, "failed": self.failed_records},
             "waiting_for": waiting,
         }
 
 
-def _not_over(jobs: int, left: int, only: str) -> str:
-    return f"Job {only} is not over" if jobs == 1 else f"{left:,} of {jobs:,} jobs are not over"
+def _not_over(jobs: Sequence[Job], left: int) -> str:
+    if len(jobs) == 1:
+        return f"Job {jobs[0].id} is not over"
+    return f"{left:,} of {len(jobs):,} jobs are not over"
 
 
 def _continue(jobs: Sequence[Job]) -> str:
     if len(jobs) > FEW_JOBS:
         return f"The {len(jobs):,} jobs continue."
-    names = " ".join(job.id for job in jobs)
-    return f"Job {names} continues." if len(jobs) == 1 else f"Jobs {names} continue."
-
-
-def _go_on(jobs: int) -> str:
-    them = "it" if jobs == 1 else "them"
-    return f"Wait for {them} with `job.wait()`, stop {them} with `job.cancel()`."
+    ids = " ".join(job.id for job in jobs)
+    return f"Job {ids} continues." if len(jobs) == 1 else f"Jobs {ids} continue."
 
 
 def _sleep(seconds: float, progress: Progress | None) -> None:
@@ -199,254 +351,3 @@ def _sleep(seconds: float, progress: Progress | None) -> None:
         time.sleep(min(left, REDRAW_SECONDS))
         if progress:
             progress.redraw()
-
-
-READS_AT_ONCE = 16
-SHOWN_JOBS = 10
-"""Unfinished jobs whose progress is read."""
-MIN_PAGES = 10
-"""Pages of a listing that are always worth it."""
-
-
-class FewJobs:
-    """Jobs that exist, read one after another until all are over.
-
-    Attributes:
-        left: those that are not over.
-        statuses: of all, by job id.
-    """
-
-    def __init__(self, jobs: Sequence[Job], seconds: float) -> None:
-        """Begin.
-
-        Args:
-            jobs: that exist.
-            seconds: after which a job whose files are missing is given up.
-        """
-        self.left = list(jobs)
-        self._seconds = seconds
-        self._gone_since: dict[str, float] = {}
-        self.statuses: dict[str, dict[str, Any]] = {job.id: {"state": "splitting"} for job in jobs}
-
-    def look(self) -> Iterator[tuple[Job, dict[str, Any] | Error]]:
-        """Look once; yield each job that is over now with its manifest.
-
-        Or with the error that its files are gone.
-        """
-        for job in list(self.left):
-            try:
-                self.statuses[job.id], manifest, is_gone = _read(job, self.statuses[job.id])
-            except ConnectionLost as error:
-                self.statuses[job.id] = self.statuses[job.id] | {
-                    "waiting_for": connection_lost(error)
-                }
-                continue
-            except Error as error:
-                self.left.remove(job)
-                yield job, error
-                continue
-            if manifest:
-                self.left.remove(job)
-                yield job, manifest
-            elif not is_gone:
-                self._gone_since.pop(job.id, None)
-            elif (
-                time.monotonic() - self._gone_since.setdefault(job.id, time.monotonic())
-                >= self._seconds
-            ):
-                self.left.remove(job)
-                yield job, _deleted(job)
-
-
-def _deleted(job: Job) -> NotFound:
-    return NotFound(
-        f"The results of job {job.id} were deleted: nothing tells how it ended, or "
-        "whether it is over."
-    )
-
-
-def connection_lost(error: ConnectionLost) -> dict[str, str]:
-    """What a job waits for while this machine cannot reach AWS."""
-    return {"code": "connection_lost", "message": f"{error} It is tried again."}
-
-
-def _read(job: Job, last: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any] | None, bool]:
-    """A job's status, or the last one; its manifest once it is over.
-
-    And whether one that must be there is missing.
-    """
-    found = job.stack.read_json(f"{job.folder}status.json")
-    current = found or last
-    # The last status.json is written moments after the manifest.
-    if (
-        found
-        and found["state"] not in FINAL_JOB_STATES | {"finalizing"}
-        and found.get("fraction_done") != 1
-    ):
-        return current, None, False
-    manifest = job.stack.read_json(f"{job.folder}manifest.json")
-    if not manifest:
-        return current, None, not found or found["state"] in FINAL_JOB_STATES
-    over = {"state": manifest["state"], "counts": manifest["counts"], "fraction_done": 1.0}
-    return current | over | {"waiting_for": None, "pending": None}, manifest, False
-
-
-class ManyJobs:
-    """Jobs of one stack, whether they exist yet or not, until all are over.
-
-    Attributes:
-        left: those that are not over, by their folders.
-        statuses: of those whose progress is shown, by path.
-    """
-
-    def __init__(self, jobs: Sequence[Job], seconds: float) -> None:
-        """Begin.
-
-        Args:
-            jobs: of one stack.
-            seconds: after which without any new job those that do not exist are looked for one by
-                one, and given up.
-        """
-        self.left = {job.folder: job for job in jobs}
-        self.statuses: dict[str, dict[str, Any]] = {}
-        self._seconds, self._grew = seconds, time.monotonic()
-        self._exist: set[str] = set()
-        self._final: set[str] = set()
-        self._read: dict[str, str] = {}
-        self._lists = True
-
-    def look(self) -> Iterator[tuple[Job, dict[str, Any] | Error]]:
-        """Look once; yield each job that is over now with its manifest.
-
-        Or with the error that it does not exist.
-
-        Raises:
-            ConnectionLost: nothing is lost; look again later.
-        """
-        if not self.left:
-            return
-        stack = next(iter(self.left.values())).stack
-        over = self._listed(stack) if self._lists else list(self.left)
-        yield from self._ended(self._final.union(over))
-        if time.monotonic() - self._grew > self._seconds:
-            yield from self._missing()
-
-    def _listed(self, stack: Stack) -> list[str]:
-        """Folders with a manifest; notes which jobs exist, and reads the progress of some."""
-        first, last = min(self.left), max(self.left)
-        prefix = common_prefix(first, last).rpartition("/")[0] + "/"
-        over, changed, pages = list[str](), dict[str, str](), 0
-        for page in pages_of(stack, prefix, first):
-            pages += 1
-            for entry in page:
-                folder, _, name = entry["Key"].rpartition("/")
-                folder += "/"
-                if folder not in self.left:
-                    continue
-                if name == "manifest.json":
-                    over.append(folder)
-                elif name == "status.json":
-                    changed[folder] = entry["ETag"]
-            if page and page[-1]["Key"] > f"{last}\uffff":
-                break
-        self._lists = pages <= max(MIN_PAGES, len(self.left))
-        if changed.keys() - self._exist:
-            self._grew = time.monotonic()
-        is_over = set(over)
-        self._exist = is_over.union(changed)
-        self._look_at({folder: etag for folder, etag in changed.items() if folder not in is_over})
-        return over
-
-    def _look_at(self, changed: dict[str, str]) -> None:
-        """Read the status of the first jobs that are not over, of each whose status has changed."""
-        shown = sorted(changed, key=lambda folder: self.left[folder].id)[:SHOWN_JOBS]
-        self.statuses = {
-            path: self.statuses[path]
-            for one in shown
-            if (path := self.left[one].path) in self.statuses
-        }
-        new = [folder for folder in shown if self._read.get(folder) != changed[folder]]
-
-        def read(folder: str) -> dict[str, Any] | None:
-            try:
-                return _json(self.left[folder], folder, "status.json")
-            except ConnectionLost:
-                raise
-            except Error:  # It is only shown; the manifest tells how the job ended.
-                return None
-
-        for folder, status in at_once(read, new, READS_AT_ONCE):
-            if status:
-                self._read[folder] = changed[folder]
-                self.statuses[self.left[folder].path] = status
-                self._note_final(folder, status)
-
-    def _note_final(self, folder: str, status: dict[str, Any]) -> None:
-        """Note a job whose manifest is there, unless it was deleted.
-
-        The last status.json is written after it.
-        """
-        if status["state"] in FINAL_JOB_STATES:
-            self._final.add(folder)
-
-    def _ended(self, folders: Iterable[str]) -> Iterator[tuple[Job, dict[str, Any] | Error]]:
-        jobs = {folder: self.left[folder] for folder in folders}
-
-        def read(folder: str) -> dict[str, Any] | Error | None:
-            try:
-                return _json(jobs[folder], folder, "manifest.json")
-            except ConnectionLost:
-                raise
-            except Error as error:
-                return error
-
-        for folder, manifest in at_once(read, jobs, READS_AT_ONCE):
-            if manifest:
-                self._read.pop(folder, None)
-            elif folder not in self._final:
-                continue
-            self._final.discard(folder)
-            self.statuses.pop(jobs[folder].path, None)
-            yield self.left.pop(folder), manifest or _deleted(jobs[folder])
-
-    def _missing(self) -> Iterator[tuple[Job, Error]]:
-        """Look for jobs one by one: another upload may have a job's id, so that it got its own.
-
-        Or it was deleted.
-        """
-        absent = {folder: job for folder, job in self.left.items() if folder not in self._exist}
-
-        def status_of(folder: str) -> dict[str, Any] | Error | None:
-            job = absent[folder]
-            try:
-                if job.exists():
-                    return _json(job, job.folder, "status.json")
-                return no_job(job.path, notice) if (notice := job.notice()) else None
-            except ConnectionLost:
-                raise
-            except Error as error:
-                return error
-
-        for folder, status in at_once(status_of, absent, READS_AT_ONCE):
-            job = self.left.pop(folder)
-            if isinstance(status, Error):
-                yield job, status
-            elif status:
-                self.left[job.folder] = job
-                self._exist.add(job.folder)
-                self._note_final(job.folder, status)
-            elif job.uploaded:
-                why = (
-                    f"{job.path} has no job after {self._seconds:.0f} seconds. `dropbatch "
-                    "doctor` looks for the cause."
-                )
-                yield job, NotFound(why)
-            else:
-                yield job, _deleted(job)
-        if not self._lists:  # No listing tells which were deleted since.
-            self._exist.clear()
-            self._grew = time.monotonic()
-
-
-def _json(job: Job, folder: str, name: str) -> dict[str, Any] | None:
-    return job.stack.read_json(folder + name)

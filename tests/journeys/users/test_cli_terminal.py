@@ -102,10 +102,10 @@ def test_wait_rewrites_line_until_ctrl_c(command, monkeypatch):
     assert "Traceback" not in shown
 
 
-def test_ctrl_c_before_job_says_it_will_run(command, monkeypatch, tmp_path):
+def test_ctrl_c_before_job_says_it_goes_on(command, monkeypatch, tmp_path):
     (tmp_path / "july.jsonl").write_text(GOOD)
     really_sleep(monkeypatch)
-    monkeypatch.setattr(Job, "exists", lambda _: click.echo("looking"))
+    monkeypatch.setattr(Job, "resolved", lambda job: click.echo("looking") or job)
 
     code, shown = on_terminal(
         monkeypatch, "put", tmp_path / "july.jsonl", "--wait", ctrl_c_after=b"looking"
@@ -113,7 +113,7 @@ def test_ctrl_c_before_job_says_it_will_run(command, monkeypatch, tmp_path):
 
     assert code == 130
     (job,) = set(JOB_ID.findall(shown))
-    assert f"its job {job} will run." in shown
+    assert f"Job {job} continues. `dropbatch wait {job}` waits for it" in shown
     assert "Traceback" not in shown
 
 

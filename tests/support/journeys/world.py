@@ -395,7 +395,7 @@ def make_world(
     permissions = permissions_of(environment)
     _judge_calls(permissions, monkeypatch)
     monkeypatch.setattr(ThreadPoolExecutor, "submit", _run_at_once)
-    monkeypatch.setattr(threads.Calls, "start", threads.Calls.make)
+    monkeypatch.setattr(threads, "begin", lambda call, item: call(item))
     with time_machine.travel(START, tick=False) as traveller:
         random.seed(0)
         _install_services(transport, traveller, monkeypatch)

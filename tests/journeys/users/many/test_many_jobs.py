@@ -327,7 +327,7 @@ def test_wait_of_many_goes_on_when_aws_denies_one(many, monkeypatch):
     assert "status.json was changed" in done.out
 
 
-def test_many_uploads_without_jobs_are_given_up_with_what_their_notices_say(command):
+def test_many_uploads_without_jobs_are_given_up_with_what_their_notices_say(command, monkeypatch):
     client = dropbatch.Client("dropbatch")
     jobs = [
         client.submit([{"text": "x", "target_lang": "es"}], name=f"{one}.jsonl", model=M2M)
@@ -340,7 +340,9 @@ def test_many_uploads_without_jobs_are_given_up_with_what_their_notices_say(comm
         Bucket=BUCKET, Key="results/a.jsonl/status.json", Body=json.dumps(notice).encode()
     )
 
-    found = {job.path: str(error) for job, error in waiting.ManyJobs(jobs, -1.0).look()}
+    monkeypatch.setattr(waiting, "JOB_SECONDS", -1.0)
+
+    found = {job.path: str(error) for job, error in waiting.Watch(jobs).look()}
 
     assert found["a.jsonl"] == "a.jsonl has no job: upload_denied: S3 refuses."
     assert found["b.jsonl"].startswith("b.jsonl has no job after")

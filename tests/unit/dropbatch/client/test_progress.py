@@ -47,7 +47,7 @@ def test_wide_line_says_everything():
     )
 
 
-@pytest.mark.parametrize("width", [24, 30, 39, 60, 71, 72, 79, 120, 199])
+@pytest.mark.parametrize("width", [26, 30, 39, 60, 71, 72, 79, 120, 199])
 @pytest.mark.parametrize("state", ["in_progress", "completed"])
 def test_line_of_any_width_has_state_records_failures(width, state):
     failed = {"total": 1_678, "succeeded": 500, "failed": 1_178}
@@ -57,39 +57,32 @@ def test_line_of_any_width_has_state_records_failures(width, state):
     said = "  ".join(lines)
     assert state in said
     assert "1,178 failed" in said
-    assert "1,678/1,678" in said or "1,678 of 1,678 records" in said
+    assert "1,678 of 1,678 records" in said
 
 
-@pytest.mark.parametrize(
-    ("width", "lines"),
-    [
-        (39, ["5f3a9c1e  in_progress  7,512/20,000", "  12 failed  37%  65 s"]),
-        (60, ["5f3a9c1e  in_progress   37%  7,512/20,000  12 failed  65 s"]),
-        (79, [f"{NAME}  in_progress  7,512 of 20,000 records  12 failed"]),
-        (99, [f"{NAME}  in_progress   37%  7,512 of 20,000 records  12 failed  65 s"]),
-    ],
-)
-def test_bar_goes_first(width, lines):
-    assert describe(NAME, RUNNING, width, 65.0) == lines
+def test_line_wraps_where_it_is_too_long():
+    assert describe(NAME, RUNNING, 79, 65.0) == [
+        f"{NAME}  in_progress  [######..........]  37%",
+        "  7,512 of 20,000 records  12 failed  65 s  4 batches pending",
+    ]
 
 
-def test_line_of_path_is_as_wide_as_it_looks():
-    (line,) = describe("年" * 60 + "/a\x1b[31m.jsonl", RUNNING, 79)
+def test_path_is_as_wide_as_it_looks():
+    first, *_ = describe("年" * 60 + "/a\x1b[31m.jsonl", RUNNING, 79)
 
-    assert sum(2 if one == "年" else 1 for one in line) <= 79
-    assert "/a\\x1b[31m.jsonl  in_progress" in line
+    assert sum(2 if one == "年" else 1 for one in first) <= 79
+    assert first.endswith("/a\\x1b[31m.jsonl")
 
 
 def test_what_job_waits_for_is_whole_on_narrow_terminal():
     message = (
         "Cloudflare rejects the API token. Put a good one in the secret; the next call tries it."
     )
-    lines = describe(
-        NAME, RUNNING | {"waiting_for": {"code": "token_refused", "message": message}}, 39
-    )[2:]
+    waiting = {"code": "token_refused", "message": message}
+    lines = describe(NAME, RUNNING | {"waiting_for": waiting}, 39)
 
     assert max(map(len, lines)) <= 39
-    assert " ".join(map(str.strip, lines)) == f"waiting: token_refused: {message}"
+    assert f"waiting: token_refused: {message}" in " ".join(map(str.strip, lines))
 
 
 def test_upload_that_is_being_read_says_how_far():
@@ -153,7 +146,7 @@ def test_finished_job_has_no_rate(monkeypatch, clock):
 
 
 def test_terminal_shows_seconds_passing(monkeypatch, clock):
-    shown = on_terminal(monkeypatch, 120)
+    shown = on_terminal(monkeypatch, 200)
     shown.show({NAME: RUNNING})
     before = shown.out.getvalue()
     clock[0] += 1
@@ -189,7 +182,7 @@ def test_durations_are_written_as_people_say_them(seconds, text):
 
 @pytest.mark.parametrize("lines", [3, 10, 24])
 def test_many_jobs_take_no_more_lines_than_terminal(monkeypatch, lines):
-    shown = on_terminal(monkeypatch, 100, lines)
+    shown = on_terminal(monkeypatch, 200, lines)
     over = {
         "state": "completed",
         "counts": {"total": 1, "succeeded": 1, "failed": 0},
@@ -212,7 +205,7 @@ def test_many_jobs_take_no_more_lines_than_terminal(monkeypatch, lines):
 
 @pytest.mark.parametrize(("lines", "shown"), [(3, 2), (24, 6)])
 def test_many_jobs_have_one_line_for_all(monkeypatch, lines, shown):
-    progress_ = on_terminal(monkeypatch, 100, lines)
+    progress_ = on_terminal(monkeypatch, 200, lines)
     total = {
         "state": "312 over, 3 failed",
         "fraction_done": 0.624,
