@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -14,17 +15,10 @@ from dropbatch.core.names import FINAL_JOB_STATES, JobState
 from shared.models import BatchState
 
 if TYPE_CHECKING:
-    from shared.models import Batch, Job, UploadDenial
+    from shared.models import Batch, Job, Wait
     from shared.services import Services
 
 JSON_TYPE = "application/json"
-UPLOAD_DENIED, RESULTS_DENIED = "upload_denied", "results_denied"
-"""Codes of an upload that S3 lists but does not hand out.
-
-And of a job for which AWS refuses a call.
-"""
-DENIED_SECONDS = 4_500.0
-"""Seconds for which a refused call is shown after its last try; it is tried at least hourly."""
 
 
 def iso_time(at: float | None) -> str | None:
@@ -78,16 +72,21 @@ class PendingBatches:
 
 def build_status(
     job: Job,
-    succeeded: int,
-    failed: int,
-    waiting_for: dict[str, Any] | None,
+    wait: Wait | None,
+    counts: tuple[int, int] | None = None,
     pending: PendingBatches | None = None,
 ) -> dict[str, Any]:
-    """The status as users read it, without its time."""
+    """The status as users read it, without its time.
+
+    Args:
+        job: the job.
+        wait: what it waits for.
+        counts: records that succeeded and failed; None: as its last status told.
+        pending: batches that the API has.
+    """
     splitting = job.state is JobState.SPLITTING
     over = job.state in FINAL_JOB_STATES
-    if splitting and job.denied:
-        waiting_for = _denial_for_status(job.denied)
+    succeeded, failed = counts or (job.status_succeeded, job.status_failed)
     return {
         "job_id": job.job_id,
         "state": job.state.value,
@@ -99,41 +98,24 @@ def build_status(
         if splitting
         else None,
         "pending": None if over else (pending or PendingBatches()).for_status(),
-        "waiting_for": None if over else waiting_for,
+        "waiting_for": None if over or wait is None else _for_status(wait),
     }
 
 
-def _denial_for_status(denial: UploadDenial) -> dict[str, Any]:
-    words = (
-        f"S3 does not hand out the upload: {denial.said} Check the bucket's policy and the "
-        "key that encrypts it. It is "
-        "tried again every few minutes; if it is still denied 24 hours after "
-        f"{iso_time(denial.since)}, the job fails."
-    )
-    return {"code": UPLOAD_DENIED, "message": words, "until": None}
+def _for_status(wait: Wait) -> dict[str, Any]:
+    until = iso_time(wait.until) if math.isfinite(wait.until) else None
+    return {"code": wait.code, "message": wait.message, "until": until}
 
 
-def denied_for_status(job: Job, now: float) -> dict[str, Any] | None:
-    """That AWS refuses a call for a job, with what it said.
-
-    None if it does not, as far as is known.
-    """
-    if job.denied_write is None or now - job.denied_write.at >= DENIED_SECONDS:
-        return None
-    words = (
-        f"AWS refuses a call that the job needs: {job.denied_write.said} Check the "
-        "policies and keys of the bucket, "
-        "the table and the queues. It is tried again, and goes on when it is allowed; "
-        "after 72 hours the job fails."
-    )
-    return {"code": RESULTS_DENIED, "message": words, "until": None}
+def noted_wait(job: Job, now: float) -> Wait | None:
+    """What a job's own calls have shown that it waits for, if that still holds."""
+    return job.wait if job.wait and now < job.wait.until else None
 
 
 def final_status(job: Job) -> dict[str, Any]:
     """The status of a job whose result files are complete."""
-    return build_status(
-        replace(job, state=job.final_state), job.sums.succeeded, job.sums.failed, None
-    )
+    over = replace(job, state=job.final_state)
+    return build_status(over, None, (job.sums.succeeded, job.sums.failed))
 
 
 def encode_status(status: dict[str, Any], now: float) -> bytes:
@@ -157,11 +139,9 @@ def write_status(services: Services, job: Job, status: dict[str, Any]) -> None:
     known = services.ledger.job(job.job_id)
     if known is None or (known.ended_at is None and known.state is job.state):
         return
-    if known.ended_at is not None:
-        newest = final_status(known)
-    else:
-        denied = denied_for_status(known, services.now())
-        newest = build_status(known, known.status_succeeded, known.status_failed, denied)
+    newest = final_status(known)
+    if known.ended_at is None:
+        newest = build_status(known, noted_wait(known, services.now()))
     services.store.put(key, encode_status(newest, services.now()), kind=JSON_TYPE)
 
 

@@ -1,7 +1,7 @@
 """Back-off: how long to wait before something is tried again.
 
 `shared.claims` decides how long an item waits that is claimed again and again without progress;
-pauses of the whole account and of one model are in `shared.pacing.controls`.
+pauses of the whole account and of one model are in `shared.pacing.breaker`.
 """
 
 from __future__ import annotations

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from shared.aws.event_bus import EventBus
     from shared.aws.object_store import ObjectStore
     from shared.events.subscribe import Events
+    from shared.pacing.breaker import Permit
     from shared.pacing.budget import Budget
     from shared.pacing.cadence import Cadence
-    from shared.pacing.controls import Permit
     from shared.pacing.known import Known
     from shared.pacing.wakes import Wakes
     from shared.settings import Settings

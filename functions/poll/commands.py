@@ -21,13 +21,11 @@ from shared.errors import StorageError
 from shared.job_control import COMMAND_TRIES, PAUSE, RUN, cancelled, read_command
 from shared.models import CANCEL, Job
 from shared.observability import count, logger
-from shared.pacing.controls import Permit, StackControl
+from shared.pacing.breaker import Permit, StackControl
+from shared.pacing.waits import MAX_HELD_SECONDS
 
 if TYPE_CHECKING:
     from shared.services import Services
-
-MAX_HELD_SECONDS = 30 * 86_400
-"""Seconds after which a job that is still paused is cancelled."""
 
 
 def end_long_hold(services: Services, job: Job) -> Job:

@@ -27,8 +27,9 @@ from shared.aws.queues import (
 from shared.claims import claim_seconds
 from shared.models import PAST_DEADLINE, Batch, BatchState, Doubt, ErrorDetail, Job, cause_of
 from shared.observability import batch_log_fields, count, logger
-from shared.pacing.controls import PauseReason, Permit
+from shared.pacing.breaker import PauseReason, Permit
 from shared.pacing.cost import allows_batch
+from shared.pacing.waits import clear_failing, is_lasting, note_failing
 from shared.retry import poll_back_off, soon_after
 from shared.workers_ai.error_codes import (
     METRIC_OF_CLASS,
@@ -36,7 +37,6 @@ from shared.workers_ai.error_codes import (
     ErrorClass,
     model_error_message,
 )
-from shared.workers_ai.lasting_errors import clear_lasting_error, is_lasting, note_lasting_error
 from shared.workers_ai.rejections import cause_of_pause
 from shared.workers_ai.replies import (
     Accepted,
@@ -342,7 +342,7 @@ def _still_pending(poll: Poll, status: str) -> bool:
     """Process a pending reply, perhaps of an overdue batch."""
     services, job, batch, now = poll.services, poll.job, poll.batch, poll.now
     count("OldestPendingAge", poll.age)
-    clear_lasting_error(services, job, batch)
+    clear_failing(services, job, batch)
     services.known.note(now, pending=True)
     updates: dict[str, object] = {"pending_at": now, "api_status": status, "doubt": None}
     if poll.is_over:
@@ -396,7 +396,7 @@ def _no_answer(poll: Poll, reply: Reply) -> bool:
 def _note_failing(poll: Poll, reply: Reply) -> float:
     """Note one more failed call in the job; return since when the batch's calls have failed."""
     assert isinstance(reply, Rejected | OutcomeUnknown)  # noqa: S101 - for mypy
-    return note_lasting_error(poll.services, poll.job, poll.batch, reply, polling=True)
+    return note_failing(poll.services, poll.job, poll.batch, reply, polling=True)
 
 
 def _all_refused(poll: Poll, reply: Reply, verdict: ErrorClass) -> bool:

@@ -35,6 +35,7 @@ from shared.ledger import still_leased
 from shared.models import Batch, BatchState, Job, JobTotals, Part, ResultFileProgress
 from shared.observability import count_broken_law
 from shared.pacing.cost import counted
+from shared.pacing.waits import CALLS_DENIED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -235,7 +236,7 @@ def append_segment(
     changes: dict[str, object] = {kind: step.progress} | (
         {"sums": step.sums} if kind == "output" else {}
     )
-    changes |= {"denied_write": None} if job.denied_write else {}
+    changes |= {"wait": None} if job.wait and job.wait.code == CALLS_DENIED else {}
     return still_leased(services.ledger.note_appended(job, changes), job.job_id)
 
 

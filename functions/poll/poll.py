@@ -17,7 +17,6 @@ from functions.poll.divide import give_up, isolate
 from functions.poll.doubts import LATE, Poll, answered_at, end, submit_again
 from shared import keys
 from shared.claims import MAX_CLAIMS, claim_seconds, report_stuck, retry_seconds
-from shared.denied_writes import show_denied
 from shared.errors import ObjectNotFoundError, StorageError
 from shared.events.expect import note_answer, pending_until
 from shared.models import (
@@ -30,8 +29,8 @@ from shared.models import (
     Submission,
 )
 from shared.observability import batch_log_fields, count, logger
+from shared.pacing.waits import clear_failing, show_denied
 from shared.workers_ai.error_codes import ErrorClass
-from shared.workers_ai.lasting_errors import clear_lasting_error
 from shared.workers_ai.rejections import classify_rejection
 from shared.workers_ai.replies import OutcomeUnknown, Pending, Rejected, Reply
 from shared.workers_ai.results import Answer, parse_answer
@@ -39,7 +38,7 @@ from shared.workers_ai.usage import mean_answer
 
 if TYPE_CHECKING:
     from shared.invocation import Invocation
-    from shared.pacing.controls import Permit
+    from shared.pacing.breaker import Permit
     from shared.services import Services
 
 POLL_SECONDS = 75.0
@@ -168,7 +167,7 @@ def _poll(
             # The API may never give this answer again, so S3 is tried for as long as this
             # invocation lasts.
             invocation.retry(lambda: services.store.put_if_absent(key, reply.body))
-            clear_lasting_error(services, job, batch)
+            clear_failing(services, job, batch)
             services.known.note(now, pending=False)
             note_answer(services, job, batch, now)
             done = _collect(services, job, batch, StoredReply(key, reply))

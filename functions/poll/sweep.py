@@ -28,7 +28,7 @@ from dropbatch.core.names import JobState
 from functions.poll.collect import collect
 from functions.poll.poll import poll_batch
 from functions.poll.schedule.due_items import each_contained
-from shared.job_status import build_status, denied_for_status, write_status
+from shared.job_status import build_status, noted_wait, write_status
 from shared.ledger import DueEntry, still_leased
 from shared.models import (
     CANCELLED,
@@ -40,7 +40,7 @@ from shared.models import (
     SweepGoal,
 )
 from shared.observability import logger
-from shared.pacing.controls import Permit
+from shared.pacing.breaker import Permit
 
 if TYPE_CHECKING:
     from shared.invocation import Invocation
@@ -89,10 +89,7 @@ def sweep(invocation: Invocation, job: Job) -> Job:
     ):
         if progress is not job.sweep and job.error:
             # The sweep may take minutes; the user reads at once why the job ends.
-            denied = denied_for_status(job, now)
-            write_status(
-                services, job, build_status(job, job.status_succeeded, job.status_failed, denied)
-            )
+            write_status(services, job, build_status(job, noted_wait(job, now)))
         page, last = _page(services, job, progress)
         adjusted = _adjust_page(invocation, job, progress.goal, page)
         following = _after(services, progress, last, adjusted)

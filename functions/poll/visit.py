@@ -23,7 +23,6 @@ from functions.poll.files import (
     coverage_error,
     next_final_batches,
 )
-from functions.poll.schedule.waiting_for import report_long_wait, waiting_for
 from functions.poll.sweep import next_sweep, sweep
 from shared.claims import (
     CLAIMS_BEFORE_ALARM,
@@ -32,7 +31,6 @@ from shared.claims import (
     report_stuck,
     retry_seconds,
 )
-from shared.denied_writes import show_denied
 from shared.errors import (
     LeaseLostError,
     StorageError,
@@ -43,13 +41,13 @@ from shared.models import TOO_OLD_CODE, DueKind, ErrorDetail, Job
 from shared.observability import count, logger
 from shared.pacing import cost
 from shared.pacing.account import account_fault, watch_account
+from shared.pacing.waits import report_long_wait, show_denied, waiting_for
 from shared.retry import exponential
 
 if TYPE_CHECKING:
     from functions.poll.files import ReadyBatches
-    from functions.poll.schedule.waiting_for import Waiting
     from shared.invocation import Invocation
-    from shared.models import Batch
+    from shared.models import Batch, Wait
     from shared.services import Services
 
 QUICK_LOOK_BATCHES = 10
@@ -270,8 +268,6 @@ def _update_status(services: Services, job: Job, ahead: ReadyBatches) -> None:
         now + exponential(MIN_VISIT_SECONDS, unchanged_visits, MAX_VISIT_SECONDS),
         DueKind.STATUS,
     )
-    if waiting and waiting.shown_from > now:
-        due = min(due, waiting.shown_from)
     if job.deadline_at is not None and now < job.deadline_at <= due:
         due, work = job.deadline_at, DueKind.JOB
     if (sweep_at := next_sweep(job, now)) is not None:
@@ -292,12 +288,11 @@ def _update_status(services: Services, job: Job, ahead: ReadyBatches) -> None:
 
 
 def _status_of(
-    services: Services, job: Job, ahead: ReadyBatches, waiting: Waiting | None
+    services: Services, job: Job, ahead: ReadyBatches, waiting: Wait | None
 ) -> dict[str, Any]:
     """The status of a job that is not over, without its time."""
     report_long_wait(waiting, job.job_id, services.now())
-    held_up = waiting.for_status() if waiting and waiting.shown_from <= services.now() else None
-    return build_status(job, ahead.succeeded, ahead.failed, held_up, ahead.pending)
+    return build_status(job, waiting, (ahead.succeeded, ahead.failed), ahead.pending)
 
 
 def _status_fields(ahead: ReadyBatches, digest: str) -> dict[str, Any]:

@@ -19,8 +19,8 @@ from shared.errors import InvariantError
 from shared.models import Batch, BatchState, DueKind, ErrorDetail
 from shared.observability import count
 from shared.pacing import cost
+from shared.pacing.breaker import LIFT_LOOK_SECONDS
 from shared.pacing.budget import NO_TOKEN_SECONDS
-from shared.pacing.controls import LIFT_LOOK_SECONDS
 from shared.retry import jittered
 
 if TYPE_CHECKING:

@@ -121,7 +121,7 @@ def _create(services: Services, job: Job) -> bool:
 
 
 def _created(services: Services, job: Job) -> None:
-    body = encode_status(build_status(job, 0, 0, None), job.created_at)
+    body = encode_status(build_status(job, None, (0, 0)), job.created_at)
     services.store.put_if_absent(
         names.result(job.upload.key, job.job_id, "status.json"), body, kind=JSON_TYPE
     )

@@ -8,16 +8,16 @@ the event's message is delivered again.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from dropbatch.core import names
 from shared.errors import ObjectNotFoundError, RefusedError, UploadDeniedError
-from shared.job_status import JSON_TYPE, UPLOAD_DENIED, build_status, iso_time, write_status
-from shared.models import ErrorDetail, UploadDenial
+from shared.job_status import JSON_TYPE, build_status, iso_time, write_status
+from shared.models import ErrorDetail
 from shared.observability import logger
+from shared.pacing.waits import UPLOAD_DENIED, upload_denied
 
 if TYPE_CHECKING:
     from shared.aws.object_events import ObjectCreated
@@ -51,23 +51,22 @@ def wait_or_fail(services: Services, job: Job, denied: UploadDeniedError) -> Job
         StorageError: an AWS service failed; the next turn finds the upload denied, too.
     """
     now = services.now()
-    since = job.denied.since if job.denied else now
+    noted = job.wait if job.wait and job.wait.code == UPLOAD_DENIED else None
+    since = noted.since if noted else now
     logger.warning("upload denied", job_id=job.job_id, since=iso_time(since), reason=str(denied))
     if now - since >= MAX_DENIED_SECONDS or job.is_past_deadline(now):
         message = (
             f"S3 does not hand out the upload: {denied.said} Correct this, and upload it again."
         )
         return services.ledger.fail_job(job, ErrorDetail(UPLOAD_DENIED, message), now)
-    shown = replace(job, denied=UploadDenial(since, denied.said))
-    write_status(
-        services, shown, build_status(shown, job.status_succeeded, job.status_failed, None)
-    )
-    due_at = now + _wait(now - since, MIN_WAIT_SECONDS, MAX_WAIT_SECONDS)
-    services.ledger.release_job(job, min(due_at, job.deadline_at or due_at), denied=shown.denied)
+    wait = upload_denied(denied.said, since)
+    write_status(services, job, build_status(job, wait))
+    due_at = now + _pause(now - since, MIN_WAIT_SECONDS, MAX_WAIT_SECONDS)
+    services.ledger.release_job(job, min(due_at, job.deadline_at or due_at), wait=wait)
     return None
 
 
-def _wait(seconds: float, shortest: float, longest: float) -> float:
+def _pause(seconds: float, shortest: float, longest: float) -> float:
     return min(max(seconds / 2, shortest), longest)
 
 
@@ -106,7 +105,7 @@ def show_denied_event(
     _put_notice(
         services, upload_key, {"state": "waiting", "waiting_for": waiting, "version": event.version}
     )
-    raise UploadDeniedError(said, _wait(age, MIN_EVENT_SECONDS, MAX_EVENT_SECONDS))
+    raise UploadDeniedError(said, _pause(age, MIN_EVENT_SECONDS, MAX_EVENT_SECONDS))
 
 
 def end_notice(

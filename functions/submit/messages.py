@@ -26,9 +26,9 @@ from functions.submit.turn import lease_turn, take_turn
 from shared.aws.object_events import parse_notification
 from shared.aws.queues import FIRST_BATCH, SplitMessage, SubmitMessage, decode_message
 from shared.claims import report_stuck, retry_seconds
-from shared.denied_writes import show_denied
 from shared.errors import RefusedError, StorageError, UploadDeniedError
 from shared.observability import logger
+from shared.pacing.waits import show_denied
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

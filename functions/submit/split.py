@@ -25,7 +25,7 @@ from shared.aws.queues import VisitMessage
 from shared.claims import MAX_CLAIMS
 from shared.errors import InvariantError, StorageError, UploadDeniedError
 from shared.job_control import obey
-from shared.job_status import build_status, denied_for_status, write_status
+from shared.job_status import build_status, noted_wait, write_status
 from shared.ledger import still_leased
 from shared.models import ErrorDetail, Job
 from shared.observability import logger
@@ -72,7 +72,7 @@ def split(turn: Turn) -> bool:
             error = turn.job.error
             if not staged.is_read and not (turn.job.cancelled or error):
                 services.ledger.release_job(
-                    turn.job, services.now(), blank_until=staged.place, denied=None
+                    turn.job, services.now(), blank_until=staged.place, wait=None
                 )
                 return False
     except UploadRefused as fault:
@@ -129,8 +129,7 @@ def _after_blank_lines(job: Job, place: Checkpoint) -> Checkpoint:
 
 
 def _write_status(services: Services, job: Job) -> None:
-    denied = denied_for_status(job, services.now())
-    write_status(services, job, build_status(job, job.status_succeeded, job.status_failed, denied))
+    write_status(services, job, build_status(job, noted_wait(job, services.now())))
 
 
 # ── one turn's batches ────────────────────────────────────────────────────────────────────────────
@@ -261,7 +260,7 @@ class _Staging:
         until, bytes_read = now + LEASE_RENEWAL_SECONDS, max(turn.job.bytes_read, turn.bytes_read)
         changes = {"lease_until": until, "due_at": until, "claims": 0, "bytes_read": bytes_read}
         kept = turn.services.ledger.update_leased_job(
-            turn.job, {**changes, "blank_until": self.read_to, "denied": None}
+            turn.job, {**changes, "blank_until": self.read_to, "wait": None}
         )
         turn.job, self.renewed_at = still_leased(kept, turn.job.job_id), now
         if now >= self.status_at + STATUS_EVERY_SECONDS:

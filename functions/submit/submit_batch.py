@@ -32,18 +32,16 @@ from shared.claims import MAX_CLAIMS, MAX_SECONDS_TO_ACCEPTANCE
 from shared.errors import ObjectNotFoundError, StorageError
 from shared.events.expect import expect_events
 from shared.events.subscribe import subscribe
-from shared.models import Batch, BatchState, DueKind, ErrorDetail, Job, Submission, cause_of
+from shared.models import Batch, BatchState, DueKind, ErrorDetail, Job, Submission, Wait, cause_of
 from shared.observability import batch_log_fields, count, logger
 from shared.pacing import cost
 from shared.pacing.account import is_of_account, wait_for_account
-from shared.pacing.controls import (
+from shared.pacing.breaker import (
     LIFT_LOOK_SECONDS,
-    MAX_OUTAGE_WAIT_SECONDS,
-    Denied,
     PauseReason,
     Permit,
-    wait_for_lift,
 )
+from shared.pacing.waits import clear_failing
 from shared.retry import soon_after
 from shared.workers_ai.client import TokenState
 from shared.workers_ai.error_codes import (
@@ -53,7 +51,6 @@ from shared.workers_ai.error_codes import (
     is_like_lost,
     model_error_message,
 )
-from shared.workers_ai.lasting_errors import clear_lasting_error
 from shared.workers_ai.rejections import cause_of_pause, classify_rejection, token_state
 from shared.workers_ai.replies import Accepted, Failed, OutcomeUnknown, Rejected, Reply, Unreadable
 from shared.workers_ai.results import Answer
@@ -113,7 +110,7 @@ def _advance_batch(invocation: Invocation, job_id: str, number: str) -> None:
     elif not is_of_account(services, job):
         wait(services, batch, wait_for_account(job, now))
     elif not cost.allows_batch(job, batch):
-        wait(services, batch, Denied(cost.look_at(batch, now), paused=True))
+        wait(services, batch, Wait(cost.look_at(batch, now), cost.CODE))
     elif invocation.seconds_left > POST_SECONDS + SETTLE_SECONDS:
         _submit_if_permitted(invocation, job, batch)
 
@@ -135,7 +132,7 @@ def _submit_if_permitted(invocation: Invocation, job: Job, batch: Batch) -> None
     subscribe(services, job.plan.model)  # Before the permit: this may take seconds.
     now = services.now()
     permit = services.budget.permit_submit(job.plan.model, now, first=first)
-    if isinstance(permit, Denied):
+    if isinstance(permit, Wait):
         wait(services, batch, permit)
         return
     pause = permit.pause
@@ -143,10 +140,8 @@ def _submit_if_permitted(invocation: Invocation, job: Job, batch: Batch) -> None
         # An API that does not answer the free call would not answer a submit either: one more
         # unknown outcome. If the budget has no call left for it (None), the submit is the probe;
         # one call a minute would never suffice.
-        services.budget.pause(PauseReason.OUTAGE, now, "no answer", permit)
-        wait(
-            services, batch, wait_for_lift(now, now + min(2 * pause.step, MAX_OUTAGE_WAIT_SECONDS))
-        )
+        longer = services.budget.pause(PauseReason.OUTAGE, now, "no answer", permit)
+        wait(services, batch, longer.as_wait(longer.next_probe))
         return
     # Read before the claim, so that nothing comes between the claim and the POST, or the request_id
     # and the table.
@@ -244,7 +239,7 @@ class _Submit(UnprovenSubmit):
                 retry(lambda: self.end_ambiguous(self.services.now()))
                 return
         self.services.lift(permit, model)
-        clear_lasting_error(self.services, self.job, batch)
+        clear_failing(self.services, self.job, batch)
 
     def record(self, request_id: str) -> None:
         """Record the request_id.
@@ -345,8 +340,9 @@ class _Submit(UnprovenSubmit):
             budget.pause(PauseReason.OUTAGE, now, str(code), permit)  # Whatever the code blames.
         match verdict:
             case ErrorClass.MODEL_WAITS:
-                until = budget.delay_model(job.plan.model, now, str(code), permit)
-                ledger.refuse(batch, soon_after(until, 15))
+                reason, model = PauseReason.MODEL_WAITS, job.plan.model
+                paused = budget.pause(reason, now, str(code), permit, model)
+                ledger.refuse(batch, soon_after(paused.next_probe, 15))
             case ErrorClass.RATE_LIMIT:
                 until = soon_after(budget.limit_rate(now, reply.retry_after), 10)
                 ledger.refuse(batch, until, paused=batch.paused + until - now)

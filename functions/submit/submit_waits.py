@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shared.pacing.controls import PauseReason
+from shared.pacing.breaker import LIFT_LOOK_SECONDS, LIFTED, PauseReason
+from shared.retry import soon_after
 from shared.workers_ai.error_codes import ErrorClass, is_like_lost
 
 if TYPE_CHECKING:
-    from shared.models import Batch, Job
-    from shared.pacing.controls import Denied, Pause
+    from shared.models import Batch, Job, Wait
+    from shared.pacing.breaker import Pause
     from shared.services import Services
     from shared.workers_ai.replies import Rejected
 
@@ -40,12 +41,16 @@ def hold(services: Services, job: Job, batch: Batch, now: float) -> None:
     services.ledger.hold(batch, now, job.deadline_at)
 
 
-def wait(services: Services, batch: Batch, refusal: Denied) -> None:
-    """Postpone a submit."""
+def wait(services: Services, batch: Batch, why: Wait) -> None:
+    """Postpone a submit; what somebody may end at any time is due at once then."""
     now = services.now()
-    if refusal.paused:
-        services.ledger.wait(batch, refusal.until, refusal.until - now)
-        if refusal.wake_at:
-            services.left.note_postponed(batch.job_id, batch.number, refusal.wake_at)
+    if why.code in LIFTED:
+        until = soon_after(now + LIFT_LOOK_SECONDS, 1)
+        services.ledger.wait(batch, until, until - now)
+        services.left.note_postponed(batch.job_id, batch.number, why.until)
+    elif why.code == PauseReason.MODEL_WAITS:
+        services.ledger.postpone(batch, soon_after(max(why.until, now) + 1, 14))
+    elif why.code:
+        services.ledger.wait(batch, why.until, why.until - now)
     else:
-        services.ledger.postpone(batch, refusal.until)
+        services.ledger.postpone(batch, why.until)

@@ -16,9 +16,9 @@ from functions.submit.denied_uploads import wait_or_fail
 from functions.submit.pin_plan import pin_plan, reader_for
 from functions.submit.stream import read_decompressed
 from shared.claims import CLAIMS_BEFORE_ALARM, claim_seconds, report_stuck, retry_seconds
-from shared.denied_writes import show_denied
 from shared.errors import LeaseLostError, StorageError, UploadDeniedError
 from shared.observability import logger
+from shared.pacing.waits import show_denied
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

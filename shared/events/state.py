@@ -14,7 +14,7 @@ from shared.aws.dynamodb import ConditionFailedError, Table, call_dynamodb
 from shared.errors import StorageError, UnreadableItemError
 from shared.events.messages import MAX_ID_CHARACTERS
 from shared.observability import count_broken_law, logger
-from shared.pacing.controls import control_key
+from shared.pacing.breaker import control_key
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

@@ -12,13 +12,12 @@ from shared.errors import LeaseLostError, UnreadableItemError
 from shared.ledger.item_keys import LIFE_SECONDS, job_key
 from shared.models import (
     SCHEMA,
-    DeniedWrite,
     DueKind,
     ErrorDetail,
     Isolation,
     Job,
     JobControl,
-    LastingError,
+    Wait,
 )
 
 if TYPE_CHECKING:
@@ -191,23 +190,14 @@ class Jobs(Table):
             job.job_id, {"state": job.state, "control": seen}, {"control": control, **due}
         )
 
-    def note_lasting_error(self, job_id: str, lasting_error: LastingError | None) -> None:
-        """Note that calls for a batch have been failing for a long time.
-
-        With None, that they no longer do.
-        """
-        self._change_job(job_id, {"completed_at": ABSENT}, {"lasting_error": lasting_error})
+    def note_wait(self, job_id: str, wait: Wait | None) -> None:
+        """Note what an open job waits for, for its next status; None: for nothing any more."""
+        self._change_job(job_id, {"completed_at": ABSENT}, {"wait": wait, "status_sha": ""})
 
     def note_account(self, job: Job, changed_at: float) -> Job | None:
         """Note since when the stack has another account than an open job; 0: it has the same."""
         seen = {"completed_at": ABSENT, "account_changed_at": job.account_changed_at or ABSENT}
         return self._change_job(job.job_id, seen, {"account_changed_at": changed_at})
-
-    def note_denied_write(self, job_id: str, denied: DeniedWrite) -> None:
-        """Note what AWS refuses to do for a job; its next visit writes the status anew."""
-        self._change_job(
-            job_id, {"completed_at": ABSENT}, {"denied_write": denied, "status_sha": ""}
-        )
 
     def update_leased_job(self, job: Job, changes: Mapping[str, object]) -> Job | None:
         """Change a leased job."""

@@ -10,10 +10,10 @@ from shared.models.batches import (
 from shared.models.common import (
     SCHEMA,
     BatchState,
-    DeniedWrite,
     DueKind,
     ErrorDetail,
     Usage,
+    Wait,
 )
 from shared.models.jobs import (
     ACCOUNT_CHANGED,
@@ -29,12 +29,10 @@ from shared.models.jobs import (
     Job,
     JobControl,
     JobTotals,
-    LastingError,
     ResultFileProgress,
     Sweep,
     SweepGoal,
     Upload,
-    UploadDenial,
 )
 
 __all__ = [
@@ -50,7 +48,6 @@ __all__ = [
     "Batch",
     "BatchState",
     "CostLimit",
-    "DeniedWrite",
     "Doubt",
     "DueKind",
     "ErrorDetail",
@@ -58,14 +55,13 @@ __all__ = [
     "Job",
     "JobControl",
     "JobTotals",
-    "LastingError",
     "Part",
     "ResultFileProgress",
     "Submission",
     "Sweep",
     "SweepGoal",
     "Upload",
-    "UploadDenial",
     "Usage",
+    "Wait",
     "cause_of",
 ]

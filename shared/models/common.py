@@ -95,13 +95,17 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
-class DeniedWrite:
-    """A call for a job that AWS refused.
+class Wait:
+    """Why work is put off.
 
     Attributes:
-        at: Unix seconds of the last try that was noted.
-        said: what the service said.
+        until: when it is tried again, Unix seconds; infinite if somebody has to act first.
+        code: for programs; empty for a moment's lack of calls, of which nobody is told.
+        message: for people: what it is, and what to do.
+        since: when it began, Unix seconds; 0 if that is not known.
     """
 
-    at: float
-    said: str
+    until: float
+    code: str = ""
+    message: str = ""
+    since: float = 0.0

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from dropbatch.core.names import JobState
 from dropbatch.core.plan import Checkpoint, SplitPlan  # noqa: TC001 - read at run time, from the fields
-from shared.models.common import DeniedWrite, ErrorDetail, Usage
+from shared.models.common import ErrorDetail, Usage, Wait
 
 MAX_JOB_SECONDS = 50 * 86_400
 """Seconds after which a job ends, whatever it waits for.
@@ -142,40 +142,6 @@ class CostLimit:
 
 
 @dataclass(frozen=True, slots=True)
-class UploadDenial:
-    """An upload that S3 does not hand out.
-
-    Attributes:
-        since: Unix seconds of the first try.
-        said: what S3 said at the last one.
-    """
-
-    since: float
-    said: str
-
-
-@dataclass(frozen=True, slots=True)
-class LastingError:
-    """Calls for one batch of a job that have failed for a quarter of an hour or longer.
-
-    Attributes:
-        code: the API's code or the HTTP status of the last try; 0 for no connection or no answer.
-        since: Unix seconds of the first try.
-        at: Unix seconds of the last try.
-        polling: whether the batch was polled, not submitted.
-        refused: whether the API's own JSON refused it.
-        message: the API's words, truncated.
-    """
-
-    code: int
-    since: float
-    at: float
-    polling: bool
-    refused: bool = False
-    message: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Isolation:
     """The progress of isolating bad records in a job.
 
@@ -307,8 +273,6 @@ class Job:
     """Whether its upload was read to its end, or still is being read."""
     has_endings: bool = False
     """Whether split created many batches that are never submitted."""
-    denied: UploadDenial | None = None
-    """Why its upload could not be read at the last turn; None if it could."""
 
     # Its batches.
     seen_accepted: bool = False
@@ -317,12 +281,10 @@ class Job:
     """The progress of isolating bad records; None before the first batch is divided."""
     sweep: Sweep | None = None
     """The progress of the newest sweep over its batches; None before the first."""
-    lasting_error: LastingError | None = None
-    """Calls for one of its batches that have been failing for a long time."""
+    wait: Wait | None = None
+    """What it waits for, as far as a call for it has shown: calls that fail or are refused."""
     account_changed_at: float = 0.0
     """Since when the stack has another account than the job; 0 while it has the same."""
-    denied_write: DeniedWrite | None = None
-    """What AWS refuses to do for it; None if nothing, or once results were written again."""
 
     # Why it ends early.
     error: ErrorDetail | None = None

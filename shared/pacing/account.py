@@ -7,11 +7,9 @@ deployment that is under way ends or a typo is mended; then they end `failed`, w
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
-from shared.models import ACCOUNT_CHANGED, ErrorDetail
-from shared.pacing.controls import Denied
+from shared.models import ACCOUNT_CHANGED, ErrorDetail, Wait
 from shared.retry import soon_after
 
 if TYPE_CHECKING:
@@ -29,10 +27,10 @@ def is_of_account(services: Services, job: Job) -> bool:
     return job.plan.account == services.settings.cloudflare_account_id
 
 
-def wait_for_account(job: Job, now: float) -> Denied:
+def wait_for_account(job: Job, now: float) -> Wait:
     """No call for a batch of another account."""
-    since = job.account_changed_at or math.inf
-    return Denied(soon_after(now + LOOK_SECONDS, 30), paused=True, since=since)
+    until = soon_after(now + LOOK_SECONDS, 30)
+    return Wait(until, ACCOUNT_CHANGED, since=job.account_changed_at)
 
 
 def watch_account(services: Services, job: Job) -> Job:

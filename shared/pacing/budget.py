@@ -1,6 +1,6 @@
 """Permits to call the API.
 
-The shared rate budget, with pauses and waits of models (`shared.pacing.controls`).
+The shared rate budget, with pauses (`shared.pacing.breaker`).
 
 All state is in control items of the one table, so that every function sees the same. Nothing here
 knows batches. If the table fails, no permit is given: above Cloudflare's limit every call is
@@ -17,25 +17,24 @@ from __future__ import annotations
 
 import math
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from shared.aws.attribute_values import attribute
 from shared.aws.dynamodb import ConditionFailedError
+from shared.models import Wait
 from shared.observability import count
-from shared.pacing.control_items import ControlItems
-from shared.pacing.controls import (
-    MODEL_PROBE_SECONDS,
-    RATE_SK,
-    CallKind,
-    Denied,
-    PauseReason,
+from shared.pacing.breaker import (
+    MODEL_BUSY,
+    PROBE_SECONDS,
+    RULES,
+    TOO_MANY_CALLS,
+    Breaker,
     Permit,
     Rate,
     control_key,
-    wait_for_lift,
+    stack_held,
 )
-from shared.pacing.room import Free, ModelRoom
 from shared.retry import jittered, soon_after
 
 if TYPE_CHECKING:
@@ -53,9 +52,6 @@ And the maximum after one that does.
 SAME_RATE_LIMIT_SECONDS = 300.0
 """A wait that begins within these seconds after the end of the last one continues it."""
 
-TURNS = "RATE#ISOLATION"
-"""Sort key of the bucket of pieces' turns."""
-
 CLOUDFLARE_CALLS = 1_200
 """Calls with one token that Cloudflare allows in any 5 minutes.
 
@@ -68,11 +64,63 @@ MIN_OUTSTANDING = 2
 """Outstanding batches that each model may have, however many other models have."""
 MAX_FULL_MODELS = 20
 """Maximum models named in the control item."""
+NOTED_AFTER_SECONDS = 900.0
+"""Seconds of one wait for Cloudflare's rate limit after another from which users are told."""
+TRIED_AGAIN_SECONDS = 120.0
+"""Seconds after such a wait within which the next call is made, by a tick or a wake-up."""
 FULL_LOOK_SECONDS = 60.0
 """Approximate seconds until the next look at a batch whose model is at its limit of outstanding batches."""
 
 
-class Budget(ControlItems):
+@dataclass(frozen=True, slots=True)
+class Free:
+    """How many calls would be permitted now.
+
+    Attributes:
+        first: submits of jobs' first batches.
+        submits: all submits, including these.
+        polls: polls.
+        paused: whether a pause prevents submits from using the available calls.
+        look_at: when the pause may be probed or ends, Unix seconds; infinite while an operator has
+            paused the stack.
+        polls_paused: whether it prevents polls, too.
+        next_token: when one of these kinds has a call again that has none now, Unix seconds; 0:
+            each has one.
+    """
+
+    first: int = 0
+    submits: int = 0
+    polls: int = 0
+    paused: bool = False
+    look_at: float = 0.0
+    polls_paused: bool = False
+    next_token: float = 0.0
+
+
+def _soon(now: float) -> Wait:
+    """No token now, but in a moment."""
+    return Wait(now + jittered(NO_TOKEN_SECONDS))
+
+
+def _busy(model: str, now: float) -> Wait:
+    """A model has as many outstanding batches as it may."""
+    words = (
+        f"Workers AI is slow to finish batches of {model}: as many as Dropbatch can poll are "
+        "outstanding. Dropbatch submits more when some of them are finished."
+    )
+    return Wait(now + jittered(FULL_LOOK_SECONDS), MODEL_BUSY, words)
+
+
+def _limited(rate: Rate, until: float) -> Wait:
+    """Cloudflare has asked every call to wait."""
+    words = (
+        "Cloudflare answers 'too many calls', and every call waits. Check whether other programs "
+        "use the same token. Lower ApiCallsPerMinute, or give Dropbatch its own token."
+    )
+    return Wait(until, TOO_MANY_CALLS, words, rate.held_since)
+
+
+class Budget(Breaker):
     """Gives permits for calls, and stores how long the API asked to wait."""
 
     def __init__(
@@ -107,7 +155,7 @@ class Budget(ControlItems):
         # Batches that one model may have outstanding, if no other has any.
         self.most_outstanding = calls_per_minute / 2 * OUTSTANDING_MINUTES
 
-    def permit_submit(self, model: str, now: float, *, first: bool = False) -> Permit | Denied:
+    def permit_submit(self, model: str, now: float, *, first: bool = False) -> Permit | Wait:
         """A permit to submit one batch of a model now.
 
         Args:
@@ -119,55 +167,88 @@ class Budget(ControlItems):
         controls = self.controls(model)
         burst = self.burst if first else self.submit_burst
         if model in controls.full_models:
-            return Denied(now + jittered(FULL_LOOK_SECONDS), paused=True)
+            return _busy(model, now)
         # Checked before a probe is claimed, because a probe without a token would be lost.
-        if (denied := self._denied(controls.rate, burst, now)) is not None:
-            return denied
+        if (wait := self._no_call(controls.rate, burst, now)) is not None:
+            return wait
+        permit = self.pass_submit(controls, model, now)
+        if isinstance(permit, Permit) and not self._take(controls.rate, 1, burst, now):
+            return _soon(now)
+        return permit
+
+    def permit_polls(self, wanted: int, now: float) -> tuple[int, Permit | Wait]:
+        """A permit for up to `wanted` polls now (1 or more): how many, and the permit."""
+        controls = self.controls()
+        if (wait := self._no_call(controls.rate, self.poll_burst, now)) is not None:
+            return 0, wait
+        permit = self.pass_poll(controls, now)
+        if isinstance(permit, Wait):
+            return 0, permit
+        free = self._free(controls.rate, self.poll_burst, now)
+        granted = min(1 if permit.pause else wanted, free)
+        if not self._take(controls.rate, granted, self.poll_burst, now):
+            return 0, _soon(now)
+        return granted, permit
+
+    def permit_check(self, now: float) -> bool:
+        """Whether a call may be made now that runs no model, such as the token's check.
+
+        No pause prevents it.
+        """
+        return self._take(self.controls().rate, 1, self.burst, now)
+
+    def can_submit(self, model: str, now: float) -> bool:
+        """Whether a submit would get a permit now, but for its token of the bucket."""
+        controls = self.controls(model)
+        pauses = (controls.pause_in_force(now), controls.model_pause)
+        is_paused = any(one and now < one.next_probe for one in pauses)
+        is_held = model in controls.full_models or controls.stack.held_since > 0
+        return not (is_held or is_paused) and controls.rate.hold_until <= now
+
+    def waits(self, model: str, now: float) -> list[Wait]:
+        """All that keeps submits of a model waiting for more than moments, for users."""
+        controls = self.controls(model)
+        pauses = (controls.pause_in_force(now), controls.model_pause)
+        found = [one.for_users() for one in pauses if one]
         if controls.stack.held_since:
-            return wait_for_lift(now)
-        paused = self.pass_pause(controls.pause, CallKind.SUBMIT, now, controls.model_wait)
-        if isinstance(paused, Denied):
-            return paused
-        waited = self.pass_model(model, controls.model_wait, now)
-        if isinstance(waited, Denied):
-            return waited
-        if not self._take(controls.rate, 1, burst, now):
-            return Denied(now + jittered(NO_TOKEN_SECONDS), paused=False)
-        return Permit(paused, waited)
+            found.append(stack_held())
+        if model in controls.full_models:
+            found.append(_busy(model, math.inf))
+        rate = controls.rate
+        is_limited = rate.held_since > 0 and rate.hold_until > now - TRIED_AGAIN_SECONDS
+        if is_limited and now - rate.held_since >= NOTED_AFTER_SECONDS:
+            found.append(_limited(rate, rate.hold_until if rate.hold_until > now else math.inf))
+        return found
+
+    # ── for ticks ─────────────────────────────────────────────────────────────────────────────────
 
     def free(self, now: float) -> Free:
         """How many calls would get a token now: it is useless to start more of them."""
         controls = self.controls()
-        if controls.rate.hold_until > now:
-            return Free(next_token=controls.rate.hold_until)
+        rate, pause = controls.rate, controls.pause_in_force(now)
+        if rate.hold_until > now:
+            return Free(next_token=rate.hold_until)
         bursts = self.burst, self.submit_burst, self.poll_burst
-        first, submits, polls = (max(self._free(controls.rate, burst, now), 0) for burst in bursts)
-        taken_until = (
-            controls.rate.filled_at / 1_000 - (burst - 1) * self.interval / 1_000
-            for burst in bursts
-        )
-        next_token = min((until for until in taken_until if until > now), default=0.0)
-        pause = controls.pause_in_force(now)
-        no_polls = pause is not None and pause.reason is PauseReason.TOKEN_REFUSED
-        if controls.stack.held_since:
-            return Free(
-                polls=polls,
-                paused=True,
-                look_at=math.inf,
-                polls_paused=no_polls,
-                next_token=next_token,
-            )
-        if pause is None:
-            return Free(first, submits, polls, next_token=next_token)
-        probes = 1 if now >= pause.next_probe else 0
-        return Free(
-            min(first, probes),
-            min(submits, probes),
+        first, submits, polls = (max(self._free(rate, burst, now), 0) for burst in bursts)
+        taken_until = ((rate.filled_at - (burst - 1) * self.interval) / 1_000 for burst in bursts)
+        free = Free(
+            first,
+            submits,
             polls,
+            polls_paused=pause is not None and RULES[pause.reason].stops_polls,
+            next_token=min((until for until in taken_until if until > now), default=0.0),
+        )
+        if controls.stack.held_since:
+            return replace(free, first=0, submits=0, paused=True, look_at=math.inf)
+        if pause is None:
+            return free
+        probes = 1 if now >= pause.next_probe else 0
+        return replace(
+            free,
+            first=min(first, probes),
+            submits=min(submits, probes),
             paused=True,
             look_at=pause.probed_at(now),
-            polls_paused=no_polls,
-            next_token=next_token,
         )
 
     def polls_wait_for_first(self, now: float) -> bool:
@@ -177,101 +258,32 @@ class Budget(ControlItems):
         """
         return self.poll_burst == self.burst and int(1000 * now) // self.interval % 2 == 0
 
-    def model_room(self, model: str, now: float) -> ModelRoom:
-        """How many batches of a model may be submitted now, regardless of tokens and the pause."""
+    def model_room(self, model: str, now: float) -> tuple[int | None, Wait]:
+        """How many batches of a model may be submitted now, and what the others wait for.
+
+        None: any number. Tokens and the account's pause are not considered.
+        """
         controls = self.controls(model)
         if model in controls.full_models:
-            return ModelRoom(0, now + FULL_LOOK_SECONDS, full=True)
-        if (wait := controls.model_wait) is None:
-            return ModelRoom(None, now)
-        return (
-            ModelRoom(0, wait.until)
-            if wait.until > now
-            else ModelRoom(1, now + MODEL_PROBE_SECONDS)
-        )
+            return 0, _busy(model, now)
+        pause = controls.model_pause
+        if pause is None:
+            return None, _soon(now)
+        is_probed = now >= pause.next_probe
+        until = now + PROBE_SECONDS if is_probed else pause.next_probe
+        return int(is_probed), pause.as_wait(until)
 
     def calls_in(self, seconds: float) -> int:
         """The maximum number of calls in this many seconds."""
         return self.burst + int(1000 * seconds / self.interval)
 
-    def permit_polls(self, wanted: int, now: float) -> tuple[int, Permit | Denied]:
-        """A permit for up to `wanted` polls now (1 or more): how many, and the permit."""
-        controls = self.controls()
-        if (denied := self._denied(controls.rate, self.poll_burst, now)) is not None:
-            return 0, denied
-        paused = self.pass_pause(controls.pause, CallKind.POLL, now)
-        if isinstance(paused, Denied):
-            return 0, paused
-        granted = min(1 if paused else wanted, self._free(controls.rate, self.poll_burst, now))
-        if not self._take(controls.rate, granted, self.poll_burst, now):
-            return 0, Denied(now + jittered(NO_TOKEN_SECONDS), paused=False)
-        return granted, Permit(paused)
+    # ── the bucket ────────────────────────────────────────────────────────────────────────────────
 
-    def isolation_slots(self, wanted: int, now: float) -> list[float]:
-        """When each piece of a batch may be submitted.
-
-        Some immediately, the others at a quarter of the submit rate.
-
-        This is a separate token bucket, stored like the rate. A slot is not a permit: the submit
-        requests one like any other.
-
-        Args:
-            wanted: how many pieces.
-            now: Unix seconds.
-
-        Returns:
-            Unix seconds for each piece, ascending.
-        """
-        interval, burst = 8 * self.interval, max(self.submit_burst // 4, 1)
-        clock, cost = int(now * 1000), wanted * interval
-        later = "filled_at + :cost", "filled_at > :now", {":cost": cost}
-        first = (
-            ":moved",
-            "attribute_not_exists(filled_at) OR filled_at <= :now",
-            {":moved": clock + cost},
-        )
-        seen = self.readable(self.get(control_key(TURNS)), Rate) or Rate()
-        begin = clock
-        for change, condition, values in (
-            (later, first, later) if seen.filled_at > clock else (first, later, first)
-        ):
-            if (
-                moved := self._move(TURNS, change, condition, {**values, ":now": clock})
-            ) is not None:
-                begin = moved - cost
-                break
-        return [max((begin + (1 + slot - burst) * interval) / 1000, now) for slot in range(wanted)]
-
-    def permit_check(self, now: float, calls: int = 1) -> bool:
-        """Whether calls may be made now that run no model, such as the token's check.
-
-        No pause prevents them.
-        """
-        return self._take(self.controls().rate, calls, self.burst, now)
-
-    def can_submit(self, model: str, now: float) -> bool:
-        """Whether a submit would get a permit now, but for its token of the bucket."""
-        controls = self.controls(model)
-        wait, pause = controls.model_wait, controls.pause_in_force(now)
-        if model in controls.full_models or controls.stack.held_since:
-            return False
-        if wait is not None and now < wait.until:
-            return False
-        is_paused = pause is not None and now < pause.next_probe
-        return not is_paused and controls.rate.hold_until <= now
-
-    def _denied(self, rate: Rate, burst: int, now: float) -> Denied | None:
-        """Why no call may be made, whatever it is for.
-
-        Cloudflare asked to wait, or the bucket is empty.
-        """
+    def _no_call(self, rate: Rate, burst: int, now: float) -> Wait | None:
+        """Why no call may be made, whatever it is for: Cloudflare asked to wait, or no token."""
         if rate.hold_until > now:
-            return Denied(
-                soon_after(rate.hold_until, 10), paused=True, since=rate.held_since or math.inf
-            )
-        if self._free(rate, burst, now) < 1:
-            return Denied(now + jittered(NO_TOKEN_SECONDS), paused=False)
-        return None
+            return _limited(rate, soon_after(rate.hold_until, 10))
+        return _soon(now) if self._free(rate, burst, now) < 1 else None
 
     def _free(self, rate: Rate, burst: int, now: float) -> int:
         ahead = max(rate.filled_at - int(now * 1000), 0)
@@ -300,10 +312,10 @@ class Budget(ControlItems):
             else:
                 change, condition = ":moved", "attribute_not_exists(filled_at) OR filled_at <= :now"
                 values = {":moved": clock + cost, ":now": clock}
-            if (moved := self._move(RATE_SK, change, condition, values)) is not None:
+            if (moved := self._move("RATE", change, condition, values)) is not None:
                 count("RateBudgetLeft", self._free(replace(rate, filled_at=moved), self.burst, now))
                 return True
-            rate = self.readable(self.get(control_key(RATE_SK)), Rate) or Rate()
+            rate = self.readable(self.get(control_key("RATE")), Rate) or Rate()
         return False
 
     def _move(self, sk: str, change: str, condition: str, values: Mapping[str, int]) -> int | None:
@@ -342,7 +354,7 @@ class Budget(ControlItems):
         with suppress(ConditionFailedError):  # Then a longer wait is in force.
             self.call(
                 "update_item",
-                Key=control_key(RATE_SK),
+                Key=control_key("RATE"),
                 UpdateExpression="SET hold_until = :until, held_since = :since",
                 ConditionExpression="attribute_not_exists(hold_until) OR hold_until < :until",
                 ExpressionAttributeValues={":until": attribute(until), ":since": attribute(since)},

@@ -23,7 +23,7 @@ from shared.aws.attribute_values import attribute, plain
 from shared.aws.dynamodb import Table
 from shared.errors import StorageError
 from shared.observability import logger
-from shared.pacing.controls import control_key
+from shared.pacing.breaker import control_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

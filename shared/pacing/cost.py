@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from shared.ledger import Ledger
     from shared.models import Job
 
+CODE = "cost"
+"""Of a wait for room; no status shows it, because the job's own answers end it."""
 PAGE_BATCHES, MOST_READ = 100, 1_000
 """Batches that one measurement reads beyond the output's mark, and the most if all are final."""
 UNMEASURED = 2

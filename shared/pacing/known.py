@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from shared.aws.dynamodb import Table
 from shared.errors import StorageError
 from shared.observability import logger
-from shared.pacing.controls import control_key
+from shared.pacing.breaker import control_key
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from shared.aws.attribute_values import attribute
 from shared.aws.dynamodb import ConditionFailedError, Table
 from shared.models import DueKind
-from shared.pacing.controls import control_key
+from shared.pacing.breaker import control_key
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

@@ -18,20 +18,19 @@ from typing import TYPE_CHECKING
 
 from functions.poll.schedule.due_items import DueItem, each_contained, load, postponed
 from shared.aws.queues import MAX_SUBMITS_WAITING, SubmitMessage
-from shared.denied_writes import shown_if_denied
 from shared.models import BatchState
 from shared.pacing import cost
 from shared.pacing.account import is_of_account, wait_for_account
+from shared.pacing.breaker import LIFT_LOOK_SECONDS, MODEL_BUSY
 from shared.pacing.cadence import HELD_POLL_SECONDS
-from shared.pacing.controls import LIFT_LOOK_SECONDS
+from shared.pacing.waits import shown_if_denied
 from shared.retry import soon_after
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from shared.ledger import DueEntry
-    from shared.models import Batch, Job
-    from shared.pacing.room import ModelRoom
+    from shared.models import Batch, Job, Wait
     from shared.services import Services
 
 MAX_EXAMINED = 50
@@ -66,7 +65,7 @@ class SubmitCalls:
     services: Services
     left: int
     look_at: float | None
-    rooms: dict[str, ModelRoom] = field(default_factory=dict)
+    rooms: dict[str, tuple[int | None, Wait]] = field(default_factory=dict)
     taken: Counter[str] = field(default_factory=Counter)
 
     @property
@@ -83,14 +82,14 @@ class SubmitCalls:
         model = found.job.plan.model
         if model not in self.rooms:
             self.rooms[model] = self.services.budget.model_room(model, now)
-        room = self.rooms[model]
-        if room.batches is None or self.taken[model] < room.batches:
+        room, wait = self.rooms[model]
+        if room is None or self.taken[model] < room:
             return None
-        if room.full:
+        if wait.code == MODEL_BUSY:
             return max(
-                room.until, now + min((now - found.batch.created_at) / 4, MAX_POSTPONED_SECONDS)
+                wait.until, now + min((now - found.batch.created_at) / 4, MAX_POSTPONED_SECONDS)
             )
-        return room.until
+        return wait.until
 
     def take(self, job: Job) -> None:
         """Take the call of one batch of a job."""

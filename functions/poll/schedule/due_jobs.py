@@ -15,8 +15,8 @@ from functions.poll.schedule.due_items import each_contained, postponed
 from functions.poll.sweep import next_sweep
 from functions.poll.visit import visit_job
 from shared.aws.queues import SplitMessage, VisitMessage
-from shared.denied_writes import shown_if_denied
 from shared.ledger import DueEntry
+from shared.pacing.waits import shown_if_denied
 from shared.retry import soon_after
 
 if TYPE_CHECKING:

@@ -20,14 +20,13 @@ from functions.poll.schedule.due_items import DueItem, contained, each_contained
 from functions.poll.schedule.due_jobs import advance_jobs, is_large
 from functions.poll.visit import visit_job
 from shared.aws.queues import PollMessage
-from shared.denied_writes import shown_if_denied
 from shared.events.expect import waits_for_event
 from shared.ledger import DueEntry
-from shared.models import BatchState, DueKind
+from shared.models import BatchState, DueKind, Wait
 from shared.observability import logger
 from shared.pacing.account import is_of_account, wait_for_account
-from shared.pacing.controls import Denied, Permit
-from shared.workers_ai.lasting_errors import is_lasting
+from shared.pacing.breaker import Permit
+from shared.pacing.waits import is_lasting, shown_if_denied
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -194,9 +193,9 @@ def _permitted(
         answer = permit if one.due in here else wait_for_account(one.job, now)
         if one.due not in asked:
             chosen.append((one, Permit()))
-        elif isinstance(answer, Denied) and _is_given_up(one, answer, now):
+        elif isinstance(answer, Wait) and _is_given_up(one, answer, now):
             chosen.append((one, None))
-        elif isinstance(answer, Denied):
+        elif isinstance(answer, Wait):
             _postpone(services, one, answer, now)
         elif granted > 0:
             granted -= 1
@@ -204,14 +203,13 @@ def _permitted(
     return chosen
 
 
-def _is_given_up(found: DueItem, refusal: Denied, now: float) -> bool:
+def _is_given_up(found: DueItem, refusal: Wait, now: float) -> bool:
     """Whether a batch past its deadline ends without a poll.
 
     All have been refused for a quarter of an hour.
     """
-    return found.job.is_past_deadline(now) and is_lasting(
-        max(refusal.since, found.batch.pending_at), now
-    )
+    since = max(refusal.since, found.batch.pending_at)
+    return refusal.since > 0 and found.job.is_past_deadline(now) and is_lasting(since, now)
 
 
 def _seconds_behind(services: Services, found: DueItem, now: float) -> float:
@@ -227,12 +225,12 @@ def _hold_back(services: Services, found: DueItem, wait: float, now: float) -> B
     return services.ledger.postpone(found.batch, now + wait)
 
 
-def _postpone(services: Services, found: DueItem, refusal: Denied, now: float) -> None:
+def _postpone(services: Services, found: DueItem, refusal: Wait, now: float) -> None:
     """Postpone a poll for which there is no token, or that a pause forbids."""
     ledger, batch, until = services.ledger, found.batch, refusal.until
 
     def postpone() -> Batch | None:
-        if refusal.paused:
+        if refusal.code:
             return ledger.wait(batch, until, until - min(batch.due_at or now, now))
         return ledger.postpone(batch, until)
 

@@ -13,11 +13,11 @@ from shared.job_status import iso_time
 from shared.models import DueKind
 from shared.observability import count, logger
 from shared.pacing.account import is_of_account
-from shared.pacing.controls import UNPAID, PauseReason, Permit
+from shared.pacing.breaker import UNPAID, PauseReason, Permit
 from shared.workers_ai.client import TokenState
 
 if TYPE_CHECKING:
-    from shared.pacing.controls import Pause
+    from shared.pacing.breaker import Pause
     from shared.services import Services
 
 METRIC_OF_REASON = {

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from shared.models import Batch, ErrorDetail, Job
 from shared.observability import count
-from shared.pacing.controls import PauseReason, Permit
+from shared.pacing.breaker import PauseReason, Permit
+from shared.pacing.waits import note_failing
 from shared.retry import submit_back_off
 from shared.workers_ai.error_codes import is_doubtful, is_like_lost
-from shared.workers_ai.lasting_errors import note_lasting_error
 
 if TYPE_CHECKING:
     from shared.invocation import Invocation
@@ -66,7 +66,7 @@ class UnprovenSubmit:
         if like_lost and batch.doubts >= MAX_DOUBTS:
             self.end_ambiguous(now, code)
             return
-        failing_since = note_lasting_error(services, self.job, batch, reply, polling=False)
+        failing_since = note_failing(services, self.job, batch, reply, polling=False)
         services.ledger.refuse(
             batch,
             now + submit_back_off(batch.refusals),

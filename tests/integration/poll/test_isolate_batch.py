@@ -63,9 +63,7 @@ class Services(SimpleNamespace):
 
     def __init__(self, dynamodb, store):
         super().__init__(ledger=Ledger(dynamodb, "table"), store=store, now=lambda: T, sent=[])
-        self.budget = SimpleNamespace(
-            isolation_slots=lambda wanted, now: [now + turn for turn in range(wanted)]
-        )
+        self.budget = SimpleNamespace(slot_seconds=1.0)
         self.queues = SimpleNamespace(
             send_all=lambda messages, delays: self.sent.append((messages, delays))
         )

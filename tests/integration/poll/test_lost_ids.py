@@ -12,7 +12,7 @@ from functions.poll.doubts import LATE, LOST, LOST_SECONDS, PROBED_SECONDS
 from shared import keys
 from shared.errors import StorageError
 from shared.models import CANCEL, BatchState, JobControl, LastingError, PartialReply, Submission
-from shared.pacing.controls import control_key
+from shared.pacing.breaker import control_key
 from shared.workers_ai.replies import Accepted, NoAnswers, Pending, Rejected
 from tests.support.aws.resources import client
 from tests.support.doubles.ledger_items import T

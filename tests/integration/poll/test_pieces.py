@@ -48,9 +48,7 @@ class Splitting:
     def __init__(self, dynamodb):
         self.ledger, self.store = Ledger(dynamodb, "table"), ObjectStore(client("s3"), "bucket")
         self.now, self.sent = lambda: T, []
-        self.budget = SimpleNamespace(
-            isolation_slots=lambda wanted, now: [now + turn for turn in range(wanted)]
-        )
+        self.budget = SimpleNamespace(slot_seconds=1.0)
         self.queues = SimpleNamespace(send_all=lambda *sent: self.sent.append(sent))
 
     def hold(self, *batches):

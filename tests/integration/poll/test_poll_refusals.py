@@ -16,7 +16,7 @@ from shared.models import (
     LastingError,
     Submission,
 )
-from shared.pacing.controls import PauseReason, Permit
+from shared.pacing.breaker import PauseReason, Permit
 from shared.workers_ai import lasting_errors
 from shared.workers_ai.replies import (
     Failed,

@@ -5,14 +5,12 @@ Split reads its upload, a sweep goes on, another run holds it or fails it.
 
 from dataclasses import replace
 
-import msgspec
 import pytest
 
 from dropbatch.core.names import JobState
 from functions.poll import end
 from functions.poll import files as result_files
 from functions.poll import visit as module
-from functions.poll.schedule.waiting_for import Waiting
 from functions.poll.visit import MIN_ANSWERED_RECORDS, STATUS_SECONDS
 from shared.claims import MAX_CLAIMS
 from shared.errors import InvariantError
@@ -165,23 +163,6 @@ def test_visit_that_is_soon_is_not_brought_forward(visited, due):
     visited.ledger.bring_visit_forward = None
 
     assert visited.visit()
-
-
-@pytest.mark.parametrize(
-    ("shown_from", "is_shown", "due_at"),
-    [(T, True, T + 10), (T + 3, False, T + 3), (T + 11, False, T + 10)],
-    ids=["now", "before the next visit", "after the next visit"],
-)
-def test_wait_is_shown_as_soon_as_it_is_long(visited, monkeypatch, shown_from, is_shown, due_at):
-    wait = Waiting("too_many_calls", "Every call waits.", None, shown_from=shown_from)
-    monkeypatch.setattr(module, "waiting_for", lambda *_: wait)
-    visited.hold(None)
-
-    visited.visit()
-
-    shown = msgspec.json.decode(visited.read("status.json"))["waiting_for"]
-    assert shown == (wait.for_status() if is_shown else None)
-    assert visited.job.due_at == due_at
 
 
 def test_job_that_fails_is_swept_by_same_visit(visited):

@@ -26,7 +26,7 @@ from shared.bootstrap import BUSY_WAITS, Waits
 from shared.errors import StorageError
 from shared.invocation import Invocation
 from shared.models import Submission
-from shared.pacing.controls import Permit
+from shared.pacing.breaker import Permit
 from tests.support.doubles import ledger_items
 from tests.support.doubles.ledger_items import SUBMITTING
 

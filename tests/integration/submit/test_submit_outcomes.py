@@ -15,8 +15,8 @@ import pytest
 
 from shared.aws.queues import PollMessage
 from shared.errors import StorageError
-from shared.models import BatchState, DueKind, ErrorDetail, LastingError, Submission
-from shared.pacing.controls import Pause, PauseReason, Permit
+from shared.models import BatchState, DueKind, ErrorDetail, Submission, Wait
+from shared.pacing.breaker import Pause, PauseReason, Permit
 from shared.workers_ai.error_codes import FIREWALL
 from shared.workers_ai.replies import Accepted, Failed, Rejected
 from shared.workers_ai.results import Answer
@@ -25,6 +25,7 @@ from tests.support.doubles.submitting import DUE, UNKNOWN, begun, sent, told
 
 OUTAGE, TOKEN, QUOTA = PauseReason.OUTAGE, PauseReason.TOKEN_REFUSED, PauseReason.QUOTA_SPENT
 CREDITS, SPEND = PauseReason.CREDITS_SPENT, PauseReason.SPEND_LIMIT
+WAITS = PauseReason.MODEL_WAITS
 PERMIT = Permit(Pause(QUOTA, "nonce", T - 60, T, 60.0))
 FAILING = replace(DUE, refusals=3, calls_fail_since=T - 9)
 DIED = replace(SUBMITTING, attempt=1, fence=T, due_at=T)
@@ -100,14 +101,14 @@ def test_answered_probe_lifts_pause(begin, reply):
     at = begin(
         replace(DUE, calls_fail_since=T - 60),
         reply,
-        lasting_error=LastingError(500, T - 60, T - 9, polling=False),
+        wait=Wait(T + 9, "submits_fail"),
     )
     at.permit = PERMIT
 
     at.run()
 
     assert at.budget_calls[1:] == [("lift", PERMIT, M2M)]
-    assert at.job.lasting_error is None
+    assert at.job.wait is None
 
 
 @pytest.fixture
@@ -174,7 +175,7 @@ def test_late_acceptance_leaves_only_receipt(begin, monkeypatch):
 @pytest.mark.parametrize(
     ("reply", "batch", "budget_call", "changes"),
     [
-        (told(429, 3040), DUE, ("delay_model", M2M, T, "3040"), {"due_at": T + 27.5}),
+        (told(429, 3040), DUE, ("pause", WAITS, T, "3040", M2M), {"due_at": T + 27.5}),
         (
             Rejected(429, None, "", 33.0),
             DUE,
@@ -255,8 +256,10 @@ def test_error_of_15_minutes_is_noted_in_job(begin):
 
     at.run()
 
-    lasting = LastingError(424242, T - 901, T, polling=False, refused=True)
-    assert at.job.lasting_error == lasting
+    wait = at.job.wait
+    assert (wait.code, wait.since, wait.until) == ("submits_fail", T - 901, T + 4_500)
+    assert "with 424242" in wait.message
+    assert "its words" not in wait.message, "they may quote a prompt"
 
 
 @pytest.mark.parametrize(("status", "code", "named"), [(400, 5007, 5007), (410, None, 410)])

@@ -15,7 +15,7 @@ from functions.submit.outcomes.unproven import UnprovenSubmit
 from shared.aws.queues import PollMessage
 from shared.invocation import Invocation
 from shared.models import BatchState, DueKind, Looking, Submission
-from shared.pacing.controls import Pause, PauseReason, Permit
+from shared.pacing.breaker import Pause, PauseReason, Permit
 from shared.workers_ai.replies import OutcomeUnknown, Pending, Rejected
 from tests.support.doubles.ledger_items import JOB, M2M, SUBMITTING, T
 from tests.support.doubles.submitting import DUE, UNKNOWN, begun, sent, told

@@ -6,8 +6,8 @@ from functions.poll.schedule.tick import TICK_SECONDS
 from local.workers_ai import Behaviour, WorkersAI
 from shared.aws.queues import SUBMIT_GRACE_SECONDS
 from shared.errors import StorageError
+from shared.models import Wait
 from shared.pacing.budget import Budget
-from shared.pacing.controls import Denied
 from shared.retry import longest_jittered
 from tests.support.journeys.deaths import SUBMIT, Boundaries, mortal_world, strike_each
 from tests.support.journeys.placed_items import services_of
@@ -76,7 +76,7 @@ def test_upload_delivered_twice_is_submitted_once(start, api):
 def test_first_batch_takes_a_call_of_the_budget(start, api):
     """Without one it waits for the next, as any other."""
     world = dropped(start, API_CALLS_PER_MINUTE=1)
-    assert not isinstance(services_of().budget.permit_submit(M2M, time.time(), first=True), Denied)
+    assert not isinstance(services_of().budget.permit_submit(M2M, time.time(), first=True), Wait)
     world.deliver("UploadQueue")
 
     assert api.accepted == []

@@ -25,7 +25,7 @@ from shared.errors import StorageError
 from shared.ledger import Ledger
 from shared.models import BatchState, DueKind, ErrorDetail
 from shared.pacing import budget as budget_module
-from shared.pacing.controls import PauseReason, Permit
+from shared.pacing.breaker import PauseReason, Permit
 from tests.support.journeys.placed_items import (
     BGE,
     DAY,

@@ -14,7 +14,7 @@ import pytest
 from functions.poll.schedule.tick import tick
 from shared.invocation import Invocation
 from shared.models import BatchState
-from shared.pacing.controls import PauseReason, Permit
+from shared.pacing.breaker import PauseReason, Permit
 from shared.workers_ai.replies import OutcomeUnknown
 from tests.support.journeys.deaths import Boundaries, mortal_world
 from tests.support.journeys.placed_items import (

@@ -18,7 +18,7 @@ from functions.poll.schedule.tick import TICK_SECONDS
 from shared.aws.queues import MAX_HOPS, PollMessage, WakeMessage
 from shared.errors import StorageError
 from shared.invocation import Invocation
-from shared.pacing.controls import control_key
+from shared.pacing.breaker import control_key
 from shared.pacing.wakes import LeftDue, Wakes
 from tests.support.aws.resources import TABLE
 

@@ -16,7 +16,7 @@ import functions.submit.turn
 from local.workers_ai import Fault
 from shared import observability
 from shared.errors import StorageError
-from shared.pacing import control_items, controls
+from shared.pacing import breaker
 from tests.support.aws.wire_items import submissions
 from tests.support.journeys.deaths import Boundaries, DiedError, Mortal
 from tests.support.translations import M2M, all_good, codes, greetings
@@ -252,8 +252,10 @@ def change_token(world, api):
 
 
 def test_job_outlives_a_week_of_refused_token(start, api, monkeypatch):
-    monkeypatch.setattr(controls, "PAUSED_LOOK_SECONDS", 6.0 * HOUR)
-    monkeypatch.setattr(control_items, "TOKEN_PROBE_LATER_SECONDS", 6.0 * HOUR)
+    refused = breaker.PauseReason.TOKEN_REFUSED
+    rule = breaker.RULES[refused]._replace(first_step=6.0 * HOUR, longest_step=6.0 * HOUR)
+    monkeypatch.setattr(breaker, "PAUSED_LOOK_SECONDS", 6.0 * HOUR)
+    monkeypatch.setitem(breaker.RULES, refused, rule)
     world = start(MAX_REQUESTS_PER_BATCH=2)
     api.switch(tokens=("new-token",))
     world.upload_records("a.jsonl", greetings(4), model=M2M)

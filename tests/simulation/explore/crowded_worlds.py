@@ -137,7 +137,7 @@ def probes_together(world: World) -> list[Dropped]:
     """Two batches see at once that a model's wait has been over for long."""
     dropped = _cancelled(world, "a", 5.0)
     world.run(10 * MINUTE)
-    Slow(world, "put_item RATE#MODEL", seconds=1.0)
+    Slow(world, "put_item PAUSE#", seconds=1.0)
     return dropped + _files(world, "b", 2)
 
 
@@ -370,12 +370,6 @@ def of_another_version(world: World) -> list[Dropped]:
     return dropped
 
 
-def split_together(world: World) -> list[Dropped]:
-    """Two files have bad records, so that their batches are split at the same time."""
-    Slow(world, "RATE#ISOLATION", seconds=2.0)
-    return _files(world, "ab", 20)
-
-
 def looks_too_long(world: World) -> list[Dropped]:
     """The next tick comes before one has noted that it looks no longer."""
     Slow(world, "update_item RATE#OUTSTANDING SET watched_until", seconds=20.0, nth=0)
@@ -452,7 +446,6 @@ CROWDED_WORLDS = (
     SmallWorld("fewer tokens than polls", fewer_tokens, (), FOUR, latency=400.0),
     SmallWorld("a batch without a job", without_a_job),
     SmallWorld("a job of another version", of_another_version, (), SINGLE, undisturbed=True),
-    SmallWorld("two files are split", split_together, (BAD,), (("MAX_REQUESTS_PER_BATCH", 20),)),
     SmallWorld("a tick looks too long", looks_too_long, (), SINGLE, latency=300.0),
     SmallWorld(
         "no capacity, the longest waits",

@@ -193,7 +193,7 @@ def answers_refused(world: World) -> list[Dropped]:
 
     That they do is noted slowly, when another invocation has got the answer.
     """
-    Slow(world, "META", "#lasting_error", seconds=130.0, then=world.api.clear_faults)
+    Slow(world, "META", "#wait", seconds=130.0, then=world.api.clear_faults)
     return [drop(world, "a.jsonl", 2, may_fail=True)]
 
 
@@ -265,10 +265,10 @@ def cleaned_twice(world: World) -> list[Dropped]:
     """Two ticks delete what a job has staged."""
     dropped = drop(world, "a.jsonl", 2, may_fail=True)
     world.run(60.0)
-    Slow(world, "META", "SET #due_at = :to_due_at, #claims", seconds=70.0)
-    Slow(world, "META", "REMOVE #staging", seconds=30.0)
+    Slow(world, "META", "SET due_at = :due_at, claims", seconds=70.0)
+    Slow(world, "META", "REMOVE due_at, #work", seconds=30.0)
     world.tick_seconds = 600.0
-    world.run(86_400.0 - 700.0)
+    world.run(3_600.0 - 700.0)
     world.tick_seconds = 60.0
     world.run(1_500.0)
     return [dropped]

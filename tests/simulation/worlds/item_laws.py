@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from shared.bootstrap import SECRET_SECONDS
-from shared.pacing.controls import PAUSE_SK, RATE_SK
 from tests.simulation.worlds import pacing_laws
 from tests.simulation.worlds.judges import CALLS_IN_FIVE_MINUTES
 from tests.simulation.worlds.release_laws import ReleaseLaws
@@ -51,8 +50,7 @@ TIMES = frozenset(
             "watched_from",
             "watched_until",
             "ticked_at",
-            "lasting_error",
-            "denied_write",
+            "wait",
             "held_since",  # of waits that two refusals begin at once
             "busy_until",  # of events: when to look again, and who sets up
             "pull_at",
@@ -68,7 +66,7 @@ Two may set them, and the last one counts.
 """
 ATOMIC = frozenset({"filled_at", "hold_until", "told_at"})
 """What is increased by a write, whatever it is, or written only where it is not there."""
-UNREAD = ("RATE#TIMES", "RATE#OUTSTANDING", "RATE#ISOLATION", "STACK", "KNOWN", "EVENTS#")
+UNREAD = ("RATE#TIMES", "RATE#OUTSTANDING", "STACK", "KNOWN", "EVENTS#")
 """Control items whose writers replace them without having read them.
 
 As the modules of `shared.pacing` and
@@ -413,12 +411,11 @@ class ItemLaws:
             "full_models", {}
         ).get("SS", ()):
             yield "OUTSTANDING"
-        if number(seen.get(("CONTROL", RATE_SK)), "hold_until") > now:
+        if number(seen.get(("CONTROL", "RATE")), "hold_until") > now:
             yield "RATE"
 
     def _waits(self, seen: dict[Key, Wire], key: Key) -> list[str]:
-        own = [name for pk, name in seen if pk == "CONTROL" and name == PAUSE_SK]
-        return [*own, f"RATE#MODEL#{self._model(seen, key)}"]
+        return ["PAUSE", f"PAUSE#{self._model(seen, key)}"]
 
     def _model(self, seen: dict[Key, Wire], key: Key) -> str:
         job = seen.get((key[0], "META"))
@@ -437,10 +434,10 @@ class ItemLaws:
 
     def _judge_control(self, life: Life, name: str, old: Wire | None, new: Wire | None) -> None:
         now = self.world.kernel.now
-        if name.startswith(("PAUSE", "RATE#MODEL#")):
+        if name.startswith("PAUSE"):
             key, has_probe = ("CONTROL", name), name in self.probes.get(life, ())
             read = self._own().get(key) or self.seen[life].get(key)
-            for law in pacing_laws.broken_by(name, read, old, new, now, has_probe=has_probe):
+            for law in pacing_laws.broken_by(read, old, new, now, has_probe=has_probe):
                 self.laws.broken(law, f"{name}: {new}")
         if new is None:
             return
@@ -450,8 +447,6 @@ class ItemLaws:
             self._judge_wait(name, new, "next_probe", now + MAX_PROBE_SECONDS)
             if "until" in new and not now < number(new, "until") <= now + DAY + 60:
                 self.laws.broken("a quota pause ends at midnight", f"{new}")
-        elif name.startswith("RATE#MODEL#"):
-            self._judge_wait(name, new, "until", now + MAX_HOLD_SECONDS)
         if old is not None and "nonce" in old and old["nonce"] == new.get("nonce"):
             self.probes.setdefault(life, set()).add(name)
 

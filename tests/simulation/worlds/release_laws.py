@@ -94,7 +94,7 @@ class ReleaseLaws:
         stops = ("CONTROL", "PAUSE") in items or number(
             items.get(("CONTROL", "STACK")), "held_since"
         ) > 0
-        waits = any(sk.startswith(("RATE#MODEL#", "PAUSE")) for pk, sk in items if pk == "CONTROL")
+        waits = any(sk.startswith("PAUSE") for pk, sk in items if pk == "CONTROL")
         if (
             has_no_token
             or stops

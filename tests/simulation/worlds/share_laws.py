@@ -1,6 +1,6 @@
 """Laws of what is shared.
 
-Outstanding batches of models, turns of pieces, wake-ups, calls of polls, pages of a read.
+Outstanding batches of models, wake-ups, calls of polls, pages of a read.
 
 docs/limits.md says how much each may have of it. What a tick counts it has counted some seconds
 before it writes it, so counts are judged by the least and the most that there was meanwhile.
@@ -8,7 +8,6 @@ before it writes it, so counts are judged by the least and the most that there w
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections import Counter, deque
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -52,7 +51,6 @@ SLACK = 2.0
 """Seconds that a decision may take."""
 
 FULL = "a model may have its share of outstanding batches, and no more"
-TURN = "pieces are submitted at a quarter of the rate of submits"
 PAST = "nothing is made due before the present"
 WOKEN = "nobody is woken for what the next tick does"
 OWN_WATCH = "who looks no longer says so of itself only"
@@ -104,30 +102,6 @@ class Outstanding:
         return counts[model] >= LEAST and counts[model] + others / 2 >= self.share
 
 
-class Turns:
-    """When pieces of batches are to be submitted."""
-
-    def __init__(self, interval: float, at_once: int) -> None:
-        """None is yet.
-
-        Args:
-            interval: seconds between two of them.
-            at_once: how many may be due together.
-        """
-        self.interval, self.at_once = interval, at_once
-        self._times: list[float] = []
-
-    def are_broken_by(self, at: float) -> bool:
-        """Whether there are too many turns within some time, with one more."""
-        insort(self._times, at)
-        place, step = bisect_left(self._times, at), self.at_once
-        around = self._times[max(place - step, 0) : place + step + 1]
-        return any(
-            later - one < self.interval - 0.01
-            for one, later in zip(around, around[step:], strict=False)
-        )
-
-
 class ShareLaws:
     """Judges each write, and each page of a read, by what was promised to others."""
 
@@ -136,8 +110,6 @@ class ShareLaws:
         self.items, self.laws, self.world = items, items.laws, items.world
         calls = self.world.calls_per_minute
         self.outstanding = Outstanding(calls)
-        submits = max(1, items.burst // 2)
-        self.turns = Turns(8 * items.interval / 1_000, max(submits // 4, 1))
         self.polls_have_a_share = items.burst // 10 > 0
         self.lifted_at = 0.0
         """When a pause was lifted last."""
@@ -209,8 +181,6 @@ class ShareLaws:
         ):
             self.laws.broken(CLAIM, f"{key}: its job is missing")
         due, now = number(new, "due_at"), self.world.called_at()
-        if not old and "." in key[1] and self.turns.are_broken_by(due - SUBMIT_GRACE_SECONDS):
-            self.laws.broken(TURN, f"{key}")
         grace = SUBMIT_GRACE_SECONDS if "." in key[1] else 0.0
         soonest = (
             min(number(old, "due_at"), now - BEFORE_SECONDS)

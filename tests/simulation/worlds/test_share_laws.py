@@ -7,7 +7,7 @@ import pytest
 from functions.poll.schedule import tick
 from shared.aws.queues import SUBMIT_GRACE_SECONDS
 from tests.simulation.worlds import share_laws
-from tests.simulation.worlds.share_laws import Outstanding, ShareLaws, Turns
+from tests.simulation.worlds.share_laws import Outstanding, ShareLaws
 
 NOW = 10_000.0
 KEY = ("JOB#a", "BATCH#00000000")
@@ -135,33 +135,6 @@ def test_tick_names_full_models():
 
 
 # ── times ─────────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize(
-    ("times", "broken"),
-    [
-        ((0, 0, 10, 20), False),
-        ((0, 0, 0), True),
-        ((0, 0, 9), True),
-        ((20, 0, 10, 0), False),
-        ((0, 10, 5, 4), True),
-    ],
-)
-def test_pieces_have_their_turns(times, broken):
-    turns = Turns(10.0, 2)
-    assert [turns.are_broken_by(at) for at in times][-1] == broken
-
-
-@pytest.mark.parametrize(("more", "broken"), [((0, 0), True), ((0, 120), False)])
-def test_piece_is_due_at_its_turn(more, broken):
-    given = Given()
-    for seconds in more:
-        given.write(
-            PIECE,
-            None,
-            batch(work="v1#submit", state="ready", due_at=NOW + seconds + SUBMIT_GRACE_SECONDS),
-        )
-    assert (given.broken == {share_laws.TURN}) == broken
 
 
 @pytest.mark.parametrize(

@@ -177,7 +177,7 @@ class WaitLaws:
             "STACK",
             "RATE#OUTSTANDING",
             "PAUSE",
-            f"RATE#MODEL#{job['plan']['M']['model']['S']}",
+            f"PAUSE#{job['plan']['M']['model']['S']}",
         }
 
     def _stops(self, name: str, look: Look, job: Wire) -> bool:
@@ -191,10 +191,8 @@ class WaitLaws:
                 return number(item, "held_since") > 0
             case "RATE#OUTSTANDING":
                 return job["plan"]["M"]["model"]["S"] in item.get("full_models", {}).get("SS", ())
-            case _ if name.startswith("PAUSE"):
-                return _lasts(item, now) and number(item, "next_probe") > now
             case _:
-                return number(item, "until") > now
+                return _lasts(item, now) and number(item, "next_probe") > now
 
     def _is_over(self, job: Wire) -> bool:
         """Whether a job's batches end without a call."""
@@ -309,35 +307,30 @@ class WaitLaws:
             if name == "RATE#OUTSTANDING" and self._stops(name, look, job):
                 yield _after(early + 48, now + 1_800, early, 24)
             is_tick = life.name.startswith("Poll") and kind != "poll"
-            if name.startswith("PAUSE") and _lasts(item, early):
-                if kind == "poll" or (is_tick and name != "PAUSE"):
-                    yield from self._spans_of_pause(name, item, early, is_tick=is_tick)
+            if name == "PAUSE" and _lasts(item, early):
+                if kind == "poll":
+                    yield from self._spans_of_pause(item, early)
                 else:
                     yield _after(early + 1, now + PUT_OFF, early, 1)
-            if name.startswith("RATE#MODEL#"):
+            if name.startswith("PAUSE#"):
                 yield from self._spans_of_wait(item, early, is_tick=is_tick)
         is_contested = self.contested.get(life, 0.0) >= early
         if is_contested or self._free(look, kind, early) < 1:
             yield early + 4, now + 6
 
-    def _spans_of_pause(
-        self, name: str, pause: Wire, early: float, *, is_tick: bool
-    ) -> Iterator[tuple[float, float]]:
+    def _spans_of_pause(self, pause: Wire, early: float) -> Iterator[tuple[float, float]]:
         now, probe, until = (
             self.world.clock(),
             number(pause, "next_probe"),
             number(pause, "until") or inf,
         )
-        if is_tick and name != "PAUSE" and probe <= early:
-            yield _after(early + PROBED_SECONDS, now + PROBED_SECONDS, early, 0)
-            return
         low = min(max(probe, early + 1), early + LOOK_SECONDS, until)
         yield _after(low, min(max(probe, now + 1), now + LOOK_SECONDS, until), early, 10)
 
     def _spans_of_wait(
         self, wait: Wire, early: float, *, is_tick: bool
     ) -> Iterator[tuple[float, float]]:
-        now, until = self.world.clock(), number(wait, "until")
+        now, until = self.world.clock(), number(wait, "next_probe")
         if until > early or not is_tick:
             yield _after(max(until, early + 1), max(until, now), early, 15)
         if until <= now:

@@ -35,7 +35,7 @@ from shared import bootstrap, observability
 from shared.aws import attribute_values, dynamodb
 from shared.events.subscribe import events_of
 from shared.ledger import batches, jobs
-from shared.pacing import control_items
+from shared.pacing import breaker
 from shared.workers_ai import client as api_client
 from shared.workers_ai.transports import Credentials
 from simulation import Account, Awkward, Queue
@@ -348,7 +348,7 @@ def simulated(
         chance = random.Random(seed)
         reader = Reader(world.dynamodb)
         for target, name, replacement in (
-            *((module, "read", reader) for module in (control_items, dynamodb, batches, jobs)),
+            *((module, "read", reader) for module in (breaker, dynamodb, batches, jobs)),
             (
                 bootstrap,
                 "http_client",
@@ -363,7 +363,7 @@ def simulated(
                 lambda size: urlsafe_b64encode(chance.randbytes(size)).rstrip(b"=").decode(),
             ),
             (
-                control_items,
+                breaker,
                 "secrets",
                 SimpleNamespace(token_hex=lambda size: chance.randbytes(size).hex()),
             ),

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shared.aws.attribute_values import attribute, attributes, plain
 from shared.aws.dynamodb import ConditionFailedError
-from shared.pacing.budget import Budget
-from shared.pacing.controls import (
+from shared.pacing.breaker import (
     Controls,
-    Denied,
-    ModelWait,
     Pause,
     PauseReason,
     Permit,
     Rate,
     StackControl,
 )
+from shared.pacing.budget import Budget
+
+if TYPE_CHECKING:
+    from shared.models import Wait
 
 NOW = 1_795_253_400.0
 """09:30:00 UTC."""
@@ -39,9 +40,9 @@ def pause_of(
     return Pause(reason, "nonce", since, next_probe, step, until, "code")
 
 
-def wait_of(until: float, *, step: float = 15.0, since: float = NOW - 100) -> ModelWait:
-    """A model's wait with what matters to a test."""
-    return ModelWait(until, step, "nonce", "code", since)
+def wait_of(until: float, *, step: float = 15.0, since: float = NOW - 100) -> Pause:
+    """A model's pause with what matters to a test."""
+    return Pause(PauseReason.MODEL_WAITS, "nonce", since, until, step, code="code")
 
 
 def taken(tokens: int, hold_until: float = 0.0, held_since: float = 0.0) -> Rate:
@@ -49,7 +50,7 @@ def taken(tokens: int, hold_until: float = 0.0, held_since: float = 0.0) -> Rate
     return Rate(int(NOW * 1_000) + tokens * INTERVAL, hold_until, held_since)
 
 
-def is_free(permit: Permit | Denied) -> bool:
+def is_free(permit: Permit | Wait) -> bool:
     """Whether a call is permitted, and probes nothing."""
     return permit == Permit()
 
@@ -71,7 +72,7 @@ class GivenBudget(Budget):
         calls: int = 200,
         *,
         pause: Pause | None = None,
-        wait: ModelWait | None = None,
+        wait: Pause | None = None,
         rate: Rate | None = None,
         full: tuple[str, ...] = (),
         held_since: float = 0.0,

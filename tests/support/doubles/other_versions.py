@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 from shared.aws.attribute_values import attribute, defaults_of
 from shared.models import Batch, Job
-from shared.pacing.controls import ModelWait, Pause, Rate, StackControl
+from shared.pacing.breaker import Pause, Rate, StackControl
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,8 +21,6 @@ Wire = dict[str, Any]
 
 CONTROL_ITEMS: tuple[tuple[str, type], ...] = (
     ("PAUSE", Pause),
-    ("RATE#MODEL#", ModelWait),
-    ("RATE#ISOLATION", Rate),
     ("STACK", StackControl),
 )
 """Beginnings of the sort keys of control items, and what they are read as."""

@@ -21,8 +21,8 @@ from shared.aws.object_store import ObjectStore
 from shared.invocation import Invocation
 from shared.ledger import Ledger
 from shared.models import Batch, Job, Submission
+from shared.pacing.breaker import Permit, control_key
 from shared.pacing.budget import Budget
-from shared.pacing.controls import Permit, control_key
 from shared.pacing.known import Known
 from shared.services import Services
 from shared.staged_batch import encode_index

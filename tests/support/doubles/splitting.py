@@ -17,7 +17,7 @@ from shared.aws.object_store import ObjectStore
 from shared.errors import StorageError
 from shared.invocation import Invocation
 from shared.models import Batch, ErrorDetail, Job, Upload
-from shared.pacing.room import Free
+from shared.pacing.budget import Free
 from shared.pacing.wakes import LeftDue
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from functions.submit.submit_batch import submit_batch
 from shared.errors import ObjectNotFoundError
 from shared.invocation import Invocation
 from shared.ledger import Ledger
-from shared.models import Batch, BatchState, ErrorDetail, Job
-from shared.pacing.controls import Denied, Permit
+from shared.models import Batch, BatchState, ErrorDetail, Job, Wait
+from shared.pacing.breaker import Pause, PauseReason, Permit
 from shared.pacing.wakes import LeftDue
 from shared.workers_ai.client import TokenState
 from shared.workers_ai.replies import Accepted, Rejected, Reply
@@ -51,7 +51,7 @@ class Submitting:
         self.dynamodb, self.clock, self.ends = dynamodb, T, T + 200
         self.counted: list[str] = []
         self.reply: Reply = Accepted("id")
-        self.permit: Permit | Denied = Permit()
+        self.permit: Permit | Wait = Permit()
         self.token = TokenState.GOOD
         self.read_takes = 0.0
         self.posts: list[tuple[str, bytes, float]] = []
@@ -76,8 +76,7 @@ class Submitting:
             budget=SimpleNamespace(
                 permit_submit=self._permit_submit,
                 permit_check=lambda now: True,
-                pause=lambda *words: self.budget_calls.append(("pause", *words[:4])),
-                delay_model=self._delay_model,
+                pause=self._pause,
                 limit_rate=self._limit_rate,
             ),
             lift=lambda *words: self.budget_calls.append(("lift", *words)),
@@ -148,13 +147,17 @@ class Submitting:
         self.at_post = self.batch
         yield self.reply
 
-    def _permit_submit(self, model: str, now: float, *, first: bool) -> Permit | Denied:
+    def _permit_submit(self, model: str, now: float, *, first: bool) -> Permit | Wait:
         self.budget_calls.append(("permit", model, now, first))
         return self.permit
 
-    def _delay_model(self, *words: object) -> float:
-        self.budget_calls.append(("delay_model", *words))
-        return self.clock + MODEL_WAITS_SECONDS
+    def _pause(
+        self, reason: PauseReason, now: float, code: str, permit: Permit, model: str = ""
+    ) -> Pause:
+        told = (reason, now, code, model or permit)
+        self.budget_calls.append(("pause", *told))
+        step = 2 * permit.pause.step if permit.pause else MODEL_WAITS_SECONDS
+        return Pause(reason, "nonce", now, now + step, step)
 
     def _limit_rate(self, *words: object) -> float:
         self.budget_calls.append(("limit_rate", *words[:2]))

@@ -13,9 +13,9 @@ from functions.poll.poll import PollOutcome
 from functions.poll.schedule import due_jobs, due_polls, tick
 from shared.invocation import Invocation
 from shared.ledger import DueEntry, Ledger
-from shared.models import Batch, DueKind, Job
-from shared.pacing.controls import Controls, Denied, Permit, Rate
-from shared.pacing.room import Free
+from shared.models import Batch, DueKind, Job, Wait
+from shared.pacing.breaker import Controls, Permit, Rate
+from shared.pacing.budget import Free
 from shared.pacing.wakes import LeftDue
 from tests.support.doubles.ledger_items import JOB, T
 
@@ -161,7 +161,7 @@ class Allowance:
     available: Free = field(default_factory=lambda: Free(first=99, submits=99, polls=99))
     calls: int = 200
     granted: int = 99
-    permit: Permit | Denied = field(default_factory=Permit)
+    permit: Permit | Wait = field(default_factory=Permit)
     most_outstanding: float = 999
     polls_wait: bool = False
     was_full: frozenset[str] = frozenset()
@@ -180,7 +180,7 @@ class Allowance:
         """The maximum number of calls until the next tick."""
         return self.calls
 
-    def permit_polls(self, wanted: int, _now: float) -> tuple[int, Permit | Denied]:
+    def permit_polls(self, wanted: int, _now: float) -> tuple[int, Permit | Wait]:
         """How many polls are permitted, and the permit."""
         return min(wanted, self.granted), self.permit
 

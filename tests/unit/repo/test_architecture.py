@@ -73,7 +73,7 @@ IMPURE = {
         "shared.aws.queues",
     ),
     *("shared.ledger", "shared.ledger.batches", "shared.ledger.due", "shared.ledger.jobs"),
-    *("shared.pacing.budget", "shared.pacing.cadence", "shared.pacing.control_items"),
+    *("shared.pacing.budget", "shared.pacing.cadence", "shared.pacing.breaker"),
 }
 
 

@@ -18,7 +18,7 @@ from dropbatch.core.read.index import RecordEntry, build_body, index_of
 from functions.submit import create_batches, turn
 from functions.submit import stage_batches as staging
 from shared.errors import StorageError
-from shared.pacing.room import Free
+from shared.pacing.budget import Free
 from shared.staged_batch import StagedInfo, encode_index
 from tests.support.doubles.splitting import RECORDS, SIZES, UPLOAD, Fake, place
 from tests.support.examples import examples

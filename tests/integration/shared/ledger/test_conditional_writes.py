@@ -11,13 +11,12 @@ from dropbatch.core.names import JobState
 from dropbatch.errors import UploadRefused
 from shared.aws.object_store import ObjectStore
 from shared.models import (
-    DeniedWrite,
     Isolation,
     Job,
     JobControl,
-    LastingError,
     ResultFileProgress,
     Submission,
+    Wait,
 )
 from tests.support.aws.resources import client
 from tests.support.doubles.ledger_items import (
@@ -155,14 +154,9 @@ TRANSITIONS = {
         lambda at, seen: at.end_job(seen, JobState.COMPLETED, T, None),
         ("state",),
     ),
-    "note_lasting_error": (
+    "note_wait": (
         JOB,
-        lambda at, seen: at.note_lasting_error(seen.job_id, LastingError(500, T, T, polling=False)),
-        ("completed_at",),
-    ),
-    "note_denied_write": (
-        JOB,
-        lambda at, seen: at.note_denied_write(seen.job_id, DeniedWrite(T, "AccessDenied")),
+        lambda at, seen: at.note_wait(seen.job_id, Wait(T, "code")),
         ("completed_at",),
     ),
     "record_acceptance": (

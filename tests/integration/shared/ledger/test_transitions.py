@@ -14,9 +14,9 @@ from shared.models import (
     DueKind,
     Isolation,
     JobControl,
-    LastingError,
     ResultFileProgress,
     Submission,
+    Wait,
 )
 from tests.support.doubles.ledger_items import (
     BATCH,
@@ -394,15 +394,15 @@ WRITES = {
         lambda at, seen: at.note_control(seen, JobControl("v"), T + 9),
         {"control": plain(attribute(JobControl("v"))), "due_at": T + 9},
     ),
-    "note_lasting_error": (
+    "note_wait": (
         JOB,
-        lambda at, seen: at.note_lasting_error(seen.job_id, LastingError(500, T, T, polling=True)),
-        {"lasting_error": plain(attribute(LastingError(500, T, T, polling=True)))},
+        lambda at, seen: at.note_wait(seen.job_id, Wait(T, "code")),
+        {"wait": plain(attribute(Wait(T, "code")))},
     ),
     "note the end of a lasting error": (
-        replace(JOB, lasting_error=LastingError(500, T, T, polling=True)),
-        lambda at, seen: at.note_lasting_error(seen.job_id, None),
-        {"lasting_error": GONE},
+        replace(JOB, wait=Wait(T, "code")),
+        lambda at, seen: at.note_wait(seen.job_id, None),
+        {"wait": GONE},
     ),
     "end_job": (
         replace(JOB, state=JobState.FINALIZING, lease_until=T + 90),

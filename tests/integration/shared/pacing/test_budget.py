@@ -8,11 +8,11 @@ import random
 import pytest
 
 from shared.errors import StorageError
+from shared.pacing.breaker import Permit
 from shared.pacing.budget import (
     CLOUDFLARE_CALLS,
     Budget,
 )
-from shared.pacing.controls import Permit
 from tests.support.doubles.control_items import MODEL, NOW
 
 # ── the rate ──────────────────────────────────────────────────────────────────────────────────────

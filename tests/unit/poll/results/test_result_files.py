@@ -23,7 +23,7 @@ from functions.poll import visit as finish
 from shared.aws.object_store import BLOCK_BYTES, MultipartPart, ObjectInfo, ObjectStore
 from shared.errors import InvariantError, ObjectNotFoundError
 from shared.models import Batch, BatchState, Job, Part, Submission, Upload
-from shared.pacing.controls import Controls, Rate
+from shared.pacing.breaker import Controls, Rate
 from tests.support.doubles.visited_jobs import Watched
 
 JOB = "20261121T093000Z-0000000a"

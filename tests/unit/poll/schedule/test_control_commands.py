@@ -29,7 +29,7 @@ from shared.job_control import (
     read_command,
 )
 from shared.models import CANCEL, CANCEL_NOW, JobControl
-from shared.pacing.controls import Controls, Pause, PauseReason, Permit, Rate, StackControl
+from shared.pacing.breaker import Controls, Pause, PauseReason, Permit, Rate, StackControl
 from tests.support.doubles.ledger_items import JOB, T
 
 RUNNING = replace(JOB, state=JobState.IN_PROGRESS, total=3)

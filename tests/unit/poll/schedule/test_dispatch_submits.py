@@ -16,10 +16,10 @@ from functions.poll.schedule.dispatch_submits import (
     send_submits,
 )
 from functions.poll.schedule.due_items import DueItem
-from shared import denied_writes
 from shared.errors import RefusedError, UnreadableItemError
 from shared.ledger import DueEntry
 from shared.models import BatchState
+from shared.pacing import waits
 from tests.support.doubles.ledger_items import JOB, READY, T
 
 
@@ -66,7 +66,7 @@ def test_denied_queue_is_shown_and_ends_no_tick(monkeypatch, denied):
         raise refusal
 
     monkeypatch.setattr(
-        denied_writes, "show_denied", lambda _, job, error: shown.append((job.job_id, error))
+        waits, "show_denied", lambda _, job, error: shown.append((job.job_id, error))
     )
     queues = SimpleNamespace(submit_url="submit", waiting=lambda _: 0, send_all=lambda _: None)
     setattr(queues, denied, refuse)
@@ -96,9 +96,7 @@ def test_denied_queue_is_shown_though_a_job_cannot_be_read(monkeypatch):
             raise UnreadableItemError
         return JOB
 
-    monkeypatch.setattr(
-        denied_writes, "show_denied", lambda _, job, error: shown.append(job.job_id)
-    )
+    monkeypatch.setattr(waits, "show_denied", lambda _, job, error: shown.append(job.job_id))
     monkeypatch.setattr(due_items, "set_aside", lambda _, due: aside.append(due.job_id))
     ledger = SimpleNamespace(job=job, batch=lambda *_: READY)
     services = SimpleNamespace(

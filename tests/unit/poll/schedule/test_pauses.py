@@ -14,7 +14,7 @@ from functions.poll.schedule.pauses import (
 )
 from shared.ledger import DueEntry
 from shared.models import DueKind
-from shared.pacing.controls import Controls, Pause, PauseReason, Rate, StackControl
+from shared.pacing.breaker import Controls, Pause, PauseReason, Rate, StackControl
 from shared.workers_ai.client import TokenState
 from tests.support.doubles.ledger_items import JOB, T
 

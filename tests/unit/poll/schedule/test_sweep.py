@@ -111,7 +111,7 @@ def ledger(monkeypatch):
     )
 
     def poll_batch(_invocation, job, batch, permit):
-        assert (permit.pause, permit.model_wait) == (None, None)
+        assert (permit.pause, permit.model_pause) == (None, None)
         swept.note("polled", batch)
         return PollOutcome(job.job_id, done=True)
 

@@ -10,7 +10,7 @@ from functions.poll.schedule.tick import MAX_JOBS, TICK_SECONDS, wake
 from shared.aws.queues import WakeMessage
 from shared.invocation import Invocation
 from shared.models import DueKind
-from shared.pacing.room import Free
+from shared.pacing.budget import Free
 from tests.support.doubles.ledger_items import M2M, READY, T
 from tests.support.doubles.tick_parts import ONE_CYCLE, SMALL
 

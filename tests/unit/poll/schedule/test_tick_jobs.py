@@ -19,10 +19,10 @@ from functions.poll.schedule.due_jobs import (
     is_large,
 )
 from functions.poll.schedule.tick import MAX_IDLE_VISITS, MAX_JOBS
-from shared import denied_writes
 from shared.aws.queues import SplitMessage, VisitMessage
 from shared.errors import RefusedError
 from shared.models import JobControl, Submission, Sweep, SweepGoal, Upload
+from shared.pacing import waits
 from tests.support.doubles.ledger_items import BATCH, JOB, T
 from tests.support.doubles.tick_parts import ONE_CYCLE, SMALL
 
@@ -96,7 +96,7 @@ def test_queue_that_may_not_be_asked_is_shown_and_holds_up_nothing_else(parts, m
 
     monkeypatch.setattr(parts.queues, "waiting", refuse)
     monkeypatch.setattr(
-        denied_writes, "show_denied", lambda _, job, error: shown.append((job.job_id, error))
+        waits, "show_denied", lambda _, job, error: shown.append((job.job_id, error))
     )
     large = replace(LARGE, job_id="large")
     queued = replace(BATCH, submissions=(Submission("id", 1, T),))

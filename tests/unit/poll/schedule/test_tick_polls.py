@@ -28,8 +28,7 @@ from functions.poll.schedule.due_polls import (
 )
 from shared.aws.queues import MAX_AHEAD_SECONDS, PollMessage
 from shared.invocation import Invocation
-from shared.models import BatchState, DueKind, Submission
-from shared.pacing.controls import Denied
+from shared.models import BatchState, DueKind, Submission, Wait
 from tests.support.doubles.ledger_items import BATCH, JOB, REASON, T
 from tests.support.doubles.tick_parts import ONE_CYCLE
 
@@ -293,7 +292,7 @@ def test_batches_are_polled_up_to_tokens(parts, granted, polled):
 
 
 def test_batch_to_write_needs_no_token(parts):
-    parts.budget.permit = Denied(T + 9, paused=False)
+    parts.budget.permit = Wait(T + 9)
     parts.ledger.add(SMALL, *polls(1), replace(ACCEPTED, number="00000001", submissions=()))
 
     assert asked(parts, ["00000000", "00000001"]) == 1
@@ -310,7 +309,7 @@ def test_refused_poll_waits(parts, due_in, paused, counted, claims):
 
     Steps that failed earlier do not count: in a pause of weeks they would end the batch.
     """
-    parts.budget.permit = Denied(T + 9, paused=paused)
+    parts.budget.permit = Wait(T + 9, "outage" if paused else "")
     accepted = replace(ACCEPTED.submissions[-1], at=T - 60)
     parts.ledger.add(
         SMALL,
@@ -339,7 +338,7 @@ def test_refused_poll_waits(parts, due_in, paused, counted, claims):
 def test_batch_past_deadline_is_ended_without_permit_once_all_polls_were_refused_for_long(
     parts, deadline_at, since, pending_at, polled
 ):
-    parts.budget.permit = Denied(T + 9, paused=True, since=since)
+    parts.budget.permit = Wait(T + 9, "token_refused", since=since)
     parts.ledger.add(replace(SMALL, deadline_at=deadline_at), *polls(1, pending_at=pending_at))
 
     assert asked(parts, ["00000000"]) == polled

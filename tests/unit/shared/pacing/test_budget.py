@@ -11,10 +11,10 @@ import pytest
 
 from shared import retry
 from shared.aws.attribute_values import plain
+from shared.models import Wait
 from shared.pacing import budget as module
-from shared.pacing.budget import Budget
-from shared.pacing.controls import Denied, PauseReason, Permit
-from shared.pacing.room import Free, ModelRoom
+from shared.pacing.breaker import PauseReason, Permit
+from shared.pacing.budget import Budget, Free
 from tests.support.doubles.control_items import (
     INTERVAL,
     MODEL,
@@ -129,7 +129,7 @@ def test_polls_wait_every_other_interval_if_no_share_is_left(calls_per_minute, i
 def test_submit_takes_last_token_of_share(already, first, permitted):
     budget = GivenBudget(rate=taken(already))
     permit = budget.permit_submit(MODEL, NOW, first=first)
-    assert permit == (Permit() if permitted else Denied(NOW + 5, paused=False))
+    assert permit == (Permit() if permitted else Wait(NOW + 5))
     assert len(budget.written) == permitted
 
 
@@ -151,8 +151,8 @@ def test_what_is_left_after_call_is_counted(monkeypatch):
     ("meanwhile", "permit"),
     [
         (taken(49), Permit()),
-        (taken(50), Denied(NOW + 5, paused=False)),
-        (taken(1, hold_until=NOW + 60), Denied(NOW + 5, paused=False)),
+        (taken(50), Wait(NOW + 5)),
+        (taken(1, hold_until=NOW + 60), Wait(NOW + 5)),
         (None, Permit()),
     ],
     ids=["a token is left", "none is left", "a rate limit came", "the item is gone"],
@@ -164,7 +164,7 @@ def test_submit_that_lost_race_looks_again(meanwhile, permit):
 @pytest.mark.parametrize(("loses", "granted"), [(2, 7), (3, 0)])
 def test_polls_try_three_times_for_their_tokens(loses, granted):
     budget = GivenBudget(loses=loses, meanwhile=taken(1))
-    permit = Permit() if granted else Denied(NOW + 5, paused=False)
+    permit = Permit() if granted else Wait(NOW + 5)
     assert budget.permit_polls(7, NOW) == (granted, permit)
 
 
@@ -180,7 +180,7 @@ def test_free_polls_are_granted_as_wanted(wanted, already, granted):
 @pytest.mark.parametrize("already", [90, 95])
 def test_no_poll_is_granted_where_none_is_free(already):
     budget = GivenBudget(rate=taken(already))
-    assert budget.permit_polls(5, NOW) == (0, Denied(NOW + 5, paused=False))
+    assert budget.permit_polls(5, NOW) == (0, Wait(NOW + 5))
     assert budget.written == []
 
 
@@ -190,19 +190,17 @@ def test_no_poll_is_granted_where_none_is_free(already):
 @pytest.mark.parametrize(("until", "held"), [(NOW - 1, False), (NOW, False), (NOW + 1, True)])
 def test_hold_ends_at_its_time_for_every_call(until, held):
     budget = GivenBudget(rate=module.Rate(0, until, NOW - 10))
-    denied = Denied(until + 5, paused=True, since=NOW - 10)
-
-    assert budget.permit_submit(MODEL, NOW) == (denied if held else Permit())
-    assert budget.permit_polls(2, NOW) == ((0, denied) if held else (2, Permit()))
+    submit, (polls, poll) = budget.permit_submit(MODEL, NOW), budget.permit_polls(2, NOW)
+    assert (submit, polls, poll) == ((submit, 0, submit) if held else (Permit(), 2, Permit()))
+    if held:
+        assert (submit.until, submit.code, submit.since) == (
+            until + 5,
+            module.TOO_MANY_CALLS,
+            NOW - 10,
+        )
     assert budget.permit_check(NOW) is not held
     assert budget.can_submit(MODEL, NOW) is not held
     assert budget.free(NOW) == (Free(next_token=until) if held else Free(100, 50, 90))
-
-
-def test_hold_of_unknown_beginning_is_not_said_to_last():
-    """An older version stored none: a poll that is denied would end its batch."""
-    _, denied = GivenBudget(rate=taken(0, hold_until=NOW + 60)).permit_polls(1, NOW)
-    assert denied.since == math.inf
 
 
 @pytest.mark.parametrize(
@@ -242,13 +240,14 @@ def test_hold_soon_after_another_continues_it(until, held_since, since):
 
 def test_full_model_rechecks_after_a_minute():
     budget = GivenBudget(full=(MODEL,))
-    assert budget.permit_submit(MODEL, NOW) == Denied(NOW + 60, paused=True)
+    wait = budget.permit_submit(MODEL, NOW)
+    assert (wait.until, wait.code) == (NOW + 60, module.MODEL_BUSY)
     assert budget.permit_submit(OTHER, NOW) == Permit()
 
 
 def test_paused_stack_lets_only_polls_through():
     budget = GivenBudget(held_since=NOW - 10)
-    assert budget.permit_submit(MODEL, NOW) == Denied(NOW + 2.5, paused=True, wake_at=math.inf)
+    assert budget.permit_submit(MODEL, NOW) == module.stack_held()
     assert budget.free(NOW) == Free(polls=90, paused=True, look_at=math.inf)
     assert budget.permit_polls(3, NOW) == (3, Permit())
 
@@ -265,7 +264,7 @@ def test_paused_stack_lets_only_polls_through():
 )
 def test_submit_that_may_not_call_claims_no_probe(held):
     budget = GivenBudget(pause=pause_of(next_probe=NOW), wait=wait_of(NOW), **held)
-    assert isinstance(budget.permit_submit(MODEL, NOW), Denied)
+    assert isinstance(budget.permit_submit(MODEL, NOW), Wait)
     assert budget.written == []
 
 
@@ -286,32 +285,27 @@ def test_submit_that_may_not_call_claims_no_probe(held):
 )
 def test_submit_that_has_to_wait_takes_no_token(waiting):
     budget = GivenBudget(**waiting)
-    assert isinstance(budget.permit_submit(MODEL, NOW), Denied)
+    assert isinstance(budget.permit_submit(MODEL, NOW), Wait)
     assert budget.written == []
-
-
-def test_clock_of_batch_stands_still_if_a_pause_and_its_model_wait():
-    denied = GivenBudget(pause=pause_of(TOKEN), wait=wait_of(NOW + 1)).permit_submit(MODEL, NOW)
-    assert denied.paused
 
 
 def test_polls_that_have_to_wait_take_no_token():
     budget = GivenBudget(pause=pause_of(TOKEN))
-    granted, denied = budget.permit_polls(3, NOW)
-    assert (granted, denied.paused) == (0, True)
+    granted, wait = budget.permit_polls(3, NOW)
+    assert (granted, wait.code) == (0, TOKEN)
     assert budget.written == []
 
 
 def test_of_many_polls_one_is_probe():
     granted, permit = GivenBudget(pause=pause_of(TOKEN, next_probe=NOW)).permit_polls(3, NOW)
-    assert (granted, permit.pause.next_probe) == (1, NOW + 60)
+    assert (granted, permit.pause.next_probe) == (1, NOW + 90)
 
 
 def test_submit_may_probe_pause_and_model():
     permit = GivenBudget(pause=pause_of(next_probe=NOW), wait=wait_of(NOW)).permit_submit(
         MODEL, NOW
     )
-    assert (permit.pause.next_probe, permit.model_wait.until) == (NOW + 60, NOW + 90)
+    assert (permit.pause.next_probe, permit.model_pause.next_probe) == (NOW + 90, NOW + 90)
 
 
 @pytest.mark.parametrize(
@@ -375,18 +369,40 @@ def test_tick_looks_again_at_probe_or_end(next_probe, until, after):
 
 
 @pytest.mark.parametrize(
-    ("given", "room"),
+    ("given", "room", "until"),
     [
-        ({}, ModelRoom(None, NOW)),
-        ({"wait": wait_of(NOW + 1)}, ModelRoom(0, NOW + 1)),
-        ({"wait": wait_of(NOW)}, ModelRoom(1, NOW + 90)),
-        ({"wait": wait_of(NOW - 1)}, ModelRoom(1, NOW + 90)),
-        ({"full": (MODEL,)}, ModelRoom(0, NOW + 60, full=True)),
-        ({"full": (OTHER,)}, ModelRoom(None, NOW)),
+        ({}, None, None),
+        ({"wait": wait_of(NOW + 1)}, 0, NOW + 1),
+        ({"wait": wait_of(NOW)}, 1, NOW + 90),
+        ({"wait": wait_of(NOW - 1)}, 1, NOW + 90),
+        ({"full": (MODEL,)}, 0, NOW + 60),
+        ({"full": (OTHER,)}, None, None),
     ],
 )
-def test_model_has_room_for_any_one_or_none(given, room):
-    assert GivenBudget(**given).model_room(MODEL, NOW) == room
+def test_model_has_room_for_any_one_or_none(given, room, until):
+    found, wait = GivenBudget(**given).model_room(MODEL, NOW)
+    assert found == room
+    assert until is None or wait.until == until
+
+
+@pytest.mark.parametrize(
+    ("given", "codes"),
+    [
+        ({}, []),
+        ({"rate": taken(100)}, []),
+        ({"pause": pause_of(TOKEN)}, [TOKEN]),
+        ({"pause": pause_of(QUOTA, until=NOW)}, []),
+        ({"wait": wait_of(NOW + 1), "full": (MODEL,)}, ["model_waits", "model_busy"]),
+        ({"full": (OTHER,)}, []),
+        ({"held_since": NOW - 9, "pause": pause_of()}, ["outage", "paused"]),
+        ({"rate": module.Rate(0, NOW + 9, NOW - 899)}, []),
+        ({"rate": module.Rate(0, NOW + 9, NOW - 900)}, ["too_many_calls"]),
+        ({"rate": module.Rate(0, NOW - 119, NOW - 900)}, ["too_many_calls"]),
+        ({"rate": module.Rate(0, NOW - 120, NOW - 900)}, []),
+    ],
+)
+def test_users_read_what_lasts(given, codes):
+    assert [one.code for one in GivenBudget(**given).waits(MODEL, NOW)] == codes
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from shared.models import (
     ErrorDetail,
     JobTotals,
     Part,
-    PartialReply,
     Submission,
     Usage,
 )
@@ -173,11 +172,7 @@ def part(**usage):
         ({"submissions": TWICE}, {"prompt_tokens": 5}, Unmetered(4_000, 10, 1)),
         ({"submissions": TWICE}, {}, Unmetered(8_000, 20, 1)),
         ({"ending": LATE, "cause": "3030"}, {}, Unmetered(4_000, 10, 0)),
-        (
-            {"ending": LATE, "partial_replies": (PartialReply("k", 0),)},
-            {"prompt_tokens": 5},
-            Unmetered(4_000, 10, 1),
-        ),
+        ({"ending": LATE}, {"prompt_tokens": 5}, Unmetered(4_000, 10, 1)),
     ],
 )
 def test_accepted_work_without_tokens_is_counted(changes, usage, added):

@@ -9,15 +9,15 @@ from types import SimpleNamespace
 import pytest
 
 from shared.aws.attribute_values import attributes
+from shared.pacing.breaker import PauseReason, Permit, StackControl, control_key
 from shared.pacing.budget import Budget
-from shared.pacing.controls import CallKind, Denied, PauseReason, Permit, StackControl, control_key
 from shared.services import Services
 from tests.support.doubles.control_items import MODEL, NOW, pause_of, wait_of
 
-WAIT = f"RATE#MODEL#{MODEL}"
+WAIT = f"PAUSE#{MODEL}"
 NO_ITEM, ITEM = (None, None), (pause_of(next_probe=NOW), wait_of(NOW))
 OTHER_NONCE = tuple(replace(one, nonce="other", code="other") for one in ITEM)
-OTHER_TIME = (replace(ITEM[0], next_probe=NOW - 1), replace(ITEM[1], until=NOW - 1))
+OTHER_TIME = (replace(ITEM[0], next_probe=NOW - 1), replace(ITEM[1], next_probe=NOW - 1))
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def put(items, held):
 
 def read(items):
     controls = items.controls(MODEL)
-    return controls.pause, controls.model_wait
+    return controls.pause, controls.model_pause
 
 
 def reads_before(items, monkeypatch, seen, then):
@@ -51,7 +51,7 @@ def pause_and_delay(items):
     """An outage goes on, and a model has to wait longer."""
     pause, wait = ITEM
     items.pause(PauseReason.OUTAGE, NOW, "new", Permit(pause=pause))
-    items.delay_model(MODEL, NOW, "new", Permit(model_wait=wait))
+    items.pause(PauseReason.MODEL_WAITS, NOW, "new", Permit(model_pause=wait), MODEL)
 
 
 @pytest.mark.parametrize(
@@ -79,15 +79,15 @@ def test_what_was_read_is_replaced(items, seen):
 def test_probe_is_claimed_only_of_what_was_read(items, then):
     pause, wait = ITEM
     put(items, then)
-    assert isinstance(items.pass_pause(pause, CallKind.SUBMIT, NOW), Denied)
-    assert isinstance(items.pass_model(MODEL, wait, NOW), Denied)
+    assert items.claim_probe(pause, NOW) is None
+    assert items.claim_probe(wait, NOW, WAIT) is None
     assert read(items) == then
 
 
 def test_claimed_probe_moves_next_one(items):
     put(items, ITEM)
-    claimed = items.pass_pause(ITEM[0], CallKind.SUBMIT, NOW), items.pass_model(MODEL, ITEM[1], NOW)
-    assert (claimed[0].next_probe, claimed[1].until) == (NOW + 60, NOW + 90)
+    claimed = items.claim_probe(ITEM[0], NOW), items.claim_probe(ITEM[1], NOW, WAIT)
+    assert [one.next_probe for one in claimed] == [NOW + 90, NOW + 90]
     assert read(items) == claimed
 
 
@@ -125,38 +125,12 @@ def test_deleted_one_does_not_block_the_other(items):
     assert read(items) == NO_ITEM
 
 
-def probes_in(budget, begin, end, *, submits):
-    """Seconds after `begin` at which a call was let through, as a probe.
-
-    One is tried every five seconds.
-    """
-    found = []
-    for seconds in range(0, end, 5):
-        now = begin + seconds
-        permit = budget.permit_submit(MODEL, now) if submits else budget.permit_polls(1, now)[1]
-        if isinstance(permit, Permit):
-            assert permit.pause is not None
-            found.append(seconds)
-    return found
-
-
-@pytest.mark.parametrize("submits", [True, False])
-def test_refused_token_lets_one_probe_through_at_a_time(budget, submits):
-    """Every minute at first, then every five."""
-    budget.pause(PauseReason.TOKEN_REFUSED, NOW, "10000", Permit())
-
-    found = probes_in(budget, NOW, 1_800, submits=submits)
-
-    assert found[:13] == [*range(60, 661, 60), 960, 1_260]
-
-
 UNREADABLE = {
     "a pause of a later reason": ("PAUSE", {**attributes(ITEM[0]), "reason": {"S": "later"}}),
     "a pause without anything": ("PAUSE", {"later": {"S": "x"}}),
-    "a wait of a model": (WAIT, {**attributes(ITEM[1]), "until": {"S": "?"}}),
+    "a wait of a model": (WAIT, {**attributes(ITEM[1]), "step": {"S": "?"}}),
     "the rate": ("RATE", {"filled_at": {"S": "?"}}),
     "the stack's command": ("STACK", {"held_since": {"S": "?"}}),
-    "the rate of isolation": ("RATE#ISOLATION", {"filled_at": {"S": "?"}}),
 }
 """Control items that cannot be read, by their sort keys."""
 
@@ -165,18 +139,17 @@ UNREADABLE = {
 def test_unreadable_control_item_stops_no_call(items, which):
     sk, attributes_ = UNREADABLE[which]
     # Whatever another test has left.
-    for one in ("PAUSE", WAIT, "RATE", "STACK", "RATE#ISOLATION"):
+    for one in ("PAUSE", WAIT, "RATE", "STACK"):
         items.client.delete_item(TableName="table", Key=control_key(one))
     items.client.put_item(TableName="table", Item={**control_key(sk), **attributes_})
 
     assert isinstance(items.permit_submit(MODEL, NOW), Permit)
     assert items.permit_polls(1, NOW)[0] == 1
-    assert items.isolation_slots(1, NOW) == [NOW]
 
     items.pause(PauseReason.OUTAGE, NOW, "new", Permit())
-    items.delay_model(MODEL, NOW, "new", Permit())
+    items.pause(PauseReason.MODEL_WAITS, NOW, "new", Permit(), MODEL)
     assert None not in read(items), "the next refusal is stored again"
-    for one in ("PAUSE", WAIT, "RATE", "STACK", "RATE#ISOLATION"):
+    for one in ("PAUSE", WAIT, "RATE", "STACK"):
         items.client.delete_item(TableName="table", Key=control_key(one))
 
 

@@ -1,0 +1,224 @@
+"""What a job waits for: noted in its item by whoever sees it, and shown in its status.
+
+A pause, a rate limit, a full model are in control items, which hold for every job; what a job's own
+calls show, that they fail or are refused, is noted in the job (`Job.wait`). The status shows the
+most important, until its `until` or the job's next progress. Without it a job that waits for a
+user to act would look like one that is slow.
+"""
+
+from __future__ import annotations
+
+import math
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from shared.errors import RefusedError, StorageError
+from shared.job_status import build_status, iso_time, write_status
+from shared.models import ACCOUNT_CHANGED, Wait
+from shared.observability import count, logger
+from shared.pacing.account import account_words, is_of_account
+from shared.pacing.breaker import ALARMED, HELD, MODEL_BUSY, TOO_MANY_CALLS, PauseReason
+from shared.workers_ai.error_codes import advice
+from shared.workers_ai.replies import Rejected
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from shared.models import Batch, Job
+    from shared.services import Services
+    from shared.workers_ai.replies import OutcomeUnknown
+
+UPLOAD_DENIED, CALLS_DENIED = "upload_denied", "results_denied"
+SUBMITS_FAIL, POLLS_FAIL, POLLS_REFUSED = "submits_fail", "polls_fail", "polls_refused"
+IMPORTANCE = (
+    ACCOUNT_CHANGED,
+    HELD,
+    UPLOAD_DENIED,
+    CALLS_DENIED,
+    *PauseReason,
+    TOO_MANY_CALLS,
+    MODEL_BUSY,
+    POLLS_REFUSED,
+    SUBMITS_FAIL,
+    POLLS_FAIL,
+)
+"""Codes of waits; a status shows the first."""
+LASTING_SECONDS = 900.0
+"""Seconds of failing calls for a batch from which users are told, and deadlines do not wait."""
+NOTED_EVERY_SECONDS = 240.0
+"""Minimum seconds between two such notes of one job."""
+NOTED_FOR_SECONDS = 4_500.0
+"""Seconds for which one is shown: what fails is tried at least hourly."""
+ALARM_AFTER_SECONDS = 3_600.0
+"""Seconds of a wait without an alarm of its own after which that for stuck items is raised."""
+MAX_HELD_SECONDS = 30 * 86_400
+"""Seconds after which a job that is still paused is cancelled."""
+AWS_SERVICES = ("S3 ", "DynamoDB ", "SQS ")
+"""What a job cannot go on without; reports of its end are given up after some minutes."""
+
+
+def waiting_for(services: Services, job: Job) -> Wait | None:
+    """The most important thing that an open job waits for.
+
+    Raises:
+        StorageError: DynamoDB failed.
+    """
+    now = services.now()
+    found = services.budget.waits(job.plan.model, now)
+    if not is_of_account(services, job):
+        words = f"{account_words(services, job)}. Set it back, or the job ends after an hour."
+        found.append(Wait(math.inf, ACCOUNT_CHANGED, words))
+    if job.control and job.control.held_since:
+        found.append(_held(job.job_id, job.control.held_since))
+    if job.wait and now < job.wait.until:
+        found.append(job.wait)
+    return min(found, key=lambda one: IMPORTANCE.index(one.code), default=None)
+
+
+def report_long_wait(wait: Wait | None, job_id: str, now: float) -> None:
+    """Log and count a job that has waited for over an hour for something without its own alarm."""
+    if wait is None or wait.code in {*ALARMED, HELD} or not wait.since:
+        return
+    if now - wait.since > ALARM_AFTER_SECONDS:
+        # Not the message: it may quote a request.
+        logger.error("job waits", job_id=job_id, code=wait.code, since=iso_time(wait.since))
+        count("StuckItems")
+
+
+def _held(job_id: str, since: float) -> Wait:
+    until = since + MAX_HELD_SECONDS
+    words = (
+        f"A user paused the job at {iso_time(since)}. Resume it with `dropbatch resume {job_id}`. "
+        f"If it is still paused at {iso_time(until)}, it is cancelled."
+    )
+    return Wait(until, HELD, words)
+
+
+# ── calls of the API that fail ────────────────────────────────────────────────────────────────────
+
+
+def is_lasting(since: float, now: float) -> bool:
+    """Whether calls have failed for so long that a job's deadline no longer waits for them."""
+    return now - since >= LASTING_SECONDS
+
+
+def note_failing(
+    services: Services, job: Job, batch: Batch, reply: Rejected | OutcomeUnknown, *, polling: bool
+) -> float:
+    """Note one more failed call for a batch; return since when its calls have been failing.
+
+    Args:
+        services: the process's clients and settings.
+        job: the batch's job.
+        batch: as claimed.
+        reply: to that call.
+        polling: whether the batch was polled, not submitted.
+
+    Raises:
+        StorageError: DynamoDB failed.
+    """
+    now = services.now()
+    since = batch.calls_fail_since or now
+    if now - since > LASTING_SECONDS and _is_to_note(job, now):
+        services.ledger.note_wait(job.job_id, _failing(reply, since, now, polling=polling))
+    return since
+
+
+def _is_to_note(job: Job, now: float) -> bool:
+    noted_at = job.wait.until - NOTED_FOR_SECONDS if job.wait else -math.inf
+    return now - noted_at > NOTED_EVERY_SECONDS
+
+
+def _failing(reply: Rejected | OutcomeUnknown, since: float, now: float, *, polling: bool) -> Wait:
+    calls, code, answer, said = "submits", SUBMITS_FAIL, 0, ""
+    if polling:
+        calls, code = "polls", POLLS_FAIL
+    if isinstance(reply, Rejected):
+        answer = reply.code or reply.status
+        if polling and reply.enveloped:  # What a submit is answered may quote a prompt.
+            code = POLLS_REFUSED
+            said = f" Its words: {reply.message}" if reply.message else ""
+    fails = f"answered {calls} of a batch with {answer}"
+    if not answer:
+        fails = f"not answered {calls} of a batch"
+    words = (
+        f"Workers AI has {fails} since {iso_time(since)}; Dropbatch repeats them automatically. "
+        f"{advice(answer)}{said}"
+    )
+    return Wait(now + NOTED_FOR_SECONDS, code, words, since)
+
+
+def clear_failing(services: Services, job: Job, batch: Batch) -> None:
+    """Clear the note once a call for the batch has been answered.
+
+    Raises:
+        StorageError: DynamoDB failed.
+    """
+    if batch.calls_fail_since and job.wait:
+        services.ledger.note_wait(job.job_id, None)
+
+
+# ── calls that AWS refuses ────────────────────────────────────────────────────────────────────────
+
+
+def upload_denied(said: str, since: float) -> Wait:
+    """S3 does not hand out a job's upload."""
+    words = (
+        f"S3 does not hand out the upload: {said} Check the bucket's policy and the key that "
+        "encrypts it. It is tried again every few minutes; if it is still denied 24 hours after "
+        f"{iso_time(since)}, the job fails."
+    )
+    return Wait(math.inf, UPLOAD_DENIED, words, since)
+
+
+def show_denied(services: Services, job: Job, error: Exception) -> None:
+    """Show that AWS refuses a call for a job, now and at its visits.
+
+    What is not such a refusal is left alone.
+
+    Args:
+        services: the process's clients and settings.
+        job: with the lease that this run has, or without one.
+        error: of the step that failed, which is tried again.
+    """
+    if not isinstance(error, RefusedError) or not error.call.startswith(AWS_SERVICES):
+        return
+    now, said = services.now(), str(error)
+    logger.warning("call denied", job_id=job.job_id, reason=said)
+    if not _is_to_note(job, now):
+        return
+    words = (
+        f"AWS refuses a call that the job needs: {said} Check the policies and keys of the bucket, "
+        "the table and the queues. It is tried again, and goes on when it is allowed; after 72 "
+        "hours the job fails."
+    )
+    wait = Wait(now + NOTED_FOR_SECONDS, CALLS_DENIED, words)
+    try:
+        services.ledger.note_wait(job.job_id, wait)
+    except StorageError as failed:  # The table may be what is denied.
+        logger.error("denied call not noted", job_id=job.job_id, reason=str(failed))
+    if job.wait and job.wait.code == CALLS_DENIED and now < job.wait.until:
+        return  # Visits show it, and know more: how many batches are pending.
+    try:
+        write_status(services, job, build_status(job, wait))
+    except StorageError as failed:
+        logger.error("call denied, and not shown", job_id=job.job_id, reason=str(failed))
+        count("StuckItems")
+
+
+@contextmanager
+def shown_if_denied(services: Services, jobs: Iterable[Job]) -> Iterator[None]:
+    """Show for jobs that what is done for all of them is refused.
+
+    They are due again, and nothing else waits for it; another failure is only logged and counted.
+    """
+    try:
+        yield
+    except StorageError as error:
+        count("Errors")
+        if not isinstance(error, RefusedError):
+            logger.warning("queue not reached", reason=str(error))
+            return
+        for job in {one.job_id: one for one in jobs}.values():
+            show_denied(services, replace(job, lease_until=0.0), error)
