@@ -22,10 +22,9 @@ import msgspec
 from bench.inputs import MODEL
 from dropbatch.core.names import JobState
 from dropbatch.core.plan import FIRST_BATCH_RECORDS, Checkpoint, SplitPlan, StackLimits
-from dropbatch.core.read.cut import Cut, cut
+from dropbatch.core.read.cut import RANGE_BYTES, Cut, read_batches
 from dropbatch.core.read.index import RecordIndex
 from dropbatch.core.read.inputs import Request
-from dropbatch.core.read.reading import RANGE_BYTES
 from functions.poll.collect import StoredReply, collect
 from shared.models import Batch, BatchState, Job, Upload
 from shared.observability import metrics
@@ -94,7 +93,7 @@ def split(upload: Path, output: IO[bytes], *, document: bool = False) -> int:
         place = Checkpoint(head.index(b"[") + 1)
         stream = _rejoined(head[place.offset :], stream)
     batches = 0
-    for piece in cut(plan, place, 0, stream):
+    for piece in read_batches(plan, place, 0, stream):
         assert isinstance(piece, Cut)
         assert StagedInfo.of_cut(piece).metadata()
         output.write(piece.body + encode_index(piece.rows))

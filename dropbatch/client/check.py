@@ -25,9 +25,9 @@ from dropbatch.core.plan import (
     plan_upload,
     with_default_model,
 )
-from dropbatch.core.read import reading
-from dropbatch.core.read.convert import windows
+from dropbatch.core.read import cut
 from dropbatch.core.read.form import read_beginning
+from dropbatch.core.read.lines import windows
 from dropbatch.errors import NoRecordFits, UploadRefused, UsageError
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def batches_of(planned: Planned, blocks: Iterable[bytes]) -> Iterator[Cut | Chec
     """The batches of an upload that is read from its first record on."""
     plan = planned.plan
     place = Checkpoint(plan.start, plan.start_line)
-    return reading.read_batches(
+    return cut.read_batches(
         plan, place, 0, blocks, make_reader(plan, planned.options, planned.header)
     )
 

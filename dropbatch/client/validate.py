@@ -27,7 +27,7 @@ from dropbatch.core.plan import (
     first_plan,
     with_default_model,
 )
-from dropbatch.core.read import reading
+from dropbatch.core.read import cut
 from dropbatch.core.read.form import read_beginning
 from dropbatch.core.read.index import record_spans
 from dropbatch.core.read.unpack import decompress
@@ -183,8 +183,8 @@ def _read(file: BinaryIO, planned: Planned, progress: Progress) -> None:
         for block in _unpacked(file, plan):
             progress.bytes += len(block)
             since += len(block)
-            if since > reading.MAX_BYTES_WITHOUT_BATCH:
-                raise reading.gap_error(plan.packing)
+            if since > cut.MAX_BYTES_WITHOUT_BATCH:
+                raise cut.gap_error(plan.packing)
             yield block
 
     for one in batches_of(planned, counted()):
@@ -211,7 +211,7 @@ def _unpacked(file: BinaryIO, plan: SplitPlan) -> Iterator[bytes]:
 
 
 def _blocks(file: BinaryIO) -> Iterator[bytes]:
-    while block := file.read(reading.RANGE_BYTES):
+    while block := file.read(cut.RANGE_BYTES):
         yield block
 
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dropbatch.core.formats.base import Outcome, escape_line_breaks, is_retried
-from dropbatch.core.read.cut import LONE_SURROGATE
 from dropbatch.core.read.index import NO_REFERENCE
 from dropbatch.core.read.lines import without_lone_surrogates
+from dropbatch.core.read.records import LONE_SURROGATE
 from functions.poll.join import (
     MAX_ERROR_CHARACTERS,
     Failure,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from dropbatch.core.read.reading import RANGE_BYTES
+from dropbatch.core.read.cut import RANGE_BYTES
 from dropbatch.core.read.unpack import decompress
 
 if TYPE_CHECKING:

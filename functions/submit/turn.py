@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from dropbatch.core.errors import UploadRefused
 from dropbatch.core.names import JobState
 from dropbatch.core.plan import Checkpoint, check_model, check_path
-from dropbatch.core.read import reading
-from dropbatch.core.read.reading import gap_error, read_batches
+from dropbatch.core.read import cut
+from dropbatch.core.read.cut import gap_error, read_batches
 from functions.submit.create_job import TURN_LEASE_SECONDS
 from functions.submit.denied_uploads import wait_or_fail
 from functions.submit.pin_plan import pin_plan, reader_for
@@ -133,7 +133,7 @@ class Turn:
         for block in blocks:
             self.bytes_unpacked += len(block)
             self.bytes_without_batch += len(block)
-            if self.bytes_without_batch > reading.MAX_BYTES_WITHOUT_BATCH:
+            if self.bytes_without_batch > cut.MAX_BYTES_WITHOUT_BATCH:
                 raise gap_error(self.job.plan.packing)
             yield block
 

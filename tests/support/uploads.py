@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from dropbatch.core.plan import Checkpoint, SplitPlan, max_records
 from dropbatch.core.read import cut as module
 from dropbatch.core.read import lines as windows
-from dropbatch.core.read.cut import cut
+from dropbatch.core.read import records
+from dropbatch.core.read.cut import read_batches
 from dropbatch.core.read.index import record_spans
 from shared.staged_batch import StagedInfo, decode_index, encode_index
 
@@ -30,10 +31,10 @@ EXCERPT = 60
 def small_limits() -> Iterator[None]:
     """Set limits at which examples stay small."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "API_BODY_LIMIT", LIMIT)
-        patch.setattr(windows, "API_BODY_LIMIT", LIMIT)
-        patch.setattr(module, "EXCERPT_BYTES", EXCERPT)
-        patch.setattr(windows, "EXCERPT_BYTES", EXCERPT)
+        for one in (module, records, windows):
+            patch.setattr(one, "API_BODY_LIMIT", LIMIT)
+        for one in (records, windows):
+            patch.setattr(one, "EXCERPT_BYTES", EXCERPT)
         patch.setattr(windows, "WINDOW_BYTES", 200)
         patch.setattr(module, "MIN_RECORDS", 2)
         patch.setattr(windows, "WINDOW_ELEMENTS", 3)
@@ -156,7 +157,7 @@ def cuts_of(
     number: int = 0,
 ) -> list[Any]:
     start = start or Checkpoint(offset=plan.start)
-    found = cut(plan, start, number, in_blocks(data[start.offset :], size))
+    found = read_batches(plan, start, number, in_blocks(data[start.offset :], size))
     return [one for one in found if not isinstance(one, Checkpoint)]
 
 

@@ -1,9 +1,9 @@
-"""The cut: a stream of unpacked bytes becomes batches of records that are sent as the user wrote them.
+"""The cut: a stream of unpacked bytes becomes batches of records.
 
-Bytes are spliced: a record is read once, to validate it, and passed on unchanged. Where a cut falls
-depends only on the bytes, the plan and the batch's number, so every run cuts the same way. Nothing
-here grows with the upload. Records that are not sent as written are cut in
-`dropbatch.core.read.convert`. Pure: no S3, no ledger, no clock.
+A record that is sent as written is read once, to validate it, and passed on unchanged; others are
+converted by their format's reader, and kept as the user wrote them. Where a cut falls depends only
+on the bytes, the plan, the batch's number and the job's pinned options, so every run cuts the same
+way. Nothing here grows with the upload. Pure: no S3, no ledger, no clock.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from dropbatch.core.errors import UploadRefused
-from dropbatch.core.formats.base import API_BODY_LIMIT, one_line, readable_json
+from dropbatch.core.formats.base import API_BODY_LIMIT, UNREADABLE_CODES, RecordFault
 from dropbatch.core.plan import Checkpoint, body_room, max_records
-from dropbatch.core.read.form import whole_members
 from dropbatch.core.read.index import (
     NO_REFERENCE,
     WRAPPER_BYTES,
@@ -26,50 +25,46 @@ from dropbatch.core.read.index import (
     UnsendableRecord,
     build_body,
 )
-from dropbatch.core.read.inputs import Inputs, Request, is_text
-from dropbatch.core.read.lines import (
-    LINE_SPACE,
-    Window,
-    about_lone_surrogate,
-    elements,
-    excerpt_of,
-    lines,
-    without_lone_surrogates,
+from dropbatch.core.read.inputs import Inputs, is_text
+from dropbatch.core.read.lines import Window, elements, lines, windows
+from dropbatch.core.read.records import (
+    excerpt_json,
+    judge_of,
+    kept_of,
+    located,
+    reference_kept,
+    reference_of,
+    too_large,
+    validate_record,
 )
-from dropbatch.core.read.rows import EXCERPT_BYTES, OverlongRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from dropbatch.core.formats.base import Converted, Reader
     from dropbatch.core.plan import SplitPlan
+    from dropbatch.core.read.rows import OverlongRecord
 
+RANGE_BYTES = 8 << 20
+"""Stored bytes that are read at a time.
+
+Large enough that S3's time to the first byte does not matter.
+"""
+MAX_BYTES_WITHOUT_BATCH = 4 << 30
+"""Most unpacked bytes without the end of a batch.
+
+Far more than 500 requests have, and read well within one turn.
+"""
 MAX_BLANK_BYTES = 16 << 20
 """A batch ends before so many bytes of blank lines.
 
 After each such stretch, the next turn may continue there.
 """
-
 MIN_RECORDS = 16
 """Records up to which a run that has an invalid one is validated one by one, not divided again."""
 
-LONE_SURROGATE = "bad_record"
-"""The code of a record with half of a surrogate pair.
-
-The only one of those of `validate_record` that is retried.
-"""
-
-_decode = msgspec.json.Decoder().decode
-_decode_raw = msgspec.json.Decoder(msgspec.Raw).decode
 _decode_raws = msgspec.json.Decoder(list[msgspec.Raw]).decode
-_decode_request = msgspec.json.Decoder(Request).decode
 _encode = msgspec.json.Encoder().encode
-
-
-class _Reference(msgspec.Struct):
-    external_reference: msgspec.Raw = NO_REFERENCE
-
-
-_decode_reference = msgspec.json.Decoder(_Reference).decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,66 +88,112 @@ class Cut:
     originals: bytes = b""
 
 
-def cut(
-    plan: SplitPlan, start: Checkpoint, number: int, blocks: Iterable[bytes]
+def read_batches(
+    plan: SplitPlan,
+    start: Checkpoint,
+    number: int,
+    blocks: Iterable[bytes],
+    reader: Reader | None = None,
 ) -> Iterator[Cut | Checkpoint]:
     """Cut an upload's records into batches.
 
     Yield a place instead where only blank lines lie before it.
 
     Args:
-        plan: form and limits.
+        plan: form, format and limits.
         start: where to continue; the stream begins at its offset.
         number: of the first batch that is cut; it and the plan decide how many records each batch
             may have.
         blocks: unpacked bytes.
+        reader: converts records; None if they are sent as written.
 
     Raises:
-        UploadRefused: `broken_document`, after the records before the damage have been yielded.
+        UploadRefused: the upload is damaged; the records before the damage have been yielded.
     """
-    most, room = max_records(plan, number), body_room(plan, number)
-    first_id, size, end = start.record, 0, start
-    rows, texts = RecordIndex(), list[bytes]()
+    runs = _runs(plan, start, blocks) if reader is None else _converted(plan, start, blocks, reader)
+    batch = _Batch(plan, number, start)
     problem: UploadRefused | None = None
     try:
-        for run in _runs(plan, start, blocks):
-            if run.start.offset - end.offset >= MAX_BLANK_BYTES:
-                number += len(rows) > 0
-                yield from _gathered(first_id, rows, texts, end)
-                first_id, size, rows, texts = end.record, 0, RecordIndex(), []
-                most, room, end = max_records(plan, number), body_room(plan, number), run.start
-                yield end
-            taken, whole = 0, len(run.weights)
-            while taken < whole:
-                fitting, weight = run.fit(taken, most - len(rows), room - size)
-                if not (fitting or len(rows)):
-                    fitting, weight = 1, room  # has a batch to itself
-                if fitting:
-                    run.put(taken, taken + fitting, rows, texts)
-                    size += weight
-                    taken += fitting
-                    end = run.place(taken)
-                if taken < whole:
-                    yield from _gathered(first_id, rows, texts, end)
-                    first_id, size, rows, texts = end.record, 0, RecordIndex(), []
-                    number += 1
-                    most, room = max_records(plan, number), body_room(plan, number)
+        for run in runs:
+            if run.start.offset - batch.end.offset >= MAX_BLANK_BYTES:
+                yield from batch.cut()
+                number += len(batch.rows) > 0
+                batch = _Batch(plan, number, run.start)
+                yield run.start
+            taken = batch.add(run, 0)
+            while taken < len(run.weights):
+                yield from batch.cut()
+                number += 1
+                batch = _Batch(plan, number, batch.end)
+                taken += batch.add(run, taken)
     except UploadRefused as error:
         problem = error
-    yield from _gathered(first_id, rows, texts, end)
+    yield from batch.cut()
     if problem:
         raise problem
 
 
-def _gathered(
-    first_id: int, rows: RecordIndex, texts: list[bytes], end: Checkpoint
-) -> Iterator[Cut]:
-    """The records gathered, if any."""
-    if len(rows):
-        yield Cut(first_id, rows, build_body(texts), len(rows) - len(rows.faults), end)
+def gap_error(packing: str) -> UploadRefused:
+    """Refuse one endless line, or blank lines compressed a thousandfold.
+
+    Each turn would read them again, forever.
+    """
+    return UploadRefused(
+        "unknown_format" if packing == "plain" else "broken_archive",
+        f"More than {MAX_BYTES_WITHOUT_BATCH >> 20:,} MB of the upload's content in a row did not "
+        "complete a batch. Upload JSON Lines, one request per line, without long stretches of "
+        "blank or broken lines.",
+    )
 
 
-# ── consecutive records ───────────────────────────────────────────────────────────────────────────
+class _Batch:
+    """The records gathered for the next batch, and what it has room for."""
+
+    def __init__(self, plan: SplitPlan, number: int, start: Checkpoint) -> None:
+        self.rows, self.end = RecordIndex(), start
+        self._first_id = start.record
+        self._most, self._room = max_records(plan, number), body_room(plan, number)
+        self._originals_room = plan.max_bytes
+        self._texts, self._originals = list[bytes](), list[bytes]()
+
+    def add(self, run: _Run, begin: int) -> int:
+        """Add as many records of a run as fit, from `begin` on; returns their number.
+
+        A record that is larger than the room has a batch to itself.
+        """
+        count, weight = run.fit(begin, self._most - len(self.rows), self._room)
+        if len(run.original) > self._originals_room:
+            count = 0
+        if not (count or len(self.rows)):
+            count, weight = min(1, len(run.weights)), self._room
+        if count:
+            self._room -= weight
+            self._originals_room -= len(run.original)
+            self._take(run, begin, begin + count)
+            self.end = run.place(begin + count)
+        return count
+
+    def _take(self, run: _Run, begin: int, end: int) -> None:
+        line = None if run.line is None else run.line + begin
+        if run.original:
+            self._originals.append(run.original)
+        if run.fault:
+            self.rows.add_unsendable(line, run.fault, run.references[0], len(run.original))
+        elif end - begin == len(run.weights):
+            self.rows.extend(run.weights, line, run.references, len(run.original))
+            self._texts.append(run.text)
+        else:
+            weights = run.weights[begin:end]
+            self.rows.extend(weights, line, run.references[begin:end])
+            at = sum(run.weights[:begin]) + begin
+            self._texts.append(run.text[at : at + sum(weights) + len(weights) - 1])
+
+    def cut(self) -> Iterator[Cut]:
+        """The records gathered, if any."""
+        if len(self.rows):
+            sendable = len(self.rows) - len(self.rows.faults)
+            body, originals = build_body(self._texts), b"".join(self._originals)
+            yield Cut(self._first_id, self.rows, body, sendable, self.end, originals)
 
 
 class _Run(NamedTuple):
@@ -167,10 +208,11 @@ class _Run(NamedTuple):
         weights: bytes that each counts towards the batch's limit: for valid ones, their lengths.
         line: the first one's; None in a document.
         start: where the first begins.
-        steps: bytes from each one's beginning to its end.
-        gap: bytes between two.
         end: where the next one begins.
+        steps: if there are several, bytes from each one's beginning to its end.
+        gap: bytes between two.
         fault: why it cannot be sent.
+        original: the only one as it was written, if what is sent differs.
     """
 
     text: bytes
@@ -178,22 +220,16 @@ class _Run(NamedTuple):
     weights: list[int]
     line: int | None
     start: Checkpoint
-    steps: list[int]
-    gap: int
     end: Checkpoint
+    steps: Sequence[int] = ()
+    gap: int = 0
     fault: UnsendableRecord | None = None
-
-    @classmethod
-    def blank(cls, start: Checkpoint, gap: int) -> _Run:
-        """No record: a place after blank lines."""
-        return cls(b"", [], [], None, start, [], gap, start)
+    original: bytes = b""
 
     def fit(self, begin: int, most: int, room: int) -> tuple[int, int]:
         """How many records from `begin` on fit in the room, each with a comma, at most so many.
 
-        And the bytes used up.
-
-        All the room is used up, unless all of them fit.
+        And the bytes used up: all the room, unless all of them fit.
         """
         if begin == 0 and not self.fault and len(self.weights) <= most and len(self.text) < room:
             return len(self.weights), len(self.text) + 1
@@ -207,90 +243,47 @@ class _Run(NamedTuple):
         """The place after the first `count` records."""
         if count == len(self.weights):
             return self.end
-        return _after(self.start, sum(self.steps[:count]), self.gap, count, count)
-
-    def put(self, begin: int, end: int, rows: RecordIndex, texts: list[bytes]) -> None:
-        """Add some of the records to a batch."""
-        line = None if self.line is None else self.line + begin
-        if self.fault:
-            rows.add_unsendable(line, self.fault, self.references[0])
-        elif end - begin == len(self.weights):
-            rows.extend(self.weights, line, self.references)
-            texts.append(self.text)
-        else:
-            weights = self.weights[begin:end]
-            rows.extend(weights, line, self.references[begin:end])
-            at = sum(self.weights[:begin]) + begin
-            texts.append(self.text[at : at + sum(weights) + len(weights) - 1])
+        return _after(self.start, sum(self.steps[:count]), self.gap, count)
 
 
-def _after(start: Checkpoint, size: int, gap: int, lines: int, records: int) -> Checkpoint:
-    """The place after so many lines, or elements."""
-    return Checkpoint(start.offset + size + gap * lines, start.line + lines, start.record + records)
+def _after(start: Checkpoint, size: int, gap: int, records: int) -> Checkpoint:
+    """The place after so many records, or elements, each with a gap."""
+    offset = start.offset + size + gap * records
+    return Checkpoint(offset, start.line + records, start.record + records)
+
+
+def _blank(place: Checkpoint) -> _Run:
+    """No record: a place after blank lines."""
+    return _Run(b"", [], [], None, place, place)
+
+
+def _refused(
+    fault: UnsendableRecord,
+    reference: msgspec.Raw,
+    line: int | None,
+    begin: Checkpoint,
+    end: Checkpoint,
+    original: bytes = b"",
+) -> _Run:
+    """One record that cannot be sent."""
+    weight = len(memoryview(fault.request))
+    return _Run(b"", [reference], [weight], line, begin, end, fault=fault, original=original)
+
+
+# ── records that are sent as written ──────────────────────────────────────────────────────────────
 
 
 def _runs(plan: SplitPlan, start: Checkpoint, blocks: Iterable[bytes]) -> Iterator[_Run]:
-    """All records of an upload: valid ones together.
-
-    A run with an invalid one is divided, down to single records.
-    """
-    place, gap = start, 0 if plan.is_document else 1
-    inputs = Inputs(plan.known_model)
+    """All records of an upload, valid ones together."""
+    place, written = start, _Written(Inputs(plan.known_model), is_document=plan.is_document)
     for window in elements(plan.form, blocks, start.record) if plan.is_document else lines(blocks):
         if window.blank_bytes:
             place = after_blank(place, window)
-            yield _Run.blank(place, gap)
+            yield _blank(place)
             continue
-        spans = [(0, len(window.records))]
-        while spans:
-            begin, end = spans.pop()
-            records = window.records[begin:end]
-            lengths = list(map(len, records))
-            # A document is read whole by every run.
-            steps = [0] * len(records) if plan.is_document else lengths
-            size = (
-                len(window.lines) - len(records) + 1 if _is_whole(window, records) else sum(lengths)
-            )
-            # One may be too large; an OverlongRecord is.
-            valid = (
-                _valid(window, records, lengths, inputs)
-                if size < API_BODY_LIMIT - WRAPPER_BYTES
-                else None
-            )
-            if valid:
-                text, weights, references = valid
-                line = None if plan.is_document else place.line + 1
-                after = _after(place, 0 if plan.is_document else size, gap, len(steps), len(steps))
-                yield _Run(text, references, weights, line, place, steps, gap, after)
-                place = after
-            elif len(records) > MIN_RECORDS:
-                middle = (begin + end) // 2
-                spans += [(middle, end), (begin, middle)]
-            else:
-                for raw, step in zip(records, steps, strict=True):
-                    line = None if plan.is_document else place.line + 1
-                    judged = validate_record(raw, line, inputs)
-                    after = _after(place, step, gap, 1, 1 if judged else 0)
-                    if isinstance(judged, UnsendableRecord):
-                        reference, weight = (
-                            _reference_kept(raw, judged),
-                            len(memoryview(judged.request)),
-                        )
-                        yield _Run(
-                            b"", [reference], [weight], line, place, [step], gap, after, judged
-                        )
-                    elif judged:
-                        yield _Run(
-                            judged.raw,
-                            [judged.reference],
-                            [len(judged.raw)],
-                            line,
-                            place,
-                            [step],
-                            gap,
-                            after,
-                        )
-                    place = after
+        for run in written.runs(window, window.records, place):
+            yield run
+            place = run.end
 
 
 def after_blank(place: Checkpoint, window: Window) -> Checkpoint:
@@ -300,30 +293,70 @@ def after_blank(place: Checkpoint, window: Window) -> Checkpoint:
     )
 
 
-def _valid(
-    window: Window, records: list[bytes | OverlongRecord], lengths: list[int], inputs: Inputs
-) -> tuple[bytes, list[int], list[msgspec.Raw]] | None:
-    """Records that can all be sent, without the CR of a CRLF.
+class _Written(NamedTuple):
+    """Judges records that are sent as written, many at once if all of them are valid."""
 
-    Their text with commas, their lengths and references.
+    inputs: Inputs
+    is_document: bool
 
-    None if perhaps one cannot be sent: each is read separately, as `validate_record` does it.
-    """
-    raws: list[bytes] = records  # type: ignore[assignment]
-    weights = lengths
-    if _is_whole(window, raws) and not window.returns:
-        text = window.lines.replace(b"\n", b",")
-    else:
-        raws = [raw.removesuffix(b"\r") for raw in raws] if window.returns else raws
-        text, weights = b",".join(raws), list(map(len, raws))
-    if not is_text(text) or (found := inputs.references(raws, wanted=window.referring)) is None:
-        return None
-    return text, weights, _as_json(found, raws)
+    def runs(
+        self, window: Window, records: list[bytes | OverlongRecord], place: Checkpoint
+    ) -> Iterator[_Run]:
+        """Some records of a window; one with an invalid record is divided, down to single ones."""
+        if run := self._valid(window, records, place):
+            yield run
+            return
+        if len(records) <= MIN_RECORDS:
+            for raw in records:
+                run = self._single(raw, place)
+                yield run
+                place = run.end
+            return
+        middle = len(records) // 2
+        for half in (records[:middle], records[middle:]):
+            for run in self.runs(window, half, place):
+                yield run
+                place = run.end
 
+    def _valid(
+        self, window: Window, records: list[bytes | OverlongRecord], place: Checkpoint
+    ) -> _Run | None:
+        """Records that can all be sent, without the CR of a CRLF; None if perhaps one cannot be."""
+        lengths, is_whole = list(map(len, records)), len(records) == len(window.records)
+        size = sum(lengths)
+        if size >= API_BODY_LIMIT - WRAPPER_BYTES:
+            return None  # One may be too large; an OverlongRecord is.
+        raws: list[bytes] = records  # type: ignore[assignment]
+        weights = lengths
+        if window.lines and is_whole and not window.returns:
+            text = window.lines.replace(b"\n", b",")
+        else:
+            raws = [raw.removesuffix(b"\r") for raw in raws] if window.returns else raws
+            text, weights = b",".join(raws), list(map(len, raws))
+        if not is_text(text):
+            return None
+        found = self.inputs.references(raws, wanted=window.referring)
+        if found is None:
+            return None
+        # A document is read whole by every run.
+        gap, steps = (0, [0] * len(records)) if self.is_document else (1, lengths)
+        after = _after(place, 0 if self.is_document else size, gap, len(records))
+        references = _as_json(found, raws)
+        return _Run(text, references, weights, self._line(place), place, after, steps, gap)
 
-def _is_whole(window: Window, records: Sequence[object]) -> bool:
-    """Whether these are all records of a window of lines."""
-    return bool(window.lines) and len(records) == len(window.records)
+    def _single(self, raw: bytes | OverlongRecord, place: Checkpoint) -> _Run:
+        line = self._line(place)
+        judged = validate_record(raw, line, self.inputs)
+        step = 0 if self.is_document else len(raw) + 1
+        end = Checkpoint(place.offset + step, place.line + 1, place.record + (judged is not None))
+        if judged is None:
+            return _blank(end)
+        if isinstance(judged, UnsendableRecord):
+            return _refused(judged, reference_kept(raw, judged), line, place, end)
+        return _Run(judged.raw, [judged.reference], [len(judged.raw)], line, place, end)
+
+    def _line(self, place: Checkpoint) -> int | None:
+        return None if self.is_document else place.line + 1
 
 
 def _as_json(references: list[Any], raws: list[bytes]) -> list[msgspec.Raw]:
@@ -331,159 +364,83 @@ def _as_json(references: list[Any], raws: list[bytes]) -> list[msgspec.Raw]:
     kinds = set(map(type, references))
     if kinds <= {type(None)}:
         return []
-    return (
-        _decode_raws(_encode(references))
-        if kinds == {str}
-        else list(map(_reference, references, raws))
-    )
+    if kinds == {str}:
+        return _decode_raws(_encode(references))
+    return list(map(reference_of, references, raws))
 
 
-# ── one record ────────────────────────────────────────────────────────────────────────────────────
+# ── records that are converted ────────────────────────────────────────────────────────────────────
 
 
-class _Sendable(NamedTuple):
-    """A valid record as it is in the body, and its `external_reference` as JSON."""
-
-    raw: bytes
-    reference: msgspec.Raw
-
-
-def validate_record(
-    raw: bytes | OverlongRecord, line: int | None, inputs: Inputs | None = None
-) -> _Sendable | UnsendableRecord | None:
-    """A record that can be sent, or why it cannot be; None for a blank line.
-
-    Args:
-        raw: the record's bytes, without the line feed.
-        line: its 1-based line; None for a document's element.
-        inputs: what it must have, if it is sent as written: a number that no computer holds, as
-            1e999, only prevents that in its `external_reference`, which result lines have. None if
-            it is converted, so that all is read.
-    """
-    if not raw:
-        return None
-    if (
-        isinstance(raw, OverlongRecord)
-        or len(raw) - raw.endswith(b"\r") >= API_BODY_LIMIT - WRAPPER_BYTES
-    ):
-        beginning = beginning_of(raw)
-        return too_large(len(raw), line, excerpt_json(beginning)) if beginning else None
-    if inputs and (read := inputs.read(raw)):
-        return _Sendable(raw.removesuffix(b"\r"), _reference(read.external_reference, raw))
-    try:
-        is_object = _is_object(raw, out_of_range=inputs is not None)
-        reference = _decode_request(raw).external_reference if is_object else None
-        fault = inputs.fault(raw) if inputs and is_object else None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        return _unreadable(raw, line, error)
-    if not is_object:
-        message = "The record is JSON, but not an object. Write one request object."
-        return UnsendableRecord(
-            "not_an_object",
-            located(line, message),
-            msgspec.Raw(readable_json(raw.removesuffix(b"\r"))),
-        )
-    if fault:
-        return UnsendableRecord(
-            fault.code,
-            located(line, fault.message),
-            msgspec.Raw(readable_json(raw.removesuffix(b"\r"))),
-        )
-    return _Sendable(raw.removesuffix(b"\r"), _reference(reference, raw))
+def _converted(
+    plan: SplitPlan, start: Checkpoint, blocks: Iterable[bytes], reader: Reader
+) -> Iterator[_Run]:
+    """The records one by one, and places after blank lines."""
+    judge, made, place = judge_of(plan), _Made(plan, reader, Inputs(plan.known_model)), start
+    for window in windows(plan, start, blocks):
+        judged: list[bytes | UnsendableRecord | None] = []
+        line = place.line
+        for raw, taken in zip(window.records, window.lines, strict=True):
+            judged.append(judge(raw, None if plan.is_document else line + 1))
+            line += taken
+        converted = iter(reader.convert([one for one in judged if isinstance(one, bytes)]))
+        for raw, one, step, taken in zip(
+            window.records, judged, window.steps, window.lines, strict=True
+        ):
+            begin = place
+            record = place.record + (one is not None)
+            place = Checkpoint(place.offset + step, place.line + taken, record)
+            if isinstance(one, UnsendableRecord):
+                yield made.refused(one, raw, begin, place)
+            elif one is not None:
+                yield made.run(next(converted), one, begin, place)
+            else:
+                yield _blank(place)
 
 
-def _is_object(raw: bytes, *, out_of_range: bool) -> bool:
-    """Whether JSON is an object; its numbers may be out of range only if that is said."""
-    try:
-        return type(_decode(raw)) is dict
-    except msgspec.ValidationError:
-        if not out_of_range:
-            raise
-    raw.decode()
-    return bytes(_decode_raw(raw)).startswith(b"{")
+class _Made(NamedTuple):
+    """Judges requests that a reader made of records."""
+
+    plan: SplitPlan
+    reader: Reader
+    inputs: Inputs
+
+    def _line(self, place: Checkpoint) -> int | None:
+        return None if self.plan.is_document else place.line + 1
+
+    def refused(
+        self,
+        fault: UnsendableRecord,
+        raw: bytes | OverlongRecord,
+        begin: Checkpoint,
+        end: Checkpoint,
+    ) -> _Run:
+        """A record that no reader can convert."""
+        kept, readable = kept_of(self.plan, fault, raw)
+        reference = NO_REFERENCE
+        if kept:
+            reference = _normal(self.reader.convert([readable])[0].reference)
+        return _refused(fault, reference, self._line(begin), begin, end, kept)
+
+    def run(
+        self, made: Converted | RecordFault, raw: bytes, begin: Checkpoint, end: Checkpoint
+    ) -> _Run:
+        """A record that was converted, or why it was not."""
+        line, reference, original = self._line(begin), _normal(made.reference), raw
+        if isinstance(made, RecordFault):
+            request = excerpt_json(raw) if made.code in UNREADABLE_CODES else NO_REFERENCE
+            fault = UnsendableRecord(made.code, located(line, made.message), request)
+        elif wrong := self.inputs.fault(made.request):
+            fault = UnsendableRecord(wrong.code, located(line, wrong.message), NO_REFERENCE)
+        elif len(made.request) >= API_BODY_LIMIT - WRAPPER_BYTES:
+            fault = too_large(len(made.request), line, excerpt_json(raw))
+            original = kept_of(self.plan, fault, raw)[0]
+        else:
+            weights = [len(made.request)]
+            return _Run(made.request, [reference], weights, line, begin, end, original=original)
+        return _refused(fault, reference, line, begin, end, original)
 
 
-def _reference(reference: object, raw: bytes) -> msgspec.Raw:
-    """A record's `external_reference` as JSON on one line.
-
-    As it was written if it is not a string.
-    """
-    if reference is None:
-        return NO_REFERENCE
-    if type(reference) is str:
-        return msgspec.Raw(_encode(reference))
-    return msgspec.Raw(one_line(_decode_reference(raw).external_reference))
-
-
-def _reference_kept(raw: bytes | OverlongRecord, fault: UnsendableRecord) -> msgspec.Raw:
-    """The reference of a record that cannot be sent.
-
-    Of one that is too large, if its beginning has it.
-    """
-    found = b""
-    if fault.code == "too_large":
-        found = whole_members(beginning_of(raw))
-    elif fault.code in {"bad_record", "mismatched_model"} and isinstance(raw, bytes):
-        found = without_lone_surrogates(raw)
-    return _reference(_decode_request(found).external_reference, found) if found else NO_REFERENCE
-
-
-def beginning_of(raw: bytes | OverlongRecord) -> bytes:
-    """What is kept of a record that is too large, wherever the blocks end in which it was read."""
-    return raw.beginning if isinstance(raw, OverlongRecord) else excerpt_of(raw)
-
-
-def too_large(length: int, line: int | None, request: msgspec.Raw) -> UnsendableRecord:
-    """A record whose request reaches the limit of a body; `request` is its beginning, as JSON."""
-    message = (
-        f"The record has {length:,} bytes; a request body must stay under "
-        f"{API_BODY_LIMIT:,}. Shorten it."
-    )
-    return UnsendableRecord("too_large", located(line, message), request)
-
-
-def _unreadable(raw: bytes, line: int | None, error: Exception) -> UnsendableRecord | None:
-    if not raw.strip(LINE_SPACE):
-        return None
-    try:
-        raw.decode()
-    except UnicodeDecodeError as wrong:
-        code, message = (
-            "invalid_utf8",
-            (f"Byte {wrong.start + 1} of the record is not UTF-8. Save the file as UTF-8."),
-        )
-    else:
-        if found := _lone_surrogate(raw, line):
-            return found
-        reason = "too deeply nested" if isinstance(error, RecursionError) else str(error)
-        code, message = (
-            "invalid_json",
-            (f"The record is not valid JSON ({reason}). Write one JSON object per line."),
-        )
-    return UnsendableRecord(code, located(line, message), excerpt_json(raw))
-
-
-def _lone_surrogate(raw: bytes, line: int | None) -> UnsendableRecord | None:
-    """A record that is an object but for half of a surrogate pair.
-
-    With its whole text as a JSON string.
-    """
-    try:
-        _decode_request(without_lone_surrogates(raw))
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None
-    message = about_lone_surrogate(raw)
-    if not message:  # It is not JSON for another reason, such as a number out of range.
-        return None
-    text = raw.removesuffix(b"\r").decode()
-    return UnsendableRecord(LONE_SURROGATE, located(line, message), msgspec.Raw(_encode(text)))
-
-
-def excerpt_json(text: bytes) -> msgspec.Raw:
-    """The beginning of a record that cannot be read, as a JSON string."""
-    return msgspec.Raw(_encode(text[:EXCERPT_BYTES].removesuffix(b"\r").decode(errors="replace")))
-
-
-def located(line: int | None, message: str) -> str:
-    """A message with the record's line, if it has one."""
-    return message if line is None else f"Line {line}: {message}"
+def _normal(reference: msgspec.Raw) -> msgspec.Raw:
+    """The reference; for a record without one, the exact object that the index leaves out."""
+    return NO_REFERENCE if reference == NO_REFERENCE else reference

@@ -15,10 +15,12 @@ import msgspec
 
 from dropbatch.core.errors import UploadRefused
 from dropbatch.core.formats.base import API_BODY_LIMIT, UNDECODABLE
-from dropbatch.core.read.rows import EXCERPT_BYTES, OverlongRecord
+from dropbatch.core.read.rows import EXCERPT_BYTES, OverlongRecord, RecordWindow, read_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+
+    from dropbatch.core.plan import Checkpoint, SplitPlan
 
 
 WINDOW_BYTES = 64 << 10
@@ -184,6 +186,27 @@ def _elements_of(form: str, text: bytes) -> list[bytes]:
             found.append(text[at : at + len(one)])
             at += len(one)
         return found
+
+
+def windows(plan: SplitPlan, start: Checkpoint, blocks: Iterable[bytes]) -> Iterator[RecordWindow]:
+    """An upload's records, several at a time, not validated yet; any form.
+
+    Raises:
+        UploadRefused: the upload is damaged.
+    """
+    if plan.is_table:
+        yield from read_rows(blocks, plan.delimiter.encode(), start.line)
+    elif plan.is_document:
+        for window in elements(plan.form, blocks, start.record):
+            # A document is read whole.
+            yield RecordWindow(window.records, *([[0] * len(window.records)] * 2))
+    else:
+        for window in lines(blocks):
+            if window.blank_bytes:
+                yield RecordWindow([b""], [window.blank_bytes], [window.blank_lines])
+                continue
+            steps = [len(one) + 1 for one in window.records]
+            yield RecordWindow(window.records, steps, [1] * len(window.records))
 
 
 SURROGATES = re.compile(rb"\\\\|\\u[dD][89abAB]..\\u[dD][c-fC-F]..|(\\u[dD][89a-fA-F]..)")

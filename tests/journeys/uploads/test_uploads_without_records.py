@@ -12,7 +12,7 @@ ENDLESS = b'{"text": "a record"}\n{"text": "' + b"a" * (9 << 20)
 @pytest.fixture(autouse=True)
 def small_bound(monkeypatch):
     """The bound of gigabytes, in megabytes."""
-    monkeypatch.setattr("dropbatch.core.read.reading.MAX_BYTES_WITHOUT_BATCH", 5 << 20)
+    monkeypatch.setattr("dropbatch.core.read.cut.MAX_BYTES_WITHOUT_BATCH", 5 << 20)
 
 
 @pytest.mark.parametrize(

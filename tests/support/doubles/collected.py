@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from dropbatch.core.formats.table import FORMATS, Form, file_names, reader_of
 from dropbatch.core.names import JobState
 from dropbatch.core.plan import Checkpoint, SplitPlan
-from dropbatch.core.read.cut import Cut
-from dropbatch.core.read.reading import read_batches
+from dropbatch.core.read.cut import Cut, read_batches
 from functions.poll.collect import StoredReply, collect
 from shared import keys
 from shared.models import Batch, BatchState, Job, Upload

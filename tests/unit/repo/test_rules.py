@@ -14,8 +14,7 @@ from dropbatch.core.models import (
 )
 from dropbatch.core.names import INBOX, MAX_PATH_BYTES, job_control
 from dropbatch.core.plan import FIRST_BATCH_RECORDS, StackLimits
-from dropbatch.core.read.cut import WRAPPER_BYTES
-from dropbatch.core.read.reading import MAX_BYTES_WITHOUT_BATCH
+from dropbatch.core.read.cut import MAX_BYTES_WITHOUT_BATCH, WRAPPER_BYTES
 from dropbatch.core.read.unpack import MAX_RATIO, MAX_ZSTD_WINDOW_BYTES, RATIO_FROM_BYTES
 from functions.poll.commands import MAX_HELD_SECONDS
 from functions.poll.divide import MAX_ISOLATION_SUBMITS, MAX_PIECES

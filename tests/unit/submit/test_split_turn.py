@@ -201,7 +201,7 @@ def test_upload_fails_after_three_turns_without_progress(skipping, wanted, claim
     ("packing", "code"), [("plain", "unknown_format"), ("gzip", "broken_archive")]
 )
 def test_content_without_batch_is_read_to_limit(monkeypatch, packing, code):
-    monkeypatch.setattr("dropbatch.core.read.reading.MAX_BYTES_WITHOUT_BATCH", 10)
+    monkeypatch.setattr("dropbatch.core.read.cut.MAX_BYTES_WITHOUT_BATCH", 10)
     fake = Fake()
     fake.job = replace(fake.job, plan=replace(fake.job.plan, packing=packing))
     turn = turn_of(fake)
@@ -213,7 +213,7 @@ def test_content_without_batch_is_read_to_limit(monkeypatch, packing, code):
 
 
 def test_batch_that_ends_lets_turn_read_on(monkeypatch):
-    monkeypatch.setattr("dropbatch.core.read.reading.MAX_BYTES_WITHOUT_BATCH", 10)
+    monkeypatch.setattr("dropbatch.core.read.cut.MAX_BYTES_WITHOUT_BATCH", 10)
     turn = turn_of(Fake())
     list(turn.blocks(iter([b"1234567890"])))
 

@@ -15,7 +15,7 @@ import pytest
 from dropbatch.client.check import check_beginning
 from dropbatch.client.validate import check_file, validate
 from dropbatch.core.options import metadata_of
-from dropbatch.core.read.reading import RANGE_BYTES
+from dropbatch.core.read.cut import RANGE_BYTES
 from dropbatch.core.read.unpack import zstd_module
 from dropbatch.errors import NoRecordFits, UploadRefused, UsageError
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from dropbatch.core.formats.base import BatchFacts
 from dropbatch.core.formats.table import FORMATS, Form, describer_of, reader_of, writer_of
 from dropbatch.core.plan import Checkpoint, SplitPlan
-from dropbatch.core.read.convert import cut_converted
+from dropbatch.core.read.cut import read_batches
 from dropbatch.core.read.index import record_spans
 from dropbatch.errors import UploadRefused
 from functions.poll.join import Answered, sort_answers
@@ -49,7 +49,7 @@ def plan_of(format_, size, start=0, lines=0, form="jsonl"):
 def cuts_of(plan, data, reader, block):
     """All batches; each again from where the one before it ends, as a later turn would cut it."""
     cuts = list(
-        cut_converted(
+        read_batches(
             plan,
             Checkpoint(plan.start, plan.start_line),
             0,
@@ -59,7 +59,7 @@ def cuts_of(plan, data, reader, block):
     )
     for number, (before, after) in enumerate(pairwise(cuts), 1):
         again = next(
-            cut_converted(
+            read_batches(
                 plan, before.end, number, in_blocks(data[before.end.offset :], block), reader
             )
         )
@@ -248,7 +248,7 @@ def test_header_of_500_columns_and_narrow_template():
     plan = plan_of("csv", (1_000, 20_000), 0, 1, "rows")
 
     cuts = list(
-        cut_converted(
+        read_batches(
             plan,
             Checkpoint(),
             0,
@@ -267,7 +267,7 @@ def test_rows_before_unclosed_quote_are_cut():
     plan = plan_of("csv", (10, 1_000), 0, 1, "rows")
     found = []
     with pytest.raises(UploadRefused, match="line 3") as caught:
-        found += cut_converted(
+        found += read_batches(
             plan,
             Checkpoint(0, 1),
             0,
@@ -284,7 +284,7 @@ def test_million_quoted_rows_use_flat_memory():
     plan = plan_of("csv", (5_000, 9_500_000), 0, 1, "rows")
 
     total = sendable = 0
-    for one in cut_converted(
+    for one in read_batches(
         plan, Checkpoint(0, 1), 0, blocks, reader_of(Form("csv", b"id,text"), target_of(BGE))
     ):
         total, sendable = total + len(one.rows), sendable + one.sendable

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from dropbatch.core.formats.table import Form, reader_of
 from dropbatch.core.plan import Checkpoint, SplitPlan
-from dropbatch.core.read import convert, cut
-from dropbatch.core.read.convert import cut_converted
-from dropbatch.core.read.cut import Cut
+from dropbatch.core.read import cut
+from dropbatch.core.read.cut import Cut, read_batches
 from tests.support.converted import target_of
 from tests.support.uploads import in_blocks, seen, small_limits
 
@@ -33,10 +32,10 @@ def cut_all(format_, data, *, block=8 << 20, start=None, number=0, most=500):
     plan = SplitPlan(BGE, most, 9_500_000, "a", form, "plain", format=format_, delimiter=delimiter)
     start = start or Checkpoint()
     blocks = in_blocks(data[start.offset :], block)
-    if format_ == "native":
-        return list(cut.cut(plan, start, number, blocks))
-    reader = reader_of(Form(format_, FORMS[format_]), target_of(BGE))
-    return list(cut_converted(plan, start, number, blocks, reader))
+    reader = None
+    if format_ != "native":
+        reader = reader_of(Form(format_, FORMS[format_]), target_of(BGE))
+    return list(read_batches(plan, start, number, blocks, reader))
 
 
 def batches(found):
@@ -104,8 +103,7 @@ def uploads(draw, format_):
 @pytest.fixture(scope="module")
 def small():
     with small_limits(), pytest.MonkeyPatch.context() as patch:
-        for module in (cut, convert):
-            patch.setattr(module, "MAX_BLANK_BYTES", 50)
+        patch.setattr(cut, "MAX_BLANK_BYTES", 50)
         yield
 
 
@@ -142,7 +140,6 @@ def test_blanks_before_first_record_are_no_batch(format_):
     records = (RECORDS[format_] + b"\n") * 12
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("dropbatch.core.read.cut.max_records", lambda _plan, number: number + 1)
-        patch.setattr("dropbatch.core.read.convert.max_records", lambda _plan, number: number + 1)
         found = [cut_all(format_, b"\n" * blanks + records) for blanks in (0, 60, 900)]
 
     assert [[len(one.rows) for one in batches(cuts)] for cuts in found] == [[1, 2, 3, 4, 2]] * 3

@@ -11,7 +11,7 @@ import pytest
 from dropbatch.core.models import Model, facts_of
 from dropbatch.core.plan import Checkpoint
 from dropbatch.core.read import cut as module
-from dropbatch.core.read.cut import cut, validate_record
+from dropbatch.core.read.cut import read_batches, validate_record
 from dropbatch.core.read.index import NO_REFERENCE, build_body
 from dropbatch.core.read.inputs import Inputs
 from dropbatch.core.read.rows import OverlongRecord
@@ -96,7 +96,7 @@ def test_batch_holds_as_many_records_as_it_may(block, most, records):
 
 
 def test_broken_document_has_no_batches():
-    cuts = cut(
+    cuts = read_batches(
         plan_of((10, LIMIT), "array"),
         Checkpoint(offset=0),
         0,

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dropbatch.core.plan import Checkpoint
-from dropbatch.core.read.cut import cut
+from dropbatch.core.read.cut import read_batches
 from dropbatch.core.read.form import detect_form
 from dropbatch.errors import UploadRefused
 from tests.support.examples import examples
@@ -134,7 +134,9 @@ def told(plan, data, size):
     """The records before a document's fault, and the fault."""
     rows = []
     try:
-        for one in cut(plan, Checkpoint(offset=plan.start), 0, in_blocks(data[plan.start :], size)):
+        for one in read_batches(
+            plan, Checkpoint(offset=plan.start), 0, in_blocks(data[plan.start :], size)
+        ):
             rows += seen_rows(one.rows)
     except UploadRefused as error:
         return rows, (error.code, error.message)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from dropbatch.core.read import cut as module
 from dropbatch.core.read import lines as windows
+from dropbatch.core.read import records
 from dropbatch.core.read.form import detect_form
 from tests.support.examples import examples
 from tests.support.uploads import (
@@ -111,8 +112,8 @@ def test_beginning_of_huge_line_is_kept(size, block):
     ids=["900 deep", "5,000 deep", "200,000 deep", "6,000 digits"],
 )
 def test_deep_nesting_and_thousands_of_digits_are_no_crash(value, code, monkeypatch):
-    monkeypatch.setattr(module, "API_BODY_LIMIT", 10_000_000)
-    monkeypatch.setattr(windows, "API_BODY_LIMIT", 10_000_000)
+    for one in (module, records, windows):
+        monkeypatch.setattr(one, "API_BODY_LIMIT", 10_000_000)
     (one,) = cuts_of(plan_of((10, 9_500_000)), b'{"a":%b}\n{}\n' % value)
     assert [row.code for row in one.rows] == [code, ""]
 

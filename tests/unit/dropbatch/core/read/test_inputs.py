@@ -11,7 +11,7 @@ import pytest
 
 from dropbatch.core.models import Model, facts_of, find_model
 from dropbatch.core.plan import Checkpoint, SplitPlan
-from dropbatch.core.read.cut import cut
+from dropbatch.core.read.cut import read_batches
 from dropbatch.core.read.inputs import Inputs
 from local.workers_ai import Behaviour
 from local.workers_ai.models.schemas import problem
@@ -124,7 +124,7 @@ PLAN = SplitPlan("@cf/baai/bge-m3", 100, 1_000_000, "a", "jsonl", "plain")
 
 
 def cut_of(*records, plan=PLAN):
-    (found,) = cut(plan, Checkpoint(), 0, [b"".join(record + b"\n" for record in records)])
+    (found,) = read_batches(plan, Checkpoint(), 0, [b"".join(record + b"\n" for record in records)])
     return found
 
 

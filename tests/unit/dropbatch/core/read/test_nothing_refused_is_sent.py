@@ -11,8 +11,8 @@ from dropbatch.core.formats.table import FORMATS
 from dropbatch.core.models import find_model
 from dropbatch.core.options import Options
 from dropbatch.core.plan import Checkpoint, StackLimits, first_plan, make_reader, plan_upload
+from dropbatch.core.read.cut import read_batches
 from dropbatch.core.read.form import Beginning
-from dropbatch.core.read.reading import read_batches
 from dropbatch.core.requests import alternatives, content
 from local.workers_ai import Behaviour
 from local.workers_ai.models.schemas import problem
