@@ -7,21 +7,22 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from dropbatch.cli.context import Exit, emit, exit_of, is_json, note, said, worst
+from dropbatch.cli.context import Exit, bar_of, emit, exit_of, is_json, note, said, worst
 from dropbatch.cli.files import path_in
-from dropbatch.cli.get import failure_of, get_files, note_export, show_merged
 from dropbatch.client.download import MANIFEST, read_manifest, remove_unchanged
 from dropbatch.client.export import Delivery, deliver
 from dropbatch.client.progress import Progress
 from dropbatch.client.threads import at_once
 from dropbatch.client.wait import Total, each_over
-from dropbatch.errors import Error
+from dropbatch.errors import Error, Interrupted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
+    from dropbatch.client.export import Exported
     from dropbatch.client.job import Job
+    from dropbatch.client.merge import Merged
 
     Ended = tuple[Job, dict[str, Any] | Error]
 
@@ -221,3 +222,83 @@ class _Cost:
         known = f"{'~' * self.is_estimated}${self.amount:f}" if self.amount else ""
         unknown = f"cost of {self.unknown:,} not known" if self.unknown else ""
         return ", ".join(filter(None, (known, unknown)))
+
+
+# ── files ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def get_files(job: Job, folder: Path, **wanted: Any) -> Delivery:  # noqa: ANN401 - those of `Job.download`
+    """Do what `Job.download` does, with a bar for each file; print what was written.
+
+    Raises:
+        Interrupted: the user interrupted it.
+    """
+    bar = _FilesBar()
+    try:
+        done = job.download(folder, bar.show, **wanted)
+    except KeyboardInterrupt:
+        raise Interrupted("\nInterrupted. The same command resumes the download.") from None
+    finally:
+        bar.close()
+    for file in done.files:
+        emit({"path": str(file.path), "bytes": file.size, "fetched": file.fetched}, file.path)
+    if done.merged:
+        show_merged(done.merged)
+    for one in done.exports:
+        emit({**vars(one), "path": str(one.path)}, one.path)
+        note_export(one)
+    return done
+
+
+class _FilesBar:
+    """A bar for one file after another."""
+
+    def __init__(self) -> None:
+        self._name, self._held, self._bar = "", 0, bar_of("", 0, hidden=True)
+
+    def show(self, name: str, held: int, size: int) -> None:
+        """Show how many bytes of a file are on this machine."""
+        if name != self._name:
+            self.close()
+            self._name, self._held, self._bar = name, 0, bar_of(name, size)
+            self._bar.__enter__()
+        self._bar.update(held - self._held)
+        self._held = held
+
+    def close(self) -> None:
+        """End the last bar's line."""
+        if self._name:
+            self._bar.__exit__(None, None, None)
+
+
+def failure_of(job: Job, manifest: dict[str, Any]) -> str:
+    """What to say of a job that is over and not completed."""
+    error = manifest["error"]
+    why = f": {error['code']}: {error['message']}" if error else ""
+    return f"{job.id}  {manifest['state']}{why}"
+
+
+def note_export(one: Exported, of: str = "") -> None:
+    """Say what a file lacks, or has otherwise; `of` names the job where there are several."""
+    if one.left_out:
+        note(f"{of}{one.left_out:,} failed records are left out of {one.path.name}.")
+    if one.renamed:
+        note(
+            f"{of}{one.path.name}: {one.renamed:,} of {one.records:,} ids are made of the job's id "
+            "and the record's, whose reference is missing, longer than 64 bytes, or another's."
+        )
+
+
+def show_merged(done: Merged, of: str = "") -> None:
+    """Print what was merged, and say what was not; `of` as for `note_export`."""
+    for one in done.skipped:
+        note(f"{of}Retry {one.job_id} is skipped: {one.message}")
+    shown = {
+        "path": str(done.path),
+        "errors": done.errors and str(done.errors),
+        "replaced": done.replaced,
+        "retries": done.retries,
+        "skipped": [one._asdict() for one in done.skipped],
+    }
+    line = f"{done.path}  answers replaced: {done.replaced:,}, retries: {done.retries:,}"
+    emit(shown, *filter(None, (line, done.errors)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,7 +12,6 @@ from dropbatch.cli.context import (
     Context,
     Exit,
     as_json,
-    bar_of,
     emit,
     job_argument,
     jobs_argument,
@@ -23,16 +22,17 @@ from dropbatch.cli.context import (
     strict,
     worst,
 )
-from dropbatch.client.download import EXPORTS
+from dropbatch.cli.follow import Following, failure_of, get_files
+from dropbatch.client.download import EXPORTS, writing
+from dropbatch.client.report import report as page
+from dropbatch.client.submit import retry as retry_job
 from dropbatch.core.names import JobState
-from dropbatch.errors import Interrupted, NotFound, NothingToRetry, UsageError
+from dropbatch.errors import NotFound, NothingToRetry, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dropbatch.client.export import Delivery, Exported
     from dropbatch.client.job import Job
-    from dropbatch.client.merge import Merged
 
 
 @click.command()
@@ -81,8 +81,6 @@ def get(
     strict: bool,
 ) -> None:
     """Download the files of finished jobs. Resumes an interrupted download."""
-    from dropbatch.cli.follow import Following
-
     found, many = context.jobs(jobs)
     if folder and folder.is_file():
         raise UsageError(f"{folder} is a file. -o names a folder.")
@@ -101,83 +99,6 @@ def get(
     raise SystemExit(code)
 
 
-def get_files(job: Job, folder: Path, **wanted: Any) -> Delivery:  # noqa: ANN401 - those of `Job.download`
-    """Do what `Job.download` does, with a bar for each file; print what was written.
-
-    Raises:
-        Interrupted: the user interrupted it.
-    """
-    bar = _FilesBar()
-    try:
-        done = job.download(folder, bar.show, **wanted)
-    except KeyboardInterrupt:
-        raise Interrupted("\nInterrupted. The same command resumes the download.") from None
-    finally:
-        bar.close()
-    for file in done.files:
-        emit({"path": str(file.path), "bytes": file.size, "fetched": file.fetched}, file.path)
-    if done.merged:
-        show_merged(done.merged)
-    for one in done.exports:
-        emit({**vars(one), "path": str(one.path)}, one.path)
-        note_export(one)
-    return done
-
-
-class _FilesBar:
-    """A bar for one file after another."""
-
-    def __init__(self) -> None:
-        self._name, self._held, self._bar = "", 0, bar_of("", 0, hidden=True)
-
-    def show(self, name: str, held: int, size: int) -> None:
-        """Show how many bytes of a file are on this machine."""
-        if name != self._name:
-            self.close()
-            self._name, self._held, self._bar = name, 0, bar_of(name, size)
-            self._bar.__enter__()
-        self._bar.update(held - self._held)
-        self._held = held
-
-    def close(self) -> None:
-        """End the last bar's line."""
-        if self._name:
-            self._bar.__exit__(None, None, None)
-
-
-def failure_of(job: Job, manifest: dict[str, Any]) -> str:
-    """What to say of a job that is over and not completed."""
-    error = manifest["error"]
-    why = f": {error['code']}: {error['message']}" if error else ""
-    return f"{job.id}  {manifest['state']}{why}"
-
-
-def note_export(one: Exported, of: str = "") -> None:
-    """Say what a file lacks, or has otherwise; `of` names the job where there are several."""
-    if one.left_out:
-        note(f"{of}{one.left_out:,} failed records are left out of {one.path.name}.")
-    if one.renamed:
-        note(
-            f"{of}{one.path.name}: {one.renamed:,} of {one.records:,} ids are made of the job's id "
-            "and the record's, whose reference is missing, longer than 64 bytes, or another's."
-        )
-
-
-def show_merged(done: Merged, of: str = "") -> None:
-    """Print what was merged, and say what was not; `of` as for `note_export`."""
-    for one in done.skipped:
-        note(f"{of}Retry {one.job_id} is skipped: {one.message}")
-    shown = {
-        "path": str(done.path),
-        "errors": done.errors and str(done.errors),
-        "replaced": done.replaced,
-        "retries": done.retries,
-        "skipped": [one._asdict() for one in done.skipped],
-    }
-    line = f"{done.path}  answers replaced: {done.replaced:,}, retries: {done.retries:,}"
-    emit(shown, *filter(None, (line, done.errors)))
-
-
 @click.command()
 @jobs_argument
 @options
@@ -189,9 +110,6 @@ def retry(
     context: Context, *, jobs: Sequence[str], options: Sequence[str], wait: bool, strict: bool
 ) -> None:
     """Try jobs' failed records again, each as a new job with the same options."""
-    from dropbatch.cli.follow import Following
-    from dropbatch.client.submit import retry as retry_job
-
     found, many = context.jobs(jobs)
     given = parse_options(options)
     made: list[Job] = []
@@ -232,9 +150,6 @@ def retry(
 @pass_context
 def report(context: Context, *, job: str, open_: bool, output: Path | None) -> None:
     """Show a finished job on one page: how it ended, batches over time, failures by group."""
-    from dropbatch.client.download import writing
-    from dropbatch.client.report import report as page
-
     found = context.job(job)
     path = output or Path(f"{found.id}.html")
     made = page(found)

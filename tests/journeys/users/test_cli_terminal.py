@@ -18,7 +18,7 @@ import time
 import click
 import pytest
 
-from dropbatch.cli import get as bars
+from dropbatch.cli import follow as bars
 from dropbatch.cli import main as cli
 from dropbatch.client import stack as objects
 from dropbatch.client import wait as waiting
