@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
     from dropbatch.client.job import Job
 
 STATES = tuple(state.value for state in JobState)  # click would take the names of the members.
-FIRST_BYTES = 1 << 20
-"""Bytes of `errors.jsonl` that are read for the first failure."""
 
 
 # ── look ──────────────────────────────────────────────────────────────────────────────────────────
@@ -134,7 +133,7 @@ def details(job: Job, status: Mapping[str, Any]) -> Iterator[str]:
     yield f"file     {job.path}"
     format_ = record.get("format") or "not known yet"
     yield f"model    {record.get('model') or 'none'}, format {format_}"
-    yield f"age      {duration(_age(job))}{_took(manifest)}"
+    yield f"age      {duration(_age(job))}"
     if manifest:
         yield f"cost     {_cost(manifest.get('cost'))}"
     for one in billed_again(manifest or {}):
@@ -166,35 +165,17 @@ def billed_again(manifest: dict[str, Any]) -> Iterator[str]:
         yield f"accepted submits whose answer was not collected: {batches:,}, which are billed"
 
 
-def _took(manifest: Mapping[str, Any] | None) -> str:
-    from dropbatch.client.progress import duration
-
-    if not manifest:
-        return ""
-    began, ended = map(datetime.fromisoformat, (manifest["created_at"], manifest["completed_at"]))
-    return f", took {duration((ended - began).total_seconds())}"
-
-
 def _first_failure(job: Job, manifest: Mapping[str, Any]) -> str:
     """The first line of a finished job's `errors.jsonl`."""
-    import msgspec
-
-    from dropbatch.client.records import read_failures
-    from dropbatch.client.stack import blocks
+    from dropbatch.client.download import blocks_of
+    from dropbatch.client.records import lines_of
 
     entry = next((one for one in manifest["files"] if one["kind"] == "errors"), None)
     if entry is None:
         return ""
-    place = {"Bucket": job.stack.bucket, "Key": job.folder + entry["name"]}
-    head = b"".join(blocks(job.stack.s3, place, min(entry["bytes"], FIRST_BYTES)))
-    first = head.partition(b"\n")[0]
-    try:
-        failure = next(read_failures([first]))
-        at = msgspec.json.decode(first).get("line")
-    except (msgspec.MsgspecError, StopIteration):
-        return "a line that is too long to show"
-    where = f"line {at:,}" if at else f"record {failure.id:,}"
-    return f"{where}: {failure.error.code}: {failure.error.message[:500]}"
+    failure = json.loads(next(lines_of(blocks_of(job, entry))))
+    where = f"line {failure['line']:,}" if failure.get("line") else f"record {failure['id']:,}"
+    return f"{where}: {failure['error']['code']}: {failure['error']['message'][:500]}"
 
 
 # ── control ───────────────────────────────────────────────────────────────────────────────────────
