@@ -20,7 +20,6 @@ from dropbatch.client.job import Job
 from dropbatch.client.progress import printable, shortened
 from dropbatch.client.threads import at_once
 from dropbatch.core.names import JOB_ID
-from dropbatch.core.options import option_name
 from dropbatch.errors import (
     Error,
     IdUnknown,
@@ -339,19 +338,17 @@ options = click.option(
 )
 
 
-def parse_options(pairs: Iterable[str], given: Iterable[tuple[str, str]] = ()) -> dict[str, str]:
+def parse_options(pairs: Iterable[str], named: Iterable[tuple[str, str]] = ()) -> dict[str, Any]:
     """The values of `-o`, and of options that have a name of their own, by name."""
-    every = list(given)
+    from dropbatch.core.options import written_options
+
+    every = list(named)
     for pair in pairs:
         name, separator, value = pair.partition("=")
         if not separator:
             raise UsageError(f"-o {pair}: write it as NAME=VALUE.")
         every.append((name, value))
-    found: dict[str, str] = {}
-    for name, value in every:
-        if found.setdefault(option_name(name), value) != value:
-            raise UsageError(f"{option_name(name)} is given twice, with different values.")
-    return found
+    return written_options(every)
 
 
 def parse_since(_context: click.Context, _option: click.Parameter, value: str) -> datetime:

@@ -171,13 +171,8 @@ def _options(
     *, options: Sequence[str], format_: Sequence[str], **given: Sequence[str]
 ) -> dict[str, Any]:
     """The options that were given: a second value of one would replace the first unseen."""
-    from dropbatch.core.options import metadata_of
-
-    named = {"format": format_, **given}
-    pairs = ((name, value) for name, values in named.items() for value in values)
-    found = parse_options(options, pairs)
-    metadata_of(found)
-    return found
+    named = {"format": format_, **given}.items()
+    return parse_options(options, [(name, value) for name, values in named for value in values])
 
 
 @click.command()

@@ -252,6 +252,32 @@ def metadata_options(metadata: Mapping[str, str]) -> dict[str, Any]:
     return _parsed(given) | ({"ignored": ignored} if ignored else {})
 
 
+def written_options(pairs: Iterable[tuple[str, str]]) -> dict[str, Any]:
+    """The values of options that are written as text, as on a command line.
+
+    Raises:
+        UsageError: one is unknown, or has a wrong value, or two.
+    """
+    given = list[tuple[str, Json]]()
+    for written, text in pairs:
+        _check_text(written, text)
+        is_text = OPTIONS[option_name(written)].is_text
+        given.append((written, msgspec.json.encode(text) if is_text else text.encode()))
+    try:
+        return _parsed(given)
+    except UploadRefused as fault:
+        raise UsageError(fault.message) from None
+
+
+def _check_text(written: str, text: str) -> None:
+    if option_name(written) not in OPTIONS:
+        raise UsageError(unknown_option(written))
+    if _LONE_SURROGATE.search(text):
+        raise UsageError(f"{written}: It has a character that is not Unicode text.")
+    if not text:
+        raise UsageError(f"{written}: It is empty, as of a variable that is not set. Leave it out.")
+
+
 def file_options(content: bytes) -> dict[str, Any]:
     """The options in an `_options.json`.
 
@@ -304,8 +330,10 @@ def _parsed(given: Iterable[tuple[str, Json]], place: str = "") -> dict[str, Any
         except WrongValueError as error:
             raise _bad(f"{place}{name}", str(error)) from None
         other = spellings.setdefault(name, written)
-        if other != written and value != options[name]:
-            words = f"{written} differs from {other}, which is the same option. Write it once."
+        if value != options.get(name, value):
+            words = "It is given twice, with different values. Write it once."
+            if other != written:
+                words = f"{written} differs from {other}, which is the same option. Write it once."
             raise _bad(f"{place}{name}", words)
         options[name] = value
     return options
@@ -380,15 +408,9 @@ def metadata_of(
 
 def _metadata_text(written: str, value: object) -> str:
     """The text of an option's metadata."""
-    name = option_name(written)
-    if name not in OPTIONS:
-        raise UsageError(unknown_option(written))
-    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
-    if _LONE_SURROGATE.search(text):
-        raise UsageError(f"{written}: It has a character that is not Unicode text.")
-    if not text:
-        raise UsageError(f"{written}: It is empty, as of a variable that is not set. Leave it out.")
-    if name in _MAY_BE_JSON and (text.startswith('"') or text != text.strip()):
+    text = value if isinstance(value, str) else _encode(value).decode()
+    _check_text(written, text)
+    if option_name(written) in _MAY_BE_JSON and (text.startswith('"') or text != text.strip()):
         # Otherwise it would be read as JSON, or without its blanks.
         return msgspec.json.encode(text).decode()
     return text

@@ -21,6 +21,7 @@ from dropbatch.core.options import (
     named_options,
     options_keys,
     resolve,
+    written_options,
 )
 from dropbatch.errors import UploadRefused, UsageError
 
@@ -371,3 +372,16 @@ def test_option_that_is_gone_is_refused_by_name(name):
         assert refusal.value.code == "bad_options"
     with pytest.raises(UsageError, match=rf"{name}: It is gone since 0\.9\. "):
         metadata_of({name: "x"})
+
+
+def test_options_of_a_command_line_are_values_that_metadata_takes():
+    given = {"max-cost": "0.0008", "tags": '{"a":"b"}', "template": '"{text}" ', "delimiter": "tab"}
+
+    values = written_options(given.items())
+
+    assert values["max_cost"] == Decimal("0.0008")
+    assert metadata_options(metadata_of(values)) == values
+    with pytest.raises(UsageError, match="It is given twice"):
+        written_options([("model", "a"), ("model", "b")])
+    with pytest.raises(UsageError, match="There is no option 'modle'"):
+        written_options([("modle", "a")])
