@@ -22,6 +22,11 @@ from dropbatch.cli.context import (
     strict,
     worst,
 )
+from dropbatch.cli.follow import Following
+from dropbatch.client.download import blocks_of
+from dropbatch.client.find import history, newest, wait_for_job
+from dropbatch.client.progress import describe, duration
+from dropbatch.client.records import lines_of
 from dropbatch.core.names import FINAL_JOB_STATES, JOB_ID, JobState, job_record, job_time
 from dropbatch.errors import UsageError
 
@@ -50,7 +55,6 @@ STATES = tuple(state.value for state in JobState)  # click would take the names 
 @pass_context
 def ls(context: Context, *, state: str | None, since: datetime, limit: int | None) -> None:
     """List jobs, oldest first."""
-    from dropbatch.client.find import history, newest
 
     def wanted(one: dict[str, Any]) -> bool:
         return not state or one["state"] == state
@@ -68,8 +72,6 @@ def ls(context: Context, *, state: str | None, since: datetime, limit: int | Non
 @pass_context
 def status(context: Context, *, jobs: Sequence[str]) -> None:
     """Show the status of a job, or a line each of several."""
-    from dropbatch.client.progress import describe
-
     found, many = context.jobs(jobs)
     if many:
         for job, current in context.each(lambda job: job.status(), found, many=True):
@@ -93,9 +95,6 @@ def status(context: Context, *, jobs: Sequence[str]) -> None:
 @pass_context
 def wait(context: Context, *, jobs: Sequence[str], timeout: float | None, strict: bool) -> None:
     """Wait until jobs are over."""
-    from dropbatch.cli.follow import Following
-    from dropbatch.client.find import wait_for_job
-
     found, many = context.jobs(jobs, lambda name: wait_for_job(context.stack, name, timeout))
     following = Following(strict=strict, many=many, timeout=timeout)
     raise SystemExit(worst(following.follow(found), context.code))
@@ -103,8 +102,6 @@ def wait(context: Context, *, jobs: Sequence[str], timeout: float | None, strict
 
 def _row(job: Job, status: Mapping[str, Any]) -> str:
     """A job in one line."""
-    from dropbatch.client.progress import duration
-
     counts = status.get("counts") or {}
     total = counts.get("total")
     done = counts.get("succeeded", 0) + counts.get("failed", 0)
@@ -124,8 +121,6 @@ def _age(job: Job) -> float:
 
 def details(job: Job, status: Mapping[str, Any]) -> Iterator[str]:
     """A job's file, model, age and cost, why it failed, and where its results are."""
-    from dropbatch.client.progress import duration
-
     # Or S3 tells the stack nothing of the upload.
     has_job = not (job.uploaded and status.get("error"))
     manifest = job.manifest() if has_job and status["state"] in FINAL_JOB_STATES else None
@@ -167,9 +162,6 @@ def billed_again(manifest: dict[str, Any]) -> Iterator[str]:
 
 def _first_failure(job: Job, manifest: Mapping[str, Any]) -> str:
     """The first line of a finished job's `errors.jsonl`."""
-    from dropbatch.client.download import blocks_of
-    from dropbatch.client.records import lines_of
-
     entry = next((one for one in manifest["files"] if one["kind"] == "errors"), None)
     if entry is None:
         return ""

@@ -12,6 +12,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import click
 
 from dropbatch.cli.context import Context, Exit, as_json, emit, gone, pass_context
+from dropbatch.client import aws, events
+from dropbatch.client.find import history
+from dropbatch.core.models import catalog, is_model
+from dropbatch.core.names import FINAL_JOB_STATES, STACK_CONTROL
 from dropbatch.errors import Error, UsageError
 
 if TYPE_CHECKING:
@@ -36,8 +40,6 @@ NO_REFRESH = "The list of models is shipped; one that is not listed works with t
 @as_json
 def models(*, all_: bool) -> None:
     """List models: task, prices per million tokens, tokens of the context window."""
-    from dropbatch.core.models import catalog
-
     known = catalog()
     days = (datetime.now(UTC).date() - date.fromisoformat(known.read_on)).days
     click.echo(f"Facts of {known.read_on}, {days:,} days old", err=True)
@@ -109,8 +111,6 @@ def serve(context: Context, *, port: int, host: str | None, model: str | None) -
     The first line printed is the base URL; each request has a line on standard error. If
     DROPBATCH_API_KEY is set, each request must have it.
     """
-    from dropbatch.core.models import is_model
-
     key = os.environ.get(KEY, "")
     if host is not None and not key:
         raise UsageError(
@@ -165,8 +165,6 @@ def redrive_queues(stack: Stack) -> dict[str, Redriven]:
     A message is deleted after its queue has accepted it. An interrupted run may send one twice,
     which is harmless: every message may be delivered more than once.
     """
-    from dropbatch.client import aws
-
     done: dict[str, Redriven] = {}
     for output, source in sorted(stack.outputs.items()):
         name = output.removesuffix(DEAD_LETTERS)
@@ -225,8 +223,6 @@ def doctor(context: Context) -> None:
 
 def examine(stack: Stack) -> Iterator[Finding]:
     """Run the checks one after another. A check that is not permitted is a finding too."""
-    from dropbatch.client import aws
-
     for name, look in CHECKS.items():
         try:
             with aws.explained(advice=_ADVICE):
@@ -324,8 +320,6 @@ def _token(stack: Stack) -> Told:
 
 
 def _events(stack: Stack) -> Told:
-    from dropbatch.client import events
-
     found = events.look(stack)
     yield "note" if found.state == "refused" else "ok", f"{found.state}: {found.message}"
     for model, problem in found.models.items():
@@ -334,8 +328,6 @@ def _events(stack: Stack) -> Told:
 
 
 def _pauses(stack: Stack) -> Told:
-    from dropbatch.core.names import STACK_CONTROL
-
     word = (stack.read(STACK_CONTROL) or b"").decode(errors="replace").strip()
     if word == "pause":
         yield "note", f"The stack is paused by {STACK_CONTROL}. `dropbatch resume` lifts it."
@@ -349,9 +341,6 @@ def _pauses(stack: Stack) -> Told:
 
 def _waiting(stack: Stack) -> tuple[dict[str, tuple[int, str]], int]:
     """For what unfinished jobs wait, each with how many and a message; and how many there are."""
-    from dropbatch.client.find import history
-    from dropbatch.core.names import FINAL_JOB_STATES
-
     reasons, unfinished = dict[str, tuple[int, str]](), 0
     for _, status in history(stack, datetime.now(UTC) - timedelta(days=7)):
         if status["state"] in FINAL_JOB_STATES:

@@ -14,9 +14,9 @@ import boto3
 import pytest
 from botocore.exceptions import ClientError
 
+from dropbatch.cli import operate
 from dropbatch.cli.cloudflare import Api
 from dropbatch.cli.operate import examine
-from dropbatch.client import find
 from dropbatch.client.stack import Stack
 from dropbatch.core import names
 from dropbatch.errors import Error
@@ -107,7 +107,7 @@ class Services:
 def services(monkeypatch):
     monkeypatch.delenv("CLOUDFLARE_API_TOKEN", raising=False)
     found = Services()
-    monkeypatch.setattr(find, "history", lambda *_: ((None, status) for status in found.jobs))
+    monkeypatch.setattr(operate, "history", lambda *_: ((None, status) for status in found.jobs))
     return found
 
 
