@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import re
 from array import array
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -40,7 +39,7 @@ PARSED_BYTES = 2 << 20
 """Bytes of a block that one thread of Arrow's JSON reader parses."""
 
 
-def pyarrow() -> Any:  # noqa: ANN401 - pyarrow has no types
+def pyarrow() -> Any:
     """The module.
 
     Raises:
@@ -79,7 +78,7 @@ def vector_of(record: Record) -> list[float] | None:
         if isinstance(inner, dict) and isinstance(inner.get("float"), list):
             inner = inner["float"]
         if isinstance(inner, list) and inner:
-            return _only(record, inner) if isinstance(inner[0], list | dict) else _numbers(inner)
+            return _only(record, inner) if isinstance(inner[0], list) else _numbers(inner)
     found = vectors_of(members_of(encode(result)) or {})
     return _only(record, [value_of(one) for one in found]) if found else None
 
@@ -90,8 +89,7 @@ def _only(record: Record, found: list[Any]) -> list[float] | None:
             f"Record {record.id} has {len(found)} vectors. Send one text a record, or read "
             "them with `Job.results()`."
         )
-    one = found[0].get("values") if isinstance(found[0], dict) else found[0]
-    return _numbers(one) if isinstance(one, list) else None
+    return _numbers(found[0]) if isinstance(found[0], list) else None
 
 
 def _numbers(found: list[Any]) -> list[float] | None:
@@ -121,7 +119,7 @@ def width_of(files: ResultFiles) -> int:
     return len(vector_of(first) or ()) if first else 0
 
 
-def record_batches(files: ResultFiles, *, columns: bool = False) -> Any:  # noqa: ANN401
+def record_batches(files: ResultFiles, *, columns: bool = False) -> Any:
     """A job's records as a `pyarrow.RecordBatchReader`.
 
     Columns: `id` int64, `external_reference` string, `success` bool, `embedding`
@@ -143,46 +141,19 @@ def record_batches(files: ResultFiles, *, columns: bool = False) -> Any:  # noqa
         batches = _native_batches(pa, files.output(), schema, width)
     else:
         batches = (_batch(pa, chunk, schema, width) for chunk in _chunks(files.records()))
-    own = own_columns(pa, files) if columns and FORMATS[files.format].is_table else None
+    own = own_columns(files) if columns and FORMATS[files.format].is_table else None
     if own is None:
         return pa.RecordBatchReader.from_batches(schema, batches)
     return _beside(pa, files, own, schema, batches)
 
 
-def _beside(
-    pa: Any,  # noqa: ANN401
-    files: ResultFiles,
-    own: OwnColumns,
-    schema: Any,  # noqa: ANN401
-    batches: Iterable[Any],  # noqa: ANN401, RUF100
-) -> Any:  # noqa: ANN401
-    """Batches of answers beside the columns of the table that was uploaded."""
-    success, answer, *errors = [one.with_name(own.free(one.name)) for one in schema][2:]
-    fields = [
-        *map(pa.field, own.own, own.kinds),
-        success,
-        answer,
-        *(pa.field(one, pa.string()) for one in own.members),
-    ]
-    whole = pa.schema([*fields, *errors])
-
-    def joined() -> Iterator[Any]:
-        for batch, (mine, members) in zip(
-            batches, cells(pa, files, own, CHUNK_RECORDS), strict=True
-        ):
-            made = batch.columns[2:]
-            yield pa.RecordBatch.from_arrays([*mine, *made[:2], *members, *made[2:]], schema=whole)
-
-    return pa.RecordBatchReader.from_batches(whole, joined())
-
-
-def vector_column(schema: Any) -> str | None:  # noqa: ANN401
+def vector_column(schema: Any) -> str | None:
     """The name of the column of embeddings; None if the answers are no embeddings."""
     pa = pyarrow()
     return next((one.name for one in schema if pa.types.is_fixed_size_list(one.type)), None)
 
 
-def _schema(pa: Any, width: int) -> Any:  # noqa: ANN401
+def _schema(pa: Any, width: int) -> Any:
     answer = ("embedding", pa.list_(pa.float32(), width)) if width else ("answer", pa.string())
     return pa.schema(
         [
@@ -201,7 +172,7 @@ def _chunks(records: Iterator[Record]) -> Iterator[list[Record]]:
         yield chunk
 
 
-def _batch(pa: Any, records: list[Record], schema: Any, width: int) -> Any:  # noqa: ANN401
+def _batch(pa: Any, records: list[Record], schema: Any, width: int) -> Any:
     if width:
         answers = _vectors(
             pa, [vector_of(one) if one.success else None for one in records], width, records
@@ -219,13 +190,13 @@ def _batch(pa: Any, records: list[Record], schema: Any, width: int) -> Any:  # n
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _reference(value: Any) -> str | None:  # noqa: ANN401
+def _reference(value: Any) -> str | None:
     return (
         value if value is None or isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     )
 
 
-def _vectors(pa: Any, vectors: list[list[float] | None], width: int, records: list[Record]) -> Any:  # noqa: ANN401
+def _vectors(pa: Any, vectors: list[list[float] | None], width: int, records: list[Record]) -> Any:
     numbers = array("f")
     blank = array("f", bytes(4 * width))
     for record, vector in zip(records, vectors, strict=True):
@@ -242,7 +213,7 @@ def _vectors(pa: Any, vectors: list[list[float] | None], width: int, records: li
 # ── the native format, read by Arrow's JSON reader ────────────────────────────────────────────────
 
 
-def _native_batches(pa: Any, output: Iterable[bytes], schema: Any, width: int) -> Iterator[Any]:  # noqa: ANN401
+def _native_batches(pa: Any, output: Iterable[bytes], schema: Any, width: int) -> Iterator[Any]:
     """Embeddings are read by Arrow's JSON reader, a block at a time.
 
     What it does not take is read line by line.
@@ -268,7 +239,7 @@ def _whole_lines(blocks: Iterable[bytes]) -> Iterator[bytes]:
         yield bytes(held)
 
 
-def _read_vectors(pa: Any, block: bytes, schema: Any, width: int) -> Any:  # noqa: ANN401
+def _read_vectors(pa: Any, block: bytes, schema: Any, width: int) -> Any:
     """A block's batch, if its records have embeddings in the API's usual shape; else None."""
     from pyarrow import json as arrow_json
 
@@ -306,7 +277,7 @@ def _read_vectors(pa: Any, block: bytes, schema: Any, width: int) -> Any:  # noq
     )
 
 
-def with_gaps(pa: Any, vectors: Any, found: Any) -> Any:  # noqa: ANN401
+def with_gaps(pa: Any, vectors: Any, found: Any) -> Any:
     """The vectors, with null for each record that has none."""
     if not found.null_count:
         return vectors
@@ -315,10 +286,8 @@ def with_gaps(pa: Any, vectors: Any, found: Any) -> Any:  # noqa: ANN401
     return vectors.take(pa.compute.if_else(present, positions, None))
 
 
-_INTEGER = re.compile(rb"-?(?:0|[1-9]\d{0,18})")
-_MAX_INTEGER = 2**63 - 1
-_FLOAT = re.compile(rb"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:e[-+]?\d+)?")
-_BOOLEAN = re.compile(rb"true|false")
+# ── a table's own columns ─────────────────────────────────────────────────────────────────────────
+
 _END_COLUMNS = 2
 """`error_code` and `error_message` end an output's rows."""
 
@@ -330,13 +299,11 @@ class OwnColumns(NamedTuple):
         delimiter: between the fields.
         names: of all of the output's columns.
         answer: the place of the answer; the upload's own columns come before it.
-        kinds: Arrow's type of each of the upload's own columns.
     """
 
     delimiter: bytes
     names: tuple[str, ...]
     answer: int
-    kinds: tuple[Any, ...]
 
     @property
     def own(self) -> tuple[str, ...]:
@@ -356,98 +323,51 @@ class OwnColumns(NamedTuple):
         return choice
 
 
-def own_columns(pa: Any, files: ResultFiles) -> OwnColumns | None:  # noqa: ANN401
-    """The columns of a table's output; None of an empty one. Reads all rows, to find the types.
-
-    A column of numbers, or of `true` and `false`, is one of these if every cell is written as Arrow
-    writes them and none is in quotes, so that no text changes: `007` and `1.50` stay text. Dates
-    are text.
-    """
-    rows = table_rows(files.output())
-    header = next(rows, b"")
+def own_columns(files: ResultFiles) -> OwnColumns | None:
+    """The columns of a table's output; None of an empty one."""
+    header = next(table_rows(files.output()), b"")
     if not header:
         return None
     delimiter = delimiter_of(header + b"\n")
     columns = Columns(header, delimiter)
-    answer = answer_column(columns)
-    kinds = [{"int64", "float64", "bool"} for _ in range(answer)]
-    seen = [False] * answer
-    left = set(range(answer))
-    for row in rows if left else ():
-        fields = split_row(row, delimiter)
-        if len(fields) != len(columns.names):
-            raise Error("The output was changed: a row does not fit its header.")
-        for at in tuple(left):
-            if cell := fields[at]:
-                seen[at] = True
-                kinds[at] &= _kinds_of(pa, cell)
-                if not kinds[at]:
-                    left.discard(at)
-    types = (
-        _type(pa, kind) if some else pa.string() for kind, some in zip(kinds, seen, strict=True)
-    )
-    return OwnColumns(delimiter, tuple(columns.names), answer, tuple(types))
+    return OwnColumns(delimiter, tuple(columns.names), answer_column(columns))
 
 
-def _kinds_of(pa: Any, cell: bytes) -> set[str]:  # noqa: ANN401
-    """What a cell may be, besides text."""
-    if _INTEGER.fullmatch(cell) and abs(int(cell)) <= _MAX_INTEGER:
-        return {"int64", "float64"} if cell != b"-0" else {"float64"}
-    if _BOOLEAN.fullmatch(cell):
-        return {"bool"}
-    if _FLOAT.fullmatch(cell) and pa.scalar(float(cell)).cast(pa.string()).as_py() == cell.decode():
-        return {"float64"}
-    return set()
+def _beside(
+    pa: Any, files: ResultFiles, own: OwnColumns, schema: Any, batches: Iterable[Any]
+) -> Any:
+    """Batches of answers beside the columns, as text, of the table that was uploaded."""
+    success, answer, *errors = [one.with_name(own.free(one.name)) for one in schema][2:]
+    mine = [pa.field(one, pa.string()) for one in own.own]
+    members = [pa.field(one, pa.string()) for one in own.members]
+    whole = pa.schema([*mine, success, answer, *members, *errors])
+
+    def joined() -> Iterator[Any]:
+        for batch, texts in zip(batches, _texts(files, own), strict=True):
+            made = batch.columns[2:]
+            cells = [pa.array(column, pa.string()) for column in texts]
+            before, after = cells[: own.answer], cells[own.answer + 1 :]
+            columns = [*before, *made[:2], *after[: len(members)], *made[2:]]
+            yield pa.RecordBatch.from_arrays(columns, schema=whole)
+
+    return pa.RecordBatchReader.from_batches(whole, joined())
 
 
-def _type(pa: Any, kinds: set[str]) -> Any:  # noqa: ANN401
-    for name in ("int64", "float64", "bool"):
-        if name in kinds:
-            return pa.type_for_alias(name)
-    return pa.string()
-
-
-def cells(
-    pa: Any,  # noqa: ANN401
-    files: ResultFiles,
-    columns: OwnColumns,
-    size: int,  # noqa: ANN401, RUF100
-) -> Iterator[tuple[list[Any], list[Any]]]:
-    """The upload's own columns, and those of the answer's members, some rows at a time.
-
-    As Arrow's arrays.
-
-    Args:
-        pa: pyarrow.
-        files: the job's.
-        columns: as `own_columns` returned them.
-        size: rows at a time.
-    """
+def _texts(files: ResultFiles, own: OwnColumns) -> Iterator[list[tuple[str | None, ...]]]:
+    """The columns of a table's output, some rows at a time."""
     rows = table_rows(files.output())
     next(rows, None)
-    while some := list(itertools.islice(rows, size)):
-        read = [_texts(row, columns) for row in some]
-        own = [_array(pa, [one[at] for one in read], kind) for at, kind in enumerate(columns.kinds)]
-        first = columns.answer + 1
-        members = [
-            pa.array([one[at] for one in read], pa.string())
-            for at in range(first, first + len(columns.members))
-        ]
-        yield own, members
+    while some := list(itertools.islice(rows, CHUNK_RECORDS)):
+        yield list(zip(*(_values(row, own) for row in some), strict=True))
 
 
-def _array(pa: Any, texts: list[str | None], kind: Any) -> Any:  # noqa: ANN401
-    if pa.types.is_boolean(kind):
-        return pa.array([None if one is None else one == "true" for one in texts], kind)
-    read = {"int64": int, "double": float}.get(str(kind))
-    return pa.array([None if one is None else read(one) for one in texts] if read else texts, kind)
-
-
-def _texts(row: bytes, columns: OwnColumns) -> list[str | None]:
+def _values(row: bytes, own: OwnColumns) -> list[str | None]:
     """A row's values; None for an empty cell that is not in quotes."""
-    raw = split_row(row, columns.delimiter)
-    (found,) = read_fields([row], columns.delimiter)
-    if not isinstance(found, list) or len(found) != len(raw):
-        read = (read_fields([one], columns.delimiter) for one in raw)
+    raw = split_row(row, own.delimiter)
+    if len(raw) != len(own.names):
+        raise Error("The output was changed: a row does not fit its header.")
+    (found,) = read_fields([row], own.delimiter)
+    if not isinstance(found, list):
+        read = (read_fields([one], own.delimiter) for one in raw)
         found = [one[0] if isinstance(one, list) and one else "" for (one,) in read]
     return [text if cell else None for text, cell in zip(found, raw, strict=True)]

@@ -157,14 +157,14 @@ def export(
     return Exported(path, *written)
 
 
-def _write_parquet(batches: Any, path: Path, _manifest: Mapping[str, Any]) -> _Written:  # noqa: ANN401
+def _write_parquet(batches: Any, path: Path, _manifest: Mapping[str, Any]) -> _Written:
     from pyarrow import parquet
 
     with parquet.ParquetWriter(path, batches.schema, compression="zstd") as writer:
         return _Written(_each(batches, writer.write_batch))
 
 
-def _write_csv(batches: Any, path: Path, _manifest: Mapping[str, Any]) -> _Written:  # noqa: ANN401
+def _write_csv(batches: Any, path: Path, _manifest: Mapping[str, Any]) -> _Written:
     """CSV has no lists: an embedding is written as a JSON array."""
     pa = pyarrow()
     from pyarrow import csv
@@ -179,7 +179,7 @@ def _write_csv(batches: Any, path: Path, _manifest: Mapping[str, Any]) -> _Writt
         )
 
 
-def _as_text(pa: Any, batch: Any, schema: Any) -> Any:  # noqa: ANN401
+def _as_text(pa: Any, batch: Any, schema: Any) -> Any:
     vectors = vector_column(batch.schema)
     if vectors is None:
         return batch
@@ -190,7 +190,7 @@ def _as_text(pa: Any, batch: Any, schema: Any) -> Any:  # noqa: ANN401
     )
 
 
-def _vector_texts(batch: Any) -> Any:  # noqa: ANN401
+def _vector_texts(batch: Any) -> Any:
     """The embeddings as JSON arrays, each number with as few digits as a float32 needs.
 
     Null for none.
@@ -207,7 +207,7 @@ def _vector_texts(batch: Any) -> Any:  # noqa: ANN401
     return texts if not column.null_count else with_gaps(pa, texts, column)
 
 
-def _write_vectorize(batches: Any, path: Path, manifest: Mapping[str, Any]) -> _Written:  # noqa: ANN401
+def _write_vectorize(batches: Any, path: Path, manifest: Mapping[str, Any]) -> _Written:
     """Cloudflare Vectorize's lines.
 
     Https://developers.cloudflare.com/vectorize/best-practices/insert-vectors/.
@@ -263,7 +263,7 @@ def _kept(reference: str | None) -> dict[str, str]:
     )
 
 
-def _each(batches: Any, write: Callable[[Any], None]) -> int:  # noqa: ANN401
+def _each(batches: Any, write: Callable[[Any], None]) -> int:
     records = 0
     for batch in batches:
         write(batch)

@@ -44,7 +44,7 @@ class Table:
     batches: Callable[[Sequence[str]], Iterable[Any]]
 
 
-def arrow() -> Any:  # noqa: ANN401 - pyarrow has no types
+def arrow() -> Any:
     """The module.
 
     Raises:
@@ -69,7 +69,7 @@ def is_table(beginning: bytes) -> bool:
 # ── files ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def table_of_file(file: Any) -> Table:  # noqa: ANN401 - a path, or a binary file that can be read again
+def table_of_file(file: Any) -> Table:
     """The table in a Parquet or Arrow file, of which only the columns that are needed are read.
 
     Raises:
@@ -106,14 +106,14 @@ def beginning_of(file: BinaryIO) -> bytes:
     return beginning
 
 
-def _beginning_of(file: Any) -> bytes:  # noqa: ANN401
+def _beginning_of(file: Any) -> bytes:
     if hasattr(file, "read"):
         return beginning_of(file)
     with open(file, "rb") as opened:  # noqa: PTH123 - whatever names a file
         return opened.read(MAGIC_BYTES)
 
 
-def _arrow_table(pa: Any, reader: Any, file: Any) -> Table:  # noqa: ANN401
+def _arrow_table(pa: Any, reader: Any, file: Any) -> Table:
     """The table in a file or a stream of Arrow, read one batch after another."""
     source = file if hasattr(file, "read") else pa.OSFile(str(file), "rb")
     start = source.tell()
@@ -140,7 +140,7 @@ A `UnicodeEncodeError` is one, and Arrow's own are.
 """
 
 
-def table_of_frame(frame: Any) -> Table:  # noqa: ANN401
+def table_of_frame(frame: Any) -> Table:
     """The table that a frame is: anything with Arrow's stream interface.
 
     Raises:
@@ -224,7 +224,7 @@ def _needed(names: list[str], template: str) -> set[str]:
 _AS_TEXT = "a cell is text or a number. Write it as text"
 
 
-def _no_cell(pa: Any, kind: Any, *, is_needed: bool) -> str:  # noqa: ANN401
+def _no_cell(pa: Any, kind: Any, *, is_needed: bool) -> str:
     """Why a column of this type cannot be written as cells; empty if it can."""
     kind, types = _plain(kind), pa.types
     if types.is_nested(kind):
@@ -238,12 +238,12 @@ def _no_cell(pa: Any, kind: Any, *, is_needed: bool) -> str:  # noqa: ANN401
     return ""
 
 
-def _is_binary(pa: Any, kind: Any) -> bool:  # noqa: ANN401
+def _is_binary(pa: Any, kind: Any) -> bool:
     types = pa.types
     return bool(types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind))
 
 
-def _plain(kind: Any) -> Any:  # noqa: ANN401
+def _plain(kind: Any) -> Any:
     """The type of a column's values, without what only stores them in another way."""
     pa = arrow()
     if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
@@ -257,7 +257,7 @@ def _plain(kind: Any) -> Any:  # noqa: ANN401
 # ── rows ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _chunks(pa: Any, table: Table, kept: list[str]) -> Iterator[bytes]:  # noqa: ANN401
+def _chunks(pa: Any, table: Table, kept: list[str]) -> Iterator[bytes]:
     from pyarrow import csv
 
     written, row = io.BytesIO(), 0
@@ -282,14 +282,14 @@ def _chunks(pa: Any, table: Table, kept: list[str]) -> Iterator[bytes]:  # noqa:
     yield written.getvalue()
 
 
-def _slices(batch: Any) -> Iterator[Any]:  # noqa: ANN401
+def _slices(batch: Any) -> Iterator[Any]:
     """Rows of about `CHUNK_BYTES`, without a copy: a frame is often one batch."""
     rows = max(1, batch.num_rows * CHUNK_BYTES // max(batch.nbytes, 1))
     for start in range(0, batch.num_rows, rows):
         yield batch.slice(start, rows)
 
 
-def _cells(pa: Any, column: Any, name: str, row: int, *, only: bool) -> Any:  # noqa: ANN401
+def _cells(pa: Any, column: Any, name: str, row: int, *, only: bool) -> Any:
     """A column as Arrow's CSV writer takes it."""
     compute, types = pa.compute, pa.types
     try:
@@ -314,7 +314,7 @@ def _cells(pa: Any, column: Any, name: str, row: int, *, only: bool) -> Any:  # 
         ) from error
 
 
-def _numbers(pa: Any, column: Any) -> Any:  # noqa: ANN401
+def _numbers(pa: Any, column: Any) -> Any:
     """Floats, of which whole ones are written without a fraction and an exponent.
 
     And NaN is null.

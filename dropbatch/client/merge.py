@@ -1,12 +1,10 @@
-"""`get --merged`: a job's output with each record's newest answer.
-
-From the job and from its retries.
+"""`get --merged`: a job's output with each record's newest answer, from the job and its retries.
 
 `errors.merged.jsonl` has the newest error of each record that still failed.
 
-Record k of a retry is line k of its parent's retry file. Where the numbers of records differ, or a
-reference, a record is found by its reference alone, if no other has it. A record that cannot be
-placed so is left out and named.
+The promise is that nothing is guessed: record k of a retry is line k of its parent's retry file.
+Where the numbers of records differ, or a reference, a record is found by its reference alone, if no
+other has it. A record that cannot be placed so is left out and named.
 
 Answers are collected in a temporary SQLite database, so that memory does not grow with them.
 """
@@ -40,14 +38,12 @@ from dropbatch.client.records import (
     records_of,
     table_rows,
 )
-from dropbatch.core.formats.base import NOT_RETRIED, NULL, encode, is_retried, members_of, value_of
+from dropbatch.core.formats.base import NULL, encode, is_retried, members_of, value_of
 from dropbatch.core.formats.table import FORMATS
 from dropbatch.errors import NotFound
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from dropbatch.core.formats.base import Json
+    from collections.abc import Iterator
 
 
 _SCHEMA = """
@@ -62,11 +58,8 @@ CREATE TABLE found (id INTEGER PRIMARY KEY, reference TEXT, success INTEGER);
 CREATE TABLE placed (id INTEGER PRIMARY KEY, place INTEGER);
 CREATE TABLE answers (place INTEGER PRIMARY KEY, line BLOB, success INTEGER);
 """
-"""Each job's failed records, the oldest job's first.
-
-With their line in its retry file and their errors; a retry's
-records and their places in the first job; and the answers for these places.
-"""
+"""Each job's failed records, the oldest job's first, with their line in its retry file; a retry's
+records and their places in the first job; and the answers for these places."""
 _STILL_FAILED = """
 SELECT place, line FROM failures
 WHERE age IN (SELECT max(age) FROM failures WHERE place IS NOT NULL GROUP BY place)
@@ -110,9 +103,7 @@ class Skipped(NamedTuple):
 
 @dataclass
 class Merged:
-    """The merged output, how many answers of how many retries are in it.
-
-    And what could not be placed.
+    """The merged output, how many answers of how many retries are in it, what was not placed.
 
     Attributes:
         path: the output.
@@ -140,10 +131,6 @@ def merged_files(job: Job) -> Iterator[ResultFiles]:
     """A job's records with the answers of its retries, in temporary files.
 
     Warns of each retry that is skipped.
-
-    Raises:
-        NotFound: the job is not over, or has no output.
-        Error: a file does not match its manifest.
     """
     with TemporaryDirectory() as folder:
         merged = merge_retries(job, Path(folder))
@@ -274,11 +261,11 @@ class Merging:
         placed = self._count("SELECT count(*) FROM placed WHERE place IS NOT NULL")
         self.merged.retries += placed > 0
         if placed < total:
+            lines = self._retry_lines[parent]
             message = (
-                f"{total - placed:,} of its {total:,} records cannot be matched: they are "
-                "not the records of the retry "
-                f"file of job {parent}, which has {self._retry_lines[parent]:,}, or have "
-                "no reference of their own."
+                f"{total - placed:,} of its {total:,} records cannot be matched: they are not the "
+                f"records of the retry file of job {parent}, which has {lines:,}, or have no "
+                "reference of their own."
             )
             self.merged.skipped.append(Skipped(retry.job_id, total - placed, message))
 
@@ -352,15 +339,10 @@ class Merging:
 
     def _add_failures(self, files: Files) -> None:
         """Note a job's failed records, and the line of the retry file of each that has one."""
-        for are_retried in (is_retried, _were_retried):
-            self._db.execute("DELETE FROM failures WHERE job = ?", (files.job_id,))
-            self._db.executemany(
-                "INSERT INTO failures (job, id, number, reference, line) VALUES (?, ?, ?, ?, ?)",
-                _failures(files, are_retried),
-            )
-            retried = self._count("SELECT count(number) FROM failures WHERE job = ?", files.job_id)
-            if retried == files.retry_lines:
-                return
+        self._db.executemany(
+            "INSERT INTO failures (job, id, number, reference, line) VALUES (?, ?, ?, ?, ?)",
+            _failures(files),
+        )
 
     def _count(self, query: str, *values: str) -> int:
         (count,) = self._db.execute(query, values).fetchone()
@@ -376,30 +358,17 @@ def _whole(path: Path) -> Iterator[BinaryIO]:
     partial.replace(path)
 
 
-def _were_retried(code: str, _request: Json) -> bool:
-    """Whether the retry file of an older version has a failed record.
-
-    It had those that do not fit their format.
-    """
-    return code == "bad_record" or code not in NOT_RETRIED
-
-
-def _failures(
-    files: Files, are_retried: Callable[[str, Json], bool]
-) -> Iterator[tuple[str, int, int | None, str | None, bytes]]:
+def _failures(files: Files) -> Iterator[tuple[str, int, int | None, str | None, bytes]]:
     number, is_json = 0, FORMATS[files.format].is_json
     for one in read_failures(blocks_of_file(files.errors)) if files.errors else ():
-        has_line = are_retried(one.error.code, one.request if is_json else NULL)
+        has_line = is_retried(one.error.code, one.request if is_json else NULL)
         reference = _as_json(value_of(one.external_reference))
         yield files.job_id, one.id, number if has_line else None, reference, encode(one)
         number += has_line
 
 
 def _as_json(reference: Any) -> str | None:  # noqa: ANN401
-    """A reference as JSON, in one spelling.
-
-    `é` may be written as an escape, or `/`, and a number in many ways.
-    """
+    """A reference as JSON, in one spelling: `é` may be written as an escape."""
     return None if reference is None else encode(reference).decode()
 
 
@@ -414,11 +383,9 @@ def _lines(files: Files) -> Iterator[bytes]:
 
 
 def _header(files: Files) -> bytes:
-    return (
-        next(table_rows(blocks_of_file(files.output)), b"")
-        if FORMATS[files.format].is_table
-        else b""
-    )
+    if not FORMATS[files.format].is_table:
+        return b""
+    return next(table_rows(blocks_of_file(files.output)), b"")
 
 
 def _in_place_of(line: bytes, answer: bytes, at: int, format_: str) -> bytes:
@@ -430,8 +397,5 @@ def _in_place_of(line: bytes, answer: bytes, at: int, format_: str) -> bytes:
 
 
 def _with_id(line: bytes, place: int) -> bytes:
-    """A line with its record's id; one that has no id stays.
-
-    Objects within it may begin with an `id` of the user's.
-    """
+    """A line with its record's id; one that begins with none stays."""
     return _ID.sub(b'{"id":%d,' % place, line, count=1) if _ID.match(line) else line

@@ -138,25 +138,6 @@ def test_partly_read_retry_without_references_is_named(tmp_path):
     assert all(child(2) in one for one in answers_of(merged))
 
 
-def test_retry_file_of_older_version_has_bad_records_too(tmp_path):
-    """They have no reference: their places in it tell which they are."""
-    bad, good = b"id,text\n,\n", b"id,text\n,x\n"
-    content = bad + b",x\n,fail\n"
-    first = finish(tmp_path, ROOT, Form("csv"), content, fail_marked)
-    assert (first.failed, first.retried) == ([0, 2], [2])
-    first.files = first.files._replace(retry_lines=2)
-    retry = finish(tmp_path, child(1), Form("csv"), good + b",fixed\n", none_fail)
-
-    merged = merge(tmp_path, first, retry)
-
-    assert (merged.skipped, merged.replaced) == ([], 2)
-    assert [child(1) in line for line in answers_of(merged)[1:] if line.startswith(",")] == [
-        True,
-        False,
-        True,
-    ]
-
-
 def test_references_place_what_numbers_do_not(tmp_path):
     content = lines_of(*({"prompt": f"fail {n}", "external_reference": f"r{n}"} for n in range(4)))
     first = finish(tmp_path, ROOT, Form("native"), content, all_fail)

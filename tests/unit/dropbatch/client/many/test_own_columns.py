@@ -67,8 +67,13 @@ def test_frame_comes_back_with_its_answers():
 
     found = back(frame, vectors=[[1.0, 2.0], None, [3.0, 4.0]], failed=[1])
 
-    assert found.select(frame.schema.names).to_pylist() == frame.to_pylist()
-    assert found.select(frame.schema.names).schema == frame.schema
+    own = found.select(frame.schema.names)
+    assert {str(one.type) for one in own.schema} == {"string"}
+    assert [list(row.values()) for row in own.to_pylist()] == [
+        ["9876543210123", "a, b", "007", "1.5", "true"],
+        ["2", None, "1", None, None],
+        [None, "", "2", "1e-7", "false"],
+    ]
     assert found.schema.names[5:] == ["success", "embedding", "error_code", "error_message"]
     assert found["success"].to_pylist() == [True, False, True]
     assert found["embedding"].to_pylist() == [[1.0, 2.0], None, [3.0, 4.0]]
@@ -89,21 +94,8 @@ def test_names_of_answer_give_way_to_tables():
 
 
 CELL = st.text(st.characters(blacklist_categories=["Cs", "Cc"]), max_size=6)
-COLUMN = st.one_of(
-    st.lists(st.one_of(st.none(), CELL), min_size=3, max_size=3).map(
-        lambda cells: pa.array(cells, pa.string())
-    ),
-    st.lists(
-        st.one_of(st.none(), st.integers(-(10**18) + 1, 10**18 - 1)), min_size=3, max_size=3
-    ).map(lambda cells: pa.array(cells, pa.int64())),
-    st.lists(st.one_of(st.none(), st.booleans()), min_size=3, max_size=3).map(
-        lambda cells: pa.array(cells, pa.bool_())
-    ),
-    # From 1e10 on, whole numbers are sent as such: if there are fractions too, in quotes, and come
-    # back as text.
-    st.lists(st.floats(-9e9, 9e9), min_size=3, max_size=3).map(
-        lambda cells: pa.array(cells, pa.float64())
-    ),
+COLUMN = st.lists(st.one_of(st.none(), CELL), min_size=3, max_size=3).map(
+    lambda cells: pa.array(cells, pa.string())
 )
 
 
@@ -121,7 +113,7 @@ def test_values_of_every_column_survive(found, chunk):
 @pytest.mark.parametrize(
     "cells", [["1.50", "2"], ["1e5", "x"], ["01", "2"], ["+1", "2"], ["True", "False"], ["-0", "x"]]
 )
-def test_text_that_looks_like_numbers_stays(cells):
+def test_text_that_looks_like_numbers_is_text(cells):
     """As a person writes it, without quotes."""
     files = answered("a,b\n{},x\n{},y\n".format(*cells).encode())
 
@@ -136,9 +128,9 @@ def test_exports_have_tables_columns(tmp_path, kind):
 
     read = {
         "parquet": lambda: parquet.read_table(path).to_pandas(),
-        "csv": lambda: pd.read_csv(path),
+        "csv": lambda: pd.read_csv(path, dtype={"sku": str}),
     }[kind]()
-    assert (read["sku"].tolist(), read["embedding"].tolist()) == ([1, 2], ["x", "y"])
+    assert (read["sku"].tolist(), read["embedding"].tolist()) == (["1", "2"], ["x", "y"])
     vectors = [
         json.loads(one) if isinstance(one, str) else list(one) for one in read["embedding_2"]
     ]
