@@ -1,21 +1,19 @@
-"""Isolation of bad records.
+"""Division: a batch that was refused, or failed, is divided until each bad record is alone.
 
-A batch that the API refused, or failed, is divided until each bad record is alone.
+So a bad record fails alone, and the other thousands of its batch are answered: worth its lines,
+because files with a bad record are common. How many pieces is decided once, in one write to the
+batch; from then on every run carries out that decision: it stages and creates the pieces, the last
+one first, and then makes the batch `divided`. A piece is a batch like any other.
 
-A batch that is to be isolated is divided into up to 16 pieces. How many is decided once, in one
-write to the batch. From then on every run carries out that decision: it stages and creates the
-pieces, the last one first, and then makes the batch `divided`. A piece is a batch like any other,
-so a piece that fails is divided too.
-
-Before the decision, the job item counts the submits that the pieces will cost, in a write of its
-own. A function that dies between the two counts them twice: fewer batches are divided, and none
-more. Batches are no longer divided when the job has used up its submits, or when these have shown
-nothing but refusals.
+What was tried is counted from the job's items at each decision, so no repeated write can count it
+twice. As long as nothing of the job was taken, one batch is divided at a time, the smallest first:
+a file of bad records only ends after few submits.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections import Counter
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dropbatch.core.read.index import build_body, record_spans
@@ -23,7 +21,7 @@ from shared import keys
 from shared.aws.queues import SUBMIT_GRACE_SECONDS, SubmitMessage
 from shared.claims import MAX_SECONDS_TO_ACCEPTANCE
 from shared.errors import InvariantError
-from shared.models import Batch, BatchState, DueKind, ErrorDetail, Isolation
+from shared.models import Batch, BatchState, DueKind, ErrorDetail
 from shared.observability import batch_log_fields, count, logger
 from shared.staged_batch import StagedInfo, decode_index, encode_index, original_spans
 
@@ -31,32 +29,24 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dropbatch.core.read.index import RecordIndex
+    from shared.ledger import Ledger
     from shared.models import Job
     from shared.services import Services
 
 MAX_PIECES = 16
 """Pieces of one batch: one hexadecimal digit."""
 MAX_ISOLATION_SUBMITS = 2_000
-"""Submits that isolation may cause in one job.
-
-Finding one bad record among 5,000 takes about 50.
-"""
-
-MAX_SUBMITS_IN_VAIN = 64
-"""Submits of pieces after which no more batches are divided while no record of the job has been taken."""
-MAX_CAUSES = 16
-"""Causes that a job lists."""
-
-RACE_TRIES = 5
-"""Times a lost race for the job item is tried again immediately."""
-LOOK_SECONDS = 5.0
-"""Seconds until a batch looks again that has lost that many."""
+"""Pieces of one job; finding one bad record among 5,000 takes about 50."""
+MAX_ALONE = 64
+"""Records that fail alone with one code, while none is answered, before the rest is not sent."""
+MAX_IN_VAIN = 99
+"""Pieces of a job of which nothing was taken."""
+LOOK_SECONDS, MAX_LOOK_SECONDS, LATER_SECONDS = 3.0, 300.0, 60.0
+"""Seconds until a batch looks again that waits for others; longer if these are due so much later."""
 
 
 def isolate(services: Services, batch: Batch) -> Batch | None:
-    """Decide what to do with a claimed batch that is to be isolated.
-
-    Or carry out an earlier decision.
+    """Decide what to do with a claimed batch that is to be divided, or carry out the decision.
 
     Returns:
         The batch if its records end without being tried again; their lines are still to be written.
@@ -78,70 +68,112 @@ def isolate(services: Services, batch: Batch) -> Batch | None:
 # ── deciding ──────────────────────────────────────────────────────────────────────────────────────
 
 
+@dataclass(slots=True)
+class Tried:
+    """What a job's items tell of its division.
+
+    Attributes:
+        pieces: into how many its batches were divided.
+        is_taken: whether anything of it was taken: accepted if the batch in question was refused,
+            answered if it failed after acceptance.
+        alone: records that failed alone, by their code.
+        ahead: when the batch is due that comes before this one, Unix seconds.
+    """
+
+    pieces: int = 0
+    is_taken: bool = False
+    alone: Counter[str] = field(default_factory=Counter)
+    ahead: float | None = None
+
+
 def _decide(services: Services, batch: Batch) -> Batch | None:
     """The batch once it is decided that it is divided, or ended.
 
     None if another run has it, or it looks again.
     """
-    wanted = min(MAX_PIECES, batch.sendable)
-    for _ in range(RACE_TRIES):
-        now = services.now()
-        job = services.ledger.job(batch.job_id)
-        if job is None:
-            raise InvariantError(f"batch {batch.job_id}/{batch.number} has no job")
-        known = job.isolation or Isolation()
-        if why := _why_untried(job, known, batch, wanted, now):
-            if _listed_as_untried(services, job, known, batch.cause):
-                return services.ledger.end_without_answer(batch, _not_tried(batch, why), now)
-        elif services.ledger.note_isolation(job, replace(known, submits=known.submits + wanted)):
-            return services.ledger.decide_pieces(batch, wanted)
-    services.ledger.postpone(batch, services.now() + LOOK_SECONDS, claims=0)
-    return None
+    ledger, now = services.ledger, services.now()
+    job = ledger.job(batch.job_id)
+    if job is None:
+        raise InvariantError(f"batch {batch.job_id}/{batch.number} has no job")
+    if why := _why_not(job, batch, now):
+        return ledger.end_without_answer(batch, _not_sent(batch, why), now)
+    tried, wanted = _tried(ledger, batch), pieces_of(batch.sendable)
+    if why := _why_in_vain(tried, batch.cause, wanted):
+        ledger.refuse_rest(job, ErrorDetail("rejected", f"Not sent, because {why}."), now)
+        return ledger.end_without_answer(batch, _not_sent(batch, why), now)
+    if tried.pieces + wanted > MAX_ISOLATION_SUBMITS:
+        why = f"this job has used up its {MAX_ISOLATION_SUBMITS:,} submits for finding bad records"
+        return ledger.end_without_answer(batch, _not_sent(batch, why), now)
+    if tried.ahead is not None and not tried.is_taken:
+        wait = tried.ahead - now
+        look = LOOK_SECONDS if wait < LATER_SECONDS else min(wait, MAX_LOOK_SECONDS)
+        ledger.postpone(batch, now + look, claims=0)
+        return None
+    return ledger.decide_pieces(batch, wanted)
 
 
-def _why_untried(job: Job, known: Isolation, batch: Batch, wanted: int, now: float) -> str:
-    """Why the records of a batch end without being tried again; empty if they are tried again."""
-    if job.error:
-        return "because the job was stopped"
-    if job.cancelled:
-        return "because the job was cancelled"
-    if job.cost and job.cost.is_reached:
-        return "because the job had reached its max_cost"
-    if job.is_past_deadline(now):
-        return "because the job's deadline_hours were over"
+def pieces_of(records: int) -> int:
+    """Into how many pieces a batch is divided, so that 16 records become 16 pieces at the end."""
+    size = 1
+    while size * MAX_PIECES < records:
+        size *= MAX_PIECES
+    return -(-records // size)
+
+
+def _why_not(job: Job, batch: Batch, now: float) -> str:
+    """Why the records of a batch end without being tried again; empty if they are."""
     since = batch.accepted_at or batch.waiting_since
-    if now - since > MAX_SECONDS_TO_ACCEPTANCE:
-        return "because it failed more than 7 days after it was to be submitted"
-    has_taken_some = job.status_succeeded > 0 if batch.submission else job.seen_accepted
-    if known.submits >= MAX_SUBMITS_IN_VAIN and not has_taken_some:
-        return (
-            f"because Workers AI took none of the {known.submits:,} parts of this job that "
-            "were tried"
-        )
-    if known.submits + wanted > MAX_ISOLATION_SUBMITS:
-        return (
-            f"because this job has used up its {MAX_ISOLATION_SUBMITS:,} submits for "
-            "isolating bad requests"
-        )
+    reasons = {
+        "the job was stopped": job.error is not None,
+        "the job was cancelled": bool(job.cancelled),
+        "the job's deadline_hours were over": job.is_past_deadline(now),
+        "the job had reached its max_cost": job.cost is not None and job.cost.is_reached,
+        "Workers AI took none of the records that were tried": job.refused is not None,
+        "it failed more than 7 days after it was to be submitted": (
+            now - since > MAX_SECONDS_TO_ACCEPTANCE
+        ),
+    }
+    return next((why for why, holds in reasons.items() if holds), "")
+
+
+def _why_in_vain(tried: Tried, cause: str, wanted: int) -> str:
+    """Why the rest of a job would be tried in vain; empty if it would not, as far as is known."""
+    if tried.is_taken:
+        return ""
+    if (alone := tried.alone[cause]) >= MAX_ALONE:
+        return f"Workers AI refused {alone} records alone ({cause}), and answered none"
+    if tried.pieces + wanted > MAX_IN_VAIN:
+        return f"Workers AI took none of the {tried.pieces} parts of this job that were tried"
     return ""
 
 
-def _listed_as_untried(services: Services, job: Job, known: Isolation, cause: str) -> bool:
-    """List a cause in the job as one whose records were not tried alone, before they end.
+def _tried(ledger: Ledger, batch: Batch) -> Tried:
+    """What the items of a batch's job tell of its division."""
+    tried = Tried()
+    for one in ledger.batches(batch.job_id, unreadable=[]):
+        tried.pieces += one.pieces
+        succeeded = one.part is not None and one.part.succeeded > 0
+        tried.is_taken |= succeeded or (one.accepted > 0 and not batch.accepted)
+        if one.sendable == 1 and one.cause and one.ending:
+            tried.alone[one.cause] += 1
+        if one.number != batch.number and _comes_before(one, batch):
+            tried.ahead = one.due_at
+    return tried
 
-    False for a lost race.
-    """
-    if cause in known.untried or len(known.untried) >= MAX_CAUSES or job.completed_at:
+
+def _comes_before(one: Batch, batch: Batch) -> bool:
+    """Whether a batch is settled before another is divided, as long as nothing was taken."""
+    if one.state in {BatchState.DONE, BatchState.DIVIDED} or one.ending:
+        return False
+    if one.pieces or len(one.number) > len(batch.number):
         return True
-    return (
-        services.ledger.note_isolation(job, replace(known, untried=(*known.untried, cause)))
-        is not None
-    )
+    is_before = len(one.number) == len(batch.number) and one.number < batch.number
+    return is_before and one.state is not BatchState.QUEUED
 
 
-def _not_tried(batch: Batch, why: str) -> ErrorDetail:
+def _not_sent(batch: Batch, why: str) -> ErrorDetail:
     reason = batch.isolating or ErrorDetail("rejected", "Workers AI refused this request")
-    return ErrorDetail("rejected", f"Not tried alone, {why}: {reason.message}", reason.said)
+    return ErrorDetail("rejected", f"Not sent alone, because {why}: {reason.message}", reason.said)
 
 
 # ── carrying out ──────────────────────────────────────────────────────────────────────────────────
@@ -157,12 +189,11 @@ def _divide(services: Services, batch: Batch) -> None:
     rows = decode_index(store.get(key, batch.index_offset))
     places, kept = record_spans(rows), original_spans(rows)
     bounds = boundaries(rows, batch.pieces)
-    now, apart = services.now(), services.budget.slot_seconds
-    slots = [now + place * apart for place in range(len(bounds))]
+    now = services.now()
     numbers = [f"{batch.number}.{index:x}" for index in range(len(bounds))]
     # The last piece first: it holds the end from which split continues, wherever this function
     # dies.
-    for number, (begin, end), slot in reversed(list(zip(numbers, bounds, slots, strict=True))):
+    for number, (begin, end) in reversed(list(zip(numbers, bounds, strict=True))):
         sent = [place for place in places[begin:end] if place[1]]
         # The records of a piece are contiguous in the body, with their commas.
         body = build_body([store.get(key, sent[0][0], sum(sent[-1]) - sent[0][0])])
@@ -193,7 +224,7 @@ def _divide(services: Services, batch: Batch) -> None:
             body_size=staged.body_size,
             created_at=now,
             end=staged.end,
-            due_at=slot + SUBMIT_GRACE_SECONDS,
+            due_at=now + SUBMIT_GRACE_SECONDS,
             work=DueKind.SUBMIT,
             originals_size=size,
             suspected=batch.cause,
@@ -204,8 +235,7 @@ def _divide(services: Services, batch: Batch) -> None:
     if ledger.finish_division(batch, services.now()):
         count("BatchesDivided")
         logger.info("batch divided", **batch_log_fields(batch), pieces=len(bounds))
-        messages = [SubmitMessage(batch.job_id, number) for number in numbers]
-        services.queues.send_all(messages, [slot - now for slot in slots])
+        services.queues.send_all([SubmitMessage(batch.job_id, number) for number in numbers])
 
 
 def _sent(places: Sequence[tuple[int, int]]) -> int:
@@ -224,9 +254,8 @@ def give_up(services: Services, batch: Batch) -> None:
     if any(services.ledger.batches(batch.job_id, prefix=f"{batch.number}.", limit=1)):
         services.ledger.finish_division(batch, services.now())
     else:
-        reason = _not_tried(
-            batch, "because the batch could not be divided (see the poll function's log)"
-        )
+        why = "the batch could not be divided (see the poll function's log)"
+        reason = _not_sent(batch, why)
         services.ledger.undo_pieces(batch, reason, services.now())
 
 

@@ -13,7 +13,7 @@ from dropbatch.core import names
 from dropbatch.core.formats.bedrock import manifest_out
 from functions.poll.divide import MAX_ISOLATION_SUBMITS
 from shared.job_status import iso_time
-from shared.models import BatchState, Isolation
+from shared.models import BatchState
 from shared.pacing.cost import cost_so_far
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def build_manifest(
         batches: those that it lists itself.
         files: its result files.
     """
-    usage, isolation = job.sums.usage, job.isolation or Isolation()
+    usage = job.sums.usage
     return {
         "job_id": job.job_id,
         "state": job.final_state.value,
@@ -78,9 +78,8 @@ def build_manifest(
             batch_entry(batch) for batch in batches if batch.state is not BatchState.DIVIDED
         ],
         "isolation": {
-            "submits": isolation.submits,
+            "submits": job.sums.pieces,
             "at_most": MAX_ISOLATION_SUBMITS,
-            "not_tried_alone": sorted(isolation.untried),
         },
         "files": [file._asdict() for file in files],
         "created_at": iso_time(job.created_at),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dropbatch.core.names import JobState
@@ -14,7 +13,6 @@ from shared.models import (
     SCHEMA,
     DueKind,
     ErrorDetail,
-    Isolation,
     Job,
     JobControl,
     Wait,
@@ -169,13 +167,10 @@ class Jobs(Table):
         """
         self._change_job(job_id, {"completed_at": ABSENT}, {"seen_accepted": True})
 
-    def note_isolation(self, job: Job, isolation: Isolation) -> Job | None:
-        """Store the progress of isolation in a job, if it is unchanged since it was read."""
-        seen = SameMembers(job.isolation, ("writes", "submits"))
-        counted = replace(isolation, writes=isolation.writes + 1)
-        return self._change_job(
-            job.job_id, {"isolation": seen, "completed_at": ABSENT}, {"isolation": counted}
-        )
+    def refuse_rest(self, job: Job, refused: ErrorDetail, now: float) -> Job | None:
+        """Note that the rest of a job is not sent, and make it due; the first reason is kept."""
+        changes = {"refused": refused, "due_at": now, "work": DueKind.JOB}
+        return self._change_job(job.job_id, {"refused": ABSENT, "completed_at": ABSENT}, changes)
 
     def note_control(
         self, job: Job, control: JobControl, due_at: float | None = None

@@ -105,6 +105,7 @@ class JobTotals:
             into them.
         doubtful: likewise, submits that were refused in a way that does not prove it.
         told: batches of which an event told that they are over.
+        pieces: into how many the batches were divided.
         for_capacity: the failed records that failed for lack of capacity or time.
     """
 
@@ -121,6 +122,7 @@ class JobTotals:
     unknowable: int = 0
     doubtful: int = 0
     told: int = 0
+    pieces: int = 0
     for_capacity: int = 0
     estimated: int = 0
     answered: int = 0
@@ -139,23 +141,6 @@ class CostLimit:
     limit: int
     room: int
     is_reached: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Isolation:
-    """The progress of isolating bad records in a job.
-
-    Its size is bounded, however large the job is.
-
-    Attributes:
-        submits: submits it was granted so far: one for each piece of each batch that was divided.
-        writes: how often it was stored.
-        untried: causes for which records ended without being tried alone.
-    """
-
-    submits: int = 0
-    writes: int = 0
-    untried: tuple[str, ...] = ()
 
 
 CANCEL, CANCEL_NOW = "cancel", "cancel now"
@@ -277,8 +262,8 @@ class Job:
     # Its batches.
     seen_accepted: bool = False
     """Whether any batch was ever accepted."""
-    isolation: Isolation | None = None
-    """The progress of isolating bad records; None before the first batch is divided."""
+    refused: ErrorDetail | None = None
+    """How the rest of its records end, because the API refused all that were tried alone."""
     sweep: Sweep | None = None
     """The progress of the newest sweep over its batches; None before the first."""
     wait: Wait | None = None
@@ -356,4 +341,6 @@ class Job:
             return PAST_DEADLINE
         if self.cancelled:
             return CANCELLED
+        if self.refused:
+            return self.refused
         return COST_LIMIT if self.cost and self.cost.is_reached else None

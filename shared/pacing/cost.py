@@ -152,6 +152,7 @@ def counted(sums: JobTotals, batch: Batch) -> JobTotals:
         unknowable=sums.unknowable + batch.unknowable,
         doubtful=sums.doubtful + batch.doubtful,
         told=sums.told + (batch.told_at > 0),
+        pieces=sums.pieces + batch.pieces,
         unmetered_size=sums.unmetered_size + more.size,
         unmetered_records=sums.unmetered_records + more.records,
         uncollected=sums.uncollected + more.uncollected,

@@ -12,7 +12,6 @@ import pytest
 import functions.poll.handler
 import functions.poll.visit
 import functions.submit.handler
-from functions.poll import divide
 from local.workers_ai import Fault
 from shared.aws import queues
 
@@ -64,16 +63,12 @@ def fails_later(*bad):
 # ── what it finds, and at what cost ───────────────────────────────────────────────────────────────
 
 
-SIZES = [
-    pytest.param(50, 4, id="50 records, 4 pieces"),
-    pytest.param(500, 16, id="500 records, 16 pieces", marks=pytest.mark.slow),
-]
+LATER = pytest.mark.parametrize("later", [False, True], ids=["refused", "failed after acceptance"])
 
 
-@pytest.mark.parametrize("later", [False, True], ids=["refused", "failed after acceptance"])
-@pytest.mark.parametrize(("count", "at_once"), SIZES)
-def test_one_bad_record_is_found_in_three_levels(start, api, monkeypatch, count, at_once, later):
-    monkeypatch.setattr(divide, "MAX_PIECES", at_once)
+@LATER
+@pytest.mark.parametrize(("count", "submits"), [(50, 21), (500, 49)])
+def test_one_bad_record_is_found(start, api, count, submits, later):
     world = start()
     api.inject(*fails_later(*([33] if later else [])))
     world.upload_records("a.jsonl", greetings(count, *([] if later else [33])), model=M2M)
@@ -82,38 +77,56 @@ def test_one_bad_record_is_found_in_three_levels(start, api, monkeypatch, count,
     world.settle(minutes=60)
 
     assert failed(world) == [33]
-    assert calls(api, "submit") <= 1 + 3 * at_once
-    assert world.manifest()["isolation"] == {
-        "submits": len(pieces(world)),
-        "at_most": 2_000,
-        "not_tried_alone": [],
-    }
+    assert calls(api, "submit") <= submits
+    assert world.manifest()["isolation"] == {"submits": len(pieces(world)), "at_most": 2_000}
     assert time.time() - began < 6 * 60
 
 
-def test_pieces_go_before_later_batches(start, api):
-    world = start(MAX_REQUESTS_PER_BATCH=2, API_CALLS_PER_MINUTE=20)
-    world.upload_records("a.jsonl", greetings(60, 3), model=M2M)
+def test_failure_of_several_batches_alike_is_believed_after_a_quarter_of_an_hour(start, api):
+    """It speaks for an outage."""
+    world = start(MAX_REQUESTS_PER_BATCH=4)
+    outage = Fault(kind="error", on="poll", code=3030, status=500, times=0)
+    api.inject(outage)
+    world.upload_records("a.jsonl", greetings(12), model=M2M)
+    began = time.time()
+    world.settle(minutes=20, until=lambda: time.time() - began > 10 * 60)
+    api.clear_faults()
 
     world.settle(minutes=60)
 
-    assert failed(world) == [3]
-    accepted = {
-        number: batch.submissions[0].at
-        for number, batch in batches(world).items()
-        if batch.submissions
-    }
-    found = max(at for number, at in accepted.items() if "." in number)
-    assert sum(at > found for at in accepted.values()) > 5
+    assert failed(world) == []
+    assert calls(api, "submit") == 3
+
+
+def test_withdrawn_model_ends_job(start, api):
+    world = start(MAX_REQUESTS_PER_BATCH=4)
+    api.inject(Fault(kind="error", on="poll", code=5028, status=400, times=0))
+    world.upload_records("a.jsonl", greetings(8), model=M2M)
+    began = time.time()
+
+    world.settle(minutes=60)
+
+    assert world.manifest()["error"]["code"] == "unknown_model"
+    assert failed(world) == list(range(8))
+    assert time.time() - began < 3 * 60
+
+
+def test_single_reply_that_model_is_withdrawn_ends_nothing(start, api):
+    world = start()
+    api.inject(Fault(kind="error", on="poll", code=5028, status=400))
+    world.upload_records("a.jsonl", greetings(8), model=M2M)
+
+    world.settle(minutes=60)
+
+    assert failed(world) == []
 
 
 # ── when every record is bad ──────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("later", [False, True], ids=["refused", "failed after acceptance"])
-@pytest.mark.parametrize(("count", "at_once"), SIZES)
-def test_records_failing_alike_are_not_tried_alone(start, api, monkeypatch, count, at_once, later):
-    monkeypatch.setattr(divide, "MAX_PIECES", at_once)
+@LATER
+@pytest.mark.parametrize("count", [50, 500])
+def test_rest_is_not_sent_when_all_fail_alone(start, api, count, later):
     world = start()
     api.inject(
         Fault(kind="batch_fails", times=0, code=3030)
@@ -126,30 +139,46 @@ def test_records_failing_alike_are_not_tried_alone(start, api, monkeypatch, coun
 
     assert failed(world) == list(range(count))
     assert {line["error"]["code"] for line in world.lines()} == {"rejected"}
-    assert calls(api, "submit") <= 1 + 3 * at_once
-    assert calls(api, "submit") <= 40
-    assert any(
-        message.startswith("Not tried alone, because every request") for message in messages(world)
-    )
-    assert world.manifest()["isolation"]["not_tried_alone"] == [
-        "3030 after acceptance" if later else "5006"
-    ]
+    assert calls(api, "submit") <= 100
+    alone = [batch for batch in batches(world).values() if batch.sendable == 1 and batch.cause]
+    assert len(alone) >= min(count, 60)
+    assert count == 50 or any(message.startswith("Not sent alone") for message in messages(world))
     assert len(world.lines("retry.jsonl")) == count
+
+
+def test_later_batches_are_not_sent_when_all_fail_alone(start, api):
+    world = start(MAX_REQUESTS_PER_BATCH=100, API_CALLS_PER_MINUTE=10)
+    api.inject(Fault(kind="5006", on="submit", times=0))
+    world.upload_records("a.jsonl", greetings(4_000), model=M2M)
+
+    world.settle(minutes=240)
+
+    assert any(message.startswith("Not sent, because") for message in messages(world))
+    assert calls(api, "submit") < 100 + 40
+    assert len(world.lines("retry.jsonl")) == 4_000
+
+
+def test_dense_bad_records_are_all_found(start, api):
+    """Each piece of the first level holds some, but something is taken at the next."""
+    bad = range(0, 320, 8)
+    world = start()
+    world.upload_records("a.jsonl", greetings(320, *bad), model=M2M)
+
+    world.settle(minutes=60)
+
+    assert failed(world) == list(bad)
 
 
 # ── no function calls itself ──────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("later", [False, True], ids=["refused", "failed after acceptance"])
-@pytest.mark.parametrize(
-    ("count", "at_once"), [(60, 2), pytest.param(8_000, 16, marks=pytest.mark.slow)]
-)
-def test_no_chain_of_invocations_grows_with_depth(start, api, monkeypatch, count, at_once, later):
+@LATER
+@pytest.mark.parametrize("count", [60, pytest.param(8_000, marks=pytest.mark.slow)])
+def test_no_chain_of_invocations_grows_with_depth(start, api, monkeypatch, count, later):
     """AWS stops a function that a chain of messages leads back to 16 times.
 
     A tick begins a new chain.
     """
-    monkeypatch.setattr(divide, "MAX_PIECES", at_once)
     world = start(MAX_REQUESTS_PER_BATCH=count)
     api.inject(*fails_later(*([count - 1] if later else [])))
     led_to: dict[str, Counter[str]] = {}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from local.workers_ai import Behaviour
+from local.workers_ai import Behaviour, Fault
 from shared.pacing.wakes import Wakes
 from tests.simulation.worlds.judges import Laws, Promises
 from tests.simulation.worlds.users import drop
@@ -53,3 +53,20 @@ def test_what_is_left_due_does_not_wait_for_next_tick(sizes, most, monkeypatch):
     unwoken, *_ = seconds_of(1, sizes, 0.0)
 
     assert seconds[-1] <= most < unwoken[-1]
+
+
+@pytest.mark.parametrize(
+    ("size", "bad", "most"), [(7_600, 4_711, 180.0), (2, 1, 90.0)], ids=["7,600 records", "two"]
+)
+def test_record_that_makes_its_batch_fail_after_acceptance_is_found_soon(size, bad, most):
+    """A failure of the whole is believed after a minute, and then that of each piece at once."""
+    settings = {"MAX_REQUESTS_PER_BATCH": 8_000, "API_CALLS_PER_MINUTE": 200}
+    with simulated(1, behaviour=Behaviour(embedder="hash", latency=2.0), **settings) as world:
+        promises = Promises(Laws(world))
+        world.inject(Fault(kind="batch_fails", contains=f'"a.jsonl {bad}"', times=0))
+        dropped = drop(world, "a.jsonl", size, may_fail=True)
+        world.settle(3_600)
+
+        assert promises.seconds_of(dropped) <= most
+        assert len(world.api.accepted) <= 1 + 4 * 16
+        assert promises.laws.violations == []
