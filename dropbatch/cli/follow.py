@@ -85,9 +85,7 @@ class Following:
         if manifest["error"]:
             note(failure_of(job, manifest))
         elif manifest["counts"]["failed"]:
-            can_retry = any(entry["kind"] == "retry" for entry in manifest["files"])
-            again = f", `dropbatch retry {job.id}` tries them again" if can_retry else ""
-            note(f"`dropbatch report {job.id}` shows why records failed{again}.")
+            _note_failed(job.id, can_retry=_can_retry(manifest))
         if self.folder:
             self._make_room(self.folder, manifest)
             get_files(job, self.folder, **self.download)
@@ -114,7 +112,7 @@ class Following:
         """Download what is wanted; with `--json` print each one's manifest, else a table."""
         counts = Counter(job.path for job in jobs)
         twice = {path for path, count in counts.items() if count > 1}
-        total, cost, code = Total(len(jobs)), _Cost(), Exit.DONE
+        total, cost, code, can_retry = Total(len(jobs)), _Cost(), Exit.DONE, False
         rows: dict[Job, str] = {}
 
         def get(one: Ended) -> Delivery | Error | None:
@@ -125,6 +123,7 @@ class Following:
             cost.add(found)
             code = worst(code, self._exit(found), self._told(job, done))
             rows[job] = _row(job, found, done)
+            can_retry |= _can_retry(found)
             if not is_json():
                 continue
             if isinstance(found, dict):
@@ -134,6 +133,8 @@ class Following:
         if not is_json():
             emit(None, *(rows[job] for job in jobs if job in rows))
             self._note_total(total, cost)
+            if total.failed_records:
+                _note_failed("JOB...", can_retry=can_retry)
         return code
 
     def _download(
@@ -169,11 +170,16 @@ class Following:
         parts += [f"{total.records:,} records", f"{total.failed_records:,} failed", str(cost)]
         where = f" The results are in {self.folder}." if self.folder else ""
         note(f"{', '.join(filter(None, parts))}.{where}")
-        if total.failed_records:
-            note(
-                "`dropbatch report JOB` shows why records failed, `dropbatch retry JOB...` tries "
-                "them again."
-            )
+
+
+def _can_retry(found: dict[str, Any] | Error) -> bool:
+    return isinstance(found, dict) and any(one["kind"] == "retry" for one in found["files"])
+
+
+def _note_failed(which: str, *, can_retry: bool) -> None:
+    """Say what shows why records failed, and what tries those again that may succeed."""
+    again = f", `dropbatch retry {which}` tries them again" if can_retry else ""
+    note(f"`dropbatch report {which.rstrip('.')}` shows why records failed{again}.")
 
 
 def _go_on(jobs: Sequence[Job]) -> str:

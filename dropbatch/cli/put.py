@@ -29,7 +29,15 @@ from dropbatch.cli.context import (
     strict,
     worst,
 )
+from dropbatch.cli.files import MAX_NAMES, Planned, begin, path_in, plan, resumes_since, some
+from dropbatch.cli.follow import Following
+from dropbatch.client.job import Job
+from dropbatch.client.submit import find_existing, prepare
 from dropbatch.client.threads import at_once
+from dropbatch.client.upload import PART_BYTES, abort_under_way
+from dropbatch.client.validate import validate as check
+from dropbatch.core.formats.table import FORMATS
+from dropbatch.core.names import upload_path
 from dropbatch.core.options import GONE
 from dropbatch.errors import Error, Interrupted, NotFound, UploadRefused, UsageError
 
@@ -37,8 +45,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from datetime import datetime
 
-    from dropbatch.cli.files import Planned
-    from dropbatch.client.job import Job
     from dropbatch.client.stack import Stack
     from dropbatch.client.submit import Submission
     from dropbatch.client.upload import Uploaded
@@ -53,8 +59,6 @@ MIN_BAR_FILES = 100
 
 
 def _formats(_context: click.Context, _option: click.Parameter, begun: str) -> list[str]:
-    from dropbatch.core.formats.table import FORMATS
-
     return [name for name in FORMATS if name.startswith(begun)]
 
 
@@ -144,13 +148,9 @@ def put(
     FILE may be a folder, a pipe, - for standard input, s3://bucket/key or s3://bucket/prefix/. Of a
     folder, names that begin with . or _ are left out.
     """
-    from dropbatch.cli import files
-    from dropbatch.cli.follow import Following
-    from dropbatch.core.names import upload_path
-
     options = _options(**given)
-    planned, many = files.plan(sources, name, lambda: context.stack)
-    since = files.resumes_since(folder, skip_existing=skip_existing)
+    planned, many = plan(sources, name, lambda: context.stack)
+    since = resumes_since(folder, skip_existing=skip_existing)
     sending = Sending(context.stack, planned, options, skip_bad, since)
     following = Following(strict=strict, folder=folder, many=many, replaces=True)
     if folder:
@@ -158,10 +158,10 @@ def put(
     submissions = sending.check(records=not no_check)
     if folder:
         places = {
-            one.place: files.path_in(folder, upload_path(one.key)) if many else folder
+            one.place: path_in(folder, upload_path(one.key)) if many else folder
             for one in submissions
         }
-        files.begin(folder, places)
+        begin(folder, places)
     jobs = sending.send(submissions)
     code = following.follow(jobs) if jobs and (wait or folder) else Exit.DONE
     raise SystemExit(worst(code, sending.report_refused()))
@@ -199,8 +199,6 @@ def validate(
 def _report(
     context: Context, file: Path, name: str | None, options: dict[str, Any], *, offline: bool
 ) -> dict[str, Any]:
-    from dropbatch.client.validate import validate as check
-
     if not offline:
         try:
             client = context.client
@@ -275,12 +273,7 @@ class Sending:
     odd: dict[str, None] = field(default_factory=dict)
 
     def check(self, *, records: bool = True) -> list[Submission]:
-        """Prepare and check every file, and how it begins if `records`; nothing is sent.
-
-        Raises:
-            Error: the only file would be refused.
-            SystemExit: one of several would.
-        """
+        """Prepare and check every file, and how it begins if `records`; nothing is sent."""
         read = cache(self.stack.read)  # One `_options.json` is for all files of a folder.
         found: dict[int, Submission | Error] = {}
 
@@ -307,8 +300,6 @@ class Sending:
     def _prepared(
         self, one: Planned, read: Callable[[str], bytes | None], *, records: bool
     ) -> Submission:
-        from dropbatch.client.submit import prepare
-
         source = standard_input().buffer if one.source == "-" else one.source
         submission = prepare(self.stack, source, one.name, self.options)
         try:
@@ -319,8 +310,6 @@ class Sending:
         return submission
 
     def _judge(self, errors: Sequence[Error]) -> None:
-        from dropbatch.cli.files import MAX_NAMES
-
         self.refused = [str(one) for one in errors]
         if not errors or self.skip_bad:
             return
@@ -337,13 +326,8 @@ class Sending:
     def send(self, submissions: Sequence[Submission]) -> list[Job]:
         """Send the files; print each one's job; return the jobs in the files' order.
 
-        Raises:
-            Error: one failed; the others that were under way have ended, and no more was sent.
-            Interrupted: the user interrupted it.
+        If one fails, the others that are under way end, and no more is sent.
         """
-        from dropbatch.client.submit import find_existing
-        from dropbatch.client.upload import abort_under_way
-
         since = self.existing_since
         there = {} if since is None else find_existing(self.stack, submissions, since)
         jobs: dict[str, Job] = {}
@@ -382,8 +366,6 @@ class Sending:
 
     def _progress_of(self, submissions: Sequence[Submission], jobs: Mapping[str, Job]) -> str:
         """Which files were uploaded, for a message."""
-        from dropbatch.cli.files import some
-
         names: dict[bool, list[str]] = {True: [], False: []}
         for one in submissions:
             names[one.key in jobs].append(one.source if isinstance(one.source, str) else "-")
@@ -403,9 +385,6 @@ def _sender(
     stack: Stack, there: Mapping[str, Uploaded], advance: Callable[[int], None]
 ) -> Callable[[Submission], Job | Error]:
     """What sends one file, on one of several threads."""
-    from dropbatch.client.job import Job
-    from dropbatch.client.upload import PART_BYTES
-
     large = Lock()
 
     def send(one: Submission) -> Job | Error:
