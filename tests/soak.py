@@ -260,9 +260,9 @@ def rain(
 def put_unreadable_items(stack: Stack) -> None:
     """Put a job and batches that no version can read, due immediately, before all others."""
     for sort_key, work in (
-        ("META", "v1#status"),
-        ("BATCH#00000000", "v1#submit"),
-        ("BATCH#00000001", "v1#poll"),
+        ("META", "v2#status"),
+        ("BATCH#00000000", "v2#submit"),
+        ("BATCH#00000001", "v2#poll"),
     ):
         stack.dynamodb.put_item(
             TableName=stack.table,

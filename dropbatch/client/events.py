@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from dropbatch.client import aws
+from dropbatch.core import names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,7 +47,7 @@ def look(stack: Stack) -> Events:
         account = variables.get("CLOUDFLARE_ACCOUNT_ID", "")
         got = stack.client("dynamodb").get_item(
             TableName=stack.outputs["TableName"],
-            Key={"pk": {"S": "CONTROL"}, "sk": {"S": f"EVENTS#{account}"}},
+            Key={"pk": {"S": names.CONTROL_PK}, "sk": {"S": f"EVENTS#{account}"}},
             ConsistentRead=True,
         )
     return read(variables, aws.python_values(got.get("Item", {})))

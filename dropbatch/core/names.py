@@ -15,6 +15,10 @@ INBOX = "inbox/"
 MAX_KEY_BYTES = 1_024
 """Maximum bytes of an S3 key."""
 STACK_CONTROL = "control/stack"
+SCHEMA = "v2"
+"""Of the table's items: a change that older code must not work on raises it."""
+CONTROL_PK = f"{SCHEMA}#CONTROL"
+"""Partition key of the items that are no job's: pauses, the rate, times, events."""
 JOB_RECORDS = "results/_jobs/"
 """One small object for each job, written when the job is created: path, model, format."""
 JOB_ID = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{8}")

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dropbatch.core.names import JobState
+from dropbatch.core.names import SCHEMA, JobState
 from shared.aws.attribute_values import attribute, attributes, plain, read
 from shared.aws.dynamodb import ABSENT, AtMost, SameMembers, Table, call_dynamodb
 from shared.errors import LeaseLostError, UnreadableItemError
 from shared.ledger.item_keys import LIFE_SECONDS, job_key
 from shared.models import (
-    SCHEMA,
     DueKind,
     ErrorDetail,
     Job,

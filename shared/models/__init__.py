@@ -8,7 +8,6 @@ from shared.models.batches import (
     cause_of,
 )
 from shared.models.common import (
-    SCHEMA,
     BatchState,
     DueKind,
     ErrorDetail,
@@ -42,7 +41,6 @@ __all__ = [
     "CANCEL_NOW",
     "MAX_JOB_SECONDS",
     "PAST_DEADLINE",
-    "SCHEMA",
     "TOO_OLD_CODE",
     "Batch",
     "BatchState",

@@ -5,11 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-SCHEMA = "v1"
-"""Version of the items' schema.
-
-Part of the `due` index's key, so that items of another version are left alone.
-"""
+from dropbatch.core.names import SCHEMA
 
 
 class BatchState(StrEnum):

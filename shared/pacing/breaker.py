@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from dropbatch.core.names import CONTROL_PK
 from shared.aws.attribute_values import attribute, attributes, read
 from shared.aws.dynamodb import ConditionFailedError, Table, call_dynamodb
 from shared.errors import UnreadableItemError
@@ -238,7 +239,7 @@ def stack_held() -> Wait:
 
 def control_key(sk: str) -> dict[str, Any]:
     """Key of a control item."""
-    return {"pk": {"S": "CONTROL"}, "sk": {"S": sk}}
+    return {"pk": {"S": CONTROL_PK}, "sk": {"S": sk}}
 
 
 def pause_sk(model: str = "") -> str:

@@ -12,6 +12,7 @@ import boto3
 import pytest
 from shared.events.search import LONGEST_ID_SECONDS
 
+from dropbatch.core.names import CONTROL_PK
 from local import aws
 from tests.support.aws.stack import (
     MODEL,
@@ -149,7 +150,7 @@ def test_changed_token_needs_no_deploy(operator, stack):
     stack.drop(f"{MODEL}/new-token.jsonl", as_lines(requests(10, "new")))
 
     assert stack.wait(f"{MODEL}/new-token.jsonl")[1]["counts"]["succeeded"] == 10
-    key = {"pk": {"S": "CONTROL"}, "sk": {"S": "PAUSE"}}
+    key = {"pk": {"S": CONTROL_PK}, "sk": {"S": "PAUSE"}}
     pause = (
         operator.client("dynamodb")
         .get_item(TableName=operator.told["table"], Key=key)

@@ -12,6 +12,7 @@ import boto3
 import pytest
 from botocore.exceptions import ClientError
 
+from dropbatch.core.names import CONTROL_PK
 from local import aws
 from tests.support.aws.stack import running_stack
 from tests.support.shipped import ROOT
@@ -101,7 +102,7 @@ def _put_events(client, resource):
     client.put_events(Entries=[entry])
 
 
-KEY = {"pk": {"S": "CONTROL"}, "sk": {"S": "x"}}
+KEY = {"pk": {"S": CONTROL_PK}, "sk": {"S": "x"}}
 CALLS = {
     "GetObject": lambda client, resource, _: client.get_object(**_object(resource)),
     "GetObjectVersion": lambda client, resource, _: client.get_object(

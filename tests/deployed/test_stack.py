@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from dropbatch.core.names import CONTROL_PK
 from local import aws
 from tests.support.aws.stack import (
     MODEL,
@@ -165,7 +166,7 @@ def test_stack_pauses_and_job_is_cancelled(stack):
             time.sleep(1.0)
 
     def held_since():
-        key = {"pk": {"S": "CONTROL"}, "sk": {"S": "STACK"}}
+        key = {"pk": {"S": CONTROL_PK}, "sk": {"S": "STACK"}}
         item = stack.dynamodb.get_item(TableName=stack.table, Key=key, ConsistentRead=True).get(
             "Item", {}
         )

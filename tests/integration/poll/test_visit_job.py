@@ -374,7 +374,7 @@ def test_next_visit_is_by_next_page_of_sweep(visited, sweep_due, due_at):
 
     visited.visit(25)  # Too short for a sweep.
 
-    assert (visited.job.due_at, visited.work) == (due_at, "v1#job")
+    assert (visited.job.due_at, visited.work) == (due_at, "v2#job")
 
 
 @pytest.mark.parametrize("records", [1, 2])
@@ -384,7 +384,7 @@ def test_visit_without_time_moves_job_on_next(visited, short_steps, records):
     visited.visit(STEP_SECONDS - 0.1)
 
     assert (visited.job.due_at, visited.work) == (
-        (T, "v1#job") if records == 2 else (T + 10, "v1#status")
+        (T, "v2#job") if records == 2 else (T + 10, "v2#status")
     )
 
 
@@ -396,5 +396,5 @@ def test_job_files_without_time_are_revisited(visited):
     assert (visited.job.state, visited.job.due_at, visited.work) == (
         JobState.FINALIZING,
         T,
-        "v1#job",
+        "v2#job",
     )

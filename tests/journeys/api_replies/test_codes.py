@@ -2,6 +2,7 @@
 
 import pytest
 
+from dropbatch.core.names import CONTROL_PK
 from local.workers_ai import Fault
 from tests.support.translations import M2M, all_good, only_slowly, referenced, submits
 
@@ -75,7 +76,7 @@ def test_deleted_pause_is_over_within_five_minutes(world, api):
     world.upload_records("a.jsonl", referenced(3), model=M2M)
     world.deliver_all()
     world.dynamodb.delete_item(
-        TableName="ledger", Key={"pk": {"S": "CONTROL"}, "sk": {"S": "PAUSE"}}
+        TableName="ledger", Key={"pk": {"S": CONTROL_PK}, "sk": {"S": "PAUSE"}}
     )
 
     world.settle(minutes=7)

@@ -5,6 +5,7 @@ import time
 import pytest
 
 import functions.submit.handler
+from dropbatch.core.names import CONTROL_PK
 from shared.errors import StorageError
 from shared.pacing.cadence import UNKNOWN_POLL
 
@@ -29,7 +30,7 @@ def test_forgotten_model_is_polled_like_new(world, monkeypatch):
 
 @pytest.mark.parametrize("kind", [{"S": "odd"}, {"L": [{"N": "1"}]}])
 def test_slot_that_holds_something_else_is_not_fault(world, kind):
-    key = {"pk": {"S": "CONTROL"}, "sk": {"S": f"RATE#TIMES#{M2M}"}}
+    key = {"pk": {"S": CONTROL_PK}, "sk": {"S": f"RATE#TIMES#{M2M}"}}
     world.dynamodb.put_item(TableName="ledger", Item={**key, "b99": kind})
     run_job(world)
 

@@ -45,7 +45,7 @@ def put_idle(number):
         status_at=now,
         **times,
     )
-    put(job_id, "META", job, "v1#status")
+    put(job_id, "META", job, "v2#status")
     counts = {
         "first_id": 0,
         "requests": 500,
@@ -60,7 +60,7 @@ def put_idle(number):
         job_id,
         "BATCH#00000000",
         replace(batch, submissions=(Submission(job_id, 1, now - 800),)),
-        "v1#poll",
+        "v2#poll",
     )
 
 

@@ -173,7 +173,7 @@ def test_wake_up_ends_at_next_tick(plan, wakes, services):
 # ── what an invocation leaves due ─────────────────────────────────────────────────────────────────
 
 
-def item(number, due_at, work="v1#poll"):
+def item(number, due_at, work="v2#poll"):
     held = {"due_at": {"N": str(due_at)}, "work": {"S": work}} if due_at else {}
     return {"pk": {"S": "JOB#a"}, "sk": {"S": f"BATCH#{number}"}, **held}
 
@@ -184,7 +184,7 @@ def test_earliest_time_without_message_counts():
         left.note(item(number, due_at), {"due_at"})
     left.cover("a", "4")
     left.note(item("2", None), {"due_at"})
-    left.note(item("5", 5, "v1#status"), {"due_at"})
+    left.note(item("5", 5, "v2#status"), {"due_at"})
     left.note(item("6", 1), {"seen_accepted"})
     left.add("a", "7", 40)
 

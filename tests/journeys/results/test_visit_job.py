@@ -59,12 +59,12 @@ def test_unreadable_item_holds_up_no_other(start):
     world.deliver("UploadQueue")
     batch = world.item("BATCH#")
     broken = {**batch, "pk": {"S": "JOB#broken"}, "requests": {"S": "many"}, "due_at": {"N": "1"}}
-    for work in ("v1#submit", "v1#poll"):
+    for work in ("v2#submit", "v2#poll"):
         world.dynamodb.put_item(
             TableName="ledger", Item={**broken, "sk": {"S": f"BATCH#{work}"}, "work": {"S": work}}
         )
     world.dynamodb.put_item(
-        TableName="ledger", Item={**broken, "sk": {"S": "META"}, "work": {"S": "v1#status"}}
+        TableName="ledger", Item={**broken, "sk": {"S": "META"}, "work": {"S": "v2#status"}}
     )
 
     world.settle(until=lambda: bool(world.manifests()))

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from dropbatch.core.names import CONTROL_PK
 from tests.simulation.cloudflare import laws
 from tests.simulation.cloudflare.events import Events
 from tests.simulation.cloudflare.laws import EventLaws
@@ -194,7 +195,7 @@ def test_answers_that_wait_long_are_found(age, waits, broken):
 def test_answers_that_wait_for_calls_are_not_judged(scarce, broken):
     given = Given(replace(SOUND, delay=0.5))
     filled_at = {"filled_at": {"N": str((given.kernel.now + scarce - 30.0) * 1000)}}
-    given.write(None, filled_at, ("CONTROL", "RATE"))
+    given.write(None, filled_at, (CONTROL_PK, "RATE"))
     for number in range(20):
         accepted = {"M": {"request_id": {"S": "id"}, "at": {"N": str(given.kernel.now - 46.0)}}}
         given.bill(str(number), completes_at=given.kernel.now - 30.0)

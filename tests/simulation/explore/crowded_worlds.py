@@ -8,6 +8,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
+from dropbatch.core.names import CONTROL_PK
 from functions.poll import sweep
 from functions.poll.schedule import tick
 from local.workers_ai import Fault
@@ -231,7 +232,7 @@ def outage_without_tokens(world: World) -> list[Dropped]:
 
 def _has_no_token(world: World) -> bool:
     filled = float(
-        world.dynamodb.items.get(("CONTROL", "RATE"), {}).get("filled_at", {}).get("N", "0")
+        world.dynamodb.items.get((CONTROL_PK, "RATE"), {}).get("filled_at", {}).get("N", "0")
     )
     return filled / 1_000 > world.kernel.now + MINUTE / world.calls_per_minute * (
         world.calls_per_minute // 2 - 0.5
@@ -239,7 +240,7 @@ def _has_no_token(world: World) -> bool:
 
 
 def _probe_is_due(world: World) -> bool:
-    pause = world.dynamodb.items.get(("CONTROL", "PAUSE"))
+    pause = world.dynamodb.items.get((CONTROL_PK, "PAUSE"))
     return pause is not None and float(pause["next_probe"]["N"]) < world.kernel.now
 
 
@@ -296,7 +297,7 @@ def late_message(world: World) -> list[Dropped]:
 
 
 def _calls_wait(world: World) -> float:
-    until = world.dynamodb.items.get(("CONTROL", "RATE"), {}).get("hold_until", {}).get("N", "0")
+    until = world.dynamodb.items.get((CONTROL_PK, "RATE"), {}).get("hold_until", {}).get("N", "0")
     return float(until) - world.kernel.now
 
 
@@ -321,7 +322,7 @@ def without_a_job(world: World) -> list[Dropped]:
     item = world.dynamodb.items[key]
     stray = {
         "state": {"S": "ready"},
-        "work": {"S": "v1#submit"},
+        "work": {"S": "v2#submit"},
         "due_at": {"N": str(int(world.kernel.now))},
     }
     world.dynamodb.put_item(
@@ -362,7 +363,7 @@ def of_another_version(world: World) -> list[Dropped]:
     world.run(HOUR, lambda: key in world.dynamodb.items)
     world.run(1.0)
     before = world.dynamodb.items[key]["work"]
-    for work in ({"S": "v2#status"}, before):
+    for work in ({"S": "v3#status"}, before):
         world.dynamodb.put_item(
             TableName=world.dynamodb.table, Item={**world.dynamodb.items[key], "work": work}
         )

@@ -22,6 +22,7 @@ from unittest.mock import patch
 
 import msgspec
 
+from dropbatch.core.names import CONTROL_PK
 from functions.poll import doubts
 from local.workers_ai import Behaviour, Fault
 from simulation.services.awkward import Awkward
@@ -235,7 +236,7 @@ class _Touches:
         self._note(key, writes=item is None)  # A write whose condition did not hold.
 
     def _write(self, key: Key, old: Wire | None, new: Wire | None) -> None:
-        moves = key[0] != "CONTROL" and any(
+        moves = key[0] != CONTROL_PK and any(
             (old or {}).get(name) != (new or {}).get(name) for name in MOVED
         )
         self._note(key, writes=True, moves=moves)
@@ -376,7 +377,7 @@ def _races(touches: list[Touch]) -> Iterator[tuple[int, int, float]]:
                     others.setdefault(other.life, []).append(other.at - one.at)
                     moving |= {other.life} if other.moves else set()
             for life, seconds in others.items():
-                rank = 3 * (key[0] == "CONTROL") + (life not in moving)
+                rank = 3 * (key[0] == CONTROL_PK) + (life not in moving)
                 for after in dict.fromkeys((seconds[0], seconds[-1], seconds[-1] + 1)):
                     yield rank, one.place, round(after + AFTER_SECONDS, 3)
 

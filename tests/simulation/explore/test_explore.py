@@ -7,6 +7,7 @@ import gc
 
 import pytest
 
+from dropbatch.core.names import CONTROL_PK
 from shared.ledger import batches
 from tests.simulation.explore.schedules import Schedule, explore, run
 from tests.simulation.explore.slow_writes import Slow
@@ -96,7 +97,7 @@ def test_hold_that_begins_while_a_token_is_taken_is_heeded():
     _, refused, _, limit, *_ = [
         one
         for one in run(world, Schedule()).touches
-        if one.writes and one.key == ("CONTROL", "RATE")
+        if one.writes and one.key == (CONTROL_PK, "RATE")
     ]
     held_up = Schedule(((refused.place, limit.at - refused.at + 0.003),))
 

@@ -12,6 +12,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from dropbatch.core.names import CONTROL_PK
 from shared.bootstrap import SECRET_SECONDS
 from tests.simulation.worlds import pacing_laws
 from tests.simulation.worlds.judges import CALLS_IN_FIVE_MINUTES
@@ -196,7 +197,7 @@ class ItemLaws:
             self._judge_update(key, own.get(key) or seen.get(key, old), old, new)
         if old is not None and new is not None and changed(old, new) == {"due_at", "claims"}:
             self._judge_failure(life, key, old, new)
-        if key[0] == "CONTROL":
+        if key[0] == CONTROL_PK:
             self._judge_control(life, key[1], old, new)
         elif new is not None and key[1] == "META":
             self._judge_job(life, key, old, new)
@@ -320,7 +321,7 @@ class ItemLaws:
         # One that failed for capacity, which waits, has no answer.
         if was == "queued" and is_soon:
             for reason in self._waiting(life, key):
-                probe = number(self.seen[life].get(("CONTROL", reason)), "next_probe")
+                probe = number(self.seen[life].get((CONTROL_PK, reason)), "next_probe")
                 if not 0 < probe <= self.world.kernel.now:  # It may be that probe.
                     self.laws.broken(law, f"{key}: {reason}")
 
@@ -401,17 +402,17 @@ class ItemLaws:
             self.probes.get(life, set()),
         )
         for name in self._waits(seen, key):
-            item = seen.get(("CONTROL", name), {})
+            item = seen.get((CONTROL_PK, name), {})
             until = number(item, "until") or float("inf")
             if item and name not in probes and now < until:
                 yield name
-        if number(seen.get(("CONTROL", "STACK")), "held_since"):
+        if number(seen.get((CONTROL_PK, "STACK")), "held_since"):
             yield "STACK"
-        if self._model(seen, key) in seen.get(("CONTROL", "RATE#OUTSTANDING"), {}).get(
+        if self._model(seen, key) in seen.get((CONTROL_PK, "RATE#OUTSTANDING"), {}).get(
             "full_models", {}
         ).get("SS", ()):
             yield "OUTSTANDING"
-        if number(seen.get(("CONTROL", "RATE")), "hold_until") > now:
+        if number(seen.get((CONTROL_PK, "RATE")), "hold_until") > now:
             yield "RATE"
 
     def _waits(self, seen: dict[Key, Wire], key: Key) -> list[str]:
@@ -435,7 +436,7 @@ class ItemLaws:
     def _judge_control(self, life: Life, name: str, old: Wire | None, new: Wire | None) -> None:
         now = self.world.kernel.now
         if name.startswith("PAUSE"):
-            key, has_probe = ("CONTROL", name), name in self.probes.get(life, ())
+            key, has_probe = (CONTROL_PK, name), name in self.probes.get(life, ())
             read = self._own().get(key) or self.seen[life].get(key)
             for law in pacing_laws.broken_by(read, old, new, now, has_probe=has_probe):
                 self.laws.broken(law, f"{name}: {new}")
@@ -471,7 +472,7 @@ class ItemLaws:
         if number(new, "hold_until") < number(old, "hold_until"):
             self.laws.broken("the longest wait counts", "RATE: hold_until")
         if number(new, "hold_until") != number(old, "hold_until"):
-            read = self._own().get(("CONTROL", name)) or self.seen[life].get(("CONTROL", name))
+            read = self._own().get((CONTROL_PK, name)) or self.seen[life].get((CONTROL_PK, name))
             for law in pacing_laws.broken_by_wait(read, new, now):
                 self.laws.broken(law, f"RATE: {new}")
         if (filled := number(new, "filled_at")) == number(old, "filled_at"):
@@ -484,7 +485,7 @@ class ItemLaws:
             self.laws.broken(
                 "no more tokens are taken than the bucket holds", f"{filled - 1000 * now:g} ms"
             )
-        if number(self.seen.get(life, {}).get(("CONTROL", name)), "hold_until") > now:
+        if number(self.seen.get(life, {}).get((CONTROL_PK, name)), "hold_until") > now:
             self.laws.broken("no token is taken while calls have to wait", f"{life.name}")
 
 

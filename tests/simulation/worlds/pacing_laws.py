@@ -128,6 +128,4 @@ def broken_by_wait(read: Wire | None, new: Wire, now: float) -> Iterator[str]:
 
 def _others(old: Wire, new: Wire, *names: str) -> bool:
     """Whether anything else than these attributes has changed."""
-    return any(
-        old.get(name) != new.get(name) for name in (old.keys() | new.keys()) - {*names, "later"}
-    )
+    return any(old.get(name) != new.get(name) for name in (old.keys() | new.keys()) - set(names))

@@ -20,7 +20,6 @@ from tests.simulation.cloudflare.events import (
     draw_hands,
 )
 from tests.simulation.worlds.users import MODELS
-from tests.support.doubles.other_versions import Version
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -142,25 +141,7 @@ class Command:
     word: str
 
 
-@dataclass(frozen=True, slots=True)
-class Deploy:
-    """The stack is deployed.
-
-    Each function becomes another version (`Version`), or this one if it is empty.
-    """
-
-    at: float
-    submit: str = ""
-    poll: str = ""
-
-    @property
-    def versions(self) -> dict[str, Version]:
-        """The functions of another version."""
-        named = {"SubmitFunction": self.submit, "PollFunction": self.poll}
-        return {name: Version(value) for name, value in named.items() if value}
-
-
-Act = Drop | Command | Deploy | Hand
+Act = Drop | Command | Hand
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,9 +232,7 @@ def draw(seed: int) -> Plan:
 
 
 def _with_commands(plan: Plan, random: Random, drops: list[Drop]) -> Plan:
-    return replace(
-        plan, acts=(*drops, *_commands(random, drops), *_deploys(Random(f"{plan.seed} deploys")))
-    )
+    return replace(plan, acts=(*drops, *_commands(random, drops)))
 
 
 def _with_events(plan: Plan, drops: list[Drop]) -> Plan:
@@ -321,20 +300,6 @@ def _commands(random: Random, drops: list[Drop]) -> Iterator[Command]:
         at += random.choice((0.5, 20.0, 300.0))
     for target in sorted(paused):
         yield Command(at, target, "run")
-
-
-def _deploys(random: Random) -> Iterator[Deploy]:
-    """In every second world the functions' versions differ, until the newest is deployed.
-
-    Or another one back.
-    """
-    if random.random() < 0.5:
-        return
-    versions = ("", *Version)
-    yield Deploy(0.0, random.choice(versions), random.choice(versions))
-    yield Deploy(
-        random.choice((0.5, 20.0, 300.0)), random.choice(versions), random.choice(versions)
-    )
 
 
 def smaller(plan: Plan) -> Iterator[Plan]:

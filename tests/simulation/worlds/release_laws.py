@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dropbatch.core.names import CONTROL_PK
 from simulation.services.awkward import Awkward
 from tests.support.aws.wire_items import number, submissions
 
@@ -54,8 +55,8 @@ class ReleaseLaws:
             return  # One may be who lifts the pause, the other who submits then.
         if key[1].startswith("BATCH#") and new is not None and new["state"]["S"] == "submitting":
             self.submitted_at = now
-        is_lifted = key == ("CONTROL", "PAUSE") and old is not None and new is None
-        is_resumed = key == ("CONTROL", "STACK") and number(old, "held_since") > 0 == number(
+        is_lifted = key == (CONTROL_PK, "PAUSE") and old is not None and new is None
+        is_resumed = key == (CONTROL_PK, "STACK") and number(old, "held_since") > 0 == number(
             new, "held_since"
         )
         if is_lifted or is_resumed:
@@ -89,17 +90,17 @@ class ReleaseLaws:
     def _still(self, waiting: dict[Key, Wire]) -> dict[Key, Wire]:
         """Those that still wait, if nothing stops submits now."""
         items, now = self.world.dynamodb.items, self.world.kernel.now
-        rate = items.get(("CONTROL", "RATE"), {})
+        rate = items.get((CONTROL_PK, "RATE"), {})
         has_no_token = number(rate, "filled_at") / 1_000 > now or number(rate, "hold_until") > now
-        stops = ("CONTROL", "PAUSE") in items or number(
-            items.get(("CONTROL", "STACK")), "held_since"
+        stops = (CONTROL_PK, "PAUSE") in items or number(
+            items.get((CONTROL_PK, "STACK")), "held_since"
         ) > 0
-        waits = any(sk.startswith("PAUSE") for pk, sk in items if pk == "CONTROL")
+        waits = any(sk.startswith("PAUSE") for pk, sk in items if pk == CONTROL_PK)
         if (
             has_no_token
             or stops
             or waits
-            or "full_models" in items.get(("CONTROL", "RATE#OUTSTANDING"), {})
+            or "full_models" in items.get((CONTROL_PK, "RATE#OUTSTANDING"), {})
         ):
             return {}
         return {key: items[key] for key in waiting if key in items and self._waits(key, items[key])}

@@ -15,7 +15,7 @@ from tests.simulation.cloudflare.laws import EventLaws
 from tests.simulation.cloudflare.others import OtherStack, by_hand
 from tests.simulation.worlds.item_laws import ItemLaws
 from tests.simulation.worlds.judges import Ending, Laws, Promises, Violation
-from tests.simulation.worlds.plans import Act, Command, Deploy, Drop, Plan, draw, smaller
+from tests.simulation.worlds.plans import Act, Command, Drop, Plan, draw, smaller
 from tests.simulation.worlds.users import Dropped, drop
 from tests.simulation.worlds.world import World, simulated
 
@@ -99,8 +99,6 @@ def _happens(world: World, act: Act, dropped: list[Dropped], *, may_fail: bool) 
     match act:
         case Drop():
             dropped.append(_dropped(world, act, may_fail=may_fail))
-        case Deploy():
-            world.redeploy(act.versions)
         case Hand():
             by_hand(world, act.what)
         case Command():

@@ -12,6 +12,7 @@ from collections import Counter, deque
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from dropbatch.core.names import CONTROL_PK
 from functions.poll.schedule import tick
 from shared.aws.queues import SUBMIT_GRACE_SECONDS
 from tests.support.aws.wire_items import number, submissions
@@ -46,7 +47,7 @@ LONGEST_STEP = 300.0
 BEFORE_SECONDS = 10.0
 """By how much a batch may be due before it is written that it is: the decision takes some time."""
 
-OURS = {"S": "v1#job"}
+OURS = {"S": "v2#job"}
 SLACK = 2.0
 """Seconds that a decision may take."""
 
@@ -144,7 +145,7 @@ class ShareLaws:
     def _read(self, key: Key, item: Wire | None) -> None:
         life = self.world.kernel.life()
         if (
-            key == ("CONTROL", "RATE#OUTSTANDING")
+            key == (CONTROL_PK, "RATE#OUTSTANDING")
             and life is not None
             and item is not None
             and "watched_from" in item
@@ -159,7 +160,7 @@ class ShareLaws:
         life = self.world.kernel.life()
         if life is None:
             return
-        if key[0] == "CONTROL":
+        if key[0] == CONTROL_PK:
             self._judge_control(life, key[1], old or {}, new or {})
         elif new is not None:
             self._judge_item(life, key, old or {}, new)
@@ -167,7 +168,7 @@ class ShareLaws:
     # ── items ─────────────────────────────────────────────────────────────────────────────────────
 
     def _judge_item(self, life: Life, key: Key, old: Wire, new: Wire) -> None:
-        if not self.items.seen.get(life, {}).get(key, {}).get("work", OURS)["S"].startswith("v1#"):
+        if not self.items.seen.get(life, {}).get(key, {}).get("work", OURS)["S"].startswith("v2#"):
             self.laws.broken(VERSION, f"{key}: {old.get('work')}")
         if number(new, "refusals") > number(old, "refusals"):
             # Without a connection nothing is known of the API, and nothing was billed.
@@ -251,7 +252,7 @@ class ShareLaws:
 
     def _is_token_refused(self) -> bool:
         items = self.world.dynamodb.items.items()
-        pauses = (item for (pk, sk), item in items if pk == "CONTROL" and sk.startswith("PAUSE"))
+        pauses = (item for (pk, sk), item in items if pk == CONTROL_PK and sk.startswith("PAUSE"))
         return any(item["reason"]["S"] == "token_refused" for item in pauses)
 
     # ── control items ─────────────────────────────────────────────────────────────────────────────
@@ -305,7 +306,7 @@ class ShareLaws:
         is_lifted = self.world.kernel.now - self.lifted_at < LIFTED_GAIN_SECONDS
         return (
             LIFTED_GAIN_SECONDS
-            if is_lifted or ("CONTROL", "STACK") in self.world.dynamodb.items
+            if is_lifted or (CONTROL_PK, "STACK") in self.world.dynamodb.items
             else GAIN_SECONDS
         )
 

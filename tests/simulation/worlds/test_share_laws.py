@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from dropbatch.core.names import CONTROL_PK
 from functions.poll.schedule import tick
 from shared.aws.queues import SUBMIT_GRACE_SECONDS
 from tests.simulation.worlds import share_laws
@@ -12,11 +13,11 @@ from tests.simulation.worlds.share_laws import Outstanding, ShareLaws
 NOW = 10_000.0
 KEY = ("JOB#a", "BATCH#00000000")
 PIECE = ("JOB#a", "BATCH#00000000.0")
-WATCH = ("CONTROL", "RATE#OUTSTANDING")
-PAUSE = ("CONTROL", "PAUSE")
+WATCH = (CONTROL_PK, "RATE#OUTSTANDING")
+PAUSE = (CONTROL_PK, "PAUSE")
 COUNT = {
     "KeyConditionExpression": "#work = :work",
-    "ExpressionAttributeValues": {":work": {"S": "v1#poll"}},
+    "ExpressionAttributeValues": {":work": {"S": "v2#poll"}},
 }
 
 
@@ -78,7 +79,7 @@ def wire(given):
 def batch(**changes):
     return {
         "state": "queued",
-        "work": "v1#poll",
+        "work": "v2#poll",
         "due_at": NOW + 60,
         "created_at": NOW,
         "polls": 0,
@@ -201,16 +202,16 @@ def test_polls_take_turns_with_first_batches(calls, due, firsts, broken):
     given = Given(calls)
     given.write(KEY, batch(due_at=due), batch(due_at=due))
     for place in range(firsts):
-        ready = batch(state="ready", work="v1#first")
+        ready = batch(state="ready", work="v2#first")
         given.write(
             ("JOB#a", f"BATCH#{place + 1:08}"),
             ready,
-            ready | {"state": "submitting", "work": "v1#poll"},
+            ready | {"state": "submitting", "work": "v2#poll"},
         )
     assert (share_laws.POLLS in given.broken) == broken
     given.write(KEY, batch(due_at=due), batch(polls=1))
     given.broken.clear()
-    given.write(PIECE, batch(state="ready", work="v1#first"), batch(state="submitting"))
+    given.write(PIECE, batch(state="ready", work="v2#first"), batch(state="submitting"))
     assert given.broken == set()
 
 
@@ -254,12 +255,12 @@ def test_read_with_a_limit_has_it_to_its_end(limits, broken):
     assert given.broken == ({share_laws.COUNTED} if broken else set())
 
 
-@pytest.mark.parametrize("work", ["v1#poll", "v2#poll"])
+@pytest.mark.parametrize("work", ["v2#poll", "v3#poll"])
 def test_item_of_another_version_is_left_alone(work):
     given = Given()
     given.seen[given.one] = {KEY: wire(batch(work=work))}
     given.write(KEY, batch(work=work), batch(work=work, claims=1))
-    assert given.broken == (set() if work == "v1#poll" else {share_laws.VERSION})
+    assert given.broken == (set() if work == "v2#poll" else {share_laws.VERSION})
 
 
 @pytest.mark.parametrize(

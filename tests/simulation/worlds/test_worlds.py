@@ -14,7 +14,7 @@ from local.workers_ai import Fault
 from shared.aws import attribute_values
 from shared.ledger.batches import Batches
 from simulation.services.awkward import Awkward
-from tests.simulation.worlds.plans import Command, Deploy, Drop, Plan, draw
+from tests.simulation.worlds.plans import Command, Drop, Plan, draw
 from tests.simulation.worlds.runs import random_world, run, smallest
 from tests.simulation.worlds.users import MODELS
 from tests.simulation.worlds.world import Reader
@@ -103,35 +103,6 @@ FOUND = {
             Command(23.0, "", "pause"),
             Command(43.0, "2.jsonl", "cancel now"),
             Command(63.0, "", "run"),
-        ),
-    ),
-    (
-        "a deployment between two commands: the second one was never obeyed, because the first "
-        "had one member more"
-    ): Plan(
-        5,
-        latency=600.0,
-        acts=(
-            Drop(0.0, "a.jsonl", 5),
-            Deploy(0.0, submit="later", poll="later"),
-            Command(3.0, "a.jsonl", "pause"),
-            Deploy(20.0),
-            Command(30.0, "a.jsonl", "run"),
-        ),
-    ),
-    (
-        "items of an earlier version, which stores defaults: no segment was appended while the "
-        "upload was read"
-    ): Plan(
-        9,
-        settings=(("MAX_REQUESTS_PER_BATCH", 2),),
-        faults=(Fault(kind="5006", on="submit", times=3),),
-        acts=(
-            Drop(0.0, "a.jsonl", 17),
-            Deploy(0.0, submit="earlier", poll="earlier"),
-            Command(3.0, "a.jsonl", "pause"),
-            Deploy(20.0, poll="later"),
-            Command(30.0, "a.jsonl", "run"),
         ),
     ),
     (

@@ -18,6 +18,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from dropbatch.core.names import CONTROL_PK
 from shared.events.expect import PUT_OFF_FOR
 from shared.pacing.cadence import MAX_WAIT
 from tests.support.aws.wire_items import number
@@ -117,7 +118,7 @@ class WaitLaws:
 
     def _look(self, keys: list[Key], is_whole: bool) -> None:  # noqa: FBT001 - called by position
         life = self.world.kernel.life()
-        if life is None or keys[0][0] != "CONTROL":
+        if life is None or keys[0][0] != CONTROL_PK:
             return
         found = {sk: self.world.dynamodb.items.get((pk, sk)) for pk, sk in keys if is_whole}
         look = Look(self.world.called_at(), self.world.clock(), found)
@@ -125,7 +126,7 @@ class WaitLaws:
 
     def _read(self, key: Key, item: Wire | None) -> None:
         life = self.world.kernel.life()
-        if life is not None and item is None and key == ("CONTROL", "RATE"):
+        if life is not None and item is None and key == (CONTROL_PK, "RATE"):
             self.contested[life] = self.world.clock()
 
     def _recent(self, life: Life) -> list[Look]:
@@ -211,7 +212,7 @@ class WaitLaws:
         life = self.world.kernel.life()
         if life is None or old is None or new is None:
             return
-        if key[0] == "CONTROL" and "nonce" in old and old["nonce"] == new.get("nonce"):
+        if key[0] == CONTROL_PK and "nonce" in old and old["nonce"] == new.get("nonce"):
             self._judge_probe(life, key, old)
             return
         if key[1].startswith("BATCH#"):
@@ -344,7 +345,7 @@ class WaitLaws:
         if not is_lost or new.get("doubt") == old.get("doubt"):
             return
         job, looks = self.world.dynamodb.items[key[0], "META"], self._recent(life)
-        known = self.world.dynamodb.items.get(("CONTROL", "KNOWN"), {})
+        known = self.world.dynamodb.items.get((CONTROL_PK, "KNOWN"), {})
         since, seconds = number(doubt, "since"), UNKNOWN_SECONDS
         is_known = (
             since + CLOCKS_SECONDS

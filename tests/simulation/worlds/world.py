@@ -16,7 +16,7 @@ import secrets
 from base64 import urlsafe_b64encode
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache
 from hashlib import sha256
 from math import inf
 from types import SimpleNamespace
@@ -43,7 +43,6 @@ from tests.simulation.cloudflare.bodies import meaning
 from tests.simulation.services.api import Http, is_of_queues
 from tests.support.aws.ledger_table import ledger_table
 from tests.support.aws.resources import BUCKET, QUEUES, TOKEN, variables
-from tests.support.doubles import other_versions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -150,9 +149,6 @@ class World(Account):
         self.metrics: dict[str, float] = {}
         self.measured: list[Callable[[str, float], None]] = []
         """Called with each metric and its value."""
-        self.versions: dict[str, other_versions.Version] = {}
-        """The functions of which new processes are another version."""
-        self._building: other_versions.Version | None = None
         self.failures: list[BaseException] = []
         """What messages failed with."""
         self.uploads: list[Upload] = []
@@ -205,18 +201,8 @@ class World(Account):
         key = "control/stack" if name == "stack" else f"control/jobs/{name}"
         self.s3.put_object(Bucket=BUCKET, Key=key, Body=word.encode())
 
-    def redeploy(
-        self, versions: Mapping[str, other_versions.Version] | None = None, **settings: object
-    ) -> None:
-        """Deploy the stack.
-
-        Functions of other versions, or with other parameters, which `simulated` restores.
-
-        Args:
-            versions: by function; one that is not here becomes this version.
-            settings: the functions' variables.
-        """
-        self.versions = dict(versions or {})
+    def redeploy(self, **settings: object) -> None:
+        """Deploy the stack with other parameters, which `simulated` restores."""
         os.environ.update({name: str(value) for name, value in settings.items()})
         self.calls_per_minute = int(os.environ["API_CALLS_PER_MINUTE"])
         for function in self.functions.values():
@@ -280,29 +266,16 @@ class World(Account):
             return module.lambda_handler(event, context)
 
         function = self.add_function(
-            name, handle, timeout=timeout, most=sum(most) + 2, build=partial(self._build, name)
+            name, handle, timeout=timeout, most=sum(most) + 2, build=self._build
         )
         for source, runs in zip(sources, most, strict=True):
             self.connect(_resource(source["Properties"]["Queue"]), function, runs)
 
-    def _build(self, function: str) -> Services:
-        """Services of a new process of a function."""
-        self._building = self.versions.get(function)
+    def _build(self) -> Services:
+        """Services of a new process."""
         made = replace(bootstrap.services.__wrapped__(), now=self.clock, sleep=self.kernel.wait)
         # Events have a clock of their own, which was taken from the services before.
         return replace(made, events=events_of(replace(made, events=None)) if made.events else None)
-
-    def client(self, name: str, *_: object, **_options: object) -> Any:
-        """A client of a simulated service.
-
-        One of the table as a process of another version sees it.
-        """
-        found = super().client(name)
-        return (
-            other_versions.OtherVersion(found, self._building)
-            if name == "dynamodb" and self._building
-            else found
-        )
 
     def inject(self, *faults: Fault) -> None:
         """Let the API do something to its next calls."""

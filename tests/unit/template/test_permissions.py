@@ -2,6 +2,7 @@
 
 import pytest
 
+from dropbatch.core.names import CONTROL_PK
 from shared.aws.event_bus import DETAIL_TYPE, SOURCE
 from tests.support.aws import iam
 from tests.support.aws.translated_template import (
@@ -132,7 +133,7 @@ def _operators(of_type):
 def test_operators_read_no_jobs_in_the_table(of_type):
     (see,) = [one for one in _operators(of_type) if one["Sid"] == "SeeEvents"]
 
-    assert see["Condition"] == {"ForAllValues:StringEquals": {"dynamodb:LeadingKeys": ["CONTROL"]}}
+    assert see["Condition"] == {"ForAllValues:StringEquals": {"dynamodb:LeadingKeys": [CONTROL_PK]}}
 
 
 def test_operators_can_redrive_to_every_queue(of_type):
@@ -181,7 +182,7 @@ def test_nobody_may_delete_or_read_whole_table():
         for grant in grants(role):
             if grant.action == "dynamodb:DeleteItem":
                 assert grant.condition == (
-                    ("ForAllValues:StringEquals", "dynamodb:LeadingKeys", ("CONTROL",)),
+                    ("ForAllValues:StringEquals", "dynamodb:LeadingKeys", (CONTROL_PK,)),
                 )
 
 

@@ -30,7 +30,6 @@ from tests.support.doubles.ledger_items import (
     OneItem,
     T,
 )
-from tests.support.doubles.other_versions import Version, item_by
 
 # ── every transition and what it must not overlook ────────────────────────────────────────────────
 
@@ -295,19 +294,6 @@ def test_changed_map_is_left_alone(table, inside):
     assert change(items.ledger, held) is None
 
     assert items.read() == before
-
-
-@pytest.mark.parametrize("version", Version)
-@pytest.mark.parametrize("transition", {**TRANSITIONS, **INSIDE})
-def test_item_of_another_version_is_changed(table, transition, version):
-    held, change, _ = {**TRANSITIONS, **INSIDE}[transition]
-    items = OneItem(table, held)
-    table.put_item(TableName="table", Item=item_by(version, items.read()))
-    before = items.read()
-
-    change(items.ledger, held)
-
-    assert items.read() != before
 
 
 @pytest.mark.parametrize("whole", [Isolation(), (1, 2), {"a": 1}], ids=["map", "list", "dict"])

@@ -48,7 +48,7 @@ def test_job_that_moves_on_is_due_as_work(table, change, kind):
 
     change(item.ledger, idle)
 
-    assert item.read()["work"] == {"S": f"v1#{kind}"}
+    assert item.read()["work"] == {"S": f"v2#{kind}"}
 
 
 def test_end_of_split_is_work(table):
@@ -58,7 +58,7 @@ def test_end_of_split_is_work(table):
 
     item.ledger.end_split(job, 7, None, T)
 
-    assert item.read()["work"] == {"S": "v1#job"}
+    assert item.read()["work"] == {"S": "v2#job"}
 
 
 @pytest.mark.parametrize(

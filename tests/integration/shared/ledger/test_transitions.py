@@ -37,7 +37,7 @@ ID = Submission("id", 1, T)
 FIRST = replace(SUBMITTING, ordinal=0)
 WAITED = replace(READY, created_at=T - 300, paused=10.0, due_at=T - 60)
 END = {"completed_at": T, "ttl": int(T) + LIFE_SECONDS, "due_at": GONE, "work": GONE}
-DUE = {"due_at": T + 60, "work": "v1#cleanup"}
+DUE = {"due_at": T + 60, "work": "v2#cleanup"}
 OVER = replace(JOB, state=JobState.COMPLETED, due_at=T)
 
 WRITES = {
@@ -45,7 +45,7 @@ WRITES = {
         replace(READY, claims=2, held=True),
         lambda at, seen: at.begin_submit(seen, T + 90),
         {"state": "submitting", "attempt": 2, "fence": T + 90, "due_at": T + 90, "claims": 3}
-        | {"work": "v1#poll", "held": False},
+        | {"work": "v2#poll", "held": False},
     ),
     "accept": (
         replace(
@@ -55,7 +55,7 @@ WRITES = {
         {
             "state": "queued",
             "submissions": [plain(attribute(ID))],
-            "work": "v1#poll",
+            "work": "v2#poll",
             "due_at": T + 5,
         }
         | {
@@ -70,7 +70,7 @@ WRITES = {
     "accept once more": (
         replace(SUBMITTING, submissions=(ID,)),
         lambda at, seen: at.accept(seen, replace(ID, attempt=2), T),
-        {"state": "queued", "work": "v1#poll"}
+        {"state": "queued", "work": "v2#poll"}
         | {"submissions": [plain(attribute(ID)), plain(attribute(replace(ID, attempt=2)))]},
     ),
     "accept anew": (
@@ -79,7 +79,7 @@ WRITES = {
         {
             "state": "queued",
             "submissions": [plain(attribute(ID))],
-            "work": "v1#poll",
+            "work": "v2#poll",
             "due_at": T + 5,
             "told_at": 0.0,
         },
@@ -105,7 +105,7 @@ WRITES = {
         {
             "state": "queued",
             "ending_if_unanswered": plain(attribute(REASON)),
-            "work": "v1#poll",
+            "work": "v2#poll",
             "due_at": T + 9,
         }
         | {"claims": 0, "misses": 4},
@@ -115,7 +115,7 @@ WRITES = {
         lambda at, seen: at.refuse(seen, T + 9, refusals=1),
         {
             "state": "ready",
-            "work": "v1#submit",
+            "work": "v2#submit",
             "due_at": T + 9,
             "claims": 0,
             "calls_fail_since": 0.0,
@@ -125,22 +125,22 @@ WRITES = {
     "refuse a job's first batch": (
         replace(FIRST, work=DueKind.POLL),
         lambda at, seen: at.refuse(seen, T + 9),
-        {"state": "ready", "work": "v1#first", "due_at": T + 9},
+        {"state": "ready", "work": "v2#first", "due_at": T + 9},
     ),
     "refuse a batch that has an id": (
         replace(SUBMITTING, submissions=(ID,)),
         lambda at, seen: at.refuse(seen, T + 9),
-        {"state": "queued", "work": "v1#poll", "due_at": T + 9},
+        {"state": "queued", "work": "v2#poll", "due_at": T + 9},
     ),
     "undo_submit": (
         replace(SUBMITTING, work=DueKind.POLL, fence=T + 90, claims=3),
         lambda at, seen: at.undo_submit(replace(seen, attempt=0, claims=2), T + 90, T + 9),
-        {"state": "ready", "work": "v1#submit", "due_at": T + 9, "claims": 2},
+        {"state": "ready", "work": "v2#submit", "due_at": T + 9, "claims": 2},
     ),
     "poll_on": (
         replace(READY, submissions=(ID,), claims=2),
         lambda at, seen: at.poll_on(seen, T + 9),
-        {"state": "queued", "work": "v1#poll", "due_at": T + 9, "claims": 0},
+        {"state": "queued", "work": "v2#poll", "due_at": T + 9, "claims": 0},
     ),
     "postpone": (
         replace(READY, claims=2),
@@ -228,7 +228,7 @@ WRITES = {
         lambda at, seen: at.begin_round(seen, "b", 70, T, T + 9),
         {"state": "ready", "round": 1, "round_size": 70, "answered": ["a", "b"]}
         | {
-            "work": "v1#submit",
+            "work": "v2#submit",
             "due_at": T + 9,
             "claims": 0,
             "missing_polls": 0,
@@ -242,7 +242,7 @@ WRITES = {
         lambda at, seen: at.resubmit(seen, T + 9),
         {
             "state": "ready",
-            "work": "v1#submit",
+            "work": "v2#submit",
             "due_at": T + 9,
             "claims": 0,
             "misses": 0,
@@ -253,7 +253,7 @@ WRITES = {
     "resubmit what waits already": (
         replace(BATCH, submissions=(ID,), ready_at=T + 1, paused=9.0),
         lambda at, seen: at.resubmit(seen, T + 9),
-        {"state": "ready", "work": "v1#submit", "due_at": T + 9},
+        {"state": "ready", "work": "v2#submit", "due_at": T + 9},
     ),
     "begin_isolation": (
         replace(BATCH, claims=2),
@@ -306,7 +306,7 @@ WRITES = {
     "release_job to a visit that will not move it on": (
         replace(JOB, lease_until=T + 90),
         lambda at, seen: at.release_job(seen, T + 9, DueKind.STATUS),
-        {"lease_until": 0.0, "due_at": T + 9, "work": "v1#status"},
+        {"lease_until": 0.0, "due_at": T + 9, "work": "v2#status"},
     ),
     "retry_job": (
         replace(JOB, claims=2, lease_until=T + 90),
@@ -492,7 +492,7 @@ def test_batch_is_stored_with_all_it_holds(table):
     item = OneItem(table, held).read()
 
     stored = attributes(held) | {
-        "work": {"S": "v1#poll"},
+        "work": {"S": "v2#poll"},
         "pk": item["pk"],
         "sk": {"S": "BATCH#00000000"},
     }

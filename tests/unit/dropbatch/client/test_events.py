@@ -5,6 +5,7 @@ from botocore.exceptions import ClientError
 
 from dropbatch.client.events import look, read
 from dropbatch.client.stack import Stack
+from dropbatch.core.names import CONTROL_PK
 from dropbatch.errors import NotPermitted
 
 YES = {
@@ -73,7 +74,7 @@ def stack(services):
 def test_item_of_the_stacks_account_is_read(stack, services):
     found = look(stack)
     assert (found.state, found.queue, found.models) == ("on", "dropbatch-x", {BGE: ""})
-    assert services.asked["Key"] == {"pk": {"S": "CONTROL"}, "sk": {"S": f"EVENTS#{'a' * 32}"}}
+    assert services.asked["Key"] == {"pk": {"S": CONTROL_PK}, "sk": {"S": f"EVENTS#{'a' * 32}"}}
 
 
 def test_who_may_not_read_it_is_told_what_permits_it(stack, services):
