@@ -152,10 +152,6 @@ def billed_again(manifest: dict[str, Any]) -> Iterator[str]:
     """What a finished job may have been billed for without an answer, a line each."""
     if submits := manifest.get("unknowable_submits"):
         yield f"submits of unknown outcome: {submits:,}, which may be billed twice"
-    if submits := manifest.get("doubtful_submits"):
-        yield (
-            f"submits that an error does not prove refused: {submits:,}, which may be billed twice"
-        )
     if batches := (manifest.get("cost") or {}).get("uncollected_batches"):
         yield f"accepted submits whose answer was not collected: {batches:,}, which are billed"
 

@@ -72,7 +72,6 @@ def build_manifest(
         "cost": _cost(job),
         "given_up_ids": job.sums.given_up,
         "unknowable_submits": job.sums.unknowable,
-        "doubtful_submits": job.sums.doubtful,
         "events": "used" if job.sums.told else "none",
         "batches": [
             batch_entry(batch) for batch in batches if batch.state is not BatchState.DIVIDED
@@ -98,10 +97,9 @@ def batch_entry(batch: Batch) -> dict[str, Any]:
         "submitted_at": iso_time(last.at) if last else None,
         "completed_at": iso_time(batch.completed_at),
         "polls": batch.polls,
-        "attempts": max(batch.submits + batch.doubtful, min(batch.attempt, 1)),
+        "attempts": max(batch.submits, min(batch.attempt, 1)),
         "given_up_ids": batch.given_up,
         "unknowable_submits": batch.unknowable,
-        "doubtful_submits": batch.doubtful,
     }
 
 

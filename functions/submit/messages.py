@@ -21,7 +21,7 @@ import msgspec
 
 from functions.submit.create_job import create_job
 from functions.submit.split import split
-from functions.submit.submit_batch import POST_SECONDS, SETTLE_SECONDS, submit_batch
+from functions.submit.submit import POST_SECONDS, SETTLE_SECONDS, submit_batch
 from functions.submit.turn import lease_turn, take_turn
 from shared.aws.object_events import parse_notification
 from shared.aws.queues import FIRST_BATCH, SplitMessage, SubmitMessage, decode_message

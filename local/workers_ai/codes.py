@@ -51,6 +51,7 @@ _TABLE = (
     ApiError(500, 5001, "AiError: Model execution failed"),
     ApiError(400, 5006, "AiError: Bad input"),
     ApiError(400, 5025, "AiError: This model does not support JSON Schema"),
+    ApiError(400, 5028, "AiError: This model was deprecated on 2026-05-30"),
     ApiError(400, 8007, "AiError: This model does not support request queuing"),
     # AI Gateway: documented, but for 2001, 2003, 2009 and 2041, which were observed.
     ApiError(400, 2001, "Please configure AI Gateway in the Cloudflare dashboard"),

@@ -164,7 +164,6 @@ class Batches(Table):
                 "due_at": due_at,
                 "claims": 0,
                 "refusals": 0,
-                "doubts": 0,
                 "doubt": None,
                 "calls_fail_since": 0.0,
                 "paused": 0.0,

@@ -188,6 +188,10 @@ class Jobs(Table):
         """Note what an open job waits for, for its next status; None: for nothing any more."""
         self._change_job(job_id, {"completed_at": ABSENT}, {"wait": wait, "status_sha": ""})
 
+    def leave_out_references(self, job: Job) -> None:
+        """Send the bodies of a job without `external_reference` from now on."""
+        self._change_job(job.job_id, {"completed_at": ABSENT}, {"without_references": True})
+
     def note_account(self, job: Job, changed_at: float) -> Job | None:
         """Note since when the stack has another account than an open job; 0: it has the same."""
         seen = {"completed_at": ABSENT, "account_changed_at": job.account_changed_at or ABSENT}

@@ -138,10 +138,6 @@ class Batch:
     """Acceptances before it, whose answers nobody asks for any more."""
     unknowable: int = 0
     """Submits with an unknown outcome."""
-    doubtful: int = 0
-    """Submits that were refused in a way that does not prove it, and were tried again."""
-    doubts: int = 0
-    """Those since the last acceptance that prove as little as no reply."""
     refusals: int = 0
     """Consecutive refusals, for the back-off."""
     calls_fail_since: float = 0.0

@@ -103,7 +103,6 @@ class JobTotals:
             again.
         unknowable: their submits with an unknown outcome, and those of batches that were divided
             into them.
-        doubtful: likewise, submits that were refused in a way that does not prove it.
         told: batches of which an event told that they are over.
         pieces: into how many the batches were divided.
         for_capacity: the failed records that failed for lack of capacity or time.
@@ -120,7 +119,6 @@ class JobTotals:
     uncollected: int = 0
     given_up: int = 0
     unknowable: int = 0
-    doubtful: int = 0
     told: int = 0
     pieces: int = 0
     for_capacity: int = 0
@@ -268,6 +266,8 @@ class Job:
     """The progress of the newest sweep over its batches; None before the first."""
     wait: Wait | None = None
     """What it waits for, as far as a call for it has shown: calls that fail or are refused."""
+    without_references: bool = False
+    """Whether its bodies are sent without `external_reference`, which its model refuses."""
     account_changed_at: float = 0.0
     """Since when the stack has another account than the job; 0 while it has the same."""
 

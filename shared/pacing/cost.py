@@ -150,7 +150,6 @@ def counted(sums: JobTotals, batch: Batch) -> JobTotals:
         sums,
         given_up=sums.given_up + batch.given_up,
         unknowable=sums.unknowable + batch.unknowable,
-        doubtful=sums.doubtful + batch.doubtful,
         told=sums.told + (batch.told_at > 0),
         pieces=sums.pieces + batch.pieces,
         unmetered_size=sums.unmetered_size + more.size,

@@ -2,7 +2,7 @@
 
 The body's code decides; the HTTP status only where there is no code. Sources: Cloudflare's Workers
 AI error table and API limits; codes that only clients of the live API have reported are marked as
-observed. The callers that act on the verdicts are `functions.submit.submit_batch` and
+observed. The callers that act on the verdicts are `functions.submit.submit` and
 `functions.poll.poll`.
 """
 
@@ -60,12 +60,10 @@ class ErrorClass(StrEnum):
     """Accepted, then failed as a whole: divided likewise."""
     UNKNOWN_ID = "unknown_id"
     """The API does not know the request_id (on a poll only): several such replies are required."""
+    WITHDRAWN = "withdrawn"
+    """Cloudflare has withdrawn the model: the job fails once a second submit is told so."""
     TRY_LATER = "try_later"
-    """Another error: back off.
-
-    A submit may have been carried out all the same (`is_doubtful`); on a poll it counts as
-    no answer.
-    """
+    """Another error: back off; on a poll it counts as no answer."""
 
 
 GENERIC = 8007
@@ -100,8 +98,8 @@ _CODES: dict[int, ErrorClass] = {
     5018: ErrorClass.MODEL,
     3041: ErrorClass.MODEL,
     5035: ErrorClass.MODEL,
-    5028: ErrorClass.MODEL,  # observed: Cloudflare has withdrawn it
     5005: ErrorClass.MODEL,
+    5028: ErrorClass.WITHDRAWN,  # observed, once of a model that was alive
     7000: ErrorClass.CHECK_TOKEN,  # observed for unknown models, and also for wrong paths
     5006: ErrorClass.REQUEST,  # observed
     5004: ErrorClass.REQUEST,
@@ -124,14 +122,17 @@ _CODES_ON_A_POLL: dict[int, ErrorClass] = {
 }
 """What a code means on a poll, where that differs."""
 
-_WITH_4XX = {ErrorClass.MODEL, ErrorClass.CHECK_TOKEN}
+_WITH_4XX = {ErrorClass.MODEL, ErrorClass.WITHDRAWN, ErrorClass.CHECK_TOKEN}
 """Classes whose codes are believed of a submit only with a status of the client's.
 
 With which they are documented.
 """
 
-_BLAMES_REQUEST = {ErrorClass.REQUEST, ErrorClass.BATCH_FAILED}
-"""Classes whose codes say what was wrong with a submit, and not that nothing was taken."""
+_OF_MODEL = {ErrorClass.MODEL, ErrorClass.WITHDRAWN}
+"""Classes that are no verdict on a batch that was accepted."""
+
+_PROVE_NOTHING = {ErrorClass.REQUEST, ErrorClass.BATCH_FAILED, ErrorClass.TRY_LATER}
+"""Classes whose codes say what was wrong, and not that nothing of a submit was taken."""
 
 _GATEWAYS_OWN = range(2000, 3000)
 """Codes of AI Gateway itself, which knows nothing of a batch's id."""
@@ -194,6 +195,7 @@ _MODEL_ADVICE = {
         "The model needs the Workers Paid plan or prepaid credits: get one of them in "
         "Cloudflare's dashboard."
     ),
+    5028: "Cloudflare has withdrawn this model: choose another one with the Batch property.",
     5005: (
         "The requests name a LoRA adapter, which this model does not take: remove it, or "
         "choose another model."
@@ -226,30 +228,19 @@ def classify_submit_error(reply: Rejected) -> ErrorClass:
     return _by_code_of_submit(reply) or _by_status(reply.status)
 
 
-def is_doubtful(reply: Rejected) -> bool:
-    """Whether a submit that is to be tried later, or divided.
+def is_ambiguous(reply: Rejected) -> bool:
+    """Whether a submit that was answered with an error may have been carried out all the same.
 
-    May have been carried out all the same.
-
-    Surely refused is only what could not be sent, what a code says of itself, and what the API's
-    own JSON answers with a status from 400 to 499 other than 408.
+    Surely refused is what could not be sent, what was answered with a redirect or with a status of
+    the client's but 408, and what a code says that nothing of was taken.
     """
+    is_refused = reply.status == 0 or _is_refusal(reply.status)
     verdict = _by_code_of_submit(reply) or ErrorClass.TRY_LATER
-    if reply.status == 0 or verdict not in _BLAMES_REQUEST | {ErrorClass.TRY_LATER}:
-        return False
-    return not reply.enveloped or not _is_refusal(reply.status)
-
-
-def is_like_lost(reply: Rejected) -> bool:
-    """Whether a doubtful reply proves as little as none.
-
-    Not a page with a status from 400 to 499 other than 408.
-    """
-    return is_doubtful(reply) and not _is_refusal(reply.status)
+    return not is_refused and verdict in _PROVE_NOTHING
 
 
 def _is_refusal(status: int) -> bool:
-    is_clients = HTTPStatus.BAD_REQUEST <= status < HTTPStatus.INTERNAL_SERVER_ERROR
+    is_clients = HTTPStatus.MULTIPLE_CHOICES <= status < HTTPStatus.INTERNAL_SERVER_ERROR
     return is_clients and status != HTTPStatus.REQUEST_TIMEOUT
 
 
@@ -267,7 +258,7 @@ def classify_poll_error(reply: Rejected) -> ErrorClass:
     if own := _CODES_ON_A_POLL.get(reply.code or 0):
         return own
     if by_code := _by_code(reply):
-        return ErrorClass.TRY_LATER if by_code is ErrorClass.MODEL else by_code
+        return ErrorClass.TRY_LATER if by_code in _OF_MODEL else by_code
     if reply.status == HTTPStatus.NOT_FOUND and reply.code not in _GATEWAYS_OWN:
         return ErrorClass.UNKNOWN_ID
     return ErrorClass.TRY_LATER if verdict in {ErrorClass.REQUEST, ErrorClass.MODEL} else verdict

@@ -69,7 +69,7 @@ class NoAnswers:
 class Rejected:
     """An HTTP error, or no connection (status 0).
 
-    What it proves: `shared.workers_ai.error_codes.is_doubtful`.
+    What it proves: `shared.workers_ai.error_codes.is_ambiguous`.
 
     Attributes:
         status: HTTP status.

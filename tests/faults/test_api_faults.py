@@ -140,7 +140,8 @@ CASES = {
         rates={"refuse": 0.33}, observed="certainly not accepted: retried, billed once"
     ),
     "JSON 500 to every third submit": Case(
-        rates={"submit:json_500": 0.33}, observed="doubtful: retried, counted in the manifest"
+        rates={"submit:json_500": 0.33},
+        observed="ambiguous: submitted again, counted in the manifest",
     ),
     "an error with a code to 6 accepted submits": Case(
         faults=tuple(
@@ -149,7 +150,7 @@ CASES = {
         ),
         extra=6,
         why="one for each acceptance that was answered with an error",
-        observed="doubtful: submitted again, counted in the manifest",
+        observed="ambiguous: submitted again, counted in the manifest",
     ),
     "410 page to 12 submits": Case(
         faults=(Fault(kind="html", status=410, on="submit", times=12),),

@@ -19,7 +19,7 @@ import pytest
 from botocore.awsrequest import AWSResponse
 
 from dropbatch.core.names import JobState
-from functions.submit import submit_batch as send
+from functions.submit import submit as send
 from local.template import default_variables
 from shared import bootstrap as composition
 from shared.bootstrap import BUSY_WAITS, Waits
@@ -144,7 +144,7 @@ def test_recovered_table_gets_request_id(begin, ends, monkeypatch):
         return outcome
 
     services.ledger.accept = accept
-    monkeypatch.setattr(send._Submit, "_schedule_first_poll", lambda *_: asked.append("soon"))
+    monkeypatch.setattr(send._Submit, "_note_acceptance", lambda *_: asked.append("soon"))
 
     send._Submit(Invocation(services, ends), JOB, BATCH, Permit(), 5.0).record("id-1")
 

@@ -87,15 +87,6 @@ def test_two_with_one_deadline_have_leases_of_their_own(begin, monkeypatch):
     assert fences == [T + 230.25, T + 229.75]
 
 
-def test_later_round_sends_only_retried_records(begin):
-    at = begin(replace(DUE, round=1, round_size=5, submissions=ACCEPTED, ready_at=T - 10))
-    at.objects[at.key("request-1")] = b"againthe index"
-
-    at.run()
-
-    assert at.posts == [(M2M, b"again", 60.0)]
-
-
 @pytest.mark.parametrize(("work", "first"), [(DueKind.FIRST, True), (DueKind.SUBMIT, False)])
 def test_first_batch_of_job_takes_reserved_tokens(begin, work, first):
     at = begin(replace(DUE, work=work))

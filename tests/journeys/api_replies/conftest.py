@@ -20,8 +20,6 @@ NOT_OVER_AN_OLDER_WORKER = (
     "no_verdict_on_records[older worker",
     "in_spite_of_an_error_is_counted[older worker-5007",
     "in_spite_of_an_error_is_counted[older worker-7000",
-    "blamed_is_divided_and_counted[older worker-8007",
-    "blamed_is_divided_and_counted[older worker-3003",
     "divide_no_running_batch[older worker",
     "cost_no_answer[older worker-2021",
     "cost_no_answer[older worker-2041",

@@ -145,14 +145,16 @@ def test_unknown_outcome_is_retried_once_and_counted(world, api, kind):
     assert world.manifest()["batches"][0]["attempts"] == 2
 
 
-def test_second_unknown_outcome_ends_batch(world, api):
+@pytest.mark.parametrize(("policy", "submits"), [("fail", 1), ("resubmit", 4)])
+def test_last_unknown_outcome_ends_batch(start, api, policy, submits):
+    world = start(AMBIGUOUS_SUBMIT=policy)
     api.inject(Fault(kind="accept_then_reset", times=0))
     world.upload_records("a.jsonl", referenced(3), model=M2M)
 
     world.settle()
 
     assert codes(world) == ["submit_unknown"] * 3
-    assert len(api.accepted) == 2
+    assert len(api.accepted) == submits
     assert len(world.lines("retry.jsonl")) == 3
 
 

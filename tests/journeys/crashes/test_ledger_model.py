@@ -355,7 +355,7 @@ class Ledger(RuleBasedStateMachine):
         owner = {}
         uncertain = 0
         for item in batches:
-            uncertain += int(number(item, "unknowable") + number(item, "doubtful"))
+            uncertain += int(number(item, "unknowable"))
             for one in submissions(item):
                 if request_id := one["request_id"]["S"]:
                     assert owner.setdefault(request_id, item["sk"]["S"]) == item["sk"]["S"]

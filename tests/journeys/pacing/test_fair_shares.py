@@ -17,7 +17,7 @@ import functions.poll.schedule.due_jobs
 import functions.poll.schedule.tick
 import functions.poll.visit
 import functions.submit.messages
-import functions.submit.submit_batch
+import functions.submit.submit
 from dropbatch.core.names import JobState, result
 from shared.aws.queues import MAX_SUBMITS_WAITING
 from shared.claims import MAX_CLAIMS

@@ -120,7 +120,7 @@ def test_batch_that_failed_after_acceptance_costs_beside_its_pieces(start, api):
 
 @pytest.mark.parametrize(
     ("kind", "member"),
-    [("accept_then_reset", "unknowable_submits"), ("accept_then_error", "doubtful_submits")],
+    [("accept_then_reset", "unknowable_submits"), ("accept_then_error", "unknowable_submits")],
 )
 def test_submits_before_a_division_are_counted(start, api, kind, member):
     api.inject(Fault(kind=kind, on="submit"), FAILS_TOGETHER)

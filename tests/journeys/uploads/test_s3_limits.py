@@ -133,7 +133,6 @@ def test_progress_fits_metadata_of_segment():
         unmetered_records=10**15,
         uncollected=10**15,
         unknowable=10**15,
-        doubtful=10**15,
         estimated=10**15,
         answered=10**15,
     )

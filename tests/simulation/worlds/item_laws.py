@@ -73,7 +73,7 @@ UNREAD = ("RATE#TIMES", "RATE#OUTSTANDING", "STACK", "KNOWN", "EVENTS#")
 As the modules of `shared.pacing` and
 `shared.events` explain.
 """
-GROWING = {"attempt": 1, "given_up": 1, "polls": 1, "unknowable": 1, "doubtful": 1, "claims": 1}
+GROWING = {"attempt": 1, "given_up": 1, "polls": 1, "unknowable": 1, "claims": 1}
 """Counts of a batch, and by how much one write may increase each; none but claims ever falls."""
 LEASED = frozenset(
     {"state", "output", "errors", "retry", "batches", "sums", "sweep", "lease_until"}

@@ -330,7 +330,7 @@ class Ending:
             for key, item in self.world.dynamodb.items.items()
             if key[0] == f"JOB#{one.upload.job_id}"
         ]
-        for name in ("unknowable", "doubtful"):
+        for name in ("unknowable",):
             counted = sum(int(number(item, name)) for item in items)
             if manifest[f"{name}_submits"] != counted:
                 told = (
@@ -342,13 +342,12 @@ class Ending:
     def judge_bill(self) -> None:
         """Judge that what the API billed is what the items of batches tell, deleted ones too."""
         owner: dict[str, Key] = {}
-        told = unknowable = doubtful = 0
+        told = unknowable = 0
         dynamodb = self.world.dynamodb
         for key, item in chain(dynamodb.items.items(), dynamodb.expired.items()):
             if not key[1].startswith("BATCH#"):
                 continue
             unknowable += int(number(item, "unknowable"))
-            doubtful += int(number(item, "doubtful"))
             told += len(submissions(item)) + int(number(item, "given_up"))
             for one in submissions(item):
                 request_id = one["request_id"]["S"]
@@ -357,8 +356,8 @@ class Ending:
                         "an id belongs to one batch", f"{request_id}: {owner[request_id]}, {key}"
                     )
         billed = [one["request_id"] for one in self.world.billed]
-        if not set(owner) <= set(billed) or not told <= len(billed) <= told + unknowable + doubtful:
-            counted = f"{told} told, {unknowable} unknowable, {doubtful} doubtful"
+        if not set(owner) <= set(billed) or not told <= len(billed) <= told + unknowable:
+            counted = f"{told} told, {unknowable} unknowable"
             self.laws.broken(
                 "the bill is what the ledger tells", f"{len(billed)} billed, {counted}"
             )

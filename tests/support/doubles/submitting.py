@@ -10,9 +10,8 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-import functions.submit.outcomes.unproven
-import functions.submit.submit_batch
-from functions.submit.submit_batch import submit_batch
+import functions.submit.submit
+from functions.submit.submit import submit_batch
 from shared.errors import ObjectNotFoundError
 from shared.invocation import Invocation
 from shared.ledger import Ledger
@@ -176,8 +175,7 @@ def begun(
     at = Submitting(dynamodb)
     at.begin_with(replace(JOB, **job), batch)
     at.reply = reply or at.reply
-    for module in (functions.submit.submit_batch, functions.submit.outcomes.unproven):
-        monkeypatch.setattr(module, "count", at.counted.append)
+    monkeypatch.setattr(functions.submit.submit, "count", at.counted.append)
     return at
 
 

@@ -170,9 +170,7 @@ def check_bill(world: World, api: WorkersAI) -> None:
     """
     batches = [item for item in world.items() if item["sk"]["S"].startswith("BATCH#")]
     told = [one["request_id"]["S"] for item in batches for one in submissions(item)]
-    uncertain = sum(
-        int(number(item, name)) for item in batches for name in ("unknowable", "doubtful")
-    )
+    uncertain = sum(int(number(item, "unknowable")) for item in batches)
     given_up = sum(int(number(item, "given_up")) for item in batches)
     billed = {one["request_id"] for one in api.accepted}
     named = [request_id for request_id in told if request_id]
@@ -187,9 +185,9 @@ def check_bill(world: World, api: WorkersAI) -> None:
     for entry in world.manifest()["batches"]:
         item = leaves.pop(entry["number"])
         accepted = submissions(item)
-        counted = entry["unknowable_submits"], entry["doubtful_submits"]
-        assert counted == (number(item, "unknowable"), number(item, "doubtful"))
-        assert entry["attempts"] - sum(counted) == len(accepted) or not accepted
+        counted = entry["unknowable_submits"]
+        assert counted == number(item, "unknowable")
+        assert entry["attempts"] - counted == len(accepted) or not accepted
         assert not accepted or entry["request_id"] == (accepted[-1]["request_id"]["S"] or None)
     assert leaves == {}
     check_sums(world.manifest(), batches)
@@ -200,8 +198,9 @@ def check_sums(manifest: dict[str, Any], batches: list[dict[str, Any]]) -> None:
 
     Also of those that were divided.
     """
-    for name in ("unknowable", "doubtful"):
-        assert manifest[f"{name}_submits"] == sum(int(number(item, name)) for item in batches)
+    assert manifest["unknowable_submits"] == sum(
+        int(number(item, "unknowable")) for item in batches
+    )
     divided = [
         (item, len(submissions(item))) for item in batches if item["state"]["S"] == "divided"
     ]

@@ -3,7 +3,7 @@
 import pytest
 
 from functions.poll import poll as ask
-from functions.submit import submit_batch as send
+from functions.submit import submit as send
 from local.template import template
 from shared.bootstrap import OBJECT_CALLS, QUICK_CALLS
 from shared.workers_ai import client as workers_ai

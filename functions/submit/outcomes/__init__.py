@@ -1,1 +1,0 @@
-"""What follows from submits that were not simply accepted or refused."""
