@@ -34,12 +34,12 @@ CODES = """
 2041                              spend_limit  spend_limit  spend_limit  -
 10000 9106 9109 6003 3023 7003 2001 2009   account account  account      -
 5007 3042 5016 5018 3041 5035 5005   model     try_later    try_later    !
-5028                              withdrawn    try_later    try_later    !
+5028                              withdrawn    try_later    model        !
 7000                              check_token  try_later    check_token  !
 5006 5004 3003 3006 8007          request      request      request      !
 2016 2017 2029 2030               request      request      request      !
 3030                              batch_failed batch_failed batch_failed !
-5001                              try_later    try_later    request      !
+5001                              try_later    try_later    batch_failed !
 3007 3008 3046 7010 7013 10013    try_later    try_later    try_later    !
 """
 # Without a known code: submit, poll and doubt, in the API's own JSON without a code, with an
