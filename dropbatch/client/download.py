@@ -1,6 +1,7 @@
-"""Downloading results.
+"""Downloading results: each file is checked against the manifest's SHA-256, and resumed.
 
-Each file is checked against the manifest's SHA-256; an interrupted download is resumed.
+A folder has one job's files. Whose it is stands in its manifest, in `manifest.json.part` until all
+is there, so that no file of another job or program is replaced unasked.
 """
 
 from __future__ import annotations
@@ -22,12 +23,9 @@ if TYPE_CHECKING:
 
     from dropbatch.client.job import Job
 
-
-MANIFEST, BEDROCK_MANIFEST, MERGED_ERRORS = (
-    "manifest.json",
-    "manifest.json.out",
-    "errors.merged.jsonl",
-)
+MANIFEST = "manifest.json"
+BEDROCK_MANIFEST = "manifest.json.out"
+MERGED_ERRORS = "errors.merged.jsonl"
 
 EXPORTS = {
     "parquet": "output.parquet",
@@ -51,6 +49,17 @@ class Downloaded:
     fetched: int
 
 
+def check_kinds(kinds: Iterable[str]) -> None:
+    """Refuse exports that do not exist."""
+    for kind in kinds:
+        if kind in _GONE:
+            raise UsageError(f"The export {kind} is gone since 0.9. In Python: {_GONE[kind]}")
+        if kind not in EXPORTS:
+            raise UsageError(
+                f"There is no export {kind!r}. It must be one of {', '.join(EXPORTS)}."
+            )
+
+
 def download(
     job: Job,
     folder: Path,
@@ -61,7 +70,7 @@ def download(
     force: bool = False,
     manifest: dict[str, Any] | None = None,
 ) -> list[Downloaded]:
-    """Download a job's files, its manifest last. Until then the manifest is `manifest.json.part`.
+    """Download a job's files, its manifest last.
 
     Args:
         job: must be over.
@@ -74,22 +83,17 @@ def download(
 
     Raises:
         NotFound: the job is not over.
-        UsageError: the folder has another job's files, or files of the same names, or cannot be
-            written.
+        UsageError: the folder has files of others, or cannot be written.
         Error: a file does not match the manifest.
     """
     manifest = manifest or job.manifest()
     refuse_paths(manifest)
     entries = [*manifest["files"], *_bedrock_manifest(job, manifest)]
+    outputs = [one["name"] for one in manifest["files"] if merged and one["kind"] == "output"]
+    more = [*beside, *map(merged_name, outputs), *([MERGED_ERRORS] if outputs else [])]
+    written = [*entries, *({"name": name, "sha256": None} for name in more)]
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        outputs = [
-            merged_name(one["name"])
-            for one in manifest["files"]
-            if merged and one["kind"] == "output"
-        ]
-        outputs += [MERGED_ERRORS] if outputs else []
-        written = [*entries, *({"name": name, "sha256": None} for name in (*beside, *outputs))]
         partial = _claim(folder, manifest, written, force=force)
         done: list[Downloaded] = []
         try:
@@ -107,38 +111,30 @@ def _bedrock_manifest(job: Job, manifest: dict[str, Any]) -> list[dict[str, Any]
     if manifest["format"] != "bedrock" or manifest["error"]:
         return []
     found = job.stack.ask("head_object", job.folder + BEDROCK_MANIFEST)
-    if found is None:
-        return []
-    return [
-        {
-            "name": BEDROCK_MANIFEST,
-            "kind": "manifest",
-            "bytes": found["ContentLength"],
-            "sha256": None,
-        }
-    ]
+    size = found and found["ContentLength"]
+    entry = {"name": BEDROCK_MANIFEST, "kind": "manifest", "bytes": size, "sha256": None}
+    return [entry] if found else []
+
+
+# ── whose a folder is ─────────────────────────────────────────────────────────────────────────────
 
 
 def _claim(
     folder: Path, manifest: dict[str, Any], entries: list[dict[str, Any]], *, force: bool
 ) -> Path:
-    """Make sure that a folder has no other job's files, and write down whose it is.
-
-    Raises:
-        Taken: it has, or it has files of the same names that this job did not write.
-    """
+    """Make sure that a folder has no other job's files, and write down whose it is."""
     final, partial = folder / MANIFEST, folder / f"{MANIFEST}.part"
-    owners = {one: read_manifest(one) for one in (final, partial)}
-    for owner in filter(None, owners.values()):
-        if owner["job_id"] == manifest["job_id"]:
-            continue
-        if not force:
-            raise Taken(
-                f"{folder} has the files of job {owner['job_id']}. Choose another folder, or "
-                "force it."
-            )
-        _remove_files(folder, owner)
-    if not any(owner and owner["job_id"] == manifest["job_id"] for owner in owners.values()):
+    owners = [owner for one in (final, partial) if (owner := read_manifest(one))]
+    others = [owner for owner in owners if owner["job_id"] != manifest["job_id"]]
+    if others and not force:
+        raise Taken(
+            f"{folder} has the files of job {others[0]['job_id']}. Choose another folder, or force "
+            "it."
+        )
+    for owner in others:
+        for name in written_names(owner):
+            (folder / name).unlink(missing_ok=True)
+    if len(others) == len(owners):
         for entry in entries:
             _refuse_others(folder, entry, force=force)
         if final.exists() and not force:
@@ -147,20 +143,28 @@ def _claim(
     return partial
 
 
+def _refuse_others(folder: Path, entry: dict[str, Any], *, force: bool) -> None:
+    """Refuse to replace a file that another program wrote."""
+    target = folder / entry["name"]
+    if target.exists() and not _is_whole(target, entry["sha256"]):
+        if not force:
+            raise _not_ours(target)
+        target.unlink()
+    if entry["sha256"] is None:  # Nothing would tell whether the beginning of a file is this one's.
+        target.with_name(f"{target.name}.part").unlink(missing_ok=True)
+
+
+def _not_ours(path: Path) -> Taken:
+    return Taken(f"{path} exists, and is no file of this job. Choose another folder, or force it.")
+
+
 def refuse_paths(manifest: dict[str, Any]) -> None:
-    """Make sure that no name in a manifest leads out of the folder.
-
-    Before anything there is touched.
-
-    Raises:
-        Error: one does.
-    """
+    """Make sure that no name in a manifest leads out of the folder."""
     for entry in manifest["files"]:
         if not is_file_name(entry["name"]):
             raise Error(
-                f"The manifest of job {manifest['job_id']} names a file {entry['name']!r}, "
-                "which is not the name of a "
-                "result."
+                f"The manifest of job {manifest['job_id']} names a file {entry['name']!r}, which "
+                "is not the name of a result."
             )
 
 
@@ -173,63 +177,30 @@ def read_manifest(path: Path) -> dict[str, Any] | None:
     if not isinstance(found, dict) or not isinstance(found.get("job_id"), str):
         return None
     files = found.get("files")
-    return (
-        found if isinstance(files, list) and all(isinstance(one, dict) for one in files) else None
-    )
-
-
-def _remove_files(folder: Path, manifest: dict[str, Any]) -> None:
-    """Remove what `get` wrote for a job."""
-    for name in written_names(manifest):
-        (folder / name).unlink(missing_ok=True)
+    is_one = isinstance(files, list) and all(isinstance(one, dict) for one in files)
+    return found if is_one else None
 
 
 def remove_unchanged(folder: Path, manifest: dict[str, Any]) -> None:
-    """Remove a job's files that are as they were downloaded, what was downloaded in part.
-
-    And its manifest.
-
-    Raises:
-        UsageError: one cannot be removed.
-    """
-    owned = {MANIFEST, *((BEDROCK_MANIFEST,) if manifest.get("format") == "bedrock" else ())}
-    digests = {
-        name: entry.get("sha256")
-        for entry in manifest["files"]
-        if is_file_name(name := entry.get("name"))
-    }
+    """Remove a job's files that are as they were downloaded, or in part, and its manifest."""
+    files = {one["name"]: one.get("sha256") for one in _named_files(manifest)}
+    own = {MANIFEST, *([BEDROCK_MANIFEST] if manifest.get("format") == "bedrock" else [])}
     with writing(folder):
-        for name, digest in digests.items():
-            if (folder / name).is_file() and _sha256(folder / name).hexdigest() == digest:
-                owned.add(name)
-        for name in {*owned, *(f"{name}.part" for name in {*digests, MANIFEST})}:
+        own |= {name for name, sha256 in files.items() if _is_whole(folder / name, sha256)}
+        for name in {*own, *(f"{name}.part" for name in {*files, MANIFEST})}:
             (folder / name).unlink(missing_ok=True)
 
 
 def written_names(manifest: dict[str, Any]) -> set[str]:
     """Names of the files that `get` may have written for a job, in whole or in part."""
-    names = [name for entry in manifest["files"] if is_file_name(name := entry.get("name"))]
-    outputs = [merged_name(name) for name in names]
-    whole = {*names, *outputs, *EXPORTS.values(), MERGED_ERRORS, BEDROCK_MANIFEST, MANIFEST}
+    files = [one["name"] for one in _named_files(manifest)]
+    made = {*EXPORTS.values(), *map(merged_name, files), MERGED_ERRORS, BEDROCK_MANIFEST, MANIFEST}
+    whole = {*files, *made}
     return whole | {f"{name}.part" for name in whole}
 
 
-def _refuse_others(folder: Path, entry: dict[str, Any], *, force: bool) -> None:
-    """Refuse to replace a file that another program wrote."""
-    target = folder / entry["name"]
-    is_same = (
-        entry["sha256"] and target.is_file() and _sha256(target).hexdigest() == entry["sha256"]
-    )
-    if target.exists() and not is_same:
-        if not force:
-            raise _not_ours(target)
-        target.unlink()
-    if entry["sha256"] is None:  # Nothing would tell whether the beginning of a file is this one's.
-        target.with_name(f"{target.name}.part").unlink(missing_ok=True)
-
-
-def _not_ours(path: Path) -> Taken:
-    return Taken(f"{path} exists, and is no file of this job. Choose another folder, or force it.")
+def _named_files(manifest: dict[str, Any]) -> list[dict[str, Any]]:
+    return [one for one in manifest["files"] if is_file_name(one.get("name"))]
 
 
 def merged_name(output: str) -> str:
@@ -245,12 +216,7 @@ def is_file_name(name: object) -> TypeGuard[str]:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn the errors of writing a file or folder into messages.
-
-    Raises:
-        UsageError: it cannot be written.
-        Error: the disk is full.
-    """
+    """Turn the errors of writing a file or folder into messages."""
     try:
         yield
     except OSError as error:
@@ -258,6 +224,9 @@ def writing(path: Path) -> Iterator[None]:
             raise
         kind = Error if error.errno in {errno.ENOSPC, errno.EDQUOT} else UsageError
         raise kind(f"{error.filename or path} cannot be written: {error.strerror}.") from error
+
+
+# ── a file ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def download_file(
@@ -268,13 +237,10 @@ def download_file(
     Raises:
         Error: it does not match the manifest.
     """
-    name, size = entry["name"], entry["bytes"]
+    name, size, sha256 = entry["name"], entry["bytes"], entry["sha256"]
     target, partial = folder / name, folder / f"{name}.part"
-    if (
-        target.is_file()
-        and target.stat().st_size == size
-        and entry["sha256"] in {None, _sha256(target).hexdigest()}
-    ):
+    is_there = target.is_file() and target.stat().st_size == size
+    if is_there and (sha256 is None or _is_whole(target, sha256)):
         progress(name, size, size)
         return Downloaded(target, size, 0)
     there = partial.stat().st_size if partial.exists() else 0
@@ -282,17 +248,16 @@ def download_file(
         partial.unlink()
         there = 0
     digest = _append(job, entry, partial, progress)
-    if there and entry["sha256"] not in {None, digest}:
+    if there and sha256 not in {None, digest}:
         there = 0  # What was there is not this file's beginning.
         partial.unlink()
         digest = _append(job, entry, partial, progress)
-    if entry["sha256"] not in {None, digest}:
+    if sha256 not in {None, digest}:
         partial.unlink()
         raise Error(
-            f"{job.folder}{name} does not match the manifest: its SHA-256 is {digest}, "
-            f"expected {entry['sha256']}. The "
-            "download was deleted. Run the command again; if it fails again, the object "
-            "was changed."
+            f"{job.folder}{name} does not match the manifest: its SHA-256 is {digest}, expected "
+            f"{sha256}. The download was deleted. Run the command again; if it fails again, the "
+            "object was changed."
         )
     partial.replace(target)
     return Downloaded(target, size, size - there)
@@ -315,13 +280,7 @@ def _append(
 
 
 def blocks_of(job: Job, entry: dict[str, Any], start: int = 0) -> Iterator[bytes]:
-    """The bytes of one file of a manifest; read on where a connection was cut off.
-
-    Args:
-        job: the job.
-        entry: of its manifest's `files`.
-        start: where to begin.
-    """
+    """The bytes of one file of a manifest; read on where a connection was cut off."""
     place = {"Bucket": job.stack.bucket, "Key": job.folder + entry["name"]}
     yield from blocks(job.stack.s3, place, entry["bytes"], start)
 
@@ -333,21 +292,11 @@ def blocks_of_file(path: Path) -> Iterator[bytes]:
             yield block
 
 
+def _is_whole(path: Path, sha256: str | None) -> bool:
+    """Whether a file has the content with this SHA-256; not without one."""
+    return bool(sha256) and path.is_file() and _sha256(path).hexdigest() == sha256
+
+
 def _sha256(path: Path) -> Any:  # noqa: ANN401 - hashlib names no type for it
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256")
-
-
-def check_kinds(kinds: Iterable[str]) -> None:
-    """Refuse exports that do not exist.
-
-    Raises:
-        UsageError: one does not.
-    """
-    for kind in kinds:
-        if kind in _GONE:
-            raise UsageError(f"The export {kind} is gone since 0.9. In Python: {_GONE[kind]}")
-        if kind not in EXPORTS:
-            raise UsageError(
-                f"There is no export {kind!r}. It must be one of {', '.join(EXPORTS)}."
-            )

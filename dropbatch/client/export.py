@@ -32,7 +32,7 @@ from dropbatch.core.formats.base import encode_line as encode
 from dropbatch.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from dropbatch.client.download import Downloaded
@@ -41,26 +41,13 @@ if TYPE_CHECKING:
     from dropbatch.client.records import ResultFiles
 
 
-VECTORS_ONLY = frozenset({"vectorize"})
+VECTORIZE = "vectorize"
+"""The export that takes embeddings alone."""
 MAX_VECTORIZE_NUMBERS = 1_536
 MAX_VECTORIZE_ID = 64
-"""Bytes of a vector's id.
-
-Source of these: https://developers.cloudflare.com/vectorize/platform/limits/.
-"""
+"""Bytes of a vector's id: https://developers.cloudflare.com/vectorize/platform/limits/."""
 MAX_VECTORIZE_REFERENCE = 10_000
 """Bytes of a reference in a vector's metadata, which has up to 10 KiB."""
-
-
-class _Written(NamedTuple):
-    """How many records were written, failed ones left out.
-
-    And given an id because of their reference.
-    """
-
-    records: int
-    left_out: int = 0
-    renamed: int = 0
 
 
 @dataclass(frozen=True)
@@ -77,8 +64,8 @@ class Exported:
 
     path: Path
     records: int
-    left_out: int
-    renamed: int
+    left_out: int = 0
+    renamed: int = 0
 
 
 def check_exports(job: Job, kinds: Iterable[str], *, merged: bool) -> None:
@@ -86,40 +73,24 @@ def check_exports(job: Job, kinds: Iterable[str], *, merged: bool) -> None:
 
     Args:
         job: must be over.
-        kinds: some of `dropbatch.client.download.EXPORTS`.
+        kinds: some of `EXPORTS`.
         merged: whether the answers of retries count too; then only they may show what an answer is.
-
-    Raises:
-        NotFound: the job is not over, or has no output.
-        UsageError: pyarrow is not installed, or a kind takes embeddings alone and the job's answers
-            are others.
     """
     pyarrow()
-    files = files_of(job.manifest(), lambda entry: blocks_of(job, entry))
-    for kind in () if merged else sorted(VECTORS_ONLY.intersection(kinds)):
-        _require_vectors(kind, has_vectors=bool(width_of(files)))
+    if VECTORIZE in kinds and not merged:
+        files = files_of(job.manifest(), lambda entry: blocks_of(job, entry))
+        _require_vectors(has_vectors=bool(width_of(files)))
 
 
-def _require_vectors(kind: str, *, has_vectors: bool) -> None:
-    if kind in VECTORS_ONLY and not has_vectors:
-        raise UsageError(f"{kind}: the job's answers are no embeddings. Choose parquet or csv.")
+def _require_vectors(*, has_vectors: bool) -> None:
+    if not has_vectors:
+        raise UsageError("vectorize: the job's answers are no embeddings. Choose parquet or csv.")
 
 
 def export_folder(
     folder: Path, kind: str, merged: ResultFiles | None = None, *, columns: bool = True
 ) -> Exported:
-    """Write one file beside a job's downloaded results.
-
-    Args:
-        folder: has the job's manifest and files.
-        kind: one of `dropbatch.client.download.EXPORTS`.
-        merged: the records with the answers of retries, to write these.
-        columns: whether a table's own columns are written too.
-
-    Raises:
-        NotFound: the job has no output.
-        UsageError: `vectorize` of records that are no embeddings; nothing is written.
-    """
+    """Write one file beside a job's downloaded results, of merged records if these are given."""
     manifest = json.loads((folder / "manifest.json").read_bytes())
     own = files_of(manifest, lambda entry: blocks_of_file(folder / entry["name"]))
     return export(kind, merged or own, folder, manifest, columns=columns)
@@ -136,7 +107,7 @@ def export(
     """Write one file of a job's records.
 
     Args:
-        kind: one of `dropbatch.client.download.EXPORTS`.
+        kind: one of `EXPORTS`.
         files: the job's.
         folder: where the file is written.
         manifest: the job's; its id and model go into Vectorize's ids and metadata.
@@ -145,38 +116,49 @@ def export(
     Raises:
         UsageError: `vectorize` of records that are no embeddings; nothing is written.
     """
-    batches = record_batches(files, columns=columns and kind not in VECTORS_ONLY)
-    _require_vectors(kind, has_vectors=vector_column(batches.schema) is not None)
+    batches = record_batches(files, columns=columns and kind != VECTORIZE)
     path = folder / EXPORTS[kind]
     partial = path.with_name(f"{path.name}.part")
     try:
-        written = _WRITERS[kind](batches, partial, manifest)
+        if kind == VECTORIZE:
+            _require_vectors(has_vectors=vector_column(batches.schema) is not None)
+            written = _write_vectorize(batches, partial, manifest)
+        else:
+            written = {"records": _WRITERS[kind](batches, partial)}
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
-    return Exported(path, *written)
+    return Exported(path, **written)
 
 
-def _write_parquet(batches: Any, path: Path, _manifest: Mapping[str, Any]) -> _Written:
+def _write_parquet(batches: Any, path: Path) -> int:
     from pyarrow import parquet
 
     with parquet.ParquetWriter(path, batches.schema, compression="zstd") as writer:
-        return _Written(_each(batches, writer.write_batch))
+        return _each(batches, writer.write_batch)
 
 
-def _write_csv(batches: Any, path: Path, _manifest: Mapping[str, Any]) -> _Written:
+def _write_csv(batches: Any, path: Path) -> int:
     """CSV has no lists: an embedding is written as a JSON array."""
     pa = pyarrow()
     from pyarrow import csv
 
     vectors = vector_column(batches.schema)
-    schema = pa.schema(
-        [(one.name, pa.string() if one.name == vectors else one.type) for one in batches.schema]
-    )
+    kinds = [(one.name, pa.string() if one.name == vectors else one.type) for one in batches.schema]
+    schema = pa.schema(kinds)
     with csv.CSVWriter(str(path), schema) as writer:
-        return _Written(
-            _each(batches, lambda batch: writer.write_batch(_as_text(pa, batch, schema)))
-        )
+        return _each(batches, lambda batch: writer.write_batch(_as_text(pa, batch, schema)))
+
+
+def _each(batches: Any, write: Callable[[Any], None]) -> int:
+    records = 0
+    for batch in batches:
+        write(batch)
+        records += batch.num_rows
+    return records
+
+
+_WRITERS = {"parquet": _write_parquet, "csv": _write_csv}
 
 
 def _as_text(pa: Any, batch: Any, schema: Any) -> Any:
@@ -207,14 +189,13 @@ def _vector_texts(batch: Any) -> Any:
     return texts if not column.null_count else with_gaps(pa, texts, column)
 
 
-def _write_vectorize(batches: Any, path: Path, manifest: Mapping[str, Any]) -> _Written:
-    """Cloudflare Vectorize's lines.
-
-    Https://developers.cloudflare.com/vectorize/best-practices/insert-vectors/.
+def _write_vectorize(batches: Any, path: Path, manifest: Mapping[str, Any]) -> dict[str, int]:
+    """Cloudflare Vectorize's lines; how many were written, left out and given an id.
 
     A vector's id is its record's reference. Vectorize refuses a file with a long id, and of two
     vectors with one id it keeps one, so a record whose reference is missing, long or another
     record's has an id of its own.
+    https://developers.cloudflare.com/vectorize/best-practices/insert-vectors/
     """
     if (width := batches.schema.field("embedding").type.list_size) > MAX_VECTORIZE_NUMBERS:
         raise UsageError(
@@ -225,57 +206,39 @@ def _write_vectorize(batches: Any, path: Path, manifest: Mapping[str, Any]) -> _
     with path.open("wb") as file, closing(sqlite3.connect("", isolation_level=None)) as database:
         database.execute("CREATE TABLE ids (id TEXT PRIMARY KEY) WITHOUT ROWID")
         database.execute("BEGIN")
-        for batch in batches:
-            names = ("id", "external_reference")
-            ids, references = (batch.column(name).to_pylist() for name in names)
-            for id_, reference, vector in zip(
-                ids, references, _vector_texts(batch).to_pylist(), strict=True
-            ):
-                if vector is None:
-                    left_out += 1
-                    continue
-                metadata = {"model": manifest["model"], "record": id_}
-                name = reference
-                if (
-                    not reference
-                    or len(reference.encode()) > MAX_VECTORIZE_ID
-                    or not _is_new(database, reference)
-                ):
-                    name = f"{manifest['job_id']}-{id_}"
-                    metadata |= _kept(reference)
-                    renamed += 1
-                parts = encode(name), vector.encode(), encode(metadata)
-                file.write(b'{"id":%b,"values":%b,"metadata":%b}\n' % parts)
-                written += 1
-    return _Written(written, left_out, renamed)
+        for id_, reference, vector in _vectors(batches):
+            if vector is None:
+                left_out += 1
+                continue
+            metadata, name = {"model": manifest["model"], "record": id_}, reference
+            if not _is_free(database, reference):
+                name = f"{manifest['job_id']}-{id_}"
+                metadata |= _kept(reference)
+                renamed += 1
+            parts = encode(name), vector.encode(), encode(metadata)
+            file.write(b'{"id":%b,"values":%b,"metadata":%b}\n' % parts)
+            written += 1
+    return {"records": written, "left_out": left_out, "renamed": renamed}
 
 
-def _is_new(database: sqlite3.Connection, id_: str) -> bool:
-    return database.execute("INSERT OR IGNORE INTO ids VALUES (?)", (id_,)).rowcount == 1
+def _vectors(batches: Any) -> Iterator[tuple[int, str | None, str | None]]:
+    """Each record's id, reference and embedding as JSON."""
+    for batch in batches:
+        columns = batch.column("id"), batch.column("external_reference"), _vector_texts(batch)
+        yield from zip(*(one.to_pylist() for one in columns), strict=True)
+
+
+def _is_free(database: sqlite3.Connection, reference: str | None) -> bool:
+    """Whether a reference can be the id of a vector, and no other has it."""
+    if not reference or len(reference.encode()) > MAX_VECTORIZE_ID:
+        return False
+    return database.execute("INSERT OR IGNORE INTO ids VALUES (?)", (reference,)).rowcount == 1
 
 
 def _kept(reference: str | None) -> dict[str, str]:
     """A reference as metadata, if there is room for it."""
-    return (
-        {"external_reference": reference}
-        if reference and len(encode(reference)) < MAX_VECTORIZE_REFERENCE
-        else {}
-    )
-
-
-def _each(batches: Any, write: Callable[[Any], None]) -> int:
-    records = 0
-    for batch in batches:
-        write(batch)
-        records += batch.num_rows
-    return records
-
-
-_WRITERS = {
-    "parquet": _write_parquet,
-    "csv": _write_csv,
-    "vectorize": _write_vectorize,
-}
+    has_room = reference and len(encode(reference)) < MAX_VECTORIZE_REFERENCE
+    return {"external_reference": reference} if has_room else {}  # type: ignore[dict-item]
 
 
 class Delivery(NamedTuple):
