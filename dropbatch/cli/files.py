@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from dropbatch.cli.context import note
 from dropbatch.client import aws
 from dropbatch.client.download import MANIFEST, read_manifest, writing, written_names
-from dropbatch.client.sources import S3, is_stored, stored_name, upload_name
+from dropbatch.client.sources import is_stored, stored_name, upload_name
+from dropbatch.client.stack import S3
 from dropbatch.client.submit import EVER, path_in_place
 from dropbatch.client.upload import upload_key
 from dropbatch.errors import UsageError

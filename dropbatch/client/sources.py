@@ -29,18 +29,17 @@ from dropbatch.client.frames import (
     table_of_file,
     table_of_frame,
 )
-from dropbatch.client.stack import blocks, head_of
-from dropbatch.errors import Error, NotFound, UsageError
+from dropbatch.client.stack import S3, blocks, find_object, object_file
+from dropbatch.errors import Error, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from dropbatch.client.frames import Table
-    from dropbatch.client.stack import ObjectHead, Stack
+    from dropbatch.client.stack import Stack
 
-S3 = "s3://"
-READ_BYTES = 64 << 10
-"""Bytes of a small read of a table in S3."""
+CHUNK_BYTES = 1 << 20
+_TABLE = {"format": "csv"}
 
 
 @dataclass(frozen=True)
@@ -92,24 +91,13 @@ def open_source(
             return table_source(table_of_frame(source), _unnamed(".csv"), named)
         except TypeError:
             return table_source(_series_table(source), _unnamed(".csv"), named)
-    if isinstance(source, io.TextIOBase):
-        raise UsageError("A file that is submitted must be open for bytes: open(path, 'rb').")
     if hasattr(source, "read"):
-        name = getattr(source, "name", None)
-        given = Path(name).name if isinstance(name, str) else ""
-        stream = _steady(source, given)
-        if given == "<stdin>":
-            return Source(_unnamed("", "stdin-"), stream)
-        given = given if given.strip("<>") == given else ""
-        if hasattr(source, "seekable") and source.seekable() and is_table(beginning_of(source)):  # type: ignore[arg-type]
-            return table_source(
-                table_of_file(source),
-                Path(given).with_suffix(".csv").name if given else _unnamed(".csv"),
-                named,
-            )
-        return Source(given or _unnamed(".jsonl"), stream)
+        return _open_stream(source, named)
     if isinstance(source, dict | bytes) or not hasattr(source, "__iter__"):
-        raise _no_source(source)
+        raise UsageError(
+            f"A {type(source).__name__} cannot be submitted. Give a path, a binary file, an "
+            "iterable of dicts or of texts, or a frame of pandas, polars or pyarrow."
+        )
     records = iter(source)
     first = list(islice(records, 1))
     if first and isinstance(first[0], str):
@@ -117,23 +105,23 @@ def open_source(
     return Source(_unnamed(".jsonl"), stream_of(_lines(chain(first, records))))
 
 
-def _no_source(source: object) -> UsageError:
-    return UsageError(
-        f"A {type(source).__name__} cannot be submitted. Give a path, a binary file, an "
-        "iterable of dicts or of "
-        "texts, or a frame of pandas, polars or pyarrow."
-    )
-
-
-CHUNK_BYTES = 1 << 20
-_TABLE = {"format": "csv"}
+def _open_stream(source: Any, template: str) -> Source:  # noqa: ANN401 - it has `read`
+    if isinstance(source, io.TextIOBase):
+        raise UsageError("A file that is submitted must be open for bytes: open(path, 'rb').")
+    name = getattr(source, "name", None)
+    given = Path(name).name if isinstance(name, str) else ""
+    stream = _steady(source, given)
+    if given == "<stdin>":
+        return Source(_unnamed("", "stdin-"), stream)
+    given = given if given.strip("<>") == given else ""
+    if hasattr(source, "seekable") and source.seekable() and is_table(beginning_of(source)):
+        own = Path(given).with_suffix(".csv").name if given else _unnamed(".csv")
+        return table_source(table_of_file(source), own, template)
+    return Source(given or _unnamed(".jsonl"), stream)
 
 
 def upload_name(path: Path) -> str:
-    """The name of a file's upload: its own, or that of the table which is made of it.
-
-    Empty if it is a pipe.
-    """
+    """The name of a file's upload: its own, or its table's; empty if it is a pipe."""
     if _is_table(path):
         return path.with_suffix(".csv").name
     return path.name if path.is_file() else ""
@@ -146,11 +134,8 @@ def _file(path: Path, template: str) -> Source:
             return table_source(table_of_file(path), name, template)
         if not name:
             return Source(_unnamed("", "stdin-"), path.open("rb"))
-        return Source(
-            name,
-            io.BufferedReader(_Steady(path.open("rb", buffering=0), path, owned=True)),
-            _size_of(path),
-        )
+        steady = _Steady(path.open("rb", buffering=0), path, owned=True)
+        return Source(name, io.BufferedReader(steady), path.stat().st_size)
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}.") from error
     except UsageError as error:
@@ -167,10 +152,6 @@ def _is_table(path: Path) -> bool:
         return is_table(beginning_of(file))
 
 
-def _size_of(path: Path) -> int:
-    return path.stat().st_size
-
-
 def _steady(stream: Any, name: str) -> BinaryIO:  # noqa: ANN401
     """A user's own stream; if it is a regular file, one that must not be written anew meanwhile."""
     if not isinstance(stream, io.BufferedReader | io.BufferedRandom | io.FileIO):
@@ -183,9 +164,7 @@ def _steady(stream: Any, name: str) -> BinaryIO:  # noqa: ANN401
 
 
 class _Steady(io.RawIOBase):
-    """A regular file that is read.
-
-    Half of a file that another program writes anew must not become a job.
+    """A regular file that is read: half of one that is written anew must not become a job.
 
     One that only grows, as a log does, is read to its end.
     """
@@ -421,35 +400,24 @@ def is_stored(source: object) -> bool:
 
 
 def stored_name(url: str) -> str:
-    """The name of the upload that an object becomes.
-
-    Its own, or that of the table which is made of it.
-    """
+    """The name of the upload that an object becomes: its own, or its table's."""
     name = url.rpartition("/")[2]
     return PurePosixPath(name).with_suffix(".csv").name if names_table(name) else name
 
 
 def open_stored(stack: Stack, url: str, template: str) -> Source:
-    """Open an object.
-
-    Args:
-        stack: with whose clients.
-        url: `s3://bucket/key`.
-        template: the option, if it is given: which columns of a table are needed.
-
-    Raises:
-        NotFound: there is none.
-        UsageError: it is no such name, or a table that cannot be read.
-    """
+    """Open an object that is named `s3://bucket/key`."""
     bucket, head = find_object(stack, url)
     key = url.removeprefix(S3).partition("/")[2]
-    place = {"Bucket": bucket, "Key": key} | (
-        {"VersionId": head.version} if head.version != "null" else {}
-    )
-    etag = head.etag if head.version == "null" else ""
-    pinned = place | ({"IfMatch": f'"{etag}"'} if etag else {})
+    place, pinned, etag = {"Bucket": bucket, "Key": key}, {}, ""
+    if head.version != "null":
+        place["VersionId"] = head.version
+    else:
+        etag = head.etag
+        pinned = {"IfMatch": f'"{etag}"'}
+    pinned = place | pinned
     if names_table(key):
-        file = io.BufferedReader(_ObjectFile(stack.s3, pinned, head.size), READ_BYTES)
+        file = object_file(stack.s3, pinned, head.size)
         try:
             table = table_of_file(file)
         except UsageError as error:
@@ -462,53 +430,6 @@ def open_stored(stack: Stack, url: str, template: str) -> Source:
     )
 
 
-def find_object(stack: Stack, url: str) -> tuple[str, ObjectHead]:
-    """The bucket of an object that is named `s3://bucket/key`, and what S3 knows of it.
-
-    Raises:
-        NotFound: there is none.
-        UsageError: it is no such name.
-    """
-    bucket, _, key = url.removeprefix(S3).partition("/")
-    if not bucket or not key or key.endswith("/"):
-        raise UsageError(f"{url} names no object. Write s3://bucket/key.")
-    found = stack.ask("head_object", key, Bucket=bucket)
-    if found is None:
-        raise NotFound(f"There is no {url}.")
-    return bucket, head_of(found)
-
-
 def names_table(key: str) -> bool:
     """Whether an object's name says that it is a file of Parquet or Arrow."""
     return key.lower().endswith(SUFFIXES)
-
-
-class _ObjectFile(io.RawIOBase):
-    """An object as a file that can be read anywhere.
-
-    Of a table, only the columns that are needed are fetched.
-    """
-
-    def __init__(self, s3: Any, place: dict[str, str], size: int) -> None:  # noqa: ANN401
-        self._s3, self._place, self._size, self._at = s3, place, size, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        return self._at
-
-    def tell(self) -> int:
-        return self._at
-
-    def readinto(self, buffer: Any) -> int:  # noqa: ANN401
-        end = min(self._at + len(buffer), self._size)
-        begun = self._at
-        for block in blocks(self._s3, self._place, end, begun):
-            buffer[self._at - begun : self._at - begun + len(block)] = block
-            self._at += len(block)
-        return self._at - begun

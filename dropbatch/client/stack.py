@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from dropbatch.client import aws
 from dropbatch.core import names
@@ -136,16 +137,16 @@ def find_stack(
         Error: it does not exist, or the caller may not look it up.
     """
     with aws.explained():
-        client, name = (
-            _local_client() if local else (aws.session(region=region, profile=profile), name)
-        )
+        if local:
+            client, name = _local_client()
+        else:
+            client = aws.session(region=region, profile=profile)
         described = _describe(client, name)
     outputs = {one["OutputKey"]: one["OutputValue"] for one in described.get("Outputs", [])}
     if "BucketName" not in outputs:
         raise NotFound(f'"{name}" is not a Dropbatch stack: it has no output BucketName.')
-    parameters = {
-        one["ParameterKey"]: one["ParameterValue"] for one in described.get("Parameters", [])
-    }
+    given = described.get("Parameters", [])
+    parameters = {one["ParameterKey"]: one["ParameterValue"] for one in given}
     client = aws.encrypting(client, parameters.get("KmsKeyArn", ""))
     source = parameters.get("SourceBucketName", ""), parameters.get("SourcePrefix", "")
     return Stack(
@@ -189,7 +190,12 @@ def _local_client() -> tuple[Any, str]:
     return aws.session(place[0], region=place[1]), described.get("stack", DEFAULT_NAME)
 
 
+# ── objects ───────────────────────────────────────────────────────────────────────────────────────
+
+S3 = "s3://"
 CHUNK_BYTES = 1 << 20
+READ_BYTES = 64 << 10
+"""Bytes of a small read, as of a table's columns."""
 MAX_ATTEMPTS = 5
 """Attempts to read an object when the connection is cut off."""
 CONDITION_FAILED = frozenset({"PreconditionFailed", "412", "ConditionalRequestConflict", "409"})
@@ -206,9 +212,6 @@ class ObjectHead:
         version: its version id; `null` in a bucket without versions.
         modified: of that version.
         metadata: by name, without `x-amz-meta-`.
-        checksum: the CRC32 that S3 keeps, in base64; empty if it was not asked for, or there is
-            none.
-        is_kms: whether a key of KMS encrypts it: then its ETag is no digest of its content.
     """
 
     size: int
@@ -216,8 +219,6 @@ class ObjectHead:
     version: str
     modified: datetime
     metadata: dict[str, str] = field(repr=False)
-    checksum: str = ""
-    is_kms: bool = False
 
 
 def head_of(answer: Mapping[str, Any]) -> ObjectHead:
@@ -228,8 +229,6 @@ def head_of(answer: Mapping[str, Any]) -> ObjectHead:
         answer.get("VersionId", "null"),
         answer["LastModified"],
         answer["Metadata"],
-        answer.get("ChecksumCRC32", ""),
-        "kms" in answer.get("ServerSideEncryption", ""),
     )
 
 
@@ -263,6 +262,55 @@ def blocks(s3: Any, place: Mapping[str, str], size: int, start: int = 0) -> Iter
                 held += len(block)
                 yield block
             return
+
+
+def find_object(stack: Stack, url: str) -> tuple[str, ObjectHead]:
+    """The bucket of an object that is named `s3://bucket/key`, and what S3 knows of it.
+
+    Raises:
+        NotFound: there is none.
+        UsageError: it is no such name.
+    """
+    bucket, _, key = url.removeprefix(S3).partition("/")
+    if not bucket or not key or key.endswith("/"):
+        raise UsageError(f"{url} names no object. Write s3://bucket/key.")
+    found = stack.ask("head_object", key, Bucket=bucket)
+    if found is None:
+        raise NotFound(f"There is no {url}.")
+    return bucket, head_of(found)
+
+
+def object_file(s3: Any, place: dict[str, str], size: int) -> BinaryIO:  # noqa: ANN401
+    """An object as a file that can be read anywhere."""
+    return io.BufferedReader(_ObjectFile(s3, place, size), READ_BYTES)
+
+
+class _ObjectFile(io.RawIOBase):
+    """An object as a file that can be read anywhere: of a table, only some columns are fetched."""
+
+    def __init__(self, s3: Any, place: dict[str, str], size: int) -> None:  # noqa: ANN401
+        self._s3, self._place, self._size, self._at = s3, place, size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:  # noqa: ANN401
+        end = min(self._at + len(buffer), self._size)
+        begun = self._at
+        for block in blocks(self._s3, self._place, end, begun):
+            buffer[self._at - begun : self._at - begun + len(block)] = block
+            self._at += len(block)
+        return self._at - begun
 
 
 def pages_of(stack: Stack, prefix: str, after: str = "") -> Iterator[list[dict[str, Any]]]:

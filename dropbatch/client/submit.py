@@ -22,16 +22,14 @@ from dropbatch.client.find import retry_ids
 from dropbatch.client.job import Job
 from dropbatch.client.sources import (
     CHUNK_BYTES,
-    S3,
     Source,
-    find_object,
     is_stored,
     names_table,
     open_source,
     open_stored,
     stream_of,
 )
-from dropbatch.client.stack import common_prefix, pages_of
+from dropbatch.client.stack import S3, common_prefix, find_object, pages_of
 from dropbatch.client.threads import at_once
 from dropbatch.client.upload import Uploaded, copy, upload, upload_key, uploaded_as, uploaded_of
 from dropbatch.core import names
