@@ -26,7 +26,7 @@ from dropbatch.core.read.cut import RANGE_BYTES, Cut, read_batches
 from dropbatch.core.read.index import RecordIndex
 from dropbatch.core.read.inputs import Request
 from functions.poll.collect import StoredReply, collect
-from shared.models import Batch, BatchState, Job, Upload
+from shared.models import Batch, BatchState, Job, Records, Upload
 from shared.observability import metrics
 from shared.staged_batch import StagedInfo, encode_index
 from shared.workers_ai.replies import parse_reply
@@ -141,10 +141,7 @@ class Collected:
             job_id=self.job.job_id,
             number="00000000",
             state=BatchState.QUEUED,
-            first_id=0,
-            requests=count,
-            sendable=count,
-            body_size=0,
+            records=Records(first_id=0, requests=count, sendable=count, body_size=0),
             created_at=0.0,
         )
         self.part_size = 0

@@ -84,12 +84,12 @@ def collect(services: Services, job: Job, batch: Batch, reply: StoredReply | Non
     with ExitStack() as stack:
         answers = read_answers(services, batch, rows, reply, stack)
         if reply is not None and answers is not None:
-            missing = batch.sendable - len(answers.items)
+            missing = batch.records.sendable - len(answers.items)
             if missing and len(batch.partial_replies) < len(MISSING_ITEM_WAITS):
                 _poll_again(services, batch, reply.key, missing)
                 return False
             _log_odd_items(batch, answers)
-            is_whole = len(places_without_capacity(answers)) == batch.sendable
+            is_whole = len(places_without_capacity(answers)) == batch.records.sendable
             if is_whole and failed_for_capacity(services, job, batch):
                 return False
         part, failed = _write_part(services, job, batch, rows, answers)
@@ -115,13 +115,13 @@ def is_partial(services: Services, batch: Batch, answer: Answer) -> bool:
     """
     if not answer.unfinished:
         return False
-    if len(answer.items) < batch.sendable:
+    if len(answer.items) < batch.records.sendable:
         return True
     with ExitStack() as stack:
         found = read_answers(
             services, batch, _index(services, batch), StoredReply("", answer), stack
         )
-        return found is None or len(found.items) < batch.sendable
+        return found is None or len(found.items) < batch.records.sendable
 
 
 def _index(services: Services, batch: Batch) -> RecordIndex:

@@ -21,7 +21,7 @@ from shared import keys
 from shared.aws.queues import SUBMIT_GRACE_SECONDS, SubmitMessage
 from shared.claims import MAX_SECONDS_TO_ACCEPTANCE
 from shared.errors import InvariantError
-from shared.models import Batch, BatchState, DueKind, ErrorDetail
+from shared.models import Batch, BatchState, DueKind, ErrorDetail, Records
 from shared.observability import batch_log_fields, count, logger
 from shared.staged_batch import StagedInfo, decode_index, encode_index, original_spans
 
@@ -97,7 +97,7 @@ def _decide(services: Services, batch: Batch) -> Batch | None:
         raise InvariantError(f"batch {batch.job_id}/{batch.number} has no job")
     if why := _why_not(job, batch, now):
         return ledger.end_without_answer(batch, _not_sent(batch, why), now)
-    tried, wanted = _tried(ledger, batch), pieces_of(batch.sendable)
+    tried, wanted = _tried(ledger, batch), pieces_of(batch.records.sendable)
     if why := _why_in_vain(tried, batch.cause, wanted):
         ledger.refuse_rest(job, ErrorDetail("rejected", f"Not sent, because {why}."), now)
         return ledger.end_without_answer(batch, _not_sent(batch, why), now)
@@ -154,7 +154,7 @@ def _tried(ledger: Ledger, batch: Batch) -> Tried:
         tried.pieces += one.pieces
         succeeded = one.part is not None and one.part.succeeded > 0
         tried.is_taken |= succeeded or (one.accepted > 0 and not batch.accepted)
-        if one.sendable == 1 and one.cause and one.ending:
+        if one.records.sendable == 1 and one.cause and one.ending:
             tried.alone[one.cause] += 1
         if one.number != batch.number and _comes_before(one, batch):
             tried.ahead = one.due_at
@@ -198,15 +198,16 @@ def _divide(services: Services, batch: Batch) -> None:
         # The records of a piece are contiguous in the body, with their commas.
         body = build_body([store.get(key, sent[0][0], sum(sent[-1]) - sent[0][0])])
         before, upto = (
-            batch.estimate * _sent(places[:place]) // batch.sendable for place in (begin, end)
+            batch.records.estimate * _sent(places[:place]) // batch.records.sendable
+            for place in (begin, end)
         )
         start, size = kept[begin][0], sum(kept[end - 1]) - kept[begin][0]
-        originals = store.get(key, batch.body_size + start, size)
+        originals = store.get(key, batch.records.body_size + start, size)
         staged = StagedInfo(
             end - begin,
             len(sent),
             len(body),
-            batch.end if end == len(rows) else None,
+            batch.records.end if end == len(rows) else None,
             originals_size=size,
         )
         store.put_if_absent(
@@ -218,18 +219,20 @@ def _divide(services: Services, batch: Batch) -> None:
             job_id=batch.job_id,
             number=number,
             state=BatchState.READY,
-            first_id=batch.first_id + begin,
-            requests=staged.requests,
-            sendable=staged.sendable,
-            body_size=staged.body_size,
+            records=Records(
+                first_id=batch.records.first_id + begin,
+                requests=staged.requests,
+                sendable=staged.sendable,
+                body_size=staged.body_size,
+                end=staged.end,
+                originals_size=size,
+                suspected=batch.cause,
+                estimate=upto - before,
+                estimated_before=batch.records.estimated_before + before,
+            ),
             created_at=now,
-            end=staged.end,
             due_at=now + SUBMIT_GRACE_SECONDS,
             work=DueKind.SUBMIT,
-            originals_size=size,
-            suspected=batch.cause,
-            estimate=upto - before,
-            estimated_before=batch.estimated_before + before,
         )
         ledger.create_batch(piece)
     if ledger.finish_division(batch, services.now()):

@@ -180,7 +180,7 @@ def _divide(poll: Poll, code: int | None, message: str) -> bool:
     words, cause = "Workers AI accepted this request and then failed it", cause_of(code)
     words = words if code is None else f"{words} ({code})"
     reason = attach_api_message(services.store, batch, ErrorDetail("rejected", words), message)
-    if batch.sendable == 1:
+    if batch.records.sendable == 1:
         services.ledger.end_without_answer(batch, reason, now, cause=cause)
     else:
         services.ledger.begin_isolation(batch, reason, cause, now)
@@ -281,7 +281,7 @@ def _doubt(poll: Poll, kind: Kind, code: int | None, message: str, reply: Reply)
     if kind is Kind.UNKNOWN_ID:
         rule = rule if _others_known(poll, doubt) else rule._replace(seconds=math.inf)
         updates["calls_fail_since"] = _note_failing(poll, reply)
-    elif kind is Kind.FAILED and batch.suspected == cause_of(code):
+    elif kind is Kind.FAILED and batch.records.suspected == cause_of(code):
         rule = rule._replace(times=PIECE_TIMES, seconds=PIECE_SECONDS, wait=PIECE_SECONDS)
     elif kind is Kind.FAILED or kind is Kind.NO_CAPACITY:
         doubt = _compared(poll, doubt)

@@ -136,7 +136,7 @@ def next_final_batches(
             failed += part.failed
             for_capacity += part.for_capacity
             if contiguous:
-                covered += batch.requests
+                covered += batch.records.requests
                 leaves.append(batch)
                 size += _section(batch, kind)[1]
                 submitted += (batch, *split)
@@ -173,8 +173,13 @@ def _fault(batch: Batch, expected: int) -> str:
     """Why a final batch does not follow the records before it; empty if it does."""
     if batch.part is None:
         return f"batch {batch.number} is done and names no part"
-    if batch.first_id != expected or batch.part.succeeded + batch.part.failed != batch.requests:
-        return f"batch {batch.number} begins with record {batch.first_id}, expected {expected}"
+    if (
+        batch.records.first_id != expected
+        or batch.part.succeeded + batch.part.failed != batch.records.requests
+    ):
+        return (
+            f"batch {batch.number} begins with record {batch.records.first_id}, expected {expected}"
+        )
     return ""
 
 
@@ -275,9 +280,9 @@ def _after(job: Job, kind: Kind, ahead: ReadyBatches) -> Step:
     lines, next_id = progress.lines, progress.next_id
     for batch in ahead.leaves:
         part = _part(batch)
-        next_id += batch.requests
+        next_id += batch.records.requests
         lines += {
-            "output": batch.requests,
+            "output": batch.records.requests,
             "errors": part.failed,
             "retry": part.retry_lines,
             "batches": 1,

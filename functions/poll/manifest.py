@@ -91,8 +91,8 @@ def batch_entry(batch: Batch) -> dict[str, Any]:
     last = batch.submission
     return {
         "number": batch.number,
-        "first_id": batch.first_id,
-        "requests": batch.requests,
+        "first_id": batch.records.first_id,
+        "requests": batch.records.requests,
         "request_id": last.request_id or None if last else None,
         "submitted_at": iso_time(last.at) if last else None,
         "completed_at": iso_time(batch.completed_at),

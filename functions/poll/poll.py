@@ -155,7 +155,7 @@ def _poll(
         job.plan.model,
         submission.request_id,
         min(POLL_SECONDS, invocation.seconds_left - COLLECT_SECONDS),
-        batch.sendable,
+        batch.records.sendable,
     ) as reply:
         verdict = _verdict(services, batch, reply)
         # The API may give a whole answer only once, so what tells it from a part is read until S3

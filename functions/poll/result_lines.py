@@ -57,7 +57,7 @@ def _answered(
     services: Services, job: Job, batch: Batch, rows: RecordIndex, answers: Answers | None
 ) -> Answered:
     vectors = job.plan.known_model.task is Task.EMBEDDINGS
-    return Answered(rows, batch.first_id, answers, _ending(services, batch), vectors)
+    return Answered(rows, batch.records.first_id, answers, _ending(services, batch), vectors)
 
 
 def _lines(
@@ -70,7 +70,9 @@ def _lines(
     if not job.plan.converts:
         return join(answered, _request_reader(job, batch, answered.rows, read))
     form = form_of(services.store, job)
-    originals = Originals(read(batch.body_size, batch.originals_size), describer_of(form))
+    originals = Originals(
+        read(batch.records.body_size, batch.records.originals_size), describer_of(form)
+    )
     request_id = batch.submission.request_id if batch.submission else ""
     facts = BatchFacts(job.job_id, job.plan.model, request_id, batch.accepted_at or 0.0)
     writer = writer_of(form, target_of(job.plan.known_model))
@@ -91,7 +93,7 @@ def _request_reader(
 
     @cache
     def body() -> tuple[bytes, list[tuple[int, int]]]:
-        return read(0, batch.body_size), record_spans(rows)
+        return read(0, batch.records.body_size), record_spans(rows)
 
     def request_of(index: int) -> bytes:
         content, places = body()
@@ -114,14 +116,18 @@ def unwritten_part(services: Services, job: Job, batch: Batch) -> tuple[Part, Co
         The part, and how many records failed with which code.
     """
     code, message = _ending(services, batch) or ("missing_response", "")
-    sent = batch.originals_size or batch.body_size
+    sent = batch.records.originals_size or batch.records.body_size
     # Then its item tells enough: references are part of the body.
-    if batch.sendable == batch.requests:
+    if batch.records.sendable == batch.records.requests:
         output = (
-            batch.requests * (LINE_BYTES + len(message)) + batch.body_size + batch.originals_size
+            batch.records.requests * (LINE_BYTES + len(message))
+            + batch.records.body_size
+            + batch.records.originals_size
         )
-        part = Part("", output, output + sent, sent, batch.requests, 0, batch.requests)
-        return part, Counter({code: batch.requests})
+        part = Part(
+            "", output, output + sent, sent, batch.records.requests, 0, batch.records.requests
+        )
+        return part, Counter({code: batch.records.requests})
     rows = decode_index(
         services.store.get(keys.staged(job.job_id, batch.number), batch.index_offset)
     )
@@ -142,7 +148,9 @@ def unwritten_part(services: Services, job: Job, batch: Batch) -> tuple[Part, Co
         ]
     faults = sum(len(fault.message) + len(bytes(fault.request)) for fault in rows.faults.values())
     references = sum(len(bytes(one)) for one in rows.references)
-    output = len(rows) * (LINE_BYTES + len(message)) + references + faults + batch.originals_size
+    output = (
+        len(rows) * (LINE_BYTES + len(message)) + references + faults + batch.records.originals_size
+    )
     errors = output + sent
     retry = sum(retried) + len(retried)
     return Part("", output, errors, retry, len(retried), 0, len(rows)), failed
@@ -170,7 +178,7 @@ def unwritten_lines(
             code, message = _ending(services, batch) or ("", "")
             yield b"".join(
                 failed_line(
-                    batch.first_id + index,
+                    batch.records.first_id + index,
                     row,
                     row.code or code,
                     row.message if row.code else message,

@@ -146,7 +146,9 @@ def _page(services: Services, job: Job, progress: Sweep) -> tuple[list[Batch], s
         bool(batch.partial_replies) and batch.state not in {BatchState.DONE, BatchState.DIVIDED}
         for batch in page
     )
-    sizes = accumulate(batch.body_size * read for batch, read in zip(page, is_read, strict=True))
+    sizes = accumulate(
+        batch.records.body_size * read for batch, read in zip(page, is_read, strict=True)
+    )
     for place, size in enumerate(sizes, 1):
         if size > PAGE_BYTES and place < len(page):
             return page[:place], page[place - 1].number

@@ -243,7 +243,7 @@ def _is_all(job: Job, ahead: ReadyBatches) -> bool:
     """
     if job.total is None or not ahead.last:
         return False
-    covered = job.output.next_id + sum(batch.requests for batch in ahead.leaves)
+    covered = job.output.next_id + sum(batch.records.requests for batch in ahead.leaves)
     if covered != job.total:
         raise coverage_error(job, f"its batches hold {covered} records, expected {job.total}")
     return True

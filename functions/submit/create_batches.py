@@ -16,7 +16,7 @@ from shared.aws.queues import (
     SubmitMessage,
 )
 from shared.errors import InvariantError
-from shared.models import Batch, BatchState, DueKind, ErrorDetail
+from shared.models import Batch, BatchState, DueKind, ErrorDetail, Records
 from shared.observability import count
 from shared.pacing import cost
 from shared.pacing.breaker import LIFT_LOOK_SECONDS
@@ -120,8 +120,8 @@ class Before:
 
     def add(self, batch: Batch) -> None:
         """Add a batch as it is in the ledger."""
-        self.ordinal += batch.sendable > 0
-        self.estimate = batch.estimated_before + batch.estimate
+        self.ordinal += batch.records.sendable > 0
+        self.estimate = batch.records.estimated_before + batch.records.estimate
 
 
 def batches_before(services: Services, last: Batch | None) -> Before:
@@ -130,9 +130,12 @@ def batches_before(services: Services, last: Batch | None) -> Before:
         return Before()
     number = last.number[:8]
     whole = services.ledger.batch(last.job_id, number) if number != last.number else last
-    if whole is None or whole.ordinal is None:
+    if whole is None or whole.records.ordinal is None:
         raise InvariantError(f"batch {last.job_id}/{number} cannot be read, or was not counted")
-    return Before(whole.ordinal + (whole.sendable > 0), whole.estimated_before + whole.estimate)
+    return Before(
+        whole.records.ordinal + (whole.records.sendable > 0),
+        whole.records.estimated_before + whole.records.estimate,
+    )
 
 
 def create_batch(
@@ -160,25 +163,26 @@ def create_batch(
         job_id=job.job_id,
         number=name,
         state=BatchState.READY,
-        first_id=candidate.first_id,
-        requests=staged.requests,
-        sendable=staged.sendable,
-        body_size=staged.body_size,
+        records=Records(
+            first_id=candidate.first_id,
+            requests=staged.requests,
+            sendable=staged.sendable,
+            body_size=staged.body_size,
+            end=staged.end,
+            ordinal=before.ordinal,
+            originals_size=staged.originals_size,
+            estimate=estimated,
+            estimated_before=before.estimate,
+        ),
         created_at=now,
-        end=staged.end,
-        ordinal=before.ordinal,
         due_at=_ended_at(candidate.number, now)
         if ending
         else now + SUBMIT_GRACE_SECONDS
         if is_due
         else slot,
-        # Its time limit for acceptance starts with its slot.
         paused=0.0 if ending else max(slot - now, 0.0),
         work=DueKind.POLL if ending else DueKind.SUBMIT if before.ordinal else DueKind.FIRST,
         ending=ending,
-        originals_size=staged.originals_size,
-        estimate=estimated,
-        estimated_before=before.estimate,
     )
     if services.ledger.create_batch(batch) is None:
         known = services.ledger.batch(job.job_id, name)
@@ -186,7 +190,7 @@ def create_batch(
             raise InvariantError(f"batch {job.job_id}/{name} exists but cannot be read")
         return known
     count("BatchesCut")
-    count("RecordsIn", batch.requests)
+    count("RecordsIn", batch.records.requests)
     if is_due:
         outbox.add(SubmitMessage(job.job_id, name))
     elif ending and candidate.number < FAST_START_BATCHES:

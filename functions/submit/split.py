@@ -112,9 +112,9 @@ def _end_of_last(job: Job, last: Batch | None) -> Checkpoint:
 
 
 def _end_of(batch: Batch) -> Checkpoint:
-    if batch.end is None:
+    if batch.records.end is None:
         raise InvariantError(f"batch {batch.job_id}/{batch.number} has no end")
-    return batch.end
+    return batch.records.end
 
 
 def _after_blank_lines(job: Job, place: Checkpoint) -> Checkpoint:

@@ -170,7 +170,7 @@ def _submit_if_permitted(invocation: Invocation, job: Job, batch: Batch) -> None
     first_poll = services.times.first_poll(job.plan.model, batch.number, now)
     if job.deadline_at is not None:  # Its last poll is not later than it has to be.
         first_poll = min(first_poll, max(job.deadline_at - now, 0.0))
-    body = services.store.get(keys.staged(job.job_id, batch.number), 0, batch.body_size)
+    body = services.store.get(keys.staged(job.job_id, batch.number), 0, batch.records.body_size)
     if job.without_references:
         body = without_references(body)
     if not invocation.allows(POST_SECONDS + SETTLE_SECONDS):
@@ -257,7 +257,7 @@ class _Submit:
             return
         self.batch = claimed
         seconds = min(POST_SECONDS, self.invocation.seconds_left - SETTLE_SECONDS)
-        model, sent = self.job.plan.model, claimed.sendable
+        model, sent = self.job.plan.model, claimed.records.sendable
         with self.services.api.submit(model, self.body, seconds, sent) as reply:
             self.settle(reply)
 
@@ -315,7 +315,7 @@ class _Submit:
             "batch accepted",
             **batch_log_fields(taken),
             attempt=taken.attempt,
-            requests=taken.requests,
+            requests=taken.records.requests,
         )
         self._note_acceptance(submission)
 
@@ -480,7 +480,7 @@ class _Submit:
         words = "Workers AI refused this request"
         plain = ErrorDetail("rejected", words if code is None else f"{words} ({code})")
         reason, cause = attach_api_message(services.store, batch, plain, message), cause_of(code)
-        if batch.sendable == 1:
+        if batch.records.sendable == 1:
             end(services, batch, reason, cause=cause)
         else:
             services.ledger.begin_isolation(batch, reason, cause, services.now())

@@ -4,6 +4,7 @@ from shared.models.batches import (
     Batch,
     Doubt,
     Part,
+    Records,
     Submission,
     cause_of,
 )
@@ -52,6 +53,7 @@ __all__ = [
     "JobControl",
     "JobTotals",
     "Part",
+    "Records",
     "ResultFileProgress",
     "Submission",
     "Sweep",

@@ -38,6 +38,36 @@ class Part:
     for_capacity: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Records:
+    """The records of a batch and their staged object: body, originals, index. Written once.
+
+    Attributes:
+        first_id: id of the first record.
+        requests: how many, sendable or not.
+        sendable: how many in the body.
+        body_size: bytes of the body, first in the staged object.
+        originals_size: bytes of the records as written, which follow it; 0 if they are sent so.
+        end: where the cut continued after them; None for every piece of a batch but the last.
+        ordinal: batches with a sendable record before this one in its job; None if not counted.
+        estimate: what they cost if each answer is as long as it may be, in billionths of a dollar;
+            0 unless the job has a `max_cost`.
+        estimated_before: sum of the estimates of the batches before.
+        suspected: of a piece: the `cause` of the batch that was divided.
+    """
+
+    first_id: int
+    requests: int
+    sendable: int
+    body_size: int
+    originals_size: int = 0
+    end: Checkpoint | None = None
+    ordinal: int | None = None
+    estimate: int = 0
+    estimated_before: int = 0
+    suspected: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Submission:
     """The acceptance of a batch by the API that counts: its latest.
@@ -86,32 +116,7 @@ class Batch:
     created_at: float
     completed_at: float | None = None
 
-    # Its records, and the staged object: body, originals, index.
-    first_id: int
-    """Id of the first record."""
-    requests: int
-    """Records, sendable or not."""
-    sendable: int
-    """Records in the body."""
-    body_size: int
-    """Bytes of the body, first in the staged object."""
-    originals_size: int = 0
-    """Bytes of the records as written, which follow the body; 0 if they are sent as written."""
-    end: Checkpoint | None = None
-    """Where the cut continued after this batch; None for every piece of a batch but the last."""
-    ordinal: int | None = None
-    """How many batches with a sendable record the job has before this one.
-
-    None if it was not counted.
-    """
-    estimate: int = 0
-    """What it costs if each answer is as long as it may be (`dropbatch.core.cost_limit`).
-
-    In billionths of a US dollar;
-    0 unless the job has a `max_cost`.
-    """
-    estimated_before: int = 0
-    """Sum of the estimates of the batches before it."""
+    records: Records
 
     # When it is due, and who works on it.
     due_at: float | None = None
@@ -173,8 +178,6 @@ class Batch:
 
     Batches and their pieces are compared by it.
     """
-    suspected: str = ""
-    """Of a piece: the `cause` of the batch that was divided."""
     pieces: int = 0
     """How many pieces the batch is divided into, decided once; 0 before that."""
     ending: ErrorDetail | None = None
@@ -185,12 +188,12 @@ class Batch:
     @property
     def index_offset(self) -> int:
         """Where the index begins in the staged object."""
-        return self.body_size + self.originals_size
+        return self.records.body_size + self.records.originals_size
 
     @property
     def submit_work(self) -> DueKind:
         """The kind of due work that it is while it waits to be submitted."""
-        return DueKind.FIRST if self.ordinal == 0 and not self.ready_at else DueKind.SUBMIT
+        return DueKind.FIRST if self.records.ordinal == 0 and not self.ready_at else DueKind.SUBMIT
 
     @property
     def accepted_at(self) -> float | None:

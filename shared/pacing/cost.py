@@ -46,7 +46,7 @@ def allows(job: Job, before: int, more: int) -> bool:
 
 def allows_batch(job: Job, batch: Batch) -> bool:
     """Whether a job's limit lets a batch be submitted now."""
-    return allows(job, batch.estimated_before, batch.estimate)
+    return allows(job, batch.records.estimated_before, batch.records.estimate)
 
 
 def look_at(batch: Batch, now: float) -> float:
@@ -71,7 +71,7 @@ def measure(
     model = job.plan.known_model
     amount = _billionths(cost_so_far(model, sums))
     # What was sent again may be paid again.
-    again = sum(_extra_submits(one) * one.estimate for one in unfinished)
+    again = sum(_extra_submits(one) * one.records.estimate for one in unfinished)
     if sums.answered:
         again = min(again * amount // sums.answered, again)
     left = max(limit.limit - amount - again, 0)
@@ -84,9 +84,9 @@ def measure(
     if unfinished and is_idle:
         # No answer will tell more, so one batch may use all that is left.
         first = unfinished[0]
-        if first.estimate <= left:
-            room = max(room, first.estimated_before + first.estimate)
-        is_reached = first.estimated_before + first.estimate > room
+        if first.records.estimate <= left:
+            room = max(room, first.records.estimated_before + first.records.estimate)
+        is_reached = first.records.estimated_before + first.records.estimate > room
     return CostLimit(limit.limit, room, limit.is_reached or is_reached), unfinished
 
 
@@ -168,8 +168,9 @@ def counted(sums: JobTotals, batch: Batch) -> JobTotals:
         errors_size=sums.errors_size + part.errors,
         retry_size=sums.retry_size + part.retry,
         usage=sums.usage.plus(part.usage),
-        estimated=sums.estimated + batch.estimate,
-        answered=sums.answered + batch.estimate * part.succeeded // max(batch.sendable, 1),
+        estimated=sums.estimated + batch.records.estimate,
+        answered=sums.answered
+        + batch.records.estimate * part.succeeded // max(batch.records.sendable, 1),
     )
 
 
@@ -199,7 +200,9 @@ def unmetered(batch: Batch) -> Unmetered:
     is_reported = batch.part is not None and batch.part.usage.is_reported
     without_tokens = accepted - (collected if is_reported else 0)
     return Unmetered(
-        without_tokens * batch.body_size, without_tokens * batch.sendable, accepted - collected
+        without_tokens * batch.records.body_size,
+        without_tokens * batch.records.sendable,
+        accepted - collected,
     )
 
 

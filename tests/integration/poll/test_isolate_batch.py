@@ -41,10 +41,8 @@ CAUSE = "5006"
 NUMBER = "00000003"
 LARGE = replace(
     SPLIT,
+    records=replace(SPLIT.records, first_id=7, requests=100, sendable=100),
     number=NUMBER,
-    first_id=7,
-    requests=100,
-    sendable=100,
     created_at=T - 10,
     due_at=T + 90,
     claims=1,

@@ -28,16 +28,19 @@ WRITTEN = b"".join(ORIGINALS)
 ENDS = Checkpoint(1_000, 12, 5)
 BATCH = replace(
     SPLIT,
+    records=replace(
+        SPLIT.records,
+        first_id=7,
+        requests=5,
+        sendable=4,
+        body_size=len(BODY),
+        end=ENDS,
+        originals_size=len(WRITTEN),
+    ),
     number=NUMBER,
-    first_id=7,
-    requests=5,
-    sendable=4,
-    body_size=len(BODY),
     created_at=T - 10,
     due_at=T + 90,
-    end=ENDS,
     pieces=2,
-    originals_size=len(WRITTEN),
 )
 """Five records, one of which cannot be sent."""
 
@@ -85,7 +88,11 @@ def test_piece_stages_its_records_as_sent(splitting):
         content = splitting.store.get(keys.staged(JOB.job_id, piece.number))
         index = decode_index(content[piece.index_offset :])
         found.append(
-            (content[: piece.body_size], content[piece.body_size : piece.index_offset], len(index))
+            (
+                content[: piece.records.body_size],
+                content[piece.records.body_size : piece.index_offset],
+                len(index),
+            )
         )
     assert found == [
         (b'{"requests":[{"a":1},{"b":22}]}', b"onesecond3rd", 3),

@@ -26,7 +26,7 @@ from shared.workers_ai.client import TokenState
 from tests.support.doubles.ledger_items import JOB, M2M, READY, REASON, SPLIT, SUBMITTING, T
 from tests.support.doubles.submitting import BODY, FIRST_ASK, Submitting
 
-DUE = replace(READY, body_size=len(BODY))
+DUE = replace(READY, records=replace(READY.records, body_size=len(BODY)))
 ACCEPTED = (Submission("earlier", 1, T - 900),)
 ANEW = replace(DUE, submissions=ACCEPTED, ready_at=T - 300)
 """It was accepted, its answer never came, and it waits to be accepted once more.

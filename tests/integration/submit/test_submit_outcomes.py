@@ -46,7 +46,10 @@ def begin(table, monkeypatch):
 def test_content_refused_at_a_second_submit_ends_no_id(begin, sendable):
     """The first id was paid for, and may still return the answer."""
     batch = replace(
-        DUE, submissions=(Submission("earlier", 1, T - 90_000),), ready_at=T - 60, sendable=sendable
+        DUE,
+        records=replace(DUE.records, sendable=sendable),
+        submissions=(Submission("earlier", 1, T - 90_000),),
+        ready_at=T - 60,
     )
     at = begin(batch, Rejected(400, 5006, "", enveloped=True))
 
@@ -272,7 +275,7 @@ def test_unusable_model_fails_job_and_batch(begin, status, code, named):
     [
         (DUE, {"isolating": ErrorDetail("rejected", f"{REFUSED} (5006)"), "cause": "5006"}),
         (
-            replace(DUE, sendable=1),
+            replace(DUE, records=replace(DUE.records, sendable=1)),
             {"ending": ErrorDetail("rejected", f"{REFUSED} (5006)"), "cause": "5006"},
         ),
     ],

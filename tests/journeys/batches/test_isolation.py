@@ -140,7 +140,9 @@ def test_rest_is_not_sent_when_all_fail_alone(start, api, count, later):
     assert failed(world) == list(range(count))
     assert {line["error"]["code"] for line in world.lines()} == {"rejected"}
     assert calls(api, "submit") <= 100
-    alone = [batch for batch in batches(world).values() if batch.sendable == 1 and batch.cause]
+    alone = [
+        batch for batch in batches(world).values() if batch.records.sendable == 1 and batch.cause
+    ]
     assert len(alone) >= min(count, 60)
     assert count == 50 or any(message.startswith("Not sent alone") for message in messages(world))
     assert len(world.lines("retry.jsonl")) == count

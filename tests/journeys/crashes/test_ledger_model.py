@@ -252,7 +252,13 @@ class Ledger(RuleBasedStateMachine):
         self.pieces_tile_what_was_split()
         for batches in leaves.values():
             final = [one for one in batches if one["state"]["S"] == "done"]
-            ends = [(int(one["first_id"]["N"]), int(one["requests"]["N"])) for one in final]
+            ends = [
+                (
+                    int(one["records"]["M"]["first_id"]["N"]),
+                    int(one["records"]["M"]["requests"]["N"]),
+                )
+                for one in final
+            ]
             for (first, count), (following, _) in zip(sorted(ends), sorted(ends)[1:], strict=False):
                 assert first + count <= following, f"law 4: leaves overlap: {sorted(ends)}"
         assert set(self.final) <= {(item["pk"]["S"], item["sk"]["S"]) for item in self.items()}
@@ -271,17 +277,22 @@ class Ledger(RuleBasedStateMachine):
         for key, item in batches.items():
             if "." in key:
                 pieces[key.rpartition(".")[0]].append(
-                    (int(item["first_id"]["N"]), int(item["requests"]["N"]))
+                    (
+                        int(item["records"]["M"]["first_id"]["N"]),
+                        int(item["records"]["M"]["requests"]["N"]),
+                    )
                 )
         assert all(0 < len(of) <= int(batches[key]["pieces"]["N"]) for key, of in pieces.items())
         for key, item in batches.items():
             if item["state"]["S"] == "divided":
-                first = int(item["first_id"]["N"])
+                first = int(item["records"]["M"]["first_id"]["N"])
                 assert len(pieces[key]) == int(item["pieces"]["N"])
                 for begin, count in sorted(pieces[key]):
                     assert begin == first, f"pieces do not tile {key}"
                     first += count
-                assert first == int(item["first_id"]["N"]) + int(item["requests"]["N"])
+                assert first == int(item["records"]["M"]["first_id"]["N"]) + int(
+                    item["records"]["M"]["requests"]["N"]
+                )
 
     def teardown(self):
         try:

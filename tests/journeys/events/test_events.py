@@ -110,7 +110,7 @@ def test_unreadable_batch_with_an_event_holds_up_no_other(start, api, events):
     on.deliver("UploadQueue")
     on.deliver("SubmitQueue")
     (batch,) = [item for item in on.items() if item["sk"]["S"].startswith("BATCH#")]
-    on.dynamodb.put_item(TableName="ledger", Item={**batch, "requests": {"S": "many"}})
+    on.dynamodb.put_item(TableName="ledger", Item={**batch, "records": {"S": "many"}})
     for number in range(5):
         on.upload_records(f"{number}.jsonl", texts(5, f"of {number}"), model=BGE)
         on.settle(until=lambda: len(on.manifests()) > number)  # noqa: B023 - called at once

@@ -87,7 +87,7 @@ def test_batch_without_job_ends_after_its_claims(start, short_ticks, readable):
         world,
         item,
         claims={"N": str(MAX_CLAIMS)},
-        **({} if readable else {"first_id": {"S": "edited"}}),
+        **({} if readable else {"records": {"S": "edited"}}),
     )
 
     world.tick()
@@ -270,6 +270,10 @@ def test_batches_without_sendable_record_take_no_turn(start):
     world.upload("a.jsonl", "nonsense\n" * 40 + '{"text":"good"}\n', model=BGE)
     world.deliver("UploadQueue")
 
-    (good,) = [item for item in world.items() if item.get("sendable", {}).get("N") == "1"]
+    (good,) = [
+        item
+        for item in world.items()
+        if item.get("records", {"M": {}})["M"].get("sendable", {}).get("N") == "1"
+    ]
     assert good["work"]["S"] == DueKind.FIRST
     assert waiting(world, "SubmitQueue") == 1

@@ -11,7 +11,7 @@ import functions.poll.schedule.tick
 from dropbatch.core.names import JobState
 from dropbatch.core.plan import SplitPlan
 from shared.aws.attribute_values import attribute, attributes
-from shared.models import Batch, BatchState, DueKind, Job, Submission, Upload
+from shared.models import Batch, BatchState, DueKind, Job, Records, Submission, Upload
 from tests.support.aws import quick_dynamodb
 from tests.support.aws.resources import BUCKET
 
@@ -46,20 +46,14 @@ def put_idle(number):
         **times,
     )
     put(job_id, "META", job, "v2#status")
-    counts = {
-        "first_id": 0,
-        "requests": 500,
-        "sendable": 500,
-        "body_size": 10,
-        "attempt": 1,
-        "ordinal": 0,
-    }
+    records = Records(first_id=0, requests=500, sendable=500, body_size=10, ordinal=0)
+    counts = {"records": records, "attempt": 1}
     times["due_at"] = now + 3_600
     batch = Batch(job_id=job_id, number="00000000", state=BatchState.QUEUED, **counts, **times)
     put(
         job_id,
         "BATCH#00000000",
-        replace(batch, submissions=(Submission(job_id, 1, now - 800),)),
+        replace(batch, submission=Submission(job_id, 1, now - 800)),
         "v2#poll",
     )
 

@@ -58,7 +58,7 @@ def test_unreadable_item_holds_up_no_other(start):
     world.upload_records("a.jsonl", greetings(1), model=M2M)
     world.deliver("UploadQueue")
     batch = world.item("BATCH#")
-    broken = {**batch, "pk": {"S": "JOB#broken"}, "requests": {"S": "many"}, "due_at": {"N": "1"}}
+    broken = {**batch, "pk": {"S": "JOB#broken"}, "records": {"S": "many"}, "due_at": {"N": "1"}}
     for work in ("v2#submit", "v2#poll"):
         world.dynamodb.put_item(
             TableName="ledger", Item={**broken, "sk": {"S": f"BATCH#{work}"}, "work": {"S": work}}

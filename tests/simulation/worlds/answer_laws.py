@@ -76,7 +76,7 @@ def _is_believed(batch: dict[str, Any], now: float) -> bool:
     kind, times = doubt.get("kind", {"S": ""})["S"], number(doubt, "times")
     lasted = now - number(doubt, "since")
     if kind.startswith(("failed", "refused ")) and "is_shared" not in doubt:
-        return "suspected" in batch or (times > 3 and lasted > FAILED_SECONDS)
+        return "suspected" in batch["records"]["M"] or (times > 3 and lasted > FAILED_SECONDS)
     return times > 3 and lasted > LONG_SECONDS - CLOCKS_SECONDS
 
 

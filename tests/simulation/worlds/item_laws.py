@@ -94,7 +94,7 @@ CONDITIONS = frozenset({"attempt"})
 """Counts that writes name as a condition too."""
 ONCE = ("total", "error", "ended_at")
 """What a job's item holds never changes again, once it is known."""
-BROUGHT = ("state", "part", "first_id", "requests")
+BROUGHT = ("state", "part", "records")
 """What the item of a batch that is done never changes again: its lines may have been handed out."""
 MOST_WRITES, WITHIN_SECONDS = 40, 60.0
 """No batch is written more often within so many seconds."""

@@ -396,7 +396,7 @@ class Ending:
                 )
                 if stored is None or told["request_id"] not in bodies:
                     continue
-                size = int(item["body_size"]["N"])
+                size = int(item["records"]["M"]["body_size"]["N"])
                 if meaning(stored.body[:size]) != bodies[told["request_id"]]:
                     self.laws.broken(
                         "a batch is submitted with its own records", f"{key}: {told['request_id']}"

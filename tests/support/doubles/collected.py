@@ -15,7 +15,7 @@ from dropbatch.core.plan import Checkpoint, SplitPlan
 from dropbatch.core.read.cut import Cut, read_batches
 from functions.poll.collect import StoredReply, collect
 from shared import keys
-from shared.models import Batch, BatchState, Job, Upload
+from shared.models import Batch, BatchState, Job, Records, Upload
 from shared.staged_batch import encode_index
 from shared.workers_ai.results import parse_answer
 from tests.support.converted import target_of
@@ -80,11 +80,13 @@ def result_files(
             job_id=JOB,
             number=f"{len(store.parts):08d}",
             state=BatchState.QUEUED,
-            first_id=cut.first_id,
-            requests=len(cut.rows),
-            sendable=cut.sendable,
-            body_size=len(cut.body),
-            originals_size=len(cut.originals),
+            records=Records(
+                first_id=cut.first_id,
+                requests=len(cut.rows),
+                sendable=cut.sendable,
+                body_size=len(cut.body),
+                originals_size=len(cut.originals),
+            ),
             created_at=0.0,
         )
         store.objects[keys.staged(JOB, batch.number)] = (

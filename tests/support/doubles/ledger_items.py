@@ -12,7 +12,7 @@ from dropbatch.core.names import JobState
 from dropbatch.core.plan import SplitPlan
 from shared.aws.attribute_values import attribute
 from shared.ledger import Ledger
-from shared.models import Batch, BatchState, DueKind, ErrorDetail, Job, Part, Upload
+from shared.models import Batch, BatchState, DueKind, ErrorDetail, Job, Part, Records, Upload
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -33,10 +33,7 @@ BATCH = Batch(
     job_id=JOB.job_id,
     number="00000000",
     state=BatchState.QUEUED,
-    first_id=0,
-    requests=3,
-    sendable=3,
-    body_size=100,
+    records=Records(first_id=0, requests=3, sendable=3, body_size=100),
     created_at=T,
     attempt=1,
     due_at=T,

@@ -6,7 +6,7 @@ A test chooses what the API answers.
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import count
 from typing import TYPE_CHECKING, Any, cast
 
@@ -20,7 +20,7 @@ from shared import keys
 from shared.aws.object_store import ObjectStore
 from shared.invocation import Invocation
 from shared.ledger import Ledger
-from shared.models import Batch, Job, Submission
+from shared.models import Batch, Job, Records, Submission
 from shared.pacing.breaker import Permit, control_key
 from shared.pacing.budget import Budget
 from shared.pacing.known import Known
@@ -101,6 +101,10 @@ class Doubles:
         self.took.append((after, by))
 
 
+OF_RECORDS = {one.name for one in fields(Records)}
+"""Attributes of a batch that are its records'."""
+
+
 class PolledBatch:
     """The batch and its job, each with its differences from `ledger_items`.
 
@@ -112,9 +116,20 @@ class PolledBatch:
     ) -> None:
         made = replace(JOB, job_id=f"20261121T093000Z-{next(_ids):08x}", state=JobState.IN_PROGRESS)
         self.job: Job = replace(made, **(job or {}))
-        accepted = replace(BATCH, submission=Submission("id", 1, ACCEPTED), body_size=len(BODY))
+        accepted = replace(
+            BATCH,
+            records=replace(BATCH.records, body_size=len(BODY)),
+            submission=Submission("id", 1, ACCEPTED),
+        )
         self.seen = replace(
-            accepted, **{"job_id": self.job.job_id, "requests": 2, "sendable": 2, **batch}
+            accepted,
+            records=replace(
+                accepted.records,
+                requests=2,
+                sendable=2,
+                **{name: batch.pop(name) for name in OF_RECORDS & batch.keys()},
+            ),
+            **{"job_id": self.job.job_id, **batch},
         )
         """The batch as the process that found it due has read it."""
         self.doubles = Doubles()

@@ -245,20 +245,24 @@ class Fake:
         expected = 0
         for number, (name, batch) in enumerate(sorted(self.batches.items())):
             assert name == f"{number:08d}"
-            assert batch.first_id == expected
-            expected += batch.requests
+            assert batch.records.first_id == expected
+            expected += batch.records.requests
             held = self.objects[f"staging/job/{name}/request"].body
-            assert held[: batch.body_size] == build_body(RECORDS[batch.first_id : expected])
-            assert batch.end == place(expected)
+            assert held[: batch.records.body_size] == build_body(
+                RECORDS[batch.records.first_id : expected]
+            )
+            assert batch.records.end == place(expected)
 
     def check_whole(self, sizes: list[int] | None = None) -> None:
         """Check that every record is in a batch."""
         self.check()
         assert (
-            self.job.total == sum(batch.requests for batch in self.batches.values()) == len(RECORDS)
+            self.job.total
+            == sum(batch.records.requests for batch in self.batches.values())
+            == len(RECORDS)
         )
         if sizes:
-            assert [batch.requests for _, batch in sorted(self.batches.items())] == sizes
+            assert [batch.records.requests for _, batch in sorted(self.batches.items())] == sizes
 
 
 def place(record: int) -> Checkpoint:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
 BODY = b'{"requests":[]}'
-DUE = replace(READY, body_size=len(BODY), paused=2.0)
+DUE = replace(READY, records=replace(READY.records, body_size=len(BODY)), paused=2.0)
 UNKNOWN = ErrorDetail(
     "submit_unknown",
     "It is unknown whether Workers AI accepted this request, so it was not sent again.",

@@ -15,7 +15,7 @@ from shared.aws.attribute_values import attribute
 from shared.aws.object_store import ObjectStore
 from shared.invocation import Invocation
 from shared.ledger import Ledger
-from shared.models import Batch, BatchState, DueKind, Job, Part
+from shared.models import Batch, BatchState, DueKind, Job, Part, Records
 from shared.pacing.budget import Budget
 from tests.support.aws.resources import client
 from tests.support.doubles.ledger_items import JOB, T
@@ -87,10 +87,9 @@ class Visited:
                 job_id=self.job_id,
                 number=f"{place:08}",
                 state=state,
-                first_id=first_id,
-                requests=requests,
-                sendable=requests,
-                body_size=100,
+                records=Records(
+                    first_id=first_id, requests=requests, sendable=requests, body_size=100
+                ),
                 created_at=T,
             )
             if counts:

@@ -12,7 +12,7 @@ import functions.poll.handler
 from dropbatch.core.names import JobState
 from dropbatch.core.plan import SplitPlan
 from shared.aws.attribute_values import attributes
-from shared.models import Batch, BatchState, DueKind, Job, Submission, Upload
+from shared.models import Batch, BatchState, DueKind, Job, Records, Submission, Upload
 from tests.support.aws import quick_dynamodb
 from tests.support.aws.resources import ACCOUNT, BUCKET, TABLE
 
@@ -65,10 +65,7 @@ def put_batches(job: Job, count: int, *, state: BatchState, due_in: float) -> No
             job_id=job.job_id,
             number=f"{number:08d}",
             state=state,
-            first_id=number,
-            requests=1,
-            sendable=1,
-            body_size=10,
+            records=Records(first_id=number, requests=1, sendable=1, body_size=10),
             created_at=now - DAY,
             due_at=now + due_in + number / 1_000,
             work=DueKind.POLL if queued else DueKind.SUBMIT,

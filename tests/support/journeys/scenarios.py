@@ -204,7 +204,9 @@ def check_sums(manifest: dict[str, Any], batches: list[dict[str, Any]]) -> None:
     divided = [
         (item, len(submissions(item))) for item in batches if item["state"]["S"] == "divided"
     ]
-    size = sum(int(number(item, "body_size")) * submits for item, submits in divided)
+    size = sum(
+        int(number(item["records"]["M"], "body_size")) * submits for item, submits in divided
+    )
     model = find_model(manifest["model"])
     again = estimate_cost(model, size, 0)
     assert again

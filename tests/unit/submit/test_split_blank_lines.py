@@ -52,7 +52,7 @@ def blank(monkeypatch):
 
 def check_whole(fake):
     """Each record is in one batch, at its line; a batch ends before the blank lines."""
-    ends = [batch.end for _, batch in sorted(fake.batches.items())]
+    ends = [batch.records.end for _, batch in sorted(fake.batches.items())]
     assert [fake.job.total, ends[-1].record] == [len(RECORDS)] * 2
     assert [end.line for end in ends] == [
         end.record + (BLANK if end.record > len(FEW) else 0) for end in ends
@@ -60,8 +60,8 @@ def check_whole(fake):
     assert len(FEW) in [end.record for end in ends]
     first = 0
     for _, batch in sorted(fake.batches.items()):
-        assert batch.first_id == first
-        first += batch.requests
+        assert batch.records.first_id == first
+        first += batch.records.requests
 
 
 def test_turn_ends_and_resumes_among_blank_lines(blank):

@@ -143,7 +143,7 @@ def test_broken_upload_ends_after_batches_before(monkeypatch):
 
     total, error, read_to_end = fake.given["end"]
     assert (error, read_to_end) == (ErrorDetail("source_gone", "it was removed"), False)
-    assert total == sum(batch.requests for batch in fake.batches.values()) > 0
+    assert total == sum(batch.records.requests for batch in fake.batches.values()) > 0
 
 
 @pytest.mark.parametrize(("form", "put"), [("jsonl", False), ("", True)])

@@ -34,7 +34,7 @@ GONE = object()
 """As what an attribute holds afterwards: it is not there."""
 DAY = 86_400
 ID = Submission("id", 1, T)
-FIRST = replace(SUBMITTING, ordinal=0)
+FIRST = replace(SUBMITTING, records=replace(SUBMITTING.records, ordinal=0))
 WAITED = replace(READY, created_at=T - 300, paused=10.0, due_at=T - 60)
 END = {"completed_at": T, "ttl": int(T) + LIFE_SECONDS, "due_at": GONE, "work": GONE}
 DUE = {"due_at": T + 60, "work": "v2#cleanup"}

@@ -18,7 +18,12 @@ from tests.support.doubles.ledger_items import BATCH, REASON
 
 SCOUT = replace(BATCH, state=BatchState.DIVIDED, cause="5006", pieces=2, completed_at=1_000.0)
 ALIKE = replace(
-    BATCH, number="00000000.0", state=BatchState.DONE, sendable=1, cause="5006", ending=REASON
+    BATCH,
+    records=replace(BATCH.records, sendable=1),
+    number="00000000.0",
+    state=BatchState.DONE,
+    cause="5006",
+    ending=REASON,
 )
 NOW = 1_010.0
 

@@ -22,7 +22,7 @@ from functions.poll import files as segments
 from functions.poll import visit as finish
 from shared.aws.object_store import BLOCK_BYTES, MultipartPart, ObjectInfo, ObjectStore
 from shared.errors import InvariantError, ObjectNotFoundError
-from shared.models import Batch, BatchState, Job, Part, Submission, Upload
+from shared.models import Batch, BatchState, Job, Part, Records, Submission, Upload
 from shared.pacing.breaker import Controls, Rate
 from tests.support.doubles.visited_jobs import Watched
 
@@ -191,10 +191,13 @@ class World:
             total=count,
         )
         same = {"job_id": JOB, "state": BatchState.QUEUED, "created_at": self.now, "due_at": 2e9}
-        size = {"requests": 1, "sendable": 1, "body_size": 10}
         numbers = {f"{at:08d}": at for at in range(count)}
         queued = {
-            number: Batch(number=number, first_id=at, **same, **size)
+            number: Batch(
+                number=number,
+                records=Records(first_id=at, requests=1, sendable=1, body_size=10),
+                **same,
+            )
             for number, at in numbers.items()
         }
         self.ledger, self.store = Ledger(job, queued, self.calls), Objects(self.calls)

@@ -213,7 +213,11 @@ def test_page_ends_after_64_mb_of_bodies(ledger, sizes, ends):
     ids=["never accepted", "done", "split"],
 )
 def test_bodies_that_are_not_read_do_not_end_page(ledger, batch, is_ended):
-    swept(ledger, {"error": REASON}, *[replace(batch, body_size=200 << 20)] * 2)
+    swept(
+        ledger,
+        {"error": REASON},
+        *[replace(batch, records=replace(batch.records, body_size=200 << 20))] * 2,
+    )
 
     assert [number for _, number, _ in ledger.done] == (
         ["00000000", "00000001"] if is_ended else []

@@ -122,7 +122,7 @@ def test_twenty_thousand_batches_end_in_10_minutes(monkeypatch):
     """
     ledger = SimpleNamespace(now=T)
     ended = []
-    large = replace(READY, body_size=9_500_000)
+    large = replace(READY, records=replace(READY.records, body_size=9_500_000))
     batches = {f"{number:08d}": replace(large, number=f"{number:08d}") for number in range(20_000)}
     visits = pages = 0
 

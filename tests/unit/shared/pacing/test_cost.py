@@ -31,7 +31,9 @@ PRICE = 342
 """Billionths of a dollar for a token of the job's model, read or written."""
 EACH = 1_000_000
 """Estimate of a batch of ten records."""
-SENT = replace(BATCH, body_size=4_000, requests=10, sendable=10, estimate=EACH)
+SENT = replace(
+    BATCH, records=replace(BATCH.records, body_size=4_000, requests=10, sendable=10, estimate=EACH)
+)
 ONCE, TWICE = (Submission("a", 1, T),), (Submission("a", 1, T), Submission("b", 2, T))
 LATE = ErrorDetail("expired", "late")
 ANSWERED = replace(
