@@ -315,11 +315,7 @@ _MODEL_SEGMENTS = 3
 
 
 def _parsed(given: Iterable[tuple[str, Json]], place: str = "") -> dict[str, Any]:
-    """The options that are written so in one place, in several spellings only if they agree.
-
-    Raises:
-        UploadRefused: `bad_options`.
-    """
+    """The options that are written so in one place, in several spellings only if they agree."""
     options, spellings = dict[str, Any](), dict[str, str]()
     for written, raw in given:
         name = option_name(written)

@@ -153,9 +153,7 @@ MIN_BODY_BYTES = 1_000
 
 @dataclass(frozen=True, slots=True)
 class StackLimits:
-    """What a stack decides about batches.
-
-    By default as `template.yaml` has its parameters.
+    """What a stack decides about batches. By default as `template.yaml` has its parameters.
 
     Attributes:
         max_requests: maximum records in a batch, of any model.
@@ -372,11 +370,7 @@ def _elements(form: str, text: bytes) -> list[bytes]:
 
 
 def _delimiter(format_: str, text: bytes) -> str:
-    """The delimiter of a table: the one that its header has outside quotes.
-
-    Raises:
-        UploadRefused: `bad_options`: it has several.
-    """
+    """The delimiter of a table: the one that its header has outside quotes."""
     if format_ != "csv":
         return FORMATS[format_].delimiter.decode()
     found = delimiters_in(first_row(text))
@@ -402,12 +396,7 @@ _FOR_EXCEL = re.compile(rb"sep=[^a-z0-9]", re.IGNORECASE)
 
 
 def _first_row(head: bytes, delimiter: bytes) -> FirstRow:
-    """The first row of a table; an empty one if there is none.
-
-    Raises:
-        UploadRefused: `unknown_format` or `broken_document`: it has no end, is too long, or is
-            Excel's.
-    """
+    """The first row of a table; an empty one if there is none."""
     size = lines = 0
     for window in read_rows([head], delimiter):
         for row, step, taken in zip(window.records, window.steps, window.lines, strict=True):

@@ -176,16 +176,7 @@ def check_named(
 def _look(
     records: Iterable[tuple[int, bytes]], word: str, *, any_json: bool
 ) -> tuple[str, set[str]]:
-    """The format that records have, empty for none, and all kinds of records there are.
-
-    Args:
-        records: each with its place.
-        word: what is counted by the places.
-        any_json: whether only objects count as JSON among the first lines.
-
-    Raises:
-        UploadRefused: `unknown_format`: they have two formats, or are results.
-    """
+    """The format that records have, empty for none, and all kinds of records there are."""
     first: _Seen | None = None
     kinds: set[str] = set()
     hopeless = _NO_OBJECT if any_json else {"broken"}

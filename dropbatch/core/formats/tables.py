@@ -67,11 +67,7 @@ class Columns:
     """
 
     def __init__(self, header: bytes, delimiter: bytes, answers: Iterable[str] = ()) -> None:
-        """Read a header.
-
-        Raises:
-            UploadRefused: `unknown_format`: it is not text.
-        """
+        """Read a header."""
         self.delimiter = delimiter
         self.answers = tuple(answers)
         try:
@@ -152,11 +148,7 @@ class TableReader:
     """Turns rows into requests."""
 
     def __init__(self, target: Target, columns: Columns) -> None:
-        """Choose the column that is the input, or read the template.
-
-        Raises:
-            UploadRefused: `bad_options`: neither determines which column is the input.
-        """
+        """Choose the column that is the input, or read the template."""
         self._target = target
         self._columns = columns
         self._template = Template(target.template, columns.names) if target.template else None
@@ -344,12 +336,7 @@ class Template:
     """A template, read once: text, column, text, column, … text."""
 
     def __init__(self, template: str, columns: Sequence[str]) -> None:
-        """Parse it.
-
-        Raises:
-            UploadRefused: `bad_options`: it names a column that does not exist, or a brace is
-                unmatched.
-        """
+        """Parse it."""
         self._texts = [""]
         self._columns: list[int] = []
         at = 0
@@ -425,11 +412,7 @@ class TextReader(LineReader):
     """Turns lines into requests."""
 
     def __init__(self, target: Target) -> None:
-        """Read the template.
-
-        Raises:
-            UploadRefused: `bad_options`: the template names a column other than `text`.
-        """
+        """Read the template."""
         super().__init__(target)
         self._template = Template(target.template, COLUMNS) if target.template else None
 

@@ -235,14 +235,7 @@ _START, _BARE, _QUOTED, _QUOTE = range(4)
 def _skip_row(
     buffer: bytes, more: Iterator[bytes], delimiter: bytes, line: int
 ) -> tuple[RecordWindow, bytes]:
-    """Skip a row, block by block.
-
-    Returns:
-        A window with this row alone, and what follows it in the block that ends it.
-
-    Raises:
-        UploadRefused: `broken_document`: a quote is never closed.
-    """
+    """Skip a row, block by block."""
     beginning, length, lines = buffer[:EXCERPT_BYTES], 0, 1
     opened = line + 1
     state, at = _START, 0

@@ -163,11 +163,7 @@ def renamed(body: Mapping[str, Json], target: Target, path: str) -> tuple[Reques
 
 
 def _is_sent(name: str, written: str, value: Json, target: Target, path: str) -> bool:
-    """Whether a member is sent.
-
-    Raises:
-        BadRecordError: it cannot be left out either.
-    """
+    """Whether a member is sent."""
     if bytes(value) == b"null" or name in _LEFT_OUT:
         return False
     if name in LENGTHS:

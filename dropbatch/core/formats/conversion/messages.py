@@ -227,11 +227,7 @@ class _Parts(NamedTuple):
 
 
 def _read(parts: list[msgspec.Raw], target: Target, path: str) -> _Parts | None:
-    """The parts of a message; None if one is of an unknown kind.
-
-    Raises:
-        BadRecordError: one is something that the model does not accept.
-    """
+    """The parts of a message; None if one is of an unknown kind."""
     found = _Parts([], [], [])
     is_known = True
     for index, raw in enumerate(parts):
@@ -319,11 +315,7 @@ def text_of(members: Members) -> str | None:
 
 
 def _image(members: Members, target: Target, path: str) -> bytes:
-    """An image as OpenAI's part.
-
-    Raises:
-        BadRecordError: the model takes no images, or not this one.
-    """
+    """An image as OpenAI's part."""
     if target.images is False:
         raise BadRecordError(path, f"{target.model} takes only text, no images.")
     url = _data_url(value_of(splice(members.items())))
